@@ -1,0 +1,21 @@
+"""The errors a user can meet, each with the exit code the command line gives it."""
+
+from __future__ import annotations
+
+
+class TracelensError(Exception):
+    """A problem to be told in one clear line that says what to do; never a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(TracelensError):
+    """The call itself is wrong: an unknown GPU name, steps that do not exist."""
+
+    exit_code = 2
+
+
+class InputError(TracelensError):
+    """The input cannot be used: not a trace, empty, or without a single GPU event."""
+
+    exit_code = 3

@@ -1,0 +1,110 @@
+"""What a kernel's name says: is it a GEMM or attention kernel, of which library, with which tile."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tracelens.gemm.kernel_rules import ATTENTION_RULES, CONVOLUTION, GEMM_RULES, NOT_GEMM, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class KernelName:
+    """A GEMM or attention kernel as its name describes it; None = the name does not say.
+
+    Tiles are in torch's row-major orientation: ``tile_m`` lies along M of out[M,N]. For attention,
+    ``tile_m`` counts query rows and ``tile_n`` keys. ``tile_pair`` keeps the two numbers as written,
+    also where their order is unknown (then ``tile_m``/``tile_n`` are set only if they are equal).
+    """
+
+    name: str
+    kind: str  # gemm | gemm_helper (split-K reduction, ...) | attention | attention_helper
+    family: str  # nvjet, sm80_xmma, sm90_xmma, cutlass2, cutlass3, legacy, gemv, flash2, ...
+    tile_m: int | None = None
+    tile_n: int | None = None
+    tile_k: int | None = None
+    tile_pair: tuple[int, int] | None = None
+    stages: int | None = None
+    cluster: str | None = None  # CTAs per cluster as written, "2x1"
+    split_k: bool | None = None  # the factor is not in any name: see ``split_k_factor``
+    scheduler: str | None = None  # persistent | stream_k
+    alignment_elements: int | None = None  # of the contiguous operand dimensions, in elements
+    layout: str | None = None  # cuBLAS opA, opB: TN (y = x W^T), NN (dgrad), NT (wgrad)
+    tensor_core: bool | None = None
+    in_dtype: str | None = None
+    out_dtype: str | None = None
+    math_dtype: str | None = None  # what the multiplier runs in: "tf32" for fp32 data on tensor cores
+    direction: str | None = None  # attention: forward | backward
+    head_dim: int | None = None  # attention
+
+    @property
+    def tile(self) -> tuple[int, int] | None:
+        """(tile_m, tile_n) in torch's orientation, or None."""
+        if self.tile_m is None or self.tile_n is None:
+            return None
+        return self.tile_m, self.tile_n
+
+    @property
+    def cluster_size(self) -> int | None:
+        """CTAs per cluster; 1 for families that predate clusters, None where the name does not say."""
+        if self.cluster is not None:
+            first, second = self.cluster.split("x")
+            return int(first) * int(second)
+        return 1 if self.family in _WITHOUT_CLUSTERS else None
+
+
+#: Thread-block clusters came with sm90; these families are built for sm80 and earlier.
+_WITHOUT_CLUSTERS = frozenset({"sm80_xmma", "sm86_xmma", "cutlass2", "legacy", "gemmsn", "gemv", "flash2"})
+#: Families that split K through grid z (seen: ampere_sgemm (4, 16, 3), sm80_xmma (2, 32, 6), cutlass2
+#: (8, 2, 5) followed by a splitKreduce_kernel, all on plain two-dimensional products).
+_SPLIT_THROUGH_GRID_Z = frozenset({"sm80_xmma", "sm86_xmma", "cutlass2", "legacy"})
+
+
+@lru_cache(maxsize=8192)
+def parse_kernel_name(name: str) -> KernelName | None:
+    """What ``name`` states, or None when it is not a GEMM or attention kernel.
+
+    Convolutions, fused pointwise kernels that carry a GEMM's name and kernels of unknown origin all
+    give None: nothing is half-parsed. Works on demangled and mangled names.
+
+    >>> kernel = parse_kernel_name("nvjet_tst_144x128_64x6_2x1_v_bz_bias_TNN")
+    >>> kernel.family, kernel.tile, kernel.tile_k, kernel.cluster_size, kernel.layout
+    ('nvjet', (128, 144), 64, 2, 'TN')
+    >>> parse_kernel_name("triton_poi_fused_addmm_gelu_view_17") is None
+    True
+    """
+    if NOT_GEMM.search(name):
+        return None
+    for rule in ATTENTION_RULES:
+        if (match := rule.pattern.search(name)) is not None:
+            return _build(name, rule, match)
+    if CONVOLUTION.search(name):
+        return None
+    for rule in GEMM_RULES:
+        if (match := rule.pattern.search(name)) is not None:
+            return _build(name, rule, match)
+    return None
+
+
+def split_k_factor(kernel: KernelName, *, grid: tuple[int, int, int] | None, batch: int) -> int | None:
+    """Into how many slices K is split, from the name and the launch grid; None where neither tells.
+
+    sm80-era kernels put the slices in grid z, which a batched product uses for its batch. A name that
+    rules split-K out (nvjet without ``splitK``) gives 1.
+
+    >>> split_k_factor(parse_kernel_name("ampere_sgemm_128x64_nn"), grid=(4, 16, 3), batch=1)
+    3
+    """
+    if kernel.kind != "gemm":
+        return None
+    if kernel.split_k is False:
+        return 1
+    if kernel.family in _SPLIT_THROUGH_GRID_Z and grid is not None and batch == 1 and grid[2] > 0:
+        return grid[2]
+    return None
+
+
+def _build(name: str, rule: Rule, match: re.Match[str]) -> KernelName:
+    family = rule.family.format(**match.groupdict()) if "{" in rule.family else rule.family
+    return KernelName(name=name, kind=rule.kind, family=family, **rule.read(match))

@@ -1,0 +1,8 @@
+"""Which GPU a trace was recorded on, and what that GPU can do at best."""
+
+from __future__ import annotations
+
+from tracelens.hardware.gpu import Gpu, find_gpu, list_gpus
+from tracelens.hardware.table import Cell
+
+__all__ = ["Cell", "Gpu", "find_gpu", "list_gpus"]

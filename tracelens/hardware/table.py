@@ -1,0 +1,87 @@
+"""Reads ``gpus.toml`` into plain rows; nothing here knows about traces or device names at run time."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One figure of the table and the public document it comes from."""
+
+    value: float
+    source: str  # title of the document
+    url: str
+    date: str  # month of the document, or of the reading of a living page: "2026-08"
+    read: bool  # False: cited by name, not opened when the table was written
+    note: str | None  # "half of the printed figure, which is with 2:4 sparsity", versions of a measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One part of ``gpus.toml``. An absent cell is unknown."""
+
+    key: str
+    title: str
+    vendor: str
+    patterns: tuple[re.Pattern[str], ...]
+    compute_capability: tuple[int, int]
+    memory_gb: float | None  # only where two boards share a name and differ in bandwidth
+    notes: tuple[str, ...]
+    sms: Cell | None
+    bandwidth_gbps: Cell | None
+    l2_mb: Cell | None
+    peak_tflops: Mapping[str, Cell] = field(hash=False)
+    ceiling_tflops: Mapping[str, Cell] = field(hash=False)
+
+    def matches(self, device_name: str) -> bool:
+        return any(pattern.fullmatch(device_name) for pattern in self.patterns)
+
+
+@lru_cache(maxsize=1)
+def load_rows() -> tuple[Row, ...]:
+    """All rows of the packaged table, in file order."""
+    text = resources.files("tracelens.hardware").joinpath("gpus.toml").read_text(encoding="utf-8")
+    data = tomllib.loads(text)
+    sources: dict[str, dict[str, Any]] = data["sources"]
+    return tuple(_row(entry, sources) for entry in data["gpu"])
+
+
+def _row(entry: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> Row:
+    def cell(raw: Mapping[str, Any] | None) -> Cell | None:
+        if raw is None:
+            return None
+        source = sources[raw["source"]]
+        return Cell(
+            value=float(raw["value"]),
+            source=source["title"],
+            url=source["url"],
+            date=source["date"],
+            read=source["read"],
+            note=raw.get("note"),
+        )
+
+    def cells(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, Cell]:
+        return {dtype: made for dtype, one in raw.items() if (made := cell(one)) is not None}
+
+    major, minor = entry["compute_capability"].split(".")
+    return Row(
+        key=entry["key"],
+        title=entry["title"],
+        vendor=entry["vendor"],
+        patterns=tuple(re.compile(pattern, re.IGNORECASE) for pattern in entry["match"]),
+        compute_capability=(int(major), int(minor)),
+        memory_gb=entry.get("memory_gb"),
+        notes=tuple(entry.get("notes", ())),
+        sms=cell(entry.get("sms")),
+        bandwidth_gbps=cell(entry.get("bandwidth_gbps")),
+        l2_mb=cell(entry.get("l2_mb")),
+        peak_tflops=cells(entry.get("peak_tflops", {})),
+        ceiling_tflops=cells(entry.get("ceiling_tflops", {})),
+    )

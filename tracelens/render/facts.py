@@ -1,0 +1,198 @@
+"""What page and terminal both say, in the same words: identity, the five numbers, the state of checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracelens.render import format as f
+from tracelens.results import Check, Estimate, GemmRow, Known, ModelDims, Report
+
+GENERATED = "Generated trace, not a measurement"
+STATES = {"passed": "passed", "not_applicable": "not applicable", "could_not_run": "could not run"}
+MARKS = {"high": "▲", "medium": "■", "low": "●"}
+_ROLES = {"forward": "fwd"}
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One of the five numbers; ``frac`` is set where a meter of 0..1 makes sense."""
+
+    key: str
+    value: str
+    label: str
+    note: str
+    frac: float | None = None
+
+
+def dims(model: ModelDims) -> list[tuple[str, Known]]:
+    """Return the model dimensions as (name, value with its source), in reading order."""
+    return [
+        ("hidden", model.hidden),
+        ("heads", model.heads),
+        ("kv heads", model.kv_heads),
+        ("head dim", model.head_dim),
+        ("ffn", model.ffn),
+        ("vocab", model.vocab),
+        ("layers", model.layers),
+        ("sequence", model.sequence),
+        ("micro-batch", model.micro_batch),
+        ("tensor parallel", model.tensor_parallel),
+        ("experts", model.experts),
+    ]
+
+
+def model_line(report: Report) -> list[str]:
+    """Name the model by the dimensions that are known."""
+    if not report.model.transformer:
+        return ["No transformer seen in this trace"]
+    known = [(name, dim.value) for name, dim in dims(report.model) if dim.value is not None]
+    values = dict(known)
+    parts = []
+    for name, value in known:
+        told = {
+            "kv heads": value != values.get("heads"),  # only worth a word when grouped
+            "tensor parallel": value > 1,
+            "experts": value > 1,
+        }
+        if told.get(name, True):
+            parts.append(f"{value} {name}" if name.endswith(("heads", "layers", "experts")) else f"{name} {value}")
+    return parts or ["Transformer of unknown dimensions"]
+
+
+def main_dtype(report: Report) -> str | None:
+    """Return the dtype in which most GEMM and attention time was spent."""
+    times: dict[str, float] = {}
+    for row in report.gemms:
+        if row.dtype is not None:
+            times[row.dtype] = times.get(row.dtype, 0.0) + row.time_ms
+    return max(times, key=lambda dtype: times[dtype]) if times else None
+
+
+def steps_text(report: Report) -> str:
+    """Say which steps were read."""
+    if report.summary.step_source == "whole trace" or not report.steps:
+        return "whole trace as one step"
+    runs = f.integers([step.index for step in report.steps])
+    return f"step {runs}" if len(report.steps) == 1 else f"steps {runs} ({len(report.steps)})"
+
+
+def run_line(report: Report) -> list[str]:
+    """Say where and how the trace was taken; unknown parts are left out here and named in coverage."""
+    trace, gpu = report.trace, report.gpu
+    parts = [steps_text(report)]
+    if trace.rank is not None:
+        parts.append(f"rank {trace.rank}" + (f" of {trace.world_size}" if trace.world_size else ""))
+    if gpu.name == "unknown":
+        parts.append(f"{trace.device or 'GPU not named in the trace'} (not in the GPU table)")
+    else:
+        parts.append(gpu.title)
+    dtype = main_dtype(report)
+    parts += [dtype] if dtype else []
+    parts += [f"torch {trace.torch_version}"] if trace.torch_version else []
+    parts += [f"CUDA {trace.cuda_version}"] if trace.cuda_version else []
+    return parts
+
+
+def _step_time(report: Report) -> Number:
+    step = report.summary.step_ms
+    if step.n > 1:
+        note = f"median of {step.n}, {f.ms_range(step.low, step.high)}"
+    else:
+        note = "one step" if report.summary.step_source != "whole trace" else "whole trace as one step"
+    return Number("step", f.ms(step.median), "step time", note)
+
+
+def _mfu(report: Report) -> Number:
+    mfu, achieved, dtype = report.summary.mfu_frac, report.summary.achieved_tflops, main_dtype(report)
+    peak = report.gpu.peak_tflops.get(dtype) if dtype else None
+    if mfu is not None:
+        note = f"of {f.sig(peak)} TFLOP/s, dense {dtype}" if peak else "of the dense peak"
+        if achieved is not None and peak:
+            note = f"{f.sig(achieved)} {note}"
+        return Number("mfu", f.pct(mfu), "MFU", note, mfu)
+    if achieved is None:
+        why = "FLOPs of a step not known: record with record_shapes=True"
+    elif report.gpu.name == "unknown":
+        why = f"{f.sig(achieved)} TFLOP/s; no peak for this GPU: name it with --gpu"
+    else:
+        why = f"{f.sig(achieved)} TFLOP/s; no dense {dtype or 'dtype'} peak in the table"
+    return Number("mfu", f.UNKNOWN, "MFU", why)
+
+
+def _busy(report: Report) -> Number:
+    summary = report.summary
+    note = f"{f.ms(summary.idle_ms)} idle"
+    if summary.exposed_communication_ms > 0:
+        note += f", {f.ms(summary.exposed_communication_ms)} exposed comm"
+    return Number("busy", f.pct(summary.gpu_busy_frac), "GPU busy", f"{note} per step", summary.gpu_busy_frac)
+
+
+def _stake(report: Report) -> Number:
+    label = "at stake in shapes"
+    waste: Estimate | None = report.summary.shape_waste_ms
+    if waste is None or (waste.mid is None and waste.high is None):
+        judged = any(check.state in ("passed", "found") for check in report.checks)
+        value, note = ("none found", "see the checks below") if judged else ("not judged", "no rule could run")
+        return Number("stake", value, label, note)
+    if waste.mid is not None:
+        spread = f.ms_range(waste.low, waste.high)
+        note = f"per step, {spread}, {waste.basis}" if spread != f.UNKNOWN else f"per step, {waste.basis}"
+        return Number("stake", f"≈ {f.ms(waste.mid)}", label, note)
+    value = f.ms_range(waste.low, waste.high) if waste.low else f.ms(waste.high)
+    return Number("stake", value, label, f"per step; bound, not a prediction ({waste.basis})")
+
+
+def five_numbers(report: Report) -> list[Number]:
+    """Return step time, MFU, GPU busy, GEMM + attention share, and the time at stake."""
+    gemm = report.summary.gemm_frac
+    note = f"of {f.ms(report.summary.gpu_ms_per_step)} GPU time per step"
+    return [
+        _step_time(report),
+        _mfu(report),
+        _busy(report),
+        Number("gemm", f.pct(gemm), "in GEMM + attention", note, gemm),
+        _stake(report),
+    ]
+
+
+def checks_by_state(report: Report) -> dict[str, list[Check]]:
+    """Group the checks that found nothing by what became of them."""
+    return {state: [c for c in report.checks if c.state == state] for state in STATES}
+
+
+def checks_line(report: Report) -> str:
+    """Count the checks in one line, "9 checks passed, 1 not applicable, 0 could not run"."""
+    groups = checks_by_state(report)
+    passed = len(groups["passed"])
+    head = f"{passed} check{'' if passed == 1 else 's'} passed"
+    return ", ".join([head, *(f"{len(groups[s])} {STATES[s]}" for s in ("not_applicable", "could_not_run"))])
+
+
+def partial_line(report: Report) -> str:
+    """Say what is missing from a trace that could not be read whole."""
+    why = "; ".join(report.trace.warnings) or "a part of the file could not be read"
+    return f"Partial: {why}"
+
+
+def shape(row: GemmRow) -> str:
+    """Write a row's shape, or the note that stands in its place."""
+    return f.mnk(row.m, row.n, row.k, row.batch) or row.shape_note or f.UNKNOWN
+
+
+def role(row: GemmRow) -> str:
+    """Write a role in short."""
+    return f.DASH if row.role is None else _ROLES.get(row.role, row.role)
+
+
+def tile(row: GemmRow) -> str:
+    """Write a tile as the kernel's name has it, with split-K where it is used."""
+    if row.tile_m is None or row.tile_n is None:
+        return f.DASH
+    text = f"{row.tile_m}×{row.tile_n}" + (f"×{row.tile_k}" if row.tile_k is not None else "")
+    return text + (f" k/{row.split_k}" if row.split_k is not None and row.split_k > 1 else "")
+
+
+def alignment(row: GemmRow) -> int | None:
+    """Return the alignment of the worst known operand in bytes."""
+    known = [value for value in row.alignment_bytes.values() if value is not None]
+    return min(known) if known else None

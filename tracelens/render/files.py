@@ -1,0 +1,50 @@
+"""Files appear whole or not at all: written beside the target, then renamed over it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from tracelens.errors import UsageError
+
+
+@contextlib.contextmanager
+def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path that becomes ``path`` when the block ends well; otherwise nothing changes.
+
+    A link is followed, so it keeps pointing where it did, and what is not a regular file
+    (``/dev/stdout``, a pipe) is written to directly. Raises UsageError when the place cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        if target.is_dir():
+            raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
+        if not target.parent.is_dir():
+            raise UsageError(f"cannot write {path}: there is no folder {target.parent}; make it first")
+        if target.exists() and not target.is_file():
+            yield target
+            return
+        # Not tempfile: its files are readable by their owner only, and a report is meant to be shared.
+        # The suffix is kept because writers choose a format by it.
+        temporary = target.with_name(f".{target.stem[:80]}.{secrets.token_hex(6)}{target.suffix}")
+        try:
+            yield temporary
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a whole file, or none of it."""
+    with atomic(path) as temporary:
+        temporary.write_bytes(data)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a whole UTF-8 file with Unix line ends, or none of it."""
+    write_bytes(path, text.encode("utf-8"))

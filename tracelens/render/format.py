@@ -1,0 +1,175 @@
+"""How numbers are written, in one place, so that page, terminal and Markdown say the same.
+
+Three significant digits, milliseconds that become microseconds or seconds where that reads better,
+and shares that never round to 0 % or 100 % unless they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tracelens.results import Estimate
+
+UNKNOWN = "unknown"
+DASH = "–"  # an empty cell
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def sig(value: float | None, digits: int = 3) -> str:
+    """Write a number with three significant digits, never dropping digits before the point.
+
+    >>> sig(412.44), sig(27.94), sig(0.0312), sig(1234567.0), sig(9.996)
+    ('412', '27.9', '0.0312', '1,234,567', '10.0')
+    """
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.{digits - 1}e}")  # 9.996 becomes 10.0 before its digits are counted
+    decimals = digits - 1 - math.floor(math.log10(abs(rounded)))
+    return f"{value:,.0f}" if decimals <= 0 else f"{rounded:.{decimals}f}"
+
+
+def count(value: float | None) -> str:
+    """Write a count with thousands separators, and a fraction only where there is one.
+
+    >>> count(1204511), count(12.0), count(2.5)
+    ('1,204,511', '12', '2.50')
+    """
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"{value:,.0f}" if value == int(value) else sig(value)
+
+
+def _unit(value_ms: float) -> tuple[str, float]:
+    if abs(float(f"{value_ms:.2e}")) >= 10_000:
+        return "s", 1e-3
+    if value_ms and abs(float(f"{value_ms:.2e}")) < 1:
+        return "µs", 1e3
+    return "ms", 1.0
+
+
+def ms(value_ms: float | None) -> str:
+    """Write a time given in milliseconds.
+
+    >>> ms(412.44), ms(0.0312), ms(12345.0), ms(0.0), ms(None)
+    ('412 ms', '31.2 µs', '12.3 s', '0 ms', 'unknown')
+    """
+    if value_ms is None or not math.isfinite(value_ms):
+        return UNKNOWN
+    unit, factor = _unit(value_ms)
+    return f"{sig(value_ms * factor)} {unit}"
+
+
+def ms_range(low_ms: float | None, high_ms: float | None) -> str:
+    """Write two times in the unit and with the decimals of the larger one.
+
+    >>> ms_range(12.0, 16.44), ms_range(0.2, 0.3), ms_range(0.4, 4.1), ms_range(None, 3.2)
+    ('12.0–16.4 ms', '200–300 µs', '0.40–4.10 ms', 'unknown')
+    """
+    if low_ms is None or high_ms is None or not (math.isfinite(low_ms) and math.isfinite(high_ms)):
+        return UNKNOWN
+    unit, factor = _unit(high_ms)
+    high = sig(high_ms * factor)
+    return f"{low_ms * factor:,.{len(high.partition('.')[2])}f}–{high} {unit}"
+
+
+def exact_ms(time_ns: int) -> str:
+    """Write integer nanoseconds as milliseconds without losing a digit that adds up.
+
+    >>> exact_ms(1234567890), exact_ms(1500)
+    ('1,234.567890', '0.001500')
+    """
+    whole, rest = divmod(time_ns, 1_000_000)
+    return f"{whole:,}.{rest:06d}"
+
+
+def pct(frac: float | None) -> str:
+    """Write a share of 0..1 in percent; 0 % and 100 % are said only when exact.
+
+    >>> pct(0.3701), pct(0.0002), pct(0.99999), pct(1.0), pct(0.0), pct(None)
+    ('37.0%', '<0.1%', '>99.9%', '100%', '0%', 'unknown')
+    """
+    if frac is None or not math.isfinite(frac):
+        return UNKNOWN
+    if frac == 0 or frac == 1:
+        return f"{frac:.0%}"
+    if 0 < frac < 0.0005:
+        return "<0.1%"
+    if 0.9995 <= frac < 1:
+        return ">99.9%"
+    return f"{frac:.1%}"
+
+
+def nbytes(value: int) -> str:
+    """Write a size in decimal units.
+
+    >>> nbytes(431), nbytes(12_345_678)
+    ('431 B', '12.3 MB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{sig(value / size)} {unit}"
+    return f"{value} B"
+
+
+def delta(value: float | None) -> str:
+    """Write a signed change.
+
+    >>> delta(36096), delta(-2.5e9), delta(0)
+    ('+36,096', '-2,500,000,000', '0')
+    """
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return "0" if value == 0 else ("+" if value > 0 else "") + count(value)
+
+
+def mnk(m: int | None, n: int | None, k: int | None, batch: int | None = None) -> str | None:
+    """Write a GEMM shape as users type it, or None when a dimension is not known.
+
+    >>> mnk(8192, 3072, 768), mnk(1024, 1024, 64, 96), mnk(1, None, 2)
+    ('8192 × 3072 × 768', '1024 × 1024 × 64 (×96)', None)
+    """
+    if m is None or n is None or k is None:
+        return None
+    return f"{m} × {n} × {k}" + (f" (×{batch})" if batch is not None and batch > 1 else "")
+
+
+def integers(values: Sequence[int]) -> str:
+    """Write sorted integers as runs.
+
+    >>> integers([3, 4, 5, 9])
+    '3–5, 9'
+    """
+    runs: list[list[int]] = []
+    for value in sorted(set(values)):
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+
+
+def saving(saving_ms: Estimate, saving_frac: Estimate, basis: str) -> tuple[str, str]:
+    """Write a finding's saving as (claim, qualifier): a prediction, or a bound that says it is one.
+
+    >>> saving(Estimate(12, 14.6, 16, "model"), Estimate(.03, .0354, .04, "model"), "model")
+    ('saves ≈ 14.6 ms/step', '3.5%; 12.0–16.0 ms; model')
+    >>> saving(Estimate(0, None, 3.2, "heuristic"), Estimate(0, None, .008, "heuristic"), "heuristic")
+    ('at stake: 3.20 ms/step', '0.8%; bound, not a prediction')
+    """
+    if _known(saving_ms.mid):
+        share = [pct(saving_frac.mid)] if _known(saving_frac.mid) else []
+        spread = ms_range(saving_ms.low, saving_ms.high)
+        return f"saves ≈ {ms(saving_ms.mid)}/step", "; ".join(
+            [*share, *([spread] if spread != UNKNOWN else []), basis]
+        )
+    if not _known(saving_ms.high):
+        return "saving not known", basis
+    share = [pct(saving_frac.high)] if _known(saving_frac.high) else []
+    bound = ms_range(saving_ms.low, saving_ms.high) if saving_ms.low else ms(saving_ms.high)
+    return f"at stake: {bound}/step", "; ".join([*share, "bound, not a prediction"])

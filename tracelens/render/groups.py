@@ -1,0 +1,138 @@
+"""Component groups, their names and colours, and the sums that the step bar and the tree show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracelens.results import ComponentRow, Report
+from tracelens.words import PHASES
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Components drawn as one segment; ``key`` names the CSS class, ``colour`` is the same one."""
+
+    key: str
+    title: str
+    short: str
+    colour: str
+    components: tuple[str, ...]
+
+
+#: In the order data flows through a step, so that two reports can be compared by eye.
+GROUPS = (
+    Group("attn-proj", "Attention projections", "attn proj", "#3d6fb6", ("attention.qkv", "attention.output")),
+    Group(
+        "attn-core", "Attention core", "attn core", "#7db3e8",
+        ("attention.core", "attention.scores", "attention.softmax", "attention.values", "attention.rope",
+         "attention.other"),
+    ),
+    Group("mlp", "MLP", "MLP", "#2a7f4f", ("mlp.up", "mlp.gate", "mlp.activation", "mlp.down", "mlp.other")),
+    Group("moe", "MoE", "MoE", "#58b8a6", ("moe.router", "moe.experts", "moe.dispatch")),
+    Group("logits", "Logits + loss", "logits+loss", "#dba92f", ("logits", "loss")),
+    Group("embedding", "Embedding", "embedding", "#bd9064", ("embedding",)),
+    Group("norm", "Norm, residual, dropout", "norm etc.", "#dd7f98", ("norm", "residual", "dropout")),
+    Group("optimizer", "Optimizer, grad clip", "optimizer", "#8257b0", ("optimizer", "grad_clip")),
+    Group("comm", "Communication", "comm", "#bd4a26", ("communication",)),
+    Group("memory", "Memory", "memory", "#9aa04a", ("memory",)),
+    Group("other", "Other", "other", "#99a2ac", ("other",)),
+    Group("unattributed", "Unattributed", "unattributed", "#6b7580", ("unattributed",)),
+)  # fmt: skip
+_GROUP_OF = {component: group for group in GROUPS for component in group.components}
+_RANK = {component: rank for rank, component in enumerate(_GROUP_OF)}
+_OTHER = next(group for group in GROUPS if group.key == "other")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of all GPU time; ``start_frac`` is where it begins on a bar."""
+
+    key: str
+    title: str
+    short: str
+    time_ns: int
+    frac: float
+    start_frac: float
+    ms_per_step: float
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRow:
+    """A line of the component tree: a group, or a component below it; ``by_phase`` in ns."""
+
+    group: str
+    title: str
+    child: bool
+    by_phase: dict[str, int]
+    time_ns: int
+    frac: float
+    kernels: int
+    tflops: float | None
+
+
+def group_of(component: str) -> Group:
+    """Return the group a component belongs to; one we do not know is shown under Other."""
+    return _GROUP_OF.get(component, _OTHER)
+
+
+def _shares(report: Report, parts: list[tuple[str, str, str, int]]) -> list[Share]:
+    total = sum(part[3] for part in parts)
+    shares: list[Share] = []
+    start = 0
+    for key, title, short, time_ns in parts:
+        if time_ns > 0:
+            frac = time_ns / total
+            per_step = frac * report.summary.gpu_ms_per_step
+            shares.append(Share(key, title, short, time_ns, frac, start / total, per_step))
+            start += time_ns
+    return shares
+
+
+def group_shares(report: Report) -> list[Share]:
+    """Sum GPU time by component group; nothing is left out, so the shares add to one."""
+    sums = dict.fromkeys((group.key for group in GROUPS), 0)
+    for row in report.components:
+        sums[group_of(row.component).key] += row.time_ns
+    return _shares(report, [(g.key, g.title, g.short, sums[g.key]) for g in GROUPS])
+
+
+def phase_shares(report: Report) -> list[Share]:
+    """Sum GPU time by phase."""
+    sums = dict.fromkeys(PHASES, 0)
+    for row in report.components:
+        phase = row.phase if row.phase in sums else "other"
+        sums[phase] += row.time_ns
+    return _shares(report, [(phase, phase, phase, time_ns) for phase, time_ns in sums.items()])
+
+
+def _tree_row(group: str, title: str, child: bool, rows: list[ComponentRow], total_ns: int) -> TreeRow:
+    by_phase: dict[str, int] = {}
+    for row in rows:
+        phase = row.phase if row.phase in PHASES else "other"
+        by_phase[phase] = by_phase.get(phase, 0) + row.time_ns
+    time_ns = sum(by_phase.values())
+    # A rate over a group holds only where every part of its FLOPs is known.
+    flops = [row.flops for row in rows if row.flops is not None]
+    known = bool(flops) and len(flops) == len(rows) and time_ns > 0
+    tflops = sum(flops) / time_ns / 1e3 if known else None
+    kernels = sum(row.kernels for row in rows)
+    return TreeRow(group, title, child, by_phase, time_ns, time_ns / total_ns if total_ns else 0.0, kernels, tflops)
+
+
+def tree(report: Report) -> list[TreeRow]:
+    """Return groups with their components below them, in step order, and last the exact total."""
+    total_ns = sum(row.time_ns for row in report.components)
+    lines: list[TreeRow] = []
+    for group in GROUPS:
+        rows = [row for row in report.components if group_of(row.component) is group]
+        if not rows:
+            continue
+        lines.append(_tree_row(group.key, group.title, False, rows, total_ns))
+        names = sorted({row.component for row in rows}, key=lambda name: (_RANK.get(name, len(_RANK)), name))
+        if names != [group.components[0]] or len(group.components) > 1:
+            for name in names:
+                mine = [row for row in rows if row.component == name]
+                lines.append(_tree_row(group.key, name, True, mine, total_ns))
+    lines.append(_tree_row("total", "All GPU time", False, report.components, total_ns))
+    return lines
+

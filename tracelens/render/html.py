@@ -1,0 +1,164 @@
+"""The report as one offline HTML file: server-made SVG and tables, a hash CSP, and no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from tracelens.render import facts, groups, json, roofline
+from tracelens.render import format as f
+from tracelens.render.templates import environment, part
+from tracelens.render.text import clean, short_kernel
+from tracelens.results import GemmRow, Report
+from tracelens.words import EVIDENCE
+
+ROWS = 100  # GEMM rows shown; more are in --json
+BUDGET = 300_000  # bytes; a report that would be larger shows fewer rows
+FEWEST_ROWS = 12
+
+_EVIDENCE_WORDS = {
+    "annotation": "a named module range in the trace",
+    "module_stack": "nn.Module frames",
+    "sequence": "backward tied to its forward operator",
+    "op": "the operator's own name says it",
+    "structure": "order and shape matched to a transformer",
+    "kernel_name": "the kernel's name only",
+    "none": "unattributed",
+}
+
+
+def render_html(report: Report, *, generated_at: str | None = None) -> str:
+    """Return the page; ``generated_at`` is shown in the footer when given.
+
+    The page needs no network and no script, and stays under 300 kB by showing fewer GEMM rows when
+    there are many. The embedded JSON follows the published schema and holds the rows that are shown.
+    """
+    rows = ROWS
+    while True:
+        page = _render(report, _shown(report, rows), generated_at)
+        if rows <= FEWEST_ROWS or len(page.encode("utf-8", "replace")) <= BUDGET:
+            return page
+        rows = max(FEWEST_ROWS, rows // 2)
+
+
+def _shown(report: Report, limit: int) -> list[GemmRow]:
+    """Choose the longest rows, and beyond them those a finding points to, in the report's order."""
+    linked = {row_id for finding in report.findings for row_id in finding.gemms}
+    extra = [row for row in report.gemms[limit:] if row.id in linked]
+    return report.gemms[:limit] + extra[:limit]
+
+
+def _render(report: Report, rows: list[GemmRow], generated_at: str | None) -> str:
+    css, js = part("report.css"), part("report.js")
+    numbers = {"r": report, "rows": rows, "generated_at": generated_at}
+    page: str = _environment().get_template("report.html.j2").render(
+        **numbers,
+        **_words(report),
+        **_figures(report, rows),
+        css=Markup(css),
+        js=Markup(js),
+        data=Markup(_embedded(replace(report, gemms=rows))),
+        csp=Markup(_policy(css, js)),
+    )
+    return page
+
+
+def _words(report: Report) -> dict[str, Any]:
+    """Collect what the page says in words that the terminal says too."""
+    position = {finding.rule: n for n, finding in reversed(list(enumerate(report.findings, 1)))}
+    exact = {(finding.rule, row): n for n, finding in enumerate(report.findings, 1) for row in finding.gemms}
+    return {
+        "generated": facts.GENERATED,
+        "model_line": facts.model_line(report),
+        "run_line": facts.run_line(report),
+        "steps_text": facts.steps_text(report),
+        "numbers": facts.five_numbers(report),
+        "checks": facts.checks_by_state(report),
+        "checks_line": facts.checks_line(report),
+        "states": facts.STATES,
+        "marks": facts.MARKS,
+        "dims": facts.dims(report.model),
+        "finding_of": lambda rule, row: exact.get((rule, row)) or position.get(rule),
+    }
+
+
+def _figures(report: Report, rows: list[GemmRow]) -> dict[str, Any]:
+    """Collect what the page draws."""
+    evidence = report.coverage.by_evidence
+    known = [name for name in EVIDENCE if evidence.get(name)]
+    shown = {row.id for row in rows}
+    return {
+        "groups": groups.group_shares(report),
+        "phases": groups.phase_shares(report),
+        "tree": groups.tree(report),
+        "evidence": [(n, evidence[n]) for n in [*known, *(n for n in evidence if n not in EVIDENCE)]],
+        "evidence_words": _EVIDENCE_WORDS,
+        "by_id": {row.id: row for row in rows},
+        "top": max((row.frac for row in rows), default=0.0) or 1.0,
+        "rest_frac": sum(row.frac for row in report.gemms if row.id not in shown),
+        "longest_step": max((step.duration_ms for step in report.steps), default=0.0) or 1.0,
+        "roof": roofline.roofline(report, rows),
+        "roof_size": (roofline.WIDTH, roofline.HEIGHT),
+        "box": {
+            "left": roofline.LEFT,
+            "right": roofline.WIDTH - roofline.RIGHT,
+            "top": roofline.TOP,
+            "bottom": roofline.HEIGHT - roofline.BOTTOM,
+        },
+    }
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    env = environment()
+    env.filters.update(
+        ms=f.ms,
+        pct=f.pct,
+        sig=f.sig,
+        count=f.count,
+        exact=f.exact_ms,
+        nbytes=f.nbytes,
+        delta=f.delta,
+        cut=lambda text, limit: clean(str(text), limit=limit),
+        short_kernel=short_kernel,
+        percent=lambda frac: f"{100 * frac:.3f}".rstrip("0").rstrip(".") + "%",
+        round_pct=lambda frac: f"{100 * frac:.0f}%",
+    )
+    env.globals.update(
+        saving=f.saving, meter=_meter, shape=facts.shape, role=facts.role, tile=facts.tile,
+        alignment=facts.alignment, dash=f.DASH, group_of=groups.group_of,
+    )  # fmt: skip
+    return env
+
+
+def _meter(frac: float) -> Markup:
+    """Draw a share of 0..1 as a thin bar; the number stands beside it, so it is silent to readers."""
+    width = 100 * min(max(frac, 0.0), 1.0)
+    return Markup(  # noqa: S704 - numbers only
+        f'<svg class="meter" aria-hidden="true"><rect class="t" width="100%" height="100%"/>'
+        f'<rect class="v" width="{width:.1f}%" height="100%"/></svg>'
+    )
+
+
+def _policy(css: str, js: str) -> str:
+    """Allow exactly our own style and script, and nothing else: no network, no frames, no inline code."""
+    style, script = (
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in (css, js)
+    )
+    return (
+        f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _embedded(report: Report) -> str:
+    """Encode the report so that no text in it can end the script element or a script line."""
+    text = json.to_json(report, indent=None).decode("utf-8")
+    escapes = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+    return text.translate(str.maketrans(escapes))

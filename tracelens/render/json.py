@@ -1,0 +1,96 @@
+"""A report as JSON, back again, and the published schema of it."""
+
+from __future__ import annotations
+
+import os
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tracelens.errors import InputError
+from tracelens.render.files import write_text
+from tracelens.results import SCHEMA_VERSION, Report
+
+SCHEMA_ID = f"urn:tracelens:report:{SCHEMA_VERSION}"
+
+
+class _Head(msgspec.Struct):
+    schema_version: str
+    tool_version: str
+
+
+def to_json(report: Report, *, indent: int | None = 2) -> bytes:
+    """Encode a report; the same report gives the same bytes, and a number that is not finite is null.
+
+    ``indent=None`` gives the compact form that the page embeds.
+    """
+    try:
+        data = msgspec.json.encode(report, order="deterministic")
+    except UnicodeEncodeError:
+        # A lone surrogate, from a trace's "\\ud800", has no UTF-8 form.
+        data = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(report)), order="deterministic")
+    return data if indent is None else msgspec.json.format(data, indent=indent) + b"\n"
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in value]
+    return value
+
+
+def from_json(data: bytes) -> Report:
+    """Decode what :func:`to_json` wrote.
+
+    Fields this version does not know are ignored, so a later minor version can be read. Raises
+    InputError when the data is not a report or has another major schema version.
+    """
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"not a tracelens report ({error}); write one with 'tracelens analyze TRACE --json FILE'") from error
+    if head.schema_version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
+        raise InputError(
+            f"report has schema {head.schema_version}, written by tracelens {head.tool_version}; this tracelens "
+            f"reads schema {SCHEMA_VERSION}: analyze the trace again, or use that version of tracelens"
+        )
+    try:
+        return msgspec.json.decode(data, type=Report)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"report does not follow schema {SCHEMA_VERSION}: {error}") from error
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of a report, made from the classes in ``tracelens.results``."""
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        "title": "tracelens report",
+        "version": SCHEMA_VERSION,
+        **msgspec.json.schema(Report),
+    }
+    return schema
+
+
+def schema_text() -> str:
+    """Return the schema as the package publishes it."""
+    return msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode() + "\n"
+
+
+def published_schema() -> str:
+    """Return the text of the schema file in the package."""
+    return (resources.files("tracelens") / "schema" / "report.schema.json").read_text(encoding="utf-8")
+
+
+def write_schema(path: str | os.PathLike[str] | None = None) -> None:
+    """Write the schema file; without a path, the published one: ``python -m tracelens.render.json``."""
+    write_text(path or Path(__file__).parents[1] / "schema" / "report.schema.json", schema_text())
+
+
+if __name__ == "__main__":
+    write_schema()

@@ -1,0 +1,254 @@
+"""The report for a tired reader at a terminal: identity, numbers, verdict, fixes, step bar, top GEMMs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tracelens.render import facts, groups
+from tracelens.render import format as f
+from tracelens.render.text import clean
+from tracelens.results import GemmRow, Report
+
+TOP = 8  # GEMM rows; the page has the rest
+WIDE = 100  # room for the columns a narrow terminal goes without
+WIDEST = 120  # lines longer than this are hard to read
+_SEVERITY = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
+_ASCII = str.maketrans({
+    "·": "|", "–": "-", "×": "x", "≈": "~", "µ": "u", "…": ".", "▲": "!", "■": "*", "●": "o", "█": "#", "▓": "=",
+    "▒": "+", "░": "-", "╱": "/", "→": ">",
+})  # fmt: skip
+#: Without colour, neighbours on the bar still differ.
+_FILLS = "█▓▒░"
+_HATCH = "╱"
+
+
+def render_terminal(report: Report, *, console: Console, outputs: Sequence[tuple[str, int]] = ()) -> None:
+    """Print the report to ``console``; ``outputs`` are the (path, bytes) of files that were written.
+
+    Fits 80 columns. Colour follows the console (NO_COLOR, pipes); strings from the trace are
+    stripped of control characters and never read as markup.
+    """
+    out = _Out(console)
+    _head(out, report)
+    _numbers(out, report)
+    _findings(out, report)
+    _step(out, report)
+    _gemms(out, report)
+    _tail(out, report, outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Out:
+    """The console, and the one place where a string becomes text that is safe on it."""
+
+    console: Console
+
+    @property
+    def width(self) -> int:
+        return min(self.console.width, WIDEST)
+
+    @property
+    def colour(self) -> bool:
+        return self.console.color_system is not None and not self.console.no_color
+
+    def text(self, text: str, style: str = "", *, limit: int = 400) -> Text:
+        text = clean(text, limit=limit)
+        if self.console.options.ascii_only:
+            text = text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+        return Text(text, style)
+
+    def line(self, text: str | Text = "", style: str = "") -> None:
+        self.print(self.text(text, style) if isinstance(text, str) else text)
+
+    def print(self, what: RenderableType) -> None:
+        self.console.print(what, width=self.width, highlight=False, markup=False, emoji=False)
+
+    def table(self, heads: Sequence[tuple[str, str]], *, gap: int = 2, expand: bool = False) -> Table:
+        """Make a plain table; each head is (title, "l" | "r" | "fold")."""
+        header = any(title for title, _ in heads)
+        table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, show_header=header, expand=expand)
+        for title, kind in heads:
+            table.add_column(
+                self.text(title, "dim"),
+                justify="right" if kind == "r" else "left",
+                no_wrap=kind != "fold",
+                overflow="fold" if kind == "fold" else "ellipsis",
+                ratio=1 if kind == "fold" else None,
+            )
+        return table
+
+
+def _head(out: _Out, report: Report) -> None:
+    if report.trace.generated:
+        out.line(f" {facts.GENERATED} ", "reverse bold")
+    if report.trace.partial:
+        out.line(facts.partial_line(report), "bold yellow")
+    out.line(" · ".join(facts.model_line(report)), "bold")
+    out.line(" · ".join(clean(part, limit=60) for part in facts.run_line(report)))
+    out.line(report.trace.path, "dim")
+    out.line()
+    out.line(report.summary.verdict, "bold")
+    if report.summary.verdict_detail:
+        out.line(report.summary.verdict_detail)
+    out.line()
+
+
+def _numbers(out: _Out, report: Report) -> None:
+    numbers = facts.five_numbers(report)
+    table = out.table([("", "fold")] * len(numbers), expand=True)
+    table.add_row(*(out.text(n.value, "bold") for n in numbers))
+    table.add_row(*(out.text(n.label) for n in numbers))
+    table.add_row(*(out.text(n.note, "dim") for n in numbers))
+    out.print(table)
+    out.line()
+
+
+def _findings(out: _Out, report: Report) -> None:
+    checks = facts.checks_line(report)
+    if not report.findings:
+        out.line("No findings.", "bold")
+        out.line(f"{checks}.")
+        passed = ", ".join(check.slug for check in facts.checks_by_state(report)["passed"])
+        if passed:
+            out.line(f"Passed: {passed}.", "dim")
+        out.line()
+        return
+    heads = [("", "l"), ("rule", "l"), ("fix", "fold"), ("per step", "r"), ("share", "r"), ("confidence", "l")]
+    wide = out.width >= WIDE
+    table = out.table(heads)
+    for finding in report.findings:
+        style = _SEVERITY.get(finding.severity, "bold blue")
+        saving, share = finding.saving_ms, finding.saving_frac
+        if saving.mid is not None:
+            claim, frac = f"saves ≈ {f.ms(saving.mid)}", share.mid
+        else:
+            claim, frac = f"at stake: {f.ms(saving.high)}", share.high
+        table.add_row(
+            out.text(facts.MARKS.get(finding.severity, "●"), style),
+            out.text(finding.rule, limit=8),
+            out.text(finding.title, limit=160),
+            out.text(claim, style),
+            out.text(f.pct(frac)),
+            out.text(f"{finding.confidence}, {finding.basis}" if wide else finding.confidence, limit=18),
+        )
+    out.print(table)
+    if any(finding.saving_ms.mid is None for finding in report.findings):
+        out.line("at stake: a bound, not a prediction; what overlaps does not add up", "dim")
+    out.line(checks, "dim")
+    out.line()
+
+
+def _style(out: _Out, at: int, share: groups.Share) -> tuple[str, str]:
+    """Choose how a group is drawn: by colour, or by pattern where there is none."""
+    colour = next(group.colour for group in groups.GROUPS if group.key == share.key)
+    if share.key == "unattributed":
+        return _HATCH, colour
+    return ("█", colour) if out.colour else (_FILLS[at % len(_FILLS)], "")
+
+
+def _step(out: _Out, report: Report) -> None:
+    shares = groups.group_shares(report)
+    if not shares:
+        return
+    per_step = f"  {f.ms(report.summary.gpu_ms_per_step)} per step"
+    out.line(out.text("Where the GPU time goes", "bold") + out.text(per_step, "dim"))
+    styles = {share.key: _style(out, at, share) for at, share in enumerate(shares)}
+    cells = []
+    for cell in range(out.width):
+        middle = (cell + 0.5) / out.width
+        cells.append(next((s for s in reversed(shares) if s.start_frac <= middle), shares[0]))
+    if shares[-1].key == "unattributed":
+        cells[-1] = shares[-1]  # never hidden, however little
+    bar = Text()
+    for share in cells:
+        bar += out.text(*styles[share.key])
+    out.print(bar)
+    columns = 3 if out.width >= 110 else 2
+    table = out.table([("", "l"), ("", "l"), ("", "r"), ("", "r")] * columns, gap=1 if columns == 2 else 2)
+    lines = -(-len(shares) // columns)
+    for at in range(lines):
+        row: list[Text] = []
+        for share in shares[at::lines]:
+            row += [
+                out.text("■" if styles[share.key][0] == "█" and out.colour else styles[share.key][0], styles[share.key][1]),
+                out.text(share.title),
+                out.text(f.pct(share.frac), "bold"),
+                out.text(f.ms(share.ms_per_step), "dim"),
+            ]
+        table.add_row(*row)
+    out.print(table)
+    out.line("phases: " + " · ".join(f"{s.title} {f.pct(s.frac)}" for s in groups.phase_shares(report)), "dim")
+    out.line()
+
+
+def _gemms(out: _Out, report: Report) -> None:
+    rows = report.gemms[:TOP]
+    if not rows:
+        out.line("No GEMM was seen in this trace.")
+        out.line()
+        return
+    peaks = any(row.peak_frac is not None for row in rows)
+    wide = out.width >= WIDE
+    heads = [("GEMM", "l"), ("M × N × K", "l"), ("ms/step", "r"), ("% GPU", "r")]
+    heads += [("TFLOP/s", "r")] if wide or not peaks else []
+    heads += [("% peak", "r")] if peaks else []
+    heads += [("tiles/waves", "r")] if wide else []
+    heads += [("finding", "l")] if any(row.findings for row in rows) else []
+    table = out.table(heads)
+    for row in rows:
+        cells = {
+            "GEMM": _name(row),
+            "M × N × K": facts.shape(row),
+            "ms/step": f.sig(row.time_ms_per_step),
+            "% GPU": f.pct(row.frac),
+            "TFLOP/s": _or_dash(f.sig(row.tflops)),
+            "% peak": _or_dash(f.pct(row.peak_frac)),
+            "tiles/waves": _tiles(row),
+            "finding": " ".join(row.findings),
+        }
+        limits = {"GEMM": 30 if wide else 22, "M × N × K": 30 if wide else 23, "finding": 12 if wide else 7}
+        table.add_row(*(out.text(cells[title], limit=limits.get(title, 18)) for title, _ in heads))
+    out.print(table)
+    if len(report.gemms) > TOP:
+        out.line(f"and {len(report.gemms) - TOP} more rows in the report", "dim")
+    out.line()
+
+
+def _name(row: GemmRow) -> str:
+    """Name a row by component and role, or by phase where a role makes no sense."""
+    short = {"forward": " fwd", "backward": " bwd", "recompute": " rec"}
+    return row.component + (f" {facts.role(row)}" if row.role else short.get(row.phase, ""))
+
+
+def _or_dash(text: str) -> str:
+    return f.DASH if text == f.UNKNOWN else text
+
+
+def _tiles(row: GemmRow) -> str:
+    if row.tiles is None:
+        return f.DASH
+    return f"{row.tiles}/{row.waves}" if row.waves is not None else str(row.tiles)
+
+
+def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]]) -> None:
+    missing = max(report.coverage.unattributed, key=lambda u: u.time_ms, default=None)
+    frac = sum(share.frac for share in groups.group_shares(report) if share.key == "unattributed")
+    if frac and missing is not None:
+        out.line(f"{f.pct(frac)} of GPU time unattributed, most of it: {clean(missing.reason, limit=120)}")
+        out.line(f"  to see it: {clean(missing.remedy, limit=160)}", "dim")
+    elif frac:
+        out.line(f"{f.pct(frac)} of GPU time unattributed")
+    else:
+        out.line("All GPU time has a component.", "dim")
+    if not report.trace.partial:
+        for warning in report.trace.warnings:
+            out.line(f"warning: {clean(warning, limit=200)}", "yellow")
+    for path, size in outputs:
+        out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(f" ({f.nbytes(size)})", "dim"))
+    if report.findings:
+        out.line(f"Why and how: tracelens explain {clean(report.findings[0].rule, limit=12)}", "dim")

@@ -1,0 +1,47 @@
+"""Strings that come from a trace are made safe to show before any renderer sees them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+#: Cc: terminal escapes; Cf: right-to-left overrides and zero-width characters that make a name
+#: read as another one; Cs: lone surrogates that no UTF-8 file can hold; Zl, Zp: line separators.
+_UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\x9b[0-?]*[ -/]*[@-~]")
+_WRAPPER = re.compile(r"^(?:void\s+)?(?:cutlass|cutlass__\w+)::(?:device_kernel|Kernel2?)<(?:enable_\w+<)*")
+
+
+def clean(text: str, *, limit: int | None = None) -> str:
+    r"""Drop escape sequences, turn other invisible characters into U+FFFD, and cut to ``limit``.
+
+    >>> clean("\x1b[31mgemm\x1b[0m\u202egpj.exe")
+    'gemm�gpj.exe'
+    """
+    if not text.isascii() or not text.isprintable():
+        text = _ANSI.sub("", text)
+        text = "".join(
+            " " if c in "\n\t" else "\ufffd" if unicodedata.category(c) in _UNSAFE else c for c in text
+        )
+    if limit is not None and len(text) > limit:
+        text = text[: limit - 1] + "…"
+    return text
+
+
+def short_kernel(name: str, limit: int = 40) -> str:
+    """Name a kernel by the part that tells kernels apart, without wrapper and template arguments.
+
+    >>> short_kernel("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_32x3_tn_align8>(P)")
+    'cutlass_80_tensoro…56x128_32x3_tn_align8'
+    >>> short_kernel("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128> >(Params)")
+    'flash_fwd_kernel'
+    """
+    name = clean(name, limit=2000)
+    name = _WRAPPER.sub("", name)
+    name = re.split(r"[<(>]", name.removeprefix("void "), maxsplit=1)[0] or name
+    name = name.rsplit("::", 1)[-1]
+    if len(name) <= limit:
+        return name
+    # The tail of a GEMM kernel's name carries tile, layout and alignment; the head carries the family.
+    tail = limit * 6 // 11
+    return f"{name[: limit - tail - 1]}…{name[-tail:]}"

@@ -1,0 +1,264 @@
+"""What an analysis says: plain frozen values, the same in Python, in ``--json`` and on the page.
+
+The JSON schema that the package publishes is generated from these classes, so a field documented
+here is a field of the contract. Units are suffixes (``_ns``, ``_ms``, ``_frac`` in 0..1, ``_tflops``).
+``None`` always means "not known"; the reason stands beside it or in ``checks``/``coverage``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA_VERSION = "1.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A range and where it comes from. ``mid`` is None where only bounds are known."""
+
+    low: float | None
+    mid: float | None
+    high: float | None
+    basis: str  # measured | calibrated | model | heuristic
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A value with the evidence it was read from."""
+
+    value: int | None
+    source: str  # e.g. "shape of aten::addmm in 12 layers", or why it is not known
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInfo:
+    path: str  # file name only, never a directory
+    sha256: str
+    bytes: int  # size of the file as given (compressed if it was)
+    events: int  # every event read, of every category
+    kernels: int  # GPU events: kernels, copies, fills
+    rank: int | None
+    world_size: int | None
+    torch_version: str | None
+    cuda_version: str | None
+    device: str | None  # device name as the trace states it
+    span_ms: float  # first to last event
+    generated: bool  # True for a simulated trace; said on the page
+    partial: bool  # True when part of the file could not be read
+    warnings: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """The GPU the figures are judged against; peaks are dense."""
+
+    name: str  # key in gpus.toml, "h100-sxm"; "unknown" when not in the table
+    title: str
+    vendor: str
+    sms: int | None
+    sms_source: str  # "trace" | "table" | "unknown"
+    peak_tflops: dict[str, float]  # dtype -> datasheet dense peak; absent = unknown
+    ceiling_tflops: dict[str, float]  # dtype -> best matmul anyone measured; absent = unknown
+    bandwidth_gbps: float | None
+    matched_by: str  # "--gpu" | "device name" | "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDims:
+    """Model dimensions, each with its source; ``transformer`` False when none was seen."""
+
+    transformer: bool
+    hidden: Known
+    heads: Known
+    kv_heads: Known
+    head_dim: Known
+    ffn: Known
+    vocab: Known
+    layers: Known
+    sequence: Known
+    micro_batch: Known
+    tensor_parallel: Known
+    experts: Known
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    index: int  # the N of ProfilerStep#N, or 0 when the whole trace is taken as one step
+    start_ns: int
+    duration_ms: float
+    gpu_busy_frac: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    median: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    step_ms: StepTime
+    gpu_ms_per_step: float  # sum of GPU event times per step; overlapping streams count twice
+    gpu_busy_frac: float
+    idle_ms: float  # per step: no GPU event of any kind running
+    exposed_communication_ms: float  # per step: only communication running
+    gemm_frac: float  # share of all GPU event time spent in GEMM and attention kernels
+    mfu_frac: float | None
+    achieved_tflops: float | None  # GEMM + attention FLOPs of a step / step time
+    shape_waste_ms: Estimate | None  # per step; None until a rule has something at stake
+    verdict: str  # one sentence
+    verdict_detail: str  # one or two sentences below it
+    step_source: str  # how steps were found: "ProfilerStep ranges" | "whole trace"
+
+
+@dataclass(frozen=True, slots=True)
+class Unattributed:
+    reason: str  # what evidence is missing
+    remedy: str  # how to get it
+    time_ms: float
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Shares of all GPU event time in the file; nothing is renormalized."""
+
+    component_frac: float
+    module_frac: float
+    shape_frac: float  # of GEMM and attention time: with M, N, K known
+    tile_frac: float  # of GEMM time: tile known from the kernel's name
+    by_evidence: dict[str, float]
+    unattributed: list[Unattributed]
+    no_launch_frac: float  # kernels whose launch is not in the file
+    no_launch_kernels: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentRow:
+    component: str
+    phase: str
+    time_ms: float  # whole file
+    time_ns: int  # exact: these add up to all GPU event time
+    frac: float  # of all GPU event time
+    kernels: int
+    flops: float | None
+    tflops: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Where a GEMM's time went beyond the useful part; None = not judged yet."""
+
+    alignment: float | None = None
+    tile: float | None = None
+    wave: float | None = None
+    memory: float | None = None
+    other: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GemmRow:
+    """GEMMs (and fused attention) of one component, shape and kernel. out[M,N] = a[M,K] @ b[K,N]."""
+
+    id: str  # stable within the report: "g1", "g2"... by time
+    kind: str  # gemm | attention
+    component: str
+    components: list[str]
+    role: str | None
+    phase: str
+    layers: str | None  # "0-11", or None
+    calls: int  # in the whole file
+    calls_per_step: float
+    time_ms: float  # whole file
+    time_ms_per_step: float
+    frac: float  # of all GPU event time
+    m: int | None
+    n: int | None
+    k: int | None
+    batch: int | None
+    shape_note: str | None  # for attention: "b=8 h=12 s=1024 d=64", or why M, N, K are unknown
+    dtype: str | None
+    out_dtype: str | None
+    layout: str | None
+    m_expr: str | None
+    n_expr: str | None
+    k_expr: str | None
+    op: str | None
+    kernel: str
+    kernel_family: str
+    tile_m: int | None
+    tile_n: int | None
+    tile_k: int | None
+    cluster: str | None
+    split_k: int | None
+    scheduler: str | None
+    tiles: int | None
+    waves: int | None
+    tile_eff_frac: float | None
+    wave_eff_frac: float | None
+    alignment_bytes: dict[str, int | None]
+    tensor_core: str | None  # used | eligible_unused | ineligible
+    flops: float | None  # per call
+    tflops: float | None
+    peak_frac: float | None
+    ceiling_frac: float | None
+    bytes: float | None  # per call, each operand once
+    intensity: float | None  # FLOP per byte
+    bound: str | None  # compute | memory | latency
+    lost_ms: Lost
+    findings: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    rule: str  # "TL101"
+    slug: str  # "pad-vocabulary"
+    title: str
+    components: list[str]
+    severity: str  # high | medium | low
+    saving_ms: Estimate  # per step
+    saving_frac: Estimate  # of the step time
+    basis: str
+    confidence: str  # high | medium | low
+    effort: str  # config | code | retrain
+    saw: str  # what we saw
+    why: str  # why it costs time
+    how: str  # the formula with numbers in it
+    evidence: dict[str, Any]
+    change: dict[str, list[int | float | str]]  # parameter -> [from, to]
+    fix: list[str]  # diff lines, "- vocab_size = 30522", "+ vocab_size = 30528"
+    parameter_delta: int | None
+    flops_delta: float | None
+    caveats: list[str]
+    gemms: list[str]  # GemmRow.id
+    doc: str  # "docs/rules/TL101.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    rule: str
+    slug: str
+    state: str  # found | passed | not_applicable | could_not_run
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything an analysis found, without the trace."""
+
+    schema_version: str
+    tool_version: str
+    trace: TraceInfo
+    gpu: GpuInfo
+    model: ModelDims
+    steps: list[Step]
+    summary: Summary
+    coverage: Coverage
+    components: list[ComponentRow]
+    gemms: list[GemmRow]
+    findings: list[Finding]
+    checks: list[Check]
+    notes: list[str] = field(default_factory=list)  # method notes worth a line on the page

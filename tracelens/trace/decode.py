@@ -1,0 +1,175 @@
+"""From the JSON of one event to a typed struct: fast where the event is as expected, patient where not.
+
+Field names come from Kineto (``libkineto/src/output_json.cpp``, ``CuptiActivity.h``) and PyTorch
+(``torch/csrc/profiler/collection.cpp``); the 2021 format wrote some of them in lower case.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec import field as renamed
+
+NO_TEXT = Raw(b"")
+Number = int | str
+Real = float | str
+
+
+class Args(Struct, gc=False):
+    """The arguments any event can carry; -1 and empty mean absent."""
+
+    external_id: Number = renamed(default=-1, name="External id")
+    external_id_2021: Number = renamed(default=-1, name="external id")
+    sequence: Number = renamed(default=-1, name="Sequence number")
+    forward_thread: Number = renamed(default=0, name="Fwd thread id")
+    dims: Raw = renamed(default=NO_TEXT, name="Input Dims")
+    dims_2021: Raw = renamed(default=NO_TEXT, name="Input dims")
+    types: Raw = renamed(default=NO_TEXT, name="Input type")
+    strides: Raw = renamed(default=NO_TEXT, name="Input Strides")
+    concrete: Raw = renamed(default=NO_TEXT, name="Concrete Inputs")
+    correlation: Number = -1
+    device: Number = -1
+    stream: Number = -1
+    grid: Raw = NO_TEXT
+    block: Raw = NO_TEXT
+    shared_memory: Raw = renamed(default=NO_TEXT, name="shared memory")
+    registers: Raw = renamed(default=NO_TEXT, name="registers per thread")
+    graph_node: Number = renamed(default=-1, name="graph node id")
+    python_id: Number | None = renamed(default=-1, name="Python id")
+    parent_id: Number | None = renamed(default=-1, name="Python parent id")
+    module_id: Number | None = renamed(default=-1, name="Python module id")
+    name: Raw = NO_TEXT  # of a metadata event: the thread's or process's name
+    labels: Raw = NO_TEXT
+
+
+NO_ARGS = Args()
+
+#: Fields kept together as raw text, because they repeat together: parsed when asked for.
+INPUT_FIELDS = ("dims", "dims_2021", "types", "strides", "concrete")
+LAUNCH_FIELDS = ("grid", "block", "shared_memory", "registers")
+
+
+class Event(Struct, gc=False):
+    """One trace event with its times as floats (exact below 2**53 ns; see ``ExactEvent``)."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: Number | float = 0
+    tid: Number | float = 0
+    ts: float = math.nan
+    dur: float = 0.0
+    id: Number = -1
+    args: Args | None = None
+
+
+class ExactEvent(Struct, gc=False):
+    """The same with times as raw text: microseconds since the epoch with a fraction need 19 digits."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: Number | float = 0
+    tid: Number | float = 0
+    ts: Raw = NO_TEXT
+    dur: Raw = Raw(b"0")
+    id: Number = -1
+    args: Args | None = None
+
+
+decode_events = msgspec.json.Decoder(list[Event]).decode
+decode_exact = msgspec.json.Decoder(list[ExactEvent]).decode
+
+_ARGUMENTS = {field.encode_name: field for field in msgspec.structs.fields(Args)}
+
+
+def coerce_event(value: Any) -> ExactEvent | None:
+    """Build an event from any decoded JSON value, dropping the fields that make no sense.
+
+    None when it is not an event at all: no object, or a timed event without a readable time.
+    """
+    if not isinstance(value, dict):
+        return None
+    phase = _text(value.get("ph"))
+    event = ExactEvent(
+        ph=phase,
+        cat=_text(value.get("cat")),
+        name=_text(value.get("name")),
+        pid=_label(value.get("pid")),
+        tid=_label(value.get("tid")),
+        ts=_time(value.get("ts")),
+        dur=_time(value.get("dur")),
+        id=_label(value.get("id", -1)),
+    )
+    if phase == "X" and not bytes(event.ts):
+        return None
+    arguments = value.get("args")
+    if isinstance(arguments, dict):
+        event.args = _coerce_args(arguments)
+    return event
+
+
+def _coerce_args(arguments: dict[Any, Any]) -> Args:
+    args = Args()
+    for name, value in arguments.items():
+        known = _ARGUMENTS.get(name)
+        if known is None or value is None:
+            continue
+        if known.type is Raw:
+            setattr(args, known.name, _raw_json(value))
+        elif isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            setattr(args, known.name, as_int(value))
+    return args
+
+
+def _raw_json(value: Any) -> Raw:
+    try:
+        return Raw(json.dumps(value, allow_nan=False).encode("ascii", "replace"))
+    except (ValueError, RecursionError):  # NaN inside a list of shapes
+        return NO_TEXT
+
+
+def _text(value: Any) -> str:
+    return clean_text(value) if isinstance(value, str) else ""
+
+
+def clean_text(text: str) -> str:
+    """Text that can be encoded: lone surrogates, left by invalid UTF-8, become U+FFFD."""
+    return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text
+
+
+def _label(value: Any) -> int | str:
+    if isinstance(value, str):
+        return clean_text(value)
+    return as_int(value) if isinstance(value, (int, float)) else -1
+
+
+def _time(value: Any) -> Raw:
+    if isinstance(value, str):
+        value = value.strip()
+        try:
+            float(value)
+        except ValueError:
+            return NO_TEXT
+    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        return NO_TEXT
+    text = str(value)
+    return Raw(text.encode()) if math.isfinite(float(text)) else NO_TEXT
+
+
+def as_int(value: Any) -> int:
+    """An integer that fits 64 bits from whatever an exporter wrote; -1 where there is none."""
+    try:
+        number = int(value)
+    except (ValueError, OverflowError, TypeError):
+        try:
+            number = int(float(value))
+        except (ValueError, OverflowError, TypeError):
+            return -1
+    if -(2**63) <= number < 2**63:
+        return number
+    return (number + 2**63) % 2**64 - 2**63

@@ -1,0 +1,258 @@
+"""From each GPU event back to the code that caused it.
+
+kernel -> launch (runtime or driver call with the same correlation id) -> innermost operator on the
+launching thread -> the ranges and nn.Module frames around it -> the step; and from a backward
+operator to the forward operator with the same sequence number. Everything is array work; nothing
+is dropped: a kernel without a launch stays, with -1 where there is nothing to point at.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .nesting import NONE, BoolArray, Forest, IntArray, NodeArray, build_forest
+from .tables import Trace
+
+_STEP = re.compile(r"^ProfilerStep#(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps of the recording, in order. One pseudo-step over everything when none is marked."""
+
+    index: list[int]
+    start_ns: IntArray
+    end_ns: IntArray
+    marked: bool
+
+
+@dataclass(frozen=True)
+class Links:
+    """Nodes are host spans: operators, then ranges, frames and launches, each in table order."""
+
+    forest: Forest
+    ops_at: slice
+    ranges_at: slice
+    frames_at: slice
+    launches_at: slice
+    name: npt.NDArray[np.int32]  # symbol code per node
+    ts_ns: IntArray  # per node
+    thread: npt.NDArray[np.int32]  # per node
+    kernel_launch: NodeArray  # per kernel: row of Trace.launches, -1 = launch not in the file
+    kernel_node: NodeArray  # per kernel: its place in the forest; -1 = unknown
+    kernel_op: NodeArray  # per kernel: row of Trace.ops, -1 = no operator around the launch
+    kernel_step: NodeArray  # per kernel: position in Steps, -1 = outside every step
+    by_external_id: int  # kernels linked through External id for want of a launch
+    steps: Steps
+    backward_to_forward: NodeArray  # per op: the forward op a backward op belongs to, else -1
+
+    @property
+    def is_op(self) -> BoolArray:
+        """Per node: is it an operator?"""
+        return self.mask(self.ops_at)
+
+    def mask(self, part: slice) -> BoolArray:
+        """Per node: does it belong to that table?"""
+        out = np.zeros(len(self.forest.parent), np.bool_)
+        out[part] = True
+        return out
+
+
+def link(trace: Trace) -> Links:
+    """Build every link of a trace; about as fast as reading it."""
+    host = np.flatnonzero(~trace.symbols.where(lambda name: name == "gpu_user_annotation")[trace.ranges.category])
+    tables = (trace.ops, trace.ranges, trace.frames, trace.launches)
+    name, thread, ts_ns, dur_ns = (
+        np.concatenate([getattr(table, column) for table in tables]) for column in ("name", "thread", "ts_ns", "dur_ns")
+    )
+    bounds = np.cumsum([0, *map(len, tables)])
+    ops_at, ranges_at, frames_at, launches_at = (slice(int(a), int(b)) for a, b in zip(bounds, bounds[1:], strict=False))
+    # The GPU's shadows of host ranges lie on threads of their own and enclose nothing here.
+    on_gpu = np.ones(len(trace.ranges), np.bool_)
+    on_gpu[host] = False
+    thread = thread.copy()
+    thread[ranges_at][on_gpu] = -1 - np.arange(int(on_gpu.sum()), dtype=np.int32)
+    thread[frames_at] = _frame_threads(trace)
+
+    forest = build_forest(thread, ts_ns, dur_ns)
+    kernel_launch = _match(trace.launches.correlation, trace.kernels.correlation)
+    kernel_node = np.where(kernel_launch >= 0, kernel_launch + launches_at.start, NONE).astype(np.int32)
+    by_external = _by_external_id(trace, kernel_launch)
+    kernel_node = np.where(kernel_node < 0, by_external, kernel_node)
+    is_op = np.zeros(len(name), np.bool_)
+    is_op[ops_at] = True
+    innermost = forest.nearest(is_op)
+    kernel_op = np.where(kernel_node >= 0, innermost[kernel_node], NONE)
+    steps = _steps(trace, host)
+    return Links(
+        forest=forest,
+        ops_at=ops_at,
+        ranges_at=ranges_at,
+        frames_at=frames_at,
+        launches_at=launches_at,
+        name=name,
+        ts_ns=ts_ns,
+        thread=thread,
+        kernel_launch=kernel_launch,
+        kernel_node=kernel_node,
+        kernel_op=kernel_op,
+        kernel_step=_kernel_steps(trace, kernel_node, ts_ns, steps),
+        by_external_id=int((by_external[kernel_launch < 0] >= 0).sum()),
+        steps=steps,
+        backward_to_forward=_backward_to_forward(trace),
+    )
+
+
+def _match(keys: IntArray, wanted: IntArray) -> NodeArray:
+    """For every wanted key the row that holds it, the last one where several do; -1 where none does."""
+    valid = np.flatnonzero(keys >= 0)
+    if not len(valid):
+        return np.full(len(wanted), NONE)
+    order = valid[np.argsort(keys[valid], kind="stable")]
+    at = np.searchsorted(keys[order], wanted, side="right") - 1
+    rows = order[np.maximum(at, 0)]
+    return np.where((at >= 0) & (wanted >= 0) & (keys[rows] == wanted), rows, -1).astype(np.int32)
+
+
+def _by_external_id(trace: Trace, kernel_launch: NodeArray) -> NodeArray:
+    """Kernels without a launch event, through the operator's External id.
+
+    Some exporters write the correlation id there; where the two are equal throughout it means nothing.
+    """
+    kernels = trace.kernels
+    known = kernels.external_id >= 0
+    if not known.any() or (kernels.external_id[known] == kernels.correlation[known]).all():
+        return np.full(len(kernels), NONE)
+    orphans = (kernel_launch < 0) & known & (kernels.external_id > 0)
+    return _match(trace.ops.external_id, np.where(orphans, kernels.external_id, -1))
+
+
+def _frame_threads(trace: Trace) -> npt.NDArray[np.int32]:
+    """The thread of every Python frame.
+
+    Older versions of PyTorch put the frames of all threads on (0, 0). They belong to the thread
+    whose operators begin inside them; with several such threads there is no telling which.
+    """
+    threads = trace.frames.thread.copy()
+    host_threads = np.unique(np.concatenate([trace.ops.thread, trace.launches.thread]))
+    for thread in np.unique(threads):
+        if thread in host_threads:
+            continue
+        mine = threads == thread
+        candidates = [int(t) for t in host_threads if t not in threads]
+        if not candidates:
+            continue
+        modules = mine & trace.symbols.where(lambda name: name.startswith("nn.Module: "))[trace.frames.name]
+        if not modules.any():
+            continue
+        inside = [_share_inside(trace, int(t), modules) for t in candidates]
+        best = int(np.argmax(inside))
+        others = [share for at, share in enumerate(inside) if at != best]
+        if inside[best] > 0 and max(others, default=0) < inside[best] / 2:
+            threads[mine] = candidates[best]
+    return threads
+
+
+def _share_inside(trace: Trace, thread: int, modules: BoolArray) -> float:
+    """How many of the module frames have an operator of this thread begin within them (0..1)."""
+    starts = np.sort(trace.ops.ts_ns[trace.ops.thread == thread])
+    begin = trace.frames.ts_ns[modules]
+    end = begin + trace.frames.dur_ns[modules]
+    return float((np.searchsorted(starts, end) > np.searchsorted(starts, begin)).mean()) if len(starts) else 0.0
+
+
+def _steps(trace: Trace, host: NodeArray | IntArray) -> Steps:
+    ranges = trace.ranges
+    found: dict[int, tuple[int, int]] = {}
+    for row in host:
+        match = _STEP.match(trace.symbols[int(ranges.name[row])])
+        if match:
+            start = int(ranges.ts_ns[row])
+            found[int(match[1])] = (start, start + int(ranges.dur_ns[row]))
+    if found:
+        ordered = sorted(found.items(), key=lambda item: item[1])
+        return Steps(
+            [index for index, _ in ordered],
+            np.array([start for _, (start, _) in ordered], np.int64),
+            np.array([end for _, (_, end) in ordered], np.int64),
+            True,
+        )
+    starts = [table.ts_ns for table in (trace.kernels, trace.ops, trace.launches) if len(table)]
+    ends = [table.ts_ns + table.dur_ns for table in (trace.kernels, trace.ops, trace.launches) if len(table)]
+    start = min((int(column.min()) for column in starts), default=0)
+    end = max((int(column.max()) for column in ends), default=0)
+    return Steps([0], np.array([start], np.int64), np.array([end], np.int64), False)
+
+
+def _kernel_steps(trace: Trace, kernel_node: NodeArray, node_ts: IntArray, steps: Steps) -> NodeArray:
+    """A kernel belongs to the step that launched it, whenever it ran.
+
+    Without a launch in the file it was launched before the recording began: it belongs to no step
+    of the recording, unless the whole trace is the one step.
+    """
+    if not steps.marked:
+        return np.zeros(len(kernel_node), np.int32)
+    linked = kernel_node >= 0
+    when = node_ts[kernel_node[linked]]
+    at = np.searchsorted(steps.start_ns, when, side="right") - 1
+    inside = (at >= 0) & (when < steps.end_ns[np.maximum(at, 0)])
+    out = np.full(len(kernel_node), NONE)
+    out[linked] = np.where(inside, at, -1)
+    return out
+
+
+def _backward_to_forward(trace: Trace) -> NodeArray:
+    """Tie backward operators to their forward by (forward thread, sequence number).
+
+    The number is read before it is used up, so several operators carry it; the one that made the
+    autograd node is the last to begin with it. ``Fwd thread id`` is a logical number: it stands for
+    the thread whose forward operators share most sequence numbers with it.
+    """
+    ops = trace.ops
+    out = np.full(len(ops), NONE)
+    backward = np.flatnonzero((ops.forward_thread > 0) & (ops.sequence >= 0))
+    forward = np.flatnonzero((ops.forward_thread <= 0) & (ops.sequence >= 0))
+    if not len(backward) or not len(forward):
+        return out
+    forward = forward[np.argsort(ops.ts_ns[forward], kind="stable")]
+    for logical in np.unique(ops.forward_thread[backward]):
+        mine = backward[ops.forward_thread[backward] == logical]
+        numbers = np.unique(ops.sequence[mine])
+        candidates = forward[np.isin(ops.sequence[forward], numbers)]
+        if not len(candidates):
+            continue
+        thread = _thread_with_most(trace, candidates)
+        candidates = candidates[ops.thread[candidates] == thread]
+        out[mine] = _last_before(trace, candidates, mine)
+    return out
+
+
+def _thread_with_most(trace: Trace, candidates: IntArray) -> int:
+    pairs = np.unique(
+        np.stack([trace.ops.thread[candidates].astype(np.int64), trace.ops.sequence[candidates]]), axis=1
+    )
+    threads, counts = np.unique(pairs[0], return_counts=True)
+    return int(threads[np.argmax(counts)])
+
+
+def _last_before(trace: Trace, forward: IntArray, backward: IntArray) -> NodeArray:
+    """Per backward op the last forward op with its number that began before it."""
+    ops = trace.ops
+    base = min(int(ops.ts_ns[forward].min()), int(ops.ts_ns[backward].min()))
+    order = np.lexsort((ops.ts_ns[forward], ops.sequence[forward]))
+    forward = forward[order]
+    # one sortable key from (sequence, time)
+    span = max(int(ops.ts_ns[forward].max()), int(ops.ts_ns[backward].max())) - base + 1
+    numbers, rank = np.unique(np.concatenate([ops.sequence[forward], ops.sequence[backward]]), return_inverse=True)
+    if span > 2**62 // max(1, len(numbers)):
+        return np.full(len(backward), NONE)
+    key = rank[: len(forward)] * span + (ops.ts_ns[forward] - base)
+    wanted = rank[len(forward) :] * span + (ops.ts_ns[backward] - base)
+    at = np.searchsorted(key, wanted, side="right") - 1
+    found = forward[np.maximum(at, 0)]
+    same = (at >= 0) & (ops.sequence[found] == ops.sequence[backward])
+    return np.where(same, found, -1).astype(np.int32)

@@ -1,0 +1,98 @@
+"""What a trace says about itself: devices, versions, ranks. Never its environment variables."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+_SECRET = re.compile(r"^(env|environ|environment|environment_variables|env_vars|os_environ)$", re.IGNORECASE)
+_WHITESPACE = b", \t\r\n"
+
+
+def read_metadata(head: bytes, tail: bytes) -> tuple[dict[str, Any], list[str]]:
+    """The top-level keys before and behind the events, and what could not be read of them."""
+    metadata: dict[str, Any] = {}
+    trouble: list[str] = []
+    for text, where in (
+        (head.rstrip(_WHITESPACE) + b"}" if head else b"", "before"),
+        (b"{" + tail.strip(_WHITESPACE) if tail.strip(_WHITESPACE) else b"", "behind"),
+    ):
+        if not text:
+            continue
+        try:
+            found = msgspec.json.decode(text, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError):
+            trouble.append(f"the metadata {where} the events could not be read")
+            continue
+        metadata.update(found)
+    return _without_environment(metadata), trouble
+
+
+def _without_environment(value: Any, depth: int = 0) -> Any:
+    """Environment dumps hold keys and host names: they are dropped at the door."""
+    if isinstance(value, dict) and depth < 4:
+        return {
+            key: _without_environment(inner, depth + 1)
+            for key, inner in value.items()
+            if not _SECRET.match(str(key))
+        }
+    return value
+
+
+def device_properties(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The devices a trace lists; an empty list where it lists none. Some exports write them as text."""
+    value = metadata.get("deviceProperties", metadata.get("computeProperties"))
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value.encode())
+        except msgspec.DecodeError:
+            try:
+                value = ast.literal_eval(value)
+            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                return []
+    if isinstance(value, dict):
+        value = [value]
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def rank_and_world(metadata: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Rank and world size from ``distributedInfo``; None where the trace does not say."""
+    info = metadata.get("distributedInfo")
+    if not isinstance(info, dict):
+        return None, None
+    rank, world = info.get("rank"), info.get("world_size")
+    return (
+        rank if isinstance(rank, int) and rank >= 0 else None,
+        world if isinstance(world, int) and world > 0 else None,
+    )
+
+
+def cuda_version(metadata: Mapping[str, Any]) -> str | None:
+    """``12.6`` from CUDA's 12060."""
+    value = metadata.get("cuda_runtime_version")
+    if isinstance(value, int) and value > 1000:
+        return f"{value // 1000}.{value % 1000 // 10}"
+    return None
+
+
+def torch_version(metadata: Mapping[str, Any]) -> str | None:
+    """The PyTorch version, where a trace states it (torch.profiler itself does not)."""
+    for key in ("torch_version", "pytorch_version"):
+        if isinstance(metadata.get(key), str):
+            return str(metadata[key])
+    inner = metadata.get("tracelens")
+    if isinstance(inner, dict) and isinstance(inner.get("torch_version"), str):
+        return str(inner["torch_version"])
+    return None
+
+
+def device_name(metadata: Mapping[str, Any]) -> str | None:
+    """The name of the first device."""
+    for entry in device_properties(metadata):
+        if isinstance(entry.get("name"), str):
+            return str(entry["name"])
+    return None

@@ -1,0 +1,120 @@
+"""Who encloses whom on each host thread: a forest of operators, ranges, frames and launches.
+
+All of it is array work. Spans are sorted by thread and start; then the forest is peeled level by
+level: at each level the spans that start after everything before them has ended are the roots, the
+rest lie inside the last root before them. A span that outlives its parent (Python frames do) is
+clamped to it, so the result is always a forest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+NodeArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+
+NONE = np.int32(-1)
+_PASSES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """Spans as nodes; ``parent`` is -1 at a root. ``levels`` lists the nodes of each depth, outermost first."""
+
+    parent: NodeArray
+    levels: list[NodeArray]
+
+    def nearest(self, wanted: BoolArray, *, strict: bool = False) -> NodeArray:
+        """For every node the closest node around it (itself included unless ``strict``) that is wanted; -1: none."""
+        found = np.full(len(self.parent), NONE)
+        for depth, nodes in enumerate(self.levels):
+            if depth:
+                found[nodes] = found[self.parent[nodes]]
+            found[nodes[wanted[nodes]]] = nodes[wanted[nodes]]
+        return self.above(found) if strict else found
+
+    def outermost(self, wanted: BoolArray) -> NodeArray:
+        """For every node the outermost wanted node around it, itself included; -1: none."""
+        found = np.full(len(self.parent), NONE)
+        for depth, nodes in enumerate(self.levels):
+            if depth:
+                found[nodes] = found[self.parent[nodes]]
+            fresh = nodes[wanted[nodes] & (found[nodes] < 0)]
+            found[fresh] = fresh
+        return found
+
+    def above(self, of_node: NodeArray) -> NodeArray:
+        """Shift a per-node answer from each node to its children: what holds around it, not for it."""
+        out = np.full(len(self.parent), NONE)
+        inner = self.parent >= 0
+        out[inner] = of_node[self.parent[inner]]
+        return out
+
+    def depth(self) -> NodeArray:
+        """How many spans enclose each node."""
+        out = np.zeros(len(self.parent), np.int32)
+        for depth, nodes in enumerate(self.levels):
+            out[nodes] = depth
+        return out
+
+
+def build_forest(thread: npt.NDArray[np.int32], ts_ns: IntArray, dur_ns: IntArray) -> Forest:
+    """Nest spans by time on each thread.
+
+    Of spans that begin together the longer one is the parent; of equal spans the one that comes
+    first in the arrays (Kineto writes the outer first).
+    """
+    size = len(ts_ns)
+    parent = np.full(size, NONE)
+    if not size:
+        return Forest(parent, [])
+    end_ns = ts_ns + np.maximum(dur_ns, 0)
+    order = np.lexsort((-dur_ns, ts_ns, thread)).astype(np.int32)  # stable: ties keep file order
+    # Threads are laid one behind the other on one time line, so one pass serves them all.
+    thread_sorted = thread[order]
+    first = np.flatnonzero(np.append(True, thread_sorted[1:] != thread_sorted[:-1]))
+    starts, ends = ts_ns[order], end_ns[order]
+    lowest = np.minimum.reduceat(starts, first)
+    span = np.maximum.reduceat(ends, first) - lowest + 1
+    shift = np.repeat(np.cumsum(np.append(0, span[:-1])) - lowest, np.diff(np.append(first, size)))
+    starts, ends = starts + shift, ends + shift
+
+    levels: list[NodeArray] = []
+    nodes, holder = order, np.full(size, NONE)
+    while len(nodes):
+        root, at = _roots(starts, ends)
+        parent[nodes] = holder
+        levels.append(nodes[root])
+        inner = ~root
+        at = at[inner]
+        ends = np.minimum(ends[inner], ends[at])
+        starts, holder, nodes = starts[inner], nodes[at], nodes[inner]
+    return Forest(parent, levels)
+
+
+def _roots(starts: IntArray, ends: IntArray) -> tuple[BoolArray, IntArray]:
+    """Which of the spans, sorted by start, lie in none before them; and for each the position of its root.
+
+    With clean nesting one pass does. A span that overlaps the end of its root would hide what comes
+    after, so it is clamped and the pass repeated; a level full of those is walked one by one.
+    """
+    ends = ends.copy()
+    for _ in range(_PASSES):
+        reach = np.maximum.accumulate(ends)
+        root = np.append(True, starts[1:] >= reach[:-1])
+        at = np.flatnonzero(root)[np.cumsum(root) - 1]
+        within = starts < ends[at]
+        if within[~root].all():
+            return root, at
+        np.minimum(ends, ends[at], out=ends, where=within)
+    following = np.searchsorted(starts, ends, side="left")
+    root = np.zeros(len(starts), np.bool_)
+    position = 0
+    while position < len(starts):
+        root[position] = True
+        position = max(position + 1, int(following[position]))
+    return root, np.flatnonzero(root)[np.cumsum(root) - 1]

@@ -1,0 +1,281 @@
+"""Read a Kineto trace of any age, size and state into tables."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import InputError
+from .collect import Collector
+from .columns import Chunk, ChunkDecoder
+from .decode import coerce_event
+from .framing import cut, find_events, read_carefully
+from .metadata import read_metadata
+from .pool import Pool
+from .source import BLOCK, ByteSource
+from .tables import Damage, Details, Source, Symbols, Trace
+
+_HEAD_LIMIT = 256 * 1024 * 1024  # metadata of large jobs (process groups) stands before the events
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_KEY_AT_END = re.compile(rb'"traceEvents"\s*:\s*$')
+_OPEN, _CLOSE, _COMMA = b"[],"
+_POOL_FROM = 96 * 1024 * 1024  # a helper takes about 0.2 s to start
+_IN_FLIGHT = 8
+_EVENT_LIMIT = 64 * 1024 * 1024  # no single event is larger; beyond it the text is damaged
+_MAX_DAMAGE = 1000
+
+
+def read_trace(path: str | Path, *, processes: int | None = None) -> Trace:
+    """Read ``.json`` or ``.json.gz`` (or ``-``, standard input) into columnar tables.
+
+    Memory is bounded by the tables, about 60 bytes an event, and not by the file. A damaged or cut
+    off file gives every event that is whole; ``damage``, ``truncated`` and ``warnings`` say what is
+    missing and where. Large files are decoded on several cores (``processes``, this one included;
+    by default as many as help, four at most).
+
+    Raises:
+        InputError: the file is missing, unreadable, empty, or holds no ``traceEvents``.
+    """
+    source = ByteSource(path)
+    with _no_gc(), _Reader(source, processes) as reader:
+        for block in source:
+            reader.feed(block)
+        reader.finish()
+        return reader.trace()
+
+
+@contextmanager
+def _no_gc() -> Iterator[None]:
+    """Decoding makes millions of short-lived objects without cycles; collecting them halves the speed."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _pool(decoder: ChunkDecoder, size: int, processes: int | None) -> Pool | None:
+    """Helpers, where the file is large enough to pay for their start."""
+    if processes is None:
+        processes = min(4, os.cpu_count() or 1) if size >= _POOL_FROM else 1
+    return Pool(decoder, processes - 1) if processes > 1 else None
+
+
+class _Reader:
+    """Turns blocks of text into columns: first the head, then chunk after chunk, then the tail.
+
+    The text not yet decoded lies in ``_buffer[_start:_end]``, one buffer used again and again: fresh
+    memory for every block costs more time (page faults) than decoding it. Its first byte is the ``[``
+    that opens the events, or the comma behind the last decoded event, turned into a ``[``: a chunk
+    becomes a JSON array by writing two bytes in place.
+    """
+
+    def __init__(self, source: ByteSource, processes: int | None):
+        self.source = source
+        self.collected = Collector()
+        self._decoder = ChunkDecoder()
+        self._pool = _pool(self._decoder, source.expected_bytes(), processes)
+        self._waiting: deque[tuple[int, bytes, Callable[[], Chunk | None]]] = deque()
+        self.damage: list[Damage] = []
+        self.head: bytes | None = None  # metadata text before the events, once found
+        self.ended = False
+        self.truncated = False
+        self.bytes = 0  # of JSON seen so far
+        self._buffer = bytearray(4 * BLOCK)
+        self._start = 0
+        self._end = 0
+        self._tail = b""  # metadata text behind the events
+        self._left = b""  # an unfinished event that a careful reading left before the next chunk
+
+    def __enter__(self) -> _Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    def feed(self, block: bytes) -> None:
+        self._append(block)
+        if self.head is None and not self._find_head():
+            return
+        if self.ended or self._end - self._start < BLOCK:
+            return
+        comma = cut(self._buffer, self._start + 1, self._end)
+        if comma > 0:
+            self._decode(comma)
+        elif self._end - self._start > _EVENT_LIMIT:
+            self._read_rest(final=True)
+
+    def _append(self, block: bytes) -> None:
+        self.bytes += len(block)
+        if self._end + len(block) > len(self._buffer):
+            left = self._end - self._start
+            if left + len(block) > len(self._buffer) // 2:
+                self._buffer = self._buffer[self._start : self._end] + bytes(2 * (left + len(block)))
+            else:
+                self._buffer[:left] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, left
+        self._buffer[self._end : self._end + len(block)] = block
+        self._end += len(block)
+
+    def _text(self) -> bytes:
+        return bytes(self._buffer[self._start : self._end])
+
+    def _find_head(self) -> bool:
+        text = self._text()
+        if text.startswith(_BYTE_ORDER_MARK):
+            self._start, text = len(_BYTE_ORDER_MARK), text[len(_BYTE_ORDER_MARK) :]
+        first = text[:64].lstrip()[:1]
+        if first and first not in (b"{", b"["):
+            raise InputError(f"{self.source.name} is not JSON: torch.profiler traces are .json or .json.gz")
+        found = find_events(text)
+        if found is None:
+            if len(text) > _HEAD_LIMIT:
+                raise InputError(f"{self.source.name} holds no traceEvents in its first 256 MB: not a Kineto trace")
+            return False
+        self.head = _KEY_AT_END.sub(b"", text[:found])
+        self._start += found
+        return True
+
+    @property
+    def _offset(self) -> int:
+        """Where the undecoded text begins, in bytes of JSON."""
+        return self.bytes - (self._end - self._start)
+
+    def _decode(self, comma: int) -> None:
+        """Hand on the whole events up to ``comma``: to the pool, or decode them here and now."""
+        offset = self._offset + 1
+        self._buffer[self._start], self._buffer[comma] = _OPEN, _CLOSE
+        with memoryview(self._buffer) as view, view[self._start : comma + 1] as text:
+            if self._pool is not None:
+                kept = bytes(text)
+                self._waiting.append((offset, kept, self._pool.submit(kept)))
+            else:
+                chunk = None if self._left else self._decoder.decode(text)
+                self._settle(offset, b"" if chunk and not self.ended else bytes(text[1:-1]), chunk)
+        self._buffer[comma] = _COMMA
+        self._start = comma
+        while len(self._waiting) > _IN_FLIGHT:
+            self._settle_next()
+
+    def _settle_next(self) -> None:
+        offset, text, result = self._waiting.popleft()
+        self._settle(offset, text[1:-1], result())
+
+    def _settle(self, offset: int, stretch: bytes, chunk: Chunk | None) -> None:
+        """Take a decoded chunk, in the order of the file; read it with care where decoding failed."""
+        if self.ended:  # this is metadata behind the events, cut as if it were events
+            self._tail += stretch + b","
+        elif chunk is not None and not self._left:
+            self.collected.add(chunk)
+        else:
+            self._settle_odd(offset, stretch)
+
+    def _settle_odd(self, offset: int, stretch: bytes) -> None:
+        """The stretch is valid JSON with unexpected types, or a wrong cut, or damaged."""
+        if not self._left:
+            try:
+                values = msgspec.json.decode(b"[%b]" % stretch)
+            except (msgspec.DecodeError, RecursionError):
+                pass
+            else:
+                self._add_values(values, offset, len(stretch))
+                return
+        self._read_carefully(offset - len(self._left), self._left + stretch + b",", final=False)
+
+    def _read_carefully(self, offset: int, stretch: bytes, *, final: bool) -> None:
+        careful = read_carefully(stretch, final=final)
+        self._add_values(careful.values, offset, careful.consumed)
+        for start, length, reason in careful.damage:
+            self._damaged(offset + start, length, reason)
+        self._left = stretch[careful.consumed :]
+        if careful.ended:
+            self.ended, self._tail, self._left = True, self._left, b""
+
+    def _read_rest(self, *, final: bool) -> None:
+        """Read all that lies in the buffer, event by event."""
+        while self._waiting:
+            self._settle_next()
+        offset, stretch = self._offset + 1, self._text()[1:]
+        self._start = self._end - 1
+        if self.ended:
+            self._tail += stretch
+        else:
+            self._read_carefully(offset - len(self._left), self._left + stretch, final=final)
+
+    def _add_values(self, values: list[Any], offset: int, length: int) -> None:
+        events = [coerce_event(value) for value in values]
+        whole = [event for event in events if event is not None]
+        if len(whole) != len(events):
+            missing = len(events) - len(whole)
+            self._damaged(offset, length, f"{missing} entr{'y' if missing == 1 else 'ies'} without a readable time")
+        if whole:
+            self.collected.add(self._decoder.columns(whole))
+
+    def _damaged(self, offset: int, length: int, reason: str) -> None:
+        if len(self.damage) < _MAX_DAMAGE:
+            self.damage.append(Damage(offset, length, reason))
+
+    def finish(self) -> None:
+        """The last stretch: events, the end of the array, and the metadata behind it."""
+        if self.head is None:
+            self._no_events()
+        self._read_rest(final=True)
+        self.truncated = not self.ended
+
+    def _no_events(self) -> None:
+        name = self.source.name
+        if not self.bytes:
+            why = f" ({self.source.fault})" if self.source.fault else ""
+            raise InputError(f"{name} is empty{why}: nothing to analyze")
+        if self.source.fault:
+            raise InputError(f"{name}: {self.source.fault}, before the first event")
+        try:
+            msgspec.json.decode(self._text())
+        except (msgspec.DecodeError, RecursionError):
+            raise InputError(f"{name} ends or breaks before its traceEvents: not a whole Kineto trace") from None
+        raise InputError(f"{name} is JSON without traceEvents: not a Kineto trace (export_chrome_trace writes one)")
+
+    def trace(self) -> Trace:
+        """All columns joined, with the metadata of the head and the tail."""
+        metadata, trouble = read_metadata(self.head or b"", self._tail if self.head else b"")
+        return Trace(
+            source=Source(self.source.name, self.source.raw_bytes, self.bytes, self.source.sha256),
+            metadata=metadata,
+            symbols=Symbols(list(self._decoder.names)),
+            details=Details(list(self._decoder.details)),
+            threads=list(self._decoder.threads),
+            thread_names=self.collected.thread_names,
+            events=self.collected.events,
+            categories=dict(self.collected.categories),
+            damage=self.damage,
+            truncated=self.truncated or (self.source.fault is not None and "ignored" not in self.source.fault),
+            warnings=self._warnings() + trouble,
+            **self.collected.tables(),
+        )
+
+    def _warnings(self) -> list[str]:
+        out = []
+        if self.source.fault:
+            out.append(self.source.fault)
+        if self.truncated:
+            out.append(
+                f"the file ends before the event list does, at byte {self.bytes:,} of its JSON: "
+                f"{self.collected.events:,} whole events before that were kept"
+            )
+        lost = [damage for damage in self.damage if not (self.truncated and damage.reason.endswith("not complete"))]
+        if lost:
+            where = ", ".join(f"byte {damage.offset:,} ({damage.length:,} bytes: {damage.reason})" for damage in lost[:3])
+            more = f" and {len(lost) - 3} more places" if len(lost) > 3 else ""
+            out.append(f"damaged, left out: {where}{more}")
+        return out

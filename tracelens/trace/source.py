@@ -1,0 +1,176 @@
+"""The bytes of a trace: plain or gzip, file or standard input, read and unpacked in the background.
+
+Reading, hashing and unpacking release Python's lock, so a thread does them while the main thread
+decodes: an unpacked trace costs hardly more than a plain one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from isal import isal_zlib
+
+from ..errors import InputError
+
+BLOCK = 384 * 1024
+_GZIP = b"\x1f\x8b"
+_GZIP_WBITS = 31
+_USUAL_PACKING = 14  # Kineto JSON packs to a 12th to an 18th
+_OTHER_PACKERS = {
+    b"PK\x03\x04": ("a zip archive", "unzip it"),
+    b"\x28\xb5\x2f\xfd": ("zstd-compressed", "unpack it with zstd -d"),
+    b"\xfd7zXZ": ("xz-compressed", "unpack it with xz -d"),
+    b"BZh": ("bzip2-compressed", "unpack it with bzip2 -d"),
+}
+
+
+class ByteSource:
+    """Blocks of uncompressed JSON, in order. After the last one, the totals and any fault stand here."""
+
+    def __init__(self, path: str | Path):
+        self.path = path
+        self.from_stdin = str(path) == "-"
+        self.name = "<stdin>" if self.from_stdin else Path(path).name
+        self.raw_bytes = 0
+        self.fault: str | None = None  # why the bytes ended early
+        self._hash = hashlib.sha256()
+        self._blocks: queue.Queue[bytes | BaseException | None] = queue.Queue(maxsize=8)
+        self._stop = threading.Event()
+
+    def expected_bytes(self) -> int:
+        """A guess at the size of the JSON before reading it; 0 where there is nothing to go by."""
+        try:
+            size = Path(self.path).stat().st_size
+        except OSError:
+            return 0
+        return size * _USUAL_PACKING if self.name.endswith(".gz") else size
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def __iter__(self) -> Iterator[bytes]:
+        stream = sys.stdin.buffer if self.from_stdin else _open(Path(self.path))
+        worker = threading.Thread(target=self._work, args=(stream,), daemon=True)
+        worker.start()
+        try:
+            while True:
+                block = self._blocks.get()
+                if block is None:
+                    return
+                if isinstance(block, BaseException):
+                    raise block
+                yield block
+        finally:
+            self._stop.set()
+            while worker.is_alive():  # a full queue would keep the worker waiting
+                try:
+                    self._blocks.get_nowait()
+                except queue.Empty:
+                    worker.join(timeout=0.05)
+            if not self.from_stdin:
+                stream.close()
+
+    def _work(self, stream: BinaryIO) -> None:
+        try:
+            for block in self._unpacked(stream):
+                if self._stop.is_set():
+                    return
+                self._blocks.put(block)
+        except BaseException as error:  # handed to the reading thread, which raises it
+            self._blocks.put(error)
+            return
+        self._blocks.put(None)
+
+    def _raw(self, stream: BinaryIO) -> Iterator[bytes]:
+        while block := _read(stream, BLOCK):
+            self.raw_bytes += len(block)
+            self._hash.update(block)
+            yield block
+
+    def _unpacked(self, stream: BinaryIO) -> Iterator[bytes]:
+        blocks = self._raw(stream)
+        first = next(blocks, b"")
+        for magic, (what, remedy) in _OTHER_PACKERS.items():
+            if first.startswith(magic):
+                raise InputError(f"{self.name} is {what}: {remedy} first, or save the trace as .json.gz")
+        if not first.startswith(_GZIP):
+            yield first
+            yield from blocks
+            return
+        yield from self._gunzip(first, blocks)
+
+    def _gunzip(self, first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """Unpack gzip members one after the other, as gunzip does; keep all there is before a fault."""
+        unpacker = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+        pending, given = first, 0
+        while True:
+            if unpacker.eof and pending:
+                if not pending.startswith(_GZIP):
+                    self.fault = "bytes after the end of the gzip data were ignored"
+                    break
+                unpacker = isal_zlib.decompressobj(wbits=_GZIP_WBITS)
+            try:
+                # a bounded output keeps memory flat however well the data packs
+                out = unpacker.decompress(pending, BLOCK)
+            except (isal_zlib.error, zlib.error, EOFError, ValueError) as error:
+                self.fault = f"the gzip data is damaged before byte {self.raw_bytes:,} of the file ({error})"
+                yield from self._salvage(given)
+                break
+            given += len(out)
+            if out:
+                yield out
+            pending = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
+            if not pending and (unpacker.eof or not out):
+                pending = next(blocks, b"")
+                if not pending:
+                    break
+        if self.fault is None and not unpacker.eof:
+            self.fault = "the gzip data is cut off"
+        for _ in blocks:  # the hash and the size are of the whole file
+            pass
+
+    def _salvage(self, given: int) -> Iterator[bytes]:
+        """The last bytes before a damaged spot, in small steps: the fast unpacker loses a whole block."""
+        if self.from_stdin:
+            return
+        unpacker = zlib.decompressobj(_GZIP_WBITS)
+        with Path(self.path).open("rb") as stream:
+            try:
+                while block := stream.read(BLOCK):
+                    while block:
+                        step = BLOCK if given >= BLOCK else (given or 64)
+                        out = unpacker.decompress(block, step)
+                        if given == 0 and out:
+                            yield out
+                        given = max(0, given - len(out))
+                        block = unpacker.unconsumed_tail
+                        if unpacker.eof:
+                            block, unpacker = unpacker.unused_data, zlib.decompressobj(_GZIP_WBITS)
+            except zlib.error:
+                return
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder: give one trace file (.json or .json.gz)")
+        return path.open("rb", buffering=0)
+    except FileNotFoundError:
+        raise InputError(f"no such file: {path}") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _read(stream: BinaryIO, size: int) -> bytes:
+    try:
+        return stream.read(size) or b""
+    except OSError as error:
+        raise InputError(f"reading stopped: {error.strerror or error}") from None

@@ -1,0 +1,247 @@
+"""The columnar tables of a trace: one NumPy array per column, integer nanoseconds, coded strings.
+
+A trace of millions of events is held as a handful of arrays, about 60 bytes an event. Strings are
+kept once and named by their position (``Symbols``); the shapes and types that Kineto attaches to
+operators are kept once as raw JSON and parsed only when somebody asks (``Details``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+CodeArray = npt.NDArray[np.int32]
+
+#: A missing number: no correlation, no sequence number, no stream.
+MISSING = -1
+
+
+class Symbols:
+    """Distinct strings, each known by its code (its position)."""
+
+    def __init__(self, texts: list[str]):
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, code: int) -> str:
+        """The text of a code; the empty string for ``MISSING``."""
+        return self._texts[code] if code >= 0 else ""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    @cached_property
+    def array(self) -> npt.NDArray[np.object_]:
+        """All texts as an object array, for ``symbols.array[codes]``."""
+        out = np.empty(len(self._texts), dtype=object)
+        out[:] = self._texts
+        return out
+
+    def where(self, test: Any) -> npt.NDArray[np.bool_]:
+        """One boolean per code: does ``test(text)`` hold? Index it with a column of codes."""
+        return np.fromiter((bool(test(text)) for text in self._texts), np.bool_, len(self._texts))
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What an operator was called with, as Kineto writes it; None where the trace does not say."""
+
+    dims: list[Any] | None
+    types: list[Any] | None
+    strides: list[Any] | None
+    concrete: list[Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchConfig:
+    """How a kernel was launched; None where the trace does not say."""
+
+    grid: list[Any] | None
+    block: list[Any] | None
+    shared_memory: int | None  # bytes per block, static + dynamic
+    registers: int | None  # per thread
+
+
+class Details:
+    """Distinct argument texts (shapes and types, launch configurations), parsed once each on demand."""
+
+    def __init__(self, raw: list[bytes]):
+        self._raw = raw
+        self._inputs: dict[int, Inputs] = {}
+        self._configs: dict[int, LaunchConfig] = {}
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    def inputs(self, code: int) -> Inputs:
+        """The inputs of an operator (``Ops.inputs``)."""
+        if code not in self._inputs:
+            dims, dims_2021, types, strides, concrete = map(_parse_list, self._raw[code].split(b"\0"))
+            self._inputs[code] = Inputs(dims if dims is not None else dims_2021, types, strides, concrete)
+        return self._inputs[code]
+
+    def config(self, code: int) -> LaunchConfig:
+        """The launch configuration of a kernel (``Kernels.launch``)."""
+        if code not in self._configs:
+            grid, block, memory, registers = self._raw[code].split(b"\0")
+            self._configs[code] = LaunchConfig(_parse_list(grid), _parse_list(block), _parse_int(memory), _parse_int(registers))
+        return self._configs[code]
+
+
+def _parse(raw: bytes) -> Any:
+    try:
+        value = msgspec.json.decode(raw)
+        # some exporters write a list as text: "[128, 1, 1]"
+        return msgspec.json.decode(value.encode()) if isinstance(value, str) else value
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _parse_list(raw: bytes) -> list[Any] | None:
+    value = _parse(raw)
+    return value if isinstance(value, list) else None
+
+
+def _parse_int(raw: bytes) -> int | None:
+    value = _parse(raw)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns of equal length."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))
+
+
+@dataclass(frozen=True, slots=True)
+class Ops(Table):
+    """Host operators (category ``cpu_op``)."""
+
+    name: CodeArray
+    thread: CodeArray
+    ts_ns: IntArray
+    dur_ns: IntArray
+    external_id: IntArray
+    sequence: IntArray  # autograd sequence number; MISSING without one
+    forward_thread: IntArray  # logical thread that ran the forward; > 0 on backward ops only
+    inputs: CodeArray  # code for Trace.details.inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels(Table):
+    """GPU events: kernels, copies and fills (``kernel``, ``gpu_memcpy``, ``gpu_memset``)."""
+
+    name: CodeArray
+    category: CodeArray
+    device: CodeArray  # the trace's own device number
+    stream: IntArray
+    ts_ns: IntArray
+    dur_ns: IntArray
+    correlation: IntArray
+    external_id: IntArray
+    launch: CodeArray  # code for Trace.details.config
+    graph_node: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Launches(Table):
+    """Host calls into the CUDA/HIP runtime and driver."""
+
+    name: CodeArray
+    thread: CodeArray
+    ts_ns: IntArray
+    dur_ns: IntArray
+    correlation: IntArray
+    external_id: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges(Table):
+    """Named ranges: ``record_function`` on the host (``user_annotation``) or its GPU shadow."""
+
+    name: CodeArray
+    category: CodeArray
+    thread: CodeArray
+    ts_ns: IntArray
+    dur_ns: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Frames(Table):
+    """Python frames (category ``python_function``), among them ``nn.Module: Linear_3``."""
+
+    name: CodeArray
+    thread: CodeArray
+    ts_ns: IntArray
+    dur_ns: IntArray
+    python_id: IntArray
+    parent_id: IntArray
+    module_id: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Flows(Table):
+    """Arrows from a forward operator to its backward (category ``fwdbwd``)."""
+
+    id: IntArray
+    start: npt.NDArray[np.bool_]  # True at the forward end
+    thread: CodeArray
+    ts_ns: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A stretch of the file that could not be read."""
+
+    offset: int  # bytes into the (uncompressed) JSON
+    length: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the trace came from."""
+
+    name: str  # file name without its directory; "<stdin>"
+    bytes: int  # as given, compressed if it was
+    json_bytes: int  # uncompressed
+    sha256: str  # of the bytes as given
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One rank's trace as tables. Times are integer ns on the trace's own clock."""
+
+    source: Source
+    metadata: dict[str, Any]  # every top-level key of the file except traceEvents
+    symbols: Symbols
+    details: Details
+    threads: list[tuple[Any, Any]]  # (pid, tid) by thread code
+    thread_names: dict[tuple[Any, Any], str]
+    ops: Ops
+    kernels: Kernels
+    launches: Launches
+    ranges: Ranges
+    frames: Frames
+    flows: Flows
+    events: int  # events read, of every kind
+    categories: dict[str, int]  # events by category
+    damage: list[Damage] = field(default_factory=list)
+    truncated: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def partial(self) -> bool:
+        """True when part of the file could not be read."""
+        return self.truncated or bool(self.damage)

@@ -1,0 +1,46 @@
+"""The vocabulary: phases, components, evidence and roles, spelled the same in code, tables, JSON and page."""
+
+from __future__ import annotations
+
+PHASES = ("forward", "backward", "recompute", "optimizer", "other")
+
+COMPONENTS = (
+    "embedding",
+    "norm",
+    "attention.qkv",
+    "attention.rope",
+    "attention.scores",
+    "attention.softmax",
+    "attention.values",
+    "attention.core",
+    "attention.output",
+    "attention.other",
+    "mlp.up",
+    "mlp.gate",
+    "mlp.activation",
+    "mlp.down",
+    "mlp.other",
+    "moe.router",
+    "moe.experts",
+    "moe.dispatch",
+    "residual",
+    "dropout",
+    "logits",
+    "loss",
+    "optimizer",
+    "grad_clip",
+    "communication",
+    "memory",
+    "other",
+    "unattributed",
+)
+
+#: Strongest first. ``op`` is an operator whose own name says what it does
+#: (``aten::native_layer_norm``, ``nccl:all_reduce``), read from the trace and not guessed.
+EVIDENCE = ("annotation", "module_stack", "sequence", "op", "structure", "kernel_name", "none")
+
+#: What a GEMM computes for its weight: y = x W, the gradient of x, or the gradient of W.
+ROLES = ("forward", "dgrad", "wgrad")
+
+#: Where an estimate comes from, strongest first.
+BASES = ("measured", "calibrated", "model", "heuristic")
