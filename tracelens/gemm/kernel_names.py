@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tracelens.gemm.kernel_rules import ATTENTION_RULES, CONVOLUTION, GEMM_RULES, NOT_GEMM, Rule
+from tracelens.gemm.attention_rules import ATTENTION_RULES
+from tracelens.gemm.gemm_rules import CONVOLUTION, GEMM_RULES, NOT_GEMM
+from tracelens.gemm.kernel_fields import Rule
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,9 @@ def model_line(report: Report) -> list[str]:
             "experts": value > 1,
         }
         if told.get(name, True):
-            parts.append(f"{value} {name}" if name.endswith(("heads", "layers", "experts")) else f"{name} {value}")
+            parts.append(
+                f"{value} {name}" if name.endswith(("heads", "layers", "experts")) else f"{name} {value}"
+            )
     return parts or ["Transformer of unknown dimensions"]
 
 
@@ -132,7 +134,9 @@ def _stake(report: Report) -> Number:
     waste: Estimate | None = report.summary.shape_waste_ms
     if waste is None or (waste.mid is None and waste.high is None):
         judged = any(check.state in ("passed", "found") for check in report.checks)
-        value, note = ("none found", "see the checks below") if judged else ("not judged", "no rule could run")
+        value, note = (
+            ("none found", "see the checks below") if judged else ("not judged", "no rule could run")
+        )
         return Number("stake", value, label, note)
     if waste.mid is not None:
         spread = f.ms_range(waste.low, waste.high)

@@ -121,11 +121,11 @@ def delta(value: float | None) -> str:
     """Write a signed change.
 
     >>> delta(36096), delta(-2.5e9), delta(0)
-    ('+36,096', '-2,500,000,000', '0')
+    ('+36,096', '-2,500,000,000', '±0')
     """
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    return "0" if value == 0 else ("+" if value > 0 else "") + count(value)
+    return "±0" if value == 0 else ("+" if value > 0 else "") + count(value)
 
 
 def mnk(m: int | None, n: int | None, k: int | None, batch: int | None = None) -> str | None:

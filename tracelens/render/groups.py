@@ -21,7 +21,10 @@ class Group:
 
 #: In the order data flows through a step, so that two reports can be compared by eye.
 GROUPS = (
-    Group("attn-proj", "Attention projections", "attn proj", "#3d6fb6", ("attention.qkv", "attention.output")),
+    Group(
+        "attn-proj", "Attention projections", "attn proj", "#3d6fb6",
+        ("attention.qkv", "attention.output"),
+    ),
     Group(
         "attn-core", "Attention core", "attn core", "#7db3e8",
         ("attention.core", "attention.scores", "attention.softmax", "attention.values", "attention.rope",
@@ -36,7 +39,7 @@ GROUPS = (
     Group("comm", "Communication", "comm", "#bd4a26", ("communication",)),
     Group("memory", "Memory", "memory", "#9aa04a", ("memory",)),
     Group("other", "Other", "other", "#99a2ac", ("other",)),
-    Group("unattributed", "Unattributed", "unattributed", "#6b7580", ("unattributed",)),
+    Group("unattributed", "Unattributed", "unattributed", "#79838e", ("unattributed",)),
 )  # fmt: skip
 _GROUP_OF = {component: group for group in GROUPS for component in group.components}
 _RANK = {component: rank for rank, component in enumerate(_GROUP_OF)}
@@ -116,7 +119,9 @@ def _tree_row(group: str, title: str, child: bool, rows: list[ComponentRow], tot
     known = bool(flops) and len(flops) == len(rows) and time_ns > 0
     tflops = sum(flops) / time_ns / 1e3 if known else None
     kernels = sum(row.kernels for row in rows)
-    return TreeRow(group, title, child, by_phase, time_ns, time_ns / total_ns if total_ns else 0.0, kernels, tflops)
+    return TreeRow(
+        group, title, child, by_phase, time_ns, time_ns / total_ns if total_ns else 0.0, kernels, tflops
+    )
 
 
 def tree(report: Report) -> list[TreeRow]:
@@ -135,4 +140,3 @@ def tree(report: Report) -> list[TreeRow]:
                 lines.append(_tree_row(group.key, name, True, mine, total_ns))
     lines.append(_tree_row("total", "All GPU time", False, report.components, total_ns))
     return lines
-

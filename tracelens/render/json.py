@@ -53,11 +53,13 @@ def from_json(data: bytes) -> Report:
     try:
         head = msgspec.json.decode(data, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"not a tracelens report ({error}); write one with 'tracelens analyze TRACE --json FILE'") from error
+        raise InputError(
+            f"not a tracelens report ({error}); write one with 'tracelens analyze TRACE --json FILE'"
+        ) from error
     if head.schema_version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
         raise InputError(
-            f"report has schema {head.schema_version}, written by tracelens {head.tool_version}; this tracelens "
-            f"reads schema {SCHEMA_VERSION}: analyze the trace again, or use that version of tracelens"
+            f"report has schema {head.schema_version}, written by tracelens {head.tool_version}; this"
+            f" tracelens reads schema {SCHEMA_VERSION}: analyze the trace again, or use that version"
         )
     try:
         return msgspec.json.decode(data, type=Report)
@@ -67,14 +69,13 @@ def from_json(data: bytes) -> Report:
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (2020-12) of a report, made from the classes in ``tracelens.results``."""
-    schema = {
+    return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
         "title": "tracelens report",
         "version": SCHEMA_VERSION,
         **msgspec.json.schema(Report),
     }
-    return schema
 
 
 def schema_text() -> str:

@@ -30,7 +30,9 @@ def write_kernels(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
         if suffix == ".parquet":
             frame.to_parquet(temporary, index=False, compression="zstd")
         else:
-            safe = frame.assign(**{str(name): _safe(column) for name, column in frame.items() if _is_text(column)})
+            safe = frame.assign(
+                **{str(name): _safe(column) for name, column in frame.items() if _is_text(column)}
+            )
             safe.to_csv(temporary, index=False, lineterminator="\n", errors="replace")
 
 

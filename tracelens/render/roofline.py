@@ -129,7 +129,10 @@ def _points(rows: list[GemmRow], x: _Axis, y: _Axis, roofs: list[Roof]) -> list[
         taken.append((WIDTH - 260, roof.y - 16, WIDTH, roof.y + 2))
         if roof.ceiling_y is not None:
             taken.append((WIDTH - 180, roof.ceiling_y - 2, WIDTH, roof.ceiling_y + 16))
-    centres = [(x.at(r.intensity or 1.0), y.at(r.tflops or 1.0), 3.5 + 5.5 * math.sqrt(r.time_ms / longest)) for r in rows]
+    centres = [
+        (x.at(r.intensity or 1.0), y.at(r.tflops or 1.0), 3.5 + 5.5 * math.sqrt(r.time_ms / longest))
+        for r in rows
+    ]
     taken += [(cx - r, cy - r, cx + r, cy + r) for cx, cy, r in centres]
     points: list[Point] = []
     named: set[str] = set()
@@ -146,7 +149,9 @@ def _points(rows: list[GemmRow], x: _Axis, y: _Axis, roofs: list[Roof]) -> list[
             f"{f.ms(row.time_ms_per_step)} per step"
         )
         points.append(
-            Point(row.id, cx, cy, round(r, 1), bool(row.findings), title, name if place else "", lx, ly, anchor)
+            Point(
+                row.id, cx, cy, round(r, 1), bool(row.findings), title, name if place else "", lx, ly, anchor
+            )
         )
     return points
 
@@ -156,11 +161,18 @@ def _place(
 ) -> tuple[float, float, str] | None:
     """Find a free place for a label beside its point; a label that fits nowhere is left to the title."""
     width = 6.6 * len(name)
-    for dx, dy, anchor in ((r + 4, 4, "start"), (-r - 4, 4, "end"), (r + 2, -r - 2, "start"), (r + 2, r + 11, "start")):
+    for dx, dy, anchor in (
+        (r + 4, 4, "start"),
+        (-r - 4, 4, "end"),
+        (r + 2, -r - 2, "start"),
+        (r + 2, r + 11, "start"),
+    ):
         left = cx + dx if anchor == "start" else cx + dx - width
         box = (left, cy + dy - 10, left + width, cy + dy + 3)
         inside = box[0] > LEFT and box[2] < WIDTH - RIGHT and box[1] > TOP - 10 and box[3] < HEIGHT - BOTTOM
-        if inside and not any(a < box[2] and c > box[0] and b < box[3] and d > box[1] for a, b, c, d in taken):
+        if inside and not any(
+            a < box[2] and c > box[0] and b < box[3] and d > box[1] for a, b, c, d in taken
+        ):
             taken.append(box)
             return round(cx + dx, 1), round(cy + dy, 1), anchor
     return None

@@ -19,8 +19,8 @@ WIDE = 100  # room for the columns a narrow terminal goes without
 WIDEST = 120  # lines longer than this are hard to read
 _SEVERITY = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
 _ASCII = str.maketrans({
-    "·": "|", "–": "-", "×": "x", "≈": "~", "µ": "u", "…": ".", "▲": "!", "■": "*", "●": "o", "█": "#", "▓": "=",
-    "▒": "+", "░": "-", "╱": "/", "→": ">",
+    "·": "|", "–": "-", "×": "x", "≈": "~", "±": "+", "µ": "u", "…": ".", "→": ">",
+    "▲": "!", "■": "*", "●": "o", "█": "#", "▓": "=", "▒": "+", "░": "-", "╱": "/",
 })  # fmt: skip
 #: Without colour, neighbours on the bar still differ.
 _FILLS = "█▓▒░"
@@ -111,14 +111,21 @@ def _numbers(out: _Out, report: Report) -> None:
 def _findings(out: _Out, report: Report) -> None:
     checks = facts.checks_line(report)
     if not report.findings:
-        out.line("No findings.", "bold")
-        out.line(f"{checks}.")
         passed = ", ".join(check.slug for check in facts.checks_by_state(report)["passed"])
+        out.line("No findings." if passed else "No check could judge this trace.", "bold")
+        out.line(f"{checks}.")
         if passed:
             out.line(f"Passed: {passed}.", "dim")
         out.line()
         return
-    heads = [("", "l"), ("rule", "l"), ("fix", "fold"), ("per step", "r"), ("share", "r"), ("confidence", "l")]
+    heads = [
+        ("", "l"),
+        ("rule", "l"),
+        ("fix", "fold"),
+        ("per step", "r"),
+        ("share", "r"),
+        ("confidence", "l"),
+    ]
     wide = out.width >= WIDE
     table = out.table(heads)
     for finding in report.findings:
@@ -175,14 +182,19 @@ def _step(out: _Out, report: Report) -> None:
         row: list[Text] = []
         for share in shares[at::lines]:
             row += [
-                out.text("■" if styles[share.key][0] == "█" and out.colour else styles[share.key][0], styles[share.key][1]),
+                out.text(
+                    "■" if styles[share.key][0] == "█" and out.colour else styles[share.key][0],
+                    styles[share.key][1],
+                ),
                 out.text(share.title),
                 out.text(f.pct(share.frac), "bold"),
                 out.text(f.ms(share.ms_per_step), "dim"),
             ]
         table.add_row(*row)
     out.print(table)
-    out.line("phases: " + " · ".join(f"{s.title} {f.pct(s.frac)}" for s in groups.phase_shares(report)), "dim")
+    out.line(
+        "phases: " + " · ".join(f"{s.title} {f.pct(s.frac)}" for s in groups.phase_shares(report)), "dim"
+    )
     out.line()
 
 

@@ -8,7 +8,11 @@ import unicodedata
 #: Cc: terminal escapes; Cf: right-to-left overrides and zero-width characters that make a name
 #: read as another one; Cs: lone surrogates that no UTF-8 file can hold; Zl, Zp: line separators.
 _UNSAFE = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|\x9b[0-?]*[ -/]*[@-~]")
+_ANSI = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: titles, links
+    r"|\x1b[@-Z\\-_]"
+)
 _WRAPPER = re.compile(r"^(?:void\s+)?(?:cutlass|cutlass__\w+)::(?:device_kernel|Kernel2?)<(?:enable_\w+<)*")
 
 
@@ -28,11 +32,11 @@ def clean(text: str, *, limit: int | None = None) -> str:
     return text
 
 
-def short_kernel(name: str, limit: int = 40) -> str:
+def short_kernel(name: str, limit: int = 44) -> str:
     """Name a kernel by the part that tells kernels apart, without wrapper and template arguments.
 
-    >>> short_kernel("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_32x3_tn_align8>(P)")
-    'cutlass_80_tensoro…56x128_32x3_tn_align8'
+    >>> short_kernel("void cutlass::Kernel2<cutlass_80_tensorop_s16816gemm_bf16_256x128_32x3_tn_align8>(P)")
+    'cutlass_80_tensorop…6_256x128_32x3_tn_align8'
     >>> short_kernel("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128> >(Params)")
     'flash_fwd_kernel'
     """

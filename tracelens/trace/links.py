@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .nesting import NONE, BoolArray, Forest, IntArray, NodeArray, build_forest
-from .tables import Trace
+from .tables import Table, Trace
 
+#: The Python frames that name a part of the work; all others would only slow the nesting down. They would
+#: also mislead it: a named range begins inside the short frame of its own ``__enter__``.
+_TELLING_FRAME = re.compile(r"^nn\.Module: |torch/optim/|clip_grad|rotary|rope\b|apply_rot", re.IGNORECASE)
 _STEP = re.compile(r"^ProfilerStep#(\d+)$")
 
 
@@ -32,13 +36,14 @@ class Steps:
 
 @dataclass(frozen=True)
 class Links:
-    """Nodes are host spans: operators, then ranges, frames and launches, each in table order."""
+    """Nodes are host spans: operators, then ranges, telling frames and launches, each in table order."""
 
     forest: Forest
     ops_at: slice
     ranges_at: slice
     frames_at: slice
     launches_at: slice
+    frame_row: IntArray  # row of Trace.frames for each node of frames_at
     name: npt.NDArray[np.int32]  # symbol code per node
     ts_ns: IntArray  # per node
     thread: npt.NDArray[np.int32]  # per node
@@ -65,18 +70,24 @@ class Links:
 def link(trace: Trace) -> Links:
     """Build every link of a trace; about as fast as reading it."""
     host = np.flatnonzero(~trace.symbols.where(lambda name: name == "gpu_user_annotation")[trace.ranges.category])
-    tables = (trace.ops, trace.ranges, trace.frames, trace.launches)
-    name, thread, ts_ns, dur_ns = (
-        np.concatenate([getattr(table, column) for table in tables]) for column in ("name", "thread", "ts_ns", "dur_ns")
+    frame_row = np.flatnonzero(trace.symbols.where(_TELLING_FRAME.search)[trace.frames.name])
+    parts: tuple[tuple[Table, Any], ...] = (
+        (trace.ops, slice(None)),
+        (trace.ranges, slice(None)),
+        (trace.frames, frame_row),
+        (trace.launches, slice(None)),
     )
-    bounds = np.cumsum([0, *map(len, tables)])
+    name, thread, ts_ns, dur_ns = (
+        np.concatenate([getattr(table, column)[rows] for table, rows in parts])
+        for column in ("name", "thread", "ts_ns", "dur_ns")
+    )
+    bounds = np.cumsum([0, len(trace.ops), len(trace.ranges), len(frame_row), len(trace.launches)])
     ops_at, ranges_at, frames_at, launches_at = (slice(int(a), int(b)) for a, b in zip(bounds, bounds[1:], strict=False))
     # The GPU's shadows of host ranges lie on threads of their own and enclose nothing here.
     on_gpu = np.ones(len(trace.ranges), np.bool_)
     on_gpu[host] = False
-    thread = thread.copy()
     thread[ranges_at][on_gpu] = -1 - np.arange(int(on_gpu.sum()), dtype=np.int32)
-    thread[frames_at] = _frame_threads(trace)
+    thread[frames_at] = _frame_threads(trace)[frame_row]
 
     forest = build_forest(thread, ts_ns, dur_ns)
     kernel_launch = _match(trace.launches.correlation, trace.kernels.correlation)
@@ -94,6 +105,7 @@ def link(trace: Trace) -> Links:
         ranges_at=ranges_at,
         frames_at=frames_at,
         launches_at=launches_at,
+        frame_row=frame_row,
         name=name,
         ts_ns=ts_ns,
         thread=thread,

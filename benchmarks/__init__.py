@@ -1,0 +1,1 @@
+"""Programs that measure tracelens and make the files it is measured on."""

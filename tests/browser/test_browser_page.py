@@ -1,0 +1,235 @@
+"""The page in a real headless Chromium: quiet, offline, safe, readable, and alive."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# The sample reports are shared with the renderers' own tests, which are no package.
+sys.path.insert(0, str(Path(__file__).parents[1] / "render"))
+
+import devtools  # noqa: E402 - after the path is set
+import sample_report  # noqa: E402
+
+from tracelens.render.html import render_html  # noqa: E402
+
+Open = Callable[..., devtools.Page]
+
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
+ROWS = "[...document.querySelectorAll('#gemms tbody tr')]"
+
+
+def _filter(page: devtools.Page, query: str) -> None:
+    box = "document.getElementById('filter')"
+    page.run(f"{box}.value = {query!r}; {box}.dispatchEvent(new Event('input'))")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[devtools.Browser]:
+    executable = devtools.find()
+    if executable is None:
+        pytest.skip(f"no browser: none of {', '.join(devtools.NAMES)} is on PATH")
+    with devtools.launch(executable) as started:
+        yield started
+
+
+@pytest.fixture
+def opened(browser: devtools.Browser, tmp_path: Path) -> Iterator[Open]:
+    pages: list[devtools.Page] = []
+
+    def go(name: str = "full", fragment: str = "", **how: Any) -> devtools.Page:
+        path = tmp_path / f"{name}.html"
+        path.write_text(render_html(sample_report.VARIANTS[name]()), encoding="utf-8")
+        page = devtools.Page(browser, **how)
+        pages.append(page)
+        page.open(path, fragment)
+        return page
+
+    yield go
+    for page in pages:
+        page.close()
+
+
+@pytest.mark.parametrize("name", sorted(sample_report.VARIANTS))
+def test_no_console_message_no_dialog_and_no_request_but_the_file_itself(opened: Open, name: str) -> None:
+    page = opened(name)
+    page.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert page.complaints() == []
+    assert [url.rsplit("/", 1)[-1] for url in page.requests()] == [f"{name}.html"]
+
+
+def test_the_policy_really_stops_code_and_network(opened: Open) -> None:
+    page = opened()
+    page.run(
+        "{ const s = document.createElement('script'); s.textContent = 'window.broken = 1';"
+        "document.body.append(s);"
+        "const i = new Image(); i.src = 'http://127.0.0.1:9/x.png'; document.body.append(i); }"
+    )
+    assert page.run("window.broken") is None
+    assert len(page.complaints()) >= 2, "both are refused, and said so"
+
+
+def test_hostile_names_are_text(opened: Open) -> None:
+    page = opened("hostile")
+    assert page.run("document.querySelectorAll('img, svg[onload], main script').length") == 0
+    assert sample_report.HOSTILE in page.run("document.querySelector('h1').textContent")
+    assert (
+        json.loads(page.run("document.getElementById('report').textContent"))["trace"]["path"]
+        == sample_report.HOSTILE
+    )
+    assert page.seen("Page.javascriptDialogOpening") == []
+
+
+@pytest.mark.parametrize("name", sorted(sample_report.VARIANTS))
+@pytest.mark.parametrize("width", [360, 700, 1280])
+def test_the_page_never_scrolls_sideways(opened: Open, name: str, width: int) -> None:
+    page = opened(name, width=width)
+    page.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+    assert page.run("document.documentElement.scrollWidth") <= width
+    inside = page.run(
+        "document.querySelector('.tall').scrollWidth > document.querySelector('.tall').clientWidth"
+    )
+    assert inside or width > 1000, "the table scrolls in its own container"
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("name", ["full", "no_findings", "partial", "generated", "no_transformer"])
+def test_text_can_be_read_in_light_and_dark(opened: Open, name: str, dark: bool) -> None:
+    page = opened(name, dark=dark)
+    page.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+    colour = page.run("getComputedStyle(document.body).backgroundColor")
+    assert colour == ("rgb(18, 21, 26)" if dark else "rgb(255, 255, 255)")
+    result = page.run(CONTRAST)
+    assert result["bad"] == []
+    assert result["seen"] > 100
+
+
+def test_without_script_everything_still_shows(opened: Open) -> None:
+    page = opened(scripts=False)
+    count = len(sample_report.full().gemms)
+    # Inspection from outside still works: the page's own script is what is off.
+    document = page.call("DOM.getDocument", depth=0)["root"]["nodeId"]
+    rows = page.call("DOM.querySelectorAll", nodeId=document, selector="#gemms tbody tr")["nodeIds"]
+    assert len(rows) == count
+    assert page.call("DOM.querySelectorAll", nodeId=document, selector="#gemms button")["nodeIds"] == []
+    for selector, shown in (
+        (".bar", True),
+        ("#gemms", True),
+        (".roofline", True),
+        (".tree", True),
+        (".tools", False),
+    ):
+        node = page.call("DOM.querySelector", nodeId=document, selector=selector)["nodeId"]
+        if shown:
+            assert page.call("DOM.getBoxModel", nodeId=node)["model"]["height"] > 15
+        else:
+            with pytest.raises(RuntimeError):  # no box: a dead control is not shown
+                page.call("DOM.getBoxModel", nodeId=node)
+
+
+def test_columns_sort_both_ways_with_unknown_values_last(opened: Open) -> None:
+    page = opened()
+    column = page.run(
+        "[...document.querySelectorAll('#gemms thead th')]"
+        ".findIndex(th => th.textContent.startsWith('TFLOP/s'))"
+    )
+    values = f"{ROWS}.map(r => r.cells[{column}].dataset.v).map(v => v === undefined ? null : +v)"
+    head = f"document.querySelectorAll('#gemms thead th')[{column}]"
+    before = page.run(f"{ROWS}.map(r => r.id)")
+    page.run(f"{head}.querySelector('button').click()")
+    down = page.run(values)
+    known = [v for v in down if v is not None]
+    assert known == sorted(known, reverse=True) and down[-1] is None
+    assert page.run(f"{head}.getAttribute('aria-sort')") == "descending"
+    page.run(f"{head}.querySelector('button').click()")
+    up = page.run(values)
+    assert up[:-1] == sorted(known) and up[-1] is None
+    page.run("document.querySelector('#gemms thead th button').click()")
+    names = page.run(f"{ROWS}.map(r => r.cells[0].textContent)")
+    assert names[0].startswith("attention.core") and names[-1].startswith("unattributed")
+    assert sorted(page.run(f"{ROWS}.map(r => r.id)")) == sorted(before)
+    assert page.complaints() == []
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [("mlp wgrad", 2), ("TL101", 3), ("2048x2560x10240", 2), ("nothing like it", 0), ("", 18)],
+)
+def test_the_filter_keeps_rows_that_hold_every_word(opened: Open, query: str, count: int) -> None:
+    page = opened()
+    _filter(page, query)
+    assert page.run(f"{ROWS}.filter(r => r.getClientRects().length).length") == count
+    assert page.run("document.getElementById('shown').value") == (
+        f"{count} of 18 rows" if query else "18 rows"
+    )
+
+
+def test_a_link_to_a_folded_finding_opens_it_and_one_to_a_row_shows_it(opened: Open) -> None:
+    page = opened(fragment="#f2")
+    assert page.run("document.querySelectorAll('details.finding')[1].open") is True
+    _filter(page, "TL301")
+    page.run(
+        "new Promise(r => { addEventListener('hashchange', () => setTimeout(r)); location.hash = '#g12'; })"
+    )
+    assert page.run("document.getElementById('g12').hidden") is False
+
+
+def test_every_control_can_be_reached_by_keyboard_and_has_a_name(opened: Open) -> None:
+    page = opened()
+    page.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+    tree = page.call("Accessibility.getFullAXTree")["nodes"]
+    nameless = [
+        node["role"]["value"]
+        for node in tree
+        if node.get("role", {}).get("value")
+        in {"button", "link", "searchbox", "textbox", "region", "img", "image"}
+        and not node.get("ignored")
+        and not node.get("name", {}).get("value")
+    ]
+    assert nameless == []
+    unreachable = page.run(
+        "[...document.querySelectorAll('.scroll, pre, a[href], button, input, summary')]"
+        ".filter(e => e.tabIndex < 0).length"
+    )
+    assert unreachable == 0
+
+
+def test_print_shows_folded_findings_and_whole_tables(opened: Open, tmp_path: Path) -> None:
+    page = opened(scripts=False)
+    data = page.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)["data"]
+    path = tmp_path / "page.pdf"
+    path.write_bytes(devtools.decode(data))
+    assert path.read_bytes().startswith(b"%PDF")
+    page.call("Emulation.setEmulatedMedia", media="print", features=[])
+    document = page.call("DOM.getDocument", depth=0)["root"]["nodeId"]
+    folded = page.call("DOM.querySelectorAll", nodeId=document, selector="details.finding:not([open]) dl")[
+        "nodeIds"
+    ]
+    assert len(folded) == 2
+    for node in folded:
+        assert page.call("DOM.getBoxModel", nodeId=node)["model"]["height"] > 40
+
+
+def test_the_command_line_dump_agrees(tmp_path: Path) -> None:
+    executable = devtools.find()
+    if executable is None:
+        pytest.skip(f"no browser: none of {', '.join(devtools.NAMES)} is on PATH")
+    path = tmp_path / "hostile.html"
+    path.write_text(render_html(sample_report.hostile()), encoding="utf-8")
+    flags = [flag for flag in devtools.FLAGS if "pipe" not in flag]
+    profile = f"--user-data-dir={tmp_path}/profile"
+    done = subprocess.run(
+        [executable, *flags, profile, "--enable-logging=stderr", "--v=0", "--dump-dom", path.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert 'id="gemms"' in done.stdout and "<img" not in done.stdout
+    assert "CONSOLE" not in done.stderr

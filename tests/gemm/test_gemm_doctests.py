@@ -1,0 +1,24 @@
+"""The examples in the docstrings of both rooms hold."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+MODULES = [
+    "tracelens.gemm.attention_shapes",
+    "tracelens.gemm.dtypes",
+    "tracelens.gemm.efficiency",
+    "tracelens.gemm.flops",
+    "tracelens.gemm.kernel_names",
+    "tracelens.gemm.shapes",
+    "tracelens.hardware.gpu",
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted > 0 and result.failed == 0

@@ -1,0 +1,176 @@
+"""Device names to GPUs: every real name finds its row, no similar name does, the trace's SM count wins."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.errors import UsageError
+from tracelens.hardware import Gpu, find_gpu, list_gpus
+from tracelens.hardware.table import load_rows
+
+NAMES = {
+    "NVIDIA H100 80GB HBM3": "h100-sxm",
+    "NVIDIA H100 PCIe": "h100-pcie",
+    "NVIDIA H100 NVL": "h100-nvl",
+    "NVIDIA H200": "h200",
+    "NVIDIA H800": "h800-sxm",
+    "NVIDIA H20": "h20",
+    "NVIDIA GH200 480GB": "gh200-96gb",
+    "NVIDIA GH200 144G HBM3e": "gh200-144gb",
+    "NVIDIA B200": "b200",
+    "NVIDIA GB200": "gb200",
+    "NVIDIA B300 SXM6 AC": "b300",
+    "NVIDIA GB300": "gb300",
+    "NVIDIA GeForce RTX 3060": "rtx-3060",
+    "NVIDIA GeForce RTX 3090": "rtx-3090",
+    "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA GeForce RTX 5090": "rtx-5090",
+    "NVIDIA RTX A6000": "a6000",
+    "NVIDIA A100-SXM4-40GB": "a100-sxm-40gb",
+    "NVIDIA A100-SXM4-80GB": "a100-sxm-80gb",
+    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",
+    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
+    "NVIDIA A10": "a10",
+    "NVIDIA A10G": "a10g",
+    "NVIDIA L4": "l4",
+    "NVIDIA L40S": "l40s",
+    "Tesla T4": "t4",
+    "Tesla V100-SXM2-32GB": "v100-sxm",
+    "Tesla V100-SXM2-16GB": "v100-sxm",
+    "Tesla V100-PCIE-32GB": "v100-pcie",
+    "Tesla V100-DGXS-32GB": "v100-dgxs",
+}
+
+#: Real names of other parts: a prefix in common with a row must not be enough.
+OTHERS = [
+    "NVIDIA GeForce RTX 3060 Ti",
+    "NVIDIA GeForce RTX 4090 Laptop GPU",
+    "NVIDIA GeForce RTX 4090 D",
+    "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
+    "NVIDIA A100-PG509-200",
+    "NVIDIA PG509-210",
+    "NVIDIA RTX 6000 Ada Generation",
+    "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+    "NVIDIA H200 NVL",
+    "NVIDIA H800 PCIe",
+    "NVIDIA L40",
+    "NVIDIA RTX A4000",
+    "Quadro GP100",
+]
+
+
+@pytest.mark.parametrize(("name", "key"), NAMES.items())
+def test_a_real_device_name_finds_its_row(name: str, key: str) -> None:
+    gpu = find_gpu(name)
+    assert gpu.name == key
+    assert gpu.matched_by == "device name"
+    assert gpu.vendor == "nvidia"
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_part_is_unknown_and_has_no_peaks(name: str) -> None:
+    gpu = find_gpu(name, properties={"numSms": 42})
+    assert (gpu.name, gpu.vendor, gpu.matched_by) == ("unknown", "nvidia", "none")
+    assert not gpu.peak_tflops and not gpu.ceiling_tflops and gpu.bandwidth_gbps is None
+    assert (gpu.sms, gpu.sms_source) == (42, "trace")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_exactly_one_row_matches(name: str) -> None:
+    assert sum(row.matches(name) for row in load_rows()) == 1
+
+
+def test_amd_degrades_politely() -> None:
+    gpu = find_gpu(None, properties={"name": "AMD Instinct MI300X VF", "numSms": 304, "computeMajor": 9})
+    assert (gpu.name, gpu.vendor, gpu.sms) == ("unknown", "amd", 304)
+    assert gpu.info().peak_tflops == {}
+
+
+def test_nothing_known() -> None:
+    gpu = find_gpu(None)
+    assert (gpu.name, gpu.vendor, gpu.sms, gpu.sms_source) == ("unknown", "unknown", None, "unknown")
+
+
+def test_traced_sm_count_wins_and_is_said_so() -> None:
+    assert find_gpu("NVIDIA H100 80GB HBM3").sms_source == "table"
+    gpu = find_gpu("NVIDIA H100 80GB HBM3", properties={"numSms": 132})
+    assert (gpu.sms, gpu.sms_source, gpu.peak("bf16")) == (132, "trace", 989.0)
+    assert find_gpu("NVIDIA GB200", properties={"numSms": 152}).sms == 152
+    assert find_gpu("NVIDIA GB200").sms is None
+
+
+def test_a_slice_of_a_gpu_has_no_peaks() -> None:
+    gpu = find_gpu("NVIDIA H100 80GB HBM3", properties={"numSms": 60})
+    assert gpu.sms == 60
+    assert not gpu.peak_tflops and gpu.bandwidth_gbps is None
+    assert any("60 SMs" in note for note in gpu.notes)
+
+
+def test_override_keeps_the_users_word() -> None:
+    gpu = find_gpu("NVIDIA PG509-210", override="a100-sxm-80gb", properties={"numSms": 100})
+    assert (gpu.name, gpu.matched_by, gpu.sms, gpu.peak("bf16")) == ("a100-sxm-80gb", "--gpu", 100, 312.0)
+    assert any("100 SMs" in note for note in gpu.notes)
+    assert find_gpu(None, override=" H100-SXM ").name == "h100-sxm"
+
+
+@pytest.mark.parametrize(("wrong", "close"), [("h100", "h100-sxm"), ("h100-smx", "h100-sxm"), ("", "known:")])
+def test_unknown_override_names_close_keys(wrong: str, close: str) -> None:
+    with pytest.raises(UsageError, match=close) as caught:
+        find_gpu("NVIDIA H100 80GB HBM3", override=wrong)
+    assert caught.value.exit_code == 2
+
+
+def test_memory_tells_boards_of_one_name_apart() -> None:
+    twelve = find_gpu("NVIDIA GeForce RTX 3060", properties={"numSms": 28, "totalGlobalMem": 12487294976})
+    eight = find_gpu("NVIDIA GeForce RTX 3060", properties={"numSms": 28, "totalGlobalMem": 8 * 2**30})
+    assert twelve.bandwidth_gbps == 360.0
+    assert eight.bandwidth_gbps is None and eight.peak("fp32") == 12.7
+
+
+def test_the_2021_property_names() -> None:
+    gpu = find_gpu(None, properties={"name": "Tesla V100-DGXS-32GB", "major": 7, "minor": 0})
+    assert (gpu.name, gpu.compute_capability, gpu.sms, gpu.sms_source) == ("v100-dgxs", (7, 0), 80, "table")
+
+
+def test_info_is_the_report_value() -> None:
+    info = find_gpu("NVIDIA H200", properties={"numSms": 132}).info()
+    assert (info.name, info.title, info.sms_source, info.bandwidth_gbps) == (
+        "h200",
+        "NVIDIA H200 SXM 141GB",
+        "trace",
+        4800.0,
+    )
+    assert info.peak_tflops["fp8"] == 1979.0 and info.ceiling_tflops["fp8"] == 1453.4
+
+
+def test_a_gpu_is_hashable_and_equal_by_value() -> None:
+    assert hash(find_gpu("NVIDIA H200")) == hash(find_gpu("NVIDIA H200"))
+    assert find_gpu("NVIDIA H200") == find_gpu("NVIDIA H200")
+
+
+junk = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(
+    st.none() | st.text(),
+    st.dictionaries(
+        st.sampled_from(
+            ["name", "numSms", "totalGlobalMem", "computeMajor", "computeMinor", "major", "minor"]
+        ),
+        junk,
+    ),
+)
+def test_hostile_properties_never_raise(name: str | None, properties: dict[str, object]) -> None:
+    gpu = find_gpu(name, properties=properties)
+    assert isinstance(gpu, Gpu)
+    assert gpu.sms is None or gpu.sms > 0
+
+
+def test_every_listed_gpu_can_be_overridden_to() -> None:
+    assert [find_gpu(None, override=gpu.name).name for gpu in list_gpus()] == [g.name for g in list_gpus()]

@@ -1,0 +1,245 @@
+"""The page is one safe offline file that says what the report says."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sample_report
+from golden import check
+
+import tracelens
+from tracelens.render import groups
+from tracelens.render.html import BUDGET, render_html
+from tracelens.render.templates import part
+from tracelens.results import Estimate, Report
+
+BANNED = re.compile(r"\b(up to|may|consider|sub-optimal)\b", re.IGNORECASE)
+VOID = {"meta", "link", "br", "input", "img", "hr"}
+
+
+class _Page(html.parser.HTMLParser):
+    """Collects tags, ids and visible text, and fails on a tag that is closed out of order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        assert self.open == [], "unclosed tags"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID and not (self.get_starttag_text() or "").endswith("/>"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, f"{tag} closes at {self.getpos()}"
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self.open):
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+def _data(page: str) -> dict[str, object]:
+    found = re.search(r'<script type="application/json" id="report">(.*?)</script>', page, re.DOTALL)
+    assert found
+    loaded: dict[str, object] = json.loads(found[1])
+    return loaded
+
+
+@pytest.fixture(params=sorted(sample_report.VARIANTS))
+def variant(request: pytest.FixtureRequest) -> Report:
+    report: Report = sample_report.VARIANTS[request.param]()
+    return report
+
+
+def test_every_variant_is_well_formed_with_unique_ids_and_live_links(variant: Report) -> None:
+    page = _Page(render_html(variant))
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    links = {(attrs.get("href") or "")[1:] for tag, attrs in page.tags if tag == "a"}
+    assert links <= set(ids)
+
+
+def test_no_banned_word_and_nothing_python_about_the_text(variant: Report) -> None:
+    text = _Page(render_html(variant)).text
+    assert not BANNED.search(text)
+    assert not re.search(r"\bNone\b|\bnan\b|\bTrue\b(?<!=True)|Estimate\(", text)
+
+
+def test_the_page_reaches_for_nothing(variant: Report) -> None:
+    page = _Page(render_html(variant))
+    for tag, attrs in page.tags:
+        assert tag not in {"link", "img", "iframe", "object", "embed", "form", "base"}
+        assert not {"src", "srcset", "style", "action"} & attrs.keys()
+        assert not any(name.startswith("on") for name in attrs)
+        assert (attrs.get("href") or "#").startswith("#")
+    assert "url(http" not in part("report.css") and "@import" not in part("report.css")
+
+
+def test_the_policy_allows_exactly_our_style_and_script() -> None:
+    page = render_html(sample_report.full())
+    content = next(a["content"] for t, a in _Page(page).tags if t == "meta" and a.get("http-equiv"))
+    assert content is not None
+    style = re.search(r"<style>(.*?)</style>", page, re.DOTALL)
+    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert style and script
+    for kind, text in (("style", style[1]), ("script", script[1])):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in content
+    assert content.startswith("default-src 'none';") and "unsafe" not in content
+
+
+def test_the_embedded_data_is_the_report_and_cannot_end_its_element(variant: Report) -> None:
+    page = render_html(variant)
+    data = _data(page)
+    assert data["schema_version"] == variant.schema_version
+    assert data["trace"]["path"] == variant.trace.path  # type: ignore[index]
+    raw = page.split('id="report">')[1].split("</script>")[0]
+    assert not re.search(r"[<>&\u2028\u2029]", raw)
+
+
+def test_hostile_names_come_out_as_text_without_invisible_characters() -> None:
+    report = sample_report.hostile()
+    page = render_html(report)
+    tags = {tag for tag, _ in _Page(page).tags}
+    assert "img" not in tags
+    assert html.escape(sample_report.HOSTILE) in page
+    assert "{{7*7}}" in page and "{{49}}" not in page
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", page)
+    assert "x" * 2001 not in page.split('id="report">')[0]
+    page.encode("utf-8")
+
+
+def test_a_lone_surrogate_does_not_stop_the_page() -> None:
+    report = sample_report.full()
+    gemms = [replace(report.gemms[0], kernel="bad\ud800name"), *report.gemms[1:]]
+    assert "bad\ufffdname" in render_html(replace(report, gemms=gemms)).encode("utf-8").decode("utf-8")
+
+
+def test_usual_and_large_reports_stay_under_the_budget() -> None:
+    report = sample_report.full()
+    assert len(render_html(report).encode()) < BUDGET
+    many = [replace(report.gemms[i % 18], id=f"g{i}", kernel="k" * 500) for i in range(2000)]
+    page = render_html(replace(report, gemms=many))
+    assert len(page.encode()) < BUDGET
+    assert re.search(r"\d+ of 2000 rows are shown", page)
+    assert "and are in the file that --json writes" in page
+
+
+def test_rows_of_a_finding_are_shown_however_short_they_are() -> None:
+    report = sample_report.full()
+    many = [replace(report.gemms[1], id=f"x{i}", findings=[]) for i in range(150)]
+    page = render_html(replace(report, gemms=[*many, *report.gemms]))
+    assert 'id="g12"' in page and 'href="#g12"' in page
+
+
+def test_shares_of_the_bar_add_up_and_unattributed_is_drawn() -> None:
+    report = sample_report.full()
+    shares = groups.group_shares(report)
+    assert sum(share.frac for share in shares) == pytest.approx(1.0)
+    assert sum(share.time_ns for share in shares) == sum(row.time_ns for row in report.components)
+    page = render_html(report)
+    assert "seg g-unattributed" in page and "Unattributed: 2.0%" in page
+
+
+def test_the_tree_adds_up_exactly() -> None:
+    report = sample_report.full()
+    rows = groups.tree(report)
+    total = rows[-1]
+    assert total.time_ns == sum(row.time_ns for row in report.components)
+    assert total.time_ns == sum(row.time_ns for row in rows[:-1] if not row.child)
+    for phase, time_ns in total.by_phase.items():
+        assert time_ns == sum(row.by_phase.get(phase, 0) for row in rows[:-1] if not row.child)
+
+
+def test_generated_and_partial_traces_are_called_so() -> None:
+    assert "Generated trace, not a measurement" in render_html(sample_report.generated())
+    assert "Generated trace" not in render_html(sample_report.full())
+    page = _Page(render_html(sample_report.partial())).text
+    assert "Partial:" in page and "the file ends in the middle of an event" in page
+
+
+def test_without_a_known_gpu_mfu_says_why_and_there_is_no_roofline() -> None:
+    page = render_html(sample_report.unknown_gpu())
+    text = _Page(page).text
+    assert "no peak for this GPU: name it with --gpu" in text
+    assert "Frobnicator 9000 (not in the GPU table)" in text
+    assert 'class="roofline"' not in page and "No roofline" in text
+
+
+def test_silence_means_something() -> None:
+    text = _Page(render_html(sample_report.no_findings())).text
+    assert "7 checks looked at this trace and found nothing to fix." in text
+    assert "tensor-cores-used" in text and "the kernel names of nvjet do not carry split-K" in text
+    text = _Page(render_html(sample_report.no_transformer())).text
+    assert "No check could judge this trace," in text
+
+
+def test_a_bound_reads_as_a_bound() -> None:
+    text = _Page(render_html(sample_report.full())).text
+    assert "at stake: 3.20 ms/step (2.4%; bound, not a prediction)" in text
+    assert "saves ≈ 7.80 ms/step (5.9%; 6.90–8.40 ms; model)" in text
+
+
+def test_an_empty_report_still_renders() -> None:
+    report = sample_report.no_findings()
+    bare = replace(report, gemms=[], components=[], checks=[], steps=[], notes=[])
+    bare = replace(bare, summary=replace(report.summary, shape_waste_ms=Estimate(None, None, None, "model")))
+    assert "No GEMM was seen in this trace." in _Page(render_html(bare)).text
+
+
+def test_the_moment_is_shown_only_when_given() -> None:
+    report = sample_report.full()
+    assert render_html(report) == render_html(report)
+    assert "2031-02-03 04:05 UTC" in render_html(report, generated_at="2031-02-03 04:05 UTC")
+
+
+@pytest.mark.parametrize("name", ["full", "no_findings"])
+def test_golden_page(name: str) -> None:
+    page = render_html(sample_report.VARIANTS[name]())
+    page = re.sub(r"(<style>).*?(</style>)", r"\1\2", page, flags=re.DOTALL)
+    page = re.sub(r"(<script[^>]*>).*?(</script>)", r"\1\2", page, flags=re.DOTALL)
+    check(f"{name}.html", re.sub(r"sha256-[^']+", "sha256-", page))
+
+
+def test_parts_are_found_in_an_installed_package_and_in_a_checkout(tmp_path: Path) -> None:
+    package = Path(tracelens.__file__).parent
+    source = package / "templates" if (package / "templates").is_dir() else package.parent / "templates"
+    code = "from tracelens.render.templates import part; print(len(part('report.css')))"
+    for place in ("installed/tracelens/templates", "checkout/templates"):
+        root = tmp_path / place.split("/")[0]
+        for item in ("__init__.py", "render", "results.py", "words.py", "errors.py"):
+            target = root / "tracelens" / item
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy = shutil.copytree if (package / item).is_dir() else shutil.copy
+            copy(package / item, target)
+        shutil.copytree(source, tmp_path / place)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=root,
+            env={"PYTHONPATH": str(root)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert int(done.stdout) > 1000

@@ -1,0 +1,89 @@
+"""The terminal report fits, is safe, and is plain text when piped."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sample_report
+from golden import check
+from rich.cells import cell_len
+from rich.console import Console
+
+from tracelens.render.terminal import render_terminal
+from tracelens.results import Report
+
+VARIANTS = sorted(sample_report.VARIANTS)
+
+
+def _render(report: Report, width: int = 80, **how: Any) -> str:
+    file = io.StringIO()
+    console = Console(file=file, width=width, **how)
+    render_terminal(report, console=console, outputs=[("report.html", 108_656)])
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_every_variant_fits_and_no_number_is_cut(name: str, width: int) -> None:
+    text = _render(sample_report.VARIANTS[name](), width)
+    assert max(cell_len(line) for line in text.splitlines()) <= min(width, 120)
+    assert name == "hostile" or not re.search(r"\d…", text), "a number lost its end"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_piped_output_has_no_escape_sequences(name: str) -> None:
+    text = _render(sample_report.VARIANTS[name]())
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", text)
+
+
+def test_no_color_is_respected_and_the_bar_still_tells_groups_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = _render(sample_report.full(), force_terminal=True, color_system="truecolor")
+    assert not re.search(r"\x1b\[[0-9;]*(?:3|4|9)[0-9][;m]", text)
+    assert "▓" in text and "╱" in text
+
+
+def test_a_colour_terminal_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = _render(sample_report.full(), force_terminal=True, color_system="truecolor")
+    assert "\x1b[38;2;42;127;79m" in text  # the MLP's green
+
+
+def test_hostile_names_are_text_on_a_colour_terminal() -> None:
+    text = _render(sample_report.hostile(), force_terminal=True, color_system="truecolor")
+    assert "[red]x[/red]" in text
+    assert "\x1b]" not in text and "\x1b[31mred" not in text
+
+
+def test_markup_that_does_not_close_is_harmless() -> None:
+    report = sample_report.full()
+    report = replace(report, summary=replace(report.summary, verdict="[/bold] [link=x"))
+    assert "[/bold] [link=x" in _render(report)
+
+
+def test_an_ascii_terminal_is_served() -> None:
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
+    render_terminal(sample_report.hostile(), console=Console(file=file, width=80))
+    file.flush()
+
+
+def test_unattributed_is_on_the_bar_and_has_its_reason() -> None:
+    report = sample_report.full()
+    text = _render(report)
+    bar = text.split("per step\n")[-1].splitlines()[0]
+    assert bar.endswith("╱")
+    assert "2.0% of GPU time unattributed" in text
+    assert "record with record_shapes=True" in text
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_golden_80_columns(name: str) -> None:
+    check(f"terminal_{name}.txt", _render(sample_report.VARIANTS[name]()))
+
+
+def test_golden_120_columns() -> None:
+    check("terminal_wide.txt", _render(sample_report.full(), 120))

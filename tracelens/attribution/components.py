@@ -1,0 +1,222 @@
+"""From where an operator stands to the transformer component it is part of.
+
+One decision for each distinct situation: the path of modules and ranges around the operator, what
+the operator's own name says, and its place relative to the attention core or the activation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .paths import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that a decision may rest on."""
+
+    path: Path | None
+    outer: str | None  # rule of the outermost operator around it that has one (names.op_rule)
+    inner: str | None  # rule of the innermost
+    after_core: bool | None  # launched after the attention core of its block began; None: no core seen
+    order_in_mlp: tuple[int, int] | None  # (position, count) among the GEMMs of its MLP
+    after_activation: bool | None  # in its MLP
+    before_activation: bool  # an activation follows it directly, before the next GEMM
+    residual: bool  # an addition of two activations of the same shape
+    vocabulary: str  # "weight": a GEMM with the token table's shape; "logits": works on logits; "none"
+    transformer: bool  # attention was seen somewhere in the trace
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A component with its evidence; ``components`` lists all that a fused operator covers."""
+
+    component: str
+    evidence: str
+    components: tuple[str, ...] = ()
+
+
+CORE = ("attention.scores", "attention.softmax", "attention.values")
+_FROM_OP = {
+    "core": "attention.core",
+    "loss": "loss",
+    "embedding": "embedding",
+    "norm": "norm",
+    "dropout": "dropout",
+    "communication": "communication",
+    "optimizer": "optimizer",
+    "grad_clip": "grad_clip",
+}
+_PLAIN_ROLE = {
+    "norm": "norm",
+    "rope": "attention.rope",
+    "dropout": "dropout",
+    "router": "moe.router",
+    "experts": "moe.experts",
+    "moe": "moe.dispatch",
+    "embedding": "embedding",
+    "loss": "loss",
+    "grad_clip": "grad_clip",
+    "head_transform": "other",  # BERT's dense layer before the vocabulary
+    "optimizer": "optimizer",
+    "communication": "communication",
+}
+_LINEAR_ROLE = {
+    "qkv": "attention.qkv",
+    "attention_output": "attention.output",
+    "gate_up": "mlp.up",
+    "mlp_gate": "mlp.gate",
+    "mlp_up": "mlp.up",
+    "mlp_down": "mlp.down",
+    "logits": "logits",
+}
+_TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
+
+
+def decide(situation: Situation) -> Decision | None:
+    """The component of an operator in its forward position; None where nothing says."""
+    decision = _decide(situation)
+    if decision and not situation.transformer and decision.component.startswith(_TRANSFORMER_ONLY):
+        return Decision("other", decision.evidence)  # no attention anywhere: this is no transformer's MLP
+    return decision
+
+
+def _decide(s: Situation) -> Decision | None:
+    if s.inner == "communication" or s.outer == "communication":
+        return Decision("communication", "op")
+    in_path = _in_path(s, s.path) if s.path is not None else None
+    return in_path or _from_op(s) or _from_vocabulary(s) or (_elsewhere(s, s.path) if s.path else None)
+
+
+def _from_vocabulary(s: Situation) -> Decision | None:
+    """The head: outside the layers, a product with a (vocabulary, hidden) weight, and what follows it."""
+    roles = s.path.roles() if s.path else ()
+    if "layer" in roles or s.vocabulary == "none":
+        return None
+    if s.inner == "linear":
+        return Decision("logits", "structure") if s.vocabulary == "weight" else None
+    return Decision("loss", "structure") if s.vocabulary == "logits" else None
+
+
+def _from_op(s: Situation) -> Decision | None:
+    rule = s.outer
+    if rule == "fused_logits_loss":
+        return Decision("logits", "op", ("logits", "loss"))
+    if rule == "core":
+        return _core(s, "op")
+    if rule in _FROM_OP:
+        return Decision(_FROM_OP[rule], "op")
+    if rule == "activation" and s.transformer:
+        return Decision("mlp.activation", "op")
+    return None
+
+
+def _core(s: Situation, evidence: str) -> Decision:
+    """Inside an attention operator: its fused kernel, or the steps of the unfused (math) path."""
+    if s.inner == "bmm":
+        return Decision("attention.values" if s.after_core else "attention.scores", evidence)
+    if s.inner == "softmax":
+        return Decision("attention.softmax", evidence)
+    if s.inner == "dropout":
+        return Decision("dropout", evidence)
+    return Decision("attention.core", evidence, CORE)
+
+
+def _in_path(s: Situation, path: Path) -> Decision | None:
+    """Decide from the modules and ranges; the innermost element that says something wins."""
+    roles = path.roles()
+    special = _special_op(s, roles)
+    if special is not None:
+        evidence = "module_stack" if not any(element.named and element.role for element in path.elements) else "annotation"
+        return special if special.evidence == "op" else Decision(special.component, evidence, special.components)
+    for at in range(len(roles) - 1, -1, -1):
+        role = roles[at]
+        if role is None:
+            continue
+        evidence = "annotation" if path.elements[at].named else "module_stack"
+        component = _of_role(s, role, roles[:at])
+        if component is not None:
+            both = ("mlp.up", "mlp.gate") if role == "gate_up" else ()
+            return Decision(component, evidence, both)
+    return None
+
+
+def _elsewhere(s: Situation, path: Path) -> Decision | None:
+    """In a model without attention every module is some other part; in a transformer it could be any."""
+    if s.transformer or all(element.named for element in path.elements):
+        return None
+    return Decision("other", "annotation" if path.elements[-1].named else "module_stack")
+
+
+def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
+    """Operators that say what they are wherever they stand."""
+    if s.outer == "fused_logits_loss":
+        return Decision("logits", "op", ("logits", "loss"))
+    if s.outer in ("loss", "norm", "dropout", "embedding", "optimizer"):
+        return Decision(_FROM_OP[s.outer], "op")
+    if s.outer == "core":
+        return _core(s, "op")
+    if "attention" in roles or s.outer == "attention_block":
+        if s.inner == "softmax":
+            return Decision("attention.softmax", "path")
+        if s.inner == "bmm":
+            if s.after_core is None:
+                return None
+            return Decision("attention.values" if s.after_core else "attention.scores", "path")
+    if s.residual and ("layer" in roles or "attention" in roles) and "embedding" not in roles:
+        if "attention" in roles and s.after_core is False:
+            return None  # rotary embeddings and biases add before the core
+        return Decision("residual", "path")
+    return None
+
+
+def _of_role(s: Situation, role: str, outer: tuple[str | None, ...]) -> str | None:
+    is_linear = s.inner == "linear" or s.inner == "bmm"
+    if role in _LINEAR_ROLE:
+        if role == "logits" and not is_linear and s.outer == "activation":
+            return None
+        if role == "logits" and "attention" in outer:
+            return None  # the output head of an attention block is no vocabulary
+        return _LINEAR_ROLE[role]
+    if role == "bert_output":
+        return _of_output(is_linear, outer)
+    if role == "attention":
+        return _in_attention(s, is_linear)
+    if role == "mlp":
+        return _in_mlp(s, is_linear)
+    if role == "activation":
+        return "mlp.activation" if "attention" not in outer else "attention.other"
+    if role == "experts" and s.outer == "activation":
+        return "moe.experts"
+    return _PLAIN_ROLE.get(role)
+
+
+def _of_output(is_linear: bool, outer: tuple[str | None, ...]) -> str | None:
+    """``BertOutput`` in a layer closes the MLP, ``output`` in attention closes that; at the top it is the head."""
+    if "attention" in outer:
+        return "attention.output"
+    if "layer" in outer:
+        return "mlp.down"
+    return "logits" if is_linear else None
+
+
+def _in_attention(s: Situation, is_linear: bool) -> str:
+    if is_linear and s.after_core is not None:
+        return "attention.output" if s.after_core else "attention.qkv"
+    return "attention.other"
+
+
+def _in_mlp(s: Situation, is_linear: bool) -> str:
+    if s.outer == "activation":
+        return "mlp.activation"
+    if not is_linear or s.order_in_mlp is None:
+        return "mlp.other"
+    position, count = s.order_in_mlp
+    if count == 2:
+        return "mlp.down" if position == 1 else "mlp.up"
+    if count == 3:
+        # gate and up stand side by side; the activation follows the gate directly
+        if position == 2:
+            return "mlp.down"
+        return "mlp.gate" if s.before_activation else "mlp.up"
+    return "mlp.other"

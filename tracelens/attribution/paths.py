@@ -1,0 +1,144 @@
+"""The modules and ranges around an operator, as a path, and what the path says it is part of."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..trace import Links, Trace
+from .names import element_role, layer_of_fqn, layer_of_text, op_rule, split_counter
+
+_MODULE = "nn.Module: "
+_FQN = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
+#: Ranges that the profiler, the compiler or the data loader put there: no part of the model.
+_NOT_MODEL = re.compile(
+    r"^(ProfilerStep#|Torch-Compiled Region|## Call Compiled|enumerate\(DataLoader\)|DataLoader|PyTorch Profiler|Iteration"
+    r"|TorchDynamo|pytorch\.|AOTDispatcher|Inductor|CompiledFxGraph|timed region)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One module or range on a path."""
+
+    text: str  # class or attribute name, or the range's text
+    role: str | None
+    layer: int | None
+    named: bool  # a named range of the user's (annotation) and not an nn.Module frame
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Outermost first."""
+
+    elements: tuple[Element, ...]
+    module: str  # how it is shown: dotted
+
+    @property
+    def layer(self) -> int | None:
+        return next((element.layer for element in reversed(self.elements) if element.layer is not None), None)
+
+    def roles(self) -> tuple[str | None, ...]:
+        return tuple(element.role for element in self.elements)
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Every distinct path of a trace and the path of every host span."""
+
+    paths: list[Path]
+    of_node: npt.NDArray[np.int32]  # per node: the path around it; -1 outside every module and range
+    context: npt.NDArray[np.int32]  # per node: the nearest module or range node; -1
+    attention: npt.NDArray[np.int32]  # per node: the outermost attention block around it; -1
+    mlp: npt.NDArray[np.int32]  # per node: the outermost MLP around it; -1
+    has_modules: bool
+    has_ranges: bool
+
+
+def find_paths(trace: Trace, links: Links) -> Paths:
+    """Collect the modules and ranges around every host span."""
+    texts = trace.symbols
+    is_module = links.mask(links.frames_at) & texts.where(lambda t: t.startswith(_MODULE))[links.name]
+    is_telling = links.mask(links.frames_at)  # the trace room keeps only frames that name a part of the work
+    is_range = links.mask(links.ranges_at) & ~texts.where(lambda t: bool(_NOT_MODEL.match(t)))[links.name]
+    is_block = links.is_op & texts.where(lambda t: op_rule(t) == "attention_block")[links.name]
+    wanted = is_telling | is_range | is_block
+    nearest = links.forest.nearest(wanted)
+
+    paths: list[Path] = []
+    known: dict[tuple[int, int], int] = {}
+    of_context: dict[int, int] = {-1: -1}
+    above = links.forest.above(nearest)
+    for level in links.forest.levels:
+        for node in level[wanted[level]].tolist():
+            outer = of_context[int(above[node])]
+            key = (outer, int(links.name[node]) * 4 + (2 if is_block[node] else int(is_range[node])))
+            if key not in known:
+                known[key] = len(paths)
+                text = "attention" if is_block[node] else texts[int(links.name[node])]
+                paths.append(_extend(paths[outer] if outer >= 0 else None, text, named=bool(is_range[node])))
+            of_context[node] = known[key]
+
+    lookup = np.full(len(wanted) + 1, -1, np.int32)
+    for node, path in of_context.items():
+        lookup[node] = path  # -1 writes the last place, which stays -1
+    return Paths(
+        paths=paths,
+        of_node=lookup[nearest],
+        context=nearest,
+        attention=links.forest.outermost(_blocks(paths, of_context, above, "attention", len(wanted))),
+        mlp=links.forest.outermost(_blocks(paths, of_context, above, "mlp", len(wanted))),
+        has_modules=bool(is_module.any()),
+        has_ranges=any(element.named and element.role for path in paths for element in path.elements),
+    )
+
+
+def _blocks(
+    paths: list[Path], of_context: dict[int, int], above: npt.NDArray[np.int32], role: str, size: int
+) -> npt.NDArray[np.bool_]:
+    """Per node: is it a block of that role? Not where layers lie inside it: a model named after its attention."""
+    mask = np.zeros(size, np.bool_)
+    holds_layer: set[int] = set()
+    for node, path in of_context.items():
+        if path >= 0 and _last_role(paths[path]) == "layer":
+            outer = int(above[node])
+            while outer >= 0 and outer not in holds_layer:
+                holds_layer.add(outer)
+                outer = int(above[outer])
+    for node, path in of_context.items():
+        if path >= 0 and node not in holds_layer and role in _own_roles(paths[path]):
+            mask[node] = True
+    return mask
+
+
+def _own_roles(path: Path) -> tuple[str | None, ...]:
+    """The roles a context adds: its last element, or all of them where a range names a whole chain."""
+    last = path.elements[-1]
+    return path.roles() if last.named and "." in path.module else (last.role,)
+
+
+def _last_role(path: Path) -> str:
+    return path.elements[-1].role or ""
+
+
+def _extend(outer: Path | None, text: str, *, named: bool) -> Path:
+    before = outer.elements if outer else ()
+    shown = outer.module if outer else ""
+    if text.startswith(_MODULE):
+        name = text[len(_MODULE) :]
+        kind, counter = split_counter(name)
+        role = element_role(kind)
+        element = Element(kind, role, counter if role == "layer" else None, False)
+        return Path((*before, element), f"{shown}.{name}" if shown else name)
+    if named and _FQN.match(text):
+        parts = text.split(".")
+        layer = layer_of_fqn(parts)
+        words = [part for part in parts if not part.isdigit()]
+        elements = tuple(Element(word, element_role(word), layer, True) for word in words)
+        return Path((*before, *elements), text)
+    layer = layer_of_text(text) if named else None
+    role = "layer" if layer is not None else element_role(text)
+    return Path((*before, Element(text, role, layer, named)), f"{shown}.{text}" if shown and named else shown or text)

@@ -1,0 +1,215 @@
+"""The places in the host code that GPU work comes from, and the component of each.
+
+A site is an operator that launches kernels, or the forward operator that a backward one belongs to.
+All features are arrays over sites; a decision is made once per distinct combination.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..trace import Links, Trace
+from .components import Decision, Situation, decide
+from .names import OP_RULES, op_rule
+from .paths import Paths
+
+IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+_RULE_CODE = {rule: code for code, rule in enumerate(OP_RULES)}
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Per host node: which decision holds (-1: none was reached)."""
+
+    decision: IntArray
+    decisions: list[Decision]
+    transformer: bool
+    rule: IntArray  # per node: code of the operator's own rule; -1
+
+
+def decide_sites(trace: Trace, links: Links, paths: Paths, wanted: BoolArray) -> Sites:
+    """Decide the component of every wanted operator node."""
+    rule_of_symbol = np.array([_RULE_CODE.get(op_rule(text) or "", -1) for text in trace.symbols] or [-1], np.int32)
+    rule = np.where(links.is_op, rule_of_symbol[links.name], -1).astype(np.int32)
+    rule[_matmuls_of_bmm(links, rule)] = _RULE_CODE["bmm"]
+    telling = (rule >= 0) & (rule != _RULE_CODE["attention_block"])
+    outermost = links.forest.outermost(telling)
+    innermost = links.forest.nearest(telling)
+    transformer = bool(((rule == _RULE_CODE["core"]) | (rule == _RULE_CODE["attention_block"])).any()) or bool((paths.attention >= 0).any())
+
+    after_core = _after_core(links, paths, rule, innermost)
+    position, count, before_activation, after_activation = _in_mlp(links, paths, rule, outermost)
+    residual = _residual(trace, links, rule)
+    nodes = np.flatnonzero(wanted & links.is_op)
+    vocabulary = _vocabulary(trace, links, rule, nodes)
+    outer_rule = np.where(outermost[nodes] >= 0, rule[outermost[nodes]], -1)
+    inner_rule = np.where(innermost[nodes] >= 0, rule[innermost[nodes]], -1)
+    features = np.stack(
+        [
+            paths.of_node[nodes],
+            outer_rule,
+            inner_rule,
+            after_core[nodes],
+            position[nodes],
+            count[nodes],
+            before_activation[nodes].astype(np.int32),
+            after_activation[nodes],
+            residual[nodes].astype(np.int32),
+            vocabulary,
+        ],
+        axis=1,
+    )
+    decision = np.full(len(links.forest.parent), -1, np.int32)
+    decisions: list[Decision] = []
+    if len(nodes):
+        distinct, which = np.unique(features, axis=0, return_inverse=True)
+        codes = np.full(len(distinct), -1, np.int32)
+        for at, row in enumerate(distinct.tolist()):
+            made = decide(_situation(row, paths, transformer))
+            if made is not None:
+                codes[at] = len(decisions)
+                decisions.append(made)
+        decision[nodes] = codes[which.reshape(-1)]
+    return Sites(decision, decisions, transformer, rule)
+
+
+def _situation(row: list[int], paths: Paths, transformer: bool) -> Situation:
+    path, outer, inner, after_core, position, count, before, after_activation, residual, vocabulary = row
+    return Situation(
+        path=paths.paths[path] if path >= 0 else None,
+        outer=OP_RULES[outer] if outer >= 0 else None,
+        inner=OP_RULES[inner] if inner >= 0 else None,
+        after_core=None if after_core < 0 else bool(after_core),
+        order_in_mlp=(position, count) if position >= 0 else None,
+        after_activation=None if after_activation < 0 else bool(after_activation),
+        before_activation=bool(before),
+        residual=bool(residual),
+        vocabulary=("none", "weight", "logits")[vocabulary],
+        transformer=transformer,
+    )
+
+
+def _matmuls_of_bmm(links: Links, rule: IntArray) -> IntArray:
+    """``aten::matmul`` of two batches: it runs a bmm (and copies for it), and is no linear layer."""
+    products = np.flatnonzero(rule == _RULE_CODE["bmm"])
+    above = links.forest.above(links.forest.nearest(rule >= 0))[products]
+    above = above[above >= 0]
+    return above[rule[above] == _RULE_CODE["linear"]]
+
+
+def _vocabulary(trace: Trace, links: Links, rule: IntArray, nodes: IntArray) -> IntArray:
+    """Per site: 1 for a GEMM with a weight of the shape of the token table, 2 for other work on logits.
+
+    The token table is the largest table that ``aten::embedding`` reads: (vocabulary, hidden).
+    """
+    ops = trace.ops
+    tables = [
+        dims[0]
+        for code in np.unique(ops.inputs[np.flatnonzero(rule[links.ops_at] == _RULE_CODE["embedding"])])
+        if (dims := trace.details.inputs(int(code)).dims) and _is_shape(dims[0], 2)
+    ]
+    out = np.zeros(len(nodes), np.int32)
+    if not tables:
+        return out
+    vocab, hidden = max(tables, key=lambda shape: shape[0])
+    if vocab <= 4 * hidden and vocab < 1000:
+        return out
+    codes = ops.inputs[nodes - links.ops_at.start]
+    verdict = {int(code): _on_vocabulary(trace.details.inputs(int(code)).dims, vocab, hidden) for code in np.unique(codes)}
+    out[:] = [verdict[int(code)] for code in codes]
+    return out
+
+
+def _on_vocabulary(dims: list[Any] | None, vocab: int, hidden: int) -> int:
+    shapes = [shape for shape in dims or [] if isinstance(shape, list) and shape]
+    if any(shape in ([vocab, hidden], [hidden, vocab]) for shape in shapes):
+        return 1
+    return 2 if shapes and shapes[0][-1] == vocab and len(shapes[0]) >= 2 else 0
+
+
+def _is_shape(value: object, rank: int) -> bool:
+    return isinstance(value, list) and len(value) == rank and all(isinstance(size, int) and size > 0 for size in value)
+
+
+def _after_core(links: Links, paths: Paths, rule: IntArray, innermost: IntArray) -> IntArray:
+    """Per node: 1 when it begins after the core of its attention block, 0 before, -1 where there is none.
+
+    The block is the attention module, or the attention operator itself where no module is named.
+    The core begins with the fused operator, or with the softmax where attention is not fused.
+    """
+    size = len(rule)
+    core_ops = links.forest.outermost(rule == _RULE_CODE["core"])
+    block = np.where(paths.attention >= 0, paths.attention, core_ops)
+    softmax = rule == _RULE_CODE["softmax"]
+    begin = np.full(size, np.iinfo(np.int64).max)
+    # inside an unfused attention operator the softmax divides scores from values
+    for mask in (softmax & (block >= 0), (core_ops == np.arange(size)) & (block >= 0)):
+        nodes = np.flatnonzero(mask)
+        fresh = nodes[begin[block[nodes]] == np.iinfo(np.int64).max]
+        np.minimum.at(begin, block[fresh], links.ts_ns[fresh])
+    out = np.full(size, -1, np.int32)
+    inside = np.flatnonzero(block >= 0)
+    known = inside[begin[block[inside]] != np.iinfo(np.int64).max]
+    out[known] = links.ts_ns[known] > begin[block[known]]
+    return out
+
+
+def _in_mlp(
+    links: Links, paths: Paths, rule: IntArray, outermost: IntArray
+) -> tuple[IntArray, IntArray, BoolArray, IntArray]:
+    """Per node: its GEMM's position and the number of GEMMs in its MLP, and where the activation stands."""
+    size = len(rule)
+    position, count = np.full(size, -1, np.int32), np.zeros(size, np.int32)
+    before, after = np.zeros(size, np.bool_), np.full(size, -1, np.int32)
+    own = np.arange(size)
+    linear = (rule == _RULE_CODE["linear"]) & (outermost == own) & (paths.mlp >= 0)
+    activation = (rule == _RULE_CODE["activation"]) & (outermost == own) & (paths.mlp >= 0)
+    nodes = np.flatnonzero(linear | activation)
+    if not len(nodes):
+        return position, count, before, after
+    nodes = nodes[np.lexsort((links.ts_ns[nodes], paths.mlp[nodes]))]
+    group = paths.mlp[nodes]
+    is_linear = linear[nodes]
+    starts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
+    sizes = np.diff(np.append(starts, len(nodes)))
+    running = np.cumsum(is_linear)
+    first = np.repeat(running[starts] - is_linear[starts], sizes)
+    total = np.repeat(np.add.reduceat(is_linear.astype(np.int32), starts), sizes)
+    position[nodes[is_linear]] = (running - first - 1)[is_linear]
+    count[nodes] = total
+    follows = np.append(group[1:] == group[:-1], False) & np.append(~is_linear[1:], False)
+    before[nodes] = is_linear & follows
+    seen = np.cumsum(~is_linear)
+    after[nodes] = (seen - np.repeat(seen[starts] - ~is_linear[starts], sizes)) > 0
+    # what lies inside those operators shares their place
+    home = outermost
+    inner = np.flatnonzero((home >= 0) & (home != own))
+    inner = inner[position[home[inner]] >= 0]
+    position[inner], count[inner], before[inner], after[inner] = (
+        column[home[inner]] for column in (position, count, before, after)
+    )
+    return position, count, before, after
+
+
+def _residual(trace: Trace, links: Links, rule: IntArray) -> BoolArray:
+    """Additions of two activations of the same shape, three-dimensional or more."""
+    out = np.zeros(len(rule), np.bool_)
+    nodes = np.flatnonzero(rule == _RULE_CODE["add"])
+    if not len(nodes):
+        return out
+    codes = trace.ops.inputs[nodes - links.ops_at.start]
+    verdict = {int(code): _adds_activations(trace.details.inputs(int(code)).dims) for code in np.unique(codes)}
+    out[nodes] = [verdict[int(code)] for code in codes]
+    return out
+
+
+def _adds_activations(dims: list[Any] | None) -> bool:
+    if not dims or len(dims) < 2:
+        return False
+    a, b = dims[0], dims[1]
+    return isinstance(a, list) and a == b and len(a) >= 2 and _is_shape(a, len(a))

@@ -1,0 +1,51 @@
+"""GEMM and attention: what an operator computes, what its kernel's name says, how well the two fit a GPU."""
+
+from __future__ import annotations
+
+from tracelens.gemm.attention_shapes import ATTENTION_OPS, AttentionShape
+from tracelens.gemm.dtypes import bytes_per_element
+from tracelens.gemm.efficiency import (
+    LATENCY_FLOOR_US,
+    alignment_bytes,
+    bound,
+    intensity,
+    leading_dimensions,
+    math_dtype,
+    tensor_core_state,
+    tile_eff,
+    tiles,
+    usable_sms,
+    wave_eff,
+    waves,
+)
+from tracelens.gemm.flops import bytes_moved, counted_ops, flops
+from tracelens.gemm.kernel_names import KernelName, parse_kernel_name, split_k_factor
+from tracelens.gemm.shapes import GEMM_OPS, WRAPPERS, GemmShape, shape_of
+
+__all__ = [
+    "ATTENTION_OPS",
+    "GEMM_OPS",
+    "LATENCY_FLOOR_US",
+    "WRAPPERS",
+    "AttentionShape",
+    "GemmShape",
+    "KernelName",
+    "alignment_bytes",
+    "bound",
+    "bytes_moved",
+    "bytes_per_element",
+    "counted_ops",
+    "flops",
+    "intensity",
+    "leading_dimensions",
+    "math_dtype",
+    "parse_kernel_name",
+    "shape_of",
+    "split_k_factor",
+    "tensor_core_state",
+    "tile_eff",
+    "tiles",
+    "usable_sms",
+    "wave_eff",
+    "waves",
+]

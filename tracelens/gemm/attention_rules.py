@@ -1,0 +1,96 @@
+"""The table of attention kernel names: fused kernels that do scores, softmax and values in one."""
+
+from __future__ import annotations
+
+import re
+
+from tracelens.gemm.kernel_fields import DTYPES, Fields, Rule, ints, nothing, row_major_tile, rule
+
+
+def _flash2(match: re.Match[str]) -> Fields:
+    backward = match["direction"] == "bwd"
+    traits = re.search(r"Flash_(?:fwd|bwd)_kernel_traits<(\d+), (\d+), (\d+),", match.string)
+    dtype = re.search(r"cutlass::(bfloat16_t|half_t)", match.string)
+    in_dtype = DTYPES[dtype[1]] if dtype else None
+    return {
+        **(row_major_tile((int(traits[2]), int(traits[3]))) if traits else {}),
+        "head_dim": int(traits[1]) if traits else None,
+        "tensor_core": True,
+        "in_dtype": in_dtype,
+        "math_dtype": in_dtype,
+        "direction": "backward" if backward else "forward",
+    }
+
+
+def _flash3(match: re.Match[str]) -> Fields:
+    name = match.string
+    tile = re.search(
+        r"CollectiveMainloop\w+<[\d, ]*cute::tuple<[^(]*?>, "
+        r"cute::tuple<cute::C<(\d+)>, cute::C<(\d+)>, cute::C<(\d+)> ?>",
+        name,
+    )
+    dtype = re.search(r"cutlass::(bfloat16_t|half_t|float_e4m3_t)", name)
+    in_dtype = "fp8" if dtype and "e4m3" in dtype[1] else DTYPES[dtype[1]] if dtype else None
+    return {
+        **(row_major_tile((int(tile[1]), int(tile[2]))) if tile else {}),
+        "head_dim": int(tile[3]) if tile else None,
+        "tensor_core": True,
+        "in_dtype": in_dtype,
+        "math_dtype": in_dtype,
+        "direction": "backward" if "Bwd" in match[0] else "forward",
+    }
+
+
+def _mem_efficient(match: re.Match[str]) -> Fields:
+    in_dtype = DTYPES[match["type"]]
+    return {
+        **row_major_tile(ints(match, "a", "b")),
+        # fp32 inputs may run on CUDA cores or as split tf32 products: the name does not say.
+        "tensor_core": None if in_dtype == "fp32" else True,
+        "in_dtype": in_dtype,
+        "math_dtype": None if in_dtype == "fp32" else in_dtype,
+        "direction": "forward" if match["way"] == "F" else "backward",
+    }
+
+
+def _cudnn_sdpa(match: re.Match[str]) -> Fields:
+    return {"tensor_core": True, "direction": "backward" if "bprop" in match.string else "forward"}
+
+
+def _stated(match: re.Match[str]) -> Fields:
+    backward = re.search(r"[Bb]wd|[Bb]ackward|bprop|dkdv|dk_dv", match.string)
+    return {"direction": "backward" if backward else "forward"}
+
+
+ATTENTION_RULES: tuple[Rule, ...] = (
+    rule("attention_helper", "flash3", r"flash::FlashAttn(?:Bwd(?:Pre|Post)process|FwdCombine)", _stated),
+    rule("attention_helper", "flash3", r"flash::prepare_varlen_num_blocks_kernel", nothing),
+    rule("attention", "flash3", r"\bFlashAttn(?:Fwd|Bwd)Sm\d+", _flash3),
+    rule("attention", "flash3", r"(?P<direction>)flash::compute_attn_ws<", _flash2),
+    rule("attention_helper", "flash4", r"FlashAttention\w*(?:Preprocess|Postprocess|Combine)", _stated),
+    rule("attention", "flash4", r"FlashAttention(?:Forward|Backward)Sm\d+", _stated),
+    rule(
+        "attention_helper",
+        "flash2",
+        r"(?<![a-z_])flash_(?:fwd|bwd)_\w*(?:combine|dot_do_o|convert_d|clear_d)",
+        _stated,
+    ),
+    rule("attention", "flash2", r"(?<![a-z_])flash_(?P<direction>fwd|bwd)_\w*", _flash2),
+    rule(
+        "attention",
+        "mem_efficient",
+        r"fmha_cutlass(?P<way>F|B)_(?P<type>bf16|f16|f32)_(?:aligned|notaligned)_(?P<a>\d+)x(?P<b>\d+)",
+        _mem_efficient,
+    ),
+    rule(
+        "attention_helper", "cudnn_sdpa", r"cudnn::fusion::compute_dot_do_o|cudnn\w*sdpa\w*convert", nothing
+    ),
+    rule("attention", "cudnn_sdpa", r"cudnn_generated_\w*sdpa", _cudnn_sdpa),
+    rule("attention", "trtllm_fmha", r"^fmhaSm\d+\w*Kernel|^fmha_v2_\w+", _stated),
+    rule("attention", "flashinfer", r"flashinfer::\w*(?:Prefill|Decode)With", _stated),
+    rule("attention", "flex", r"^triton_tem_fused\w*_flex_(?:attention|decoding)", _stated),
+    rule("attention_helper", "aotriton", r"^bwd_preprocess", _stated),
+    rule("attention", "aotriton", r"^(?:attn_fwd|bwd_kernel_(?:dk_dv|dq|fuse))\b", _stated),
+    rule("attention", "aiter", r"^aiter::fmha_(?:fwd|bwd)", _stated),
+    rule("attention", "ck_fmha", r"\bck_tile::\w*Fmha(?:Fwd|Bwd)\w*Kernel", _stated),
+)

@@ -1,0 +1,171 @@
+"""From one fused-attention operator to its shape.
+
+The argument positions are those of the operators' schemas: torch 2.13 native_functions.yaml for aten,
+and for the flash-attn libraries what their operators wrote into public traces (flash_attn_3) and their
+Python signatures (flash_attn 2.7). torch's ``_scaled_dot_product_*`` take [batch, heads, length, dim];
+``_flash_attention_*``, ``_efficient_attention_*`` and the flash-attn libraries take
+[batch, length, heads, dim], or [tokens, heads, dim] with cumulative lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tracelens.gemm.dtypes import dtype_of_cpp
+from tracelens.gemm.tensors import dims_at, item_at, number_at, truth_at
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """One fused attention call. None = not known.
+
+    Packed sequences (``varlen``) put unequal lengths behind one another; their lengths live on the GPU
+    and are in no trace, so ``batch``, ``query_len`` and ``key_len`` are None and ``query_tokens`` /
+    ``key_tokens`` hold the totals.
+    """
+
+    batch: int | None
+    heads: int
+    kv_heads: int
+    query_len: int | None
+    key_len: int | None
+    head_dim: int
+    value_dim: int
+    dtype: str | None
+    causal: bool | None
+    backward: bool
+    varlen: bool = False
+    windowed: bool = False  # a sliding window leaves out part of the scores
+    query_tokens: int | None = None
+    key_tokens: int | None = None
+
+    def describe(self) -> str:
+        """One short line for a table.
+
+        >>> AttentionShape(8, 12, 12, 1024, 1024, 64, 64, "bf16", True, False).describe()
+        'b=8 h=12 s=1024 d=64'
+        """
+        if self.varlen:
+            parts = [f"packed tokens={self.query_tokens}", f"h={self.heads}"]
+        elif self.query_len == self.key_len:
+            parts = [f"b={self.batch}", f"h={self.heads}", f"s={self.query_len}"]
+        else:
+            parts = [f"b={self.batch}", f"h={self.heads}", f"sq={self.query_len}", f"sk={self.key_len}"]
+        if self.kv_heads != self.heads:
+            parts.insert(2, f"kv={self.kv_heads}")
+        parts.append(f"d={self.head_dim}")
+        if self.value_dim != self.head_dim:
+            parts.append(f"dv={self.value_dim}")
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    query: int = 0  # position of q; k and v follow
+    heads_first: bool = False  # [B, H, S, D] instead of [B, S, H, D]
+    backward: bool = False
+    causal: int | None = None  # position of is_causal in Concrete Inputs
+    causal_kind: int | None = None  # position of custom_mask_type: 0 none, 1 and 2 causal
+    window: int | None = None  # position of window_size_left; window_size_right follows
+    lengths: int | None = None  # position of cumulative lengths that pack [1, tokens, heads, dim]
+
+
+_BHSD = {
+    "aten::scaled_dot_product_attention": _Schema(causal=5, heads_first=True),
+    "aten::_scaled_dot_product_flash_attention": _Schema(causal=4, heads_first=True),
+    "aten::_scaled_dot_product_flash_attention_backward": _Schema(1, True, True, 11),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _Schema(causal=4, heads_first=True),
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _Schema(1, True, True, 7),
+    "aten::_scaled_dot_product_efficient_attention": _Schema(causal=6, heads_first=True),
+    "aten::_scaled_dot_product_efficient_attention_backward": _Schema(1, True, True, 11),
+    "aten::_scaled_dot_product_cudnn_attention": _Schema(causal=6, heads_first=True),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _Schema(1, True, True, 14),
+    "aten::_scaled_dot_product_fused_attention_overrideable": _Schema(causal=5, heads_first=True),
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": _Schema(1, True, True, 13),
+    "aten::_cudnn_attention_forward": _Schema(causal=10, heads_first=True),
+    "aten::_cudnn_attention_backward": _Schema(1, True, True, 14),
+}
+_BSHD = {
+    "aten::_flash_attention_forward": _Schema(causal=8, window=11),
+    "aten::_flash_attention_forward_no_dropout_inplace": _Schema(1, causal=9, window=12),
+    "aten::_flash_attention_backward": _Schema(1, backward=True, causal=11, window=15),
+    "aten::_efficient_attention_forward": _Schema(causal_kind=10, lengths=4),
+    "aten::_efficient_attention_backward": _Schema(1, backward=True, causal_kind=14, lengths=6),
+    "flash_attn::_flash_attn_forward": _Schema(causal=5, window=6),
+    "flash_attn::_flash_attn_backward": _Schema(1, backward=True, causal=11, window=12),
+    "flash_attn::_flash_attn_varlen_forward": _Schema(causal=9, window=10),
+    "flash_attn::_flash_attn_varlen_backward": _Schema(1, backward=True, causal=15, window=16),
+    # Positions read off public traces of modded-nanogpt (October 2025).
+    "flash_attn_3::_flash_attn_forward": _Schema(causal=24, window=25),
+    "flash_attn_3::fwd": _Schema(causal=24, window=25),
+    "flash_attn_3::_flash_attn_backward": _Schema(1, backward=True, causal=13, window=14),
+    "flash_attn_3::bwd": _Schema(1, backward=True, causal=16, window=17),
+}
+_SCHEMAS = _BHSD | _BSHD
+
+#: Operators that compute attention in one kernel, by name without overload. Some call one another
+#: (``_scaled_dot_product_flash_attention`` calls ``_flash_attention_forward``): the innermost counts.
+ATTENTION_OPS = frozenset(_SCHEMAS) - {"aten::scaled_dot_product_attention"}
+
+
+def attention_shape(
+    name: str, dims: Sequence[Any], types: Sequence[Any], concrete: Sequence[Any]
+) -> AttentionShape | None:
+    """Shape of one attention operator (``name`` without overload), or None when its dims do not fit."""
+    schema = _SCHEMAS.get(name)
+    if schema is None:
+        return None
+    at = schema.query
+    query, key, value = (dims_at(dims, at + offset) for offset in range(3))
+    if query is None or key is None or value is None or not len(query) == len(key) == len(value):
+        return None
+    if query[-1] != key[-1]:
+        return None
+    dtypes = {dtype_of_cpp(item_at(types, at + offset)) for offset in range(3)}
+    dtype = dtypes.pop() if len(dtypes) == 1 else None
+    causal = truth_at(concrete, schema.causal)
+    if schema.causal_kind is not None:
+        kind = number_at(concrete, schema.causal_kind)
+        causal = None if kind is None else kind in (1, 2)
+    rank = len(query)
+    if rank == 3 and not schema.heads_first:
+        heads, length = 1, 0
+    elif rank == 4:
+        heads, length = (1, 2) if schema.heads_first else (2, 1)
+    else:
+        return None
+    if key[:-1] != value[:-1] or not _divides(query[heads], key[heads]):
+        return None
+    if rank == 4 and query[0] != key[0]:
+        return None
+    packed = rank == 3 or (schema.lengths is not None and dims_at(dims, schema.lengths) is not None)
+    return AttentionShape(
+        batch=None if packed else query[0],
+        heads=query[heads],
+        kv_heads=key[heads],
+        query_len=None if packed else query[length],
+        key_len=None if packed else key[length],
+        head_dim=query[-1],
+        value_dim=value[-1],
+        dtype=dtype,
+        causal=causal,
+        backward=schema.backward,
+        varlen=packed,
+        windowed=_windowed(concrete, schema.window, key[length]),
+        query_tokens=query[length] if packed else None,
+        key_tokens=key[length] if packed else None,
+    )
+
+
+def _windowed(concrete: Sequence[Any], at: int | None, key_len: int) -> bool:
+    """True when a window narrower than the keys is set; -1 or nothing means no window."""
+    if at is None:
+        return False
+    sides = (number_at(concrete, at), number_at(concrete, at + 1))
+    return any(side is not None and 0 < side < key_len for side in sides)
+
+
+def _divides(heads: int, kv_heads: int) -> bool:
+    return kv_heads > 0 and heads % kv_heads == 0

@@ -1,0 +1,235 @@
+"""How well a GEMM's shape fits the GPU: tiles, waves, alignment, tensor cores, roofline.
+
+Pure functions of numbers; each returns None where the inputs do not decide the answer. The terms follow
+NVIDIA's "Matrix Multiplication Background User's Guide" (tile and wave quantization) and arXiv 2401.14489.
+"""
+
+from __future__ import annotations
+
+from tracelens.gemm.attention_shapes import AttentionShape
+from tracelens.gemm.dtypes import bytes_per_element
+from tracelens.gemm.flops import bytes_moved, flops
+from tracelens.gemm.kernel_names import KernelName
+from tracelens.gemm.shapes import GemmShape
+from tracelens.hardware import Gpu
+
+#: Hopper GPCs hold at most 18 SMs (CUTLASS sm90_tile_scheduler.hpp, max_sm_per_gpc); a cluster lives in one.
+_SMS_PER_GPC = 18
+#: The best alignment that matters: 128 bytes, one L2 cache line (A100: 64 fp16 elements).
+BEST_ALIGNMENT_BYTES = 128
+#: A GEMM kernel takes about this long however little it computes: launch, prologue, one pass over K and
+#: epilogue. The shortest GEMM kernels in public H100 traces (AMD-AGI/TraceLens tests) last 2.8 to 3.1 us
+#: for products of a few thousand operations.
+LATENCY_FLOOR_US = 3.0
+#: First compute capability whose tensor cores take a type (fp64 only on the data-centre parts).
+_TENSOR_CORE_SINCE = {
+    "fp16": (7, 0),
+    "int8": (7, 2),
+    "bf16": (8, 0),
+    "fp32": (8, 0),
+    "tf32": (8, 0),
+    "fp8": (8, 9),
+}
+_FP64_TENSOR_CORES = {(8, 0), (9, 0)}  # Blackwell: not settled
+#: Kernels for products with a vector: nothing for a tensor core to do.
+_VECTOR_FAMILIES = frozenset({"gemv", "cublas_dot", "gemmk1"})
+
+
+def tiles(m: int, n: int, *, batch: int = 1, tile: tuple[int, int]) -> int:
+    """Output tiles of ``tile`` = (tile_m, tile_n) that cover out[m, n], times ``batch``.
+
+    B200, nvjet 144x128 (torch order: 128 along M, 144 along N) on M=888, N=2880; the launch grid says 140:
+
+    >>> tiles(888, 2880, tile=(128, 144))
+    140
+    """
+    return -(-m // tile[0]) * -(-n // tile[1]) * batch
+
+
+def tile_eff(m: int, n: int, *, tile: tuple[int, int]) -> float | None:
+    """Share of the tiles' area that is output, 0..1; None for an empty output.
+
+    >>> round(tile_eff(141, 30522, tile=(128, 256)), 3)
+    0.547
+    """
+    area = tiles(m, n, tile=tile) * tile[0] * tile[1]
+    return m * n / area if area > 0 else None
+
+
+def usable_sms(sms: int, *, cluster_size: int) -> tuple[int, int]:
+    """SMs that clusters of this size can occupy at once, as (at least, at most).
+
+    At most: all SMs in whole clusters. At least: CUTLASS's ``get_max_cta_occupancy``, which assumes GPCs
+    of 18 SMs. Which SMs a chip has switched off decides between them, and no trace says: an H100 SXM ran
+    120 CTAs of an nvjet kernel in clusters of 8, where CUTLASS's rule allows 112.
+
+    >>> usable_sms(132, cluster_size=2), usable_sms(132, cluster_size=4), usable_sms(132, cluster_size=8)
+    ((132, 132), (116, 132), (112, 128))
+    """
+    most = sms - sms % cluster_size
+    gpcs, rest = divmod(sms, _SMS_PER_GPC)
+    least = gpcs * (_SMS_PER_GPC - _SMS_PER_GPC % cluster_size) + rest - rest % cluster_size
+    return min(least, most), most
+
+
+def waves(tile_count: int, *, sms: int, cluster_size: int | None, ctas_per_sm: int = 1) -> int | None:
+    """Rounds the GPU needs to run all tiles; None where the cluster size leaves it open.
+
+    ``ctas_per_sm`` is 1 for the large tiles that training uses; small-tile kernels can hold more.
+
+    >>> waves(140, sms=148, cluster_size=2), waves(140, sms=132, cluster_size=1)
+    (1, 2)
+    >>> waves(120, sms=132, cluster_size=8) is None
+    True
+    """
+    if cluster_size is None or cluster_size < 1 or sms < cluster_size or tile_count < 0:
+        return None
+    least, most = usable_sms(sms, cluster_size=cluster_size)
+    slowest, fastest = (-(-tile_count // (count * ctas_per_sm)) if count else None for count in (least, most))
+    return fastest if slowest == fastest else None
+
+
+def wave_eff(
+    tile_count: int,
+    *,
+    sms: int,
+    cluster_size: int | None,
+    kernel: KernelName | None = None,
+    split_k: int | None = 1,
+    ctas_per_sm: int = 1,
+) -> float | None:
+    """Share of the SM-rounds that hold a tile, 0..1.
+
+    None where quantization is not of this kind: stream-K spreads tiles evenly, vector kernels have no
+    tiles, and with split-K of unknown factor (``split_k=None``) the number of pieces is not known.
+
+    >>> round(wave_eff(140, sms=148, cluster_size=2), 3)
+    0.946
+    """
+    if kernel is not None and (kernel.scheduler == "stream_k" or kernel.family in _VECTOR_FAMILIES):
+        return None
+    if split_k is None:
+        return None
+    pieces = tile_count * split_k
+    rounds = waves(pieces, sms=sms, cluster_size=cluster_size, ctas_per_sm=ctas_per_sm)
+    return pieces / (rounds * sms * ctas_per_sm) if rounds else None
+
+
+def leading_dimensions(shape: GemmShape, *, kernel: KernelName | None = None) -> tuple[dict[str, int], str]:
+    """Contiguous-run lengths of a, b and out in elements, and how they were found.
+
+    The second value is "strides" (recorded in the trace), "kernel name" (its layout letters, assuming
+    no padding between rows) or "assumed contiguous" (row-major as the operator's dims read; a weight
+    used as W^T then has the other dimension).
+
+    >>> leading_dimensions(GemmShape(141, 30522, 512, 1, "bf16", "bf16", "TN", lda=512, ldb=512))
+    ({'a': 512, 'b': 512, 'c': 30522}, 'strides')
+    """
+    c = shape.ldc if shape.ldc is not None else shape.n
+    if shape.lda is not None and shape.ldb is not None:
+        return {"a": shape.lda, "b": shape.ldb, "c": c}, "strides"
+    if kernel is not None and kernel.layout is not None and kernel.kind == "gemm":
+        # cuBLAS letters: the first is torch's b, the second torch's a; N = row-major in torch's view.
+        b_row_major, a_row_major = (letter == "N" for letter in kernel.layout)
+        a = shape.k if a_row_major else shape.m
+        b = shape.n if b_row_major else shape.k
+        return {"a": a, "b": b, "c": c}, "kernel name"
+    return {"a": shape.k, "b": shape.n, "c": c}, "assumed contiguous"
+
+
+def alignment_bytes(shape: GemmShape, *, kernel: KernelName | None = None) -> dict[str, int | None]:
+    """Largest power of two in bytes that divides each operand's leading dimension, at most 128.
+
+    Keys a, b, c (= out) as in ``GemmRow.alignment_bytes``; None for an unknown element type. The start
+    address is taken as aligned (torch allocates at 512 bytes; a slice may begin elsewhere). See
+    ``leading_dimensions`` for where the dimensions come from.
+
+    >>> alignment_bytes(GemmShape(141, 30522, 512, 1, "bf16", "bf16", "TN", lda=512, ldb=512))
+    {'a': 128, 'b': 128, 'c': 4}
+    """
+    dimensions, _ = leading_dimensions(shape, kernel=kernel)
+    dtypes = {"a": shape.dtype, "b": shape.dtype, "c": shape.out_dtype}
+    return {name: _alignment(count, dtypes[name]) for name, count in dimensions.items()}
+
+
+def _alignment(elements: int, dtype: str | None) -> int | None:
+    size = bytes_per_element(dtype)
+    if size is None or elements <= 0:
+        return None
+    in_bytes = int(elements * size)
+    return min(in_bytes & -in_bytes, BEST_ALIGNMENT_BYTES) if in_bytes else None
+
+
+def tensor_core_state(shape: GemmShape, *, kernel: KernelName | None, gpu: Gpu) -> str | None:
+    """ "used", "eligible_unused", "ineligible", or None where the kernel's name does not say.
+
+    Eligible: the GPU's tensor cores take the type and neither M nor N nor K is 1. fp32 counts as
+    eligible from Ampere on through tf32, which PyTorch uses only when allowed and which rounds the
+    inputs to 10 bits. Alignment does not make a product ineligible: cuBLAS 11 and later have
+    tensor-core kernels for every alignment, slower ones below 16 bytes.
+    """
+    if kernel is None or kernel.tensor_core is None:
+        return None
+    if kernel.tensor_core:
+        return "used"
+    if min(shape.m, shape.n, shape.k) <= 1 or kernel.family in _VECTOR_FAMILIES:
+        return "ineligible"
+    capability = gpu.compute_capability
+    if shape.dtype is None or capability is None or gpu.vendor != "nvidia":
+        return None
+    if shape.dtype == "fp64":
+        if capability in _FP64_TENSOR_CORES:
+            return "eligible_unused"
+        return "ineligible" if capability < (10, 0) else None
+    since = _TENSOR_CORE_SINCE.get(shape.dtype)
+    return "eligible_unused" if since is not None and capability >= since else "ineligible"
+
+
+def math_dtype(shape: GemmShape | AttentionShape, *, kernel: KernelName | None) -> str | None:
+    """The type whose peak the call is judged against: "tf32" for fp32 data on tensor cores.
+
+    fp32 data whose kernel does not say which unit multiplied it gives None, for tf32 peaks are 2.5 to 8
+    times fp32's.
+
+    >>> from tracelens.gemm.kernel_names import parse_kernel_name
+    >>> simt = parse_kernel_name("ampere_sgemm_128x64_tn")
+    >>> math_dtype(GemmShape(1024, 1536, 512, 1, "fp32", "fp32", None), kernel=simt)
+    'fp32'
+    """
+    if shape.dtype != "fp32":
+        return shape.dtype
+    return kernel.math_dtype if kernel is not None and kernel.math_dtype in ("fp32", "tf32") else None
+
+
+def intensity(shape: GemmShape | AttentionShape) -> float | None:
+    """Operations per byte when each operand crosses memory once.
+
+    >>> round(intensity(GemmShape(4096, 4096, 4096, 1, "bf16", "bf16", None)), 1)
+    1365.3
+    """
+    operations, moved = flops(shape), bytes_moved(shape)
+    return operations / moved if operations is not None and moved else None
+
+
+def bound(shape: GemmShape | AttentionShape, *, gpu: Gpu, kernel: KernelName | None = None) -> str | None:
+    """What limits the call on this GPU by the roofline: "compute", "memory" or "latency".
+
+    Compares operations / peak with bytes / bandwidth, both from the datasheet; where even the larger
+    stays under ``LATENCY_FLOOR_US``, the kernel's fixed cost rules. None without peak or bandwidth.
+
+    >>> from tracelens.hardware import find_gpu
+    >>> h100 = find_gpu("NVIDIA H100 80GB HBM3")
+    >>> [bound(GemmShape(m, 4096, 4096, 1, "bf16", "bf16", None), gpu=h100) for m in (1, 64, 8192)]
+    ['memory', 'memory', 'compute']
+    >>> bound(GemmShape(5, 768, 768, 1, "bf16", "bf16", None), gpu=h100)
+    'latency'
+    """
+    operations, moved = flops(shape), bytes_moved(shape)
+    peak, bandwidth = gpu.peak(math_dtype(shape, kernel=kernel)), gpu.bandwidth_gbps
+    if operations is None or moved is None or peak is None or bandwidth is None:
+        return None
+    compute_us = operations / (peak * 1e6)
+    memory_us = moved / (bandwidth * 1e3)
+    if max(compute_us, memory_us) < LATENCY_FLOOR_US:
+        return "latency"
+    return "compute" if compute_us >= memory_us else "memory"

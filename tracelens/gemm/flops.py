@@ -1,0 +1,97 @@
+"""Floating-point operations and bytes of a GEMM or attention call, counted as torch counts them.
+
+The formulas are those of torch.utils.flop_counter (torch 2.13): a multiply-add is two operations, bias
+and softmax are not counted, and causal attention is counted in full, as if nothing were masked. Use
+torch's count to compare with torch's numbers; a causal kernel does about half of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracelens.gemm.attention_shapes import ATTENTION_OPS, AttentionShape
+from tracelens.gemm.dtypes import bytes_per_element
+from tracelens.gemm.shapes import GEMM_OPS, WRAPPERS, GemmShape
+
+
+def flops(shape: GemmShape | AttentionShape) -> int | None:
+    """Operations of one call; None where the trace does not hold what decides them.
+
+    GEMM: 2*M*N*K*batch. Attention forward: the two products scores = q k^T and out = scores v. Backward:
+    five products, for torch recomputes the scores (``sdpa_backward_flop_count``). Unknown for packed
+    sequences, whose lengths are in no trace, and for sliding windows, which torch does not count either.
+
+    >>> flops(GemmShape(32768, 2304, 768, 1, "bf16", "bf16", "TN"))
+    115964116992
+    >>> flops(AttentionShape(8, 12, 12, 1024, 1024, 64, 64, "bf16", True, False))
+    25769803776
+    """
+    if isinstance(shape, GemmShape):
+        return 2 * shape.m * shape.n * shape.k * shape.batch
+    if shape.windowed or shape.batch is None or shape.query_len is None or shape.key_len is None:
+        return None
+    scores = 2 * shape.batch * shape.heads * shape.query_len * shape.key_len
+    if shape.backward:
+        return scores * (3 * shape.head_dim + 2 * shape.value_dim)
+    return scores * (shape.head_dim + shape.value_dim)
+
+
+def bytes_moved(shape: GemmShape | AttentionShape) -> float | None:
+    """Bytes that must cross memory when each operand is touched once; None for an unknown type.
+
+    GEMM: a and b read, out written; a bias or an accumulated C is left out. Attention forward: q, k, v
+    read, out written; backward: those four and grad_out read, three gradients written (the per-row
+    statistics are left out). A lower bound: caches make it reachable, re-reads exceed it.
+
+    >>> bytes_moved(GemmShape(1024, 1024, 1024, 1, "bf16", "bf16", None)) == 3 * 1024 * 1024 * 2
+    True
+    """
+    if isinstance(shape, GemmShape):
+        return _gemm_bytes(shape)
+    size = bytes_per_element(shape.dtype)
+    if shape.varlen:
+        queries, keys = shape.query_tokens, shape.key_tokens
+    elif shape.batch is None or shape.query_len is None or shape.key_len is None:
+        return None
+    else:
+        queries, keys = shape.batch * shape.query_len, shape.batch * shape.key_len
+    if size is None or queries is None or keys is None:
+        return None
+    q, out = queries * shape.heads * shape.head_dim, queries * shape.heads * shape.value_dim
+    k, v = keys * shape.kv_heads * shape.head_dim, keys * shape.kv_heads * shape.value_dim
+    return size * (2 * (q + k + v) + 2 * out if shape.backward else q + k + v + out)
+
+
+def _gemm_bytes(shape: GemmShape) -> float | None:
+    size, out_size = bytes_per_element(shape.dtype), bytes_per_element(shape.out_dtype)
+    if size is None or out_size is None or (shape.grouped is not None and shape.groups is None):
+        return None
+    # Each group has its own copy of the operand that does not contain the split dimension.
+    groups = shape.groups or 1
+    a = shape.m * shape.k * (groups if shape.grouped == "n" else 1)
+    b = shape.k * shape.n * (groups if shape.grouped == "m" else 1)
+    out = shape.m * shape.n * (groups if shape.grouped == "k" else 1)
+    return shape.batch * (size * (a + b) + out_size * out)
+
+
+def counted_ops(names: Sequence[str], parents: Sequence[int]) -> list[bool]:
+    """Which operators to count so that no product is counted twice.
+
+    ``names`` are operator names in any order, ``parents`` the index of each one's enclosing operator
+    (-1: none). An operator counts when it is a GEMM or attention operator, or a wrapper such as
+    ``aten::linear``, and none below it counts: ``aten::linear`` over ``aten::addmm`` counts once.
+
+    >>> counted_ops(["aten::linear", "aten::addmm", "aten::linear"], [-1, 0, -1])
+    [False, True, True]
+    """
+    kinds = [name.partition(".")[0] for name in names]
+    counts = [kind in GEMM_OPS or kind in ATTENTION_OPS or kind in WRAPPERS for kind in kinds]
+    covered = [False] * len(names)  # something below it counts
+    for index, counted in enumerate(counts):
+        if not counted:
+            continue
+        above = parents[index]
+        while above >= 0 and not covered[above]:
+            covered[above] = True
+            above = parents[above]
+    return [counted and not below for counted, below in zip(counts, covered, strict=True)]

@@ -1,0 +1,95 @@
+"""Common parts of the kernel-name tables: the fields a rule can read, and the orientation of tiles.
+
+Tile order. BLAS kernels compute torch's row-major out[M,N] as the column-major out^T[N,M], so the first
+number of their tile lies along torch's N (PyTorch, aten/src/ATen/native/cuda/cuBlasCommonArgs.h). The
+swap happens in ``blas_tile`` and nowhere else. Checked on launch grids of public traces:
+
+- nvjet: 144x128 on M=888, N=2880 launches ceil(2880/144) * ceil(888/128) = 20*7 = 140 CTAs.
+- cutlass2: 256x128 on M=141, N=30522 launches ceil(30522/256) * ceil(141/128), folded by the swizzle.
+- legacy: ampere_sgemm_128x64 on M=1024, N=1536 launches (1536/128, 1024/64) = (12, 16).
+- tensile (rocBLAS, hipBLASLt) and trtllm_gen: not checked, so their order stays unknown.
+- sm80_xmma is the other way round: 256x128 on M=512, N=25088 launches (512/256, 25088/128) = (2, 196), and
+  every other launch seen, square and not, reads so without a swizzle.
+- sm90_xmma: unknown. Its persistent grid follows a heuristic (98 CTAs for 78 or 84 tiles) and proves
+  neither order; its one grid of exactly one CTA per tile agrees with sm80_xmma.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypedDict
+
+Pair = tuple[int, int]
+
+
+class Fields(TypedDict, total=False):
+    """What a rule read from a name; the rest of ``KernelName`` stays None."""
+
+    tile_m: int | None
+    tile_n: int | None
+    tile_k: int | None
+    tile_pair: Pair | None
+    stages: int | None
+    cluster: str | None
+    split_k: bool | None
+    scheduler: str | None
+    alignment_elements: int | None
+    layout: str | None
+    tensor_core: bool | None
+    in_dtype: str | None
+    out_dtype: str | None
+    math_dtype: str | None
+    direction: str | None
+    head_dim: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``family`` may name groups of the pattern: "sm{sm}_xmma"."""
+
+    kind: str  # gemm | gemm_helper | attention | attention_helper
+    family: str
+    pattern: re.Pattern[str]
+    read: Callable[[re.Match[str]], Fields]
+
+
+DTYPES = {
+    "f16": "fp16", "fp16": "fp16", "half_t": "fp16", "bf16": "bf16", "bfloat16_t": "bf16", "tf32": "tf32",
+    "f32": "fp32", "fp32": "fp32", "float": "fp32", "f64": "fp64", "e4m3": "fp8", "e5m2": "fp8",
+    "s8": "int8", "i8": "int8", "u8": "uint8", "s32": "int32",
+}  # fmt: skip
+
+
+def blas_tile(pair: Pair) -> Fields:
+    """Tile of a column-major (BLAS) kernel in torch's row-major orientation: the one place that swaps."""
+    return {"tile_m": pair[1], "tile_n": pair[0], "tile_pair": pair}
+
+
+def row_major_tile(pair: Pair) -> Fields:
+    """Tile of a kernel whose first number already lies along torch's M."""
+    return {"tile_m": pair[0], "tile_n": pair[1], "tile_pair": pair}
+
+
+def unordered_tile(pair: Pair) -> Fields:
+    """Tile of a family whose order is not known: told only where it cannot matter."""
+    side = pair[0] if pair[0] == pair[1] else None
+    return {"tile_m": side, "tile_n": side, "tile_pair": pair}
+
+
+def ints(match: re.Match[str], first: str, second: str) -> Pair:
+    return int(match[first]), int(match[second])
+
+
+def optional(match: re.Match[str], group: str) -> int | None:
+    return int(match[group]) if match[group] is not None else None
+
+
+def nothing(match: re.Match[str]) -> Fields:
+    """For names that say no more than their family."""
+    return {}
+
+
+def rule(kind: str, family: str, pattern: str, read: Callable[[re.Match[str]], Fields]) -> Rule:
+    return Rule(kind, family, re.compile(pattern), read)
