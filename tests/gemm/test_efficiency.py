@@ -16,6 +16,7 @@ from tracelens.gemm import (
     leading_dimensions,
     math_dtype,
     parse_kernel_name,
+    resident_ctas,
     tensor_core_state,
     tile_eff,
     tiles,
@@ -199,3 +200,27 @@ def test_roofline() -> None:
 def test_intensity() -> None:
     assert intensity(shape(1, 4096, 4096)) == pytest.approx(1.0, rel=0.01)
     assert intensity(GemmShape(64, 64, 64, 1, None, None, None)) is None
+
+
+def test_resident_ctas() -> None:
+    h100 = {
+        "maxThreadsPerMultiprocessor": 2048,
+        "regsPerMultiprocessor": 65536,
+        "sharedMemPerMultiprocessor": 233472,
+        "computeMajor": 9,
+    }
+
+    def fit(threads: int, registers: int, shared: int, properties: dict[str, int] = h100) -> int | None:
+        return resident_ctas(
+            threads=threads,
+            registers_per_thread=registers,
+            shared_memory_bytes=shared,
+            properties=properties,
+        )
+
+    assert fit(384, 168, 231424) == 1  # sm90_xmma fills the SM's shared memory
+    assert fit(256, 230, 147456) == 1  # cutlass 256x128: registers and shared memory
+    assert fit(128, 88, 33792) == 5  # cutlass wmma 32x32_128x2: registers
+    assert fit(128, 100, 98304) == 2  # cutlass 64x64_64x6: shared memory
+    assert fit(128, 100, 98304, {}) is None
+    assert fit(0, 100, 98304) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from tracelens.gemm import AttentionShape, GemmShape, counted_ops, flops, shape_of
 
-torch = pytest.importorskip("torch")
+torch: Any = pytest.importorskip("torch")
+flop_counter: Any = pytest.importorskip("torch.utils.flop_counter")
 
 BATCH, LENGTH, HIDDEN, HEADS, VOCABULARY = 2, 48, 64, 4, 97
 
@@ -66,7 +68,8 @@ def recorded_ops(run: Any, path: Path) -> list[tuple[str, GemmShape | AttentionS
     profile.export_chrome_trace(str(path))
     events = [e for e in json.loads(path.read_text())["traceEvents"] if e.get("cat") == "cpu_op"]
     events.sort(key=lambda e: (e["tid"], e["ts"], -e["dur"]))
-    parents, stack = [], []
+    parents: list[int] = []
+    stack: list[int] = []
     for index, event in enumerate(events):
         while stack and (
             events[stack[-1]]["tid"] != event["tid"]
@@ -92,15 +95,13 @@ def recorded_ops(run: Any, path: Path) -> list[tuple[str, GemmShape | AttentionS
 
 
 def torch_total(run: Any) -> int:
-    from torch.utils.flop_counter import FlopCounterMode
-
-    counter = FlopCounterMode(display=False)
+    counter = flop_counter.FlopCounterMode(display=False)
     with counter:
         run()
     return int(counter.get_total_flops())
 
 
-def total(ops: list[tuple[str, GemmShape | AttentionShape | None]]) -> int:
+def total(ops: Sequence[tuple[str, GemmShape | AttentionShape | None]]) -> int:
     counts = [flops(shape) for _, shape in ops if shape is not None]
     assert all(count is not None for count in counts)
     return sum(count for count in counts if count is not None)
@@ -117,8 +118,6 @@ def test_a_training_step_with_plain_attention(tmp_path: Path) -> None:
 def test_a_training_step_with_fused_attention(tmp_path: Path) -> None:
     """FlopCounterMode has no formula for the CPU's fused attention and counts it as nothing, so the rest is
     compared with its total and attention with the functions it uses for the GPU's fused attention."""
-    from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
-
     model = make_model(sdpa=True)
     ops = recorded_ops(lambda: step(model), tmp_path / "trace.json")
     gemms = [(name, shape) for name, shape in ops if isinstance(shape, GemmShape)]
@@ -127,7 +126,9 @@ def test_a_training_step_with_fused_attention(tmp_path: Path) -> None:
     assert total(gemms) == pytest.approx(torch_total(lambda: step(model)), rel=1e-3)
     q = (BATCH, HEADS, LENGTH, HIDDEN // HEADS)
     assert [(shape.backward, shape.causal) for _, shape in fused] == [(False, True)] * 2 + [(True, True)] * 2
-    assert total(fused) == 2 * (sdpa_flop_count(q, q, q) + sdpa_backward_flop_count(q, q, q, q))
+    assert total(fused) == 2 * (
+        flop_counter.sdpa_flop_count(q, q, q) + flop_counter.sdpa_backward_flop_count(q, q, q, q)
+    )
 
 
 @pytest.mark.parametrize(
@@ -137,13 +138,11 @@ def test_a_training_step_with_fused_attention(tmp_path: Path) -> None:
 def test_attention_formulas(
     heads: int, kv_heads: int, query_len: int, key_len: int, head_dim: int, value_dim: int
 ) -> None:
-    from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
-
     q, k = (3, heads, query_len, head_dim), (3, kv_heads, key_len, head_dim)
     v, grad = (3, kv_heads, key_len, value_dim), (3, heads, query_len, value_dim)
     for backward, expected in (
-        (False, sdpa_flop_count(q, k, v)),
-        (True, sdpa_backward_flop_count(grad, q, k, v)),
+        (False, flop_counter.sdpa_flop_count(q, k, v)),
+        (True, flop_counter.sdpa_backward_flop_count(grad, q, k, v)),
     ):
         shape = AttentionShape(
             3, heads, kv_heads, query_len, key_len, head_dim, value_dim, "bf16", None, backward
@@ -162,8 +161,13 @@ def test_a_wrapper_counts_only_when_nothing_below_it_does() -> None:
         "aten::relu",
     ]
     assert counted_ops(names, [-1, 0, 0, -1, 3, -1, -1]) == [False, False, True, False, True, True, False]
-    nested = ["aten::scaled_dot_product_attention", "aten::_scaled_dot_product_flash_attention",
-              "aten::_flash_attention_forward", "flash_attn_3::_flash_attn_forward", "flash_attn_3::fwd"]  # fmt: skip
+    nested = [
+        "aten::scaled_dot_product_attention",
+        "aten::_scaled_dot_product_flash_attention",
+        "aten::_flash_attention_forward",
+        "flash_attn_3::_flash_attn_forward",
+        "flash_attn_3::fwd",
+    ]
     assert counted_ops(nested, [-1, 0, 1, -1, 3]) == [False, False, True, False, True]
     assert counted_ops([], []) == []
 
@@ -178,8 +182,6 @@ def test_out_variants_and_overloads_are_recorded_as_we_read_them(tmp_path: Path)
         torch.addmm(torch.zeros(40).bfloat16(), a, b)
         torch.matmul(torch.randn(2, 3, 8, 16), torch.randn(16, 4))
 
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True):
-        pass
     ops = [(n, s) for n, s in recorded_ops(run, tmp_path / "t.json") if isinstance(s, GemmShape)]
     shapes = [(n, s.m, s.n, s.k, s.batch, s.dtype) for n, s in ops]
     assert ("aten::mm", 24, 40, 16, 1, "bf16") in shapes

@@ -483,7 +483,8 @@ def test_any_name_is_parsed_or_refused(name: str) -> None:
     ("name", "grid", "batch", "factor"),
     [
         ("ampere_sgemm_128x64_nn", (4, 16, 3), 1, 3),
-        ("ampere_sgemm_128x64_nn", (4, 16, 96), 96, None),  # z counts the batch
+        ("ampere_sgemm_128x64_nn", (4, 16, 96), 96, 1),  # z counts the batch
+        ("ampere_sgemm_128x64_nn", (4, 16, 3), 96, None),
         ("cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8", (8, 2, 5), 1, 5),
         ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_NNN", (2, 66, 1), 1, 1),
         ("nvjet_tst_192x192_64x3_2x1_v_bz_coopB_splitK_NTN", (2, 64, 1), 1, None),

@@ -204,7 +204,7 @@ Q = [8, 12, 1024, 64]
          ["", "", "", "", "True", "0.", "False", "False", ""], False, False),
         ("aten::_scaled_dot_product_flash_attention_for_cpu", [Q, Q, Q, [], [], [], []],
          ["", "", "", "0.", "True", "", ""], True, False),
-        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", [Q] * 5 + [[8, 12, 1024], [], [], [], []],
+        ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", [Q] * 5 + [[8, 12, 1024]] + [[]] * 4,
          [""] * 6 + ["0.", "True", "", ""], True, True),
         ("aten::_scaled_dot_product_flash_attention_backward", [Q] * 5 + [[]] * 10,
          [""] * 8 + ["1024", "1024", "0.", "True", "", "", ""], True, True),
@@ -235,7 +235,7 @@ S = [8, 1024, 12, 64]
         ("aten::_flash_attention_backward", [S] * 5 + [[8, 12, 1024]] + [[]] * 11,
          [""] * 8 + ["1024", "1024", "0.", "True"] + [""] * 5, True, True),
         ("aten::_efficient_attention_forward", [S, S, S] + [[]] * 11,
-         [""] * 9 + ["0.", "1"] + [""] * 4, None, False),
+         [""] * 9 + ["0.", "1"] + [""] * 4, True, False),
         ("aten::_efficient_attention_backward", [S] * 4 + [[], S] + [[]] * 14,
          [""] * 14 + ["2", "False"], True, True),
         ("flash_attn::_flash_attn_forward", [S, S, S] + [[]] * 8,
@@ -246,8 +246,6 @@ def test_attention_with_length_first(
     op: str, dims: list[Any], concrete: list[str], causal: bool | None, backward: bool
 ) -> None:
     shape = attention(op, dims, [BF16] * 5, concrete)
-    if op == "aten::_efficient_attention_forward":
-        causal = True  # custom_mask_type 1
     assert shape == AttentionShape(8, 12, 12, 1024, 1024, 64, 64, "bf16", causal, backward)
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from ..trace import Links, Trace
-from ..words import COMPONENTS, EVIDENCE, PHASES
-from .components import CORE, Decision
-from .names import kernel_component
-from .paths import Paths, find_paths
-from .sites import Sites, decide_sites
+from tracelens.attribution.components import CORE, Decision
+from tracelens.attribution.names import kernel_component
+from tracelens.attribution.paths import Paths, find_paths
+from tracelens.attribution.sites import Sites, decide_sites
+from tracelens.trace import Links, Trace, look_up
+from tracelens.words import COMPONENTS, EVIDENCE, PHASES
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
@@ -27,7 +27,7 @@ _EVIDENCE = {evidence: code for code, evidence in enumerate(EVIDENCE)}
 REASONS = {
     "no launch": (
         "launched before the recording began: its launch is not in the file",
-        "record at least one warm-up step (schedule(wait=1, warmup=1, active=2)) and end each step with a synchronize",
+        "record with a warm-up step (schedule(wait=1, warmup=1, active=2)) and synchronize after each step",
     ),
     "graph": (
         "part of a CUDA graph: all its kernels hang from one launch",
@@ -74,9 +74,17 @@ class Attribution:
     reason: IntArray  # for unattributed kernels: index into REASONS; -1
     transformer: bool
 
+    def within_steps(self, positions: list[int]) -> Attribution:
+        """The same with only these steps counted as steps; kernels of the others are in none."""
+        return replace(self, step=np.where(np.isin(self.step, positions), self.step, -1).astype(np.int32))
+
     def reasons(self) -> list[tuple[str, str, BoolArray]]:
         """(reason, remedy, mask over kernels) for each reason that occurs."""
-        return [(why, remedy, self.reason == code) for code, (why, remedy) in enumerate(REASONS.values()) if (self.reason == code).any()]
+        return [
+            (why, remedy, self.reason == code)
+            for code, (why, remedy) in enumerate(REASONS.values())
+            if (self.reason == code).any()
+        ]
 
 
 def attribute(trace: Trace, links: Links) -> Attribution:
@@ -110,12 +118,16 @@ class _Phases:
         backward_ops[links.ops_at] = trace.ops.forward_thread > 0
         self.backward |= forest.nearest(backward_ops) >= 0
         self.recompute = self.backward & self._forward_again(trace, links, paths)
-        in_optimizer = np.array([bool({"optimizer", "grad_clip"} & {*path.roles()}) for path in paths.paths] + [False])
+        in_optimizer = np.array(
+            [bool({"optimizer", "grad_clip"} & {*path.roles()}) for path in paths.paths] + [False]
+        )
         self.optimizer = in_optimizer[paths.of_node] & (paths.of_node >= 0)
         forward_ops = np.zeros(len(links.name), np.bool_)
         forward_ops[links.ops_at] = (trace.ops.sequence >= 0) & (trace.ops.forward_thread <= 0)
         self.with_gradient = forest.nearest(forward_ops) >= 0
-        self.in_model = np.array([any(not e.named or e.role for e in path.elements) for path in paths.paths] + [False])[paths.of_node]
+        self.in_model = np.array(
+            [any(not e.named or e.role for e in path.elements) for path in paths.paths] + [False]
+        )[paths.of_node]
         self.any_backward = bool(self.backward.any())
 
     def _forward_again(self, trace: Trace, links: Links, paths: Paths) -> BoolArray:
@@ -165,17 +177,16 @@ def _origins(trace: Trace, links: Links, phases: _Phases) -> IntArray:
     """
     node = _op_nodes(links)
     out = node.copy()
-    in_backward = (node >= 0) & phases.backward[np.maximum(node, 0)] & ~phases.recompute[np.maximum(node, 0)]
+    in_backward = look_up(phases.backward & ~phases.recompute, node, False)
     tied = np.zeros(len(links.forest.parent), np.bool_)
     tied[links.ops_at] = links.backward_to_forward >= 0
-    nearest = links.forest.nearest(tied)
-    evaluate = phases.evaluate[np.maximum(node, 0)]
-    accumulating = in_backward & (evaluate >= 0) & phases.accumulates[np.maximum(evaluate, 0)]
-    before = _evaluate_before(links, phases)
-    start = np.where(accumulating, before[np.maximum(evaluate, 0)], node)
-    backward = np.where(start >= 0, nearest[np.maximum(start, 0)], -1)
-    forward = np.where(backward >= 0, links.backward_to_forward[np.maximum(backward, 0) - links.ops_at.start], -1)
-    out[in_backward] = np.where(forward >= 0, forward + links.ops_at.start, -1)[in_backward]
+    evaluate = look_up(phases.evaluate, node)
+    accumulating = in_backward & look_up(phases.accumulates, evaluate, False)
+    before = look_up(_evaluate_before(links, phases), evaluate)
+    backward = look_up(links.forest.nearest(tied), np.where(accumulating, before, node))
+    # operators are the first nodes: a row of the table is the node itself
+    forward = look_up(links.backward_to_forward, backward)
+    out[in_backward] = forward[in_backward]
     return out
 
 
@@ -196,7 +207,13 @@ def _evaluate_before(links: Links, phases: _Phases) -> IntArray:
 
 
 def _assemble(
-    trace: Trace, links: Links, paths: Paths, phases: _Phases, sites: Sites, origin: IntArray, op_node: IntArray
+    trace: Trace,
+    links: Links,
+    paths: Paths,
+    phases: _Phases,
+    sites: Sites,
+    origin: IntArray,
+    op_node: IntArray,
 ) -> Attribution:
     size = len(trace.kernels)
     component = np.full(size, _COMPONENT["unattributed"], np.int32)
@@ -206,12 +223,12 @@ def _assemble(
     phase = phases.of(np.where(op_node >= 0, op_node, links.kernel_node).astype(np.int32))
     through_sequence = (origin != op_node) & (origin >= 0)
 
-    which = np.where(origin >= 0, sites.decision[np.maximum(origin, 0)], -1)
+    which = look_up(sites.decision, origin)
     _apply(sites.decisions, which, component, evidence, fused, lists)
     evidence[through_sequence & (which >= 0)] = _EVIDENCE["sequence"]
 
     # what the backward operator's own name says, where no forward operator is tied to it
-    own = np.where((op_node >= 0) & (which < 0), sites.decision[np.maximum(op_node, 0)], -1)
+    own = np.where(which < 0, look_up(sites.decision, op_node), -1)
     _apply(sites.decisions, own, component, evidence, fused, lists)
 
     _by_kernel_name(trace, links, paths, component, evidence, fused, lists)
@@ -223,7 +240,7 @@ def _assemble(
     phase[stepping & (phase == _PHASE["other"])] = _PHASE["optimizer"]
 
     place = np.where(origin >= 0, origin, links.kernel_node)
-    path = np.where(place >= 0, paths.of_node[np.maximum(place, 0)], -1).astype(np.int32)
+    path = look_up(paths.of_node, place)
     path[component == _COMPONENT["communication"]] = -1  # a bucket of gradients belongs to no one module
     layers = np.array([p.layer if p.layer is not None else -1 for p in paths.paths] + [-1], np.int32)
     forward_op = np.where(origin >= 0, origin - links.ops_at.start, -1).astype(np.int32)
@@ -276,7 +293,9 @@ def _by_kernel_name(
 ) -> None:
     """Names that can mean one thing: communication always, the rest where nothing stronger is known."""
     stated = [kernel_component(text) for text in trace.symbols]
-    codes = np.array([_COMPONENT[text] if text else -1 for text in stated] or [-1], np.int32)[trace.kernels.name]
+    codes = np.array([_COMPONENT[text] if text else -1 for text in stated] or [-1], np.int32)[
+        trace.kernels.name
+    ]
     weak = (component == _COMPONENT["unattributed"]) & (codes >= 0)
     comm = (codes == _COMPONENT["communication"]) & (component != _COMPONENT["communication"])
     for mask in (weak, comm):
@@ -297,19 +316,16 @@ def _reasons(trace: Trace, links: Links, paths: Paths, phases: _Phases, componen
     out = np.full(len(component), -1, np.int32)
     open_ = component == _COMPONENT["unattributed"]
     node = links.kernel_node
-    at = np.maximum(node, 0)
     compiled = links.forest.nearest(trace.symbols.where(_is_compiled)[links.name]) >= 0
-    graph = np.zeros(len(component), np.bool_)
-    launches = trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name]
-    linked = links.kernel_launch >= 0
-    graph[linked] = launches[links.kernel_launch[linked]]
+    captured = trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name]
+    in_path = look_up(paths.of_node, node) >= 0
     conditions = (
-        ("unknown module", open_ & (node >= 0) & (paths.of_node[at] >= 0)),
-        ("no names", open_ & (node >= 0) & (paths.of_node[at] < 0)),
-        ("no operator", open_ & (node >= 0) & (links.kernel_op < 0) & (paths.of_node[at] < 0)),
-        ("backward", open_ & (node >= 0) & phases.backward[at]),
-        ("compiled", open_ & (node >= 0) & compiled[at]),
-        ("graph", open_ & graph),
+        ("unknown module", open_ & in_path),
+        ("no names", open_ & (node >= 0) & ~in_path),
+        ("no operator", open_ & (node >= 0) & (links.kernel_op < 0) & ~in_path),
+        ("backward", open_ & look_up(phases.backward, node, False)),
+        ("compiled", open_ & look_up(compiled, node, False)),
+        ("graph", open_ & look_up(captured, links.kernel_launch, False)),
         ("no launch", open_ & (node < 0)),
     )
     for name, mask in conditions:  # later ones are more specific
@@ -318,4 +334,6 @@ def _reasons(trace: Trace, links: Links, paths: Paths, phases: _Phases, componen
 
 
 def _is_compiled(text: str) -> bool:
-    return text.startswith(("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction", "CompiledFxGraph"))
+    return text.startswith(
+        ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction", "CompiledFxGraph")
+    )

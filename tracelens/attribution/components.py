@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .paths import Path
+from tracelens.attribution.paths import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,14 @@ def _in_path(s: Situation, path: Path) -> Decision | None:
     roles = path.roles()
     special = _special_op(s, roles)
     if special is not None:
-        evidence = "module_stack" if not any(element.named and element.role for element in path.elements) else "annotation"
-        return special if special.evidence == "op" else Decision(special.component, evidence, special.components)
+        evidence = (
+            "module_stack"
+            if not any(element.named and element.role for element in path.elements)
+            else "annotation"
+        )
+        return (
+            special if special.evidence == "op" else Decision(special.component, evidence, special.components)
+        )
     for at in range(len(roles) - 1, -1, -1):
         role = roles[at]
         if role is None:
@@ -192,7 +198,7 @@ def _of_role(s: Situation, role: str, outer: tuple[str | None, ...]) -> str | No
 
 
 def _of_output(is_linear: bool, outer: tuple[str | None, ...]) -> str | None:
-    """``BertOutput`` in a layer closes the MLP, ``output`` in attention closes that; at the top it is the head."""
+    """``BertOutput`` in a layer closes the MLP, ``output`` in attention that; at the top it is the head."""
     if "attention" in outer:
         return "attention.output"
     if "layer" in outer:

@@ -7,91 +7,137 @@ nothing says nothing: it is not guessed at.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cache
+from itertools import pairwise
 
 # --- operators -------------------------------------------------------------------------------------
 
-_OPS = (
-    ("communication", r"^(nccl:|c10d::|_c10d_functional::|record_param_comms$|gloo:)"),
-    ("optimizer", r"^aten::(_fused_(adam|adamw|sgd|adagrad)_?|_amp_(foreach_non_finite|update_scale))"),
-    ("grad_clip", r"^aten::_foreach_norm$"),
-    ("attention_block", r"^aten::(_native_multi_head_attention|_transformer_encoder_layer_fwd)$"),
+#: rule, then the names it holds for, each matched whole
+_OPS: tuple[tuple[str, ...], ...] = (
+    ("communication", r"(nccl:|c10d::|_c10d_functional::|gloo:).*", "record_param_comms"),
+    (
+        "optimizer",
+        r"aten::_fused_(adam|adamw|sgd|adagrad)_?",
+        r"aten::_amp_(foreach_non_finite|update_scale)\w*",
+    ),
+    ("grad_clip", "aten::_foreach_norm"),
+    ("attention_block", r"aten::(_native_multi_head_attention|_transformer_encoder_layer_fwd)"),
     (
         "core",
-        r"^(aten::(scaled_dot_product_attention|_scaled_dot_product_\w+|_flash_attention_\w+|_efficient_attention_\w+"
-        r"|_cudnn_attention_\w+|_fused_sdp_choice)|flash_attn(_\d)?::\w+|flash_attn_gpu::\w+|FlashAttn\w*Func\w*"
-        r"|fmha::\w+|xformers::\w*attention\w*|xformers_flash\w*::\w+)$",
+        r"aten::(scaled_dot_product_attention|_scaled_dot_product_\w+|_fused_sdp_choice)",
+        r"aten::(_flash_attention_\w+|_efficient_attention_\w+|_cudnn_attention_\w+)",
+        r"flash_attn(_\d)?::\w+|flash_attn_gpu::\w+|FlashAttn\w*Func\w*",
+        r"fmha::\w+|xformers::\w*attention\w*|xformers_flash\w*::\w+",
     ),
-    ("fused_logits_loss", r"^(Liger|\w*Linked|\w*)FusedLinearCrossEntropy\w*$"),
+    ("fused_logits_loss", r"\w*FusedLinearCrossEntropy\w*"),
     (
         "loss",
-        r"^(aten::(cross_entropy_loss|nll_loss\w*|_?log_softmax\w*|mse_loss\w*|l1_loss|smooth_l1_loss\w*|kl_div\w*"
-        r"|binary_cross_entropy\w*|ctc_loss|huber_loss\w*)|\w*CrossEntropy\w*(Function|Loss)?)$",
+        r"aten::(cross_entropy_loss|nll_loss\w*|_?log_softmax\w*|mse_loss\w*|l1_loss|smooth_l1_loss\w*)",
+        r"aten::(kl_div\w*|binary_cross_entropy\w*|ctc_loss|huber_loss\w*)",
+        r"\w*CrossEntropy\w*(Function|Loss)?",
     ),
-    ("embedding", r"^aten::(embedding|embedding_bag|_embedding_bag\w*|embedding_dense_backward|embedding_backward)$"),
+    (
+        "embedding",
+        r"aten::(embedding|embedding_bag|_embedding_bag\w*|embedding_dense_backward|embedding_backward)",
+    ),
     (
         "norm",
-        r"^(aten::(native_|_fused_|cudnn_|miopen_)?(layer_norm|rms_norm|group_norm|batch_norm|instance_norm)\w*"
-        r"|aten::_batch_norm_impl_index|\w*(RMSNorm|LayerNorm)\w*(Function|Fn|Func)\w*)$",
+        r"aten::(native_|_fused_|cudnn_|miopen_)?(layer_norm|rms_norm|group_norm|batch_norm|instance_norm)\w*",
+        r"aten::_batch_norm_impl_index",
+        r"\w*(RMSNorm|LayerNorm)\w*(Function|Fn|Func)\w*",
     ),
-    ("dropout", r"^aten::(native_dropout|dropout_?|feature_dropout|_fused_dropout|bernoulli_?)$"),
-    ("softmax", r"^(aten::(_?softmax|_safe_softmax|_masked_softmax)|\w*Softmax(Function|Fn)\w*)$"),
+    ("dropout", r"aten::(native_dropout|dropout_?|feature_dropout|_fused_dropout|bernoulli_?)"),
+    ("softmax", r"aten::(_?softmax|_safe_softmax|_masked_softmax)", r"\w*Softmax(Function|Fn)\w*"),
     (
         "activation",
-        r"^(aten::(gelu_?|silu_?|relu_?|relu6_?|leaky_relu_?|elu_?|mish_?|hardswish_?|glu|sigmoid_?|tanh_?|softplus|prelu"
-        r"|clamp_min_?|threshold_?)|\w*(SiLUMul|SwiGLU|GEGLU|GELUMul|BiasGelu|BiasGeLU)\w*(Function|Fn)?)$",
+        r"aten::(gelu_?|silu_?|relu_?|relu6_?|leaky_relu_?|elu_?|mish_?|hardswish_?|glu|sigmoid_?|tanh_?)",
+        r"aten::(softplus|prelu|clamp_min_?|threshold_?)",
+        r"\w*(SiLUMul|SwiGLU|GEGLU|GELUMul|BiasGelu|BiasGeLU)\w*",
     ),
-    ("bmm", r"^aten::(bmm|baddbmm_?|bmm_out)$"),
-    ("linear", r"^aten::(linear|addmm_?|mm|matmul|einsum|_scaled_mm|_int_mm|_addmm_activation|_grouped_mm|_scaled_grouped_mm)$"),
-    ("add", r"^aten::add_?$"),
+    ("bmm", r"aten::(bmm|baddbmm_?|bmm_out)"),
+    (
+        "linear",
+        r"aten::(linear|addmm_?|mm|matmul|einsum|_addmm_activation)",
+        r"aten::(_scaled_mm|_int_mm|_grouped_mm|_scaled_grouped_mm)",
+    ),
+    ("add", r"aten::add_?"),
 )
-OP_RULES = tuple(rule for rule, _ in _OPS)
-_COMPILED_OPS = tuple((rule, re.compile(pattern)) for rule, pattern in _OPS)
+OP_RULES = tuple(rule for rule, *_ in _OPS)
+_COMPILED_OPS = tuple((rule, re.compile("|".join(names))) for rule, *names in _OPS)
 
 
-@lru_cache(maxsize=None)
+@cache
 def op_rule(name: str) -> str | None:
     """What an operator is, from its own name; None where the name does not say."""
-    return next((rule for rule, pattern in _COMPILED_OPS if pattern.search(name)), None)
+    return next((rule for rule, pattern in _COMPILED_OPS if pattern.fullmatch(name)), None)
 
 
 # --- modules and named ranges ----------------------------------------------------------------------
 
 #: One element of a path: an nn.Module class (``LlamaMLP``), an attribute (``q_proj``) or a range's text.
-_ELEMENTS = (
-    ("norm", r"norm\d*$|^ln(_?\d|_f|_\w+)?$|layer_?norm|rms_?norm|batchnorm|^ln_"),
-    ("rope", r"rotary|rope(?!n)|apply_rot"),
-    ("dropout", r"dropout|^(attn_|resid_)?drop(_path)?$"),
-    ("router", r"router|^gate$|topkgate|gating|moegate"),
-    ("experts", r"experts?(_\d+)?$|expert_?mlp|groupedmlp|\bexperts\b"),
-    ("moe", r"moe|mixture|sparse_?(moe|mlp)"),
-    ("qkv", r"^(q|k|v|qkv|kv|qk|query|key|value|query_key_value|c_attn|wqkv|wq|wk|wv|to_[qkv]|to_qkv|to_kv)(_?(proj|linear|lin|a_proj|b_proj"
-            r"|a_proj_with_mqa))?$|^(in_proj|linear_qkv|qkv_\w+|\w+_qkv|attn_in|q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|qkv.?proj\w*)$"),
-    ("attention_output", r"^(o_proj|out_proj|wo|to_out|attn_out|linear_proj|attention_output|o)$|selfoutput$|attn.*(out|o)_?proj"),
+_ELEMENTS: tuple[tuple[str, ...], ...] = (
+    ("norm", r"norm\d*$", r"^ln(_?\d|_f|_\w+)?$", "layer_?norm", "rms_?norm", "batchnorm"),
+    ("rope", "rotary", "rope(?!n)", "apply_rot"),
+    ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$"),
+    ("router", "router", "^gate$", "topkgate", "gating", "moegate"),
+    ("experts", r"experts?(_\d+)?$", "expert_?mlp", "groupedmlp"),
+    ("moe", "moe", "mixture", "sparse_?(moe|mlp)"),
+    (
+        "qkv",
+        r"^(q|k|v|qkv|kv|qk|query|key|value|query_key_value|wqkv|wq|wk|wv)(_?(proj|linear|lin))?$",
+        r"^(c_attn|in_proj|linear_qkv|attn_in|to_[qkv]|to_qkv|to_kv|qkv_\w+|\w+_qkv)$",
+        r"^(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|qkv.?proj\w*)$",
+    ),
+    (
+        "attention_output",
+        r"^(o|o_proj|out_proj|wo|to_out|attn_out|linear_proj|attention_output)$",
+        "selfoutput$",
+        "attn.*(out|o)_?proj",
+    ),
     ("gate_up", r"^(gate_up_proj|w12|linear_fc1_gated|gate_and_up)$"),
     ("mlp_gate", r"^(gate_proj|w1_gate|wi_0|gate_linear)$"),
-    ("mlp_up", r"^(up_proj|c_fc|fc1|fc_in|lin1|linear1|wi|wi_1|dense_h_to_4h|linear_fc1|intermediate|ffn_up|w3)$|intermediate$"),
+    (
+        "mlp_up",
+        r"^(up_proj|c_fc|fc1|fc_in|lin1|linear1|wi|wi_1|dense_h_to_4h|linear_fc1|ffn_up|w3)$",
+        "intermediate$",
+    ),
     ("mlp_down", r"^(down_proj|fc2|fc_out|lin2|linear2|dense_4h_to_h|linear_fc2|ffn_down|w2)$"),
-    ("attention", r"attention|attn|^mha$|multihead|selfattn|^sa$"),
-    ("activation", r"^(act|act_fn|activation|gelu|relu|silu|swiglu|newgelu\w*|\w*gelu\w*|\w*relu\w*|silu\w*|\w*activation)$"),
-    ("mlp", r"mlp|feed_?forward|^ffn?$|^ff$|\bffn\b|feed forward"),
-    ("head_transform", r"headtransform$"),
-    ("logits", r"lm_?head|^embed_out$|output_layer$|predictionhead$|^unembed\w*$|logits|^head$|vocab_?proj"),
-    ("loss", r"loss|cross_?entropy|criterion"),
-    ("embedding", r"embed|^wte$|^wpe$|tok_emb|pos_emb"),
-    ("grad_clip", r"clip_grad"),
-    ("optimizer", r"^optimizer\.(step|zero_grad)#|torch/optim/|^optimizer(\.|_)?step|^optim(izer)?$"),
-    ("communication", r"^(fsdp::|nccl|c10d|distributeddataparallel\.forward$|allreduce|all_reduce|all_gather|reduce_scatter)"),
+    ("attention", "attention", "attn", "^mha$", "multihead", "^sa$"),
+    ("activation", r"^(act|act_fn|swiglu|\w*gelu\w*|\w*relu\w*|silu\w*|\w*activation)$"),
+    ("mlp", "mlp", "feed_?forward", "^ffn?$", "^ff$", r"\bffn\b"),
+    ("head_transform", "headtransform$"),
+    (
+        "logits",
+        r"lm_?head",
+        r"^(embed_out|output_layer|unembed\w*|head)$",
+        "predictionhead$",
+        "logits",
+        "vocab_?proj",
+    ),
+    ("loss", "loss", "cross_?entropy", "criterion"),
+    ("embedding", "embed", "^wte$", "^wpe$", "tok_emb", "pos_emb"),
+    ("grad_clip", "clip_grad"),
+    (
+        "optimizer",
+        r"^optimizer\.(step|zero_grad)#",
+        "torch/optim/",
+        r"^optimizer(\.|_)?step",
+        "^optim(izer)?$",
+    ),
+    (
+        "communication",
+        r"^(fsdp::|nccl|c10d|distributeddataparallel\.forward$|all_?reduce|all_gather|reduce_scatter)",
+    ),
     ("bert_output", r"^(?!.*self)\w*output$"),
-    ("layer", r"(layer|block)(_\d+)?$|^(h|layers?|blocks?)$|^resblock"),
+    ("layer", r"(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$"),
 )
-_COMPILED_ELEMENTS = tuple((role, re.compile(pattern, re.IGNORECASE)) for role, pattern in _ELEMENTS)
+_COMPILED_ELEMENTS = tuple((role, re.compile("|".join(words), re.IGNORECASE)) for role, *words in _ELEMENTS)
 _COUNTER = re.compile(r"^(.*?)_(\d+)$")
 _INDEX = re.compile(r"^\d+$")
 _LAYER_TEXT = re.compile(r"^(?:transformer[ _.-]?)?(?:layer|block)s?[ _.:#-]*(\d+)$", re.IGNORECASE)
 
 
-@lru_cache(maxsize=None)
+@cache
 def element_role(text: str) -> str | None:
     """What one path element is, from its own text; None where it does not say."""
     text = text.strip().replace("-", "_").replace(" ", "_") if " " in text or "-" in text else text
@@ -112,7 +158,7 @@ def layer_of_text(text: str) -> int | None:
 
 def layer_of_fqn(parts: list[str]) -> int | None:
     """The layer in a dotted module name: the first number behind a word for a list of blocks."""
-    for word, number in zip(parts, parts[1:], strict=False):
+    for word, number in pairwise(parts):
         if _INDEX.match(number) and element_role(word) in ("layer", None) and word not in ("experts",):
             return int(number)
     return None
@@ -121,20 +167,27 @@ def layer_of_fqn(parts: list[str]) -> int | None:
 # --- kernels ---------------------------------------------------------------------------------------
 
 #: Only names that can mean one thing. Generic kernels (elementwise, reduce, GEMM) are not here.
-_KERNELS = (
-    ("communication", r"^nccl|ncclDevKernel|ncclKernel|^void nvshmem|deep_ep::"),
-    ("attention.core", r"flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)|flash::|fmha_(cutlass|v2|fwd|bwd)|cudnn_generated_fort_native_sdpa"
-                       r"|fmha(Fwd|Bwd)?_|flash_attention|attention_kernel|flashattn"),
-    ("norm", r"layer_norm|LayerNorm|layernorm|RMSNorm|rms_norm|rmsnorm|cuComputeGradGammaBeta|GammaBetaBackward"),
-    ("embedding", r"embedding_(backward|bag)|EmbeddingBag|compute_grad_weight|embedding_dense"),
-    ("loss", r"nll_loss|cross_entropy|CrossEntropy"),
-    ("optimizer", r"FusedAdam|fused_adam|FusedOptimizer|adam_kernel|AdamFunctor"),
-    ("dropout", r"fused_dropout"),
+_KERNELS: tuple[tuple[str, ...], ...] = (
+    ("communication", "^nccl", "ncclDevKernel", "ncclKernel", "^void nvshmem", "deep_ep::"),
+    (
+        "attention.core",
+        "flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)|flash::|flash_attention|flashattn",
+        "fmha_(cutlass|v2|fwd|bwd)|fmha(Fwd|Bwd)?_|cudnn_generated_fort_native_sdpa",
+    ),
+    (
+        "norm",
+        "layer_norm|LayerNorm|layernorm|RMSNorm|rms_norm|rmsnorm",
+        "cuComputeGradGammaBeta|GammaBetaBackward",
+    ),
+    ("embedding", "embedding_(backward|bag)|EmbeddingBag|compute_grad_weight|embedding_dense"),
+    ("loss", "nll_loss|cross_entropy|CrossEntropy"),
+    ("optimizer", "FusedAdam|fused_adam|FusedOptimizer|adam_kernel|AdamFunctor"),
+    ("dropout", "fused_dropout"),
 )
-_COMPILED_KERNELS = tuple((component, re.compile(pattern)) for component, pattern in _KERNELS)
+_COMPILED_KERNELS = tuple((component, re.compile("|".join(words))) for component, *words in _KERNELS)
 
 
-@lru_cache(maxsize=None)
+@cache
 def kernel_component(name: str) -> str | None:
     """The component a GPU kernel's own name states; None where it states none.
 

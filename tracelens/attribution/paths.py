@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..trace import Links, Trace
-from .names import element_role, layer_of_fqn, layer_of_text, op_rule, split_counter
+from tracelens.attribution.names import element_role, layer_of_fqn, layer_of_text, op_rule, split_counter
+from tracelens.trace import Links, Trace
 
 _MODULE = "nn.Module: "
 _FQN = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
 #: Ranges that the profiler, the compiler or the data loader put there: no part of the model.
 _NOT_MODEL = re.compile(
-    r"^(ProfilerStep#|Torch-Compiled Region|## Call Compiled|enumerate\(DataLoader\)|DataLoader|PyTorch Profiler|Iteration"
-    r"|TorchDynamo|pytorch\.|AOTDispatcher|Inductor|CompiledFxGraph|timed region)"
+    r"^(ProfilerStep#|Torch-Compiled Region|## Call Compiled|enumerate\(DataLoader\)|DataLoader"
+    r"|PyTorch Profiler|Iteration|TorchDynamo|pytorch\.|AOTDispatcher|Inductor|CompiledFxGraph|timed region)"
 )
 
 
@@ -99,7 +99,7 @@ def find_paths(trace: Trace, links: Links) -> Paths:
 def _blocks(
     paths: list[Path], of_context: dict[int, int], above: npt.NDArray[np.int32], role: str, size: int
 ) -> npt.NDArray[np.bool_]:
-    """Per node: is it a block of that role? Not where layers lie inside it: a model named after its attention."""
+    """Per node: is it a block of that role? Not where layers lie inside: that is a model."""
     mask = np.zeros(size, np.bool_)
     holds_layer: set[int] = set()
     for node, path in of_context.items():
@@ -141,4 +141,6 @@ def _extend(outer: Path | None, text: str, *, named: bool) -> Path:
         return Path((*before, *elements), text)
     layer = layer_of_text(text) if named else None
     role = "layer" if layer is not None else element_role(text)
-    return Path((*before, Element(text, role, layer, named)), f"{shown}.{text}" if shown and named else shown or text)
+    return Path(
+        (*before, Element(text, role, layer, named)), f"{shown}.{text}" if shown and named else shown or text
+    )

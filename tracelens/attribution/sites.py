@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..trace import Links, Trace
-from .components import Decision, Situation, decide
-from .names import OP_RULES, op_rule
-from .paths import Paths
+from tracelens.attribution.components import Decision, Situation, decide
+from tracelens.attribution.names import OP_RULES, op_rule
+from tracelens.attribution.paths import Paths
+from tracelens.trace import Links, Trace
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
@@ -34,18 +34,22 @@ class Sites:
 
 def decide_sites(trace: Trace, links: Links, paths: Paths, wanted: BoolArray) -> Sites:
     """Decide the component of every wanted operator node."""
-    rule_of_symbol = np.array([_RULE_CODE.get(op_rule(text) or "", -1) for text in trace.symbols] or [-1], np.int32)
+    rule_of_symbol = np.array(
+        [_RULE_CODE.get(op_rule(text) or "", -1) for text in trace.symbols] or [-1], np.int32
+    )
     rule = np.where(links.is_op, rule_of_symbol[links.name], -1).astype(np.int32)
     rule[_matmuls_of_bmm(links, rule)] = _RULE_CODE["bmm"]
     telling = (rule >= 0) & (rule != _RULE_CODE["attention_block"])
     outermost = links.forest.outermost(telling)
     innermost = links.forest.nearest(telling)
-    transformer = bool(((rule == _RULE_CODE["core"]) | (rule == _RULE_CODE["attention_block"])).any()) or bool((paths.attention >= 0).any())
+    transformer = bool(
+        ((rule == _RULE_CODE["core"]) | (rule == _RULE_CODE["attention_block"])).any()
+    ) or bool((paths.attention >= 0).any())
 
     after_core = _after_core(links, paths, rule, innermost)
     position, count, before_activation, after_activation = _in_mlp(links, paths, rule, outermost)
     residual = _residual(trace, links, rule)
-    nodes = np.flatnonzero(wanted & links.is_op)
+    nodes = np.flatnonzero(wanted & links.is_op).astype(np.int32)
     vocabulary = _vocabulary(trace, links, rule, nodes)
     outer_rule = np.where(outermost[nodes] >= 0, rule[outermost[nodes]], -1)
     inner_rule = np.where(innermost[nodes] >= 0, rule[innermost[nodes]], -1)
@@ -99,7 +103,8 @@ def _matmuls_of_bmm(links: Links, rule: IntArray) -> IntArray:
     products = np.flatnonzero(rule == _RULE_CODE["bmm"])
     above = links.forest.above(links.forest.nearest(rule >= 0))[products]
     above = above[above >= 0]
-    return above[rule[above] == _RULE_CODE["linear"]]
+    linear: IntArray = above[rule[above] == _RULE_CODE["linear"]]
+    return linear
 
 
 def _vocabulary(trace: Trace, links: Links, rule: IntArray, nodes: IntArray) -> IntArray:
@@ -120,7 +125,10 @@ def _vocabulary(trace: Trace, links: Links, rule: IntArray, nodes: IntArray) -> 
     if vocab <= 4 * hidden and vocab < 1000:
         return out
     codes = ops.inputs[nodes - links.ops_at.start]
-    verdict = {int(code): _on_vocabulary(trace.details.inputs(int(code)).dims, vocab, hidden) for code in np.unique(codes)}
+    verdict = {
+        int(code): _on_vocabulary(trace.details.inputs(int(code)).dims, vocab, hidden)
+        for code in np.unique(codes)
+    }
     out[:] = [verdict[int(code)] for code in codes]
     return out
 
@@ -133,7 +141,11 @@ def _on_vocabulary(dims: list[Any] | None, vocab: int, hidden: int) -> int:
 
 
 def _is_shape(value: object, rank: int) -> bool:
-    return isinstance(value, list) and len(value) == rank and all(isinstance(size, int) and size > 0 for size in value)
+    return (
+        isinstance(value, list)
+        and len(value) == rank
+        and all(isinstance(size, int) and size > 0 for size in value)
+    )
 
 
 def _after_core(links: Links, paths: Paths, rule: IntArray, innermost: IntArray) -> IntArray:
@@ -203,7 +215,9 @@ def _residual(trace: Trace, links: Links, rule: IntArray) -> BoolArray:
     if not len(nodes):
         return out
     codes = trace.ops.inputs[nodes - links.ops_at.start]
-    verdict = {int(code): _adds_activations(trace.details.inputs(int(code)).dims) for code in np.unique(codes)}
+    verdict = {
+        int(code): _adds_activations(trace.details.inputs(int(code)).dims) for code in np.unique(codes)
+    }
     out[nodes] = [verdict[int(code)] for code in codes]
     return out
 

@@ -6,6 +6,9 @@ NVIDIA's "Matrix Multiplication Background User's Guide" (tile and wave quantiza
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from tracelens.gemm.attention_shapes import AttentionShape
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.flops import bytes_moved, flops
@@ -75,7 +78,8 @@ def usable_sms(sms: int, *, cluster_size: int) -> tuple[int, int]:
 def waves(tile_count: int, *, sms: int, cluster_size: int | None, ctas_per_sm: int = 1) -> int | None:
     """Rounds the GPU needs to run all tiles; None where the cluster size leaves it open.
 
-    ``ctas_per_sm`` is 1 for the large tiles that training uses; small-tile kernels can hold more.
+    ``ctas_per_sm`` is 1 for the large tiles of Hopper and later; older and smaller kernels hold more, see
+    ``resident_ctas``.
 
     >>> waves(140, sms=148, cluster_size=2), waves(140, sms=132, cluster_size=1)
     (1, 2)
@@ -113,6 +117,47 @@ def wave_eff(
     pieces = tile_count * split_k
     rounds = waves(pieces, sms=sms, cluster_size=cluster_size, ctas_per_sm=ctas_per_sm)
     return pieces / (rounds * sms * ctas_per_sm) if rounds else None
+
+
+def resident_ctas(
+    *, threads: int, registers_per_thread: int, shared_memory_bytes: int, properties: Mapping[str, Any]
+) -> int | None:
+    """CTAs of a kernel that fit on one SM at once, from its launch and Kineto's ``deviceProperties`` entry.
+
+    The smallest of what threads, registers and shared memory allow, as in the CUDA Programming Guide's
+    section on hardware multithreading: registers are handed out per warp in units of 256, and each CTA
+    costs 1 KiB of shared memory on top from compute capability 8.0 on. The limit on the number of CTAs
+    per SM (16 to 32) is not in the properties and left out: it binds only for tiny CTAs. None when a
+    property is missing.
+
+    >>> rtx3060 = {"maxThreadsPerMultiprocessor": 1536, "regsPerMultiprocessor": 65536,
+    ...     "sharedMemPerMultiprocessor": 102400, "computeMajor": 8}
+    >>> resident_ctas(threads=128, registers_per_thread=122, shared_memory_bytes=12544, properties=rtx3060)
+    4
+    """
+    limits = []
+    keys = (
+        "maxThreadsPerMultiprocessor",
+        "regsPerMultiprocessor",
+        "sharedMemPerMultiprocessor",
+        "computeMajor",
+    )
+    for key in keys:
+        value = properties.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            return None
+        limits.append(value)
+    max_threads, registers, shared_memory, major = limits
+    if threads <= 0 or registers_per_thread < 0 or shared_memory_bytes < 0:
+        return None
+    warps = -(-threads // 32)
+    fits = [max_threads // (warps * 32)]
+    if registers_per_thread:
+        fits.append(registers // (warps * -(-registers_per_thread * 32 // 256) * 256))
+    reserved = 1024 if major >= 8 else 0
+    if shared_memory_bytes + reserved:
+        fits.append(shared_memory // (shared_memory_bytes + reserved))
+    return max(min(fits), 1)  # it ran, so one fits
 
 
 def leading_dimensions(shape: GemmShape, *, kernel: KernelName | None = None) -> tuple[dict[str, int], str]:

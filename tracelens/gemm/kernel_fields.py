@@ -9,7 +9,8 @@ swap happens in ``blas_tile`` and nowhere else. Checked on launch grids of publi
 - legacy: ampere_sgemm_128x64 on M=1024, N=1536 launches (1536/128, 1024/64) = (12, 16).
 - tensile (rocBLAS, hipBLASLt) and trtllm_gen: not checked, so their order stays unknown.
 - sm80_xmma is the other way round: 256x128 on M=512, N=25088 launches (512/256, 25088/128) = (2, 196), and
-  every other launch seen, square and not, reads so without a swizzle.
+  all three non-square launches seen read so without a swizzle. (Swapped, each would need a swizzle of its
+  own; every size seen is a multiple of the tile, so the total count cannot tell the two apart.)
 - sm90_xmma: unknown. Its persistent grid follows a heuristic (98 CTAs for 78 or 84 tiles) and proves
   neither order; its one grid of exactly one CTA per tile agrees with sm80_xmma.
 """

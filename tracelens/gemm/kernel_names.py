@@ -92,8 +92,8 @@ def parse_kernel_name(name: str) -> KernelName | None:
 def split_k_factor(kernel: KernelName, *, grid: tuple[int, int, int] | None, batch: int) -> int | None:
     """Into how many slices K is split, from the name and the launch grid; None where neither tells.
 
-    sm80-era kernels put the slices in grid z, which a batched product uses for its batch. A name that
-    rules split-K out (nvjet without ``splitK``) gives 1.
+    sm80-era kernels put the slices in grid z, which a batched product uses for its batch: a z equal to
+    the batch leaves nothing to slice. A name that rules split-K out (nvjet without ``splitK``) gives 1.
 
     >>> split_k_factor(parse_kernel_name("ampere_sgemm_128x64_nn"), grid=(4, 16, 3), batch=1)
     3
@@ -102,9 +102,11 @@ def split_k_factor(kernel: KernelName, *, grid: tuple[int, int, int] | None, bat
         return None
     if kernel.split_k is False:
         return 1
-    if kernel.family in _SPLIT_THROUGH_GRID_Z and grid is not None and batch == 1 and grid[2] > 0:
+    if kernel.family not in _SPLIT_THROUGH_GRID_Z or grid is None or grid[2] < 1:
+        return None
+    if batch == 1:
         return grid[2]
-    return None
+    return 1 if grid[2] == batch else None
 
 
 def _build(name: str, rule: Rule, match: re.Match[str]) -> KernelName:

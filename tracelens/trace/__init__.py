@@ -1,7 +1,8 @@
 """The trace room: Kineto JSON in, columnar tables and links out."""
 
-from .links import Links, Steps, link
-from .reader import read_trace
-from .tables import Damage, Trace
+from tracelens.trace.links import Links, Steps, link
+from tracelens.trace.nesting import look_up
+from tracelens.trace.reader import read_trace
+from tracelens.trace.tables import Damage, Trace
 
-__all__ = ["Damage", "Links", "Steps", "Trace", "link", "read_trace"]
+__all__ = ["Damage", "Links", "Steps", "Trace", "link", "look_up", "read_trace"]

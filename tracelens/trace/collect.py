@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .columns import Chunk, Column
-from .tables import Flows, Frames, Kernels, Launches, Ops, Ranges
+from tracelens.trace.columns import Chunk, Column
+from tracelens.trace.tables import Flows, Frames, Kernels, Launches, Ops, Ranges
 
 _CODES = {"name", "category", "thread", "device", "inputs", "launch"}
 _TABLES: dict[str, type[Any]] = {

@@ -6,6 +6,7 @@ one chunk are all that is ever alive beside the growing tables.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -18,8 +19,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from .decode import INPUT_FIELDS, LAUNCH_FIELDS, NO_ARGS, Args, Event, ExactEvent, as_int, decode_events, decode_exact
-from .times import InexactTimes, exact_ns, float_ns
+from tracelens.trace.decode import (
+    INPUT_FIELDS,
+    LAUNCH_FIELDS,
+    NO_ARGS,
+    Event,
+    ExactEvent,
+    as_int,
+    decode_events,
+    decode_exact,
+)
+from tracelens.trace.times import InexactTimes, UnreadableTime, exact_ns, float_ns
 
 Column = npt.NDArray[Any]
 
@@ -49,6 +59,9 @@ _DURATIONS = {"ops", "kernels", "launches", "ranges", "frames"}
 _MODERN_CATEGORY = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
 
 
+_FRACTION = re.compile(rb'"(?:ts|dur)"\s*:\s*"?-?\d+\.\d*[1-9]')
+
+
 class Coder(defaultdict[Any, int]):
     """Gives every distinct value the next code: ``map(coder.__getitem__, values)`` runs in C."""
 
@@ -76,7 +89,8 @@ class ChunkDecoder:
         self.names = Coder()
         self.details = Coder()
         self.threads = Coder()
-        self._exact = False
+        self._exact = False  # read times from their text
+        self._integers = False  # times are whole microseconds
         self._makers: dict[str, Callable[[list[Any]], dict[str, Column]]] = {
             "ops": self._ops,
             "kernels": self._kernels,
@@ -93,9 +107,12 @@ class ChunkDecoder:
                 try:
                     return self.columns(decode_events(text))
                 except InexactTimes:
+                    if not self._integers and not _FRACTION.search(text):
+                        self._integers = True
+                        return self.decode(text)
                     self._exact = True
             return self.columns(decode_exact(text))
-        except (msgspec.DecodeError, RecursionError):
+        except (msgspec.DecodeError, UnreadableTime, RecursionError):
             return None
 
     def columns(self, events: Sequence[Event] | Sequence[ExactEvent]) -> Chunk:
@@ -103,18 +120,23 @@ class ChunkDecoder:
 
         Raises:
             InexactTimes: the events must be decoded again with exact times.
+            UnreadableTime: an event of a table has no time (see ``lacks_time``).
         """
         groups: dict[str, list[Any]] = defaultdict(list)
         for event in events:
             groups[event.cat].append(event)
-        members: dict[str, list[Any]] = {}
-        for category, group in groups.items():
-            table = TABLE_OF_CATEGORY.get(category)
-            if table is not None:
-                if table in _DURATIONS and not all(event.ph == "X" for event in group):
-                    group = [event for event in group if event.ph == "X"]
-                members[table] = members[table] + group if table in members else group
-        tables = {table: self._makers[table](group) for table, group in members.items() if group}
+        categories: dict[str, list[str]] = defaultdict(list)
+        for category in groups:
+            if category in TABLE_OF_CATEGORY:
+                categories[TABLE_OF_CATEGORY[category]].append(category)
+        tables = {}
+        for table, own in categories.items():
+            # several categories of one table are gathered anew, to keep the order of the file
+            group = groups[own[0]] if len(own) == 1 else [event for event in events if event.cat in own]
+            if table in _DURATIONS and not all(event.ph == "X" for event in group):
+                group = [event for event in group if event.ph == "X"]
+            if group:
+                tables[table] = self._makers[table](group)
         return Chunk(
             events=len(events),
             categories={category: len(group) for category, group in groups.items()},
@@ -123,9 +145,12 @@ class ChunkDecoder:
         )
 
     def _times(self, events: list[Any]) -> Column:
-        """Start and duration in ns, as two rows."""
-        convert = float_ns if isinstance(events[0], Event) else exact_ns
-        return convert([*map(_TS, events), *map(_DUR, events)]).reshape(2, -1)
+        """Start and duration in ns, as two rows; a duration below 0 (clocks were corrected) is 0."""
+        values = [*map(_TS, events), *map(_DUR, events)]
+        exact = isinstance(events[0], ExactEvent)
+        times = (exact_ns(values) if exact else float_ns(values, integers=self._integers)).reshape(2, -1)
+        np.maximum(times[1], 0, out=times[1])
+        return times
 
     def _threads(self, events: list[Any]) -> Column:
         return self.threads.codes(map(_PID_TID, events), len(events))
@@ -135,7 +160,12 @@ class ChunkDecoder:
 
     def _span(self, events: list[Any]) -> dict[str, Column]:
         ts_ns, dur_ns = self._times(events)
-        return {"name": self._names(events), "thread": self._threads(events), "ts_ns": ts_ns, "dur_ns": dur_ns}
+        return {
+            "name": self._names(events),
+            "thread": self._threads(events),
+            "ts_ns": ts_ns,
+            "dur_ns": dur_ns,
+        }
 
     def _ops(self, events: list[Any]) -> dict[str, Column]:
         fields = ("external_id", "external_id_2021", "sequence", "forward_thread")
@@ -157,7 +187,9 @@ class ChunkDecoder:
             device = np.where(device < 0, [as_int(event.pid) for event in events], device)
         return {
             "name": self._names(events),
-            "category": self.names.codes((_MODERN_CATEGORY.get(event.cat, event.cat) for event in events), len(events)),
+            "category": self.names.codes(
+                (_MODERN_CATEGORY.get(event.cat, event.cat) for event in events), len(events)
+            ),
             "device": device.astype(np.int32),
             "stream": stream,
             "ts_ns": ts_ns,
@@ -176,7 +208,9 @@ class ChunkDecoder:
         }
 
     def _ranges(self, events: list[Any]) -> dict[str, Column]:
-        return self._span(events) | {"category": self.names.codes((event.cat for event in events), len(events))}
+        return self._span(events) | {
+            "category": self.names.codes((event.cat for event in events), len(events))
+        }
 
     def _frames(self, events: list[Any]) -> dict[str, Column]:
         fields = ("python_id", "parent_id", "module_id")
@@ -190,6 +224,13 @@ class ChunkDecoder:
             "thread": self._threads(events),
             "ts_ns": self._times(events)[0],
         }
+
+
+def lacks_time(event: ExactEvent) -> bool:
+    """Does the event belong in a table, but has no readable start?"""
+    table = TABLE_OF_CATEGORY.get(event.cat)
+    in_table = table is not None and (event.ph == "X" or table not in _DURATIONS)
+    return in_table and not bytes(event.ts)
 
 
 def _thread_names(events: list[Any]) -> dict[tuple[Any, Any], str]:

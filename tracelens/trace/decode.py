@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+from decimal import Decimal
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 from msgspec import field as renamed
+
+from tracelens.trace.times import LIMIT_NS
 
 NO_TEXT = Raw(b"")
 Number = int | str
@@ -81,6 +84,7 @@ class ExactEvent(Struct, gc=False):
     args: Args | None = None
 
 
+decode_values = msgspec.json.Decoder(list[Any], float_hook=Decimal).decode
 decode_events = msgspec.json.Decoder(list[Event]).decode
 decode_exact = msgspec.json.Decoder(list[ExactEvent]).decode
 
@@ -90,23 +94,20 @@ _ARGUMENTS = {field.encode_name: field for field in msgspec.structs.fields(Args)
 def coerce_event(value: Any) -> ExactEvent | None:
     """Build an event from any decoded JSON value, dropping the fields that make no sense.
 
-    None when it is not an event at all: no object, or a timed event without a readable time.
+    None when it is no object. An unreadable start is left empty, an unreadable duration is 0.
     """
     if not isinstance(value, dict):
         return None
-    phase = _text(value.get("ph"))
     event = ExactEvent(
-        ph=phase,
+        ph=_text(value.get("ph")),
         cat=_text(value.get("cat")),
         name=_text(value.get("name")),
         pid=_label(value.get("pid")),
         tid=_label(value.get("tid")),
         ts=_time(value.get("ts")),
-        dur=_time(value.get("dur")),
+        dur=_time(value.get("dur")) or Raw(b"0"),
         id=_label(value.get("id", -1)),
     )
-    if phase == "X" and not bytes(event.ts):
-        return None
     arguments = value.get("args")
     if isinstance(arguments, dict):
         event.args = _coerce_args(arguments)
@@ -121,14 +122,14 @@ def _coerce_args(arguments: dict[Any, Any]) -> Args:
             continue
         if known.type is Raw:
             setattr(args, known.name, _raw_json(value))
-        elif isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        elif isinstance(value, (int, float, Decimal, str)) and not isinstance(value, bool):
             setattr(args, known.name, as_int(value))
     return args
 
 
 def _raw_json(value: Any) -> Raw:
     try:
-        return Raw(json.dumps(value, allow_nan=False).encode("ascii", "replace"))
+        return Raw(json.dumps(value, allow_nan=False, default=float).encode("ascii", "replace"))
     except (ValueError, RecursionError):  # NaN inside a list of shapes
         return NO_TEXT
 
@@ -145,7 +146,7 @@ def clean_text(text: str) -> str:
 def _label(value: Any) -> int | str:
     if isinstance(value, str):
         return clean_text(value)
-    return as_int(value) if isinstance(value, (int, float)) else -1
+    return as_int(value) if isinstance(value, (int, float, Decimal)) else -1
 
 
 def _time(value: Any) -> Raw:
@@ -155,14 +156,16 @@ def _time(value: Any) -> Raw:
             float(value)
         except ValueError:
             return NO_TEXT
-    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+    elif isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         return NO_TEXT
     text = str(value)
-    return Raw(text.encode()) if math.isfinite(float(text)) else NO_TEXT
+    return Raw(text.encode()) if abs(float(text)) < LIMIT_NS / 1000 else NO_TEXT
 
 
 def as_int(value: Any) -> int:
     """An integer that fits 64 bits from whatever an exporter wrote; -1 where there is none."""
+    if isinstance(value, Decimal):
+        value = float(value)  # int(Decimal("1e999999999")) would fill the memory
     try:
         number = int(value)
     except (ValueError, OverflowError, TypeError):

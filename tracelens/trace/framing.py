@@ -11,23 +11,34 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 _KEY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_KEY_REACH = 4096  # the key with all its white space is shorter
+_BARE = re.compile(rb"\s*\[")
+_CUT = re.compile(rb"\}\s+,\s*\{")
+_CUT_REACH = 1024 * 1024
 _WHITESPACE = b" \t\r\n"
-_DECODER = json.JSONDecoder(strict=False)  # control characters in names happen
+#: Control characters in names happen; a time of 19 digits does not fit a float.
+_DECODER = json.JSONDecoder(strict=False, parse_float=Decimal)
+_ARRAY_END = re.compile(r'\]\s*(?:,\s*"|\}?[\s,]*\Z)')  # any other ] with events behind it is damage
 _SKIP = re.compile(r"[\s,]*")
-_NAME = re.compile(r'("name"\s*:\s*")(.*?)("\s*,\s*"(?:ph|cat|pid|tid|ts|dur|id|args)"\s*:)', re.DOTALL)
-_NUMBER_WORD = re.compile(r'(?<=[:\[,\s])-?(?:nan|inf|infinity)(?=\s*[,\]}])', re.IGNORECASE)
+_NAME = re.compile(
+    r'("name"\s*:\s*")(.{0,4096}?)("\s*,\s*"(?:ph|cat|pid|tid|ts|dur|id|args)"\s*:)', re.DOTALL
+)
+_NUMBER_WORD = re.compile(r"(?<=[:\[,\s])-?(?:nan|inf|infinity)(?=\s*[,\]}])", re.IGNORECASE)
+_BARE_QUOTE = re.compile(r'(?<!\\)"')
+_UNFINISHED_LIMIT = 1024 * 1024  # characters; a damaged event can swallow those behind it
 _NEXT_EVENT = re.compile(r'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|args|id|dur|s|bp)"\s*:)')
 
 
-def find_events(head: bytes | bytearray) -> int | None:
-    """The offset of the ``[`` that opens the event array; None where it has not come yet."""
-    start = len(head) - len(head.lstrip(_WHITESPACE))
-    if head[start : start + 1] == b"[":
-        return start
-    match = _KEY.search(head)
+def find_events(buffer: bytearray, start: int, end: int, *, searched: int = 0) -> int | None:
+    """The offset of the ``[`` that opens the event array; None where it has not come yet.
+
+    ``searched`` bytes are known not to hold its beginning: a long head is searched once.
+    """
+    match = _BARE.match(buffer, start, end) or _KEY.search(buffer, start + max(0, searched - _KEY_REACH), end)
     return match.end() - 1 if match else None
 
 
@@ -36,11 +47,19 @@ def cut(buffer: bytearray, start: int, end: int) -> int:
     while True:
         brace = buffer.rfind(b"},", start, end)
         if brace < 0:
-            return -1
+            return _cut_before_comma(buffer, start, end)
         following = buffer[brace + 2 : min(brace + 258, end)].lstrip(_WHITESPACE)
         if following[:1] == b"{":
             return brace + 1
         end = brace + 1
+
+
+def _cut_before_comma(buffer: bytearray, start: int, end: int) -> int:
+    """The same for files with white space before their commas."""
+    found = -1
+    for match in _CUT.finditer(buffer, max(start, end - _CUT_REACH), end):
+        found = buffer.index(b",", match.start())
+    return found
 
 
 @dataclass(slots=True)
@@ -61,6 +80,7 @@ def read_carefully(buffer: bytes, *, final: bool) -> Careful:
     text = buffer.decode("utf-8", "surrogateescape")
     values: list[Any] = []
     damage: list[tuple[int, int, str]] = []
+    content = len(text.rstrip(" \t\r\n,"))
     at = 0
 
     def size(start: int, end: int) -> int:
@@ -70,14 +90,22 @@ def read_carefully(buffer: bytes, *, final: bool) -> Careful:
         at = _end_of(_SKIP, text, at)
         if at >= len(text):
             return Careful(values, len(buffer), False, damage)
-        if text[at] == "]":
+        if text[at] == "]" and (_ARRAY_END.match(text, at) or not _NEXT_EVENT.search(text, at)):
             return Careful(values, size(0, at + 1), True, damage)
         try:
-            value, at = _DECODER.raw_decode(text, at)
-            values.append(value)
+            value, stop = _DECODER.raw_decode(text, at)
+            if isinstance(value, dict):
+                values.append(value)
+            else:
+                damage.append((size(0, at), size(at, stop), "an entry that is no event"))
+            at = stop
             continue
+        except json.JSONDecodeError as error:
+            unfinished = error.pos >= content or error.msg.startswith("Unterminated string")
         except (ValueError, RecursionError):
-            pass
+            unfinished = False
+        if unfinished and not final and len(text) - at < _UNFINISHED_LIMIT:
+            return Careful(values, size(0, at), False, damage)
         following = _NEXT_EVENT.search(text, at)
         stop = following.start() + 1 if following else len(text)
         mended = _mend(text[at:stop])
@@ -106,7 +134,7 @@ def _mend(text: str) -> tuple[Any, int] | None:
     Returns the event and how many characters of the unmended text it took.
     """
     mended = _NUMBER_WORD.sub("null", text)
-    mended = _NAME.sub(lambda m: m[1] + re.sub(r'(?<!\\)"', r"\\\"", m[2]) + m[3], mended)
+    mended = _NAME.sub(lambda m: m[1] + _BARE_QUOTE.sub(r'\\"', m[2]) + m[3], mended)
     if mended == text:
         return None
     try:

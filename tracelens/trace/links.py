@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .nesting import NONE, BoolArray, Forest, IntArray, NodeArray, build_forest
-from .tables import Table, Trace
+from tracelens.trace.nesting import NONE, BoolArray, Forest, IntArray, NodeArray, build_forest, look_up
+from tracelens.trace.tables import Table, Trace
 
 #: The Python frames that name a part of the work; all others would only slow the nesting down. They would
 #: also mislead it: a named range begins inside the short frame of its own ``__enter__``.
@@ -69,7 +70,9 @@ class Links:
 
 def link(trace: Trace) -> Links:
     """Build every link of a trace; about as fast as reading it."""
-    host = np.flatnonzero(~trace.symbols.where(lambda name: name == "gpu_user_annotation")[trace.ranges.category])
+    host = np.flatnonzero(
+        ~trace.symbols.where(lambda name: name == "gpu_user_annotation")[trace.ranges.category]
+    )
     frame_row = np.flatnonzero(trace.symbols.where(_TELLING_FRAME.search)[trace.frames.name])
     parts: tuple[tuple[Table, Any], ...] = (
         (trace.ops, slice(None)),
@@ -82,7 +85,7 @@ def link(trace: Trace) -> Links:
         for column in ("name", "thread", "ts_ns", "dur_ns")
     )
     bounds = np.cumsum([0, len(trace.ops), len(trace.ranges), len(frame_row), len(trace.launches)])
-    ops_at, ranges_at, frames_at, launches_at = (slice(int(a), int(b)) for a, b in zip(bounds, bounds[1:], strict=False))
+    ops_at, ranges_at, frames_at, launches_at = (slice(int(a), int(b)) for a, b in pairwise(bounds))
     # The GPU's shadows of host ranges lie on threads of their own and enclose nothing here.
     on_gpu = np.ones(len(trace.ranges), np.bool_)
     on_gpu[host] = False
@@ -96,8 +99,7 @@ def link(trace: Trace) -> Links:
     kernel_node = np.where(kernel_node < 0, by_external, kernel_node)
     is_op = np.zeros(len(name), np.bool_)
     is_op[ops_at] = True
-    innermost = forest.nearest(is_op)
-    kernel_op = np.where(kernel_node >= 0, innermost[kernel_node], NONE)
+    kernel_op = look_up(forest.nearest(is_op), kernel_node)
     steps = _steps(trace, host)
     return Links(
         forest=forest,
@@ -174,7 +176,9 @@ def _share_inside(trace: Trace, thread: int, modules: BoolArray) -> float:
     starts = np.sort(trace.ops.ts_ns[trace.ops.thread == thread])
     begin = trace.frames.ts_ns[modules]
     end = begin + trace.frames.dur_ns[modules]
-    return float((np.searchsorted(starts, end) > np.searchsorted(starts, begin)).mean()) if len(starts) else 0.0
+    return (
+        float((np.searchsorted(starts, end) > np.searchsorted(starts, begin)).mean()) if len(starts) else 0.0
+    )
 
 
 def _steps(trace: Trace, host: NodeArray | IntArray) -> Steps:
@@ -222,7 +226,8 @@ def _backward_to_forward(trace: Trace) -> NodeArray:
 
     The number is read before it is used up, so several operators carry it; the one that made the
     autograd node is the last to begin with it. ``Fwd thread id`` is a logical number: it stands for
-    the thread whose forward operators share most sequence numbers with it.
+    the thread that the profiler's arrows come from, or without arrows the one whose forward operators
+    share most sequence numbers with it.
     """
     ops = trace.ops
     out = np.full(len(ops), NONE)
@@ -231,16 +236,37 @@ def _backward_to_forward(trace: Trace) -> NodeArray:
     if not len(backward) or not len(forward):
         return out
     forward = forward[np.argsort(ops.ts_ns[forward], kind="stable")]
+    arrows = _arrows(trace, backward)
     for logical in np.unique(ops.forward_thread[backward]):
         mine = backward[ops.forward_thread[backward] == logical]
         numbers = np.unique(ops.sequence[mine])
         candidates = forward[np.isin(ops.sequence[forward], numbers)]
         if not len(candidates):
             continue
-        thread = _thread_with_most(trace, candidates)
+        thread = arrows.get(int(logical), -1)
+        if not (ops.thread[candidates] == thread).any():
+            thread = _thread_with_most(trace, candidates)
         candidates = candidates[ops.thread[candidates] == thread]
         out[mine] = _last_before(trace, candidates, mine)
     return out
+
+
+def _arrows(trace: Trace, backward: IntArray) -> dict[int, int]:
+    """Per logical forward thread the thread that most of the arrows to its backward operators come from."""
+    ops, flows = trace.ops, trace.flows
+    heads = np.flatnonzero(~flows.start)
+    tails = np.flatnonzero(flows.start)
+    tail = _match(flows.id[tails], flows.id[heads])
+    matched = tail >= 0
+    heads, tails = heads[matched], tails[tail[matched]]
+    backward = backward[np.argsort(ops.ts_ns[backward], kind="stable")]
+    at = np.minimum(np.searchsorted(ops.ts_ns[backward], flows.ts_ns[heads]), len(backward) - 1)
+    reached = backward[at]
+    same = (ops.ts_ns[reached] == flows.ts_ns[heads]) & (ops.thread[reached] == flows.thread[heads])
+    pairs = np.stack([ops.forward_thread[reached[same]], flows.thread[tails[same]].astype(np.int64)])
+    found, counts = np.unique(pairs, axis=1, return_counts=True)
+    most_last = np.argsort(counts, kind="stable")
+    return dict(found[:, most_last].T.tolist())
 
 
 def _thread_with_most(trace: Trace, candidates: IntArray) -> int:
@@ -259,7 +285,9 @@ def _last_before(trace: Trace, forward: IntArray, backward: IntArray) -> NodeArr
     forward = forward[order]
     # one sortable key from (sequence, time)
     span = max(int(ops.ts_ns[forward].max()), int(ops.ts_ns[backward].max())) - base + 1
-    numbers, rank = np.unique(np.concatenate([ops.sequence[forward], ops.sequence[backward]]), return_inverse=True)
+    numbers, rank = np.unique(
+        np.concatenate([ops.sequence[forward], ops.sequence[backward]]), return_inverse=True
+    )
     if span > 2**62 // max(1, len(numbers)):
         return np.full(len(backward), NONE)
     key = rank[: len(forward)] * span + (ops.ts_ns[forward] - base)

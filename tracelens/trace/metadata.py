@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 
 _SECRET = re.compile(r"^(env|environ|environment|environment_variables|env_vars|os_environ)$", re.IGNORECASE)
+_DEEPEST = 32  # metadata nested deeper is no metadata
 _WHITESPACE = b", \t\r\n"
 
 
@@ -23,18 +25,34 @@ def read_metadata(head: bytes, tail: bytes) -> tuple[dict[str, Any], list[str]]:
     ):
         if not text:
             continue
-        try:
-            found = msgspec.json.decode(text, type=dict[str, Any])
-        except (msgspec.DecodeError, RecursionError):
+        found = _decode(text)
+        if found is None:
             trouble.append(f"the metadata {where} the events could not be read")
             continue
         metadata.update(found)
     return _without_environment(metadata), trouble
 
 
+def _decode(text: bytes) -> dict[str, Any] | None:
+    """An object; one that is not strict JSON (NaN, invalid UTF-8) is read with patience."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    try:
+        found = json.loads(text.decode("utf-8", "replace"), strict=False)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def _without_environment(value: Any, depth: int = 0) -> Any:
-    """Environment dumps hold keys and host names: they are dropped at the door."""
-    if isinstance(value, dict) and depth < 4:
+    """Environment dumps hold keys and host names: they are dropped at the door, wherever they stand."""
+    if depth > _DEEPEST:
+        return None
+    if isinstance(value, list):
+        return [_without_environment(inner, depth + 1) for inner in value]
+    if isinstance(value, dict):
         return {
             key: _without_environment(inner, depth + 1)
             for key, inner in value.items()

@@ -9,6 +9,7 @@ clamped to it, so the result is always a forest.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,21 +22,31 @@ NONE = np.int32(-1)
 _PASSES = 20
 
 
+def look_up(column: npt.NDArray[Any], index: npt.NDArray[Any], missing: Any = -1) -> npt.NDArray[Any]:
+    """``column[index]`` where an index of -1 finds ``missing``; the column can be empty.
+
+    >>> look_up(np.array([10, 20]), np.array([1, -1])).tolist()
+    [20, -1]
+    """
+    found: npt.NDArray[Any] = np.append(column, np.array([missing], column.dtype))[index]
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Forest:
-    """Spans as nodes; ``parent`` is -1 at a root. ``levels`` lists the nodes of each depth, outermost first."""
+    """Spans as nodes; ``parent`` is -1 at a root. ``levels`` lists the nodes of each depth, roots first."""
 
     parent: NodeArray
     levels: list[NodeArray]
 
-    def nearest(self, wanted: BoolArray, *, strict: bool = False) -> NodeArray:
-        """For every node the closest node around it (itself included unless ``strict``) that is wanted; -1: none."""
+    def nearest(self, wanted: BoolArray) -> NodeArray:
+        """For every node the closest node around it, itself included, that is wanted; -1: none."""
         found = np.full(len(self.parent), NONE)
         for depth, nodes in enumerate(self.levels):
             if depth:
                 found[nodes] = found[self.parent[nodes]]
             found[nodes[wanted[nodes]]] = nodes[wanted[nodes]]
-        return self.above(found) if strict else found
+        return found
 
     def outermost(self, wanted: BoolArray) -> NodeArray:
         """For every node the outermost wanted node around it, itself included; -1: none."""

@@ -18,12 +18,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from .columns import Chunk, ChunkDecoder, Coder
+from tracelens.trace.columns import Chunk, ChunkDecoder, Coder
 
 _LENGTH = struct.Struct("<Q")
 _AHEAD = 3  # chunks a helper holds at a time
@@ -81,9 +82,14 @@ class Helper:
         self._codes = {kind: np.empty(0, np.int32) for kind in _CODED}
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._answers: deque[Future[bytes | None]] = deque()
-        threading.Thread(target=self._write, args=(process.stdin,), daemon=True).start()
-        self._reader = threading.Thread(target=self._read, args=(process.stdout,), daemon=True)
-        self._reader.start()
+        self._dead = False
+        self._lock = threading.Lock()  # between the last answer read and the next question asked
+        self._talkers = [
+            (threading.Thread(target=talk, args=(pipe,), daemon=True), pipe)
+            for talk, pipe in ((self._write, process.stdin), (self._read, process.stdout))
+        ]
+        for thread, _ in self._talkers:
+            thread.start()
 
     @classmethod
     def start(cls) -> Helper | None:
@@ -93,7 +99,7 @@ class Helper:
         paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
         try:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tracelens.trace.pool"],
+                [sys.executable, "-P", "-m", "tracelens.trace.pool"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -110,9 +116,11 @@ class Helper:
     def send(self, text: bytes) -> Future[bytes | None]:
         """Queue one chunk; the future gives the helper's answer, or None if it died."""
         answer: Future[bytes | None] = Future()
-        self._answers.append(answer)
-        if not self._reader.is_alive():
-            self._fail()
+        with self._lock:
+            if self._dead:
+                answer.set_result(None)
+                return answer
+            self._answers.append(answer)
         self._requests.put(text)
         return answer
 
@@ -132,8 +140,10 @@ class Helper:
         self._fail()
 
     def _fail(self) -> None:
-        while self._answers:
-            self._answers.popleft().set_result(None)
+        with self._lock:
+            self._dead = True
+            while self._answers:
+                self._answers.popleft().set_result(None)
 
     def learn(self, new: dict[str, list[Any]], decoder: ChunkDecoder) -> None:
         """Give the helper's new strings their codes here."""
@@ -151,6 +161,10 @@ class Helper:
         self._requests.put(None)
         self._process.kill()
         self._process.wait()
+        for thread, pipe in self._talkers:
+            thread.join()
+            with suppress(OSError):  # what lay unsent for a dead helper
+                pipe.close()
 
 
 def _send(pipe: IO[bytes], payload: bytes) -> None:

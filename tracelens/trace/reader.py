@@ -13,15 +13,15 @@ from typing import Any
 
 import msgspec
 
-from ..errors import InputError
-from .collect import Collector
-from .columns import Chunk, ChunkDecoder
-from .decode import coerce_event
-from .framing import cut, find_events, read_carefully
-from .metadata import read_metadata
-from .pool import Pool
-from .source import BLOCK, ByteSource
-from .tables import Damage, Details, Source, Symbols, Trace
+from tracelens.errors import InputError
+from tracelens.trace.collect import Collector
+from tracelens.trace.columns import Chunk, ChunkDecoder, lacks_time
+from tracelens.trace.decode import coerce_event, decode_values
+from tracelens.trace.framing import cut, find_events, read_carefully
+from tracelens.trace.metadata import read_metadata
+from tracelens.trace.pool import Pool
+from tracelens.trace.source import BLOCK, ByteSource
+from tracelens.trace.tables import Damage, Details, Source, Symbols, Trace
 
 _HEAD_LIMIT = 256 * 1024 * 1024  # metadata of large jobs (process groups) stands before the events
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -94,6 +94,7 @@ class _Reader:
         self._buffer = bytearray(4 * BLOCK)
         self._start = 0
         self._end = 0
+        self._searched = 0  # bytes of the head without the beginning of the events
         self._tail = b""  # metadata text behind the events
         self._left = b""  # an unfinished event that a careful reading left before the next chunk
 
@@ -132,19 +133,22 @@ class _Reader:
         return bytes(self._buffer[self._start : self._end])
 
     def _find_head(self) -> bool:
-        text = self._text()
-        if text.startswith(_BYTE_ORDER_MARK):
-            self._start, text = len(_BYTE_ORDER_MARK), text[len(_BYTE_ORDER_MARK) :]
-        first = text[:64].lstrip()[:1]
-        if first and first not in (b"{", b"["):
+        first = bytes(self._buffer[self._start : min(self._start + 64, self._end)])
+        if first.startswith(_BYTE_ORDER_MARK):
+            self._start, first = self._start + len(_BYTE_ORDER_MARK), first[len(_BYTE_ORDER_MARK) :]
+        first = first.lstrip()
+        if first and first[:1] not in b"{[" and not _BYTE_ORDER_MARK.startswith(first):
             raise InputError(f"{self.source.name} is not JSON: torch.profiler traces are .json or .json.gz")
-        found = find_events(text)
+        found = find_events(self._buffer, self._start, self._end, searched=self._searched)
         if found is None:
-            if len(text) > _HEAD_LIMIT:
-                raise InputError(f"{self.source.name} holds no traceEvents in its first 256 MB: not a Kineto trace")
+            self._searched = self._end - self._start
+            if self._searched > _HEAD_LIMIT:
+                raise InputError(
+                    f"{self.source.name} holds no traceEvents in its first 256 MB: not a Kineto trace"
+                )
             return False
-        self.head = _KEY_AT_END.sub(b"", text[:found])
-        self._start += found
+        self.head = _KEY_AT_END.sub(b"", self._buffer[self._start : found]).strip()
+        self._start = found
         return True
 
     @property
@@ -185,7 +189,7 @@ class _Reader:
         """The stretch is valid JSON with unexpected types, or a wrong cut, or damaged."""
         if not self._left:
             try:
-                values = msgspec.json.decode(b"[%b]" % stretch)
+                values = decode_values(b"[%b]" % stretch)
             except (msgspec.DecodeError, RecursionError):
                 pass
             else:
@@ -215,10 +219,12 @@ class _Reader:
 
     def _add_values(self, values: list[Any], offset: int, length: int) -> None:
         events = [coerce_event(value) for value in values]
-        whole = [event for event in events if event is not None]
+        whole = [event for event in events if event is not None and not lacks_time(event)]
         if len(whole) != len(events):
             missing = len(events) - len(whole)
-            self._damaged(offset, length, f"{missing} entr{'y' if missing == 1 else 'ies'} without a readable time")
+            self._damaged(
+                offset, length, f"{missing} entr{'y' if missing == 1 else 'ies'} without a readable time"
+            )
         if whole:
             self.collected.add(self._decoder.columns(whole))
 
@@ -235,7 +241,7 @@ class _Reader:
 
     def _no_events(self) -> None:
         name = self.source.name
-        if not self.bytes:
+        if not self._text().strip():
             why = f" ({self.source.fault})" if self.source.fault else ""
             raise InputError(f"{name} is empty{why}: nothing to analyze")
         if self.source.fault:
@@ -243,8 +249,12 @@ class _Reader:
         try:
             msgspec.json.decode(self._text())
         except (msgspec.DecodeError, RecursionError):
-            raise InputError(f"{name} ends or breaks before its traceEvents: not a whole Kineto trace") from None
-        raise InputError(f"{name} is JSON without traceEvents: not a Kineto trace (export_chrome_trace writes one)")
+            raise InputError(
+                f"{name} ends or breaks before its traceEvents: not a whole Kineto trace"
+            ) from None
+        raise InputError(
+            f"{name} is JSON without traceEvents: not a Kineto trace (export_chrome_trace writes one)"
+        )
 
     def trace(self) -> Trace:
         """All columns joined, with the metadata of the head and the tail."""
@@ -259,7 +269,8 @@ class _Reader:
             events=self.collected.events,
             categories=dict(self.collected.categories),
             damage=self.damage,
-            truncated=self.truncated or (self.source.fault is not None and "ignored" not in self.source.fault),
+            truncated=self.truncated
+            or (self.source.fault is not None and "ignored" not in self.source.fault),
             warnings=self._warnings() + trouble,
             **self.collected.tables(),
         )
@@ -273,9 +284,15 @@ class _Reader:
                 f"the file ends before the event list does, at byte {self.bytes:,} of its JSON: "
                 f"{self.collected.events:,} whole events before that were kept"
             )
-        lost = [damage for damage in self.damage if not (self.truncated and damage.reason.endswith("not complete"))]
+        lost = [
+            damage
+            for damage in self.damage
+            if not (self.truncated and damage.reason.endswith("not complete"))
+        ]
         if lost:
-            where = ", ".join(f"byte {damage.offset:,} ({damage.length:,} bytes: {damage.reason})" for damage in lost[:3])
+            where = ", ".join(
+                f"byte {damage.offset:,} ({damage.length:,} bytes: {damage.reason})" for damage in lost[:3]
+            )
             more = f" and {len(lost) - 3} more places" if len(lost) > 3 else ""
             out.append(f"damaged, left out: {where}{more}")
         return out

@@ -12,16 +12,22 @@ import sys
 import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from isal import isal_zlib
+from isal.igzip_lib import IsalError
 
-from ..errors import InputError
+from tracelens.errors import InputError
 
 BLOCK = 384 * 1024
 _GZIP = b"\x1f\x8b"
 _GZIP_WBITS = 31
+_MAGIC_BYTES = 8
+_SALVAGE_STEP = 1024
+# isal's type stub declares its exception class as an instance
+_FAULTS: tuple[type[Exception], ...] = (IsalError, zlib.error, EOFError, ValueError)  # type: ignore[assignment]
 _USUAL_PACKING = 14  # Kineto JSON packs to a 12th to an 18th
 _OTHER_PACKERS = {
     b"PK\x03\x04": ("a zip archive", "unzip it"),
@@ -48,7 +54,7 @@ class ByteSource:
         """A guess at the size of the JSON before reading it; 0 where there is nothing to go by."""
         try:
             size = Path(self.path).stat().st_size
-        except OSError:
+        except (OSError, ValueError):
             return 0
         return size * _USUAL_PACKING if self.name.endswith(".gz") else size
 
@@ -98,6 +104,8 @@ class ByteSource:
     def _unpacked(self, stream: BinaryIO) -> Iterator[bytes]:
         blocks = self._raw(stream)
         first = next(blocks, b"")
+        while len(first) < _MAGIC_BYTES and (more := next(blocks, b"")):  # a pipe gives what it has
+            first += more
         for magic, (what, remedy) in _OTHER_PACKERS.items():
             if first.startswith(magic):
                 raise InputError(f"{self.name} is {what}: {remedy} first, or save the trace as .json.gz")
@@ -120,7 +128,7 @@ class ByteSource:
             try:
                 # a bounded output keeps memory flat however well the data packs
                 out = unpacker.decompress(pending, BLOCK)
-            except (isal_zlib.error, zlib.error, EOFError, ValueError) as error:
+            except _FAULTS as error:
                 self.fault = f"the gzip data is damaged before byte {self.raw_bytes:,} of the file ({error})"
                 yield from self._salvage(given)
                 break
@@ -138,24 +146,23 @@ class ByteSource:
             pass
 
     def _salvage(self, given: int) -> Iterator[bytes]:
-        """The last bytes before a damaged spot, in small steps: the fast unpacker loses a whole block."""
-        if self.from_stdin:
+        """The last bytes before a damaged spot, one by one: a call that fails gives nothing back."""
+        if self.from_stdin or not Path(self.path).is_file():  # a pipe cannot be read again
             return
         unpacker = zlib.decompressobj(_GZIP_WBITS)
-        with Path(self.path).open("rb") as stream:
-            try:
-                while block := stream.read(BLOCK):
-                    while block:
-                        step = BLOCK if given >= BLOCK else (given or 64)
-                        out = unpacker.decompress(block, step)
-                        if given == 0 and out:
-                            yield out
-                        given = max(0, given - len(out))
-                        block = unpacker.unconsumed_tail
-                        if unpacker.eof:
-                            block, unpacker = unpacker.unused_data, zlib.decompressobj(_GZIP_WBITS)
-            except zlib.error:
-                return
+        saved = bytearray()
+        with Path(self.path).open("rb") as stream, suppress(zlib.error):
+            while piece := stream.read(_SALVAGE_STEP):
+                while piece:
+                    out = unpacker.decompress(piece, given or 1)
+                    if given:
+                        given -= len(out)
+                    else:
+                        saved += out
+                    piece = unpacker.unconsumed_tail
+                    if unpacker.eof:
+                        piece, unpacker = unpacker.unused_data, zlib.decompressobj(_GZIP_WBITS)
+        yield bytes(saved)
 
 
 def _open(path: Path) -> BinaryIO:
@@ -167,6 +174,8 @@ def _open(path: Path) -> BinaryIO:
         raise InputError(f"no such file: {path}") from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+    except ValueError:
+        raise InputError(f"no such file: {str(path)!r} is no file name") from None
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:

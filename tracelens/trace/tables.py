@@ -93,7 +93,9 @@ class Details:
         """The launch configuration of a kernel (``Kernels.launch``)."""
         if code not in self._configs:
             grid, block, memory, registers = self._raw[code].split(b"\0")
-            self._configs[code] = LaunchConfig(_parse_list(grid), _parse_list(block), _parse_int(memory), _parse_int(registers))
+            self._configs[code] = LaunchConfig(
+                _parse_list(grid), _parse_list(block), _parse_int(memory), _parse_int(registers)
+            )
         return self._configs[code]
 
 

@@ -1,0 +1,44 @@
+# make report: everything from nothing to a page on a sample trace. make test: everything that must hold.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SAMPLE ?= sample_traces/generated_gpt2_vocab50257.json.gz
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: report test lint types contract unit clean
+
+report: $(VENV)/.installed
+	$(BIN)/tracelens analyze $(SAMPLE) --output report.html --json report.json
+	@echo
+	@echo "The page: $(CURDIR)/report.html"
+
+test: lint types contract unit
+
+lint: $(VENV)/.tested
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.tested
+	$(BIN)/mypy
+
+contract: $(VENV)/.tested
+	$(BIN)/lint-imports
+
+# last, so that the output ends with pytest's own summary line
+unit: $(VENV)/.tested
+	$(BIN)/python -m pytest
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit("tracelens needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.tested: $(VENV)/.installed pyproject.toml
+	$(PIP) --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache report.html report.json

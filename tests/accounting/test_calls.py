@@ -1,0 +1,107 @@
+"""Calls: which kernels make up a GEMM, and its role."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from tests.synthetic import ModelSpec, Options, build
+from tracelens.accounting.calls import compress, find_calls, role_of
+from tracelens.attribution import attribute
+from tracelens.gemm import GemmShape, flops
+from tracelens.trace import link, read_trace
+from tracelens.words import PHASES
+
+GPT = ModelSpec(
+    family="gpt2",
+    hidden=256,
+    heads=4,
+    vocab=5003,
+    layers=2,
+    sequence=128,
+    micro_batch=2,
+    bias=True,
+    tied=False,
+)
+LLAMA = ModelSpec(
+    family="llama",
+    hidden=256,
+    heads=4,
+    kv_heads=2,
+    ffn=704,
+    vocab=4096,
+    layers=2,
+    sequence=128,
+    micro_batch=2,
+)
+
+
+def _shape(m: int, n: int, k: int, batch: int = 1) -> GemmShape:
+    return GemmShape(m, n, k, batch, "bf16", "bf16", None)
+
+
+@pytest.mark.parametrize("attention", ["flash", "math"])
+@pytest.mark.parametrize("model", [GPT, LLAMA], ids=["gpt2", "llama"])
+def test_roles_and_shapes_of_every_gemm_agree_with_the_truth(
+    tmp_path: Path, model: ModelSpec, attention: Literal["flash", "math"]
+) -> None:
+    made = build(model, Options(steps=1, attention=attention, module_frames=True))
+    path = tmp_path / "t.json"
+    path.write_text(made.text())
+    trace = read_trace(path)
+    links = link(trace)
+    attribution = attribute(trace, links)
+    calls = find_calls(trace, links, attribution)
+    truth = {row.correlation: row for row in made.truth if row.m is not None}
+    seen = set()
+    for at, main in enumerate(calls.main.tolist()):
+        row = truth.get(int(trace.kernels.correlation[main]))
+        shape = calls.shape[at]
+        if row is None:
+            assert not isinstance(shape, GemmShape)
+            continue
+        assert isinstance(shape, GemmShape)
+        assert (shape.m, shape.n, shape.k, shape.batch) == (row.m, row.n, row.k, row.batch)
+        assert flops(shape) == row.flops
+        phase = PHASES[attribution.phase[main]]
+        assert role_of(shape, calls.forward[at], phase) == (
+            row.role or ("forward" if phase == "forward" else "dgrad")  # products of two activations
+        )
+        seen.add(row.correlation)
+    assert seen == set(truth)
+
+
+def test_a_square_products_gradients_are_told_apart_by_their_layout() -> None:
+    square = _shape(512, 512, 512)
+    assert role_of(replace(square, layout="NN"), square, "backward") == "dgrad"
+    assert role_of(replace(square, layout="NT"), square, "backward") == "wgrad"
+    assert role_of(square, square, "backward") is None
+
+
+def test_the_reduced_dimension_decides_the_role() -> None:
+    forward = _shape(1024, 4096, 512)  # out[tokens, ffn] = x[tokens, h] w[h, ffn]
+    assert role_of(_shape(1024, 512, 4096), forward, "backward") == "dgrad"
+    assert role_of(_shape(4096, 512, 1024), forward, "backward") == "wgrad"
+    assert role_of(_shape(7, 7, 7), forward, "backward") is None
+
+
+def test_a_backward_without_its_forward_has_no_role() -> None:
+    assert role_of(_shape(8, 8, 8), None, "backward") is None
+
+
+def test_products_of_two_activations_have_no_weight_gradient() -> None:
+    scores = _shape(128, 128, 64, batch=8)
+    assert role_of(_shape(128, 64, 128, batch=8), scores, "backward") == "dgrad"
+
+
+def test_recomputed_products_are_forward_products() -> None:
+    assert role_of(_shape(8, 8, 8), None, "recompute") == "forward"
+
+
+def test_layers_are_shown_as_runs() -> None:
+    assert compress([]) is None
+    assert compress([-1, -1]) is None
+    assert compress([2, 1, 0, 5, 5]) == "0-2, 5"

@@ -1,0 +1,115 @@
+"""Steps on the GPU's clock, and covered time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.accounting.steps import covered, step_times
+from tracelens.attribution import attribute
+from tracelens.errors import UsageError
+from tracelens.trace import link, read_trace
+
+
+def _times(tmp_path: Path, events: list[dict[str, Any]], wanted: tuple[int, int] | None = None) -> Any:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    trace = read_trace(path)
+    links = link(trace)
+    return step_times(trace, links, attribute(trace, links), wanted=wanted)
+
+
+def _step(number: int, ts: float, dur: float) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "cat": "user_annotation",
+        "name": f"ProfilerStep#{number}",
+        "pid": 1,
+        "tid": 1,
+        "ts": ts,
+        "dur": dur,
+    }
+
+
+def _kernel(
+    correlation: int, launched: float | None, ts: float, dur: float, name: str = "k"
+) -> list[dict[str, Any]]:
+    kernel = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur}
+    kernel["args"] = {"stream": 7, "device": 0, "correlation": correlation}
+    if launched is None:
+        return [kernel]
+    launch = {
+        "ph": "X",
+        "cat": "cuda_runtime",
+        "name": "cudaLaunchKernel",
+        "pid": 1,
+        "tid": 1,
+        "ts": launched,
+        "dur": 1,
+    }
+    launch["args"] = {"correlation": correlation}
+    return [launch, kernel]
+
+
+def test_a_host_that_runs_ahead_does_not_shorten_the_steps(tmp_path: Path) -> None:
+    # the host queues both steps within 20 us; the GPU works on each for 100 us
+    times = _times(
+        tmp_path,
+        [_step(1, 0, 10), _step(2, 10, 10), *_kernel(1, 1, 5, 100), *_kernel(2, 11, 105, 100)],
+    )
+    assert ((times.end_ns - times.start_ns) / 1000).tolist() == [105, 100]
+
+
+def test_a_synchronized_step_begins_with_its_host_range(tmp_path: Path) -> None:
+    times = _times(
+        tmp_path,
+        [_step(1, 0, 100), _step(2, 100, 100), *_kernel(1, 10, 20, 50), *_kernel(2, 110, 120, 50)],
+    )
+    assert times.start_ns.tolist() == [0, 100_000]
+    assert times.end_ns.tolist() == [100_000, 200_000]
+    assert times.busy_ns.tolist() == [50_000, 50_000]
+
+
+def test_work_queued_before_the_recording_delays_the_first_step(tmp_path: Path) -> None:
+    times = _times(tmp_path, [_step(1, 10, 50), *_kernel(9, None, 0, 30), *_kernel(1, 11, 30, 40)])
+    assert times.start_ns.tolist() == [30_000]
+    assert times.end_ns.tolist() == [70_000]
+
+
+def test_without_step_ranges_the_whole_trace_is_one_step_and_says_so(tmp_path: Path) -> None:
+    times = _times(tmp_path, _kernel(1, 0, 5, 10))
+    assert times.count == 1
+    assert "whole trace" in times.source
+
+
+def test_only_communication_that_hides_behind_nothing_is_exposed(tmp_path: Path) -> None:
+    reduce = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    times = _times(tmp_path, [_step(1, 0, 100), *_kernel(1, 1, 10, 30), *_kernel(2, 2, 30, 40, name=reduce)])
+    assert times.exposed_ns.tolist() == [30_000]
+
+
+def test_steps_that_do_not_exist_are_refused(tmp_path: Path) -> None:
+    events = [_step(3, 0, 10), *_kernel(1, 1, 2, 3)]
+    assert _times(tmp_path, events, wanted=(3, 9)).index == [3]
+    with pytest.raises(UsageError, match="steps 3 to 3"):
+        _times(tmp_path, events, wanted=(4, 9))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=12),
+    st.integers(0, 50),
+    st.integers(0, 50),
+)
+def test_covered_time_is_the_union(spans: list[tuple[int, int]], a: int, b: int) -> None:
+    start, end = min(a, b), max(a, b)
+    points = {t for begin, length in spans for t in range(begin, begin + length)}
+    expected = sum(start <= t < end for t in points)
+    begins = np.array([begin for begin, _ in spans], np.int64)
+    ends = np.array([begin + length for begin, length in spans], np.int64)
+    assert covered(begins, ends, np.array([start]), np.array([end])).tolist() == [expected]

@@ -1,0 +1,203 @@
+"""All rules together: order, one check each, nothing counted twice, and the words used."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracelens.advice
+from tests.advice.advice_rows import (
+    H100,
+    UNKNOWN_GPU,
+    attention,
+    bert_small_logits,
+    cutlass,
+    facts,
+    flash2,
+    gemm,
+    model,
+)
+from tracelens.advice import RULES, StepFacts, advise, explain
+from tracelens.errors import UsageError
+from tracelens.results import GemmRow
+
+BANNED = re.compile(r"\bup to\b|\bmay\b|\bconsider|\bsub-optimal", re.IGNORECASE)
+HOSTILE = [
+    "</script><img src=x onerror=alert(1)>",
+    "\x1b[31mred\x1b[0m",
+    "cutlass_" + "9" * 5000,
+    "cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_64x3_tn_align99999999999999999999",
+    "ampere_bf16_s16816gemm_bf16_128x128_ldg99_f2f_tn",
+    "flash_fwd_kernel<Flash_fwd_kernel_traits<0, 0, 0, 0>",
+    "\ud800",
+    "",
+]
+
+
+def everything() -> StepFacts:
+    """A step in which every rule finds something, two of them in the same row."""
+    dims = model(hidden=2562, heads=32, kv_heads=8, head_dim=80, ffn=10922, vocab=50257, layers=32,
+                 sequence=2047, micro_batch=1, tensor_parallel=2)  # fmt: skip
+    up = gemm(2, 2047, 10922, 2562, kernel=cutlass(2), calls=32, names=("b*s", "f", "h"))
+    down = gemm(
+        3, 2047, 2562, 10922, component="mlp.down", kernel="unnamed", calls=32, names=("b*s", "h", "f")
+    )
+    logits = gemm(1, 2047, 50257, 2562, component="logits", kernel=cutlass(1), time_us=4000.0)
+    odd = gemm(4, 2047, 7, 2562, component="moe.router", kernel=cutlass(2), calls=32)
+    view = gemm(5, 2048, 4096, 4096, component="attention.qkv", kernel=cutlass(4), calls=32)
+    scores = gemm(
+        6, 2047, 2047, 80, batch=32, component="attention.scores", kernel=cutlass(1), names=("s", "s", "d")
+    )
+    flash = attention(7, 80, kernel=flash2(96))
+    return facts(logits, up, down, odd, view, scores, flash, step_ms=600.0, dims=dims, gpu_busy_frac=0.42)
+
+
+def strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from strings(key)
+            yield from strings(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from strings(item)
+
+
+def test_every_rule_gives_exactly_one_check_in_order() -> None:
+    for step in (everything(), facts(), facts(gemm(1, 64, 64, 64)), facts(bert_small_logits(), step_ms=None)):
+        checks = advise(step).checks
+        assert [check.rule for check in checks] == [rule.id for rule in RULES] == ["TL101", "TL102", "TL103"]
+        assert all(check.state in ("found", "passed", "not_applicable", "could_not_run") for check in checks)
+        assert all(check.why for check in checks)
+
+
+def test_findings_come_by_time_at_stake() -> None:
+    advice = advise(everything())
+    highs = [finding.saving_ms.high or 0.0 for finding in advice.findings]
+    assert highs == sorted(highs, reverse=True)
+    assert {finding.rule for finding in advice.findings} == {"TL101", "TL102", "TL103"}
+
+
+def test_a_gemm_that_two_findings_name_counts_once() -> None:
+    advice = advise(everything())
+    named = [row for finding in advice.findings for row in finding.gemms]
+    assert len(named) > len(set(named))
+    per_row: dict[str, float] = {}
+    for finding in advice.findings:
+        for entry in finding.evidence["rows"]:
+            per_row[entry["gemm"]] = max(per_row.get(entry["gemm"], 0.0), entry["bound_ms"])
+    assert advice.at_stake_ms is not None
+    assert advice.at_stake_ms.high == pytest.approx(sum(per_row.values()))
+    assert sum(per_row.values()) < sum(finding.saving_ms.high or 0.0 for finding in advice.findings)
+
+
+def test_no_saving_is_invented() -> None:
+    advice = advise(everything())
+    assert advice.at_stake_ms is not None
+    for estimate in [
+        advice.at_stake_ms,
+        *(f.saving_ms for f in advice.findings),
+        *(f.saving_frac for f in advice.findings),
+    ]:
+        assert (estimate.low, estimate.mid, estimate.basis) == (0.0, None, "heuristic")
+    for finding in advice.findings:
+        assert finding.basis == "heuristic"
+        assert any(caveat.startswith("Not known yet") for caveat in finding.caveats)
+        assert any("42.0% of the step" in caveat for caveat in finding.caveats)
+        assert (finding.saving_frac.high or 0.0) <= 1.0
+
+
+def test_nothing_is_at_stake_in_a_clean_step() -> None:
+    advice = advise(facts(gemm(1, 2048, 2560, 2560), attention(2, 64)))
+    assert advice.findings == [] and advice.at_stake_ms is None
+
+
+def test_the_rows_bound_never_exceeds_the_step() -> None:
+    advice = advise(facts(bert_small_logits(time_us=5000.0), step_ms=1.0))
+    assert advice.at_stake_ms is not None and advice.at_stake_ms.high == 1.0
+    assert advice.findings[0].saving_frac.high == 1.0
+
+
+def test_the_words_are_plain() -> None:
+    steps = [
+        everything(),
+        replace(everything(), gpu=UNKNOWN_GPU),
+        facts(bert_small_logits(), step_ms=1e6),
+        facts(),
+    ]
+    steps.append(facts(gemm(1, None, None, None), gpu=replace(H100, vendor="amd")))
+    for step in steps:
+        for text in strings(asdict(advise(step))):
+            assert not BANNED.search(text), text
+
+
+def test_findings_are_whole_sentences_and_titles_are_imperative() -> None:
+    for finding in advise(everything()).findings:
+        assert finding.title.split()[0] in {"Pad", "Change", "Align", "Use"}
+        assert re.search(r"\d", finding.title)
+        for text in (finding.saw, finding.why, finding.how, *finding.caveats):
+            assert (
+                text[0].isupper()
+                or text[0].isdigit()
+                or text.startswith(("head_dim", "ffn", "hidden", "sequence"))
+            ), text
+            assert text.endswith("."), text
+            assert "  " not in text and "None" not in text, text
+
+
+def test_findings_are_plain_values() -> None:
+    for finding in advise(everything()).findings:
+        assert json.loads(json.dumps(asdict(finding)))["rule"] == finding.rule
+        assert all(len(pair) == 2 for pair in finding.change.values())
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_kernel_names_stay_out_of_sentences(name: str) -> None:
+    def dressed(row: GemmRow) -> GemmRow:
+        return replace(row, kernel=name, shape_note=name if row.kind == "gemm" else row.shape_note)
+
+    step = everything()
+    advice = advise(replace(step, gemms=[dressed(row) for row in step.gemms]))
+    assert len(advice.checks) == len(RULES)
+    for text in strings([asdict(finding) for finding in advice.findings]):
+        assert len(text) < 3000
+        assert not name or name not in text
+
+
+def test_odd_numbers_do_not_break() -> None:
+    broken = gemm(1, 0, 30522, 512, component="logits", time_us=float("nan"))
+    advise(facts(broken, gemm(2, 0, 0, 0), attention(3, 0), dims=model(heads=0, head_dim=0, hidden=0)))
+
+
+def test_every_rule_has_a_page_with_its_sections() -> None:
+    for rule in RULES:
+        page = explain(rule.id)
+        assert page == explain(rule.slug) == explain(rule.id.lower())
+        assert page.startswith(f"# {rule.id} {rule.slug}\n")
+        sections = re.findall(r"^## (.+)$", page, flags=re.MULTILINE)
+        assert sections == ["What it does", "Why it costs", "Example", "What to do", "How it is estimated"]
+        assert not BANNED.search(page)
+
+
+def test_findings_point_at_their_page() -> None:
+    for finding in advise(everything()).findings:
+        assert finding.doc == f"docs/rules/{finding.rule}.md"
+
+
+def test_an_unknown_rule_names_the_known_ones() -> None:
+    for wrong in ("TL999", "../../pyproject", "", "x" * 500):
+        with pytest.raises(UsageError, match=r"TL101 \(pad-vocabulary\)") as error:
+            explain(wrong)
+        assert len(str(error.value)) < 300
+
+
+def test_no_source_line_uses_a_banned_word() -> None:
+    for path in Path(tracelens.advice.__file__).parent.rglob("*.py"):
+        assert not BANNED.search(path.read_text(encoding="utf-8")), path

@@ -1,0 +1,140 @@
+"""TL102: one finding per dimension to change, and no false alarms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_rows import H100, NVJET, bert_small_logits, cutlass, facts, gemm, model
+from tracelens.advice.facts import Outcome
+from tracelens.advice.rules.align_dimensions import AlignDimensions
+from tracelens.results import GemmRow
+
+RULE = AlignDimensions()
+LLAMA = model(hidden=4096, heads=32, ffn=10922, vocab=32000, layers=32, sequence=2048, micro_batch=2)
+
+
+def swiglu() -> list[GemmRow]:
+    common: dict[str, Any] = {"calls": 32, "time_us": 1400.0}
+    up, down = ("b*s", "f", "h"), ("b*s", "h", "f")
+    return [
+        gemm(1, 4096, 10922, 4096, component="mlp.up", kernel=cutlass(2), names=up, **common),
+        gemm(2, 4096, 10922, 4096, component="mlp.gate", kernel=cutlass(2), names=up, **common),
+        gemm(3, 4096, 4096, 10922, component="mlp.down", kernel=cutlass(2), names=down, **common),
+    ]
+
+
+def check(*rows: GemmRow, **more: Any) -> Outcome:
+    return RULE.check(facts(*rows, **more))
+
+
+def test_swiglu_is_one_finding_for_its_one_parameter() -> None:
+    (finding,) = check(*swiglu(), step_ms=500.0, dims=LLAMA).findings
+    assert finding.title == "Change ffn from 10922 to 10944"
+    assert finding.change == {"ffn": [10922, 10944]}
+    assert finding.fix == ["- ffn = 10922", "+ ffn = 10944"]
+    assert sorted(finding.gemms) == ["g1", "g2", "g3"]
+    assert sorted(finding.components) == ["mlp.down", "mlp.gate", "mlp.up"]
+    assert finding.parameter_delta == 32 * 3 * 4096 * 22
+    assert finding.flops_delta == pytest.approx(22 / 10922)
+    assert (finding.severity, finding.confidence, finding.effort) == ("high", "high", "retrain")
+
+
+def test_two_matrices_without_a_gate() -> None:
+    rows = [row for row in swiglu() if row.component != "mlp.gate"]
+    (finding,) = check(*rows, dims=LLAMA).findings
+    assert finding.parameter_delta == 32 * 2 * 4096 * 22
+
+
+def test_a_fused_gate_and_up_still_names_ffn() -> None:
+    row = gemm(1, 4096, 21844, 4096, kernel=cutlass(4), names=("b*s", "2*f", "h"), calls=32)
+    (finding,) = check(row, dims=LLAMA).findings
+    assert finding.change == {"ffn": [10922, 10944]}
+    assert "21844 elements (8-byte boundaries)" in finding.saw
+
+
+def test_unfused_attention_over_3137_positions() -> None:
+    rows = [
+        gemm(1, 3137, 3137, 64, batch=96, component="attention.scores", kernel=cutlass(1), calls=12,
+             time_us=1901.6, names=("s", "s", "d")),
+        gemm(2, 3137, 64, 3137, batch=96, component="attention.values", layout="NN", calls=12,
+             time_us=1699.0, names=("s", "d", "s"), kernel=cutlass(1, layout="nn")),
+    ]  # fmt: skip
+    (finding,) = check(*rows, step_ms=120.0, dims=model(sequence=3137, head_dim=64, heads=12)).findings
+    assert finding.title == "Pad sequence from 3137 to 3200"
+    assert finding.effort == "config" and finding.gemms == ["g1", "g2"]
+    assert finding.flops_delta == pytest.approx((3200 / 3137) ** 2 - 1)
+
+
+def test_hidden_keeps_its_heads_even() -> None:
+    rows = gemm(1, 4096, 3002, 3002, kernel=cutlass(2), names=("b*s", "h", "h"))
+    (finding,) = check(rows, dims=model(hidden=3002, heads=6)).findings
+    assert finding.change == {"hidden": [3002, 3072]}
+
+
+def test_a_small_head_is_padded_to_the_grid_not_to_64() -> None:
+    row = gemm(1, 5184, 4, 1024, component="other", kernel=cutlass(2), calls=5, time_us=11.3)
+    (finding,) = check(row, step_ms=1.0).findings
+    assert finding.title == "Pad the dimension 4 of other GEMMs to 8"
+    assert finding.effort == "code"
+
+
+def test_a_fallback_with_aligned_dimensions_points_at_views() -> None:
+    (finding,) = check(gemm(1, 4096, 4096, 4096, kernel=cutlass(4), component="attention.qkv")).findings
+    assert finding.title.startswith("Align the operands of attention.qkv to 16 bytes")
+    assert finding.change == {} and finding.fix == []
+    assert finding.confidence == "medium"
+    assert "slice of a wider tensor" in " ".join(finding.caveats)
+
+
+def test_a_fallback_without_a_shape_is_found_by_name() -> None:
+    (finding,) = check(gemm(1, None, None, None, dtype=None, kernel=cutlass(1))).findings
+    assert "no shape is recorded" in finding.saw
+    assert finding.saving_ms.high == pytest.approx(2.0)
+
+
+def test_dimensions_alone_give_medium_confidence() -> None:
+    (finding,) = check(
+        gemm(1, 4096, 10922, 4096, kernel="unnamed", names=(None, "f", "h")), dims=LLAMA
+    ).findings
+    assert finding.confidence == "medium"
+    assert "do not say how they load" in finding.saw
+
+
+def test_rows_of_the_vocabulary_rule_are_not_counted_again() -> None:
+    assert check(bert_small_logits(), dims=model(vocab=30522)).state == "not_applicable"
+
+
+def test_the_head_dimension_of_scores_is_left_to_its_own_rule() -> None:
+    row = gemm(
+        1, 2048, 2048, 36, batch=64, component="attention.scores", kernel=cutlass(4), names=("s", "s", "d")
+    )
+    assert check(row, dims=model(head_dim=36, heads=64, sequence=2048)).state == "passed"
+
+
+def test_aligned_gemms_pass_with_the_count() -> None:
+    outcome = check(gemm(1, 141, 512, 512), gemm(2, None, None, None, kernel=NVJET))
+    assert outcome.state == "passed"
+    assert outcome.why.startswith("1 of 2 GEMM rows with shapes")
+
+
+def test_tiny_gemms_pass_and_say_how_little() -> None:
+    outcome = check(gemm(1, 5184, 4, 1024, kernel=cutlass(2), time_us=11.3), step_ms=1000.0)
+    assert outcome.state == "passed" and "below the 0.1%" in outcome.why
+
+
+def test_what_is_left_out_below_the_threshold_is_said() -> None:
+    tiny = gemm(9, 5184, 4, 1024, component="other", kernel=cutlass(2), time_us=11.3)
+    outcome = check(*swiglu(), tiny, step_ms=500.0, dims=LLAMA)
+    assert len(outcome.findings) == 1 and "1 smaller one below 0.1%" in outcome.why
+
+
+def test_without_shapes_it_could_not_run() -> None:
+    outcome = check(gemm(1, None, None, None))
+    assert outcome.state == "could_not_run" and "record_shapes=True" in outcome.why
+    assert check(*swiglu(), step_ms=None).state == "could_not_run"
+
+
+def test_without_gemms_it_does_not_apply() -> None:
+    assert RULE.check(facts(gpu=H100)).state == "not_applicable"

@@ -1,0 +1,144 @@
+"""TL103: padding inside flash kernels, small heads, and how the bound is limited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_rows import attention, cutlass, facts, flash2, gemm, model
+from tracelens.advice.rules.head_dimension import _A100_TFLOPS, HeadDimension
+from tracelens.results import Finding, GemmRow
+
+RULE = HeadDimension()
+GPT3_2_7B: dict[str, int | None] = {"hidden": 2560, "heads": 32, "kv_heads": 32, "head_dim": 80}
+
+
+def one(*rows: GemmRow, **more: Any) -> Finding:
+    (finding,) = RULE.check(facts(*rows, **more)).findings
+    return finding
+
+
+def test_the_copied_2_7b_shape_is_found() -> None:
+    finding = one(attention(1, 80, kernel=flash2(96)), step_ms=100.0, dims=model(**GPT3_2_7B))
+    assert finding.title == "Use 20 heads of 128 or 40 heads of 64 instead of 32 heads of 80"
+    assert finding.change == {"head_dim": [80, 128], "heads": [32, 20]}
+    assert finding.fix == ["- heads = 32   # head_dim 80", "+ heads = 20   # head_dim 128"]
+    assert (finding.effort, finding.confidence) == ("retrain", "high")
+    assert finding.parameter_delta == 0
+    assert "80 of 96 columns are useful, 16.7% are zeros" in finding.saw
+    assert finding.evidence["padding_frac"] == pytest.approx(1 - 80 / 96)
+
+
+def test_the_bound_is_no_more_than_the_work_that_falls_away() -> None:
+    finding = one(attention(1, 80, kernel=flash2(96)), step_ms=100.0, dims=model(**GPT3_2_7B))
+    assert finding.saving_ms.high == pytest.approx(32 * 0.2 * (1 - 80 / 128))
+    assert "37.5%" in finding.how
+
+
+def test_the_bound_holds_for_the_measured_sweep() -> None:
+    # At equal width time goes with 1 / TFLOP/s: the measured gain never exceeds what the bound allows.
+    for size, speed in _A100_TFLOPS.items():
+        assert 1 - speed / _A100_TFLOPS[128] <= 1 - size / 128 + 1e-12
+
+
+def test_the_floor_limits_the_bound_too() -> None:
+    fast = attention(1, 80, kernel=flash2(96), time_us=25.0)
+    finding = one(fast, step_ms=10.0, dims=model(**GPT3_2_7B))
+    floor_us = 0.5 * 4 * 32 * 2048**2 * 80 / 989e12 * 1e6
+    assert finding.saving_ms.high == pytest.approx(32 * (25.0 - floor_us) / 1e3)
+
+
+def test_small_heads_take_the_next_size_first() -> None:
+    finding = one(
+        attention(1, 40, heads=64, kernel=flash2(64)), dims=model(hidden=2560, heads=64, head_dim=40)
+    )
+    assert finding.title == "Use 40 heads of 64 or 20 heads of 128 instead of 64 heads of 40"
+
+
+def test_heads_of_32_fill_their_kernel_and_are_still_small() -> None:
+    finding = one(attention(1, 32, kernel=flash2(32)), dims=model(hidden=1024, heads=32, head_dim=32))
+    assert finding.confidence == "medium"
+
+
+def test_a_size_off_the_grid_counts_all_time_above_the_floor() -> None:
+    rows = [
+        gemm(1, 2048, 2048, 36, batch=64, component="attention.scores", kernel=cutlass(4), calls=24),
+        gemm(
+            2,
+            2048,
+            36,
+            2048,
+            batch=64,
+            component="attention.values",
+            kernel=cutlass(4),
+            calls=24,
+            layout="NN",
+        ),
+    ]
+    finding = one(*rows, dims=model(hidden=2304, heads=64, head_dim=36))
+    assert finding.gemms == ["g1", "g2"] or finding.gemms == ["g2", "g1"]
+    assert "multiples of 8" in finding.why
+    assert finding.change == {"head_dim": [36, 64], "heads": [64, 36]}
+
+
+def test_an_uneven_width_changes_the_head_dimension_alone() -> None:
+    finding = one(attention(1, 80, heads=3, kernel=flash2(96)), dims=model(hidden=240, heads=3, head_dim=80))
+    assert finding.title == "Use head_dim 128 instead of 80"
+    assert finding.parameter_delta is None
+
+
+def test_unknown_heads_leave_both_sizes_open() -> None:
+    finding = one(attention(1, 80, kernel=flash2(96)))
+    assert finding.title == "Use head_dim 128 or 64 instead of 80"
+    assert finding.fix == ["- head_dim = 80", "+ head_dim = 128"]
+
+
+def test_key_value_heads_are_mentioned_and_leave_the_delta_open() -> None:
+    finding = one(attention(1, 80, kernel=flash2(96)), dims=model(**(GPT3_2_7B | {"kv_heads": 8})))
+    assert "8 key-value heads for 32 heads" in " ".join(finding.caveats)
+    assert finding.parameter_delta is None
+
+
+def test_tensor_parallel_ranks_have_to_divide_the_heads() -> None:
+    finding = one(attention(1, 80, kernel=flash2(96)), dims=model(**(GPT3_2_7B | {"tensor_parallel": 8})))
+    assert finding.change["heads"] == [32, 40]
+    assert "8 tensor-parallel ranks" in " ".join(finding.caveats)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_usual_sizes_pass(head_dim: int) -> None:
+    outcome = RULE.check(facts(attention(1, head_dim)))
+    assert outcome.state == "passed" and str(head_dim) in outcome.why
+
+
+def test_a_size_that_the_kernel_is_compiled_for_passes() -> None:
+    assert RULE.check(facts(attention(1, 96))).state == "passed"
+    assert RULE.check(facts(attention(1, 96, kernel="cudnn_generated_fort_native_sdpa"))).state == "passed"
+
+
+def test_a_kernel_that_does_not_say_gives_low_confidence() -> None:
+    name = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0"
+    finding = one(attention(1, 80, kernel=name), dims=model(**GPT3_2_7B))
+    assert finding.confidence == "low"
+    assert "do not say which head size" in finding.saw
+
+
+def test_values_of_another_width_are_not_judged() -> None:
+    row = attention(1, 192, shape_note="b=1 h=32 s=2048 d=192 dv=128")
+    assert RULE.check(facts(row)).state == "could_not_run"
+
+
+def test_without_attention_it_does_not_apply() -> None:
+    assert RULE.check(facts(gemm(1, 64, 64, 64))).state == "not_applicable"
+
+
+def test_without_a_head_dimension_or_step_it_could_not_run() -> None:
+    outcome = RULE.check(facts(attention(1, None, kernel="cudnn_generated_fort_native_sdpa")))
+    assert outcome.state == "could_not_run" and "record_shapes=True" in outcome.why
+    assert RULE.check(facts(attention(1, 80), step_ms=None)).state == "could_not_run"
+
+
+def test_a_small_share_passes_with_the_figure() -> None:
+    outcome = RULE.check(facts(attention(1, 80, kernel=flash2(96), calls=1), step_ms=5000.0))
+    assert outcome.state == "passed" and "(0.002%)" in outcome.why

@@ -1,0 +1,161 @@
+"""TL101: what is found, what passes, and what the bound is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_rows import (
+    H100,
+    NVJET,
+    SIMT,
+    UNKNOWN_GPU,
+    bert_small_logits,
+    cutlass,
+    facts,
+    gemm,
+    model,
+)
+from tracelens.advice.rules.pad_vocabulary import PadVocabulary
+from tracelens.results import Finding, GemmRow
+
+RULE = PadVocabulary()
+
+
+def one(*rows: GemmRow, **more: Any) -> Finding:
+    (finding,) = RULE.check(facts(*rows, **more)).findings
+    return finding
+
+
+def training(vocab: int, kernel: str) -> list[GemmRow]:
+    common: dict[str, Any] = {"component": "logits", "kernel": kernel, "time_us": 4000.0}
+    return [
+        gemm(1, 8192, vocab, 2560, names=("b*s", "v", "h"), **common),
+        gemm(2, 8192, 2560, vocab, role="dgrad", layout="NN", names=("b*s", "h", "v"), **common),
+        gemm(3, vocab, 2560, 8192, role="wgrad", layout="NT", names=("v", "h", "b*s"), **common),
+    ]
+
+
+def test_bert_small_is_found_with_its_kernel_as_proof() -> None:
+    finding = one(bert_small_logits(), step_ms=3.9078, dims=model(vocab=30522, hidden=512))
+    assert finding.title == "Pad vocab_size from 30522 to 30528"
+    assert finding.change == {"vocab_size": [30522, 30528]}
+    assert finding.fix == ["- vocab_size = 30522", "+ vocab_size = 30528"]
+    assert finding.parameter_delta == 6 * 512
+    assert finding.flops_delta == pytest.approx(6 / 30522)
+    assert (finding.confidence, finding.severity, finding.effort) == ("high", "low", "config")
+    assert "cutlass2 align2, 4-byte loads" in finding.saw
+    assert "13.4% of all GPU time" in finding.saw
+
+
+def test_the_bound_is_the_time_above_the_roofline() -> None:
+    finding = one(bert_small_logits(), step_ms=3.9078, dims=model(vocab=30522, hidden=512))
+    moved = 2 * (141 * 512 + 512 * 30522 + 141 * 30522)
+    floor_us = max(2 * 141 * 30522 * 512 / 989e12, moved / 3350e9) * 1e6
+    assert finding.saving_ms.high == pytest.approx((41.3 - floor_us) / 1e3)
+    assert (finding.saving_ms.low, finding.saving_ms.mid, finding.saving_ms.basis) == (0.0, None, "heuristic")
+    assert finding.saving_frac.high == pytest.approx((41.3 - floor_us) / 1e3 / 3.9078)
+    for number in ("41.3 µs", "4.41 GFLOP / 989 TFLOP/s", "40.0 MB / 3350 GB/s", "11.9 µs", "29.4 µs"):
+        assert number in finding.how
+    assert "not a prediction" in finding.how
+
+
+def test_all_three_products_of_training_count() -> None:
+    finding = one(*training(50257, cutlass(1)), step_ms=100.0, dims=model(vocab=50257, hidden=2560))
+    assert finding.gemms == ["g1", "g2", "g3"]
+    assert finding.severity == "high"
+    assert finding.parameter_delta == 47 * 2560
+    text = " ".join(finding.caveats)
+    assert "120,320 parameters when embedding and output matrix are tied and 240,640" in text
+    assert "50304 is a multiple of 128 as well" in text
+    assert "in the loss and in sampling" in text
+
+
+def test_inference_only_masks_the_sampling() -> None:
+    text = " ".join(one(bert_small_logits()).caveats)
+    assert "before sampling" in text and "the loss" not in text
+    assert "30592, the next multiple of 128, costs 64 rows more" in text
+
+
+def test_a_vocabulary_on_the_grid_leaves_little_at_stake() -> None:
+    finding = one(*training(50280, NVJET), step_ms=100.0, dims=model(vocab=50280, hidden=2560))
+    assert finding.saving_ms.high is not None and finding.saving_ms.high <= 12.0 * (1 - 226 / 256) + 1e-9
+    assert finding.confidence == "low"
+    assert finding.severity != "high"
+    assert "load 16 bytes at a time all the same" in finding.saw
+
+
+def test_a_multiple_of_16_leaves_less() -> None:
+    less = one(*training(50272, NVJET), step_ms=10.0).saving_ms.high
+    more = one(*training(50280, NVJET), step_ms=10.0).saving_ms.high
+    assert less is not None and more is not None and less < more
+
+
+def test_an_odd_vocabulary_on_a_full_width_kernel_is_no_alarm() -> None:
+    finding = one(*training(50257, NVJET), step_ms=100.0)
+    assert finding.confidence == "low"
+    assert finding.saving_frac.high is not None and finding.saving_frac.high < 0.015
+
+
+def test_a_kernel_of_unknown_name_gives_medium_confidence() -> None:
+    assert one(*training(50257, "some_kernel"), step_ms=100.0).confidence == "medium"
+
+
+def test_the_vocabulary_is_read_off_the_logits_when_the_model_has_none() -> None:
+    assert one(bert_small_logits(), dims=model(hidden=512)).change["vocab_size"] == [30522, 30528]
+
+
+def test_without_gpu_figures_the_whole_time_counts_and_is_said_so() -> None:
+    finding = one(bert_small_logits(), gpu=UNKNOWN_GPU)
+    assert finding.saving_ms.high == pytest.approx(0.0413)
+    assert "all of it counts" in finding.how
+    assert "neither peak nor bandwidth of this GPU is known" in finding.how
+
+
+def test_a_multiple_of_64_passes() -> None:
+    outcome = RULE.check(facts(*training(50304, NVJET), dims=model(vocab=50304)))
+    assert (outcome.state, outcome.why) == ("passed", "The vocabulary, 50304, is a multiple of 64.")
+
+
+def test_next_to_nothing_at_stake_passes_and_says_the_figure() -> None:
+    outcome = RULE.check(facts(bert_small_logits(), step_ms=1000.0, dims=model(vocab=30522)))
+    assert outcome.state == "passed" and not outcome.findings
+    assert "29.4 µs of the 1000 ms step (0.003%)" in outcome.why
+
+
+def test_fp32_on_cuda_cores_passes() -> None:
+    row = bert_small_logits(kernel=SIMT, dtype="fp32", tensor_core="eligible_unused")
+    outcome = RULE.check(facts(row))
+    assert outcome.state == "passed" and "fp32 on CUDA cores" in outcome.why
+
+
+def test_without_logits_it_does_not_apply() -> None:
+    assert RULE.check(facts()).state == "not_applicable"
+    assert RULE.check(facts(gemm(1, 64, 64, 64))).state == "not_applicable"
+    embedding_only = RULE.check(facts(gemm(1, 64, 64, 64), dims=model(vocab=30522)))
+    assert embedding_only.state == "not_applicable" and "30522" in embedding_only.why
+    assert RULE.check(facts(gemm(1, 64, 64, 64), dims=model(False))).state == "not_applicable"
+
+
+def test_without_shapes_or_step_it_could_not_run() -> None:
+    blind = gemm(1, None, None, None, component="logits", kernel=cutlass(2))
+    assert "record_shapes=True" in RULE.check(facts(blind)).why
+    assert RULE.check(facts(blind)).state == "could_not_run"
+    assert RULE.check(facts(gemm(1, None, None, None))).state == "could_not_run"
+    assert RULE.check(facts(bert_small_logits(), step_ms=None)).state == "could_not_run"
+    assert RULE.check(facts(bert_small_logits(), step_ms=0.0)).state == "could_not_run"
+
+
+def test_logits_that_were_not_recognized_are_not_called_absent() -> None:
+    outcome = RULE.check(facts(gemm(1, 64, 64, 64, component="unattributed"), dims=model(True)))
+    assert (
+        outcome.state == "could_not_run"
+        and "1 GEMM row without a component (2.00 ms per step)" in outcome.why
+    )
+
+
+def test_other_vendors_are_not_judged_by_nvidia_figures() -> None:
+    outcome = RULE.check(facts(bert_small_logits(), gpu=replace(H100, name="mi300x", vendor="amd")))
+    assert outcome.state == "could_not_run" and "AMD" in outcome.why

@@ -1,0 +1,132 @@
+"""The command line as a user meets it: files, streams, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+SAMPLE = Path(__file__).resolve().parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
+
+
+def run(*arguments: str | Path, cwd: Path, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "tracelens", *map(str, arguments)],
+        cwd=cwd,
+        input=stdin,
+        capture_output=True,
+        env={**os.environ, "COLUMNS": "100"},
+        check=False,
+    )
+
+
+def test_analyze_writes_the_page_and_prints_a_summary(tmp_path: Path) -> None:
+    done = run("analyze", SAMPLE, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "generated_gpt2_vocab50257.report.html").stat().st_size > 10_000
+    text = done.stdout.decode()
+    assert "50257" in text
+    assert "\x1b" not in text  # a pipe gets no escape sequences
+    assert done.stderr == b""
+
+
+def test_all_outputs_at_once(tmp_path: Path) -> None:
+    done = run(
+        "analyze", SAMPLE, "-o", "page.html", "--json", "r.json", "--kernels", "k.parquet", "-q", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == b""
+    report = json.loads((tmp_path / "r.json").read_bytes())
+    frame = pd.read_parquet(tmp_path / "k.parquet")
+    assert len(frame) == report["trace"]["kernels"]
+    assert report["trace"]["generated"] is True
+    assert "Generated" in (tmp_path / "page.html").read_text()
+
+
+def test_csv_and_parquet_hold_the_same_rows(tmp_path: Path) -> None:
+    for suffix in ("csv", "parquet"):
+        assert (
+            run("analyze", SAMPLE, "--no-html", "-q", "--kernels", f"k.{suffix}", cwd=tmp_path).returncode
+            == 0
+        )
+    csv, parquet = pd.read_csv(tmp_path / "k.csv"), pd.read_parquet(tmp_path / "k.parquet")
+    assert csv["dur_ns"].tolist() == parquet["dur_ns"].tolist()
+    assert csv["component"].tolist() == parquet["component"].tolist()
+    assert not list(tmp_path.glob("*.html"))
+
+
+def test_json_on_standard_output_is_the_only_thing_there(tmp_path: Path) -> None:
+    done = run("analyze", SAMPLE, "--no-html", "--json", "-", cwd=tmp_path)
+    assert json.loads(done.stdout)["schema_version"]
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    done = run("analyze", "-", cwd=tmp_path, stdin=SAMPLE.read_bytes())
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "trace.report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["analyze", "nowhere.json"], 3, "no such file"),
+        (["analyze", "."], 3, "is a folder"),
+        (["analyze", "empty.json"], 3, "is empty"),
+        (["analyze", "text.json"], 3, "not JSON"),
+        (["analyze", "other.json"], 3, "without traceEvents"),
+        (["analyze", "cpu.json"], 3, "no GPU event"),
+        (["analyze", SAMPLE, "--gpu", "h900"], 2, "h900"),
+        (["analyze", SAMPLE, "--steps", "7:3"], 2, "--steps 7:3"),
+        (["analyze", SAMPLE, "--steps", "90:95"], 2, "no step between 90 and 95"),
+        (["analyze", SAMPLE, "--kernels", "k.xlsx"], 2, ".parquet or .csv"),
+        (["analyze", SAMPLE, "-o", "missing/folder/x.html"], 2, "missing/folder"),
+        (["analyze"], 2, "TRACE"),
+        (["nonsense"], 2, "nonsense"),
+        (["explain", "TL999"], 2, "TL999"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    tmp_path: Path, arguments: list[str | Path], code: int, said: str
+) -> None:
+    (tmp_path / "empty.json").write_text("")
+    (tmp_path / "text.json").write_text("hello")
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    (tmp_path / "cpu.json").write_text(
+        '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1}]}'
+    )
+    done = run(*arguments, cwd=tmp_path)
+    error = done.stderr.decode()
+    assert done.returncode == code, error
+    assert said in error
+    assert "Traceback" not in error
+    assert done.stdout == b""
+
+
+def test_a_cut_off_trace_gives_a_partial_result_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "cut.json.gz").write_bytes(SAMPLE.read_bytes()[:150_000])
+    done = run("analyze", "cut.json.gz", "--json", "r.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "r.json").read_bytes())["trace"]["partial"] is True
+    assert "cut off" in done.stdout.decode()
+    assert "cut off" in (tmp_path / "cut.report.html").read_text()
+
+
+def test_explain_prints_the_rules_page(tmp_path: Path) -> None:
+    done = run("explain", "TL101", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "What it does" in done.stdout.decode()
+
+
+def test_analysis_never_imports_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        f"import tracelens; a = tracelens.analyze({str(SAMPLE)!r}); a.kernels; a._repr_html_()\n"
+        "print(len(a.gemms) > 0, 'pyarrow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False)
+    assert done.stdout.split()[0] == b"True", done.stderr

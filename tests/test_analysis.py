@@ -1,0 +1,101 @@
+"""The Python face: one call, documented tables, save and load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tracelens
+from tests.synthetic import ModelSpec, Options, build
+from tracelens.analysis import Analysis
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLE = ROOT / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
+COLUMNS = [
+    *("correlation", "name", "category", "stream", "ts_ns", "dur_ns", "step", "phase", "component"),
+    *("components", "component_evidence", "layer", "module", "op", "sequence", "role", "m", "n", "k"),
+    *("batch", "dtype", "layout", "flops"),
+]
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    return tracelens.analyze(SAMPLE)
+
+
+def test_the_kernel_table_has_the_columns_of_the_contract(analysis: Analysis) -> None:
+    assert list(analysis.kernels.columns) == COLUMNS
+    assert analysis.kernels["ts_ns"].is_monotonic_increasing
+
+
+def test_flops_in_the_kernel_table_add_up_to_the_gemm_table(analysis: Analysis) -> None:
+    rows = sum(row.flops * row.calls for row in analysis.report.gemms if row.flops is not None)
+    assert analysis.kernels["flops"].sum() == pytest.approx(rows)
+    components = sum(row.flops or 0 for row in analysis.report.components)
+    assert components == pytest.approx(rows)
+
+
+def test_gemm_times_are_those_of_their_kernels(analysis: Analysis) -> None:
+    assert analysis.gemms["time_ms"].sum() <= analysis.kernels["dur_ns"].sum() / 1e6
+    assert analysis.report.summary.gemm_frac == pytest.approx(
+        analysis.gemms["time_ms"].sum() * 1e6 / analysis.kernels["dur_ns"].sum()
+    )
+
+
+def test_the_samples_model_is_read_back(analysis: Analysis) -> None:
+    model = analysis.report.model
+    assert (model.hidden.value, model.heads.value, model.head_dim.value) == (1280, 20, 64)
+    assert (model.vocab.value, model.ffn.value, model.layers.value) == (50257, 5120, 12)
+    assert (model.micro_batch.value, model.sequence.value) == (8, 1024)
+
+
+def test_mfu_is_the_flops_of_the_steps_over_time_and_peak(analysis: Analysis) -> None:
+    summary = analysis.report.summary
+    frame = analysis.kernels
+    in_step = frame[frame["step"].notna()]
+    seconds = sum(step.duration_ms for step in analysis.report.steps) / 1e3
+    expected = in_step["flops"].sum() / seconds / (analysis.report.gpu.peak_tflops["bf16"] * 1e12)
+    assert summary.mfu_frac == pytest.approx(expected)
+
+
+def test_a_saved_report_is_read_back_whole(analysis: Analysis, tmp_path: Path) -> None:
+    analysis.save(tmp_path / "r.json")
+    again = Analysis.load(tmp_path / "r.json")
+    assert again.report == analysis.report
+    assert len(again.gemms) == len(analysis.gemms)
+    with pytest.raises(tracelens.UsageError, match="no per-kernel table"):
+        _ = again.kernels
+
+
+def test_choosing_steps_changes_the_steps_and_keeps_every_kernel(analysis: Analysis) -> None:
+    first = analysis.report.steps[0].index
+    one = tracelens.analyze(SAMPLE, steps=(first, first))
+    assert [step.index for step in one.report.steps] == [first]
+    assert len(one.kernels) == len(analysis.kernels)
+    assert one.kernels["dur_ns"].sum() == analysis.kernels["dur_ns"].sum()
+    assert one.kernels["step"].dropna().unique().tolist() == [first]
+
+
+def test_another_gpu_can_be_named(analysis: Analysis) -> None:
+    other = tracelens.analyze(SAMPLE, gpu="a100-sxm-80gb")
+    assert other.report.gpu.matched_by == "--gpu"
+    assert other.report.gpu.peak_tflops["bf16"] == 312
+
+
+def test_the_fixed_twin_loses_the_finding() -> None:
+    fixed = tracelens.analyze(ROOT / "sample_traces" / "generated_gpt2_vocab50304.json.gz").report
+    broken = tracelens.analyze(SAMPLE).report
+    assert any(finding.rule == "TL101" for finding in broken.findings)
+    assert not any(finding.rule == "TL101" for finding in fixed.findings)
+    assert any(check.rule == "TL101" and check.state == "passed" for check in fixed.checks)
+
+
+def test_hostile_names_pass_through_as_text(tmp_path: Path) -> None:
+    hostile = "</script><img src=x onerror=alert(1)>"
+    model = ModelSpec(family="gpt2", hidden=128, heads=2, vocab=503, layers=1, sequence=64, micro_batch=1)
+    text = build(model, Options(steps=1)).text().replace("nvjet", hostile + "nvjet")
+    path = tmp_path / f"{hostile.replace('/', '_')}.json"
+    path.write_text(text)
+    page = tracelens.analyze(path)._repr_html_()
+    assert "<img" not in page

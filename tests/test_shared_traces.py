@@ -1,0 +1,114 @@
+"""What must hold on every real trace recorded by others, where they lie beside the checkout."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tracelens.analysis import Analysis, analyze
+from tracelens.render.html import render_html
+from tracelens.render.json import json_schema, to_json
+
+FOLDER = Path(__file__).resolve().parents[2] / "shared" / "traces"
+FILES = sorted(FOLDER.rglob("*.json.gz"))
+GPU_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
+
+pytestmark = pytest.mark.skipif(not FILES, reason="no shared/traces beside this checkout")
+
+
+@cache
+def _analysis(path: Path) -> Analysis:
+    return analyze(path)
+
+
+def _file(prefix: str) -> Path:
+    found = [path for path in FILES if path.name.startswith(prefix)]
+    if not found:
+        pytest.skip(f"{prefix} is not there")
+    return found[0]
+
+
+def _unmarked(path: Path) -> str:
+    return (
+        path.parent.name + "/" + path.name.split(".")[0]
+        if "job" in path.parent.name
+        else path.name.split(".")[0]
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=_unmarked)
+def test_every_gpu_event_is_in_the_table_and_every_nanosecond_in_a_component(path: Path) -> None:
+    events = json.loads(gzip.decompress(path.read_bytes()))
+    events = events if isinstance(events, list) else events["traceEvents"]
+    gpu = [event for event in events if event.get("ph") == "X" and event.get("cat") in GPU_CATEGORIES]
+    analysis = _analysis(path)
+    assert len(analysis.kernels) == len(gpu) == analysis.report.trace.kernels
+    total = sum(round(event["dur"] * 1000) for event in gpu)
+    assert int(analysis.kernels["dur_ns"].sum()) == total
+    assert sum(row.time_ns for row in analysis.report.components) == total
+    assert sum(row.kernels for row in analysis.report.components) == len(gpu)
+
+
+@pytest.mark.parametrize("path", FILES, ids=_unmarked)
+def test_the_report_is_valid_and_the_page_renders(path: Path) -> None:
+    report = _analysis(path).report
+    jsonschema.validate(json.loads(to_json(report)), json_schema())
+    page = render_html(report)
+    assert report.trace.path in page
+    assert len(page.encode()) < 300_000
+
+
+@pytest.mark.parametrize("path", FILES, ids=_unmarked)
+def test_what_is_unattributed_has_a_reason_and_a_remedy(path: Path) -> None:
+    report = _analysis(path).report
+    missing = sum(row.time_ms for row in report.components if row.component == "unattributed")
+    explained = sum(row.time_ms for row in report.coverage.unattributed)
+    assert explained == pytest.approx(missing)
+    assert all(row.reason and row.remedy for row in report.coverage.unattributed)
+
+
+def test_bert_small_has_its_vocabulary_found() -> None:
+    report = _analysis(_file("d3_")).report
+    finding = next(finding for finding in report.findings if finding.rule == "TL101")
+    assert finding.change["vocab_size"] == [30522, 30528]
+    rows = [row for row in report.gemms if row.id in finding.gemms]
+    assert sum(row.frac for row in rows) == pytest.approx(0.134, abs=0.002)
+    assert "13.4" in finding.saw
+    assert report.model.hidden.value == 512
+    assert report.model.vocab.value == 30522
+
+
+def test_vgg_is_no_transformer() -> None:
+    report = _analysis(_file("d6_")).report
+    assert not report.model.transformer
+    claimed = {row.component for row in report.components}
+    assert not {name for name in claimed if name.startswith(("attention", "mlp", "moe", "logits"))}
+    assert "No transformer" in report.summary.verdict
+
+
+def test_dlrm_is_no_transformer() -> None:
+    assert not _analysis(_file("d9_")).report.model.transformer
+
+
+def test_another_vendor_is_told_what_is_not_judged() -> None:
+    report = _analysis(_file("d8_")).report
+    assert report.gpu.vendor == "amd"
+    assert "AMD" in report.summary.verdict
+    assert {row.component for row in report.components} >= {"attention.core", "mlp.up", "logits"}
+    assert all(row.peak_frac is None and row.waves is None for row in report.gemms)
+
+
+def test_kernels_from_before_the_recording_are_kept_and_counted() -> None:
+    report = _analysis(_file("d1_")).report
+    assert report.coverage.no_launch_kernels == 983
+    assert any("before the recording" in row.reason for row in report.coverage.unattributed)
+
+
+def test_named_ranges_are_read_where_a_range_opens_inside_its_own_frames() -> None:
+    components = {row.component for row in _analysis(_file("d4_")).report.components}
+    assert {"mlp.up", "mlp.down", "attention.qkv", "attention.scores", "attention.values"} <= components

@@ -1,0 +1,5 @@
+"""``python -m tracelens``."""
+
+from tracelens.cli import main
+
+main()

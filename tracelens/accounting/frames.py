@@ -1,0 +1,137 @@
+"""The tables as pandas DataFrames with documented columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracelens.accounting.calls import Calls, role_of
+from tracelens.accounting.shares import call_flops
+from tracelens.attribution import Attribution
+from tracelens.gemm import GemmShape
+from tracelens.results import ComponentRow, GemmRow
+from tracelens.trace import Links, Trace
+from tracelens.words import COMPONENTS, EVIDENCE, PHASES
+
+
+def kernels_frame(trace: Trace, links: Links, attribution: Attribution, calls: Calls) -> pd.DataFrame:
+    """One row per GPU event, in the order they began.
+
+    Columns: correlation, name, category, stream, ts_ns, dur_ns, step (N of ProfilerStep#N), phase,
+    component, components (all a fused kernel covers, joined by "+"), component_evidence, layer, module,
+    op, sequence (of the operator), role, m, n, k, batch, dtype, layout (of the call the kernel belongs
+    to), flops (on the main kernel of each call only, so that they add up). <NA> or None = not known.
+    """
+    kernels, symbols = trace.kernels, trace.symbols
+    order = np.argsort(kernels.ts_ns, kind="stable")
+    op = links.kernel_op[order]
+    call = calls.kernel_call[order]
+    shapes = _call_columns(attribution, calls)
+    step_index = np.array([*links.steps.index, -1])
+    modules = np.array([*attribution.modules, None], dtype=object)
+    fused = np.array(["+".join(parts) for parts in attribution.components], dtype=object)
+    component = np.array(COMPONENTS, dtype=object)[attribution.component[order]]
+    columns: dict[str, Any] = {
+        "correlation": _nullable(kernels.correlation[order]),
+        "name": symbols.array[kernels.name[order]],
+        "category": symbols.array[kernels.category[order]],
+        "stream": kernels.stream[order],
+        "ts_ns": kernels.ts_ns[order],
+        "dur_ns": kernels.dur_ns[order],
+        "step": _nullable(
+            step_index[attribution.step[order]] if links.steps.marked else np.zeros(len(order), np.int64)
+        ),
+        "phase": np.array(PHASES, dtype=object)[attribution.phase[order]],
+        "component": component,
+        "components": np.where(attribution.fused[order] > 0, fused[attribution.fused[order]], component),
+        "component_evidence": np.array(EVIDENCE, dtype=object)[attribution.evidence[order]],
+        "layer": _nullable(attribution.layer[order]),
+        "module": modules[attribution.module[order]],
+        "op": _with_none(symbols.array[trace.ops.name])[op],
+        "sequence": _nullable(np.append(trace.ops.sequence, -1)[op]),
+    }
+    for name, values in shapes.items():
+        columns[name] = values[call]
+    columns["flops"] = np.where(calls.is_main[order], columns["flops"], np.nan)
+    for name in ("m", "n", "k", "batch"):
+        columns[name] = _nullable(columns[name])
+    return pd.DataFrame(columns)
+
+
+def _call_columns(attribution: Attribution, calls: Calls) -> dict[str, np.ndarray[Any, Any]]:
+    """Columns over calls with one more place at the end, for kernels of no call (index -1)."""
+    size = len(calls) + 1
+    numbers = {name: np.full(size, -1, np.int64) for name in ("m", "n", "k", "batch")}
+    texts = {name: np.full(size, None, dtype=object) for name in ("role", "dtype", "layout")}
+    work = np.full(size, np.nan)
+    for at, (shape, done) in enumerate(zip(calls.shape, call_flops(calls), strict=True)):
+        phase = PHASES[attribution.phase[calls.main[at]]]
+        texts["role"][at] = role_of(shape, calls.forward[at], phase)
+        if shape is None:
+            continue
+        texts["dtype"][at] = shape.dtype
+        if isinstance(shape, GemmShape):
+            texts["layout"][at] = shape.layout
+            for name in ("m", "n", "k"):
+                numbers[name][at] = getattr(shape, name)
+        numbers["batch"][at] = -1 if shape.batch is None else shape.batch
+        work[at] = np.nan if done is None else done
+    return {
+        "role": texts["role"],
+        **numbers,
+        "dtype": texts["dtype"],
+        "layout": texts["layout"],
+        "flops": work,
+    }
+
+
+def _with_none(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """One more place at the end, None: what an index of -1 finds."""
+    out = np.full(len(values) + 1, None, dtype=object)
+    out[:-1] = values
+    return out
+
+
+def _nullable(values: Any) -> Any:
+    """Integers with -1 as missing."""
+    values = np.asarray(values, dtype=np.int64)
+    return pd.arrays.IntegerArray(values, values < 0)
+
+
+def ops_frame(trace: Trace, links: Links) -> pd.DataFrame:
+    """Operators by name: calls, host time, and the GPU time launched directly by each.
+
+    Columns: op, calls, host_ns (inclusive), gpu_ns, kernels.
+    """
+    ops = trace.ops
+    size = len(trace.symbols)
+    calls = np.bincount(ops.name, minlength=size)
+    host, gpu = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    np.add.at(host, ops.name, ops.dur_ns)
+    linked = links.kernel_op >= 0
+    names = ops.name[links.kernel_op[linked]]
+    np.add.at(gpu, names, trace.kernels.dur_ns[linked])
+    launched = np.bincount(names, minlength=size)
+    rows = np.flatnonzero(calls)
+    frame = pd.DataFrame(
+        {
+            "op": trace.symbols.array[rows] if size else [],
+            "calls": calls[rows],
+            "host_ns": host[rows],
+            "gpu_ns": gpu[rows],
+            "kernels": launched[rows],
+        }
+    )
+    return frame.sort_values(["gpu_ns", "host_ns"], ascending=False, ignore_index=True)
+
+
+def rows_frame(rows: Sequence[GemmRow] | Sequence[ComponentRow], kind: type[Any]) -> pd.DataFrame:
+    """Result rows as a DataFrame, one column per field of ``tracelens.results``."""
+    return pd.DataFrame([_fields(row) for row in rows], columns=list(kind.__dataclass_fields__))
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in row.__dataclass_fields__}

@@ -1,0 +1,215 @@
+"""The GEMM table: calls of the same component, shape and kernel as one row, judged against the GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tracelens.accounting.calls import Calls, Shape, compress, role_of
+from tracelens.accounting.model import express
+from tracelens.attribution import Attribution
+from tracelens.gemm import (
+    AttentionShape,
+    GemmShape,
+    KernelName,
+    alignment_bytes,
+    bound,
+    bytes_moved,
+    flops,
+    intensity,
+    math_dtype,
+    resident_ctas,
+    split_k_factor,
+    tensor_core_state,
+    tile_eff,
+    tiles,
+    wave_eff,
+    waves,
+)
+from tracelens.hardware import Gpu
+from tracelens.results import GemmRow, Lost, ModelDims
+from tracelens.trace import Trace
+from tracelens.trace.metadata import device_properties
+from tracelens.words import COMPONENTS, PHASES
+
+_NO_SHAPE = {
+    "op": "the operator's shapes are not in the trace (record_shapes=True records them)",
+    "fused": "packed sequences: their lengths are in no trace",
+    "none": "no operator is known for this kernel",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Calls that share a row."""
+
+    calls: list[int]
+    shape: Shape | None
+    role: str | None
+
+
+def gemm_rows(
+    trace: Trace, attribution: Attribution, calls: Calls, dims: ModelDims, gpu: Gpu, *, steps: int
+) -> list[GemmRow]:
+    """One row per (component, role, phase, shape, kernel), longest first. ``steps`` is their number."""
+    groups: dict[tuple[Any, ...], _Group] = {}
+    for at in range(len(calls)):
+        main = int(calls.main[at])
+        phase = PHASES[attribution.phase[main]]
+        role = role_of(calls.shape[at], calls.forward[at], phase)
+        key = (
+            int(attribution.component[main]),
+            phase,
+            role,
+            calls.shape[at],
+            int(trace.kernels.name[main]),
+            int(trace.kernels.launch[main]),
+            int(trace.ops.name[calls.op[at]]) if calls.op[at] >= 0 else -1,
+        )
+        groups.setdefault(key, _Group([], calls.shape[at], role)).calls.append(at)
+    total_ns = int(trace.kernels.dur_ns.sum())
+    times = {key: int(calls.dur_ns[group.calls].sum()) for key, group in groups.items()}
+    ordered = sorted(groups.items(), key=lambda item: -times[item[0]])
+    return [
+        _row(f"g{number}", group, trace, attribution, calls, dims, gpu, steps, total_ns)
+        for number, (_, group) in enumerate(ordered, 1)
+    ]
+
+
+def _row(
+    name: str,
+    group: _Group,
+    trace: Trace,
+    attribution: Attribution,
+    calls: Calls,
+    dims: ModelDims,
+    gpu: Gpu,
+    steps: int,
+    total_ns: int,
+) -> GemmRow:
+    members = np.array(group.calls)
+    mains = calls.main[members]
+    main, op = int(mains[0]), int(calls.op[members[0]])
+    kernel_text = trace.symbols[int(trace.kernels.name[main])]
+    kernel = calls.names[int(trace.kernels.name[main])]
+    in_step = attribution.step[mains] >= 0
+    time_ns = int(calls.dur_ns[members].sum())
+    step_ns = int(calls.dur_ns[members][in_step].sum())
+    work = flops(group.shape) if group.shape else None
+    tflops = work * len(members) / time_ns / 1e3 if work is not None and time_ns else None
+    judged = math_dtype(group.shape, kernel=kernel) if group.shape else None
+    peak, ceiling = gpu.peak(judged), gpu.ceiling(judged)
+    component = COMPONENTS[attribution.component[main]]
+    return GemmRow(
+        id=name,
+        kind="attention"
+        if isinstance(group.shape, AttentionShape) or (kernel and kernel.kind.startswith("attention"))
+        else "gemm",
+        component=component,
+        components=list(attribution.components[int(attribution.fused[main])]) or [component],
+        role=group.role,
+        phase=PHASES[attribution.phase[main]],
+        layers=compress(attribution.layer[mains].tolist()),
+        calls=len(members),
+        calls_per_step=float(in_step.sum()) / steps,
+        time_ms=time_ns / 1e6,
+        time_ms_per_step=step_ns / 1e6 / steps,
+        frac=time_ns / total_ns if total_ns else 0.0,
+        op=trace.symbols[int(trace.ops.name[op])] if op >= 0 else None,
+        kernel=kernel_text,
+        kernel_family=kernel.family if kernel else "unknown",
+        cluster=kernel.cluster if kernel else None,
+        scheduler=kernel.scheduler if kernel else None,
+        flops=work,
+        tflops=tflops,
+        peak_frac=tflops / peak if tflops is not None and peak else None,
+        ceiling_frac=tflops / ceiling if tflops is not None and ceiling else None,
+        bytes=bytes_moved(group.shape) if group.shape else None,
+        intensity=intensity(group.shape) if group.shape else None,
+        bound=bound(group.shape, gpu=gpu, kernel=kernel) if group.shape else None,
+        lost_ms=Lost(),
+        findings=[],
+        **_shape_fields(group.shape, dims, op, group.role),
+        **_tile_fields(trace, main, group.shape, kernel, gpu),
+    )
+
+
+def _shape_fields(shape: Shape | None, dims: ModelDims, op: int, role: str | None) -> dict[str, Any]:
+    empty = dict.fromkeys(
+        ("m", "n", "k", "batch", "dtype", "out_dtype", "layout", "m_expr", "n_expr", "k_expr")
+    )
+    if isinstance(shape, AttentionShape):
+        return empty | {"batch": shape.batch, "dtype": shape.dtype, "shape_note": shape.describe()}
+    if shape is None:
+        return empty | {"shape_note": _NO_SHAPE["op" if op >= 0 else "none"]}
+    return {
+        "m": shape.m,
+        "n": shape.n,
+        "k": shape.k,
+        "batch": shape.batch,
+        "dtype": shape.dtype,
+        "out_dtype": shape.out_dtype,
+        "layout": shape.layout,
+        "m_expr": express(shape.m, dims, rows=role != "wgrad"),
+        "n_expr": express(shape.n, dims, rows=False),
+        "k_expr": express(shape.k, dims, rows=role == "wgrad"),
+        "shape_note": f"{shape.groups} groups, {shape.grouped} is their total" if shape.groups else None,
+    }
+
+
+def _tile_fields(
+    trace: Trace, main: int, shape: Shape | None, kernel: KernelName | None, gpu: Gpu
+) -> dict[str, Any]:
+    """Tiles and waves, where the kernel's name gives the tile and the operator the shape."""
+    fields: dict[str, Any] = {
+        "tile_m": kernel.tile_m if kernel else None,
+        "tile_n": kernel.tile_n if kernel else None,
+        "tile_k": kernel.tile_k if kernel else None,
+        **dict.fromkeys(("tiles", "waves", "tile_eff_frac", "wave_eff_frac", "split_k", "tensor_core")),
+        "alignment_bytes": {},
+    }
+    if not isinstance(shape, GemmShape):
+        return fields
+    fields["alignment_bytes"] = alignment_bytes(shape, kernel=kernel)
+    fields["tensor_core"] = tensor_core_state(shape, kernel=kernel, gpu=gpu)
+    if kernel is None or kernel.kind != "gemm":
+        return fields
+    split_k = split_k_factor(kernel, grid=_grid(trace, main), batch=shape.batch)
+    fields["split_k"] = split_k
+    if kernel.tile is None or shape.grouped:
+        return fields
+    count = tiles(shape.m, shape.n, batch=shape.batch, tile=kernel.tile)
+    fields |= {"tiles": count, "tile_eff_frac": tile_eff(shape.m, shape.n, tile=kernel.tile)}
+    if gpu.sms and split_k is not None and kernel.scheduler != "stream_k":
+        at_once = {"ctas_per_sm": _resident(trace, main), "sms": gpu.sms}
+        fields["waves"] = waves(count * split_k, cluster_size=kernel.cluster_size, **at_once)
+        fields["wave_eff_frac"] = wave_eff(
+            count, cluster_size=kernel.cluster_size, kernel=kernel, split_k=split_k, **at_once
+        )
+    return fields
+
+
+def _resident(trace: Trace, kernel: int) -> int:
+    """CTAs of this kernel that fit on one SM; 1 where the trace does not hold what decides it."""
+    launch = trace.details.config(int(trace.kernels.launch[kernel]))
+    devices = device_properties(trace.metadata)
+    if not devices or launch.block is None or launch.registers is None or launch.shared_memory is None:
+        return 1
+    threads = prod(size for size in launch.block if isinstance(size, int))
+    found = resident_ctas(
+        threads=threads,
+        registers_per_thread=launch.registers,
+        shared_memory_bytes=launch.shared_memory,
+        properties=devices[0],
+    )
+    return found or 1
+
+
+def _grid(trace: Trace, kernel: int) -> tuple[int, int, int] | None:
+    grid = trace.details.config(int(trace.kernels.launch[kernel])).grid
+    if grid is None or len(grid) != 3 or not all(isinstance(size, int) for size in grid):
+        return None
+    return grid[0], grid[1], grid[2]

@@ -1,0 +1,125 @@
+"""The parts of a report that look at the whole: identity, summary, and the links to findings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from tracelens.accounting.calls import Calls
+from tracelens.accounting.shares import call_flops
+from tracelens.accounting.steps import StepTimes
+from tracelens.accounting.verdict import verdict
+from tracelens.advice import Advice
+from tracelens.attribution import Attribution
+from tracelens.gemm import math_dtype
+from tracelens.hardware import Gpu
+from tracelens.results import GemmRow, Report, Summary, TraceInfo
+from tracelens.trace import Trace
+from tracelens.trace.metadata import cuda_version, device_name, rank_and_world, torch_version
+
+
+def trace_info(trace: Trace) -> TraceInfo:
+    """What the file is and says of itself."""
+    rank, world = rank_and_world(trace.metadata)
+    tables = [table for table in (trace.kernels, trace.ops, trace.launches) if len(table)]
+    start = min(int(table.ts_ns.min()) for table in tables)
+    end = max(int((table.ts_ns + table.dur_ns).max()) for table in tables)
+    return TraceInfo(
+        path=trace.source.name,
+        sha256=trace.source.sha256,
+        bytes=trace.source.bytes,
+        events=trace.events,
+        kernels=len(trace.kernels),
+        rank=rank,
+        world_size=world,
+        torch_version=torch_version(trace.metadata),
+        cuda_version=cuda_version(trace.metadata),
+        device=device_name(trace.metadata),
+        span_ms=(end - start) / 1e6,
+        generated=bool(trace.metadata.get("generated")),
+        partial=trace.partial,
+        warnings=list(trace.warnings),
+    )
+
+
+def summarize(
+    trace: Trace, attribution: Attribution, calls: Calls, times: StepTimes, gpu: Gpu, gemms: list[GemmRow]
+) -> Summary:
+    """The five numbers and their kin; the verdict is added once the findings are known."""
+    in_step = attribution.step >= 0
+    length = float((times.end_ns - times.start_ns).sum())
+    work, peak = _work(calls, attribution, gpu)
+    achieved = work / length / 1e3 if work is not None and length else None
+    total_ms = float(trace.kernels.dur_ns.sum()) / 1e6
+    return Summary(
+        step_ms=times.time(),
+        gpu_ms_per_step=float(trace.kernels.dur_ns[in_step].sum()) / 1e6 / times.count,
+        gpu_busy_frac=float(times.busy_ns.sum()) / length if length else 0.0,
+        idle_ms=(length - float(times.busy_ns.sum())) / 1e6 / times.count,
+        exposed_communication_ms=float(times.exposed_ns.sum()) / 1e6 / times.count,
+        gemm_frac=sum(row.time_ms for row in gemms) / total_ms if total_ms else 0.0,
+        mfu_frac=achieved / peak if achieved is not None and peak and attribution.transformer else None,
+        achieved_tflops=achieved if attribution.transformer else None,  # convolutions are not counted
+        shape_waste_ms=None,
+        verdict="",
+        verdict_detail="",
+        step_source=times.source,
+    )
+
+
+def _work(calls: Calls, attribution: Attribution, gpu: Gpu) -> tuple[float | None, float | None]:
+    """FLOPs in the steps and the peak of the type that does most of them.
+
+    None when any GEMM time in the steps has no shape: a sum that leaves some out is no utilization.
+    """
+    by_type: dict[str | None, float] = {}
+    missing_ns = known_ns = 0
+    for at, work in enumerate(call_flops(calls)):
+        main = calls.main[at]
+        if attribution.step[main] < 0:
+            continue
+        if work is None:
+            missing_ns += int(calls.dur_ns[at])
+            continue
+        known_ns += int(calls.dur_ns[at])
+        shape = calls.shape[at]
+        kernel = calls.names[int(calls.name[at])]
+        judged = math_dtype(shape, kernel=kernel) if shape is not None else None
+        by_type[judged] = by_type.get(judged, 0.0) + work
+    if not by_type or missing_ns > 0.02 * (missing_ns + known_ns):
+        return None, None
+    main_type = max(by_type, key=lambda dtype: by_type[dtype])
+    return sum(by_type.values()), gpu.peak(main_type)
+
+
+def with_findings(report: Report, advice: Advice) -> Report:
+    """Tie findings and GEMM rows to each other, and say the verdict."""
+    of_row: dict[str, list[str]] = {}
+    for finding in advice.findings:
+        for row in finding.gemms:
+            of_row.setdefault(row, []).append(finding.rule)
+    summary = report.summary
+    said, detail = verdict(
+        findings=advice.findings,
+        checks=advice.checks,
+        at_stake=advice.at_stake_ms,
+        step_ms=summary.step_ms.median,
+        busy_frac=summary.gpu_busy_frac,
+        exposed_ms=summary.exposed_communication_ms,
+        model=report.model,
+        coverage=report.coverage,
+        gpu=report.gpu,
+    )
+    return replace(
+        report,
+        gemms=[replace(row, findings=sorted(set(of_row.get(row.id, [])))) for row in report.gemms],
+        summary=replace(summary, shape_waste_ms=advice.at_stake_ms, verdict=said, verdict_detail=detail),
+    )
+
+
+def share_outside_steps(trace: Trace, attribution: Attribution) -> float:
+    """Share of GPU event time that belongs to no step of the recording."""
+    dur = trace.kernels.dur_ns
+    total = int(dur.sum())
+    return float(dur[np.asarray(attribution.step) < 0].sum()) / total if total else 0.0

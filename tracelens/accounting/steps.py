@@ -1,0 +1,120 @@
+"""Steps on the GPU's clock, and what ran, idled or waited in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.attribution import Attribution
+from tracelens.errors import UsageError
+from tracelens.results import Step, StepTime
+from tracelens.trace import Links, Trace
+from tracelens.words import COMPONENTS
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """The steps that count, one window each, and what happened in them. Times in ns."""
+
+    positions: list[int]  # in Links.steps
+    index: list[int]  # the N of ProfilerStep#N
+    start_ns: IntArray
+    end_ns: IntArray
+    busy_ns: IntArray  # some GPU event runs
+    exposed_ns: IntArray  # only communication runs
+    source: str
+
+    @property
+    def count(self) -> int:
+        return len(self.positions)
+
+    def time(self) -> StepTime:
+        ms = (self.end_ns - self.start_ns) / 1e6
+        return StepTime(float(np.median(ms)), float(ms.min()), float(ms.max()), len(ms))
+
+    def rows(self) -> list[Step]:
+        return [
+            Step(index, int(start), (end - start) / 1e6, busy / max(1, end - start))
+            for index, start, end, busy in zip(
+                self.index, self.start_ns.tolist(), self.end_ns.tolist(), self.busy_ns.tolist(), strict=True
+            )
+        ]
+
+
+def step_times(
+    trace: Trace, links: Links, attribution: Attribution, *, wanted: tuple[int, int] | None = None
+) -> StepTimes:
+    """Cut the time line into steps where the GPU can begin each one.
+
+    The host runs ahead of the GPU, so the host's ProfilerStep says when work was queued, not when it
+    ran. Step i begins when the host begins it or when the GPU is done with everything queued before,
+    whichever is later; the last step ends with its host range or its last kernel, whichever is later.
+
+    ``wanted`` keeps the steps whose ProfilerStep number is in [first, last].
+
+    Raises:
+        UsageError: none of the steps is wanted.
+    """
+    steps = links.steps
+    kernels = trace.kernels
+    end = kernels.ts_ns + kernels.dur_ns
+    if steps.marked:
+        owner = np.where(attribution.step >= 0, attribution.step, -1)
+        # what is in no step and began before a step was queued earlier
+        outside = owner < 0
+        owner = np.where(outside, np.searchsorted(steps.start_ns, kernels.ts_ns, side="right") - 1, owner)
+        done = np.full(len(steps.index) + 1, np.iinfo(np.int64).min)
+        np.maximum.at(done, owner + 1, end)  # done[i + 1]: end of step i's work; done[0]: of what came before
+        done = np.maximum.accumulate(done)
+        last = max(int(steps.end_ns[-1]), int(done[-1]))
+        start = np.maximum(steps.start_ns, done[:-1])
+        stop = np.append(start[1:], last)
+        stop = np.maximum(stop, start)
+        source = "ProfilerStep ranges, on the GPU's clock"
+    else:
+        start, stop = steps.start_ns, np.maximum(steps.end_ns, end.max(initial=0))
+        source = "whole trace taken as one step: no ProfilerStep range (call profiler.step() after each step)"
+    positions = list(range(len(steps.index)))
+    if wanted is not None:
+        positions = [at for at in positions if wanted[0] <= steps.index[at] <= wanted[1]]
+        if not positions:
+            there = f"{steps.index[0]} to {steps.index[-1]}" if steps.marked else "none is marked"
+            raise UsageError(f"no step between {wanted[0]} and {wanted[1]} in this trace: steps {there}")
+    communication = attribution.component == COMPONENTS.index("communication")
+    start, stop = start[positions], stop[positions]
+    busy = covered(kernels.ts_ns, end, start, stop)
+    compute = covered(kernels.ts_ns[~communication], end[~communication], start, stop)
+    return StepTimes(
+        positions, [steps.index[at] for at in positions], start, stop, busy, busy - compute, source
+    )
+
+
+def covered(begin: IntArray, end: IntArray, window_start: IntArray, window_end: IntArray) -> IntArray:
+    """How much of each window is covered by at least one of the spans, in the unit of the inputs.
+
+    >>> covered(np.array([0, 5, 20]), np.array([8, 10, 30]), np.array([0]), np.array([25])).tolist()
+    [15]
+    """
+    order = np.argsort(begin, kind="stable")
+    begin, end = begin[order], end[order]
+    if not len(begin):
+        return np.zeros(len(window_start), np.int64)
+    reach = np.maximum.accumulate(end)
+    first = np.append(True, begin[1:] > reach[:-1])
+    starts, ends = begin[first], np.append(reach[np.flatnonzero(first)[1:] - 1], reach[-1])
+    total = np.append(0, np.cumsum(ends - starts))
+
+    def before(when: IntArray) -> IntArray:
+        """Covered time up to ``when``."""
+        at = np.searchsorted(starts, when, side="right")
+        inside = np.where(
+            at > 0, np.minimum(when, ends[np.maximum(at - 1, 0)]) - starts[np.maximum(at - 1, 0)], 0
+        )
+        return np.where(at > 0, total[np.maximum(at - 1, 0)] + inside, 0)
+
+    return before(window_end) - before(window_start)

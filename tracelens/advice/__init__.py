@@ -1,0 +1,10 @@
+"""Advice: which shapes of a step waste the GPU, with the time at stake and what is not known yet."""
+
+from __future__ import annotations
+
+from tracelens.advice.advise import advise
+from tracelens.advice.facts import Advice, Outcome, Rule, StepFacts
+from tracelens.advice.pages import explain
+from tracelens.advice.rules import RULES
+
+__all__ = ["RULES", "Advice", "Outcome", "Rule", "StepFacts", "advise", "explain"]

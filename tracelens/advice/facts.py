@@ -1,0 +1,62 @@
+"""What a rule gets to see and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tracelens.results import Check, Estimate, Finding, GemmRow, GpuInfo, ModelDims
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """One analysed step: everything a rule is allowed to judge from."""
+
+    gemms: list[GemmRow]
+    model: ModelDims
+    gpu: GpuInfo
+    step_ms: float | None  # median step; None when no step was found
+    gpu_busy_frac: float | None = None  # share of the step with a GPU event running, 0..1
+
+    @property
+    def measured_step_ms(self) -> float | None:
+        """The step time where it can be divided by, else None."""
+        return self.step_ms if self.step_ms is not None and self.step_ms > 0 else None
+
+    @property
+    def trains(self) -> bool:
+        """True when the step holds backward work."""
+        return any(row.phase == "backward" or row.role in ("dgrad", "wgrad") for row in self.gemms)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A rule's answer. ``bounds_ms`` is the time at stake per step of each GEMM row its findings name."""
+
+    state: str  # found | passed | not_applicable | could_not_run
+    why: str
+    findings: tuple[Finding, ...] = ()
+    bounds_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+class Rule(Protocol):
+    """One check of the step's shapes; ``check`` is a pure function and never raises on odd input."""
+
+    @property
+    def id(self) -> str: ...  # "TL101"
+    @property
+    def slug(self) -> str: ...  # "pad-vocabulary"
+    @property
+    def title(self) -> str: ...  # what is checked
+
+    def check(self, facts: StepFacts, /) -> Outcome: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Findings by time at stake, one check per rule, and the time all findings together bound."""
+
+    findings: list[Finding]
+    checks: list[Check]
+    at_stake_ms: Estimate | None  # per step; None without a finding

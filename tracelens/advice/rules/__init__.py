@@ -1,0 +1,11 @@
+"""The rules, in the order their checks are listed. One file per rule; a page for each in ``docs/rules``."""
+
+from __future__ import annotations
+
+from tracelens.advice.facts import Rule
+from tracelens.advice.rules.align_dimensions import AlignDimensions
+from tracelens.advice.rules.head_dimension import HeadDimension
+from tracelens.advice.rules.pad_vocabulary import PadVocabulary
+
+#: TL1xx: alignment and the fixed sizes of kernels.
+RULES: tuple[Rule, ...] = (PadVocabulary(), AlignDimensions(), HeadDimension())

@@ -1,0 +1,241 @@
+"""TL102: a leading dimension off the 16-byte grid, or a kernel with narrow loads or on CUDA cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracelens.advice.alignment import Misfit, boundary_bytes, fp32_on_cuda_cores, misfit_of
+from tracelens.advice.dimensions import TARGET, Target, flops_growth, target
+from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.numbers import listed, plural
+from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
+from tracelens.advice.rules.pad_vocabulary import vocabulary_rows
+from tracelens.advice.stakes import time_at_stake
+from tracelens.results import GemmRow
+
+#: The products with the head dimension as a side are TL103's.
+_HEADWISE = frozenset({"attention.scores", "attention.values"})
+_EFFORT = {"ffn": "retrain", "hidden": "retrain", "head_dim": "retrain", "sequence": "config"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """GEMMs that one change would align; ``goal`` None = the cause is not a dimension we know."""
+
+    goal: Target | None
+    misfits: list[Misfit]
+    sizes: set[int]
+
+    @property
+    def rows(self) -> list[GemmRow]:
+        return [misfit.row for misfit in self.misfits]
+
+
+@dataclass(frozen=True, slots=True)
+class AlignDimensions:
+    """Every leading dimension a multiple of 16 bytes, every kernel loading 16 bytes."""
+
+    id: str = "TL102"
+    slug: str = "align-dimensions"
+    title: str = "GEMM dimensions on the 16-byte grid"
+
+    def check(self, facts: StepFacts, /) -> Outcome:
+        """Judge every GEMM that TL101 does not name."""
+        refusal = cannot_judge(facts)
+        if refusal is not None:
+            return refusal
+        counted = {row.id for row in vocabulary_rows(facts)}
+        gemms = [row for row in facts.gemms if row.kind == "gemm" and row.id not in counted]
+        if not gemms:
+            return Outcome("not_applicable", "The step has no GEMM besides those with the vocabulary.")
+        misfits = [misfit for row in gemms if (misfit := misfit_of(row)) is not None]
+        shaped = sum(1 for row in gemms if row.n is not None and row.k is not None)
+        if not shaped and not misfits:
+            return Outcome(
+                "could_not_run",
+                f"None of the {plural(len(gemms), 'GEMM row')} has a shape: record with record_shapes=True.",
+            )
+        proposals = [_proposal(facts, case) for case in _cases(facts, misfits)]
+        passed = (
+            f"{shaped} of {plural(len(gemms), 'GEMM row')} with shapes: no leading dimension that a kernel"
+            " could not load 16 bytes at a time, and no kernel name that shows a fallback."
+        )
+        full = sum(1 for row in gemms if fp32_on_cuda_cores(row))
+        if full:
+            passed += f" {plural(full, 'row')} in fp32 on CUDA cores not judged."
+        return decide(self, facts=facts, proposals=proposals, passed=passed)
+
+
+def _cases(facts: StepFacts, misfits: list[Misfit]) -> list[_Case]:
+    """One case per offending model dimension; a GEMM with two of them is in two cases."""
+    cases: dict[tuple[object, ...], _Case] = {}
+    for misfit in misfits:
+        row = misfit.row
+        goals = [(target(row, letter, size, facts=facts), size) for letter, size in misfit.dims]
+        if row.component in _HEADWISE and goals:
+            goals = [(goal, size) for goal, size in goals if not _is_head(goal, facts)]
+            if not goals:
+                continue
+        # A parameter's other sizes (3*h beside h) are one case; a bare size is a case per component.
+        for goal, size in goals:
+            key = (goal.parameter,) if goal.parameter else ("", row.component, size)
+            case = cases.setdefault(key, _Case(goal, [], set()))
+            case.sizes.add(size)
+            if all(known.row.id != row.id for known in case.misfits):
+                case.misfits.append(misfit)
+        if not goals:
+            cases.setdefault((None, misfit.kernel), _Case(None, [], set())).misfits.append(misfit)
+    return list(cases.values())
+
+
+def _is_head(goal: Target, facts: StepFacts) -> bool:
+    return goal.parameter == "head_dim" or goal.now == facts.model.head_dim.value
+
+
+def _proposal(facts: StepFacts, case: _Case) -> Proposal:
+    rows, goal = case.rows, case.goal
+    growth = flops_growth(rows, goal=goal, sizes=frozenset(case.sizes)) if goal is not None else None
+    return Proposal(
+        title=_title(case),
+        stakes=[time_at_stake(row, gpu=facts.gpu) for row in rows],
+        confidence=_confidence(case),
+        effort=_EFFORT.get(goal.parameter or "", "code") if goal is not None else "code",
+        saw=_saw(case),
+        why=_why(case),
+        change={goal.parameter or "dimension": [goal.now, goal.then]} if goal is not None else {},
+        fix=_fix(case),
+        caveats=_caveats(facts, case),
+        evidence={
+            "sizes": sorted(case.sizes),
+            "kernels": sorted({misfit.kernel for misfit in case.misfits if misfit.kernel is not None}),
+            "shown_by_kernel_name": [misfit.row.id for misfit in case.misfits if misfit.kernel is not None],
+        },
+        parameter_delta=_parameter_delta(facts, goal) if goal is not None else None,
+        flops_delta=growth,
+    )
+
+
+def _title(case: _Case) -> str:
+    goal = case.goal
+    components = listed(sorted({_component(row) for row in case.rows}))
+    if goal is None:
+        kernel = case.misfits[0].kernel or "narrow loads"
+        return f"Align the operands of {components} to 16 bytes: the kernel is {kernel}"
+    if goal.parameter is None:
+        return f"Pad the dimension {goal.now} of {components} to {goal.then}"
+    verb = "Pad" if goal.parameter == "sequence" else "Change"
+    return f"{verb} {goal.parameter} from {goal.now} to {goal.then}"
+
+
+def _component(row: GemmRow) -> str:
+    return f"{row.component} GEMMs" if row.component in ("other", "unattributed") else row.component
+
+
+def _confidence(case: _Case) -> str:
+    """High where the kernels' names show it in at least half of the time, medium where dimensions say it."""
+    time = sum(row.time_ms_per_step for row in case.rows)
+    shown = sum(misfit.row.time_ms_per_step for misfit in case.misfits if misfit.kernel is not None)
+    if 2 * shown < time:
+        return "medium"
+    # The kernel is certain; that this dimension is the cause is not where no dimension is off the grid.
+    return "high" if case.goal is not None else "medium"
+
+
+def _saw(case: _Case) -> str:
+    rows = case.rows
+    where = listed(sorted({_component(row) for row in rows}))
+    kernels = sorted({misfit.kernel for misfit in case.misfits if misfit.kernel is not None})
+    shown = sum(1 for misfit in case.misfits if misfit.kernel is not None)
+    time = f"{took(rows, 'GEMM shape')}, in {where}."
+    if case.goal is None:
+        shapes = "every recorded dimension is on the 16-byte grid" if rows[0].n else "no shape is recorded"
+        return f"{time} The kernel's name shows the fallback ({listed(kernels)}) although {shapes}."
+    dtype = rows[0].dtype
+    sizes = listed(
+        [
+            f"{size} elements" + (f" ({boundary}-byte boundaries)" if boundary is not None else "")
+            for size in sorted(case.sizes)
+            for boundary in (boundary_bytes(size, dtype),)
+        ]
+    )
+    meaning = f"{case.goal.parameter} = {case.goal.now} makes" if case.goal.parameter else "There are"
+    part = "Kernel names show" if shown == len(rows) else f"The kernel names of {shown} show"
+    by_name = (
+        f"{part} the fallback: {listed(kernels)}."
+        if kernels
+        else "The kernel names do not say how they load; the dimensions do."
+    )
+    return f"{meaning} rows of {sizes} in {dtype or 'an unknown type'}. {time} {by_name}"
+
+
+def _why(case: _Case) -> str:
+    if case.goal is None and all("SIMT" in (misfit.kernel or "") for misfit in case.misfits):
+        return (
+            "CUDA cores multiply at a fraction of the tensor cores' rate, and this GPU's tensor cores take"
+            " this type."
+        )
+    return (
+        "Tensor-core kernels fetch their operands 16 bytes at a time, and Hopper's copy engine works no"
+        " other way. A leading dimension that is no multiple of 16 bytes makes cuBLAS take an older kernel"
+        " with 8-, 4- or 2-byte loads. Measured on an A100 (arXiv 2401.14489): 138 TFLOP/s with multiples"
+        " of 2 or 4 elements, 208 with multiples of 8, 213 with multiples of 16 to 64."
+    )
+
+
+def _fix(case: _Case) -> list[str]:
+    goal = case.goal
+    if goal is None:
+        return []
+    name = goal.parameter or "dimension"
+    return [f"- {name} = {goal.now}", f"+ {name} = {goal.then}"]
+
+
+def _parameter_delta(facts: StepFacts, goal: Target) -> int | None:
+    """Added parameters of a wider MLP: layers * matrices * hidden * extra; others are not worked out."""
+    model = facts.model
+    hidden, layers = model.hidden.value, model.layers.value
+    if goal.parameter != "ffn" or hidden is None or layers is None or model.experts.value is not None:
+        return None
+    gated = any(
+        row.component == "mlp.gate" or "2*f" in (row.m_expr, row.n_expr, row.k_expr) for row in facts.gemms
+    )
+    return layers * (3 if gated else 2) * hidden * (goal.then - goal.now)
+
+
+def _caveats(facts: StepFacts, case: _Case) -> list[str]:
+    both = [row for row in case.misfits if any(size not in case.sizes for _, size in row.dims)]
+    others = listed([str(size) for size in sorted({s for row in both for _, s in row.dims} - case.sizes)])
+    where = plural(len(both), "GEMM shape")
+    shared = f"{others} is off the grid as well in {where} of these: both have to change."
+    return [*_own_caveats(facts, case.goal), *([shared] if both else [])]
+
+
+def _own_caveats(facts: StepFacts, goal: Target | None) -> list[str]:
+    if goal is None:
+        views = (
+            "Which operand is off is not in the trace: a slice of a wider tensor, or an odd row stride, does"
+            " this. Look for views that feed these GEMMs and make them contiguous or start on a multiple of"
+            f" {TARGET} elements."
+        )
+        return [views]
+    if goal.parameter == "ffn":
+        padding = (
+            "The model changes: this is for a new training run. An existing checkpoint can be padded with"
+            " zero weights and zero biases without changing its output when the activation maps 0 to 0."
+        )
+        return [
+            padding,
+            f"Any multiple of {TARGET} near it is on the grid as well; the fastest is not known yet.",
+        ]
+    if goal.parameter == "hidden":
+        heads = facts.model.heads.value
+        split = f" {heads} heads have to divide it." if heads is not None else ""
+        return [f"The model changes in every layer: this is for a new training run.{split}"]
+    if goal.parameter == "sequence":
+        return [
+            "Padded positions cost work in every layer; mask them in attention and in the loss.",
+            "A sequence of variable length: pad each batch to a multiple of 64, or pack sequences.",
+        ]
+    if goal.parameter == "head_dim":
+        return ["The model changes: this is for a new training run."]
+    return ["Which setting makes this dimension is not known; pad the weight with zero rows or columns."]

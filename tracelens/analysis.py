@@ -1,0 +1,149 @@
+"""The whole pipeline: from the path of a trace to everything there is to say about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracelens import __version__
+from tracelens.accounting.calls import Calls, find_calls
+from tracelens.accounting.gemms import gemm_rows
+from tracelens.accounting.model import model_dims, phases_of
+from tracelens.accounting.report import summarize, trace_info, with_findings
+from tracelens.accounting.shares import component_rows, coverage
+from tracelens.accounting.steps import step_times
+from tracelens.advice import StepFacts, advise
+from tracelens.attribution import Attribution, attribute
+from tracelens.errors import InputError, UsageError
+from tracelens.hardware import find_gpu
+from tracelens.results import SCHEMA_VERSION, ComponentRow, GemmRow, Report
+from tracelens.trace import Links, Trace, link, read_trace
+from tracelens.trace.metadata import device_name, device_properties
+from tracelens.words import PHASES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """A report with the tables behind it. Loaded from a saved report, it has no per-kernel table."""
+
+    report: Report
+    trace: Trace | None = None
+    links: Links | None = None
+    attribution: Attribution | None = None
+    calls: Calls | None = None
+
+    @cached_property
+    def kernels(self) -> pd.DataFrame:
+        """One row per GPU event; columns in ``tracelens.accounting.frames.kernels_frame``."""
+        from tracelens.accounting.frames import kernels_frame
+
+        if self.trace is None or self.links is None or self.attribution is None or self.calls is None:
+            raise UsageError("a saved report holds no per-kernel table: analyze the trace itself")
+        return kernels_frame(self.trace, self.links, self.attribution, self.calls)
+
+    @cached_property
+    def ops(self) -> pd.DataFrame:
+        """Operators by name, with the GPU time each launched; columns in ``frames.ops_frame``."""
+        from tracelens.accounting.frames import ops_frame
+
+        if self.trace is None or self.links is None:
+            raise UsageError("a saved report holds no operator table: analyze the trace itself")
+        return ops_frame(self.trace, self.links)
+
+    @cached_property
+    def gemms(self) -> pd.DataFrame:
+        """GEMM and attention rows; the columns are the fields of ``tracelens.results.GemmRow``."""
+        from tracelens.accounting.frames import rows_frame
+
+        return rows_frame(self.report.gemms, GemmRow)
+
+    @cached_property
+    def components(self) -> pd.DataFrame:
+        """Time by component and phase; the columns are the fields of ``tracelens.results.ComponentRow``."""
+        from tracelens.accounting.frames import rows_frame
+
+        return rows_frame(self.report.components, ComponentRow)
+
+    def save(self, path: str | Path) -> None:
+        """Write the report as JSON (the same as ``--json``)."""
+        from tracelens.render.files import write_bytes
+        from tracelens.render.json import to_json
+
+        write_bytes(path, to_json(self.report))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Analysis:
+        """Read a saved report. Raises InputError when it is none."""
+        from tracelens.render.json import from_json
+
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+        return cls(from_json(data))
+
+    def _repr_html_(self) -> str:
+        """The page itself, in a frame of a notebook."""
+        import html
+
+        from tracelens.render.html import render_html
+
+        page = html.escape(render_html(self.report), quote=True)
+        style = "width:100%;height:900px;border:0"
+        return f'<iframe srcdoc="{page}" style="{style}" title="tracelens report"></iframe>'
+
+
+def analyze(path: str | Path, *, gpu: str | None = None, steps: tuple[int, int] | None = None) -> Analysis:
+    """Analyze one trace file (``.json``, ``.json.gz``, or ``-`` for standard input).
+
+    ``gpu`` is a key of the GPU table ("h100-sxm") that overrides the device named in the trace;
+    ``steps`` keeps the steps whose ProfilerStep number lies in (first, last).
+
+    Raises:
+        InputError: the file cannot be used, or holds no GPU event.
+        UsageError: the GPU or the steps do not exist.
+    """
+    return analyze_trace(read_trace(path), gpu=gpu, steps=steps)
+
+
+def analyze_trace(trace: Trace, *, gpu: str | None = None, steps: tuple[int, int] | None = None) -> Analysis:
+    """Analyze a trace that has been read."""
+    if not len(trace.kernels):
+        raise InputError(
+            f"{trace.source.name} holds no GPU event ({trace.events:,} events of other kinds): record it "
+            "with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a machine with a GPU"
+        )
+    devices = device_properties(trace.metadata)
+    hardware = find_gpu(device_name(trace.metadata), override=gpu, properties=devices[0] if devices else None)
+    links = link(trace)
+    attribution = attribute(trace, links)
+    times = step_times(trace, links, attribution, wanted=steps)
+    attribution = attribution.within_steps(times.positions)
+    calls = find_calls(trace, links, attribution)
+    dims = model_dims(attribution, calls, phases_of(attribution, calls, PHASES))
+    gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count)
+    advice = advise(StepFacts(gemms=gemms, model=dims, gpu=hardware.info(), step_ms=times.time().median))
+    report = Report(
+        schema_version=SCHEMA_VERSION,
+        tool_version=__version__,
+        trace=trace_info(trace),
+        gpu=hardware.info(),
+        model=dims,
+        steps=times.rows(),
+        summary=summarize(trace, attribution, calls, times, hardware, gemms),
+        coverage=coverage(trace, links, attribution, gemms),
+        components=component_rows(trace, attribution, calls),
+        gemms=gemms,
+        findings=advice.findings,
+        checks=advice.checks,
+        notes=list(hardware.notes),
+    )
+    return Analysis(with_findings(report, advice), trace, links, attribution, calls)
+
+
+__all__ = ["Analysis", "analyze", "analyze_trace"]

@@ -1,0 +1,48 @@
+"""The command line: thin commands over the Python functions of the same names."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tracelens import __version__
+from tracelens.cli.analyze import analyze
+from tracelens.cli.explain import explain
+from tracelens.errors import TracelensError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="tracelens")
+def cli() -> None:
+    """Where every GPU microsecond of a training step went, and which shapes waste the GPU.
+
+    \b
+    Exit codes: 0 fine, 2 wrong use, 3 input unusable.
+    """
+
+
+cli.add_command(analyze)
+cli.add_command(explain)
+
+
+def main() -> None:
+    """Run the command line; a problem is one clear line on stderr, never a traceback."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except TracelensError as error:
+        from tracelens.render.text import clean
+
+        click.echo(f"tracelens: {clean(str(error))}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:  # the reader of our output went away: `| head`
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,5 @@
+"""``python -m tracelens.cli``."""
+
+from tracelens.cli import main
+
+main()
