@@ -114,10 +114,7 @@ def analyze(path: str | Path, *, gpu: str | None = None, steps: tuple[int, int] 
 def analyze_trace(trace: Trace, *, gpu: str | None = None, steps: tuple[int, int] | None = None) -> Analysis:
     """Analyze a trace that has been read."""
     if not len(trace.kernels):
-        raise InputError(
-            f"{trace.source.name} holds no GPU event ({trace.events:,} events of other kinds): record it "
-            "with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a machine with a GPU"
-        )
+        raise InputError(_without_gpu(trace))
     devices = device_properties(trace.metadata)
     hardware = find_gpu(device_name(trace.metadata), override=gpu, properties=devices[0] if devices else None)
     links = link(trace)
@@ -127,7 +124,16 @@ def analyze_trace(trace: Trace, *, gpu: str | None = None, steps: tuple[int, int
     calls = find_calls(trace, links, attribution)
     dims = model_dims(attribution, calls, phases_of(attribution, calls, PHASES))
     gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count)
-    advice = advise(StepFacts(gemms=gemms, model=dims, gpu=hardware.info(), step_ms=times.time().median))
+    summary = summarize(trace, attribution, calls, times, hardware, gemms)
+    advice = advise(
+        StepFacts(
+            gemms=gemms,
+            model=dims,
+            gpu=hardware.info(),
+            step_ms=summary.step_ms.median,
+            gpu_busy_frac=summary.gpu_busy_frac,
+        )
+    )
     report = Report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
@@ -135,7 +141,7 @@ def analyze_trace(trace: Trace, *, gpu: str | None = None, steps: tuple[int, int
         gpu=hardware.info(),
         model=dims,
         steps=times.rows(),
-        summary=summarize(trace, attribution, calls, times, hardware, gemms),
+        summary=summary,
         coverage=coverage(trace, links, attribution, gemms),
         components=component_rows(trace, attribution, calls),
         gemms=gemms,
@@ -144,6 +150,16 @@ def analyze_trace(trace: Trace, *, gpu: str | None = None, steps: tuple[int, int
         notes=list(hardware.notes),
     )
     return Analysis(with_findings(report, advice), trace, links, attribution, calls)
+
+
+def _without_gpu(trace: Trace) -> str:
+    found = f"{trace.source.name} holds no GPU event ({trace.events:,} events of other kinds)"
+    if trace.partial:
+        return f"{found} before the place where it breaks: {trace.warnings[0]}"
+    return (
+        f"{found}: record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] "
+        "on a machine with a GPU"
+    )
 
 
 __all__ = ["Analysis", "analyze", "analyze_trace"]

@@ -107,6 +107,8 @@ class Summary:
     exposed_communication_ms: float  # per step: only communication running
     gemm_frac: float  # share of all GPU event time spent in GEMM and attention kernels
     mfu_frac: float | None
+    mfu_dtype: str | None  # the type whose dense peak it is measured against
+    mfu_why: str | None  # why mfu_frac is not known
     achieved_tflops: float | None  # GEMM + attention FLOPs of a step / step time
     shape_waste_ms: Estimate | None  # per step; None until a rule has something at stake
     verdict: str  # one sentence

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.advice.advice_rows import H100, NVJET, bert_small_logits, cutlass, facts, gemm, model
+from tests.advice.advice_rows import H100, NVJET, SIMT, bert_small_logits, cutlass, facts, gemm, model
 from tracelens.advice.facts import Outcome
 from tracelens.advice.rules.align_dimensions import AlignDimensions
 from tracelens.results import GemmRow
@@ -116,7 +116,7 @@ def test_the_head_dimension_of_scores_is_left_to_its_own_rule() -> None:
 def test_aligned_gemms_pass_with_the_count() -> None:
     outcome = check(gemm(1, 141, 512, 512), gemm(2, None, None, None, kernel=NVJET))
     assert outcome.state == "passed"
-    assert outcome.why.startswith("1 of 2 GEMM rows with shapes")
+    assert outcome.why.startswith("1 of 2 GEMM rows have shapes")
 
 
 def test_tiny_gemms_pass_and_say_how_little() -> None:
@@ -134,6 +134,12 @@ def test_without_shapes_it_could_not_run() -> None:
     outcome = check(gemm(1, None, None, None))
     assert outcome.state == "could_not_run" and "record_shapes=True" in outcome.why
     assert check(*swiglu(), step_ms=None).state == "could_not_run"
+
+
+def test_full_precision_on_cuda_cores_is_not_judged() -> None:
+    simt = gemm(1, 141, 511, 511, dtype="fp32", kernel=SIMT, tensor_core="eligible_unused")
+    assert check(simt).state == "not_applicable"
+    assert "1 row in fp32 on CUDA cores: not judged" in check(simt, gemm(2, 64, 64, 64)).why
 
 
 def test_without_gemms_it_does_not_apply() -> None:

@@ -57,7 +57,7 @@ def test_the_bound_is_the_time_above_the_roofline() -> None:
     assert finding.saving_ms.high == pytest.approx((41.3 - floor_us) / 1e3)
     assert (finding.saving_ms.low, finding.saving_ms.mid, finding.saving_ms.basis) == (0.0, None, "heuristic")
     assert finding.saving_frac.high == pytest.approx((41.3 - floor_us) / 1e3 / 3.9078)
-    for number in ("41.3 µs", "4.41 GFLOP / 989 TFLOP/s", "40.0 MB / 3350 GB/s", "11.9 µs", "29.4 µs"):
+    for number in ("41.3 µs", "4.41 GFLOP / 989 TFLOP/s", "40.0 MB / 3,350 GB/s", "11.9 µs", "29.4 µs"):
         assert number in finding.how
     assert "not a prediction" in finding.how
 
@@ -122,7 +122,7 @@ def test_a_multiple_of_64_passes() -> None:
 def test_next_to_nothing_at_stake_passes_and_says_the_figure() -> None:
     outcome = RULE.check(facts(bert_small_logits(), step_ms=1000.0, dims=model(vocab=30522)))
     assert outcome.state == "passed" and not outcome.findings
-    assert "29.4 µs of the 1000 ms step (0.003%)" in outcome.why
+    assert "29.4 µs of the 1,000 ms step (0.003%)" in outcome.why
 
 
 def test_fp32_on_cuda_cores_passes() -> None:

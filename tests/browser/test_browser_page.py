@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-# The sample reports are shared with the renderers' own tests, which are no package.
-sys.path.insert(0, str(Path(__file__).parents[1] / "render"))
-
-import devtools  # noqa: E402 - after the path is set
-import sample_report  # noqa: E402
-
-from tracelens.render.html import render_html  # noqa: E402
+from tests.browser import devtools
+from tests.render import sample_report
+from tests.synthetic import ModelSpec, Options, build
+from tracelens.analysis import analyze
+from tracelens.render.html import render_html
 
 Open = Callable[..., devtools.Page]
 
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+TRACES = sorted((ROOT / "sample_traces").glob("*.json.gz")) + sorted(
+    (ROOT.parent / "shared" / "traces").glob("*.json.gz")
+)
 ROWS = "[...document.querySelectorAll('#gemms tbody tr')]"
 
 
@@ -62,6 +63,43 @@ def test_no_console_message_no_dialog_and_no_request_but_the_file_itself(opened:
     page.run("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert page.complaints() == []
     assert [url.rsplit("/", 1)[-1] for url in page.requests()] == [f"{name}.html"]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("trace", TRACES, ids=lambda path: path.name.split(".")[0])
+def test_the_page_of_a_real_trace_is_quiet_offline_and_readable(
+    browser: devtools.Browser, tmp_path: Path, trace: Path, dark: bool
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(render_html(analyze(trace).report), encoding="utf-8")
+    page = devtools.Page(browser, dark=dark)
+    try:
+        page.open(path)
+        page.run("document.querySelectorAll('details').forEach(d => d.open = true)")
+        assert page.complaints() == []
+        assert [url.rsplit("/", 1)[-1] for url in page.requests()] == ["page.html"]
+        assert page.run(CONTRAST)["bad"] == []
+    finally:
+        page.close()
+
+
+def test_a_hostile_trace_comes_out_as_text(browser: devtools.Browser, tmp_path: Path) -> None:
+    hostile = "</script><img src=x onerror=alert(1)>"
+    model = ModelSpec(family="gpt2", hidden=128, heads=2, vocab=503, layers=1, sequence=64, micro_batch=1)
+    made = build(model, Options(steps=1, module_frames=False, ranges=True)).text()
+    trace = tmp_path / "trace.json"
+    trace.write_text(made.replace("nvjet_", hostile + "nvjet_").replace("transformer.h.0.attn", hostile))
+    path = tmp_path / "page.html"
+    path.write_text(render_html(analyze(trace).report), encoding="utf-8")
+    page = devtools.Page(browser)
+    try:
+        page.open(path)
+        assert page.run("document.querySelectorAll('img').length") == 0
+        assert "onerror=alert(1)" in page.run("document.body.textContent")
+        assert page.seen("Page.javascriptDialogOpening") == []
+        assert page.complaints() == []
+    finally:
+        page.close()
 
 
 def test_the_policy_really_stops_code_and_network(opened: Open) -> None:

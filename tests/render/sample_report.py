@@ -238,7 +238,7 @@ def full() -> Report:
                   Known(1, "flash attention input"), Known(1, "q, k, v widths"), Known(None, "no router seen")),
         [Step(12 + i, 1_000_000_000 + i * int(step * 1e6), step * (1 + (i - 2) * 0.002), 0.984) for i in range(STEPS)],
         Summary(StepTime(step, step * 0.996, step * 1.004, STEPS), gpu_ms / STEPS, 0.984, step * 0.016, 2.4,
-                sum(r.frac for r in gemms), flops / step / 1e9 / PEAK, flops / step / 1e9,
+                sum(r.frac for r in gemms), flops / step / 1e9 / PEAK, "bf16", None, flops / step / 1e9,
                 Estimate(7.3, None, 15.1, "model"),
                 f"Three shape choices put 15.1 ms of every {step:.0f} ms step at stake. Two are config changes.",
                 "The GPU is busy 98.4% of the step, so GEMM shape is where the time is.", "ProfilerStep ranges"),
@@ -299,7 +299,9 @@ def unknown_gpu() -> Report:
     gemms = [
         replace(r, peak_frac=None, ceiling_frac=None, waves=None, wave_eff_frac=None) for r in report.gemms
     ]
-    summary = replace(report.summary, mfu_frac=None)
+    summary = replace(
+        report.summary, mfu_frac=None, mfu_dtype=None, mfu_why="no peak for this GPU: name it with --gpu"
+    )
     trace = replace(report.trace, device="Frobnicator 9000")
     return replace(report, gpu=gpu, gemms=gemms, summary=summary, trace=trace)
 
@@ -316,7 +318,8 @@ def no_transformer() -> Report:
     gemms = [replace(r, component="unattributed", role=None, phase="other", layers=None, findings=[], m_expr=None,
                      n_expr=None, k_expr=None) for r in report.gemms]  # fmt: skip
     summary = replace(
-        report.summary, step_ms=StepTime(1620.0, 1620.0, 1620.0, 1), step_source="whole trace", mfu_frac=None,
+        report.summary, step_ms=StepTime(1620.0, 1620.0, 1620.0, 1), step_source="whole trace", mfu_frac=None, mfu_dtype=None,
+        mfu_why="no transformer: only GEMM and attention FLOPs are counted",
         achieved_tflops=None, shape_waste_ms=None, verdict="No transformer was seen in this trace.",
         verdict_detail="GEMM shapes are listed; no rule could judge them.",
     )  # fmt: skip

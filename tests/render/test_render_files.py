@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import sample_report
 
+from tests.render import sample_report
 from tracelens.errors import UsageError
 from tracelens.render.files import atomic, write_text
 from tracelens.render.kernels import write_kernels

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import sample_report
-from golden import check
 
 import tracelens
+from tests.render import sample_report
+from tests.render.golden import check
 from tracelens.render import groups
 from tracelens.render.html import BUDGET, render_html
 from tracelens.render.templates import part

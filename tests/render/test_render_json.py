@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import jsonschema
 import pytest
-import sample_report
 
+from tests.render import sample_report
 from tracelens.errors import InputError
 from tracelens.render.json import from_json, json_schema, published_schema, schema_text, to_json, write_schema
 

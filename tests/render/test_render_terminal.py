@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import sample_report
-from golden import check
 from rich.cells import cell_len
 from rich.console import Console
 
+from tests.render import sample_report
+from tests.render.golden import check
 from tracelens.render.terminal import render_terminal
 from tracelens.results import Report
 

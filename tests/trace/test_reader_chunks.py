@@ -42,7 +42,10 @@ def test_cuts_anywhere_give_the_tables_of_a_whole_read(
 
 
 def test_every_block_size_of_a_range_on_a_small_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events = [op(f"op {i}", ts=10 * i, tricky="}, {") for i in range(5)] + [launch(), kernel("k", list=[{}, {}])]
+    events = [op(f"op {i}", ts=10 * i, tricky="}, {") for i in range(5)] + [
+        launch(),
+        kernel("k", list=[{}, {}]),
+    ]
     text = document(events, metadata=[{"a": 1}, {"b": "},{"}])
     expected = contents(read(tmp_path, text))
     for size in [*range(1, 40), *range(40, 700, 23)]:
@@ -79,7 +82,9 @@ def test_helpers_give_the_tables_of_one_process(
     assert contents(trace) == whole
 
 
-def test_damage_is_told_at_the_same_place_with_helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_is_told_at_the_same_place_with_helpers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_block(monkeypatch, 5000)
     damaged = TEXT[:100_000] + "@" * 300 + TEXT[100_300:300_000]
     alone, helped = (read(tmp_path, damaged, processes=processes) for processes in (1, 3))

@@ -119,7 +119,11 @@ def partly_unpacked(packed: bytes) -> bytes:
 
 def table_names(events: list[dict[str, Any]]) -> list[str]:
     """The names of events in the order of ``event_names``."""
-    groups: list[set[str]] = [{"cpu_op"}, {"kernel", "gpu_memcpy", "gpu_memset"}, {"cuda_runtime", "cuda_driver"}]
+    groups: list[set[str]] = [
+        {"cpu_op"},
+        {"kernel", "gpu_memcpy", "gpu_memset"},
+        {"cuda_runtime", "cuda_driver"},
+    ]
     return [e["name"] for group in groups for e in events if e.get("cat") in group]
 
 

@@ -44,7 +44,9 @@ LAYOUTS = {
     "tabs": lambda events: json.dumps({"traceEvents": events}, indent="\t"),
     "windows lines": lambda events: json.dumps({"traceEvents": events}, indent=2).replace("\n", "\r\n"),
     "one key a line": one_key_a_line,
-    "wide gaps": lambda events: '{"traceEvents"  :  [' + ("," + " " * 700).join(map(json.dumps, events)) + "]}",
+    "wide gaps": lambda events: (
+        '{"traceEvents"  :  [' + ("," + " " * 700).join(map(json.dumps, events)) + "]}"
+    ),
     "sorted keys": lambda events: json.dumps({"traceEvents": events}, sort_keys=True),
     "bare list": lambda events: json.dumps(events),
     "bare list, pretty": lambda events: "\n  " + json.dumps(events, indent=1) + "\n",
@@ -171,9 +173,7 @@ def test_unreadable_metadata_is_a_warning_and_costs_no_event(tmp_path: Path) -> 
 def times(tmp_path: Path, *pairs: tuple[str, str]) -> list[tuple[int, int]]:
     """(start, duration) in ns of kernels whose ts and dur are written as given."""
     rows = [json.dumps(kernel(ts="TS", dur="DUR")) for _ in pairs]
-    rows = [
-        row.replace('"TS"', ts).replace('"DUR"', dur) for row, (ts, dur) in zip(rows, pairs, strict=True)
-    ]
+    rows = [row.replace('"TS"', ts).replace('"DUR"', dur) for row, (ts, dur) in zip(rows, pairs, strict=True)]
     trace = read(tmp_path, '{"traceEvents": [' + ",\n".join(rows) + "]}")
     assert trace.warnings == []
     return list(zip(trace.kernels.ts_ns.tolist(), trace.kernels.dur_ns.tolist(), strict=True))
@@ -209,18 +209,24 @@ def test_times_keep_every_nanosecond(
     assert times(tmp_path, other, (ts, dur), other)[1] == (start_ns, duration_ns)
 
 
-def test_integer_and_fractional_times_mix_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_integer_and_fractional_times_mix_in_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tracelens.trace.source.BLOCK", 6000)
     monkeypatch.setattr("tracelens.trace.reader.BLOCK", 6000)
     base = 1_700_000_000_000_000
-    pairs = [(str(base + i), "3") for i in range(100)] + [(f"{base + i}.{i * 37 % 1000:03}", "3") for i in range(1000)]
+    pairs = [(str(base + i), "3") for i in range(100)] + [
+        (f"{base + i}.{i * 37 % 1000:03}", "3") for i in range(1000)
+    ]
     assert [start for start, _ in times(tmp_path, *pairs)] == [
         *((base + i) * 1000 for i in range(100)),
         *((base + i) * 1000 + i * 37 % 1000 for i in range(1000)),
     ]
 
 
-@pytest.mark.parametrize("ts", ["null", "NaN", '"soon"', "[1]", "1e999", "1e999999999", "1e300", "{}", "true"])
+@pytest.mark.parametrize(
+    "ts", ["null", "NaN", '"soon"', "[1]", "1e999", "1e999999999", "1e300", "{}", "true"]
+)
 @pytest.mark.parametrize("base", ["10", "1700000000000000.125"])
 def test_an_event_without_a_readable_time_is_left_out_and_said_so(tmp_path: Path, ts: str, base: str) -> None:
     good = json.dumps(kernel("good")).replace('"ts": 10', f'"ts": {base}')
@@ -347,7 +353,21 @@ def test_duplicate_keys_mean_the_last_as_in_every_json_reader(tmp_path: Path) ->
 
 
 def test_huge_and_odd_numbers_become_ids_that_fit(tmp_path: Path) -> None:
-    values: list[Any] = [2**63 - 1, 2**64 - 1, 10**30, -5, "17", "x", 3.0, 3.5, True, None, [1], {"a": 1}, 1e300]
+    values: list[Any] = [
+        2**63 - 1,
+        2**64 - 1,
+        10**30,
+        -5,
+        "17",
+        "x",
+        3.0,
+        3.5,
+        True,
+        None,
+        [1],
+        {"a": 1},
+        1e300,
+    ]
     trace = read(tmp_path, document([kernel(correlation=value) for value in values]))
     got = trace.kernels.correlation.tolist()
     assert len(got) == len(values)
@@ -365,7 +385,8 @@ def test_an_integer_too_long_for_python_costs_one_event(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, 5, "text", [], [[1]], {"External id": None}, {"correlation": {}}, {"Input Dims": {"a": "}"}}]
+    "value",
+    [None, 5, "text", [], [[1]], {"External id": None}, {"correlation": {}}, {"Input Dims": {"a": "}"}}],
 )
 def test_arguments_of_any_type_do_not_cost_the_event(tmp_path: Path, value: object) -> None:
     events = [e | {"args": value} for e in (kernel("k"), op("o"), launch())]
@@ -390,7 +411,7 @@ def test_arguments_of_any_type_do_not_cost_the_event(tmp_path: Path, value: obje
         (b"control \x01\x1f\n character", "control \x01\x1f\n character"),
         (b'an "unescaped" quote', 'an "unescaped" quote'),
         (b"}, {", "}, {"),
-        (rb'},{\"ph\": \"X\", \"cat\": \"kernel\"}', '},{"ph": "X", "cat": "kernel"}'),
+        (rb"},{\"ph\": \"X\", \"cat\": \"kernel\"}", '},{"ph": "X", "cat": "kernel"}'),
         (b"]}", "]}"),
         (rb"\u0000", "\0"),
         (b"x" * 100_000, "x" * 100_000),
@@ -410,8 +431,12 @@ def test_hostile_names_keep_their_event_and_their_neighbours(
 
 @pytest.mark.parametrize("word", ["NaN", "nan", "-nan", "Infinity", "-Infinity", "inf", "-inf", "null"])
 def test_words_that_are_no_json_numbers_cost_nothing(tmp_path: Path, word: str) -> None:
-    odd = kernel("odd", **{"est. achieved occupancy %": "WORD", "correlation": "WORD", "graph node id": "WORD"})
-    text = document([kernel("before"), odd, op("aten::mul", **{"Concrete Inputs": ["", "WORD"]}), kernel("after")])
+    odd = kernel(
+        "odd", **{"est. achieved occupancy %": "WORD", "correlation": "WORD", "graph node id": "WORD"}
+    )
+    text = document(
+        [kernel("before"), odd, op("aten::mul", **{"Concrete Inputs": ["", "WORD"]}), kernel("after")]
+    )
     trace = read(tmp_path, text.replace('"WORD"', word))
     assert names(trace, trace.kernels) == ["before", "odd", "after"]
     assert names(trace, trace.ops) == ["aten::mul"]
@@ -425,7 +450,7 @@ def test_json_of_any_other_shape_inside_the_list_is_left_out(tmp_path: Path) -> 
     assert [damage.reason for damage in trace.damage] == ["an entry that is no event"] * 5
 
 
-@pytest.mark.parametrize("text", ['{"traceEvents": []}', "[]", ' \n[ ] \n', '{"a": 1, "traceEvents": [\n]}'])
+@pytest.mark.parametrize("text", ['{"traceEvents": []}', "[]", " \n[ ] \n", '{"a": 1, "traceEvents": [\n]}'])
 def test_an_empty_event_list_is_a_trace_without_events(tmp_path: Path, text: str) -> None:
     trace = read(tmp_path, text)
     assert (trace.events, len(trace.kernels), trace.partial, trace.warnings) == (0, 0, False, [])

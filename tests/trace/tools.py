@@ -56,7 +56,16 @@ def kernel(name: str = "k", *, ts: Any = 10, dur: Any = 5, **args: Any) -> dict[
 
 
 def op(name: str = "aten::mm", *, ts: Any = 1, dur: Any = 5, tid: Any = 1, **args: Any) -> dict[str, Any]:
-    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 9, "tid": tid, "ts": ts, "dur": dur, "args": args}
+    return {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": name,
+        "pid": 9,
+        "tid": tid,
+        "ts": ts,
+        "dur": dur,
+        "args": args,
+    }
 
 
 def launch(correlation: int = 1, *, ts: Any = 2, dur: Any = 1, tid: Any = 1, **extra: Any) -> dict[str, Any]:
@@ -92,4 +101,6 @@ def _rows(trace: Trace, table: Table) -> list[tuple[Any, ...]]:
 
 
 def gpu_events(events: list[Any]) -> list[dict[str, Any]]:
-    return [e for e in events if isinstance(e, dict) and e.get("ph") == "X" and e.get("cat") in GPU_CATEGORIES]
+    return [
+        e for e in events if isinstance(e, dict) and e.get("ph") == "X" and e.get("cat") in GPU_CATEGORIES
+    ]

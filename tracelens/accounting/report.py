@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from tracelens.accounting.calls import Calls
 from tracelens.accounting.shares import call_flops
 from tracelens.accounting.steps import StepTimes
@@ -17,6 +15,8 @@ from tracelens.hardware import Gpu
 from tracelens.results import GemmRow, Report, Summary, TraceInfo
 from tracelens.trace import Trace
 from tracelens.trace.metadata import cuda_version, device_name, rank_and_world, torch_version
+
+_NEGLIGIBLE = 0.02  # of GEMM time without FLOPs: the utilization is that much too low at most
 
 
 def trace_info(trace: Trace) -> TraceInfo:
@@ -49,8 +49,15 @@ def summarize(
     """The five numbers and their kin; the verdict is added once the findings are known."""
     in_step = attribution.step >= 0
     length = float((times.end_ns - times.start_ns).sum())
-    work, peak = _work(calls, attribution, gpu)
+    work, dtype, why = _work(calls, attribution)
+    peak = gpu.peak(dtype)
     achieved = work / length / 1e3 if work is not None and length else None
+    if achieved is not None and peak is None:
+        why = (
+            "no peak for this GPU: name it with --gpu"
+            if gpu.name == "unknown"
+            else f"no dense {dtype or 'dtype'} peak in the GPU table"
+        )
     total_ms = float(trace.kernels.dur_ns.sum()) / 1e6
     return Summary(
         step_ms=times.time(),
@@ -59,8 +66,10 @@ def summarize(
         idle_ms=(length - float(times.busy_ns.sum())) / 1e6 / times.count,
         exposed_communication_ms=float(times.exposed_ns.sum()) / 1e6 / times.count,
         gemm_frac=sum(row.time_ms for row in gemms) / total_ms if total_ms else 0.0,
-        mfu_frac=achieved / peak if achieved is not None and peak and attribution.transformer else None,
-        achieved_tflops=achieved if attribution.transformer else None,  # convolutions are not counted
+        mfu_frac=achieved / peak if achieved is not None and peak else None,
+        mfu_dtype=dtype,
+        mfu_why=why,
+        achieved_tflops=achieved,
         shape_waste_ms=None,
         verdict="",
         verdict_detail="",
@@ -68,29 +77,40 @@ def summarize(
     )
 
 
-def _work(calls: Calls, attribution: Attribution, gpu: Gpu) -> tuple[float | None, float | None]:
-    """FLOPs in the steps and the peak of the type that does most of them.
+def _work(calls: Calls, attribution: Attribution) -> tuple[float | None, str | None, str | None]:
+    """FLOPs in the steps, the type that does most of them, or why they are not known.
 
-    None when any GEMM time in the steps has no shape: a sum that leaves some out is no utilization.
+    A sum that leaves GEMM time out is no utilization, nor is one without a model's convolutions.
     """
+    if not attribution.transformer:
+        return None, None, "no transformer: only GEMM and attention FLOPs are counted"
     by_type: dict[str | None, float] = {}
-    missing_ns = known_ns = 0
+    missing: dict[str, int] = {}
+    known_ns = 0
     for at, work in enumerate(call_flops(calls)):
-        main = calls.main[at]
-        if attribution.step[main] < 0:
+        if attribution.step[calls.main[at]] < 0:
             continue
+        shape, dur_ns = calls.shape[at], int(calls.dur_ns[at])
         if work is None:
-            missing_ns += int(calls.dur_ns[at])
+            why = (
+                "no shapes recorded (record_shapes=True)" if shape is None else "packed or windowed attention"
+            )
+            missing[why] = missing.get(why, 0) + dur_ns
             continue
-        known_ns += int(calls.dur_ns[at])
-        shape = calls.shape[at]
-        kernel = calls.names[int(calls.name[at])]
-        judged = math_dtype(shape, kernel=kernel) if shape is not None else None
+        known_ns += dur_ns
+        judged = math_dtype(shape, kernel=calls.names[int(calls.name[at])]) if shape is not None else None
         by_type[judged] = by_type.get(judged, 0.0) + work
-    if not by_type or missing_ns > 0.02 * (missing_ns + known_ns):
-        return None, None
-    main_type = max(by_type, key=lambda dtype: by_type[dtype])
-    return sum(by_type.values()), gpu.peak(main_type)
+    missing_ns = sum(missing.values())
+    if missing_ns > _NEGLIGIBLE * (missing_ns + known_ns):
+        share = missing_ns / (missing_ns + known_ns)
+        return (
+            None,
+            None,
+            f"FLOPs of {share:.0%} of GEMM time unknown: {max(missing, key=lambda why: missing[why])}",
+        )
+    if not by_type:
+        return None, None, "no GEMM or attention in the steps"
+    return sum(by_type.values()), max(by_type, key=lambda dtype: by_type[dtype]), None
 
 
 def with_findings(report: Report, advice: Advice) -> Report:
@@ -116,10 +136,3 @@ def with_findings(report: Report, advice: Advice) -> Report:
         gemms=[replace(row, findings=sorted(set(of_row.get(row.id, [])))) for row in report.gemms],
         summary=replace(summary, shape_waste_ms=advice.at_stake_ms, verdict=said, verdict_detail=detail),
     )
-
-
-def share_outside_steps(trace: Trace, attribution: Attribution) -> float:
-    """Share of GPU event time that belongs to no step of the recording."""
-    dur = trace.kernels.dur_ns
-    total = int(dur.sum())
-    return float(dur[np.asarray(attribution.step) < 0].sum()) / total if total else 0.0

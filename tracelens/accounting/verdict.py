@@ -26,8 +26,8 @@ def verdict(
     if not model.transformer:
         return (
             "No transformer was found in this trace.",
-            "GPU time is shown by phase and by what operators and kernels say of themselves. "
-            + ("" if not findings else shapes),
+            "GPU time is shown by phase and by what operators and kernels say of themselves."
+            + (f" {shapes}" if findings else ""),
         )
     if gpu.vendor == "amd":
         return (

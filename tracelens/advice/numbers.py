@@ -1,30 +1,6 @@
-"""Numbers as they stand in a finding's sentences: three significant digits and a unit."""
+"""Numbers and words as they stand in a finding's sentences."""
 
 from __future__ import annotations
-
-import math
-
-
-def sig(value: float) -> str:
-    """Three significant digits, all digits before the point kept.
-
-    >>> sig(0.31234), sig(41.26), sig(9.999), sig(30522)
-    ('0.312', '41.3', '10.0', '30522')
-    """
-    if value == 0 or not math.isfinite(value):
-        return f"{value:.0f}"
-    rounded = float(f"{value:.2e}")
-    decimals = 2 - math.floor(math.log10(abs(rounded)))
-    return f"{value:.0f}" if decimals <= 0 else f"{rounded:.{decimals}f}"
-
-
-def ms(value: float) -> str:
-    """A time given in milliseconds; microseconds below one.
-
-    >>> ms(0.0413), ms(412.44), ms(0)
-    ('41.3 µs', '412 ms', '0 ms')
-    """
-    return f"{sig(value * 1e3)} µs" if 0 < abs(value) < 0.9995 else f"{sig(value)} ms"
 
 
 def percent(frac: float) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracelens.advice.facts import Outcome, Rule, StepFacts
-from tracelens.advice.numbers import ms, percent, plural
+from tracelens.advice.numbers import percent, plural
 from tracelens.advice.stakes import Stake
+from tracelens.numbers import ms
 from tracelens.results import Estimate, Finding, GemmRow
 
 #: A bound below this share of the step is noise beside step-to-step variation: the check then passes

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tracelens.advice.numbers import ms, percent, sig
+from tracelens.advice.numbers import percent
 from tracelens.gemm import parse_kernel_name
+from tracelens.numbers import ms, sig
 from tracelens.results import GemmRow, GpuInfo
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracelens.render import format as f
+from tracelens import numbers as f
 from tracelens.results import Check, Estimate, GemmRow, Known, ModelDims, Report
 
 GENERATED = "Generated trace, not a measurement"
@@ -72,7 +72,7 @@ def main_dtype(report: Report) -> str | None:
 
 def steps_text(report: Report) -> str:
     """Say which steps were read."""
-    if report.summary.step_source == "whole trace" or not report.steps:
+    if report.summary.step_source.startswith("whole trace") or not report.steps:
         return "whole trace as one step"
     runs = f.integers([step.index for step in report.steps])
     return f"step {runs}" if len(report.steps) == 1 else f"steps {runs} ({len(report.steps)})"
@@ -100,25 +100,26 @@ def _step_time(report: Report) -> Number:
     if step.n > 1:
         note = f"median of {step.n}, {f.ms_range(step.low, step.high)}"
     else:
-        note = "one step" if report.summary.step_source != "whole trace" else "whole trace as one step"
+        note = (
+            "one step"
+            if not report.summary.step_source.startswith("whole trace")
+            else "whole trace as one step"
+        )
     return Number("step", f.ms(step.median), "step time", note)
 
 
 def _mfu(report: Report) -> Number:
-    mfu, achieved, dtype = report.summary.mfu_frac, report.summary.achieved_tflops, main_dtype(report)
+    mfu, achieved, dtype = report.summary.mfu_frac, report.summary.achieved_tflops, report.summary.mfu_dtype
     peak = report.gpu.peak_tflops.get(dtype) if dtype else None
     if mfu is not None:
         note = f"of {f.sig(peak)} TFLOP/s, dense {dtype}" if peak else "of the dense peak"
         if achieved is not None and peak:
             note = f"{f.sig(achieved)} {note}"
         return Number("mfu", f.pct(mfu), "MFU", note, mfu)
-    if achieved is None:
-        why = "FLOPs of a step not known: record with record_shapes=True"
-    elif report.gpu.name == "unknown":
-        why = f"{f.sig(achieved)} TFLOP/s; no peak for this GPU: name it with --gpu"
-    else:
-        why = f"{f.sig(achieved)} TFLOP/s; no dense {dtype or 'dtype'} peak in the table"
-    return Number("mfu", f.UNKNOWN, "MFU", why)
+    why = report.summary.mfu_why or "not judged"
+    return Number(
+        "mfu", f.UNKNOWN, "MFU", f"{f.sig(achieved)} TFLOP/s; {why}" if achieved is not None else why
+    )
 
 
 def _busy(report: Report) -> Number:

@@ -12,8 +12,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from tracelens import numbers as f
 from tracelens.render import facts, groups, json, roofline
-from tracelens.render import format as f
 from tracelens.render.templates import environment, part
 from tracelens.render.text import clean, short_kernel
 from tracelens.results import GemmRow, Report

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tracelens import numbers as f
 from tracelens.render import facts
-from tracelens.render import format as f
 from tracelens.results import GemmRow, Report
 
 WIDTH, HEIGHT = 1000, 320

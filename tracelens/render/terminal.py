@@ -9,8 +9,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tracelens import numbers as f
 from tracelens.render import facts, groups
-from tracelens.render import format as f
 from tracelens.render.text import clean
 from tracelens.results import GemmRow, Report
 
@@ -227,7 +227,8 @@ def _gemms(out: _Out, report: Report) -> None:
         table.add_row(*(out.text(cells[title], limit=limits.get(title, 18)) for title, _ in heads))
     out.print(table)
     if len(report.gemms) > TOP:
-        out.line(f"and {len(report.gemms) - TOP} more rows in the report", "dim")
+        more = len(report.gemms) - TOP
+        out.line(f"and {more} more row{'s' if more > 1 else ''} in the report", "dim")
     out.line()
 
 
@@ -247,12 +248,16 @@ def _tiles(row: GemmRow) -> str:
     return f"{row.tiles}/{row.waves}" if row.waves is not None else str(row.tiles)
 
 
+_WORTH_MENDING = 0.01  # below this share of GPU time the page's coverage section is enough
+
+
 def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]]) -> None:
     missing = max(report.coverage.unattributed, key=lambda u: u.time_ms, default=None)
     frac = sum(share.frac for share in groups.group_shares(report) if share.key == "unattributed")
     if frac and missing is not None:
         out.line(f"{f.pct(frac)} of GPU time unattributed, most of it: {clean(missing.reason, limit=120)}")
-        out.line(f"  to see it: {clean(missing.remedy, limit=160)}", "dim")
+        if frac >= _WORTH_MENDING:
+            out.line(f"  to see it: {clean(missing.remedy, limit=160)}", "dim")
     elif frac:
         out.line(f"{f.pct(frac)} of GPU time unattributed")
     else:

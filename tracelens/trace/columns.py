@@ -23,6 +23,7 @@ from tracelens.trace.decode import (
     INPUT_FIELDS,
     LAUNCH_FIELDS,
     NO_ARGS,
+    NOT_JSON,
     Event,
     ExactEvent,
     as_int,
@@ -112,7 +113,7 @@ class ChunkDecoder:
                         return self.decode(text)
                     self._exact = True
             return self.columns(decode_exact(text))
-        except (msgspec.DecodeError, UnreadableTime, RecursionError):
+        except (*NOT_JSON, UnreadableTime):
             return None
 
     def columns(self, events: Sequence[Event] | Sequence[ExactEvent]) -> Chunk:
@@ -237,7 +238,7 @@ def _thread_names(events: list[Any]) -> dict[tuple[Any, Any], str]:
     names = {}
     for event in events:
         if event.ph == "M" and event.name == "thread_name" and event.args is not None:
-            with suppress(msgspec.DecodeError):
+            with suppress(*NOT_JSON):
                 names[event.pid, event.tid] = msgspec.json.decode(event.args.name, type=str)
     return names
 

@@ -84,6 +84,9 @@ class ExactEvent(Struct, gc=False):
     args: Args | None = None
 
 
+#: What msgspec raises for text that is no JSON; bytes that are no UTF-8 have an error of their own.
+NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
 decode_values = msgspec.json.Decoder(list[Any], float_hook=Decimal).decode
 decode_events = msgspec.json.Decoder(list[Event]).decode
 decode_exact = msgspec.json.Decoder(list[ExactEvent]).decode

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from tracelens.trace.decode import NOT_JSON
+
 _SECRET = re.compile(r"^(env|environ|environment|environment_variables|env_vars|os_environ)$", re.IGNORECASE)
 _DEEPEST = 32  # metadata nested deeper is no metadata
 _WHITESPACE = b", \t\r\n"
@@ -37,7 +39,7 @@ def _decode(text: bytes) -> dict[str, Any] | None:
     """An object; one that is not strict JSON (NaN, invalid UTF-8) is read with patience."""
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         pass
     try:
         found = json.loads(text.decode("utf-8", "replace"), strict=False)
@@ -67,7 +69,7 @@ def device_properties(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
     if isinstance(value, str):
         try:
             value = msgspec.json.decode(value.encode())
-        except msgspec.DecodeError:
+        except NOT_JSON:
             try:
                 value = ast.literal_eval(value)
             except (ValueError, SyntaxError, MemoryError, RecursionError):

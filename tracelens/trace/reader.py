@@ -16,7 +16,7 @@ import msgspec
 from tracelens.errors import InputError
 from tracelens.trace.collect import Collector
 from tracelens.trace.columns import Chunk, ChunkDecoder, lacks_time
-from tracelens.trace.decode import coerce_event, decode_values
+from tracelens.trace.decode import NOT_JSON, coerce_event, decode_values
 from tracelens.trace.framing import cut, find_events, read_carefully
 from tracelens.trace.metadata import read_metadata
 from tracelens.trace.pool import Pool
@@ -190,7 +190,7 @@ class _Reader:
         if not self._left:
             try:
                 values = decode_values(b"[%b]" % stretch)
-            except (msgspec.DecodeError, RecursionError):
+            except NOT_JSON:
                 pass
             else:
                 self._add_values(values, offset, len(stretch))
@@ -248,7 +248,7 @@ class _Reader:
             raise InputError(f"{name}: {self.source.fault}, before the first event")
         try:
             msgspec.json.decode(self._text())
-        except (msgspec.DecodeError, RecursionError):
+        except NOT_JSON:
             raise InputError(
                 f"{name} ends or breaks before its traceEvents: not a whole Kineto trace"
             ) from None

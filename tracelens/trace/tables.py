@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.trace.decode import NOT_JSON
+
 IntArray = npt.NDArray[np.int64]
 CodeArray = npt.NDArray[np.int32]
 
@@ -104,7 +106,7 @@ def _parse(raw: bytes) -> Any:
         value = msgspec.json.decode(raw)
         # some exporters write a list as text: "[128, 1, 1]"
         return msgspec.json.decode(value.encode()) if isinstance(value, str) else value
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         return None
 
 

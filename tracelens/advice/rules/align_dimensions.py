@@ -48,6 +48,12 @@ class AlignDimensions:
         gemms = [row for row in facts.gemms if row.kind == "gemm" and row.id not in counted]
         if not gemms:
             return Outcome("not_applicable", "The step has no GEMM besides those with the vocabulary.")
+        full = sum(1 for row in gemms if fp32_on_cuda_cores(row))
+        if full == len(gemms):
+            return Outcome(
+                "not_applicable",
+                f"{plural(full, 'GEMM row')}, all in fp32 on CUDA cores: alignment is not what limits them.",
+            )
         misfits = [misfit for row in gemms if (misfit := misfit_of(row)) is not None]
         shaped = sum(1 for row in gemms if row.n is not None and row.k is not None)
         if not shaped and not misfits:
@@ -57,12 +63,11 @@ class AlignDimensions:
             )
         proposals = [_proposal(facts, case) for case in _cases(facts, misfits)]
         passed = (
-            f"{shaped} of {plural(len(gemms), 'GEMM row')} with shapes: no leading dimension that a kernel"
-            " could not load 16 bytes at a time, and no kernel name that shows a fallback."
+            f"{shaped} of {plural(len(gemms), 'GEMM row')} have shapes; no leading dimension keeps a kernel"
+            " from 16-byte loads, and no kernel name shows a fallback."
         )
-        full = sum(1 for row in gemms if fp32_on_cuda_cores(row))
         if full:
-            passed += f" {plural(full, 'row')} in fp32 on CUDA cores not judged."
+            passed += f" {plural(full, 'row')} in fp32 on CUDA cores: not judged."
         return decide(self, facts=facts, proposals=proposals, passed=passed)
 
 

@@ -14,9 +14,10 @@ from tracelens.advice.alignment import (
 )
 from tracelens.advice.dimensions import TARGET, Target, flops_growth
 from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.numbers import grouped, listed, ms, plural, round_up
+from tracelens.advice.numbers import grouped, listed, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.stakes import Stake, time_at_stake
+from tracelens.numbers import ms
 from tracelens.results import GemmRow
 
 #: TFLOP/s on an A100 of the GEMM with v near 51200 as one dimension, by the bytes on which its rows begin

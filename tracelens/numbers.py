@@ -1,4 +1,4 @@
-"""How numbers are written, in one place, so that page, terminal and Markdown say the same.
+"""How numbers are written, in one place, so that findings, page and terminal say the same.
 
 Three significant digits, milliseconds that become microseconds or seconds where that reads better,
 and shares that never round to 0 % or 100 % unless they are.

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from tracelens.render import format as f
+from tracelens import numbers as f
 from tracelens.render import groups, text
 from tracelens.render.templates import part
 from tracelens.results import Estimate
