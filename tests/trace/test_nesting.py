@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracelens.trace import nesting
 from tracelens.trace.nesting import Forest, build_forest
 
 Span = tuple[int, int, int]  # thread, start, duration
@@ -21,7 +22,7 @@ def forest_of(spans: list[Span]) -> Forest:
 
 
 def by_stack(spans: list[Span]) -> list[int]:
-    """The parent of every span: the innermost one that is still open when it begins, ends clamped to their parent's."""
+    """The parent of every span: the innermost one still open when it begins; ends are clamped to the parent's."""
     parents = [-1] * len(spans)
     order = sorted(range(len(spans)), key=lambda i: (spans[i][0], spans[i][1], -spans[i][2], i))
     open_: list[tuple[int, int]] = []
@@ -121,6 +122,13 @@ def test_a_child_that_outlives_its_parent_takes_nothing_from_the_next() -> None:
     assert forest_of([(0, 0, 10), (0, 5, 100), (0, 12, 3), (0, 6, 2)]).parent.tolist() == [-1, 0, -1, 1]
 
 
+@pytest.mark.parametrize("length", [5, 19, 20, 21, 22, 300])
+def test_a_staircase_of_overlaps_of_any_length(length: int) -> None:
+    """Every span hides the next: the worst case of the array method, which then walks."""
+    spans = [(0, 2 * step, 3) for step in range(length)] + [(0, 2 * step, 1) for step in range(length)]
+    assert forest_of(spans).parent.tolist() == by_stack(spans)
+
+
 def test_threads_do_not_mix() -> None:
     assert forest_of([(1, 0, 100), (2, 10, 5), (1, 10, 5), (-3, 0, 1000)]).parent.tolist() == [-1, -1, 0, -1]
 
@@ -146,8 +154,6 @@ def test_a_deep_stack_is_one_chain() -> None:
 
 def test_work_grows_with_the_spans_and_not_with_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counted, not timed: the rows that the level loop looks at."""
-    from tracelens.trace import nesting
-
     seen = 0
     original = nesting._roots
 

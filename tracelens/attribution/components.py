@@ -70,6 +70,7 @@ _LINEAR_ROLE = {
     "mlp_down": "mlp.down",
     "logits": "logits",
 }
+_OF_EXPERT = {"gate_up", "mlp_gate", "mlp_up", "mlp_down", "mlp", "activation"}  # inside a mixture of experts
 _TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
 
 
@@ -178,11 +179,15 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
 
 def _of_role(s: Situation, role: str, outer: tuple[str | None, ...]) -> str | None:
     is_linear = s.inner == "linear" or s.inner == "bmm"
+    if role in _OF_EXPERT and ("experts" in outer or "moe" in outer):
+        return "moe.experts"
     if role in _LINEAR_ROLE:
         if role == "logits" and not is_linear and s.outer == "activation":
             return None
         if role == "logits" and "attention" in outer:
             return None  # the output head of an attention block is no vocabulary
+        if role == "attention_output" and "mlp" in outer and "attention" not in outer:
+            return "mlp.down"  # T5 calls it wo there too
         return _LINEAR_ROLE[role]
     if role == "bert_output":
         return _of_output(is_linear, outer)

@@ -76,12 +76,12 @@ def op_rule(name: str) -> str | None:
 
 #: One element of a path: an nn.Module class (``LlamaMLP``), an attribute (``q_proj``) or a range's text.
 _ELEMENTS: tuple[tuple[str, ...], ...] = (
-    ("norm", r"norm\d*$", r"^ln(_?\d|_f|_\w+)?$", "layer_?norm", "rms_?norm", "batchnorm"),
+    ("norm", r"norm\d*$", r"^ln(_?\d|_f|_\w+)?$", r"(layer|rms)_?norm(?!\w*(linear|mlp))", "batchnorm"),
     ("rope", "rotary", "rope(?!n)", "apply_rot"),
     ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$"),
     ("router", "router", "^gate$", "topkgate", "gating", "moegate"),
     ("experts", r"experts?(_\d+)?$", "expert_?mlp", "groupedmlp"),
-    ("moe", "moe", "mixture", "sparse_?(moe|mlp)"),
+    ("moe", "moe(_?(block|layer|ffn))?$", "^moe_", "mixture", "sparse_?(moe|mlp)"),
     (
         "qkv",
         r"^(q|k|v|qkv|kv|qk|query|key|value|query_key_value|wqkv|wq|wk|wv)(_?(proj|linear|lin))?$",
@@ -103,12 +103,12 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     ("mlp_down", r"^(down_proj|fc2|fc_out|lin2|linear2|dense_4h_to_h|linear_fc2|ffn_down|w2)$"),
     ("attention", "attention", "attn", "^mha$", "multihead", "^sa$"),
-    ("activation", r"^(act|act_fn|swiglu|\w*gelu\w*|\w*relu\w*|silu\w*|\w*activation)$"),
-    ("mlp", "mlp", "feed_?forward", "^ffn?$", "^ff$", r"\bffn\b"),
+    ("activation", r"^(act|act_fn|swiglu|\w*gelu\w*|(?!dense)\w*relu\w*|silu\w*|\w*activation(_fn)?)$"),
+    ("mlp", "mlp", "feed_?forward", "^ffn?$", "^ff$", r"\bffn\b", "dense(relu|act|gatedact)dense$"),
     ("head_transform", "headtransform$"),
     (
         "logits",
-        r"lm_?head",
+        r"lm_?head(?!\w*model)",
         r"^(embed_out|output_layer|unembed\w*|head)$",
         "predictionhead$",
         "logits",

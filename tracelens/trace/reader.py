@@ -21,7 +21,7 @@ from tracelens.trace.framing import cut, find_events, read_carefully
 from tracelens.trace.metadata import read_metadata
 from tracelens.trace.pool import Pool
 from tracelens.trace.source import BLOCK, ByteSource
-from tracelens.trace.tables import Damage, Details, Source, Symbols, Trace
+from tracelens.trace.tables import Damage, Details, Symbols, Trace
 
 _HEAD_LIMIT = 256 * 1024 * 1024  # metadata of large jobs (process groups) stands before the events
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -260,7 +260,7 @@ class _Reader:
         """All columns joined, with the metadata of the head and the tail."""
         metadata, trouble = read_metadata(self.head or b"", self._tail if self.head else b"")
         return Trace(
-            source=Source(self.source.name, self.source.raw_bytes, self.bytes, self.source.sha256),
+            source=self.source.describe(self.bytes),
             metadata=metadata,
             symbols=Symbols(list(self._decoder.names)),
             details=Details(list(self._decoder.details)),

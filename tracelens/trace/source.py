@@ -1,7 +1,7 @@
 """The bytes of a trace: plain or gzip, file or standard input, read and unpacked in the background.
 
-Reading, hashing and unpacking release Python's lock, so a thread does them while the main thread
-decodes: an unpacked trace costs hardly more than a plain one.
+Reading and unpacking release Python's lock, so a thread does them while the main thread decodes: a
+compressed trace costs hardly more than a plain one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from tracelens.errors import InputError
+from tracelens.trace.tables import Source
 
 BLOCK = 384 * 1024
 _GZIP = b"\x1f\x8b"
@@ -46,7 +47,7 @@ class ByteSource:
         self.name = "<stdin>" if self.from_stdin else Path(path).name
         self.raw_bytes = 0
         self.fault: str | None = None  # why the bytes ended early
-        self._hash = hashlib.sha256()
+        self._hash = hashlib.sha256() if self.from_stdin else None  # a file can be read again
         self._blocks: queue.Queue[bytes | BaseException | None] = queue.Queue(maxsize=8)
         self._stop = threading.Event()
 
@@ -58,9 +59,12 @@ class ByteSource:
             return 0
         return size * _USUAL_PACKING if self.name.endswith(".gz") else size
 
-    @property
-    def sha256(self) -> str:
-        return self._hash.hexdigest()
+    def describe(self, json_bytes: int) -> Source:
+        """What was read, once it has been. A file's SHA-256 is taken when somebody asks for it."""
+        digest = self._hash.hexdigest() if self._hash else None
+        return Source(
+            self.name, self.raw_bytes, json_bytes, None if self.from_stdin else Path(self.path), digest
+        )
 
     def __iter__(self) -> Iterator[bytes]:
         stream = sys.stdin.buffer if self.from_stdin else _open(Path(self.path))
@@ -98,7 +102,8 @@ class ByteSource:
     def _raw(self, stream: BinaryIO) -> Iterator[bytes]:
         while block := _read(stream, BLOCK):
             self.raw_bytes += len(block)
-            self._hash.update(block)
+            if self._hash:
+                self._hash.update(block)
             yield block
 
     def _unpacked(self, stream: BinaryIO) -> Iterator[bytes]:

@@ -7,9 +7,11 @@ operators are kept once as raw JSON and parsed only when somebody asks (``Detail
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -213,14 +215,26 @@ class Damage:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Source:
     """Where the trace came from."""
 
     name: str  # file name without its directory; "<stdin>"
     bytes: int  # as given, compressed if it was
     json_bytes: int  # uncompressed
-    sha256: str  # of the bytes as given
+    path: Path | None  # None for standard input
+    digest: str | None  # SHA-256 where it is already known
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the bytes as given; a file is read once more for it. Empty when it is gone by now."""
+        if self.digest is not None or self.path is None:
+            return self.digest or ""
+        try:
+            with self.path.open("rb") as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError:
+            return ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,162 @@
+"""What module classes, attributes, operators and kernels of well-known libraries are taken for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracelens.attribution.components import Situation, decide
+from tracelens.attribution.names import (
+    element_role,
+    kernel_component,
+    layer_of_fqn,
+    layer_of_text,
+    op_rule,
+    split_counter,
+)
+from tracelens.attribution.paths import Element, Path
+
+ROLES = {
+    "norm": "ln_1 ln_f norm norm1 input_layernorm post_attention_layernorm LlamaRMSNorm LayerNorm q_norm k_norm "
+    "kv_a_layernorm self_attn_layer_norm BatchNorm2d FusedRMSNorm ln_pre pre_mlp_layernorm T5LayerNorm",
+    "rope": "rotary_emb LlamaRotaryEmbedding RotaryEmbedding rope Rotary apply_rotary_emb",
+    "attention": "self_attn attn attention LlamaAttention LlamaSdpaAttention CausalSelfAttention BertSelfAttention "
+    "MultiheadAttention Qwen3MoeAttention Qwen2MoeSdpaAttention OlmoeAttention DotProductAttention mha encoder_attn",
+    "mlp": "mlp feed_forward LlamaMLP GPT2MLP FeedForward ffn LayerNormMLP MLP DenseReluDense T5DenseGatedActDense",
+    "qkv": "q_proj k_proj v_proj c_attn wq wk wv in_proj query key value query_key_value linear_qkv qkv_proj Wqkv "
+    "to_q q_a_proj kv_b_proj qkv",
+    "attention_output": "o_proj out_proj wo linear_proj BertSelfOutput to_out",
+    "mlp_gate": "gate_proj wi_0",
+    "mlp_up": "up_proj c_fc fc1 fc_in w3 dense_h_to_4h linear_fc1 wi_1 BertIntermediate intermediate lin1",
+    "mlp_down": "down_proj fc2 fc_out w2 dense_4h_to_h linear_fc2 lin2",
+    "gate_up": "gate_up_proj",
+    "router": "router gate MixtralTopKRouter TopKGate",
+    "experts": "experts shared_expert GroupedMLP Qwen3MoeExperts",
+    "moe": "block_sparse_moe MixtralSparseMoeBlock Qwen2MoeSparseMoeBlock DeepseekV2MoE moe MoELayer",
+    "layer": "h layers blocks Block LlamaDecoderLayer BertLayer GPT2Block Qwen2MoeDecoderLayer TransformerBlock",
+    "embedding": "wte wpe embed_tokens Embedding tok_embeddings word_embeddings BertEmbeddings patch_embed",
+    "logits": "lm_head embed_out output_layer BertLMPredictionHead",
+    "loss": "CrossEntropyLoss loss criterion",
+    "dropout": "Dropout attn_dropout resid_dropout drop",
+    "activation": "act act_fn activation_fn GELU SiLU NewGELUActivation ReLU",
+    "": "GPT LlamaForCausalLM LlamaModel GPT2LMHeadModel Linear Conv1D Qwen2MoeForCausalLM Qwen3MoeModel Sequential "
+    "LayerNormLinear TELayerNormColumnParallelLinear ModuleList transformer model Conv2d",
+}
+
+
+@pytest.mark.parametrize(("role", "text"), [(role, text) for role, texts in ROLES.items() for text in texts.split()])
+def test_role_of_a_module(role: str, text: str) -> None:
+    assert (element_role(text) or "") == role
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("aten::mm", "linear"),
+        ("aten::addmm", "linear"),
+        ("aten::bmm", "bmm"),
+        ("aten::_softmax", "softmax"),
+        ("aten::scaled_dot_product_attention", "core"),
+        ("aten::_flash_attention_forward", "core"),
+        ("aten::native_layer_norm", "norm"),
+        ("aten::embedding", "embedding"),
+        ("aten::nll_loss_forward", "loss"),
+        ("aten::_fused_adamw_", "optimizer"),
+        ("aten::_foreach_norm", "grad_clip"),
+        ("nccl:all_reduce", "communication"),
+        ("c10d::allreduce_", "communication"),
+        ("aten::mul", None),
+        ("aten::mm_something", None),
+        ("my_aten::mm", None),
+        ("", None),
+    ],
+)
+def test_rule_of_an_operator(name: str, rule: str | None) -> None:
+    assert op_rule(name) == rule
+
+
+@pytest.mark.parametrize(
+    ("name", "component"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "communication"),
+        ("void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64>>", "attention.core"),
+        ("fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention)", "attention.core"),
+        ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>", "norm"),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_NTT", None),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", None),
+        ("triton_poi_fused_layer_norm_mul_0", None),
+        ("void at::native::elementwise_kernel<128, 2>", None),
+    ],
+)
+def test_component_of_a_kernel(name: str, component: str | None) -> None:
+    assert kernel_component(name) == component
+
+
+def test_counters_and_layers_in_names() -> None:
+    assert split_counter("Linear_13") == ("Linear", 13)
+    assert split_counter("Linear") == ("Linear", None)
+    assert split_counter("Conv_2d_7") == ("Conv_2d", 7)
+    assert [layer_of_text(text) for text in ("layer 3", "block_12", "Layer.4", "layer", "mlp 3")] == [3, 12, 4, None, None]
+    names = ("transformer.h.7.attn.c_attn", "model.layers.31.mlp.experts.5.w1", "lm_head.weight", "encoder.layer.0.output")
+    assert [layer_of_fqn(name.split(".")) for name in names] == [7, 31, None, 0]
+
+
+def situation(fqn: str, *, inner: str | None = "linear", after_core: bool | None = None) -> Situation:
+    """A product inside modules of these names, in a transformer."""
+    elements = tuple(Element(word, element_role(word), None, True) for word in fqn.split(".") if not word.isdigit())
+    return Situation(
+        path=Path(elements, fqn),
+        outer=inner,
+        inner=inner,
+        after_core=after_core,
+        order_in_mlp=None,
+        after_activation=None,
+        before_activation=False,
+        residual=False,
+        vocabulary="none",
+        transformer=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fqn", "component"),
+    [
+        ("model.layers.0.self_attn.q_proj", "attention.qkv"),
+        ("model.layers.0.self_attn.o_proj", "attention.output"),
+        ("model.layers.0.mlp.gate_proj", "mlp.gate"),
+        ("model.layers.0.mlp.up_proj", "mlp.up"),
+        ("model.layers.0.mlp.down_proj", "mlp.down"),
+        ("model.layers.0.mlp.gate", "moe.router"),
+        ("model.layers.0.mlp.experts.3.gate_proj", "moe.experts"),
+        ("model.layers.0.mlp.experts.3.down_proj", "moe.experts"),
+        ("model.layers.0.mlp.shared_expert.up_proj", "moe.experts"),
+        ("model.layers.0.block_sparse_moe.experts.0.w1", "moe.experts"),
+        ("model.layers.0.block_sparse_moe.experts.0.w2", "moe.experts"),
+        ("model.layers.0.block_sparse_moe.gate", "moe.router"),
+        ("encoder.block.0.layer.0.SelfAttention.o", "attention.output"),
+        ("encoder.block.0.layer.1.DenseReluDense.wi", "mlp.up"),
+        ("encoder.block.0.layer.1.DenseReluDense.wo", "mlp.down"),
+        ("layers.4.attention.wo", "attention.output"),
+        ("layers.4.feed_forward.w2", "mlp.down"),
+        ("bert.encoder.layer.2.attention.self.query", "attention.qkv"),
+        ("bert.encoder.layer.2.attention.output.dense", "attention.output"),
+        ("bert.encoder.layer.2.intermediate.dense", "mlp.up"),
+        ("bert.encoder.layer.2.output.dense", "mlp.down"),
+        ("decoder.layers.1.self_attention.linear_qkv", "attention.qkv"),
+        ("decoder.layers.1.mlp.linear_fc2", "mlp.down"),
+        ("lm_head", "logits"),
+        ("output", "logits"),
+    ],
+)
+def test_component_of_a_product_in_named_modules(fqn: str, component: str) -> None:
+    decision = decide(situation(fqn))
+    assert decision is not None
+    assert decision.component == component
+    assert decision.evidence == "annotation"
+
+
+def test_without_attention_there_is_no_transformer_to_name_parts_of() -> None:
+    from dataclasses import replace
+
+    decision = decide(replace(situation("features.mlp.fc1"), transformer=False))
+    assert decision is not None
+    assert decision.component == "other"
