@@ -145,7 +145,9 @@ def test_phases_are_those_of_the_step(case: Case) -> None:
         if truth.strict and truth.launched and PHASES[case.result.phase[row]] not in (truth.phase, "other")
     )
     assert wrong == {}
-    vague = [row for row, truth, _, _ in case.rows() if PHASES[case.result.phase[row]] == "other" != truth.phase]
+    vague = [
+        row for row, truth, _, _ in case.rows() if PHASES[case.result.phase[row]] == "other" != truth.phase
+    ]
     time = case.trace.kernels.dur_ns
     assert time[vague].sum() < 0.02 * time.sum()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tracelens.attribution.components import Situation, decide
@@ -16,14 +18,17 @@ from tracelens.attribution.names import (
 from tracelens.attribution.paths import Element, Path
 
 ROLES = {
-    "norm": "ln_1 ln_f norm norm1 input_layernorm post_attention_layernorm LlamaRMSNorm LayerNorm q_norm k_norm "
-    "kv_a_layernorm self_attn_layer_norm BatchNorm2d FusedRMSNorm ln_pre pre_mlp_layernorm T5LayerNorm",
+    "norm": "ln_1 ln_f norm norm1 input_layernorm post_attention_layernorm LlamaRMSNorm LayerNorm "
+    "q_norm k_norm kv_a_layernorm self_attn_layer_norm BatchNorm2d FusedRMSNorm ln_pre "
+    "pre_mlp_layernorm T5LayerNorm",
     "rope": "rotary_emb LlamaRotaryEmbedding RotaryEmbedding rope Rotary apply_rotary_emb",
-    "attention": "self_attn attn attention LlamaAttention LlamaSdpaAttention CausalSelfAttention BertSelfAttention "
-    "MultiheadAttention Qwen3MoeAttention Qwen2MoeSdpaAttention OlmoeAttention DotProductAttention mha encoder_attn",
-    "mlp": "mlp feed_forward LlamaMLP GPT2MLP FeedForward ffn LayerNormMLP MLP DenseReluDense T5DenseGatedActDense",
-    "qkv": "q_proj k_proj v_proj c_attn wq wk wv in_proj query key value query_key_value linear_qkv qkv_proj Wqkv "
-    "to_q q_a_proj kv_b_proj qkv",
+    "attention": "self_attn attn attention LlamaAttention LlamaSdpaAttention CausalSelfAttention "
+    "BertSelfAttention MultiheadAttention Qwen3MoeAttention Qwen2MoeSdpaAttention "
+    "OlmoeAttention DotProductAttention mha encoder_attn",
+    "mlp": "mlp feed_forward LlamaMLP GPT2MLP FeedForward ffn LayerNormMLP MLP DenseReluDense "
+    "T5DenseGatedActDense",
+    "qkv": "q_proj k_proj v_proj c_attn wq wk wv in_proj query key value query_key_value linear_qkv "
+    "qkv_proj Wqkv to_q q_a_proj kv_b_proj qkv",
     "attention_output": "o_proj out_proj wo linear_proj BertSelfOutput to_out",
     "mlp_gate": "gate_proj wi_0",
     "mlp_up": "up_proj c_fc fc1 fc_in w3 dense_h_to_4h linear_fc1 wi_1 BertIntermediate intermediate lin1",
@@ -32,18 +37,22 @@ ROLES = {
     "router": "router gate MixtralTopKRouter TopKGate",
     "experts": "experts shared_expert GroupedMLP Qwen3MoeExperts",
     "moe": "block_sparse_moe MixtralSparseMoeBlock Qwen2MoeSparseMoeBlock DeepseekV2MoE moe MoELayer",
-    "layer": "h layers blocks Block LlamaDecoderLayer BertLayer GPT2Block Qwen2MoeDecoderLayer TransformerBlock",
+    "layer": "h layers blocks Block LlamaDecoderLayer BertLayer GPT2Block Qwen2MoeDecoderLayer "
+    "TransformerBlock",
     "embedding": "wte wpe embed_tokens Embedding tok_embeddings word_embeddings BertEmbeddings patch_embed",
     "logits": "lm_head embed_out output_layer BertLMPredictionHead",
     "loss": "CrossEntropyLoss loss criterion",
     "dropout": "Dropout attn_dropout resid_dropout drop",
     "activation": "act act_fn activation_fn GELU SiLU NewGELUActivation ReLU",
-    "": "GPT LlamaForCausalLM LlamaModel GPT2LMHeadModel Linear Conv1D Qwen2MoeForCausalLM Qwen3MoeModel Sequential "
-    "LayerNormLinear TELayerNormColumnParallelLinear ModuleList transformer model Conv2d",
+    "": "GPT LlamaForCausalLM LlamaModel GPT2LMHeadModel Linear Conv1D Qwen2MoeForCausalLM "
+    "Qwen3MoeModel Sequential LayerNormLinear TELayerNormColumnParallelLinear ModuleList "
+    "transformer model Conv2d",
 }
 
 
-@pytest.mark.parametrize(("role", "text"), [(role, text) for role, texts in ROLES.items() for text in texts.split()])
+@pytest.mark.parametrize(
+    ("role", "text"), [(role, text) for role, texts in ROLES.items() for text in texts.split()]
+)
 def test_role_of_a_module(role: str, text: str) -> None:
     assert (element_role(text) or "") == role
 
@@ -95,14 +104,27 @@ def test_counters_and_layers_in_names() -> None:
     assert split_counter("Linear_13") == ("Linear", 13)
     assert split_counter("Linear") == ("Linear", None)
     assert split_counter("Conv_2d_7") == ("Conv_2d", 7)
-    assert [layer_of_text(text) for text in ("layer 3", "block_12", "Layer.4", "layer", "mlp 3")] == [3, 12, 4, None, None]
-    names = ("transformer.h.7.attn.c_attn", "model.layers.31.mlp.experts.5.w1", "lm_head.weight", "encoder.layer.0.output")
+    assert [layer_of_text(text) for text in ("layer 3", "block_12", "Layer.4", "layer", "mlp 3")] == [
+        3,
+        12,
+        4,
+        None,
+        None,
+    ]
+    names = (
+        "transformer.h.7.attn.c_attn",
+        "model.layers.31.mlp.experts.5.w1",
+        "lm_head.weight",
+        "encoder.layer.0.output",
+    )
     assert [layer_of_fqn(name.split(".")) for name in names] == [7, 31, None, 0]
 
 
 def situation(fqn: str, *, inner: str | None = "linear", after_core: bool | None = None) -> Situation:
     """A product inside modules of these names, in a transformer."""
-    elements = tuple(Element(word, element_role(word), None, True) for word in fqn.split(".") if not word.isdigit())
+    elements = tuple(
+        Element(word, element_role(word), None, True) for word in fqn.split(".") if not word.isdigit()
+    )
     return Situation(
         path=Path(elements, fqn),
         outer=inner,
@@ -155,8 +177,6 @@ def test_component_of_a_product_in_named_modules(fqn: str, component: str) -> No
 
 
 def test_without_attention_there_is_no_transformer_to_name_parts_of() -> None:
-    from dataclasses import replace
-
     decision = decide(replace(situation("features.mlp.fc1"), transformer=False))
     assert decision is not None
     assert decision.component == "other"

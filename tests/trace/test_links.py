@@ -21,7 +21,9 @@ CASES = {
     "gpt2": (SMALL, Options()),
     "gpt2, everything": (
         SMALL,
-        Options(ranges=True, all_reduce=True, prelaunched=5, accumulate=2, attention="math", optimizer="foreach"),
+        Options(
+            ranges=True, all_reduce=True, prelaunched=5, accumulate=2, attention="math", optimizer="foreach"
+        ),
     ),
     "llama": (LLAMA, Options(steps=3, zero_to_none=False, accumulate=2, prelaunched=1)),
     "llama without frames": (LLAMA, Options(attention="math", module_frames=False, ranges=True)),
@@ -168,7 +170,9 @@ def test_a_kernel_without_correlation_or_launch_is_kept_unlinked(tmp_path: Path)
 def test_missing_correlations_on_both_sides_do_not_meet(tmp_path: Path) -> None:
     bare, silent = kernel(), launch()
     del bare["args"]["correlation"], silent["args"]["correlation"]
-    _, links = read_and_link(tmp_path, [op(), silent, bare, kernel(correlation=-1), launch(0), kernel(correlation=0)])
+    _, links = read_and_link(
+        tmp_path, [op(), silent, bare, kernel(correlation=-1), launch(0), kernel(correlation=0)]
+    )
     assert links.kernel_launch.tolist() == [-1, -1, 1]
 
 
@@ -187,7 +191,9 @@ def test_an_empty_trace_links(tmp_path: Path) -> None:
 
 def test_the_kernels_of_a_graph_all_hang_from_its_launch(tmp_path: Path) -> None:
     graph = launch(7, name="cudaGraphLaunch")
-    _, links = read_and_link(tmp_path, [op("replay"), graph, *(kernel(f"k{i}", correlation=7) for i in range(5))])
+    _, links = read_and_link(
+        tmp_path, [op("replay"), graph, *(kernel(f"k{i}", correlation=7) for i in range(5))]
+    )
     assert links.kernel_launch.tolist() == [0] * 5
     assert links.kernel_op.tolist() == [0] * 5
 
@@ -237,7 +243,10 @@ def test_work_outside_every_step_is_in_none(tmp_path: Path) -> None:
 
 
 def test_a_name_that_only_begins_like_a_step_is_none(tmp_path: Path) -> None:
-    ranges = [range_(name, ts=0, dur=100) for name in ("ProfilerStep#", "ProfilerStep#x", "ProfilerStep#1 (warm up)")]
+    ranges = [
+        range_(name, ts=0, dur=100)
+        for name in ("ProfilerStep#", "ProfilerStep#x", "ProfilerStep#1 (warm up)")
+    ]
     _, links = read_and_link(tmp_path, [*ranges, kernel()])
     assert not links.steps.marked
 
@@ -324,7 +333,9 @@ def test_two_forward_threads_with_the_same_numbers_are_told_apart_by_arrows(
     """Sequence numbers count per thread, so two threads that run replicas use the same ones."""
     forwards = {tid: [forward_op(i, tid=tid, ts=10 * i + tid) for i in range(6)] for tid in order}
     logical = {1: 2, 2: 1}
-    backwards = {tid: [backward_op(i, logical[tid], ts=1000 - 10 * i + tid) for i in range(6)] for tid in order}
+    backwards = {
+        tid: [backward_op(i, logical[tid], ts=1000 - 10 * i + tid) for i in range(6)] for tid in order
+    }
     arrows = [
         arrow(phase, 10 * tid + i, ends[tid][i])
         for tid in order

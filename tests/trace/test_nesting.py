@@ -22,7 +22,7 @@ def forest_of(spans: list[Span]) -> Forest:
 
 
 def by_stack(spans: list[Span]) -> list[int]:
-    """The parent of every span: the innermost one still open when it begins; ends are clamped to the parent's."""
+    """The parent of every span: the innermost still open when it begins; ends are clamped to it."""
     parents = [-1] * len(spans)
     order = sorted(range(len(spans)), key=lambda i: (spans[i][0], spans[i][1], -spans[i][2], i))
     open_: list[tuple[int, int]] = []
@@ -60,7 +60,8 @@ def test_spans_that_overlap_without_nesting_are_clamped(spans: list[Span]) -> No
 
 def random_tree(seed: int, size: int) -> list[Span]:
     """Properly nested spans on several threads, as a profiler writes them, shuffled."""
-    source, spans = random.Random(seed), []
+    source = random.Random(seed)
+    spans: list[Span] = []
 
     def grow(thread: int, start: int, end: int, depth: int) -> None:
         at = start

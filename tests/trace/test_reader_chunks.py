@@ -69,6 +69,18 @@ def test_rows_stand_in_the_order_of_the_file_within_their_table(tmp_path: Path) 
     assert names(trace, trace.launches) == [e["name"] for e in events if e["cat"] in calls]
 
 
+def test_a_category_called_like_a_table_is_none_of_it(tmp_path: Path) -> None:
+    odd = [
+        kernel("odd") | {"cat": table}
+        for table in ("kernels", "ops", "launches", "ranges", "frames", "flows")
+    ]
+    trace = read(tmp_path, document([*odd, kernel("k"), op("o"), *odd]))
+    assert names(trace, trace.kernels) == ["k"]
+    assert names(trace, trace.ops) == ["o"]
+    assert len(trace.launches) + len(trace.ranges) + len(trace.frames) + len(trace.flows) == 0
+    assert (trace.categories["kernels"], trace.categories["kernel"], trace.events) == (2, 1, 14)
+
+
 # --- helper processes ------------------------------------------------------------------------------
 
 
@@ -170,7 +182,7 @@ def test_no_helper_outlives_its_reading(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_one_decoder_gives_the_same_codes_to_the_same_strings() -> None:
     decoder = ChunkDecoder()
-    text = b'[{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1}, {"ph": "X", "cat": "cpu_op", "name": "b", "ts": 1}]'
+    text = document([op("a"), op("b")]).split(": ", 2)[2].removesuffix("}").encode()
     first, second = decoder.decode(text), decoder.decode(text)
     assert first is not None
     assert second is not None

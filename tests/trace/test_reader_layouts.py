@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def leading_commas(events: list[Any]) -> str:
     return '{"traceEvents": [\n' + "\n, ".join(map(json.dumps, events)) + "\n]}"
 
 
-LAYOUTS = {
+LAYOUTS: dict[str, Callable[[list[Any]], str]] = {
     "one line": lambda events: json.dumps({"traceEvents": events}),
     "no blanks": lambda events: json.dumps({"traceEvents": events}, separators=(",", ":")),
     "one event a line": lambda events: '{"traceEvents": [\n' + ",\n".join(map(json.dumps, events)) + "\n]}",
@@ -273,13 +274,18 @@ def test_the_2021_format_fills_the_same_tables(tmp_path: Path) -> None:
 
 
 def test_shapes_types_and_launch_configurations_are_kept(tmp_path: Path) -> None:
-    shapes = {
+    shapes: dict[str, Any] = {
         "Input Dims": [[2048, 2560], [2560, 2560], [2048, 2560]],  # the third is out=
         "Input type": ["c10::BFloat16", "c10::BFloat16", "c10::BFloat16"],
         "Input Strides": [[2560, 1], [1, 2560], [2560, 1]],
         "Concrete Inputs": ["", "", ""],
     }
-    config = {"grid": [132, 1, 1], "block": [384, 1, 1], "shared memory": 231424, "registers per thread": 168}
+    config: dict[str, Any] = {
+        "grid": [132, 1, 1],
+        "block": [384, 1, 1],
+        "shared memory": 231424,
+        "registers per thread": 168,
+    }
     events = [op(**shapes), kernel(**config), kernel(grid="[4, 2, 1]", block=None)]
     trace = read(tmp_path, document(events))
     inputs = trace.details.inputs(int(trace.ops.inputs[0]))

@@ -21,9 +21,10 @@ from tracelens.trace import Trace, link, read_trace
 from tracelens.trace.columns import TABLE_OF_CATEGORY
 
 HOSTILE = st.sampled_from(
-    ["}, {", '"}, {"ph": "X"', "]}", "[", "nan", "\\", '"', "\0", "\ud800", "\udcff", "é", "😀", "", "\n},\n{",
-     "traceEvents", '"traceEvents": [', "ProfilerStep#1", "ProfilerStep#99999999999999999999", "nn.Module: Block_0",
-     "autograd::engine::evaluate_function: AddmmBackward0", "aten::mm", "transformer.h.0.attn"]
+    ["}, {", '"}, {"ph": "X"', "]}", "[", "nan", "\\", '"', "\0", "\ud800", "\udcff", "é", "😀", "",
+     "\n},\n{", "traceEvents", '"traceEvents": [', "ProfilerStep#1", "ProfilerStep#99999999999999999999",
+     "nn.Module: Block_0", "autograd::engine::evaluate_function: AddmmBackward0", "aten::mm",
+     "transformer.h.0.attn"]
 )  # fmt: skip
 TEXT = st.one_of(HOSTILE, st.text(max_size=8))
 NUMBER = st.one_of(
@@ -39,11 +40,13 @@ ANY_JSON = st.recursive(
     max_leaves=6,
 )
 ARGUMENT = st.sampled_from(
-    ["External id", "external id", "Sequence number", "Fwd thread id", "Input Dims", "Input type", "Input Strides",
-     "Concrete Inputs", "correlation", "device", "stream", "grid", "block", "shared memory", "graph node id",
-     "Python id", "Python module id", "name", "else"]
+    ["External id", "external id", "Sequence number", "Fwd thread id", "Input Dims", "Input type",
+     "Input Strides", "Concrete Inputs", "correlation", "device", "stream", "grid", "block", "shared memory",
+     "graph node id", "Python id", "Python module id", "name", "else"]
 )  # fmt: skip
-CATEGORY = st.sampled_from([*TABLE_OF_CATEGORY, "ac2g", "overhead", "", "Trace", "cuda_sync"])
+CATEGORY = st.sampled_from(
+    [*TABLE_OF_CATEGORY, "kernels", "flows", "ac2g", "overhead", "", "Trace", "cuda_sync"]
+)
 TIME = st.one_of(
     st.integers(0, 10**6),
     st.floats(0, 1e6),

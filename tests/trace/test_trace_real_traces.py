@@ -32,7 +32,9 @@ def test_a_real_trace_loads_whole_and_links(path: Path | None) -> None:
         if e.get("cat") in ("cuda_runtime", "cuda_driver", "Runtime") and "correlation" in e.get("args", {})
     }
     links = link(trace)
-    unlinked = [c for c, at in zip(trace.kernels.correlation.tolist(), links.kernel_launch, strict=True) if at < 0]
+    unlinked = [
+        c for c, at in zip(trace.kernels.correlation.tolist(), links.kernel_launch, strict=True) if at < 0
+    ]
     assert all(correlation not in launched for correlation in unlinked)
     assert len(unlinked) == sum(event["args"].get("correlation") not in launched for event in expected)
 
@@ -54,7 +56,9 @@ def test_frames_on_process_zero_hold_the_operators_of_the_main_thread() -> None:
     """d6 is a VGG: its convolutions must lie in Conv2d modules."""
     trace = read_trace(need_shared("d6_"))
     links = link(trace)
-    modules = links.mask(links.frames_at) & trace.symbols.where(lambda t: t.startswith("nn.Module: "))[links.name]
+    modules = (
+        links.mask(links.frames_at) & trace.symbols.where(lambda t: t.startswith("nn.Module: "))[links.name]
+    )
     nearest = links.forest.nearest(modules)
     convolutions = trace.symbols.where(lambda t: t == "aten::conv2d")[trace.ops.name]
     inside = nearest[links.ops_at][convolutions]

@@ -7,7 +7,7 @@ one chunk are all that is ever alive beside the growing tables.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import Raw
 
 from tracelens.trace.decode import (
     INPUT_FIELDS,
@@ -123,47 +124,37 @@ class ChunkDecoder:
             InexactTimes: the events must be decoded again with exact times.
             UnreadableTime: an event of a table has no time (see ``lacks_time``).
         """
-        groups: dict[str, list[Any]] = defaultdict(list)
+        bins = _Bins()
         for event in events:
-            groups[event.cat].append(event)
-        categories: dict[str, list[str]] = defaultdict(list)
-        for category in groups:
-            if category in TABLE_OF_CATEGORY:
-                categories[TABLE_OF_CATEGORY[category]].append(category)
+            bins[event.cat].append(event)
         tables = {}
-        for table, own in categories.items():
-            # several categories of one table are gathered anew, to keep the order of the file
-            group = groups[own[0]] if len(own) == 1 else [event for event in events if event.cat in own]
-            if table in _DURATIONS and not all(event.ph == "X" for event in group):
-                group = [event for event in group if event.ph == "X"]
-            if group:
-                tables[table] = self._makers[table](group)
+        for table, group in bins.by_table.items():
+            if table in self._makers:
+                if table in _DURATIONS and set(map(_PH, group)) != _COMPLETE:
+                    group = [event for event in group if event.ph == "X"]
+                if group:
+                    tables[table] = self._makers[table](group)
         return Chunk(
             events=len(events),
-            categories={category: len(group) for category, group in groups.items()},
+            categories=bins.sizes(),
             tables=tables,
-            thread_names=_thread_names(groups.get("", [])),
+            thread_names=_thread_names(bins.by_table.get("", [])),
         )
 
-    def _times(self, events: list[Any]) -> Column:
+    def _times(self, starts: Iterable[Any], durations: Iterable[Any]) -> Column:
         """Start and duration in ns, as two rows; a duration below 0 (clocks were corrected) is 0."""
-        values = [*map(_TS, events), *map(_DUR, events)]
-        exact = isinstance(events[0], ExactEvent)
+        values = [*starts, *durations]
+        exact = isinstance(values[0], Raw)
         times = (exact_ns(values) if exact else float_ns(values, integers=self._integers)).reshape(2, -1)
         np.maximum(times[1], 0, out=times[1])
         return times
 
-    def _threads(self, events: list[Any]) -> Column:
-        return self.threads.codes(map(_PID_TID, events), len(events))
-
-    def _names(self, events: list[Any]) -> Column:
-        return self.names.codes(map(_NAME, events), len(events))
-
     def _span(self, events: list[Any]) -> dict[str, Column]:
-        ts_ns, dur_ns = self._times(events)
+        names, pids, tids, starts, durations = zip(*map(_SPAN, events), strict=True)
+        ts_ns, dur_ns = self._times(starts, durations)
         return {
-            "name": self._names(events),
-            "thread": self._threads(events),
+            "name": self.names.codes(names, len(events)),
+            "thread": self.threads.codes(zip(pids, tids, strict=True), len(events)),
             "ts_ns": ts_ns,
             "dur_ns": dur_ns,
         }
@@ -181,13 +172,13 @@ class ChunkDecoder:
     def _kernels(self, events: list[Any]) -> dict[str, Column]:
         fields = ("external_id", "external_id_2021", "correlation", "graph_node", "stream", "device")
         integers, launch = _arguments(events, fields, LAUNCH_FIELDS)
-        ts_ns, dur_ns = self._times(events)
+        ts_ns, dur_ns = self._times(map(_TS, events), map(_DUR, events))
         stream, device = integers[4], integers[5]
         if (stream < 0).any():  # GPU events stand on a track whose tid is the stream and pid the device
             stream = np.where(stream < 0, [as_int(event.tid) for event in events], stream)
             device = np.where(device < 0, [as_int(event.pid) for event in events], device)
         return {
-            "name": self._names(events),
+            "name": self.names.codes(map(_NAME, events), len(events)),
             "category": self.names.codes(
                 (_MODERN_CATEGORY.get(event.cat, event.cat) for event in events), len(events)
             ),
@@ -222,9 +213,30 @@ class ChunkDecoder:
         return {
             "id": _integers([event.id for event in events]),
             "start": np.array([event.ph == "s" for event in events], np.bool_),
-            "thread": self._threads(events),
-            "ts_ns": self._times(events)[0],
+            "thread": self.threads.codes(map(_PID_TID, events), len(events)),
+            "ts_ns": self._times(map(_TS, events), map(_DUR, events))[0],
         }
+
+
+class _Bins(dict[str, list[Any]]):
+    """Events by category; the categories of one table share a list, so its events keep their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_table: dict[str, list[Any]] = {}
+
+    def __missing__(self, category: str) -> list[Any]:
+        table = TABLE_OF_CATEGORY.get(category) or (category and f"no table: {category}")
+        found = self[category] = self.by_table.setdefault(table, [])
+        return found
+
+    def sizes(self) -> dict[str, int]:
+        """Events by category."""
+        sizes: Counter[str] = Counter()
+        for table, group in self.by_table.items():
+            shared = sum(found is group for found in self.values()) > 1
+            sizes.update(map(_CAT, group) if shared else {_CAT(group[0]) if group else table: len(group)})
+        return dict(sizes)
 
 
 def lacks_time(event: ExactEvent) -> bool:
@@ -243,7 +255,9 @@ def _thread_names(events: list[Any]) -> dict[tuple[Any, Any], str]:
     return names
 
 
-_TS, _DUR, _NAME, _PID_TID = attrgetter("ts"), attrgetter("dur"), attrgetter("name"), attrgetter("pid", "tid")
+_TS, _DUR, _NAME, _CAT, _PH = map(attrgetter, ("ts", "dur", "name", "cat", "ph"))
+_PID_TID, _SPAN = attrgetter("pid", "tid"), attrgetter("name", "pid", "tid", "ts", "dur")
+_COMPLETE = {"X"}
 
 
 def _arguments(
