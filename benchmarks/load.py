@@ -157,6 +157,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     report: dict[str, Any] = {"machine": machine(), "runs": options.runs}
+    if options.folder:
+        Path(options.folder).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
         folder = Path(temporary)
         path = folder / "generated.json"

@@ -249,3 +249,21 @@ def test_the_class_names_of_other_libraries_mislead_nobody(
     case = Case(synthetic, trace, links, attribute(trace, links))
     test_what_is_stated_is_true_or_coarser(case)
     assert case.share(coarser=True) > 0.97
+
+
+def test_unfused_attention_is_seen_without_any_name(tmp_path: Path) -> None:
+    """Scores, softmax, values: a transformer, though no module says so; a DLRM's products alone are none."""
+    model = ModelSpec(family="gpt2", hidden=256, heads=4, layers=1, vocab=1003, sequence=128, micro_batch=1)
+    trace = read(tmp_path, build(model, Options(steps=1, module_frames=False, attention="math")).text())
+    attribution = attribute(trace, link(trace))
+    assert attribution.transformer
+    assert "logits" in {COMPONENTS[code] for code in attribution.component}
+
+
+def test_a_tied_backward_kernel_is_not_said_to_lack_its_forward(tmp_path: Path) -> None:
+    model = ModelSpec(family="gpt2", hidden=256, heads=4, layers=1, vocab=1003, sequence=128, micro_batch=1)
+    trace = read(tmp_path, build(model, Options(steps=1)).text())
+    attribution = attribute(trace, link(trace))
+    tied = attribution.forward_op >= 0
+    for reason, _, mask in attribution.reasons():
+        assert "no forward operator" not in reason or not (mask & tied).any()

@@ -15,6 +15,8 @@ import pytest
 from tests.trace.tools import contents, document, kernel, launch, names, op, read, small_trace
 from tracelens.trace import pool, read_trace
 from tracelens.trace.columns import ChunkDecoder
+from tracelens.trace.helper import start
+from tracelens.trace.pieces import Piece, Text
 
 TEXT = small_trace(steps=2, all_reduce=True, accumulate=2).text()
 
@@ -27,6 +29,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def set_block(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr("tracelens.trace.source.BLOCK", size)
     monkeypatch.setattr("tracelens.trace.reader.BLOCK", size)
+    monkeypatch.setattr("tracelens.trace.reader._SLICE", size)
+    monkeypatch.setattr("tracelens.trace.reader._WINDOW", max(40, size // 3))
 
 
 @pytest.mark.parametrize("size", [64, 99, 257, 641, 1000, 2000, 4096, 65_536, 10_000_000])
@@ -84,6 +88,14 @@ def test_a_category_called_like_a_table_is_none_of_it(tmp_path: Path) -> None:
 # --- helper processes ------------------------------------------------------------------------------
 
 
+@pytest.fixture(params=["forked", "spawned"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Helpers of both kinds; a second thread is what forbids a fork."""
+    threads = 1 if request.param == "forked" else 2
+    monkeypatch.setattr("tracelens.trace.helper.threading.active_count", lambda: threads)
+
+
+@pytest.mark.usefixtures("kind")
 @pytest.mark.parametrize("processes", [2, 3])
 def test_helpers_give_the_tables_of_one_process(
     tmp_path: Path, processes: int, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -121,22 +133,24 @@ class Watched(pool.Helper):
 
     answers = 1
 
-    def send(self, text: bytes) -> Future[bytes | None]:
+    def send(self, piece: Piece) -> Future[bytes | None]:
         type(self).answers -= 1
         if type(self).answers == 0:
             self._process.kill()
             self._process.wait()
-        return super().send(text)
+        return super().send(piece)
 
 
+@pytest.mark.usefixtures("kind")
 @pytest.mark.parametrize("answers", [1, 2, 5, 12])
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
 def test_a_helper_that_dies_costs_nothing(
-    tmp_path: Path, answers: int, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, answers: int, packed: bool, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_block(monkeypatch, 10_000)
     monkeypatch.setattr(Watched, "answers", answers)
     monkeypatch.setattr(pool, "Helper", Watched)
-    trace = read(tmp_path, TEXT, processes=2)
+    trace = read(tmp_path, gzip.compress(TEXT.encode(), 1) if packed else TEXT, processes=2)
     assert Watched.answers <= 0
     assert trace.warnings == []
     assert contents(trace) == whole
@@ -153,12 +167,13 @@ def test_a_helper_that_cannot_start_costs_nothing(
 
 def test_a_question_to_a_dead_helper_is_answered_at_once() -> None:
     """Whether its death was noticed before or after the question was put."""
-    helper = pool.Helper.start()
-    assert helper is not None
-    assert helper.send(b"[]").result(timeout=60) is not None
+    process = start()
+    assert process is not None
+    helper = pool.Helper(process)
+    assert helper.send(Text(b"[]")).result(timeout=60) is not None
     helper._process.kill()
     helper._process.wait()
-    assert [helper.send(b"[]").result(timeout=60) for _ in range(200)] == [None] * 200
+    assert [helper.send(Text(b"[]")).result(timeout=60) for _ in range(200)] == [None] * 200
     assert helper.outstanding == 0
     helper.stop()
 

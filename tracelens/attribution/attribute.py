@@ -255,7 +255,7 @@ def _assemble(
         module=path,
         modules=[p.module for p in paths.paths],
         forward_op=forward_op,
-        reason=_reasons(trace, links, paths, phases, component),
+        reason=_reasons(trace, links, paths, phases, component, origin),
         transformer=sites.transformer or bool((component == _COMPONENT["attention.core"]).any()),
     )
 
@@ -312,18 +312,20 @@ def _memory(trace: Trace, component: IntArray, evidence: IntArray) -> None:
     component[mask], evidence[mask] = _COMPONENT["memory"], _EVIDENCE["kernel_name"]
 
 
-def _reasons(trace: Trace, links: Links, paths: Paths, phases: _Phases, component: IntArray) -> IntArray:
+def _reasons(
+    trace: Trace, links: Links, paths: Paths, phases: _Phases, component: IntArray, origin: IntArray
+) -> IntArray:
     out = np.full(len(component), -1, np.int32)
     open_ = component == _COMPONENT["unattributed"]
     node = links.kernel_node
     compiled = links.forest.nearest(trace.symbols.where(_is_compiled)[links.name]) >= 0
     captured = trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name]
-    in_path = look_up(paths.of_node, node) >= 0
+    in_path = look_up(paths.of_node, np.where(origin >= 0, origin, node)) >= 0
     conditions = (
         ("unknown module", open_ & in_path),
         ("no names", open_ & (node >= 0) & ~in_path),
         ("no operator", open_ & (node >= 0) & (links.kernel_op < 0) & ~in_path),
-        ("backward", open_ & look_up(phases.backward, node, False)),
+        ("backward", open_ & look_up(phases.backward, node, False) & (origin < 0)),
         ("compiled", open_ & look_up(compiled, node, False)),
         ("graph", open_ & look_up(captured, links.kernel_launch, False)),
         ("no launch", open_ & (node < 0)),

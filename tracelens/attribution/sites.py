@@ -7,6 +7,7 @@ All features are arrays over sites; a decision is made once per distinct combina
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -42,9 +43,10 @@ def decide_sites(trace: Trace, links: Links, paths: Paths, wanted: BoolArray) ->
     telling = (rule >= 0) & (rule != _RULE_CODE["attention_block"])
     outermost = links.forest.outermost(telling)
     innermost = links.forest.nearest(telling)
+    fused = (rule == _RULE_CODE["core"]) | (rule == _RULE_CODE["attention_block"])
     transformer = bool(
-        ((rule == _RULE_CODE["core"]) | (rule == _RULE_CODE["attention_block"])).any()
-    ) or bool((paths.attention >= 0).any())
+        fused.any() or (paths.attention >= 0).any() or _unfused_attention(trace, links, rule)
+    )
 
     after_core = _after_core(links, paths, rule, innermost)
     position, count, before_activation, after_activation = _in_mlp(links, paths, rule, outermost)
@@ -98,6 +100,17 @@ def _situation(row: list[int], paths: Paths, transformer: bool) -> Situation:
     )
 
 
+def _unfused_attention(trace: Trace, links: Links, rule: IntArray) -> bool:
+    """A softmax over (batch, heads, queries, keys) whose result is the left side of a batched product."""
+
+    def inputs(kind: str) -> list[list[Any]]:
+        nodes = np.flatnonzero((rule == _RULE_CODE[kind]) & links.is_op) - links.ops_at.start
+        return [trace.details.inputs(int(code)).dims or [] for code in np.unique(trace.ops.inputs[nodes])]
+
+    scores = {(prod(d[0][:-2]), *d[0][-2:]) for d in inputs("softmax") if d and _is_shape(d[0], 4)}
+    return any(d and _is_shape(d[0], 3) and tuple(d[0]) in scores for d in inputs("bmm"))
+
+
 def _matmuls_of_bmm(links: Links, rule: IntArray) -> IntArray:
     """``aten::matmul`` of two batches: it runs a bmm (and copies for it), and is no linear layer."""
     products = np.flatnonzero(rule == _RULE_CODE["bmm"])
@@ -122,8 +135,8 @@ def _vocabulary(trace: Trace, links: Links, rule: IntArray, nodes: IntArray) -> 
     if not tables:
         return out
     vocab, hidden = max(tables, key=lambda shape: shape[0])
-    if vocab <= 4 * hidden and vocab < 1000:
-        return out
+    if vocab < 2 * hidden:
+        return out  # a table of positions, not of tokens
     codes = ops.inputs[nodes - links.ops_at.start]
     verdict = {
         int(code): _on_vocabulary(trace.details.inputs(int(code)).dims, vocab, hidden)

@@ -102,7 +102,7 @@ class ChunkDecoder:
             "flows": self._flows,
         }
 
-    def decode(self, text: bytes | memoryview) -> Chunk | None:
+    def decode(self, text: bytes | bytearray | memoryview) -> Chunk | None:
         """A JSON array of events as columns; None where it is not that, or of unexpected types."""
         try:
             if not self._exact:

@@ -8,6 +8,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tracelens.trace.columns import Chunk, ChunkDecoder, lacks_time
 from tracelens.trace.decode import NOT_JSON, coerce_event, decode_values
 from tracelens.trace.framing import cut, find_events, read_carefully
 from tracelens.trace.metadata import read_metadata
+from tracelens.trace.pieces import Packed, Piece, Slice, Text
 from tracelens.trace.pool import Pool
 from tracelens.trace.source import BLOCK, ByteSource
 from tracelens.trace.tables import Damage, Details, Symbols, Trace
@@ -27,8 +29,10 @@ _HEAD_LIMIT = 256 * 1024 * 1024  # metadata of large jobs (process groups) stand
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _KEY_AT_END = re.compile(rb'"traceEvents"\s*:\s*$')
 _OPEN, _CLOSE, _COMMA = b"[],"
-_POOL_FROM = 96 * 1024 * 1024  # a helper takes about 0.2 s to start
-_IN_FLIGHT = 8
+_POOL_FROM = 16 * 1024 * 1024  # a helper costs 10 ms where it can be forked
+_IN_FLIGHT = 16
+_SLICE = 768 * 1024
+_WINDOW = 16 * 1024  # a few dozen events
 _EVENT_LIMIT = 64 * 1024 * 1024  # no single event is larger; beyond it the text is damaged
 _MAX_DAMAGE = 1000
 
@@ -46,8 +50,9 @@ def read_trace(path: str | Path, *, processes: int | None = None) -> Trace:
     """
     source = ByteSource(path)
     with _no_gc(), _Reader(source, processes) as reader:
-        for block in source:
-            reader.feed(block)
+        if not reader.read_slices():
+            for block in source:
+                reader.feed(block)
         reader.finish()
         return reader.trace()
 
@@ -71,6 +76,21 @@ def _pool(decoder: ChunkDecoder, size: int, processes: int | None) -> Pool | Non
     return Pool(decoder, processes - 1) if processes > 1 else None
 
 
+def _seam(stream: FileIO, start: int, size: int) -> int:
+    """The place of the last comma between two events within the next slice; 0 where the file ends first."""
+    stop = start + _SLICE
+    if stop >= size:
+        return 0
+    window = _WINDOW
+    while window < _SLICE:
+        stream.seek(stop - window)
+        comma = cut(bytearray(stream.read(window)), 0, window)
+        if comma > 0:
+            return stop - window + comma
+        window *= 8
+    return 0
+
+
 class _Reader:
     """Turns blocks of text into columns: first the head, then chunk after chunk, then the tail.
 
@@ -85,7 +105,9 @@ class _Reader:
         self.collected = Collector()
         self._decoder = ChunkDecoder()
         self._pool = _pool(self._decoder, source.expected_bytes(), processes)
-        self._waiting: deque[tuple[int, bytes, Callable[[], Chunk | None]]] = deque()
+        self._waiting: deque[tuple[int, Piece, Callable[[], Chunk | None]]] = deque()
+        self._packed = source.packed_path() if self._pool is not None else ""
+        self._chunk = _SLICE if self._packed else BLOCK  # a chunk stays in the processor's cache
         self.damage: list[Damage] = []
         self.head: bytes | None = None  # metadata text before the events, once found
         self.ended = False
@@ -109,13 +131,44 @@ class _Reader:
         self._append(block)
         if self.head is None and not self._find_head():
             return
-        if self.ended or self._end - self._start < BLOCK:
+        while not self.ended and self._end - self._start >= self._chunk:
+            comma = cut(self._buffer, self._start + 1, self._start + self._chunk)
+            if comma <= 0:
+                comma = cut(self._buffer, self._start + 1, self._end)
+            if comma > 0:
+                self._decode(comma)
+                continue
+            if self._end - self._start > _EVENT_LIMIT:
+                self._read_rest(final=True)
             return
-        comma = cut(self._buffer, self._start + 1, self._end)
-        if comma > 0:
-            self._decode(comma)
-        elif self._end - self._start > _EVENT_LIMIT:
-            self._read_rest(final=True)
+
+    def read_slices(self) -> bool:
+        """Read a plain file by its places, so that helpers read their own pieces; False where it is none.
+
+        Only the seams are looked at here. What is left at the end is fed as blocks are.
+        """
+        if self._pool is None or not self.source.is_plain_file():
+            return False
+        path = str(self.source.path)
+        with open(path, "rb", buffering=0) as stream:
+            while self.head is None and (block := stream.read(BLOCK)):
+                self._append(block)
+                self._find_head()
+            if self.head is not None:
+                at, size = self._offset, os.fstat(stream.fileno()).st_size
+                while (comma := _seam(stream, at, size)) > 0:
+                    self._waiting.append(
+                        (at + 1, piece := Slice(path, at, comma + 1), self._pool.submit(piece))
+                    )
+                    at = comma
+                    while len(self._waiting) > _IN_FLIGHT:
+                        self._settle_next()
+                stream.seek(at)
+                self.bytes, self._start, self._end = at, 0, 0
+            while block := stream.read(BLOCK):
+                self.feed(block)
+        self.source.raw_bytes = self.bytes
+        return True
 
     def _append(self, block: bytes) -> None:
         self.bytes += len(block)
@@ -162,8 +215,9 @@ class _Reader:
         self._buffer[self._start], self._buffer[comma] = _OPEN, _CLOSE
         with memoryview(self._buffer) as view, view[self._start : comma + 1] as text:
             if self._pool is not None:
-                kept = bytes(text)
-                self._waiting.append((offset, kept, self._pool.submit(kept)))
+                end = offset - 1 + len(text)
+                piece = Packed(self._packed, offset - 1, end) if self._packed else Text(bytes(text))
+                self._waiting.append((offset, piece, self._pool.submit(piece, text)))
             else:
                 chunk = None if self._left else self._decoder.decode(text)
                 self._settle(offset, b"" if chunk and not self.ended else bytes(text[1:-1]), chunk)
@@ -173,8 +227,10 @@ class _Reader:
             self._settle_next()
 
     def _settle_next(self) -> None:
-        offset, text, result = self._waiting.popleft()
-        self._settle(offset, text[1:-1], result())
+        offset, piece, result = self._waiting.popleft()
+        chunk = result()
+        taken = chunk is not None and not self.ended and not self._left
+        self._settle(offset, b"" if taken else bytes(piece.load()[1:-1]), chunk)
 
     def _settle(self, offset: int, stretch: bytes, chunk: Chunk | None) -> None:
         """Take a decoded chunk, in the order of the file; read it with care where decoding failed."""
@@ -236,6 +292,9 @@ class _Reader:
         """The last stretch: events, the end of the array, and the metadata behind it."""
         if self.head is None:
             self._no_events()
+        comma = 0 if self.ended else cut(self._buffer, self._start + 1, self._end)
+        if comma > 0:
+            self._decode(comma)  # all but the last event and what stands behind it
         self._read_rest(final=True)
         self.truncated = not self.ended
 
