@@ -183,6 +183,7 @@ class GemmRow:
     batch: int | None
     shape_note: str | None  # for attention: "b=8 h=12 s=1024 d=64", or why M, N, K are unknown
     dtype: str | None
+    math_dtype: str | None  # the type whose peak it is judged against: "tf32" for fp32 on tensor cores
     out_dtype: str | None
     layout: str | None
     m_expr: str | None

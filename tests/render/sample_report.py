@@ -55,7 +55,7 @@ def _row(number: int, **given: Any) -> GemmRow:
     base: dict[str, Any] = dict(
         id=f"g{number}", kind="gemm", component="other", components=[], role=None, phase="forward", layers=None,
         calls=0, calls_per_step=0.0, time_ms=0.0, time_ms_per_step=0.0, frac=0.0, m=None, n=None, k=None,
-        batch=None, shape_note=None, dtype="bf16", out_dtype="bf16", layout=None, m_expr=None, n_expr=None,
+        batch=None, shape_note=None, dtype="bf16", math_dtype="bf16", out_dtype="bf16", layout=None, m_expr=None, n_expr=None,
         k_expr=None, op="aten::mm", kernel="", kernel_family="cublas", tile_m=None, tile_n=None, tile_k=None,
         cluster=None, split_k=None, scheduler=None, tiles=None, waves=None, tile_eff_frac=None,
         wave_eff_frac=None, alignment_bytes={}, tensor_core="used", flops=None, tflops=None, peak_frac=None,

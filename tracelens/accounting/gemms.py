@@ -123,6 +123,7 @@ def _row(
         kernel_family=kernel.family if kernel else "unknown",
         cluster=kernel.cluster if kernel else None,
         scheduler=kernel.scheduler if kernel else None,
+        math_dtype=judged,
         flops=work,
         tflops=tflops,
         peak_frac=tflops / peak if tflops is not None and peak else None,

@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 
 from tracelens.advice.numbers import percent
-from tracelens.gemm import parse_kernel_name
 from tracelens.numbers import ms, sig
 from tracelens.results import GemmRow, GpuInfo
 
@@ -78,17 +77,9 @@ def _count(row: GemmRow) -> str:
     return f"{calls:.0f}" if float(calls).is_integer() else sig(calls)
 
 
-def judged_dtype(row: GemmRow) -> str | None:
-    """The type whose peak counts; fp32 data counts as tf32 only where the kernel's name says so."""
-    if row.dtype != "fp32":
-        return row.dtype
-    kernel = parse_kernel_name(row.kernel)
-    return kernel.math_dtype if kernel is not None and kernel.math_dtype in ("fp32", "tf32") else None
-
-
 def _floor(row: GemmRow, *, gpu: GpuInfo, useful_frac: float) -> tuple[float | None, str]:
     """Least time per step in ms by the datasheet, and the arithmetic; None where nothing is known."""
-    dtype = judged_dtype(row)
+    dtype = row.math_dtype
     peak = gpu.peak_tflops.get(dtype) if dtype is not None else None
     terms: list[tuple[float, str]] = []
     if row.flops is not None and peak:

@@ -44,9 +44,7 @@ def decide_sites(trace: Trace, links: Links, paths: Paths, wanted: BoolArray) ->
     outermost = links.forest.outermost(telling)
     innermost = links.forest.nearest(telling)
     fused = (rule == _RULE_CODE["core"]) | (rule == _RULE_CODE["attention_block"])
-    transformer = bool(
-        fused.any() or (paths.attention >= 0).any() or _unfused_attention(trace, links, rule)
-    )
+    transformer = bool(fused.any() or (paths.attention >= 0).any() or _unfused_attention(trace, links, rule))
 
     after_core = _after_core(links, paths, rule, innermost)
     position, count, before_activation, after_activation = _in_mlp(links, paths, rule, outermost)

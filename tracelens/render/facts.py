@@ -65,8 +65,9 @@ def main_dtype(report: Report) -> str | None:
     """Return the dtype in which most GEMM and attention time was spent."""
     times: dict[str, float] = {}
     for row in report.gemms:
-        if row.dtype is not None:
-            times[row.dtype] = times.get(row.dtype, 0.0) + row.time_ms
+        dtype = row.math_dtype or row.dtype
+        if dtype is not None:
+            times[dtype] = times.get(dtype, 0.0) + row.time_ms
     return max(times, key=lambda dtype: times[dtype]) if times else None
 
 

@@ -11,6 +11,7 @@ from tracelens.results import GemmRow, Report
 
 WIDTH, HEIGHT = 1000, 320
 LEFT, RIGHT, TOP, BOTTOM = 56, 26, 16, 40
+NEGLIGIBLE = 0.001  # of all GPU time: smaller rows would stretch the axes over decades of nothing
 LABELS = 8  # more names than this hide the points
 
 
@@ -87,16 +88,17 @@ def _nice(value: float, up: bool) -> float:
 
 
 def _usable(row: GemmRow) -> bool:
-    return bool(row.intensity and row.intensity > 0 and row.tflops and row.tflops > 0)
+    known = row.intensity and row.intensity > 0 and row.tflops and row.tflops > 0
+    return bool(known and (row.frac >= NEGLIGIBLE or row.findings))
 
 
 def roofline(report: Report, shown: list[GemmRow]) -> Roofline | None:
     """Lay out the figure, or return None where peak, bandwidth or every point is unknown."""
     gpu = report.gpu
-    rows = [row for row in shown if _usable(row) and row.dtype in gpu.peak_tflops]
+    rows = [row for row in shown if _usable(row) and row.math_dtype in gpu.peak_tflops]
     if not rows or not gpu.bandwidth_gbps:
         return None
-    seen = [row.dtype for row in rows]
+    seen = [row.math_dtype for row in rows]
     dtypes = sorted({d for d in seen if d is not None}, key=lambda d: -seen.count(d))[:3]
     peaks = {dtype: gpu.peak_tflops[dtype] for dtype in dtypes}
     slope = gpu.bandwidth_gbps / 1e3  # GB/s x FLOP/byte = GFLOP/s
