@@ -173,7 +173,8 @@ def test_hostile_kernel_names_stay_out_of_sentences(name: str) -> None:
 
 def test_odd_numbers_do_not_break() -> None:
     broken = gemm(1, 0, 30522, 512, component="logits", time_us=float("nan"))
-    advise(facts(broken, gemm(2, 0, 0, 0), attention(3, 0), dims=model(heads=0, head_dim=0, hidden=0)))
+    odd = facts(broken, gemm(2, 0, 0, 0), attention(3, 0), dims=model(heads=0, head_dim=0, hidden=0))
+    assert [check.rule for check in advise(odd).checks] == [rule.id for rule in RULES]
 
 
 def test_every_rule_has_a_page_with_its_sections() -> None:

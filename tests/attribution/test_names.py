@@ -34,7 +34,11 @@ ROLES = {
     "mlp_up": "up_proj c_fc fc1 fc_in w3 dense_h_to_4h linear_fc1 wi_1 BertIntermediate intermediate lin1",
     "mlp_down": "down_proj fc2 fc_out w2 dense_4h_to_h linear_fc2 lin2",
     "gate_up": "gate_up_proj",
-    "router": "router gate MixtralTopKRouter TopKGate",
+    "router": "router MixtralTopKRouter TopKGate",
+    "gate": "gate",
+    "grad_clip": "clip_grad_norm_ grad_norm torch/nn/utils/clip_grad.py(38):_get_total_norm",
+    "optimizer": "Optimizer.step#AdamW.step torch/optim/adamw.py(243):step optimizer_step",
+    "communication": "FSDP::all_gather nccl:all_reduce",
     "experts": "experts shared_expert GroupedMLP Qwen3MoeExperts",
     "moe": "block_sparse_moe MixtralSparseMoeBlock Qwen2MoeSparseMoeBlock DeepseekV2MoE moe MoELayer",
     "layer": "h layers blocks Block LlamaDecoderLayer BertLayer GPT2Block Qwen2MoeDecoderLayer "
@@ -135,6 +139,7 @@ def situation(fqn: str, *, inner: str | None = "linear", after_core: bool | None
         before_activation=False,
         residual=False,
         vocabulary="none",
+        experts=False,
         transformer=True,
     )
 
@@ -147,7 +152,7 @@ def situation(fqn: str, *, inner: str | None = "linear", after_core: bool | None
         ("model.layers.0.mlp.gate_proj", "mlp.gate"),
         ("model.layers.0.mlp.up_proj", "mlp.up"),
         ("model.layers.0.mlp.down_proj", "mlp.down"),
-        ("model.layers.0.mlp.gate", "moe.router"),
+        ("model.layers.0.mlp.gate", "mlp.gate"),
         ("model.layers.0.mlp.experts.3.gate_proj", "moe.experts"),
         ("model.layers.0.mlp.experts.3.down_proj", "moe.experts"),
         ("model.layers.0.mlp.shared_expert.up_proj", "moe.experts"),
@@ -180,3 +185,43 @@ def test_without_attention_there_is_no_transformer_to_name_parts_of() -> None:
     decision = decide(replace(situation("features.mlp.fc1"), transformer=False))
     assert decision is not None
     assert decision.component == "other"
+
+
+def test_a_gate_routes_where_the_trace_has_experts() -> None:
+    """Some libraries name both the router and half of a gated MLP ``mlp.gate``."""
+    decision = decide(replace(situation("model.layers.0.mlp.gate"), experts=True))
+    assert decision is not None
+    assert decision.component == "moe.router"
+
+
+def _in_mlp(position: int, *, before: bool, after: bool) -> str:
+    decision = decide(
+        replace(
+            situation("model.layers.0.mlp.proj"),
+            order_in_mlp=(position, 3),
+            before_activation=before,
+            after_activation=after,
+        )
+    )
+    assert decision is not None
+    return decision.component
+
+
+def test_gate_and_up_are_told_apart_only_where_the_activation_stands_between_them() -> None:
+    assert _in_mlp(0, before=True, after=False) == "mlp.gate"
+    assert _in_mlp(1, before=False, after=True) == "mlp.up"
+    # both products first, then the activation: which of them it takes is not to be seen
+    assert _in_mlp(0, before=False, after=False) == "mlp.other"
+    assert _in_mlp(1, before=True, after=False) == "mlp.other"
+    assert _in_mlp(2, before=False, after=True) == "mlp.down"
+
+
+def test_an_activation_called_in_a_projections_module_is_an_activation() -> None:
+    decision = decide(situation("encoder.layer.0.intermediate", inner="activation"))
+    assert decision is not None
+    assert decision.component == "mlp.activation"
+
+
+@pytest.mark.parametrize("name", ["aten::tanh", "aten::sigmoid", "aten::clamp_min", "aten::relu"])
+def test_a_nonlinearity_without_any_name_around_it_is_no_mlp(name: str) -> None:
+    assert decide(replace(situation(""), path=None, outer=op_rule(name), inner=op_rule(name))) is None

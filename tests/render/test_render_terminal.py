@@ -69,6 +69,9 @@ def test_an_ascii_terminal_is_served() -> None:
     file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
     render_terminal(sample_report.hostile(), console=Console(file=file, width=80))
     file.flush()
+    written = file.buffer
+    assert isinstance(written, io.BytesIO)
+    assert b"at stake" in written.getvalue()
 
 
 def test_unattributed_is_on_the_bar_and_has_its_reason() -> None:

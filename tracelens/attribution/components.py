@@ -24,6 +24,7 @@ class Situation:
     before_activation: bool  # an activation follows it directly, before the next GEMM
     residual: bool  # an addition of two activations of the same shape
     vocabulary: str  # "weight": a GEMM with the token table's shape; "logits": works on logits; "none"
+    experts: bool  # a mixture of experts is named somewhere in the trace
     transformer: bool  # attention was seen somewhere in the trace
 
 
@@ -71,6 +72,7 @@ _LINEAR_ROLE = {
     "logits": "logits",
 }
 _OF_EXPERT = {"gate_up", "mlp_gate", "mlp_up", "mlp_down", "mlp", "activation"}  # inside a mixture of experts
+_ACTIVATIONS = ("activation", "nonlinearity")
 _TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
 
 
@@ -108,7 +110,7 @@ def _from_op(s: Situation) -> Decision | None:
     if rule in _FROM_OP:
         return Decision(_FROM_OP[rule], "op")
     if rule == "activation" and s.transformer:
-        return Decision("mlp.activation", "op")
+        return Decision("mlp.activation", "structure")  # that it stands in an MLP is not said
     return None
 
 
@@ -181,9 +183,11 @@ def _of_role(s: Situation, role: str, outer: tuple[str | None, ...]) -> str | No
     is_linear = s.inner == "linear" or s.inner == "bmm"
     if role in _OF_EXPERT and ("experts" in outer or "moe" in outer):
         return "moe.experts"
+    if role == "gate":
+        return _of_gate(s, outer)
     if role in _LINEAR_ROLE:
-        if role == "logits" and not is_linear and s.outer == "activation":
-            return None
+        if s.outer in _ACTIVATIONS:
+            return "mlp.activation" if _LINEAR_ROLE[role].startswith("mlp.") else None
         if role == "logits" and "attention" in outer:
             return None  # the output head of an attention block is no vocabulary
         if role == "attention_output" and "mlp" in outer and "attention" not in outer:
@@ -197,9 +201,16 @@ def _of_role(s: Situation, role: str, outer: tuple[str | None, ...]) -> str | No
         return _in_mlp(s, is_linear)
     if role == "activation":
         return "mlp.activation" if "attention" not in outer else "attention.other"
-    if role == "experts" and s.outer == "activation":
+    if role == "experts" and s.outer in _ACTIVATIONS:
         return "moe.experts"
     return _PLAIN_ROLE.get(role)
+
+
+def _of_gate(s: Situation, outer: tuple[str | None, ...]) -> str | None:
+    """``gate`` routes tokens in a model with experts, and is half of a gated MLP in one without."""
+    if "moe" in outer or s.experts:
+        return "moe.router"
+    return "mlp.gate" if "mlp" in outer else None
 
 
 def _of_output(is_linear: bool, outer: tuple[str | None, ...]) -> str | None:
@@ -218,7 +229,7 @@ def _in_attention(s: Situation, is_linear: bool) -> str:
 
 
 def _in_mlp(s: Situation, is_linear: bool) -> str:
-    if s.outer == "activation":
+    if s.outer in _ACTIVATIONS:
         return "mlp.activation"
     if not is_linear or s.order_in_mlp is None:
         return "mlp.other"
@@ -226,8 +237,12 @@ def _in_mlp(s: Situation, is_linear: bool) -> str:
     if count == 2:
         return "mlp.down" if position == 1 else "mlp.up"
     if count == 3:
-        # gate and up stand side by side; the activation follows the gate directly
+        # act(gate(x)) * up(x) runs gate, activation, up, down. Where both products come before the
+        # activation, which of them it takes is not to be seen.
         if position == 2:
             return "mlp.down"
-        return "mlp.gate" if s.before_activation else "mlp.up"
+        if position == 0 and s.before_activation:
+            return "mlp.gate"
+        if position == 1 and s.after_activation:
+            return "mlp.up"
     return "mlp.other"

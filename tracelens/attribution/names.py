@@ -50,9 +50,12 @@ _OPS: tuple[tuple[str, ...], ...] = (
     ("softmax", r"aten::(_?softmax|_safe_softmax|_masked_softmax)", r"\w*Softmax(Function|Fn)\w*"),
     (
         "activation",
-        r"aten::(gelu_?|silu_?|relu_?|relu6_?|leaky_relu_?|elu_?|mish_?|hardswish_?|glu|sigmoid_?|tanh_?)",
-        r"aten::(softplus|prelu|clamp_min_?|threshold_?)",
+        r"aten::(gelu_?|silu_?|mish_?|hardswish_?|glu)",
         r"\w*(SiLUMul|SwiGLU|GEGLU|GELUMul|BiasGelu|BiasGeLU)\w*",
+    ),
+    (  # an activation in an MLP, and many other things elsewhere: soft caps, gates, stems
+        "nonlinearity",
+        r"aten::(relu_?|relu6_?|leaky_relu_?|elu_?|sigmoid_?|tanh_?|softplus|prelu|clamp_min_?|threshold_?)",
     ),
     ("bmm", r"aten::(bmm|baddbmm_?|bmm_out)"),
     (
@@ -76,10 +79,24 @@ def op_rule(name: str) -> str | None:
 
 #: One element of a path: an nn.Module class (``LlamaMLP``), an attribute (``q_proj``) or a range's text.
 _ELEMENTS: tuple[tuple[str, ...], ...] = (
+    # work around the model first: grad_norm is no normalization layer
+    ("grad_clip", "clip_grad", "grad_?norm", "gradient_?clip"),
+    (
+        "optimizer",
+        r"^optimizer\.(step|zero_grad)#",
+        "torch/optim/",
+        r"^optimizer(\.|_)?step",
+        "^optim(izer)?$",
+    ),
+    (
+        "communication",
+        r"^(fsdp::|nccl|c10d|distributeddataparallel\.forward$|all_?reduce|all_gather|reduce_scatter)",
+    ),
     ("norm", r"norm\d*$", r"^ln(_?\d|_f|_\w+)?$", r"(layer|rms)_?norm(?!\w*(linear|mlp))", "batchnorm"),
     ("rope", "rotary", "rope(?!n)", "apply_rot"),
     ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$"),
-    ("router", "router", "^gate$", "topkgate", "gating", "moegate"),
+    ("router", "router", "topkgate", "gating", "moegate"),
+    ("gate", "^gate$"),
     ("experts", r"experts?(_\d+)?$", "expert_?mlp", "groupedmlp"),
     ("moe", "moe(_?(block|layer|ffn))?$", "^moe_", "mixture", "sparse_?(moe|mlp)"),
     (
@@ -116,18 +133,6 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     ("loss", "loss", "cross_?entropy", "criterion"),
     ("embedding", "embed", "^wte$", "^wpe$", "tok_emb", "pos_emb"),
-    ("grad_clip", "clip_grad"),
-    (
-        "optimizer",
-        r"^optimizer\.(step|zero_grad)#",
-        "torch/optim/",
-        r"^optimizer(\.|_)?step",
-        "^optim(izer)?$",
-    ),
-    (
-        "communication",
-        r"^(fsdp::|nccl|c10d|distributeddataparallel\.forward$|all_?reduce|all_gather|reduce_scatter)",
-    ),
     ("bert_output", r"^(?!.*self)\w*output$"),
     ("layer", r"(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$"),
 )

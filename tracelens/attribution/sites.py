@@ -49,6 +49,7 @@ def decide_sites(trace: Trace, links: Links, paths: Paths, wanted: BoolArray) ->
     after_core = _after_core(links, paths, rule, innermost)
     position, count, before_activation, after_activation = _in_mlp(links, paths, rule, outermost)
     residual = _residual(trace, links, rule)
+    experts = any({"experts", "moe", "router"} & {*path.roles()} for path in paths.paths)
     nodes = np.flatnonzero(wanted & links.is_op).astype(np.int32)
     vocabulary = _vocabulary(trace, links, rule, nodes)
     outer_rule = np.where(outermost[nodes] >= 0, rule[outermost[nodes]], -1)
@@ -74,7 +75,7 @@ def decide_sites(trace: Trace, links: Links, paths: Paths, wanted: BoolArray) ->
         distinct, which = np.unique(features, axis=0, return_inverse=True)
         codes = np.full(len(distinct), -1, np.int32)
         for at, row in enumerate(distinct.tolist()):
-            made = decide(_situation(row, paths, transformer))
+            made = decide(_situation(row, paths, transformer, experts))
             if made is not None:
                 codes[at] = len(decisions)
                 decisions.append(made)
@@ -82,7 +83,7 @@ def decide_sites(trace: Trace, links: Links, paths: Paths, wanted: BoolArray) ->
     return Sites(decision, decisions, transformer, rule)
 
 
-def _situation(row: list[int], paths: Paths, transformer: bool) -> Situation:
+def _situation(row: list[int], paths: Paths, transformer: bool, experts: bool) -> Situation:
     path, outer, inner, after_core, position, count, before, after_activation, residual, vocabulary = row
     return Situation(
         path=paths.paths[path] if path >= 0 else None,
@@ -94,6 +95,7 @@ def _situation(row: list[int], paths: Paths, transformer: bool) -> Situation:
         before_activation=bool(before),
         residual=bool(residual),
         vocabulary=("none", "weight", "logits")[vocabulary],
+        experts=experts,
         transformer=transformer,
     )
 
@@ -191,7 +193,8 @@ def _in_mlp(
     before, after = np.zeros(size, np.bool_), np.full(size, -1, np.int32)
     own = np.arange(size)
     linear = (rule == _RULE_CODE["linear"]) & (outermost == own) & (paths.mlp >= 0)
-    activation = (rule == _RULE_CODE["activation"]) & (outermost == own) & (paths.mlp >= 0)
+    acts = (rule == _RULE_CODE["activation"]) | (rule == _RULE_CODE["nonlinearity"])
+    activation = acts & (outermost == own) & (paths.mlp >= 0)
     nodes = np.flatnonzero(linear | activation)
     if not len(nodes):
         return position, count, before, after
@@ -204,7 +207,9 @@ def _in_mlp(
     first = np.repeat(running[starts] - is_linear[starts], sizes)
     total = np.repeat(np.add.reduceat(is_linear.astype(np.int32), starts), sizes)
     position[nodes[is_linear]] = (running - first - 1)[is_linear]
-    count[nodes] = total
+    # three products with one activation are a gated MLP; with two they are three layers in a row
+    gated_or_plain = (total != 3) | (np.repeat(np.add.reduceat(~is_linear * 1, starts), sizes) == 1)
+    count[nodes] = np.where(gated_or_plain, total, 0)
     follows = np.append(group[1:] == group[:-1], False) & np.append(~is_linear[1:], False)
     before[nodes] = is_linear & follows
     seen = np.cumsum(~is_linear)
