@@ -146,8 +146,8 @@ class ComponentRow:
     time_ns: int  # exact: these add up to all GPU event time
     frac: float  # of all GPU event time
     kernels: int
-    flops: float | None
-    tflops: float | None
+    flops: float | None  # of its GEMM and attention calls whose shape is known; None without any
+    tflops: float | None  # over the time of those calls
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,9 +115,9 @@ def _tree_row(group: str, title: str, child: bool, rows: list[ComponentRow], tot
         by_phase[phase] = by_phase.get(phase, 0) + row.time_ns
     time_ns = sum(by_phase.values())
     # A rate over a group holds only where every part of its FLOPs is known.
-    flops = [row.flops for row in rows if row.flops is not None]
-    known = bool(flops) and len(flops) == len(rows) and time_ns > 0
-    tflops = sum(flops) / time_ns / 1e3 if known else None
+    # the rate of the products alone: what else stands in the row has no FLOPs to its time
+    rated = [(row.flops, row.flops / row.tflops) for row in rows if row.flops and row.tflops]
+    tflops = sum(work for work, _ in rated) / sum(time for _, time in rated) if rated else None
     kernels = sum(row.kernels for row in rows)
     return TreeRow(
         group, title, child, by_phase, time_ns, time_ns / total_ns if total_ns else 0.0, kernels, tflops
