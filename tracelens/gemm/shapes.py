@@ -80,6 +80,7 @@ def shape_of(
         return None
     name = op.partition(".")[0]
     lists = [found if _is_list(found) else () for found in (types, strides, concrete)]
+    lists[0] = [name if isinstance(name, str) else "" for name in lists[0] or ()]
     reader = _READERS.get(name)
     if reader is not None:
         return reader(_Op(name, dims, lists[0] or (), lists[1] or (), lists[2] or ()))
