@@ -99,3 +99,8 @@ def test_hostile_names_pass_through_as_text(tmp_path: Path) -> None:
     path.write_text(text)
     page = tracelens.analyze(path)._repr_html_()
     assert "<img" not in page
+
+
+def test_layers_of_a_row_are_shown_as_runs(analysis: Analysis) -> None:
+    assert {row.layers for row in analysis.report.gemms if row.component == "mlp.up"} == {"0-11"}
+    assert {row.layers for row in analysis.report.gemms if row.component == "logits"} == {None}

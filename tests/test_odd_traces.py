@@ -83,21 +83,21 @@ def _a_handful(events: Events, rnd: random.Random) -> Events:
 def test_odd_events(tmp_path: Path, change: Callable[[Events, random.Random], Events], seed: int) -> None:
     document = json.loads(json.dumps(WHOLE))
     document["traceEvents"] = change(document["traceEvents"], random.Random(seed))
-    _check(tmp_path, document)
+    check_report(tmp_path, document)
 
 
 @pytest.mark.parametrize("value", ODD, ids=repr)
 def test_odd_metadata(tmp_path: Path, value: Any) -> None:
     document = {key: value for key in WHOLE if key != "traceEvents"} | {"traceEvents": WHOLE["traceEvents"]}
-    _check(tmp_path, document)
+    check_report(tmp_path, document)
 
 
 @pytest.mark.parametrize("devices", DEVICES, ids=repr)
 def test_odd_devices(tmp_path: Path, devices: Any) -> None:
-    _check(tmp_path, WHOLE | {"deviceProperties": devices})
+    check_report(tmp_path, WHOLE | {"deviceProperties": devices})
 
 
-def _check(tmp_path: Path, document: dict[str, Any]) -> None:
+def check_report(tmp_path: Path, document: dict[str, Any]) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps(document))
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tracelens import __version__
 from tracelens.accounting.calls import Calls, find_calls
 from tracelens.accounting.gemms import gemm_rows
-from tracelens.accounting.model import model_dims, phases_of
+from tracelens.accounting.model import model_dims
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage
 from tracelens.accounting.steps import step_times
@@ -21,7 +21,6 @@ from tracelens.hardware import find_gpu
 from tracelens.results import SCHEMA_VERSION, ComponentRow, GemmRow, Report
 from tracelens.trace import Links, Trace, link, read_trace
 from tracelens.trace.metadata import device_name, device_properties
-from tracelens.words import PHASES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,7 +121,7 @@ def analyze_trace(trace: Trace, *, gpu: str | None = None, steps: tuple[int, int
     times = step_times(trace, links, attribution, wanted=steps)
     attribution = attribution.within_steps(times.positions)
     calls = find_calls(trace, links, attribution)
-    dims = model_dims(attribution, calls, phases_of(attribution, calls, PHASES))
+    dims = model_dims(attribution, calls)
     gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count)
     summary = summarize(trace, attribution, calls, times, hardware, gemms)
     advice = advise(

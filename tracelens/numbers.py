@@ -139,11 +139,11 @@ def mnk(m: int | None, n: int | None, k: int | None, batch: int | None = None) -
     return f"{m} × {n} × {k}" + (f" (×{batch})" if batch is not None and batch > 1 else "")
 
 
-def integers(values: Sequence[int]) -> str:
-    """Write sorted integers as runs.
+def integers(values: Sequence[int], dash: str = "–") -> str:
+    """Write integers as sorted runs.
 
-    >>> integers([3, 4, 5, 9])
-    '3–5, 9'
+    >>> integers([5, 3, 4, 9]), integers([0, 1, 2], dash="-")
+    ('3–5, 9', '0-2')
     """
     runs: list[list[int]] = []
     for value in sorted(set(values)):
@@ -151,7 +151,7 @@ def integers(values: Sequence[int]) -> str:
             runs[-1].append(value)
         else:
             runs.append([value])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs)
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}{dash}{run[-1]}" for run in runs)
 
 
 def saving(saving_ms: Estimate, saving_frac: Estimate, basis: str) -> tuple[str, str]:

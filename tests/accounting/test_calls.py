@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from tests.synthetic import ModelSpec, Options, build
-from tracelens.accounting.calls import compress, find_calls, role_of
+from tracelens.accounting.calls import find_calls, role_of
 from tracelens.attribution import attribute
 from tracelens.gemm import GemmShape, flops
 from tracelens.trace import link, read_trace
@@ -99,9 +99,3 @@ def test_products_of_two_activations_have_no_weight_gradient() -> None:
 
 def test_recomputed_products_are_forward_products() -> None:
     assert role_of(_shape(8, 8, 8), None, "recompute") == "forward"
-
-
-def test_layers_are_shown_as_runs() -> None:
-    assert compress([]) is None
-    assert compress([-1, -1]) is None
-    assert compress([2, 1, 0, 5, 5]) == "0-2, 5"

@@ -6,7 +6,6 @@ a split-K reduction, the helpers of an attention backward. FLOPs belong to the c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -163,19 +162,3 @@ def role_of(shape: Shape | None, forward: Shape | None, phase: str) -> str | Non
     if len(fits) == 2:
         return None if shape.layout is None else "wgrad" if shape.layout == "NT" else "dgrad"
     return fits[0] if fits else None
-
-
-def compress(layers: Sequence[int]) -> str | None:
-    """``[0, 1, 2, 5]`` as ``0-2, 5``; None for none.
-
-    >>> compress([3, 0, 1, 2, 7])
-    '0-3, 7'
-    """
-    numbers = sorted({layer for layer in layers if layer >= 0})
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs) or None

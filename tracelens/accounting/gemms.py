@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.accounting.calls import Calls, Shape, compress, role_of
+from tracelens.accounting.calls import Calls, Shape, role_of
 from tracelens.accounting.model import express
 from tracelens.attribution import Attribution
 from tracelens.gemm import (
@@ -30,6 +30,7 @@ from tracelens.gemm import (
     waves,
 )
 from tracelens.hardware import Gpu
+from tracelens.numbers import integers
 from tracelens.results import GemmRow, Lost, ModelDims
 from tracelens.trace import Trace
 from tracelens.trace.metadata import device_properties
@@ -112,7 +113,8 @@ def _row(
         components=list(attribution.components[int(attribution.fused[main])]) or [component],
         role=group.role,
         phase=PHASES[attribution.phase[main]],
-        layers=compress(attribution.layer[mains].tolist()),
+        layers=integers([layer for layer in attribution.layer[mains].tolist() if layer >= 0], dash="-")
+        or None,
         calls=len(members),
         calls_per_step=float(in_step.sum()) / steps,
         time_ms=time_ns / 1e6,
@@ -136,6 +138,10 @@ def _row(
         **_shape_fields(group.shape, dims, op, group.role),
         **_tile_fields(trace, main, group.shape, kernel, gpu),
     )
+
+
+def _layers(layers: list[int]) -> str | None:
+    return integers([layer for layer in layers if layer >= 0], dash="-") or None
 
 
 def _shape_fields(shape: Shape | None, dims: ModelDims, op: int, role: str | None) -> dict[str, Any]:

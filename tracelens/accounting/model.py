@@ -6,28 +6,26 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-import numpy as np
-
 from tracelens.accounting.calls import Calls
 from tracelens.attribution import Attribution
 from tracelens.gemm import AttentionShape, GemmShape
 from tracelens.results import Known, ModelDims
-from tracelens.words import COMPONENTS
+from tracelens.words import COMPONENTS, PHASES
 
 S = TypeVar("S")
 _UNKNOWN_NAMES = "not known: no GEMM of this trace is attributed to the part that shows it"
 _NO_TRANSFORMER = "no transformer was found in this trace"
 
 
-def model_dims(attribution: Attribution, calls: Calls, phases: list[str]) -> ModelDims:
+def model_dims(attribution: Attribution, calls: Calls) -> ModelDims:
     """Hidden size, heads, feed-forward size, vocabulary... as the forward GEMMs show them.
 
-    ``phases`` is the phase of each call. What no attributed GEMM shows stays unknown.
+    What no attributed GEMM shows stays unknown.
     """
     if not attribution.transformer:
         nothing = Known(None, _NO_TRANSFORMER)
         return ModelDims(False, *(nothing for _ in range(11)))
-    forward = _Forward(attribution, calls, phases)
+    forward = _Forward(attribution, calls)
     attention = forward.attention()
     heads = _from(attention, lambda s: s.heads, "fused attention")
     kv_heads = _from(attention, lambda s: s.kv_heads, "fused attention")
@@ -68,10 +66,10 @@ def model_dims(attribution: Attribution, calls: Calls, phases: list[str]) -> Mod
 class _Forward:
     """The forward calls, by component."""
 
-    def __init__(self, attribution: Attribution, calls: Calls, phases: list[str]):
+    def __init__(self, attribution: Attribution, calls: Calls):
         self._shapes: dict[str, list[GemmShape | AttentionShape]] = {}
         for at, shape in enumerate(calls.shape):
-            if shape is not None and phases[at] in ("forward", "other"):
+            if shape is not None and PHASES[attribution.phase[calls.main[at]]] in ("forward", "other"):
                 component = COMPONENTS[attribution.component[calls.main[at]]]
                 self._shapes.setdefault(component, []).append(shape)
 
@@ -169,8 +167,3 @@ def express(value: int | None, dims: ModelDims, *, rows: bool) -> str | None:
 
 def _product(a: int | None, b: int | None) -> int | None:
     return a * b if a and b else None
-
-
-def phases_of(attribution: Attribution, calls: Calls, words: tuple[str, ...]) -> list[str]:
-    """The phase of each call."""
-    return [words[code] for code in np.asarray(attribution.phase)[calls.main]]

@@ -117,31 +117,28 @@ class _Phases:
         backward_ops = np.zeros(len(links.name), np.bool_)
         backward_ops[links.ops_at] = trace.ops.forward_thread > 0
         self.backward |= forest.nearest(backward_ops) >= 0
-        self.recompute = self.backward & self._forward_again(trace, links, paths)
+        forward_ops = np.zeros(len(links.name), np.bool_)
+        forward_ops[links.ops_at] = (trace.ops.sequence >= 0) & (trace.ops.forward_thread <= 0)
+        forward_op = forest.nearest(forward_ops)
+        self.with_gradient = forward_op >= 0
+        self.recompute = self.backward & self._forward_again(links, paths, forward_op)
         in_optimizer = np.array(
             [bool({"optimizer", "grad_clip"} & {*path.roles()}) for path in paths.paths] + [False]
         )
         self.optimizer = in_optimizer[paths.of_node] & (paths.of_node >= 0)
-        forward_ops = np.zeros(len(links.name), np.bool_)
-        forward_ops[links.ops_at] = (trace.ops.sequence >= 0) & (trace.ops.forward_thread <= 0)
-        self.with_gradient = forest.nearest(forward_ops) >= 0
         self.in_model = np.array(
             [any(not e.named or e.role for e in path.elements) for path in paths.paths] + [False]
         )[paths.of_node]
         self.any_backward = bool(self.backward.any())
 
-    def _forward_again(self, trace: Trace, links: Links, paths: Paths) -> BoolArray:
+    def _forward_again(self, links: Links, paths: Paths, forward_op: IntArray) -> BoolArray:
         """Forward code run inside the backward: a module or a forward operator within an evaluate node."""
         depth = links.forest.depth()
-        inner = paths.context
-        module = (inner >= 0) & (self.evaluate >= 0)
-        module[module] = depth[inner[module]] > depth[self.evaluate[module]]
-        forward_ops = np.zeros(len(links.name), np.bool_)
-        forward_ops[links.ops_at] = (trace.ops.sequence >= 0) & (trace.ops.forward_thread <= 0)
-        op = links.forest.nearest(forward_ops)
-        again = (op >= 0) & (self.evaluate >= 0)
-        again[again] = depth[op[again]] > depth[self.evaluate[again]]
-        return module | again
+        again = np.zeros(len(depth), np.bool_)
+        for inner in (paths.context, forward_op):
+            both = (inner >= 0) & (self.evaluate >= 0)
+            again[both] |= depth[inner[both]] > depth[self.evaluate[both]]
+        return again
 
     def of(self, node: IntArray) -> IntArray:
         """Phase codes for nodes; -1 (no node) gives ``other``."""

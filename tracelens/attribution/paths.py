@@ -54,14 +54,11 @@ class Paths:
     context: npt.NDArray[np.int32]  # per node: the nearest module or range node; -1
     attention: npt.NDArray[np.int32]  # per node: the outermost attention block around it; -1
     mlp: npt.NDArray[np.int32]  # per node: the outermost MLP around it; -1
-    has_modules: bool
-    has_ranges: bool
 
 
 def find_paths(trace: Trace, links: Links) -> Paths:
     """Collect the modules and ranges around every host span."""
     texts = trace.symbols
-    is_module = links.mask(links.frames_at) & texts.where(lambda t: t.startswith(_MODULE))[links.name]
     is_telling = links.mask(links.frames_at)  # the trace room keeps only frames that name a part of the work
     is_range = links.mask(links.ranges_at) & ~texts.where(lambda t: bool(_NOT_MODEL.match(t)))[links.name]
     is_block = links.is_op & texts.where(lambda t: op_rule(t) == "attention_block")[links.name]
@@ -91,8 +88,6 @@ def find_paths(trace: Trace, links: Links) -> Paths:
         context=nearest,
         attention=links.forest.outermost(_blocks(paths, of_context, above, "attention", len(wanted))),
         mlp=links.forest.outermost(_blocks(paths, of_context, above, "mlp", len(wanted))),
-        has_modules=bool(is_module.any()),
-        has_ranges=any(element.named and element.role for path in paths for element in path.elements),
     )
 
 

@@ -19,7 +19,6 @@ from tracelens.trace.times import LIMIT_NS
 
 NO_TEXT = Raw(b"")
 Number = int | str
-Real = float | str
 
 
 class Args(Struct, gc=False):
@@ -46,7 +45,6 @@ class Args(Struct, gc=False):
     parent_id: Number | None = renamed(default=-1, name="Python parent id")
     module_id: Number | None = renamed(default=-1, name="Python module id")
     name: Raw = NO_TEXT  # of a metadata event: the thread's or process's name
-    labels: Raw = NO_TEXT
 
 
 NO_ARGS = Args()
