@@ -113,8 +113,7 @@ def _row(
         components=list(attribution.components[int(attribution.fused[main])]) or [component],
         role=group.role,
         phase=PHASES[attribution.phase[main]],
-        layers=integers([layer for layer in attribution.layer[mains].tolist() if layer >= 0], dash="-")
-        or None,
+        layers=_layers(attribution.layer[mains].tolist()),
         calls=len(members),
         calls_per_step=float(in_step.sum()) / steps,
         time_ms=time_ns / 1e6,
