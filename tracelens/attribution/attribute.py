@@ -73,6 +73,7 @@ class Attribution:
     forward_op: IntArray  # row of Trace.ops: the forward operator behind it (its own, in the forward); -1
     reason: IntArray  # for unattributed kernels: index into REASONS; -1
     transformer: bool
+    like: IntArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
 
     def within_steps(self, positions: list[int]) -> Attribution:
         """The same with only these steps counted as steps; kernels of the others are in none."""
@@ -254,6 +255,7 @@ def _assemble(
         forward_op=forward_op,
         reason=_reasons(trace, links, paths, phases, component, origin),
         transformer=sites.transformer or bool((component == _COMPONENT["attention.core"]).any()),
+        like=np.full(size, -1, np.int32),
     )
 
 
