@@ -11,6 +11,7 @@ from tracelens.attribution.components import CORE, Decision
 from tracelens.attribution.names import kernel_component
 from tracelens.attribution.paths import Paths, find_paths
 from tracelens.attribution.sites import Sites, decide_sites
+from tracelens.attribution.structure import Inference, infer
 from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
 
@@ -22,6 +23,13 @@ _ACCUMULATE = _EVALUATE + "torch::autograd::AccumulateGrad"
 _PHASE = {phase: code for code, phase in enumerate(PHASES)}
 _COMPONENT = {component: code for code, component in enumerate(COMPONENTS)}
 _EVIDENCE = {evidence: code for code, evidence in enumerate(EVIDENCE)}
+
+#: [named, inferred]: names say which block it is, its place in the block says which part
+_FINER = np.zeros((len(COMPONENTS), len(COMPONENTS)), np.bool_)
+for _family in ("attention.", "mlp."):
+    for _part in COMPONENTS:
+        if _part.startswith(_family):
+            _FINER[_COMPONENT[f"{_family}other"], _COMPONENT[_part]] = True
 
 #: Why a kernel has no component, and what to do about it.
 REASONS = {
@@ -49,6 +57,10 @@ REASONS = {
         "the launch stands in no operator: a library of its own called CUDA",
         "label the call with record_function",
     ),
+    "ambiguous": (
+        "its shape and its place fit more than one part of the layer",
+        "record with module names (with_stack=True, or record_function around the parts)",
+    ),
     "unknown module": (
         "the modules and ranges around it do not say which part it is",
         "label it with record_function, named after its part (attention, mlp, rotary, ...)",
@@ -67,6 +79,7 @@ class Attribution:
     evidence: IntArray  # EVIDENCE
     components: list[tuple[str, ...]]  # by `fused`: all the components of a fused kernel
     fused: IntArray  # index into components
+    candidates: IntArray  # index into components: it is one of these, and nothing tells which
     layer: IntArray  # -1 = unknown or none
     module: IntArray  # index into modules; -1
     modules: list[str]
@@ -98,7 +111,11 @@ def attribute(trace: Trace, links: Links) -> Attribution:
     op_node = _op_nodes(links)
     wanted[op_node[op_node >= 0]] = True
     sites = decide_sites(trace, links, paths, wanted)
-    return _assemble(trace, links, paths, phases, sites, origin, op_node)
+    of_node = phases.of(np.arange(len(links.forest.parent), dtype=np.int32))
+    inferred = infer(
+        trace, links, sites.rule, origin, [PHASES[code] for code in of_node.tolist()], links.kernel_step
+    )
+    return _assemble(trace, links, paths, phases, sites, inferred, origin, op_node)
 
 
 def _op_nodes(links: Links) -> IntArray:
@@ -181,10 +198,61 @@ def _origins(trace: Trace, links: Links, phases: _Phases) -> IntArray:
     evaluate = look_up(phases.evaluate, node)
     accumulating = in_backward & look_up(phases.accumulates, evaluate, False)
     before = look_up(_evaluate_before(links, phases), evaluate)
-    backward = look_up(links.forest.nearest(tied), np.where(accumulating, before, node))
+    receiver = _receivers(trace, links, phases, np.where(in_backward, node, -1))
+    place = np.where(accumulating, before, np.where(receiver >= 0, receiver, node))
+    backward = look_up(links.forest.nearest(tied), place)
     # operators are the first nodes: a row of the table is the node itself
     forward = look_up(links.backward_to_forward, backward)
     out[in_backward] = forward[in_backward]
+    return out
+
+
+def _receivers(trace: Trace, links: Links, phases: _Phases, node: IntArray) -> IntArray:
+    """Per kernel that adds two gradients of one tensor: the backward operator that takes the sum.
+
+    The engine adds where the second gradient came out, beside the backward operator and not inside it;
+    the sum is the gradient of what the tensor was made by. That runs next, weights aside, when nothing
+    more is to be added; with a third gradient still to come the sum waits for the last addition.
+    """
+    out = np.full(len(node), -1, np.int32)
+    parent = links.forest.parent
+    beside = look_up(parent, node) >= 0
+    beside &= look_up(phases.evaluate, node) == look_up(parent, node)
+    beside &= trace.symbols.where(lambda text: text in ("aten::add", "aten::add_"))[look_up(links.name, node)]
+    rows = np.flatnonzero(beside & (node >= 0))
+    if not len(rows):
+        return out
+    called = np.flatnonzero(links.is_op & (look_up(phases.evaluate, parent) == parent) & (parent >= 0))
+    called = called[np.lexsort((links.ts_ns[called], links.thread[called]))]
+    thread, begin = links.thread[called], links.ts_ns[called]
+    shape = trace.ops.inputs
+    first: dict[int, object] = {}
+
+    def gradient(op: int) -> object:
+        code = int(shape[op])
+        if code not in first:
+            first[code] = next(iter(trace.details.inputs(code).dims or []), None)
+        return first[code]
+
+    # of each operator called by the engine: does it bring a gradient to a weight?
+    to_weight = phases.accumulates[parent[called]] | trace.symbols.where(
+        lambda text: text in ("TBackward0", "ToCopyBackward0")
+    )[links.name[called]]
+    waiting: dict[tuple[int, str], list[int]] = {}
+    for row in rows[np.argsort(links.ts_ns[node[rows]], kind="stable")].tolist():
+        op = int(node[row])
+        lane = int(links.thread[op])
+        low, high = np.searchsorted(thread, lane), np.searchsorted(thread, lane, "right")
+        at = int(low + np.searchsorted(begin[low:high], links.ts_ns[op], "right"))
+        key = (lane, str(gradient(op)))
+        waiting.setdefault(key, []).append(row)
+        while at < high and to_weight[at]:
+            if gradient(int(called[at])) == gradient(op):
+                waiting.pop(key)  # the sum is a weight's own gradient
+                break
+            at += 1
+        if at < high and not to_weight[at] and gradient(int(called[at])) == gradient(op):
+            out[waiting.pop(key, [])] = called[at]
     return out
 
 
@@ -210,6 +278,7 @@ def _assemble(
     paths: Paths,
     phases: _Phases,
     sites: Sites,
+    inferred: Inference,
     origin: IntArray,
     op_node: IntArray,
 ) -> Attribution:
@@ -229,6 +298,8 @@ def _assemble(
     own = np.where(which < 0, look_up(sites.decision, op_node), -1)
     _apply(sites.decisions, own, component, evidence, fused, lists)
 
+    layer = np.full(size, -1, np.int32)
+    candidates = _structure(inferred, origin, component, evidence, fused, lists, layer)
     _by_kernel_name(trace, links, paths, component, evidence, fused, lists)
     _memory(trace, component, evidence)
     optimizing = phase == _PHASE["optimizer"]
@@ -249,14 +320,54 @@ def _assemble(
         evidence=evidence,
         components=lists,
         fused=fused,
-        layer=layers[path],
+        candidates=np.where(component == _COMPONENT["unattributed"], candidates, 0),
+        layer=np.where(
+            component == _COMPONENT["communication"],
+            -1,
+            np.where((path >= 0) & (evidence < _EVIDENCE["structure"]), layers[path], layer),
+        ),
         module=path,
         modules=[p.module for p in paths.paths],
         forward_op=forward_op,
-        reason=_reasons(trace, links, paths, phases, component, origin),
+        reason=_reasons(trace, links, paths, phases, component, origin, candidates > 0),
         transformer=sites.transformer or bool((component == _COMPONENT["attention.core"]).any()),
         like=np.full(size, -1, np.int32),
     )
+
+
+def _structure(
+    inferred: Inference,
+    origin: IntArray,
+    component: IntArray,
+    evidence: IntArray,
+    fused: IntArray,
+    lists: list[tuple[str, ...]],
+    layer: IntArray,
+) -> IntArray:
+    """What no name says: from the place in the step. Layers are counted where no name gives them.
+
+    Returns per kernel the list of components it may be, where the place leaves several.
+    """
+    several = np.zeros(len(component), np.int32)
+    own = inferred.of_kernel()
+    behind = inferred.of_node(origin)
+    which = np.where(behind >= 0, behind, own)
+    known = which >= 0
+    if not known.any():
+        return several
+    found = inferred.labels
+    layer[known] = np.array([-1 if x.layer is None else x.layer for x in found], np.int32)[which[known]]
+    of_label = np.array([_COMPONENT[x.component] for x in found], np.int32)
+    weak = evidence >= _EVIDENCE["structure"]
+    use = np.flatnonzero(known)
+    open_ = use[weak[use] & (component[use] == _COMPONENT["unattributed"])]
+    several[open_] = np.array([_list_code(lists, x.candidates) for x in found], np.int32)[which[open_]]
+    finer = _FINER[component[use], of_label[which[use]]]
+    use = use[(weak[use] | finer) & (of_label[which[use]] != _COMPONENT["unattributed"])]
+    component[use] = of_label[which[use]]
+    evidence[use] = _EVIDENCE["structure"]
+    fused[use] = np.array([_list_code(lists, x.components) for x in found], np.int32)[which[use]]
+    return several
 
 
 def _apply(
@@ -312,7 +423,13 @@ def _memory(trace: Trace, component: IntArray, evidence: IntArray) -> None:
 
 
 def _reasons(
-    trace: Trace, links: Links, paths: Paths, phases: _Phases, component: IntArray, origin: IntArray
+    trace: Trace,
+    links: Links,
+    paths: Paths,
+    phases: _Phases,
+    component: IntArray,
+    origin: IntArray,
+    ambiguous: BoolArray,
 ) -> IntArray:
     out = np.full(len(component), -1, np.int32)
     open_ = component == _COMPONENT["unattributed"]
@@ -328,6 +445,7 @@ def _reasons(
         ("compiled", open_ & look_up(compiled, node, False)),
         ("graph", open_ & look_up(captured, links.kernel_launch, False)),
         ("no launch", open_ & (node < 0)),
+        ("ambiguous", open_ & ambiguous),
     )
     for name, mask in conditions:  # later ones are more specific
         out[mask] = _REASON[name]
