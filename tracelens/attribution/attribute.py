@@ -9,19 +9,20 @@ import numpy.typing as npt
 
 from tracelens.attribution.components import CORE, Decision
 from tracelens.attribution.names import kernel_component
+from tracelens.attribution.origins import find_origins, op_nodes
 from tracelens.attribution.paths import Paths, find_paths
+from tracelens.attribution.phases import Phases
 from tracelens.attribution.sites import Sites, decide_sites
 from tracelens.attribution.structure import Inference, infer
 from tracelens.trace import Links, Trace, look_up
-from tracelens.words import COMPONENTS, EVIDENCE, PHASES
+from tracelens.words import COMPONENTS, EVIDENCE, PHASES, ROLES
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
-_EVALUATE = "autograd::engine::evaluate_function: "
-_ACCUMULATE = _EVALUATE + "torch::autograd::AccumulateGrad"
 _PHASE = {phase: code for code, phase in enumerate(PHASES)}
 _COMPONENT = {component: code for code, component in enumerate(COMPONENTS)}
+_ROLE = {role: code for code, role in enumerate(ROLES)}
 _EVIDENCE = {evidence: code for code, evidence in enumerate(EVIDENCE)}
 
 #: [named, inferred]: names say which block it is, its place in the block says which part
@@ -86,6 +87,7 @@ class Attribution:
     forward_op: IntArray  # row of Trace.ops: the forward operator behind it (its own, in the forward); -1
     reason: IntArray  # for unattributed kernels: index into REASONS; -1
     transformer: bool
+    role: IntArray  # ROLES, of a product whose backward is tied to no forward operator; -1
     like: IntArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
 
     def within_steps(self, positions: list[int]) -> Attribution:
@@ -104,11 +106,11 @@ class Attribution:
 def attribute(trace: Trace, links: Links) -> Attribution:
     """Attribute every GPU event of a trace. Nothing is dropped: what is not known is ``unattributed``."""
     paths = find_paths(trace, links)
-    phases = _Phases(trace, links, paths)
-    origin = _origins(trace, links, phases)
+    phases = Phases(trace, links, paths)
+    origin = find_origins(trace, links, phases)
     wanted = np.zeros(len(links.forest.parent), np.bool_)
     wanted[origin[origin >= 0]] = True
-    op_node = _op_nodes(links)
+    op_node = op_nodes(links)
     wanted[op_node[op_node >= 0]] = True
     sites = decide_sites(trace, links, paths, wanted)
     of_node = phases.of(np.arange(len(links.forest.parent), dtype=np.int32))
@@ -118,165 +120,11 @@ def attribute(trace: Trace, links: Links) -> Attribution:
     return _assemble(trace, links, paths, phases, sites, inferred, origin, op_node)
 
 
-def _op_nodes(links: Links) -> IntArray:
-    return np.where(links.kernel_op >= 0, links.kernel_op + links.ops_at.start, -1).astype(np.int32)
-
-
-class _Phases:
-    """The phase of every host node."""
-
-    def __init__(self, trace: Trace, links: Links, paths: Paths):
-        texts = trace.symbols
-        forest = links.forest
-        evaluates = links.is_op & texts.where(lambda t: t.startswith(_EVALUATE))[links.name]
-        self.evaluate = forest.nearest(evaluates)
-        self.accumulates = links.is_op & texts.where(lambda t: t.startswith(_ACCUMULATE))[links.name]
-        self.backward = self.evaluate >= 0
-        backward_ops = np.zeros(len(links.name), np.bool_)
-        backward_ops[links.ops_at] = trace.ops.forward_thread > 0
-        self.backward |= forest.nearest(backward_ops) >= 0
-        forward_ops = np.zeros(len(links.name), np.bool_)
-        forward_ops[links.ops_at] = (trace.ops.sequence >= 0) & (trace.ops.forward_thread <= 0)
-        forward_op = forest.nearest(forward_ops)
-        self.with_gradient = forward_op >= 0
-        self.recompute = self.backward & self._forward_again(links, paths, forward_op)
-        in_optimizer = np.array(
-            [bool({"optimizer", "grad_clip"} & {*path.roles()}) for path in paths.paths] + [False]
-        )
-        self.optimizer = in_optimizer[paths.of_node] & (paths.of_node >= 0)
-        self.in_model = np.array(
-            [any(not e.named or e.role for e in path.elements) for path in paths.paths] + [False]
-        )[paths.of_node]
-        self.any_backward = bool(self.backward.any())
-
-    def _forward_again(self, links: Links, paths: Paths, forward_op: IntArray) -> BoolArray:
-        """Forward code run inside the backward: a module or a forward operator within an evaluate node."""
-        depth = links.forest.depth()
-        again = np.zeros(len(depth), np.bool_)
-        for inner in (paths.context, forward_op):
-            both = (inner >= 0) & (self.evaluate >= 0)
-            again[both] |= depth[inner[both]] > depth[self.evaluate[both]]
-        return again
-
-    def of(self, node: IntArray) -> IntArray:
-        """Phase codes for nodes; -1 (no node) gives ``other``."""
-        out = np.full(len(node), _PHASE["other"], np.int32)
-        known = node >= 0
-        at = node[known]
-        codes = np.where(
-            self.optimizer[at],
-            _PHASE["optimizer"],
-            np.where(
-                self.recompute[at],
-                _PHASE["recompute"],
-                np.where(
-                    self.backward[at],
-                    _PHASE["backward"],
-                    np.where(
-                        self.with_gradient[at] | self.in_model[at] | (not self.any_backward),
-                        _PHASE["forward"],
-                        _PHASE["other"],
-                    ),
-                ),
-            ),
-        )
-        out[known] = codes
-        return out
-
-
-def _origins(trace: Trace, links: Links, phases: _Phases) -> IntArray:
-    """Per kernel the node that decides its component: its operator, or in the backward the forward operator.
-
-    ``AccumulateGrad`` carries no sequence number; the engine runs it directly after the node whose
-    gradient it adds (its priority is the highest), so it belongs to the evaluate node before it.
-    """
-    node = _op_nodes(links)
-    out = node.copy()
-    in_backward = look_up(phases.backward & ~phases.recompute, node, False)
-    tied = np.zeros(len(links.forest.parent), np.bool_)
-    tied[links.ops_at] = links.backward_to_forward >= 0
-    evaluate = look_up(phases.evaluate, node)
-    accumulating = in_backward & look_up(phases.accumulates, evaluate, False)
-    before = look_up(_evaluate_before(links, phases), evaluate)
-    receiver = _receivers(trace, links, phases, np.where(in_backward, node, -1))
-    place = np.where(accumulating, before, np.where(receiver >= 0, receiver, node))
-    backward = look_up(links.forest.nearest(tied), place)
-    # operators are the first nodes: a row of the table is the node itself
-    forward = look_up(links.backward_to_forward, backward)
-    out[in_backward] = forward[in_backward]
-    return out
-
-
-def _receivers(trace: Trace, links: Links, phases: _Phases, node: IntArray) -> IntArray:
-    """Per kernel that adds two gradients of one tensor: the backward operator that takes the sum.
-
-    The engine adds where the second gradient came out, beside the backward operator and not inside it;
-    the sum is the gradient of what the tensor was made by. That runs next, weights aside, when nothing
-    more is to be added; with a third gradient still to come the sum waits for the last addition.
-    """
-    out = np.full(len(node), -1, np.int32)
-    parent = links.forest.parent
-    beside = look_up(parent, node) >= 0
-    beside &= look_up(phases.evaluate, node) == look_up(parent, node)
-    beside &= trace.symbols.where(lambda text: text in ("aten::add", "aten::add_"))[look_up(links.name, node)]
-    rows = np.flatnonzero(beside & (node >= 0))
-    if not len(rows):
-        return out
-    called = np.flatnonzero(links.is_op & (look_up(phases.evaluate, parent) == parent) & (parent >= 0))
-    called = called[np.lexsort((links.ts_ns[called], links.thread[called]))]
-    thread, begin = links.thread[called], links.ts_ns[called]
-    shape = trace.ops.inputs
-    first: dict[int, object] = {}
-
-    def gradient(op: int) -> object:
-        code = int(shape[op])
-        if code not in first:
-            first[code] = next(iter(trace.details.inputs(code).dims or []), None)
-        return first[code]
-
-    # of each operator called by the engine: does it bring a gradient to a weight?
-    to_weight = phases.accumulates[parent[called]] | trace.symbols.where(
-        lambda text: text in ("TBackward0", "ToCopyBackward0")
-    )[links.name[called]]
-    waiting: dict[tuple[int, str], list[int]] = {}
-    for row in rows[np.argsort(links.ts_ns[node[rows]], kind="stable")].tolist():
-        op = int(node[row])
-        lane = int(links.thread[op])
-        low, high = np.searchsorted(thread, lane), np.searchsorted(thread, lane, "right")
-        at = int(low + np.searchsorted(begin[low:high], links.ts_ns[op], "right"))
-        key = (lane, str(gradient(op)))
-        waiting.setdefault(key, []).append(row)
-        while at < high and to_weight[at]:
-            if gradient(int(called[at])) == gradient(op):
-                waiting.pop(key)  # the sum is a weight's own gradient
-                break
-            at += 1
-        if at < high and not to_weight[at] and gradient(int(called[at])) == gradient(op):
-            out[waiting.pop(key, [])] = called[at]
-    return out
-
-
-def _evaluate_before(links: Links, phases: _Phases) -> IntArray:
-    """Per AccumulateGrad node the evaluate node of another kind that ran before it on its thread."""
-    out = np.full(len(links.forest.parent), -1, np.int32)
-    nodes = np.flatnonzero(phases.evaluate == np.arange(len(out)))
-    nodes = nodes[np.lexsort((links.ts_ns[nodes], links.thread[nodes]))]
-    last: tuple[int, int] | None = None
-    for node in nodes.tolist():
-        thread = int(links.thread[node])
-        if phases.accumulates[node]:
-            if last is not None and last[0] == thread:
-                out[node] = last[1]
-        else:
-            last = (thread, node)
-    return out
-
-
 def _assemble(
     trace: Trace,
     links: Links,
     paths: Paths,
-    phases: _Phases,
+    phases: Phases,
     sites: Sites,
     inferred: Inference,
     origin: IntArray,
@@ -299,6 +147,9 @@ def _assemble(
     _apply(sites.decisions, own, component, evidence, fused, lists)
 
     layer = np.full(size, -1, np.int32)
+    role = look_up(
+        np.array([_ROLE.get(x.role or "", -1) for x in inferred.labels], np.int32), inferred.of_kernel()
+    )
     candidates = _structure(inferred, origin, component, evidence, fused, lists, layer)
     _by_kernel_name(trace, links, paths, component, evidence, fused, lists)
     _memory(trace, component, evidence)
@@ -331,6 +182,7 @@ def _assemble(
         forward_op=forward_op,
         reason=_reasons(trace, links, paths, phases, component, origin, candidates > 0),
         transformer=sites.transformer or bool((component == _COMPONENT["attention.core"]).any()),
+        role=role,
         like=np.full(size, -1, np.int32),
     )
 
@@ -426,7 +278,7 @@ def _reasons(
     trace: Trace,
     links: Links,
     paths: Paths,
-    phases: _Phases,
+    phases: Phases,
     component: IntArray,
     origin: IntArray,
     ambiguous: BoolArray,

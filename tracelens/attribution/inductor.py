@@ -1,4 +1,4 @@
-"""What the names of GPU kernels say that no ATen operator launched: torch.compile's own, and hand-written ones.
+"""What kernel names say of kernels that ATen did not launch: torch.compile's and hand-written ones.
 
 Inductor names a kernel ``triton_{category}_fused_{operators}_{n}``: the sorted, unique names of the ATen
 operators whose nodes it fused, joined by ``_`` (``define_kernel`` in torch/_inductor/codegen/triton.py,
@@ -40,15 +40,6 @@ _FUSED = re.compile(
 )
 #: ``unique_kernel_names`` or ``descriptive_names`` off: no list at all
 _NAMELESS = re.compile(rf"triton_(?:(?P<kind>poi|per|red|tem|for|spl|unk)_)?(?:_\d+)?{_SIGNATURE}{_CLONE}")
-#: Templates while they are tuned, named after the template: ``name=`` of the TritonTemplates in
-#: torch/_inductor/kernel/ and fx_passes/b2b_gemm.py
-_TEMPLATES = frozenset(
-    """mm mm_persistent_tma mm_persistent bmm mm_plus_mm grouped_mm scaled_grouped_mm b2b_gemm_left
-    b2b_gemm_right scaled_mm_device_tma_epilogue_scaling scaled_mm_device_tma_main_loop_scaling
-    blackwell_ws_persistent_device_tma depthwise_conv1d convolution2d convolution3d
-    convolution2d_bwd_weight convolution2d_bwd_input flex_attention flex_attention_backward
-    flex_decoding""".split()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +71,7 @@ def parse_fused(name: str) -> Fused | None:
     >>> parse_fused("triton_poi_fused__unsafe_view_pow_relu_9").ops
     ('_unsafe_view', 'pow', 'relu')
     """
-    if name.startswith("triton_") and name[7:] in _TEMPLATES:
+    if name.startswith("triton_") and name[7:] in known.TEMPLATES:
         return Fused("template", (name[7:],), (), _tags("template", (name[7:],), ()))
     match = _FUSED.fullmatch(name)
     if match is None:
@@ -210,10 +201,6 @@ _SINGLE = (
 _ATTENTION_TEXT = re.compile("attn|attention|fmha")
 #: Tags that name a place in a transformer; beside one of them a leaked name proves nothing.
 _PLACES = frozenset(word + way for word, *_ in _PAIRS for way in ("", "_backward"))
-#: Operators that take halves, or the even and the odd elements.
-_HALVES = frozenset(
-    "slice split split_with_sizes chunk unbind select narrow getitem unsafe_split".split()
-)
 _ROTATE = known.LAYOUT | known.CAST | {"add", "mul", "neg", "sub", "sum", "cos", "sin"}
 
 
@@ -242,9 +229,7 @@ def _tags(kind: str, ops: tuple[str, ...], unknown: tuple[str, ...]) -> frozense
         tags |= {tag for tag, names in (("cast", known.CAST), ("layout", known.LAYOUT)) if has & names}
     # The backward computes a forward operator again and never the reverse, but for norms: the statistics
     # a forward saves carry the backward's name.
-    return frozenset(
-        tag for tag in tags if tag in ("norm", "embedding") or f"{tag}_backward" not in tags
-    )
+    return frozenset(tag for tag in tags if tag in ("norm", "embedding") or f"{tag}_backward" not in tags)
 
 
 def _canonical(op: str) -> str:
@@ -306,7 +291,7 @@ def _rotates(has: frozenset[str]) -> bool:
         return False
     if has & {"cos", "sin"} and ("exp" not in has or "neg" in has):  # exp alone: timestep embeddings
         return True
-    if "neg" in has and has & {"cat", "stack"} and has & _HALVES:
+    if "neg" in has and has & {"cat", "stack"} and has & known.HALVES:
         return True
     # Halves as x1*c - x2*s and x2*c + x1*s, or rotate_half's backward, with nothing else in the kernel.
     halves = {"add", "sub"} <= has and has & {"cat", "stack"}
@@ -338,3 +323,153 @@ def _leaky(has: frozenset[str], tags: set[str]) -> set[str]:
     if has & known.NLL_BACKWARD and (alone or has & {"exp", "logsumexp"}):
         return {"loss_backward"}
     return {"loss"} if {"gather", "logsumexp"} <= has else set()
+
+
+# --- hand-written kernels of well-known libraries --------------------------------------------------
+
+#: Component, then the functions that prove it, each matched whole: the name of a Triton kernel, or the
+#: C++ function without namespaces and template arguments. Left out on purpose: names that several kinds
+#: of kernel bear (_fwd_kernel, unary_kernel, L2NormFunctor, a softmax without a mask).
+_CUSTOM = (
+    # linkedin/Liger-Kernel src/liger_kernel/ops/: rms_norm.py, fused_add_rms_norm.py, layer_norm.py,
+    # group_norm.py, poly_norm.py, dyt.py, rope.py, llama4_rope.py, qwen2vl_mrope.py, swiglu.py, geglu.py,
+    # relu_squared.py, cross_entropy.py, vocab_parallel_cross_entropy.py, kl_div.py, jsd.py, tvd.py,
+    # grpo_loss.py, utils.py (element_mul_kernel scales the loss's gradient), experimental/embedding.py,
+    # mlp.py (projections and SwiGLU in one kernel), fused_moe_kernels.py
+    (
+        "norm",
+        r"_(block_|fused_add_|modulated_)?(rms|layer|group|poly)_norm_(forward|backward)_kernel",
+        r"_dyt_(fwd|bwd)_kernel",
+    ),
+    ("attention.rope", r"_triton_rope|_triton_qwen2vl_mrope|_llama4_rope_kernel|_rope_kernel"),
+    (
+        "mlp.activation",
+        r"_swiglu_(fused_gate_up_)?(forward|backward)_kernel(_tiled)?",
+        r"_geglu_(tanh_|exact_)?(forward|backward)_kernel|_relu_squared_(forward|backward)_kernel",
+    ),
+    (
+        "loss",
+        r"liger_cross_entropy_kernel|liger_vocab_parallel_ce_(forward|backward)_kernel|element_mul_kernel",
+        r"_kldiv_kernel_(forward|backward)|_jsd_kernel|_tv_distance_kernel",
+        r"_grpo_loss_(fwd|bwd)_kernel(_seq)?|_selective_log_softmax_kernel",
+    ),
+    ("embedding", r"embedding_(forward|backward)_kernel"),
+    ("mlp.other", r"_swiglu_kernel_(forward|backward)(_inference|_dGU|_dI)?"),
+    ("moe.experts", r"_fused_(up_proj_swiglu|down_proj)_kernel|_moe_bwd_(down_proj|dW\d|dX_expanded)_kernel"),
+    ("moe.dispatch", r"_moe_router_(histogram|prefix_sum|scatter)_kernel|_token_gather_weighted_sum_kernel"),
+    # unslothai/unsloth unsloth/kernels/: rms_layernorm.py, layernorm.py, rope_embedding.py, swiglu.py,
+    # geglu.py, cross_entropy_loss.py, moe/grouped_gemm/kernels/
+    ("norm", r"_(gemma_)?rms_layernorm_(forward|backward)|layernorm_(forward|backward)"),
+    ("attention.rope", r"_rope_embedding(_QK)?"),
+    ("mlp.activation", r"_fg_kernel|_DWf_DW_dfg_kernel|_(exact|approx)_(forward|backward)_kernel"),
+    ("loss", r"_(chunked_)?cross_entropy_(forward|backward)"),
+    ("moe.experts", r"_grouped_gemm_(forward|dX|dW)_kernel"),
+    # Dao-AILab/flash-attention flash_attn/ops/triton/: layer_norm.py, rotary.py, cross_entropy.py;
+    # csrc/layer_norm/ln_*_kernels.cuh, which apex has too (apex/contrib/csrc/layer_norm)
+    (
+        "norm",
+        r"_layer_norm_(fwd_1pass|bwd)_kernel|layer_norm_(fwd|bwd)_kernel",
+        r"ln_(parallel_residual_)?(fwd|bwd|bwd_finalize)_kernel",
+    ),
+    ("attention.rope", r"rotary_kernel"),
+    ("loss", r"cross_entropy_(fwd|bwd)_kernel"),
+    # ROCm/aotriton tritonsrc/: PyTorch's flash attention on AMD
+    ("attention.core", r"attn_fwd|bwd_kernel_(dk_dv|dq|fuse)|bwd_preprocess(_varlen)?"),
+    # NVIDIA/TransformerEngine transformer_engine/common/: normalization/, fused_rope/fused_rope.cu,
+    # fused_softmax/ (apex csrc/megatron/ has the same), util/vectorized_pointwise.h,
+    # triton/cross_entropy.py, fused_router/, permutation/permutation.cu, triton/permutation.py
+    ("norm", r"(ln|rmsnorm)_(fwd|bwd|bwd_finalize)_(tuned|general)_kernel"),
+    ("attention.rope", r"fused_(qkv_)?rope_(thd_linear_grid_)?(forward|backward)_kernel"),
+    ("attention.softmax", r"scaled_(\w+_)?masked_softmax_warp_(forward|backward)(_new)?"),
+    ("attention.softmax", r"scaled_softmax_warp_forward"),
+    ("mlp.activation", r"d?gated_act_kernel"),
+    ("loss", r"online_softmax_kernel|cross_entropy_kernel"),
+    ("moe.router", r"fused_(moe_aux_loss|score_for_moe_aux_loss|topk_with_score_function)_\w+"),
+    ("moe.router", r"fused_topk_(forward_simple|backward_selected_indices)_kernel"),
+    (
+        "moe.dispatch",
+        r"moe_(un)?permute_(kernel|row_map)|_(un)?permute_kernel|_unpermute_bwd_with_merging_probs_kernel",
+        r"_row_id_map_pass_\d_kernel|_sort_chunks_by_map_kernel|_make_chunk_sort_map_kernel",
+    ),
+    # NVIDIA/apex csrc/layer_norm_cuda_kernel.cu, csrc/megatron/fused_rotary_positional_embedding.h,
+    # apex/contrib/csrc/xentropy/xentropy_kernel.cu, apex/contrib/csrc/optimizers/
+    ("norm", r"cuApply(Layer|RMS)Norm|cuComputeGradInput|cuCompute(Part)?GradGammaBeta"),
+    ("attention.rope", r"fused_rope_(2d_|cached_|thd_)?(forward|backward)"),
+    ("loss", r"cunn_SoftMaxXEntropy(Forward|Backward)"),
+    ("optimizer", r"(reversible_)?adam_cuda_kernel"),
+    # NVIDIA/Megatron-LM megatron/core/fusions/: fused_mla_yarn_rope_apply.py (rotary_* in older ones),
+    # fused_indices_converter.py, fused_pad_routing_map.py; megatron/core/inference/moe/
+    ("attention.rope", r"_mla_rope_(fwd|bwd)_(inplace|kv_split)_kernel|rotary_(fwd|bwd)_(q|kv)_kernel"),
+    (
+        "moe.dispatch",
+        r"_indices_to_multihot_kernel|_multihot_to_indices_kernel|_pad_routing_map_kernel",
+        r"_(un)?permute_tokens(_in_expert_order)?_kernel|_init_permutation_map_kernel",
+    ),
+    # vllm-project/vllm csrc/: layernorm_kernels.cu, pos_encoding_kernels.cu, activation_kernels.cu,
+    # moe/topk_softmax_kernels.cu, moe/moe_align_sum_kernels.cu; FlashInfer and SGLang share the names
+    ("norm", r"(fused_add_)?rms_norm_kernel"),
+    ("attention.rope", r"(batched_)?rotary_embedding_kernel"),
+    ("mlp.activation", r"act_and_mul_kernel|_?(silu|gelu|gelu_tanh|swiglu)_and_mul(_kernel)?"),
+    ("moe.router", r"topkGatingSoftmax|topk_softmax|grouped_topk_fused_kernel"),
+    (
+        "moe.dispatch",
+        r"moe_align_block_size(_\w+)?_kernel|moe_sum_kernel|count_and_sort_expert_tokens_kernel",
+    ),
+    ("moe.experts", r"fused_moe_kernel"),
+    # facebookresearch/xformers xformers/ops/_triton/: rmsnorm_kernels.py, rope_padded_kernels.py
+    ("norm", r"_rms_norm(_add)?_kernel"),
+    ("attention.rope", r"_rope_padded_kernel"),
+    # pytorch/torchtitan torchtitan/models/moe/kernels.py
+    ("moe.dispatch", r"_fill_indices_kernel"),
+    # KellerJordan/modded-nanogpt triton_kernels.py: Muon's Newton-Schulz products X X^T, X^T X and
+    # b A + c A A; one kernel for relu(x W)^2 and for its gradient
+    ("optimizer", r"XXT_kernel|XTX_kernel|ba_plus_cAA_kernel"),
+    ("mlp.other", r"linear_relu_square_kernel"),
+)
+_COMPILED_CUSTOM = tuple((component, re.compile("|".join(names))) for component, *names in _CUSTOM)
+#: The functor among the template arguments tells: apex csrc/multi_tensor_*.cu, TE common/multi_tensor/
+_OPTIMIZER_FUNCTOR = re.compile(
+    r"multi_tensor_apply_kernel<.*\b(Adam|Adagrad|SGD|NovoGrad|LAMBStage)\w*Functor"
+)
+#: TE common/util/vectorized_pointwise.h: the function pointer among the template arguments tells
+_UNARY_ACTIVATION = re.compile(r"\bunary_(grad_)?kernel<.*\bd?(q?gelu|s?relu|silu)\b")
+_FUNCTION = re.compile(r"(\w+)(?=[<(]|$)")
+_TRITON_SUFFIX = re.compile(rf"{_SIGNATURE}{_CLONE}$")
+_BACKWARD = re.compile(r"bwd|backward|[a-z]Grad(Input|Gamma)|^dgated_|^unary_grad_|_d[XW]_|_DW_")
+_FORWARD = re.compile(r"fwd|forward|^cuApply|^gated_|^unary_kernel|_fg_kernel")
+
+
+@cache
+def custom_kernel(name: str) -> str | None:
+    """The component that a hand-written kernel's own name proves, a word of ``words.COMPONENTS``.
+
+    >>> custom_kernel("_rms_norm_forward_kernel"), custom_kernel("XXT_kernel"), custom_kernel("_fwd_kernel")
+    ('norm', 'optimizer', None)
+    """
+    if _OPTIMIZER_FUNCTOR.search(name):
+        return "optimizer"
+    if _UNARY_ACTIVATION.search(name):
+        return "mlp.activation"
+    function = _function(name)
+    return next((component for component, names in _COMPILED_CUSTOM if names.fullmatch(function)), None)
+
+
+@cache
+def custom_kernel_phase(name: str) -> str | None:
+    """``forward``, ``backward`` or ``optimizer`` where a kernel that ``custom_kernel`` knows says so itself.
+
+    None also where one kernel serves both ways (``rotary_kernel``, ``liger_cross_entropy_kernel``).
+    """
+    component = custom_kernel(name)
+    if component is None or component == "optimizer":
+        return component
+    function = _function(name)
+    if _BACKWARD.search(function):
+        return "backward"
+    return "forward" if _FORWARD.search(function) else None
+
+
+def _function(name: str) -> str:
+    """``void ns::f<int>(float*)`` and ``f_0d1d2de`` -> ``f``."""
+    match = _FUNCTION.search(_TRITON_SUFFIX.sub("", name.replace("(anonymous namespace)::", "")))
+    return match[1] if match else ""

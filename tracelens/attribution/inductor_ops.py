@@ -75,34 +75,37 @@ ATTENTION: Final = _ops("""
     _flash_attn_forward _flash_attn_backward _flash_attn_varlen_forward _flash_attn_varlen_backward
     flash_attn_func flash_attn_varlen_func
 """)
-MATMUL: Final = _ops("mm addmm bmm baddbmm addbmm mv addmv matmul linear linear_backward mm_plus_mm grouped_mm")
+MATMUL: Final = _ops("mm addmm bmm baddbmm addbmm mv addmv matmul linear linear_backward")
 #: Matrix products whose operands a pointwise kernel prepares (casts to FP8, packs by expert).
 PREPARED_MATMUL: Final = _ops("""
     _scaled_mm _scaled_mm_v2 _scaled_grouped_mm _scaled_grouped_mm_v2 scaled_grouped_mm _grouped_mm
     _int_mm _addmm_activation _weight_int4pack_mm _weight_int8pack_mm
-    mm_persistent_tma mm_persistent b2b_gemm_left b2b_gemm_right blackwell_ws_persistent_device_tma
-    scaled_mm_device_tma_epilogue_scaling scaled_mm_device_tma_main_loop_scaling
 """)
 CONVOLUTION: Final = _ops("""
-    convolution convolution_backward _convolution cudnn_convolution conv1d conv2d conv3d depthwise_conv1d
-    convolution2d convolution3d convolution2d_bwd_weight convolution2d_bwd_input
+    convolution convolution_backward _convolution cudnn_convolution conv1d conv2d conv3d
+    depthwise_conv1d convolution2d convolution3d convolution2d_bwd_weight convolution2d_bwd_input
 """)
 CAST: Final = _ops("_to_copy to convert_element_type type_as float half bfloat16 _cast_Float _cast_Half")
 #: Move or rename elements, compute nothing.
 LAYOUT: Final = _ops("""
     alias as_strided as_strided_scatter broadcast_in_dim broadcast_to cat chunk clone concat concatenate
-    constant_pad_nd contiguous detach diagonal expand expand_as flatten flip getitem movedim narrow pad permute repeat reshape _reshape_alias roll select select_backward
-    select_scatter slice slice_backward slice_scatter split split_with_sizes squeeze stack swapaxes t tile
-    transpose unbind unflatten unfold unfold_backward unsafe_chunk unsafe_split unsafe_split_with_sizes
-    unsqueeze view view_as view_as_real _unsafe_view view_as_complex _reshape_copy _reshape_from_tensor
-    repeat_interleave tensor_split hstack vstack im2col col2im moveaxis T mT
+    constant_pad_nd contiguous detach diagonal expand expand_as flatten flip getitem movedim narrow pad
+    permute repeat reshape _reshape_alias roll select select_backward select_scatter slice slice_backward
+    slice_scatter split split_with_sizes squeeze stack swapaxes t tile transpose unbind unflatten unfold
+    unfold_backward unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze view view_as view_as_real
+    _unsafe_view view_as_complex _reshape_copy _reshape_from_tensor repeat_interleave tensor_split hstack
+    vstack im2col col2im moveaxis T mT
 """)
+#: Those that take halves of a row, or its even and odd elements.
+HALVES: Final = _ops("slice split split_with_sizes chunk unbind select narrow getitem unsafe_split")
 PAD: Final = _ops("constant_pad_nd pad reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d")
-OPTIMIZER: Final = _ops("_fused_adam _fused_adamw _fused_sgd _fused_adagrad") | frozenset(
-    "_foreach_" + word
-    for word in """add addcdiv addcmul copy div lerp maximum minimum mul neg pow reciprocal rsqrt sign
-    sqrt sub clone abs exp max clamp_max clamp_min zero""".split()
-)
+OPTIMIZER: Final = _ops("""
+    _fused_adam _fused_adamw _fused_sgd _fused_adagrad _foreach_add _foreach_addcdiv _foreach_addcmul
+    _foreach_copy _foreach_div _foreach_lerp _foreach_maximum _foreach_minimum _foreach_mul _foreach_neg
+    _foreach_pow _foreach_reciprocal _foreach_rsqrt _foreach_sign _foreach_sqrt _foreach_sub
+    _foreach_clone _foreach_abs _foreach_exp _foreach_max _foreach_clamp_max _foreach_clamp_min
+    _foreach_zero
+""")
 CLIP: Final = _ops("_foreach_norm clip_grad_norm_")
 VECTOR_NORM: Final = _ops("linalg_vector_norm linalg_norm norm renorm linalg_matrix_norm frobenius_norm")
 #: Used by routers of experts; the first line by little else in training.
@@ -122,7 +125,7 @@ REST: Final = _ops("""
     atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor
     cdist ceil clamp clamp_max clamp_min clip copy copysign cos cosh cross cummax cummin cumprod diag
     diag_embed diff div dot einsum empty empty_like empty_strided eq equal erfc erfinv exp exp2 expm1 eye
-    fill floor lift_fresh lift_fresh_copy floor_divide fma fmax fmin fmod frac frexp full full_like gather gather_backward ge gt
+    fill floor floor_divide fma fmax fmin fmod frac frexp full full_like gather gather_backward ge gt
     hypot index index_add index_copy index_fill index_put index_reduce index_select
     index_select_backward iota isfinite isin isinf isnan item kthvalue le lerp linspace log log10 log1p
     log2 logaddexp logcumsumexp logical_and logical_not logical_or logical_xor logit logspace logsumexp
@@ -132,6 +135,7 @@ REST: Final = _ops("""
     rot90 rsqrt rsub scalar_tensor sgn sign signbit sin sinc sinh special_log_softmax special_softmax
     sqrt square std std_mean sub take take_along_dim tan trace tril tril_indices triu triu_indices
     true_divide trunc unique_consecutive var var_mean where xlogy zero zeros zeros_like
+    lift_fresh lift_fresh_copy
     _assert_async _local_scalar_dense _unsafe_index _unsafe_index_put _unsafe_masked_index
     _unsafe_masked_index_put_accumulate _index_put_impl avg_pool2d adaptive_avg_pool2d
     _adaptive_avg_pool2d max_pool2d_with_indices max_pool2d_with_indices_backward
@@ -142,6 +146,15 @@ REST: Final = _ops("""
     auto_functionalized auto_functionalized_v2 triton_kernel_wrapper_mutation
     triton_kernel_wrapper_functional inductor_force_stride_order
     wait_tensor all_reduce all_gather_into_tensor reduce_scatter_tensor all_to_all_single
+""")
+
+#: ``name=`` of the TritonTemplates in torch/_inductor/kernel/ and fx_passes/b2b_gemm.py; a template that
+#: is still being tuned bears this name alone (``triton_mm``)
+TEMPLATES: Final = _ops("""
+    mm mm_persistent_tma mm_persistent bmm mm_plus_mm grouped_mm scaled_grouped_mm b2b_gemm_left
+    b2b_gemm_right scaled_mm_device_tma_epilogue_scaling scaled_mm_device_tma_main_loop_scaling
+    blackwell_ws_persistent_device_tma depthwise_conv1d convolution2d convolution3d
+    convolution2d_bwd_weight convolution2d_bwd_input flex_attention flex_attention_backward flex_decoding
 """)
 
 VOCABULARY: Final = frozenset().union(

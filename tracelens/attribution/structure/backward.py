@@ -10,6 +10,7 @@ in the same order, as often as the forward has the product, and never before its
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.gemm import GemmShape
@@ -69,9 +70,7 @@ def _path(run: Run, forward: Run, cores: list[int]) -> dict[int, Product]:
     out: dict[int, Product] = {}
     edges = [-1, *cores, len(run)]
     bounds = [len(forward), *(core.first for core in reversed(forward.cores)), -1]
-    for (start, stop), (end, begin) in zip(
-        zip(edges, edges[1:], strict=False), zip(bounds, bounds[1:], strict=False), strict=True
-    ):
+    for (start, stop), (end, begin) in zip(pairwise(edges), pairwise(bounds), strict=True):
         places = [at for at in range(start + 1, stop) if _size(run, at) is not None]
         ahead = [
             Product(label, shape)
@@ -132,7 +131,9 @@ def _weight_gradients(run: Run, forward: list[Product], taken: set[int], path: d
         _name_class(run, places, wanted, ready)
 
 
-def _name_class(run: Run, places: list[int], wanted: list[Product], ready: dict[tuple[object, ...], int]) -> None:
+def _name_class(
+    run: Run, places: list[int], wanted: list[Product], ready: dict[tuple[object, ...], int]
+) -> None:
     components = {product.label.component for product in wanted}
     in_order = len(places) == len(wanted) and all(
         at > ready.get(_key(product), -1) for at, product in zip(places, wanted, strict=True)

@@ -6,6 +6,8 @@ agree is it named.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tracelens.attribution.structure.forward import _normalizes
 from tracelens.attribution.structure.runs import Label, Run
 
@@ -28,7 +30,7 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
             if found is not None:
                 run.labels[at] = found
     edges = [-1, *anchors, len(run)]
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         gap = [at for at in range(start + 1, stop) if at not in run.labels]
         if gap:
             before = run.labels[start] if start >= 0 else None
@@ -147,7 +149,9 @@ class _Gap:
             return [
                 (
                     at,
-                    Label("dropout" if self.run.kinds[at].what == "dropout" else "mlp.activation", self.layer),
+                    Label(
+                        "dropout" if self.run.kinds[at].what == "dropout" else "mlp.activation", self.layer
+                    ),
                 )
                 for at in self.gap
             ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tracelens.attribution.structure.backward import products_of
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
@@ -17,7 +19,7 @@ def label_gradients(run: Run, forward: Run, hidden: int, vocab: int | None) -> N
 class _Between:
     def __init__(self, run: Run, forward: Run, hidden: int, vocab: int | None):
         self.run, self.hidden, self.vocab = run, hidden, vocab
-        self.weights: dict[tuple[int, int], set[str]] = {}
+        self.weights: dict[tuple[int, ...], set[str]] = {}
         for product in products_of(forward):
             for shape in ((product.shape.n, product.shape.k), (product.shape.k, product.shape.n)):
                 self.weights.setdefault(shape, set()).add(product.label.component)
@@ -30,7 +32,7 @@ class _Between:
 
     def label(self) -> None:
         edges = [-1, *self.path, len(self.run)]
-        for start, stop in zip(edges, edges[1:], strict=False):
+        for start, stop in pairwise(edges):
             before = self.run.labels[start] if start >= 0 else None
             after = self.run.labels[stop] if stop < len(self.run) else None
             for at in range(start + 1, stop):
@@ -92,13 +94,13 @@ class _Between:
     def _of_weight(self, at: int) -> Label | None:
         """Work on a weight or its gradient alone (casts, transposes): part of the product that uses it."""
         kind = self.run.kinds[at]
-        shapes = {t for t in kind.tensors if len(t) == 2}
+        shapes: set[tuple[int, ...]] = {t for t in kind.tensors if len(t) == 2}
         if not shapes or any(t not in self.weights for t in kind.tensors if len(t) >= 2):
             return None
         return self._nearest_product(at, shapes) or self._only_weight(shapes)
 
     def _only_weight(self, shapes: set[tuple[int, ...]]) -> Label | None:
-        components = set.intersection(*(self.weights[(t[0], t[1])] for t in shapes))
+        components = set.intersection(*(self.weights[t] for t in shapes))
         return Label(components.pop()) if len(components) == 1 else None
 
     def _nearest_product(self, at: int, shapes: set[tuple[int, ...]]) -> Label | None:

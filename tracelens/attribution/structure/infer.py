@@ -19,7 +19,6 @@ from tracelens.attribution.structure.units import Units, find_units, tensors_of
 from tracelens.gemm import parse_kernel_name
 from tracelens.trace import Links, Trace, look_up
 
-IntArray = npt.NDArray[np.int64]
 NodeArray = npt.NDArray[np.int32]
 
 
@@ -44,7 +43,7 @@ class Inference:
 
 
 def infer(
-    trace: Trace, links: Links, rule: NodeArray, origin: NodeArray, phases: list[str], step: IntArray
+    trace: Trace, links: Links, rule: NodeArray, origin: NodeArray, phases: list[str], step: NodeArray
 ) -> Inference:
     """Find the transformer of a trace.
 
@@ -131,13 +130,13 @@ def _with_forward(runs: list[Run]) -> list[tuple[Run, Run]]:
     return out
 
 
-def _carry(step: IntArray) -> IntArray:
+def _carry(step: NodeArray) -> NodeArray:
     """Units without kernels of their own (-2) stand in the step of the unit before them."""
     known = np.flatnonzero(step > -2)
     if not len(known):
         return step
     at = np.searchsorted(known, np.arange(len(step)), side="right") - 1
-    return step[known[np.maximum(at, 0)]].astype(np.int64)
+    return step[known[np.maximum(at, 0)]].astype(np.int32)
 
 
 def _graph_launch(trace: Trace, units: Units) -> NodeArray:

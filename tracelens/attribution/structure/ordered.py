@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.gemm import GemmShape
@@ -99,8 +100,7 @@ def label_by_order(run: Run) -> None:
         return
     products = run.products()
     between = [
-        [at for at in products if core.last < at < following.first]
-        for core, following in zip(cores, cores[1:], strict=False)
+        [at for at in products if core.last < at < following.first] for core, following in pairwise(cores)
     ]
     patterns = [_read(run, places) for places in between]
     if not patterns or any(pattern is None or pattern != patterns[0] for pattern in patterns):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tracelens.attribution.structure.units import Kind, Units
 from tracelens.gemm import GemmShape
 
-IntArray = npt.NDArray[np.int64]
+NodeArray = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Run:
 _SKIPPED = frozenset({"communication", "optimizer", "grad_clip"})
 
 
-def split_runs(units: Units, phase: list[str], step: IntArray, graph: IntArray) -> Iterator[Run]:
+def split_runs(units: Units, phase: list[str], step: NodeArray, graph: NodeArray) -> Iterator[Run]:
     """Cut the units where the phase, the step or the CUDA-graph launch changes.
 
     ``phase`` and ``step`` are per unit. ``graph`` is the graph launch a unit hangs from, -1 for none:
