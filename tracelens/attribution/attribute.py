@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.components import CORE, Decision
+from tracelens.attribution.inductor import custom_kernel
 from tracelens.attribution.names import kernel_component
 from tracelens.attribution.origins import find_origins, op_nodes
 from tracelens.attribution.paths import Paths, find_paths
@@ -254,7 +255,7 @@ def _by_kernel_name(
     lists: list[tuple[str, ...]],
 ) -> None:
     """Names that can mean one thing: communication always, the rest where nothing stronger is known."""
-    stated = [kernel_component(text) for text in trace.symbols]
+    stated = [kernel_component(text) or custom_kernel(text) for text in trace.symbols]
     codes = np.array([_COMPONENT[text] if text else -1 for text in stated] or [-1], np.int32)[
         trace.kernels.name
     ]

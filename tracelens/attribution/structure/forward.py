@@ -316,7 +316,7 @@ def _normalizes(run: Run, at: int, hidden: int) -> bool:
 
 def _activates(run: Run, at: int) -> bool:
     kind = run.kinds[at]
-    return kind.what == "activation" or "activation" in kind.tags
+    return kind.what == "activation" or bool(kind.tags & {"activation", "gate"})
 
 
 def _routes(run: Run, at: int) -> bool:

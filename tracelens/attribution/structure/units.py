@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.inductor import parse_fused
+from tracelens.attribution.inductor import custom_kernel, parse_fused
 from tracelens.attribution.names import OP_RULES, kernel_component
 from tracelens.gemm import AttentionShape, GemmShape, parse_kernel_name, shape_of
 from tracelens.trace import Links, Trace, look_up
@@ -292,9 +292,12 @@ def _kernel_kind(name: str) -> Kind:
     fused = parse_fused(name)
     if fused is not None:
         return Kind("fused", name, tags=fused.tags)
-    component = kernel_component(name)
+    component = kernel_component(name) or custom_kernel(name)
     if component in ("norm", "embedding", "loss", "optimizer", "communication", "dropout"):
         return Kind(component, name, backward="ackward" in name)
+    if component is not None:
+        tags = {"mlp.activation": "activation", "attention.rope": "rope", "moe.router": "router"}
+        return Kind("fused", name, tags=frozenset({tags[component]} if component in tags else ()))
     for part, what in _BY_NAME.items():
         if part in name:
             return Kind(what, what, backward="ackward" in name)
