@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from tracelens.attribution.structure.runs import Core, Label, Run
 
@@ -48,6 +49,8 @@ def _fits_heads(width: int, core: Core) -> bool:
 def label_forward(run: Run, hidden: int) -> None:
     """Name the products of a forward (or recomputed) run; fills ``run.labels``."""
     Forward(run, hidden).label()
+    if run.phase == "recompute":  # a piece of the model: its layers cannot be counted from the first
+        run.labels.update({at: replace(label, layer=None) for at, label in run.labels.items()})
 
 
 class Forward:

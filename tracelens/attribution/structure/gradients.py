@@ -1,14 +1,23 @@
-"""What stands between the products of a backward: by what it does, where that agrees with its place."""
+"""What stands between the products of a backward: by what it does, where that agrees with its place.
+
+Inductor names a kernel after all operators that its inputs came from, near and far. So a name proves
+little alone: the tensors decide first (is the residual stream read, a weight, the heads, the logits?),
+then the place on the gradient's path, and the name chooses among what is left.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
+from math import prod
 
 from tracelens.attribution.structure.backward import products_of
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.units import Dims, Kind
 
 _UP = ("mlp.up", "mlp.gate")
+_NORM = frozenset({"norm", "norm_backward"})
+_NEAR = 8  # units: how far a second stage stands behind its first
 
 
 def label_gradients(run: Run, forward: Run, hidden: int, vocab: int | None) -> None:
@@ -19,10 +28,13 @@ def label_gradients(run: Run, forward: Run, hidden: int, vocab: int | None) -> N
 class _Between:
     def __init__(self, run: Run, forward: Run, hidden: int, vocab: int | None):
         self.run, self.hidden, self.vocab = run, hidden, vocab
-        self.weights: dict[tuple[int, ...], set[str]] = {}
-        for product in products_of(forward):
+        products = products_of(forward)
+        self.weights: dict[Dims, set[str]] = {}
+        for product in products:
             for shape in ((product.shape.n, product.shape.k), (product.shape.k, product.shape.n)):
                 self.weights.setdefault(shape, set()).add(product.label.component)
+        rows = Counter(product.shape.m for product in products if product.label.component != "logits")
+        self.rows = rows.most_common(1)[0][0] if rows else 0
         self.path = [
             at
             for at in range(len(run))
@@ -31,8 +43,7 @@ class _Between:
         ]
 
     def label(self) -> None:
-        edges = [-1, *self.path, len(self.run)]
-        for start, stop in pairwise(edges):
+        for start, stop in pairwise([-1, *self.path, len(self.run)]):
             before = self.run.labels[start] if start >= 0 else None
             after = self.run.labels[stop] if stop < len(self.run) else None
             for at in range(start + 1, stop):
@@ -46,64 +57,46 @@ class _Between:
         first, last = (before.component if before else None), (after.component if after else None)
         layer = next((x.layer for x in (after, before) if x is not None and x.layer is not None), None)
         return (
-            self._of_weight(at)
-            or self._of_embedding(kind)
-            or self._of_loss(kind, first, last)
-            or self._in_layer(at, kind, first, last, layer)
-            or self._of_sum(at)
+            self._of_embedding(kind)
+            or self._of_weight(at)
+            or self._second_stage(at)
+            or self._of_loss(at, kind, first, last)
+            or self._on_stream(at, kind, first, layer)
+            or self._in_mlp(at, kind, first, last, layer)
+            or self._in_attention(at, kind, first, last, layer)
+            or self._of_sum(at, kind)
+            or self._of_norm(kind, layer)
             or self._of_neighbours(at)
         )
 
+    # --- what the tensors are --------------------------------------------------------------------
+
+    def _streams(self, kind: Kind) -> int:
+        """How many of its tensors have the shape of the residual stream."""
+        return sum(t[-1] == self.hidden and prod(t[:-1]) == self.rows for t in kind.tensors if len(t) > 1)
+
     def _of_embedding(self, kind: Kind) -> Label | None:
-        if "embedding_backward" not in kind.tags and kind.what != "embedding":
+        if kind.what == "embedding":
+            return Label("embedding")
+        if "embedding_backward" not in kind.tags:
             return None
-        parts = ("norm", "embedding") if kind.tags & {"norm_backward", "norm"} else ()
-        return Label("embedding", None, parts)
-
-    def _of_loss(self, kind: Kind, first: str | None, last: str | None) -> Label | None:
-        if self.vocab is not None and self.vocab in {t[-1] for t in kind.tensors if len(t) >= 2}:
-            return Label("loss") if first in ("logits", None) or last in ("logits", None) else None
-        if first is None and last == "logits" and not kind.tags & {"norm", "norm_backward"}:
-            return Label("loss")
-        return None
-
-    def _in_layer(
-        self, at: int, kind: Kind, first: str | None, last: str | None, layer: int | None
-    ) -> Label | None:
-        tags = kind.tags
-        if first == "mlp.down" and last in _UP and not tags & {"norm", "norm_backward"}:
-            if tags & {"activation", "activation_backward"} or "sum" not in tags:
-                return Label("mlp.activation", layer)
-            return self._of_sum(at) or Label("mlp.activation", layer)
-        on_stream = any(len(t) >= 2 and t[-1] == self.hidden for t in kind.tensors)
-        if "rope" in tags and first == "attention.core":
-            parts = ("attention.rope", "norm") if tags & {"norm", "norm_backward"} else ()
-            return Label("attention.rope", layer, parts)
-        if tags & {"norm", "norm_backward"}:
-            return Label("norm", layer, ("norm", "residual") if on_stream and "add" in tags else ())
-        if first == "attention.output" and last == "attention.core":
-            return Label("attention.other", layer)
-        if first == "attention.core":
-            return self._of_sum(at) or Label("attention.other", layer)
-        if "dropout_backward" in tags or kind.what == "dropout":
-            return Label("dropout", layer)
-        if "add" in tags and on_stream and first in ("attention.qkv", *_UP):
-            return Label("residual", layer)
-        return None
+        if kind.tags & _NORM and self._streams(kind) >= 2 and not kind.name.startswith("triton_poi"):
+            return Label("norm", None, ("norm", "embedding"))
+        return Label("embedding")
 
     def _of_weight(self, at: int) -> Label | None:
         """Work on a weight or its gradient alone (casts, transposes): part of the product that uses it."""
         kind = self.run.kinds[at]
-        shapes: set[tuple[int, ...]] = {t for t in kind.tensors if len(t) == 2}
+        shapes = {t for t in kind.tensors if len(t) == 2}
         if not shapes or any(t not in self.weights for t in kind.tensors if len(t) >= 2):
             return None
-        return self._nearest_product(at, shapes) or self._only_weight(shapes)
-
-    def _only_weight(self, shapes: set[tuple[int, ...]]) -> Label | None:
+        near = self._nearest_product(at, shapes)
+        if near is not None:
+            return near
         components = set.intersection(*(self.weights[t] for t in shapes))
         return Label(components.pop()) if len(components) == 1 else None
 
-    def _nearest_product(self, at: int, shapes: set[tuple[int, ...]]) -> Label | None:
+    def _nearest_product(self, at: int, shapes: set[Dims]) -> Label | None:
         """The gradient of a weight is cast right behind its product, a weight right before its use."""
         for step in (-1, 1):
             place = at + step
@@ -117,19 +110,85 @@ class _Between:
                 place += step
         return None
 
-    def _of_sum(self, at: int) -> Label | None:
-        """A sum over the tokens: the gradient of a bias, part of the product whose output it follows."""
+    def _second_stage(self, at: int) -> Label | None:
+        """It reads what a unit shortly before it wrote, partial sums that nothing else has the shape of."""
         kind = self.run.kinds[at]
-        if "sum" not in kind.tags:
+        if not kind.tensors or len(kind.tensors[0]) < 2:
+            return None
+        partial = kind.tensors[0]
+        if prod(partial) >= self.rows * self.hidden or partial in self.weights:
+            return None
+        reduces = kind.name in ("sum", "to", "_to_copy", "copy_") or kind.name.startswith("triton_")
+        for place in range(at - 1, max(-1, at - _NEAR), -1):
+            label, other = self.run.labels.get(place), self.run.kinds[place]
+            wrote = partial in other.tensors[1:] or (prod(partial) == self.hidden and other.name == "sum")
+            if reduces and wrote and label is not None and not label.candidates:
+                return Label(label.component, label.layer, label.components)
+        return None
+
+    # --- where it stands -------------------------------------------------------------------------
+
+    def _of_loss(self, at: int, kind: Kind, first: str | None, last: str | None) -> Label | None:
+        wide = [t for t in kind.tensors if len(t) >= 2 and t[-1] == self.vocab]
+        if wide and "logits" in (first, last, None if first and last else "logits"):
+            if kind.tags == {"sum"}:
+                return Label("logits")  # the gradient of the head's bias
+            return Label("loss")
+        if first is None and last == "logits" and not self._streams(kind):
+            return Label("loss")
+        return None
+
+    def _on_stream(self, at: int, kind: Kind, first: str | None, layer: int | None) -> Label | None:
+        """Normalizations and residuals read two tensors of the stream or more, sums of a bias only one."""
+        streams = self._streams(kind)
+        if streams >= 2 and kind.tags & _NORM:
+            return Label("norm", layer, ("norm", "residual") if "add" in kind.tags else ())
+        if streams == 1 and "sum" in kind.tags and kind.what == "fused":
+            return self._of_sum(at, kind)
+        if streams >= 1 and (kind.tags & {"dropout_backward"} or kind.what == "dropout"):
+            return Label("dropout", layer)
+        if streams >= 2 and "add" in kind.tags and first in ("attention.qkv", *_UP):
+            return Label("residual", layer)
+        return None
+
+    def _in_mlp(
+        self, at: int, kind: Kind, first: str | None, last: str | None, layer: int | None
+    ) -> Label | None:
+        if first != "mlp.down" or last not in _UP:
+            return None
+        if "sum" in kind.tags and not kind.tags & {"activation", "activation_backward", "gate_backward"}:
+            return self._of_sum(at, kind) or Label("mlp.activation", layer)
+        return Label("mlp.activation", layer)
+
+    def _in_attention(
+        self, at: int, kind: Kind, first: str | None, last: str | None, layer: int | None
+    ) -> Label | None:
+        if first == "attention.output" and last == "attention.core":
+            return self._of_sum(at, kind) or Label("attention.other", layer)
+        if first == "attention.core" or (first == last == "attention.qkv"):
+            if "rope" in kind.tags:
+                return Label("attention.rope", layer, ("attention.rope", "norm") if kind.tags & _NORM else ())
+            return self._of_sum(at, kind) or Label("attention.other", layer)
+        return None
+
+    def _of_sum(self, at: int, kind: Kind) -> Label | None:
+        """A sum over the tokens: the gradient of a bias, part of the product whose output it follows."""
+        if "sum" not in kind.tags or kind.tags & _NORM and self._streams(kind) >= 2:
             return None
         widths = {size for t in kind.tensors for size in t if size > 1}
-        for place in range(at - 1, max(-1, at - 8), -1):
+        behind = range(at - 1, max(-1, at - _NEAR), -1)
+        ahead = range(at + 1, min(len(self.run), at + _NEAR))
+        for place in (*behind, *ahead):
             label, shape = self.run.labels.get(place), self.run.shape(place)
-            if label is not None and shape is not None and label.role is not None:
+            if label is not None and shape is not None and label.role is not None and not label.candidates:
                 out = shape.k if label.role == "dgrad" else shape.m
-                if out in widths and not label.candidates:
-                    return Label(label.component, label.layer, label.components)
+                if out in widths:
+                    parts = (label.component, "dropout") if "dropout_backward" in kind.tags else ()
+                    return Label(label.component, label.layer, parts or label.components)
         return None
+
+    def _of_norm(self, kind: Kind, layer: int | None) -> Label | None:
+        return Label("norm", layer) if kind.tags & _NORM else None
 
     def _of_neighbours(self, at: int) -> Label | None:
         """Between two products of one component it serves them: casts to fp8, layouts."""
