@@ -462,7 +462,7 @@ def test_helpers_are_told_from_the_kernels_they_help(name: str, kind: str, famil
         "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, unsigned char, ...",
         "create_flashinfer_kv_indices_triton",
         "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-        "XXT_kernel",
+        "XXT_kernel_of_someone_else",
         "Memcpy DtoD (Device -> Device)",
         "",
     ],

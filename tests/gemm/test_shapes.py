@@ -274,7 +274,7 @@ def test_packed_flash_attention_3_as_recorded_on_an_h100() -> None:
     assert (shape.batch, shape.query_len, shape.query_tokens, shape.heads) == (None, None, 32768, 6)
     assert flops(shape) is None, "the lengths of packed sequences are in no trace"
     assert bytes_moved(shape) == 4 * 2 * 32768 * 6 * 128
-    assert shape.describe() == "packed tokens=32768 h=6 d=128"
+    assert shape.describe() == "packed tokens=32768 h=6 kv=6 d=128"
     back = attention(
         "flash_attn_3::bwd",
         [t] * 5 + [[6, 32768]] + [[]] * 15,
