@@ -36,7 +36,7 @@ _CHECKED_LEGACY = re.compile(r"^(?:volta|ampere)_sgemm_\d+x\d+_|^ampere_(?:\w+_)
 #: Unsplit FlashAttention-2; flash_fwd_splitkv_kernel has another grid.
 _FLASH2_FORWARD = re.compile(r"(?<![a-z_])flash_fwd_kernel")
 #: A larger dimension would not fit: kernels then loop, or CUDA refuses the launch.
-_LARGEST_GRID_YZ = 65535
+_LARGEST_GRID_X, _LARGEST_GRID_YZ = 2**31 - 1, 65535
 #: (factor, fewest and most tiles along N it is chosen for), GemmIdentityThreadblockSwizzle<8>::get_log_tile.
 _SWIZZLES = ((8, 6, None), (4, 3, 5), (2, 2, 2), (1, 1, 1))
 #: Operand layouts, as cuBLAS names them, of a Linear whose weight is [out, in] (``torch.nn.Linear``).
@@ -94,7 +94,7 @@ def bound_shape(
     if kernel.kind != "gemm" or kernel.tile is None or grid is None or kernel.scheduler is not None:
         return None
     x, y, z = grid
-    if min(grid) < 1 or max(y, z) >= _LARGEST_GRID_YZ:
+    if not _launchable(grid):
         return None
     tilings = _tilings(kernel, x, y)
     if not tilings:
@@ -144,7 +144,7 @@ def bound_attention(kernel: KernelName, grid: tuple[int, int, int] | None) -> At
     if kernel.kind != "attention" or kernel.tile_m is None or kernel.direction != "forward" or grid is None:
         return None
     blocks, second, third = grid
-    if min(grid) < 1 or max(second, third) >= _LARGEST_GRID_YZ:
+    if not _launchable(grid):
         return None
     query_len = _range((blocks, blocks), kernel.tile_m)
     if _FLASH2_FORWARD.search(kernel.name):
@@ -173,6 +173,10 @@ def candidates(
             if bounds.layout in (None, _LAYOUT_OF_ROLE[role]) and bounds.holds(product[0], product[1]):
                 found.append(Candidate((n, k), role, *product))
     return found
+
+
+def _launchable(grid: tuple[int, int, int]) -> bool:
+    return min(grid) >= 1 and grid[0] <= _LARGEST_GRID_X and max(grid[1:]) < _LARGEST_GRID_YZ
 
 
 def _tilings(kernel: KernelName, x: int, y: int) -> list[tuple[Range, Range]]:
