@@ -25,7 +25,19 @@ from tracelens.trace import Trace
 #: Operators looked at before a product; an eager ``aten::constant_pad_nd`` alone has some eight below it.
 _BEFORE = 16
 #: Products of two matrices: their kernels have no batch in grid z.
-_PLAIN = frozenset({"aten::mm", "aten::addmm", "aten::linear", "aten::_scaled_mm", "aten::_int_mm"})
+_PLAIN = frozenset(
+    f"aten::{name}"
+    for name in (
+        "mm",
+        "addmm",
+        "addmm_",
+        "_addmm_activation",
+        "linear",
+        "_int_mm",
+        "_scaled_mm",
+        "_scaled_mm_v2",
+    )
+)
 _NO_SHAPE = {
     "op": "the operator's shapes are not in the trace (record_shapes=True records them)",
     "none": "no operator is known for this kernel",

@@ -212,6 +212,11 @@ def _scaled_mm(op: _Op) -> GemmShape | None:
     return _with_out(op, _with_out_dtype(op, _operands(op, 0, 1, batched=False), 6), 8)
 
 
+def _scaled_mm_v2(op: _Op) -> GemmShape | None:
+    """(a, b, scales, recipes and swizzles of a and of b, bias, out_dtype, contraction_dim, fast, [out])."""
+    return _with_out(op, _with_out_dtype(op, _operands(op, 0, 1, batched=False), 9), 12)
+
+
 def _linear(op: _Op) -> GemmShape | None:
     """input[..., K] @ weight[N, K]^T; the leading dimensions fold into M."""
     x, weight = dims_at(op.dims, 0), op.tensor(1, 2)
@@ -238,9 +243,9 @@ def _matmul(op: _Op) -> GemmShape | None:
 
 
 def _grouped(op: _Op) -> GemmShape | None:
-    """_grouped_mm / _scaled_grouped_mm: 2d x 3d, 3d x 2d, 2d x 2d or 3d x 3d, split by ``offs``."""
+    """_grouped_mm / _scaled_grouped_mm[_v2]: 2d x 3d, 3d x 2d, 2d x 2d or 3d x 3d, split by ``offs``."""
     a, b = dims_at(op.dims, 0), dims_at(op.dims, 1)
-    offsets_index = 2 if op.name == "aten::_grouped_mm" else 4
+    offsets_index = _OFFSETS[op.name]
     if a is None or b is None or len(a) not in (2, 3) or len(b) not in (2, 3) or a[-1] != b[-2]:
         return None
     offsets = op.tensor(offsets_index, 1)
@@ -282,6 +287,9 @@ def _user_kernel(op: _Op) -> GemmShape | None:
     )
 
 
+#: Position of ``offs``, where each group ends.
+_OFFSETS = {"aten::_grouped_mm": 2, "aten::_scaled_grouped_mm": 4, "aten::_scaled_grouped_mm_v2": 8}
+
 _READERS: dict[str, _Reader] = {
     "aten::mm": _mm,
     "aten::bmm": _bmm,
@@ -296,6 +304,8 @@ _READERS: dict[str, _Reader] = {
     "aten::_scaled_mm": _scaled_mm,
     "aten::_grouped_mm": _grouped,
     "aten::_scaled_grouped_mm": _grouped,
+    "aten::_scaled_mm_v2": _scaled_mm_v2,
+    "aten::_scaled_grouped_mm_v2": _grouped,
     "aten::linear": _linear,
     "aten::matmul": _matmul,
 }
