@@ -34,7 +34,7 @@ from tracelens.numbers import integers
 from tracelens.results import GemmRow, Lost, ModelDims
 from tracelens.trace import Trace
 from tracelens.trace.metadata import device_properties
-from tracelens.words import COMPONENTS, PHASES
+from tracelens.words import COMPONENTS, PHASES, ROLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ def gemm_rows(
         main = int(calls.main[at])
         phase = PHASES[attribution.phase[main]]
         role = role_of(calls.shape[at], calls.forward[at], phase)
+        if role is None and attribution.role[main] >= 0:
+            role = ROLES[attribution.role[main]]
         padded = padding.of(int(calls.op[at]), calls.shape[at])
         key = (
             int(attribution.component[main]),
