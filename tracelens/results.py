@@ -130,12 +130,14 @@ class Coverage:
 
     component_frac: float
     module_frac: float
-    shape_frac: float  # of GEMM and attention time: with M, N, K known
+    shape_frac: float  # of GEMM and attention time: every size known
     tile_frac: float  # of GEMM time: tile known from the kernel's name
     by_evidence: dict[str, float]
     unattributed: list[Unattributed]
     no_launch_frac: float  # kernels whose launch is not in the file
     no_launch_kernels: int
+    shape_bounded_frac: float = 0.0  # of GEMM and attention time: ranges of M and N, or packed sequences
+    shape_unknown_frac: float = 0.0  # the rest; the three add to one
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,10 @@ class GemmRow:
     bound: str | None  # compute | memory | latency
     lost_ms: Lost
     findings: list[str]
+    shape_known: str = "unknown"  # exact | bounded (packed attention, or the two ranges below) | unknown
+    m_range: tuple[int, int] | None = None  # [low, high] of M by the kernel's tiles and grid, where m is null
+    n_range: tuple[int, int] | None = None
+    padded_from: dict[str, int] = field(default_factory=dict)  # what the model asked for, {"n": 50257}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from tracelens.attribution import Attribution
 from tracelens.gemm import (
     ATTENTION_OPS,
-    GEMM_OPS,
     WRAPPERS,
     AttentionShape,
     GemmShape,
     KernelName,
+    is_gemm_op,
     parse_kernel_name,
     shape_of,
 )
@@ -107,7 +107,7 @@ def _gemm_ops(trace: Trace, links: Links) -> IntArray:
     An unfused attention operator holds products of its own: those are the calls, not the operator.
     """
     wanted = trace.symbols.where(
-        lambda text: text.partition(".")[0] in GEMM_OPS | WRAPPERS | _FUSED_ATTENTION
+        lambda text: is_gemm_op(text) or text.partition(".")[0] in WRAPPERS | _FUSED_ATTENTION
     )
     is_gemm = links.is_op & wanted[links.name]
     nearest = links.forest.nearest(is_gemm)

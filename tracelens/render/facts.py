@@ -181,8 +181,16 @@ def partial_line(report: Report) -> str:
 
 
 def shape(row: GemmRow) -> str:
-    """Write a row's shape, or the note that stands in its place."""
-    return f.mnk(row.m, row.n, row.k, row.batch) or row.shape_note or f.UNKNOWN
+    """Write a row's shape, the ranges its kernel leaves open, or the note that stands in its place."""
+    exact = f.mnk(row.m, row.n, row.k, row.batch)
+    return exact or f.mn_ranges(row.m_range, row.n_range, row.batch) or row.shape_note or f.UNKNOWN
+
+
+def shape_detail(row: GemmRow) -> str | None:
+    """Say what there is to say beside the sizes: how they were bounded, or what they were padded from."""
+    if row.m is None:
+        return "range by tile and grid, K unknown" if row.m_range or row.n_range else None
+    return row.shape_note
 
 
 def role(row: GemmRow) -> str:

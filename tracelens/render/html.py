@@ -138,8 +138,8 @@ def _environment() -> jinja2.Environment:
         round_pct=lambda frac: f"{100 * frac:.0f}%",
     )
     env.globals.update(
-        saving=f.saving, meter=_meter, shape=facts.shape, role=facts.role, tile=facts.tile,
-        alignment=facts.alignment, dash=f.DASH, group_of=groups.group_of,
+        saving=f.saving, meter=_meter, shape=facts.shape, shape_detail=facts.shape_detail,
+        role=facts.role, tile=facts.tile, alignment=facts.alignment, dash=f.DASH, group_of=groups.group_of,
     )  # fmt: skip
     return env
 
