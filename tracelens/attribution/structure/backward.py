@@ -12,10 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.gemm import GemmShape
 
-_Size = tuple[int, int, int]
+_BRANCHES = frozenset({"attention.qkv", "mlp.up", "mlp.gate", "moe.experts"})
+_Size = tuple[int, int, int, int]  # batch, M, N, K
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,12 @@ class Product:
 
     @property
     def dgrad(self) -> _Size:
-        return (self.shape.m, self.shape.k, self.shape.n)
+        return (self.shape.batch, self.shape.m, self.shape.k, self.shape.n)
 
     def is_wgrad(self, size: _Size) -> bool:
         """Stored as [out, in] or [in, out]: both are in use."""
-        m, n, k = self.shape.m, self.shape.n, self.shape.k
-        return size in ((n, k, m), (k, n, m))
+        batch, m, n, k = self.shape.batch, self.shape.m, self.shape.n, self.shape.k
+        return size in ((batch, n, k, m), (batch, k, n, m))
 
     def named(self, role: str) -> Label:
         label = self.label
@@ -44,52 +45,72 @@ def products_of(run: Run) -> list[Product]:
     return [
         Product(label, shape)
         for at, label in sorted(run.labels.items())
-        if run.kinds[at].what == "gemm"
-        and (shape := run.shape(at)) is not None
-        and label.component != "unattributed"
+        if _is_product(run, at, label) and (shape := run.shape(at)) is not None
     ]
+
+
+def _is_product(run: Run, at: int, label: Label | None) -> bool:
+    """Named, and with a weight: the products inside attention have none."""
+    if label is None or label.component == "unattributed" or label.role in ("dgrad", "wgrad"):
+        return False
+    kind = run.kinds[at]
+    return kind.what == "gemm" or (kind.what == "bmm" and label.component.startswith("moe."))
 
 
 def label_products(run: Run, forward: Run) -> None:
     """Name the products and cores of a backward run after those of its forward; fills ``run.labels``."""
-    cores = [core for core in run.cores if run.kinds[core.first].backward]
+    cores = [core for core in run.cores if core.backward]
     ahead = forward.cores
     same = len(cores) == len(ahead)
     for core, twin in zip(cores, reversed(ahead), strict=False):
         for at, component in core.parts.items():
             run.labels[at] = Label(component, forward.labels[twin.first].layer if same else None)
-    path = _path(run, forward, [core.first for core in cores]) if same else {}
+    path = _path(run, forward, cores) if same else {}
     taken = set(path)
     for at, product in path.items():
         run.labels[at] = product.named("dgrad")
     _weight_gradients(run, products_of(forward), taken, path)
 
 
-def _path(run: Run, forward: Run, cores: list[int]) -> dict[int, Product]:
+def _path(run: Run, forward: Run, cores: list[Core]) -> dict[int, Product]:
     """The gradients of activations: between two cores, the forward between the same two, reversed."""
     out: dict[int, Product] = {}
-    edges = [-1, *cores, len(run)]
+    inside = {at for core in cores for at in core.parts}
+    edges = [-1, *(core.first for core in cores), len(run)]
     bounds = [len(forward), *(core.first for core in reversed(forward.cores)), -1]
     for (start, stop), (end, begin) in zip(pairwise(edges), pairwise(bounds), strict=True):
-        places = [at for at in range(start + 1, stop) if _size(run, at) is not None]
+        places = [at for at in range(start + 1, stop) if at not in inside and _size(run, at) is not None]
         ahead = [
             Product(label, shape)
             for at in range(end - 1, begin, -1)
             if (label := forward.labels.get(at)) is not None
-            and forward.kinds[at].what == "gemm"
+            and _is_product(forward, at, label)
             and (shape := forward.shape(at)) is not None
-            and label.component != "unattributed"
         ]
-        for place, product in _in_order([(at, _size(run, at)) for at in places], ahead):
-            out[place] = product
+        found = dict(_in_order([(at, _size(run, at)) for at in places], ahead))
+        out |= found | _beside([at for at in places if at not in found], run, ahead, list(found.values()))
+    return out
+
+
+def _beside(places: list[int], run: Run, ahead: list[Product], used: list[Product]) -> dict[int, Product]:
+    """Branches of one input (queries, keys, values; gate and up) come in any order among themselves."""
+    left = list(ahead)
+    for product in used:
+        left.remove(product)
+    out: dict[int, Product] = {}
+    for at in places:
+        fits = [p for p in left if p.dgrad == _size(run, at) and p.label.component in _BRANCHES]
+        if fits and len({product.label.component for product in fits}) == 1:
+            out[at] = fits[0]
+            left.remove(fits[0])
     return out
 
 
 def _size(run: Run, at: int) -> _Size | None:
     shape = run.shape(at)
-    if shape is None or run.kinds[at].what != "gemm" or shape.batch > 1:
+    if shape is None or run.kinds[at].what not in ("gemm", "bmm"):
         return None
-    return (shape.m, shape.n, shape.k)
+    return (shape.batch, shape.m, shape.n, shape.k)
 
 
 def _in_order(places: list[tuple[int, _Size | None]], ahead: list[Product]) -> list[tuple[int, Product]]:
@@ -116,10 +137,11 @@ def _in_order(places: list[tuple[int, _Size | None]], ahead: list[Product]) -> l
 def _weight_gradients(run: Run, forward: list[Product], taken: set[int], path: dict[int, Product]) -> None:
     """Name the gradients of weights: those of one size in the order of the path."""
     ready = _ready(run, path)
+    inside = {at for core in run.cores for at in core.parts}
     classes: dict[frozenset[int], list[int]] = {}
     for at in range(len(run)):
         size = _size(run, at)
-        if size is None or at in taken:
+        if size is None or at in taken or at in inside:
             continue
         fits = frozenset(i for i, product in enumerate(forward) if product.is_wgrad(size))
         if fits:
@@ -177,7 +199,7 @@ def _same_as_forward(run: Run, at: int, forward: list[Product], size: _Size) -> 
         fits = {
             (p.label.component, p.label.components)
             for p in forward
-            if size == (p.dgrad if role == "dgrad" else (p.shape.m, p.shape.n, p.shape.k))
+            if size == (p.dgrad if role == "dgrad" else (p.shape.batch, p.shape.m, p.shape.n, p.shape.k))
         }
         if len(fits) == 1:
             component, parts = fits.pop()

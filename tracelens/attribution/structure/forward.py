@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tracelens.attribution.structure.runs import Core, Label, Run
+from tracelens.attribution.structure.units import Kind
 
 _MOST_EXPERTS = 1024
 _LARGEST_RANK = 512  # of a low-rank adapter
@@ -23,17 +24,25 @@ _LARGEST_RANK = 512  # of a low-rank adapter
 def hidden_size(runs: Iterable[Run]) -> int | None:
     """The width of the residual stream: what the products that take the core's output give."""
     votes: Counter[int] = Counter()
+    weak: Counter[int] = Counter()
     for run in runs:
         for core, following in _pairs(run):
             stop = following.first if following else len(run)
-            for at in run.products(core.last + 1, stop):
-                shape = run.shape(at)
-                if shape is None:
-                    continue
-                if shape.k == core.out_width or (core.heads is None and _fits_heads(shape.k, core)):
-                    votes[shape.n] += 1
-                    break
+            behind = [shape for at in run.products(core.last + 1, stop) if (shape := run.shape(at))]
+            exact = [
+                s for s in behind if s.k == core.out_width or (core.heads is None and _fits_heads(s.k, core))
+            ]
+            votes.update(shape.n for shape in exact[:1])
+            weak.update(shape.n for shape in behind[:1] if _takes_heads(shape.k, core))
+    votes = votes or weak
     return votes.most_common(1)[0][0] if votes else None
+
+
+def _takes_heads(width: int, core: Core) -> bool:
+    """As wide as the core's output, or a slice of every head of it (values padded to the keys' width)."""
+    if core.out_width is None or core.heads is None or core.value_dim is None:
+        return _fits_heads(width, core)
+    return width == core.out_width or (width < core.out_width and width % core.heads == 0)
 
 
 def _pairs(run: Run) -> list[tuple[Core, Core | None]]:
@@ -146,28 +155,46 @@ class Forward:
         return shape.k == self.hidden or shape.k in inner or any(shape.k < n < 2 * shape.k for n in inner)
 
     def _output(self, here: list[int], core: Core) -> list[int]:
-        """Name the output projection; returns the products behind it."""
+        """Name the output projection; returns the products behind it.
+
+        Where a gate on the core's output is as large, the projection is the last before the stream is
+        normalized again.
+        """
         run = self.run
-        width = core.out_width
+        index = self._output_index(here, core)
+        if index is None:
+            return here
+        at = here[index]
+        shape, width = run.shape(at), core.out_width
+        both = shape is not None and width is not None and shape.k > width
+        run.labels[at] = Label(
+            "attention.output", self.layer, ("attention.output", "mlp.down") if both else ()
+        )
+        for between in here[:index]:
+            run.labels[between] = Label("attention.other", self.layer)  # gates on the core's output
+        return self._adapters(here[index + 1 :], at)
+
+    def _output_index(self, here: list[int], core: Core) -> int | None:
+        run, width = self.run, core.out_width
+        edge = next((at for at in self.norms if at > core.last), len(run))
+        fits: list[int] = []
         for index, at in enumerate(here):
             shape = run.shape(at)
             if shape is None:  # no shapes anywhere: the first product behind a core takes its output
-                found = True
-            elif width is not None:
-                found = shape.n == self.hidden and shape.k >= width and shape.batch == 1
-            else:
-                found = shape.n == self.hidden and _fits_heads(shape.k, core)
-            if not found:
-                if shape is not None and shape.k == self.hidden and shape.n > self.hidden:
-                    return here[index:]  # an MLP already: no output projection is to be seen
-                continue
-            both = shape is not None and width is not None and shape.k > width
-            parts = ("attention.output", "mlp.down") if both else ()
-            run.labels[at] = Label("attention.output", self.layer, parts)
-            for between in here[:index]:
-                run.labels[between] = Label("attention.other", self.layer)  # gates on the core's output
-            return self._adapters(here[index + 1 :], at)
-        return here
+                return index
+            if fits and (at > edge or (shape.n, shape.k) != self._sizes(here[fits[0]])):
+                break
+            wide = width is not None and shape.k >= width
+            if shape.n == self.hidden and shape.batch == 1 and (wide or _takes_heads(shape.k, core)):
+                fits.append(index)
+            elif not fits and shape.k == self.hidden and shape.n > self.hidden:
+                return None  # an MLP already: no output projection is to be seen
+        return fits[-1] if fits else None
+
+    def _sizes(self, at: int) -> tuple[int, int]:
+        shape = self.run.shape(at)
+        assert shape is not None
+        return (shape.n, shape.k)
 
     def _adapters(self, rest: list[int], base: int) -> list[int]:
         """Low-rank adapters beside a product (x A B added to x W) belong to it; returns what is left."""
@@ -237,7 +264,10 @@ class Forward:
         widths = {other.n for p in open_ if (other := run.shape(p)) is not None}
         if shape is None or not (shape.k in widths or 2 * shape.k in widths):
             return False
-        return shape.k != self.hidden or any(_activates(run, p) for p in range(open_[0] + 1, at))
+        inside = range(open_[0] + 1, at)
+        if any(run.kinds[p].what == "loss" or run.kinds[p].tags & {"loss", "loss_backward"} for p in inside):
+            return False  # a head whose loss gives its gradient at once
+        return shape.k != self.hidden or any(_activates(run, p) for p in inside)
 
     def _name_mlp(self, open_: list[int], down: int) -> None:
         run = self.run
@@ -292,17 +322,29 @@ class Forward:
         cores = run.cores
         if cores and any(at < cores[-1].first for at in products):
             return  # between two layers: no head
-        sizes = [run.shape(at) for at in products]
-        if any(shape is None for shape in sizes):
+        shapes = {at: shape for at in products if (shape := run.shape(at)) is not None}
+        if len(shapes) < len(products):
             return
-        last = sizes[-1]
-        assert last is not None
-        for at, shape in zip(products, sizes, strict=True):
-            assert shape is not None
-            if (shape.n, shape.k) == (last.n, last.k) and shape.k == self.hidden:
+        last = shapes[products[-1]]
+        losses = [at for at in range(products[0], len(run)) if _loses(run, at)]
+        before = [at for at in products if losses and at < losses[0]]
+        vocab = shapes[before[-1]].n if before else last.n
+        if last.k != self.hidden and not before:
+            return
+        for at, shape in shapes.items():
+            sizes = {shape.m, shape.n, shape.k}
+            if shape.k == self.hidden and shape.n == vocab:
                 run.labels[at] = Label("logits")
+            elif vocab != self.hidden and {vocab, self.hidden} <= sizes and losses and at > losses[0]:
+                # a loss that gives its gradient in the forward (fused with the head, chunk by chunk)
+                run.labels[at] = Label("logits", role="dgrad" if shape.k == vocab else "wgrad")
             elif shape.k == self.hidden and shape.n == self.hidden:
                 run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
+
+
+def _loses(run: Run, at: int) -> bool:
+    kind = run.kinds[at]
+    return kind.what == "loss" or bool(kind.tags & {"loss", "loss_backward"})
 
 
 def _normalizes(run: Run, at: int, hidden: int) -> bool:
@@ -310,11 +352,17 @@ def _normalizes(run: Run, at: int, hidden: int) -> bool:
     kind = run.kinds[at]
     if kind.what == "norm" or kind.tags & {"norm", "norm_backward"}:
         wide = [t for t in kind.tensors if len(t) >= 2]
-        return not kind.tensors or any(t[-1] == hidden for t in wide)
+        return not kind.tensors or (any(t[-1] == hidden for t in wide) and not _of_heads(run, kind, hidden))
     if kind.name == "rsqrt" or kind.what == "rsqrt":  # written out: pow, mean, add, rsqrt, mul
         around = [run.kinds[p] for p in range(max(0, at - 5), at)]
         return any(t[-1] == hidden for k in around for t in k.tensors if len(t) >= 2)
     return False
+
+
+def _of_heads(run: Run, kind: Kind, hidden: int) -> bool:
+    """Works on queries or keys head by head (their width can be that of the stream)."""
+    sizes = {core.key_dim for core in run.cores} - {hidden, None}
+    return any(len(t) >= 3 and t[-1] in sizes for t in kind.tensors)
 
 
 def _activates(run: Run, at: int) -> bool:

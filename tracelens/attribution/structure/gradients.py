@@ -17,6 +17,7 @@ from tracelens.attribution.structure.units import Dims, Kind
 
 _UP = ("mlp.up", "mlp.gate")
 _NORM = frozenset({"norm", "norm_backward"})
+_SUMS = (1, 2, 3, 4, 6, 8)  # of the weights and biases of the norms in one kernel
 _NEAR = 8  # units: how far a second stage stands behind its first
 
 
@@ -76,8 +77,8 @@ class _Between:
         return sum(t[-1] == self.hidden and prod(t[:-1]) == self.rows for t in kind.tensors if len(t) > 1)
 
     def _of_embedding(self, kind: Kind) -> Label | None:
-        if kind.what == "embedding":
-            return Label("embedding")
+        if kind.what == "embedding" or kind.name.startswith("convolution"):
+            return Label("embedding")  # of tokens or of patches
         if "embedding_backward" not in kind.tags:
             return None
         if kind.tags & _NORM and self._streams(kind) >= 2 and not kind.name.startswith("triton_poi"):
@@ -121,7 +122,12 @@ class _Between:
         reduces = kind.name in ("sum", "to", "_to_copy", "copy_") or kind.name.startswith("triton_")
         for place in range(at - 1, max(-1, at - _NEAR), -1):
             label, other = self.run.labels.get(place), self.run.kinds[place]
+            if other.what in ("gemm", "bmm", "core"):
+                continue
             wrote = partial in other.tensors[1:] or (prod(partial) == self.hidden and other.name == "sum")
+            # Inductor lays the partial sums of a norm's weight and bias in one flat workspace
+            flat = [t[0] for t in other.tensors if len(t) == 1]
+            wrote |= any(size in [many * prod(partial) for many in _SUMS] for size in flat)
             if reduces and wrote and label is not None and not label.candidates:
                 return Label(label.component, label.layer, label.components)
         return None
@@ -131,7 +137,7 @@ class _Between:
     def _of_loss(self, at: int, kind: Kind, first: str | None, last: str | None) -> Label | None:
         wide = [t for t in kind.tensors if len(t) >= 2 and t[-1] == self.vocab]
         if wide and "logits" in (first, last, None if first and last else "logits"):
-            if kind.tags == {"sum"}:
+            if "sum" in kind.tags and not kind.tags & {"loss", "loss_backward"}:
                 return Label("logits")  # the gradient of the head's bias
             return Label("loss")
         if first is None and last == "logits" and not self._streams(kind):
@@ -143,7 +149,10 @@ class _Between:
         streams = self._streams(kind)
         if streams >= 2 and kind.tags & _NORM:
             return Label("norm", layer, ("norm", "residual") if "add" in kind.tags else ())
-        if streams == 1 and "sum" in kind.tags and kind.what == "fused":
+        if streams >= 2 and "sum" in kind.tags and "dropout_backward" not in kind.tags or streams >= 4:
+            # x, its gradient and a reduction: a norm whose name does not say so (written out)
+            return Label("norm", layer, ("norm", "residual") if "add" in kind.tags else ())
+        if streams in (1, 2) and "sum" in kind.tags and kind.what == "fused":
             return self._of_sum(at, kind)
         if streams >= 1 and (kind.tags & {"dropout_backward"} or kind.what == "dropout"):
             return Label("dropout", layer)
@@ -192,6 +201,9 @@ class _Between:
 
     def _of_neighbours(self, at: int) -> Label | None:
         """Between two products of one component it serves them: casts to fp8, layouts."""
+        kind = self.run.kinds[at]
+        if kind.what not in ("fused", "copy") or "sum" in kind.tags:
+            return None
         found = []
         for step in (-1, 1):
             place = at + step

@@ -37,6 +37,7 @@ class Core:
     kv_heads: int | None
     key_dim: int | None
     value_dim: int | None
+    backward: bool = False
 
     @property
     def out_width(self) -> int | None:
@@ -102,14 +103,17 @@ def split_runs(units: Units, phase: list[str], step: NodeArray, graph: NodeArray
 
 
 def find_cores(run: Run) -> list[Core]:
-    """Attention cores of a run, in order: fused operators, and bmm -> softmax -> bmm."""
+    """Attention cores of a run, in order: fused operators, and bmm -> softmax -> bmm.
+
+    The backward of an unfused one is two products, the softmax, and two products again.
+    """
+    if run.phase == "backward":
+        return _cores_of_backward(run)
     cores: list[Core] = []
     scores: int | None = None
     softmax: int | None = None
     for at, kind in enumerate(run.kinds):
         if kind.what == "core":
-            if cores and cores[-1].last == at - 1 and run.kinds[cores[-1].last].name == kind.name and at > 0:
-                pass  # a second operator of the same attention would be one unit; two in a row are two
             cores.append(_fused(at, kind))
             scores = softmax = None
         elif kind.what == "bmm":
@@ -125,15 +129,64 @@ def find_cores(run: Run) -> list[Core]:
     return cores
 
 
+def _cores_of_backward(run: Run) -> list[Core]:
+    cores: list[Core] = []
+    batched: list[int] = []
+    for at, kind in enumerate(run.kinds):
+        if kind.what == "core":
+            cores.append(_fused(at, kind))
+            batched = []
+        elif kind.what == "gemm":
+            batched = []
+        elif kind.what == "bmm":
+            batched.append(at)
+            if len(batched) == 4:
+                core = _unfused_backward(run, batched)
+                if core is not None:
+                    cores.append(core)
+                    batched = []
+                else:
+                    batched.pop(0)
+    return cores
+
+
+def _unfused_backward(run: Run, places: list[int]) -> Core | None:
+    """dV and dP, then the softmax's gradient, then dQ and dK: all of one batch."""
+    shapes = [run.shape(at) for at in places]
+    if any(shape is None for shape in shapes) or len({s.batch for s in shapes if s is not None}) != 1:
+        return None
+    middle = range(places[1] + 1, places[2])
+    softmax = [
+        at
+        for at in middle
+        if run.kinds[at].what == "softmax"
+        or run.kinds[at].tags & {"softmax_backward", "softmax"}
+        or run.kinds[at].name.startswith("_softmax")
+    ]
+    if not softmax:
+        return None
+    parts = {at: "attention.softmax" for at in range(places[0], places[3] + 1)}
+    parts |= dict.fromkeys(places[:2], "attention.values") | dict.fromkeys(places[2:], "attention.scores")
+    return Core(places[0], places[3], parts, None, None, None, None, None, True)
+
+
 def _fused(at: int, kind: Kind) -> Core:
     shape = kind.core
     if shape is None:
-        return Core(at, at, {at: "attention.core"}, None, None, None, None, None)
+        return Core(at, at, {at: "attention.core"}, None, None, None, None, None, kind.backward)
     tokens = shape.query_tokens or (
         shape.batch * shape.query_len if shape.batch and shape.query_len else None
     )
     return Core(
-        at, at, {at: "attention.core"}, tokens, shape.heads, shape.kv_heads, shape.head_dim, shape.value_dim
+        at,
+        at,
+        {at: "attention.core"},
+        tokens,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        shape.value_dim,
+        kind.backward,
     )
 
 
