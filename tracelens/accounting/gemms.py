@@ -34,7 +34,7 @@ from tracelens.numbers import integers
 from tracelens.results import GemmRow, Lost, ModelDims
 from tracelens.trace import Trace
 from tracelens.trace.metadata import device_properties
-from tracelens.words import COMPONENTS, PHASES
+from tracelens.words import COMPONENTS, PHASES, ROLES
 
 _NO_SHAPE = {
     "op": "the operator's shapes are not in the trace (record_shapes=True records them)",
@@ -61,6 +61,8 @@ def gemm_rows(
         main = int(calls.main[at])
         phase = PHASES[attribution.phase[main]]
         role = role_of(calls.shape[at], calls.forward[at], phase)
+        if role is None and attribution.role[main] >= 0:
+            role = ROLES[attribution.role[main]]
         key = (
             int(attribution.component[main]),
             phase,

@@ -1,0 +1,163 @@
+"""Stretches of units that are one forward, one recomputed piece, or one backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.attribution.structure.units import Kind, Units
+from tracelens.gemm import GemmShape
+
+NodeArray = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What a unit was found to be; ``candidates`` where it is one of several and cannot be told which."""
+
+    component: str
+    layer: int | None = None
+    components: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()
+    role: str | None = None  # forward | dgrad | wgrad of a product
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """One attention core: the fused operator, or the products and the softmax of an unfused one."""
+
+    first: int  # positions in the run
+    last: int
+    parts: dict[int, str]  # position -> component
+    tokens: int | None  # query rows: batch x sequence
+    heads: int | None
+    kv_heads: int | None
+    key_dim: int | None
+    value_dim: int | None
+
+    @property
+    def out_width(self) -> int | None:
+        """Width of what it gives to the output projection, on this rank."""
+        return self.heads * self.value_dim if self.heads and self.value_dim else None
+
+
+@dataclass(slots=True)
+class Run:
+    """Consecutive units of one phase; positions count within it."""
+
+    phase: str
+    units: list[int]  # rows of Units
+    kinds: list[Kind]
+    labels: dict[int, Label] = field(default_factory=dict)  # by position
+    cores: list[Core] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.units)
+
+    def products(self, start: int = 0, stop: int | None = None) -> list[int]:
+        """Positions of the GEMMs that are part of no attention core."""
+        inside = {position for core in self.cores for position in core.parts}
+        return [
+            at
+            for at in range(start, len(self.kinds) if stop is None else stop)
+            if self.kinds[at].what in ("gemm", "bmm") and at not in inside
+        ]
+
+    def shape(self, at: int) -> GemmShape | None:
+        return self.kinds[at].gemm
+
+
+_SKIPPED = frozenset({"communication", "optimizer", "grad_clip"})
+
+
+def split_runs(units: Units, phase: list[str], step: NodeArray, graph: NodeArray) -> Iterator[Run]:
+    """Cut the units where the phase, the step or the CUDA-graph launch changes.
+
+    ``phase`` and ``step`` are per unit. ``graph`` is the graph launch a unit hangs from, -1 for none:
+    the host knows no phase inside a graph, so those runs have the phase ``graph``. Units that began
+    before the recording (no node, no launch) are in no run: nothing says where they stand.
+    """
+    current: Run | None = None
+    key: tuple[str, int, int] | None = None
+    for row in range(len(units)):
+        kind = units.kinds[units.kind[row]]
+        if kind.what in _SKIPPED or (units.node[row] < 0 and units.launch[row] < 0):
+            continue
+        in_graph = int(graph[row])
+        phase_here = "graph" if in_graph >= 0 else phase[row]
+        if phase_here in ("other", "optimizer"):
+            continue
+        here = (phase_here, int(step[row]), in_graph)
+        if current is None or here != key:
+            if current is not None:
+                yield current
+            current, key = Run(phase_here, [], []), here
+        current.units.append(row)
+        current.kinds.append(kind)
+    if current is not None:
+        yield current
+
+
+def find_cores(run: Run) -> list[Core]:
+    """Attention cores of a run, in order: fused operators, and bmm -> softmax -> bmm."""
+    cores: list[Core] = []
+    scores: int | None = None
+    softmax: int | None = None
+    for at, kind in enumerate(run.kinds):
+        if kind.what == "core":
+            if cores and cores[-1].last == at - 1 and run.kinds[cores[-1].last].name == kind.name and at > 0:
+                pass  # a second operator of the same attention would be one unit; two in a row are two
+            cores.append(_fused(at, kind))
+            scores = softmax = None
+        elif kind.what == "bmm":
+            if scores is not None and softmax is not None and _values(run, scores, at):
+                cores.append(_unfused(run, scores, softmax, at))
+                scores = softmax = None
+            else:
+                scores, softmax = at, None
+        elif kind.what == "softmax" or "softmax" in kind.tags:
+            softmax = at if scores is not None and softmax is None else softmax
+        elif kind.what == "gemm":
+            scores = softmax = None
+    return cores
+
+
+def _fused(at: int, kind: Kind) -> Core:
+    shape = kind.core
+    if shape is None:
+        return Core(at, at, {at: "attention.core"}, None, None, None, None, None)
+    tokens = shape.query_tokens or (
+        shape.batch * shape.query_len if shape.batch and shape.query_len else None
+    )
+    return Core(
+        at, at, {at: "attention.core"}, tokens, shape.heads, shape.kv_heads, shape.head_dim, shape.value_dim
+    )
+
+
+def _values(run: Run, scores: int, at: int) -> bool:
+    """Does the product at ``at`` reduce over the keys that the scores ran over?"""
+    first, second = run.shape(scores), run.shape(at)
+    return (
+        first is not None
+        and second is not None
+        and first.batch == second.batch
+        and first.n == second.k
+        and first.m == second.m
+    )
+
+
+def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
+    first, second = run.shape(scores), run.shape(values)
+    assert first is not None and second is not None
+    weights = next((t for t in run.kinds[softmax].tensors if len(t) == 4), None)
+    heads = weights[1] if weights and first.batch % weights[1] == 0 else None
+    parts = {scores: "attention.scores", softmax: "attention.softmax", values: "attention.values"}
+    for at in range(scores + 1, values):
+        if at not in parts:
+            inside = run.kinds[at]
+            parts[at] = "dropout" if inside.what == "dropout" else "attention.softmax"
+    tokens = first.batch // heads * first.m if heads else None
+    return Core(scores, values, parts, tokens, heads, None, first.k, second.n)
