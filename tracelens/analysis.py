@@ -18,6 +18,7 @@ from tracelens.accounting.steps import step_times
 from tracelens.advice import StepFacts, advise
 from tracelens.attribution import Attribution, attribute
 from tracelens.attribution.communication import find_communication
+from tracelens.attribution.recording import find_lacks
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import find_gpu
 from tracelens.results import SCHEMA_VERSION, ComponentRow, GemmRow, Report
@@ -152,6 +153,7 @@ def analyze_trace(trace: Trace, *, gpu: str | None = None, steps: tuple[int, int
         communication=communication_rows(
             trace, attribution, find_communication(trace, links, attribution), steps=times.count
         ),
+        recording=find_lacks(trace, links, attribution),
     )
     return Analysis(with_findings(report, advice), trace, links, attribution, calls)
 

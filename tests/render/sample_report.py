@@ -16,6 +16,7 @@ from tracelens.results import (
     GemmRow,
     GpuInfo,
     Known,
+    Lack,
     Lost,
     ModelDims,
     Report,
@@ -296,6 +297,10 @@ def full() -> Report:
         list(_CHECKS),
         ["A kernel that runs beside another counts in full for both; shares are of the sum."],
         _communication(),
+        [Lack("no-shapes", "No shapes of operator inputs", "1.3% of GPU time is in products of unknown size",
+              "record with record_shapes=True", "medium", 0.013),
+         Lack("one-step", "Only one step", "how much step times differ is not known",
+              "record several: schedule(wait=1, warmup=1, active=3)", "low", None)],
     )  # fmt: skip
 
 
@@ -408,7 +413,8 @@ def hostile() -> Report:
         for i, row in enumerate(report.communication)
     ]
     return replace(report, gemms=gemms, findings=findings, trace=trace, summary=summary, checks=checks,
-                   components=components, notes=notes, communication=communication)  # fmt: skip
+                   components=components, notes=notes, communication=communication,
+                   recording=[Lack(names[0], names[1], names[2], names[3], names[4], None)])  # fmt: skip
 
 
 VARIANTS = {

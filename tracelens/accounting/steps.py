@@ -79,7 +79,7 @@ def step_times(
         source = "ProfilerStep ranges, on the GPU's clock"
     else:
         start, stop = steps.start_ns, np.maximum(steps.end_ns, end.max(initial=0))
-        source = "whole trace taken as one step: no ProfilerStep range (call profiler.step() after each step)"
+        source = "whole trace taken as one step: no ProfilerStep range"
     positions = list(range(len(steps.index)))
     if wanted is not None:
         positions = [at for at in positions if wanted[0] <= steps.index[at] <= wanted[1]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens import numbers as f
-from tracelens.results import Check, CommunicationRow, Estimate, GemmRow, Known, ModelDims, Report
+from tracelens.results import Check, CommunicationRow, Estimate, GemmRow, Known, Lack, ModelDims, Report
 
 GENERATED = "Generated trace, not a measurement"
 STATES = {"passed": "passed", "not_applicable": "not applicable", "could_not_run": "could not run"}
@@ -193,6 +193,12 @@ def bus(row: CommunicationRow) -> str:
     """Write the bus bandwidth where the message is large enough for one to mean something."""
     large = row.bytes_per_call is not None and row.bytes_per_call >= _BANDWIDTH_FROM
     return f.sig(row.bus_gbps) if large and row.bus_gbps is not None else f.DASH
+
+
+def lacks_worth_a_line(report: Report) -> list[Lack]:
+    """Return what the recording lacked where it matters: two at most, and not what the verdict advises."""
+    worth = [lack for lack in report.recording if lack.severity in ("high", "medium")]
+    return [lack for lack in worth if lack.remedy not in report.summary.verdict_detail][:2]
 
 
 def checks_by_state(report: Report) -> dict[str, list[Check]]:

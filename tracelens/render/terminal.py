@@ -281,7 +281,6 @@ def _tiles(row: GemmRow) -> str:
 
 
 _WORTH_SHOWING = 0.01  # of GPU time in communication
-_WORTH_MENDING = 0.01  # below this share of GPU time the page's coverage section is enough
 
 
 def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]]) -> None:
@@ -289,12 +288,12 @@ def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]]) -> None
     frac = sum(share.frac for share in groups.group_shares(report) if share.key == "unattributed")
     if frac and missing is not None:
         out.line(f"{f.pct(frac)} of GPU time unattributed, most of it: {clean(missing.reason, limit=120)}")
-        if frac >= _WORTH_MENDING:
-            out.line(f"  to see it: {clean(missing.remedy, limit=160)}", "dim")
     elif frac:
         out.line(f"{f.pct(frac)} of GPU time unattributed")
     else:
         out.line("All GPU time has a component.", "dim")
+    for lack in facts.lacks_worth_a_line(report):
+        out.line(f"To see more: {clean(lack.remedy, limit=120)} ({clean(lack.title, limit=60)})", "dim")
     if not report.trace.partial:
         for warning in report.trace.warnings:
             out.line(f"warning: {clean(warning, limit=200)}", "yellow")

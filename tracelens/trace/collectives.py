@@ -3,7 +3,7 @@
 Few events are collectives, and each field more that every event is asked for costs 1 % of the loading
 time. So an event is asked for one of them, the collective's name; where it has one, the object around
 that name is found in the text and decoded again with all of them. The fields are written by
-``torch/csrc/profiler/util.h`` on ``record_param_comms`` and, since PyTorch 2.3, on the kernels of NCCL.
+``torch/csrc/profiler/util.h`` on ``record_param_comms`` and, since pytorch/kineto#821, on the kernels of NCCL.
 """
 
 from __future__ import annotations
