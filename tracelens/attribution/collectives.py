@@ -1,7 +1,7 @@
 """What each communication kernel does: the collective, its type, its size and the ranks that take part.
 
-The arguments stand on the kernel itself (since pytorch/kineto#821) or on the ``record_param_comms`` around its
-launch. Without either, the names of the range, the operator and the kernel still say which collective.
+The arguments stand on the kernel itself (since pytorch/kineto#821) or on the ``record_param_comms`` around
+its launch. Without either, the names of the range, the operator and the kernel still say which collective.
 """
 
 from __future__ import annotations
