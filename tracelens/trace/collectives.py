@@ -1,9 +1,9 @@
 """The arguments of collectives, kept as text and parsed on demand.
 
-Few events are collectives, and asking every event for eight fields more costs 6 % of the loading time. So an
-event is asked for one of them, the collective's name; where it has one, the object around that name is found in
-the text and decoded again with all of them. The fields are written by ``torch/csrc/profiler/util.h`` on
-``record_param_comms``, and on the kernels of NCCL since pytorch/kineto#821.
+Few events are collectives, and asking every event for eight fields more costs 6 % of the loading time.
+So an event is asked for one of them, the collective's name; where it has one, the object around that name
+is found in the text and decoded again with all of them. The fields are written by
+``torch/csrc/profiler/util.h`` on ``record_param_comms``, and since pytorch/kineto#821 on NCCL's kernels.
 """
 
 from __future__ import annotations
