@@ -53,7 +53,7 @@ REASONS = {
     ),
     "no names": (
         "no module or named range encloses the operator",
-        "record with with_stack=True or with_modules=True, or label modules with record_function",
+        "record with with_stack=True, or label modules with record_function",
     ),
     "no operator": (
         "the launch stands in no operator: a library of its own called CUDA",
@@ -287,7 +287,7 @@ def _reasons(
     out = np.full(len(component), -1, np.int32)
     open_ = component == _COMPONENT["unattributed"]
     node = links.kernel_node
-    compiled = links.forest.nearest(trace.symbols.where(_is_compiled)[links.name]) >= 0
+    compiled = links.forest.nearest(trace.symbols.where(is_compiled)[links.name]) >= 0
     captured = trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name]
     in_path = look_up(paths.of_node, np.where(origin >= 0, origin, node)) >= 0
     conditions = (
@@ -305,7 +305,8 @@ def _reasons(
     return out
 
 
-def _is_compiled(text: str) -> bool:
+def is_compiled(text: str) -> bool:
+    """Does a host span of that name hold the work of a torch.compile graph?"""
     return text.startswith(
         ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction", "CompiledFxGraph")
     )
