@@ -65,19 +65,22 @@ def label_products(run: Run, forward: Run) -> None:
     for core, twin in zip(cores, reversed(ahead), strict=False):
         for at, component in core.parts.items():
             run.labels[at] = Label(component, forward.labels[twin.first].layer if same else None)
-    path = _path(run, forward, cores) if same else {}
+    path = _path(run, forward, cores if same else None)
     taken = set(path)
     for at, product in path.items():
         run.labels[at] = product.named("dgrad")
     _weight_gradients(run, products_of(forward), taken, path)
 
 
-def _path(run: Run, forward: Run, cores: list[Core]) -> dict[int, Product]:
-    """The gradients of activations: between two cores, the forward between the same two, reversed."""
+def _path(run: Run, forward: Run, cores: list[Core] | None) -> dict[int, Product]:
+    """The gradients of activations: between two cores, the forward between the same two, reversed.
+
+    Where the backward does not show as many cores as the forward, the whole of both.
+    """
     out: dict[int, Product] = {}
-    inside = {at for core in cores for at in core.parts}
-    edges = [-1, *(core.first for core in cores), len(run)]
-    bounds = [len(forward), *(core.first for core in reversed(forward.cores)), -1]
+    inside = {at for core in run.cores for at in core.parts}
+    edges = [-1, *(core.first for core in cores or []), len(run)]
+    bounds = [len(forward), *(core.first for core in reversed(forward.cores if cores else [])), -1]
     for (start, stop), (end, begin) in zip(pairwise(edges), pairwise(bounds), strict=True):
         places = [at for at in range(start + 1, stop) if at not in inside and _size(run, at) is not None]
         ahead = [

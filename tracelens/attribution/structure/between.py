@@ -14,7 +14,7 @@ from tracelens.attribution.structure.runs import Label, Run
 _STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch")  # what is added to the stream
 _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
 _CUTS = frozenset({"slice", "split", "chunk", "narrow", "unbind", "select", "split_with_sizes"})
-_ROUTES = frozenset({"topk", "sort", "argsort", "one_hot", "softmax", "sigmoid", "sum", "div", "div_"})
+_ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 _SERVING = frozenset({"cast", "layout", "pad"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "sqrt", "var", "var_mean", "std"})
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
@@ -31,12 +31,18 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
                 run.labels[at] = found
     edges = [-1, *anchors, len(run)]
     for start, stop in pairwise(edges):
-        gap = [at for at in range(start + 1, stop) if at not in run.labels]
+        gap = [at for at in range(start + 1, stop) if at not in run.labels and not _is_product(run, at)]
         if gap:
             before = run.labels[start] if start >= 0 else None
             after = run.labels[stop] if stop < len(run) else None
             for at, label in _Gap(run, hidden, vocab, gap, before, after).labels():
                 run.labels[at] = label
+
+
+def _is_product(run: Run, at: int) -> bool:
+    """A product that was not named where products are named stays open (a table of rotations has none)."""
+    shape = run.shape(at)
+    return run.kinds[at].what in ("gemm", "bmm") and (shape is None or shape.k > 1)
 
 
 def _weights(run: Run) -> set[tuple[int, ...]]:

@@ -244,7 +244,7 @@ class Forward:
             else:
                 head.append(at)
             index += 1
-        self._head([*head, *open_])
+        self._head(sorted([*head, *open_]))
 
     def _unlabelled_adapters(self, rest: list[int], base: int, open_: list[int]) -> list[int]:
         """Adapters of a product that has no name yet wait with it."""
@@ -362,7 +362,7 @@ def _normalizes(run: Run, at: int, hidden: int) -> bool:
 def _of_heads(run: Run, kind: Kind, hidden: int) -> bool:
     """Works on queries or keys head by head (their width can be that of the stream)."""
     sizes = {core.key_dim for core in run.cores} - {hidden, None}
-    return any(len(t) >= 3 and t[-1] in sizes for t in kind.tensors)
+    return any(len(t) >= 3 and (t[-1] in sizes or (len(t) == 4 and t[-1] == 1)) for t in kind.tensors)
 
 
 def _activates(run: Run, at: int) -> bool:

@@ -11,6 +11,7 @@ from collections import Counter
 from itertools import pairwise
 from math import prod
 
+from tracelens.attribution.inductor import parse_fused
 from tracelens.attribution.structure.backward import products_of
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
@@ -34,7 +35,8 @@ class _Between:
         for product in products:
             for shape in ((product.shape.n, product.shape.k), (product.shape.k, product.shape.n)):
                 self.weights.setdefault(shape, set()).add(product.label.component)
-        rows = Counter(product.shape.m for product in products if product.label.component != "logits")
+        on_stream = ("attention.output", "attention.qkv")
+        rows = Counter(p.shape.m for p in products if p.label.component in on_stream)
         self.rows = rows.most_common(1)[0][0] if rows else 0
         self.path = [
             at
@@ -60,9 +62,11 @@ class _Between:
         return (
             self._of_embedding(kind)
             or self._of_weight(at)
-            or self._second_stage(at)
             or self._of_loss(at, kind, first, last)
+            or self._second_stage(at)
+            or self._in_experts(kind, first, last, layer)
             or self._on_stream(at, kind, first, layer)
+            or self._of_inner_norm(kind, layer)
             or self._in_mlp(at, kind, first, last, layer)
             or self._in_attention(at, kind, first, last, layer)
             or self._of_sum(at, kind)
@@ -159,6 +163,28 @@ class _Between:
         if streams >= 2 and "add" in kind.tags and first in ("attention.qkv", *_UP):
             return Label("residual", layer)
         return None
+
+    def _in_experts(self, kind: Kind, first: str | None, last: str | None, layer: int | None) -> Label | None:
+        """Around the products of experts: their activations, and the ways to them and back."""
+        if not {first, last} & {"moe.experts", "moe.router"}:
+            return None
+        fused = parse_fused(kind.name)
+        ops = set(fused.ops) if fused else {kind.name}
+        moves = any(op.startswith(("index", "scatter", "gather", "new_zeros")) for op in ops)
+        if first == last == "moe.experts" and kind.tags & {"activation", "activation_backward"}:
+            return Label("moe.experts", layer)
+        if moves:
+            return Label("moe.dispatch", layer)
+        if "moe.router" in (first, last) and ops & {"_softmax", "_softmax_backward_data", "topk"}:
+            return Label("moe.router", layer)
+        return None
+
+    def _of_inner_norm(self, kind: Kind, layer: int | None) -> Label | None:
+        """A normalization of heads or of a compressed part: it reads one statistic per row and sums."""
+        statistic = any(t[-1] == 1 and prod(t) >= self.rows > 1 for t in kind.tensors if len(t) >= 2)
+        if not statistic or not kind.tags & {"sum", *_NORM} or "loss" in kind.tags:
+            return None
+        return Label("norm", layer, ("norm", "attention.rope") if "rope" in kind.tags else ())
 
     def _in_mlp(
         self, at: int, kind: Kind, first: str | None, last: str | None, layer: int | None

@@ -136,8 +136,6 @@ def _cores_of_backward(run: Run) -> list[Core]:
         if kind.what == "core":
             cores.append(_fused(at, kind))
             batched = []
-        elif kind.what == "gemm":
-            batched = []
         elif kind.what == "bmm":
             batched.append(at)
             if len(batched) == 4:
@@ -165,7 +163,8 @@ def _unfused_backward(run: Run, places: list[int]) -> Core | None:
     ]
     if not softmax:
         return None
-    parts = {at: "attention.softmax" for at in range(places[0], places[3] + 1)}
+    inside = [at for at in range(places[0], places[3] + 1) if run.kinds[at].what != "gemm"]
+    parts = dict.fromkeys(inside, "attention.softmax")
     parts |= dict.fromkeys(places[:2], "attention.values") | dict.fromkeys(places[2:], "attention.scores")
     return Core(places[0], places[3], parts, None, None, None, None, None, True)
 
