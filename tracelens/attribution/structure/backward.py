@@ -70,6 +70,13 @@ def label_products(run: Run, forward: Run) -> None:
     for at, product in path.items():
         run.labels[at] = product.named("dgrad")
     _weight_gradients(run, products_of(forward), taken, path)
+    unfused = [forward.shape(core.first) for core in forward.cores if core.first != core.last]
+    batches = {shape.batch for shape in unfused if shape is not None}
+    for at in range(len(run)):
+        shape = run.shape(at)
+        if at not in run.labels and run.kinds[at].what == "bmm" and shape is not None:
+            if shape.batch in batches:
+                run.labels[at] = Label("unattributed", candidates=("attention.scores", "attention.values"))
 
 
 def _path(run: Run, forward: Run, cores: list[Core] | None) -> dict[int, Product]:

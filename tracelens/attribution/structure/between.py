@@ -61,7 +61,8 @@ def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | No
     """Casts and layouts of a weight, or of the very input, for one of the next two products."""
     kind = run.kinds[at]
     wide = {tensor for tensor in kind.tensors if len(tensor) >= 2}
-    if kind.what not in ("fused", "copy") or not wide or kind.tags - _SERVING:
+    serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - _SERVING)
+    if not serves or not wide:
         return None
     behind = [p for p in range(at + 1, min(at + 6, len(run))) if run.kinds[p].what in ("gemm", "core")]
     for place in behind[:2]:
@@ -239,8 +240,8 @@ class _Gap:
 
     def _before_residual(self, at: int) -> bool:
         """Weighing and putting back the experts' results comes before the addition to the stream."""
-        adds = [p for p in self.gap if self._is_residual(p)]
-        return bool(adds) and at < adds[-1] and not self._is_norm(at, None)
+        ends = [p for p in self.gap if self._is_residual(p) or _normalizes(self.run, p, self.hidden)]
+        return bool(ends) and at < ends[0]
 
     def _is_residual(self, at: int) -> bool:
         kind = self.run.kinds[at]

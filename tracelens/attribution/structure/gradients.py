@@ -27,6 +27,14 @@ def label_gradients(run: Run, forward: Run, hidden: int, vocab: int | None) -> N
     _Between(run, forward, hidden, vocab).label()
 
 
+def _station(label: Label | None) -> str | None:
+    """Where on the gradient's path; an unfused core is a core too."""
+    if label is None:
+        return None
+    inside = ("attention.scores", "attention.softmax", "attention.values")
+    return "attention.core" if label.component in inside else label.component
+
+
 class _Between:
     def __init__(self, run: Run, forward: Run, hidden: int, vocab: int | None):
         self.run, self.hidden, self.vocab = run, hidden, vocab
@@ -38,11 +46,11 @@ class _Between:
         on_stream = ("attention.output", "attention.qkv")
         rows = Counter(p.shape.m for p in products if p.label.component in on_stream)
         self.rows = rows.most_common(1)[0][0] if rows else 0
+        cores = {at for core in run.cores for at in (core.first, core.last)}
         self.path = [
             at
             for at in range(len(run))
-            if (label := run.labels.get(at)) is not None
-            and (label.role == "dgrad" or label.component.startswith("attention.core"))
+            if (label := run.labels.get(at)) is not None and (label.role == "dgrad" or at in cores)
         ]
 
     def label(self) -> None:
@@ -50,14 +58,14 @@ class _Between:
             before = self.run.labels[start] if start >= 0 else None
             after = self.run.labels[stop] if stop < len(self.run) else None
             for at in range(start + 1, stop):
-                if at not in self.run.labels:
+                if at not in self.run.labels and self.run.kinds[at].what not in ("gemm", "bmm"):
                     found = self._of(at, before, after)
                     if found is not None:
                         self.run.labels[at] = found
 
     def _of(self, at: int, before: Label | None, after: Label | None) -> Label | None:
         kind = self.run.kinds[at]
-        first, last = (before.component if before else None), (after.component if after else None)
+        first, last = _station(before), _station(after)
         layer = next((x.layer for x in (after, before) if x is not None and x.layer is not None), None)
         return (
             self._of_embedding(kind)
@@ -87,12 +95,14 @@ class _Between:
             return None
         if kind.tags & _NORM and self._streams(kind) >= 2 and not kind.name.startswith("triton_poi"):
             return Label("norm", None, ("norm", "embedding"))
+        if self.hidden not in {t[-1] for t in kind.tensors}:
+            return Label("attention.softmax" if "softmax_backward" in kind.tags else "attention.other")
         return Label("embedding")
 
     def _of_weight(self, at: int) -> Label | None:
         """Work on a weight or its gradient alone (casts, transposes): part of the product that uses it."""
         kind = self.run.kinds[at]
-        shapes = {t for t in kind.tensors if len(t) == 2}
+        shapes: set[Dims] = {t for t in kind.tensors if len(t) == 2}
         if not shapes or any(t not in self.weights for t in kind.tensors if len(t) >= 2):
             return None
         near = self._nearest_product(at, shapes)

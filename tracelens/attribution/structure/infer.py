@@ -14,7 +14,7 @@ from tracelens.attribution.structure.clipping import clipping
 from tracelens.attribution.structure.forward import hidden_size, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.ordered import Launched, label_by_order, lend_weights
-from tracelens.attribution.structure.runs import Label, Run, find_cores, split_runs
+from tracelens.attribution.structure.runs import Label, Run, find_backward_cores, find_cores, split_runs
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
 from tracelens.gemm import parse_kernel_name
 from tracelens.trace import Links, Trace, look_up
@@ -61,9 +61,13 @@ def infer(
     known: dict[object, Run] = {}
     twins = [_first_alike(units, run, known) for run in runs]
     distinct = list(known.values())
-    for run in distinct:
-        run.cores = find_cores(run)
     ahead = [run for run in distinct if run.phase in ("forward", "recompute")]
+    for run in distinct:
+        if run.phase != "backward":
+            run.cores = find_cores(run)
+    for run in distinct:
+        if run.phase == "backward":
+            run.cores = find_backward_cores(run, ahead)
     hidden = hidden_size(run for run in ahead if run.phase == "forward")
     for run in distinct:
         if run.cores and (run.phase == "graph" or (hidden is None and run.phase == "forward")):

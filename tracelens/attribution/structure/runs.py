@@ -103,12 +103,7 @@ def split_runs(units: Units, phase: list[str], step: NodeArray, graph: NodeArray
 
 
 def find_cores(run: Run) -> list[Core]:
-    """Attention cores of a run, in order: fused operators, and bmm -> softmax -> bmm.
-
-    The backward of an unfused one is two products, the softmax, and two products again.
-    """
-    if run.phase == "backward":
-        return _cores_of_backward(run)
+    """Attention cores of a forward run, in order: fused operators, and bmm -> softmax -> bmm."""
     cores: list[Core] = []
     scores: int | None = None
     softmax: int | None = None
@@ -129,44 +124,68 @@ def find_cores(run: Run) -> list[Core]:
     return cores
 
 
-def _cores_of_backward(run: Run) -> list[Core]:
+def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
+    """Attention cores of a backward run.
+
+    An unfused one, S = Q K^T, O = softmax(S) V, is known by dP = dO V^T, which has the size of S and which
+    nothing else in a backward has. dV, of the size of dQ, mostly comes right before it; where it is put off
+    it cannot be told from dQ.
+    """
+    scores = {
+        _size(shape)
+        for other in forward
+        for core in other.cores
+        if core.first != core.last and (shape := other.shape(core.first)) is not None
+    }
+    turned = {(batch, k, n, m) for batch, m, n, k in scores}  # dK as Q^T dS, transposed
     cores: list[Core] = []
-    batched: list[int] = []
     for at, kind in enumerate(run.kinds):
+        shape = run.shape(at)
         if kind.what == "core":
             cores.append(_fused(at, kind))
-            batched = []
-        elif kind.what == "bmm":
-            batched.append(at)
-            if len(batched) == 4:
-                core = _unfused_backward(run, batched)
-                if core is not None:
-                    cores.append(core)
-                    batched = []
-                else:
-                    batched.pop(0)
+        elif kind.what == "bmm" and shape is not None and _size(shape) in scores:
+            cores.append(_unfused_backward(run, at, turned))
     return cores
 
 
-def _unfused_backward(run: Run, places: list[int]) -> Core | None:
-    """dV and dP, then the softmax's gradient, then dQ and dK: all of one batch."""
-    shapes = [run.shape(at) for at in places]
-    if any(shape is None for shape in shapes) or len({s.batch for s in shapes if s is not None}) != 1:
-        return None
-    middle = range(places[1] + 1, places[2])
-    softmax = [
-        at
-        for at in middle
-        if run.kinds[at].what == "softmax"
-        or run.kinds[at].tags & {"softmax_backward", "softmax"}
-        or run.kinds[at].name.startswith("_softmax")
-    ]
-    if not softmax:
-        return None
-    inside = [at for at in range(places[0], places[3] + 1) if run.kinds[at].what != "gemm"]
-    parts = dict.fromkeys(inside, "attention.softmax")
-    parts |= dict.fromkeys(places[:2], "attention.values") | dict.fromkeys(places[2:], "attention.scores")
-    return Core(places[0], places[3], parts, None, None, None, None, None, True)
+def _size(shape: GemmShape) -> tuple[int, int, int, int]:
+    return (shape.batch, shape.m, shape.n, shape.k)
+
+
+def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]]) -> Core:
+    """The core around one dP: what stands close before and behind it."""
+    parts = {at: "attention.values"}
+    batch = run.kinds[at].gemm
+    before = next(
+        (p for p in range(at - 1, max(-1, at - 4), -1) if run.kinds[p].what in ("gemm", "bmm")), None
+    )
+    if before is not None and _is_of(run, before, batch):
+        parts[before] = "attention.values"  # dV
+    softmax = None
+    for place in range(at + 1, min(len(run), at + 24)):
+        kind, shape = run.kinds[place], run.shape(place)
+        if kind.what == "softmax" or kind.tags & {"softmax_backward"} or kind.name.startswith("_softmax"):
+            parts[place] = "attention.softmax"
+            softmax = place
+        elif kind.what == "bmm" and softmax is not None and shape is not None:
+            if _size(shape) in turned or before in parts:
+                parts[place] = "attention.scores"  # dQ, dK
+            if sum(component == "attention.scores" for component in parts.values()) == 2:
+                break
+        elif kind.what == "bmm":
+            break
+    return Core(min(parts), max(parts), parts, None, None, None, None, None, True)
+
+
+def _is_of(run: Run, at: int, other: GemmShape | None) -> bool:
+    shape = run.shape(at)
+    return (
+        run.kinds[at].what == "bmm"
+        and shape is not None
+        and other is not None
+        and shape.batch == other.batch
+        and _size(shape) != _size(other)
+    )
 
 
 def _fused(at: int, kind: Kind) -> Core:
@@ -210,6 +229,8 @@ def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
     for at in range(scores + 1, values):
         if at not in parts:
             inside = run.kinds[at]
-            parts[at] = "dropout" if inside.what == "dropout" else "attention.softmax"
+            turns = at > softmax and (inside.what == "copy" or inside.tags == {"layout"})
+            around = "attention.other" if turns else "attention.softmax"
+            parts[at] = "dropout" if inside.what == "dropout" else around
     tokens = first.batch // heads * first.m if heads else None
     return Core(scores, values, parts, tokens, heads, None, first.k, second.n)
