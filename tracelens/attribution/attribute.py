@@ -141,7 +141,9 @@ def _assemble(
 
     which = look_up(sites.decision, origin)
     _apply(sites.decisions, which, component, evidence, fused, lists)
-    evidence[through_sequence & (which >= 0)] = _EVIDENCE["sequence"]
+    tied = through_sequence & (which >= 0)
+    # a tie is no stronger than what is known of the operator it leads to
+    evidence[tied] = np.maximum(evidence[tied], _EVIDENCE["sequence"])
 
     # what the backward operator's own name says, where no forward operator is tied to it
     own = np.where(which < 0, look_up(sites.decision, op_node), -1)
@@ -260,8 +262,11 @@ def _by_kernel_name(
         trace.kernels.name
     ]
     weak = (component == _COMPONENT["unattributed"]) & (codes >= 0)
+    narrower = np.array([code >= 0 for code in codes])
+    narrower &= evidence == _EVIDENCE["structure"]
+    narrower &= np.array([COMPONENTS[c] in lists[f] for c, f in zip(codes, fused, strict=True)], np.bool_)
     comm = (codes == _COMPONENT["communication"]) & (component != _COMPONENT["communication"])
-    for mask in (weak, comm):
+    for mask in (weak, comm, narrower & (component != codes)):
         component[mask], evidence[mask] = codes[mask], _EVIDENCE["kernel_name"]
         fused[mask] = 0
     core = weak & (codes == _COMPONENT["attention.core"])

@@ -74,9 +74,9 @@ def label_products(run: Run, forward: Run) -> None:
     batches = {shape.batch for shape in unfused if shape is not None}
     for at in range(len(run)):
         shape = run.shape(at)
-        if at not in run.labels and run.kinds[at].what == "bmm" and shape is not None:
-            if shape.batch in batches:
-                run.labels[at] = Label("unattributed", candidates=("attention.scores", "attention.values"))
+        is_open = at not in run.labels and run.kinds[at].what == "bmm"
+        if is_open and shape is not None and shape.batch in batches:
+            run.labels[at] = Label("unattributed", candidates=("attention.scores", "attention.values"))
 
 
 def _path(run: Run, forward: Run, cores: list[Core] | None) -> dict[int, Product]:

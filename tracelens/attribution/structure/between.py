@@ -7,9 +7,12 @@ agree is it named.
 from __future__ import annotations
 
 from itertools import pairwise
+from math import prod
 
-from tracelens.attribution.structure.forward import _normalizes
-from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.forward import LARGEST_RANK, normalizes
+from tracelens.attribution.structure.runs import Core, Label, Run
+from tracelens.attribution.structure.units import Dims
+from tracelens.gemm import GemmShape
 
 _STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch")  # what is added to the stream
 _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
@@ -35,7 +38,9 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
         if gap:
             before = run.labels[start] if start >= 0 else None
             after = run.labels[stop] if stop < len(run) else None
-            for at, label in _Gap(run, hidden, vocab, gap, before, after).labels():
+            core = next((core for core in run.cores if core.first == stop), None)
+            product = run.shape(start) if start >= 0 else None
+            for at, label in _Gap(run, hidden, vocab, gap, before, after, core, product).labels():
                 run.labels[at] = label
 
 
@@ -88,7 +93,10 @@ class _Gap:
         gap: list[int],
         before: Label | None,
         after: Label | None,
+        core: Core | None,
+        product: GemmShape | None,
     ):
+        self.core, self.product = core, product  # the core behind the gap, the product before it
         self.run, self.hidden, self.vocab, self.gap = run, hidden, vocab, gap
         self.before = before.component if before else None
         self.after = after.component if after else None
@@ -115,12 +123,27 @@ class _Gap:
         cores = ("attention.core", "attention.scores")
         if self.before in ("attention.core", "attention.values") and self.after == "attention.output":
             return self._all("attention.other")
-        if self.before == "attention.qkv" and self.after == "attention.qkv":
-            return [(at, self._before_core(at, rotates=False)) for at in self.gap]
-        if self.before == "attention.qkv" and self.after in cores:
-            rotates = self._rotates()
-            return [(at, self._before_core(at, rotates=rotates)) for at in self.gap]
+        if self.before == "attention.qkv" and self.after in ("attention.qkv", *cores):
+            rotates = self.after in cores and self._rotates()
+            added = self._adapter_sum()
+            return [
+                (
+                    at,
+                    Label("attention.qkv", self.layer)
+                    if at <= added
+                    else self._before_core(at, rotates=rotates),
+                )
+                for at in self.gap
+            ]
         return None
+
+    def _adapter_sum(self) -> int:
+        """Behind the second product of a low-rank adapter its scaling and its addition; the last place."""
+        shape = self.product
+        if shape is None or shape.k > LARGEST_RANK or shape.k >= self.hidden // 2:
+            return -1
+        adds = [at for at in self.gap[:4] if self.run.kinds[at].what == "add"]
+        return adds[0] if adds else -1
 
     def _rotates(self) -> bool:
         """Rotary embeddings written out negate half and put the halves together again."""
@@ -132,23 +155,23 @@ class _Gap:
         if "rope" in kind.tags:
             parts = ("attention.rope", "norm") if "norm" in kind.tags else ()
             return Label("attention.rope", self.layer, parts)
-        if kind.what == "norm" or "norm" in kind.tags or kind.name in _NORM_STEPS:
+        if kind.what == "norm" or "norm" in kind.tags or kind.name in _NORM_STEPS or self._norm_around(at):
             return Label("norm", self.layer)
         if rotates and kind.name in _CUTS:  # of a head into its halves; a cut of all heads is another thing
-            heads = any(len(t) == 4 and t[-1] < self.hidden // 2 for t in kind.tensors)
+            heads = self.core is not None and any(_per_head(t, self.core) for t in kind.tensors)
             return Label("attention.rope" if heads else "attention.other", self.layer)
-        if rotates and kind.name in _ROTATES | _SCALED and not self._norm_around(at):
+        if rotates and kind.name == "cat" and len(set(kind.tensors)) > 1:
+            return Label("attention.other", self.layer)  # rotated and unrotated parts of a head
+        if rotates and kind.name in _ROTATES | _SCALED:
             return Label("attention.rope", self.layer)
-        if rotates and self._norm_around(at):
-            return Label("norm", self.layer)
         return Label("attention.other", self.layer)
 
     def _norm_around(self, at: int) -> bool:
         """Part of a normalization of single heads that is written out: around its rsqrt."""
-        near = range(at - 4, at + 4)
+        near = range(at - 4, at + 5)
         kinds = self.run.kinds
         roots = [p for p in near if p in self.gap and kinds[p].name == "rsqrt"]
-        return any(-2 <= at - p <= 3 for p in roots) and self.run.kinds[at].name not in _ROTATES
+        return any(-4 <= at - p <= 3 for p in roots) and self.run.kinds[at].name not in _ROTATES
 
     def _in_mlp(self) -> list[tuple[int, Label]] | None:
         up = ("mlp.up", "mlp.gate")
@@ -173,20 +196,10 @@ class _Gap:
                 out.append((at, Label("moe.router" if routes else "moe.dispatch", self.layer)))
             return out
         if self.before == "moe.experts" and self.after == "moe.experts":
-            acts = {"activation", "elementwise", "mul"}
-            return [
-                (at, Label("moe.experts" if self._activation(at, acts) else "moe.dispatch", self.layer))
-                for at in self.gap
-            ]
+            # behind the product that comes back to the hidden size results are weighed and put back
+            back = self.product is not None and self.product.n == self.hidden != self.product.k
+            return self._all("moe.dispatch" if back else "moe.experts")
         return None
-
-    def _activation(self, at: int, acts: set[str]) -> bool:
-        kind = self.run.kinds[at]
-        return (
-            kind.what == "activation"
-            or "activation" in kind.tags
-            or (kind.what == "elementwise" and kind.name in ("mul", "mul_"))
-        )
 
     def _behind_head(self) -> list[tuple[int, Label]] | None:
         if self.before != "logits":
@@ -195,7 +208,7 @@ class _Gap:
 
     def _on_stream(self) -> list[tuple[int, Label]] | None:
         """Before, between and behind the layers: what works on the residual stream."""
-        first_norm = next((at for at in self.gap if _normalizes(self.run, at, self.hidden)), None)
+        first_norm = next((at for at in self.gap if normalizes(self.run, at, self.hidden)), None)
         out = []
         started = self.before is None and self.run.phase != "recompute"
         for at in self.gap:
@@ -216,11 +229,17 @@ class _Gap:
             return Label("norm", None, ("embedding", "norm") if "add" in kind.tags else ())
         if self._is_nameless(at) and self.after == "attention.qkv":
             return Label("norm", None, ("embedding", "norm"))
-        if kind.what == "conv" or kind.name in ("convolution", "_convolution", "cudnn_convolution"):
+        if kind.what == "convolution":
             return Label("embedding")
-        if kind.what in ("add", "copy", "elementwise", "fused") and self.hidden in _widths(kind.tensors):
+        if kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors):
             return Label("embedding")
         return None
+
+    def _is_wide(self, tensors: tuple[Dims, ...]) -> bool:
+        """Of the size of the residual stream; a sequence can be as long as that is wide."""
+        tokens = [core.tokens for core in self.run.cores if core.tokens]
+        least = self.hidden * (min(tokens) // 2 if tokens else 2)
+        return any(t[-1] == self.hidden and prod(t) >= least for t in tensors if len(t) >= 2)
 
     def _stream(self, at: int, first_norm: int | None) -> Label | None:
         kind = self.run.kinds[at]
@@ -240,7 +259,7 @@ class _Gap:
 
     def _before_residual(self, at: int) -> bool:
         """Weighing and putting back the experts' results comes before the addition to the stream."""
-        ends = [p for p in self.gap if self._is_residual(p) or _normalizes(self.run, p, self.hidden)]
+        ends = [p for p in self.gap if self._is_residual(p) or normalizes(self.run, p, self.hidden)]
         return bool(ends) and at < ends[0]
 
     def _is_residual(self, at: int) -> bool:
@@ -297,6 +316,12 @@ class _Gap:
         root = min(roots, key=lambda p: abs(p - at))
         # before the rsqrt: cast, pow, mean, + eps; behind it: times x, cast back, times weight
         return -4 <= at - root <= 4 and kind.what in ("copy", "elementwise", "add")
+
+
+def _per_head(tensor: Dims, core: Core) -> bool:
+    """[batch, heads, sequence, d] or [batch, sequence, heads, d] of the queries or of the keys."""
+    heads = {core.heads, core.kv_heads} - {None}
+    return len(tensor) == 4 and tensor[-1] <= (core.key_dim or 0) and bool(heads & set(tensor[1:3]))
 
 
 def _widths(tensors: tuple[tuple[int, ...], ...]) -> set[int]:

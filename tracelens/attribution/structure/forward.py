@@ -18,7 +18,7 @@ from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Kind
 
 _MOST_EXPERTS = 1024
-_LARGEST_RANK = 512  # of a low-rank adapter
+LARGEST_RANK = 512  # of a low-rank adapter
 
 
 def hidden_size(runs: Iterable[Run]) -> int | None:
@@ -71,7 +71,7 @@ class Forward:
         self.layer = -1
         self.after_attention = False  # the current layer has its attention
         self.after_mlp = True  # the current layer has its MLP, or there is none yet
-        self.norms = [at for at in range(len(run)) if _normalizes(run, at, hidden)]
+        self.norms = [at for at in range(len(run)) if normalizes(run, at, hidden)]
         self.routers = [at for at, kind in enumerate(run.kinds) if _routes(run, at)]
 
     def label(self) -> None:
@@ -206,7 +206,7 @@ class Forward:
             down is not None
             and up is not None
             and down.k == wide.k
-            and up.k == down.n <= min(_LARGEST_RANK, wide.k // 2)
+            and up.k == down.n <= min(LARGEST_RANK, wide.k // 2)
             and up.n == wide.n
         ):
             label = run.labels[base]
@@ -347,15 +347,17 @@ def _loses(run: Run, at: int) -> bool:
     return kind.what == "loss" or bool(kind.tags & {"loss", "loss_backward"})
 
 
-def _normalizes(run: Run, at: int, hidden: int) -> bool:
+def normalizes(run: Run, at: int, hidden: int) -> bool:
     """A normalization of the residual stream (and not of single heads or of a compressed part)."""
     kind = run.kinds[at]
     if kind.what == "norm" or kind.tags & {"norm", "norm_backward"}:
         wide = [t for t in kind.tensors if len(t) >= 2]
         return not kind.tensors or (any(t[-1] == hidden for t in wide) and not _of_heads(run, kind, hidden))
     if kind.name == "rsqrt" or kind.what == "rsqrt":  # written out: pow, mean, add, rsqrt, mul
-        around = [run.kinds[p] for p in range(max(0, at - 5), at)]
-        return any(t[-1] == hidden for k in around for t in k.tensors if len(t) >= 2)
+        for before in reversed(run.kinds[max(0, at - 6) : at]):
+            if before.name in ("mean", "pow", "square") or before.what in ("mean", "pow"):
+                wide = [t for t in before.tensors if len(t) >= 2]
+                return not wide or (wide[0][-1] == hidden and not _of_heads(run, before, hidden))
     return False
 
 

@@ -163,7 +163,7 @@ class _Between:
         streams = self._streams(kind)
         if streams >= 2 and kind.tags & _NORM:
             return Label("norm", layer, ("norm", "residual") if "add" in kind.tags else ())
-        if streams >= 2 and "sum" in kind.tags and "dropout_backward" not in kind.tags or streams >= 4:
+        if (streams >= 2 and "sum" in kind.tags and "dropout_backward" not in kind.tags) or streams >= 4:
             # x, its gradient and a reduction: a norm whose name does not say so (written out)
             return Label("norm", layer, ("norm", "residual") if "add" in kind.tags else ())
         if streams in (1, 2) and "sum" in kind.tags and kind.what == "fused":
@@ -218,7 +218,7 @@ class _Between:
 
     def _of_sum(self, at: int, kind: Kind) -> Label | None:
         """A sum over the tokens: the gradient of a bias, part of the product whose output it follows."""
-        if "sum" not in kind.tags or kind.tags & _NORM and self._streams(kind) >= 2:
+        if "sum" not in kind.tags or (kind.tags & _NORM and self._streams(kind) >= 2):
             return None
         widths = {size for t in kind.tensors for size in t if size > 1}
         behind = range(at - 1, max(-1, at - _NEAR), -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -229,7 +230,8 @@ def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
     for at in range(scores + 1, values):
         if at not in parts:
             inside = run.kinds[at]
-            turns = at > softmax and (inside.what == "copy" or inside.tags == {"layout"})
+            is_scores = any(prod(t) == first.batch * first.m * first.n for t in inside.tensors)
+            turns = not is_scores and (inside.what == "copy" or inside.tags == {"layout"})
             around = "attention.other" if turns else "attention.softmax"
             parts[at] = "dropout" if inside.what == "dropout" else around
     tokens = first.batch // heads * first.m if heads else None

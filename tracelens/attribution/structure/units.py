@@ -38,6 +38,7 @@ _WHOLE = (
     "communication",
     "optimizer",
     "grad_clip",
+    "convolution",
 )
 _COPIES = frozenset({"copy_", "clone", "contiguous", "_to_copy", "to", "reshape", "_reshape_copy"})
 
@@ -98,15 +99,15 @@ def find_units(trace: Trace, links: Links, rule: NodeArray, origin: NodeArray) -
     order = np.lexsort((trace.kernels.ts_ns, -trace.kernels.dur_ns))
     keys, first = np.unique(key[order], return_index=True)
     longest = order[first]
-    opening = np.full(len(keys), np.iinfo(np.int64).max)
     position = np.searchsorted(keys, key)
+    opening, launched = (np.full(len(keys), np.iinfo(np.int64).max) for _ in range(2))
     np.minimum.at(opening, position, trace.kernels.ts_ns)
+    np.minimum.at(launched, position, look_up(links.ts_ns, links.kernel_node, np.iinfo(np.int64).min))
 
     node = np.concatenate([np.where(keys >= 0, keys, -1), views]).astype(np.int32)
     kernel = np.concatenate([longest, np.full(len(views), -1)]).astype(np.int32)
     gpu_ns = np.concatenate([opening, np.zeros(len(views), np.int64)])
-    place = np.where(node >= 0, node, look_up(links.kernel_node, kernel))
-    host_ns = look_up(links.ts_ns, place, np.iinfo(np.int64).min)
+    host_ns = np.concatenate([launched, look_up(links.ts_ns, views)])
     rank = np.lexsort((gpu_ns, host_ns))
     inverse = np.empty(len(rank), np.int32)
     inverse[rank] = np.arange(len(rank), dtype=np.int32)
@@ -265,8 +266,8 @@ _BY_NAME = {  # of kernels without an operator: what their own names say beyond 
     "SoftMaxBackward": "softmax",
     "LogSoftMax": "loss",
     "masked_softmax": "softmax",
-    "conv": "conv",
-    "cudnn::cnn": "conv",
+    "conv": "convolution",
+    "cudnn::cnn": "convolution",
     "CUDAFunctor_add": "add",
     "direct_copy": "copy",
     "rsqrt_kernel": "rsqrt",
