@@ -265,7 +265,7 @@ class Forward:
         if shape is None or not (shape.k in widths or 2 * shape.k in widths):
             return False
         inside = range(open_[0] + 1, at)
-        if any(run.kinds[p].what == "loss" or run.kinds[p].tags & {"loss", "loss_backward"} for p in inside):
+        if any(_loses(run, p) for p in inside):
             return False  # a head whose loss gives its gradient at once
         return shape.k != self.hidden or any(_activates(run, p) for p in inside)
 
@@ -344,7 +344,7 @@ class Forward:
 
 def _loses(run: Run, at: int) -> bool:
     kind = run.kinds[at]
-    return kind.what == "loss" or bool(kind.tags & {"loss", "loss_backward"})
+    return kind.what in ("loss", "fused_logits_loss") or bool(kind.tags & {"loss", "loss_backward"})
 
 
 def normalizes(run: Run, at: int, hidden: int) -> bool:
