@@ -136,6 +136,21 @@ class Coverage:
     unattributed: list[Unattributed]
     no_launch_frac: float  # kernels whose launch is not in the file
     no_launch_kernels: int
+    lent_frac: float = 0.0  # component known from an identical kernel, of another step or of the reference
+    lent_kernels: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceInfo:
+    """A second trace of the same job, and what it lent. Shares of all GPU event time in the file."""
+
+    path: str  # file name only
+    sha256: str
+    matched_frac: float  # kernels with a twin in the reference
+    matched_kernels: int
+    lent_frac: float  # kernels whose component came from the reference
+    lent_kernels: int
+    lent_calls: int  # GEMM and attention calls whose operator or shape came from the reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +228,7 @@ class GemmRow:
     bound: str | None  # compute | memory | latency
     lost_ms: Lost
     findings: list[str]
+    lent_calls: int = 0  # of its calls: operator or shape known from the identical call they repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,3 +281,4 @@ class Report:
     findings: list[Finding]
     checks: list[Check]
     notes: list[str] = field(default_factory=list)  # method notes worth a line on the page
+    reference: ReferenceInfo | None = None  # the trace given with --reference

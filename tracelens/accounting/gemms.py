@@ -68,7 +68,7 @@ def gemm_rows(
             calls.shape[at],
             int(trace.kernels.name[main]),
             int(trace.kernels.launch[main]),
-            int(trace.ops.name[calls.op[at]]) if calls.op[at] >= 0 else -1,
+            calls.op_name[at],
         )
         groups.setdefault(key, _Group([], calls.shape[at], role)).calls.append(at)
     total_ns = int(trace.kernels.dur_ns.sum())
@@ -93,7 +93,7 @@ def _row(
 ) -> GemmRow:
     members = np.array(group.calls)
     mains = calls.main[members]
-    main, op = int(mains[0]), int(calls.op[members[0]])
+    main, op = int(mains[0]), calls.op_name[group.calls[0]]
     kernel_text = trace.symbols[int(trace.kernels.name[main])]
     kernel = calls.names[int(trace.kernels.name[main])]
     in_step = attribution.step[mains] >= 0
@@ -115,11 +115,12 @@ def _row(
         phase=PHASES[attribution.phase[main]],
         layers=_layers(attribution.layer[mains].tolist()),
         calls=len(members),
+        lent_calls=int(calls.lent[members].sum()),
         calls_per_step=float(in_step.sum()) / steps,
         time_ms=time_ns / 1e6,
         time_ms_per_step=step_ns / 1e6 / steps,
         frac=time_ns / total_ns if total_ns else 0.0,
-        op=trace.symbols[int(trace.ops.name[op])] if op >= 0 else None,
+        op=op,
         kernel=kernel_text,
         kernel_family=kernel.family if kernel else "unknown",
         cluster=kernel.cluster if kernel else None,
@@ -143,14 +144,14 @@ def _layers(layers: list[int]) -> str | None:
     return integers([layer for layer in layers if layer >= 0], dash="-") or None
 
 
-def _shape_fields(shape: Shape | None, dims: ModelDims, op: int, role: str | None) -> dict[str, Any]:
+def _shape_fields(shape: Shape | None, dims: ModelDims, op: str | None, role: str | None) -> dict[str, Any]:
     empty = dict.fromkeys(
         ("m", "n", "k", "batch", "dtype", "out_dtype", "layout", "m_expr", "n_expr", "k_expr")
     )
     if isinstance(shape, AttentionShape):
         return empty | {"batch": shape.batch, "dtype": shape.dtype, "shape_note": shape.describe()}
     if shape is None:
-        return empty | {"shape_note": _NO_SHAPE["op" if op >= 0 else "none"]}
+        return empty | {"shape_note": _NO_SHAPE["none" if op is None else "op"]}
     return {
         "m": shape.m,
         "n": shape.n,

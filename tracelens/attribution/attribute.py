@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.components import CORE, Decision
+from tracelens.attribution.lend import lend
+from tracelens.attribution.loan import Loan
 from tracelens.attribution.names import kernel_component
 from tracelens.attribution.paths import Paths, find_paths
 from tracelens.attribution.sites import Sites, decide_sites
@@ -74,6 +76,7 @@ class Attribution:
     reason: IntArray  # for unattributed kernels: index into REASONS; -1
     transformer: bool
     like: IntArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
+    loan: Loan | None = None  # what a reference trace lent
 
     def within_steps(self, positions: list[int]) -> Attribution:
         """The same with only these steps counted as steps; kernels of the others are in none."""
@@ -88,8 +91,13 @@ class Attribution:
         ]
 
 
-def attribute(trace: Trace, links: Links) -> Attribution:
-    """Attribute every GPU event of a trace. Nothing is dropped: what is not known is ``unattributed``."""
+def attribute(
+    trace: Trace, links: Links, *, reference: tuple[Trace, Links, Attribution] | None = None
+) -> Attribution:
+    """Attribute every GPU event of a trace. Nothing is dropped: what is not known is ``unattributed``.
+
+    ``reference``, another trace of the same job, lends what is known of its kernels to their twins here.
+    """
     paths = find_paths(trace, links)
     phases = _Phases(trace, links, paths)
     origin = _origins(trace, links, phases)
@@ -98,7 +106,8 @@ def attribute(trace: Trace, links: Links) -> Attribution:
     op_node = _op_nodes(links)
     wanted[op_node[op_node >= 0]] = True
     sites = decide_sites(trace, links, paths, wanted)
-    return _assemble(trace, links, paths, phases, sites, origin, op_node)
+    own = _assemble(trace, links, paths, phases, sites, origin, op_node)
+    return lend(trace, links, own, reference=reference)
 
 
 def _op_nodes(links: Links) -> IntArray:
