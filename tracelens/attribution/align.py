@@ -65,14 +65,19 @@ def find_alignment(pattern: npt.ArrayLike, reference: npt.ArrayLike, *, around: 
     first, second = np.asarray(pattern, np.int64), np.asarray(reference, np.int64)
     out = np.full(len(first), -1, np.int64)
     nothing = (np.empty(0, np.int64), np.empty(0, np.int64))
+    pair: _Pair | None = None
     for gram in _GRAMS:
         if min(len(first), len(second)) < gram:
             continue
-        pair = _Pair(first, second, gram=gram, around=around)
-        start = pair.start()
-        if start is not None:
-            return _from_start(pair, start, out)
-    return Alignment(out, nothing)
+        longer, pair = pair, _Pair(first, second, gram=gram, around=around)
+        if longer is not None and longer.found_frac >= pair.found_frac:
+            pair = longer
+        if pair.found_frac > 0.5:
+            break
+    start = pair.start() if pair is not None else None
+    if pair is None or start is None:
+        return Alignment(out, nothing)
+    return _from_start(pair, start, out)
 
 
 def _from_start(pair: _Pair, start: tuple[int, int], out: IntArray) -> Alignment:
@@ -82,9 +87,11 @@ def _from_start(pair: _Pair, start: tuple[int, int], out: IntArray) -> Alignment
     _write(out, forward, pair.m)
     _write(out, pair.turned(backward), pair.m)
     elsewhere = pair.before_jumps(forward, out)
-    # a view of `out` in the mirror's coordinates
-    elsewhere += pair.turned(pair.mirror.before_jumps(backward, out[::-1]))
-    elsewhere += pair.of_stretches(out)
+    # the same in the mirror's coordinates, and back
+    turned = np.where(out >= 0, pair.m - 1 - out, -1)[::-1].copy()
+    elsewhere += pair.turned(pair.mirror.before_jumps(backward, turned))
+    out[:] = np.where(turned >= 0, pair.m - 1 - turned, -1)[::-1]
+    elsewhere += pair.of_stretches(out) + pair.of_unique(out)
     elements = np.concatenate([np.arange(i, i + n) for i, _, n in elsewhere] or [np.empty(0, np.int64)])
     places = np.concatenate([np.arange(j, j + n) % pair.m for _, j, n in elsewhere] or [elements])
     differ = (out[elements] >= 0) & (out[elements] != places)
@@ -145,6 +152,12 @@ class _Pair:
         order = np.argsort(theirs, kind="stable")
         low, high = (np.searchsorted(theirs[order], ours, side=side) for side in ("left", "right"))
         return order, low, high
+
+    @cached_property
+    def found_frac(self) -> float:
+        """How many of the pattern's windows the reference has (0..1)."""
+        _, low, high = self._places
+        return float((high > low).mean()) if len(low) else 0.0
 
     def start(self) -> tuple[int, int] | None:
         """(pattern, reference) of the place to start from: the longest agreement at a rarest window."""
@@ -257,7 +270,8 @@ class _Pair:
             if slide < _LAYER:
                 found += self.turned([(back_i, back_j, slide)])
                 continue
-            found += self.turned(self._until(self.mirror.follow(back_i, back_j, far=False), position))
+            back = self.turned(self.mirror.follow(back_i, back_j, far=False))
+            found += self._until(back, position)
         return found
 
     def of_stretches(self, position: IntArray) -> list[Run]:
@@ -291,9 +305,28 @@ class _Pair:
                     found += self.turned(self.mirror.follow(*back, far=False, until=self.n - first))
         return found
 
+    def of_unique(self, position: IntArray) -> list[Run]:
+        """Where windows that stand only once in the reference contradict the places that were found."""
+        found: list[Run] = []
+        order, low, high = self._places
+        unique = np.flatnonzero(high - low == 1)
+        place = order[low[unique]]
+        last = self.gram - 1
+        agrees = (position[unique] == place) & (position[unique + last] == (place + last) % self.m)
+        unique, place = unique[~agrees], place[~agrees]
+        line = (place - unique) % self.m
+        fresh = (
+            np.append(True, (line[1:] != line[:-1]) | (np.diff(unique) > 1)) if len(unique) else agrees[:0]
+        )
+        for i, j in zip(unique[fresh].tolist(), place[fresh].tolist(), strict=True):
+            found += self._until(self.follow(i, j, far=False), position)
+            back = self.mirror.follow(*self.mirrored(i - 1, j - 1), far=False)
+            found += self._until(self.turned(back), position)
+        return found
+
     def _until(self, runs: list[Run], position: IntArray) -> list[Run]:
-        """The mirror's runs up to the first that is no other place but the one already known."""
-        for at, (i, j, n) in enumerate(self.turned(runs)):
+        """The runs up to the first that is no other place but the one already known."""
+        for at, (i, j, n) in enumerate(runs):
             if (position[i : i + n] == np.arange(j, j + n) % self.m).all():
                 return runs[:at]
         return runs

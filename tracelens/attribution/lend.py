@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.align import find_alignment
 from tracelens.attribution.loan import Loan
+from tracelens.gemm import parse_kernel_name
 from tracelens.trace import Links, Trace
 from tracelens.trace.metadata import device_name
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
@@ -36,6 +37,7 @@ _KERNEL_NAME = EVIDENCE.index("kernel_name")
 _CONTEXT = 96
 #: A stream lends to streams with other numbers too (a graph replays on its own); so many are tried.
 _STREAMS = 8
+_PRODUCTS = 4  # GEMM and attention kernels from which on they decide whether a stretch repeats another
 _LONGEST = 200_000  # kernels of the known steps that are searched for twins
 
 
@@ -92,9 +94,9 @@ def _filled(attribution: Attribution, lender: Attribution, twins: _Twins, open_:
     """The attribution with what the twins of the open kernels are; modules and lists are those of both."""
     modules, module_code = _merged(attribution.modules, lender.modules)
     lists, list_code = _merged(attribution.components, lender.components)
-    agreed = twins.agreed(lender)
-    takers = np.flatnonzero(open_ & agreed)
-    takers = takers[lender.component[twins.row[takers]] != _UNATTRIBUTED]
+    takers = np.flatnonzero(open_ & twins.agreed(lender))
+    known = lender.component[twins.row[takers]] != _UNATTRIBUTED
+    unknown, takers = takers[~known], takers[known]
     givers = twins.row[takers]
     # a name that tells by itself tells the same of both: no stronger evidence came from the order
     by_name = (lender.evidence[givers] == _KERNEL_NAME) & (
@@ -108,6 +110,10 @@ def _filled(attribution: Attribution, lender: Attribution, twins: _Twins, open_:
     columns["fused"][takers] = list_code[lender.fused[givers]]
     columns["evidence"][takers[~by_name]] = _STRUCTURE
     columns["reason"][takers] = -1
+    if lender is attribution:
+        # not their launch is what is missing: with it they would lack what the twin lacks
+        unknown = unknown[attribution.component[unknown] == _UNATTRIBUTED]
+        columns["reason"][unknown] = attribution.reason[twins.row[unknown]]
     phased = takers[lender.phase[givers] != _OTHER]
     columns["phase"][phased] = lender.phase[twins.row[phased]]
     same_layer, same_module = twins.shared(lender.layer), twins.shared(lender.module)
@@ -161,7 +167,9 @@ def _twins_within(trace: Trace, links: Links) -> _Twins:
             for lender in lenders:
                 if _match(part, known[lender], keys, keys, orphan[part], row, others):
                     break
-    return _Twins(row, _joined(others))
+            if not _convincing(trace, part[orphan[part]], row):
+                row[part] = -1
+    return _Twins(row, others=_joined(others, row))
 
 
 def _match(
@@ -185,6 +193,18 @@ def _match(
     mine = twin[element] >= 0
     others.append((part[element[mine]], lender[place[mine]]))
     return bool((row[part[open_]] >= 0).mean() > 0.5) if open_.any() else True
+
+
+def _convincing(trace: Trace, rows: IntArray, twin: IntArray) -> bool:
+    """Do these kernels repeat the others, or do a few common kernels only look like it?
+
+    Another model of the same library shares its elementwise kernels; its GEMMs and attention differ.
+    """
+    named = trace.symbols.where(lambda text: parse_kernel_name(text) is not None)
+    products = rows[named[trace.kernels.name[rows]]]
+    rows = products if len(products) >= _PRODUCTS else rows
+    time = trace.kernels.dur_ns[rows]
+    return bool(time[twin[rows] >= 0].sum() > 0.5 * time.sum())
 
 
 def _known_steps(rows: IntArray, step: npt.NDArray[np.int32], orphan: BoolArray, keys: IntArray) -> IntArray:
@@ -264,7 +284,9 @@ def _twins_in_reference(trace: Trace, links: Links, theirs: Trace, their_links: 
             everything = np.ones(len(rows), np.bool_)
             if _match(rows, lender, keys, lender_keys, everything, row, others):
                 break
-    return _Twins(row, _joined(others))
+    if not _convincing(trace, np.arange(len(row)), row):
+        row[:] = -1
+    return _Twins(row, others=_joined(others, row))
 
 
 # -- sequences and keys ---------------------------------------------------------------------------
@@ -317,9 +339,9 @@ def _has_grids(trace: Trace) -> bool:
     )
 
 
-def _joined(pairs: list[tuple[IntArray, IntArray]]) -> tuple[IntArray, IntArray]:
+def _joined(pairs: list[tuple[IntArray, IntArray]], twin: IntArray) -> tuple[IntArray, IntArray]:
+    """All pairs of (kernel, other possible twin) whose kernel has a twin."""
     empty = np.empty(0, np.int64)
-    return (
-        np.concatenate([empty, *(kernel for kernel, _ in pairs)]),
-        np.concatenate([empty, *(row for _, row in pairs)]),
-    )
+    kernel = np.concatenate([empty, *(kernel for kernel, _ in pairs)])
+    other = np.concatenate([empty, *(row for _, row in pairs)])
+    return kernel[twin[kernel] >= 0], other[twin[kernel] >= 0]

@@ -262,6 +262,8 @@ def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]]) -> None
         out.line(f"{f.pct(frac)} of GPU time unattributed")
     else:
         out.line("All GPU time has a component.", "dim")
+    for line in facts.lent_lines(report):
+        out.line(clean(line, limit=240), "dim")
     if not report.trace.partial:
         for warning in report.trace.warnings:
             out.line(f"warning: {clean(warning, limit=200)}", "yellow")
