@@ -13,25 +13,20 @@ reported with its other places, so that only what all of them share is concluded
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import numpy as np
 import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
-Run = tuple[int, int, int]  # (first in the pattern, first in the reference, length)
+from tracelens.attribution.pair import LAYER, IntArray, Pair, Run, agreement, spread
 
-#: Keys of a window that may found a match, longest first; and how often its key must change: a row of
-#: equal kernels (a fill per parameter) is no evidence of a place.
+#: Keys of a window that may found a match; the shorter where the longer are rarely met.
 _GRAMS = (24, 12)
-_CHANGES = 3
-_AGREE = 6  # keys that must agree behind a jump of one; longer jumps ask for more
-_NEAR = 96  # keys on either side that are compared as a whole where the sequences part
-_SAMPLES, _PLACES = 8, 32  # rarest windows that are tried as the start, and places of each
+_FAMILIAR = 0.5  # share of the pattern's windows that the reference has, from which on no shorter are tried
+_NEVER = np.iinfo(np.int64).max
 _DOUBTS = 8  # other places that are looked at for one stretch
-_LAYER = 8  # keys; a jump this long can be a layer: what follows has to prove its place anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,8 @@ def align(pattern: npt.ArrayLike, reference: npt.ArrayLike) -> IntArray:
     >>> align([99, *keys[5:20], *keys[22:30]], keys).tolist()[:4]
     [-1, 5, 6, 7]
     """
-    return find_alignment(pattern, reference, around=False).position
+    first, second = np.asarray(pattern, np.int64), np.asarray(reference, np.int64)
+    return _find(first, second, around=False)[0]
 
 
 def find_alignment(pattern: npt.ArrayLike, reference: npt.ArrayLike, *, around: bool) -> Alignment:
@@ -63,345 +59,189 @@ def find_alignment(pattern: npt.ArrayLike, reference: npt.ArrayLike, *, around: 
     and go on at its start, as often as it needs; positions then increase but for those returns.
     """
     first, second = np.asarray(pattern, np.int64), np.asarray(reference, np.int64)
-    out = np.full(len(first), -1, np.int64)
-    nothing = (np.empty(0, np.int64), np.empty(0, np.int64))
-    pair: _Pair | None = None
-    for gram in _GRAMS:
-        if min(len(first), len(second)) < gram:
-            continue
-        longer, pair = pair, _Pair(first, second, gram=gram, around=around)
-        if longer is not None and longer.found_frac >= pair.found_frac:
-            pair = longer
-        if pair.found_frac > 0.5:
-            break
+    position, pair, others = _find(first, second, around=around)
+    if pair is None:
+        return Alignment(position, (position[:0], position[:0]))
+    others += [*_of_stretches(pair, position), *_of_unique(pair, position)]
+    others += _of_layers(pair, position, _pairs(others, position, pair.m))
+    return Alignment(position, _pairs(others, position, pair.m))
+
+
+def _find(pattern: IntArray, reference: IntArray, *, around: bool) -> tuple[IntArray, Pair | None, list[Run]]:
+    """Positions, the pair of sequences if anything can match, and other places of what stands at jumps."""
+    out = np.full(len(pattern), -1, np.int64)
+    pair = _familiar(pattern, reference, around=around)
     start = pair.start() if pair is not None else None
     if pair is None or start is None:
-        return Alignment(out, nothing)
-    return _from_start(pair, start, out)
-
-
-def _from_start(pair: _Pair, start: tuple[int, int], out: IntArray) -> Alignment:
-    """Follow both directions from the start, then look where else each stretch fits."""
+        return out, None, []
     i, j = start
-    forward, backward = pair.follow(i, j), pair.mirror.follow(*pair.mirrored(i - 1, j - 1))
-    _write(out, forward, pair.m)
-    _write(out, pair.turned(backward), pair.m)
-    elsewhere = pair.before_jumps(forward, out)
+    forward = [*pair.follow(i, j)]
+    backward = [*pair.mirror.follow(*pair.mirrored(i - 1, j - 1))]
+    for at, place, n in [*forward, *pair.turned(backward)]:
+        out[at : at + n] = np.arange(place, place + n) % pair.m
+    others = [*_before_jumps(pair, forward, out)]
     # the same in the mirror's coordinates, and back
     turned = np.where(out >= 0, pair.m - 1 - out, -1)[::-1].copy()
-    elsewhere += pair.turned(pair.mirror.before_jumps(backward, turned))
+    others += pair.turned(_before_jumps(pair.mirror, backward, turned))
     out[:] = np.where(turned >= 0, pair.m - 1 - turned, -1)[::-1]
-    elsewhere += pair.of_stretches(out) + pair.of_unique(out)
-    elements = np.concatenate([np.arange(i, i + n) for i, _, n in elsewhere] or [np.empty(0, np.int64)])
-    places = np.concatenate([np.arange(j, j + n) % pair.m for _, j, n in elsewhere] or [elements])
-    differ = (out[elements] >= 0) & (out[elements] != places)
-    return Alignment(out, (elements[differ], places[differ]))
+    rarity = _rarity(pair, out)
+    for stretch in _stretches(pair, out):
+        if len(stretch) and rarity[stretch].min() == _NEVER:
+            out[stretch] = -1  # too weak: not one window of its own
+    return out, pair, others
 
 
-def _write(out: IntArray, runs: list[Run], m: int) -> None:
-    for i, j, n in runs:
-        out[i : i + n] = np.arange(j, j + n) % m
+def _familiar(pattern: IntArray, reference: IntArray, *, around: bool) -> Pair | None:
+    """The pair with windows that are as long as the two allow and yet found again."""
+    best: Pair | None = None
+    for gram in _GRAMS:
+        if min(len(pattern), len(reference)) < gram:
+            continue
+        pair = Pair(pattern, reference, gram=gram, around=around)
+        if best is None or pair.found_frac > best.found_frac:
+            best = pair
+        if best.found_frac > _FAMILIAR:
+            break
+    return best
 
 
-class _Pair:
-    """Pattern and reference, read in one direction."""
-
-    def __init__(self, pattern: IntArray, reference: IntArray, *, gram: int, around: bool):
-        self.pattern = pattern
-        self.n, self.m = len(pattern), len(reference)
-        self.gram, self.around = gram, around
-        # twice, so that every window that runs over the end lies in one piece
-        self.reference = np.concatenate([reference, reference]) if around else reference
-        self._near: dict[tuple[bytes, bytes], tuple[int, int] | None] = {}
-
-    @cached_property
-    def mirror(self) -> _Pair:
-        """The same read from the end."""
-        pair = _Pair(self.pattern[::-1], self.reference[: self.m][::-1], gram=self.gram, around=self.around)
-        pair.__dict__["mirror"] = self
-        return pair
-
-    def mirrored(self, i: int, j: int) -> tuple[int, int]:
-        """A place in the mirror's coordinates."""
-        return self.n - 1 - i, self.m - 1 - (j % self.m if self.around else j)
-
-    def turned(self, runs: list[Run]) -> list[Run]:
-        """Runs of the mirror in the coordinates of this pair."""
-        return [
-            (self.n - i - n, (self.m - j - n) % self.m if self.around else self.m - j - n, n)
-            for i, j, n in runs
-        ]
-
-    @cached_property
-    def _windows(self) -> tuple[IntArray, IntArray]:
-        """Hash of the window that begins at each element; windows that prove nothing equal nothing."""
-        hashes = []
-        for side, keys in enumerate((self.pattern, self.reference)):
-            found = _hashes(keys, self.gram)
-            changes = np.cumsum(np.append(0, keys[1:] != keys[:-1]))
-            poor = changes[self.gram - 1 :] - changes[: len(found)] < _CHANGES
-            found[poor] = side
-            hashes.append(found)
-        return hashes[0], hashes[1]
-
-    @cached_property
-    def _places(self) -> tuple[IntArray, IntArray, IntArray]:
-        """(order, low, high): window i of the pattern stands at order[low[i]:high[i]] of the reference."""
-        ours, theirs = self._windows
-        theirs = theirs[: self.m]
-        order = np.argsort(theirs, kind="stable")
-        low, high = (np.searchsorted(theirs[order], ours, side=side) for side in ("left", "right"))
-        return order, low, high
-
-    @cached_property
-    def found_frac(self) -> float:
-        """How many of the pattern's windows the reference has (0..1)."""
-        _, low, high = self._places
-        return float((high > low).mean()) if len(low) else 0.0
-
-    def start(self) -> tuple[int, int] | None:
-        """(pattern, reference) of the place to start from: the longest agreement at a rarest window."""
-        order, low, high = self._places
-        count = high - low
-        if not count.any():
-            return None
-        rarest = np.flatnonzero(count == count[count > 0].min())
-        best: tuple[int, int, int, int] | None = None
-        for i in rarest[_spread(len(rarest), _SAMPLES)].tolist():
-            places = order[low[i] : high[i]]
-            tried = places[_spread(len(places), _PLACES)]
-            if not self.around:  # and those that keep the ends together
-                lines = np.searchsorted(places, [i, i + self.m - self.n])
-                tried = np.append(tried, places[np.minimum(lines, len(places) - 1)])
-            for j in tried.tolist():
-                # what hangs over the reference's ends cannot match
-                over = max(0, i - j) + max(0, self.n - i - self.m + j) if not self.around else 0
-                best = max(best or (0, 0, 0, 0), (self._both_ways(i, j), -over, i, j))
-        return None if best is None else best[2:]
-
-    def _both_ways(self, i: int, j: int) -> int:
-        """Length of the agreement around a place."""
-        other_i, other_j = self.mirrored(i - 1, j - 1)
-        back = 0
-        if other_i < self.n and other_j < self.m:
-            back = _agreement(self.mirror.pattern, other_i, self.mirror.reference, other_j)
-        return back + _agreement(self.pattern, i, self.reference, j)
-
-    def follow(self, i: int, j: int, *, far: bool = True, until: int | None = None) -> list[Run]:
-        """Runs that agree from a place on, to ``until``; with ``far`` also over jumps of any length."""
-        runs: list[Run] = []
-        until = self.n if until is None else until
-        while i < until:
-            j = j % self.m if self.around else j
-            if j >= self.m:
-                break
-            run = _agreement(self.pattern[:until], i, self.reference, j)
-            if run:
-                runs.append((i, j, run))
-                i, j = i + run, j + run
-                if j == len(self.reference):
-                    continue
-                j = j % self.m if self.around else j
-            if i >= until:
-                break
-            jump = self._nearby(i, j) or (self._anywhere(i, j) if far else None)
-            if jump is None:
-                break
-            i, j = i + jump[0], j + jump[1]
-        return runs
-
-    def _nearby(self, i: int, j: int) -> tuple[int, int] | None:
-        """The jump (pattern, reference) within the window that the keys behind it ask for."""
-        best, longest = None, 0
-        for jump in ((0, 1), (1, 0), (1, 1)):
-            ours = self.pattern[i + jump[0] : i + jump[0] + 4 * _AGREE]
-            theirs = self.reference[j + jump[1] : j + jump[1] + 4 * _AGREE]
-            run = _agreement(ours, 0, theirs, 0)
-            ending = i + jump[0] + run == self.n  # nothing is left to agree
-            if run > longest and (run >= _AGREE or (ending and run >= _AGREE // 2)):
-                best, longest = jump, run
-        if best is not None:
-            return best
-        ours, theirs = self.pattern[i : i + _NEAR], self.reference[j : j + _NEAR]
-        key = (ours.tobytes(), theirs.tobytes())
-        if key not in self._near:
-            self._near[key] = _first_jump(ours, theirs)
-        return self._near[key]
-
-    def _anywhere(self, i: int, j: int) -> tuple[int, int] | None:
-        """The shortest jump to a window that both sequences have, however far."""
-        ours, theirs = self._windows
-        reach = 4 * _NEAR
-        while True:
-            first, at_first = np.unique(ours[i : i + reach], return_index=True)
-            second, at_second = np.unique(theirs[j : j + min(reach, self.m)], return_index=True)
-            _, x, y = np.intersect1d(first, second, assume_unique=True, return_indices=True)
-            everything = i + reach >= len(ours) and reach >= self.m
-            if len(x):
-                jumps = at_first[x] + at_second[y]
-                best = int(jumps.argmin())
-                if everything or jumps[best] <= reach:
-                    return int(at_first[x[best]]), int(at_second[y[best]])
-            if everything:
-                return None
-            reach *= 4
-
-    def before_jumps(self, runs: list[Run], position: IntArray) -> list[Run]:
-        """Where else the elements before each jump fit; takes doubtful ones out of ``position``.
-
-        What is missing or surplus at a jump can lie earlier when the keys before the jump also agree
-        along the line behind it.
-        """
-        found: list[Run] = []
-        for (i, j, n), (next_i, next_j, _) in pairwise(runs):
-            surplus, missing = next_i - i - n, (next_j - j - n) % self.m
-            if surplus == missing:
-                continue
-            back_i, back_j = self.mirrored(next_i - 1, next_j - 1)
-            if back_i >= self.n or back_j >= self.m:
-                continue
-            slide = _agreement(self.mirror.pattern, back_i, self.mirror.reference, back_j)
-            if not slide:
-                continue
-            if not missing and surplus < _LAYER:
-                # a stray kernel beside its equals: which of them is the stray cannot be told
-                slide = min(slide, n)
-                position[i + n - slide : i + n - slide + min(surplus, slide)] = -1
-            if slide < _LAYER:
-                found += self.turned([(back_i, back_j, slide)])
-                continue
-            back = self.turned(self.mirror.follow(back_i, back_j, far=False))
-            found += self._until(back, position)
-        return found
-
-    def of_stretches(self, position: IntArray) -> list[Run]:
-        """Where else each stretch between long jumps fits; a stretch without one good window is dropped."""
-        found: list[Run] = []
-        matched = np.flatnonzero(position >= 0)
-        step, jump = np.diff(matched), np.diff(position[matched]) % self.m
-        breaks = np.flatnonzero((step > _LAYER) | (jump > _LAYER)) + 1
-        order, low, high = self._places
-        count = high - low
-        last = matched + self.gram - 1
-        along = last < self.n
-        along[along] = position[last[along]] == (position[matched[along]] + self.gram - 1) % self.m
-        along[along] &= count[matched[along]] > 0
-        rarity = np.full(len(matched), np.iinfo(np.int64).max)
-        rarity[along] = count[matched[along]]
-        for stretch in np.split(np.arange(len(matched)), breaks):
-            if not len(stretch):
-                continue
-            at = int(stretch[rarity[stretch].argmin()])
-            first, end = int(matched[stretch[0]]), int(matched[stretch[-1]]) + 1
-            if rarity[at] == np.iinfo(np.int64).max:
-                position[first:end] = -1
-            elif rarity[at] > 1:
-                i = int(matched[at])
-                places = order[low[i] : high[i]]
-                places = places[places != position[i]]
-                for place in places[_spread(len(places), _DOUBTS)].tolist():
-                    found += self.follow(i, place, far=False, until=end)
-                    back = self.mirrored(i - 1, place - 1)
-                    found += self.turned(self.mirror.follow(*back, far=False, until=self.n - first))
-        return found
-
-    def of_unique(self, position: IntArray) -> list[Run]:
-        """Where windows that stand only once in the reference contradict the places that were found."""
-        found: list[Run] = []
-        order, low, high = self._places
-        unique = np.flatnonzero(high - low == 1)
-        place = order[low[unique]]
-        last = self.gram - 1
-        agrees = (position[unique] == place) & (position[unique + last] == (place + last) % self.m)
-        unique, place = unique[~agrees], place[~agrees]
-        line = (place - unique) % self.m
-        fresh = (
-            np.append(True, (line[1:] != line[:-1]) | (np.diff(unique) > 1)) if len(unique) else agrees[:0]
-        )
-        for i, j in zip(unique[fresh].tolist(), place[fresh].tolist(), strict=True):
-            found += self._until(self.follow(i, j, far=False), position)
-            back = self.mirror.follow(*self.mirrored(i - 1, j - 1), far=False)
-            found += self._until(self.turned(back), position)
-        return found
-
-    def _until(self, runs: list[Run], position: IntArray) -> list[Run]:
-        """The runs up to the first that is no other place but the one already known."""
-        for at, (i, j, n) in enumerate(runs):
-            if (position[i : i + n] == np.arange(j, j + n) % self.m).all():
-                return runs[:at]
-        return runs
+def _pairs(runs: list[Run], position: IntArray, m: int) -> tuple[IntArray, IntArray]:
+    """(element, place) of all runs, where the place is another than the element's own."""
+    nothing = np.empty(0, np.int64)
+    elements = np.concatenate([np.arange(i, i + n) for i, _, n in runs] or [nothing])
+    places = np.concatenate([np.arange(j, j + n) % m for _, j, n in runs] or [nothing])
+    differ = (position[elements] >= 0) & (position[elements] != places)
+    return elements[differ], places[differ]
 
 
-def _spread(size: int, count: int) -> IntArray:
-    """At most ``count`` indices below ``size``, evenly spread, with both ends."""
-    return np.unique(np.linspace(0, size - 1, min(size, count)).astype(np.int64))
+def _before_jumps(pair: Pair, runs: list[Run], position: IntArray) -> Iterator[Run]:
+    """Where else the elements before each jump fit; takes doubtful ones out of ``position``.
 
-
-def _agreement(first: IntArray, i: int, second: IntArray, j: int) -> int:
-    """How many keys agree from first[i] and second[j] on."""
-    limit = min(len(first) - i, len(second) - j)
-    done, size = 0, 64
-    while done < limit:
-        part = min(size, limit - done)
-        differ = first[i + done : i + done + part] != second[j + done : j + done + part]
-        at = int(differ.argmax())
-        if differ[at]:
-            return done + at
-        done, size = done + part, min(4 * size, 1 << 16)
-    return max(done, 0)
-
-
-def _first_jump(ours: IntArray, theirs: IntArray) -> tuple[int, int] | None:
-    """The jump with which the cheapest way through the two windows begins; None when it leads nowhere.
-
-    A way costs one for each key it leaves out; it may end anywhere on the windows' far edges, where it
-    has the best balance of keys that agree over keys left out.
+    What is missing or surplus at a jump can lie earlier when the keys before the jump also agree
+    along the line behind it.
     """
-    a, b = len(ours), len(theirs)
-    if not a or not b:
-        return None
-    columns = np.arange(b + 1)
-    cost = np.empty((a + 1, b + 1), np.int64)
-    cost[0] = columns
-    for row in range(a):
-        best = cost[row] + 1
-        best[1:] = np.where(ours[row] == theirs, np.minimum(best[1:], cost[row, :-1]), best[1:])
-        cost[row + 1] = columns + np.minimum.accumulate(best - columns)
-    total = np.arange(a + 1)[:, None] + columns[None, :]
-    balance = total - 3 * cost  # twice (agreeing - left out)
-    edge = np.full_like(balance, np.iinfo(np.int64).min)
-    edge[-1], edge[:, -1] = balance[-1], balance[:, -1]
-    x, y = divmod(int(edge.argmax()), b + 1)
-    steps: list[bool] = []  # from the end: does the step agree?
-    jump = None
-    while x or y:
-        here = cost[x, y]
-        if x and y and ours[x - 1] == theirs[y - 1] and cost[x - 1, y - 1] == here:
-            x, y = x - 1, y - 1
-            jump = (x, y)
-            steps.append(True)
+    for (i, j, n), (next_i, next_j, _) in pairwise(runs):
+        surplus, missing = next_i - i - n, (next_j - j - n) % pair.m
+        back_i, back_j = pair.mirrored(next_i - 1, next_j - 1)
+        if surplus == missing or back_i >= pair.n or back_j >= pair.m:
+            continue
+        slide = agreement(pair.mirror.pattern, back_i, pair.mirror.reference, back_j)
+        if not slide:
+            continue
+        if not missing and surplus < LAYER:
+            # a stray kernel beside its equals: which of them is the stray cannot be told
+            slide = min(slide, n)
+            position[i + n - slide : i + n - slide + min(surplus, slide)] = -1
+        if slide < LAYER:
+            yield from pair.turned([(back_i, back_j, slide)])
         else:
-            x, y = (x - 1, y) if x and cost[x - 1, y] == here - 1 else (x, y - 1)
-            steps.append(False)
-    if jump is None:
-        return None
-    behind = steps[::-1][sum(jump) :]
-    wanted = min(_AGREE + 2 + sum(jump) // 4, _GRAMS[0])
-    agreeing = np.cumsum(behind)
-    if agreeing[-1] < wanted:
-        return None
-    return jump if np.searchsorted(agreeing, wanted) < wanted * 5 // 4 else None
+            back = pair.turned(pair.mirror.follow(back_i, back_j, far=False))
+            yield from _news(pair, back, position)
 
 
-def _hashes(keys: IntArray, length: int) -> IntArray:
-    """A 63-bit hash of the window of ``length`` keys that begins at each element; 0 and 1 are not used."""
-    size = max(0, len(keys) - length + 1)
-    mixed = keys.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(29)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(32)
-    out = np.zeros(size, np.uint64)
-    for at in range(length):
-        out *= np.uint64(0x94D049BB133111EB)
-        out += mixed[at : at + size]
-    return (out >> np.uint64(1)).astype(np.int64) | np.int64(2)
+def _stretches(pair: Pair, position: IntArray) -> list[IntArray]:
+    """Matched elements of the pattern, cut at long jumps."""
+    matched = np.flatnonzero(position >= 0)
+    step, jump = np.diff(matched), np.diff(position[matched]) % pair.m
+    return np.split(matched, np.flatnonzero((step > LAYER) | (jump > LAYER)) + 1)
+
+
+def _rarity(pair: Pair, position: IntArray) -> IntArray:
+    """Per element: in how many places of the reference its window stands, if it matched as a whole."""
+    _, low, high = pair.places
+    count = high - low
+    whole = np.flatnonzero((position[: len(count)] >= 0) & (count > 0))
+    end = whole + pair.gram - 1
+    whole = whole[position[end] == (position[whole] + pair.gram - 1) % pair.m]
+    rarity = np.full(pair.n, _NEVER)
+    rarity[whole] = count[whole]
+    return rarity
+
+
+def _of_stretches(pair: Pair, position: IntArray) -> Iterator[Run]:
+    """Where else each stretch between long jumps fits that has no window of one place only."""
+    order, low, high = pair.places
+    rarity = _rarity(pair, position)
+    for stretch in _stretches(pair, position):
+        if not len(stretch) or rarity[i := int(stretch[rarity[stretch].argmin()])] == 1:
+            continue
+        first, stop = int(stretch[0]), int(stretch[-1]) + 1
+        places = order[low[i] : high[i]]
+        places = places[places != position[i]]
+        for place in places[spread(len(places), _DOUBTS)].tolist():
+            yield from pair.follow(i, place, far=False, until=stop)
+            back = pair.mirrored(i - 1, place - 1)
+            yield from pair.turned(pair.mirror.follow(*back, far=False, until=pair.n - first))
+
+
+def _of_layers(pair: Pair, position: IntArray, others: tuple[IntArray, IntArray]) -> Iterator[Run]:
+    """Stretches that also fit when shifted: with layers more or less, none of them has a number.
+
+    The shifts to try are those of the jumps at a stretch's ends and of the other places in it.
+    """
+    stretches = [stretch for stretch in _stretches(pair, position) if len(stretch)]
+    shifts: list[set[int]] = [set() for _ in stretches]
+    for at, (before, after) in enumerate(pairwise(stretches)):
+        jump = int(position[after[0]] - position[before[-1]]) - int(after[0] - before[-1])
+        shifts[at].add(jump)
+        shifts[at + 1].add(jump)
+    starts = np.array([stretch[0] for stretch in stretches], np.int64)
+    elements, places = others
+    found = np.stack([np.searchsorted(starts, elements, side="right") - 1, places - position[elements]])
+    kinds, count = np.unique(found, axis=1, return_counts=True)
+    for at, shift in kinds[:, count >= LAYER].T.tolist():
+        shifts[at].add(shift)
+    for stretch, wanted in zip(stretches, shifts, strict=True):
+        for shift in sorted({abs(shift) for shift in wanted if abs(shift) >= LAYER})[:_DOUBTS]:
+            yield from _shifted(pair, stretch, position, shift)
+            yield from _shifted(pair, stretch, position, -shift)
+
+
+def _shifted(pair: Pair, stretch: IntArray, position: IntArray, shift: int) -> Iterator[Run]:
+    """The parts of a stretch, a layer long or longer, that fit at their place plus ``shift`` too."""
+    place = position[stretch] + shift
+    place = place % pair.m if pair.around else place
+    inside = (place >= 0) & (place < pair.m)
+    fits = inside & (pair.pattern[stretch] == pair.reference[np.where(inside, place, 0)])
+    at = np.flatnonzero(fits)
+    breaks = np.flatnonzero((np.diff(at) != 1) | (np.diff(stretch[at]) != 1) | (np.diff(place[at]) != 1)) + 1
+    firsts, ends = np.append(0, breaks), np.append(breaks, len(at))
+    for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
+        if end - first >= LAYER:
+            yield int(stretch[at[first]]), int(place[at[first]]), end - first
+
+
+def _of_unique(pair: Pair, position: IntArray) -> Iterator[Run]:
+    """Where windows that stand only once in the reference contradict the places that were found.
+
+    Only those count that the places do not account for: they hold an unmatched key or a long jump. Inside
+    a stretch that goes on before and after, a window that looks like another is one with a key missing.
+    """
+    order, low, high = pair.places
+    unique = np.flatnonzero(high - low == 1)
+    place = order[low[unique]]
+    last = pair.gram - 1
+    lost = np.append(0, np.cumsum(position < 0))
+    firsts = np.array([stretch[0] for stretch in _stretches(pair, position) if len(stretch)], np.int64)
+    cut = np.searchsorted(firsts, unique, side="right") != np.searchsorted(
+        firsts, unique + last, side="right"
+    )
+    doubtful = cut | (lost[unique + pair.gram] > lost[unique])
+    doubtful &= (position[unique] != place) | (position[unique + last] != (place + last) % pair.m)
+    unique, place = unique[doubtful], place[doubtful]
+    line = (place - unique) % pair.m
+    fresh = np.append(True, (line[1:] != line[:-1]) | (np.diff(unique) > 1))[: len(unique)]
+    for i, j in zip(unique[fresh].tolist(), place[fresh].tolist(), strict=True):
+        yield from _news(pair, pair.follow(i, j, far=False), position)
+        back = pair.mirror.follow(*pair.mirrored(i - 1, j - 1), far=False)
+        yield from _news(pair, pair.turned(back), position)
+
+
+def _news(pair: Pair, runs: Iterable[Run], position: IntArray) -> Iterator[Run]:
+    """The runs up to the first that is no other place but the one already known."""
+
+    def new(run: Run) -> bool:
+        i, j, n = run
+        return bool((position[i : i + n] != np.arange(j, j + n) % pair.m).any())
+
+    return takewhile(new, runs)
