@@ -20,11 +20,8 @@ from itertools import pairwise, takewhile
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.pair import LAYER, IntArray, Pair, Run, agreement, spread
+from tracelens.attribution.pair import LAYER, WINDOW, IntArray, Pair, Run, agreement, spread
 
-#: Keys of a window that may found a match; the shorter where the longer are rarely met.
-_GRAMS = (24, 12)
-_FAMILIAR = 0.5  # share of the pattern's windows that the reference has, from which on no shorter are tried
 _NEVER = np.iinfo(np.int64).max
 _DOUBTS = 8  # other places that are looked at for one stretch
 
@@ -70,9 +67,11 @@ def find_alignment(pattern: npt.ArrayLike, reference: npt.ArrayLike, *, around: 
 def _find(pattern: IntArray, reference: IntArray, *, around: bool) -> tuple[IntArray, Pair | None, list[Run]]:
     """Positions, the pair of sequences if anything can match, and other places of what stands at jumps."""
     out = np.full(len(pattern), -1, np.int64)
-    pair = _familiar(pattern, reference, around=around)
-    start = pair.start() if pair is not None else None
-    if pair is None or start is None:
+    if min(len(pattern), len(reference)) < WINDOW:
+        return out, None, []
+    pair = Pair(pattern, reference, around=around)
+    start = pair.start()
+    if start is None:
         return out, None, []
     i, j = start
     forward = [*pair.follow(i, j)]
@@ -89,20 +88,6 @@ def _find(pattern: IntArray, reference: IntArray, *, around: bool) -> tuple[IntA
         if len(stretch) and rarity[stretch].min() == _NEVER:
             out[stretch] = -1  # too weak: not one window of its own
     return out, pair, others
-
-
-def _familiar(pattern: IntArray, reference: IntArray, *, around: bool) -> Pair | None:
-    """The pair with windows that are as long as the two allow and yet found again."""
-    best: Pair | None = None
-    for gram in _GRAMS:
-        if min(len(pattern), len(reference)) < gram:
-            continue
-        pair = Pair(pattern, reference, gram=gram, around=around)
-        if best is None or pair.found_frac > best.found_frac:
-            best = pair
-        if best.found_frac > _FAMILIAR:
-            break
-    return best
 
 
 def _pairs(runs: list[Run], position: IntArray, m: int) -> tuple[IntArray, IntArray]:
@@ -151,8 +136,8 @@ def _rarity(pair: Pair, position: IntArray) -> IntArray:
     _, low, high = pair.places
     count = high - low
     whole = np.flatnonzero((position[: len(count)] >= 0) & (count > 0))
-    end = whole + pair.gram - 1
-    whole = whole[position[end] == (position[whole] + pair.gram - 1) % pair.m]
+    end = whole + WINDOW - 1
+    whole = whole[position[end] == (position[whole] + WINDOW - 1) % pair.m]
     rarity = np.full(pair.n, _NEVER)
     rarity[whole] = count[whole]
     return rarity
@@ -195,6 +180,7 @@ def _of_layers(pair: Pair, position: IntArray, others: tuple[IntArray, IntArray]
         for shift in sorted({abs(shift) for shift in wanted if abs(shift) >= LAYER})[:_DOUBTS]:
             yield from _shifted(pair, stretch, position, shift)
             yield from _shifted(pair, stretch, position, -shift)
+            yield from _repeating(pair, stretch, position, shift)
 
 
 def _shifted(pair: Pair, stretch: IntArray, position: IntArray, shift: int) -> Iterator[Run]:
@@ -203,12 +189,35 @@ def _shifted(pair: Pair, stretch: IntArray, position: IntArray, shift: int) -> I
     place = place % pair.m if pair.around else place
     inside = (place >= 0) & (place < pair.m)
     fits = inside & (pair.pattern[stretch] == pair.reference[np.where(inside, place, 0)])
-    at = np.flatnonzero(fits)
-    breaks = np.flatnonzero((np.diff(at) != 1) | (np.diff(stretch[at]) != 1) | (np.diff(place[at]) != 1)) + 1
-    firsts, ends = np.append(0, breaks), np.append(breaks, len(at))
-    for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
-        if end - first >= LAYER:
-            yield int(stretch[at[first]]), int(place[at[first]]), end - first
+    yield from _long_runs(stretch[fits], place[fits])
+
+
+def _repeating(pair: Pair, stretch: IntArray, position: IntArray, shift: int) -> Iterator[Run]:
+    """Another place for the parts of a stretch that repeat in the pattern itself after ``shift`` keys.
+
+    With more layers than the reference has, a layer's counterpart may be beyond the reference's ends.
+    """
+    order, low, high = pair.places
+    stretch = stretch[stretch < len(low)]
+    repeats = np.zeros(len(stretch), np.bool_)
+    for other in (stretch + shift, stretch - shift):
+        inside = (other >= 0) & (other < pair.n)
+        repeats |= inside & (pair.pattern[stretch] == pair.pattern[np.where(inside, other, 0)])
+    element = stretch[repeats & (high[stretch] - low[stretch] > 1)]
+    place = order[low[element]]
+    yield from _long_runs(element, np.where(place == position[element], order[low[element] + 1], place))
+
+
+def _long_runs(element: IntArray, place: IntArray) -> Iterator[Run]:
+    """Elements and their places as runs, where at least a layer of elements stands together."""
+    apart = np.diff(element) != 1
+    together = np.cumsum(np.append(0, apart))[: len(element)]
+    enough = np.bincount(together)[together] >= LAYER if len(element) else np.empty(0, np.bool_)
+    element, place = element[enough], place[enough]
+    breaks = np.flatnonzero((np.diff(element) != 1) | (np.diff(place) != 1)) + 1
+    bounds = [0, *breaks.tolist(), len(element)] if len(element) else []
+    for first, end in pairwise(bounds):
+        yield int(element[first]), int(place[first]), end - first
 
 
 def _of_unique(pair: Pair, position: IntArray) -> Iterator[Run]:
@@ -220,13 +229,13 @@ def _of_unique(pair: Pair, position: IntArray) -> Iterator[Run]:
     order, low, high = pair.places
     unique = np.flatnonzero(high - low == 1)
     place = order[low[unique]]
-    last = pair.gram - 1
+    last = WINDOW - 1
     lost = np.append(0, np.cumsum(position < 0))
     firsts = np.array([stretch[0] for stretch in _stretches(pair, position) if len(stretch)], np.int64)
     cut = np.searchsorted(firsts, unique, side="right") != np.searchsorted(
         firsts, unique + last, side="right"
     )
-    doubtful = cut | (lost[unique + pair.gram] > lost[unique])
+    doubtful = cut | (lost[unique + WINDOW] > lost[unique])
     doubtful &= (position[unique] != place) | (position[unique + last] != (place + last) % pair.m)
     unique, place = unique[doubtful], place[doubtful]
     line = (place - unique) % pair.m

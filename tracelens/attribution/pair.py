@@ -11,6 +11,7 @@ import numpy.typing as npt
 IntArray = npt.NDArray[np.int64]
 Run = tuple[int, int, int]  # (first in the pattern, first in the reference, length)
 
+WINDOW = 12  # keys that agree and change: what a match needs at least
 #: How often the keys of a window must change: a row of equal kernels (a fill per parameter) is no
 #: evidence of a place.
 _CHANGES = 3
@@ -24,10 +25,10 @@ _SAMPLES, _PLACES = 8, 32  # rarest windows that are tried as the start, and pla
 class Pair:
     """Pattern and reference, read in one direction."""
 
-    def __init__(self, pattern: IntArray, reference: IntArray, *, gram: int, around: bool):
+    def __init__(self, pattern: IntArray, reference: IntArray, *, around: bool):
         self.pattern = pattern
         self.n, self.m = len(pattern), len(reference)
-        self.gram, self.around = gram, around
+        self.around = around
         # twice, so that every window that runs over the end lies in one piece
         self.reference = np.concatenate([reference, reference]) if around else reference
         self._near: dict[tuple[bytes, bytes], tuple[int, int] | None] = {}
@@ -35,7 +36,7 @@ class Pair:
     @cached_property
     def mirror(self) -> Pair:
         """The same read from the end."""
-        pair = Pair(self.pattern[::-1], self.reference[: self.m][::-1], gram=self.gram, around=self.around)
+        pair = Pair(self.pattern[::-1], self.reference[: self.m][::-1], around=self.around)
         pair.__dict__["mirror"] = self
         return pair
 
@@ -53,9 +54,9 @@ class Pair:
         """Hash of the window that begins at each element; windows that prove nothing equal nothing."""
         hashes = []
         for side, keys in enumerate((self.pattern, self.reference)):
-            found = _hashes(keys, self.gram)
+            found = _hashes(keys, WINDOW)
             changes = np.cumsum(np.append(0, keys[1:] != keys[:-1]))
-            poor = changes[self.gram - 1 :] - changes[: len(found)] < _CHANGES
+            poor = changes[WINDOW - 1 :] - changes[: len(found)] < _CHANGES
             found[poor] = side
             hashes.append(found)
         return hashes[0], hashes[1]
@@ -68,12 +69,6 @@ class Pair:
         order = np.argsort(theirs, kind="stable")
         low, high = (np.searchsorted(theirs[order], ours, side=side) for side in ("left", "right"))
         return order, low, high
-
-    @cached_property
-    def found_frac(self) -> float:
-        """How many of the pattern's windows the reference has (0..1)."""
-        _, low, high = self.places
-        return float((high > low).mean()) if len(low) else 0.0
 
     def start(self) -> tuple[int, int] | None:
         """(pattern, reference) of the place to start from: the longest agreement at a rarest window."""
@@ -219,7 +214,7 @@ def _first_jump(ours: IntArray, theirs: IntArray) -> tuple[int, int] | None:
     agreeing = np.cumsum(behind)
     if agreeing[-1] < wanted:
         return None
-    return jump if np.searchsorted(agreeing, wanted) < wanted * 5 // 4 else None
+    return jump if np.searchsorted(agreeing, wanted) < wanted * 3 // 2 else None
 
 
 def _hashes(keys: IntArray, length: int) -> IntArray:
