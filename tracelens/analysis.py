@@ -13,7 +13,7 @@ from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.gemms import gemm_rows
 from tracelens.accounting.model import model_dims
 from tracelens.accounting.report import summarize, trace_info, with_findings
-from tracelens.accounting.shares import component_rows, coverage
+from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import step_times
 from tracelens.advice import StepFacts, advise
 from tracelens.attribution import Attribution, attribute
@@ -100,27 +100,56 @@ class Analysis:
         return f'<iframe srcdoc="{page}" style="{style}" title="tracelens report"></iframe>'
 
 
-def analyze(path: str | Path, *, gpu: str | None = None, steps: tuple[int, int] | None = None) -> Analysis:
+def analyze(
+    path: str | Path,
+    *,
+    gpu: str | None = None,
+    steps: tuple[int, int] | None = None,
+    reference: str | Path | None = None,
+) -> Analysis:
     """Analyze one trace file (``.json``, ``.json.gz``, or ``-`` for standard input).
 
     ``gpu`` is a key of the GPU table ("h100-sxm") that overrides the device named in the trace;
-    ``steps`` keeps the steps whose ProfilerStep number lies in (first, last).
+    ``steps`` keeps the steps whose ProfilerStep number lies in (first, last). ``reference`` is another
+    trace of the same job (eager, or with shapes and modules): what is known of its kernels is lent to the
+    kernels here that repeat them.
 
     Raises:
-        InputError: the file cannot be used, or holds no GPU event.
-        UsageError: the GPU or the steps do not exist.
+        InputError: one of the files cannot be used, or holds no GPU event.
+        UsageError: the GPU or the steps do not exist, or both files are standard input.
     """
-    return analyze_trace(read_trace(path), gpu=gpu, steps=steps)
+    if reference is not None and str(path) == str(reference) == "-":
+        raise UsageError("the trace and its reference cannot both come from standard input")
+    trace = read_trace(path)
+    return analyze_trace(
+        trace, gpu=gpu, steps=steps, reference=None if reference is None else _read_reference(reference)
+    )
 
 
-def analyze_trace(trace: Trace, *, gpu: str | None = None, steps: tuple[int, int] | None = None) -> Analysis:
+def _read_reference(path: str | Path) -> Trace:
+    try:
+        reference = read_trace(path)
+    except InputError as error:
+        raise InputError(f"--reference: {error}") from None
+    if not len(reference.kernels):
+        raise InputError(f"--reference: {_without_gpu(reference)}")
+    return reference
+
+
+def analyze_trace(
+    trace: Trace,
+    *,
+    gpu: str | None = None,
+    steps: tuple[int, int] | None = None,
+    reference: Trace | None = None,
+) -> Analysis:
     """Analyze a trace that has been read."""
     if not len(trace.kernels):
         raise InputError(_without_gpu(trace))
     devices = device_properties(trace.metadata)
     hardware = find_gpu(device_name(trace.metadata), override=gpu, properties=devices[0] if devices else None)
     links = link(trace)
-    attribution = attribute(trace, links)
+    attribution = attribute(trace, links, reference=None if reference is None else _known(reference))
     times = step_times(trace, links, attribution, wanted=steps)
     attribution = attribution.within_steps(times.positions)
     calls = find_calls(trace, links, attribution)
@@ -139,7 +168,7 @@ def analyze_trace(trace: Trace, *, gpu: str | None = None, steps: tuple[int, int
     report = Report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
-        trace=trace_info(trace),
+        trace=trace_info(trace, attribution.loan),
         gpu=hardware.info(),
         model=dims,
         steps=times.rows(),
@@ -154,8 +183,15 @@ def analyze_trace(trace: Trace, *, gpu: str | None = None, steps: tuple[int, int
             trace, attribution, find_communication(trace, links, attribution), steps=times.count
         ),
         recording=find_lacks(trace, links, attribution),
+        reference=reference_info(trace, attribution, calls),
     )
     return Analysis(with_findings(report, advice), trace, links, attribution, calls)
+
+
+def _known(reference: Trace) -> tuple[Trace, Links, Attribution]:
+    """A reference with what is known of its own kernels."""
+    links = link(reference)
+    return reference, links, attribute(reference, links)
 
 
 def _without_gpu(trace: Trace) -> str:

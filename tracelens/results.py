@@ -138,6 +138,21 @@ class Coverage:
     no_launch_kernels: int
     shape_bounded_frac: float = 0.0  # of GEMM and attention time: ranges of M and N, or packed sequences
     shape_unknown_frac: float = 0.0  # the rest; the three add to one
+    lent_frac: float = 0.0  # component known from an identical kernel, of another step or of the reference
+    lent_kernels: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceInfo:
+    """A second trace of the same job, and what it lent. Shares of all GPU event time in the file."""
+
+    path: str  # file name only
+    sha256: str
+    matched_frac: float  # kernels with a twin in the reference
+    matched_kernels: int
+    lent_frac: float  # kernels whose component came from the reference
+    lent_kernels: int
+    lent_calls: int  # GEMM and attention calls whose operator or shape came from the reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +234,7 @@ class GemmRow:
     m_range: tuple[int, int] | None = None  # [low, high] of M by the kernel's tiles and grid, where m is null
     n_range: tuple[int, int] | None = None
     padded_from: dict[str, int] = field(default_factory=dict)  # what the model asked for, {"n": 50257}
+    lent_calls: int = 0  # of its calls: operator or shape known from the identical call they repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,3 +330,4 @@ class Report:
     notes: list[str] = field(default_factory=list)  # method notes worth a line on the page
     communication: list[CommunicationRow] = field(default_factory=list)  # longest first
     recording: list[Lack] = field(default_factory=list)  # what the recording lacked, costliest first
+    reference: ReferenceInfo | None = None  # the trace given with --reference

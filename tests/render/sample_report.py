@@ -19,6 +19,7 @@ from tracelens.results import (
     Lack,
     Lost,
     ModelDims,
+    ReferenceInfo,
     Report,
     Step,
     StepTime,
@@ -292,7 +293,7 @@ def full() -> Report:
                                "record with record_shapes=True", 9.3, 210),
                   Unattributed("a GEMM that matches no layer of the model", "name modules with with_modules=True",
                                6.1, 40)],
-                 0.0012, 31, 0.006, 0.003),
+                 0.0012, 31, 0.006, 0.003, 0.094, 3_120),
         components,
         gemms,
         _findings(gemms),
@@ -303,6 +304,7 @@ def full() -> Report:
               "record with record_shapes=True", "medium", 0.013),
          Lack("one-step", "Only one step", "how much step times differ is not known",
               "record several: schedule(wait=1, warmup=1, active=3)", "low", None)],
+        ReferenceInfo("rank0.eager.pt.trace.json.gz", "41aa" * 16, 0.912, 30_417, 0.081, 2_950, 416),
     )  # fmt: skip
 
 

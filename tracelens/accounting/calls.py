@@ -2,17 +2,20 @@
 
 A call is one operator (``aten::addmm``, a fused attention) with all its kernels: the product itself,
 a split-K reduction, the helpers of an attention backward. FLOPs belong to the call once.
+
+A kernel without an operator of its own may repeat one that has it (``Attribution.like``, a reference's
+``Loan``): its call is then computed like the twin's, with the twin's shapes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution import Attribution
+from tracelens.attribution import Attribution, orphans
 from tracelens.gemm import (
     ATTENTION_OPS,
     WRAPPERS,
@@ -40,7 +43,9 @@ class Calls:
 
     name: IntArray  # symbol code of the main kernel's name
     main: IntArray  # kernel row: the longest kernel of the call
-    op: IntArray  # row of Trace.ops; -1 = no operator known
+    op: IntArray  # row of Trace.ops; -1 = its own operator is not known
+    op_name: list[str | None]  # operator of the call, or of the call it repeats; None = not known
+    lent: npt.NDArray[np.bool_]  # its operator or its shape is that of the call it repeats
     dur_ns: IntArray  # all kernels of the call
     shape: list[Shape | None]
     forward: list[Shape | None]  # backward calls: the shape of the forward operator they belong to
@@ -58,25 +63,65 @@ class Calls:
         return out
 
 
+@dataclass(frozen=True, slots=True)
+class _Computed:
+    """What a call computed."""
+
+    op_name: str | None
+    shape: Shape | None
+    forward: Shape | None
+    lent: bool
+
+
 def find_calls(trace: Trace, links: Links, attribution: Attribution) -> Calls:
     """Group the kernels of every GEMM and attention operator into calls."""
     names = [parse_kernel_name(text) for text in trace.symbols]
     kind_of = np.array([_KINDS.index(name.kind) if name else 0 for name in names] or [0])
     kind = kind_of[trace.kernels.name]
     op = _gemm_ops(trace, links)
-    is_kernel = trace.symbols.where(lambda text: text == "kernel")[trace.kernels.category]
+    loan = attribution.loan
+    donors = find_calls(loan.trace, loan.links, loan.attribution) if loan is not None else None
+    borrowing = attribution.like >= 0
+    if loan is not None:
+        borrowing |= (loan.like >= 0) & orphans(trace, links)
 
+    own = _own_keys(trace, links, op, kind)
+    calls = _from_keys(trace, kind, np.where(borrowing, -1, own), names)
+    shapes = _Shapes(trace)
+    computed = []
+    for main in calls.main.tolist():
+        backward = attribution.phase[main] == _BACKWARD
+        computed.append(
+            _Computed(
+                trace.symbols[int(trace.ops.name[op[main]])] if op[main] >= 0 else None,
+                shapes.of(int(op[main])),
+                shapes.of(int(attribution.forward_op[main])) if backward else None,
+                lent=False,
+            )
+        )
+    calls = _with(calls, computed)
+    if loan is not None and donors is not None:
+        calls = _with_shapes(calls, donors, loan.like)
+    return _with_borrowed(trace, kind, own, calls, donors, attribution, borrowing)
+
+
+def _own_keys(trace: Trace, links: Links, op: IntArray, kind: IntArray) -> IntArray:
+    """Per kernel a number that the kernels of one call share; -1 = part of no call."""
+    is_kernel = trace.symbols.where(lambda text: text == "kernel")[trace.kernels.category]
     member = (kind > 0) & is_kernel
     # a GEMM operator none of whose kernels has a known name: its own kernels are the product
     named_ops = np.unique(op[member & (op >= 0)])
-    own = is_kernel & (op >= 0) & (links.kernel_op == op) & ~np.isin(op, named_ops)
-    member |= own
+    member |= is_kernel & (op >= 0) & (links.kernel_op == op) & ~np.isin(op, named_ops)
+    # kernels without an operator are calls of their own
+    key = np.where(op >= 0, op, len(trace.ops) + np.arange(len(op)))
+    return np.where(member, key, -1)
 
-    rows = np.flatnonzero(member)
-    # kernels without an operator are calls of their own; negative keys keep them apart
-    key = np.where(op[rows] >= 0, op[rows], -1 - rows)
-    rows = rows[np.lexsort((trace.kernels.dur_ns[rows], kind[rows] > 2, key))]
-    key = np.where(op[rows] >= 0, op[rows], -1 - rows)
+
+def _from_keys(trace: Trace, kind: IntArray, keys: IntArray, names: list[KernelName | None]) -> Calls:
+    """The calls that the keys say, without what they computed."""
+    rows = np.flatnonzero(keys >= 0)
+    rows = rows[np.lexsort((trace.kernels.dur_ns[rows], kind[rows] > 2, keys[rows]))]
+    key = keys[rows]
     starts = np.flatnonzero(np.append(True, key[1:] != key[:-1])) if len(rows) else np.empty(0, np.int64)
     dur = np.add.reduceat(trace.kernels.dur_ns[rows], starts) if len(rows) else np.empty(0, np.int64)
     main = _mains(rows, starts, kind)
@@ -86,18 +131,91 @@ def find_calls(trace: Trace, links: Links, attribution: Attribution) -> Calls:
     kernel_call = np.full(len(trace.kernels), -1, np.int64)
     if len(rows):
         kernel_call[rows] = rank[np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(rows))))]
-    main, dur, call_op = main[order], dur[order], op[main[order]]
-    shapes = _Shapes(trace)
-    forward_op = np.where(attribution.phase[main] == _BACKWARD, attribution.forward_op[main], -1)
+    main = main[order]
+    own = keys[main]
     return Calls(
+        op=np.where(own < len(trace.ops), own, -1),
         name=trace.kernels.name[main].astype(np.int64),
         main=main,
-        op=call_op,
-        dur_ns=dur,
-        shape=[shapes.of(int(row)) for row in call_op],
-        forward=[shapes.of(int(row)) for row in forward_op],
+        op_name=[],
+        lent=np.zeros(len(main), np.bool_),
+        dur_ns=dur[order],
+        shape=[],
+        forward=[],
         kernel_call=kernel_call,
         names=names,
+    )
+
+
+def _with(calls: Calls, computed: list[_Computed]) -> Calls:
+    return replace(
+        calls,
+        op_name=[call.op_name for call in computed],
+        shape=[call.shape for call in computed],
+        forward=[call.forward for call in computed],
+        lent=np.array([call.lent for call in computed], np.bool_),
+    )
+
+
+def _computed(calls: Calls, *, lent: bool | None = None) -> list[_Computed]:
+    """What each call computed; ``lent``: as it is lent to another."""
+    flags = calls.lent.tolist() if lent is None else [lent] * len(calls)
+    return [_Computed(*call) for call in zip(calls.op_name, calls.shape, calls.forward, flags, strict=True)]
+
+
+def _with_shapes(calls: Calls, donors: Calls, like: npt.NDArray[np.int32]) -> Calls:
+    """Calls whose operator recorded no shape take that of the reference's call they repeat."""
+    computed = _computed(calls)
+    theirs = _computed(donors, lent=True)
+    donor = np.where(like[calls.main] >= 0, donors.kernel_call[like[calls.main]], -1)
+    for at in np.flatnonzero(donor >= 0).tolist():
+        found, mine = theirs[donor[at]], computed[at]
+        if mine.shape is None and found.shape is not None:
+            computed[at] = replace(found, op_name=mine.op_name or found.op_name)
+    return _with(calls, computed)
+
+
+def _with_borrowed(
+    trace: Trace,
+    kind: IntArray,
+    own: IntArray,
+    calls: Calls,
+    donors: Calls | None,
+    attribution: Attribution,
+    borrowing: npt.NDArray[np.bool_],
+) -> Calls:
+    """The calls and, made of kernels that repeat others, calls like those of their twins."""
+    taker = np.flatnonzero(borrowing)
+    if not len(taker):
+        return calls
+    twin = attribution.like[taker].astype(np.int64)
+    donor = np.where(twin >= 0, calls.kernel_call[twin], -1)
+    known = _computed(calls, lent=True)
+    if donors is not None and attribution.loan is not None:
+        theirs = attribution.loan.like[taker]
+        elsewhere = (twin < 0) & (theirs >= 0)
+        there = donors.kernel_call[theirs[elsewhere]]
+        donor[elsewhere] = np.where(there >= 0, there + len(known), -1)
+        twin[elsewhere] = theirs[elsewhere]
+        known += _computed(donors, lent=True)
+    taker, twin, donor = taker[donor >= 0], twin[donor >= 0], donor[donor >= 0]
+    order = np.lexsort((trace.kernels.ts_ns[taker], donor))
+    taker, twin, donor = taker[order], twin[order], donor[order]
+    # the next repetition of a call begins where the twins do not go on
+    fresh = np.append(True, (donor[1:] != donor[:-1]) | (twin[1:] <= twin[:-1])) if len(taker) else donor > 0
+    base = max(int(own.max(initial=-1)) + 1, 2 * len(trace.ops))  # no row of Trace.ops
+    keys = own.copy()
+    keys[taker] = base + np.cumsum(fresh) - 1
+    merged = _from_keys(trace, kind, keys, calls.names)
+    mine = [*_computed(calls), _Computed(None, None, None, lent=False)]  # the last: of no call until now
+    of = np.full(len(keys), -1, np.int64)
+    of[taker] = donor
+    return _with(
+        merged,
+        [
+            known[of[main]] if of[main] >= 0 else mine[calls.kernel_call[main]]
+            for main in merged.main.tolist()
+        ],
     )
 
 

@@ -67,7 +67,7 @@ def gemm_rows(
             calls.shape[at],
             int(trace.kernels.name[main]),
             int(trace.kernels.launch[main]),
-            int(trace.ops.name[calls.op[at]]) if calls.op[at] >= 0 else -1,
+            calls.op_name[at],
             tuple(padded.items()),
         )
         groups.setdefault(key, _Group([], calls.shape[at], role, padded)).calls.append(at)
@@ -93,7 +93,7 @@ def _row(
 ) -> GemmRow:
     members = np.array(group.calls)
     mains = calls.main[members]
-    main, op = int(mains[0]), int(calls.op[members[0]])
+    main, op = int(mains[0]), calls.op_name[group.calls[0]]
     kernel_text = trace.symbols[int(trace.kernels.name[main])]
     kernel = calls.names[int(trace.kernels.name[main])]
     in_step = attribution.step[mains] >= 0
@@ -104,11 +104,10 @@ def _row(
     judged = math_dtype(group.shape, kernel=kernel) if group.shape else None
     peak, ceiling = gpu.peak(judged), gpu.ceiling(judged)
     component = COMPONENTS[attribution.component[main]]
-    op_text = trace.symbols[int(trace.ops.name[op])] if op >= 0 else None
     sizes = (
         shape_fields(group.shape, dims, group.role, group.padded)
         if group.shape is not None
-        else bounded_fields(kernel, _grid(trace, main), op_text)
+        else bounded_fields(kernel, _grid(trace, main), op)
     )
     return GemmRow(
         id=name,
@@ -121,11 +120,12 @@ def _row(
         phase=PHASES[attribution.phase[main]],
         layers=_layers(attribution.layer[mains].tolist()),
         calls=len(members),
+        lent_calls=int(calls.lent[members].sum()),
         calls_per_step=float(in_step.sum()) / steps,
         time_ms=time_ns / 1e6,
         time_ms_per_step=step_ns / 1e6 / steps,
         frac=time_ns / total_ns if total_ns else 0.0,
-        op=op_text,
+        op=op,
         kernel=kernel_text,
         kernel_family=kernel.family if kernel else "unknown",
         cluster=kernel.cluster if kernel else None,

@@ -9,18 +9,20 @@ from tracelens.accounting.shares import call_flops
 from tracelens.accounting.steps import StepTimes
 from tracelens.accounting.verdict import verdict
 from tracelens.advice import Advice
-from tracelens.attribution import Attribution
+from tracelens.attribution import Attribution, Loan
 from tracelens.gemm import math_dtype
 from tracelens.hardware import Gpu
 from tracelens.results import GemmRow, Report, Summary, TraceInfo
 from tracelens.trace import Trace
 from tracelens.trace.metadata import cuda_version, device_name, rank_and_world, torch_version
 
-_NEGLIGIBLE = 0.02  # of GEMM time without FLOPs: the utilization is that much too low at most
+#: Of GEMM time without FLOPs: the utilization is that much too low at most. Of GPU time that a reference
+#: matches: that little lends nothing worth having.
+_NEGLIGIBLE = 0.02
 
 
-def trace_info(trace: Trace) -> TraceInfo:
-    """What the file is and says of itself."""
+def trace_info(trace: Trace, loan: Loan | None = None) -> TraceInfo:
+    """What the file is and says of itself; a reference that is of no use is a warning."""
     rank, world = rank_and_world(trace.metadata)
     tables = [table for table in (trace.kernels, trace.ops, trace.launches) if len(table)]
     start = min(int(table.ts_ns.min()) for table in tables)
@@ -39,8 +41,17 @@ def trace_info(trace: Trace) -> TraceInfo:
         span_ms=(end - start) / 1e6,
         generated=bool(trace.metadata.get("generated")),
         partial=trace.partial,
-        warnings=list(trace.warnings),
+        warnings=[*trace.warnings, *_useless(trace, loan)],
     )
+
+
+def _useless(trace: Trace, loan: Loan | None) -> list[str]:
+    """One line when the reference has next to nothing in common with the trace."""
+    dur = trace.kernels.dur_ns
+    if loan is None or int(dur[loan.matched].sum()) > _NEGLIGIBLE * int(dur.sum()):
+        return []
+    name = loan.trace.source.name
+    return [f"the reference {name} matches nothing here: another model, GPU or software; it lent nothing"]
 
 
 def summarize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tracelens.accounting.calls import Calls
-from tracelens.attribution import Attribution
+from tracelens.attribution import Attribution, lent_kernels
 from tracelens.gemm import flops
-from tracelens.results import ComponentRow, Coverage, GemmRow, Unattributed
+from tracelens.results import ComponentRow, Coverage, GemmRow, ReferenceInfo, Unattributed
 from tracelens.trace import Links, Trace
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
 
@@ -54,6 +54,7 @@ def coverage(trace: Trace, links: Links, attribution: Attribution, gemms: list[G
     known = attribution.component != COMPONENTS.index("unattributed")
     named = (attribution.module >= 0) & known
     no_launch = links.kernel_node < 0
+    lent = lent_kernels(attribution)
     by_evidence = {
         word: int(dur[attribution.evidence == code].sum()) / total
         for code, word in enumerate(EVIDENCE)
@@ -78,6 +79,28 @@ def coverage(trace: Trace, links: Links, attribution: Attribution, gemms: list[G
         ),
         no_launch_frac=int(dur[no_launch].sum()) / total,
         no_launch_kernels=int(no_launch.sum()),
+        lent_frac=int(dur[lent].sum()) / total,
+        lent_kernels=int(lent.sum()),
+    )
+
+
+def reference_info(trace: Trace, attribution: Attribution, calls: Calls) -> ReferenceInfo | None:
+    """How much a reference matched and lent; None without one."""
+    loan = attribution.loan
+    if loan is None:
+        return None
+    dur = trace.kernels.dur_ns
+    total = max(1, int(dur.sum()))
+    lent = loan.filled & lent_kernels(attribution)
+    shaped = calls.lent & (loan.like[calls.main] >= 0) & (attribution.like[calls.main] < 0)
+    return ReferenceInfo(
+        path=loan.trace.source.name,
+        sha256=loan.trace.source.sha256,
+        matched_frac=int(dur[loan.matched].sum()) / total,
+        matched_kernels=int(loan.matched.sum()),
+        lent_frac=int(dur[lent].sum()) / total,
+        lent_kernels=int(lent.sum()),
+        lent_calls=int(shaped.sum()),
     )
 
 

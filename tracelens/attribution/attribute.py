@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from tracelens.attribution.components import CORE, Decision
 from tracelens.attribution.inductor import custom_kernel
+from tracelens.attribution.lend import lend
+from tracelens.attribution.loan import Loan
 from tracelens.attribution.names import kernel_component
 from tracelens.attribution.origins import find_origins, op_nodes
 from tracelens.attribution.paths import Paths, find_paths
@@ -90,6 +92,7 @@ class Attribution:
     transformer: bool
     role: IntArray  # ROLES, of a product whose backward is tied to no forward operator; -1
     like: IntArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
+    loan: Loan | None = None  # what a reference trace lent
 
     def within_steps(self, positions: list[int]) -> Attribution:
         """The same with only these steps counted as steps; kernels of the others are in none."""
@@ -104,8 +107,13 @@ class Attribution:
         ]
 
 
-def attribute(trace: Trace, links: Links) -> Attribution:
-    """Attribute every GPU event of a trace. Nothing is dropped: what is not known is ``unattributed``."""
+def attribute(
+    trace: Trace, links: Links, *, reference: tuple[Trace, Links, Attribution] | None = None
+) -> Attribution:
+    """Attribute every GPU event of a trace. Nothing is dropped: what is not known is ``unattributed``.
+
+    ``reference``, another trace of the same job, lends what is known of its kernels to their twins here.
+    """
     paths = find_paths(trace, links)
     phases = Phases(trace, links, paths)
     origin = find_origins(trace, links, phases)
@@ -118,7 +126,8 @@ def attribute(trace: Trace, links: Links) -> Attribution:
     inferred = infer(
         trace, links, sites.rule, origin, [PHASES[code] for code in of_node.tolist()], links.kernel_step
     )
-    return _assemble(trace, links, paths, phases, sites, inferred, origin, op_node)
+    own = _assemble(trace, links, paths, phases, sites, inferred, origin, op_node)
+    return lend(trace, links, own, reference=reference)
 
 
 def _assemble(
@@ -262,11 +271,12 @@ def _by_kernel_name(
         trace.kernels.name
     ]
     weak = (component == _COMPONENT["unattributed"]) & (codes >= 0)
-    narrower = np.array([code >= 0 for code in codes])
-    narrower &= evidence == _EVIDENCE["structure"]
-    narrower &= np.array([COMPONENTS[c] in lists[f] for c, f in zip(codes, fused, strict=True)], np.bool_)
+    # of what a fused work is made of, a name can say which part this kernel is
+    narrower = (codes >= 0) & (evidence == _EVIDENCE["structure"]) & (component != codes)
+    for row in np.flatnonzero(narrower).tolist():
+        narrower[row] = COMPONENTS[codes[row]] in lists[fused[row]]
     comm = (codes == _COMPONENT["communication"]) & (component != _COMPONENT["communication"])
-    for mask in (weak, comm, narrower & (component != codes)):
+    for mask in (weak, comm, narrower):
         component[mask], evidence[mask] = codes[mask], _EVIDENCE["kernel_name"]
         fused[mask] = 0
     core = weak & (codes == _COMPONENT["attention.core"])

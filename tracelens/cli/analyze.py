@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 @click.option("--kernels", metavar="FILE", help="One row per GPU event, as .parquet or .csv.")
 @click.option("--gpu", metavar="NAME", help="Judge against this GPU, e.g. h100-sxm, whatever the trace says.")
 @click.option("--steps", metavar="A:B", help="Only the steps ProfilerStep#A to ProfilerStep#B.")
+@click.option(
+    "--reference",
+    metavar="TRACE",
+    help="Another trace of the same job (eager, with shapes or modules): what is known of its kernels "
+    "is lent to the same kernels here.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
 def analyze(
     trace: str,
@@ -39,6 +45,7 @@ def analyze(
     kernels: str | None,
     gpu: str | None,
     steps: str | None,
+    reference: str | None,
     quiet: bool,
 ) -> None:
     """Analyze TRACE, a torch.profiler trace (.json or .json.gz; '-' reads standard input).
@@ -49,7 +56,7 @@ def analyze(
 
     if kernels is not None and Path(kernels).suffix.lower() not in (".parquet", ".csv"):
         raise UsageError(f"cannot tell the format of {kernels}: end it in .parquet or .csv")
-    result = analysis.analyze(trace, gpu=gpu, steps=_steps(steps))
+    result = analysis.analyze(trace, gpu=gpu, steps=_steps(steps), reference=reference)
     written = _write(result, output or None if not no_html else "", trace, json_path, kernels)
     if not quiet and json_path != "-":
         _show(result, written)

@@ -220,6 +220,27 @@ def partial_line(report: Report) -> str:
     return f"Partial: {why}"
 
 
+def lent_lines(report: Report) -> list[str]:
+    """Say how much is known only because the same kernels are known elsewhere, and from where."""
+    coverage, reference = report.coverage, report.reference
+    within = coverage.lent_frac - (reference.lent_frac if reference else 0.0)
+    lines = []
+    if coverage.lent_kernels > (reference.lent_kernels if reference else 0):
+        lines.append(
+            f"{f.pct(within)} of GPU time is known from the same kernels in other steps of this trace."
+        )
+    if reference is not None:
+        head = (
+            f"{f.pct(reference.matched_frac)} of GPU time repeats kernels of the reference {reference.path}"
+        )
+        calls = reference.lent_calls
+        lines.append(
+            f"{head}: {f.pct(reference.lent_frac)} got its component from there, {f.count(calls)} GEMM and "
+            f"attention call{'' if calls == 1 else 's'} the shape."
+        )
+    return lines
+
+
 def shape(row: GemmRow) -> str:
     """Write a row's shape, the ranges its kernel leaves open, or the note that stands in its place."""
     exact = f.mnk(row.m, row.n, row.k, row.batch)

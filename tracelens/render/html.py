@@ -93,6 +93,7 @@ def _words(report: Report) -> dict[str, Any]:
         "states": facts.STATES,
         "marks": facts.MARKS,
         "dims": facts.dims(report.model),
+        "lent_lines": facts.lent_lines(report),
         "finding_of": lambda rule, row: exact.get((rule, row)) or position.get(rule),
     }
 

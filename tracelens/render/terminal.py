@@ -294,6 +294,8 @@ def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]]) -> None
         out.line("All GPU time has a component.", "dim")
     for lack in facts.lacks_worth_a_line(report):
         out.line(f"To see more: {clean(lack.remedy, limit=120)} ({clean(lack.title, limit=60)})", "dim")
+    for line in facts.lent_lines(report):
+        out.line(clean(line, limit=240), "dim")
     if not report.trace.partial:
         for warning in report.trace.warnings:
             out.line(f"warning: {clean(warning, limit=200)}", "yellow")
