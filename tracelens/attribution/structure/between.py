@@ -175,7 +175,8 @@ class _Gap:
 
     def _in_mlp(self) -> list[tuple[int, Label]] | None:
         up = ("mlp.up", "mlp.gate")
-        if self.before in up and (self.after in up or self.after == "mlp.down"):
+        ends = self.after == "mlp.down" or (self.after is None and self.run.phase == "recompute")
+        if self.before in up and (self.after in up or ends):
             return [
                 (
                     at,

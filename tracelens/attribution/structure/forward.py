@@ -62,6 +62,35 @@ def label_forward(run: Run, hidden: int) -> None:
         run.labels.update({at: replace(label, layer=None) for at, label in run.labels.items()})
 
 
+def label_again(run: Run, forward: list[Run]) -> None:
+    """Name a recomputed piece by the sizes of the forward where its own order does not: it can begin and
+    end within an MLP, or among experts.
+
+    Of a gate and its twin of one size the gate comes first, as in the forward.
+    """
+    known: dict[tuple[int, int, int], list[Label]] = {}
+    for other in forward:
+        for at, label in sorted(other.labels.items()):
+            shape = other.shape(at)
+            if other.kinds[at].what == "gemm" and shape is not None:
+                found = known.setdefault((shape.m, shape.n, shape.k), [])
+                if label.component not in [one.component for one in found]:
+                    found.append(label)
+    turn: Counter[tuple[int, int, int]] = Counter()
+    for at in run.products():
+        shape, label = run.shape(at), run.labels.get(at)
+        if shape is None:
+            continue
+        size = (shape.m, shape.n, shape.k)
+        fits = known.get(size, [])
+        if label is not None and (not fits or label.component in [one.component for one in fits]):
+            continue
+        if len(fits) == 1 or {label.component for label in fits} == {"mlp.gate", "mlp.up"}:
+            chosen = fits[turn[size] % len(fits)]
+            turn[size] += 1
+            run.labels[at] = Label(chosen.component, None, chosen.components)
+
+
 class Forward:
     """One walk over the products of a run."""
 

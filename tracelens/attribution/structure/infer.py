@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.clipping import clipping
-from tracelens.attribution.structure.forward import hidden_size, label_forward
+from tracelens.attribution.structure.forward import hidden_size, label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.ordered import Launched, label_by_order, lend_weights
 from tracelens.attribution.structure.runs import Label, Run, find_backward_cores, find_cores, split_runs
@@ -75,6 +75,9 @@ def infer(
     if hidden is not None:
         for run in ahead:
             label_forward(run, hidden)
+        for run in ahead:
+            if run.phase == "recompute":
+                label_again(run, [other for other in ahead if other.phase == "forward"])
         vocab = _vocabulary(ahead)
         for run in ahead:
             label_between(run, hidden, vocab)
