@@ -1,5 +1,7 @@
 """Pieces that models of the zoo share, each spelled in the operators that CUDA would run."""
 
+# nn.Module.__call__ and parts of torch.Tensor have no types.
+# mypy: disable-error-code="no-any-return, no-untyped-call"
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -15,10 +17,6 @@ from tests.zoo.dims import Build
 from tests.zoo.parts import call, part
 
 aten: Any = torch.ops.aten
-
-
-def embedding(weight: Tensor, index: Tensor) -> Tensor:
-    return F.embedding(index, weight)
 
 
 class Dropout(nn.Module):
@@ -100,11 +98,6 @@ def repeat_heads(x: Tensor, times: int, layer: int) -> Tensor:
         return x[:, :, None].expand(b, heads, times, s, d).reshape(b, heads * times, s, d)
 
 
-def causal_mask(x: Tensor) -> Tensor:
-    """What is added to the scores: a buffer of the model, so that no kernel makes it."""
-    return torch.empty((x.shape[1], x.shape[1]), dtype=x.dtype, device=x.device)
-
-
 def math_attention(
     q: Tensor, k: Tensor, v: Tensor, layer: int, *, causal: bool, bias: Tensor | None = None
 ) -> Tensor:
@@ -152,13 +145,13 @@ def heads_of(x: Tensor, head_dim: int) -> Tensor:
 def enter_parallel(x: Tensor, build: Build) -> Tensor:
     """Before column-parallel Linears: gradients of all ranks are summed in the backward."""
     ranks = build.dims.tensor_parallel
-    return x if ranks == 1 else parts.CopyToRegion.apply(x, ranks)  # type: ignore[no-untyped-call,no-any-return]
+    return x if ranks == 1 else parts.CopyToRegion.apply(x, ranks)
 
 
 def leave_parallel(x: Tensor, build: Build) -> Tensor:
     """Behind a row-parallel Linear: the partial sums of all ranks are added."""
     ranks = build.dims.tensor_parallel
-    return x if ranks == 1 else parts.ReduceFromRegion.apply(x, ranks)  # type: ignore[no-untyped-call,no-any-return]
+    return x if ranks == 1 else parts.ReduceFromRegion.apply(x, ranks)
 
 
 def run_block(block: Callable[..., Tensor], build: Build, *inputs: Any) -> Tensor:

@@ -9,6 +9,7 @@ AOTAutograd carries it from a forward node to the backward nodes of the same seq
 
 from __future__ import annotations
 
+import logging
 import operator
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ import torch
 import torch._dynamo
 import torch.nn.functional as F
 import torch.utils._pytree as pytree
-from functorch.compile import min_cut_rematerialization_partition
+from torch._functorch import partitioners
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._guards import detect_fake_mode
 from torch._inductor import config as inductor_config
@@ -39,7 +40,7 @@ CPU = torch.device("cpu")
 ROLE, IS_FORWARD = "zoo_role", "zoo_is_forward"
 
 _aten = torch.ops.aten
-_PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
+PRODUCTS = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
 #: Operators that hand on a weight: what comes out is still that weight.
 _PASS_ON = {
     "view", "permute", "t", "transpose", "convert_element_type", "_to_copy", "getitem", "slice", "split",
@@ -62,14 +63,15 @@ class _CapturedError(Exception):
     """Ends compilation: the graphs are what was wanted."""
 
 
-def annotated_part(component: str, layer: int | None = None) -> AbstractContextManager[None]:
-    """A part of the model as an fx annotation: what ``open_part`` becomes while compiling."""
-    found: AbstractContextManager[None] = annotate({"component": component, "layer": layer})
-    return found
+def annotated_part(
+    component: str, layer: int | None = None, role: str | None = None, strict: bool = True
+) -> AbstractContextManager[None]:
+    """A part of the model as an fx annotation: what ``parts.open_part`` becomes while compiling."""
+    return annotate({"component": component, "layer": layer, "role": role, "strict": strict})
 
 
-def capture(model: torch.nn.Module, inputs: tuple[Any, ...], *, pad: bool = False) -> Graphs:
-    """Compile ``model(*inputs)``, all on the meta device, up to the partitioned graphs.
+def capture(model: torch.nn.Module, inputs: dict[str, torch.Tensor], *, pad: bool = False) -> Graphs:
+    """Compile ``model(**inputs)``, all on the meta device, up to the partitioned graphs.
 
     ``pad`` lets Inductor's pad_mm pad every GEMM whose rows are not 16-byte aligned, without measuring.
     Raises torch._dynamo.exc.Unsupported where the model breaks into several graphs.
@@ -83,8 +85,10 @@ def capture(model: torch.nn.Module, inputs: tuple[Any, ...], *, pad: bool = Fals
     parameters: list[bool] = []
 
     def backend(graph: GraphModule, arguments: list[Any]) -> Callable[..., Any]:
-        _as_on_a_gpu(graph.graph)
-        graph.recompile()
+        for part in graph.modules():  # the bodies of checkpoints are graphs of their own
+            if isinstance(part, GraphModule):
+                _as_on_a_gpu(part.graph)
+                part.recompile()
         parameters[:] = [isinstance(argument, torch.nn.Parameter) for argument in arguments]
         compiled: Callable[..., Any] = aot_module_simplified(
             graph,
@@ -98,8 +102,8 @@ def capture(model: torch.nn.Module, inputs: tuple[Any, ...], *, pad: bool = Fals
 
     torch._dynamo.reset()
     try:
-        with _quiet():
-            torch.compile(model, backend=backend, fullgraph=True)(*inputs)
+        with quiet():
+            torch.compile(model, backend=backend, fullgraph=True)(**inputs)
     except torch._dynamo.exc.BackendCompilerFailed:
         if not captured:
             raise
@@ -109,9 +113,10 @@ def capture(model: torch.nn.Module, inputs: tuple[Any, ...], *, pad: bool = Fals
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warnings of PyTorch's own modules; nothing is written to its caches."""
-    with warnings.catch_warnings(), mock.patch.object(torch._dynamo.config, "suppress_errors", False):
+def quiet() -> Iterator[None]:
+    """Without the warnings of PyTorch's own modules and without its structured log."""
+    log = logging.getLogger("torch.__trace")
+    with warnings.catch_warnings(), mock.patch.object(log, "disabled", True):
         warnings.simplefilter("ignore")
         yield
 
@@ -122,19 +127,21 @@ def _partition(
     """Inductor's joint passes and partitioner, with the devices they expect."""
     mode = detect_fake_mode()
     assert mode is not None
-    _relabel(joint, mode, CPU)
+    relabel(joint, mode, CPU)
     with V.set_fake_mode(mode):
         with _joint_passes(pad=pad):
             joint_graph_passes(joint)
-        _relabel(joint, mode, CUDA)
+        relabel(joint, mode, CUDA)
         _mark_roles(joint.graph, parameters)
-        forward, backward = min_cut_rematerialization_partition(
-            joint, arguments, compiler="inductor", **options
-        )
+        # Random numbers drawn again in the backward would need the state of a CUDA generator.
+        with mock.patch.object(partitioners, "functionalize_rng_ops", lambda _, *halves: halves[:2]):
+            forward, backward = partitioners.min_cut_rematerialization_partition(
+                joint, arguments, compiler="inductor", **options
+            )
     return Graphs(forward, backward, mode, len(parameters))
 
 
-def _relabel(module: GraphModule, mode: FakeTensorMode, device: torch.device) -> None:
+def relabel(module: GraphModule, mode: FakeTensorMode, device: torch.device) -> None:
     """Say that every tensor of the graph lies on ``device``."""
     moved: dict[int, tuple[Any, FakeTensor]] = {}
 
@@ -215,7 +222,8 @@ def _use_fused_attention(graph: Graph, node: Node) -> None:
     query, key, value = (given[name] for name in _SDPA[:3])
     mask, dropout, causal = given.get("attn_mask"), given.get("dropout_p", 0.0), given.get("is_causal", False)
     scale = {"scale": given["scale"]} if given.get("scale") is not None else {}
-    target, arguments = _aten._scaled_dot_product_flash_attention.default, (query, key, value, dropout, causal)
+    target = _aten._scaled_dot_product_flash_attention.default
+    arguments: tuple[Any, ...] = (query, key, value, dropout, causal)
     if mask is not None:
         target = _aten._scaled_dot_product_efficient_attention.default
         arguments = (query, key, value, mask, True, dropout, causal)
@@ -246,14 +254,17 @@ def _mark_roles(graph: Graph, parameters: list[bool]) -> None:
         inputs = set(node.all_input_nodes)
         is_forward = node.meta.get("partitioner_tag", "is_forward") == "is_forward"
         node.meta[IS_FORWARD] = is_forward
-        if _bare_name(node) in _PASS_ON and len(inputs) >= 1 and inputs <= weights:
+        if bare_name(node) in _PASS_ON and len(inputs) >= 1 and inputs <= weights:
             weights.add(node)
-        if node.target not in _PRODUCTS:
+        if node.target not in PRODUCTS:
             continue
         reads_weight = bool(set(node.all_input_nodes[-2:]) & weights)
         # Products that pad_mm made have lost their sequence number, never their part.
         keys = {node.meta.get("seq_nr"), str(node.meta.get("custom"))} - {None, "None"}
-        if is_forward:
+        said = (node.meta.get("custom") or {}).get("role")
+        if said is not None:
+            node.meta[ROLE] = said
+        elif is_forward:
             node.meta[ROLE] = "forward" if reads_weight else None
             if reads_weight:
                 weighted |= keys
@@ -264,6 +275,6 @@ def _mark_roles(graph: Graph, parameters: list[bool]) -> None:
             node.meta[ROLE] = "wgrad" if found else None
 
 
-def _bare_name(node: Node) -> str:
+def bare_name(node: Node) -> str:
     name: str = getattr(node.target, "__name__", str(node.target))
     return name.split(".")[0]

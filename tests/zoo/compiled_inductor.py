@@ -14,7 +14,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
@@ -32,9 +32,13 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 
+from tests.synthetic.values import contiguous
+from tests.zoo.compiled_graphs import CPU, CUDA, IS_FORWARD, PRODUCTS, ROLE, quiet, relabel
+
 with warnings.catch_warnings():  # PyTorch's own modules use what PyTorch deprecates
     warnings.simplefilter("ignore")
     from torch._inductor.compile_fx import _recursive_post_grad_passes
+    from torch._inductor.fx_passes import post_grad
 
 _H100 = SimpleNamespace(
     name="NVIDIA H100 80GB HBM3", major=9, minor=0, multi_processor_count=132, warp_size=32,
@@ -57,12 +61,17 @@ _storages = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of the wrapper program: no data; views share ``storage``."""
+    """A tensor of the wrapper program: no data; views share ``storage``.
+
+    Of the methods a program calls on tensors (the sum over a workspace that a kernel left partial sums
+    in), those that launch something ``note`` themselves.
+    """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
     storage: int
+    note: Callable[..., Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def elements(self) -> int:
@@ -71,6 +80,37 @@ class Tensor:
     @property
     def bytes(self) -> int:
         return self.elements * _SIZES[self.dtype]
+
+    def __getitem__(self, part: slice) -> Tensor:
+        start, stop, _ = part.indices(self.shape[0])
+        return replace(self, shape=(stop - start, *self.shape[1:]))
+
+    def view(self, *sizes: Any) -> Tensor:
+        shape = tuple(sizes[0] if isinstance(sizes[0], list | tuple) else sizes)
+        return replace(self, shape=shape, strides=contiguous(shape))
+
+    def as_strided(self, shape: tuple[int, ...], strides: tuple[int, ...], _: int = 0) -> Tensor:
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
+
+    def sum(self, dim: int) -> Tensor:
+        shape = tuple(size for place, size in enumerate(self.shape) if place != dim)
+        out = replace(self, shape=shape, strides=contiguous(shape), storage=next(_storages))
+        assert self.note is not None
+        self.note("aten::sum", (self, (dim,), False, None), (out,))
+        return out
+
+    def to(self, dtype: torch.dtype) -> Tensor:
+        if DTYPES[dtype] == self.dtype:
+            return self
+        out = replace(self, dtype=DTYPES[dtype], storage=next(_storages))
+        assert self.note is not None
+        self.note("aten::to", (self, dtype, False, False, None), (out,))
+        return out
+
+    def zero_(self) -> Tensor:
+        assert self.note is not None
+        self.note("aten::zero_", (self,), (self,))
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +123,7 @@ class Call:
 
     name: str  # "triton_poi_fused_add_0", "aten::mm"
     arguments: tuple[Any, ...]  # Tensor, number, None or lists of them
+    reads: tuple[Tensor, ...]
     writes: tuple[Tensor, ...]
     nodes: tuple[Node, ...]
     main: Node | None
@@ -99,16 +140,29 @@ class Call:
 
 
 def generate(module: GraphModule, mode: FakeTensorMode, *, backward: bool) -> list[Call]:
-    """The calls of Inductor's program for ``module``, in order. ``module`` is changed by Inductor's passes."""
-    inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+    """The calls of Inductor's program for ``module``, in order. Inductor's passes change ``module``."""
     marks: list[tuple[tuple[Node, ...], Node | None]] = []
     with _as_if_on_a_gpu(marks), V.set_fake_mode(mode), tracing(TracingContext(mode)), DebugContext():
+        products = {_operands(node): node.meta for node in module.graph.nodes if node.target in PRODUCTS}
+        relabel(module, mode, CPU)  # the passes run operators to learn shapes; those of CUDA are absent
         _recursive_post_grad_passes(module, is_inference=False)
+        relabel(module, mode, CUDA)
+        for node in module.graph.nodes:
+            if node.target in PRODUCTS and ROLE not in node.meta:  # mm and add became addmm
+                found = products.get(_operands(node), {})
+                node.meta |= {
+                    key: found[key] for key in ("custom", "seq_nr", ROLE, IS_FORWARD) if key in found
+                }
+        inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
         graph = GraphLowering(module, example_inputs=inputs, is_backward=backward, is_inference=False)
         with V.set_graph_handler(graph):
             graph.run(*inputs)
             code, _ = graph.codegen()
     return _Program(cast(Any, code).value, marks).run(inputs)
+
+
+def _operands(node: Node) -> tuple[Any, ...]:
+    return tuple(node.args[-2:])
 
 
 @contextmanager
@@ -122,7 +176,7 @@ def _as_if_on_a_gpu(marks: list[tuple[tuple[Node, ...], Node | None]]) -> Iterat
         origins = dict.fromkeys(origin for part in parts for origin in part.get_origins())
         main = parts[0].get_origin_node() if len(parts) == 1 else None
         marks.append((tuple(origins), main))
-        V.graph.wrapper_code.writeline(f"_mark({len(marks) - 1})")
+        cast(Any, V.graph.wrapper_code).writeline(f"_mark({len(marks) - 1})")
 
     answers: dict[str, Callable[..., Any]] = {
         "get_device_properties": lambda *_: _H100,
@@ -132,22 +186,24 @@ def _as_if_on_a_gpu(marks: list[tuple[tuple[Node, ...], Node | None]]) -> Iterat
         "device_count": lambda *_: 1,
         "is_bf16_supported": lambda *_, **__: True,
     }
-    DeviceProperties.create.cache_clear()  # type: ignore[attr-defined]
+    DeviceProperties.create.cache_clear()
     with ExitStack() as stack:
         enter = stack.enter_context
-        enter(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
+        enter(quiet())
         enter(inductor_config.patch(_SETTINGS))
+        enter(mock.patch.object(post_grad, "is_gpu", lambda _: True))
         enter(mock.patch.object(inductor_scheduler, "has_triton", lambda *_: True))
         enter(mock.patch.object(inductor_scheduler.Scheduler, "enter_context", mark))
         enter(mock.patch("torch.utils._triton.triton_hash_with_backend", lambda *_: "0"))
         enter(mock.patch("torch.cuda.get_device_properties", lambda *_: _H100))
         enter(mock.patch("torch.cuda.get_device_capability", lambda *_: (9, 0)))
-        for holder, (name, answer) in itertools.product((CudaInterface, CudaInterface.Worker), answers.items()):
+        for holder, (name, answer) in itertools.product(
+            (CudaInterface, CudaInterface.Worker), answers.items()
+        ):
             if hasattr(holder, name):
                 enter(mock.patch.object(holder, name, staticmethod(answer)))
         yield
-    DeviceProperties.create.cache_clear()  # type: ignore[attr-defined]
+    DeviceProperties.create.cache_clear()
 
 
 class _Path:
@@ -169,17 +225,22 @@ class _Program:
     def __init__(self, source: str, marks: list[tuple[tuple[Node, ...], Node | None]]) -> None:
         self._marks, self._current = marks, 0
         self.calls: list[Call] = []
-        kernels = dict(re.findall(r"^(triton_\w+) = async_compile\.triton\('\w+', '''(.*?)^'''", source, re.M | re.S))
-        self._globals: dict[str, Any] = {name: _Path(self._kernel(name, text)) for name, text in kernels.items()}
+        kernels = dict(
+            re.findall(r"^(triton_\w+) = async_compile\.triton\('\w+', '''(.*?)^'''", source, re.M | re.S)
+        )
+        self._globals: dict[str, Any] = {
+            name: _Path(self._kernel(name, text)) for name, text in kernels.items()
+        }
         operators = _Path(self._operator)
         self._globals |= {
             "torch": _Torch(operators), "aten": operators.aten, "extern_kernels": operators.aten,
-            "inductor_ops": operators.inductor, "empty_strided_cuda": _empty, "empty_strided_cpu": _empty,
+            "inductor_ops": operators.inductor,
+            "empty_strided_cuda": self._empty, "empty_strided_cpu": self._empty,
             "reinterpret_tensor": _reinterpret, "get_raw_stream": lambda _: 0, "_mark": self._set_mark,
             "device": torch.device, "inf": math.inf, "nan": math.nan, "math": math,
             "assert_size_stride": lambda *_: None, "assert_alignment": lambda *_: None,
         }  # fmt: skip
-    # Behind the texts of the kernels.
+        # Behind the texts of the kernels.
         self._text = source[source.index("\ndef call(args)") :]
 
     def run(self, inputs: list[Any]) -> list[Call]:
@@ -190,6 +251,14 @@ class _Program:
     def _set_mark(self, index: int) -> None:
         self._current = index
 
+    def _empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return Tensor(tuple(shape), tuple(strides), DTYPES[dtype], next(_storages), self._method)
+
+    def _method(self, name: str, arguments: tuple[Any, ...], written: tuple[Tensor, ...]) -> None:
+        """What a method of a tensor launches."""
+        nodes, _ = self._marks[self._current]
+        self.calls.append(Call(name, arguments, (arguments[0],), written, nodes, None))
+
     def _kernel(self, name: str, text: str) -> Callable[..., None]:
         found = re.search(r"'signature': (\{.*?\})", text)
         assert found, name
@@ -198,19 +267,22 @@ class _Program:
         def note(_: tuple[str, ...], arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
             given = dict(zip(names, arguments, strict=False))
             writes = tuple(v for k, v in given.items() if k.startswith(("in_out_ptr", "out_ptr")))
+            reads = tuple(v for k, v in given.items() if k.startswith(("in_out_ptr", "in_ptr")))
             sizes = {key: value for key, value in given.items() if key.endswith("numel")}
-            nodes, _ = self._marks[self._current]
-            self.calls.append(Call(name, arguments, writes, nodes, None, sizes))
+            nodes = self._marks[self._current][0]
+            self.calls.append(Call(name, arguments, reads, writes, nodes, None, sizes))
 
         return note
 
     def _operator(self, names: tuple[str, ...], arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         nodes, main = self._marks[self._current]
-        if main is None:  # a node with several results
-            main = next((node for node in nodes if str(node.target).startswith(".".join(names[:2]))), None)
+        same = [node for node in nodes if str(node.target).startswith(".".join(names[:2]) + ".")]
+        if same and main not in same:  # an operator with several results has no node of origin
+            main = same[0]
         out = named.pop("out", None)
         if out is not None:
-            result, written = None, (out,)
+            result = None
+            written: tuple[Tensor, ...] = (out,)
             if names[1] in ("addmm", "baddbmm", "bias_addmm"):  # alpha and beta stand before out=
                 arguments = (*arguments, named.pop("beta", 1), named.pop("alpha", 1))
             arguments = (*arguments, out)
@@ -218,7 +290,8 @@ class _Program:
             result = None if main is None else pytree.tree_map(_tensor, main.meta.get("val"))
             written = tuple(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor))
         name = f"{names[0]}::{names[1].removeprefix('bias_')}"
-        self.calls.append(Call(name, (*arguments, *named.values()), written, nodes, main))
+        reads = tuple(leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Tensor))
+        self.calls.append(Call(name, (*arguments, *named.values()), reads, written, nodes, main))
         return result
 
 
@@ -231,10 +304,6 @@ class _Torch:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
-
-
-def _empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    return Tensor(tuple(shape), tuple(strides), DTYPES[dtype], next(_storages))
 
 
 def _reinterpret(source: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], _: int = 0) -> Tensor:

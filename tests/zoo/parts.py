@@ -32,6 +32,7 @@ def part(
     component: str, layer: int | None = None, *, role: str | None = None, strict: bool = True
 ) -> AbstractContextManager[Any]:
     """The code inside works on ``component`` (a word of tracelens.words) of decoder layer ``layer``.
+    Without a layer it is that of the part around it.
 
     Parts nest; the innermost counts. ``role`` is said only where the phase does not tell it (a
     gradient computed inside the forward); ``strict`` is False where another word is as defensible.
@@ -40,7 +41,11 @@ def part(
 
 
 def call(name: str, *tensors: Tensor) -> AbstractContextManager[Any]:
-    """The code inside runs under operator ``name`` on CUDA, e.g. ``aten::scaled_dot_product_attention``."""
+    """The code inside runs under operator ``name`` on CUDA, e.g. ``aten::scaled_dot_product_attention``.
+
+    A name without "::" is that of a Triton kernel, which reads or writes each of ``tensors`` once; it
+    stands for the code inside, which must not do any work.
+    """
     return open_call(name, tensors)
 
 

@@ -46,9 +46,9 @@ def lend(
     Filled kernels have evidence ``structure`` and ``like`` (the twin's row); those filled from the
     reference stand in ``loan``. Steps stay as they are: a kernel outside every step is not moved into one.
     """
-    # launched, but the forward that would tell what they belong to is not in the recording
-    cut_off = (attribution.evidence >= _STRUCTURE) & (attribution.phase == _BACKWARD)
-    twins = twins_within(trace, links, cut_off & (attribution.forward_op < 0))
+    # launched, but the forward (or the backward) that they are part of began before the recording
+    cut_off = (attribution.evidence >= _STRUCTURE) & np.isin(attribution.phase, (_BACKWARD, _OTHER))
+    twins = twins_within(trace, links, cut_off)
     attribution = _filled(attribution, attribution, twins, twins.row >= 0)
     like = np.where(twins.agreed(attribution), twins.row, -1).astype(np.int32)
     attribution = replace(attribution, like=like)

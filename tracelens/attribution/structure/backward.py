@@ -30,6 +30,10 @@ class Product:
     def dgrad(self) -> _Size:
         return (self.shape.batch, self.shape.m, self.shape.k, self.shape.n)
 
+    @property
+    def size(self) -> _Size:
+        return (self.shape.batch, self.shape.m, self.shape.n, self.shape.k)
+
     def is_wgrad(self, size: _Size) -> bool:
         """Stored as [out, in] or [in, out]: both are in use."""
         batch, m, n, k = self.shape.batch, self.shape.m, self.shape.n, self.shape.k
@@ -65,10 +69,18 @@ def label_products(run: Run, forward: Run) -> None:
     for core, twin in zip(cores, reversed(ahead), strict=False):
         for at, component in core.parts.items():
             run.labels[at] = Label(component, forward.labels[twin.first].layer if same else None)
-    path = _path(run, forward, cores if same else None)
-    taken = set(path)
+    again = [core for core in run.cores if not core.backward]
+    if same and len(again) == len(cores):
+        path, recomputed = _path_with_recompute(run, forward, again, cores)
+    else:
+        path, recomputed = _path(run, forward, cores if same else None), {}
+    taken = {*path, *recomputed}
     for at, product in path.items():
         run.labels[at] = product.named("dgrad")
+    for at, product in recomputed.items():
+        run.labels[at] = product.named("forward")
+    for core in again:
+        run.labels.update({at: Label(component) for at, component in core.parts.items()})
     _weight_gradients(run, products_of(forward), taken, path)
     unfused = [forward.shape(core.first) for core in forward.cores if core.first != core.last]
     batches = {shape.batch for shape in unfused if shape is not None}
@@ -102,6 +114,52 @@ def _path(run: Run, forward: Run, cores: list[Core] | None) -> dict[int, Product
     return out
 
 
+def _path_with_recompute(
+    run: Run, forward: Run, again: list[Core], cores: list[Core]
+) -> tuple[dict[int, Product], dict[int, Product]]:
+    """Checkpointed layers run forward again before their backward: gradients, and products run again.
+
+    The anchors are the cores of both: forward of the last layer, its backward, forward of the layer before...
+    """
+    before: list[list[Product]] = []  # per core: the products that make its queries
+    behind: list[list[Product]] = []  # and those from its output on
+    head: list[Product] = []
+    bounds = [-1, *(core.first for core in forward.cores), len(forward)]
+    for number, (start, stop) in enumerate(pairwise(bounds)):
+        here = [
+            Product(label, shape)
+            for at in range(start + 1, stop)
+            if (label := forward.labels.get(at)) is not None
+            and _is_product(forward, at, label)
+            and (shape := forward.shape(at)) is not None
+        ]
+        queries = [p for p in here if p.label.component == "attention.qkv"]
+        others = [p for p in here if p.label.component != "attention.qkv"]
+        if number < len(forward.cores):
+            before.append(queries)
+        if number:
+            head = [p for p in others if p.label.component in ("logits", "other")]
+            behind.append([p for p in others if p not in head])
+    path: dict[int, Product] = {}
+    recomputed: dict[int, Product] = {}
+    anchors = [place for pair in zip(again, cores, strict=True) for place in (pair[0].first, pair[1].first)]
+    last = len(cores) - 1
+    for number, (start, stop) in enumerate(pairwise([-1, *anchors, len(run)])):
+        layer = last - number // 2
+        if number % 2:  # between a forward core and its backward
+            wanted = [(p, "forward") for p in behind[layer]] + [(p, "dgrad") for p in reversed(behind[layer])]
+        else:
+            gone = reversed(before[layer + 1] if layer < last else head)
+            wanted = [(p, "dgrad") for p in gone]
+            wanted += [(p, "forward") for p in before[layer]] if layer >= 0 else []
+        places = [(at, _size(run, at)) for at in range(start + 1, stop) if _size(run, at) is not None]
+        sizes = [p.dgrad if role == "dgrad" else p.size for p, role in wanted]
+        for place, index in _common(places, sizes):
+            product, role = wanted[index]
+            (path if role == "dgrad" else recomputed)[place] = product
+    return path, recomputed
+
+
 def _beside(places: list[int], run: Run, ahead: list[Product], used: list[Product]) -> dict[int, Product]:
     """Branches of one input (queries, keys, values; gate and up) come in any order among themselves."""
     left = list(ahead)
@@ -124,18 +182,23 @@ def _size(run: Run, at: int) -> _Size | None:
 
 
 def _in_order(places: list[tuple[int, _Size | None]], ahead: list[Product]) -> list[tuple[int, Product]]:
-    """The longest common subsequence of the products run and the reversed forward, by dgrad size."""
-    rows, columns = len(places), len(ahead)
+    """The products run that are the gradients of these, in this order."""
+    return [(place, ahead[index]) for place, index in _common(places, [p.dgrad for p in ahead])]
+
+
+def _common(places: list[tuple[int, _Size | None]], sizes: list[_Size]) -> list[tuple[int, int]]:
+    """The longest common subsequence of what ran and what is expected: (place, index of the expected)."""
+    rows, columns = len(places), len(sizes)
     best = [[0] * (columns + 1) for _ in range(rows + 1)]
     for i in range(rows - 1, -1, -1):
         for j in range(columns - 1, -1, -1):
-            fits = places[i][1] == ahead[j].dgrad
+            fits = places[i][1] == sizes[j]
             best[i][j] = best[i + 1][j + 1] + 1 if fits else max(best[i + 1][j], best[i][j + 1])
     out = []
     i = j = 0
     while i < rows and j < columns:
-        if places[i][1] == ahead[j].dgrad:
-            out.append((places[i][0], ahead[j]))
+        if places[i][1] == sizes[j]:
+            out.append((places[i][0], j))
             i, j = i + 1, j + 1
         elif best[i + 1][j] >= best[i][j + 1]:
             i += 1

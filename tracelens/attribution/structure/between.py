@@ -18,7 +18,7 @@ _STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch")  # wha
 _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
 _CUTS = frozenset({"slice", "split", "chunk", "narrow", "unbind", "select", "split_with_sizes"})
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
-_SERVING = frozenset({"cast", "layout", "pad"})
+SERVING = frozenset({"cast", "layout", "pad", "bias"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "sqrt", "var", "var_mean", "std"})
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
 
@@ -66,7 +66,7 @@ def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | No
     """Casts and layouts of a weight, or of the very input, for one of the next two products."""
     kind = run.kinds[at]
     wide = {tensor for tensor in kind.tensors if len(tensor) >= 2}
-    serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - _SERVING)
+    serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - SERVING)
     if not serves or not wide:
         return None
     behind = [p for p in range(at + 1, min(at + 6, len(run))) if run.kinds[p].what in ("gemm", "core")]
@@ -77,9 +77,14 @@ def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | No
         weight = {(shape.n, shape.k), (shape.k, shape.n)}
         if wide & weight and (wide <= weights or kind.what == "fused"):
             return Label(label.component, label.layer, label.components)
-        if kind.what == "fused" and wide == {(shape.m, shape.k)}:
+        if kind.what == "fused" and kind.tensors[-1] in operands(shape):
             return Label(label.component, label.layer, label.components)
     return None
+
+
+def operands(shape: GemmShape) -> set[Dims]:
+    """The two things that a product reads, each also as it lies transposed."""
+    return {(shape.m, shape.k), (shape.k, shape.m), (shape.k, shape.n), (shape.n, shape.k)}
 
 
 class _Gap:

@@ -78,12 +78,12 @@ def label_again(run: Run, forward: list[Run]) -> None:
                     found.append(label)
     turn: Counter[tuple[int, int, int]] = Counter()
     for at in run.products():
-        shape, label = run.shape(at), run.labels.get(at)
+        shape, own = run.shape(at), run.labels.get(at)
         if shape is None:
             continue
         size = (shape.m, shape.n, shape.k)
         fits = known.get(size, [])
-        if label is not None and (not fits or label.component in [one.component for one in fits]):
+        if own is not None and (not fits or own.component in [one.component for one in fits]):
             continue
         if len(fits) == 1 or {label.component for label in fits} == {"mlp.gate", "mlp.up"}:
             chosen = fits[turn[size] % len(fits)]

@@ -13,13 +13,14 @@ from math import prod
 
 from tracelens.attribution.inductor import parse_fused
 from tracelens.attribution.structure.backward import products_of
+from tracelens.attribution.structure.between import SERVING, operands
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 
 _UP = ("mlp.up", "mlp.gate")
 _NORM = frozenset({"norm", "norm_backward"})
 _SUMS = (1, 2, 3, 4, 6, 8)  # of the weights and biases of the norms in one kernel
-_NEAR = 8  # units: how far a second stage stands behind its first
+_NEAR = 12  # units: how far a second stage stands behind its first
 
 
 def label_gradients(run: Run, forward: Run, hidden: int, vocab: int | None) -> None:
@@ -43,6 +44,8 @@ class _Between:
         for product in products:
             for shape in ((product.shape.n, product.shape.k), (product.shape.k, product.shape.n)):
                 self.weights.setdefault(shape, set()).add(product.label.component)
+        #: widths between an MLP's products
+        self.inner = {p.shape.k for p in products if p.label.component == "mlp.down"} - {hidden}
         on_stream = ("attention.output", "attention.qkv")
         rows = Counter(p.shape.m for p in products if p.label.component in on_stream)
         self.rows = rows.most_common(1)[0][0] if rows else 0
@@ -69,6 +72,7 @@ class _Between:
         layer = next((x.layer for x in (after, before) if x is not None and x.layer is not None), None)
         return (
             self._of_embedding(kind)
+            or self._serves_next(at)
             or self._of_weight(at)
             or self._of_loss(at, kind, first, last)
             or self._second_stage(at)
@@ -111,6 +115,17 @@ class _Between:
         components = set.intersection(*(self.weights[t] for t in shapes))
         return Label(components.pop()) if len(components) == 1 else None
 
+    def _serves_next(self, at: int) -> Label | None:
+        """Pads, casts or turns over an operand of one of the next products."""
+        kind = self.run.kinds[at]
+        if kind.what != "fused" or not kind.tags or kind.tags - SERVING or len(kind.tensors) < 2:
+            return None
+        for place in range(at + 1, min(at + 5, len(self.run))):
+            label, shape = self.run.labels.get(place), self.run.shape(place)
+            if label is not None and shape is not None and kind.tensors[-1] in operands(shape):
+                return None if label.candidates else Label(label.component, label.layer, label.components)
+        return None
+
     def _nearest_product(self, at: int, shapes: set[Dims]) -> Label | None:
         """The gradient of a weight is cast right behind its product, a weight right before its use."""
         for step in (-1, 1):
@@ -149,14 +164,18 @@ class _Between:
     # --- where it stands -------------------------------------------------------------------------
 
     def _of_loss(self, at: int, kind: Kind, first: str | None, last: str | None) -> Label | None:
-        wide = [t for t in kind.tensors if len(t) >= 2 and t[-1] == self.vocab]
+        wide = any(len(t) >= 2 and self._is_vocabulary(t[-1]) for t in kind.tensors)
+        if wide and "sum" in kind.tags and not kind.tags & {"loss", "loss_backward"}:
+            return Label("logits")  # the gradient of the head's bias
         if wide and "logits" in (first, last, None if first and last else "logits"):
-            if "sum" in kind.tags and not kind.tags & {"loss", "loss_backward"}:
-                return Label("logits")  # the gradient of the head's bias
             return Label("loss")
         if first is None and last == "logits" and not self._streams(kind):
             return Label("loss")
         return None
+
+    def _is_vocabulary(self, size: int) -> bool:
+        """The vocabulary, or what it was before it was padded for its product."""
+        return self.vocab is not None and self.vocab - 64 < size <= self.vocab
 
     def _on_stream(self, at: int, kind: Kind, first: str | None, layer: int | None) -> Label | None:
         """Normalizations and residuals read two tensors of the stream or more, sums of a bias only one."""
@@ -199,6 +218,9 @@ class _Between:
     def _in_mlp(
         self, at: int, kind: Kind, first: str | None, last: str | None, layer: int | None
     ) -> Label | None:
+        acts = kind.tags & {"activation", "activation_backward"}
+        if acts and self.inner & {t[-1] for t in kind.tensors if len(t) >= 2}:
+            return Label("mlp.activation", layer)
         if first != "mlp.down" or last not in _UP:
             return None
         if "sum" in kind.tags and not kind.tags & {"activation", "activation_backward", "gate_backward"}:
@@ -233,7 +255,9 @@ class _Between:
         return None
 
     def _of_norm(self, kind: Kind, layer: int | None) -> Label | None:
-        return Label("norm", layer) if kind.tags & _NORM else None
+        """A step of a norm that reads its statistics or makes the gradient of its weight."""
+        small = all(prod(t) <= 64 * self.hidden or t[-1] == 1 for t in kind.tensors)
+        return Label("norm", layer) if kind.tags & _NORM and (small or self._streams(kind)) else None
 
     def _of_neighbours(self, at: int) -> Label | None:
         """Between two products of one component it serves them: casts to fp8, layouts."""

@@ -95,10 +95,15 @@ def _rows_agree(weights: list[tuple[int, int]], launched: Sequence[Launched | No
 
 def label_by_order(run: Run) -> None:
     """Name products by their count and order alone; fills ``run.labels``."""
-    cores = [core for core in run.cores if not run.kinds[core.first].backward]
-    if len(cores) < 2 or len(cores) != len(run.cores):
+    cores = [core for core in run.cores if not core.backward]
+    behind = [core.first for core in run.cores if core.backward]
+    if len(cores) < 2 or (behind and behind[0] < cores[-1].last):
         return
-    products = run.products()
+    losses = [at for at in range(cores[-1].last, len(run)) if run.kinds[at].what == "loss"]
+    stop = min([*losses[:1], *behind[:1], len(run)])
+    products = run.products(0, stop)
+    for at in behind:
+        run.labels[at] = Label("attention.core")
     between = [
         [at for at in products if core.last < at < following.first] for core, following in pairwise(cores)
     ]
@@ -120,7 +125,7 @@ def label_by_order(run: Run) -> None:
     layer_end = [component for component in pattern if component != "attention.qkv"]
     for at, component in zip(rest, layer_end, strict=False):
         run.labels[at] = Label(component, len(cores) - 1)
-    if len(rest) == len(layer_end) + 1:
+    if len(rest) == len(layer_end) + 1 and (losses[:1] == [stop] or not behind):
         run.labels[rest[-1]] = Label("logits")
 
 
