@@ -165,6 +165,7 @@ def _with_shapes(calls: Calls, donors: Calls, like: npt.NDArray[np.int32]) -> Ca
     computed = _computed(calls)
     theirs = _computed(donors, lent=True)
     donor = np.where(like[calls.main] >= 0, donors.kernel_call[like[calls.main]], -1)
+    donor = np.where(like[calls.main] == np.append(donors.main, -1)[donor], donor, -1)
     for at in np.flatnonzero(donor >= 0).tolist():
         found, mine = theirs[donor[at]], computed[at]
         if mine.shape is None and found.shape is not None:
@@ -187,22 +188,31 @@ def _with_borrowed(
         return calls
     twin = attribution.like[taker].astype(np.int64)
     donor = np.where(twin >= 0, calls.kernel_call[twin], -1)
+    product = twin == np.append(calls.main, -1)[donor]
+    when = trace.kernels.ts_ns[twin]
     known = _computed(calls, lent=True)
     if donors is not None and attribution.loan is not None:
         theirs = attribution.loan.like[taker]
         elsewhere = (twin < 0) & (theirs >= 0)
-        there = donors.kernel_call[theirs[elsewhere]]
+        theirs = theirs[elsewhere]
+        there = donors.kernel_call[theirs]
         donor[elsewhere] = np.where(there >= 0, there + len(known), -1)
-        twin[elsewhere] = theirs[elsewhere]
+        product[elsewhere] = theirs == np.append(donors.main, -1)[there]
+        when[elsewhere] = attribution.loan.trace.kernels.ts_ns[theirs]
         known += _computed(donors, lent=True)
-    taker, twin, donor = taker[donor >= 0], twin[donor >= 0], donor[donor >= 0]
     order = np.lexsort((trace.kernels.ts_ns[taker], donor))
-    taker, twin, donor = taker[order], twin[order], donor[order]
+    order = order[donor[order] >= 0]
+    taker, donor, product, when = taker[order], donor[order], product[order], when[order]
     # the next repetition of a call begins where the twins do not go on
-    fresh = np.append(True, (donor[1:] != donor[:-1]) | (twin[1:] <= twin[:-1])) if len(taker) else donor > 0
+    fresh = np.append(True, (donor[1:] != donor[:-1]) | (when[1:] <= when[:-1]))[: len(taker)]
+    call = np.cumsum(fresh) - 1
+    # helpers whose product is not with them would count its work twice
+    whole = np.isin(call, call[product])
+    lone, taker, donor, call = taker[~whole], taker[whole], donor[whole], call[whole]
     base = int(own.max(initial=-1)) + 1
     keys = own.copy()
-    keys[taker] = base + np.cumsum(fresh) - 1
+    keys[lone] = -1
+    keys[taker] = base + call
     merged = _from_keys(trace, kind, keys, calls.names)
     mine = [*_computed(calls), _Computed(None, None, None, lent=False)]  # the last: of no call until now
     of = np.full(len(keys), -1, np.int64)
