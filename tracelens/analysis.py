@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tracelens import __version__
 from tracelens.accounting.calls import Calls, find_calls
+from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.gemms import gemm_rows
 from tracelens.accounting.model import model_dims
 from tracelens.accounting.report import summarize, trace_info, with_findings
@@ -16,6 +17,8 @@ from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import step_times
 from tracelens.advice import StepFacts, advise
 from tracelens.attribution import Attribution, attribute
+from tracelens.attribution.communication import find_communication
+from tracelens.attribution.recording import find_lacks
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import find_gpu
 from tracelens.results import SCHEMA_VERSION, ComponentRow, GemmRow, Report
@@ -176,6 +179,10 @@ def analyze_trace(
         findings=advice.findings,
         checks=advice.checks,
         notes=list(hardware.notes),
+        communication=communication_rows(
+            trace, attribution, find_communication(trace, links, attribution), steps=times.count
+        ),
+        recording=find_lacks(trace, links, attribution),
         reference=reference_info(trace, attribution, calls),
     )
     return Analysis(with_findings(report, advice), trace, links, attribution, calls)

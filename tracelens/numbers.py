@@ -139,6 +139,18 @@ def mnk(m: int | None, n: int | None, k: int | None, batch: int | None = None) -
     return f"{m} × {n} × {k}" + (f" (×{batch})" if batch is not None and batch > 1 else "")
 
 
+def mn_ranges(m: tuple[int, int] | None, n: tuple[int, int] | None, batch: int | None = None) -> str | None:
+    """Write ranges of M and N, never to be taken for sizes; None where neither is bounded.
+
+    >>> mn_ranges((193, 256), (2177, 2304), 1), mn_ranges((1, 32), (1, 32), 8), mn_ranges(None, None)
+    ('M 193–256 N 2177–2304', 'M 1–32 N 1–32 (×8)', None)
+    """
+    parts = [f"{name} {size[0]}–{size[1]}" for name, size in (("M", m), ("N", n)) if size is not None]
+    if not parts:
+        return None
+    return " ".join(parts) + (f" (×{batch})" if batch is not None and batch > 1 else "")
+
+
 def integers(values: Sequence[int], dash: str = "–") -> str:
     """Write integers as sorted runs.
 

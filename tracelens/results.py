@@ -130,12 +130,14 @@ class Coverage:
 
     component_frac: float
     module_frac: float
-    shape_frac: float  # of GEMM and attention time: with M, N, K known
+    shape_frac: float  # of GEMM and attention time: every size known
     tile_frac: float  # of GEMM time: tile known from the kernel's name
     by_evidence: dict[str, float]
     unattributed: list[Unattributed]
     no_launch_frac: float  # kernels whose launch is not in the file
     no_launch_kernels: int
+    shape_bounded_frac: float = 0.0  # of GEMM and attention time: ranges of M and N, or packed sequences
+    shape_unknown_frac: float = 0.0  # the rest; the three add to one
     lent_frac: float = 0.0  # component known from an identical kernel, of another step or of the reference
     lent_kernels: int = 0
 
@@ -228,7 +230,52 @@ class GemmRow:
     bound: str | None  # compute | memory | latency
     lost_ms: Lost
     findings: list[str]
+    shape_known: str = "unknown"  # exact | bounded (packed attention, or the two ranges below) | unknown
+    m_range: tuple[int, int] | None = None  # [low, high] of M by the kernel's tiles and grid, where m is null
+    n_range: tuple[int, int] | None = None
+    padded_from: dict[str, int] = field(default_factory=dict)  # what the model asked for, {"n": 50257}
     lent_calls: int = 0  # of its calls: operator or shape known from the identical call they repeat
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationRow:
+    """GPU events of one collective, group and purpose. exposed + hidden = time, exactly.
+
+    Exposed: no compute kernel runs on the device meanwhile (copies and fills hide nothing). The time of a
+    collective holds the wait for its slowest rank, so its bandwidths are no less than shown.
+    """
+
+    collective: str  # all_reduce | reduce_scatter | ... | packing | other (words.COLLECTIVES)
+    group: str | None  # description of the process group, else its name
+    group_size: int | None  # ranks
+    purpose: str  # words.PURPOSES
+    evidence: str  # words.EVIDENCE
+    why: str  # what the purpose rests on, or why it is unknown
+    phase: str
+    dtype: str | None
+    calls: int  # GPU events in the whole file
+    calls_per_step: float
+    bytes_per_call: float | None  # mean; of the larger of a rank's input and output
+    time_ms: float  # whole file
+    exposed_ms: float
+    hidden_ms: float
+    time_ms_per_step: float
+    exposed_ms_per_step: float
+    hidden_ms_per_step: float
+    algorithm_gbps: float | None  # GB/s: bytes over time
+    bus_gbps: float | None  # GB/s: nccl-tests' bus bandwidth, comparable with the link's speed
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Something the recording does not hold, what that costs the analysis, and what would give it."""
+
+    code: str  # stable: "no-shapes"
+    title: str
+    effect: str  # what is lost
+    remedy: str  # the flag or line that gives it
+    severity: str  # high | medium | low
+    share: float | None  # of GPU time it touches, 0..1; None where that has no meaning
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,4 +328,6 @@ class Report:
     findings: list[Finding]
     checks: list[Check]
     notes: list[str] = field(default_factory=list)  # method notes worth a line on the page
+    communication: list[CommunicationRow] = field(default_factory=list)  # longest first
+    recording: list[Lack] = field(default_factory=list)  # what the recording lacked, costliest first
     reference: ReferenceInfo | None = None  # the trace given with --reference

@@ -44,3 +44,33 @@ ROLES = ("forward", "dgrad", "wgrad")
 
 #: Where an estimate comes from, strongest first.
 BASES = ("measured", "calibrated", "model", "heuristic")
+
+#: What a communication kernel does, in PyTorch's words. ``packing``: a kernel or copy that lays data out for
+#: a collective; ``other``: communication whose name and operator do not say what it does.
+COLLECTIVES = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "send/recv",
+    "barrier",
+    "packing",
+    "other",
+)
+
+#: What communication serves.
+PURPOSES = (
+    "data-parallel gradients",
+    "FSDP parameter gather",
+    "FSDP gradient scatter",
+    "tensor parallel",
+    "expert all-to-all",
+    "pipeline",
+    "optimizer shards",
+    "loss or metric",
+    "unknown",
+)

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.accounting.steps import covered, step_times
+from tracelens.accounting.steps import step_times
 from tracelens.attribution import attribute
 from tracelens.errors import UsageError
 from tracelens.trace import link, read_trace
+from tracelens.trace.spans import covered
 
 
 def _times(tmp_path: Path, events: list[dict[str, Any]], wanted: tuple[int, int] | None = None) -> Any:

@@ -156,7 +156,7 @@ def test_layers_are_those_of_the_modules(case: Case) -> None:
     for row, truth, component, evidence in case.rows():
         layer = int(case.result.layer[row])
         if not has_names(case):
-            assert layer == -1
+            assert layer == -1 or not truth.strict or layer == truth.layer, (truth.component, evidence)
         elif truth.strict and evidence != "none" and component != "communication":
             assert layer == (-1 if truth.layer is None else truth.layer), (truth.component, evidence)
 
@@ -168,7 +168,8 @@ def test_modules_are_named_as_in_the_trace(case: Case) -> None:
         if truth.strict and truth.module and evidence != "none" and component == truth.component:
             module = int(case.result.module[row])
             name = case.result.modules[module] if module >= 0 else ""
-            if component != "loss":  # it runs outside every range
+            # the loss runs outside every range; what the structure says needs no range around it
+            if component != "loss" and evidence != "structure":
                 assert name == truth.module or name.endswith(f".{truth.module}")
 
 

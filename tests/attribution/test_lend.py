@@ -308,7 +308,8 @@ def test_modules_of_the_reference_are_named(tmp_path: Path) -> None:
     case = case_of(tmp_path, made, gpu_only(made.events), reference_of(tmp_path, GPT2, ranges=True))
     for row, truth in case.lent():
         module = int(case.result.module[row])
-        if truth.strict and truth.module and module >= 0 and truth.component != "loss":
+        alone = truth.component in ("loss", "embedding")  # these kernels run outside every range of their own
+        if truth.strict and truth.module and module >= 0 and not alone:
             assert case.result.modules[module].endswith(truth.module)
 
 

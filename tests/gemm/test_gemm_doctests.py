@@ -9,11 +9,14 @@ import pytest
 
 MODULES = [
     "tracelens.gemm.attention_shapes",
+    "tracelens.gemm.bounds",
     "tracelens.gemm.dtypes",
     "tracelens.gemm.efficiency",
     "tracelens.gemm.flops",
     "tracelens.gemm.kernel_names",
+    "tracelens.gemm.padding",
     "tracelens.gemm.shapes",
+    "tracelens.gemm.user_kernels",
     "tracelens.hardware.gpu",
 ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import gzip
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ import pytest
 
 from tracelens.gemm import (
     ATTENTION_OPS,
-    GEMM_OPS,
     AttentionShape,
     GemmShape,
     KernelName,
+    bound_attention,
+    bound_shape,
     flops,
+    is_gemm_op,
     parse_kernel_name,
     shape_of,
     split_k_factor,
@@ -93,7 +95,7 @@ def test_gemm_operators_launch_gemm_kernels_and_nothing_else_does(file: str) -> 
         if op is None:
             continue
         parsed = parse_kernel_name(kernel["name"])
-        if op["name"] in GEMM_OPS | ATTENTION_OPS:
+        if is_gemm_op(op["name"]) or op["name"] in ATTENTION_OPS:
             assert parsed is not None, (op["name"], kernel["name"])
             assert parsed.kind.startswith("attention" if op["name"] in ATTENTION_OPS else "gemm")
             assert shape_at(op) is not None, op
@@ -144,6 +146,45 @@ def test_legacy_grids_are_the_tiles_times_the_split() -> None:
         assert tiles(shape.m, shape.n, tile=parsed.tile) * factor == grid[0] * grid[1] * grid[2]
         checked += 1
     assert checked > 200
+
+
+@pytest.mark.parametrize(
+    ("file", "families"),
+    [
+        (FILES[0], {"cutlass2": 164}),
+        (FILES[1], {"cutlass2": 25, "legacy": 230}),
+        (FILES[2], {"cutlass2": 22}),
+        (FILES[3], {"cutlass2": 6}),
+        (FILES[4], {"cutlass2": 3, "sm80_xmma": 6}),
+        (FILES[5], {}),
+    ],
+)
+def test_sizes_lie_in_the_bounds_of_tile_and_grid(file: str, families: dict[str, int]) -> None:
+    """The ranges come from the kernel alone, the sizes from the operator alone."""
+    bounded: Counter[str] = Counter()
+    for kernel, parsed, shape in gemms(file):
+        found = bound_shape(parsed, tuple(kernel["args"]["grid"]))
+        if found is not None:
+            assert found.holds(shape.m, shape.n), (kernel["name"], kernel["args"]["grid"], shape)
+            assert found.batch in (None, shape.batch), (kernel["name"], shape)
+            bounded[parsed.family] += 1
+    assert bounded == families
+
+
+def test_attention_lies_in_the_bounds_of_its_grid() -> None:
+    seen = set()
+    for file in (FILES[1], FILES[2]):
+        for kernel, op in kernels_with_ops(file):
+            parsed = parse_kernel_name(kernel["name"])
+            shape = shape_at(op) if op is not None else None
+            found = bound_attention(parsed, tuple(kernel["args"]["grid"])) if parsed else None
+            if parsed is None or found is None or not isinstance(shape, AttentionShape):
+                continue
+            assert (found.batch, found.heads) == (shape.batch, shape.heads)
+            assert shape.query_len is not None
+            assert found.query_len[0] <= shape.query_len <= found.query_len[1]
+            seen.add(parsed.family)
+    assert seen == {"flash2", "mem_efficient"}
 
 
 def test_no_gemm_is_faster_than_its_gpu() -> None:

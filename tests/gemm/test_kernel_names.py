@@ -462,7 +462,7 @@ def test_helpers_are_told_from_the_kernels_they_help(name: str, kind: str, famil
         "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, unsigned char, ...",
         "create_flashinfer_kv_indices_triton",
         "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
-        "XXT_kernel",
+        "XXT_kernel_of_someone_else",
         "Memcpy DtoD (Device -> Device)",
         "",
     ],
@@ -494,6 +494,82 @@ def test_any_name_is_parsed_or_refused(name: str) -> None:
 )
 def test_split_k_factor(name: str, grid: tuple[int, int, int] | None, batch: int, factor: int | None) -> None:
     assert split_k_factor(parsed(name), grid=grid, batch=batch) == factor
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "family"),
+    [
+        # Inductor's templates: fused in a graph, and by the template's name while they are tuned
+        ("triton_tem_fused_mm_5", "gemm", "triton_template"),
+        ("triton_tem_fused_addmm_relu_3", "gemm", "triton_template"),
+        ("triton_tem_fused_bmm", "gemm", "triton_template"),
+        ("triton_tem_fused__scaled_mm_7", "gemm", "triton_template"),
+        ("triton_mm", "gemm", "triton_template"),
+        ("triton_mm_12", "gemm", "triton_template"),
+        ("triton_mm_persistent_tma", "gemm", "triton_template"),
+        ("triton_scaled_grouped_mm_0", "gemm", "triton_template"),
+        ("triton_tem_fused_flex_attention_0", "attention", "flex"),
+        ("triton_tem_fused__to_copy_flex_attention_backward_zeros_1", "attention", "flex"),
+        ("triton_flex_attention", "attention", "flex"),
+        ("triton_flex_decoding_2", "attention", "flex"),
+        ("_attn_fwd", "attention", "triton_attention"),
+        ("_attn_bwd_preprocess", "attention_helper", "triton_attention"),
+        # users' own
+        ("XXT_kernel", "gemm", "triton_symmetric"),
+        ("ba_plus_cAA_kernel", "gemm", "triton_symmetric"),
+        ("matmul_kernel", "gemm", "triton_user"),
+        ("_p_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x128", "gemm", "triton_user"),
+        ("_w8a8_block_fp8_matmul", "gemm", "triton_user"),
+        ("linear_relu_square_kernel", "gemm", "triton_user"),
+        ("_grouped_gemm_backward_dX_kernel", "gemm", "triton_grouped"),
+        ("fused_moe_kernel_gptq_awq", "gemm", "triton_moe"),
+        # weights of 4 or 8 bits
+        ("void marlin::Marlin<__nv_bfloat16, 256, 1, 8, 8, true>(int4 const*)", "gemm", "marlin"),
+        ("void marlin_moe_wna16::Marlin<__half, 256, 4, 16>(int4 const*)", "gemm", "marlin"),
+        ("void Marlin<256, 1, 8, 8, 4, 8>(int4 const*, int4 const*)", "gemm", "marlin"),
+        ("void vllm::gptq::gemm_half_q_half_gptq_4bit_kernel<true, 8>(half const*)", "gemm", "quantized"),
+        # block-scaled and grouped
+        ("cutlass3x_sm100_bstensorop_s128x256x64gemm_block_scaled_ue8m0xe4m3", "gemm", "cutlass3"),
+        ("void deep_gemm::sm100_fp8_gemm_1d1d_impl<0, 0, 4096u, 7168u>(int*)", "gemm", "deepgemm"),
+        (
+            "void cutlass::device_kernel<GemmUniversal<cutlass::gemm::GroupProblemShape<int>>>(P)",
+            "gemm",
+            "grouped",
+        ),
+        # attention of NVIDIA's libraries
+        ("cudnn_generated_fort_native_sdpa_sm100_flash_bprop_f16_knob_31", "attention", "cudnn_sdpa"),
+        ("fmha_dgrad_fp16_512_64_sm80_kernel", "attention", "fmha"),
+    ],
+)  # fmt: skip
+def test_families_that_say_no_tile(name: str, kind: str, family: str) -> None:
+    kernel = parsed(name)
+    assert (kernel.kind, kernel.family, kernel.tile) == (kind, family, None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "triton_per_fused_addmm_native_layer_norm_12",
+        "triton_red_fused_addmm_1",
+        "triton_poi_fused_mm_0",
+        "triton_tem_fused_convolution_0",
+        "triton_tem_fused_mul_9",  # a template, but the name does not say of what
+        "triton_convolution2d_4",
+        "triton_mix_order_reduction_mm",
+        "marlin_repack_kernel",
+        "void gptq_marlin_repack_kernel<256, 4, false>(unsigned int const*)",
+        "matmul_backward",
+        "_attn_fwd_of_mine",
+        "mm",
+    ],
+)
+def test_names_that_only_look_like_products(name: str) -> None:
+    assert parse_kernel_name(name) is None
+
+
+def test_tensile_tiles_are_never_told() -> None:
+    kernel = parsed("Cijk_Alik_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT16x16x256_MI16x16x1_SN_LDSB1")
+    assert (kernel.tile, kernel.tile_pair, kernel.tile_k) == (None, (16, 16), 256)
 
 
 def test_cluster_size() -> None:

@@ -57,6 +57,12 @@ def attention(
         ("aten::_scaled_mm", [[64, 32], [32, 16], [], [], [], [], [], []], (64, 16, 32, 1)),
         ("aten::_grouped_mm", [[640, 32], [8, 32, 16], [8], [], []], (640, 16, 32, 1)),
         ("aten::_scaled_grouped_mm", [[32, 640], [640, 16], [], [], [8], [], [], [], []], (32, 16, 640, 1)),
+        ("aten::_scaled_mm", [[64, 32], [32, 16]] + [[]] * 6 + [[64, 16]], (64, 16, 32, 1)),
+        ("aten::_scaled_mm_v2", [[64, 32], [32, 16]] + [[]] * 10, (64, 16, 32, 1)),
+        ("aten::_scaled_grouped_mm_v2", [[640, 32], [8, 32, 16]] + [[]] * 6 + [[8], []], (640, 16, 32, 1)),
+        ("aten::bmm", [[8, 64, 32], [8, 32, 16], [8, 64, 16]], (64, 16, 32, 8)),
+        ("aten::baddbmm", [[8, 64, 16], [8, 64, 32], [8, 32, 16], [], [], [8, 64, 16]], (64, 16, 32, 8)),
+        ("aten::_int_mm", [[64, 32], [32, 16], [64, 16]], (64, 16, 32, 1)),
         ("aten::mm", [[0, 32], [32, 16]], (0, 16, 32, 1)),
     ],
 )
@@ -143,6 +149,7 @@ def test_scaled_mm_as_recorded_on_an_h100() -> None:
         ("aten::_scaled_mm", [[64, 32], [32, 16]] + [[]] * 6, [E4M3] * 2, [""] * 6 + ["6", "False"], "fp32"),
         ("aten::_scaled_mm", [[64, 32], [32, 16]] + [[]] * 6, [E4M3] * 2, [""] * 8, "fp8"),
         ("aten::_scaled_mm", [[64, 32], [32, 16]] + [[]] * 6, [E4M3] * 2, None, None),
+        ("aten::_scaled_mm_v2", [[64, 32], [32, 16]] + [[]] * 10, [E4M3] * 2, [""] * 9 + ["15"], "bf16"),
         ("aten::mm", [[64, 32], [32, 16], []], [BF16, BF16, "Scalar"], ["", "", "6"], "fp32"),
         ("aten::mm", [[64, 32], [32, 16]], [BF16, BF16], None, "bf16"),
         (
@@ -274,7 +281,7 @@ def test_packed_flash_attention_3_as_recorded_on_an_h100() -> None:
     assert (shape.batch, shape.query_len, shape.query_tokens, shape.heads) == (None, None, 32768, 6)
     assert flops(shape) is None, "the lengths of packed sequences are in no trace"
     assert bytes_moved(shape) == 4 * 2 * 32768 * 6 * 128
-    assert shape.describe() == "packed tokens=32768 h=6 d=128"
+    assert shape.describe() == "packed tokens=32768 h=6 kv=6 d=128"
     back = attention(
         "flash_attn_3::bwd",
         [t] * 5 + [[6, 32768]] + [[]] * 15,

@@ -8,6 +8,7 @@ from typing import Any
 
 from tracelens.results import (
     Check,
+    CommunicationRow,
     ComponentRow,
     Coverage,
     Estimate,
@@ -15,6 +16,7 @@ from tracelens.results import (
     GemmRow,
     GpuInfo,
     Known,
+    Lack,
     Lost,
     ModelDims,
     ReferenceInfo,
@@ -64,6 +66,7 @@ def _row(number: int, **given: Any) -> GemmRow:
     )  # fmt: skip
     base.update(given)
     base["components"] = base["components"] or [base["component"]]
+    base.setdefault("shape_known", "exact" if base["m"] or base["kind"] == "attention" else "unknown")
     return GemmRow(**base)
 
 
@@ -117,7 +120,8 @@ def _gemms() -> list[GemmRow]:
     rows.append(dict(
         component="unattributed", calls=40, calls_per_step=8.0, time_ms=6.1, time_ms_per_step=1.22, dtype=None,
         out_dtype=None, tensor_core=None, shape_note="inputs not recorded", op=None,
-        kernel="ampere_sgemm_128x64_nn", tile_m=128, tile_n=64,
+        kernel="ampere_sgemm_128x64_nn", tile_m=64, tile_n=128, shape_known="bounded",
+        m_range=(1985, 2048), n_range=(2433, 2560),
     ))  # fmt: skip
     rows.sort(key=lambda row: -row["time_ms"])
     return [_row(number, **row) for number, row in enumerate(rows, 1)]
@@ -154,6 +158,45 @@ def _components(gemms: list[GemmRow]) -> list[ComponentRow]:
         )
         for (component, phase), time_ns in exact.items()
     ]  # fmt: skip
+
+
+def _communication() -> list[CommunicationRow]:
+    """The 38 ms of communication of `_components`: gradient buckets behind the backward, and a loss."""
+
+    def row(purpose: str, evidence: str, why: str, phase: str, calls: int, size: float, time: float, exposed: float,
+            bus: float) -> CommunicationRow:  # fmt: skip
+        return CommunicationRow(
+            collective="all_reduce", group="default_pg", group_size=8, purpose=purpose, evidence=evidence, why=why,
+            phase=phase, dtype="bf16", calls=calls, calls_per_step=calls / STEPS, bytes_per_call=size, time_ms=time,
+            exposed_ms=exposed, hidden_ms=time - exposed, time_ms_per_step=time / STEPS,
+            exposed_ms_per_step=exposed / STEPS, hidden_ms_per_step=(time - exposed) / STEPS,
+            algorithm_gbps=bus / 1.75, bus_gbps=bus,
+        )  # fmt: skip
+
+    return [
+        row(
+            "data-parallel gradients",
+            "op",
+            "launched by the hook of AccumulateGrad",
+            "backward",
+            40,
+            1.9e8,
+            37.0,
+            11.0,
+            359.5,
+        ),
+        row(
+            "loss or metric",
+            "structure",
+            "one value outside the model",
+            "backward",
+            5,
+            2.0,
+            1.0,
+            1.0,
+            1.75e-5,
+        ),
+    ]
 
 
 def _findings(gemms: list[GemmRow]) -> list[Finding]:
@@ -250,12 +293,17 @@ def full() -> Report:
                                "record with record_shapes=True", 9.3, 210),
                   Unattributed("a GEMM that matches no layer of the model", "name modules with with_modules=True",
                                6.1, 40)],
-                 0.0012, 31, 0.094, 3_120),
+                 0.0012, 31, 0.006, 0.003, 0.094, 3_120),
         components,
         gemms,
         _findings(gemms),
         list(_CHECKS),
         ["A kernel that runs beside another counts in full for both; shares are of the sum."],
+        _communication(),
+        [Lack("no-shapes", "No shapes of operator inputs", "1.3% of GPU time is in products of unknown size",
+              "record with record_shapes=True", "medium", 0.013),
+         Lack("one-step", "Only one step", "how much step times differ is not known",
+              "record several: schedule(wait=1, warmup=1, active=3)", "low", None)],
         ReferenceInfo("rank0.eager.pt.trace.json.gz", "41aa" * 16, 0.912, 30_417, 0.081, 2_950, 416),
     )  # fmt: skip
 
@@ -357,8 +405,20 @@ def hostile() -> Report:
     ]
     components = [*report.components, ComponentRow(HOSTILE, "forward", 0.001, 1000, 0.0, 1, None, None)]
     notes = [*names]
+    communication = [
+        replace(
+            row,
+            collective=names[i],
+            group=names[i + 1],
+            why=names[i + 2],
+            purpose=names[i + 3],
+            dtype=names[0],
+        )
+        for i, row in enumerate(report.communication)
+    ]
     return replace(report, gemms=gemms, findings=findings, trace=trace, summary=summary, checks=checks,
-                   components=components, notes=notes)  # fmt: skip
+                   components=components, notes=notes, communication=communication,
+                   recording=[Lack(names[0], names[1], names[2], names[3], names[4], None)])  # fmt: skip
 
 
 VARIANTS = {

@@ -201,6 +201,19 @@ def test_a_bound_reads_as_a_bound() -> None:
     assert "saves ≈ 7.80 ms/step (5.9%; 6.90–8.40 ms; model)" in text
 
 
+def test_a_bounded_shape_reads_as_ranges_and_a_padded_one_says_so() -> None:
+    report = sample_report.full()
+    rows = [
+        replace(row, padded_from={"n": 50257}, shape_note="padded from N 50257") if row.n == 50257 else row
+        for row in report.gemms
+    ]
+    text = _Page(render_html(replace(report, gemms=rows))).text
+    assert "M 1985–2048 N 2433–2560 range by tile and grid, K unknown" in text
+    assert "padded from N 50257" in text
+    assert "exact shape of GEMM and attention time 99.1%" in text
+    assert "shape unknown the rest of GEMM and attention time 0.3%" in text
+
+
 def test_an_empty_report_still_renders() -> None:
     report = sample_report.no_findings()
     bare = replace(report, gemms=[], components=[], checks=[], steps=[], notes=[])

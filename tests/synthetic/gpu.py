@@ -99,7 +99,9 @@ def gemm(m: int, n: int, k: int, *, batch: int = 1, layout: str = "TN", rows: tu
     family = "75_tensorop_bf16_s1688gemm" if aligned == 1 else "80_tensorop_bf16_s16816gemm"
     inner = f"cutlass_{family}_bf16_{tile}_{layout.lower()}_align{aligned}"
     # Tiles of m are folded by 8 into the other axis, so that neighbours share operands in L2.
-    grid = (ceil(m / lines) * 8, ceil(ceil(n / columns) / 8), batch)
+    across = ceil(n / columns)
+    factor = 8 if across >= 6 else 4 if across >= 3 else across  # GemmIdentityThreadblockSwizzle<8>
+    grid = (ceil(m / lines) * factor, ceil(across / factor), batch)
     name = f"void cutlass::Kernel2<{inner}>({inner}::Params)"
     return Work(name, duration, "kernel", "cudaLaunchKernel", grid, (256, 1, 1), 230, 147456, 0)
 

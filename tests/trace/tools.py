@@ -96,6 +96,8 @@ def _rows(trace: Trace, table: Table) -> list[tuple[Any, ...]]:
                 values = [trace.details.inputs(code) for code in values]
             case "launch":
                 values = [trace.details.config(code) for code in values]
+            case "collective":
+                values = [trace.details.collective(code) for code in values]
         columns.append(values)
     return list(zip(*columns, strict=True))
 

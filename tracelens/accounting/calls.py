@@ -18,11 +18,11 @@ import numpy.typing as npt
 from tracelens.attribution import Attribution, orphans
 from tracelens.gemm import (
     ATTENTION_OPS,
-    GEMM_OPS,
     WRAPPERS,
     AttentionShape,
     GemmShape,
     KernelName,
+    is_gemm_op,
     parse_kernel_name,
     shape_of,
 )
@@ -43,6 +43,7 @@ class Calls:
 
     name: IntArray  # symbol code of the main kernel's name
     main: IntArray  # kernel row: the longest kernel of the call
+    op: IntArray  # row of Trace.ops: its operator, or that of the call here it repeats; -1 = not known
     op_name: list[str | None]  # operator of the call, or of the call it repeats; None = not known
     lent: npt.NDArray[np.bool_]  # its operator or its shape is that of the call it repeats
     dur_ns: IntArray  # all kernels of the call
@@ -131,7 +132,9 @@ def _from_keys(trace: Trace, kind: IntArray, keys: IntArray, names: list[KernelN
     if len(rows):
         kernel_call[rows] = rank[np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(rows))))]
     main = main[order]
+    own = keys[main]
     return Calls(
+        op=np.where(own < len(trace.ops), own, -1),
         name=trace.kernels.name[main].astype(np.int64),
         main=main,
         op_name=[],
@@ -209,7 +212,7 @@ def _with_borrowed(
     # helpers whose product is not with them would count its work twice
     whole = np.isin(call, call[product])
     lone, taker, donor, call = taker[~whole], taker[whole], donor[whole], call[whole]
-    base = int(own.max(initial=-1)) + 1
+    base = max(int(own.max(initial=-1)) + 1, 2 * len(trace.ops))  # no row of Trace.ops
     keys = own.copy()
     keys[lone] = -1
     keys[taker] = base + call
@@ -217,11 +220,14 @@ def _with_borrowed(
     mine = [*_computed(calls), _Computed(None, None, None, lent=False)]  # the last: of no call until now
     of = np.full(len(keys), -1, np.int64)
     of[taker] = donor
+    donor_op = np.append(calls.op, np.full(len(known) - len(calls), -1))  # a reference's are no rows here
+    of_main = of[merged.main]
+    merged = replace(merged, op=np.where(of_main >= 0, donor_op[of_main], merged.op))
     return _with(
         merged,
         [
-            known[of[main]] if of[main] >= 0 else mine[calls.kernel_call[main]]
-            for main in merged.main.tolist()
+            known[donor] if donor >= 0 else mine[calls.kernel_call[main]]
+            for main, donor in zip(merged.main.tolist(), of_main.tolist(), strict=True)
         ],
     )
 
@@ -232,7 +238,7 @@ def _gemm_ops(trace: Trace, links: Links) -> IntArray:
     An unfused attention operator holds products of its own: those are the calls, not the operator.
     """
     wanted = trace.symbols.where(
-        lambda text: text.partition(".")[0] in GEMM_OPS | WRAPPERS | _FUSED_ATTENTION
+        lambda text: is_gemm_op(text) or text.partition(".")[0] in WRAPPERS | _FUSED_ATTENTION
     )
     is_gemm = links.is_op & wanted[links.name]
     nearest = links.forest.nearest(is_gemm)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracelens.accounting.calls import Calls, Shape, role_of
-from tracelens.accounting.model import express
+from tracelens.accounting.row_shapes import Padding, bounded_fields, shape_fields
 from tracelens.attribution import Attribution
 from tracelens.gemm import (
     AttentionShape,
@@ -34,13 +34,7 @@ from tracelens.numbers import integers
 from tracelens.results import GemmRow, Lost, ModelDims
 from tracelens.trace import Trace
 from tracelens.trace.metadata import device_properties
-from tracelens.words import COMPONENTS, PHASES
-
-_NO_SHAPE = {
-    "op": "the operator's shapes are not in the trace (record_shapes=True records them)",
-    "fused": "packed sequences: their lengths are in no trace",
-    "none": "no operator is known for this kernel",
-}
+from tracelens.words import COMPONENTS, PHASES, ROLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +44,7 @@ class _Group:
     calls: list[int]
     shape: Shape | None
     role: str | None
+    padded: dict[str, int]  # sizes the model asked for where the product ran padded
 
 
 def gemm_rows(
@@ -57,10 +52,14 @@ def gemm_rows(
 ) -> list[GemmRow]:
     """One row per (component, role, phase, shape, kernel), longest first. ``steps`` is their number."""
     groups: dict[tuple[Any, ...], _Group] = {}
+    padding = Padding(trace)
     for at in range(len(calls)):
         main = int(calls.main[at])
         phase = PHASES[attribution.phase[main]]
         role = role_of(calls.shape[at], calls.forward[at], phase)
+        if role is None and attribution.role[main] >= 0:
+            role = ROLES[attribution.role[main]]
+        padded = padding.of(int(calls.op[at]), calls.shape[at])
         key = (
             int(attribution.component[main]),
             phase,
@@ -69,8 +68,9 @@ def gemm_rows(
             int(trace.kernels.name[main]),
             int(trace.kernels.launch[main]),
             calls.op_name[at],
+            tuple(padded.items()),
         )
-        groups.setdefault(key, _Group([], calls.shape[at], role)).calls.append(at)
+        groups.setdefault(key, _Group([], calls.shape[at], role, padded)).calls.append(at)
     total_ns = int(trace.kernels.dur_ns.sum())
     times = {key: int(calls.dur_ns[group.calls].sum()) for key, group in groups.items()}
     ordered = sorted(groups.items(), key=lambda item: -times[item[0]])
@@ -104,6 +104,11 @@ def _row(
     judged = math_dtype(group.shape, kernel=kernel) if group.shape else None
     peak, ceiling = gpu.peak(judged), gpu.ceiling(judged)
     component = COMPONENTS[attribution.component[main]]
+    sizes = (
+        shape_fields(group.shape, dims, group.role, group.padded)
+        if group.shape is not None
+        else bounded_fields(kernel, _grid(trace, main), op)
+    )
     return GemmRow(
         id=name,
         kind="attention"
@@ -135,36 +140,13 @@ def _row(
         bound=bound(group.shape, gpu=gpu, kernel=kernel) if group.shape else None,
         lost_ms=Lost(),
         findings=[],
-        **_shape_fields(group.shape, dims, op, group.role),
+        **sizes,
         **_tile_fields(trace, main, group.shape, kernel, gpu),
     )
 
 
 def _layers(layers: list[int]) -> str | None:
     return integers([layer for layer in layers if layer >= 0], dash="-") or None
-
-
-def _shape_fields(shape: Shape | None, dims: ModelDims, op: str | None, role: str | None) -> dict[str, Any]:
-    empty = dict.fromkeys(
-        ("m", "n", "k", "batch", "dtype", "out_dtype", "layout", "m_expr", "n_expr", "k_expr")
-    )
-    if isinstance(shape, AttentionShape):
-        return empty | {"batch": shape.batch, "dtype": shape.dtype, "shape_note": shape.describe()}
-    if shape is None:
-        return empty | {"shape_note": _NO_SHAPE["none" if op is None else "op"]}
-    return {
-        "m": shape.m,
-        "n": shape.n,
-        "k": shape.k,
-        "batch": shape.batch,
-        "dtype": shape.dtype,
-        "out_dtype": shape.out_dtype,
-        "layout": shape.layout,
-        "m_expr": express(shape.m, dims, rows=role != "wgrad"),
-        "n_expr": express(shape.n, dims, rows=False),
-        "k_expr": express(shape.k, dims, rows=role == "wgrad"),
-        "shape_note": f"{shape.groups} groups, {shape.grouped} is their total" if shape.groups else None,
-    }
 
 
 def _tile_fields(

@@ -60,13 +60,14 @@ def coverage(trace: Trace, links: Links, attribution: Attribution, gemms: list[G
         for code, word in enumerate(EVIDENCE)
         if (attribution.evidence == code).any()
     }
-    gemm_ms = sum(row.time_ms for row in gemms)
     products = [row for row in gemms if row.kind == "gemm"]
     product_ms = sum(row.time_ms for row in products)
     return Coverage(
         component_frac=int(dur[known].sum()) / total,
         module_frac=int(dur[named].sum()) / total,
-        shape_frac=_share(sum(row.time_ms for row in gemms if row.flops is not None), gemm_ms),
+        shape_frac=_shape_share(gemms, "exact"),
+        shape_bounded_frac=_shape_share(gemms, "bounded"),
+        shape_unknown_frac=_shape_share(gemms, "unknown"),
         tile_frac=_share(sum(row.time_ms for row in products if row.tile_m is not None), product_ms),
         by_evidence=by_evidence,
         unattributed=sorted(
@@ -100,6 +101,13 @@ def reference_info(trace: Trace, attribution: Attribution, calls: Calls) -> Refe
         lent_frac=int(dur[lent].sum()) / total,
         lent_kernels=int(lent.sum()),
         lent_calls=int(shaped.sum()),
+    )
+
+
+def _shape_share(gemms: list[GemmRow], known: str) -> float:
+    """Share of the rows' time whose sizes are known exactly, within bounds, or not."""
+    return _share(
+        sum(row.time_ms for row in gemms if row.shape_known == known), sum(row.time_ms for row in gemms)
     )
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution import Attribution
+from tracelens.attribution.communication import exposed_within
 from tracelens.errors import UsageError
 from tracelens.results import Step, StepTime
 from tracelens.trace import Links, Trace
-from tracelens.words import COMPONENTS
+from tracelens.trace.spans import covered
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -26,7 +27,7 @@ class StepTimes:
     start_ns: IntArray
     end_ns: IntArray
     busy_ns: IntArray  # some GPU event runs
-    exposed_ns: IntArray  # only communication runs
+    exposed_ns: IntArray  # communication runs and no compute kernel (attribution.communication)
     source: str
 
     @property
@@ -78,43 +79,14 @@ def step_times(
         source = "ProfilerStep ranges, on the GPU's clock"
     else:
         start, stop = steps.start_ns, np.maximum(steps.end_ns, end.max(initial=0))
-        source = "whole trace taken as one step: no ProfilerStep range (call profiler.step() after each step)"
+        source = "whole trace taken as one step: no ProfilerStep range"
     positions = list(range(len(steps.index)))
     if wanted is not None:
         positions = [at for at in positions if wanted[0] <= steps.index[at] <= wanted[1]]
         if not positions:
             there = f"{steps.index[0]} to {steps.index[-1]}" if steps.marked else "none is marked"
             raise UsageError(f"no step between {wanted[0]} and {wanted[1]} in this trace: steps {there}")
-    communication = attribution.component == COMPONENTS.index("communication")
     start, stop = start[positions], stop[positions]
     busy = covered(kernels.ts_ns, end, start, stop)
-    compute = covered(kernels.ts_ns[~communication], end[~communication], start, stop)
-    return StepTimes(
-        positions, [steps.index[at] for at in positions], start, stop, busy, busy - compute, source
-    )
-
-
-def covered(begin: IntArray, end: IntArray, window_start: IntArray, window_end: IntArray) -> IntArray:
-    """How much of each window is covered by at least one of the spans, in the unit of the inputs.
-
-    >>> covered(np.array([0, 5, 20]), np.array([8, 10, 30]), np.array([0]), np.array([25])).tolist()
-    [15]
-    """
-    order = np.argsort(begin, kind="stable")
-    begin, end = begin[order], end[order]
-    if not len(begin):
-        return np.zeros(len(window_start), np.int64)
-    reach = np.maximum.accumulate(end)
-    first = np.append(True, begin[1:] > reach[:-1])
-    starts, ends = begin[first], np.append(reach[np.flatnonzero(first)[1:] - 1], reach[-1])
-    total = np.append(0, np.cumsum(ends - starts))
-
-    def before(when: IntArray) -> IntArray:
-        """Covered time up to ``when``."""
-        at = np.searchsorted(starts, when, side="right")
-        inside = np.where(
-            at > 0, np.minimum(when, ends[np.maximum(at - 1, 0)]) - starts[np.maximum(at - 1, 0)], 0
-        )
-        return np.where(at > 0, total[np.maximum(at - 1, 0)] + inside, 0)
-
-    return before(window_end) - before(window_start)
+    exposed = exposed_within(trace, attribution, start, stop)
+    return StepTimes(positions, [steps.index[at] for at in positions], start, stop, busy, exposed, source)

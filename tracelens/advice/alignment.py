@@ -23,6 +23,7 @@ GRID_BYTES = 16
 _TMA_FAMILIES = frozenset({"nvjet", "deepgemm"})
 #: Kernels chosen because one side is tiny; they leave the tensor cores alone by design.
 _SKINNY_FAMILIES = frozenset({"gemv", "gemmsn", "gemmk1", "cublas_dot", "magma"})
+_ON_WEIGHTS = frozenset({"optimizer", "grad_clip"})
 #: Types that no CUDA-core kernel should multiply; fp32 is another question (tf32 is the user's choice).
 _TENSOR_CORE_DTYPES = frozenset({"bf16", "fp16", "fp8", "int8"})
 #: "ampere_bf16_s16816gemm_..._ldg8": elements per global load.
@@ -50,6 +51,8 @@ def misfit_of(row: GemmRow) -> Misfit | None:
     """
     if row.kind != "gemm" or row.tensor_core == "ineligible":
         return None
+    if row.component in _ON_WEIGHTS:
+        return None  # products of an optimizer have the shape of the weights: nothing of their own to pad
     kernel = parse_kernel_name(row.kernel)
     if kernel is not None and (kernel.kind != "gemm" or kernel.family in _SKINNY_FAMILIES):
         return None

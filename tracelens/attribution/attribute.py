@@ -8,22 +8,32 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.components import CORE, Decision
+from tracelens.attribution.inductor import custom_kernel
 from tracelens.attribution.lend import lend
 from tracelens.attribution.loan import Loan
 from tracelens.attribution.names import kernel_component
+from tracelens.attribution.origins import find_origins, op_nodes
 from tracelens.attribution.paths import Paths, find_paths
+from tracelens.attribution.phases import Phases
 from tracelens.attribution.sites import Sites, decide_sites
+from tracelens.attribution.structure import Inference, infer
 from tracelens.trace import Links, Trace, look_up
-from tracelens.words import COMPONENTS, EVIDENCE, PHASES
+from tracelens.words import COMPONENTS, EVIDENCE, PHASES, ROLES
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
-_EVALUATE = "autograd::engine::evaluate_function: "
-_ACCUMULATE = _EVALUATE + "torch::autograd::AccumulateGrad"
 _PHASE = {phase: code for code, phase in enumerate(PHASES)}
 _COMPONENT = {component: code for code, component in enumerate(COMPONENTS)}
+_ROLE = {role: code for code, role in enumerate(ROLES)}
 _EVIDENCE = {evidence: code for code, evidence in enumerate(EVIDENCE)}
+
+#: [named, inferred]: names say which block it is, its place in the block says which part
+_FINER = np.zeros((len(COMPONENTS), len(COMPONENTS)), np.bool_)
+for _family in ("attention.", "mlp."):
+    for _part in COMPONENTS:
+        if _part.startswith(_family):
+            _FINER[_COMPONENT[f"{_family}other"], _COMPONENT[_part]] = True
 
 #: Why a kernel has no component, and what to do about it.
 REASONS = {
@@ -45,11 +55,15 @@ REASONS = {
     ),
     "no names": (
         "no module or named range encloses the operator",
-        "record with with_stack=True or with_modules=True, or label modules with record_function",
+        "record with with_stack=True, or label modules with record_function",
     ),
     "no operator": (
         "the launch stands in no operator: a library of its own called CUDA",
         "label the call with record_function",
+    ),
+    "ambiguous": (
+        "its shape and its place fit more than one part of the layer",
+        "record with module names (with_stack=True, or record_function around the parts)",
     ),
     "unknown module": (
         "the modules and ranges around it do not say which part it is",
@@ -69,12 +83,14 @@ class Attribution:
     evidence: IntArray  # EVIDENCE
     components: list[tuple[str, ...]]  # by `fused`: all the components of a fused kernel
     fused: IntArray  # index into components
+    candidates: IntArray  # index into components: it is one of these, and nothing tells which
     layer: IntArray  # -1 = unknown or none
     module: IntArray  # index into modules; -1
     modules: list[str]
     forward_op: IntArray  # row of Trace.ops: the forward operator behind it (its own, in the forward); -1
     reason: IntArray  # for unattributed kernels: index into REASONS; -1
     transformer: bool
+    role: IntArray  # ROLES, of a product whose backward is tied to no forward operator; -1
     like: IntArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
     loan: Loan | None = None  # what a reference trace lent
 
@@ -99,126 +115,28 @@ def attribute(
     ``reference``, another trace of the same job, lends what is known of its kernels to their twins here.
     """
     paths = find_paths(trace, links)
-    phases = _Phases(trace, links, paths)
-    origin = _origins(trace, links, phases)
+    phases = Phases(trace, links, paths)
+    origin = find_origins(trace, links, phases)
     wanted = np.zeros(len(links.forest.parent), np.bool_)
     wanted[origin[origin >= 0]] = True
-    op_node = _op_nodes(links)
+    op_node = op_nodes(links)
     wanted[op_node[op_node >= 0]] = True
     sites = decide_sites(trace, links, paths, wanted)
-    own = _assemble(trace, links, paths, phases, sites, origin, op_node)
+    of_node = phases.of(np.arange(len(links.forest.parent), dtype=np.int32))
+    inferred = infer(
+        trace, links, sites.rule, origin, [PHASES[code] for code in of_node.tolist()], links.kernel_step
+    )
+    own = _assemble(trace, links, paths, phases, sites, inferred, origin, op_node)
     return lend(trace, links, own, reference=reference)
-
-
-def _op_nodes(links: Links) -> IntArray:
-    return np.where(links.kernel_op >= 0, links.kernel_op + links.ops_at.start, -1).astype(np.int32)
-
-
-class _Phases:
-    """The phase of every host node."""
-
-    def __init__(self, trace: Trace, links: Links, paths: Paths):
-        texts = trace.symbols
-        forest = links.forest
-        evaluates = links.is_op & texts.where(lambda t: t.startswith(_EVALUATE))[links.name]
-        self.evaluate = forest.nearest(evaluates)
-        self.accumulates = links.is_op & texts.where(lambda t: t.startswith(_ACCUMULATE))[links.name]
-        self.backward = self.evaluate >= 0
-        backward_ops = np.zeros(len(links.name), np.bool_)
-        backward_ops[links.ops_at] = trace.ops.forward_thread > 0
-        self.backward |= forest.nearest(backward_ops) >= 0
-        forward_ops = np.zeros(len(links.name), np.bool_)
-        forward_ops[links.ops_at] = (trace.ops.sequence >= 0) & (trace.ops.forward_thread <= 0)
-        forward_op = forest.nearest(forward_ops)
-        self.with_gradient = forward_op >= 0
-        self.recompute = self.backward & self._forward_again(links, paths, forward_op)
-        in_optimizer = np.array(
-            [bool({"optimizer", "grad_clip"} & {*path.roles()}) for path in paths.paths] + [False]
-        )
-        self.optimizer = in_optimizer[paths.of_node] & (paths.of_node >= 0)
-        self.in_model = np.array(
-            [any(not e.named or e.role for e in path.elements) for path in paths.paths] + [False]
-        )[paths.of_node]
-        self.any_backward = bool(self.backward.any())
-
-    def _forward_again(self, links: Links, paths: Paths, forward_op: IntArray) -> BoolArray:
-        """Forward code run inside the backward: a module or a forward operator within an evaluate node."""
-        depth = links.forest.depth()
-        again = np.zeros(len(depth), np.bool_)
-        for inner in (paths.context, forward_op):
-            both = (inner >= 0) & (self.evaluate >= 0)
-            again[both] |= depth[inner[both]] > depth[self.evaluate[both]]
-        return again
-
-    def of(self, node: IntArray) -> IntArray:
-        """Phase codes for nodes; -1 (no node) gives ``other``."""
-        out = np.full(len(node), _PHASE["other"], np.int32)
-        known = node >= 0
-        at = node[known]
-        codes = np.where(
-            self.optimizer[at],
-            _PHASE["optimizer"],
-            np.where(
-                self.recompute[at],
-                _PHASE["recompute"],
-                np.where(
-                    self.backward[at],
-                    _PHASE["backward"],
-                    np.where(
-                        self.with_gradient[at] | self.in_model[at] | (not self.any_backward),
-                        _PHASE["forward"],
-                        _PHASE["other"],
-                    ),
-                ),
-            ),
-        )
-        out[known] = codes
-        return out
-
-
-def _origins(trace: Trace, links: Links, phases: _Phases) -> IntArray:
-    """Per kernel the node that decides its component: its operator, or in the backward the forward operator.
-
-    ``AccumulateGrad`` carries no sequence number; the engine runs it directly after the node whose
-    gradient it adds (its priority is the highest), so it belongs to the evaluate node before it.
-    """
-    node = _op_nodes(links)
-    out = node.copy()
-    in_backward = look_up(phases.backward & ~phases.recompute, node, False)
-    tied = np.zeros(len(links.forest.parent), np.bool_)
-    tied[links.ops_at] = links.backward_to_forward >= 0
-    evaluate = look_up(phases.evaluate, node)
-    accumulating = in_backward & look_up(phases.accumulates, evaluate, False)
-    before = look_up(_evaluate_before(links, phases), evaluate)
-    backward = look_up(links.forest.nearest(tied), np.where(accumulating, before, node))
-    # operators are the first nodes: a row of the table is the node itself
-    forward = look_up(links.backward_to_forward, backward)
-    out[in_backward] = forward[in_backward]
-    return out
-
-
-def _evaluate_before(links: Links, phases: _Phases) -> IntArray:
-    """Per AccumulateGrad node the evaluate node of another kind that ran before it on its thread."""
-    out = np.full(len(links.forest.parent), -1, np.int32)
-    nodes = np.flatnonzero(phases.evaluate == np.arange(len(out)))
-    nodes = nodes[np.lexsort((links.ts_ns[nodes], links.thread[nodes]))]
-    last: tuple[int, int] | None = None
-    for node in nodes.tolist():
-        thread = int(links.thread[node])
-        if phases.accumulates[node]:
-            if last is not None and last[0] == thread:
-                out[node] = last[1]
-        else:
-            last = (thread, node)
-    return out
 
 
 def _assemble(
     trace: Trace,
     links: Links,
     paths: Paths,
-    phases: _Phases,
+    phases: Phases,
     sites: Sites,
+    inferred: Inference,
     origin: IntArray,
     op_node: IntArray,
 ) -> Attribution:
@@ -232,12 +150,19 @@ def _assemble(
 
     which = look_up(sites.decision, origin)
     _apply(sites.decisions, which, component, evidence, fused, lists)
-    evidence[through_sequence & (which >= 0)] = _EVIDENCE["sequence"]
+    tied = through_sequence & (which >= 0)
+    # a tie is no stronger than what is known of the operator it leads to
+    evidence[tied] = np.maximum(evidence[tied], _EVIDENCE["sequence"])
 
     # what the backward operator's own name says, where no forward operator is tied to it
     own = np.where(which < 0, look_up(sites.decision, op_node), -1)
     _apply(sites.decisions, own, component, evidence, fused, lists)
 
+    layer = np.full(size, -1, np.int32)
+    role = look_up(
+        np.array([_ROLE.get(x.role or "", -1) for x in inferred.labels], np.int32), inferred.of_kernel()
+    )
+    candidates = _structure(inferred, origin, component, evidence, fused, lists, layer)
     _by_kernel_name(trace, links, paths, component, evidence, fused, lists)
     _memory(trace, component, evidence)
     optimizing = phase == _PHASE["optimizer"]
@@ -258,14 +183,55 @@ def _assemble(
         evidence=evidence,
         components=lists,
         fused=fused,
-        layer=layers[path],
+        candidates=np.where(component == _COMPONENT["unattributed"], candidates, 0),
+        layer=np.where(
+            component == _COMPONENT["communication"],
+            -1,
+            np.where((path >= 0) & (evidence < _EVIDENCE["structure"]), layers[path], layer),
+        ),
         module=path,
         modules=[p.module for p in paths.paths],
         forward_op=forward_op,
-        reason=_reasons(trace, links, paths, phases, component, origin),
+        reason=_reasons(trace, links, paths, phases, component, origin, candidates > 0),
         transformer=sites.transformer or bool((component == _COMPONENT["attention.core"]).any()),
+        role=role,
         like=np.full(size, -1, np.int32),
     )
+
+
+def _structure(
+    inferred: Inference,
+    origin: IntArray,
+    component: IntArray,
+    evidence: IntArray,
+    fused: IntArray,
+    lists: list[tuple[str, ...]],
+    layer: IntArray,
+) -> IntArray:
+    """What no name says: from the place in the step. Layers are counted where no name gives them.
+
+    Returns per kernel the list of components it may be, where the place leaves several.
+    """
+    several = np.zeros(len(component), np.int32)
+    own = inferred.of_kernel()
+    behind = inferred.of_node(origin)
+    which = np.where(behind >= 0, behind, own)
+    known = which >= 0
+    if not known.any():
+        return several
+    found = inferred.labels
+    layer[known] = np.array([-1 if x.layer is None else x.layer for x in found], np.int32)[which[known]]
+    of_label = np.array([_COMPONENT[x.component] for x in found], np.int32)
+    weak = evidence >= _EVIDENCE["structure"]
+    use = np.flatnonzero(known)
+    open_ = use[weak[use] & (component[use] == _COMPONENT["unattributed"])]
+    several[open_] = np.array([_list_code(lists, x.candidates) for x in found], np.int32)[which[open_]]
+    finer = _FINER[component[use], of_label[which[use]]]
+    use = use[(weak[use] | finer) & (of_label[which[use]] != _COMPONENT["unattributed"])]
+    component[use] = of_label[which[use]]
+    evidence[use] = _EVIDENCE["structure"]
+    fused[use] = np.array([_list_code(lists, x.components) for x in found], np.int32)[which[use]]
+    return several
 
 
 def _apply(
@@ -300,13 +266,17 @@ def _by_kernel_name(
     lists: list[tuple[str, ...]],
 ) -> None:
     """Names that can mean one thing: communication always, the rest where nothing stronger is known."""
-    stated = [kernel_component(text) for text in trace.symbols]
+    stated = [kernel_component(text) or custom_kernel(text) for text in trace.symbols]
     codes = np.array([_COMPONENT[text] if text else -1 for text in stated] or [-1], np.int32)[
         trace.kernels.name
     ]
     weak = (component == _COMPONENT["unattributed"]) & (codes >= 0)
+    # of what a fused work is made of, a name can say which part this kernel is
+    narrower = (codes >= 0) & (evidence == _EVIDENCE["structure"]) & (component != codes)
+    for row in np.flatnonzero(narrower).tolist():
+        narrower[row] = COMPONENTS[codes[row]] in lists[fused[row]]
     comm = (codes == _COMPONENT["communication"]) & (component != _COMPONENT["communication"])
-    for mask in (weak, comm):
+    for mask in (weak, comm, narrower):
         component[mask], evidence[mask] = codes[mask], _EVIDENCE["kernel_name"]
         fused[mask] = 0
     core = weak & (codes == _COMPONENT["attention.core"])
@@ -321,12 +291,18 @@ def _memory(trace: Trace, component: IntArray, evidence: IntArray) -> None:
 
 
 def _reasons(
-    trace: Trace, links: Links, paths: Paths, phases: _Phases, component: IntArray, origin: IntArray
+    trace: Trace,
+    links: Links,
+    paths: Paths,
+    phases: Phases,
+    component: IntArray,
+    origin: IntArray,
+    ambiguous: BoolArray,
 ) -> IntArray:
     out = np.full(len(component), -1, np.int32)
     open_ = component == _COMPONENT["unattributed"]
     node = links.kernel_node
-    compiled = links.forest.nearest(trace.symbols.where(_is_compiled)[links.name]) >= 0
+    compiled = links.forest.nearest(trace.symbols.where(is_compiled)[links.name]) >= 0
     captured = trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name]
     in_path = look_up(paths.of_node, np.where(origin >= 0, origin, node)) >= 0
     conditions = (
@@ -337,13 +313,15 @@ def _reasons(
         ("compiled", open_ & look_up(compiled, node, False)),
         ("graph", open_ & look_up(captured, links.kernel_launch, False)),
         ("no launch", open_ & (node < 0)),
+        ("ambiguous", open_ & ambiguous),
     )
     for name, mask in conditions:  # later ones are more specific
         out[mask] = _REASON[name]
     return out
 
 
-def _is_compiled(text: str) -> bool:
+def is_compiled(text: str) -> bool:
+    """Does a host span of that name hold the work of a torch.compile graph?"""
     return text.startswith(
         ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction", "CompiledFxGraph")
     )

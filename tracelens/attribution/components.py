@@ -19,11 +19,13 @@ class Situation:
     outer: str | None  # rule of the outermost operator around it that has one (names.op_rule)
     inner: str | None  # rule of the innermost
     after_core: bool | None  # launched after the attention core of its block began; None: no core seen
+    linears_after: int  # how many products of its attention block come behind the core
     order_in_mlp: tuple[int, int] | None  # (position, count) among the GEMMs of its MLP
     after_activation: bool | None  # in its MLP
     before_activation: bool  # an activation follows it directly, before the next GEMM
     residual: bool  # an addition of two activations of the same shape
     vocabulary: str  # "weight": a GEMM with the token table's shape; "logits": works on logits; "none"
+    holds_experts: bool  # the module around it has experts or a router among its own modules
     experts: bool  # a mixture of experts is named somewhere in the trace
     transformer: bool  # attention was seen somewhere in the trace
 
@@ -53,8 +55,6 @@ _PLAIN_ROLE = {
     "rope": "attention.rope",
     "dropout": "dropout",
     "router": "moe.router",
-    "experts": "moe.experts",
-    "moe": "moe.dispatch",
     "embedding": "embedding",
     "loss": "loss",
     "grad_clip": "grad_clip",
@@ -104,7 +104,7 @@ def _from_vocabulary(s: Situation) -> Decision | None:
 def _from_op(s: Situation) -> Decision | None:
     rule = s.outer
     if rule == "fused_logits_loss":
-        return Decision("logits", "op", ("logits", "loss"))
+        return _fused_head(s)
     if rule == "core":
         return _core(s, "op")
     if rule in _FROM_OP:
@@ -112,6 +112,15 @@ def _from_op(s: Situation) -> Decision | None:
     if rule == "activation" and s.transformer:
         return Decision("mlp.activation", "structure")  # that it stands in an MLP is not said
     return None
+
+
+def _fused_head(s: Situation) -> Decision:
+    """Head and loss in one function, chunk by chunk: its products are the head, the rest is the loss."""
+    if s.inner == "linear" or (s.vocabulary == "weight" and s.inner != "fused_logits_loss"):
+        return Decision("logits", "op")
+    if s.inner == "loss" or s.vocabulary == "logits":
+        return Decision("loss", "op")
+    return Decision("logits", "structure", ("logits", "loss"))  # a kernel of its own, or a step of the sum
 
 
 def _core(s: Situation, evidence: str) -> Decision:
@@ -136,7 +145,9 @@ def _in_path(s: Situation, path: Path) -> Decision | None:
             else "annotation"
         )
         return (
-            special if special.evidence == "op" else Decision(special.component, evidence, special.components)
+            special
+            if special.evidence in ("op", "structure")
+            else Decision(special.component, evidence, special.components)
         )
     for at in range(len(roles) - 1, -1, -1):
         role = roles[at]
@@ -160,7 +171,7 @@ def _elsewhere(s: Situation, path: Path) -> Decision | None:
 def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
     """Operators that say what they are wherever they stand."""
     if s.outer == "fused_logits_loss":
-        return Decision("logits", "op", ("logits", "loss"))
+        return _fused_head(s)
     if s.outer in ("loss", "norm", "dropout", "embedding", "optimizer"):
         return Decision(_FROM_OP[s.outer], "op")
     if s.outer == "core":
@@ -173,8 +184,8 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
                 return None
             return Decision("attention.values" if s.after_core else "attention.scores", "path")
     if s.residual and ("layer" in roles or "attention" in roles) and "embedding" not in roles:
-        if "attention" in roles and s.after_core is False:
-            return None  # rotary embeddings and biases add before the core
+        if "attention" in roles and (not s.after_core or roles[-1] == "qkv"):
+            return None  # rotary embeddings, biases and adapters add too
         return Decision("residual", "path")
     return None
 
@@ -192,18 +203,31 @@ def _of_role(s: Situation, role: str, outer: tuple[str | None, ...]) -> str | No
             return None  # the output head of an attention block is no vocabulary
         if role == "attention_output" and "mlp" in outer and "attention" not in outer:
             return "mlp.down"  # T5 calls it wo there too
+        if _LINEAR_ROLE[role].startswith("mlp.") and "attention" in outer and "mlp" not in outer:
+            return "attention.other"  # a gate on the output of the core
         return _LINEAR_ROLE[role]
     if role == "bert_output":
         return _of_output(is_linear, outer)
     if role == "attention":
         return _in_attention(s, is_linear)
     if role == "mlp":
-        return _in_mlp(s, is_linear)
+        return _among_experts(s, "moe") if s.holds_experts else _in_mlp(s, is_linear)
     if role == "activation":
         return "mlp.activation" if "attention" not in outer else "attention.other"
-    if role == "experts" and s.outer in _ACTIVATIONS:
-        return "moe.experts"
+    if role in ("experts", "moe"):
+        return _among_experts(s, role)
     return _PLAIN_ROLE.get(role)
+
+
+def _among_experts(s: Situation, role: str) -> str | None:
+    """In a mixture of experts: its products, its choices and its moves; the rest by its place."""
+    if s.inner == "dispatch":
+        return "moe.dispatch"
+    if s.inner in ("topk", "softmax"):
+        return "moe.router"
+    if s.inner == "bmm" or (role == "experts" and (s.inner == "linear" or s.outer in _ACTIVATIONS)):
+        return "moe.experts"
+    return None
 
 
 def _of_gate(s: Situation, outer: tuple[str | None, ...]) -> str | None:
@@ -224,6 +248,8 @@ def _of_output(is_linear: bool, outer: tuple[str | None, ...]) -> str | None:
 
 def _in_attention(s: Situation, is_linear: bool) -> str:
     if is_linear and s.after_core is not None:
+        if s.after_core and s.linears_after > 1:
+            return "attention.other"  # a gate or an adapter beside the output projection
         return "attention.output" if s.after_core else "attention.qkv"
     return "attention.other"
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.loan import Loan
 from tracelens.attribution.twins import Twins, orphans, twins_in_reference, twins_within
-from tracelens.trace import Links, Trace
+from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def lend(
     reference stand in ``loan``. Steps stay as they are: a kernel outside every step is not moved into one.
     """
     # launched, but the forward that would tell what they belong to is not in the recording
-    cut_off = (attribution.component == _UNATTRIBUTED) & (attribution.phase == _BACKWARD)
+    cut_off = (attribution.evidence >= _STRUCTURE) & (attribution.phase == _BACKWARD)
     twins = twins_within(trace, links, cut_off & (attribution.forward_op < 0))
     attribution = _filled(attribution, attribution, twins, twins.row >= 0)
     like = np.where(twins.agreed(attribution), twins.row, -1).astype(np.int32)
@@ -80,16 +80,21 @@ def _filled(attribution: Attribution, lender: Attribution, twins: Twins, open_: 
     )
     columns = {
         name: getattr(attribution, name).copy()
-        for name in ("phase", "component", "evidence", "fused", "layer", "module", "reason")
-    }
+        for name in (
+            "phase", "component", "evidence", "fused", "candidates", "layer", "module", "role", "reason"
+        )
+    }  # fmt: skip
     columns["component"][takers] = lender.component[givers]
     columns["fused"][takers] = list_code[lender.fused[givers]]
+    columns["candidates"][takers] = list_code[lender.candidates[givers]]
+    columns["role"][takers] = lender.role[givers]
     columns["evidence"][takers[~by_name]] = _STRUCTURE
     columns["reason"][takers] = -1
     if lender is attribution:
         # not their launch is what is missing: with it they would lack what the twin lacks
         unknown = unknown[attribution.component[unknown] == _UNATTRIBUTED]
         columns["reason"][unknown] = attribution.reason[twins.row[unknown]]
+        columns["candidates"][unknown] = attribution.candidates[twins.row[unknown]]
     phased = takers[lender.phase[givers] != _OTHER]
     columns["phase"][phased] = lender.phase[twins.row[phased]]
     same_layer, same_module = twins.shared(lender.layer), twins.shared(lender.module)
@@ -122,7 +127,10 @@ def _from_reference(
     operator_unknown = orphans(trace, links) & (attribution.like < 0)
     unattributed = attribution.component == _UNATTRIBUTED
     agreed = twins.agreed(lender) & ~_contradicts(attribution, lender, twins)
-    open_ = (operator_unknown | unattributed) & agreed
+    # what names, ties or operators say there outweighs what only the order says here
+    stronger = look_up(lender.evidence, twins.row, _STRUCTURE) < _STRUCTURE
+    weak = (attribution.evidence >= _STRUCTURE) & stronger
+    open_ = (operator_unknown | unattributed | weak) & agreed
     lent = _filled(attribution, lender, twins, open_)
     filled = open_ & (lent.component != _UNATTRIBUTED)
     loan = Loan(

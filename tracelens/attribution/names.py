@@ -63,6 +63,16 @@ _OPS: tuple[tuple[str, ...], ...] = (
         r"aten::(linear|addmm_?|mm|matmul|einsum|_addmm_activation)",
         r"aten::(_scaled_mm|_int_mm|_grouped_mm|_scaled_grouped_mm)",
     ),
+    (
+        "convolution",
+        r"aten::(conv[123]d|_?convolution\w*|(cudnn|mkldnn|miopen|thnn)_conv\w*|conv_depthwise\w*)",
+    ),
+    ("topk", "aten::topk"),
+    (
+        "dispatch",
+        r"aten::(_?index(_put(_impl)?_?|_add_?|_select|_copy_?)?|scatter(_add|_reduce)?_?|gather|nonzero|sort)",
+        r"aten::(argsort|one_hot|bincount|histc|cumsum|masked_select|masked_scatter_?|_?unsafe_index\w*)",
+    ),
     ("add", r"aten::add_?"),
 )
 OP_RULES = tuple(rule for rule, *_ in _OPS)

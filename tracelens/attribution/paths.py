@@ -54,6 +54,7 @@ class Paths:
     context: npt.NDArray[np.int32]  # per node: the nearest module or range node; -1
     attention: npt.NDArray[np.int32]  # per node: the outermost attention block around it; -1
     mlp: npt.NDArray[np.int32]  # per node: the outermost MLP around it; -1
+    with_experts: frozenset[int]  # paths that end in a module with experts or a router inside it
 
 
 def find_paths(trace: Trace, links: Links) -> Paths:
@@ -66,6 +67,7 @@ def find_paths(trace: Trace, links: Links) -> Paths:
     nearest = links.forest.nearest(wanted)
 
     paths: list[Path] = []
+    outers: list[int] = []  # per path the one around it
     known: dict[tuple[int, int], int] = {}
     of_context: dict[int, int] = {-1: -1}
     above = links.forest.above(nearest)
@@ -75,6 +77,7 @@ def find_paths(trace: Trace, links: Links) -> Paths:
             key = (outer, int(links.name[node]) * 4 + (2 if is_block[node] else int(is_range[node])))
             if key not in known:
                 known[key] = len(paths)
+                outers.append(outer)
                 text = "attention" if is_block[node] else texts[int(links.name[node])]
                 paths.append(_extend(paths[outer] if outer >= 0 else None, text, named=bool(is_range[node])))
             of_context[node] = known[key]
@@ -88,6 +91,16 @@ def find_paths(trace: Trace, links: Links) -> Paths:
         context=nearest,
         attention=links.forest.outermost(_blocks(paths, of_context, above, "attention", len(wanted))),
         mlp=links.forest.outermost(_blocks(paths, of_context, above, "mlp", len(wanted))),
+        with_experts=_with_experts(paths, outers),
+    )
+
+
+def _with_experts(paths: list[Path], outer: list[int]) -> frozenset[int]:
+    """Paths of MLPs that hold a mixture of experts: some call the whole thing ``mlp``."""
+    return frozenset(
+        outer[at]
+        for at, path in enumerate(paths)
+        if outer[at] >= 0 and {"experts", "router"} & set(path.roles()[len(paths[outer[at]].elements) :])
     )
 
 

@@ -47,6 +47,7 @@ def decide_sites(trace: Trace, links: Links, paths: Paths, wanted: BoolArray) ->
     transformer = bool(fused.any() or (paths.attention >= 0).any() or _unfused_attention(trace, links, rule))
 
     after_core = _after_core(links, paths, rule, innermost)
+    linears_after = _linears_after(paths, rule, outermost, after_core)
     position, count, before_activation, after_activation = _in_mlp(links, paths, rule, outermost)
     residual = _residual(trace, links, rule)
     experts = any({"experts", "moe", "router"} & {*path.roles()} for path in paths.paths)
@@ -60,6 +61,7 @@ def decide_sites(trace: Trace, links: Links, paths: Paths, wanted: BoolArray) ->
             outer_rule,
             inner_rule,
             after_core[nodes],
+            np.minimum(linears_after[nodes], 2),
             position[nodes],
             count[nodes],
             before_activation[nodes].astype(np.int32),
@@ -84,17 +86,31 @@ def decide_sites(trace: Trace, links: Links, paths: Paths, wanted: BoolArray) ->
 
 
 def _situation(row: list[int], paths: Paths, transformer: bool, experts: bool) -> Situation:
-    path, outer, inner, after_core, position, count, before, after_activation, residual, vocabulary = row
+    (
+        path,
+        outer,
+        inner,
+        after_core,
+        linears_after,
+        position,
+        count,
+        before,
+        after_activation,
+        residual,
+        vocabulary,
+    ) = row
     return Situation(
         path=paths.paths[path] if path >= 0 else None,
         outer=OP_RULES[outer] if outer >= 0 else None,
         inner=OP_RULES[inner] if inner >= 0 else None,
         after_core=None if after_core < 0 else bool(after_core),
+        linears_after=linears_after,
         order_in_mlp=(position, count) if position >= 0 else None,
         after_activation=None if after_activation < 0 else bool(after_activation),
         before_activation=bool(before),
         residual=bool(residual),
         vocabulary=("none", "weight", "logits")[vocabulary],
+        holds_experts=path >= 0 and path in paths.with_experts,
         experts=experts,
         transformer=transformer,
     )
@@ -182,6 +198,14 @@ def _after_core(links: Links, paths: Paths, rule: IntArray, innermost: IntArray)
     known = inside[begin[block[inside]] != np.iinfo(np.int64).max]
     out[known] = links.ts_ns[known] > begin[block[known]]
     return out
+
+
+def _linears_after(paths: Paths, rule: IntArray, outermost: IntArray, after_core: IntArray) -> IntArray:
+    """Per node: how many linear layers its attention block has behind the core."""
+    own = np.arange(len(rule))
+    linear = (rule == _RULE_CODE["linear"]) & (outermost == own) & (after_core == 1) & (paths.attention >= 0)
+    count = np.bincount(paths.attention[linear], minlength=len(rule)).astype(np.int32)
+    return np.where(paths.attention >= 0, count[paths.attention], 0).astype(np.int32)
 
 
 def _in_mlp(

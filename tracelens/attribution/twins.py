@@ -211,6 +211,8 @@ def _same_sizes(trace: Trace, theirs: Trace, *, same_gpu: bool) -> bool:
 def _streams(trace: Trace) -> dict[tuple[int, int], IntArray]:
     """Rows of each (device, stream) in the order they ran."""
     kernels = trace.kernels
+    if not len(kernels):
+        return {}
     order = np.lexsort((kernels.ts_ns, kernels.stream, kernels.device))
     device, stream = kernels.device[order], kernels.stream[order]
     starts = np.flatnonzero((device[1:] != device[:-1]) | (stream[1:] != stream[:-1])) + 1

@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 from tracelens.gemm.attention_shapes import ATTENTION_OPS, AttentionShape
+from tracelens.gemm.bounds import (
+    AttentionBounds,
+    Candidate,
+    ShapeBounds,
+    bound_attention,
+    bound_shape,
+    candidates,
+)
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.efficiency import (
     LATENCY_FLOOR_US,
@@ -21,25 +29,36 @@ from tracelens.gemm.efficiency import (
 )
 from tracelens.gemm.flops import bytes_moved, counted_ops, flops
 from tracelens.gemm.kernel_names import KernelName, parse_kernel_name, split_k_factor
-from tracelens.gemm.shapes import GEMM_OPS, WRAPPERS, GemmShape, shape_of
+from tracelens.gemm.padding import Neighbour, may_pad, padded_from
+from tracelens.gemm.shapes import GEMM_OPS, WRAPPERS, GemmShape, is_gemm_op, shape_of
 
 __all__ = [
     "ATTENTION_OPS",
     "GEMM_OPS",
     "LATENCY_FLOOR_US",
     "WRAPPERS",
+    "AttentionBounds",
     "AttentionShape",
+    "Candidate",
     "GemmShape",
     "KernelName",
+    "Neighbour",
+    "ShapeBounds",
     "alignment_bytes",
     "bound",
+    "bound_attention",
+    "bound_shape",
     "bytes_moved",
     "bytes_per_element",
+    "candidates",
     "counted_ops",
     "flops",
     "intensity",
+    "is_gemm_op",
     "leading_dimensions",
     "math_dtype",
+    "may_pad",
+    "padded_from",
     "parse_kernel_name",
     "resident_ctas",
     "shape_of",

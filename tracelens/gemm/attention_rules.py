@@ -57,6 +57,10 @@ def _cudnn_sdpa(match: re.Match[str]) -> Fields:
     return {"tensor_core": True, "direction": "backward" if "bprop" in match.string else "forward"}
 
 
+def _fmha(match: re.Match[str]) -> Fields:
+    return {"tensor_core": True, "direction": "backward" if "dgrad" in match[0] else "forward"}
+
+
 def _stated(match: re.Match[str]) -> Fields:
     backward = re.search(r"[Bb]wd|[Bb]ackward|bprop|dkdv|dk_dv", match.string)
     return {"direction": "backward" if backward else "forward"}
@@ -88,7 +92,10 @@ ATTENTION_RULES: tuple[Rule, ...] = (
     rule("attention", "cudnn_sdpa", r"cudnn_generated_\w*sdpa", _cudnn_sdpa),
     rule("attention", "trtllm_fmha", r"^fmhaSm\d+\w*Kernel|^fmha_v2_\w+", _stated),
     rule("attention", "flashinfer", r"flashinfer::\w*(?:Prefill|Decode)With", _stated),
-    rule("attention", "flex", r"^triton_tem_fused\w*_flex_(?:attention|decoding)", _stated),
+    rule("attention", "flex", r"^triton_(?:tem_fused\w*_)?flex_(?:attention|decoding)", _stated),
+    rule("attention_helper", "triton_attention", r"^_attn_bwd_preprocess\b", _stated),
+    rule("attention", "triton_attention", r"^_attn_(?:fwd|bwd)\b", _stated),  # the Triton tutorial's
+    rule("attention", "fmha", r"^fmha_(?:fprop|dgrad)_\w+", _fmha),
     rule("attention_helper", "aotriton", r"^bwd_preprocess", _stated),
     rule("attention", "aotriton", r"^(?:attn_fwd|bwd_kernel_(?:dk_dv|dq|fuse))\b", _stated),
     rule("attention", "aiter", r"^aiter::fmha_(?:fwd|bwd)", _stated),

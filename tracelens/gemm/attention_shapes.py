@@ -46,14 +46,20 @@ class AttentionShape:
 
         >>> AttentionShape(8, 12, 12, 1024, 1024, 64, 64, "bf16", True, False).describe()
         'b=8 h=12 s=1024 d=64'
+        >>> AttentionShape(None, 6, 2, None, None, 128, 128, "bf16", True, False, varlen=True,
+        ...     query_tokens=32768, key_tokens=32768).describe()
+        'packed tokens=32768 h=6 kv=2 d=128'
         """
         if self.varlen:
-            parts = [f"packed tokens={self.query_tokens}", f"h={self.heads}"]
+            tokens = f"{self.query_tokens}"
+            if self.key_tokens != self.query_tokens:
+                tokens += f"/{self.key_tokens}"
+            parts = [f"packed tokens={tokens}", f"h={self.heads}"]
         elif self.query_len == self.key_len:
             parts = [f"b={self.batch}", f"h={self.heads}", f"s={self.query_len}"]
         else:
             parts = [f"b={self.batch}", f"h={self.heads}", f"sq={self.query_len}", f"sk={self.key_len}"]
-        if self.kv_heads != self.heads:
+        if self.varlen or self.kv_heads != self.heads:
             parts.insert(2, f"kv={self.kv_heads}")
         parts.append(f"d={self.head_dim}")
         if self.value_dim != self.head_dim:

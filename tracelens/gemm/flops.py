@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tracelens.gemm.attention_shapes import ATTENTION_OPS, AttentionShape
 from tracelens.gemm.dtypes import bytes_per_element
-from tracelens.gemm.shapes import GEMM_OPS, WRAPPERS, GemmShape
+from tracelens.gemm.shapes import WRAPPERS, GemmShape, is_gemm_op
 
 
 def flops(shape: GemmShape | AttentionShape) -> int | None:
@@ -20,6 +20,8 @@ def flops(shape: GemmShape | AttentionShape) -> int | None:
     GEMM: 2*M*N*K*batch. Attention forward: the two products scores = q k^T and out = scores v. Backward:
     five products, for torch recomputes the scores (``sdpa_backward_flop_count``). Unknown for packed
     sequences, whose lengths are in no trace, and for sliding windows, which torch does not count either.
+    A symmetric product needs one triangle with its diagonal, M*(M+1)*K*batch, as BLAS counts syrk
+    (LAPACK Working Note 41, table of operation counts); tiles cut by the diagonal make a kernel do more.
 
     >>> flops(GemmShape(32768, 2304, 768, 1, "bf16", "bf16", "TN"))
     115964116992
@@ -27,6 +29,8 @@ def flops(shape: GemmShape | AttentionShape) -> int | None:
     25769803776
     """
     if isinstance(shape, GemmShape):
+        if shape.symmetric:
+            return shape.m * (shape.m + 1) * shape.k * shape.batch
         return 2 * shape.m * shape.n * shape.k * shape.batch
     if shape.windowed or shape.batch is None or shape.query_len is None or shape.key_len is None:
         return None
@@ -69,7 +73,8 @@ def _gemm_bytes(shape: GemmShape) -> float | None:
     # Each group has its own copy of the operand that does not contain the split dimension.
     groups = shape.groups or 1
     a = shape.m * shape.k * (groups if shape.grouped == "n" else 1)
-    b = shape.k * shape.n * (groups if shape.grouped == "m" else 1)
+    # a symmetric product has one operand, read twice
+    b = 0 if shape.symmetric else shape.k * shape.n * (groups if shape.grouped == "m" else 1)
     out = shape.m * shape.n * (groups if shape.grouped == "k" else 1)
     return shape.batch * (size * (a + b) + out_size * out)
 
@@ -85,7 +90,7 @@ def counted_ops(names: Sequence[str], parents: Sequence[int]) -> list[bool]:
     [False, True, True]
     """
     kinds = [name.partition(".")[0] for name in names]
-    counts = [kind in GEMM_OPS or kind in ATTENTION_OPS or kind in WRAPPERS for kind in kinds]
+    counts = [is_gemm_op(kind) or kind in ATTENTION_OPS or kind in WRAPPERS for kind in kinds]
     covered = [False] * len(names)  # something below it counts
     for index, counted in enumerate(counts):
         if not counted:

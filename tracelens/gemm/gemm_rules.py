@@ -201,7 +201,9 @@ def _tensile(match: re.Match[str]) -> Fields:
     tile = re.search(r"_MT(\d+)x(\d+)x(\d+)_", match.string)
     dtype = {"B": "bf16", "H": "fp16", "S": "fp32", "D": "fp64"}.get(match["type"])
     return {
-        **(unordered_tile((int(tile[1]), int(tile[2]))) if tile else {}),
+        # Macro tiles are split over K and streamed (GSU, SK) in ways no name or grid told so far: only the
+        # numbers as written are given.
+        "tile_pair": (int(tile[1]), int(tile[2])) if tile else None,
         "tile_k": int(tile[3]) if tile else None,
         "layout": letters[match["a"]] + letters[match["b"]],
         "tensor_core": True if re.search(r"_MI\d+x\d+x\d+", match.string) else None,
@@ -275,10 +277,40 @@ GEMM_RULES: tuple[Rule, ...] = (
     rule(
         "gemm",
         "triton_template",
-        r"^triton_tem_fused(?=_)(?!\w*convolution)\w*_(?:addmm|baddbmm|bmm|mm)(?=_|$)",
-        nothing,  # tile and types are only in the launching CPU event's kwargs
+        # Inductor's templates, in a compiled graph and, by the template's own name, while it tunes them
+        # (torch/_inductor/kernel/{mm,bmm,mm_plus_mm,mm_grouped}.py). Tile and types are only in the
+        # launching CPU event's kwargs. A template whose fused name lists no product is not told apart from
+        # a convolution: triton_tem_fused_mul_9.
+        r"^triton_tem_fused(?=_)(?!\w*convolution)\w*_(?:addmm|baddbmm|bmm|mm)(?=_|$)"
+        r"|^triton_(?:mm|bmm|mm_plus_mm|mm_persistent(?:_tma)?|scaled_mm_device_tma_\w+"
+        r"|blackwell_ws_persistent_device_tma|(?:scaled_)?grouped_mm)(?:_\d+)?$",
+        nothing,
     ),
-    rule("gemm", "triton_moe", r"^fused_moe_kernel\b", nothing),
+    # Muon's X X^T and b A + c A A^T, see user_kernels.
+    rule("gemm", "triton_symmetric", r"^(?:XXT|XTX|ba_plus_cAA)_kernel$", nothing),
+    rule("gemm", "triton_moe", r"^fused_moe_kernel(?:_gptq_awq)?\b", nothing),
+    rule(
+        "gemm",
+        "triton_grouped",
+        r"^_?(?:kernel_)?(?:cg_)?group(?:ed)?_(?:gemm|matmul)\w*(?:kernel|forward|backward)",
+        nothing,
+    ),
+    rule(
+        "gemm",
+        # By their authors' names: the Triton tutorials, triton_kernels, vLLM, DeepSeek-V3, modded-nanogpt.
+        "triton_user",
+        r"^_?(?:p_)?matmul_(?:kernel|ogs)|^_?w8a8_(?:triton_)?block_(?:scaled|fp8)_(?:mm|matmul)"
+        r"|^_?fp8_gemm\w*kernel|^_?scaled_mm_kernel|^linear_relu_square_kernel$|^awq_gemm_kernel",
+        nothing,
+    ),
+    # Weights of 4 or 8 bits, unpacked inside the product.
+    rule("gemm", "marlin", r"\bmarlin\w*::(?:\w+::)*Marlin\w*|\bMarlin(?:_24)?<", tensor),
+    rule(
+        "gemm",
+        "quantized",
+        r"gemm_half_q_half\w*_kernel|gemm_forward_4bit_cuda|gemm_4bit_inference",
+        nothing,
+    ),
     rule("gemm", "ck", r"\bck::kernel_\w*gemm|\bck_tile::\w*Gemm\w*Kernel", nothing),
     rule(
         "gemm",

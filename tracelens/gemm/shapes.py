@@ -15,6 +15,7 @@ from typing import Any
 from tracelens.gemm.attention_shapes import ATTENTION_OPS, AttentionShape, attention_shape
 from tracelens.gemm.dtypes import dtype_of_cpp, dtype_of_scalar_type
 from tracelens.gemm.tensors import Dims, dims_at, item_at, strides_at
+from tracelens.gemm.user_kernels import symmetric_product, user_kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class GemmShape:
     ldc: int | None = None
     groups: int | None = None
     grouped: str | None = None  # m | n | k
+    symmetric: bool = False  # out = a a^T (M = N): one triangle is computed, the other is its mirror image
 
 
 _Reader = Callable[["_Op"], GemmShape | None]
@@ -82,6 +84,8 @@ def shape_of(
     lists = [found if _is_list(found) else () for found in (types, strides, concrete)]
     lists[0] = [name if isinstance(name, str) else "" for name in lists[0] or ()]
     reader = _READERS.get(name)
+    if reader is None and user_kernel(name) is not None:
+        reader = _user_kernel
     if reader is not None:
         return reader(_Op(name, dims, lists[0] or (), lists[1] or (), lists[2] or ()))
     if name in ATTENTION_OPS or name == "aten::scaled_dot_product_attention":
@@ -208,6 +212,11 @@ def _scaled_mm(op: _Op) -> GemmShape | None:
     return _with_out(op, _with_out_dtype(op, _operands(op, 0, 1, batched=False), 6), 8)
 
 
+def _scaled_mm_v2(op: _Op) -> GemmShape | None:
+    """(a, b, scales, recipes and swizzles of a and of b, bias, out_dtype, contraction_dim, fast, [out])."""
+    return _with_out(op, _with_out_dtype(op, _operands(op, 0, 1, batched=False), 9), 12)
+
+
 def _linear(op: _Op) -> GemmShape | None:
     """input[..., K] @ weight[N, K]^T; the leading dimensions fold into M."""
     x, weight = dims_at(op.dims, 0), op.tensor(1, 2)
@@ -234,9 +243,9 @@ def _matmul(op: _Op) -> GemmShape | None:
 
 
 def _grouped(op: _Op) -> GemmShape | None:
-    """_grouped_mm / _scaled_grouped_mm: 2d x 3d, 3d x 2d, 2d x 2d or 3d x 3d, split by ``offs``."""
+    """_grouped_mm / _scaled_grouped_mm[_v2]: 2d x 3d, 3d x 2d, 2d x 2d or 3d x 3d, split by ``offs``."""
     a, b = dims_at(op.dims, 0), dims_at(op.dims, 1)
-    offsets_index = 2 if op.name == "aten::_grouped_mm" else 4
+    offsets_index = _OFFSETS[op.name]
     if a is None or b is None or len(a) not in (2, 3) or len(b) not in (2, 3) or a[-1] != b[-2]:
         return None
     offsets = op.tensor(offsets_index, 1)
@@ -250,6 +259,36 @@ def _grouped(op: _Op) -> GemmShape | None:
         return GemmShape(a[-2], b[-1], a[-1], a[0], dtype, out, None)
     return GemmShape(a[-2], b[-1], a[-1], 1, dtype, out, None, groups=groups, grouped=grouped)
 
+
+def _user_kernel(op: _Op) -> GemmShape | None:
+    """A user's Triton kernel (a, out, ...) whose out is a a^T or a^T a, see ``user_kernels``."""
+    product = symmetric_product(user_kernel(op.name) or "", op.dims)
+    if product is None:
+        return None
+    rank = len(dims_at(op.dims, 0) or ())
+    a_side = _side(op.dims[0], strides_at(op.strides, 0, rank))
+    out_side = _side(op.dims[1], strides_at(op.strides, 1, rank))
+    layout = None
+    if a_side is not None:
+        # of a and a^T, one is row-major and the other is not: TN for a a^T of a row-major a
+        layout = "TN" if (a_side[0] == "row") != product.transposed else "NT"
+    return GemmShape(
+        m=product.size,
+        n=product.size,
+        k=product.k,
+        batch=product.batch,
+        dtype=op.dtype(0),
+        out_dtype=op.dtype(1),
+        layout=layout,
+        lda=a_side[1] if a_side else None,
+        ldb=a_side[1] if a_side else None,
+        ldc=out_side[1] if out_side is not None and out_side[0] == "row" else None,
+        symmetric=True,
+    )
+
+
+#: Position of ``offs``, where each group ends.
+_OFFSETS = {"aten::_grouped_mm": 2, "aten::_scaled_grouped_mm": 4, "aten::_scaled_grouped_mm_v2": 8}
 
 _READERS: dict[str, _Reader] = {
     "aten::mm": _mm,
@@ -265,6 +304,8 @@ _READERS: dict[str, _Reader] = {
     "aten::_scaled_mm": _scaled_mm,
     "aten::_grouped_mm": _grouped,
     "aten::_scaled_grouped_mm": _grouped,
+    "aten::_scaled_mm_v2": _scaled_mm_v2,
+    "aten::_scaled_grouped_mm_v2": _grouped,
     "aten::linear": _linear,
     "aten::matmul": _matmul,
 }
@@ -282,5 +323,15 @@ WRAPPERS = frozenset(
         "aten::_native_multi_head_attention",
     }
 )
-#: Operators that compute a matrix product, by name without overload.
+#: Operators of PyTorch that compute a matrix product, by name without overload.
 GEMM_OPS = frozenset(_READERS) - WRAPPERS
+
+
+def is_gemm_op(name: str) -> bool:
+    """Does this operator (an overload suffix is allowed) compute a matrix product itself?
+
+    >>> is_gemm_op("aten::mm.out"), is_gemm_op("XXT_kernel_0"), is_gemm_op("aten::linear")
+    (True, True, False)
+    """
+    base = name.partition(".")[0]
+    return base in GEMM_OPS or user_kernel(base) is not None

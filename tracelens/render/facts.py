@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens import numbers as f
-from tracelens.results import Check, Estimate, GemmRow, Known, ModelDims, Report
+from tracelens.results import Check, CommunicationRow, Estimate, GemmRow, Known, Lack, ModelDims, Report
 
 GENERATED = "Generated trace, not a measurement"
 STATES = {"passed": "passed", "not_applicable": "not applicable", "could_not_run": "could not run"}
 MARKS = {"high": "▲", "medium": "■", "low": "●"}
 _ROLES = {"forward": "fwd"}
+_BANDWIDTH_FROM = 2**20  # bytes: the time of a smaller message is latency and waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,45 @@ def five_numbers(report: Report) -> list[Number]:
     ]
 
 
+def communication_frac(report: Report) -> float:
+    """Return the share of all GPU time that communication takes."""
+    total_ns = sum(row.time_ns for row in report.components)
+    return sum(row.time_ms for row in report.communication) * 1e6 / total_ns if total_ns else 0.0
+
+
+def communication_line(report: Report) -> str:
+    """Say how much communication there is and how much of it hides behind nothing."""
+    rows = report.communication
+    time_ms = sum(row.time_ms for row in rows)
+    exposed = sum(row.exposed_ms for row in rows)
+    share = f"{f.pct(communication_frac(report))} of GPU time"
+    return f"{share}; {f.pct(exposed / time_ms if time_ms else 0.0)} of it exposed: no compute kernel runs"
+
+
+def group(row: CommunicationRow) -> str:
+    """Name a process group with its size."""
+    if row.group is None:
+        return f"{row.group_size} ranks" if row.group_size else f.DASH
+    return f"{row.group} ({row.group_size})" if row.group_size else row.group
+
+
+def message(row: CommunicationRow) -> str:
+    """Write the mean message of a row's calls."""
+    return f.DASH if row.bytes_per_call is None else f.nbytes(round(row.bytes_per_call))
+
+
+def bus(row: CommunicationRow) -> str:
+    """Write the bus bandwidth where the message is large enough for one to mean something."""
+    large = row.bytes_per_call is not None and row.bytes_per_call >= _BANDWIDTH_FROM
+    return f.sig(row.bus_gbps) if large and row.bus_gbps is not None else f.DASH
+
+
+def lacks_worth_a_line(report: Report) -> list[Lack]:
+    """Return what the recording lacked where it matters: two at most, and not what the verdict advises."""
+    worth = [lack for lack in report.recording if lack.severity in ("high", "medium")]
+    return [lack for lack in worth if lack.remedy not in report.summary.verdict_detail][:2]
+
+
 def checks_by_state(report: Report) -> dict[str, list[Check]]:
     """Group the checks that found nothing by what became of them."""
     return {state: [c for c in report.checks if c.state == state] for state in STATES}
@@ -202,8 +242,16 @@ def lent_lines(report: Report) -> list[str]:
 
 
 def shape(row: GemmRow) -> str:
-    """Write a row's shape, or the note that stands in its place."""
-    return f.mnk(row.m, row.n, row.k, row.batch) or row.shape_note or f.UNKNOWN
+    """Write a row's shape, the ranges its kernel leaves open, or the note that stands in its place."""
+    exact = f.mnk(row.m, row.n, row.k, row.batch)
+    return exact or f.mn_ranges(row.m_range, row.n_range, row.batch) or row.shape_note or f.UNKNOWN
+
+
+def shape_detail(row: GemmRow) -> str | None:
+    """Say what there is to say beside the sizes: how they were bounded, or what they were padded from."""
+    if row.m is None:
+        return "range by tile and grid, K unknown" if row.m_range or row.n_range else None
+    return row.shape_note
 
 
 def role(row: GemmRow) -> str:

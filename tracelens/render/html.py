@@ -20,6 +20,7 @@ from tracelens.results import GemmRow, Report
 from tracelens.words import EVIDENCE
 
 ROWS = 100  # GEMM rows shown; more are in --json
+CALLS = 24  # communication rows shown
 BUDGET = 300_000  # bytes; a report that would be larger shows fewer rows
 FEWEST_ROWS = 12
 
@@ -69,7 +70,7 @@ def _render(report: Report, rows: list[GemmRow], generated_at: str | None) -> st
             **_figures(report, rows),
             css=Markup(css),
             js=Markup(js),
-            data=Markup(_embedded(replace(report, gemms=rows))),
+            data=Markup(_embedded(replace(report, gemms=rows, communication=report.communication[:CALLS]))),
             csp=Markup(_policy(css, js)),
         )
     )
@@ -88,6 +89,7 @@ def _words(report: Report) -> dict[str, Any]:
         "numbers": facts.five_numbers(report),
         "checks": facts.checks_by_state(report),
         "checks_line": facts.checks_line(report),
+        "communication_line": facts.communication_line(report),
         "states": facts.STATES,
         "marks": facts.MARKS,
         "dims": facts.dims(report.model),
@@ -110,6 +112,8 @@ def _figures(report: Report, rows: list[GemmRow]) -> dict[str, Any]:
         "by_id": {row.id: row for row in rows},
         "top": max((row.frac for row in rows), default=0.0) or 1.0,
         "rest_frac": sum(row.frac for row in report.gemms if row.id not in shown),
+        "calls": report.communication[:CALLS],
+        "rest_ms": sum(row.time_ms for row in report.communication[CALLS:]),
         "longest_step": max((step.duration_ms for step in report.steps), default=0.0) or 1.0,
         "roof": roofline.roofline(report, rows),
         "roof_size": (roofline.WIDTH, roofline.HEIGHT),
@@ -139,8 +143,9 @@ def _environment() -> jinja2.Environment:
         round_pct=lambda frac: f"{100 * frac:.0f}%",
     )
     env.globals.update(
-        saving=f.saving, meter=_meter, shape=facts.shape, role=facts.role, tile=facts.tile,
-        alignment=facts.alignment, dash=f.DASH, group_of=groups.group_of,
+        saving=f.saving, meter=_meter, shape=facts.shape, shape_detail=facts.shape_detail,
+        role=facts.role, tile=facts.tile, alignment=facts.alignment, message=facts.message,
+        group=facts.group, bus=facts.bus, dash=f.DASH, group_of=groups.group_of,
     )  # fmt: skip
     return env
 

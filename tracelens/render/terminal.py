@@ -15,6 +15,7 @@ from tracelens.render.text import clean
 from tracelens.results import GemmRow, Report
 
 TOP = 8  # GEMM rows; the page has the rest
+CALLS = 4  # communication rows
 WIDE = 100  # room for the columns a narrow terminal goes without
 WIDEST = 120  # lines longer than this are hard to read
 _SEVERITY = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
@@ -39,6 +40,7 @@ def render_terminal(report: Report, *, console: Console, outputs: Sequence[tuple
     _findings(out, report)
     _step(out, report)
     _gemms(out, report)
+    _communication(out, report)
     _tail(out, report, outputs)
 
 
@@ -232,6 +234,36 @@ def _gemms(out: _Out, report: Report) -> None:
     out.line()
 
 
+def _communication(out: _Out, report: Report) -> None:
+    """Show the longest rows, where communication takes enough time to matter."""
+    if facts.communication_frac(report) < _WORTH_SHOWING:
+        return
+    out.line(out.text("Communication  ", "bold") + out.text(facts.communication_line(report), "dim"))
+    wide = out.width >= WIDE
+    heads = [("collective", "l"), ("serves", "l"), ("message", "r"), ("calls/step", "r")]
+    heads += [("ms/step", "r"), ("exposed", "r")] + ([("bus GB/s", "r")] if wide else [])
+    table = out.table(heads)
+    rows = sorted(report.communication, key=lambda row: -row.time_ms_per_step)
+    for row in rows[:CALLS]:
+        cells = {
+            "collective": row.collective,
+            "serves": row.purpose,
+            "message": facts.message(row),
+            "calls/step": f.count(row.calls_per_step),
+            "ms/step": f.sig(row.time_ms_per_step),
+            "exposed": f.sig(row.exposed_ms_per_step),
+            "bus GB/s": facts.bus(row),
+        }
+        limits = {"collective": 14, "serves": 23}  # the longest of both word lists: 80 columns hold them
+        table.add_row(*(out.text(cells[title], limit=limits.get(title, 9)) for title, _ in heads))
+    out.print(table)
+    if len(rows) > CALLS:
+        out.line(
+            f"and {len(rows) - CALLS} more row{'s' if len(rows) > CALLS + 1 else ''} in the report", "dim"
+        )
+    out.line()
+
+
 def _name(row: GemmRow) -> str:
     """Name a row by component and role, or by phase where a role makes no sense."""
     short = {"forward": " fwd", "backward": " bwd", "recompute": " rec"}
@@ -248,7 +280,7 @@ def _tiles(row: GemmRow) -> str:
     return f"{row.tiles}/{row.waves}" if row.waves is not None else str(row.tiles)
 
 
-_WORTH_MENDING = 0.01  # below this share of GPU time the page's coverage section is enough
+_WORTH_SHOWING = 0.01  # of GPU time in communication
 
 
 def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]]) -> None:
@@ -256,12 +288,12 @@ def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]]) -> None
     frac = sum(share.frac for share in groups.group_shares(report) if share.key == "unattributed")
     if frac and missing is not None:
         out.line(f"{f.pct(frac)} of GPU time unattributed, most of it: {clean(missing.reason, limit=120)}")
-        if frac >= _WORTH_MENDING:
-            out.line(f"  to see it: {clean(missing.remedy, limit=160)}", "dim")
     elif frac:
         out.line(f"{f.pct(frac)} of GPU time unattributed")
     else:
         out.line("All GPU time has a component.", "dim")
+    for lack in facts.lacks_worth_a_line(report):
+        out.line(f"To see more: {clean(lack.remedy, limit=120)} ({clean(lack.title, limit=60)})", "dim")
     for line in facts.lent_lines(report):
         out.line(clean(line, limit=240), "dim")
     if not report.trace.partial:

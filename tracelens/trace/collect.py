@@ -10,7 +10,7 @@ import numpy as np
 from tracelens.trace.columns import Chunk, Column
 from tracelens.trace.tables import Flows, Frames, Kernels, Launches, Ops, Ranges
 
-_CODES = {"name", "category", "thread", "device", "inputs", "launch"}
+_CODES = {"name", "category", "thread", "device", "inputs", "launch", "collective"}
 _TABLES: dict[str, type[Any]] = {
     "ops": Ops,
     "kernels": Kernels,

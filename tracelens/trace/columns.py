@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain, compress, count, repeat
 from operator import attrgetter
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Raw
 
+from tracelens.trace import collectives
 from tracelens.trace.decode import (
     INPUT_FIELDS,
     LAUNCH_FIELDS,
@@ -93,6 +94,7 @@ class ChunkDecoder:
         self.threads = Coder()
         self._exact = False  # read times from their text
         self._integers = False  # times are whole microseconds
+        self._text: bytes | bytearray | memoryview = b""  # of the events at hand
         self._makers: dict[str, Callable[[list[Any]], dict[str, Column]]] = {
             "ops": self._ops,
             "kernels": self._kernels,
@@ -104,6 +106,7 @@ class ChunkDecoder:
 
     def decode(self, text: bytes | bytearray | memoryview) -> Chunk | None:
         """A JSON array of events as columns; None where it is not that, or of unexpected types."""
+        self._text = text
         try:
             if not self._exact:
                 try:
@@ -116,6 +119,8 @@ class ChunkDecoder:
             return self.columns(decode_exact(text))
         except (*NOT_JSON, UnreadableTime):
             return None
+        finally:
+            self._text = b""  # a view of a buffer that is used again
 
     def columns(self, events: Sequence[Event] | Sequence[ExactEvent]) -> Chunk:
         """Events of any kind as columns.
@@ -162,23 +167,28 @@ class ChunkDecoder:
     def _ops(self, events: list[Any]) -> dict[str, Column]:
         fields = ("external_id", "external_id_2021", "sequence", "forward_thread")
         integers, inputs = _arguments(events, fields, INPUT_FIELDS)
-        return self._span(events) | {
+        span = self._span(events)
+        collective = np.flatnonzero(span["name"] == self.names.get(collectives.OP, -1))
+        return span | {
             "external_id": _first_known(integers[0], integers[1]),
             "sequence": integers[2],
             "forward_thread": integers[3],
             "inputs": self.details.codes(inputs, len(events)),
+            "collective": self._collectives(events, collective.tolist()),
         }
 
     def _kernels(self, events: list[Any]) -> dict[str, Column]:
         fields = ("external_id", "external_id_2021", "correlation", "graph_node", "stream", "device")
         integers, launch = _arguments(events, fields, LAUNCH_FIELDS)
         ts_ns, dur_ns = self._times(map(_TS, events), map(_DUR, events))
+        names = [event.name for event in events]
+        collective = compress(count(), map(str.startswith, names, repeat(collectives.KERNEL)))
         stream, device = integers[4], integers[5]
         if (stream < 0).any():  # GPU events stand on a track whose tid is the stream and pid the device
             stream = np.where(stream < 0, [as_int(event.tid) for event in events], stream)
             device = np.where(device < 0, [as_int(event.pid) for event in events], device)
         return {
-            "name": self.names.codes(map(_NAME, events), len(events)),
+            "name": self.names.codes(names, len(events)),
             "category": self.names.codes(
                 (_MODERN_CATEGORY.get(event.cat, event.cat) for event in events), len(events)
             ),
@@ -190,7 +200,17 @@ class ChunkDecoder:
             "external_id": _first_known(integers[0], integers[1]),
             "launch": self.details.codes(launch, len(events)),
             "graph_node": integers[3],
+            "collective": self._collectives(events, collective),
         }
+
+    def _collectives(self, events: list[Any], rows: Iterable[int]) -> Column:
+        """Codes of the arguments of collectives, which only these rows can have."""
+        codes = np.full(len(events), self.details[b""], np.int32)
+        for row in rows:
+            args = events[row].args
+            if args is not None and args.collective:
+                codes[row] = self.details[collectives.fields_text(args.collective, self._text)]
+        return codes
 
     def _launches(self, events: list[Any]) -> dict[str, Column]:
         integers, _ = _arguments(events, ("external_id", "external_id_2021", "correlation"))
@@ -255,7 +275,7 @@ def _thread_names(events: list[Any]) -> dict[tuple[Any, Any], str]:
     return names
 
 
-_TS, _DUR, _NAME, _CAT, _PH = map(attrgetter, ("ts", "dur", "name", "cat", "ph"))
+_TS, _DUR, _CAT, _PH = map(attrgetter, ("ts", "dur", "cat", "ph"))
 _PID_TID, _SPAN = attrgetter("pid", "tid"), attrgetter("name", "pid", "tid", "ts", "dur")
 _COMPLETE = {"X"}
 

@@ -15,9 +15,10 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec import field as renamed
 
+from tracelens.trace import collectives
 from tracelens.trace.times import LIMIT_NS
 
-NO_TEXT = Raw(b"")
+NO_TEXT = collectives.NO_TEXT
 Number = int | str
 
 
@@ -44,6 +45,7 @@ class Args(Struct, gc=False):
     python_id: Number | None = renamed(default=-1, name="Python id")
     parent_id: Number | None = renamed(default=-1, name="Python parent id")
     module_id: Number | None = renamed(default=-1, name="Python module id")
+    collective: Raw = renamed(default=collectives.NO_TEXT, name=collectives.NAME)
     name: Raw = NO_TEXT  # of a metadata event: the thread's or process's name
 
 
@@ -125,6 +127,7 @@ def _coerce_args(arguments: dict[Any, Any]) -> Args:
             setattr(args, known.name, _raw_json(value))
         elif isinstance(value, (int, float, Decimal, str)) and not isinstance(value, bool):
             setattr(args, known.name, as_int(value))
+    args.collective = collectives.fields_of(arguments)
     return args
 
 

@@ -91,6 +91,23 @@ def rank_and_world(metadata: Mapping[str, Any]) -> tuple[int | None, int | None]
     )
 
 
+def process_groups(metadata: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Description, size and ranks of each process group by its name, as far as the file's head lists them."""
+    info = metadata.get("distributedInfo")
+    listed = info.get("pg_config") if isinstance(info, dict) else None
+    groups: dict[str, dict[str, Any]] = {}
+    for entry in listed if isinstance(listed, list) else []:
+        if isinstance(entry, dict) and isinstance(entry.get("pg_name"), str):
+            ranks, size, text = entry.get("ranks"), entry.get("pg_size"), entry.get("pg_desc")
+            whole = isinstance(ranks, list) and ranks and all(type(rank) is int for rank in ranks)
+            groups[entry["pg_name"]] = {
+                "description": text if isinstance(text, str) and text else None,
+                "size": size if type(size) is int and size > 0 else None,
+                "ranks": tuple(ranks) if whole and isinstance(ranks, list) else None,
+            }
+    return groups
+
+
 def cuda_version(metadata: Mapping[str, Any]) -> str | None:
     """``12.6`` from CUDA's 12060."""
     value = metadata.get("cuda_runtime_version")

@@ -26,6 +26,7 @@ _COLUMN_CODES = {
     "thread": "threads",
     "inputs": "details",
     "launch": "details",
+    "collective": "details",
 }
 
 

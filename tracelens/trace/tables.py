@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.trace.collectives import Collective, parse
 from tracelens.trace.decode import NOT_JSON
 
 IntArray = npt.NDArray[np.int64]
@@ -76,12 +77,13 @@ class LaunchConfig:
 
 
 class Details:
-    """Distinct argument texts (shapes and types, launch configurations), parsed once each on demand."""
+    """Distinct argument texts (shapes, launch configurations, collectives), parsed once each on demand."""
 
     def __init__(self, raw: list[bytes]):
         self._raw = raw
         self._inputs: dict[int, Inputs] = {}
         self._configs: dict[int, LaunchConfig] = {}
+        self._collectives: dict[int, Collective | None] = {}
 
     def __len__(self) -> int:
         return len(self._raw)
@@ -101,6 +103,12 @@ class Details:
                 _parse_list(grid), _parse_list(block), _parse_int(memory), _parse_int(registers)
             )
         return self._configs[code]
+
+    def collective(self, code: int) -> Collective | None:
+        """The collective of an operator or kernel (``Ops.collective``, ``Kernels.collective``), if any."""
+        if code not in self._collectives:
+            self._collectives[code] = parse(self._raw[code])
+        return self._collectives[code]
 
 
 def _parse(raw: bytes) -> Any:
@@ -142,6 +150,7 @@ class Ops(Table):
     sequence: IntArray  # autograd sequence number; MISSING without one
     forward_thread: IntArray  # logical thread that ran the forward; > 0 on backward ops only
     inputs: CodeArray  # code for Trace.details.inputs
+    collective: CodeArray  # code for Trace.details.collective
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +167,7 @@ class Kernels(Table):
     external_id: IntArray
     launch: CodeArray  # code for Trace.details.config
     graph_node: IntArray
+    collective: CodeArray  # code for Trace.details.collective
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,102 @@
+"""The communication table: calls of the same collective, group and purpose as one row."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.attribution import Attribution
+from tracelens.attribution.collectives import Call
+from tracelens.attribution.communication import Communication
+from tracelens.results import CommunicationRow
+from tracelens.trace import Trace
+from tracelens.words import PHASES
+
+_SIZE_CLASS = 4  # bits: messages of sizes within a factor of 16 share a row
+
+
+def communication_rows(
+    trace: Trace, attribution: Attribution, communication: Communication, *, steps: int
+) -> list[CommunicationRow]:
+    """One row per (collective, group, purpose, type, size class, phase), longest first; ``steps`` long."""
+    if not len(communication):
+        return []
+    groups: dict[tuple[object, ...], list[int]] = {}
+    phase = attribution.phase[communication.kernel]
+    cells = np.stack([communication.call, communication.purpose, phase], axis=1)
+    distinct, which = np.unique(cells, axis=0, return_inverse=True)
+    members = np.argsort(which.reshape(-1), kind="stable")
+    bounds = np.cumsum(np.bincount(which.reshape(-1), minlength=len(distinct)))[:-1]
+    for (call, purpose, in_phase), alike in zip(distinct.tolist(), np.split(members, bounds), strict=True):
+        key = (_kind(communication.calls[call]), communication.purposes[purpose], in_phase)
+        groups.setdefault(key, []).extend(alike.tolist())
+    rows = [
+        _row(trace, attribution, communication, np.array(positions), steps) for positions in groups.values()
+    ]
+    return sorted(rows, key=lambda row: -row.time_ms)
+
+
+def _kind(call: Call) -> tuple[object, ...]:
+    size = call.bytes.bit_length() // _SIZE_CLASS if call.bytes is not None else None
+    return call.collective, call.group, call.group_size, call.ranks, call.dtype, size
+
+
+def _row(
+    trace: Trace,
+    attribution: Attribution,
+    communication: Communication,
+    at: npt.NDArray[np.int64],
+    steps: int,
+) -> CommunicationRow:
+    kernel = communication.kernel[at]
+    dur, exposed = trace.kernels.dur_ns[kernel], communication.exposed_ns[at]
+    in_step = attribution.step[kernel] >= 0
+    call = communication.calls[int(communication.call[at[0]])]
+    purpose = communication.purposes[int(communication.purpose[at[0]])]
+    sizes = np.array([communication.calls[code].bytes or 0 for code in communication.call[at].tolist()])
+    moved, time_ns = int(sizes.sum()), int(dur.sum())
+    algorithm = moved / time_ns if call.bytes is not None and time_ns else None
+    factor = bus_factor(call.collective, call.group_size)
+    return CommunicationRow(
+        collective=call.collective,
+        group=call.group,
+        group_size=call.group_size,
+        purpose=purpose.purpose,
+        evidence=purpose.evidence,
+        why=purpose.why,
+        phase=PHASES[attribution.phase[kernel[0]]],
+        dtype=call.dtype,
+        calls=len(at),
+        calls_per_step=float(in_step.sum()) / steps,
+        bytes_per_call=moved / len(at) if call.bytes is not None else None,
+        time_ms=time_ns / 1e6,
+        exposed_ms=int(exposed.sum()) / 1e6,
+        hidden_ms=int((dur - exposed).sum()) / 1e6,
+        time_ms_per_step=int(dur[in_step].sum()) / 1e6 / steps,
+        exposed_ms_per_step=int(exposed[in_step].sum()) / 1e6 / steps,
+        hidden_ms_per_step=int((dur - exposed)[in_step].sum()) / 1e6 / steps,
+        algorithm_gbps=algorithm if factor is not None or call.group_size is None else None,
+        bus_gbps=algorithm * factor if algorithm is not None and factor is not None else None,
+    )
+
+
+def bus_factor(collective: str, ranks: int | None) -> float | None:
+    """Bus bandwidth / algorithm bandwidth, from doc/PERFORMANCE.md of NVIDIA/nccl-tests; None: not defined.
+
+    It counts what each rank's link carries, so that figures compare with the link's speed whatever the
+    number of ranks: an all-reduce carries every byte twice, but for the rank's own share.
+
+    >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("broadcast", 8)
+    (1.75, 0.875, 1.0)
+    """
+    if collective in ("broadcast", "reduce", "send/recv"):
+        return 1.0
+    if ranks is None or ranks < 1:
+        return None
+    share = (ranks - 1) / ranks
+    return {
+        "all_reduce": 2 * share,
+        "reduce_scatter": share,
+        "all_gather": share,
+        "all_to_all": share,
+    }.get(collective)

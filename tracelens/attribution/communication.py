@@ -1,0 +1,330 @@
+"""Communication kernels: what each serves, and how much of it no compute hides.
+
+A purpose is stated where the trace gives evidence for it: a named range, the name of the process group, the
+operator around the launch, or a message of exactly the size of a weight or an activation. Otherwise it is
+``unknown``, with what is missing.
+
+Exposed is the part of a communication event during which no compute kernel runs on its device. Copies and
+fills compute nothing: they hide nothing. exposed + hidden = duration, to the nanosecond.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.attribution.attribute import Attribution
+from tracelens.attribution.collectives import Call, find_calls
+from tracelens.attribution.names import element_role, split_counter
+from tracelens.gemm import GEMM_OPS, GemmShape, shape_of
+from tracelens.trace import Links, Trace, look_up
+from tracelens.trace.spans import covered
+from tracelens.words import COMPONENTS, PHASES
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+_COMMUNICATION = COMPONENTS.index("communication")
+_EVALUATE = "autograd::engine::evaluate_function: "
+_ACCUMULATE = "torch::autograd::AccumulateGrad"
+#: Ranges that FSDP opens around its own work; ``FullyShardedDataParallel.forward`` holds the module's too.
+_FSDP = re.compile(r"^(FSDP::|FullyShardedDataParallel\.(?!forward$))")
+_SCALARS = 16  # elements: a loss, a norm, a flag, a few metrics
+_TENSOR = 1024  # elements: what is smaller has the size of a tensor of the model by chance
+_WORD = re.compile(r"[a-z]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Purpose:
+    """What communication serves (``words.PURPOSES``), the evidence word, and what was seen or is missing."""
+
+    purpose: str
+    evidence: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Communication:
+    """Columns over the GPU events of the component ``communication``, in the order of ``Trace.kernels``."""
+
+    kernel: IntArray  # row of Trace.kernels
+    call: IntArray  # index into calls
+    calls: list[Call]
+    purpose: IntArray  # index into purposes
+    purposes: list[Purpose]
+    exposed_ns: IntArray
+    hidden_ns: IntArray
+
+    def __len__(self) -> int:
+        return len(self.kernel)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """All that a purpose may rest on."""
+
+    call: Call
+    launched: bool  # the launch is in the file
+    phase: str
+    fsdp: bool  # inside a range of FSDP's own
+    hook: bool  # inside AccumulateGrad: a hook that runs when a gradient is ready
+    backward_of: str  # the autograd node around the launch; empty
+    ddp: bool  # inside DistributedDataParallel.forward
+    experts: bool  # a module or range of a mixture of experts around it
+    module: bool  # some nn.Module around it
+    modules_known: bool  # the trace names modules
+    size: str  # "weight" | "activation" | "both" | "neither" | "unknown": the message is exactly as large
+
+
+def find_communication(trace: Trace, links: Links, attribution: Attribution) -> Communication:
+    """Every communication event with its call, its purpose, and its exposed and hidden time."""
+    rows = np.flatnonzero(attribution.component == _COMMUNICATION)
+    calls, call = find_calls(trace, links, rows)
+    purposes, purpose = _purposes(trace, links, attribution, rows, calls, call)
+    exposed = _exposed(trace, attribution, rows)
+    return Communication(
+        kernel=rows,
+        call=call,
+        calls=calls,
+        purpose=purpose,
+        purposes=purposes,
+        exposed_ns=exposed,
+        hidden_ns=trace.kernels.dur_ns[rows] - exposed,
+    )
+
+
+# --- exposed and hidden ------------------------------------------------------------------------------
+
+
+def _computes(trace: Trace, attribution: Attribution) -> BoolArray:
+    """Per GPU event: is it a kernel that is no communication?"""
+    is_kernel = trace.symbols.where(lambda text: text == "kernel")[trace.kernels.category]
+    computes: BoolArray = is_kernel & (attribution.component != _COMMUNICATION)
+    return computes
+
+
+def _exposed(trace: Trace, attribution: Attribution, rows: IntArray) -> IntArray:
+    """Per communication event the time in which no compute kernel runs on its device, in ns."""
+    kernels = trace.kernels
+    begin, end = kernels.ts_ns, kernels.ts_ns + kernels.dur_ns
+    computes = _computes(trace, attribution)
+    exposed = kernels.dur_ns[rows].copy()
+    for device in np.unique(kernels.device[rows]):
+        here = kernels.device[rows] == device
+        other = computes & (kernels.device == device)
+        exposed[here] -= covered(begin[other], end[other], begin[rows[here]], end[rows[here]])
+    return exposed
+
+
+def exposed_within(trace: Trace, attribution: Attribution, start_ns: IntArray, end_ns: IntArray) -> IntArray:
+    """Per window the time in which communication runs and no compute kernel, each moment once, in ns."""
+    begin, end = trace.kernels.ts_ns, trace.kernels.ts_ns + trace.kernels.dur_ns
+    computes = _computes(trace, attribution)
+    either = computes | (attribution.component == _COMMUNICATION)
+    both, alone = (covered(begin[mask], end[mask], start_ns, end_ns) for mask in (either, computes))
+    return both - alone
+
+
+# --- purpose -----------------------------------------------------------------------------------------
+
+
+def _purposes(
+    trace: Trace, links: Links, attribution: Attribution, rows: IntArray, calls: list[Call], call: IntArray
+) -> tuple[list[Purpose], IntArray]:
+    """A purpose for each distinct place that communication is launched from."""
+    texts, forest, node = trace.symbols, links.forest, links.kernel_node[rows]
+    frames, ranges = links.mask(links.frames_at), links.mask(links.ranges_at)
+
+    def inside(mask: BoolArray) -> IntArray:
+        """The nearest host span of a kind around each launch, -1 where there is none."""
+        return look_up(forest.nearest(mask), node).astype(np.int64)
+
+    evaluate = inside(links.is_op & texts.where(lambda t: t.startswith(_EVALUATE))[links.name])
+    features = np.stack(
+        [
+            call,
+            node >= 0,
+            attribution.phase[rows],
+            inside(ranges & texts.where(_FSDP.match)[links.name]) >= 0,
+            look_up(links.name, evaluate),
+            inside(ranges & texts.where(lambda t: t == "DistributedDataParallel.forward")[links.name]) >= 0,
+            inside((frames | ranges) & texts.where(_of_experts)[links.name]) >= 0,
+            inside(frames & texts.where(lambda t: t.startswith("nn.Module: "))[links.name]) >= 0,
+        ],
+        axis=1,
+    )
+    distinct, which = np.unique(features, axis=0, return_inverse=True)
+    modules_known = bool(texts.where(lambda t: t.startswith("nn.Module: "))[trace.frames.name].any())
+    activations, weights = _tensor_sizes(trace, links)
+    purposes = []
+    for at, launched, phase, fsdp, evaluated, ddp, experts, module in distinct.tolist():
+        name = texts[evaluated].removeprefix(_EVALUATE)
+        place = _Place(
+            call=calls[at],
+            launched=bool(launched),
+            phase=PHASES[phase],
+            fsdp=bool(fsdp),
+            hook=name == _ACCUMULATE,
+            backward_of=name,
+            ddp=bool(ddp),
+            experts=bool(experts),
+            module=bool(module),
+            modules_known=modules_known,
+            size=_size_class(calls[at].elements, activations, weights),
+        )
+        purposes.append(decide_purpose(place))
+    return purposes, which.reshape(-1)
+
+
+def _of_experts(text: str) -> bool:
+    parts = split_counter(text.removeprefix("nn.Module: "))[0].split(".")
+    return any(element_role(part) in ("experts", "moe", "router") for part in parts if part)
+
+
+def _tensor_sizes(trace: Trace, links: Links) -> tuple[set[int], set[int]]:
+    """Elements of the activations and of the weights of every linear layer's forward GEMM."""
+    backward = trace.ops.forward_thread > 0
+    evaluates = links.is_op & trace.symbols.where(lambda t: t.startswith(_EVALUATE))[links.name]
+    backward |= links.forest.nearest(evaluates)[links.ops_at] >= 0
+    wanted = trace.symbols.where(lambda t: t.partition(".")[0] in GEMM_OPS)[trace.ops.name] & ~backward
+    kinds = np.unique(np.stack([trace.ops.name[wanted], trace.ops.inputs[wanted]], axis=1), axis=0)
+    activations: set[int] = set()
+    weights: set[int] = set()
+    for name, code in kinds.tolist():
+        inputs = trace.details.inputs(code)
+        shape = shape_of(
+            trace.symbols[name], inputs.dims or [], inputs.types, inputs.strides, inputs.concrete
+        )
+        if isinstance(shape, GemmShape) and shape.batch == 1 and shape.groups is None:
+            activations |= {shape.m * shape.n, shape.m * shape.k}
+            weights.add(shape.k * shape.n)
+    return activations, weights
+
+
+def _size_class(elements: int | None, activations: set[int], weights: set[int]) -> str:
+    if elements is None or not weights:
+        return "unknown"
+    if elements < _TENSOR:
+        return "neither"
+    kinds = (elements in activations, elements in weights)
+    return {(True, True): "both", (True, False): "activation", (False, True): "weight"}.get(kinds, "neither")
+
+
+def decide_purpose(place: _Place) -> Purpose:
+    """The first rule that has something to go by."""
+    if place.call.collective == "packing":
+        return _packing(place)
+    if place.fsdp:
+        return _in_fsdp(place)
+    return (
+        _by_group(place)
+        or (None if place.launched else Purpose("unknown", "none", "its launch is not in the file"))
+        or _by_operator(place)
+        or _by_size(place)
+        or _unknown(place)
+    )
+
+
+def _packing(place: _Place) -> Purpose:
+    if place.fsdp:
+        gathers = place.phase in ("forward", "recompute")
+        return (
+            Purpose("FSDP parameter gather", "annotation", "inside a range of FSDP in the forward")
+            if gathers
+            else Purpose("unknown", "none", "inside a range of FSDP: gather or scatter is not said")
+        )
+    return Purpose("unknown", "none", "lays out data for a collective, which one is not said")
+
+
+def _in_fsdp(place: _Place) -> Purpose:
+    purpose = {
+        "all_gather": "FSDP parameter gather",
+        "reduce_scatter": "FSDP gradient scatter",
+        "all_reduce": "data-parallel gradients",  # hybrid sharding: across the replicas
+    }.get(place.call.collective)
+    if purpose is None or (place.call.collective == "all_reduce" and place.phase != "backward"):
+        return Purpose("unknown", "none", "inside a range of FSDP, and no collective of its scheme")
+    return Purpose(purpose, "annotation", "inside a range that FSDP opens")
+
+
+def _by_group(place: _Place) -> Purpose | None:
+    """The group's description, where somebody gave it one: DeviceMesh's ``mesh_tp``, Megatron's names."""
+    words = set(_WORD.findall((place.call.group or "").lower()))
+    why = f"its process group is called {place.call.group}"
+    collective, computing = place.call.collective, place.phase in ("forward", "backward", "recompute")
+    data = bool(words & {"dp", "data", "replicate", "shard", "fsdp", "cp", "context"})
+    expert = bool(words & {"ep", "expert"})
+    if words & {"pp", "pipeline"} and collective == "send/recv":
+        return Purpose("pipeline", "annotation", why)
+    if expert and not data and collective == "all_to_all":
+        return Purpose("expert all-to-all", "annotation", why)
+    if words & {"tp", "tensor"} and computing and not data and not expert and collective != "send/recv":
+        return Purpose("tensor parallel", "annotation", why)
+    if data and computing and collective == "all_reduce" and place.phase == "backward" and place.hook:
+        return Purpose("data-parallel gradients", "annotation", why)
+    return None
+
+
+def _by_operator(place: _Place) -> Purpose | None:
+    """What the operator around the launch says."""
+    collective, elements = place.call.collective, place.call.elements
+    if place.phase == "optimizer":
+        if collective in ("reduce_scatter", "all_gather", "broadcast", "reduce"):
+            return Purpose("optimizer shards", "annotation", f"{collective} inside the optimizer's step")
+        if collective == "all_reduce" and elements is not None and elements <= _SCALARS:
+            return Purpose("loss or metric", "structure", f"{_values(elements)} inside the optimizer's step")
+        return None
+    if place.hook and collective in ("all_reduce", "reduce_scatter"):
+        return Purpose("data-parallel gradients", "op", "launched by the hook of AccumulateGrad")
+    if collective == "all_to_all" and place.experts:
+        return Purpose("expert all-to-all", "module_stack", "inside a mixture of experts")
+    if collective == "send/recv" and place.modules_known and not place.module:
+        return Purpose("pipeline", "structure", "sent between modules, not inside one")
+    return None
+
+
+def _by_size(place: _Place) -> Purpose | None:
+    """What a message of exactly the size of a tensor of the model says."""
+    collective, elements, phase = place.call.collective, place.call.elements, place.phase
+    outside = phase == "other" and not place.module
+    if outside and elements is not None and elements <= _SCALARS and collective in ("all_reduce", "reduce"):
+        return Purpose("loss or metric", "structure", f"{_values(elements)} outside the model")
+    exchanged = collective in ("all_reduce", "reduce_scatter", "all_gather")
+    if place.size == "activation" and exchanged and phase in ("forward", "backward", "recompute"):
+        return Purpose("tensor parallel", "structure", "as large as an activation of a linear layer")
+    if place.size == "weight" and collective in ("all_reduce", "reduce_scatter"):
+        if phase == "backward" or outside:
+            return Purpose("data-parallel gradients", "structure", "as large as a weight's gradient")
+    elif place.size == "weight" and collective == "all_gather" and phase in ("forward", "recompute"):
+        return Purpose("FSDP parameter gather", "structure", "as large as a weight, before its use")
+    return None
+
+
+def _values(elements: int) -> str:
+    return "one value" if elements == 1 else f"{elements} values"
+
+
+def _unknown(place: _Place) -> Purpose:
+    """What is missing."""
+    collective = place.call.collective
+    if collective == "barrier":
+        return Purpose("unknown", "none", "a barrier: ranks wait for each other")
+    if collective == "all_to_all":
+        return Purpose("unknown", "none", "no mixture of experts is named around it")
+    if collective == "send/recv":
+        return Purpose(
+            "unknown", "none", "a pipeline or ring attention: no module names tell which is around it"
+        )
+    if place.ddp:
+        return Purpose("unknown", "none", "inside DistributedDataParallel.forward: buffers or module inputs")
+    where = f"inside {place.backward_of}" if place.backward_of else f"in phase {place.phase}"
+    if place.call.elements is None:
+        return Purpose("unknown", "none", f"{where}, and the trace has no message size")
+    if place.size == "unknown":
+        return Purpose("unknown", "none", f"{where}, and no GEMM has a shape to compare its size with")
+    if place.size == "both":
+        return Purpose("unknown", "none", f"{where}; a weight and an activation are as large")
+    return Purpose("unknown", "none", f"{where}, and as large as no weight or activation of a linear layer")

@@ -1,0 +1,108 @@
+"""The forward operator behind each kernel: its own, or in the backward the one its gradient is of."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.attribution.phases import Phases
+from tracelens.trace import Links, Trace, look_up
+
+IntArray = npt.NDArray[np.int32]
+
+
+def op_nodes(links: Links) -> IntArray:
+    return np.where(links.kernel_op >= 0, links.kernel_op + links.ops_at.start, -1).astype(np.int32)
+
+
+def find_origins(trace: Trace, links: Links, phases: Phases) -> IntArray:
+    """Per kernel the node that decides its component: its operator, or in the backward the forward operator.
+
+    ``AccumulateGrad`` carries no sequence number; the engine runs it directly after the node whose
+    gradient it adds (its priority is the highest), so it belongs to the evaluate node before it.
+    """
+    node = op_nodes(links)
+    out = node.copy()
+    in_backward = look_up(phases.backward & ~phases.recompute, node, False)
+    tied = np.zeros(len(links.forest.parent), np.bool_)
+    tied[links.ops_at] = links.backward_to_forward >= 0
+    evaluate = look_up(phases.evaluate, node)
+    accumulating = in_backward & look_up(phases.accumulates, evaluate, False)
+    before = look_up(_evaluate_before(links, phases), evaluate)
+    receiver = _receivers(trace, links, phases, np.where(in_backward, node, -1))
+    place = np.where(accumulating, before, np.where(receiver >= 0, receiver, node))
+    backward = look_up(links.forest.nearest(tied), place)
+    # operators are the first nodes: a row of the table is the node itself
+    forward = look_up(links.backward_to_forward, backward)
+    out[in_backward] = forward[in_backward]
+    return out
+
+
+def _receivers(trace: Trace, links: Links, phases: Phases, node: IntArray) -> IntArray:
+    """Per kernel that adds two gradients of one tensor: the backward operator that takes the sum.
+
+    The engine adds where the second gradient came out, beside the backward operator and not inside it;
+    the sum is the gradient of what the tensor was made by. That runs next, weights aside, when nothing
+    more is to be added; with a third gradient still to come the sum waits for the last addition.
+    """
+    out = np.full(len(node), -1, np.int32)
+    parent = links.forest.parent
+    beside = look_up(parent, node) >= 0
+    beside &= look_up(phases.evaluate, node) == look_up(parent, node)
+    beside &= trace.symbols.where(lambda text: text in ("aten::add", "aten::add_"))[look_up(links.name, node)]
+    rows = np.flatnonzero(beside & (node >= 0))
+    if not len(rows):
+        return out
+    called = np.flatnonzero(links.is_op & (look_up(phases.evaluate, parent) == parent) & (parent >= 0))
+    called = called[np.lexsort((links.ts_ns[called], links.thread[called]))]
+    thread, begin = links.thread[called], links.ts_ns[called]
+    shape = trace.ops.inputs
+    first: dict[int, object] = {}
+
+    def gradient(op: int) -> object:
+        code = int(shape[op])
+        if code not in first:
+            first[code] = next(iter(trace.details.inputs(code).dims or []), None)
+        return first[code]
+
+    # of each operator called by the engine: does it bring a gradient to a weight?
+    to_weight = (
+        phases.accumulates[parent[called]]
+        | trace.symbols.where(lambda text: text in ("TBackward0", "ToCopyBackward0"))[links.name[called]]
+    )
+    lanes = {
+        lane: (int(np.searchsorted(thread, lane)), int(np.searchsorted(thread, lane, "right")))
+        for lane in np.unique(links.thread[node[rows]]).tolist()
+    }
+    waiting: dict[tuple[int, str], list[int]] = {}
+    for row in rows[np.argsort(links.ts_ns[node[rows]], kind="stable")].tolist():
+        op = int(node[row])
+        lane = int(links.thread[op])
+        low, high = lanes[lane]
+        at = int(low + np.searchsorted(begin[low:high], links.ts_ns[op], "right"))
+        key = (lane, str(gradient(op)))
+        waiting.setdefault(key, []).append(row)
+        while at < high and to_weight[at]:
+            if gradient(int(called[at])) == gradient(op):
+                waiting.pop(key)  # the sum is a weight's own gradient
+                break
+            at += 1
+        if at < high and not to_weight[at] and gradient(int(called[at])) == gradient(op):
+            out[waiting.pop(key, [])] = called[at]
+    return out
+
+
+def _evaluate_before(links: Links, phases: Phases) -> IntArray:
+    """Per AccumulateGrad node the evaluate node of another kind that ran before it on its thread."""
+    out = np.full(len(links.forest.parent), -1, np.int32)
+    nodes = np.flatnonzero(phases.evaluate == np.arange(len(out)))
+    nodes = nodes[np.lexsort((links.ts_ns[nodes], links.thread[nodes]))]
+    last: tuple[int, int] | None = None
+    for node in nodes.tolist():
+        thread = int(links.thread[node])
+        if phases.accumulates[node]:
+            if last is not None and last[0] == thread:
+                out[node] = last[1]
+        else:
+            last = (thread, node)
+    return out

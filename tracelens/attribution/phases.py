@@ -1,0 +1,79 @@
+"""Forward, backward, recompute, optimizer: what every place in the host code is part of."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.attribution.paths import Paths
+from tracelens.trace import Links, Trace
+from tracelens.words import PHASES
+
+IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+
+_EVALUATE = "autograd::engine::evaluate_function: "
+_ACCUMULATE = _EVALUATE + "torch::autograd::AccumulateGrad"
+_PHASE = {phase: code for code, phase in enumerate(PHASES)}
+
+
+class Phases:
+    """The phase of every host node."""
+
+    def __init__(self, trace: Trace, links: Links, paths: Paths):
+        texts = trace.symbols
+        forest = links.forest
+        evaluates = links.is_op & texts.where(lambda t: t.startswith(_EVALUATE))[links.name]
+        self.evaluate = forest.nearest(evaluates)
+        self.accumulates = links.is_op & texts.where(lambda t: t.startswith(_ACCUMULATE))[links.name]
+        self.backward = self.evaluate >= 0
+        backward_ops = np.zeros(len(links.name), np.bool_)
+        backward_ops[links.ops_at] = trace.ops.forward_thread > 0
+        self.backward |= forest.nearest(backward_ops) >= 0
+        forward_ops = np.zeros(len(links.name), np.bool_)
+        forward_ops[links.ops_at] = (trace.ops.sequence >= 0) & (trace.ops.forward_thread <= 0)
+        forward_op = forest.nearest(forward_ops)
+        self.with_gradient = forward_op >= 0
+        self.recompute = self.backward & self._forward_again(links, paths, forward_op)
+        in_optimizer = np.array(
+            [bool({"optimizer", "grad_clip"} & {*path.roles()}) for path in paths.paths] + [False]
+        )
+        self.optimizer = in_optimizer[paths.of_node] & (paths.of_node >= 0)
+        self.in_model = np.array(
+            [any(not e.named or e.role for e in path.elements) for path in paths.paths] + [False]
+        )[paths.of_node]
+        self.any_backward = bool(self.backward.any())
+
+    def _forward_again(self, links: Links, paths: Paths, forward_op: IntArray) -> BoolArray:
+        """Forward code run inside the backward: a module or a forward operator within an evaluate node."""
+        depth = links.forest.depth()
+        again = np.zeros(len(depth), np.bool_)
+        for inner in (paths.context, forward_op):
+            both = (inner >= 0) & (self.evaluate >= 0)
+            again[both] |= depth[inner[both]] > depth[self.evaluate[both]]
+        return again
+
+    def of(self, node: IntArray) -> IntArray:
+        """Phase codes for nodes; -1 (no node) gives ``other``."""
+        out = np.full(len(node), _PHASE["other"], np.int32)
+        known = node >= 0
+        at = node[known]
+        codes = np.where(
+            self.optimizer[at],
+            _PHASE["optimizer"],
+            np.where(
+                self.recompute[at],
+                _PHASE["recompute"],
+                np.where(
+                    self.backward[at],
+                    _PHASE["backward"],
+                    np.where(
+                        self.with_gradient[at] | self.in_model[at] | (not self.any_backward),
+                        _PHASE["forward"],
+                        _PHASE["other"],
+                    ),
+                ),
+            ),
+        )
+        out[known] = codes
+        return out

@@ -1,0 +1,221 @@
+"""A backward whose operators are tied to no forward one (torch.compile): read from shapes and order.
+
+The gradient takes one path, the forward backwards: MLP down, up, attention output, core, queries/
+keys/values, layer by layer. Each product of the forward, out[m,n] = x[m,k] W[k,n], has a product for
+the gradient of x, [m,n] x [n,k], which lies on that path, and one for the gradient of W, which reduces
+over m and can be put off. So the first kind is aligned with the reversed forward; the second follows
+in the same order, as often as the forward has the product, and never before its gradient exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tracelens.attribution.structure.runs import Core, Label, Run
+from tracelens.gemm import GemmShape
+
+_BRANCHES = frozenset({"attention.qkv", "mlp.up", "mlp.gate", "moe.experts"})
+_Size = tuple[int, int, int, int]  # batch, M, N, K
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A named product of the forward."""
+
+    label: Label
+    shape: GemmShape
+
+    @property
+    def dgrad(self) -> _Size:
+        return (self.shape.batch, self.shape.m, self.shape.k, self.shape.n)
+
+    def is_wgrad(self, size: _Size) -> bool:
+        """Stored as [out, in] or [in, out]: both are in use."""
+        batch, m, n, k = self.shape.batch, self.shape.m, self.shape.n, self.shape.k
+        return size in ((batch, n, k, m), (batch, k, n, m))
+
+    def named(self, role: str) -> Label:
+        label = self.label
+        return Label(label.component, label.layer, label.components, role=role)
+
+
+def products_of(run: Run) -> list[Product]:
+    """The named products of a forward run that have a weight, in order."""
+    return [
+        Product(label, shape)
+        for at, label in sorted(run.labels.items())
+        if _is_product(run, at, label) and (shape := run.shape(at)) is not None
+    ]
+
+
+def _is_product(run: Run, at: int, label: Label | None) -> bool:
+    """Named, and with a weight: the products inside attention have none."""
+    if label is None or label.component == "unattributed" or label.role in ("dgrad", "wgrad"):
+        return False
+    kind = run.kinds[at]
+    return kind.what == "gemm" or (kind.what == "bmm" and label.component.startswith("moe."))
+
+
+def label_products(run: Run, forward: Run) -> None:
+    """Name the products and cores of a backward run after those of its forward; fills ``run.labels``."""
+    cores = [core for core in run.cores if core.backward]
+    ahead = forward.cores
+    same = len(cores) == len(ahead)
+    for core, twin in zip(cores, reversed(ahead), strict=False):
+        for at, component in core.parts.items():
+            run.labels[at] = Label(component, forward.labels[twin.first].layer if same else None)
+    path = _path(run, forward, cores if same else None)
+    taken = set(path)
+    for at, product in path.items():
+        run.labels[at] = product.named("dgrad")
+    _weight_gradients(run, products_of(forward), taken, path)
+    unfused = [forward.shape(core.first) for core in forward.cores if core.first != core.last]
+    batches = {shape.batch for shape in unfused if shape is not None}
+    for at in range(len(run)):
+        shape = run.shape(at)
+        is_open = at not in run.labels and run.kinds[at].what == "bmm"
+        if is_open and shape is not None and shape.batch in batches:
+            run.labels[at] = Label("unattributed", candidates=("attention.scores", "attention.values"))
+
+
+def _path(run: Run, forward: Run, cores: list[Core] | None) -> dict[int, Product]:
+    """The gradients of activations: between two cores, the forward between the same two, reversed.
+
+    Where the backward does not show as many cores as the forward, the whole of both.
+    """
+    out: dict[int, Product] = {}
+    inside = {at for core in run.cores for at in core.parts}
+    edges = [-1, *(core.first for core in cores or []), len(run)]
+    bounds = [len(forward), *(core.first for core in reversed(forward.cores if cores else [])), -1]
+    for (start, stop), (end, begin) in zip(pairwise(edges), pairwise(bounds), strict=True):
+        places = [at for at in range(start + 1, stop) if at not in inside and _size(run, at) is not None]
+        ahead = [
+            Product(label, shape)
+            for at in range(end - 1, begin, -1)
+            if (label := forward.labels.get(at)) is not None
+            and _is_product(forward, at, label)
+            and (shape := forward.shape(at)) is not None
+        ]
+        found = dict(_in_order([(at, _size(run, at)) for at in places], ahead))
+        out |= found | _beside([at for at in places if at not in found], run, ahead, list(found.values()))
+    return out
+
+
+def _beside(places: list[int], run: Run, ahead: list[Product], used: list[Product]) -> dict[int, Product]:
+    """Branches of one input (queries, keys, values; gate and up) come in any order among themselves."""
+    left = list(ahead)
+    for product in used:
+        left.remove(product)
+    out: dict[int, Product] = {}
+    for at in places:
+        fits = [p for p in left if p.dgrad == _size(run, at) and p.label.component in _BRANCHES]
+        if fits and len({product.label.component for product in fits}) == 1:
+            out[at] = fits[0]
+            left.remove(fits[0])
+    return out
+
+
+def _size(run: Run, at: int) -> _Size | None:
+    shape = run.shape(at)
+    if shape is None or run.kinds[at].what not in ("gemm", "bmm"):
+        return None
+    return (shape.batch, shape.m, shape.n, shape.k)
+
+
+def _in_order(places: list[tuple[int, _Size | None]], ahead: list[Product]) -> list[tuple[int, Product]]:
+    """The longest common subsequence of the products run and the reversed forward, by dgrad size."""
+    rows, columns = len(places), len(ahead)
+    best = [[0] * (columns + 1) for _ in range(rows + 1)]
+    for i in range(rows - 1, -1, -1):
+        for j in range(columns - 1, -1, -1):
+            fits = places[i][1] == ahead[j].dgrad
+            best[i][j] = best[i + 1][j + 1] + 1 if fits else max(best[i + 1][j], best[i][j + 1])
+    out = []
+    i = j = 0
+    while i < rows and j < columns:
+        if places[i][1] == ahead[j].dgrad:
+            out.append((places[i][0], ahead[j]))
+            i, j = i + 1, j + 1
+        elif best[i + 1][j] >= best[i][j + 1]:
+            i += 1
+        else:
+            j += 1
+    return out
+
+
+def _weight_gradients(run: Run, forward: list[Product], taken: set[int], path: dict[int, Product]) -> None:
+    """Name the gradients of weights: those of one size in the order of the path."""
+    ready = _ready(run, path)
+    inside = {at for core in run.cores for at in core.parts}
+    classes: dict[frozenset[int], list[int]] = {}
+    for at in range(len(run)):
+        size = _size(run, at)
+        if size is None or at in taken or at in inside:
+            continue
+        fits = frozenset(i for i, product in enumerate(forward) if product.is_wgrad(size))
+        if fits:
+            classes.setdefault(fits, []).append(at)
+        else:
+            _same_as_forward(run, at, forward, size)
+    for fits, places in classes.items():
+        wanted = [forward[i] for i in sorted(fits, reverse=True)]
+        _name_class(run, places, wanted, ready)
+
+
+def _name_class(
+    run: Run, places: list[int], wanted: list[Product], ready: dict[tuple[object, ...], int]
+) -> None:
+    components = {product.label.component for product in wanted}
+    in_order = len(places) == len(wanted) and all(
+        at > ready.get(_key(product), -1) for at, product in zip(places, wanted, strict=True)
+    )
+    if in_order:
+        for at, product in zip(places, wanted, strict=True):
+            run.labels[at] = product.named("wgrad")
+    elif len(components) == 1:
+        parts = wanted[0].label.components
+        for at in places:
+            run.labels[at] = Label(next(iter(components)), None, parts, role="wgrad")
+    else:
+        for at in places:
+            run.labels[at] = Label("unattributed", candidates=tuple(sorted(components)), role="wgrad")
+
+
+def _key(product: Product) -> tuple[object, ...]:
+    return (product.label.component, product.label.layer, product.dgrad)
+
+
+def _ready(run: Run, path: dict[int, Product]) -> dict[tuple[object, ...], int]:
+    """Per product of the forward, the place on the path before which its output has no gradient yet."""
+    out: dict[tuple[object, ...], int] = {}
+    stations = sorted([*path, *(core.first for core in run.cores)])
+    before = {at: stations[i - 1] if i else -1 for i, at in enumerate(stations)}
+    for at, product in path.items():
+        # products that share an input (queries, keys, values; gate and up) share the station before
+        place = before[at]
+        while place in path and path[place].label.component == product.label.component:
+            place = before[place]
+        if {product.label.component} <= {"mlp.up", "mlp.gate"}:
+            while place in path and path[place].label.component in ("mlp.up", "mlp.gate"):
+                place = before[place]
+        out.setdefault(_key(product), place)
+    return out
+
+
+def _same_as_forward(run: Run, at: int, forward: list[Product], size: _Size) -> None:
+    """A product of the forward run again inside the backward, or a gradient off the path."""
+    for role in ("dgrad", "forward"):
+        fits = {
+            (p.label.component, p.label.components)
+            for p in forward
+            if size == (p.dgrad if role == "dgrad" else (p.shape.batch, p.shape.m, p.shape.n, p.shape.k))
+        }
+        if len(fits) == 1:
+            component, parts = fits.pop()
+            run.labels[at] = Label(component, None, parts, role=role)
+            return
+        if fits:
+            names = tuple(sorted({component for component, _ in fits}))
+            run.labels[at] = Label("unattributed", candidates=names, role=role)
+            return

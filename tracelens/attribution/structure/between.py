@@ -1,0 +1,329 @@
+"""What stands between the products of a forward: normalizations, residuals, rotations, activations.
+
+The place says what a unit can be, its own operators say which of these it is; only where the two
+agree is it named.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+
+from tracelens.attribution.structure.forward import LARGEST_RANK, normalizes
+from tracelens.attribution.structure.runs import Core, Label, Run
+from tracelens.attribution.structure.units import Dims
+from tracelens.gemm import GemmShape
+
+_STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch")  # what is added to the stream
+_ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
+_CUTS = frozenset({"slice", "split", "chunk", "narrow", "unbind", "select", "split_with_sizes"})
+_ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
+_SERVING = frozenset({"cast", "layout", "pad"})
+_NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "sqrt", "var", "var_mean", "std"})
+_SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
+
+
+def label_between(run: Run, hidden: int, vocab: int | None) -> None:
+    """Name the units between the named products of a forward or recomputed run; fills ``run.labels``."""
+    anchors = sorted(at for at, label in run.labels.items() if label.component != "attention.other")
+    weights = _weights(run)
+    for at in range(len(run)):
+        if at not in run.labels:
+            found = _serves_next(run, at, weights) or _helps(run, at)
+            if found is not None:
+                run.labels[at] = found
+    edges = [-1, *anchors, len(run)]
+    for start, stop in pairwise(edges):
+        gap = [at for at in range(start + 1, stop) if at not in run.labels and not _is_product(run, at)]
+        if gap:
+            before = run.labels[start] if start >= 0 else None
+            after = run.labels[stop] if stop < len(run) else None
+            core = next((core for core in run.cores if core.first == stop), None)
+            product = run.shape(start) if start >= 0 else None
+            for at, label in _Gap(run, hidden, vocab, gap, before, after, core, product).labels():
+                run.labels[at] = label
+
+
+def _is_product(run: Run, at: int) -> bool:
+    """A product that was not named where products are named stays open (a table of rotations has none)."""
+    shape = run.shape(at)
+    return run.kinds[at].what in ("gemm", "bmm") and (shape is None or shape.k > 1)
+
+
+def _weights(run: Run) -> set[tuple[int, ...]]:
+    shapes = [shape for at in run.labels if (shape := run.shape(at)) is not None]
+    return {pair for shape in shapes for pair in ((shape.n, shape.k), (shape.k, shape.n))}
+
+
+def _helps(run: Run, at: int) -> Label | None:
+    """Split-K reductions and the like belong to the product right before them."""
+    if run.kinds[at].what != "helper" or at == 0:
+        return None
+    return run.labels.get(at - 1)
+
+
+def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | None:
+    """Casts and layouts of a weight, or of the very input, for one of the next two products."""
+    kind = run.kinds[at]
+    wide = {tensor for tensor in kind.tensors if len(tensor) >= 2}
+    serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - _SERVING)
+    if not serves or not wide:
+        return None
+    behind = [p for p in range(at + 1, min(at + 6, len(run))) if run.kinds[p].what in ("gemm", "core")]
+    for place in behind[:2]:
+        label, shape = run.labels.get(place), run.shape(place)
+        if label is None or shape is None:
+            return None
+        weight = {(shape.n, shape.k), (shape.k, shape.n)}
+        if wide & weight and (wide <= weights or kind.what == "fused"):
+            return Label(label.component, label.layer, label.components)
+        if kind.what == "fused" and wide == {(shape.m, shape.k)}:
+            return Label(label.component, label.layer, label.components)
+    return None
+
+
+class _Gap:
+    """The units between two neighbouring products."""
+
+    def __init__(
+        self,
+        run: Run,
+        hidden: int,
+        vocab: int | None,
+        gap: list[int],
+        before: Label | None,
+        after: Label | None,
+        core: Core | None,
+        product: GemmShape | None,
+    ):
+        self.core, self.product = core, product  # the core behind the gap, the product before it
+        self.run, self.hidden, self.vocab, self.gap = run, hidden, vocab, gap
+        self.before = before.component if before else None
+        self.after = after.component if after else None
+        self.layer = before.layer if before else None
+        self.next_layer = after.layer if after else None
+
+    def labels(self) -> list[tuple[int, Label]]:
+        for place in (
+            self._in_attention,
+            self._in_mlp,
+            self._in_experts,
+            self._behind_head,
+            self._on_stream,
+        ):
+            found = place()
+            if found is not None:
+                return found
+        return []
+
+    def _all(self, component: str) -> list[tuple[int, Label]]:
+        return [(at, Label(component, self.layer)) for at in self.gap]
+
+    def _in_attention(self) -> list[tuple[int, Label]] | None:
+        cores = ("attention.core", "attention.scores")
+        if self.before in ("attention.core", "attention.values") and self.after == "attention.output":
+            return self._all("attention.other")
+        if self.before == "attention.qkv" and self.after in ("attention.qkv", *cores):
+            rotates = self.after in cores and self._rotates()
+            added = self._adapter_sum()
+            return [
+                (
+                    at,
+                    Label("attention.qkv", self.layer)
+                    if at <= added
+                    else self._before_core(at, rotates=rotates),
+                )
+                for at in self.gap
+            ]
+        return None
+
+    def _adapter_sum(self) -> int:
+        """Behind the second product of a low-rank adapter its scaling and its addition; the last place."""
+        shape = self.product
+        if shape is None or shape.k > LARGEST_RANK or shape.k >= self.hidden // 2:
+            return -1
+        adds = [at for at in self.gap[:4] if self.run.kinds[at].what == "add"]
+        return adds[0] if adds else -1
+
+    def _rotates(self) -> bool:
+        """Rotary embeddings written out negate half and put the halves together again."""
+        names = {self.run.kinds[at].name for at in self.gap}
+        return {"neg", "cat"} <= names or bool(names & {"view_as_complex", "view_as_real", "polar"})
+
+    def _before_core(self, at: int, *, rotates: bool) -> Label:
+        kind = self.run.kinds[at]
+        if "rope" in kind.tags:
+            parts = ("attention.rope", "norm") if "norm" in kind.tags else ()
+            return Label("attention.rope", self.layer, parts)
+        if kind.what == "norm" or "norm" in kind.tags or kind.name in _NORM_STEPS or self._norm_around(at):
+            return Label("norm", self.layer)
+        if rotates and kind.name in _CUTS:  # of a head into its halves; a cut of all heads is another thing
+            heads = self.core is not None and any(_per_head(t, self.core) for t in kind.tensors)
+            return Label("attention.rope" if heads else "attention.other", self.layer)
+        if rotates and kind.name == "cat" and len(set(kind.tensors)) > 1:
+            return Label("attention.other", self.layer)  # rotated and unrotated parts of a head
+        if rotates and kind.name in _ROTATES | _SCALED:
+            return Label("attention.rope", self.layer)
+        return Label("attention.other", self.layer)
+
+    def _norm_around(self, at: int) -> bool:
+        """Part of a normalization of single heads that is written out: around its rsqrt."""
+        near = range(at - 4, at + 5)
+        kinds = self.run.kinds
+        roots = [p for p in near if p in self.gap and kinds[p].name == "rsqrt"]
+        return any(-4 <= at - p <= 3 for p in roots) and self.run.kinds[at].name not in _ROTATES
+
+    def _in_mlp(self) -> list[tuple[int, Label]] | None:
+        up = ("mlp.up", "mlp.gate")
+        ends = self.after == "mlp.down" or (self.after is None and self.run.phase == "recompute")
+        if self.before in up and (self.after in up or ends):
+            return [
+                (
+                    at,
+                    Label(
+                        "dropout" if self.run.kinds[at].what == "dropout" else "mlp.activation", self.layer
+                    ),
+                )
+                for at in self.gap
+            ]
+        return None
+
+    def _in_experts(self) -> list[tuple[int, Label]] | None:
+        if self.before == "moe.router":
+            out = []
+            for at in self.gap:
+                kind = self.run.kinds[at]
+                routes = kind.what == "softmax" or kind.name in _ROUTES or kind.tags & {"router", "softmax"}
+                out.append((at, Label("moe.router" if routes else "moe.dispatch", self.layer)))
+            return out
+        if self.before == "moe.experts" and self.after == "moe.experts":
+            # behind the product that comes back to the hidden size results are weighed and put back
+            back = self.product is not None and self.product.n == self.hidden != self.product.k
+            return self._all("moe.dispatch" if back else "moe.experts")
+        return None
+
+    def _behind_head(self) -> list[tuple[int, Label]] | None:
+        if self.before != "logits":
+            return None
+        return [(at, Label("loss")) for at in self.gap]
+
+    def _on_stream(self) -> list[tuple[int, Label]] | None:
+        """Before, between and behind the layers: what works on the residual stream."""
+        first_norm = next((at for at in self.gap if normalizes(self.run, at, self.hidden)), None)
+        out = []
+        started = self.before is None and self.run.phase != "recompute"
+        for at in self.gap:
+            label = self._opening(at, first_norm) if started else self._stream(at, first_norm)
+            if label is not None:
+                out.append((at, label))
+        return out
+
+    def _opening(self, at: int, first_norm: int | None) -> Label | None:
+        """Before the first layer: the embeddings, then a normalization."""
+        kind = self.run.kinds[at]
+        if kind.name in ("cos", "sin") or "rope" in kind.tags or kind.what == "bmm":
+            return Label("attention.rope")
+        if "embedding" in kind.tags:
+            parts = ("embedding", "norm") if "norm" in kind.tags else ()
+            return Label("embedding", None, parts)
+        if self._is_norm(at, first_norm):
+            return Label("norm", None, ("embedding", "norm") if "add" in kind.tags else ())
+        if self._is_nameless(at) and self.after == "attention.qkv":
+            return Label("norm", None, ("embedding", "norm"))
+        if kind.what == "convolution":
+            return Label("embedding")
+        if kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors):
+            return Label("embedding")
+        return None
+
+    def _is_wide(self, tensors: tuple[Dims, ...]) -> bool:
+        """Of the size of the residual stream; a sequence can be as long as that is wide."""
+        tokens = [core.tokens for core in self.run.cores if core.tokens]
+        least = self.hidden * (min(tokens) // 2 if tokens else 2)
+        return any(t[-1] == self.hidden and prod(t) >= least for t in tensors if len(t) >= 2)
+
+    def _stream(self, at: int, first_norm: int | None) -> Label | None:
+        kind = self.run.kinds[at]
+        if self.before in ("moe.experts",) and self._before_residual(at):
+            return Label("moe.dispatch", self.layer)
+        if kind.what == "fused":
+            return self._fused(at)
+        if self._is_norm(at, first_norm):
+            return Label("norm", self.next_layer)
+        if kind.what == "dropout":
+            return Label("dropout", self.layer)
+        if self.hidden not in _widths(kind.tensors) and kind.tensors:
+            return None
+        if self.before in _STREAM:
+            return Label("residual", self.layer)
+        return None
+
+    def _before_residual(self, at: int) -> bool:
+        """Weighing and putting back the experts' results comes before the addition to the stream."""
+        ends = [p for p in self.gap if self._is_residual(p) or normalizes(self.run, p, self.hidden)]
+        return bool(ends) and at < ends[0]
+
+    def _is_residual(self, at: int) -> bool:
+        kind = self.run.kinds[at]
+        two = kind.tensors[:2]
+        return kind.what == "add" and len(two) == 2 and two[0] == two[1] and two[0][-1] == self.hidden
+
+    def _fused(self, at: int) -> Label | None:
+        kind = self.run.kinds[at]
+        wide = self.hidden in _widths(kind.tensors)
+        adds = "add" in kind.tags and self.before in _STREAM
+        parts: list[str] = []
+        if "dropout" in kind.tags:
+            parts.append("dropout")
+        if adds:
+            parts.append("residual")
+        if "norm" in kind.tags:
+            return Label("norm", self.next_layer, (*parts, "norm") if parts else ())
+        if kind.tags & {"loss"} and self.vocab in _widths(kind.tensors):
+            return Label("loss")
+        if "activation" in kind.tags and self.before == "other":
+            return Label("other")
+        if wide and adds:
+            return Label("residual", self.layer, tuple(parts) if len(parts) > 1 else ())
+        if wide and "dropout" in kind.tags:
+            return Label("dropout", self.layer)
+        if self._is_nameless(at) and self.before in _STREAM:
+            return Label("norm", self.next_layer, ("residual", "norm"))
+        return None
+
+    def _is_nameless(self, at: int) -> bool:
+        """A fused kernel that says nothing (CUDA graph, old Inductor), alone between two products."""
+        silent = [
+            p
+            for p in self.gap
+            if self.run.kinds[p].what == "fused"
+            and not self.run.kinds[p].tags
+            and not self.run.kinds[p].tensors
+        ]
+        return silent == [at] and self.after is not None
+
+    def _is_norm(self, at: int, first_norm: int | None) -> bool:
+        """A normalization, or a step of one that is written out (around its rsqrt)."""
+        run, kind = self.run, self.run.kinds[at]
+        if kind.what == "norm" or "norm" in kind.tags:
+            return True
+        roots = [p for p in self.gap if run.kinds[p].name == "rsqrt" or run.kinds[p].what == "rsqrt"]
+        if not roots or kind.what in ("embedding", "dropout", "loss"):
+            return False
+        if kind.name in _NORM_STEPS:
+            return True
+        if self._is_residual(at):
+            return False
+        root = min(roots, key=lambda p: abs(p - at))
+        # before the rsqrt: cast, pow, mean, + eps; behind it: times x, cast back, times weight
+        return -4 <= at - root <= 4 and kind.what in ("copy", "elementwise", "add")
+
+
+def _per_head(tensor: Dims, core: Core) -> bool:
+    """[batch, heads, sequence, d] or [batch, sequence, heads, d] of the queries or of the keys."""
+    heads = {core.heads, core.kv_heads} - {None}
+    return len(tensor) == 4 and tensor[-1] <= (core.key_dim or 0) and bool(heads & set(tensor[1:3]))
+
+
+def _widths(tensors: tuple[tuple[int, ...], ...]) -> set[int]:
+    return {tensor[-1] for tensor in tensors if len(tensor) >= 2}

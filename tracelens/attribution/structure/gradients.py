@@ -1,0 +1,252 @@
+"""What stands between the products of a backward: by what it does, where that agrees with its place.
+
+Inductor names a kernel after all operators that its inputs came from, near and far. So a name proves
+little alone: the tensors decide first (is the residual stream read, a weight, the heads, the logits?),
+then the place on the gradient's path, and the name chooses among what is left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from math import prod
+
+from tracelens.attribution.inductor import parse_fused
+from tracelens.attribution.structure.backward import products_of
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import Dims, Kind
+
+_UP = ("mlp.up", "mlp.gate")
+_NORM = frozenset({"norm", "norm_backward"})
+_SUMS = (1, 2, 3, 4, 6, 8)  # of the weights and biases of the norms in one kernel
+_NEAR = 8  # units: how far a second stage stands behind its first
+
+
+def label_gradients(run: Run, forward: Run, hidden: int, vocab: int | None) -> None:
+    """Name the units between the named products of a backward run; fills ``run.labels``."""
+    _Between(run, forward, hidden, vocab).label()
+
+
+def _station(label: Label | None) -> str | None:
+    """Where on the gradient's path; an unfused core is a core too."""
+    if label is None:
+        return None
+    inside = ("attention.scores", "attention.softmax", "attention.values")
+    return "attention.core" if label.component in inside else label.component
+
+
+class _Between:
+    def __init__(self, run: Run, forward: Run, hidden: int, vocab: int | None):
+        self.run, self.hidden, self.vocab = run, hidden, vocab
+        products = products_of(forward)
+        self.weights: dict[Dims, set[str]] = {}
+        for product in products:
+            for shape in ((product.shape.n, product.shape.k), (product.shape.k, product.shape.n)):
+                self.weights.setdefault(shape, set()).add(product.label.component)
+        on_stream = ("attention.output", "attention.qkv")
+        rows = Counter(p.shape.m for p in products if p.label.component in on_stream)
+        self.rows = rows.most_common(1)[0][0] if rows else 0
+        cores = {at for core in run.cores for at in (core.first, core.last)}
+        self.path = [
+            at
+            for at in range(len(run))
+            if (label := run.labels.get(at)) is not None and (label.role == "dgrad" or at in cores)
+        ]
+
+    def label(self) -> None:
+        for start, stop in pairwise([-1, *self.path, len(self.run)]):
+            before = self.run.labels[start] if start >= 0 else None
+            after = self.run.labels[stop] if stop < len(self.run) else None
+            for at in range(start + 1, stop):
+                if at not in self.run.labels and self.run.kinds[at].what not in ("gemm", "bmm"):
+                    found = self._of(at, before, after)
+                    if found is not None:
+                        self.run.labels[at] = found
+
+    def _of(self, at: int, before: Label | None, after: Label | None) -> Label | None:
+        kind = self.run.kinds[at]
+        first, last = _station(before), _station(after)
+        layer = next((x.layer for x in (after, before) if x is not None and x.layer is not None), None)
+        return (
+            self._of_embedding(kind)
+            or self._of_weight(at)
+            or self._of_loss(at, kind, first, last)
+            or self._second_stage(at)
+            or self._in_experts(kind, first, last, layer)
+            or self._on_stream(at, kind, first, layer)
+            or self._of_inner_norm(kind, layer)
+            or self._in_mlp(at, kind, first, last, layer)
+            or self._in_attention(at, kind, first, last, layer)
+            or self._of_sum(at, kind)
+            or self._of_norm(kind, layer)
+            or self._of_neighbours(at)
+        )
+
+    # --- what the tensors are --------------------------------------------------------------------
+
+    def _streams(self, kind: Kind) -> int:
+        """How many of its tensors have the shape of the residual stream."""
+        return sum(t[-1] == self.hidden and prod(t[:-1]) == self.rows for t in kind.tensors if len(t) > 1)
+
+    def _of_embedding(self, kind: Kind) -> Label | None:
+        if kind.what == "embedding" or kind.name.startswith("convolution"):
+            return Label("embedding")  # of tokens or of patches
+        if "embedding_backward" not in kind.tags:
+            return None
+        if kind.tags & _NORM and self._streams(kind) >= 2 and not kind.name.startswith("triton_poi"):
+            return Label("norm", None, ("norm", "embedding"))
+        if self.hidden not in {t[-1] for t in kind.tensors}:
+            return Label("attention.softmax" if "softmax_backward" in kind.tags else "attention.other")
+        return Label("embedding")
+
+    def _of_weight(self, at: int) -> Label | None:
+        """Work on a weight or its gradient alone (casts, transposes): part of the product that uses it."""
+        kind = self.run.kinds[at]
+        shapes: set[Dims] = {t for t in kind.tensors if len(t) == 2}
+        if not shapes or any(t not in self.weights for t in kind.tensors if len(t) >= 2):
+            return None
+        near = self._nearest_product(at, shapes)
+        if near is not None:
+            return near
+        components = set.intersection(*(self.weights[t] for t in shapes))
+        return Label(components.pop()) if len(components) == 1 else None
+
+    def _nearest_product(self, at: int, shapes: set[Dims]) -> Label | None:
+        """The gradient of a weight is cast right behind its product, a weight right before its use."""
+        for step in (-1, 1):
+            place = at + step
+            while 0 <= place < len(self.run) and abs(place - at) <= 3:
+                label, shape = self.run.labels.get(place), self.run.shape(place)
+                if label is not None and shape is not None:
+                    fits = {(shape.m, shape.n), (shape.n, shape.m), (shape.k, shape.n), (shape.n, shape.k)}
+                    if fits & shapes and not label.candidates:
+                        return Label(label.component, label.layer, label.components)
+                    break
+                place += step
+        return None
+
+    def _second_stage(self, at: int) -> Label | None:
+        """It reads what a unit shortly before it wrote, partial sums that nothing else has the shape of."""
+        kind = self.run.kinds[at]
+        if not kind.tensors or len(kind.tensors[0]) < 2:
+            return None
+        partial = kind.tensors[0]
+        if prod(partial) >= self.rows * self.hidden or partial in self.weights:
+            return None
+        reduces = kind.name in ("sum", "to", "_to_copy", "copy_") or kind.name.startswith("triton_")
+        for place in range(at - 1, max(-1, at - _NEAR), -1):
+            label, other = self.run.labels.get(place), self.run.kinds[place]
+            if other.what in ("gemm", "bmm", "core"):
+                continue
+            wrote = partial in other.tensors[1:] or (prod(partial) == self.hidden and other.name == "sum")
+            # Inductor lays the partial sums of a norm's weight and bias in one flat workspace
+            flat = [t[0] for t in other.tensors if len(t) == 1]
+            wrote |= any(size in [many * prod(partial) for many in _SUMS] for size in flat)
+            if reduces and wrote and label is not None and not label.candidates:
+                return Label(label.component, label.layer, label.components)
+        return None
+
+    # --- where it stands -------------------------------------------------------------------------
+
+    def _of_loss(self, at: int, kind: Kind, first: str | None, last: str | None) -> Label | None:
+        wide = [t for t in kind.tensors if len(t) >= 2 and t[-1] == self.vocab]
+        if wide and "logits" in (first, last, None if first and last else "logits"):
+            if "sum" in kind.tags and not kind.tags & {"loss", "loss_backward"}:
+                return Label("logits")  # the gradient of the head's bias
+            return Label("loss")
+        if first is None and last == "logits" and not self._streams(kind):
+            return Label("loss")
+        return None
+
+    def _on_stream(self, at: int, kind: Kind, first: str | None, layer: int | None) -> Label | None:
+        """Normalizations and residuals read two tensors of the stream or more, sums of a bias only one."""
+        streams = self._streams(kind)
+        if streams >= 2 and kind.tags & _NORM:
+            return Label("norm", layer, ("norm", "residual") if "add" in kind.tags else ())
+        if (streams >= 2 and "sum" in kind.tags and "dropout_backward" not in kind.tags) or streams >= 4:
+            # x, its gradient and a reduction: a norm whose name does not say so (written out)
+            return Label("norm", layer, ("norm", "residual") if "add" in kind.tags else ())
+        if streams in (1, 2) and "sum" in kind.tags and kind.what == "fused":
+            return self._of_sum(at, kind)
+        if streams >= 1 and (kind.tags & {"dropout_backward"} or kind.what == "dropout"):
+            return Label("dropout", layer)
+        if streams >= 2 and "add" in kind.tags and first in ("attention.qkv", *_UP):
+            return Label("residual", layer)
+        return None
+
+    def _in_experts(self, kind: Kind, first: str | None, last: str | None, layer: int | None) -> Label | None:
+        """Around the products of experts: their activations, and the ways to them and back."""
+        if not {first, last} & {"moe.experts", "moe.router"}:
+            return None
+        fused = parse_fused(kind.name)
+        ops = set(fused.ops) if fused else {kind.name}
+        moves = any(op.startswith(("index", "scatter", "gather", "new_zeros")) for op in ops)
+        if first == last == "moe.experts" and kind.tags & {"activation", "activation_backward"}:
+            return Label("moe.experts", layer)
+        if moves:
+            return Label("moe.dispatch", layer)
+        if "moe.router" in (first, last) and ops & {"_softmax", "_softmax_backward_data", "topk"}:
+            return Label("moe.router", layer)
+        return None
+
+    def _of_inner_norm(self, kind: Kind, layer: int | None) -> Label | None:
+        """A normalization of heads or of a compressed part: it reads one statistic per row and sums."""
+        statistic = any(t[-1] == 1 and prod(t) >= self.rows > 1 for t in kind.tensors if len(t) >= 2)
+        if not statistic or not kind.tags & {"sum", *_NORM} or "loss" in kind.tags:
+            return None
+        return Label("norm", layer, ("norm", "attention.rope") if "rope" in kind.tags else ())
+
+    def _in_mlp(
+        self, at: int, kind: Kind, first: str | None, last: str | None, layer: int | None
+    ) -> Label | None:
+        if first != "mlp.down" or last not in _UP:
+            return None
+        if "sum" in kind.tags and not kind.tags & {"activation", "activation_backward", "gate_backward"}:
+            return self._of_sum(at, kind) or Label("mlp.activation", layer)
+        return Label("mlp.activation", layer)
+
+    def _in_attention(
+        self, at: int, kind: Kind, first: str | None, last: str | None, layer: int | None
+    ) -> Label | None:
+        if first == "attention.output" and last == "attention.core":
+            return self._of_sum(at, kind) or Label("attention.other", layer)
+        if first == "attention.core" or (first == last == "attention.qkv"):
+            if "rope" in kind.tags:
+                return Label("attention.rope", layer, ("attention.rope", "norm") if kind.tags & _NORM else ())
+            return self._of_sum(at, kind) or Label("attention.other", layer)
+        return None
+
+    def _of_sum(self, at: int, kind: Kind) -> Label | None:
+        """A sum over the tokens: the gradient of a bias, part of the product whose output it follows."""
+        if "sum" not in kind.tags or (kind.tags & _NORM and self._streams(kind) >= 2):
+            return None
+        widths = {size for t in kind.tensors for size in t if size > 1}
+        behind = range(at - 1, max(-1, at - _NEAR), -1)
+        ahead = range(at + 1, min(len(self.run), at + _NEAR))
+        for place in (*behind, *ahead):
+            label, shape = self.run.labels.get(place), self.run.shape(place)
+            if label is not None and shape is not None and label.role is not None and not label.candidates:
+                out = shape.k if label.role == "dgrad" else shape.m
+                if out in widths:
+                    parts = (label.component, "dropout") if "dropout_backward" in kind.tags else ()
+                    return Label(label.component, label.layer, parts or label.components)
+        return None
+
+    def _of_norm(self, kind: Kind, layer: int | None) -> Label | None:
+        return Label("norm", layer) if kind.tags & _NORM else None
+
+    def _of_neighbours(self, at: int) -> Label | None:
+        """Between two products of one component it serves them: casts to fp8, layouts."""
+        kind = self.run.kinds[at]
+        if kind.what not in ("fused", "copy") or "sum" in kind.tags:
+            return None
+        found = []
+        for step in (-1, 1):
+            place = at + step
+            while 0 <= place < len(self.run) and self.run.kinds[place].what != "gemm":
+                place += step
+            found.append(self.run.labels.get(place))
+        before, after = found
+        if before is not None and after is not None and before.component == after.component:
+            return Label(before.component, before.layer) if not before.candidates else None
+        return None

@@ -1,0 +1,161 @@
+"""From units to labels: the whole inference, in the order in which one thing rests on another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.attribution.structure.backward import label_products
+from tracelens.attribution.structure.between import label_between
+from tracelens.attribution.structure.clipping import clipping
+from tracelens.attribution.structure.forward import hidden_size, label_again, label_forward
+from tracelens.attribution.structure.gradients import label_gradients
+from tracelens.attribution.structure.ordered import Launched, label_by_order, lend_weights
+from tracelens.attribution.structure.runs import Label, Run, find_backward_cores, find_cores, split_runs
+from tracelens.attribution.structure.units import Units, find_units, tensors_of
+from tracelens.gemm import parse_kernel_name
+from tracelens.trace import Links, Trace, look_up
+
+NodeArray = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What the structure says: one label for each unit it could name."""
+
+    units: Units
+    labels: list[Label]  # distinct
+    label: NodeArray  # per unit: index into labels; -1
+    hidden: int | None
+
+    def of_kernel(self) -> NodeArray:
+        """Per kernel: the label of its own unit; -1."""
+        return look_up(self.label, self.units.of_kernel)
+
+    def of_node(self, node: NodeArray) -> NodeArray:
+        """Per host node given: the label of the unit it belongs to, or of all units in it; -1."""
+        first = look_up(self.label, look_up(self.units.of_node, node))
+        last = look_up(self.label, look_up(self.units.last_of_node, node))
+        return np.where(first == last, first, -1).astype(np.int32)
+
+
+def infer(
+    trace: Trace, links: Links, rule: NodeArray, origin: NodeArray, phases: list[str], step: NodeArray
+) -> Inference:
+    """Find the transformer of a trace.
+
+    ``rule`` is per host node (``names.OP_RULES``), ``origin`` per kernel the forward node behind it,
+    ``phases`` the phase of every host node, ``step`` of every kernel. Without an attention core there is no
+    transformer, and nothing is labelled.
+    """
+    units = find_units(trace, links, rule, origin)
+    label = np.full(len(units), -1, np.int32)
+    graph = _graph_launch(trace, units)
+    place = np.where(units.node >= 0, units.node, look_up(links.kernel_node, units.kernel))
+    phase = [phases[node] if node >= 0 else "other" for node in place.tolist()]
+    unit_step = look_up(step, units.kernel, -2)
+    runs = list(split_runs(units, phase, _carry(unit_step), graph))
+    known: dict[object, Run] = {}
+    twins = [_first_alike(units, run, known) for run in runs]
+    distinct = list(known.values())
+    ahead = [run for run in distinct if run.phase in ("forward", "recompute")]
+    for run in distinct:
+        if run.phase != "backward":
+            run.cores = find_cores(run)
+    for run in distinct:
+        if run.phase == "backward":
+            run.cores = find_backward_cores(run, ahead)
+    hidden = hidden_size(run for run in ahead if run.phase == "forward")
+    for run in distinct:
+        if run.cores and (run.phase == "graph" or (hidden is None and run.phase == "forward")):
+            _without_shapes(trace, links, units, run)
+    if hidden is not None:
+        for run in ahead:
+            label_forward(run, hidden)
+        for run in ahead:
+            if run.phase == "recompute":
+                label_again(run, [other for other in ahead if other.phase == "forward"])
+        vocab = _vocabulary(ahead)
+        for run in ahead:
+            label_between(run, hidden, vocab)
+        for run, forward in _with_forward(twins):
+            if not run.labels:
+                label_products(run, forward)
+                label_gradients(run, forward, hidden, vocab)
+    labels: dict[Label, int] = {}
+    for row in clipping(units, phase):
+        label[row] = labels.setdefault(Label("grad_clip"), len(labels))
+    for run, twin in zip(runs, twins, strict=True):
+        for at, found in twin.labels.items():
+            label[run.units[at]] = labels.setdefault(found, len(labels))
+    return Inference(units, list(labels), label, hidden)
+
+
+def _without_shapes(trace: Trace, links: Links, units: Units, run: Run) -> None:
+    """A CUDA graph, or a recording without shapes: by the parameters of its caller, or by order alone."""
+    caller = int(look_up(links.kernel_op, units.kernel[run.units[:1]])[0])
+    given = trace.details.inputs(int(trace.ops.inputs[caller])).dims if caller >= 0 else None
+    hidden = None
+    if run.phase == "graph":
+        launched = {at: _launched(trace, int(units.kernel[run.units[at]])) for at in run.products()}
+        hidden = lend_weights(run, tensors_of(given or []), launched)
+    if hidden is not None:
+        label_forward(run, hidden)
+    else:
+        label_by_order(run)
+    label_between(run, hidden or 0, None)
+
+
+def _launched(trace: Trace, kernel: int) -> Launched:
+    name = parse_kernel_name(trace.symbols[int(trace.kernels.name[kernel])])
+    grid = trace.details.config(int(trace.kernels.launch[kernel])).grid or []
+    sizes = [size for size in grid[:2] if isinstance(size, int)]
+    blocks = prod(sizes) if len(sizes) == 2 else None
+    if name is None or name.scheduler in ("persistent", "stream_k"):
+        return Launched(None, None, None)
+    return Launched(name.tile_m, name.tile_n, blocks)
+
+
+def _first_alike(units: Units, run: Run, known: dict[object, Run]) -> Run:
+    """The first run of the same units in the same order: equal steps are understood once."""
+    return known.setdefault((run.phase, units.kind[run.units].tobytes()), run)
+
+
+def _with_forward(runs: list[Run]) -> list[tuple[Run, Run]]:
+    """Each backward run with the forward it belongs to: the last before it, else the first there is."""
+    out = []
+    forwards = [run for run in runs if run.phase == "forward" and run.cores]
+    last: Run | None = None
+    for run in runs:
+        if run.phase == "forward" and run.cores:
+            last = run
+        elif run.phase == "backward" and forwards:
+            out.append((run, last or forwards[0]))
+    return out
+
+
+def _carry(step: NodeArray) -> NodeArray:
+    """Units without kernels of their own (-2) stand in the step of the unit before them."""
+    known = np.flatnonzero(step > -2)
+    if not len(known):
+        return step
+    at = np.searchsorted(known, np.arange(len(step)), side="right") - 1
+    return step[known[np.maximum(at, 0)]].astype(np.int32)
+
+
+def _graph_launch(trace: Trace, units: Units) -> NodeArray:
+    is_graph = trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name]
+    return np.where(look_up(is_graph, units.launch, False), units.launch, -1).astype(np.int32)
+
+
+def _vocabulary(runs: list[Run]) -> int | None:
+    sizes = [
+        shape.n
+        for run in runs
+        for at, label in run.labels.items()
+        if label.component == "logits" and (shape := run.shape(at)) is not None
+    ]
+    return max(sizes, default=None)

@@ -1,0 +1,305 @@
+"""The step as a row of units of work: one operator (or lone kernel) each, in the order it was launched.
+
+A unit is the largest operator that is one thing: a linear layer, a fused attention, a softmax, a
+loss. What it is, what it was called with and which tensors it touches is found once per distinct
+call; a trace of a million kernels has a few hundred of those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.attribution.inductor import custom_kernel, parse_fused
+from tracelens.attribution.names import OP_RULES, kernel_component
+from tracelens.gemm import AttentionShape, GemmShape, parse_kernel_name, shape_of
+from tracelens.trace import Links, Trace, look_up
+
+IntArray = npt.NDArray[np.int64]
+NodeArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+Dims = tuple[int, ...]
+
+_RULE = {rule: code for code, rule in enumerate(OP_RULES)}
+_PRODUCTS = ("linear", "bmm")
+#: Rules whose outermost operator is one unit (``aten::cross_entropy_loss`` with all that it calls).
+_WHOLE = (
+    "norm",
+    "softmax",
+    "dropout",
+    "embedding",
+    "loss",
+    "activation",
+    "nonlinearity",
+    "communication",
+    "optimizer",
+    "grad_clip",
+    "convolution",
+)
+_COPIES = frozenset({"copy_", "clone", "contiguous", "_to_copy", "to", "reshape", "_reshape_copy"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a unit is; equal calls share one."""
+
+    what: str  # gemm | bmm | core | fused | copy | elementwise | a rule of names.OP_RULES | kernel
+    name: str  # ATen base name of the operator, or the kernel's own name
+    gemm: GemmShape | None = None
+    core: AttentionShape | None = None
+    backward: bool = False
+    tensors: tuple[Dims, ...] = ()  # the shapes it was called with, scalars left out
+    tags: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def width(self) -> int | None:
+        """Last dimension of its largest tensor."""
+        return max(self.tensors, key=prod)[-1] if self.tensors else None
+
+
+@dataclass(frozen=True)
+class Units:
+    """Columns over units, in launch order."""
+
+    kinds: list[Kind]
+    kind: NodeArray
+    node: NodeArray  # host node; -1: a kernel without an operator
+    launch: NodeArray  # row of Trace.launches of its first kernel; -1
+    kernel: NodeArray  # row of its longest kernel; -1: none of its own (a view that has a backward)
+    of_kernel: NodeArray  # per kernel: its unit
+    of_node: NodeArray  # per host node: the unit it belongs to, or the first that it encloses; -1
+    last_of_node: NodeArray  # the same, the last that it encloses
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+def find_units(trace: Trace, links: Links, rule: NodeArray, origin: NodeArray) -> Units:
+    """Group the kernels of a trace; ``rule`` is per node, ``origin`` the forward node behind each kernel.
+
+    Forward operators that only a backward kernel refers to (views) are units too: their place in the
+    forward says what their gradient is part of.
+    """
+    home = _homes(links, rule)
+    size = len(trace.kernels)
+    lone = -1 - np.arange(size, dtype=np.int64)  # keys of kernels without an operator
+    # what hangs from a graph launch is not the work of the operator that launched the graph
+    graph = trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name]
+    kernel_op = np.where(look_up(graph, links.kernel_launch, False), -1, links.kernel_op)
+    at = look_up(home, kernel_op).astype(np.int64)
+    key = np.where(at >= 0, at, lone)
+    behind = np.unique(look_up(home, origin[origin >= 0]))
+    behind = behind[behind >= 0]
+    views = np.setdiff1d(behind[_enclosed(links, at, np.arange(len(at)))[0][behind] < 0], at)
+
+    order = np.lexsort((trace.kernels.ts_ns, -trace.kernels.dur_ns))
+    keys, first = np.unique(key[order], return_index=True)
+    longest = order[first]
+    position = np.searchsorted(keys, key)
+    opening, launched = (np.full(len(keys), np.iinfo(np.int64).max) for _ in range(2))
+    np.minimum.at(opening, position, trace.kernels.ts_ns)
+    np.minimum.at(launched, position, look_up(links.ts_ns, links.kernel_node, np.iinfo(np.int64).min))
+
+    node = np.concatenate([np.where(keys >= 0, keys, -1), views]).astype(np.int32)
+    kernel = np.concatenate([longest, np.full(len(views), -1)]).astype(np.int32)
+    gpu_ns = np.concatenate([opening, np.zeros(len(views), np.int64)])
+    host_ns = np.concatenate([launched, look_up(links.ts_ns, views)])
+    rank = np.lexsort((gpu_ns, host_ns))
+    inverse = np.empty(len(rank), np.int32)
+    inverse[rank] = np.arange(len(rank), dtype=np.int32)
+    node, kernel = node[rank], kernel[rank]
+    unit_at = np.full(len(links.forest.parent), -1, np.int32)
+    has_node = np.flatnonzero(node >= 0)
+    unit_at[node[has_node]] = has_node
+    first_in, last_in = _enclosed(links, node, np.arange(len(node)))
+    own = look_up(unit_at, home)
+    encloses = first_in >= 0
+    kinds, kind = _kinds(trace, links, rule, node, kernel)
+    return Units(
+        kinds=kinds,
+        kind=kind,
+        node=node,
+        launch=look_up(links.kernel_launch, kernel).astype(np.int32),
+        kernel=kernel,
+        of_kernel=inverse[position],
+        of_node=np.where(encloses, first_in, own).astype(np.int32),
+        last_of_node=np.where(encloses, last_in, own).astype(np.int32),
+    )
+
+
+def _homes(links: Links, rule: NodeArray) -> NodeArray:
+    """Per host node the operator that is its unit; an operator that is part of nothing is its own."""
+    forest = links.forest
+    whole = np.isin(rule, [_RULE[name] for name in _WHOLE])
+    product = np.isin(rule, [_RULE[name] for name in _PRODUCTS])
+    core = rule == _RULE["core"]
+    outer_core = forest.outermost(core)
+    # attention that runs as products and a softmax is those, and not one unit
+    unfused = np.unique(outer_core[product & (outer_core >= 0)])
+    is_unfused = np.zeros(len(rule), np.bool_)
+    is_unfused[unfused] = True
+    outer_core = np.where(look_up(is_unfused, outer_core, False), -1, outer_core)
+    own = forest.nearest(links.is_op)
+    home = np.where(own >= 0, own, -1)
+    for found in (forest.outermost(whole), forest.outermost(product), outer_core):
+        home = np.where(found >= 0, found, home)
+    # a softmax inside an unfused attention is its own, and so is a product inside a loss
+    return home.astype(np.int32)
+
+
+def _enclosed(links: Links, node: IntArray | NodeArray, unit: IntArray) -> tuple[NodeArray, NodeArray]:
+    """Per host node the first and the last unit that lies inside it, itself not counted; -1: none."""
+    forest = links.forest
+    size = len(forest.parent)
+    low = np.full(size, np.iinfo(np.int32).max, np.int32)
+    high = np.full(size, -1, np.int32)
+    known = node >= 0
+    own_low, own_high = low.copy(), high.copy()
+    np.minimum.at(own_low, node[known], unit[known].astype(np.int32))
+    np.maximum.at(own_high, node[known], unit[known].astype(np.int32))
+    for nodes in reversed(forest.levels):
+        inner = nodes[forest.parent[nodes] >= 0]
+        above = forest.parent[inner]
+        np.minimum.at(low, above, np.minimum(low[inner], own_low[inner]))
+        np.maximum.at(high, above, np.maximum(high[inner], own_high[inner]))
+    return np.where(high >= 0, low, -1).astype(np.int32), high
+
+
+def _kinds(
+    trace: Trace, links: Links, rule: NodeArray, node: NodeArray, kernel: NodeArray
+) -> tuple[list[Kind], NodeArray]:
+    """One Kind per distinct (operator, inputs, innermost operator, inputs, kernel name)."""
+    ops = trace.ops
+    inner = look_up(links.kernel_op, kernel)  # rows of Trace.ops, which are nodes
+    leaf = np.where(inner >= 0, _leaf(links, rule)[np.maximum(inner, 0)] if len(rule) else -1, -1)
+    columns = np.stack(
+        [
+            look_up(ops.name, node),
+            look_up(ops.inputs, node),
+            look_up(ops.name, leaf),
+            look_up(ops.inputs, leaf),
+            np.where(node >= 0, -1, look_up(trace.kernels.name, kernel)),
+            look_up(rule, node),
+        ],
+        axis=1,
+    )
+    if not len(columns):
+        return [], np.empty(0, np.int32)
+    distinct, which = np.unique(columns, axis=0, return_inverse=True)
+    kinds = [_kind(trace, *row) for row in distinct.tolist()]
+    return kinds, which.reshape(-1).astype(np.int32)
+
+
+def _leaf(links: Links, rule: NodeArray) -> NodeArray:
+    """Per node the innermost product or attention operator around it."""
+    return links.forest.nearest(np.isin(rule, [_RULE["linear"], _RULE["bmm"], _RULE["core"]]))
+
+
+def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, kernel: int, rule: int) -> Kind:
+    if op < 0:
+        return _kernel_kind(trace.symbols[kernel])
+    name = trace.symbols[op]
+    given = trace.details.inputs(inputs)
+    tensors = tuple(tensors_of(given.dims or []))
+    base = name.rpartition("::")[2].partition(".")[0]
+    backward = "backward" in name.lower() or name.endswith("bwd")
+    what = OP_RULES[rule] if rule >= 0 else ""
+    if what in ("linear", "bmm", "core"):
+        shape = None
+        for code, where in ((leaf, leaf_inputs), (op, inputs)):
+            if shape is None and code >= 0:
+                inner = trace.details.inputs(where)
+                shape = shape_of(
+                    trace.symbols[code], inner.dims or [], inner.types, inner.strides, inner.concrete
+                )
+        if what == "core":
+            backward = backward or "backward" in trace.symbols[leaf].lower()
+            core = shape if isinstance(shape, AttentionShape) else None
+            return Kind("core", base, core=core, backward=backward, tensors=tensors)
+        gemm = shape if isinstance(shape, GemmShape) else None
+        batched = what == "bmm" or (gemm is not None and gemm.batch > 1)
+        return Kind("bmm" if batched else "gemm", base, gemm=gemm, tensors=tensors)
+    fused = parse_fused(name)
+    if fused is not None:
+        if fused.kind == "template" and "gemm" in fused.tags:
+            return Kind("gemm", name, gemm=_template(tensors), tensors=tensors, tags=fused.tags)
+        if fused.kind == "template" and "attention" in fused.tags:
+            return Kind("core", name, backward="backward" in name, tensors=tensors, tags=fused.tags)
+        return Kind("fused", name, tensors=tensors, tags=fused.tags)
+    if not what:
+        what = "copy" if base in _COPIES else "elementwise"
+    return Kind("activation" if what == "nonlinearity" else what, base, backward=backward, tensors=tensors)
+
+
+def _template(tensors: tuple[Dims, ...]) -> GemmShape | None:
+    """A Triton GEMM template was called with a, b and out: [M, K], [K, N], [M, N] among its tensors."""
+    flat = [shape for shape in tensors if len(shape) == 2]
+    for a in flat:
+        for b in flat:
+            if a is not b and a[1] == b[0] and (a[0], b[1]) in flat:
+                return GemmShape(a[0], b[1], a[1], 1, None, None, None)
+    return None
+
+
+def tensors_of(dims: list[Any]) -> list[Dims]:
+    """The tensors among Input Dims, lists of tensors opened."""
+    out: list[Dims] = []
+    for shape in dims:
+        if isinstance(shape, list) and shape:
+            if all(isinstance(size, int) and not isinstance(size, bool) for size in shape):
+                out.append(tuple(shape))
+            else:
+                out.extend(tensors_of(shape))
+    return out
+
+
+_BY_NAME = {  # of kernels without an operator: what their own names say beyond names.kernel_component
+    "GeluCUDAKernel": "activation",
+    "silu_kernel": "activation",
+    "GeluBackward": "activation",
+    "softmax_warp": "softmax",
+    "SoftMaxForward": "softmax",
+    "SoftMaxBackward": "softmax",
+    "LogSoftMax": "loss",
+    "masked_softmax": "softmax",
+    "conv": "convolution",
+    "cudnn::cnn": "convolution",
+    "CUDAFunctor_add": "add",
+    "direct_copy": "copy",
+    "rsqrt_kernel": "rsqrt",
+    "neg_kernel": "neg",
+    "CatArrayBatchedCopy": "cat",
+    "cos_kernel": "cos",
+    "sin_kernel": "sin",
+    "topk": "topk",
+    "pow_tensor": "pow",
+    "MeanOps": "mean",
+}
+
+
+def _kernel_kind(name: str) -> Kind:
+    """A kernel without an operator, from its own name."""
+    parsed = parse_kernel_name(name)
+    if parsed is not None and not parsed.kind.endswith("_helper"):
+        what = "core" if parsed.kind == "attention" else "gemm"
+        backward = getattr(parsed, "direction", None) == "backward"
+        return Kind(what, name, backward=backward)
+    if parsed is not None:
+        return Kind("helper", name)
+    fused = parse_fused(name)
+    if fused is not None:
+        return Kind("fused", name, tags=fused.tags)
+    component = kernel_component(name) or custom_kernel(name)
+    if component in ("norm", "embedding", "loss", "optimizer", "communication", "dropout"):
+        return Kind(component, name, backward="ackward" in name)
+    if component is not None:
+        tags = {"mlp.activation": "activation", "attention.rope": "rope", "moe.router": "router"}
+        return Kind("fused", name, tags=frozenset({tags[component]} if component in tags else ()))
+    for part, what in _BY_NAME.items():
+        if part in name:
+            return Kind(what, what, backward="ackward" in name)
+    return Kind("kernel", name)
