@@ -87,7 +87,6 @@ def _filled(attribution: Attribution, lender: Attribution, twins: Twins, open_: 
     columns["component"][takers] = lender.component[givers]
     columns["fused"][takers] = list_code[lender.fused[givers]]
     columns["candidates"][takers] = list_code[lender.candidates[givers]]
-    columns["role"][takers] = lender.role[givers]
     columns["evidence"][takers[~by_name]] = _STRUCTURE
     columns["reason"][takers] = -1
     if lender is attribution:
@@ -95,7 +94,9 @@ def _filled(attribution: Attribution, lender: Attribution, twins: Twins, open_: 
         unknown = unknown[attribution.component[unknown] == _UNATTRIBUTED]
         columns["reason"][unknown] = attribution.reason[twins.row[unknown]]
         columns["candidates"][unknown] = attribution.candidates[twins.row[unknown]]
-    phased = takers[lender.phase[givers] != _OTHER]
+        takers = np.append(takers, unknown)  # when and where they ran is known all the same
+    columns["role"][takers] = lender.role[twins.row[takers]]
+    phased = takers[lender.phase[twins.row[takers]] != _OTHER]
     columns["phase"][phased] = lender.phase[twins.row[phased]]
     same_layer, same_module = twins.shared(lender.layer), twins.shared(lender.module)
     placed = takers[same_layer[takers]]
