@@ -345,6 +345,17 @@ def test_kernels_before_a_real_recording_find_their_twins_in_order(name: str) ->
         assert 0.8 < np.median(ratio) < 1.25
 
 
+def test_gemms_before_a_real_recording_share_the_rows_of_the_steps() -> None:
+    """Every GEMM of the earlier step is one that a recorded step has too."""
+    trace = read_trace(need_shared("d1_"))
+    links = link(trace)
+    result = attribute(trace, links)
+    calls = find_calls(trace, links, result)
+    rows = gemm_rows(trace, result, calls, model_dims(result, calls), find_gpu("H100"), steps=4)
+    assert sum(row.lent_calls for row in rows) > 200
+    assert [row for row in rows if 0 < row.calls == row.lent_calls] == []
+
+
 def test_a_graph_without_an_eager_step_is_lent_nothing() -> None:
     trace = read_trace(need_shared("d5_"))
     result = attribute(trace, link(trace))

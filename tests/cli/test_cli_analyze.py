@@ -11,6 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.synthetic import ModelSpec, Options, build
+
 SAMPLE = Path(__file__).resolve().parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
 
 
@@ -84,6 +86,10 @@ def test_standard_input(tmp_path: Path) -> None:
         (["analyze", SAMPLE, "--steps", "7:3"], 2, "--steps 7:3"),
         (["analyze", SAMPLE, "--steps", "90:95"], 2, "no step between 90 and 95"),
         (["analyze", SAMPLE, "--kernels", "k.xlsx"], 2, ".parquet or .csv"),
+        (["analyze", SAMPLE, "--reference", "nowhere.json"], 3, "--reference: no such file"),
+        (["analyze", SAMPLE, "--reference", "text.json"], 3, "--reference: text.json is not JSON"),
+        (["analyze", SAMPLE, "--reference", "cpu.json"], 3, "--reference: cpu.json holds no GPU event"),
+        (["analyze", "-", "--reference", "-"], 2, "cannot both come from standard input"),
         (["analyze", SAMPLE, "-o", "missing/folder/x.html"], 2, "missing/folder"),
         (["analyze"], 2, "TRACE"),
         (["nonsense"], 2, "nonsense"),
@@ -114,6 +120,63 @@ def test_a_cut_off_trace_gives_a_partial_result_that_says_so(tmp_path: Path) -> 
     assert json.loads((tmp_path / "r.json").read_bytes())["trace"]["partial"] is True
     assert "cut off" in done.stdout.decode()
     assert "cut off" in (tmp_path / "cut.report.html").read_text()
+
+
+MODEL = ModelSpec(hidden=256, heads=4, layers=3, vocab=5003, sequence=128, micro_batch=2)
+
+
+def test_a_reference_lends_what_the_trace_lacks_and_the_report_says_so(tmp_path: Path) -> None:
+    bare = build(MODEL, Options(steps=2, module_frames=False, shapes=False))
+    (tmp_path / "bare.json").write_text(bare.text())
+    (tmp_path / "eager.json").write_text(build(MODEL, Options(steps=2)).text())
+    assert run("analyze", "bare.json", "-q", "--json", "alone.json", cwd=tmp_path).returncode == 0
+    done = run("analyze", "bare.json", "--reference", "eager.json", "--json", "r.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    alone, lent = (json.loads((tmp_path / name).read_bytes()) for name in ("alone.json", "r.json"))
+    assert alone["reference"] is None
+    assert alone["coverage"]["lent_frac"] == 0
+    assert alone["coverage"]["shape_frac"] == 0
+    assert lent["reference"]["path"] == "eager.json"
+    assert lent["reference"]["matched_frac"] > 0.98
+    assert lent["coverage"]["shape_frac"] == 1
+    assert lent["coverage"]["component_frac"] > max(0.97, alone["coverage"]["component_frac"])
+    assert lent["coverage"]["lent_frac"] == pytest.approx(lent["reference"]["lent_frac"])
+    assert sum(row["lent_calls"] for row in lent["gemms"]) == lent["reference"]["lent_calls"]
+    assert lent["model"]["hidden"]["value"] == 256
+    text = " ".join(done.stdout.decode().split())
+    page = (tmp_path / "bare.report.html").read_text()
+    for shown in (text, page):
+        assert "GPU time repeats kernels of the reference eager.json" in shown
+
+
+def test_a_reference_that_matches_nothing_is_a_warning(tmp_path: Path) -> None:
+    other = build(ModelSpec(hidden=512, heads=8, layers=2, vocab=997, sequence=64), Options(steps=1))
+    (tmp_path / "bare.json").write_text(build(MODEL, Options(steps=1)).text())
+    (tmp_path / "other.json").write_text(other.text())
+    done = run("analyze", "bare.json", "--reference", "other.json", "--json", "r.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "r.json").read_bytes())
+    assert report["reference"]["lent_kernels"] == 0
+    assert any("other.json matches nothing here" in warning for warning in report["trace"]["warnings"])
+    assert "other.json matches nothing here" in " ".join(done.stdout.decode().split())
+    assert "other.json matches nothing here" in (tmp_path / "bare.report.html").read_text()
+
+
+def test_kernels_launched_before_the_recording_are_known_from_other_steps(tmp_path: Path) -> None:
+    made = build(MODEL, Options(steps=3))
+    marks = [e for e in made.events if e["name"] == "ProfilerStep#4" and e["cat"] == "user_annotation"]
+    host = {"cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver"}
+    events = [e for e in made.events if not (e.get("cat") in host and e["ts"] < marks[0]["ts"])]
+    (tmp_path / "late.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    done = run("analyze", "late.json", "--json", "r.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    coverage = json.loads((tmp_path / "r.json").read_bytes())["coverage"]
+    assert coverage["no_launch_frac"] > 0.3
+    assert coverage["lent_frac"] > 0.95 * coverage["no_launch_frac"]
+    assert coverage["component_frac"] > 0.97
+    assert coverage["shape_frac"] == 1
+    text = " ".join(done.stdout.decode().split())
+    assert "GPU time is known from the same kernels in other steps of this trace" in text
 
 
 def test_explain_prints_the_rules_page(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class Calls:
 
     name: IntArray  # symbol code of the main kernel's name
     main: IntArray  # kernel row: the longest kernel of the call
-    op: IntArray  # row of Trace.ops; -1 = its own operator is not known
+    op: IntArray  # row of Trace.ops: its operator, or that of the call here it repeats; -1 = not known
     op_name: list[str | None]  # operator of the call, or of the call it repeats; None = not known
     lent: npt.NDArray[np.bool_]  # its operator or its shape is that of the call it repeats
     dur_ns: IntArray  # all kernels of the call
@@ -168,6 +168,7 @@ def _with_shapes(calls: Calls, donors: Calls, like: npt.NDArray[np.int32]) -> Ca
     computed = _computed(calls)
     theirs = _computed(donors, lent=True)
     donor = np.where(like[calls.main] >= 0, donors.kernel_call[like[calls.main]], -1)
+    donor = np.where(like[calls.main] == np.append(donors.main, -1)[donor], donor, -1)
     for at in np.flatnonzero(donor >= 0).tolist():
         found, mine = theirs[donor[at]], computed[at]
         if mine.shape is None and found.shape is not None:
@@ -190,31 +191,43 @@ def _with_borrowed(
         return calls
     twin = attribution.like[taker].astype(np.int64)
     donor = np.where(twin >= 0, calls.kernel_call[twin], -1)
+    product = twin == np.append(calls.main, -1)[donor]
+    when = trace.kernels.ts_ns[twin]
     known = _computed(calls, lent=True)
     if donors is not None and attribution.loan is not None:
         theirs = attribution.loan.like[taker]
         elsewhere = (twin < 0) & (theirs >= 0)
-        there = donors.kernel_call[theirs[elsewhere]]
+        theirs = theirs[elsewhere]
+        there = donors.kernel_call[theirs]
         donor[elsewhere] = np.where(there >= 0, there + len(known), -1)
-        twin[elsewhere] = theirs[elsewhere]
+        product[elsewhere] = theirs == np.append(donors.main, -1)[there]
+        when[elsewhere] = attribution.loan.trace.kernels.ts_ns[theirs]
         known += _computed(donors, lent=True)
-    taker, twin, donor = taker[donor >= 0], twin[donor >= 0], donor[donor >= 0]
     order = np.lexsort((trace.kernels.ts_ns[taker], donor))
-    taker, twin, donor = taker[order], twin[order], donor[order]
+    order = order[donor[order] >= 0]
+    taker, donor, product, when = taker[order], donor[order], product[order], when[order]
     # the next repetition of a call begins where the twins do not go on
-    fresh = np.append(True, (donor[1:] != donor[:-1]) | (twin[1:] <= twin[:-1])) if len(taker) else donor > 0
+    fresh = np.append(True, (donor[1:] != donor[:-1]) | (when[1:] <= when[:-1]))[: len(taker)]
+    call = np.cumsum(fresh) - 1
+    # helpers whose product is not with them would count its work twice
+    whole = np.isin(call, call[product])
+    lone, taker, donor, call = taker[~whole], taker[whole], donor[whole], call[whole]
     base = max(int(own.max(initial=-1)) + 1, 2 * len(trace.ops))  # no row of Trace.ops
     keys = own.copy()
-    keys[taker] = base + np.cumsum(fresh) - 1
+    keys[lone] = -1
+    keys[taker] = base + call
     merged = _from_keys(trace, kind, keys, calls.names)
     mine = [*_computed(calls), _Computed(None, None, None, lent=False)]  # the last: of no call until now
     of = np.full(len(keys), -1, np.int64)
     of[taker] = donor
+    donor_op = np.append(calls.op, np.full(len(known) - len(calls), -1))  # a reference's are no rows here
+    of_main = of[merged.main]
+    merged = replace(merged, op=np.where(of_main >= 0, donor_op[of_main], merged.op))
     return _with(
         merged,
         [
-            known[of[main]] if of[main] >= 0 else mine[calls.kernel_call[main]]
-            for main in merged.main.tolist()
+            known[donor] if donor >= 0 else mine[calls.kernel_call[main]]
+            for main, donor in zip(merged.main.tolist(), of_main.tolist(), strict=True)
         ],
     )
 

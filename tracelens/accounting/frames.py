@@ -23,7 +23,8 @@ def kernels_frame(trace: Trace, links: Links, attribution: Attribution, calls: C
     Columns: correlation, name, category, stream, ts_ns, dur_ns, step (N of ProfilerStep#N), phase,
     component, components (all a fused kernel covers, joined by "+"), component_evidence, layer, module,
     op, sequence (of the operator), role, m, n, k, batch, dtype, layout (of the call the kernel belongs
-    to), flops (on the main kernel of each call only, so that they add up). <NA> or None = not known.
+    to, or repeats), flops (on the main kernel of each call only, so that they add up). <NA> or None =
+    not known.
     """
     kernels, symbols = trace.kernels, trace.symbols
     order = np.argsort(kernels.ts_ns, kind="stable")

@@ -87,14 +87,16 @@ def _filled(attribution: Attribution, lender: Attribution, twins: Twins, open_: 
     columns["component"][takers] = lender.component[givers]
     columns["fused"][takers] = list_code[lender.fused[givers]]
     columns["candidates"][takers] = list_code[lender.candidates[givers]]
-    columns["role"][takers] = lender.role[givers]
     columns["evidence"][takers[~by_name]] = _STRUCTURE
     columns["reason"][takers] = -1
     if lender is attribution:
         # not their launch is what is missing: with it they would lack what the twin lacks
         unknown = unknown[attribution.component[unknown] == _UNATTRIBUTED]
         columns["reason"][unknown] = attribution.reason[twins.row[unknown]]
-    phased = takers[lender.phase[givers] != _OTHER]
+        columns["candidates"][unknown] = attribution.candidates[twins.row[unknown]]
+        takers = np.append(takers, unknown)  # when and where they ran is known all the same
+    columns["role"][takers] = lender.role[twins.row[takers]]
+    phased = takers[lender.phase[twins.row[takers]] != _OTHER]
     columns["phase"][phased] = lender.phase[twins.row[phased]]
     same_layer, same_module = twins.shared(lender.layer), twins.shared(lender.module)
     placed = takers[same_layer[takers]]

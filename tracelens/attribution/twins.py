@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 #: Kernels on either side of a gap that are aligned with it: they hold a short gap in its place.
 _CONTEXT = 96
+_GAPS = 64  # with more of them a stream is aligned as a whole
 #: A stream lends to streams with other numbers too (a graph replays on its own); so many are tried.
 _STREAMS = 8
 #: Of the kernels that both traces name, how many must be launched alike: 0.72 and more where the sizes are
@@ -71,6 +71,7 @@ def twins_within(trace: Trace, links: Links, also: BoolArray) -> Twins:
         return Twins(row, (row[:0], row[:0]))
     keys = _keys(trace)
     known = {name: _known_steps(rows, links.kernel_step, orphan, keys) for name, rows in streams.items()}
+    product = _is_product(trace)
     wanted = also.copy()
     wanted[np.concatenate([*known.values()])] = False
     wanted |= orphan
@@ -83,7 +84,7 @@ def twins_within(trace: Trace, links: Links, also: BoolArray) -> Twins:
             for lender in lenders:
                 if _match(part, known[lender], keys, keys, wanted[part], row, others):
                     break
-            if not _convincing(trace, part[wanted[part]], row):
+            if not _convincing(trace, product, part[wanted[part]], row):
                 row[part] = -1
     return Twins(row, others=_joined(others, row))
 
@@ -98,6 +99,7 @@ def _match(
     others: list[tuple[IntArray, IntArray]],
 ) -> bool:
     """Write the twins of a stretch of kernels; True when most of the open ones have one."""
+    asked = part[open_]
     common = np.isin(keys[part], lender_keys[lender])
     part, open_ = part[common], open_[common]
     lender = lender[np.isin(lender_keys[lender], keys[part])]
@@ -108,16 +110,22 @@ def _match(
     element, place = found.others
     mine = twin[element] >= 0
     others.append((part[element[mine]], lender[place[mine]]))
-    return bool((row[part[open_]] >= 0).mean() > 0.5) if open_.any() else True
+    return bool((row[asked] >= 0).mean() > 0.5)
 
 
-def _convincing(trace: Trace, rows: IntArray, twin: IntArray) -> bool:
+def _is_product(trace: Trace) -> BoolArray:
+    """Per kernel: is it a GEMM or attention by its name?"""
+    named = trace.symbols.where(lambda text: parse_kernel_name(text) is not None)
+    out: BoolArray = named[trace.kernels.name]
+    return out
+
+
+def _convincing(trace: Trace, product: BoolArray, rows: IntArray, twin: IntArray) -> bool:
     """Do these kernels repeat the others, or do a few common kernels only look like it?
 
     Another model of the same library shares its elementwise kernels; its GEMMs and attention differ.
     """
-    named = trace.symbols.where(lambda text: parse_kernel_name(text) is not None)
-    products = rows[named[trace.kernels.name[rows]]]
+    products = rows[product[rows]]
     rows = products if len(products) >= _PRODUCTS else rows
     time = trace.kernels.dur_ns[rows]
     return bool(time[twin[rows] >= 0].sum() > 0.5 * time.sum())
@@ -141,15 +149,19 @@ def _known_steps(rows: IntArray, step: npt.NDArray[np.int32], orphan: BoolArray,
     return np.concatenate([*kinds.values()]) if kinds else rows[launched]
 
 
-def _gaps(wanted: BoolArray) -> Iterator[slice]:
+def _gaps(wanted: BoolArray) -> list[slice]:
     """Stretches around the wanted kernels of a stream, with context on either side."""
     at = np.flatnonzero(wanted)
     if not len(at):
-        return
+        return []
     cuts = np.flatnonzero(np.diff(at) > 2 * _CONTEXT)
+    if len(cuts) >= _GAPS:
+        return [slice(0, len(wanted))]
     firsts, lasts = at[np.append(0, cuts + 1)], at[np.append(cuts, len(at) - 1)]
-    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-        yield slice(max(0, first - _CONTEXT), last + 1 + _CONTEXT)
+    return [
+        slice(max(0, first - _CONTEXT), last + 1 + _CONTEXT)
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True)
+    ]
 
 
 # -- a reference ----------------------------------------------------------------------------------
@@ -174,7 +186,7 @@ def twins_in_reference(trace: Trace, links: Links, theirs: Trace, their_links: L
             everything = np.ones(len(rows), np.bool_)
             if _match(rows, lender, keys, lender_keys, everything, row, others):
                 break
-    if not _convincing(trace, np.arange(len(row)), row):
+    if not _convincing(trace, _is_product(trace), np.arange(len(row)), row):
         row[:] = -1
     return Twins(row, others=_joined(others, row))
 
