@@ -149,9 +149,9 @@ def test_nearly_all_orphans_find_their_twin(within: Case) -> None:
     assert orphan.sum() > 60
     assert (within.result.like[orphan] >= 0).mean() > 0.98
     launched = (within.result.like >= 0) & ~orphan
-    assert set(within.result.phase[launched].tolist()) <= {
-        PHASES.index("backward")
-    }  # their forward is cut off
+    # their forward is cut off, or the engine's own range around them (whose phase is then unknown too)
+    cut_off = {PHASES.index("backward"), PHASES.index("other")}
+    assert set(within.result.phase[launched].tolist()) <= cut_off
 
 
 def test_a_twin_has_the_same_work(within: Case) -> None:
@@ -337,7 +337,7 @@ def test_kernels_before_a_real_recording_find_their_twins_in_order(name: str) ->
         rows = rows[np.argsort(kernels.ts_ns[rows], kind="stable")]
         place = np.empty(len(kernels), np.int64)
         place[rows] = np.arange(len(rows))
-        mine = rows[(result.like[rows] >= 0)]
+        mine = rows[(result.like[rows] >= 0) & orphan[rows]]
         twins = result.like[mine]
         assert (kernels.stream[twins] == stream).all()
         assert (np.diff(place[twins]) == 1).mean() > 0.99

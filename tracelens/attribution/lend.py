@@ -47,7 +47,9 @@ def lend(
     reference stand in ``loan``. Steps stay as they are: a kernel outside every step is not moved into one.
     """
     # launched, but the forward (or the backward) that they are part of began before the recording
-    cut_off = (attribution.evidence >= _STRUCTURE) & np.isin(attribution.phase, (_BACKWARD, _OTHER))
+    cut_off = (attribution.evidence >= _STRUCTURE) & (attribution.phase == _BACKWARD)
+    cut_off &= attribution.forward_op < 0
+    cut_off |= (attribution.component == _UNATTRIBUTED) & (attribution.phase == _OTHER)
     twins = twins_within(trace, links, cut_off)
     attribution = _filled(attribution, attribution, twins, twins.row >= 0)
     like = np.where(twins.agreed(attribution), twins.row, -1).astype(np.int32)

@@ -294,7 +294,7 @@ class Forward:
         if shape is None or not (shape.k in widths or 2 * shape.k in widths):
             return False
         inside = range(open_[0] + 1, at)
-        if any(_loses(run, p) for p in inside):
+        if any(loses(run, p) for p in inside):
             return False  # a head whose loss gives its gradient at once
         return shape.k != self.hidden or any(_activates(run, p) for p in inside)
 
@@ -355,7 +355,7 @@ class Forward:
         if len(shapes) < len(products):
             return
         last = shapes[products[-1]]
-        losses = [at for at in range(products[0], len(run)) if _loses(run, at)]
+        losses = [at for at in range(products[0], len(run)) if loses(run, at)]
         before = [at for at in products if losses and at < losses[0]]
         vocab = shapes[before[-1]].n if before else last.n
         if last.k != self.hidden and not before:
@@ -371,7 +371,7 @@ class Forward:
                 run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
 
 
-def _loses(run: Run, at: int) -> bool:
+def loses(run: Run, at: int) -> bool:
     kind = run.kinds[at]
     return kind.what in ("loss", "fused_logits_loss") or bool(kind.tags & {"loss", "loss_backward"})
 
