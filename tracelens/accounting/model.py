@@ -42,7 +42,10 @@ def model_dims(attribution: Attribution, calls: Calls) -> ModelDims:
         head_dim = forward.gemm(("attention.scores", lambda s: s.k))
         sequence = forward.gemm(("attention.scores", lambda s: s.m))
         heads, batch, kv_heads = _unfused_heads(forward, head_dim, hidden)
-    ffn = forward.gemm(("mlp.down", lambda s: s.k))
+    ffn = forward.gemm(
+        ("mlp.down", lambda s: s.k),
+        ("moe.experts", lambda s: s.k if s.n == hidden.value != s.k else None),
+    )
     vocab = forward.gemm(("logits", lambda s: s.n))
     layers = {int(layer) for layer in attribution.layer[attribution.layer >= 0]}
     return ModelDims(
@@ -59,7 +62,7 @@ def model_dims(attribution: Attribution, calls: Calls) -> ModelDims:
         sequence=sequence,
         micro_batch=batch,
         tensor_parallel=_tensor_parallel(hidden, heads, head_dim),
-        experts=Known(None, "not read from the trace yet"),
+        experts=_experts(forward),
     )
 
 
@@ -81,7 +84,7 @@ class _Forward:
             if isinstance(s, AttentionShape) and not s.backward
         ]
 
-    def gemm(self, *readings: tuple[str, Callable[[GemmShape], int]]) -> Known:
+    def gemm(self, *readings: tuple[str, Callable[[GemmShape], int | None]]) -> Known:
         """The most frequent value of the first reading that the trace has."""
         for component, read in readings:
             found = _from(
@@ -117,6 +120,12 @@ def _unfused_heads(forward: _Forward, head_dim: Known, hidden: Known) -> tuple[K
         return unknown, unknown, unknown
     why = "hidden / head dimension, with the batch of the score products"
     return Known(heads, why), Known(batch // heads, why), unknown
+
+
+def _experts(forward: _Forward) -> Known:
+    """As many as the router chooses from; without a router there are none."""
+    found = forward.gemm(("moe.router", lambda s: s.n))
+    return found if found.value is not None else Known(None, "no router of experts is known in this trace")
 
 
 def _tensor_parallel(hidden: Known, heads: Known, head_dim: Known) -> Known:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from math import prod
 
-from tracelens.attribution.structure.forward import LARGEST_RANK, normalizes
+from tracelens.attribution.structure.forward import LARGEST_RANK, loses, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Dims
 from tracelens.gemm import GemmShape
@@ -210,7 +210,9 @@ class _Gap:
     def _behind_head(self) -> list[tuple[int, Label]] | None:
         if self.before != "logits":
             return None
-        return [(at, Label("loss")) for at in self.gap]
+        # inside a graph nothing says where the forward ends: only what is a loss by its name
+        sure = self.gap if self.run.phase != "graph" else [at for at in self.gap if loses(self.run, at)]
+        return [(at, Label("loss")) for at in sure]
 
     def _on_stream(self) -> list[tuple[int, Label]] | None:
         """Before, between and behind the layers: what works on the residual stream."""
@@ -257,7 +259,7 @@ class _Gap:
             return Label("norm", self.next_layer)
         if kind.what == "dropout":
             return Label("dropout", self.layer)
-        if self.hidden not in _widths(kind.tensors) and kind.tensors:
+        if self.hidden not in _widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
         if self.before in _STREAM:
             return Label("residual", self.layer)
