@@ -15,7 +15,7 @@ SAMPLE = ROOT / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
 COLUMNS = [
     *("correlation", "name", "category", "stream", "ts_ns", "dur_ns", "step", "phase", "component"),
     *("components", "component_evidence", "layer", "module", "op", "sequence", "role", "m", "n", "k"),
-    *("batch", "dtype", "layout", "flops"),
+    *("batch", "dtype", "layout", "flops", "candidates"),
 ]
 
 

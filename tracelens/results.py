@@ -230,6 +230,7 @@ class GemmRow:
     bound: str | None  # compute | memory | latency
     lost_ms: Lost
     findings: list[str]
+    candidates: list[str] = field(default_factory=list)  # unattributed: it is one of these, untold which
     shape_known: str = "unknown"  # exact | bounded (packed attention, or the two ranges below) | unknown
     m_range: tuple[int, int] | None = None  # [low, high] of M by the kernel's tiles and grid, where m is null
     n_range: tuple[int, int] | None = None

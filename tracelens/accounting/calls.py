@@ -27,7 +27,7 @@ from tracelens.gemm import (
     shape_of,
 )
 from tracelens.trace import Links, Trace, look_up
-from tracelens.words import PHASES
+from tracelens.words import PHASES, ROLES
 
 IntArray = npt.NDArray[np.int64]
 Shape = GemmShape | AttentionShape
@@ -275,6 +275,14 @@ class _Shapes:
                 self._trace.symbols[key[0]], inputs.dims or [], inputs.types, inputs.strides, inputs.concrete
             )
         return self._known[key]
+
+
+def call_role(attribution: Attribution, calls: Calls, at: int) -> str | None:
+    """The role of one call: by its forward operator, else by the order of the backward."""
+    main = int(calls.main[at])
+    found = role_of(calls.shape[at], calls.forward[at], PHASES[attribution.phase[main]])
+    by_order = int(attribution.role[main])
+    return ROLES[by_order] if found is None and by_order >= 0 else found
 
 
 def role_of(shape: Shape | None, forward: Shape | None, phase: str) -> str | None:

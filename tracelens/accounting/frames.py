@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracelens.accounting.calls import Calls, role_of
+from tracelens.accounting.calls import Calls, call_role
 from tracelens.accounting.shares import call_flops
 from tracelens.attribution import Attribution
 from tracelens.gemm import GemmShape
@@ -23,8 +23,8 @@ def kernels_frame(trace: Trace, links: Links, attribution: Attribution, calls: C
     Columns: correlation, name, category, stream, ts_ns, dur_ns, step (N of ProfilerStep#N), phase,
     component, components (all a fused kernel covers, joined by "+"), component_evidence, layer, module,
     op, sequence (of the operator), role, m, n, k, batch, dtype, layout (of the call the kernel belongs
-    to, or repeats), flops (on the main kernel of each call only, so that they add up). <NA> or None =
-    not known.
+    to, or repeats), flops (on the main kernel of each call only, so that they add up), candidates (of what
+    is unattributed: the components it can be, joined by "+"). <NA> or None = not known.
     """
     kernels, symbols = trace.kernels, trace.symbols
     order = np.argsort(kernels.ts_ns, kind="stable")
@@ -59,6 +59,7 @@ def kernels_frame(trace: Trace, links: Links, attribution: Attribution, calls: C
     columns["flops"] = np.where(calls.is_main[order], columns["flops"], np.nan)
     for name in ("m", "n", "k", "batch"):
         columns[name] = _nullable(columns[name])
+    columns["candidates"] = fused[attribution.candidates[order]]
     return pd.DataFrame(columns)
 
 
@@ -69,8 +70,7 @@ def _call_columns(attribution: Attribution, calls: Calls) -> dict[str, np.ndarra
     texts = {name: np.full(size, None, dtype=object) for name in ("role", "dtype", "layout")}
     work = np.full(size, np.nan)
     for at, (shape, done) in enumerate(zip(calls.shape, call_flops(calls), strict=True)):
-        phase = PHASES[attribution.phase[calls.main[at]]]
-        texts["role"][at] = role_of(shape, calls.forward[at], phase)
+        texts["role"][at] = call_role(attribution, calls, at)
         if shape is None:
             continue
         texts["dtype"][at] = shape.dtype

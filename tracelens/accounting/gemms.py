@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.accounting.calls import Calls, Shape, role_of
+from tracelens.accounting.calls import Calls, Shape, call_role
 from tracelens.accounting.row_shapes import Padding, bounded_fields, shape_fields
 from tracelens.attribution import Attribution
 from tracelens.gemm import (
@@ -34,7 +34,7 @@ from tracelens.numbers import integers
 from tracelens.results import GemmRow, Lost, ModelDims
 from tracelens.trace import Trace
 from tracelens.trace.metadata import device_properties
-from tracelens.words import COMPONENTS, PHASES, ROLES
+from tracelens.words import COMPONENTS, PHASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,11 @@ def gemm_rows(
     for at in range(len(calls)):
         main = int(calls.main[at])
         phase = PHASES[attribution.phase[main]]
-        role = role_of(calls.shape[at], calls.forward[at], phase)
-        if role is None and attribution.role[main] >= 0:
-            role = ROLES[attribution.role[main]]
+        role = call_role(attribution, calls, at)
         padded = padding.of(int(calls.op[at]), calls.shape[at])
         key = (
             int(attribution.component[main]),
+            int(attribution.candidates[main]),
             phase,
             role,
             calls.shape[at],
@@ -116,6 +115,7 @@ def _row(
         else "gemm",
         component=component,
         components=list(attribution.components[int(attribution.fused[main])]) or [component],
+        candidates=list(attribution.components[int(attribution.candidates[main])]),
         role=group.role,
         phase=PHASES[attribution.phase[main]],
         layers=_layers(attribution.layer[mains].tolist()),

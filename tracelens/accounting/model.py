@@ -10,7 +10,7 @@ from tracelens.accounting.calls import Calls
 from tracelens.attribution import Attribution
 from tracelens.gemm import AttentionShape, GemmShape
 from tracelens.results import Known, ModelDims
-from tracelens.words import COMPONENTS, PHASES
+from tracelens.words import COMPONENTS, EVIDENCE, PHASES
 
 S = TypeVar("S")
 _UNKNOWN_NAMES = "not known: no GEMM of this trace is attributed to the part that shows it"
@@ -47,7 +47,9 @@ def model_dims(attribution: Attribution, calls: Calls) -> ModelDims:
         ("moe.experts", lambda s: s.k if s.n == hidden.value != s.k else None),
     )
     vocab = forward.gemm(("logits", lambda s: s.n))
-    layers = {int(layer) for layer in attribution.layer[attribution.layer >= 0]}
+    numbered = attribution.layer >= 0
+    layers = {int(layer) for layer in attribution.layer[numbered]}
+    named = bool((attribution.evidence[numbered] < EVIDENCE.index("structure")).any())
     return ModelDims(
         transformer=True,
         hidden=hidden,
@@ -56,7 +58,7 @@ def model_dims(attribution: Attribution, calls: Calls) -> ModelDims:
         head_dim=head_dim,
         ffn=ffn,
         vocab=vocab,
-        layers=Known(len(layers), "layers named in the trace")
+        layers=Known(len(layers), "layers named in the trace" if named else "layers counted in the step")
         if layers
         else Known(None, "no layer is named in the trace"),
         sequence=sequence,
