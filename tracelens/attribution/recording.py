@@ -127,7 +127,7 @@ def _names(r: _Recording) -> Iterator[Lack]:
     compiled = look_up(
         forest.nearest(texts.where(is_compiled)[r.links.name]) >= 0, r.links.kernel_node, False
     )
-    nowhere = component == COMPONENTS.index("unattributed")
+    nowhere = _nowhere(r)
     for reason, code, title, mask in (
         ("compiled", "compiled", "torch.compile hides module names", unnamed & compiled),
         ("no names", "no-module-names", "No module names", unnamed & ~compiled),
@@ -135,7 +135,7 @@ def _names(r: _Recording) -> Iterator[Lack]:
         share, lost = r.share(mask), r.share(mask & nowhere)
         if share >= _MEDIUM or lost >= _NEGLIGIBLE:
             effect = _without_names(lost, share - lost)
-            severity = _by_share(lost) if lost >= _MEDIUM else "medium" if share >= _HIGH else "low"
+            severity = _by_share(lost) if lost >= _MEDIUM else "low"
             yield Lack(code, title, effect, REASONS[reason][1], severity, share)
 
 
@@ -147,33 +147,48 @@ def _without_names(lost: float, rest: float) -> str:
     return "; ".join(said)
 
 
+def _nowhere(r: _Recording) -> BoolArray:
+    """Per kernel: without a component."""
+    out: BoolArray = r.attribution.component == COMPONENTS.index("unattributed")
+    return out
+
+
+def _by_order(lost: float, rest: float) -> str:
+    """Say what share has no component, and what share owes it to other kernels or to its place."""
+    said = [f"{lost:.1%} of GPU time has no component"] if lost >= _NEGLIGIBLE else []
+    if rest >= _NEGLIGIBLE:
+        said.append(f"{rest:.1%} of GPU time is known from its order only, and belongs to no step or module")
+    return "; ".join(said)
+
+
 def _captured(r: _Recording) -> BoolArray:
     """Per kernel: launched by a CUDA graph?"""
     return look_up(r.launched_by(lambda text: "GraphLaunch" in text), r.links.kernel_launch, False)
 
 
 def _graphs(r: _Recording) -> Iterator[Lack]:
-    share = r.share(_captured(r))
+    share, lost = r.share(_captured(r)), r.share(_captured(r) & _nowhere(r))
     if share >= _NEGLIGIBLE:
         yield Lack(
             "cuda-graph",
             "Kernels inside a CUDA graph",
-            "all of its kernels hang from one launch: their operators, shapes and modules are not known",
+            f"all of its kernels hang from one launch; {_by_order(lost, share - lost)}",
             REASONS["graph"][1],
-            _by_share(share),
+            _by_share(lost),
             share,
         )
 
 
 def _launches(r: _Recording) -> Iterator[Lack]:
-    share = r.share(r.links.kernel_node < 0)
+    before = r.links.kernel_node < 0
+    share, lost = r.share(before), r.share(before & _nowhere(r))
     if r.has_host and share >= _NEGLIGIBLE:
         yield Lack(
             "no-launch",
             "Kernels launched before the recording began",
-            f"{share:.1%} of GPU time is tied to no operator, phase or step",
+            _by_order(lost, share - lost),
             REASONS["no launch"][1],
-            _by_share(share),
+            _by_share(lost),
             share,
         )
 
