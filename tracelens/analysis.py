@@ -17,7 +17,7 @@ from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import step_times
 from tracelens.advice import StepFacts, advise
 from tracelens.attribution import Attribution, attribute
-from tracelens.attribution.communication import find_communication
+from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import find_gpu
@@ -153,7 +153,8 @@ def analyze_trace(
     times = step_times(trace, links, attribution, wanted=steps)
     attribution = attribution.within_steps(times.positions)
     calls = find_calls(trace, links, attribution)
-    dims = model_dims(attribution, calls)
+    communication = find_communication(trace, links, attribution)
+    dims = model_dims(attribution, calls, sharded=_tensor_parallel(communication))
     gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count)
     summary = summarize(trace, attribution, calls, times, hardware, gemms)
     advice = advise(
@@ -179,9 +180,7 @@ def analyze_trace(
         findings=advice.findings,
         checks=advice.checks,
         notes=list(hardware.notes),
-        communication=communication_rows(
-            trace, attribution, find_communication(trace, links, attribution), steps=times.count
-        ),
+        communication=communication_rows(trace, attribution, communication, steps=times.count),
         recording=find_lacks(trace, links, attribution),
         reference=reference_info(trace, attribution, calls),
     )
@@ -192,6 +191,12 @@ def _known(reference: Trace) -> tuple[Trace, Links, Attribution]:
     """A reference with what is known of its own kernels."""
     links = link(reference)
     return reference, links, attribute(reference, links)
+
+
+def _tensor_parallel(communication: Communication) -> bool:
+    """Do ranks exchange activations of layers that they share?"""
+    serves = {communication.purposes[code].purpose for code in set(communication.purpose.tolist())}
+    return "tensor parallel" in serves
 
 
 def _without_gpu(trace: Trace) -> str:

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ from tracelens.accounting.calls import find_calls
 from tracelens.accounting.model import model_dims
 from tracelens.attribution import attribute
 from tracelens.trace import link
-from tracelens.words import COMPONENTS, EVIDENCE
+from tracelens.words import COMPONENTS, EVIDENCE, PHASES
 
 STRONGER = EVIDENCE[: EVIDENCE.index("structure")]
 #: (truth, found): a wider word for the same work.
@@ -182,6 +182,27 @@ def test_without_names_altogether(folder: Path) -> None:
 def test_the_dimensions_of_the_model_are_found(folder: Path, family: str) -> None:
     for score in (eager(folder, family, names="none"), compiled(folder, family)):
         assert {name: pair for name, pair in score.dims.items() if pair[0] is not None} == {}
+
+
+@pytest.mark.parametrize("checkpoint", ["reentrant", "nonreentrant"])
+def test_what_runs_forward_again_is_recompute(
+    folder: Path, checkpoint: Literal["reentrant", "nonreentrant"]
+) -> None:
+    """Products of a checkpointed layer, run eagerly and inside a compiled backward."""
+    zoos = (
+        record("llama", ZooOptions(names="none", checkpoint=checkpoint, steps=1)),
+        record_compiled("llama", CompiledOptions(checkpoint=checkpoint, steps=1)),
+    )
+    for zoo in zoos:
+        trace = read(folder, zoo.text())
+        result = attribute(trace, link(trace))
+        truth = {row.correlation: row for row in zoo.truth}
+        phases = Counter(
+            (truth[number].phase, PHASES[phase])
+            for number, phase in zip(trace.kernels.correlation.tolist(), result.phase.tolist(), strict=True)
+            if truth[number].role == "forward" and truth[number].flops
+        )
+        assert set(phases) == {("forward", "forward"), ("recompute", "recompute")}
 
 
 @pytest.mark.parametrize("layout", [{"layout": "graph", "keep_eager": False}, {"layout": "gpu_only"}])

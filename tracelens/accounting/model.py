@@ -17,10 +17,11 @@ _UNKNOWN_NAMES = "not known: no GEMM of this trace is attributed to the part tha
 _NO_TRANSFORMER = "no transformer was found in this trace"
 
 
-def model_dims(attribution: Attribution, calls: Calls) -> ModelDims:
-    """Hidden size, heads, feed-forward size, vocabulary... as the forward GEMMs show them.
+def model_dims(attribution: Attribution, calls: Calls, *, sharded: bool = False) -> ModelDims:
+    """Hidden size, heads, feed-forward size, vocabulary... as the forward GEMMs of this rank show them.
 
-    What no attributed GEMM shows stays unknown.
+    ``sharded``: ranks are seen to exchange activations, as tensor parallelism does. What no attributed GEMM
+    shows stays unknown.
     """
     if not attribution.transformer:
         nothing = Known(None, _NO_TRANSFORMER)
@@ -63,7 +64,7 @@ def model_dims(attribution: Attribution, calls: Calls) -> ModelDims:
         else Known(None, "no layer is named in the trace"),
         sequence=sequence,
         micro_batch=batch,
-        tensor_parallel=_tensor_parallel(hidden, heads, head_dim),
+        tensor_parallel=_tensor_parallel(hidden, heads, head_dim, sharded=sharded),
         experts=_experts(forward),
     )
 
@@ -130,13 +131,18 @@ def _experts(forward: _Forward) -> Known:
     return found if found.value is not None else Known(None, "no router of experts is known in this trace")
 
 
-def _tensor_parallel(hidden: Known, heads: Known, head_dim: Known) -> Known:
+def _tensor_parallel(hidden: Known, heads: Known, head_dim: Known, *, sharded: bool) -> Known:
     """Each rank holds heads/t: hidden / (heads on this rank x head dimension), where that is whole."""
     if not hidden.value or not heads.value or not head_dim.value:
         return Known(None, "needs hidden size, heads and head dimension")
     on_rank = heads.value * head_dim.value
     if hidden.value == on_rank:
         return Known(1, "hidden = heads x head dimension on this rank")
+    if sharded and hidden.value % on_rank == 0:
+        why = (
+            f"hidden / (heads x head dimension on this rank) = {hidden.value} / {on_rank}, and ranks exchange"
+        )
+        return Known(hidden.value // on_rank, f"{why} activations")
     return Known(
         None,
         f"hidden {hidden.value} is not heads x head dimension = {on_rank}: sharded, or heads of another size",

@@ -168,6 +168,8 @@ def _assemble(
     optimizing = phase == _PHASE["optimizer"]
     bare = optimizing & (component == _COMPONENT["unattributed"])
     component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["module_stack"]
+    # a product of the forward that a compiled backward computes again
+    phase[(role == _ROLE["forward"]) & (phase == _PHASE["backward"])] = _PHASE["recompute"]
     stepping = (component == _COMPONENT["optimizer"]) | (component == _COMPONENT["grad_clip"])
     phase[stepping & (phase == _PHASE["other"])] = _PHASE["optimizer"]
 

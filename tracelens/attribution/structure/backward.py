@@ -80,7 +80,7 @@ def label_products(run: Run, forward: Run) -> None:
     for at, product in recomputed.items():
         run.labels[at] = product.named("forward")
     for core in again:
-        run.labels.update({at: Label(component) for at, component in core.parts.items()})
+        run.labels.update({at: Label(component, role="forward") for at, component in core.parts.items()})
     _weight_gradients(run, products_of(forward), taken, path)
     unfused = [forward.shape(core.first) for core in forward.cores if core.first != core.last]
     batches = {shape.batch for shape in unfused if shape is not None}
