@@ -15,6 +15,7 @@ from itertools import pairwise
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.gemm import GemmShape
 
+_MOST_PAIRS = 4_000_000  # a second or two
 _BRANCHES = frozenset({"attention.qkv", "mlp.up", "mlp.gate", "moe.experts"})
 _Size = tuple[int, int, int, int]  # batch, M, N, K
 
@@ -34,10 +35,11 @@ class Product:
     def size(self) -> _Size:
         return (self.shape.batch, self.shape.m, self.shape.n, self.shape.k)
 
-    def is_wgrad(self, size: _Size) -> bool:
+    @property
+    def wgrads(self) -> tuple[_Size, _Size]:
         """Stored as [out, in] or [in, out]: both are in use."""
         batch, m, n, k = self.shape.batch, self.shape.m, self.shape.n, self.shape.k
-        return size in ((batch, n, k, m), (batch, k, n, m))
+        return (batch, n, k, m), (batch, k, n, m)
 
     def named(self, role: str) -> Label:
         label = self.label
@@ -189,6 +191,8 @@ def _in_order(places: list[tuple[int, _Size | None]], ahead: list[Product]) -> l
 def _common(places: list[tuple[int, _Size | None]], sizes: list[_Size]) -> list[tuple[int, int]]:
     """The longest common subsequence of what ran and what is expected: (place, index of the expected)."""
     rows, columns = len(places), len(sizes)
+    if rows * columns > _MOST_PAIRS:
+        return []  # no cores to divide a very large step by: better unknown than minutes
     best = [[0] * (columns + 1) for _ in range(rows + 1)]
     for i in range(rows - 1, -1, -1):
         for j in range(columns - 1, -1, -1):
@@ -211,18 +215,22 @@ def _weight_gradients(run: Run, forward: list[Product], taken: set[int], path: d
     """Name the gradients of weights: those of one size in the order of the path."""
     ready = _ready(run, path)
     inside = {at for core in run.cores for at in core.parts}
-    classes: dict[frozenset[int], list[int]] = {}
+    classes: dict[tuple[int, ...], list[int]] = {}
+    of_size: dict[_Size, list[int]] = {}
+    for index, product in enumerate(forward):
+        for wgrad in set(product.wgrads):
+            of_size.setdefault(wgrad, []).append(index)
     for at in range(len(run)):
         size = _size(run, at)
         if size is None or at in taken or at in inside:
             continue
-        fits = frozenset(i for i, product in enumerate(forward) if product.is_wgrad(size))
+        fits = tuple(of_size.get(size, ()))
         if fits:
             classes.setdefault(fits, []).append(at)
         else:
             _same_as_forward(run, at, forward, size)
     for fits, places in classes.items():
-        wanted = [forward[i] for i in sorted(fits, reverse=True)]
+        wanted = [forward[index] for index in reversed(fits)]
         _name_class(run, places, wanted, ready)
 
 

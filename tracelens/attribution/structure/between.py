@@ -6,6 +6,8 @@ agree is it named.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 
@@ -175,7 +177,7 @@ class _Gap:
         """Part of a normalization of single heads that is written out: around its rsqrt."""
         near = range(at - 4, at + 5)
         kinds = self.run.kinds
-        roots = [p for p in near if p in self.gap and kinds[p].name == "rsqrt"]
+        roots = [p for p in near if self.gap[0] <= p <= self.gap[-1] and kinds[p].name == "rsqrt"]
         return any(-4 <= at - p <= 3 for p in roots) and self.run.kinds[at].name not in _ROTATES
 
     def _in_mlp(self) -> list[tuple[int, Label]] | None:
@@ -216,16 +218,15 @@ class _Gap:
 
     def _on_stream(self) -> list[tuple[int, Label]] | None:
         """Before, between and behind the layers: what works on the residual stream."""
-        first_norm = next((at for at in self.gap if normalizes(self.run, at, self.hidden)), None)
         out = []
         started = self.before is None and self.run.phase != "recompute"
         for at in self.gap:
-            label = self._opening(at, first_norm) if started else self._stream(at, first_norm)
+            label = self._opening(at) if started else self._stream(at)
             if label is not None:
                 out.append((at, label))
         return out
 
-    def _opening(self, at: int, first_norm: int | None) -> Label | None:
+    def _opening(self, at: int) -> Label | None:
         """Before the first layer: the embeddings, then a normalization."""
         kind = self.run.kinds[at]
         if kind.name in ("cos", "sin") or "rope" in kind.tags or kind.what == "bmm":
@@ -233,7 +234,7 @@ class _Gap:
         if "embedding" in kind.tags:
             parts = ("embedding", "norm") if "norm" in kind.tags else ()
             return Label("embedding", None, parts)
-        if self._is_norm(at, first_norm):
+        if self._is_norm(at):
             return Label("norm", None, ("embedding", "norm") if "add" in kind.tags else ())
         if self._is_nameless(at) and self.after == "attention.qkv":
             return Label("norm", None, ("embedding", "norm"))
@@ -249,13 +250,13 @@ class _Gap:
         least = self.hidden * (min(tokens) // 2 if tokens else 2)
         return any(t[-1] == self.hidden and prod(t) >= least for t in tensors if len(t) >= 2)
 
-    def _stream(self, at: int, first_norm: int | None) -> Label | None:
+    def _stream(self, at: int) -> Label | None:
         kind = self.run.kinds[at]
         if self.before in ("moe.experts",) and self._before_residual(at):
             return Label("moe.dispatch", self.layer)
         if kind.what == "fused":
             return self._fused(at)
-        if self._is_norm(at, first_norm):
+        if self._is_norm(at):
             return Label("norm", self.next_layer)
         if kind.what == "dropout":
             return Label("dropout", self.layer)
@@ -267,8 +268,7 @@ class _Gap:
 
     def _before_residual(self, at: int) -> bool:
         """Weighing and putting back the experts' results comes before the addition to the stream."""
-        ends = [p for p in self.gap if self._is_residual(p) or normalizes(self.run, p, self.hidden)]
-        return bool(ends) and at < ends[0]
+        return self.first_on_stream is not None and at < self.first_on_stream
 
     def _is_residual(self, at: int) -> bool:
         kind = self.run.kinds[at]
@@ -300,30 +300,41 @@ class _Gap:
 
     def _is_nameless(self, at: int) -> bool:
         """A fused kernel that says nothing (CUDA graph, old Inductor), alone between two products."""
-        silent = [
-            p
-            for p in self.gap
-            if self.run.kinds[p].what == "fused"
-            and not self.run.kinds[p].tags
-            and not self.run.kinds[p].tensors
-        ]
-        return silent == [at] and self.after is not None
+        return self.silent == [at] and self.after is not None
 
-    def _is_norm(self, at: int, first_norm: int | None) -> bool:
+    @cached_property
+    def silent(self) -> list[int]:
+        kinds = self.run.kinds
+        said = [(p, kinds[p]) for p in self.gap]
+        return [p for p, kind in said if kind.what == "fused" and not kind.tags and not kind.tensors]
+
+    @cached_property
+    def roots(self) -> list[int]:
+        """Where a normalization that is written out takes its root."""
+        kinds = self.run.kinds
+        return [p for p in self.gap if "rsqrt" in (kinds[p].name, kinds[p].what)]
+
+    @cached_property
+    def first_on_stream(self) -> int | None:
+        """The first addition to the residual stream, or its first normalization."""
+        ends = (p for p in self.gap if self._is_residual(p) or normalizes(self.run, p, self.hidden))
+        return next(ends, None)
+
+    def _is_norm(self, at: int) -> bool:
         """A normalization, or a step of one that is written out (around its rsqrt)."""
-        run, kind = self.run, self.run.kinds[at]
+        kind = self.run.kinds[at]
         if kind.what == "norm" or "norm" in kind.tags:
             return True
-        roots = [p for p in self.gap if run.kinds[p].name == "rsqrt" or run.kinds[p].what == "rsqrt"]
-        if not roots or kind.what in ("embedding", "dropout", "loss"):
+        if not self.roots or kind.what in ("embedding", "dropout", "loss"):
             return False
         if kind.name in _NORM_STEPS:
             return True
         if self._is_residual(at):
             return False
-        root = min(roots, key=lambda p: abs(p - at))
         # before the rsqrt: cast, pow, mean, + eps; behind it: times x, cast back, times weight
-        return -4 <= at - root <= 4 and kind.what in ("copy", "elementwise", "add")
+        place = bisect_left(self.roots, at)
+        near = any(abs(at - root) <= 4 for root in self.roots[max(place - 1, 0) : place + 1])
+        return near and kind.what in ("copy", "elementwise", "add")
 
 
 def _per_head(tensor: Dims, core: Core) -> bool:
