@@ -115,6 +115,16 @@ def compiled(folder: Path, family: str, **options: Any) -> Score:
     return score_of(folder, record_compiled(family, CompiledOptions(**options)))
 
 
+def lean(folder: Path) -> list[Score]:
+    """Recordings that hold little: a step inside a CUDA graph with none beside it; compiled, no shapes."""
+    graph: dict[str, Any] = {"layout": "graph", "keep_eager": False}
+    return [
+        *(eager(folder, family, names="none", **graph) for family in ("gpt2", "llama")),
+        *(compiled(folder, family, **graph) for family in ("gpt2", "llama")),
+        *(compiled(folder, family, shapes=False) for family in ("gpt2", "llama")),
+    ]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("zoo")
@@ -172,6 +182,7 @@ def test_without_names_altogether(folder: Path) -> None:
         *(eager(folder, "llama", names="none", **options) for options in VARIANTS.values()),
         *(compiled(folder, family) for family in COMPILED),
         *(compiled(folder, "gpt2", **options) for options in COMPILED_VARIANTS.values()),
+        *lean(folder),
     ]
     assert sum(score.right for score in scores) > 0.97 * sum(score.total for score in scores)
     # and each case counts the same, whatever its size
@@ -205,10 +216,16 @@ def test_what_runs_forward_again_is_recompute(
         assert set(phases) == {("forward", "forward"), ("recompute", "recompute")}
 
 
-@pytest.mark.parametrize("layout", [{"layout": "graph", "keep_eager": False}, {"layout": "gpu_only"}])
-def test_where_little_is_known_nothing_is_made_up(folder: Path, layout: dict[str, Any]) -> None:
-    """A whole training step inside a CUDA graph, or no host events: order alone is not enough."""
-    score = eager(folder, "llama", names="none", **layout)
+def test_a_training_step_wholly_inside_a_graph(folder: Path) -> None:
+    """The forward by order, gradients by the layouts that kernels' names state; the rest stays open."""
+    for score in lean(folder):
+        nothing_wrong_is_strong(score)
+        assert sum(score.wrong.values()) < 0.01
+        assert score.share > 0.6
+
+
+def test_gpu_events_alone_are_not_made_up(folder: Path) -> None:
+    score = eager(folder, "llama", names="none", layout="gpu_only")
     nothing_wrong_is_strong(score)
     assert sum(score.wrong.values()) < 0.01
-    assert score.covered < 0.6 * score.total
+    assert score.covered < 0.5 * score.total

@@ -17,6 +17,7 @@ from tracelens.attribution.paths import Paths, find_paths
 from tracelens.attribution.phases import Phases
 from tracelens.attribution.sites import Sites, decide_sites
 from tracelens.attribution.structure import Inference, infer
+from tracelens.attribution.twins import orphans
 from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES, ROLES
 
@@ -170,6 +171,8 @@ def _assemble(
     component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["module_stack"]
     # a product of the forward that a compiled backward computes again
     phase[(role == _ROLE["forward"]) & (phase == _PHASE["backward"])] = _PHASE["recompute"]
+    gradient = (role == _ROLE["dgrad"]) | (role == _ROLE["wgrad"])
+    phase[gradient & orphans(trace, links)] = _PHASE["backward"]  # inside a graph the host knows no phase
     stepping = (component == _COMPONENT["optimizer"]) | (component == _COMPONENT["grad_clip"])
     phase[stepping & (phase == _PHASE["other"])] = _PHASE["optimizer"]
 

@@ -195,7 +195,7 @@ _KERNELS: tuple[tuple[str, ...], ...] = (
         "cuComputeGradGammaBeta|GammaBetaBackward",
     ),
     ("embedding", "embedding_(backward|bag)|EmbeddingBag|compute_grad_weight|embedding_dense"),
-    ("loss", "nll_loss|cross_entropy|CrossEntropy"),
+    ("loss", "nll_loss|cross_entropy|CrossEntropy|LogSoftMax(Forward|Backward)"),
     ("optimizer", "FusedAdam|fused_adam|FusedOptimizer|adam_kernel|AdamFunctor"),
     ("dropout", "fused_dropout"),
 )

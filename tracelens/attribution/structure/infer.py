@@ -13,6 +13,7 @@ from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.clipping import clipping
 from tracelens.attribution.structure.forward import hidden_size, label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
+from tracelens.attribution.structure.layouts import forward_order, label_by_layout
 from tracelens.attribution.structure.ordered import Launched, label_by_order, lend_weights
 from tracelens.attribution.structure.runs import Label, Run, find_backward_cores, find_cores, split_runs
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
@@ -85,6 +86,10 @@ def infer(
             if not run.labels:
                 label_products(run, forward)
                 label_gradients(run, forward, hidden, vocab)
+    else:
+        for run, forward in _with_forward(twins):
+            if forward.labels and not run.labels:
+                label_by_layout(run, 0, forward_order(forward, len(forward)), *_layouts(trace, units, run))
     labels: dict[Label, int] = {}
     for row in clipping(units, phase):
         label[row] = labels.setdefault(Label("grad_clip"), len(labels))
@@ -107,6 +112,24 @@ def _without_shapes(trace: Trace, links: Links, units: Units, run: Run) -> None:
     else:
         label_by_order(run)
     label_between(run, hidden or 0, None)
+    behind = [core.first for core in run.cores if core.backward]
+    heads = [at for at, label in run.labels.items() if label.component == "logits"]
+    if run.phase == "graph" and behind and heads and heads[0] < behind[0]:
+        start = heads[-1] + 1
+        label_by_layout(run, start, forward_order(run, start), *_layouts(trace, units, run))
+
+
+def _layouts(trace: Trace, units: Units, run: Run) -> tuple[dict[int, str | None], dict[int, object]]:
+    """Per position of a product the layout that its kernel's name states, and a key of that kernel."""
+    layouts: dict[int, str | None] = {}
+    keys: dict[int, object] = {}
+    for at in run.products():
+        kernel = int(units.kernel[run.units[at]])
+        code = int(trace.kernels.name[kernel]) if kernel >= 0 else -1
+        name = parse_kernel_name(trace.symbols[code])
+        layouts[at] = name.layout[:2] if name is not None and name.layout else None
+        keys[at] = (code, int(trace.kernels.launch[kernel]) if kernel >= 0 else -1)
+    return layouts, keys
 
 
 def _launched(trace: Trace, kernel: int) -> Launched:

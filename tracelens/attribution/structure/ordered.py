@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from tracelens.attribution.structure.forward import loses
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.gemm import GemmShape
 
@@ -99,7 +100,7 @@ def label_by_order(run: Run) -> None:
     behind = [core.first for core in run.cores if core.backward]
     if len(cores) < 2 or (behind and behind[0] < cores[-1].last):
         return
-    losses = [at for at in range(cores[-1].last, len(run)) if run.kinds[at].what == "loss"]
+    losses = [at for at in range(cores[-1].last, len(run)) if loses(run, at)]
     stop = min([*losses[:1], *behind[:1], len(run)])
     products = run.products(0, stop)
     for at in behind:

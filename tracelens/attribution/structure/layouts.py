@@ -1,0 +1,101 @@
+"""A backward whose products have no shapes: what each is says the layout that its kernel's name states.
+
+PyTorch's linear layers multiply x W^T (TN in cuBLAS's letters), their gradients of activations g W (NN),
+those of weights g^T x (NT). So the names alone tell the three apart; which layer each belongs to is told by
+order, where the numbers agree: between two cores as many gradients of activations as the forward has products
+there; and in all as many gradients of weights, in an order in which each part is one kernel in all layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+from tracelens.attribution.structure.runs import Label, Run
+
+_DGRAD, _WGRAD = "NN", "NT"
+
+
+def forward_order(run: Run, stop: int) -> list[list[Label]]:
+    """The named products before position ``stop``, cut at the cores: one list more than there are cores."""
+    out: list[list[Label]] = [[]]
+    cores = {core.first for core in run.cores if core.first < stop}
+    for at in range(stop):
+        if at in cores:
+            out.append([])
+        label = run.labels.get(at)
+        if label is not None and run.kinds[at].what == "gemm" and label.component != "attention.other":
+            out[-1].append(label)
+    return out
+
+
+def label_by_layout(
+    run: Run,
+    start: int,
+    ahead: list[list[Label]],
+    layouts: Mapping[int, str | None],
+    keys: Mapping[int, object],
+) -> None:
+    """Name the products from position ``start`` on; ``ahead`` is ``forward_order``, ``layouts`` by place.
+
+    ``keys``, by place too, are equal for equal kernels (name and launch configuration).
+    """
+    cores = [core for core in run.cores if core.backward and core.first >= start]
+    if len(cores) != len(ahead) - 1:
+        return
+    for core, labels in zip(cores, reversed(ahead[:-1]), strict=True):
+        layer = labels[-1].layer if labels else None
+        run.labels.update({at: Label(component, layer) for at, component in core.parts.items()})
+    edges = [start - 1, *(core.first for core in cores), len(run)]
+    products = [at for at in run.products(start) if at not in run.labels]
+    for (begin, end), labels in zip(pairwise(edges), reversed(ahead), strict=True):
+        here = [at for at in products if begin < at < end and layouts.get(at) == _DGRAD]
+        if len(here) == len(labels):
+            for at, label in zip(here, reversed(labels), strict=True):
+                run.labels[at] = replace(label, role="dgrad")
+    weights = [at for at in products if layouts.get(at) == _WGRAD]
+    path = [label for labels in reversed(ahead) for label in reversed(labels)]
+    head = [label for label in path if label.component in ("logits", "other")]
+    # a compiler puts off what nothing waits for: the head's gradient, of a table that is tied, comes last
+    for wanted in (path, [label for label in path if label not in head] + head):
+        if len(wanted) == len(weights) and _alike([keys.get(at) for at in weights], wanted):
+            run.labels.update(
+                {at: replace(label, role="wgrad") for at, label in zip(weights, wanted, strict=True)}
+            )
+            break
+    _between(run, start)
+
+
+def _alike(kernels: list[object], labels: list[Label]) -> bool:
+    """Is each part the same kernel in every layer? In another order some part would not be."""
+    layers: dict[int, dict[str, list[object]]] = {}
+    for kernel, label in zip(kernels, labels, strict=True):
+        if label.layer is not None:
+            layers.setdefault(label.layer, {}).setdefault(label.component, []).append(kernel)
+    distinct = [*layers.values()]
+    several = bool(distinct) and len({tuple(found) for found in distinct[0].values()}) > 1
+    return several and len(distinct) > 1 and all(layer == distinct[0] for layer in distinct)
+
+
+def _between(run: Run, start: int) -> None:
+    """The activation's gradient, and what its own operators name."""
+    path = [
+        at
+        for at in range(start, len(run))
+        if (label := run.labels.get(at)) is not None
+        and (label.role == "dgrad" or run.kinds[at].what == "core")
+    ]
+    for begin, end in pairwise(path):
+        first, last = run.labels[begin], run.labels[end]
+        for at in range(begin + 1, end):
+            kind = run.kinds[at]
+            if at in run.labels or kind.what in ("gemm", "bmm", "helper"):
+                continue
+            if kind.what == "norm" or kind.tags & {"norm", "norm_backward"}:
+                run.labels[at] = Label("norm", last.layer)
+            elif kind.what == "activation" or kind.tags & {"activation_backward"}:
+                if first.component == "mlp.down":
+                    run.labels[at] = Label("mlp.activation", first.layer)
+            elif "rope" in kind.tags and first.component == "attention.core":
+                run.labels[at] = Label("attention.rope", first.layer)
