@@ -136,8 +136,15 @@ def find_models(roots: Iterable[nn.Module], trained: set[int]) -> list[Model]:
 
     The only trained root gives its modules their plain names; others are told apart by their class.
     """
-    kept = [root for root in roots if _holds_parameters(root) or isinstance(root, nn.modules.loss._Loss)]
-    is_trained = [any(id(p) in trained for p in root.parameters()) for root in kept]
+    candidates = [
+        (root, any(id(p) in trained for p in root.parameters()))
+        for root in roots
+        if _holds_parameters(root) or isinstance(root, nn.modules.loss._Loss)
+    ]
+    # a graph that the compiler made of a model is no model
+    candidates = [(root, mine) for root, mine in candidates if mine or not isinstance(root, torch.fx.GraphModule)]
+    kept = [root for root, _ in candidates]
+    is_trained = [mine for _, mine in candidates]
     with_parameters = [root for root in kept if _holds_parameters(root)]
     plain = with_parameters[0] if len(with_parameters) == 1 else None
     if sum(is_trained) == 1:
@@ -186,7 +193,7 @@ def is_wrapper(module: nn.Module) -> bool:
 
 
 def _has_forward(module: nn.Module) -> bool:
-    return getattr(type(module), "forward", None) is not getattr(nn.Module, "forward", None)
+    return "forward" in module.__dict__ or getattr(type(module), "forward", None) is not nn.Module.forward
 
 
 def _holds_parameters(module: nn.Module) -> bool:
