@@ -11,7 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Analysis", "InputError", "TracelensError", "UsageError", "__version__", "analyze", "capture", "load"]
+__all__ = [
+    "Analysis",
+    "InputError",
+    "TracelensError",
+    "UsageError",
+    "__version__",
+    "analyze",
+    "capture",
+    "load",
+]
 
 if TYPE_CHECKING:
     from tracelens.analysis import Analysis, analyze

@@ -77,7 +77,9 @@ def gemm_owners(trace: dict[str, Any]) -> Counter[tuple[str, str, str]]:
 
 
 def steps(trace: dict[str, Any]) -> list[str]:
-    return [event["name"] for event in trace["traceEvents"] if str(event.get("name")).startswith("ProfilerStep")]
+    return [
+        event["name"] for event in trace["traceEvents"] if str(event.get("name")).startswith("ProfilerStep")
+    ]
 
 
 def truth(script: Path, *arguments: str, cwd: Path) -> list[Counter[tuple[str, str, str]]]:

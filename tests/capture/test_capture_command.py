@@ -26,7 +26,9 @@ NANOGPT = SCRIPTS / "nanogpt.py"
 
 
 def needs(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(find_spec(name) is None, reason=f"{name} is not installed (pip install .[test])")
+    return pytest.mark.skipif(
+        find_spec(name) is None, reason=f"{name} is not installed (pip install .[test])"
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,9 @@ def test_one_file_per_rank_under_torchrun(tmp_path: Path, ranks: str, around: bo
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "--standalone"]
     ours = ["-m", "tracelens", "capture", *WINDOW, "--ranks", ranks, "--"]
     script = str(SCRIPTS / "ddp.py")
-    done = run(*ours, *launcher, script, cwd=tmp_path) if around else run(*launcher, *ours, script, cwd=tmp_path)
+    done = (
+        run(*ours, *launcher, script, cwd=tmp_path) if around else run(*launcher, *ours, script, cwd=tmp_path)
+    )
     assert done.returncode == 0, done.stderr
     names = sorted(path.name for path in (tmp_path / "traces").iterdir())
     assert names == (["rank0.json.gz", "rank1.json.gz"] if ranks == "all" else ["rank0.json.gz"])
@@ -125,9 +129,7 @@ def test_one_file_per_rank_under_torchrun(tmp_path: Path, ranks: str, around: bo
 
 @needs("accelerate")
 def test_around_accelerate_launch(tmp_path: Path) -> None:
-    done = capture(
-        "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", NANOGPT, cwd=tmp_path
-    )
+    done = capture("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", NANOGPT, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert steps(load(tmp_path / "traces" / "rank0.json.gz")) == ["ProfilerStep#5", "ProfilerStep#6"]
 
@@ -192,7 +194,9 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_training(tmp_path: P
 
 
 def test_importing_tracelens_imports_no_torch() -> None:
-    code = "import sys, tracelens; tracelens.capture; print('torch' in sys.modules, callable(tracelens.capture))"
+    code = (
+        "import sys, tracelens; tracelens.capture; print('torch' in sys.modules, callable(tracelens.capture))"
+    )
     assert run("-c", code, cwd=Path.cwd()).stdout.split() == ["False", "True"]
 
 

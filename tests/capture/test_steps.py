@@ -6,7 +6,7 @@ from tracelens.capture.steps import BLIND, STALE, StepFinder
 
 
 def ends(script: str) -> tuple[str, list[int], StepFinder]:
-    """Play a script: b = backward pass, a letter = that optimizer steps, lower-case s = skipped by the scaler.
+    """Play a script: b is a backward pass, any other letter an optimizer that steps.
 
     Returns the script with | where a step ended, and the backward passes of each step.
     """
@@ -24,8 +24,6 @@ def ends(script: str) -> tuple[str, list[int], StepFinder]:
         out.append(event)
         if event == "b":
             finder.backward_ends()
-        elif event == "s":
-            finder.optimizer_stepped("A", skipped=True)
         else:
             finder.optimizer_stepped(event)
     return "".join(out), passes, finder

@@ -1,8 +1,8 @@
 """Which module each GEMM of each step belongs to, found another way than the capture finds it.
 
-``python truth.py OUT.json SCRIPT.py ARGS``. Forward: global module hooks keep a stack. Backward: what autograd
-saves in a module's forward is marked with the module and says so when it is taken out again, which a GEMM's
-node does right before its GEMMs. No profiler, no sequence number, no hook on a node.
+``python truth.py OUT.json SCRIPT.py ARGS``. Forward: global module hooks keep a stack. Backward: what
+autograd saves in a module's forward is marked with the module and says so when it is taken out again, which
+a GEMM's node does right before its GEMMs. No profiler, no sequence number, no hook on a node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GEMMS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
 
 class Truth(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.modules: list[Any] = []
         self.backward: Any = None
         self.steps: list[list[tuple[str, Any, str]]] = [[]]
@@ -49,7 +49,7 @@ class Truth(TorchDispatchMode):
             lambda module, args, result: self.modules.pop() and None, always_call=True
         )
         register_optimizer_step_post_hook(lambda *_: self.steps.append([]))
-        original = torch.autograd._engine_run_backward
+        original = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
         def run(*args: Any, **kwargs: Any) -> Any:
             before, self.inside = self.inside, True
@@ -68,7 +68,9 @@ class Truth(TorchDispatchMode):
         for root in roots:
             for name, module in root.named_modules():
                 names.setdefault(id(module), name.removeprefix("module.") or type(module).__name__)
-        return [[(op, names.get(id(module), "?"), where) for op, module, where in step] for step in self.steps]
+        return [
+            [(op, names.get(id(module), "?"), where) for op, module, where in step] for step in self.steps
+        ]
 
 
 def everything() -> list[torch.nn.Module]:

@@ -32,7 +32,9 @@ class Batch:
                 return
             for handle in self._handles.pop(model):
                 handle.remove()
-            tensors = [entry for key, value in [*enumerate(args), *kwargs.items()] for entry in _tensors(key, value)]
+            tensors = [
+                entry for key, value in [*enumerate(args), *kwargs.items()] for entry in _tensors(key, value)
+            ]
             self._found += [{"module": name, **entry} for entry in tensors[:_MOST]]
 
         return before

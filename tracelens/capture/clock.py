@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import torch
-
 
 #: Steps remembered: a long wait must not pile up events.
 KEEP = 20
@@ -41,7 +41,7 @@ class Clock:
         if len(self._marks) < 2:
             return []
         marks = list(self._marks)
-        pairs = zip(marks[:-1], marks[1:], strict=True)
+        pairs = pairwise(marks)
         if self.kind == "cuda_events":
             marks[-1].synchronize()
             return [round(first.elapsed_time(second), 4) for first, second in pairs]

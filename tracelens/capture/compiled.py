@@ -1,8 +1,8 @@
 """Which modules run inside ``torch.compile``: there no hook may go.
 
-Dynamo inlines the hooks of the modules it traces and guards on their dictionaries. A hook that comes or goes
-is then a recompilation (measured with torch 2.13: one hook on a block of a compiled model turned 2 compiled
-frames into 5). So a compiled region gets one range around it, and what lies inside is left to the module tree.
+Dynamo inlines the hooks of the modules it traces and guards on their dictionaries: a hook that comes or goes
+is then a recompilation (measured with torch 2.13: hooks on the blocks of a compiled model turned 2 compiled
+frames into 5). So a compiled region gets one range around it; what lies inside is left to the module tree.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ class Compiled:
             name = resumed[1] if resumed else code.co_name
             if code in methods or (resumed and (code.co_filename, name) in places):
                 continue
-            if code.co_filename.endswith("external_utils.py"):  # how Dynamo calls an OptimizedModule's inner one
+            if code.co_filename.endswith(
+                "external_utils.py"
+            ):  # how Dynamo calls an OptimizedModule's inner one
                 continue
             if entries is None:
                 return name

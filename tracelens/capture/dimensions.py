@@ -77,10 +77,9 @@ def _from_modules(model: nn.Module) -> Iterable[tuple[str, int, str]]:
             value = inner.__dict__.get(attribute)
             if type(value) is int and value > 0:
                 yield "heads", value, f"{type(inner).__name__}.{attribute}"
-        if isinstance(inner, nn.Linear) and hidden and inner.out_features == hidden:
-            # the down projection is the only one that comes from more than the hidden size
-            if inner.in_features > hidden:
-                yield "ffn", inner.in_features, "nn.Linear down to hidden"
+        # the down projection is the only one that comes from more than the hidden size
+        if isinstance(inner, nn.Linear) and hidden and inner.in_features > hidden == inner.out_features:
+            yield "ffn", inner.in_features, "nn.Linear down to hidden"
 
 
 def _from_batch(batch: Iterable[dict[str, Any]]) -> Iterable[tuple[str, int, str]]:

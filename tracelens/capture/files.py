@@ -44,6 +44,8 @@ def finish(raw: Path, target: Path, metadata: dict[str, Any]) -> int:
     """
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
+        if not raw.exists():
+            raise TraceFileError(f"the profiler wrote no file in {raw.parent}: is the disk full?")
         size = raw.stat().st_size
         with open(raw, "rb") as source:
             source.seek(max(0, size - 64))
@@ -58,9 +60,15 @@ def finish(raw: Path, target: Path, metadata: dict[str, Any]) -> int:
     except OSError as error:
         raise TraceFileError(f"cannot write {target}: {error.strerror or error}") from error
     finally:
-        for leftover in (temporary, raw):
-            with contextlib.suppress(OSError):
-                leftover.unlink(missing_ok=True)
+        remove(temporary)
+        remove(raw)
+
+
+def remove(path: Path) -> None:
+    """Take a file of ours away, and what the profiler leaves of it when it fails."""
+    for leftover in (path, path.with_name(path.name + ".tmp")):
+        with contextlib.suppress(OSError):
+            leftover.unlink(missing_ok=True)
 
 
 def _pieces(source: IO[bytes], size: int, name: str, metadata: dict[str, Any]) -> Iterator[bytes]:
@@ -95,4 +103,4 @@ def _compressed(path: Path) -> Iterator[IO[bytes]]:
             yield out  # type: ignore[misc]
         return
     with open(path, "wb") as raw, igzip.IGzipFile("", "wb", 2, raw) as out:
-        yield out
+        yield out  # type: ignore[misc]

@@ -52,7 +52,7 @@ def capture(
     active: int = 3,
     ranks: tuple[int, ...] | None = None,
 ) -> Capture:
-    """Record ``active`` steps of a training loop in ``out``/rank<R>.json.gz, after ``wait`` + ``warmup`` ones.
+    """Record ``active`` steps of a loop in ``out``/rank<R>.json.gz, after ``wait`` + ``warmup`` ones.
 
     ``models`` are the modules to name; without any, all modules alive are found. ``ranks``: None for all.
     A failure of the capture is one line on standard error; the loop goes on.

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-
-import tracelens
 from tracelens.capture.batch import Batch
 from tracelens.capture.compiled import counters
 from tracelens.capture.dimensions import infer_dimensions
@@ -38,7 +36,7 @@ def describe(models: Iterable[Model], batch: Batch) -> dict[str, Any]:
     }
     found: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
-        "tracelens_version": tracelens.__version__,
+        "tracelens_version": sys.modules["tracelens"].__version__,
         "torch_version": sys.modules["torch"].__version__,
     }
     for key, make in parts.items():
@@ -68,7 +66,11 @@ def _tree(model: Model) -> list[dict[str, Any]]:
     for name, module in model.named():
         row: dict[str, Any] = {"name": name, "class": type(module).__name__}
         own = {
-            key: {"shape": list(value.shape), "dtype": dtype_name(value.dtype), "trained": value.requires_grad}
+            key: {
+                "shape": list(value.shape),
+                "dtype": dtype_name(value.dtype),
+                "trained": value.requires_grad,
+            }
             for key, value in module._parameters.items()
             if value is not None
         }
@@ -119,5 +121,3 @@ def _compile(models: list[Model]) -> dict[str, Any]:
 def dtype_name(dtype: Any) -> str:
     """``bfloat16`` of ``torch.bfloat16``."""
     return str(dtype).removeprefix("torch.")
-
-

@@ -92,12 +92,10 @@ class Model:
         self.root, self.prefix, self.trained = root, prefix, trained
 
     def named(self) -> Iterator[tuple[str, nn.Module]]:
-        """(name, module) of every module once, parents first; the root and wrappers have their class's name."""
+        """(name, module) of every module once, parents first; the root has its class's name."""
         for path, module in self.root.named_modules():
             dotted = clean(path)
-            if dotted and not is_wrapper(module):
-                yield (f"{self.prefix}.{dotted}" if self.prefix else dotted), module
-            elif is_wrapper(module) and dotted:
+            if dotted:
                 yield (f"{self.prefix}.{dotted}" if self.prefix else dotted), module
             else:
                 yield self.prefix or class_name(module), module
@@ -142,7 +140,9 @@ def find_models(roots: Iterable[nn.Module], trained: set[int]) -> list[Model]:
         if _holds_parameters(root) or isinstance(root, nn.modules.loss._Loss)
     ]
     # a graph that the compiler made of a model is no model
-    candidates = [(root, mine) for root, mine in candidates if mine or not isinstance(root, torch.fx.GraphModule)]
+    candidates = [
+        (root, mine) for root, mine in candidates if mine or not isinstance(root, torch.fx.GraphModule)
+    ]
     kept = [root for root, _ in candidates]
     is_trained = [mine for _, mine in candidates]
     with_parameters = [root for root in kept if _holds_parameters(root)]
@@ -185,7 +185,9 @@ def clean(path: str) -> str:
 
 
 def class_name(module: nn.Module) -> str:
-    return type(unwrap(module)).__name__ if type(module).__name__ == "OptimizedModule" else type(module).__name__
+    return (
+        type(unwrap(module)).__name__ if type(module).__name__ == "OptimizedModule" else type(module).__name__
+    )
 
 
 def is_wrapper(module: nn.Module) -> bool:

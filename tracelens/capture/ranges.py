@@ -1,9 +1,9 @@
 """Named ranges around every module's forward, and around every autograd node that differentiates it.
 
-Forward: hooks on the modules, a user range (``record_function``) with the dotted name. Backward: each autograd
-node belongs to the module in whose forward it was made. That is read from its sequence number: a thread
-numbers its nodes in order, so the numbers at which a module begins and ends enclose its nodes. The nodes are
-looked up once, when a backward pass begins, and get a hook before and one after; no gradient is touched and
+Forward: hooks on the modules, a user range (``record_function``) with the dotted name. Backward: each
+autograd node belongs to the module in whose forward it was made. That is read from its sequence number: a
+thread numbers its nodes in order, so the numbers at which a module begins and ends enclose its nodes. The
+nodes are looked up once, when a backward pass begins, and get a hook before and one after; no gradient is touched and
 no node is added (full backward hooks would add one, and break in-place operations).
 
 A backward range is an operator range, not a user range: inside autograd a user range that names a module
@@ -12,6 +12,7 @@ is a forward run again (activation checkpointing), and a reader can tell the two
 
 from __future__ import annotations
 
+import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
@@ -230,7 +231,5 @@ def _node(output: Any) -> Any:
 
 def _compiled_autograd() -> bool:
     """It traces hooks of nodes into its graph; then the backward stays as it is."""
-    import sys
-
     module = sys.modules.get("torch._dynamo.compiled_autograd")
     return bool(getattr(module, "compiled_autograd_enabled", False))

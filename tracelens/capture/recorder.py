@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import functools
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.autograd import profiler as torch_profiler
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
 from tracelens.capture.batch import Batch
@@ -22,7 +25,9 @@ class Recorder:
         self.models = list(models)
         self.batch = Batch()
         self._compiled = Compiled()
-        self._per_model = [] if self._compiled.blind else [model.spots(self._compiled) for model in self.models]
+        self._per_model = (
+            [] if self._compiled.blind else [model.spots(self._compiled) for model in self.models]
+        )
         self.ranges = Ranges(spot for spots in self._per_model for spot in spots)
         self._spot_count = sum(map(len, self._per_model))
         self._begin = first_step + warmup
@@ -41,9 +46,12 @@ class Recorder:
         self._profile.step_num = first_step  # ProfilerStep#N is the N-th step of the training, from 0
         self.recording = False
         self.recorded_steps = 0
+        self._undo: list[Callable[[], None]] = []
 
-    def start(self) -> None:
+    def start(self, give_way: Callable[[], None]) -> None:
+        """``give_way`` is called when the script starts a profiler of its own: there can be only one."""
         self._profile.start()
+        self._watch_others(give_way)
         self.recording = self._profile.step_num >= self._begin
         self.ranges.install()
         for at, spots in enumerate(self._per_model):
@@ -60,9 +68,34 @@ class Recorder:
         self.recorded_steps += self.recording and complete_step
         self._profile.__exit__(None, None, None)
 
+    def _watch_others(self, give_way: Callable[[], None]) -> None:
+        owner: Any = torch_profiler.profile
+        original = owner._prepare_trace
+
+        @functools.wraps(original)
+        def prepare(other: Any, *args: Any, **kwargs: Any) -> Any:
+            give_way()
+            return original(other, *args, **kwargs)
+
+        owner._prepare_trace = prepare
+
+        def restore() -> None:
+            if owner._prepare_trace is prepare:
+                owner._prepare_trace = original
+
+        self._undo.append(restore)
+
     def uninstall(self) -> None:
+        while self._undo:
+            self._undo.pop()()
         self.ranges.remove()
         self.batch.remove()
+
+    def abandon(self) -> None:
+        """Hooks off, profiler off, whatever state they are in."""
+        for undo in (self.uninstall, lambda: self._profile.__exit__(None, None, None)):
+            with contextlib.suppress(Exception):
+                undo()
 
     def export(self, path: Path) -> None:
         self._profile.export_chrome_trace(str(path))
@@ -76,7 +109,11 @@ class Recorder:
                 "backward_nodes": self.ranges.nodes,
                 "forward": "user_annotation",
                 "backward": "cpu_op",
-                **({"none_because": f"compiled function {self._compiled.blind}"} if self._compiled.blind else {}),
+                **(
+                    {"none_because": f"compiled function {self._compiled.blind}"}
+                    if self._compiled.blind
+                    else {}
+                ),
             },
             "recomputed": sorted(self.ranges.recomputed),
             "compiled_in_window": {key: after[key] - self._counters.get(key, 0) for key in after},

@@ -52,7 +52,8 @@ def resolve(command: Sequence[str]) -> list[str]:
 
 def _python() -> list[str]:
     """This interpreter with its own flags; -I and -E would keep us out of our own child."""
-    flags = [flag for flag in subprocess._args_from_interpreter_flags() if flag not in ("-I", "-E")]
+    # as multiprocessing does it; the function has no public name
+    flags = [flag for flag in subprocess._args_from_interpreter_flags() if flag not in ("-I", "-E")]  # type: ignore[attr-defined]
     if getattr(sys.stdout, "write_through", False):
         flags.append("-u")
     return [sys.executable, *flags]

@@ -1,7 +1,7 @@
 """One capture from the first step to the written file, and its promise: training goes on whatever happens.
 
-``wait`` steps run alone and the last of them are timed; ``warmup`` and ``active`` ones run under the profiler;
-some more are timed; then the file is written and everything of ours is gone.
+``wait`` steps run alone and the last of them are timed; ``warmup`` and ``active`` ones run under the
+profiler; some more are timed; then the file is written and everything of ours is gone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from tracelens.capture import signals
 from tracelens.capture.clock import KEEP, Clock
 from tracelens.capture.events import Events
-from tracelens.capture.files import TraceFileError, finish, raw_path, target_path
+from tracelens.capture.files import TraceFileError, finish, raw_path, remove, target_path
 from tracelens.capture.messages import say, why
 from tracelens.capture.metadata import describe
 from tracelens.capture.modules import Model, Registry, find_models
@@ -63,6 +63,7 @@ class Session:
         self._before, self._after = Clock(), Clock()
         self._recorder: Recorder | None = None
         self._raw: Path | None = None
+        self._postponed = False
         self._facts: dict[str, Any] = {}
         self._lock = threading.RLock()
 
@@ -143,8 +144,10 @@ class Session:
         if not self.options.wants(rank):
             self._over()
             return
-        if torch.autograd._profiler_enabled():
-            return  # the script's own profiler runs: one step later
+        if torch._C._autograd._profiler_enabled():
+            self._postponed = True  # the script's own profiler runs: one step later
+            return
+        self._postponed = False
         check_folder(Path(self.options.out))
         models = self._models()
         if not models:
@@ -154,7 +157,13 @@ class Session:
         self.state = "recording"
         self._registry.remove()
         signals.watch(self)
-        self._recorder.start()
+        self._recorder.start(self._give_way)
+
+    @_harmless
+    def _give_way(self) -> None:
+        if self.state == "recording":
+            self._end_recording(complete_step=False)
+            self._write("the script started a profiler of its own")
 
     def _models(self) -> list[Model]:
         trained = {
@@ -167,10 +176,11 @@ class Session:
 
     def _end_recording(self, *, complete_step: bool) -> None:
         assert self._recorder is not None
-        recorder, self._recorder = self._recorder, None
-        self.state = "timing"
+        recorder = self._recorder
         signals.unwatch()
         recorder.stop(complete_step=complete_step)
+        self._recorder = None
+        self.state = "timing"
         self._facts = describe(recorder.models, recorder.batch)
         self._facts["window"] = {
             "first_step": self._last - self.options.active,
@@ -213,6 +223,8 @@ class Session:
 
     def _too_few(self) -> str:
         options = self.options
+        if self._postponed:
+            return "a profiler of the script's own ran all the time"
         return (
             f"{self.done} training steps were seen and the window opens after {options.wait}, for "
             f"{options.warmup} + {options.active}; train longer, or capture --wait 1 --warmup 1 --active 1"
@@ -250,10 +262,9 @@ class Session:
             say(f"the capture failed and the training goes on: {reason}")
         recorder, self._recorder = self._recorder, None
         if recorder is not None:
-            for undo in (recorder.uninstall, lambda: recorder.stop(complete_step=False)):
-                _quietly(undo)
+            recorder.abandon()
         if self._raw is not None:
-            _quietly(functools.partial(self._raw.unlink, missing_ok=True))
+            remove(self._raw)
         self._over()
 
     def _over(self) -> None:

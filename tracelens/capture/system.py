@@ -51,7 +51,9 @@ def gpus() -> list[dict[str, Any]]:
         return []
     index = torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(index)
-    found = {ours: value for ours, key in _GPU.items() if (value := getattr(properties, key, None)) is not None}
+    found = {
+        ours: value for ours, key in _GPU.items() if (value := getattr(properties, key, None)) is not None
+    }
     return [{"index": index, "compute_capability": f"{properties.major}.{properties.minor}", **found}]
 
 
@@ -72,9 +74,7 @@ def precision() -> dict[str, Any]:
         "math_sdp": torch.backends.cuda.math_sdp_enabled,
     }
     found = {name: _try(read) for name, read in flags.items()}
-    return {
-        name: list(value) if isinstance(value, tuple) else value for name, value in found.items()
-    }
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def _try(read: Callable[[], Any]) -> Any:

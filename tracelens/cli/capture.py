@@ -9,7 +9,11 @@ from tracelens.errors import UsageError
 
 @click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
 @click.option(
-    "--out", default="traces", show_default=True, metavar="DIR", help="Where the trace files go, one per rank."
+    "--out",
+    default="traces",
+    show_default=True,
+    metavar="DIR",
+    help="Where the trace files go, one per rank.",
 )
 @click.option(
     "--wait",
@@ -31,7 +35,11 @@ from tracelens.errors import UsageError
     "--active", default=3, show_default=True, type=click.IntRange(1), metavar="N", help="Profiled and kept."
 )
 @click.option(
-    "--ranks", default="all", show_default=True, metavar="LIST", help="Which ranks record: all, 0, 0,8 or 0-3."
+    "--ranks",
+    default="all",
+    show_default=True,
+    metavar="LIST",
+    help="Which ranks record: all, 0, 0,8 or 0-3.",
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def capture(out: str, wait: int, warmup: int, active: int, ranks: str, command: tuple[str, ...]) -> None:

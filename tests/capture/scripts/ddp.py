@@ -1,5 +1,7 @@
 """Data parallel training of a small stack on the CPU: knows nothing of tracelens."""
 
+import os
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -13,4 +15,6 @@ for _ in range(14):
     model(torch.randn(8, 16)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-dist.destroy_process_group()
+dist.barrier()
+# without any profiler, one end in six of this script aborts in a thread of torch 2.13's own
+os._exit(0)

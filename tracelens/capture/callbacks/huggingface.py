@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 from tracelens.capture.manual import Capture, capture
 
 
-class CaptureCallback(TrainerCallback):  # type: ignore[misc]
+class CaptureCallback(TrainerCallback):
     """A step is the trainer's optimizer step, whatever gradient accumulation. Options as ``capture``'s."""
 
     def __init__(self, **options: Any):

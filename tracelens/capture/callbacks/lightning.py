@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-try:
-    from lightning.pytorch.callbacks import Callback
-except ImportError:  # the other name of the same package
-    from pytorch_lightning.callbacks import Callback  # type: ignore[import-not-found,no-redef,unused-ignore]
+from lightning.pytorch.callbacks import Callback
 
 from tracelens.capture.manual import Capture, capture
 
 
-class CaptureCallback(Callback):  # type: ignore[misc,unused-ignore]
-    """A step is an optimizer step: batches that only accumulate gradients end none. Options as ``capture``'s."""
+class CaptureCallback(Callback):
+    """A step is an optimizer step: batches that only accumulate end none. Options as ``capture``'s."""
 
     def __init__(self, **options: Any):
         self._options = options

@@ -10,7 +10,7 @@ import os
 import sys
 
 
-def _chain(here):  # type: ignore[no-untyped-def]
+def _chain(here: str) -> None:
     """Run the environment's own sitecustomize, as Python would have done."""
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None or os.path.realpath(os.path.dirname(spec.origin or "")) == here:
@@ -20,7 +20,7 @@ def _chain(here):  # type: ignore[no-untyped-def]
     spec.loader.exec_module(module)
 
 
-def _arm(here):  # type: ignore[no-untyped-def]
+def _arm(here: str) -> None:
     """Load tracelens from where this file lies, whatever else this Python has installed."""
     if not os.environ.get("TRACELENS_CAPTURE"):
         return
@@ -29,6 +29,8 @@ def _arm(here):  # type: ignore[no-untyped-def]
         spec = importlib.util.spec_from_file_location(
             "tracelens", os.path.join(home, "__init__.py"), submodule_search_locations=[home]
         )
+        if spec is None or spec.loader is None:
+            raise ImportError("there is no tracelens in " + home)
         module = importlib.util.module_from_spec(spec)
         sys.modules["tracelens"] = module
         spec.loader.exec_module(module)
