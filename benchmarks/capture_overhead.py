@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import statistics
@@ -100,7 +101,9 @@ def inside(step: Callable[[], None], steps: int, folder: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, default in (
         ("layers", 4),
         ("hidden", 128),
@@ -109,18 +112,20 @@ def main() -> None:
         ("sequence", 64),
         ("steps", 12),
         ("rounds", 15),
+        ("threads", 1),  # more of them wait for each other on a busy machine
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--out", type=Path, default=RESULTS / "capture_overhead.json")
     arguments = parser.parse_args()
     torch.manual_seed(0)
+    torch.set_num_threads(arguments.threads)
     model = build(arguments.layers, arguments.hidden, arguments.vocabulary)
     step = trainer(model, arguments.batch, arguments.sequence, arguments.vocabulary)
     timed(step, 5)
     ratios: dict[str, list[float]] = {"outside": [], "inside": [], "profiler": []}
     bare = []
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as quiet:
-        quiet.enter_context(contextlib.redirect_stderr(open(os.devnull, "w")))
+        quiet.enter_context(contextlib.redirect_stderr(io.StringIO()))
         for turn in range(arguments.rounds):
             ratios["outside"].append(outside(step, 4 * arguments.steps, folder, bool(turn % 2)))
             alone = timed(step, arguments.steps)
@@ -141,7 +146,6 @@ def main() -> None:
     report["setting"] = {
         **{key: value for key, value in vars(arguments).items() if key != "out"},
         "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
     }
     arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

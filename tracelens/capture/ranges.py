@@ -3,8 +3,8 @@
 Forward: hooks on the modules, a user range (``record_function``) with the dotted name. Backward: each
 autograd node belongs to the module in whose forward it was made. That is read from its sequence number: a
 thread numbers its nodes in order, so the numbers at which a module begins and ends enclose its nodes. The
-nodes are looked up once, when a backward pass begins, and get a hook before and one after; no gradient is touched and
-no node is added (full backward hooks would add one, and break in-place operations).
+nodes are looked up once, when a backward pass begins, and get a hook before and one after; no gradient is
+touched and no node is added (full backward hooks would add one, and break in-place operations).
 
 A backward range is an operator range, not a user range: inside autograd a user range that names a module
 is a forward run again (activation checkpointing), and a reader can tell the two apart.
@@ -27,10 +27,20 @@ _exit_user = torch._C._autograd._record_function_with_args_exit
 _sequence = torch._C._autograd._get_sequence_nr
 _OperatorRange = torch._C._profiler._RecordFunctionFast
 
-#: Views: they launch nothing.
+#: Views: they launch nothing, or now and then a copy; every range costs the host some microseconds.
 _SILENT = frozenset(
     f"{name}Backward{version}"
-    for name in ("T", "Transpose", "Permute", "Alias", "Squeeze", "Unsqueeze")
+    for name in (
+        "T",
+        "Transpose",
+        "Permute",
+        "Alias",
+        "Squeeze",
+        "Unsqueeze",
+        "View",
+        "UnsafeView",
+        "ReshapeAlias",
+    )
     for version in (0, 1, 2)
 )
 _NO_SEQUENCE = 1 << 62  # AccumulateGrad has the largest number there is
@@ -178,6 +188,7 @@ class Ranges:
         first = mine.numbers[0]
         todo = [node for node in map(_node, outputs) if node is not None]
         seen = set(todo)
+        pairs, silent = self._pairs, _SILENT
         while todo:
             node = todo.pop()
             for inner, _ in node.next_functions:
@@ -188,12 +199,20 @@ class Ranges:
             if not first <= number < _NO_SEQUENCE:
                 continue
             name = mine.owner(number)
-            if name is None or node.name() in _SILENT or any(other.owner(number) for other in others):
+            if name is None or node.name() in silent:
                 continue
-            # a graph kept for a second pass has its hooks already
-            if node.metadata.get("tracelens") is not self:
-                node.metadata["tracelens"] = self
-                self._hook(node, name)
+            if others and any(other.owner(number) for other in others):
+                continue
+            metadata = node.metadata
+            if metadata.get("tracelens") is self:  # a graph kept for a second pass has its hooks already
+                continue
+            metadata["tracelens"] = self
+            if name not in pairs:
+                pairs[name] = self._node_hooks(name)
+            before, after = pairs[name]
+            node.register_prehook(before)
+            node.register_hook(after)
+            self.nodes += 1
 
     def end_backward(self) -> None:
         """The outermost pass is over: ranges that an exception left open are closed."""
@@ -201,24 +220,21 @@ class Ranges:
         while thread.backward:
             thread.backward.pop().__exit__(None, None, None)
 
-    def _hook(self, node: Any, name: str) -> None:
-        if name not in self._pairs:
-            self._pairs[name] = self._node_hooks(name)
-        before, after = self._pairs[name]
-        node.register_prehook(before)
-        node.register_hook(after)
-        self.nodes += 1
-
     def _node_hooks(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
+        local, make = self._local, _OperatorRange
+
         def before(gradients: Any) -> None:
             if self._active:
-                opened = _OperatorRange(name)
+                opened = make(name)
                 opened.__enter__()
-                self._thread().backward.append(opened)
+                try:
+                    local.state.backward.append(opened)
+                except AttributeError:  # autograd's own thread, for the first time
+                    self._thread().backward.append(opened)
 
         def after(inputs: Any, outputs: Any) -> None:
-            thread = self._thread()
-            if thread.backward:
+            thread = getattr(local, "state", None)  # the graph may outlive the window, in any thread
+            if thread is not None and thread.backward:
                 thread.backward.pop().__exit__(None, None, None)
 
         return before, after

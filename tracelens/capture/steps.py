@@ -24,6 +24,7 @@ class StepFinder:
         self._on_step = on_step
         self._depth = 0  # backward within backward: reentrant checkpoints
         self._passes = 0  # backward passes in this training step
+        self._total = self._marked = 0
         self._fresh = True  # a backward pass has run since the last optimizer step
         self._inside = False  # an optimizer stepped within a backward pass
         self._lead: Hashable = None  # what began the open burst
@@ -48,6 +49,7 @@ class StepFinder:
         if self._depth or not counts:
             return
         self._passes += 1
+        self._total += 1
         self._fresh = True
         if self._inside:
             self._inside = False
@@ -63,7 +65,7 @@ class StepFinder:
 
     def take_passes(self) -> int:
         """Backward passes since the last call; for steps that somebody else marks."""
-        passes, self._passes = self._passes, 0
+        passes, self._marked = self._total - self._marked, self._total
         return passes
 
     def optimizer_stepped(self, key: Hashable, *, skipped: bool = False) -> None:
