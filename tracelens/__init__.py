@@ -11,16 +11,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Analysis", "InputError", "TracelensError", "UsageError", "__version__", "analyze", "load"]
+__all__ = [
+    "Analysis",
+    "InputError",
+    "TracelensError",
+    "UsageError",
+    "__version__",
+    "analyze",
+    "capture",
+    "load",
+]
 
 if TYPE_CHECKING:
     from tracelens.analysis import Analysis, analyze
+    from tracelens.capture.manual import capture
     from tracelens.errors import InputError, TracelensError, UsageError
     from tracelens.trace import read_trace as load
 
 _HOMES = {
     "Analysis": ("tracelens.analysis", "Analysis"),
     "analyze": ("tracelens.analysis", "analyze"),
+    "capture": ("tracelens", "capture"),  # the room itself, which can be called
     "load": ("tracelens.trace", "read_trace"),
     "InputError": ("tracelens.errors", "InputError"),
     "TracelensError": ("tracelens.errors", "TracelensError"),
@@ -35,4 +46,6 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     module, attribute = _HOMES[name]
+    if module == __name__:
+        return import_module(f"{module}.{attribute}")
     return getattr(import_module(module), attribute)

@@ -8,6 +8,7 @@ import click
 
 from tracelens import __version__
 from tracelens.cli.analyze import analyze
+from tracelens.cli.capture import capture
 from tracelens.cli.explain import explain
 from tracelens.errors import TracelensError
 
@@ -23,6 +24,7 @@ def cli() -> None:
 
 
 cli.add_command(analyze)
+cli.add_command(capture)
 cli.add_command(explain)
 
 

@@ -1,0 +1,159 @@
+"""What a capture costs: outside its window, and within it against plain torch.profiler.
+
+``python -m benchmarks.capture_overhead [--layers 4 --hidden 128 ...] [--out results/capture_overhead.json]``
+
+One process, one model, CPU. Blocks of steps take turns, so that a busy machine is busy for all of them, and
+each ratio is of neighbours; the median over the rounds counts.
+
+* outside: steps with a session that waits, against steps with nothing installed.
+* inside: steps of the window (hooks, ranges and profiler), against the same steps under
+  ``torch.profiler.profile(record_shapes=True)``; starting, stopping and writing are not steps.
+
+The smaller the model, the harsher the test: the GEMMs hide nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from tracelens.capture.options import Options
+from tracelens.capture.session import Session
+
+RESULTS = Path(__file__).with_name("results")
+
+
+def build(layers: int, hidden: int, vocabulary: int) -> nn.Module:
+    """A small pre-norm transformer with a language-model head."""
+    block = nn.TransformerEncoderLayer(hidden, 4, 4 * hidden, 0.0, batch_first=True, norm_first=True)
+    stack = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
+    return nn.Sequential(nn.Embedding(vocabulary, hidden), stack, nn.Linear(hidden, vocabulary))
+
+
+def trainer(model: nn.Module, batch: int, sequence: int, vocabulary: int) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    ids = torch.randint(0, vocabulary, (batch, sequence))
+
+    def step() -> None:
+        loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def timed(step: Callable[[], None], steps: int) -> float:
+    """The median seconds of a step."""
+    times = []
+    for _ in range(steps):
+        begin = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times)
+
+
+def outside(step: Callable[[], None], steps: int, folder: str, armed_first: bool) -> float:
+    """armed / bare, of neighbouring blocks."""
+
+    def armed() -> float:
+        session = Session(Options(out=folder, wait=1 << 30))
+        session.start()
+        seconds = timed(step, steps)
+        session.forget()
+        return seconds
+
+    if armed_first:
+        return armed() / timed(step, steps)
+    bare = timed(step, steps)
+    return armed() / bare
+
+
+def plain(step: Callable[[], None], steps: int) -> float:
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True):
+        step()
+        return timed(step, steps)
+
+
+def inside(step: Callable[[], None], steps: int, folder: str) -> float:
+    """Seconds of a step in the window of a session that would go on for ever."""
+    session = Session(Options(out=folder, wait=1, warmup=0, active=1 << 30))
+    session.start()
+    step()  # the window opens behind it
+    assert session.state == "recording", "the window did not open"
+    step()
+    seconds = timed(step, steps)
+    session.give_up("the benchmark has seen enough")
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in (
+        ("layers", 4),
+        ("hidden", 128),
+        ("vocabulary", 1000),
+        ("batch", 4),
+        ("sequence", 64),
+        ("steps", 12),
+        ("rounds", 15),
+        ("threads", 1),  # more of them wait for each other on a busy machine
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--out", type=Path, default=RESULTS / "capture_overhead.json")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(arguments.threads)
+    model = build(arguments.layers, arguments.hidden, arguments.vocabulary)
+    step = trainer(model, arguments.batch, arguments.sequence, arguments.vocabulary)
+    timed(step, 5)
+    ratios: dict[str, list[float]] = {"outside": [], "inside": [], "profiler": []}
+    bare = []
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as quiet:
+        quiet.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        for turn in range(arguments.rounds):
+            ratios["outside"].append(outside(step, 4 * arguments.steps, folder, bool(turn % 2)))
+            alone = timed(step, arguments.steps)
+            if turn % 2:
+                ours = inside(step, arguments.steps, folder)
+                theirs = plain(step, arguments.steps)
+            else:
+                theirs = plain(step, arguments.steps)
+                ours = inside(step, arguments.steps, folder)
+            ratios["inside"].append(ours / theirs)
+            ratios["profiler"].append(theirs / alone)
+            bare.append(alone)
+    report: dict[str, Any] = {
+        name: {"median": round(statistics.median(values), 4), "rounds": [round(value, 4) for value in values]}
+        for name, values in ratios.items()
+    }
+    report["bare_step_ms"] = round(statistics.median(bare) * 1e3, 3)
+    report["setting"] = {
+        **{key: value for key, value in vars(arguments).items() if key != "out"},
+        "torch": torch.__version__,
+        "cores": os.cpu_count(),
+    }
+    arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(f"bare step                        {report['bare_step_ms']:.2f} ms")
+    print(f"outside the window / bare        {report['outside']['median']:.4f}")
+    print(f"torch.profiler / bare            {report['profiler']['median']:.4f}")
+    print(f"in the window / torch.profiler   {report['inside']['median']:.4f}")
+
+
+if __name__ == "__main__":
+    main()

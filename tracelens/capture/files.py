@@ -1,0 +1,106 @@
+"""The trace file: compressed, with our metadata, without the machine's name; whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+_CHUNK = 1 << 20
+#: What the profiler writes before and behind the events that tells of the machine.
+_HOST = re.compile(rb'\s*"host_name"\s*:\s*"(?:[^"\\]|\\.)*"\s*,')
+_TRACE_NAME = re.compile(rb'("traceName"\s*:\s*)"(?:[^"\\]|\\.)*"')
+_HEAD, _TAIL = 1 << 16, 1 << 12
+
+
+class TraceFileError(Exception):
+    """The trace could not be written; the message says why."""
+
+
+def raw_path(folder: Path) -> Path:
+    """Where the profiler writes first: beside the target, so that the rename stays on one disk."""
+    return folder / f".tracelens-{os.getpid()}-{secrets.token_hex(4)}.json"
+
+
+def target_path(folder: Path, rank: int, started: float) -> Path:
+    """``rank0.json.gz``; a file of an earlier run is replaced, one of this run never."""
+    path = folder / f"rank{rank}.json.gz"
+    with contextlib.suppress(OSError):
+        if path.stat().st_mtime >= started:
+            return folder / f"rank{rank}-{os.getpid()}.json.gz"
+    return path
+
+
+def finish(raw: Path, target: Path, metadata: dict[str, Any]) -> int:
+    """Turn the profiler's file into the trace; returns its bytes. ``raw`` is gone afterwards.
+
+    Raises TraceFileError when it is cut off or cannot be written; then no target appears.
+    """
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        if not raw.exists():
+            raise TraceFileError(f"the profiler wrote no file in {raw.parent}: is the disk full?")
+        size = raw.stat().st_size
+        with open(raw, "rb") as source:
+            source.seek(max(0, size - 64))
+            if not source.read().rstrip().endswith(b"}"):
+                raise TraceFileError(f"the profiler's file is cut off after {size} bytes: is the disk full?")
+            source.seek(0)
+            with _compressed(temporary) as out:
+                for piece in _pieces(source, size, target.name, metadata):
+                    out.write(piece)
+        os.replace(temporary, target)
+        return target.stat().st_size
+    except OSError as error:
+        raise TraceFileError(f"cannot write {target}: {error.strerror or error}") from error
+    finally:
+        remove(temporary)
+        remove(raw)
+
+
+def remove(path: Path) -> None:
+    """Take a file of ours away, and what the profiler leaves of it when it fails."""
+    for leftover in (path, path.with_name(path.name + ".tmp")):
+        with contextlib.suppress(OSError):
+            leftover.unlink(missing_ok=True)
+
+
+def _pieces(source: IO[bytes], size: int, name: str, metadata: dict[str, Any]) -> Iterator[bytes]:
+    """The file with ``tracelens`` as its first key, no host name, and its own name instead of a path."""
+    head = source.read(min(_HEAD, size))
+    start = head.index(b"{") + 1
+    events = head.find(b'"traceEvents"')
+    before = head[start : events if events >= 0 else len(head)]
+    yield b'{\n  "tracelens": ' + json.dumps(metadata, separators=(",", ":"), default=str).encode() + b","
+    rest = _HOST.sub(b"", before) + (head[events:] if events >= 0 else b"")
+    end = json.dumps(name).encode()
+    while True:
+        chunk = source.read(_CHUNK)
+        if not chunk:
+            break
+        # the tail is held back: the file's path stands there
+        rest += chunk
+        if len(rest) > _TAIL:
+            yield rest[:-_TAIL]
+            rest = rest[-_TAIL:]
+    named = max(rest.rfind(b'"traceName"'), 0)
+    yield rest[:named] + _TRACE_NAME.sub(lambda found: found[1] + end, rest[named:])
+
+
+@contextlib.contextmanager
+def _compressed(path: Path) -> Iterator[IO[bytes]]:
+    """gzip, by isal where it is installed: the rank waits for this."""
+    try:
+        from isal import igzip
+    except ImportError:
+        with open(path, "wb") as raw, gzip.GzipFile("", "wb", 3, raw) as out:
+            yield out  # type: ignore[misc]
+        return
+    with open(path, "wb") as raw, igzip.IGzipFile("", "wb", 2, raw) as out:
+        yield out  # type: ignore[misc]

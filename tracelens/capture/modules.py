@@ -1,0 +1,202 @@
+"""The model's modules: found without touching a forward, named as their owner would name them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+from tracelens.capture.compiled import Compiled
+
+#: What wrappers add to a name: DDP, torch.compile, FSDP1, activation checkpointing.
+WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_WRAPPING = (
+    "DistributedDataParallel",
+    "DataParallel",
+    "FullyShardedDataParallel",
+    "OptimizedModule",
+    "CheckpointWrapper",
+    "OffloadWrapper",
+    "DeepSpeedEngine",
+)
+
+
+class Registry:
+    """Remembers every module that gets a parameter or a child, from the import of torch on.
+
+    Registration hooks see construction only. A global forward hook would see more, but Dynamo guards on it:
+    it recompiles what is compiled and warns at every call.
+    """
+
+    def __init__(self) -> None:
+        self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._handles: list[Any] = []
+
+    def install(self) -> None:
+        for register in (
+            torch_module.register_module_parameter_registration_hook,
+            torch_module.register_module_module_registration_hook,
+        ):
+            self._handles.append(register(self._saw))
+
+    def remove(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _saw(self, module: Any, name: str, value: Any) -> None:
+        if not torch.compiler.is_compiling():
+            self._seen.add(module)
+
+    def roots(self) -> list[nn.Module]:
+        """The modules in no other module, in the order of their construction where that is known.
+
+        Copies and unpickled modules pass by the hooks; the garbage collector knows them.
+        """
+        found = {id(module): module for module in tuple(self._seen)}
+        for thing in gc.get_objects():
+            # not isinstance: it asks __class__, and lazy objects answer by loading themselves
+            if issubclass(type(thing), nn.Module):
+                found.setdefault(id(thing), thing)
+        inner = {
+            id(child)
+            for module in found.values()
+            for child in (module.__dict__.get("_modules") or {}).values()
+            if child is not None
+        }
+        return [
+            module
+            for key, module in found.items()
+            if key not in inner and "_modules" in module.__dict__ and "_parameters" in module.__dict__
+        ]
+
+
+class Spot:
+    """A module and the name of its range."""
+
+    __slots__ = ("how", "module", "name")
+
+    def __init__(self, module: nn.Module, name: str, how: str):
+        self.module, self.name = module, name
+        self.how = how  # "hook", or "call": wrap the compiled call
+
+
+class Model:
+    """One root: its name before all dotted names, and its modules."""
+
+    def __init__(self, root: nn.Module, prefix: str, trained: bool):
+        self.root, self.prefix, self.trained = root, prefix, trained
+
+    def named(self) -> Iterator[tuple[str, nn.Module]]:
+        """(name, module) of every module once, parents first; the root has its class's name."""
+        for path, module in self.root.named_modules():
+            dotted = clean(path)
+            if dotted:
+                yield (f"{self.prefix}.{dotted}" if self.prefix else dotted), module
+            else:
+                yield self.prefix or class_name(module), module
+
+    def spots(self, compiled: Compiled) -> list[Spot]:
+        """Where ranges go. Nothing inside a compiled region: hooks there are guarded on and recompile."""
+        names: dict[int, str] = {}
+        for name, module in self.named():
+            names.setdefault(id(module), name)
+        found: list[Spot] = []
+        seen: set[int] = set()
+
+        def visit(module: nn.Module) -> None:
+            if id(module) in seen:
+                return
+            seen.add(id(module))
+            name = names[id(module)]
+            if isinstance(module, torch.jit.ScriptModule):
+                return
+            verdict = compiled.verdict(module)
+            if verdict == "call":
+                found.append(Spot(module, name, "call"))
+                return
+            if _has_forward(module):
+                found.append(Spot(module, name, "hook"))
+            if verdict == "eager":
+                for child in module.children():
+                    visit(child)
+
+        visit(self.root)
+        return found
+
+
+def find_models(roots: Iterable[nn.Module], trained: set[int]) -> list[Model]:
+    """The roots that hold parameters, and losses. ``trained``: ids of the optimizers' parameters.
+
+    The only trained root gives its modules their plain names; others are told apart by their class.
+    """
+    candidates = [
+        (root, any(id(p) in trained for p in root.parameters()))
+        for root in roots
+        if _holds_parameters(root) or isinstance(root, nn.modules.loss._Loss)
+    ]
+    # a graph that the compiler made of a model is no model
+    candidates = [
+        (root, mine) for root, mine in candidates if mine or not isinstance(root, torch.fx.GraphModule)
+    ]
+    kept = [root for root, _ in candidates]
+    is_trained = [mine for _, mine in candidates]
+    with_parameters = [root for root in kept if _holds_parameters(root)]
+    plain = with_parameters[0] if len(with_parameters) == 1 else None
+    if sum(is_trained) == 1:
+        plain = kept[is_trained.index(True)]
+    taken: dict[str, int] = {}
+    models = []
+    for root, mine in zip(kept, is_trained, strict=True):
+        prefix = ""
+        if root is not plain:
+            prefix = class_name(root)
+            taken[prefix] = taken.get(prefix, 0) + 1
+            if taken[prefix] > 1:
+                prefix = f"{prefix}_{taken[prefix]}"
+        models.append(Model(root, prefix, mine))
+    return models
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The model within DDP, torch.compile and other wrappers."""
+    while is_wrapper(module):
+        inner = next((m for key in WRAPPERS if (m := module._modules.get(key)) is not None), None)
+        if inner is None:
+            break
+        module = inner
+    return module
+
+
+def clean(path: str) -> str:
+    """A dotted name without what wrappers add.
+
+    >>> clean("module.layers.0._orig_mod.mlp"), clean("_orig_mod")
+    ('layers.0.mlp', '')
+    """
+    parts = path.split(".")
+    if parts and parts[0] == "module":
+        parts = parts[1:]
+    return ".".join(part for part in parts if part not in WRAPPERS[1:])
+
+
+def class_name(module: nn.Module) -> str:
+    return (
+        type(unwrap(module)).__name__ if type(module).__name__ == "OptimizedModule" else type(module).__name__
+    )
+
+
+def is_wrapper(module: nn.Module) -> bool:
+    return type(module).__name__ in _WRAPPING
+
+
+def _has_forward(module: nn.Module) -> bool:
+    return "forward" in module.__dict__ or getattr(type(module), "forward", None) is not nn.Module.forward
+
+
+def _holds_parameters(module: nn.Module) -> bool:
+    return next(iter(module.parameters()), None) is not None

@@ -1,0 +1,296 @@
+"""One capture from the first step to the written file, and its promise: training goes on whatever happens.
+
+``wait`` steps run alone and the last of them are timed; ``warmup`` and ``active`` ones run under the
+profiler; some more are timed; then the file is written and everything of ours is gone.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import torch
+
+from tracelens.capture import signals
+from tracelens.capture.clock import KEEP, Clock
+from tracelens.capture.events import Events
+from tracelens.capture.files import TraceFileError, finish, raw_path, remove, target_path
+from tracelens.capture.messages import say, why
+from tracelens.capture.metadata import describe
+from tracelens.capture.modules import Model, Registry, find_models
+from tracelens.capture.options import AFTER, Options
+from tracelens.capture.parallel import rank_and_world
+from tracelens.capture.recorder import Recorder
+from tracelens.capture.runner import check_folder
+from tracelens.capture.steps import StepFinder
+
+P = ParamSpec("P")
+
+
+def _harmless(method: Callable[P, None]) -> Callable[P, None]:
+    """What fails in here ends the capture, not the training. Ctrl-C stays the script's."""
+
+    @functools.wraps(method)
+    def safe(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            method(*args, **kwargs)
+        except Exception as error:
+            session: Any = args[0]
+            session.give_up(f"{method.__name__.strip('_')}: {why(error)}")
+
+    return safe
+
+
+class Session:
+    """States: waiting, recording (warm-up included), timing, over."""
+
+    def __init__(self, options: Options, *, automatic: bool = True, roots: Iterable[Any] = ()):
+        self.options = options
+        self.state = "waiting"
+        self.done = 0  # complete steps
+        self.written: Path | None = None
+        self._automatic = automatic
+        self._roots = list(roots)
+        self._registry = Registry()
+        self._events = Events(self)
+        self._finder = StepFinder(self._step_found)
+        self._optimizers: dict[int, Any] = {}
+        self._passes: list[int] = []
+        self._skipped: list[int] = []
+        self._before, self._after = Clock(), Clock()
+        self._recorder: Recorder | None = None
+        self._raw: Path | None = None
+        self._postponed = False
+        self._facts: dict[str, Any] = {}
+        self._lock = threading.RLock()
+
+    # -- what happens in the training -------------------------------------------------------------
+
+    def start(self) -> None:
+        """Watch. With ``wait`` 0 the recording begins here."""
+        self._start()
+
+    @_harmless
+    def _start(self) -> None:
+        if self._automatic and not self._roots:
+            self._registry.install()
+        self._events.install()
+        if not self._automatic:
+            self._boundary()
+
+    @_harmless
+    def backward_begins(self, outputs: Any) -> None:
+        self._finder.backward_begins()
+        if self._recorder is not None:
+            self._recorder.ranges.begin_backward(outputs)
+
+    @_harmless
+    def backward_ends(self, counts: bool) -> None:
+        if self._recorder is not None and self._finder.outermost:
+            self._recorder.ranges.end_backward()
+        self._finder.backward_ends(counts=counts)
+
+    @_harmless
+    def optimizer_stepped(self, optimizer: Any, skipped: bool) -> None:
+        self._optimizers.setdefault(id(optimizer), optimizer)
+        self._finder.optimizer_stepped(id(optimizer), skipped=skipped)
+
+    def _step_found(self, passes: int, skipped: bool) -> None:
+        if self._automatic:
+            self._step_ends(passes, skipped)
+
+    @_harmless
+    def step(self) -> None:
+        """A step ends here: the user, or a callback, says so."""
+        self._step_ends(self._finder.take_passes(), False)
+
+    # -- from step to step ------------------------------------------------------------------------
+
+    def _step_ends(self, passes: int, skipped: bool) -> None:
+        if self.state == "over":
+            return
+        self.done += 1
+        if self.state == "recording":
+            self._passes.append(passes)
+            if skipped:
+                self._skipped.append(self.done - 1)
+        self._boundary()
+
+    def _boundary(self) -> None:
+        """Between two steps: the state changes here and nowhere else."""
+        options = self.options
+        if self.state == "waiting":
+            if self.done >= options.wait - KEEP:
+                self._before.mark()
+            if self.done >= options.wait:
+                self._begin()
+        elif self.state == "recording" and self._recorder is not None:
+            if self.done >= self._last:
+                self._end_recording(complete_step=True)
+            else:
+                self._recorder.step()
+                self._passes = self._passes if self._recorder.recorded_steps else []
+        elif self.state == "timing":
+            if self.done > self._last:  # the first step after the window pays for the profiler's end
+                self._after.mark()
+            if self.done >= self._last + 1 + AFTER:
+                self._write(None)
+
+    def _begin(self) -> None:
+        rank, _ = rank_and_world()
+        if not self.options.wants(rank):
+            self._over()
+            return
+        if torch._C._autograd._profiler_enabled():
+            self._postponed = True  # the script's own profiler runs: one step later
+            return
+        self._postponed = False
+        check_folder(Path(self.options.out))
+        models = self._models()
+        if not models:
+            say("no module with parameters was found: the trace has no module names")
+        self._recorder = Recorder(models, first_step=self.done, warmup=self.options.warmup)
+        self._last = self.done + self.options.warmup + self.options.active
+        self.state = "recording"
+        self._registry.remove()
+        signals.watch(self)
+        self._recorder.start(self._give_way)
+
+    @_harmless
+    def _give_way(self) -> None:
+        if self.state == "recording":
+            self._end_recording(complete_step=False)
+            self._write("the script started a profiler of its own")
+
+    def _models(self) -> list[Model]:
+        trained = {
+            id(parameter)
+            for optimizer in self._optimizers.values()
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        return find_models(self._roots or self._registry.roots(), trained)
+
+    def _end_recording(self, *, complete_step: bool) -> None:
+        assert self._recorder is not None
+        recorder = self._recorder
+        signals.unwatch()
+        recorder.stop(complete_step=complete_step)
+        self._recorder = None
+        self.state = "timing"
+        self._facts = describe(recorder.models, recorder.batch)
+        self._facts["window"] = {
+            "first_step": self._last - self.options.active,
+            "steps": recorder.recorded_steps,
+            "asked": self.options.active,
+            "step_source": self._finder.source if self._automatic else "marked",
+            "backward_passes": self._passes,
+            "skipped_steps": self._skipped,
+            "optimizers": [type(optimizer).__name__ for optimizer in self._optimizers.values()],
+            **recorder.facts(),
+        }
+        raw = raw_path(Path(self.options.out))
+        try:
+            recorder.export(raw)
+        finally:
+            self._raw = raw
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def close(self, reason: str | None = None) -> None:
+        """The training ends here, well (``reason`` None) or not: write what there is."""
+        with self._lock:
+            self._close(reason)
+
+    @_harmless
+    def _close(self, reason: str | None) -> None:
+        if self.state == "recording" and self._recorder is not None:
+            recording = self._recorder.recording
+            ended = reason or "the training ended in the window"
+            self._end_recording(complete_step=False)
+            if not recording:
+                say(f"{ended} during the profiler's warm-up: {self._too_few()}")
+            self._write(ended)
+        elif self.state == "timing":
+            self._write(None)
+        elif self.state == "waiting":
+            if self.done or self._finder.optimizer_steps:
+                say(f"no trace: {reason + ': ' if reason else ''}{self._too_few()}")
+            self._over()
+
+    def _too_few(self) -> str:
+        options = self.options
+        if self._postponed:
+            return "a profiler of the script's own ran all the time"
+        return (
+            f"{self.done} training steps were seen and the window opens after {options.wait}, for "
+            f"{options.warmup} + {options.active}; train longer, or capture --wait 1 --warmup 1 --active 1"
+        )
+
+    def _write(self, ended: str | None) -> None:
+        """The file appears, or one line says why it does not."""
+        raw, self._raw = self._raw, None
+        if raw is None:
+            self._over()
+            return
+        window = self._facts["window"]
+        window["complete"] = ended is None and window["steps"] >= window["asked"]
+        if ended:
+            window["ended"] = ended
+        self._facts["time"] = {
+            "clock": self._before.kind,
+            "before_ms": self._before.read_ms() if not ended else _quietly(self._before.read_ms),
+            "after_ms": self._after.read_ms() if not ended else _quietly(self._after.read_ms),
+        }
+        target = target_path(Path(self.options.out), rank_and_world()[0], self.options.started)
+        try:
+            size = finish(raw, target, self._facts)
+        except TraceFileError as error:
+            say(f"no trace: {error}")
+        else:
+            self.written = target
+            cut = f", cut short: {ended}" if ended else ""
+            say(f"{window['steps']} of {window['asked']} steps, {size / 1e6:.1f} MB, in {target}{cut}")
+        self._over()
+
+    def give_up(self, reason: str) -> None:
+        """Say why, leave no hook behind, let the training go on."""
+        if self.state != "over":
+            say(f"the capture failed and the training goes on: {reason}")
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.abandon()
+        if self._raw is not None:
+            remove(self._raw)
+        self._over()
+
+    def _over(self) -> None:
+        self.state = "over"
+        signals.unwatch()
+        self._registry.remove()
+        self._events.remove()
+        self._optimizers.clear()
+        self._roots.clear()
+
+    def forget(self) -> None:
+        """In a forked child: this recording is the parent's."""
+        self._raw = None
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.uninstall()
+        self._over()
+
+    @property
+    def optimizer_steps(self) -> int:
+        return self._finder.optimizer_steps
+
+
+def _quietly(read: Callable[[], Any]) -> Any:
+    """After a crash the GPU may not answer any more."""
+    try:
+        return read()
+    except Exception:
+        return []

@@ -1,0 +1,107 @@
+"""Versions, GPUs and precision flags, as PyTorch knows them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_GPU = {
+    "name": "name",
+    "sms": "multi_processor_count",
+    "total_memory_bytes": "total_memory",
+    "l2_cache_bytes": "L2_cache_size",
+    "clock_khz": "clock_rate",
+    "memory_clock_khz": "memory_clock_rate",
+    "memory_bus_bits": "memory_bus_width",
+    "shared_memory_per_sm_bytes": "shared_memory_per_multiprocessor",
+    "registers_per_sm": "regs_per_multiprocessor",
+    "threads_per_sm": "max_threads_per_multi_processor",
+    "warp_size": "warp_size",
+}
+_LIBRARIES = ("transformers", "accelerate", "lightning", "pytorch-lightning", "deepspeed", "flash-attn")
+
+
+def versions() -> dict[str, Any]:
+    """Of Python, PyTorch and the libraries that decide which kernels run; None where there is none."""
+    found: dict[str, Any] = {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": _try(torch.backends.cudnn.version),
+        "nccl": _try(lambda: ".".join(map(str, torch.cuda.nccl.version()))) if torch.version.cuda else None,
+        "cublas": _cublas(),
+        "triton": _package("triton"),
+        "driver": _driver(),
+    }
+    # only what this process uses: a library that lies beside it says nothing
+    found |= {name: _package(name) for name in _LIBRARIES if name.replace("-", "_") in sys.modules}
+    return found
+
+
+def gpus() -> list[dict[str, Any]]:
+    """The properties of this process' current GPU; empty without one."""
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return []
+    index = torch.cuda.current_device()
+    properties = torch.cuda.get_device_properties(index)
+    found = {
+        ours: value for ours, key in _GPU.items() if (value := getattr(properties, key, None)) is not None
+    }
+    return [{"index": index, "compute_capability": f"{properties.major}.{properties.minor}", **found}]
+
+
+def precision() -> dict[str, Any]:
+    """What decides the data type of a matmul."""
+    cuda = torch.backends.cuda.matmul
+    flags: dict[str, Callable[[], Any]] = {
+        "float32_matmul": torch.get_float32_matmul_precision,
+        "cuda_matmul_fp32": lambda: cuda.fp32_precision,
+        "fp16_reduced_precision_reduction": lambda: cuda.allow_fp16_reduced_precision_reduction,
+        "bf16_reduced_precision_reduction": lambda: cuda.allow_bf16_reduced_precision_reduction,
+        "fp16_accumulation": lambda: cuda.allow_fp16_accumulation,
+        "deterministic": torch.are_deterministic_algorithms_enabled,
+        "default_dtype": lambda: str(torch.get_default_dtype()).removeprefix("torch."),
+        "flash_sdp": torch.backends.cuda.flash_sdp_enabled,
+        "memory_efficient_sdp": torch.backends.cuda.mem_efficient_sdp_enabled,
+        "cudnn_sdp": torch.backends.cuda.cudnn_sdp_enabled,
+        "math_sdp": torch.backends.cuda.math_sdp_enabled,
+    }
+    found = {name: _try(read) for name, read in flags.items()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+
+
+def _try(read: Callable[[], Any]) -> Any:
+    """A flag of another PyTorch version, or one it refuses to tell, is None."""
+    try:
+        return read()
+    except Exception:
+        return None
+
+
+def _package(name: str) -> str | None:
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(name)
+    return None
+
+
+def _cublas() -> str | None:
+    """PyTorch does not tell; the wheel that brought the library does."""
+    if torch.version.cuda is None:
+        return None
+    major = torch.version.cuda.split(".")[0]
+    return _package(f"nvidia-cublas-cu{major}") or _package("nvidia-cublas")
+
+
+def _driver() -> str | None:
+    with suppress(OSError):
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"Kernel Module\D*([\d.]+)", text)
+        return found[1] if found else None
+    return None
