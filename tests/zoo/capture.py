@@ -75,7 +75,7 @@ class Capture:
     def enter(self, note: Note) -> None:
         self.notes.append(note)
         span = record_function(f"{PRIVATE}{len(self.notes) - 1}")
-        span.__enter__()  # type: ignore[no-untyped-call]
+        span.__enter__()
         self._open.append(span)
         self._push(note.state)
 

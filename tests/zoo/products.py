@@ -37,7 +37,7 @@ class Product:
         return 2.0 * self.batch * self.m * self.n * self.k
 
 
-class ProductLog(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ProductLog(TorchDispatchMode):
     """Writes down every product that runs inside it."""
 
     def __init__(self, model: nn.Module, capture: Capture) -> None:

@@ -46,7 +46,7 @@ class Training:
                 with note.phase("forward", "loss"):
                     loss = loss / self.accumulate
             with note.phase("backward", "loss"), note.frame("torch/_tensor.py(592): backward"):
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
         if self.clip:
             with (
                 note.phase("optimizer", "grad_clip", lists=self.gradients),
