@@ -268,3 +268,23 @@ def test_a_tied_backward_kernel_is_not_said_to_lack_its_forward(tmp_path: Path) 
     tied = attribution.forward_op >= 0
     for reason, _, mask in attribution.reasons():
         assert "no forward operator" not in reason or not (mask & tied).any()
+
+
+@pytest.mark.parametrize("frames", [False, True])
+def test_a_step_that_runs_inside_the_optimizer_is_not_the_optimizers(tmp_path: Path, frames: bool) -> None:
+    """``optimizer.step(closure)``, as PyTorch Lightning calls it: forward and backward lie in its range."""
+    made = build(GPT2, Options(module_frames=frames, clip=False))
+    steps = [e for e in made.records if e.cat == "user_annotation" and e.name.startswith("ProfilerStep#")]
+    for event in made.records:
+        if event.cat == "user_annotation" and event.name.startswith("Optimizer.step#"):
+            outer = next(step for step in steps if step.ts <= event.ts < step.ts + step.dur)
+            event.ts, event.dur = outer.ts + 1, event.ts + event.dur - outer.ts - 1
+    trace = read(tmp_path, made.text())
+    links = link(trace)
+    case = Case(made, trace, links, attribute(trace, links))
+    assert case.share(coarser=False) > 0.99
+    optimizer = PHASES.index("optimizer")
+    for row, truth, component, _ in case.rows():
+        assert (component == "optimizer") == (truth.component == "optimizer")
+        if truth.strict and truth.phase != "other":
+            assert (case.result.phase[row] == optimizer) == (truth.phase == "optimizer")

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from tracelens.attribution.names import element_role, layer_of_fqn, layer_of_text, op_rule, split_counter
 from tracelens.trace import Links, Trace
 
+BoolArray = npt.NDArray[np.bool_]
+
 _MODULE = "nn.Module: "
 _FQN = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
 #: Ranges that the profiler, the compiler or the data loader put there: no part of the model.
@@ -54,6 +56,7 @@ class Paths:
     context: npt.NDArray[np.int32]  # per node: the nearest module or range node; -1
     attention: npt.NDArray[np.int32]  # per node: the outermost attention block around it; -1
     mlp: npt.NDArray[np.int32]  # per node: the outermost MLP around it; -1
+    closure: BoolArray  # per node: an optimizer's step that runs the model inside; on no path
     with_experts: frozenset[int]  # paths that end in a module with experts or a router inside it
 
 
@@ -64,6 +67,8 @@ def find_paths(trace: Trace, links: Links) -> Paths:
     is_range = links.mask(links.ranges_at) & ~texts.where(lambda t: bool(_NOT_MODEL.match(t)))[links.name]
     is_block = links.is_op & texts.where(lambda t: op_rule(t) == "attention_block")[links.name]
     wanted = is_telling | is_range | is_block
+    closure = wanted & _closures(trace, links)
+    wanted &= ~closure
     nearest = links.forest.nearest(wanted)
 
     paths: list[Path] = []
@@ -91,8 +96,25 @@ def find_paths(trace: Trace, links: Links) -> Paths:
         context=nearest,
         attention=links.forest.outermost(_blocks(paths, of_context, above, "attention", len(wanted))),
         mlp=links.forest.outermost(_blocks(paths, of_context, above, "mlp", len(wanted))),
+        closure=closure,
         with_experts=_with_experts(paths, outers),
     )
+
+
+def _closures(trace: Trace, links: Links) -> BoolArray:
+    """Optimizer steps that run the model: ``optimizer.step(closure)``, as PyTorch Lightning does every step.
+
+    An optimizer's own operators run without gradients and have no sequence number; a forward has.
+    """
+    stepping = trace.symbols.where(lambda text: element_role(text) == "optimizer")[links.name]
+    holds = np.zeros(len(links.name), np.bool_)
+    if stepping.any():
+        holds[links.ops_at] = (trace.ops.sequence >= 0) & (trace.ops.forward_thread <= 0)
+        for nodes in reversed(links.forest.levels):
+            above = links.forest.parent[nodes[holds[nodes]]]
+            holds[above[above >= 0]] = True
+    out: BoolArray = stepping & holds & ~links.is_op
+    return out
 
 
 def _with_experts(paths: list[Path], outer: list[int]) -> frozenset[int]:

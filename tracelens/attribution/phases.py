@@ -39,6 +39,7 @@ class Phases:
             [bool({"optimizer", "grad_clip"} & {*path.roles()}) for path in paths.paths] + [False]
         )
         self.optimizer = in_optimizer[paths.of_node] & (paths.of_node >= 0)
+        self.optimizer |= self._behind_closure(links, paths)
         self.in_model = np.array(
             [any(not e.named or e.role for e in path.elements) for path in paths.paths] + [False]
         )[paths.of_node]
@@ -52,6 +53,19 @@ class Phases:
             both = (inner >= 0) & (self.evaluate >= 0)
             again[both] |= depth[inner[both]] > depth[self.evaluate[both]]
         return again
+
+    def _behind_closure(self, links: Links, paths: Paths) -> BoolArray:
+        """What an optimizer does itself, after its closure has run the forward and the backward."""
+        out = np.zeros(len(links.name), np.bool_)
+        inside = links.forest.outermost(paths.closure)
+        work = np.flatnonzero(links.is_op & (self.with_gradient | self.backward))
+        for step in np.unique(inside[inside >= 0]).tolist():
+            mine = inside == step
+            end = links.ts_ns[mine].max()
+            during = work[(links.ts_ns[work] >= links.ts_ns[step]) & (links.ts_ns[work] <= end)]
+            if len(during):
+                out |= mine & (links.ts_ns > links.ts_ns[during].max())
+        return out
 
     def of(self, node: IntArray) -> IntArray:
         """Phase codes for nodes; -1 (no node) gives ``other``."""
