@@ -8,12 +8,13 @@ from typing import Literal
 
 import pytest
 
-from tests.synthetic import ModelSpec, Options, build
-from tracelens.accounting.calls import find_calls, role_of
+from tests.synthetic import Event, ModelSpec, Options, Synthetic, Truth, build
+from tests.trace.tools import read
+from tracelens.accounting.calls import call_role, find_calls, role_of
 from tracelens.attribution import attribute
 from tracelens.gemm import GemmShape, flops
 from tracelens.trace import link, read_trace
-from tracelens.words import PHASES
+from tracelens.words import COMPONENTS, PHASES
 
 GPT = ModelSpec(
     family="gpt2",
@@ -99,3 +100,41 @@ def test_products_of_two_activations_have_no_weight_gradient() -> None:
 
 def test_recomputed_products_are_forward_products() -> None:
     assert role_of(_shape(8, 8, 8), None, "recompute") == "forward"
+
+
+def test_a_weight_gradient_that_a_library_adds_in_place_has_its_role_and_shape(tmp_path: Path) -> None:
+    """Gradient accumulation fusion: the product is launched by the backward itself, under no ``aten::mm``."""
+    made = build(ModelSpec(layers=1, vocab=1024), Options(steps=1, module_frames=False))
+    truth = {row.correlation: row for row in made.truth}
+    hidden = {
+        event.ts
+        for event in made.records
+        if event.cat == "cpu_op" and event.name == "aten::mm" and _launches_wgrad(made, event, truth)
+    }
+    assert len(hidden) > 4
+    records = [e for e in made.records if not (e.cat == "cpu_op" and e.name == "aten::mm" and e.ts in hidden)]
+    trace = read(tmp_path, replace(made, records=records).text())
+    links = link(trace)
+    attribution = attribute(trace, links)
+    calls = find_calls(trace, links, attribution)
+    found = 0
+    for at, main in enumerate(calls.main.tolist()):
+        row = truth[int(trace.kernels.correlation[main])]
+        if row.role == "wgrad":
+            shape = calls.shape[at]
+            assert isinstance(shape, GemmShape)
+            assert {shape.m, shape.n} == {row.m, row.n}
+            assert shape.k == row.k
+            assert COMPONENTS[attribution.component[main]] == row.component
+            assert call_role(attribution, calls, at) == "wgrad"
+            found += calls.op_name[at] is None
+    assert found == len(hidden)
+
+
+def _launches_wgrad(made: Synthetic, op: Event, truth: dict[int, Truth]) -> bool:
+    inside = [
+        e.args["correlation"]
+        for e in made.records
+        if e.cat in ("cuda_runtime", "cuda_driver") and e.tid == op.tid and op.ts <= e.ts < op.ts + op.dur
+    ]
+    return any(number in truth and truth[number].role == "wgrad" for number in inside)

@@ -91,11 +91,13 @@ def find_calls(trace: Trace, links: Links, attribution: Attribution) -> Calls:
     computed = []
     for main in calls.main.tolist():
         backward = attribution.phase[main] == _BACKWARD
+        forward = shapes.of(int(attribution.forward_op[main])) if backward else None
+        hidden = _gradient(forward, int(attribution.role[main]))
         computed.append(
             _Computed(
                 trace.symbols[int(trace.ops.name[op[main]])] if op[main] >= 0 else None,
-                shapes.of(int(op[main])),
-                shapes.of(int(attribution.forward_op[main])) if backward else None,
+                shapes.of(int(op[main])) if op[main] >= 0 else hidden,
+                forward,
                 lent=False,
             )
         )
@@ -103,6 +105,15 @@ def find_calls(trace: Trace, links: Links, attribution: Attribution) -> Calls:
     if loan is not None and donors is not None:
         calls = _with_shapes(calls, donors, loan.like)
     return _with_borrowed(trace, kind, own, calls, donors, attribution, borrowing)
+
+
+def _gradient(forward: Shape | None, role: int) -> GemmShape | None:
+    """What a gradient computes that a library's own call hides: out[m,n] = x[m,k] W[k,n] gives it."""
+    if not isinstance(forward, GemmShape) or forward.batch > 1 or forward.grouped or role < 0:
+        return None
+    m, n, k = forward.m, forward.n, forward.k
+    sizes = {"dgrad": (m, k, n, "NN"), "wgrad": (n, k, m, "NT")}.get(ROLES[role])
+    return GemmShape(*sizes[:3], 1, forward.dtype, None, sizes[3]) if sizes else None
 
 
 def _own_keys(trace: Trace, links: Links, op: IntArray, kind: IntArray) -> IntArray:

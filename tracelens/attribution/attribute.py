@@ -18,6 +18,7 @@ from tracelens.attribution.phases import Phases
 from tracelens.attribution.sites import Sites, decide_sites
 from tracelens.attribution.structure import Inference, infer
 from tracelens.attribution.twins import orphans
+from tracelens.gemm import is_gemm_op, parse_kernel_name
 from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES, ROLES
 
@@ -171,6 +172,7 @@ def _assemble(
     component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["module_stack"]
     # a product of the forward that a compiled backward computes again
     phase[(role == _ROLE["forward"]) & (phase == _PHASE["backward"])] = _PHASE["recompute"]
+    role = _roles_by_layout(trace, links, role, phase)
     gradient = (role == _ROLE["dgrad"]) | (role == _ROLE["wgrad"])
     phase[gradient & orphans(trace, links)] = _PHASE["backward"]  # inside a graph the host knows no phase
     stepping = (component == _COMPONENT["optimizer"]) | (component == _COMPONENT["grad_clip"])
@@ -202,6 +204,21 @@ def _assemble(
         role=role,
         like=np.full(size, -1, np.int32),
     )
+
+
+def _roles_by_layout(trace: Trace, links: Links, role: IntArray, phase: IntArray) -> IntArray:
+    """Of a backward product the role that its kernel's layout says: g W is NN, g^T x is NT.
+
+    It decides only where no operator does: a library's own call, as a weight gradient that is added in place
+    (gradient accumulation fusion).
+    """
+    layouts = {"NN": _ROLE["dgrad"], "NT": _ROLE["wgrad"]}
+    names = [parse_kernel_name(text) for text in trace.symbols]
+    layout = [name.layout[:2] if name and name.kind == "gemm" and name.layout else "" for name in names]
+    stated = np.array([layouts.get(text, -1) for text in layout] or [-1], np.int32)[trace.kernels.name]
+    product = trace.symbols.where(is_gemm_op)[look_up(trace.ops.name, links.kernel_op)]
+    open_ = (role < 0) & (phase == _PHASE["backward"]) & ~(product & (links.kernel_op >= 0))
+    return np.where(open_, stated, role).astype(np.int32)
 
 
 def _structure(
