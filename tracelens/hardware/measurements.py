@@ -1,0 +1,194 @@
+"""Measured GEMM and attention times of one GPU: what ``tracelens bench`` writes and predictions read.
+
+Plain JSON (optionally gzip), written with the standard library alone, for a GPU machine may have nothing
+but torch. Rows are arrays under named columns; kernel names are listed once and referred to by index.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from tracelens.errors import InputError
+
+SCHEMA = "tracelens.measurements/1"
+
+
+@dataclass(frozen=True, slots=True)
+class GemmMeasurement:
+    """One timed product out[M,N] = a[M,K] @ b[K,N], ``batch`` times."""
+
+    sweep: str  # the family of shapes it was measured for: "wave", "alignment", "transformer"
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str  # of the operands, as in GemmShape: bf16, fp16, fp8, tf32 (fp32 data on tensor cores), fp32
+    out_dtype: str
+    layout: str  # cuBLAS opA, opB: TN (y = x W^T), NN (dgrad), NT (wgrad)
+    time_us: float  # median over the repeats
+    spread_frac: float | None  # (90th - 10th percentile) / median
+    kernels: tuple[str, ...]  # names in launch order; empty where they were not recorded
+    grid: tuple[int, int, int] | None = None  # of the longest kernel
+
+    @property
+    def tflops(self) -> float:
+        """Achieved TFLOP/s, 2*M*N*K*batch over the time."""
+        return 2.0 * self.m * self.n * self.k * self.batch / self.time_us / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMeasurement:
+    """One timed fused attention call (scores, softmax and values in one kernel)."""
+
+    sweep: str
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_q: int
+    seq_k: int
+    head_dim: int
+    dtype: str
+    causal: bool
+    direction: str  # forward | backward
+    backend: str  # flash | cudnn | efficient
+    time_us: float
+    spread_frac: float | None
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """Everything measured on one GPU, and how. ``None`` = not measured."""
+
+    gpu: str  # key in gpus.toml, "unknown" when not in the table
+    device: Mapping[str, Any]  # name, sms, compute_capability, memory_bytes, l2_bytes
+    software: Mapping[str, Any]  # torch, cuda, driver, cublas
+    clocks: Mapping[str, Any]  # sm_mhz_before, sm_mhz_after, sm_mhz_max
+    date: str  # of the measurement, ISO
+    command: str
+    method: str  # one or two sentences: warm-up, flush, repeats, data
+    gemms: tuple[GemmMeasurement, ...] = ()
+    attention: tuple[AttentionMeasurement, ...] = ()
+    bandwidth_gbps: float | None = None  # large device-to-device copy, bytes read plus written
+    launch_floor_us: float | None = None  # the shortest GEMM kernel seen
+    notes: tuple[str, ...] = field(default=())
+
+
+def write_measurements(measurements: Measurements, path: Path) -> None:
+    """Write atomically; gzip when the name ends in ``.gz``. Raises ``OSError`` as the system says it."""
+    text = json.dumps(_encode(measurements), separators=(",", ":"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # mtime=0: the same measurements are the same bytes.
+    data = gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text.encode()
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(partial, path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+
+
+def read_measurements(path: Path) -> Measurements:
+    """Read a file of ``write_measurements``; ``InputError`` says what is wrong with another."""
+    try:
+        data = path.read_bytes()
+        raw = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+    except (OSError, EOFError, ValueError) as error:
+        raise InputError(f"{path.name} cannot be read as measurements: {error}") from error
+    if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
+        raise InputError(f"{path.name} is no file of `tracelens bench` ({SCHEMA})")
+    try:
+        return _decode(raw)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise InputError(f"{path.name} holds damaged measurements: {error!r}") from error
+
+
+def find_measurements(gpu: str, *, sms: int | None = None) -> Measurements | None:
+    """The measurements to predict with on ``gpu`` (a key of gpus.toml), or None where there are none.
+
+    Looks at the user's own first (``user_file``), then at those that ship with the package. Measurements
+    of a device with another number of SMs (a slice, another variant) are not taken.
+    """
+    for path in (user_file(gpu), Path(__file__).with_name("calibration") / f"{gpu}.json.gz"):
+        if path.is_file():
+            found = read_measurements(path)
+            if sms is None or found.device.get("sms") in (None, sms):
+                return found
+    return None
+
+
+def user_file(gpu: str) -> Path:
+    """Where ``tracelens bench`` keeps this user's measurements of ``gpu``.
+
+    ``$TRACELENS_CALIBRATION`` names another folder; the default follows the XDG base directories.
+    """
+    folder = os.environ.get("TRACELENS_CALIBRATION")
+    if folder:
+        return Path(folder) / f"{gpu}.json.gz"
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "tracelens" / "calibration" / f"{gpu}.json.gz"
+
+
+_TABLES: Mapping[str, type[GemmMeasurement | AttentionMeasurement]] = {
+    "gemms": GemmMeasurement,
+    "attention": AttentionMeasurement,
+}
+
+
+def _encode(measurements: Measurements) -> dict[str, Any]:
+    raw: dict[str, Any] = {"schema": SCHEMA}
+    for one in fields(measurements):
+        value = getattr(measurements, one.name)
+        raw[one.name] = _table(value) if one.name in _TABLES else value
+    return raw
+
+
+def _table(rows: Sequence[GemmMeasurement | AttentionMeasurement]) -> dict[str, Any]:
+    names: dict[str, int] = {}
+    columns = [one.name for one in fields(rows[0])] if rows else []
+    table = []
+    for row in rows:
+        cells = [getattr(row, column) for column in columns]
+        at = columns.index("kernels")
+        cells[at] = [names.setdefault(name, len(names)) for name in cells[at]]
+        table.append(cells)
+    return {"columns": columns, "kernel_names": list(names), "rows": table}
+
+
+def _decode(raw: dict[str, Any]) -> Measurements:
+    values: dict[str, Any] = {}
+    for one in fields(Measurements):
+        if one.name not in raw:
+            continue  # older file: the default stands, or the constructor says what is missing
+        value = raw[one.name]
+        values[one.name] = (
+            _rows(value, _TABLES[one.name])
+            if one.name in _TABLES
+            else tuple(value)
+            if one.name == "notes"
+            else value
+        )
+    return Measurements(**values)
+
+
+def _rows(table: dict[str, Any], kind: type[Any]) -> tuple[Any, ...]:
+    names = table["kernel_names"]
+    rows = []
+    for cells in table["rows"]:
+        row = dict(zip(table["columns"], cells, strict=True))
+        row["kernels"] = tuple(names[index] for index in row["kernels"])
+        if row.get("grid") is not None:
+            row["grid"] = tuple(row["grid"])
+        if not row["time_us"] > 0:
+            raise ValueError(f"a time of {row['time_us']} µs")
+        rows.append(kind(**row))
+    return tuple(rows)
