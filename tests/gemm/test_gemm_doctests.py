@@ -14,6 +14,7 @@ MODULES = [
     "tracelens.gemm.efficiency",
     "tracelens.gemm.flops",
     "tracelens.gemm.kernel_names",
+    "tracelens.gemm.ladder",
     "tracelens.gemm.padding",
     "tracelens.gemm.shapes",
     "tracelens.gemm.user_kernels",
