@@ -16,15 +16,18 @@ A100, vocab_h_sweep (8192 x 51200 x h, h = 14272..14400): 2 bytes 0.276, 0.277, 
 (The two differ because v and h misalign other operands; the files do not say which of them was K.)
 A100, ksweep_low (M 27648, K 4096, N 194..510): 4 bytes 0.615, 0.669, 0.690; 8 bytes 0.613, 0.668, 0.690;
 16 bytes 0.939, 0.983, 0.998; 32 and 64 bytes 1.00 to 1.02.
-V100, ksweep_low (N 258..510): 4 bytes 0.703, 0.734, 0.895; 8 bytes 0.690, 0.730, 0.866; 16 bytes and more 0.99
-to 1.02. Odd sizes were not measured.
+V100, ksweep_low (N 258..510): 4 bytes 0.703, 0.734, 0.895; 8 bytes 0.690, 0.730, 0.866; 16 bytes and more
+0.99 to 1.02. Odd sizes were not measured.
 
 H100, 4 x (4096 x 4096 by d), fp16, d_ff search of 2024 in stas00/ml-engineering (training/performance):
 d = 10922 (4 bytes) 272.7 TFLOP/s, 10848 and 10912 (64 bytes) 395.6 and 395.2, 10880, 10944 and 11008 (128
 bytes) 395.5, 398.4, 395.0. That is 0.69 of what aligned sizes reached then. The aligned kernels have been
 replaced since (nvjet: median 747 TFLOP/s over the large bf16 products of public H100 traces of October and
 December 2025), the fallback is still the sm80 kernel of that time: 272.7 / 747 = 0.37. A trace of BERT-small
-(M 141, N 30522, K 512) shows it at 0.26 of nvjet's rate after tiles and waves.
+(M 141, N 30522, K 512) shows it at 0.26 of nvjet's rate after tiles and waves. Odd sizes (2 bytes): scores
+and values of TimeSformer and OWLv2 (16 x 5185 x 5185 and 96 x 3137 x 3137, head dimension 64; traces in
+AMD-AGI/TraceLens) run on ``cutlass_75 .. align1`` at 0.08, 0.10, 0.10 and 0.11 of nvjet's rate; A100's odd
+kernel (74 TFLOP/s) times the SMs and clock of an H100 gives 113 / 747 = 0.15.
 """
 
 from __future__ import annotations
@@ -169,7 +172,7 @@ _SM90: _Published = {
     16: (0.87, 0.95, 1.0, "heuristic", _TMA),
     8: (0.26, 0.37, 0.72, "heuristic", "as 4 bytes: on A100 and V100 the two cost the same"),
     4: (0.26, 0.37, 0.72, "model", f"{_H100}, over today's aligned kernels in public traces"),
-    2: (None, None, 0.72, "heuristic", "H100: odd sizes not measured; no faster than even ones"),
+    2: (0.07, 0.12, 0.20, "model", "H100: odd attention products of public traces; A100's odd kernel scaled"),
 }
 _SM100: _Published = {
     64: (0.98, 1.0, 1.0, "heuristic", "not measured: taken from H100"),

@@ -1,26 +1,24 @@
-"""The formula fitted to measurements of one GPU, and what its nearest measured neighbours say beyond it.
+"""The formula fitted to measurements of one GPU.
 
-Two steps, both deterministic. First the rates (and, where kernel names were recorded, the rate of each
-tile) are moved until the formula fits the measurements best, by coordinate descent on the mean absolute
-log error. Then the formula's remaining error is taken over from the measured products nearest in
-(log M, log N, log K, log batch) with the same layout and alignment. How far neighbours reach, and the
-stated range, come from leaving each measurement out in turn.
+Deterministic, in two steps: the rates (and, where kernel names were recorded, the rate of each tile) are
+moved until the formula fits best, by coordinate descent on the mean absolute log error; what it then still
+misses is left to the measured neighbours of a product (``neighbours``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.kernel_names import parse_kernel_name
 from tracelens.gemm.ladder import AlignmentLadder, alignment_ladder, operand_alignment
 from tracelens.gemm.predict.cost import Array, Products, TileTable, best, costs
-from tracelens.gemm.predict.rates import Rates, model_rates
+from tracelens.gemm.predict.neighbours import Neighbours, neighbours
+from tracelens.gemm.predict.rates import Rates, model_rates, rates_of_unknown
 from tracelens.gemm.predict.tiles import Tile, candidate_tiles, tiles_of_kernel
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
@@ -28,83 +26,39 @@ from tracelens.hardware.measurements import GemmMeasurement, Measurements
 #: Fewer measurements of a type than this say too little to fit seven rates.
 _ENOUGH = 24
 #: The rates are fitted to at most this many products, evenly spread over the sorted shapes.
-_FIT_ROWS = 360
-_NEIGHBOURS = 5
+_FIT_ROWS = 300
+_MOST_TILES = 32
 #: Tensor cores run both at one rate (datasheets of every GPU of the table).
 _TWINS = {"bf16": "fp16", "fp16": "bf16"}
-_STEPS = (0.7, 0.85, 0.93, 0.97, 0.99, 1.01, 1.03, 1.07, 1.15, 1.4)
+#: Factors of the descent, one round each.
+_STEPS = (1.5, 1.2, 1.07, 1.02)
 #: Rates to fit, each with the bounds that keep it a physical figure.
 _BOUNDS = {
     "multiply_tflops": (0.0, np.inf),
     "bandwidth_gbps": (0.0, np.inf),
     "fixed_us": (0.5, 100.0),
-    "partial_wave_frac": (0.02, 0.98),
+    "partial_wave_frac": (0.5, 0.95),  # 0.55 to 0.7 on V100, A100 and H100
+    "first_wave_frac": (0.5, 1.0),
     "store_frac": (0.02, 1.5),
     "load_elements": (1.0, 300.0),
     "split_us": (0.2, 30.0),
 }
 #: A loss grows no further than this, so that a few odd measurements do not bend the fit.
 _CAPPED = 0.5
-_REACH = (0.005, 0.02, 0.06, 0.2)  # distance, in powers of two, at which a neighbour's weight halves twice
-_PRIOR_DISTANCE = (0.1, 0.3, 1.0, 3.0)  # neighbours this far count as much as having none
-_COVERED = 0.90
-_BIN_ROWS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Nearest:
-    """What measured neighbours say of one product."""
-
-    weighted: tuple[tuple[float, float, str], ...] = ()  # (weight, ln(measured / formula), shape)
-    prior_weight: float = 1.0
-    low_frac: float = 1.0
-    high_frac: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Class:
-    """Measured products of one layout and alignment."""
-
-    points: Array  # (N, 4): log2 of m, n, k, batch
-    residuals: Array  # ln(measured / formula)
-    shapes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Fit:
-    """The rates of one GPU and type as measured, and the neighbours to correct by."""
+    """The rates of one GPU and type as measured, and the neighbours to correct by. Equal only to itself."""
 
     rates: Rates
     table: TileTable
     ladder: AlignmentLadder
-    classes: dict[tuple[str, int], _Class] = field(repr=False)
-    reach: float
-    prior_distance: float
-    bins: tuple[tuple[float, float, float], ...]  # (distance up to, low_frac, high_frac)
+    neighbours: Neighbours
 
-    def nearest(self, sizes: tuple[float, ...], layout: str, aligned: int) -> Nearest:
-        """Neighbours of (m, n, k, batch, ...) with this layout and alignment, and the range they leave."""
-        found = self.classes.get((layout, aligned)) or self.classes.get(("", aligned))
-        if found is None:
-            return Nearest((), 1.0, *self._range(np.inf))
-        distance = np.abs(found.points - np.log2(np.asarray(sizes[:4], dtype=np.float64))).sum(axis=1)
-        count = min(_NEIGHBOURS, len(distance))
-        at = np.argpartition(distance, count - 1)[:count]
-        at = at[np.lexsort((at, distance[at]))]
-        weighted = tuple(
-            (_round(1 / (distance[i] + self.reach) ** 2), _round(found.residuals[i]), found.shapes[i])
-            for i in at
-        )
-        return Nearest(weighted, _round(1 / self.prior_distance**2), *self._range(float(distance[at[0]])))
-
-    def has(self, layout: str, aligned: int) -> bool:
-        return (layout, aligned) in self.classes or ("", aligned) in self.classes
-
-    def _range(self, distance: float) -> tuple[float, float]:
-        for upto, low, high in self.bins:
-            if distance <= upto:
-                return low, high
-        return self.bins[-1][1:]
+    def assumed(self, aligned: int) -> float:
+        """Throughput at an alignment, as the fit took it."""
+        return _frac(self.ladder, aligned)
 
 
 _FITTED: dict[tuple[int, str, str, int | None], tuple[Measurements, Fit | None]] = {}
@@ -130,12 +84,17 @@ def _fit(measured: Measurements, gpu: Gpu, math_dtype: str) -> Fit | None:
     if measured.gpu != gpu.name or (gpu.sms is not None and sms not in (None, gpu.sms)):
         return None
     for dtype in (math_dtype, _TWINS.get(math_dtype, math_dtype)):
-        rows = [
-            one for one in measured.gemms if one.dtype == dtype and one.layout in ("TN", "NN", "NT", "TT")
-        ]
+        rows = [one for one in measured.gemms if one.dtype == dtype and _usable(one)]
         if len(rows) >= _ENOUGH:
             return _fit_rows(_sorted(rows), measured, gpu, dtype)
     return None
+
+
+def _usable(one: GemmMeasurement) -> bool:
+    sizes = min(one.m, one.n, one.k, one.batch)
+    return (
+        sizes > 0 and one.layout in ("TN", "NN", "NT", "TT") and bytes_per_element(one.out_dtype) is not None
+    )
 
 
 def _sorted(rows: Sequence[GemmMeasurement]) -> list[GemmMeasurement]:
@@ -163,31 +122,28 @@ def _fit_rows(rows: list[GemmMeasurement], measured: Measurements, gpu: Gpu, dty
 
     def error(rates: Rates, table: TileTable) -> Array:
         found, _, _ = best(costs(picked, table, rates) + mask)
-        return np.log(times[sample] / found)
+        return np.asarray(np.log(times[sample] / found), dtype=np.float64)
 
     table = TileTable.of(tiles, sms=start.sms)
-    rates = _descend(start, lambda one: error(one, table))
+    rates = _descend(start, lambda one: error(one, table), rounds=4)
     if mask.any():
         table = TileTable.of(tiles, sms=start.sms, rate_frac=_tile_rates(error(rates, table), mask))
-        rates = _descend(rates, lambda one: error(one, table))
-    rates = replace(rates, **{name: _round(getattr(rates, name)) for name in _BOUNDS})
+        rates = _descend(rates, lambda one: error(one, table), rounds=2)
+    for name in _BOUNDS:
+        rates = _with(rates, name, _round(getattr(rates, name)))
     formula, _, _ = best(costs(Products.of(products), table, rates))
-    residuals = np.log(times / formula)
-    return _with_neighbours(rows, aligned, residuals, rates, table, ladder)
+    return Fit(rates, table, ladder, neighbours(rows, aligned, np.log(times / formula)))
 
 
 def _start(rows: list[GemmMeasurement], measured: Measurements, gpu: Gpu, dtype: str) -> Rates | None:
     """Where the descent begins: the model's rates, or for an unknown GPU what the measurements show."""
-    best_seen = max(one.tflops for one in rows)
     rates = model_rates(gpu, dtype)
     if isinstance(rates, str):
         sms = gpu.sms or measured.device.get("sms")
-        if not isinstance(sms, int) or sms < 1:
-            return None
         bandwidth = measured.bandwidth_gbps or gpu.bandwidth_gbps
-        if bandwidth is None:
+        if not isinstance(sms, int) or sms < 1 or bandwidth is None:
             return None
-        rates = Rates(sms, best_seen, 35.0, 0.5, 0.5, bandwidth, 5.0, 2.0, 1.0, 1.0, "")
+        rates = rates_of_unknown(sms, max(one.tflops for one in rows), bandwidth)
     return replace(
         rates,
         bandwidth_gbps=measured.bandwidth_gbps or rates.bandwidth_gbps,
@@ -195,21 +151,27 @@ def _start(rows: list[GemmMeasurement], measured: Measurements, gpu: Gpu, dtype:
     )
 
 
-def _descend(rates: Rates, error: Callable[[Rates], Array]) -> Rates:
+def _descend(rates: Rates, error: Callable[[Rates], Array], *, rounds: int) -> Rates:
+    """Move one rate at a time, in steps that shrink, as long as the mean error falls."""
+
     def loss(one: Rates) -> float:
         return float(np.minimum(np.abs(error(one)), _CAPPED).mean())
 
     least = loss(rates)
-    for _ in range(3):
-        before = least
+    for step in _STEPS[-rounds:]:
         for name, (low, high) in _BOUNDS.items():
-            for step in _STEPS:
-                moved = replace(rates, **{name: min(max(getattr(rates, name) * step, low), high)})
-                if (found := loss(moved)) < least:
+            for factor in (step, 1 / step):
+                while True:
+                    moved = _with(rates, name, min(max(getattr(rates, name) * factor, low), high))
+                    if (found := loss(moved)) >= least:
+                        break
                     least, rates = found, moved
-        if before - least < 1e-3 * before:
-            break
     return rates
+
+
+def _with(rates: Rates, name: str, value: float) -> Rates:
+    changed: dict[str, Any] = {name: value}
+    return replace(rates, **changed)
 
 
 def _ran(one: GemmMeasurement) -> tuple[Tile, ...]:
@@ -235,9 +197,6 @@ def _tiles(ran: Sequence[tuple[Tile, ...]], gpu: Gpu, dtype: str) -> tuple[Tile,
     return tuple(common[:_MOST_TILES])
 
 
-_MOST_TILES = 32
-
-
 def _mask(ran: Sequence[tuple[Tile, ...]], tiles: tuple[Tile, ...]) -> Array:
     """(S, C, 1): infinite for tiles that are not the one that ran; 0 throughout where none is named."""
     mask = np.zeros((len(ran), len(tiles), 1))
@@ -256,79 +215,6 @@ def _tile_rates(error: Array, mask: Array) -> list[float]:
     return fracs
 
 
-def _with_neighbours(
-    rows: list[GemmMeasurement],
-    aligned: list[int],
-    residuals: Array,
-    rates: Rates,
-    table: TileTable,
-    ladder: AlignmentLadder,
-) -> Fit:
-    points = np.log2([[one.m, one.n, one.k, one.batch] for one in rows])
-    shapes = tuple(_shape(one) for one in rows)
-    groups: dict[tuple[str, int], list[int]] = {}
-    for at, (one, alignment) in enumerate(zip(rows, aligned, strict=True)):
-        groups.setdefault((one.layout, alignment), []).append(at)
-        groups.setdefault(("", alignment), []).append(at)
-    classes = {
-        key: _Class(points[at], residuals[at], tuple(shapes[i] for i in at)) for key, at in groups.items()
-    }
-    distances, values, own = [], [], []
-    for key, one in classes.items():
-        if key[0]:
-            found, at = _others(one.points)
-            distances.append(found)
-            values.append(np.where(np.isfinite(found), one.residuals[at], 0.0))
-            own.append(one.residuals)
-    distance, value, truth = np.concatenate(distances), np.concatenate(values), np.concatenate(own)
-    errors = {
-        (reach, prior): truth - _corrections(distance, value, reach, prior)
-        for reach in _REACH
-        for prior in _PRIOR_DISTANCE
-    }
-    reach, prior = min(errors, key=lambda one: float(np.minimum(np.abs(errors[one]), _CAPPED).mean()))
-    bins = _bins(distance[:, 0], errors[reach, prior])
-    return Fit(rates, table, ladder, classes, reach, prior, bins)
-
-
-def _others(points: Array) -> tuple[Array, NDArray[np.intp]]:
-    """Distances to and places of the nearest other points, nearest first; infinite where there are none."""
-    count = min(_NEIGHBOURS, len(points) - 1)
-    distance = np.full((len(points), _NEIGHBOURS), np.inf)
-    place = np.zeros((len(points), _NEIGHBOURS), dtype=np.intp)
-    if count < 1:
-        return distance, place
-    for first in range(0, len(points), 256):
-        part = slice(first, first + 256)
-        all_of = np.abs(points[part, None, :] - points[None, :, :]).sum(axis=2)
-        rows = np.arange(len(all_of))
-        all_of[rows, rows + first] = np.inf
-        at = np.argsort(all_of, axis=1, kind="stable")[:, :count]
-        distance[part, :count] = np.take_along_axis(all_of, at, axis=1)
-        place[part, :count] = at
-    return distance, place
-
-
-def _corrections(distance: Array, value: Array, reach: float, prior: float) -> Array:
-    weight = 1 / (distance + reach) ** 2
-    summed: Any = (weight * value).sum(axis=1) / (weight.sum(axis=1) + 1 / prior**2)
-    return np.asarray(summed, dtype=np.float64)
-
-
-def _bins(distance: Array, error: Array) -> tuple[tuple[float, float, float], ...]:
-    """Ranges by distance of the nearest neighbour: each holds 90 % of its left-out errors."""
-    order = np.argsort(distance, kind="stable")
-    parts = np.array_split(order, max(1, min(4, len(order) // _BIN_ROWS)))
-    bins: list[tuple[float, float, float]] = []
-    low, high = 0.0, 0.0
-    for part in parts:
-        covered = min(1.0, _COVERED * (1 + 1 / len(part)))
-        below, above = np.quantile(error[part], [(1 - covered) / 2, (1 + covered) / 2])
-        low, high = min(low, float(below)), max(high, float(above))  # farther is never surer
-        bins.append((float(distance[part[-1]]), float(np.exp(low)), float(np.exp(high))))
-    return tuple(bins)
-
-
 def _aligned(one: GemmMeasurement) -> int:
     found = operand_alignment(
         one.m, one.n, one.k, dtype=one.dtype, out_dtype=one.out_dtype, layout=one.layout
@@ -344,10 +230,6 @@ def _frac(ladder: AlignmentLadder, aligned: int) -> float:
 
 def _size(dtype: str) -> float:
     return bytes_per_element(dtype) or 2.0
-
-
-def _shape(one: GemmMeasurement) -> str:
-    return f"{one.m}x{one.n}x{one.k}" + (f" x{one.batch}" if one.batch > 1 else "")
 
 
 def _round(value: float) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class Products:
         return cls(*(table[:, at].reshape(-1, 1, 1) for at in range(7)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TileTable:
     """Candidate tiles as arrays of shape (1, C, 1)."""
 
@@ -56,6 +57,8 @@ class TileTable:
     slots: Array
     rate_frac: Array  # fitted per tile, 1 without measurements
     splits: Array  # (1, 1, P)
+    sliced: NDArray[np.bool_]  # (1, 1, P): splits above 1
+    steps: Array  # (1, C, P): elements of K that one step of all slices takes
     forbidden: Array  # 0 or infinity, (1, C, P): tiles that cannot slice K
 
     @classmethod
@@ -63,6 +66,7 @@ class TileTable:
         def column(values: Sequence[float]) -> Array:
             return np.asarray(values, dtype=np.float64).reshape(1, -1, 1)
 
+        splits = np.asarray(SPLITS, dtype=np.float64).reshape(1, 1, -1)
         return cls(
             tiles=tuple(tiles),
             m=column([tile.m for tile in tiles]),
@@ -70,11 +74,17 @@ class TileTable:
             k=column([tile.k for tile in tiles]),
             slots=column([tile.slots(sms) for tile in tiles]),
             rate_frac=column(rate_frac if rate_frac is not None else [1.0] * len(tiles)),
-            splits=np.asarray(SPLITS, dtype=np.float64).reshape(1, 1, -1),
+            splits=splits,
+            sliced=splits > 1,
+            steps=splits * column([tile.k for tile in tiles]),
             forbidden=np.asarray(
                 [[0.0 if split == 1 or tile.may_split else np.inf for split in SPLITS] for tile in tiles]
             ).reshape(1, len(tiles), -1),
         )
+
+    def rate_of(self, tile: Tile) -> float:
+        """The fitted rate of one tile beside the formula's, 1 for a tile that is not in the table."""
+        return float(self.rate_frac[0, self.tiles.index(tile), 0]) if tile in self.tiles else 1.0
 
 
 def tile_slowdown(tile_m: Any, tile_n: Any, load_elements: float) -> Any:
@@ -89,26 +99,32 @@ def tile_slowdown(tile_m: Any, tile_n: Any, load_elements: float) -> Any:
     return 1 + load_elements * np.maximum(1 / tile_m + 1 / tile_n - REFERENCE_LOADS, 0)
 
 
+@lru_cache(maxsize=64)
+def _per_tile(table: TileTable, rates: Rates) -> tuple[Array, Array]:
+    """What does not depend on the product: us per element of K, and us to store a wave per output byte."""
+    area = table.m * table.n
+    slowdown = tile_slowdown(table.m, table.n, rates.load_elements) / table.rate_frac
+    multiply = 2e-6 * area * slowdown * rates.sms / rates.multiply_tflops
+    store = rates.store_frac * area * table.slots / (rates.bandwidth_gbps * 1e3)
+    return multiply, store
+
+
 def costs(products: Products, table: TileTable, rates: Rates) -> Array:
     """Microseconds of every product with every tile and split: shape (S, C, P), infinite where impossible."""
-    one, tile = products, table
-    slice_k = np.ceil(one.k / tile.splits / tile.k) * tile.k
-    fill = np.ceil(one.m / tile.m) * np.ceil(one.n / tile.n) * one.batch * tile.splits / tile.slots
+    one = products
+    multiply, store = _per_tile(table, rates)
+    slice_k = np.ceil(one.k / table.steps) * table.k
+    fill = np.ceil(one.m / table.m) * np.ceil(one.n / table.n) * one.batch * table.splits / table.slots
     whole = np.floor(fill)
-    rest = fill - whole
-    partial = rates.partial_wave_frac
-    waves = whole + np.where(rest > 0, partial + (1 - partial) * rest, 0)
-    slowdown = tile_slowdown(tile.m, tile.n, rates.load_elements) / tile.rate_frac
-    area = tile.m * tile.n
-    multiply_us = 2e-6 * area * slice_k * slowdown * rates.sms / (rates.multiply_tflops * one.alignment_frac)
-    store_us = rates.store_frac * area * one.out_size * tile.slots / (rates.bandwidth_gbps * 1e3)
+    partial = np.where(fill < 1, rates.first_wave_frac, rates.partial_wave_frac)
+    waves = np.where(fill > whole, whole + partial + (1 - partial) * (fill - whole), whole)
+    compute_us = waves * (multiply * slice_k / one.alignment_frac + store * one.out_size)
     memory_us = memory_bytes(one) / (rates.bandwidth_gbps * 1e3)
-    # Slices are written and read back as fp32 sums.
-    traffic = 8.0 * tile.splits * one.m * one.n * one.batch
-    split_us = np.where(tile.splits > 1, rates.split_us + traffic / (rates.bandwidth_gbps * 1e3), 0)
-    too_short = np.where((tile.splits > 1) & (slice_k < _SHORTEST_SLICE), np.inf, 0)
-    busy_us = np.maximum(waves * (multiply_us + store_us), memory_us)
-    return rates.fixed_us + busy_us + split_us + too_short + tile.forbidden  # type: ignore[no-any-return]
+    # Slices are written and read back as fp32 sums; one shorter than a few steps is not worth that.
+    traffic_us = 8.0 * one.m * one.n * one.batch / (rates.bandwidth_gbps * 1e3)
+    split_us = np.where(table.sliced, rates.split_us + table.splits * traffic_us, 0.0)
+    too_short = np.where(table.sliced & (slice_k < _SHORTEST_SLICE), np.inf, table.forbidden)
+    return np.asarray(rates.fixed_us + np.maximum(compute_us, memory_us) + split_us + too_short)
 
 
 def memory_bytes(products: Products) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from tracelens.errors import InputError
@@ -11,9 +11,10 @@ from tracelens.gemm.efficiency import tile_eff
 from tracelens.gemm.efficiency import tiles as count_tiles
 from tracelens.gemm.kernel_names import KernelName
 from tracelens.gemm.ladder import AlignmentLadder, LadderStep, alignment_ladder, operand_alignment
-from tracelens.gemm.predict.calibration import Fit, Nearest, fitted
-from tracelens.gemm.predict.cost import SPLITS, Products, TileTable, best, costs, memory_bytes
-from tracelens.gemm.predict.derivation import Chosen, Term, correction, derive
+from tracelens.gemm.predict.calibration import Fit, fitted
+from tracelens.gemm.predict.cost import SPLITS, Products, TileTable, best, costs
+from tracelens.gemm.predict.derivation import Chosen, Term, derive
+from tracelens.gemm.predict.neighbours import Nearest
 from tracelens.gemm.predict.rates import Rates, model_rates
 from tracelens.gemm.predict.tiles import candidate_tiles, tiles_of_kernel
 from tracelens.hardware import Gpu
@@ -21,10 +22,10 @@ from tracelens.hardware.measurements import Measurements
 from tracelens.results import Estimate
 
 _LAYOUTS = ("TN", "NN", "NT", "TT")
-#: The largest size of one dimension: beyond it no GPU holds the operands, and int64 byte counts end.
+#: The largest size of one dimension: no GPU holds more, and counts stay exact in floating point.
 _LARGEST = 2**40
-_TO_SUPPORT = "use bf16, fp16, fp8, tf32 (fp32 data on tensor cores), fp32, fp64 or int8"
 _DTYPES = frozenset({"bf16", "fp16", "fp8", "tf32", "fp32", "fp64", "int8"})
+_TO_USE = "use bf16, fp16, fp8, tf32 (fp32 data on tensor cores), fp32, fp64 or int8"
 #: What a product of these types writes unless told otherwise.
 _OUT = {"fp8": "bf16", "tf32": "fp32", "int8": "int32"}
 
@@ -61,7 +62,7 @@ class Prediction:
 
     @property
     def tflops(self) -> float | None:
-        """Achieved TFLOP/s of the mid estimate."""
+        """TFLOP/s at the mid estimate."""
         mid = self.time_us.mid
         return 2.0 * self.m * self.n * self.k * self.batch / mid / 1e6 if mid else None
 
@@ -69,9 +70,57 @@ class Prediction:
     def terms(self) -> tuple[Term, ...]:
         """(name, formula with its numbers, value, unit, why): the last value is the mid estimate.
 
-        Values carry seven digits. Empty where nothing could be computed.
+        Values carry seven digits. Empty where there is no mid estimate.
         """
-        return derive(self.chosen) if self.chosen is not None and self.time_us.mid is not None else ()
+        return derive(self.chosen) if self.chosen is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A checked question: sizes, types and what follows from them alone."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    out_dtype: str
+    math_dtype: str  # the type whose peak it runs at
+    layout: str
+    size: float
+    out_size: float
+    gpu: Gpu
+    alignment: dict[str, int | None]
+
+    @property
+    def aligned(self) -> int:
+        return min(value for value in self.alignment.values() if value is not None)
+
+    def products(self, alignment_frac: float) -> Products:
+        return Products.of([(self.m, self.n, self.k, self.batch, alignment_frac, self.size, self.out_size)])
+
+    @property
+    def compute_floor_us(self) -> float:
+        """Its operations at the datasheet's peak; 0 where that is not known."""
+        peak = self.gpu.peak(self.math_dtype)
+        return 2.0 * self.m * self.n * self.k * self.batch / (peak * 1e6) if peak else 0.0
+
+    @property
+    def memory_floor_us(self) -> float:
+        """Its operands once across memory at the datasheet's bandwidth; 0 where that is not known."""
+        bandwidth = self.gpu.bandwidth_gbps
+        operands = self.size * (self.m * self.k + self.k * self.n) + self.out_size * self.m * self.n
+        return self.batch * operands / (bandwidth * 1e3) if bandwidth else 0.0
+
+    @property
+    def floor_us(self) -> float:
+        return max(self.compute_floor_us, self.memory_floor_us)
+
+    def answer(self, time_us: Estimate, step: LadderStep, **more: object) -> Prediction:
+        return Prediction(
+            self.m, self.n, self.k, self.batch, self.dtype, self.out_dtype, self.layout, self.gpu.name,
+            time_us, self.alignment, step.mid, **more,  # type: ignore[arg-type]
+        )  # fmt: skip
 
 
 def predict_gemm(
@@ -91,84 +140,117 @@ def predict_gemm(
 
     ``layout`` is cuBLAS's opA, opB (TN: y = x W^T, NN: dgrad, NT: wgrad). ``kernel`` fixes the tile to
     that of a kernel seen; without it the fastest of the library's tiles is taken. ``measured`` makes the
-    estimate calibrated where it holds enough products of that GPU and type. Where the GPU or the cost of
+    estimate calibrated where it holds enough products of this GPU and type. Where the GPU or the cost of
     the alignment is not known, the estimate has no mid and ``unknown`` says why. Raises ``InputError`` for
-    sizes that are not positive integers, unknown types and layouts.
+    sizes that are not positive whole numbers, and for unknown types and layouts.
 
-    Within one tile the time never falls when a dimension grows at the same alignment, so the time of the
-    fastest tile does not either.
+    Without measurements the time never falls when a dimension grows at the same alignment.
 
     >>> from tracelens.hardware import find_gpu
     >>> h100 = find_gpu("NVIDIA H100 80GB HBM3")
     >>> one = predict_gemm(32768, 768, 3072, gpu=h100)
     >>> one.tile, one.waves, round(one.time_us.mid), one.time_us.basis  # 200 us in a public trace
-    ((128, 256), 6, 200, 'model')
+    ((128, 256), 6, 198, 'model')
     """
-    _check(m, n, k, batch, dtype, layout)
-    out_dtype = out_dtype or _OUT.get(dtype, dtype)
-    size, out_size = bytes_per_element(dtype), bytes_per_element(out_dtype)
-    if size is None or out_size is None:
-        raise InputError(f"unknown element type {out_dtype!r}: {_TO_SUPPORT}")
-    math_dtype = dtype
-    if dtype == "fp32" and kernel is not None and kernel.math_dtype == "tf32":
-        math_dtype = "tf32"
-    alignment = operand_alignment(m, n, k, dtype=dtype, out_dtype=out_dtype, layout=layout)
-    aligned = min(value for value in alignment.values() if value is not None)
-    fit = fitted(measured, gpu=gpu, math_dtype=math_dtype) if measured is not None else None
-    rates = fit.rates if fit is not None else _rates(gpu, math_dtype)
-    step = _step(gpu, math_dtype, aligned, fit)
-
-    def prediction(time_us: Estimate, **more: object) -> Prediction:
-        return Prediction(
-            m, n, k, batch, dtype, out_dtype, layout, gpu.name, time_us, alignment, step.mid, **more  # type: ignore[arg-type]
-        )  # fmt: skip
-
-    if isinstance(rates, str):
-        return prediction(Estimate(_floor_us(m, n, k, batch, size, out_size, gpu, math_dtype), None, None, "model"),
-                          unknown=rates)  # fmt: skip
-    sizes = (m, n, k, batch, size, out_size)
-    table, tile_why = _table(gpu, math_dtype, kernel, rates, fit)
-    if step.mid is None:
-        return prediction(_bounds(sizes, table, rates, step, gpu, math_dtype), unknown=f"alignment of {aligned} bytes: {step.source}")  # fmt: skip
-    products = Products.of([(m, n, k, batch, step.mid, size, out_size)])
-    times, tile_at, split_at = best(costs(products, table, rates))
-    tile, split = table.tiles[int(tile_at[0])], SPLITS[int(split_at[0])]
-    near = fit.nearest(sizes, layout, aligned) if fit is not None else Nearest()
-    chosen = Chosen(
-        m, n, k, batch, size, out_size, step.mid, f"alignment of {aligned} bytes: {step.source}", tile,
-        tile_why, split, float(table.rate_frac[0, int(tile_at[0]), 0]), rates, near.weighted, near.prior_weight,
-    )  # fmt: skip
-    mid = float(times[0])
-    if near.weighted:
-        mid *= 2.718281828459045 ** correction(near.weighted, near.prior_weight)
-    if fit is not None:
-        low, high = mid * near.low_frac, mid * near.high_frac
-    else:
-        floor = _floor_us(m, n, k, batch, size, out_size, gpu, math_dtype)
-        low, high = _range(mid, rates, step, floor)
-    count = count_tiles(m, n, batch=batch, tile=(tile.m, tile.n))
-    slots = tile.slots(rates.sms)
-    rounds = -(-count * split // slots)
-    return prediction(
-        Estimate(low, mid, high, "calibrated" if fit is not None else "model"),
-        tile=(tile.m, tile.n), tile_k=tile.k, cluster=tile.cluster, split_k=split, tiles=count, waves=rounds,
-        tile_eff_frac=tile_eff(m, n, tile=(tile.m, tile.n)), wave_eff_frac=count * split / (rounds * slots),
-        bound=_bound(products, rates, mid), chosen=chosen,
-    )  # fmt: skip
-
-
-def _check(m: int, n: int, k: int, batch: int, dtype: str, layout: str) -> None:
     for name, value in (("M", m), ("N", n), ("K", k), ("batch", batch)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
             raise InputError(f"{name} = {value!r}: sizes of a product are whole numbers from 1 to 2^40")
-    if dtype not in _DTYPES:
-        raise InputError(f"unknown element type {dtype!r}: {_TO_SUPPORT}")
+    for word in (dtype, layout, out_dtype or ""):
+        if not isinstance(word, str):
+            raise InputError(f"{word!r} is neither an element type nor a layout: {_TO_USE}")
+    math_dtype = dtype
+    if dtype == "fp32" and kernel is not None and kernel.math_dtype == "tf32":
+        math_dtype = "tf32"
+    fit = fitted(measured, gpu=gpu, math_dtype=math_dtype) if measured is not None else None
+    return _predict(m, n, k, batch, dtype, math_dtype, out_dtype, layout, kernel, gpu, fit)
+
+
+@lru_cache(maxsize=2**16)  # a search asks for the same product again and again
+def _predict(
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    math_dtype: str,
+    out_dtype: str | None,
+    layout: str,
+    kernel: KernelName | None,
+    gpu: Gpu,
+    fit: Fit | None,
+) -> Prediction:
+    asked = _ask(m, n, k, batch, dtype, math_dtype, out_dtype, layout, gpu)
+    step = _step(asked, fit)
+    rates = fit.rates if fit is not None else _model_rates(gpu, asked.math_dtype)
+    if isinstance(rates, str):
+        return asked.answer(Estimate(asked.floor_us or None, None, None, "model"), step, unknown=rates)
+    table, tile_why = _table(asked, kernel, rates, fit)
+    if step.mid is None:
+        why = f"the cost of an alignment of {asked.aligned} bytes is not known: {step.source}"
+        return asked.answer(_bounds(asked, table, rates, step), step, unknown=why)
+    return _known(asked, step, step.mid, rates, table, tile_why, fit)
+
+
+def _known(
+    asked: _Asked,
+    step: LadderStep,
+    alignment_frac: float,
+    rates: Rates,
+    table: TileTable,
+    tile_why: str,
+    fit: Fit | None,
+) -> Prediction:
+    times, tile_at, split_at = best(costs(asked.products(alignment_frac), table, rates))
+    at = int(tile_at[0])
+    tile, split = table.tiles[at], SPLITS[int(split_at[0])]
+    sizes = (asked.m, asked.n, asked.k, asked.batch)
+    near = fit.neighbours.of(sizes, asked.layout, asked.aligned) if fit is not None else Nearest()
+    chosen = Chosen(
+        *sizes, asked.size, asked.out_size, alignment_frac,
+        f"alignment of {asked.aligned} bytes: {step.source}", tile, tile_why, split,
+        float(table.rate_frac[0, at, 0]), rates, near.weighted, near.prior_weight,
+    )  # fmt: skip
+    mid = float(times[0]) * near.factor
+    if fit is not None:
+        estimate = Estimate(mid * near.low_frac, mid, mid * near.high_frac, "calibrated")
+    else:
+        estimate = _model_range(asked, mid, table, chosen, step)
+    count = count_tiles(asked.m, asked.n, batch=asked.batch, tile=(tile.m, tile.n))
+    slots = tile.slots(rates.sms)
+    rounds = -(-count * split // slots)
+    return asked.answer(
+        estimate, step, tile=(tile.m, tile.n), tile_k=tile.k, cluster=tile.cluster, split_k=split,
+        tiles=count, waves=rounds, tile_eff_frac=tile_eff(asked.m, asked.n, tile=(tile.m, tile.n)),
+        wave_eff_frac=count * split / (rounds * slots), bound=_bound(asked, rates, mid), chosen=chosen,
+    )  # fmt: skip
+
+
+def _ask(
+    m: int,
+    n: int,
+    k: int,
+    batch: int,
+    dtype: str,
+    math_dtype: str,
+    out_dtype: str | None,
+    layout: str,
+    gpu: Gpu,
+) -> _Asked:
     if layout not in _LAYOUTS:
         raise InputError(f"unknown layout {layout!r}: use {', '.join(_LAYOUTS)} (cuBLAS's opA, opB)")
+    size = bytes_per_element(dtype) if dtype in _DTYPES else None
+    if size is None:
+        raise InputError(f"unknown element type {dtype!r}: {_TO_USE}")
+    out = out_dtype if out_dtype is not None else _OUT.get(dtype, dtype)
+    out_size = bytes_per_element(out)
+    if out_size is None:
+        raise InputError(f"unknown element type {out!r} of the output: {_TO_USE}")
+    alignment = operand_alignment(m, n, k, dtype=dtype, out_dtype=out, layout=layout)
+    return _Asked(m, n, k, batch, dtype, out, math_dtype, layout, size, out_size, gpu, alignment)
 
 
 @lru_cache(maxsize=256)
-def _rates(gpu: Gpu, math_dtype: str) -> Rates | str:
+def _model_rates(gpu: Gpu, math_dtype: str) -> Rates | str:
     return model_rates(gpu, math_dtype)
 
 
@@ -183,86 +265,69 @@ def _library(gpu: Gpu, math_dtype: str, sms: int) -> TileTable:
 
 
 @lru_cache(maxsize=1024)
-def _own_tiles(kernel: KernelName, sms: int) -> TileTable | None:
+def _tiles_of(kernel: KernelName, sms: int) -> TileTable | None:
     tiles = tiles_of_kernel(kernel)
     return TileTable.of(tiles, sms=sms) if tiles else None
 
 
-def _table(
-    gpu: Gpu, math_dtype: str, kernel: KernelName | None, rates: Rates, fit: Fit | None
-) -> tuple[TileTable, str]:
+def _table(asked: _Asked, kernel: KernelName | None, rates: Rates, fit: Fit | None) -> tuple[TileTable, str]:
     """The tiles to choose among, and in words where they come from."""
-    if kernel is not None and (own := _own_tiles(kernel, rates.sms)) is not None:
-        if fit is not None and len(own.tiles) == 1 and own.tiles[0] in fit.table.tiles:
-            frac = float(fit.table.rate_frac[0, fit.table.tiles.index(own.tiles[0]), 0])
-            own = TileTable.of(own.tiles, sms=rates.sms, rate_frac=[frac])
+    own = _tiles_of(kernel, rates.sms) if kernel is not None else None
+    if own is not None:
+        if fit is not None:
+            own = TileTable.of(
+                own.tiles, sms=rates.sms, rate_frac=[fit.table.rate_of(tile) for tile in own.tiles]
+            )
         return own, "the tile of the kernel given"
     if fit is not None:
         return fit.table, "the fastest of the tiles measured on this GPU"
-    return _library(gpu, math_dtype, rates.sms), "the fastest of the library's tiles"
+    return _library(asked.gpu, asked.math_dtype, rates.sms), "the fastest of the library's tiles"
 
 
-def _step(gpu: Gpu, math_dtype: str, aligned: int, fit: Fit | None) -> LadderStep:
-    ladder = fit.ladder if fit is not None else _ladder(gpu, math_dtype)
-    step = ladder.step(aligned)
-    if step.mid is None and fit is not None and fit.has("", aligned):
-        known = step.high or 1.0
-        return LadderStep(
-            aligned,
-            step.low,
-            known,
-            known,
-            "calibrated",
-            "measured shapes of this alignment correct the time",
-        )
-    if math_dtype in ("fp32", "fp64"):
-        # CUDA cores load element by element: no step of the ladder applies.
+def _step(asked: _Asked, fit: Fit | None) -> LadderStep:
+    """The step of the ladder that holds for the least aligned operand."""
+    aligned = asked.aligned
+    step = (fit.ladder if fit is not None else _ladder(asked.gpu, asked.math_dtype)).step(aligned)
+    if step.mid is not None:
+        return step
+    if asked.math_dtype in ("fp32", "fp64"):
         return LadderStep(aligned, 1.0, 1.0, 1.0, "model", "CUDA cores load element by element")
+    if fit is not None and fit.neighbours.has(asked.layout, aligned):
+        why = "not known by itself; products measured at this alignment correct the time"
+        return LadderStep(aligned, step.low, fit.assumed(aligned), step.high, "calibrated", why)
     return step
 
 
-def _range(mid: float, rates: Rates, step: LadderStep, floor: float) -> tuple[float, float]:
-    """The model's range around mid, wider by what the alignment step leaves open."""
-    assert step.mid is not None
-    faster = step.mid / step.high if step.high else 1.0
-    slower = step.mid / step.low if step.low else 1.0
-    return max(mid * rates.low_frac * faster, min(floor, mid)), mid * rates.high_frac * slower
+def _model_range(asked: _Asked, mid: float, table: TileTable, chosen: Chosen, step: LadderStep) -> Estimate:
+    """The model's range around mid, wider by what the alignment's step leaves open.
+
+    Operands that fit in the L2 cache may still be there from the kernel before, at twice the bandwidth of
+    memory and more (products of 6 and 7 us in a public H100 trace move 12.6 MB): that is the low end then.
+    """
+    rates, frac, floor = chosen.rates, chosen.alignment_frac, asked.floor_us
+    if asked.memory_floor_us * (asked.gpu.bandwidth_gbps or 0.0) <= (asked.gpu.l2_mb or 0.0) * 1e3:
+        floor = max(asked.compute_floor_us, asked.memory_floor_us / 2)
+        cached = replace(rates, bandwidth_gbps=2 * rates.bandwidth_gbps)
+        low = float(best(costs(asked.products(frac), table, cached))[0][0])
+    else:
+        low = mid
+    low = max(low * rates.low_frac * (frac / step.high if step.high else 1.0), floor)
+    high = mid * rates.high_frac * (frac / step.low if step.low else 1.0)
+    return Estimate(min(low, mid), mid, high, "model")
 
 
-def _bounds(
-    sizes: tuple[int, int, int, int, float, float],
-    table: TileTable,
-    rates: Rates,
-    step: LadderStep,
-    gpu: Gpu,
-    math_dtype: str,
-) -> Estimate:
-    """Where the alignment's cost is not known: no faster than its best, no slower than its worst, if any."""
-    m, n, k, batch, size, out_size = sizes
+def _bounds(asked: _Asked, table: TileTable, rates: Rates, step: LadderStep) -> Estimate:
+    """Where an alignment's cost is not known: from its best, if any, to its worst, if any."""
 
-    def time(frac: float) -> float:
-        products = Products.of([(m, n, k, batch, frac, size, out_size)])
-        return float(best(costs(products, table, rates))[0][0])
+    def time(alignment_frac: float) -> float:
+        return float(best(costs(asked.products(alignment_frac), table, rates))[0][0])
 
-    floor = _floor_us(m, n, k, batch, size, out_size, gpu, math_dtype) or 0.0
-    low = max(time(step.high or 1.0) * rates.low_frac, floor)
+    low = max(time(step.high or 1.0) * rates.low_frac, asked.floor_us)
     return Estimate(low, None, time(step.low) * rates.high_frac if step.low else None, "model")
 
 
-def _floor_us(
-    m: int, n: int, k: int, batch: int, size: float, out_size: float, gpu: Gpu, math_dtype: str
-) -> float:
-    """No product is faster than its operations at the datasheet's peak and its bytes at its bandwidth."""
-    floors = [0.0]
-    if (peak := gpu.peak(math_dtype)) is not None:
-        floors.append(2.0 * m * n * k * batch / (peak * 1e6))
-    if gpu.bandwidth_gbps is not None:
-        floors.append(batch * (size * (m * k + k * n) + out_size * m * n) / (gpu.bandwidth_gbps * 1e3))
-    return max(floors)
-
-
-def _bound(products: Products, rates: Rates, mid: float) -> str:
-    memory_us = float(memory_bytes(products)[0, 0, 0]) / (rates.bandwidth_gbps * 1e3)
-    if rates.fixed_us * 2 >= mid:
+def _bound(asked: _Asked, rates: Rates, mid: float) -> str:
+    if 2 * rates.fixed_us >= mid:
         return "latency"
+    memory_us = asked.memory_floor_us * (asked.gpu.bandwidth_gbps or 0.0) / rates.bandwidth_gbps
     return "memory" if memory_us >= 0.9 * (mid - rates.fixed_us) else "compute"
