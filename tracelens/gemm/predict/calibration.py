@@ -7,7 +7,7 @@ misses is left to the measured neighbours of a product (``neighbours``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from tracelens.gemm.predict.tiles import Tile, candidate_tiles, tiles_of_kernel
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
 
-#: Fewer measurements of a type than this say too little to fit seven rates.
+#: Fewer measurements of a type than this say too little to fit eight rates.
 _ENOUGH = 24
 #: The rates are fitted to at most this many products, evenly spread over the sorted shapes.
 _FIT_ROWS = 300
@@ -31,18 +31,20 @@ _MOST_TILES = 32
 #: Tensor cores run both at one rate (datasheets of every GPU of the table).
 _TWINS = {"bf16": "fp16", "fp16": "bf16"}
 #: Factors of the descent, one round each.
-_STEPS = (1.5, 1.2, 1.07, 1.02)
+_STEPS = (1.5, 1.2, 1.07, 1.2, 1.07, 1.02, 1.01)
 #: Rates to fit, each with the bounds that keep it a physical figure.
 _BOUNDS = {
     "multiply_tflops": (0.0, np.inf),
-    "bandwidth_gbps": (0.0, np.inf),
+    "bandwidth_gbps": (0.0, np.inf),  # see ``_bandwidth_bounds``
     "fixed_us": (0.5, 100.0),
-    "partial_wave_frac": (0.5, 0.95),  # 0.55 to 0.7 on V100, A100 and H100
+    "partial_wave_frac": (0.5, 0.95),  # 0.59 on V100, 0.58 to 0.70 on H100
     "first_wave_frac": (0.5, 1.0),
     "store_frac": (0.02, 1.5),
     "load_elements": (1.0, 300.0),
     "split_us": (0.2, 30.0),
 }
+#: A product's bandwidth beside that of a plain copy.
+_OF_COPY = (0.8, 1.15)
 #: A loss grows no further than this, so that a few odd measurements do not bend the fit.
 _CAPPED = 0.5
 
@@ -125,10 +127,11 @@ def _fit_rows(rows: list[GemmMeasurement], measured: Measurements, gpu: Gpu, dty
         return np.asarray(np.log(times[sample] / found), dtype=np.float64)
 
     table = TileTable.of(tiles, sms=start.sms)
-    rates = _descend(start, lambda one: error(one, table), rounds=4)
+    bounds = {**_BOUNDS, "bandwidth_gbps": _bandwidth_bounds(measured, gpu)}
+    rates = _descend(start, lambda one: error(one, table), bounds=bounds, rounds=7)
     if mask.any():
         table = TileTable.of(tiles, sms=start.sms, rate_frac=_tile_rates(error(rates, table), mask))
-        rates = _descend(rates, lambda one: error(one, table), rounds=2)
+        rates = _descend(rates, lambda one: error(one, table), bounds=bounds, rounds=3)
     for name in _BOUNDS:
         rates = _with(rates, name, _round(getattr(rates, name)))
     formula, _, _ = best(costs(Products.of(products), table, rates))
@@ -151,7 +154,17 @@ def _start(rows: list[GemmMeasurement], measured: Measurements, gpu: Gpu, dtype:
     )
 
 
-def _descend(rates: Rates, error: Callable[[Rates], Array], *, rounds: int) -> Rates:
+def _bandwidth_bounds(measured: Measurements, gpu: Gpu) -> tuple[float, float]:
+    """Near the bandwidth of a plain copy where that was measured, else no more than the datasheet's."""
+    if measured.bandwidth_gbps is not None:
+        low, high = (frac * measured.bandwidth_gbps for frac in _OF_COPY)
+        return low, high
+    return 0.0, gpu.bandwidth_gbps or np.inf
+
+
+def _descend(
+    rates: Rates, error: Callable[[Rates], Array], *, bounds: Mapping[str, tuple[float, float]], rounds: int
+) -> Rates:
     """Move one rate at a time, in steps that shrink, as long as the mean error falls."""
 
     def loss(one: Rates) -> float:
@@ -159,7 +172,7 @@ def _descend(rates: Rates, error: Callable[[Rates], Array], *, rounds: int) -> R
 
     least = loss(rates)
     for step in _STEPS[-rounds:]:
-        for name, (low, high) in _BOUNDS.items():
+        for name, (low, high) in bounds.items():
             for factor in (step, 1 / step):
                 while True:
                     moved = _with(rates, name, min(max(getattr(rates, name) * factor, low), high))

@@ -1,0 +1,215 @@
+"""Predicted times on every GPU of the table: physical, monotone, honest about what is not known."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from itertools import pairwise
+
+import pytest
+
+from tracelens.errors import InputError
+from tracelens.gemm import parse_kernel_name
+from tracelens.gemm.predict import Prediction, predict_gemm
+from tracelens.gemm.predict.derivation import evaluate
+from tracelens.hardware import Gpu, find_gpu, list_gpus
+
+A100 = find_gpu(None, override="a100-sxm-80gb")
+H100 = find_gpu(None, override="h100-sxm")
+SHAPES = [
+    (1, 4096, 4096), (7, 50257, 768), (128, 128, 128), (512, 512, 32768), (2048, 10922, 4096),
+    (2304, 1600, 4096), (4096, 4096, 4096), (8192, 51200, 2560), (32768, 768, 3072), (1, 1, 1),
+]  # fmt: skip
+
+
+def known(gpu: Gpu, dtype: str) -> bool:
+    return None not in (gpu.sms, gpu.peak(dtype), gpu.bandwidth_gbps) and gpu.vendor == "nvidia"
+
+
+@pytest.mark.parametrize("gpu", list_gpus(), ids=lambda gpu: gpu.name)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32", "fp32", "fp8"])
+def test_no_product_beats_the_datasheet_on_any_gpu(gpu: Gpu, dtype: str) -> None:
+    size = {"fp8": 1, "tf32": 4, "fp32": 4}.get(dtype, 2)
+    out_size = {"fp8": 2}.get(dtype, size)
+    for m, n, k in SHAPES:
+        for batch in (1, 12):
+            found = predict_gemm(m, n, k, gpu=gpu, batch=batch, dtype=dtype)
+            estimate = found.time_us
+            assert estimate.basis == "model"
+            if estimate.mid is None:
+                assert found.unknown and found.terms == ()
+                assert not known(gpu, dtype) or "alignment" in found.unknown
+                continue
+            assert found.unknown is None and known(gpu, dtype)
+            assert estimate.low is not None and estimate.high is not None
+            assert 0 < estimate.low <= estimate.mid <= estimate.high < float("inf")
+            compute = 2.0 * m * n * k * batch / (gpu.peak_tflops[dtype] * 1e6)
+            moved = batch * (size * (m * k + k * n) + out_size * m * n)
+            memory = moved / ((gpu.bandwidth_gbps or 0) * 1e3)
+            assert estimate.mid >= max(compute, memory) and estimate.low >= compute
+            # operands that fit in the L2 cache may come from there
+            in_cache = gpu.l2_mb is not None and moved <= gpu.l2_mb * 1e6
+            assert estimate.low >= (memory / 2 if in_cache else memory) * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("gpu", [gpu for gpu in list_gpus() if known(gpu, "fp16")], ids=lambda gpu: gpu.name)
+def test_a_larger_product_at_the_same_alignment_is_never_predicted_faster(gpu: Gpu) -> None:
+    draw = random.Random(7)
+    for _ in range(120):
+        m, n, k = (64 * draw.randint(1, 2 ** draw.randint(1, 8)) for _ in range(3))
+        batch = draw.choice([1, 1, 1, 16])
+        larger = [size + 64 * draw.choice([0, 1, 3, 40]) for size in (m, n, k)]
+        small = predict_gemm(m, n, k, gpu=gpu, batch=batch, dtype="fp16").time_us.mid
+        large = predict_gemm(*larger, gpu=gpu, batch=batch, dtype="fp16").time_us.mid
+        assert small is not None and large is not None
+        assert large >= small * (1 - 1e-12), (m, n, k, larger)
+
+
+@pytest.mark.parametrize("kernel", [None, "nvjet_tst_256x128_64x4_1x2_h_bz_coopA_TNT"])
+def test_the_derivation_redone_from_its_strings_is_the_estimate(kernel: str | None) -> None:
+    parsed = parse_kernel_name(kernel) if kernel else None
+    for m, n, k in SHAPES:
+        for batch in (1, 3):
+            found = predict_gemm(m, n, k, gpu=H100, batch=batch, kernel=parsed)
+            names = [name for name, *_ in found.terms]
+            assert names[0] == "tiles" and names[-1] == "time" and len(set(names)) == len(names)
+            for _, formula, value, unit, why in found.terms:
+                assert evaluate(formula) == pytest.approx(value, rel=1e-6) and unit and why
+            assert found.terms[-1][2] == pytest.approx(found.time_us.mid, rel=1e-6)
+
+
+def test_a_formula_uses_only_numbers_and_values_stated_before() -> None:
+    terms = predict_gemm(768, 768, 32768, gpu=H100, layout="NT").terms
+    for (_, _, earlier, _, _), (name, formula, *_) in pairwise(terms):
+        if name in ("fill", "waves", "time"):
+            assert f"{earlier:.7g}" in formula
+    assert [name for name, *_ in terms][-2] == "sum of slices"  # 16 to 36 tiles: K is split
+
+
+def test_the_last_wave_costs_more_than_its_share() -> None:
+    full = predict_gemm(2304, 1536, 4096, gpu=A100)  # 18 * 12 = 216 tiles of 128x128: two full waves
+    over = predict_gemm(2304, 1600, 4096, gpu=A100)
+    assert full.tflops and over.tflops and over.tflops < 0.9 * full.tflops
+    assert full.wave_eff_frac == 1.0 and over.wave_eff_frac is not None and over.wave_eff_frac < 1
+
+
+def test_the_fields_agree_with_one_another() -> None:
+    found = predict_gemm(141, 30522, 512, gpu=H100)
+    assert found.alignment == {"a": 128, "b": 128, "c": 4} and found.alignment_frac == 0.37
+    assert found.tile is not None and found.tiles is not None and found.tile_eff_frac is not None
+    assert found.tiles == -(-141 // found.tile[0]) * -(-30522 // found.tile[1])
+    assert found.tile_eff_frac == pytest.approx(141 * 30522 / (found.tiles * found.tile[0] * found.tile[1]))
+
+
+def test_a_given_kernel_decides_the_tile() -> None:
+    kernel = parse_kernel_name("nvjet_tst_128x64_64x8_2x1_v_bz_TNT")
+    found = predict_gemm(8192, 8192, 4096, gpu=H100, kernel=kernel)
+    free = predict_gemm(8192, 8192, 4096, gpu=H100)
+    assert found.tile == (64, 128) and found.cluster == "2x1" and found.split_k == 1
+    assert found.time_us.mid is not None and free.time_us.mid is not None
+    assert found.time_us.mid > free.time_us.mid
+
+
+def test_fp32_data_on_tensor_cores_run_at_the_rate_of_tf32() -> None:
+    name = (
+        "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1"
+        "_execute_segment_k_off_kernel__5x_cublas"
+    )
+    on = predict_gemm(4096, 4096, 4096, gpu=H100, dtype="fp32", kernel=parse_kernel_name(name))
+    off = predict_gemm(4096, 4096, 4096, gpu=H100, dtype="fp32")
+    tf32 = predict_gemm(4096, 4096, 4096, gpu=H100, dtype="tf32")
+    assert on.time_us.mid and off.time_us.mid and tf32.time_us.mid
+    assert off.time_us.mid > 4 * on.time_us.mid and on.time_us.mid == pytest.approx(tf32.time_us.mid, rel=0.2)
+
+
+def test_a_batch_is_more_tiles_not_more_kernels() -> None:
+    one = predict_gemm(1024, 1024, 1024, gpu=H100).time_us.mid
+    twelve = predict_gemm(1024, 1024, 1024, gpu=H100, batch=12).time_us.mid
+    assert one and twelve and one < twelve < 12 * one
+
+
+def test_skinny_products_are_bound_by_memory_and_tiny_ones_by_latency() -> None:
+    assert predict_gemm(16, 28672, 8192, gpu=H100).bound == "memory"
+    assert predict_gemm(128, 128, 128, gpu=H100).bound == "latency"
+    assert predict_gemm(8192, 8192, 8192, gpu=H100).bound == "compute"
+
+
+def test_what_is_not_known_of_a_gpu_leaves_no_mid_and_says_why() -> None:
+    cases = {
+        "no such GPU": (find_gpu("NVIDIA Z9000"), "peak"),
+        "another vendor": (find_gpu("AMD Instinct MI300X"), "NVIDIA's libraries only"),
+        "no SM count": (find_gpu(None, override="a10g"), "peak"),
+        "SMs unknown": (find_gpu(None, override="gb200"), "number of SMs"),
+    }
+    for name, (gpu, says) in cases.items():
+        found = predict_gemm(4096, 4096, 4096, gpu=gpu)
+        assert found.time_us.mid is None and found.unknown is not None, name
+        assert says in found.unknown, name
+    # the datasheet alone still bounds it from below
+    bounded = predict_gemm(4096, 4096, 4096, gpu=find_gpu(None, override="gb200")).time_us
+    assert bounded.low == pytest.approx(2 * 4096**3 / 2500e6)
+
+
+def test_an_alignment_of_unknown_cost_gives_bounds() -> None:
+    found = predict_gemm(4096, 4095, 4096, gpu=find_gpu(None, override="rtx-4090"))
+    aligned = predict_gemm(4096, 4096, 4096, gpu=find_gpu(None, override="rtx-4090"))
+    assert found.time_us.mid is None and found.unknown is not None and "2 bytes" in found.unknown
+    assert found.time_us.low is not None and found.time_us.high is not None
+    assert aligned.time_us.mid is not None
+    assert found.time_us.low <= aligned.time_us.mid <= found.time_us.high
+
+
+@pytest.mark.parametrize("bad", [0, -1, 2**41, 1.5, "8", None, True])
+def test_impossible_sizes_are_refused(bad: object) -> None:
+    for where in ("m", "n", "k", "batch"):
+        sizes: dict[str, object] = {"m": 64, "n": 64, "k": 64, "batch": 1, where: bad}
+        with pytest.raises(InputError, match="whole numbers"):
+            predict_gemm(**sizes, gpu=H100)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("dtype", "bf17"), ("dtype", None), ("out_dtype", "x"), ("layout", "XX"), ("layout", 3)],
+)
+def test_unknown_types_and_layouts_are_refused(field: str, value: object) -> None:
+    with pytest.raises(InputError):
+        predict_gemm(64, 64, 64, gpu=H100, **{field: value})  # type: ignore[arg-type]
+
+
+def test_huge_products_are_finite() -> None:
+    found = predict_gemm(2**40, 2**40, 2**40, gpu=H100, batch=2**40)
+    assert found.time_us.mid is not None and found.time_us.mid < float("inf")
+    assert found.terms[-1][2] == pytest.approx(found.time_us.mid, rel=1e-6)
+
+
+def test_the_orders_that_the_paper_found_hold() -> None:
+    """arXiv 2401.14489, ml-engineering: d_ff 10922 slower than 10944, vocabulary 50257 slower than 50304."""
+
+    def mid(m: int, n: int, k: int, gpu: Gpu) -> float:
+        found: Prediction = predict_gemm(m, n, k, gpu=gpu)
+        assert found.time_us.mid is not None
+        return found.time_us.mid
+
+    for gpu in (A100, H100):
+        assert mid(16384, 10922, 4096, gpu) > 1.3 * mid(16384, 10944, 4096, gpu)
+        assert mid(16384, 50257, 2560, gpu) > 2 * mid(16384, 50304, 2560, gpu)
+        assert mid(16384, 11008, 4096, gpu) < 1.02 * mid(16384, 10944, 4096, gpu) * 11008 / 10944
+
+
+def test_thousands_of_products_a_second() -> None:
+    shapes = [(4096, 768 + 8 * at, 3072) for at in range(1000)]
+    predict_gemm(64, 64, 64, gpu=A100)
+
+    def once(offset: int) -> float:
+        start = time.process_time()
+        for m, n, k in shapes:
+            predict_gemm(m + offset, n, k, gpu=A100)
+        return time.process_time() - start
+
+    assert min(once(offset) for offset in range(4)) < 0.2  # 5,000 a second of this process's own time
+
+
+def test_a_prediction_is_a_value() -> None:
+    found = predict_gemm(64, 64, 64, gpu=H100)
+    assert found == predict_gemm(64, 64, 64, gpu=dataclasses.replace(H100))
