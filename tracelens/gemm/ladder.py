@@ -26,8 +26,9 @@ replaced since (nvjet: median 747 TFLOP/s over the large bf16 products of public
 December 2025), the fallback is still the sm80 kernel of that time: 272.7 / 747 = 0.37. A trace of BERT-small
 (M 141, N 30522, K 512) shows it at 0.26 of nvjet's rate after tiles and waves. Odd sizes (2 bytes): scores
 and values of TimeSformer and OWLv2 (16 x 5185 x 5185 and 96 x 3137 x 3137, head dimension 64; traces in
-AMD-AGI/TraceLens) run on ``cutlass_75 .. align1`` at 0.08, 0.10, 0.10 and 0.11 of nvjet's rate; A100's odd
-kernel (74 TFLOP/s) times the SMs and clock of an H100 gives 113 / 747 = 0.15.
+AMD-AGI/TraceLens) run on ``cutlass_75 .. align1`` at 0.08 and 0.10 (scores, mostly stores) and at 0.10 and 0.11
+of nvjet's rate (values, whose 128x128 tiles are half empty: 0.2 of a full tile's); A100's odd kernel (74
+TFLOP/s) times the SMs and clock of an H100 gives 113 / 747 = 0.15.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ _SM90: _Published = {
     16: (0.87, 0.95, 1.0, "heuristic", _TMA),
     8: (0.26, 0.37, 0.72, "heuristic", "as 4 bytes: on A100 and V100 the two cost the same"),
     4: (0.26, 0.37, 0.72, "model", f"{_H100}, over today's aligned kernels in public traces"),
-    2: (0.07, 0.12, 0.20, "model", "H100: odd attention products of public traces; A100's odd kernel scaled"),
+    2: (0.07, 0.15, 0.22, "model", "A100's odd kernel scaled to H100; odd products of public traces"),
 }
 _SM100: _Published = {
     64: (0.98, 1.0, 1.0, "heuristic", "not measured: taken from H100"),
