@@ -26,8 +26,8 @@ replaced since (nvjet: median 747 TFLOP/s over the large bf16 products of public
 December 2025), the fallback is still the sm80 kernel of that time: 272.7 / 747 = 0.37. A trace of BERT-small
 (M 141, N 30522, K 512) shows it at 0.26 of nvjet's rate after tiles and waves. Odd sizes (2 bytes): scores
 and values of TimeSformer and OWLv2 (16 x 5185 x 5185 and 96 x 3137 x 3137, head dimension 64; traces in
-AMD-AGI/TraceLens) run on ``cutlass_75 .. align1`` at 0.08 and 0.10 (scores, mostly stores) and at 0.10 and 0.11
-of nvjet's rate (values, whose 128x128 tiles are half empty: 0.2 of a full tile's); A100's odd kernel (74
+AMD-AGI/TraceLens) run on ``cutlass_75 .. align1`` at 0.08 and 0.10 (scores, mostly stores) and at 0.10 and
+0.11 of nvjet's rate (values, whose 128x128 tiles are half empty: 0.2 of a full tile's); A100's odd kernel (74
 TFLOP/s) times the SMs and clock of an H100 gives 113 / 747 = 0.15.
 """
 

@@ -150,6 +150,7 @@ def _start(rows: list[GemmMeasurement], measured: Measurements, gpu: Gpu, dtype:
     return replace(
         rates,
         bandwidth_gbps=measured.bandwidth_gbps or rates.bandwidth_gbps,
+        ceiling_tflops=None,
         source=f"fitted to {len(rows)} measurements of {measured.date}",
     )
 

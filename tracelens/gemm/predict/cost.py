@@ -124,7 +124,11 @@ def costs(products: Products, table: TileTable, rates: Rates) -> Array:
     traffic_us = 8.0 * one.m * one.n * one.batch / (rates.bandwidth_gbps * 1e3)
     split_us = np.where(table.sliced, rates.split_us + table.splits * traffic_us, 0.0)
     too_short = np.where(table.sliced & (slice_k < _SHORTEST_SLICE), np.inf, table.forbidden)
-    return np.asarray(rates.fixed_us + np.maximum(compute_us, memory_us) + split_us + too_short)
+    busy_us = np.maximum(compute_us, memory_us)
+    time_us = rates.fixed_us + busy_us + split_us + too_short
+    if rates.ceiling_tflops is not None:
+        time_us = np.maximum(time_us, 2e-6 * one.m * one.n * one.k * one.batch / rates.ceiling_tflops)
+    return np.asarray(time_us)
 
 
 def memory_bytes(products: Products) -> Array:

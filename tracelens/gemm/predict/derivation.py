@@ -74,6 +74,14 @@ def derive(one: Chosen) -> tuple[Term, ...]:
         why = f"{one.split} slices written and read back in fp32"
         formula += " + " + terms.add("sum of slices", f"{_number(one.rates.split_us)} + {traffic}", "us", why)
     why = "a kernel's start and end, and the slower of compute and memory"
+    if (ceiling := one.rates.ceiling_tflops) is not None:
+        least = terms.add(
+            "ceiling",
+            f"2 * {one.m} * {one.n} * {one.k} * {one.batch} / ({_number(ceiling)} * 1e6)",
+            "us",
+            f"at {_number(ceiling)} TFLOP/s, the best matmul that anyone measured on this GPU",
+        )
+        formula, why = f"max({formula}, {least})", f"{why}; no faster than the ceiling"
     time = terms.add("time", formula, "us", why)
     if one.neighbours:
         terms.add("corrected time", f"{time} * exp({_correction(one)})", "us", _correction_why(one))

@@ -39,6 +39,7 @@ class Rates:
     bandwidth_gbps: float  # achieved
     fixed_us: float  # a kernel's start and end
     split_us: float  # what summing up slices of K costs besides its traffic
+    ceiling_tflops: float | None  # no product is faster than the best matmul anyone measured
     low_frac: float  # range: low = mid * low_frac, high = mid * high_frac
     high_frac: float
     source: str
@@ -115,6 +116,7 @@ def model_rates(gpu: Gpu, math_dtype: str) -> Rates | str:
         bandwidth_gbps=round(bandwidth * _BANDWIDTH_SHARE, 2),
         fixed_us=_FIXED_US,
         split_us=_SPLIT_US,
+        ceiling_tflops=_ceiling(gpu, math_dtype),
         low_frac=share.low,
         high_frac=share.high,
         source=share.source,
@@ -125,8 +127,15 @@ def rates_of_unknown(sms: int, multiply_tflops: float, bandwidth_gbps: float) ->
     """Rates of a GPU that only measurements tell of, as a start for fitting them."""
     return Rates(
         sms, multiply_tflops, LOAD_ELEMENTS, _PARTIAL_WAVE_FRAC, _FIRST_WAVE_FRAC, _STORE_FRAC,
-        bandwidth_gbps, _FIXED_US, _SPLIT_US, _UNKNOWN_SHARE.low, _UNKNOWN_SHARE.high, "measured",
+        bandwidth_gbps, _FIXED_US, _SPLIT_US, None, _UNKNOWN_SHARE.low, _UNKNOWN_SHARE.high, "measured",
     )  # fmt: skip
+
+
+def _ceiling(gpu: Gpu, math_dtype: str) -> float | None:
+    """The table's measured ceiling, for 16-bit types: fp8 GEMMs of public H100 traces exceed theirs."""
+    if math_dtype not in ("bf16", "fp16"):
+        return None
+    return gpu.ceiling(math_dtype) or gpu.ceiling("bf16" if math_dtype == "fp16" else "fp16")
 
 
 def _load_elements(gpu: Gpu, math_dtype: str, peak: float) -> float:
