@@ -1,0 +1,253 @@
+"""Predicted attention: order among shapes, bounds, the derivation redone, and what is refused."""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracelens.errors import InputError
+from tracelens.gemm.predict.attention import predict_attention
+from tracelens.gemm.predict.attention_backend import likely_backend
+from tracelens.gemm.predict.attention_kernels import padded_head_dim
+from tracelens.gemm.predict.attention_prediction import AttentionPrediction
+from tracelens.gemm.predict.attention_terms import rounded_value
+from tracelens.hardware import Gpu, find_gpu, list_gpus
+
+SHAPE: dict[str, Any] = {
+    "batch": 4, "heads": 32, "kv_heads": 32, "seq_q": 2048, "seq_k": 2048, "head_dim": 64, "causal": True,
+    "direction": "forward",
+}  # fmt: skip
+
+
+def gpu(name: str) -> Gpu:
+    return find_gpu(None, override=name)
+
+
+def predict(name: str = "a100-sxm-80gb", **changes: Any) -> AttentionPrediction:
+    return predict_attention(**(SHAPE | changes), gpu=gpu(name))
+
+
+def mid(name: str = "a100-sxm-80gb", **changes: Any) -> float:
+    time = predict(name, **changes).time_us.mid
+    assert time is not None
+    return time
+
+
+def training_us(name: str, hidden: int, heads: int, **changes: Any) -> float:
+    sizes = {"heads": heads, "kv_heads": heads, "head_dim": hidden // heads, **changes}
+    return mid(name, **sizes) + mid(name, **sizes, direction="backward")
+
+
+def value_of(formula: str) -> float:
+    """A formula of a term, by the four operations and ceil, max and min alone."""
+    names = {"ceil": math.ceil, "floor": math.floor, "max": max, "min": min}
+
+    def work(node: ast.expr) -> Any:
+        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+            return node.value
+        if isinstance(node, ast.BinOp):
+            left, right = work(node.left), work(node.right)
+            match node.op:
+                case ast.Add():
+                    return left + right
+                case ast.Sub():
+                    return left - right
+                case ast.Mult():
+                    return left * right
+                case ast.Div():
+                    return left / right
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return names[node.func.id](*(work(argument) for argument in node.args))
+        raise AssertionError(f"not arithmetic: {formula}")
+
+    return float(work(ast.parse(formula, mode="eval").body))
+
+
+@pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm", "h200"])
+@pytest.mark.parametrize("backend", ["flash", None])
+def test_the_2_7b_shape_prefers_20_or_40_heads_over_32_and_shuns_64(name: str, backend: str | None) -> None:
+    """h = 2560 (GPT-3 2.7B): head dimension 80 is padded to 96, 128 and 64 are not."""
+    times = {heads: training_us(name, 2560, heads, backend=backend) for heads in (20, 32, 40, 64)}
+    assert times[20] < times[32] and times[40] < times[32] < times[64]
+
+
+@pytest.mark.parametrize("name", ["a100-sxm-80gb", "h100-sxm", "b200", "l40s"])
+def test_at_fixed_hidden_a_larger_head_dimension_is_faster(name: str) -> None:
+    """arXiv 2401.14489: with FlashAttention, prefer a large h/a."""
+    times = [training_us(name, 2048, heads) for heads in (16, 32, 64)]
+    assert times == sorted(times)
+
+
+@given(
+    name=st.sampled_from(["a100-sxm-80gb", "h100-sxm", "h200", "b200", "rtx-4090", "t4", "a6000"]),
+    batch=st.integers(1, 16),
+    heads=st.sampled_from([1, 8, 12, 32]),
+    seq=st.integers(1, 5000),
+    head_dim=st.integers(1, 32).map(lambda eighth: 8 * eighth),
+    causal=st.booleans(),
+    backward=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_never_above_the_peak_nor_below_the_memory_floor(
+    name: str, batch: int, heads: int, seq: int, head_dim: int, causal: bool, backward: bool
+) -> None:
+    chip = gpu(name)
+    found = predict(
+        name, batch=batch, heads=heads, kv_heads=heads, seq_q=seq, seq_k=seq, head_dim=head_dim, causal=causal,
+        direction="backward" if backward else "forward", dtype="fp16",
+    )  # fmt: skip
+    low, middle, high = found.time_us.low, found.time_us.mid, found.time_us.high
+    assert low is not None and middle is not None and high is not None and low <= middle <= high
+    moved = (8 if backward else 4) * 2 * batch * heads * seq * head_dim
+    peak, bandwidth = chip.peak("fp16"), chip.bandwidth_gbps
+    assert peak is not None and bandwidth is not None
+    assert low >= 0.999999 * max(found.useful_flops / (peak * 1e6), moved / (bandwidth * 1e3))
+
+
+@given(
+    st.sampled_from(["a100-sxm-80gb", "h100-sxm"]),
+    st.integers(4, 40),
+    st.sampled_from([64, 80, 128]),
+    st.booleans(),
+    st.sampled_from(["forward", "backward"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_more_work_is_never_faster(name: str, batch: int, head_dim: int, causal: bool, direction: str) -> None:
+    shape = {"batch": batch, "head_dim": head_dim, "causal": causal, "direction": direction}
+    now = mid(name, **shape)
+    assert mid(name, **shape | {"batch": batch + 1}) >= now
+    assert mid(name, **shape, seq_q=4096, seq_k=4096) > now
+    assert mid(name, **shape | {"head_dim": 2 * head_dim}) > now
+    assert mid(name, **shape | {"causal": True}) <= mid(name, **shape | {"causal": False})
+    assert mid(name, **shape, kv_heads=8) <= now * 1.1
+
+
+def test_a_long_sequence_in_odd_blocks_pays_for_whole_ones() -> None:
+    even, odd = predict(seq_q=1024, seq_k=1024, causal=False), predict(seq_q=1025, seq_k=1025, causal=False)
+    assert odd.time_us.mid is not None and even.time_us.mid is not None
+    assert odd.time_us.mid > 1.1 * even.time_us.mid
+    assert even.useful_frac == 1.0 and odd.useful_frac is not None and odd.useful_frac < 0.83
+
+
+def test_a_window_saves_time_and_widens_the_range() -> None:
+    full, window = predict(seq_q=8192, seq_k=8192), predict(seq_q=8192, seq_k=8192, window=512)
+    assert full.time_us.mid is not None and window.time_us.mid is not None and window.time_us.high is not None
+    assert window.time_us.mid < full.time_us.mid / 3
+    assert full.time_us.high is not None
+    assert window.time_us.high / window.time_us.mid > full.time_us.high / full.time_us.mid
+    assert predict(window=10_000).time_us == predict().time_us
+
+
+def test_one_query_splits_the_keys_over_the_sms() -> None:
+    found = predict(batch=1, seq_q=1, seq_k=32768, head_dim=128, causal=False)
+    assert any("split" in term.why for term in found.terms)
+    assert found.time_us.mid is not None and found.floor_us is not None
+    assert found.time_us.mid < 4 * found.floor_us
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 128, 160, 256])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("a100-sxm-80gb", {}),
+        ("h100-sxm", {"kv_heads": 8}),
+        ("h100-sxm", {"backend": "flash3", "window": 300}),
+        ("b200", {"seq_q": 1000, "seq_k": 3001, "backend": "flash"}),
+        ("l4", {"causal": False, "batch": 1, "heads": 2, "kv_heads": 1}),
+        ("rtx-3060", {"dtype": "fp32"}),
+    ],
+)
+def test_the_derivation_redone_by_hand_is_the_estimate(
+    name: str, changes: dict[str, Any], direction: str, head_dim: int
+) -> None:
+    found = predict(name, head_dim=head_dim, direction=direction, **changes)
+    assert found.terms[-1].value == found.time_us.mid
+    for term in found.terms:
+        assert rounded_value(value_of(term.formula)) == pytest.approx(term.value, rel=1e-5), term
+    known = {repr(rounded_value(term.value)) for term in found.terms}
+    assert len(known) > 5
+
+
+@pytest.mark.parametrize("chip", list_gpus(), ids=lambda chip: str(chip.name))
+def test_every_gpu_of_the_table(chip: Gpu) -> None:
+    for direction in ("forward", "backward"):
+        found = predict_attention(**(SHAPE | {"direction": direction}), gpu=chip, dtype="fp16")
+        known = chip.peak("fp16") is not None and chip.bandwidth_gbps is not None
+        assert (found.time_us.mid is not None) == known
+        assert found.time_us.basis == "model" and found.notes
+        if not known:
+            assert "not known" in found.notes[0]
+
+
+def test_a_head_dimension_without_figures_widens_the_range() -> None:
+    def width(found: AttentionPrediction) -> float:
+        assert found.time_us.high is not None and found.time_us.mid is not None
+        return found.time_us.high / found.time_us.mid
+
+    assert width(predict(head_dim=64)) < width(predict(head_dim=96)) < width(predict("l40s", head_dim=96))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch": 0}, {"heads": -1}, {"seq_q": 0}, {"seq_k": 1 << 30}, {"head_dim": 0}, {"batch": True},
+        {"head_dim": 64.0}, {"heads": 32, "kv_heads": 5}, {"direction": "sideways"}, {"dtype": "int3"},
+        {"backend": "magic"}, {"window": -1}, {"backend": "flash", "head_dim": 264}, {"backend": "flash3"},
+        {"backend": "flash", "dtype": "fp32"}, {"batch": 1 << 40}, {"torch_version": "nightly", "_gpu": "h200"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_in_one_line(changes: dict[str, Any]) -> None:
+    name = changes.pop("_gpu", "a100-sxm-80gb") if "_gpu" in changes else "a100-sxm-80gb"
+    with pytest.raises(InputError) as refused:
+        predict(name, **changes)
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 150
+
+
+def test_backends_that_a_gpu_has_not() -> None:
+    with pytest.raises(InputError, match=r"needs compute capability 8\.0"):
+        predict("v100-sxm", backend="flash", dtype="fp16")
+    with pytest.raises(InputError, match="Hopper only"):
+        predict("b200", backend="flash3")
+    with pytest.raises(InputError, match="not known"):
+        predict_attention(**SHAPE, gpu=find_gpu("AMD Instinct MI300X"))
+
+
+@pytest.mark.parametrize(
+    ("name", "head_dim", "dtype", "torch_version", "expected"),
+    [
+        ("h200", 128, "bf16", None, "cudnn"),
+        ("h200", 128, "bf16", "2.11.0+cu130", "cudnn"),
+        ("h200", 128, "bf16", "2.10.0", "flash"),
+        ("h200", 128, "bf16", "2.9.1", "cudnn"),
+        ("h200", 128, "bf16", "2.5.1", "flash"),
+        ("h200", 192, "bf16", None, "flash"),
+        ("h200", 100, "bf16", None, "flash"),  # padded to 104; cuDNN wants multiples of 8
+        ("b300", 64, "fp16", None, "cudnn"),
+        ("a100-sxm-80gb", 80, "bf16", None, "flash"),
+        ("a100-sxm-80gb", 512, "bf16", None, "efficient"),
+        ("a100-sxm-80gb", 64, "fp32", None, "efficient"),
+        ("a100-sxm-80gb", 65, "fp32", None, "math"),
+        ("rtx-4090", 200, "bf16", None, "efficient"),
+        ("v100-sxm", 64, "fp16", None, "efficient"),
+        ("v100-sxm", 64, "bf16", None, "math"),
+    ],
+)
+def test_the_backend_torch_picks(
+    name: str, head_dim: int, dtype: str, torch_version: str | None, expected: str
+) -> None:
+    found = likely_backend(head_dim=head_dim, dtype=dtype, gpu=gpu(name), torch_version=torch_version)
+    assert found.name == expected and found.why
+
+
+def test_head_dimensions_are_padded_to_what_kernels_are_built_for() -> None:
+    assert [padded_head_dim("flash", d) for d in (1, 32, 33, 80, 96, 100, 129, 193)] == [
+        32, 32, 64, 96, 96, 128, 192, 256,
+    ]  # fmt: skip
+    assert padded_head_dim("flash3", 257) is None and padded_head_dim("efficient", 300) == 384

@@ -1,0 +1,105 @@
+"""Which attention kernel torch picks, by the rules of its own dispatcher.
+
+``scaled_dot_product_attention`` tries backends in an order and takes the first whose checks pass:
+aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, read at 001f694 (2026). cuDNN comes first on
+compute capability 9.x and 10.x with cuDNN above 9.15.0, which wheels carry from torch 2.11 on; torch 2.9
+had it first too (pull 162073), 2.10 asks for a newer cuDNN than its wheels bring (issue 169849), 2.5.0 had
+it first and 2.5.1 took it back (pull 138522). Otherwise flash, then memory-efficient, then math.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tracelens.errors import InputError
+from tracelens.hardware import Gpu
+
+_CUDNN_MAX_HEAD_DIM = 128  # above needs a cuDNN after 9.22, which no wheel is known to carry
+_FLASH_MAX_HEAD_DIM = 256
+#: GPUs whose SMs have 99 KB of shared memory: no flash backward for head dimensions in (192, 224].
+_SMALL_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
+
+
+class LikelyBackend(NamedTuple):
+    """The backend that torch's dispatcher takes when nothing forces another, and why."""
+
+    name: str
+    why: str
+
+
+def likely_backend(
+    *,
+    head_dim: int,
+    dtype: str,
+    gpu: Gpu,
+    causal: bool = False,
+    seq_q: int | None = None,
+    seq_k: int | None = None,
+    training: bool = True,
+    torch_version: str | None = None,
+) -> LikelyBackend:
+    """What ``scaled_dot_product_attention`` runs without a mask tensor; a recent torch when not told.
+
+    A mask tensor rules out flash. flash_attn called as a library is not torch's choice: pass its backend to
+    ``predict_attention``.
+
+    >>> from tracelens.hardware import find_gpu
+    >>> h100, a100 = (find_gpu(None, override=name) for name in ("h100-sxm", "a100-sxm-80gb"))
+    >>> likely_backend(head_dim=128, dtype="bf16", gpu=h100).name
+    'cudnn'
+    >>> likely_backend(head_dim=128, dtype="bf16", gpu=h100, torch_version="2.6.0").name
+    'flash'
+    >>> likely_backend(head_dim=128, dtype="fp32", gpu=a100).name
+    'efficient'
+    """
+    capability = gpu.compute_capability
+    if gpu.vendor != "nvidia" or capability is None:
+        raise InputError(f"which attention kernel torch picks on {gpu.title} is not known")
+    half = dtype == "fp16" or (dtype == "bf16" and capability >= (8, 0))
+    square = seq_q == seq_k or not causal
+    if half and capability >= (8, 0):
+        first = _cudnn_first(capability, torch_version)
+        if first is not None and head_dim <= _CUDNN_MAX_HEAD_DIM and head_dim % 8 == 0 and seq_k != 1:
+            return LikelyBackend("cudnn", first)
+        small = training and capability in _SMALL_MEMORY and 192 < head_dim <= 224
+        if head_dim <= _FLASH_MAX_HEAD_DIM and square and not small:
+            why = "flash is torch's first choice for fp16 and bf16 from compute capability 8.0 on"
+            if first is not None:
+                why = f"cuDNN takes head dimensions up to {_CUDNN_MAX_HEAD_DIM} in steps of 8; flash is next"
+            return LikelyBackend("flash", why)
+    alignment = _efficient_alignment(capability, half=dtype in ("fp16", "bf16"))
+    if (half or dtype == "fp32") and head_dim % alignment == 0:
+        why = f"flash does not take {dtype}" if not half or capability < (8, 0) else "flash does not take this"
+        if half and capability >= (8, 0) and not square:
+            why = "flash does not take is_causal with unequal lengths"
+        elif head_dim > _FLASH_MAX_HEAD_DIM:
+            why = f"flash takes head dimensions up to {_FLASH_MAX_HEAD_DIM}"
+        return LikelyBackend("efficient", f"{why}; memory-efficient is next")
+    return LikelyBackend("math", f"no fused kernel of torch takes {dtype} with a head dimension of {head_dim}")
+
+
+def _cudnn_first(capability: tuple[int, int], torch_version: str | None) -> str | None:
+    """Why cuDNN is tried first, or None where it is not."""
+    if capability not in ((9, 0), (10, 0), (10, 3)):
+        return None
+    if torch_version is None:
+        return "cuDNN is torch's first choice on Hopper and data-centre Blackwell from torch 2.11 on"
+    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", torch_version)
+    if found is None:
+        raise InputError(f"torch version {torch_version!r} is none")
+    version = (int(found[1]), int(found[2]), int(found[3] or 0))
+    if version >= (2, 11, 0):
+        return "cuDNN is torch's first choice on Hopper and data-centre Blackwell from 2.11 on"
+    if (2, 9, 0) <= version < (2, 10, 0) and capability[1] == 0:
+        return "cuDNN was torch's first choice on Hopper and data-centre Blackwell in 2.9"
+    if version == (2, 5, 0) and capability[0] == 9:
+        return "cuDNN was torch's first choice on Hopper in 2.5.0"
+    return None
+
+
+def _efficient_alignment(capability: tuple[int, int], *, half: bool) -> int:
+    """``minimum_gemm_alignment`` of sdp_utils.cpp, in elements."""
+    tensor_cores = capability >= (8, 0) or (capability >= (7, 0) and half)
+    alignment = 4 if capability >= (8, 0) else 1
+    return max(alignment, 8 if half else 4) if tensor_cores else alignment

@@ -1,0 +1,89 @@
+"""One attention call as numbers, checked: what every part of the attention predictor passes along."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracelens.errors import InputError
+from tracelens.gemm.dtypes import bytes_per_element
+from tracelens.gemm.predict.attention_work import visible_pairs
+
+_DTYPES = ("bf16", "fp16", "fp32", "fp8")
+#: Longer sequences than anyone trains on; keeps counting fast.
+_LONGEST = 1 << 24
+_MOST = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Shape of one attention call; ``window`` = how many earlier keys (later ones too without ``causal``)
+    a query sees, None = all."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    seq_q: int
+    seq_k: int
+    head_dim: int
+    causal: bool
+    backward: bool
+    dtype: str
+    window: int | None
+
+    @property
+    def rows(self) -> int:
+        """Queries of all heads: what the output has rows."""
+        return self.batch * self.heads * self.seq_q
+
+    @property
+    def element_bytes(self) -> float:
+        return bytes_per_element(self.dtype) or 2.0
+
+    @property
+    def useful_flops(self) -> int:
+        """Operations on scores that are not masked: two products forward, five backward."""
+        pairs = visible_pairs(self.seq_q, self.seq_k, causal=self.causal, window=self.window)
+        return self.batch * self.heads * pairs * self.head_dim * (10 if self.backward else 4)
+
+    @property
+    def bytes_moved(self) -> float:
+        """Each tensor once: q, k, v and out; backward those, grad_out and the three gradients."""
+        q = self.rows * self.head_dim
+        kv = self.batch * self.kv_heads * self.seq_k * self.head_dim
+        return self.element_bytes * (4 * q + 4 * kv if self.backward else 2 * q + 2 * kv)
+
+
+def checked_call(
+    *,
+    batch: int,
+    heads: int,
+    kv_heads: int,
+    seq_q: int,
+    seq_k: int,
+    head_dim: int,
+    causal: bool,
+    direction: str,
+    dtype: str,
+    window: int | None,
+) -> Call:
+    """The call, or an ``InputError`` that names what is wrong."""
+    sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    lengths = {"seq_q": seq_q, "seq_k": seq_k}
+    for name, value in (sizes | lengths).items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InputError(f"attention {name} must be a whole number from 1 on, not {value!r}")
+        if value > (_LONGEST if name in lengths else _MOST):
+            raise InputError(f"attention {name} of {value} is beyond what can be predicted")
+    if heads % kv_heads:
+        raise InputError(f"{heads} attention heads do not divide into {kv_heads} KV heads")
+    if direction not in ("forward", "backward"):
+        raise InputError(f'attention direction is "forward" or "backward", not {direction!r}')
+    if dtype not in _DTYPES:
+        raise InputError(f"attention dtype {dtype!r} is none of {', '.join(_DTYPES)}")
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 0):
+        raise InputError(f"attention window must be None or a whole number from 0 on, not {window!r}")
+    if window is not None and window >= max(seq_q, seq_k):
+        window = None  # it leaves nothing out
+    return Call(
+        batch, heads, kv_heads, seq_q, seq_k, head_dim, bool(causal), direction == "backward", dtype, window
+    )

@@ -1,0 +1,41 @@
+"""What a predicted attention call says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracelens.gemm.predict.attention_terms import Term
+from tracelens.results import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPrediction:
+    """What one attention call takes, and why. None = not known; ``notes`` say what is missing.
+
+    ``time_us`` covers the call: its main kernel and, backward, the small kernels around it.
+    """
+
+    time_us: Estimate
+    kernel_us: float | None  # of the middle estimate, the main kernel alone; None for unfused attention
+    backend: str
+    backend_why: str
+    head_dim: int | None  # the kernel computes with
+    block_q: int | None
+    block_k: int | None
+    tiles: int | None
+    waves: float | None
+    useful_flops: float  # of scores that are not masked
+    computed_flops: float | None  # with masked parts of blocks and padded head dimensions
+    floor_us: float | None  # useful operations at the peak or bytes at the bandwidth, the larger
+    terms: tuple[Term, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def useful_frac(self) -> float | None:
+        """Share of the computed operations that mean something."""
+        return self.useful_flops / self.computed_flops if self.computed_flops else None
+
+    @property
+    def tflops(self) -> float | None:
+        """Useful TFLOP/s of the middle estimate."""
+        return self.useful_flops / self.time_us.mid / 1e6 if self.time_us.mid else None

@@ -1,0 +1,170 @@
+"""Unfused attention: batched GEMMs with the scores in memory between them, as torch's math backend does.
+
+Forward: scores = q k^T and out = p v with a softmax between. Backward: the two products' gradients, four
+GEMMs, with the softmax's gradient between. The scores, batch * heads * s_q * s_k of them, cross memory each
+time something pointwise is done to them, and nothing that is masked is skipped.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tracelens.gemm.predict import predict_gemm
+from tracelens.gemm.predict.attention_call import Call, checked_call
+from tracelens.gemm.predict.attention_model import BANDWIDTH_FRAC
+from tracelens.gemm.predict.attention_prediction import AttentionPrediction
+from tracelens.gemm.predict.attention_terms import Derivation, number, rounded_value
+from tracelens.hardware import Gpu
+from tracelens.hardware.measurements import Measurements
+from tracelens.results import Estimate
+
+#: Reads and writes of the scores: softmax reads and writes them, its gradient reads p and grad_p and writes
+#: (torch's softmax kernels); a mask is added in a pass of its own (``attn_mask`` in attention.cpp's
+#: _scaled_dot_product_attention_math).
+_SOFTMAX_PASSES, _GRADIENT_PASSES, _MASK_PASSES = 2, 3, 2
+#: Pointwise kernels over the scores reach a copy's bandwidth within this.
+_SOFTMAX_RANGE = 0.3
+_LAUNCH_US = 2.0
+
+
+class _Product(NamedTuple):
+    name: str
+    m: int
+    n: int
+    k: int
+    layout: str
+    why: str
+
+
+def predict_unfused_attention(
+    *,
+    batch: int,
+    heads: int,
+    kv_heads: int,
+    seq_q: int,
+    seq_k: int,
+    head_dim: int,
+    causal: bool,
+    direction: str,
+    gpu: Gpu,
+    dtype: str = "bf16",
+    window: int | None = None,
+    measured: Measurements | None = None,
+) -> AttentionPrediction:
+    """Time of attention whose scores go through memory; arguments as in ``predict_attention``.
+
+    The mask saves nothing here. ``floor_us``, tiles and blocks are None: they belong to the GEMMs.
+    """
+    call = checked_call(
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        seq_q=seq_q,
+        seq_k=seq_k,
+        head_dim=head_dim,
+        causal=causal,
+        direction=direction,
+        dtype=dtype,
+        window=window,
+    )
+    return unfused_prediction(call, "asked for", gpu=gpu, measured=measured)
+
+
+def unfused_prediction(
+    call: Call, why: str, *, gpu: Gpu, measured: Measurements | None
+) -> AttentionPrediction:
+    """The same of a checked call."""
+    lines, bases = Derivation(), set()
+    low = mid = high = 0.0
+    parts: list[float] = []
+    known = gpu.bandwidth_gbps is not None
+    for product in _products(call):
+        found = predict_gemm(
+            product.m,
+            product.n,
+            product.k,
+            gpu=gpu,
+            batch=call.batch * call.heads,
+            dtype=call.dtype,
+            layout=product.layout,
+            measured=measured,
+        ).time_us
+        if found.low is None or found.mid is None or found.high is None:
+            known = False
+            continue
+        bases.add(found.basis)
+        shape = f"{call.batch * call.heads} products of {product.m}x{product.n}x{product.k}"
+        parts.append(lines.add(product.name, number(found.mid), found.mid, "us", f"{product.why}: {shape}"))
+        low, high = low + found.low, high + found.high
+    if not known or gpu.bandwidth_gbps is None:
+        return _prediction(call, why, Estimate(None, None, None, "model"), lines, "a peak or bandwidth is unknown")
+    softmax = _softmax(call, gpu.bandwidth_gbps, measured, lines)
+    mid = lines.add(
+        "predicted",
+        " + ".join(number(part) for part in (*parts, softmax)),
+        sum(parts) + softmax,
+        "us",
+        "one after the other",
+    )
+    estimate = Estimate(
+        min(mid, low + softmax / (1 + _SOFTMAX_RANGE)),
+        mid,
+        max(mid, high + softmax * (1 + _SOFTMAX_RANGE)),
+        "calibrated" if bases == {"calibrated"} else "model",
+    )
+    return _prediction(call, why, estimate, lines, "the scores cross memory; nothing masked is skipped")
+
+
+def _products(call: Call) -> tuple[_Product, ...]:
+    """out[M, N] = a[M, K] @ b[K, N] of every head; layouts as torch passes them to cuBLAS."""
+    q, k, d = call.seq_q, call.seq_k, call.head_dim
+    if not call.backward:
+        return (
+            _Product("scores", q, k, d, "TN", "q k^T"),
+            _Product("values", q, d, k, "NN", "p v"),
+        )
+    return (
+        _Product("grad v", k, d, q, "NT", "p^T grad_out"),
+        _Product("grad p", q, k, d, "TN", "grad_out v^T"),
+        _Product("grad q", q, d, k, "NN", "grad_scores k"),
+        _Product("grad k", k, d, q, "NT", "grad_scores^T q"),
+    )
+
+
+def _softmax(call: Call, bandwidth_gbps: float, measured: Measurements | None, lines: Derivation) -> float:
+    copy = measured.bandwidth_gbps if measured is not None else None
+    rate = rounded_value(min(copy, bandwidth_gbps) if copy else bandwidth_gbps * BANDWIDTH_FRAC)
+    masked = call.causal or call.window is not None
+    passes = _GRADIENT_PASSES if call.backward else _SOFTMAX_PASSES + (_MASK_PASSES if masked else 0)
+    kernels = 2 if masked and not call.backward else 1
+    scores = call.rows * call.seq_k
+    size = call.element_bytes
+    what = "softmax's gradient" if call.backward else "mask and softmax" if masked else "softmax"
+    return lines.add(
+        "softmax",
+        f"{kernels} * {number(_LAUNCH_US)} + {passes} * {scores} * {number(size)} / ({number(rate)} * 1e3)",
+        kernels * _LAUNCH_US + passes * scores * size / (rate * 1e3),
+        "us",
+        f"{what}: the scores cross memory {passes} times",
+    )
+
+
+def _prediction(call: Call, why: str, time_us: Estimate, lines: Derivation, note: str) -> AttentionPrediction:
+    full = call.batch * call.heads * call.seq_q * call.seq_k * call.head_dim * (8 if call.backward else 4)
+    return AttentionPrediction(
+        time_us=time_us,
+        kernel_us=None,
+        backend="math",
+        backend_why=why,
+        head_dim=call.head_dim,
+        block_q=None,
+        block_k=None,
+        tiles=None,
+        waves=None,
+        # Backward, nothing is computed again: four products of the fused kernels' five.
+        useful_flops=call.useful_flops * (0.8 if call.backward else 1.0),
+        computed_flops=float(full),
+        floor_us=None,
+        terms=lines.done(),
+        notes=(note,),
+    )
