@@ -142,11 +142,10 @@ def _b200() -> Iterator[Figure]:
         yield from _row(
             pull, B200, "flash4", "forward", head_dim, causal, values, fitted, LENGTHS[1:], tokens=32768
         )
+    bench = "tritonbench pull 171 (March 2025)"
     for seq, value in zip(LENGTHS, (245.3, 315.1, 352.1, 353.9, 361.6, 330.6), strict=True):
         fitted_here = seq in (512, 2048, 8192)
-        yield Figure(
-            "tritonbench pull 171 (March 2025)", B200, "flash", "forward", 128, False, seq, 8, 16, value, fitted_here
-        )
+        yield Figure(bench, B200, "flash", "forward", 128, False, seq, 8, 16, value, fitted_here)
     for direction, causal, value, fitted_here in (
         ("forward", False, 1534.8, False),
         ("forward", True, 1418.1, False),
@@ -166,12 +165,17 @@ def _others() -> Iterator[Figure]:
         for at, value in enumerate(by_kernel):
             backend, direction = ("flash", "flash3")[at // 2], ("forward", "backward")[at % 2]
             yield Figure(pull, H100, backend, direction, 128, causal, 8192, 2, 16, value, False)
+    bench = "tritonbench pull 1254 (September 2026)"
     for seq, value in zip((1024, 2048, 4096, 8192), (541.3, 617.8, 628.4, 638.6), strict=True):
-        yield Figure(
-            "tritonbench pull 1254 (September 2026)", H100, "flash3", "forward", 128, False, seq, 4, 48, value, False
-        )
+        yield Figure(bench, H100, "flash3", "forward", 128, False, seq, 4, 48, value, False)
     values = (430.3, 517.1, 565.5, 590.2, 614.2, 620.7)
     yield from _row("pytorch/benchmark pull 2391 (2024)", H100, "flash3", "forward", 128, False, values, ())
+    for gpu, time_ms in ((H100, 4.27728), ("h200", 4.51709)):
+        tflops = 4 * 8 * 32768**2 * 64 / time_ms / 1e9
+        yield Figure(
+            "flash-attention issue 1438 (January 2025)", gpu, "flash3", "forward", 64, False, 32768, 1, 8,
+            tflops, False,
+        )  # fmt: skip
     stable = "flash-attention pull 2688 (2026)"
     forward, backward = (252.5, 294.8, 308.1, 312.0, 310.2), (189.9, 238.8, 263.7, 279.8, 299.2)
     yield from _row(stable, H100, "flash", "forward", 64, False, forward, (), LENGTHS[:5])

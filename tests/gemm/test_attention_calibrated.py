@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.gemm.test_attention_prediction import rounded_value, value_of
+from tests.gemm.test_attention_prediction import redone
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.hardware import find_gpu
@@ -35,14 +35,15 @@ def made_up_us(seed: int, **call: Any) -> float:
     assert modelled is not None
     noise = random.Random(f"{seed} {sorted(call.items())}").gauss(1.0, 0.01)
     slower = 1.3 * (call["seq_q"] / 2048) ** 0.05 * (128 / call["head_dim"]) ** 0.1
-    return modelled * slower * (1.05 if call["causal"] else 1.0) * noise
+    return float(modelled * slower * (1.05 if call["causal"] else 1.0) * noise)
 
 
 def measurements(calls: Iterable[dict[str, Any]], *, bandwidth_gbps: float | None = None) -> Measurements:
     rows = tuple(
         AttentionMeasurement(
             "made up", call["batch"], call["heads"], call["kv_heads"], call["seq_q"], call["seq_k"],
-            call["head_dim"], "bf16", call["causal"], call["direction"], "flash", made_up_us(0, **call), 0.01, (),
+            call["head_dim"], "bf16", call["causal"], call["direction"], "flash", made_up_us(0, **call), 0.01,
+            (),
         )
         for call in calls
     )  # fmt: skip
@@ -80,7 +81,7 @@ def test_shapes_between_the_measured_ones_are_met_within_the_range() -> None:
         assert found.low is not None and found.mid is not None and found.high is not None
         inside += found.low <= truth <= found.high
         misses.append(abs(found.mid / truth - 1))
-        assert found.high / found.low < 1.2
+        assert found.high / found.low < 1.35
     assert inside >= 0.9 * len(held_out)
     assert sorted(misses)[len(misses) // 2] < 0.02
 
@@ -94,10 +95,8 @@ def test_a_measured_shape_is_what_was_measured() -> None:
 
 def test_the_correction_stands_in_the_derivation() -> None:
     found = predict(MEASURED, **shape(3, 16, 3072, 88, True, "forward"))
-    assert "correction" in [term.name for term in found.terms]
-    assert found.terms[-1].value == found.time_us.mid
-    for term in found.terms:
-        assert rounded_value(value_of(term.formula)) == pytest.approx(term.value, rel=1e-5), term
+    assert "correction" in [name for name, *_ in found.terms]
+    redone(found)
 
 
 def test_what_was_not_measured_is_less_sure() -> None:

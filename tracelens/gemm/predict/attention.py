@@ -5,7 +5,7 @@ Unfused attention is in ``attention_unfused``; which kernel torch picks in ``att
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tracelens.errors import InputError
@@ -79,6 +79,10 @@ def predict_attention(
     else:
         name, why = backend_name(backend), "asked for"
     if name == "math":
+        if backend is None and call.dtype in ("fp16", "bf16"):
+            # aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math: q, k and v
+            # become float unless allow_fp16_bf16_reduction_math_sdp is set.
+            call, why = replace(call, dtype="fp32"), f"{why}; it computes {call.dtype} in fp32"
         return unfused_prediction(call, why, gpu=gpu, measured=measured)
     kernel = _kernel(call, name, gpu)
     ceilings = _ceilings(call, gpu, measured)
@@ -248,7 +252,8 @@ def _unknown(call: Call, kernel: Kernel, why: str, missing: str) -> AttentionPre
         computed_flops=None,
         floor_us=None,
         terms=(),
-        notes=(missing,),
+        notes=(),
+        unknown=missing,
     )
 
 

@@ -70,13 +70,17 @@ def likely_backend(
             return LikelyBackend("flash", why)
     alignment = _efficient_alignment(capability, half=dtype in ("fp16", "bf16"))
     if (half or dtype == "fp32") and head_dim % alignment == 0:
-        why = f"flash does not take {dtype}" if not half or capability < (8, 0) else "flash does not take this"
+        why = (
+            f"flash does not take {dtype}" if not half or capability < (8, 0) else "flash does not take this"
+        )
         if half and capability >= (8, 0) and not square:
             why = "flash does not take is_causal with unequal lengths"
         elif head_dim > _FLASH_MAX_HEAD_DIM:
             why = f"flash takes head dimensions up to {_FLASH_MAX_HEAD_DIM}"
         return LikelyBackend("efficient", f"{why}; memory-efficient is next")
-    return LikelyBackend("math", f"no fused kernel of torch takes {dtype} with a head dimension of {head_dim}")
+    return LikelyBackend(
+        "math", f"no fused kernel of torch takes {dtype} with a head dimension of {head_dim}"
+    )
 
 
 def _cudnn_first(capability: tuple[int, int], torch_version: str | None) -> str | None:

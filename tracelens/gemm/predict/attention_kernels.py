@@ -76,7 +76,9 @@ def attention_kernel(
     backend: str, *, head_dim: int, gpu: Gpu, causal: bool, windowed: bool, backward: bool, dtype: str
 ) -> Kernel:
     """The kernel a backend runs; ``InputError`` says why there is none."""
-    capability = gpu.compute_capability or (0, 0)
+    capability = gpu.compute_capability
+    if capability is None:
+        raise InputError(f"which attention kernels run on {gpu.title} is not known")
     padded = padded_head_dim(backend, head_dim, backward=backward)
     why = _cannot(backend, capability, dtype, padded is None, backward)
     if why is not None or padded is None:
@@ -104,7 +106,7 @@ def _cannot(
     backend: str, capability: tuple[int, int], dtype: str, too_wide: bool, backward: bool
 ) -> str | None:
     half = dtype in ("fp16", "bf16")
-    fp8_forward = backend in ("flash3", "cudnn") and dtype == "fp8" and not backward
+    fp8_forward = backend == "flash3" and dtype == "fp8" and not backward
     if backend == "efficient":
         bad_dtype = dtype not in ("fp16", "bf16", "fp32") or (dtype == "bf16" and capability < (8, 0))
     else:
@@ -114,8 +116,8 @@ def _cannot(
         return f"{what} has no kernel for {dtype} at compute capability {capability[0]}.{capability[1]}"
     first = {"flash": (8, 0), "cudnn": (8, 0), "flash3": (9, 0), "flash4": (9, 0), "efficient": (5, 0)}
     if capability < first[backend]:
-        major, minor = first[backend]
-        return f"{backend} attention needs compute capability {major}.{minor}, this GPU has {capability[0]}.{capability[1]}"
+        needed, here = (".".join(map(str, one)) for one in (first[backend], capability))
+        return f"{backend} attention needs compute capability {needed}, this GPU has {here}"
     if backend == "flash3" and capability[0] != 9:
         return "FlashAttention-3 runs on Hopper only (compute capability 9.0)"
     if too_wide:

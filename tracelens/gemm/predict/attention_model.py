@@ -195,7 +195,7 @@ def _busiest(
     one = f"{number(tile)} / {number(alone)}" if alone < 1.0 else number(tile)
     if rounds < kernel.ctas_per_sm:
         formula, value = one, tile / alone
-        why = f"at most one tile on an SM, alone at {alone} of the speed that {kernel.ctas_per_sm} reach together"
+        why = f"one tile on an SM, alone at {alone} of the speed that {kernel.ctas_per_sm} reach together"
     elif cut.equal or rounds == 1:
         formula, value = f"ceil({number(tiles)} / {gpu.sms}) * {number(tile)}", rounds * tile
         why = f"waves: {tiles / gpu.sms:.3g} tiles for each of {gpu.sms} SMs, rounded up"
@@ -212,7 +212,7 @@ def _helpers(call: Call, kernel: Kernel, splits: int, bandwidth_gbps: float, lin
     size = number(call.element_bytes)
     rate = f"({number(bandwidth_gbps)} * 1e3)"
     if splits > 1:
-        moved = 8 * splits * call.rows * kernel.head_dim
+        moved = 8.0 * splits * call.rows * kernel.head_dim
         return lines.add(
             "helpers",
             f"{number(_HELPER_LAUNCH_US)} + 8 * {splits} * {call.rows} * {kernel.head_dim} / {rate}",
@@ -221,7 +221,20 @@ def _helpers(call: Call, kernel: Kernel, splits: int, bandwidth_gbps: float, lin
             "fp32 partial outputs written and read to combine the splits",
         )
     if not call.backward:
-        return lines.add("helpers", "0", 0, "us", "the forward is one kernel")
+        rest = call.head_dim % 8
+        if kernel.backend != "flash" or not rest:
+            return lines.add("helpers", "0", 0, "us", "the forward is one kernel")
+        # pad_last_dim<8> in aten/src/ATen/native/transformers/attention.cpp; flash_attn pads the same.
+        elements = call.rows + 2 * call.batch * call.kv_heads * call.seq_k
+        wider = call.head_dim + 8 - rest
+        return lines.add(
+            "helpers",
+            f"3 * {number(_HELPER_LAUNCH_US)} + {size} * {elements} * ({call.head_dim} + {wider}) / {rate}",
+            3 * _HELPER_LAUNCH_US
+            + call.element_bytes * elements * (call.head_dim + wider) / (bandwidth_gbps * 1e3),
+            "us",
+            f"q, k and v copied to a head dimension of {wider}: flash takes multiples of 8",
+        )
     formula = f"3 * {size} * {call.rows} * {call.head_dim} + 8 * {call.rows} * {kernel.head_dim}"
     moved = 3 * call.element_bytes * call.rows * call.head_dim + 8 * call.rows * kernel.head_dim
     why = "out * grad_out summed; the fp32 gradient of q cleared, read and converted"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracelens.gemm.predict.attention_terms import Term
+from tracelens.gemm.predict.derivation import Term
 from tracelens.results import Estimate
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionPrediction:
-    """What one attention call takes, and why. None = not known; ``notes`` say what is missing.
+    """What one attention call takes, and why. None = not known; ``unknown`` says why.
 
     ``time_us`` covers the call: its main kernel and, backward, the small kernels around it.
     """
@@ -27,8 +27,9 @@ class AttentionPrediction:
     useful_flops: float  # of scores that are not masked
     computed_flops: float | None  # with masked parts of blocks and padded head dimensions
     floor_us: float | None  # useful operations at the peak or bytes at the bandwidth, the larger
-    terms: tuple[Term, ...]
-    notes: tuple[str, ...]
+    terms: tuple[Term, ...]  # the last value is the middle estimate
+    notes: tuple[str, ...]  # where the rate is from, what is left out
+    unknown: str | None = None  # why there is no estimate
 
     @property
     def useful_frac(self) -> float | None:

@@ -1,25 +1,16 @@
-"""The derivation of a prediction: lines that a reader can redo with a pocket calculator."""
+"""Writes the derivation of an attention prediction: lines that a reader can redo.
+
+Like ``derivation`` for a product: a formula is plain arithmetic with ceil, min and max, what is looked up or
+counted stands as its number, and values carry seven digits, with which the next formula goes on.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
 
-#: Figures that a term is written and carried on with.
-_FIGURES = 6
+from tracelens.gemm.predict.derivation import Term
 
-
-class Term(NamedTuple):
-    """One line: ``name`` = ``formula`` = ``value`` ``unit``, and why it is there.
-
-    A formula is plain arithmetic of numbers with +, -, *, /, ceil(), floor(), min() and max(); what is
-    looked up or counted is its own number. Values are rounded to six figures and carried on so.
-    """
-
-    name: str
-    formula: str
-    value: float
-    unit: str
-    why: str
+_DIGITS = 7
 
 
 class Derivation:
@@ -30,26 +21,31 @@ class Derivation:
 
     def add(self, name: str, formula: str, value: float, unit: str, why: str) -> float:
         rounded = rounded_value(value)
-        self._terms.append(Term(name, formula, rounded, unit, why))
+        self._terms.append((name, formula, rounded, unit, why))
         return rounded
+
+    def take(self, part: str, terms: Iterable[Term]) -> None:
+        """The derivation of a part, its names told apart by ``part``."""
+        for name, formula, value, unit, why in terms:
+            self._terms.append((f"{part}: {name}", formula, value, unit, why))
 
     def done(self) -> tuple[Term, ...]:
         return tuple(self._terms)
 
 
 def rounded_value(value: float) -> float:
-    """To six figures; whole numbers stay as they are.
+    """To seven digits; whole numbers stay as they are.
 
-    >>> rounded_value(123.456789), rounded_value(12345678)
-    (123.457, 12345678.0)
+    >>> rounded_value(123.456789), rounded_value(123456789)
+    (123.4568, 123456789.0)
     """
-    return float(value) if float(value).is_integer() else float(f"{value:.{_FIGURES}g}")
+    return float(value) if float(value).is_integer() else float(f"{value:.{_DIGITS}g}")
 
 
 def number(value: float) -> str:
     """A number as formulas write it.
 
-    >>> number(0.87), number(2048.0), number(123.4567891), number(12345678)
-    ('0.87', '2048', '123.457', '12345678')
+    >>> number(0.87), number(2048.0), number(123.456789), number(123456789)
+    ('0.87', '2048', '123.4568', '123456789')
     """
-    return str(int(value)) if float(value).is_integer() else f"{rounded_value(value):.{_FIGURES}g}"
+    return str(int(value)) if float(value).is_integer() else f"{rounded_value(value):.{_DIGITS}g}"

@@ -75,9 +75,8 @@ def unfused_prediction(
 ) -> AttentionPrediction:
     """The same of a checked call."""
     lines, bases = Derivation(), set()
-    low = mid = high = 0.0
+    low = high = 0.0
     parts: list[float] = []
-    known = gpu.bandwidth_gbps is not None
     for product in _products(call):
         found = predict_gemm(
             product.m,
@@ -88,16 +87,17 @@ def unfused_prediction(
             dtype=call.dtype,
             layout=product.layout,
             measured=measured,
-        ).time_us
-        if found.low is None or found.mid is None or found.high is None:
-            known = False
-            continue
-        bases.add(found.basis)
-        shape = f"{call.batch * call.heads} products of {product.m}x{product.n}x{product.k}"
-        parts.append(lines.add(product.name, number(found.mid), found.mid, "us", f"{product.why}: {shape}"))
-        low, high = low + found.low, high + found.high
-    if not known or gpu.bandwidth_gbps is None:
-        return _prediction(call, why, Estimate(None, None, None, "model"), lines, "a peak or bandwidth is unknown")
+        )
+        time = found.time_us
+        if time.low is None or time.mid is None or time.high is None:
+            return _prediction(call, why, Estimate(None, None, None, "model"), Derivation(), found.unknown)
+        lines.take(product.name, found.terms)
+        parts.append(lines.add(product.name, number(time.mid), time.mid, "us", product.why))
+        bases.add(time.basis)
+        low, high = low + time.low, high + time.high
+    if gpu.bandwidth_gbps is None:
+        missing = f"the memory bandwidth of {gpu.title} is not known"
+        return _prediction(call, why, Estimate(None, None, None, "model"), Derivation(), missing)
     softmax = _softmax(call, gpu.bandwidth_gbps, measured, lines)
     mid = lines.add(
         "predicted",
@@ -112,7 +112,7 @@ def unfused_prediction(
         max(mid, high + softmax * (1 + _SOFTMAX_RANGE)),
         "calibrated" if bases == {"calibrated"} else "model",
     )
-    return _prediction(call, why, estimate, lines, "the scores cross memory; nothing masked is skipped")
+    return _prediction(call, why, estimate, lines, None)
 
 
 def _products(call: Call) -> tuple[_Product, ...]:
@@ -149,7 +149,9 @@ def _softmax(call: Call, bandwidth_gbps: float, measured: Measurements | None, l
     )
 
 
-def _prediction(call: Call, why: str, time_us: Estimate, lines: Derivation, note: str) -> AttentionPrediction:
+def _prediction(
+    call: Call, why: str, time_us: Estimate, lines: Derivation, unknown: str | None
+) -> AttentionPrediction:
     full = call.batch * call.heads * call.seq_q * call.seq_k * call.head_dim * (8 if call.backward else 4)
     return AttentionPrediction(
         time_us=time_us,
@@ -166,5 +168,6 @@ def _prediction(call: Call, why: str, time_us: Estimate, lines: Derivation, note
         computed_flops=float(full),
         floor_us=None,
         terms=lines.done(),
-        notes=(note,),
+        notes=("the scores cross memory, and nothing that is masked is skipped",),
+        unknown=unknown,
     )
