@@ -112,9 +112,20 @@ def test_what_was_not_measured_is_less_sure() -> None:
     only_small = measurements([one for one in sweep() if one["head_dim"] <= 96])
     only_full = measurements([one for one in sweep() if not one["causal"]])
     assert width(only_small, call) > near
-    # There is nothing to learn another mask's cost from: half of one kernel cannot show it.
-    assert predict(only_full, **call).time_us.basis in ("calibrated", "model")
+    without = predict(None, **call).time_us
+    assert without.high is not None and without.mid is not None
+    assert width(only_full, call) >= without.high / without.mid - 1  # nothing shows what the mask costs
     assert width(MEASURED, shape(1, 16, 65536, 128, True, "forward")) > near
+
+
+def test_repeats_of_a_measurement_do_not_make_it_surer() -> None:
+    call = shape(5, 16, 2560, 112, True, "forward")
+    once, twice = (
+        predict(MEASURED, **call).time_us,
+        predict(measurements([*sweep(), *sweep()]), **call).time_us,
+    )
+    assert once.low is not None and twice.low is not None and once.high is not None and twice.high is not None
+    assert twice.high / twice.low >= 0.95 * once.high / once.low
 
 
 def test_measurements_of_something_else_change_nothing() -> None:

@@ -97,6 +97,8 @@ class AttentionFit:
                     continue
                 spreads = (point.spread for point, _ in chosen)
                 range_frac = max(held_out.range_frac, *spreads)
+                if not any(point.call.causal == call.causal for point in near):
+                    range_frac = max(range_frac, model_range_frac)  # nothing shows what the mask costs
                 distance = min(_distance(call, point.call) for point, _ in chosen)
                 grown = range_frac * max(1.0, distance / held_out.distance)
                 return Correction(
@@ -123,7 +125,7 @@ class AttentionFit:
                 rest = [
                     other
                     for other in points
-                    if other is not point
+                    if _distance(other.call, point.call) > 0.0  # neither itself nor a repeat of it
                     and _counts(other, point.call, point.padded, level)
                     and not (level == _OTHER_MASK and other.call.causal == point.call.causal)
                     and not (level == _OTHER_HEAD_DIM and other.padded == point.padded)
