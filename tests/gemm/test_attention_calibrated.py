@@ -1,4 +1,4 @@
-"""Attention corrected by measurements. The measurements here are made up, and labelled so."""
+"""Attention corrected by measurements: made-up ones, labelled so, and published ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.gemm.attention_figures import FA3_PAPER, H100, figures
 from tests.gemm.test_attention_prediction import redone
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
@@ -84,6 +85,34 @@ def test_shapes_between_the_measured_ones_are_met_within_the_range() -> None:
         assert found.high / found.low < 1.35
     assert inside >= 0.9 * len(held_out)
     assert sorted(misses)[len(misses) // 2] < 0.02
+
+
+def test_lengths_between_published_ones_are_met_within_the_range() -> None:
+    """arXiv 2407.08608 on an H100, forward: 512, 2048 and 16384 as measurements, 1024 to 8192 held out."""
+    published = [one for one in figures() if one.source == FA3_PAPER and one.direction == "forward"]
+    rows = tuple(
+        AttentionMeasurement(
+            "published", one.batch, one.heads, one.heads, one.seq, one.seq, one.head_dim, "fp16", one.causal,
+            one.direction, one.backend, one.time_us, None, (),
+        )
+        for one in published
+        if one.seq in (512, 2048, 16384)
+    )  # fmt: skip
+    measured = Measurements(H100, {}, {}, {}, "2024-07-11", "", "published figure", attention=rows)
+    inside, misses = 0, []
+    held_out = [one for one in published if one.seq not in (512, 2048, 16384)]
+    for one in held_out:
+        found = predict_attention(
+            batch=one.batch, heads=one.heads, kv_heads=one.heads, seq_q=one.seq, seq_k=one.seq,
+            head_dim=one.head_dim, causal=one.causal, direction="forward", gpu=find_gpu(None, override=H100),
+            backend=one.backend, measured=measured,
+        ).time_us  # fmt: skip
+        assert found.basis == "calibrated" and found.low is not None and found.mid is not None
+        assert found.high is not None
+        inside += found.low <= one.time_us <= found.high
+        misses.append(abs(found.mid / one.time_us - 1))
+    assert len(held_out) > 50 and inside >= 0.9 * len(held_out)
+    assert sorted(misses)[len(misses) // 2] < 0.03
 
 
 def test_a_measured_shape_is_what_was_measured() -> None:

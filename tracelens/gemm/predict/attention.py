@@ -83,7 +83,7 @@ def predict_attention(
             # aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math: q, k and v
             # become float unless allow_fp16_bf16_reduction_math_sdp is set.
             call, why = replace(call, dtype="fp32"), f"{why}; it computes {call.dtype} in fp32"
-        return unfused_prediction(call, why, gpu=gpu, measured=measured)
+        return unfused_prediction(call, why=why, gpu=gpu, measured=measured)
     kernel = _kernel(call, name, gpu)
     ceilings = _ceilings(call, gpu, measured)
     if isinstance(ceilings, str):
@@ -155,8 +155,8 @@ def _model(
     launch = measured.launch_floor_us if measured is not None else None
     return model(
         call,
-        kernel,
-        _rate(call, kernel, gpu),
+        kernel=kernel,
+        rate=_rate(call, kernel, gpu),
         gpu=gpu,
         peak_tflops=ceilings.peak_tflops,
         bandwidth_gbps=ceilings.copy_gbps,

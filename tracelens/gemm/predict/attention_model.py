@@ -47,9 +47,9 @@ class Modelled:
 
 def model(
     call: Call,
+    *,
     kernel: Kernel,
     rate: Rate,
-    *,
     gpu: Gpu,
     peak_tflops: float,
     bandwidth_gbps: float,

@@ -70,7 +70,6 @@ class _Figures:
     exposed_exp_frac: float = 1.0
     causal_factor: float = 1.0
     causal_blocks: float = 0.0  # more overhead of a tile under a causal mask
-    derived: bool = False  # no figure of this kernel on this generation
 
 
 # The README's figures are of forward and backward together: the forward products are taken at 0.87 of the
@@ -104,8 +103,8 @@ _TABLE: dict[tuple[str, str, bool], _Figures] = {
 }
 #: fp32 through the memory-efficient kernels, of a third of the tf32 peak.
 _EFFICIENT_FP32 = {
-    False: _Figures({64: 0.75}, 1.0, _FP32, derived=True),
-    True: _Figures({64: 0.645}, 0.6, _FP32, derived=True),
+    False: _Figures({64: 0.75}, 1.0, _FP32),
+    True: _Figures({64: 0.645}, 0.6, _FP32),
 }
 #: FlashAttention-3 forward in fp8, of the fp8 peak. A tile also transposes V, which costs it blocks.
 _FLASH3_FP8 = _Figures({64: 0.86, 256: 0.84}, 3.0, _FA3_FP8)
@@ -164,41 +163,37 @@ def exp_cost(gpu: Gpu, peak_tflops: float) -> float:
 
 def kernel_rate(kernel: Kernel, *, gpu: Gpu, causal: bool, windowed: bool, dtype: str) -> Rate:
     """The rate of a kernel on a GPU; where it is not known, that of the nearest and a wider range."""
-    figures, factor = _figures(kernel, generation(gpu), dtype)
+    figures, factor, derived = _figures(kernel, generation(gpu), dtype)
     known = figures.mma_frac
     nearest = min(known, key=lambda size: (abs(size - kernel.head_dim), size))
-    exact = kernel.head_dim in known
-    frac = known[nearest] * factor
-    source = figures.source
-    if figures.derived or factor != 1.0 or not _stated(kernel, generation(gpu), dtype):
+    # In fp8 the overhead of a tile differs among head dimensions more than one number can say.
+    sure = nearest == kernel.head_dim and not windowed and dtype != "fp8"
+    source, range_frac = figures.source, _RANGE_KNOWN if sure else _RANGE_HEAD_DIM
+    if derived:
         source += "; taken over: no figures of this kernel on this GPU generation"
-    elif not exact:
+        range_frac = _RANGE_DERIVED
+    elif nearest != kernel.head_dim:
         source += f"; of head dimension {nearest}, no figure of {kernel.head_dim}"
     elif windowed:
         source += "; without a window, no figure with one"
-    derived = "taken over" in source
-    sure = exact and not windowed and dtype != "fp8"  # whose overhead differs among head dimensions
     return Rate(
-        mma_frac=round(frac, 4),
+        mma_frac=round(known[nearest] * factor, 4),
         exposed_exp_frac=figures.exposed_exp_frac,
         overhead_blocks=round(figures.overhead_blocks + (figures.causal_blocks if causal else 0.0), 4),
         slowdown=figures.causal_factor if causal else 1.0,
-        range_frac=_RANGE_DERIVED if derived else _RANGE_KNOWN if sure else _RANGE_HEAD_DIM,
+        range_frac=range_frac,
         source=source,
     )
 
 
-def _stated(kernel: Kernel, gpu_generation: str, dtype: str) -> bool:
-    return dtype != "fp32" and (kernel.backend, gpu_generation, kernel.backward) in _TABLE
-
-
-def _figures(kernel: Kernel, gpu_generation: str, dtype: str) -> tuple[_Figures, float]:
+def _figures(kernel: Kernel, gpu_generation: str, dtype: str) -> tuple[_Figures, float, bool]:
+    """The figures to use, what to multiply their rate with, and whether they are of another kernel or GPU."""
     if dtype == "fp32":
-        return _EFFICIENT_FP32[kernel.backward], 1.0
+        return _EFFICIENT_FP32[kernel.backward], 1.0, True  # of one GPU
     if dtype == "fp8":
-        return _FLASH3_FP8, 1.0
+        return _FLASH3_FP8, 1.0, False
     found = _TABLE.get((kernel.backend, gpu_generation, kernel.backward))
     if found is not None:
-        return found, 1.0
+        return found, 1.0, False
     backend, like, factor = _LIKE.get((kernel.backend, gpu_generation), (kernel.backend, "sm80", 1.0))
-    return _TABLE[(backend, like, kernel.backward)], factor
+    return _TABLE[(backend, like, kernel.backward)], factor, True

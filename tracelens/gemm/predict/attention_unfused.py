@@ -67,11 +67,11 @@ def predict_unfused_attention(
         dtype=dtype,
         window=window,
     )
-    return unfused_prediction(call, "asked for", gpu=gpu, measured=measured)
+    return unfused_prediction(call, why="asked for", gpu=gpu, measured=measured)
 
 
 def unfused_prediction(
-    call: Call, why: str, *, gpu: Gpu, measured: Measurements | None
+    call: Call, *, why: str, gpu: Gpu, measured: Measurements | None
 ) -> AttentionPrediction:
     """The same of a checked call."""
     lines, bases = Derivation(), set()
