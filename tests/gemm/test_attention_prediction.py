@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -262,6 +263,19 @@ def test_the_backend_torch_picks(
 ) -> None:
     found = likely_backend(head_dim=head_dim, dtype=dtype, gpu=gpu(name), torch_version=torch_version)
     assert found.name == expected and found.why
+
+
+@pytest.mark.parametrize("capability", [(8, 7), (11, 0), (12, 1)])
+@pytest.mark.parametrize("backend", ["flash", "flash4", "cudnn", "efficient"])
+def test_a_generation_nobody_published_figures_of_is_predicted_widely(
+    capability: tuple[int, int], backend: str
+) -> None:
+    chip = replace(gpu("rtx-5090"), name="unknown", compute_capability=capability)
+    for direction in ("forward", "backward"):
+        if backend == "flash4" and capability < (9, 0):
+            continue
+        time = predict_attention(**SHAPE | {"direction": direction}, gpu=chip, backend=backend).time_us
+        assert time.high is not None and time.mid is not None and time.high > 1.5 * time.mid
 
 
 def test_a_head_dimension_that_torch_pads_pays_for_the_copies() -> None:

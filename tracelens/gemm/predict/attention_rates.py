@@ -195,5 +195,6 @@ def _figures(kernel: Kernel, gpu_generation: str, dtype: str) -> tuple[_Figures,
     found = _TABLE.get((kernel.backend, gpu_generation, kernel.backward))
     if found is not None:
         return found, 1.0, False
-    backend, like, factor = _LIKE.get((kernel.backend, gpu_generation), (kernel.backend, "sm80", 1.0))
+    otherwise = ("efficient" if kernel.backend == "efficient" else "flash", "sm80", 1.0)
+    backend, like, factor = _LIKE.get((kernel.backend, gpu_generation), otherwise)
     return _TABLE[(backend, like, kernel.backward)], factor, True
