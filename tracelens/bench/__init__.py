@@ -1,0 +1,43 @@
+"""Measures products and attention on the device at hand, for predictions to be calibrated with.
+
+from tracelens.bench import GemmCase, measure_gemms, open_device
+device = open_device()  # the current CUDA device
+for measured in measure_gemms([GemmCase("mine", 8192, 4096, 4096)], device=device):
+    print(measured.tflops, measured.kernels)
+
+Imports torch; nothing of the analysis imports this room. ``docs/bench.md`` says how times are taken.
+"""
+
+from __future__ import annotations
+
+from tracelens.bench.attention import measure_attention
+from tracelens.bench.cases import AttentionCase, CannotMeasure, GemmCase, Options, Outcome
+from tracelens.bench.devices import open_device
+from tracelens.bench.facts import (
+    DeviceFacts,
+    device_facts,
+    measure_bandwidth,
+    measure_launch_floor,
+    read_clocks,
+)
+from tracelens.bench.gemms import measure_gemms
+from tracelens.bench.timing import Device, Timing, time_calls
+
+__all__ = [
+    "AttentionCase",
+    "CannotMeasure",
+    "Device",
+    "DeviceFacts",
+    "GemmCase",
+    "Options",
+    "Outcome",
+    "Timing",
+    "device_facts",
+    "measure_attention",
+    "measure_bandwidth",
+    "measure_gemms",
+    "measure_launch_floor",
+    "open_device",
+    "read_clocks",
+    "time_calls",
+]
