@@ -17,6 +17,7 @@ from tracelens.bench.facts import (
     DeviceFacts,
     device_facts,
     measure_bandwidth,
+    measure_call_gap,
     measure_launch_floor,
     read_clocks,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "device_facts",
     "measure_attention",
     "measure_bandwidth",
+    "measure_call_gap",
     "measure_gemms",
     "measure_launch_floor",
     "open_device",

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tracelens.bench.cases import BACKENDS, AttentionCase, CannotMeasure, Options, Outcome
-from tracelens.bench.devices import guarded
+from tracelens.bench.devices import context_lost, guarded
 from tracelens.bench.kernels import Launched, record_kernels
 from tracelens.bench.operands import TORCH_DTYPES, Pools, refuse_unless, relative_error
 from tracelens.bench.timing import Call, Device, Timing, time_calls
@@ -185,7 +185,7 @@ def backend(name: str) -> Iterator[None]:
             with sdpa_kernel(_SDP[name]):
                 yield
         except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError) or "CUDA error" in str(error):
+            if isinstance(error, torch.OutOfMemoryError) or context_lost(error):
                 raise
             raise CannotMeasure(_reason(name, [str(one.message) for one in said], error)) from error
 

@@ -93,11 +93,12 @@ class AttentionCase:
 class Options:
     """How a case is measured; the defaults suit a GPU and thousands of shapes."""
 
-    seconds_per_case: float = 0.05  # of repeats, beyond the fewest
+    seconds_per_case: float = 0.06  # of repeats, at most
+    min_seconds: float = 0.02  # of repeats, at least: clocks and power follow the load with a delay
     batch_us: float = 300.0  # calls between two events last about this long: events resolve half a µs
     max_calls: int = 128  # in one batch
     min_batches: int = 7
-    max_batches: int = 40
+    max_batches: int = 64
     settled_frac: float = 0.003  # stop once the median is known this well
     warmup_calls: int = 2
     record_kernels: bool = True  # by a short profiler run over many cases at once

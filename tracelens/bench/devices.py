@@ -124,10 +124,18 @@ def guarded(act: Callable[[], Any], *, what: str) -> Any:
     except torch.OutOfMemoryError as error:
         raise CannotMeasure(f"not enough memory for {what}") from error
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-        lost = "CUDA error" in str(error) and "out of memory" not in str(error)
-        if lost:  # an illegal access ends the context: no later case could be measured
+        if context_lost(error):
             raise
         raise CannotMeasure(_first_line(error)) from error
+
+
+def context_lost(error: Exception) -> bool:
+    """Whether the CUDA context is gone (an illegal access, say), so that no later case can be measured.
+
+    What cuBLAS declines, a product it has no kernel for among it, is worded as a "CUDA error" too.
+    """
+    text = str(error)
+    return "CUDA error" in text and "CUBLAS_STATUS" not in text and "out of memory" not in text
 
 
 def _first_line(error: Exception) -> str:

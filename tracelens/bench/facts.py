@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import subprocess
 from dataclasses import dataclass
 from functools import partial
@@ -12,13 +13,15 @@ import torch
 from tracelens.bench.cases import CannotMeasure, GemmCase, Options
 from tracelens.bench.devices import guarded
 from tracelens.bench.gemms import prepare_gemm
+from tracelens.bench.kernels import record_kernels
 from tracelens.bench.operands import Pools
-from tracelens.bench.timing import Device, time_calls
+from tracelens.bench.timing import Call, Device, time_calls
 from tracelens.capture.system import versions
 from tracelens.hardware import Gpu, find_gpu
 
 _COPIED_BYTES = 1 << 30
 _NVIDIA_SMI_SECONDS = 10
+_GAP_CALLS = 32
 _QUERY = "clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,power.draw"
 
 
@@ -128,3 +131,28 @@ def measure_launch_floor(*, device: Device, options: Options | None = None) -> f
         prepared = guarded(prepare, what="a tiny product")
         times.append(time_calls(prepared.call, device=device, options=options or Options()).time_us)
     return min(times)
+
+
+def measure_call_gap(*, device: Device, options: Options | None = None) -> float | None:
+    """Microseconds between two kernels of a full stream, which are in every measured time.
+
+    The time of a call between CUDA events less the time of its kernels as the profiler (and so a trace)
+    has them, median over some products of tens of microseconds; None on the CPU.
+    """
+    options = options or Options()
+    pools = Pools(device)
+    gaps = []
+    for m, n, k in ((2048, 2048, 512), (2048, 2048, 1024), (4096, 2048, 1024), (2048, 4096, 2048)):
+        case = GemmCase("gap", m, n, k)
+        prepared = prepare_gemm(case, device=device, pools=pools, sets=_GAP_CALLS)
+
+        def calls(call: Call = prepared.call) -> None:
+            for index in range(_GAP_CALLS):
+                call(index)
+
+        (launched,) = record_kernels([lambda calls=calls: calls], device=device)  # type: ignore[misc]
+        if launched.time_us is None or len(launched.names) < _GAP_CALLS:
+            return None
+        timing = time_calls(prepared.call, device=device, options=options)
+        gaps.append(timing.time_us - launched.time_us / _GAP_CALLS)
+    return statistics.median(gaps)

@@ -65,7 +65,7 @@ def measure_gemms(
 
 
 def prepare_gemm(case: GemmCase, *, device: Device, pools: Pools, sets: int) -> PreparedGemm:
-    """Lay out the operands of ``case``, in at most ``sets`` sets; ``CannotMeasure`` if torch has no such product."""
+    """Lay out at most ``sets`` sets of operands; ``CannotMeasure`` where torch has no such product."""
     _refuse(case, device)
     batch = (case.batch,) if case.batch > 1 else ()
     a_size, b_size = case.batch * case.m * case.k, case.batch * case.k * case.n

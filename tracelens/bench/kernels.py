@@ -7,10 +7,14 @@ import re
 import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from tracelens.bench.cases import CannotMeasure
 from tracelens.bench.timing import Device
 
 _MARK = "tracelens_bench#"
@@ -40,12 +44,13 @@ def record_kernels(
 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recording:
         for index, ready in enumerate(prepare):
-            call = ready()
-            call()
-            device.synchronize()
-            with record_function(f"{_MARK}{index}"):
+            with suppress(CannotMeasure, torch.OutOfMemoryError):  # its time stands, without names
+                call = ready()
                 call()
-        device.synchronize()
+                device.synchronize()
+                with record_function(f"{_MARK}{index}"):
+                    call()
+                device.synchronize()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.json"
         recording.export_chrome_trace(str(path))

@@ -61,14 +61,19 @@ def time_calls(call: Call, *, device: Device, options: Options) -> Timing:
     first_us = device.time_batch(call, calls)
     # A call of tens of milliseconds settles at once; seven of them would eat the sweep's budget.
     fewest = options.min_batches if first_us < options.seconds_per_case * 1e6 / 3 else 3
-    end = device.clock() + options.seconds_per_case
+    begun = device.clock()
     samples: list[float] = []
-    while len(samples) < fewest or (
-        len(samples) < options.max_batches
-        and device.clock() < end
-        and not settled(samples, frac=options.settled_frac)
-    ):
+    while True:
         samples.append(device.time_batch(call, calls) / calls)
+        spent = device.clock() - begun
+        if len(samples) >= options.max_batches or (
+            len(samples) >= fewest
+            and (
+                spent >= options.seconds_per_case
+                or (spent >= options.min_seconds and settled(samples, frac=options.settled_frac))
+            )
+        ):
+            break
     return Timing(statistics.median(samples), spread_frac(samples), len(samples), calls)
 
 

@@ -8,6 +8,7 @@ import click
 
 from tracelens import __version__
 from tracelens.cli.analyze import analyze
+from tracelens.cli.bench import bench
 from tracelens.cli.capture import capture
 from tracelens.cli.explain import explain
 from tracelens.errors import TracelensError
@@ -24,6 +25,7 @@ def cli() -> None:
 
 
 cli.add_command(analyze)
+cli.add_command(bench)
 cli.add_command(capture)
 cli.add_command(explain)
 

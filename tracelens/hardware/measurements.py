@@ -78,6 +78,7 @@ class Measurements:
     attention: tuple[AttentionMeasurement, ...] = ()
     bandwidth_gbps: float | None = None  # large device-to-device copy, bytes read plus written
     launch_floor_us: float | None = None  # the shortest GEMM kernel seen
+    call_gap_us: float | None = None  # in every time_us: what separates two kernels of a full stream
     notes: tuple[str, ...] = field(default=())
 
 

@@ -1,0 +1,140 @@
+"""``tracelens bench``: measure products and attention on the GPU at hand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tracelens.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracelens.bench.cases import Outcome
+    from tracelens.bench.run import Settings
+    from tracelens.bench.timing import Device
+
+_MINUTES, _QUICK_MINUTES = 5.0, 1.0
+
+
+@click.command()
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    metavar="N",
+    help=f"Stop after this time [default: {_MINUTES:g}]. A shorter run has a part of every sweep.",
+)
+@click.option("--quick", is_flag=True, help=f"bf16 only, {_QUICK_MINUTES:g} minute.")
+@click.option(
+    "--dtypes",
+    metavar="LIST",
+    help="What products are computed in, the first in full: bf16, fp16, fp8, tf32, fp32"
+    " [default: bf16,fp16,fp8,tf32].",
+)
+@click.option(
+    "--out",
+    metavar="FILE",
+    help="Where the measurements go, .json or .json.gz [default: where predictions look for them].",
+)
+@click.option(
+    "--resume/--fresh",
+    default=True,
+    show_default=True,
+    help="Go on where an earlier run ended, or begin anew.",
+)
+@click.option("--cpu-dry-run", is_flag=True, hidden=True)
+def bench(
+    minutes: float | None, quick: bool, dtypes: str | None, out: str | None, resume: bool, cpu_dry_run: bool
+) -> None:
+    """Measure this GPU: matrix products and attention, as training runs them.
+
+    What it finds calibrates predictions for this GPU: `analyze` and the other commands look for the file
+    by themselves ($TRACELENS_CALIBRATION names another folder for it). Needs PyTorch with CUDA and the
+    GPU to itself; nothing is set on the GPU. Ctrl-C keeps what was measured but the last few seconds, and
+    the same command goes on from there.
+    """
+    path = _out(out)
+    wanted = _dtypes(dtypes, quick=quick)
+    _torch()
+    from tracelens.bench.devices import open_device
+    from tracelens.bench.run import run
+    from tracelens.bench.summary import summarize
+
+    device = open_device("cpu" if cpu_dry_run else "cuda")
+    budget = minutes if minutes is not None else _QUICK_MINUTES if quick else _MINUTES
+    settings = _settings(device, wanted, minutes=budget, out=path, fresh=not resume)
+    with _progress() as heard:
+        result = run(settings, device=device, progress=heard)
+    for line in summarize(result):
+        click.echo(line)
+    if result.stopped == "interrupted":
+        raise click.exceptions.Exit(130)
+    if result.stopped is not None:
+        raise click.exceptions.Exit(3)
+
+
+def _out(out: str | None) -> Path | None:
+    if out is None:
+        return None
+    if not out.endswith((".json", ".json.gz")):
+        raise UsageError(f"cannot tell the format of {out}: end it in .json or .json.gz")
+    return Path(out)
+
+
+def _dtypes(text: str | None, *, quick: bool) -> tuple[str, ...]:
+    known = ("bf16", "fp16", "fp8", "tf32", "fp32")
+    if text is None:
+        return ("bf16",) if quick else known[:4]
+    wanted = tuple(dict.fromkeys(one.strip().lower() for one in text.split(",") if one.strip()))
+    if not wanted or not set(wanted) <= set(known):
+        raise UsageError(f"--dtypes {text}: choose among {', '.join(known)}")
+    return wanted
+
+
+def _torch() -> None:
+    if find_spec("torch") is None:
+        raise UsageError(
+            "`tracelens bench` needs PyTorch with CUDA: `pip install torch`, or run it in the environment"
+            " you train in"
+        )
+
+
+def _settings(
+    device: Device, dtypes: tuple[str, ...], *, minutes: float, out: Path | None, fresh: bool
+) -> Settings:
+    from tracelens.bench import sweeps
+    from tracelens.bench.cases import Options
+    from tracelens.bench.facts import device_facts
+    from tracelens.bench.run import Settings
+
+    command = f"tracelens bench --minutes {minutes:g} --dtypes {','.join(dtypes)}"
+    if device.kind == "cuda":
+        gemms = sweeps.default_gemms(sms=device_facts(device).device["sms"], dtypes=dtypes)
+        attention = sweeps.default_attention(dtypes=dtypes)
+        return Settings(gemms, attention, minutes, out=out, fresh=fresh, command=command)
+    gemms, attention = sweeps.dry_run()
+    hasty = Options(seconds_per_case=0.002, min_seconds=0.0, batch_us=50, max_calls=4, min_batches=3)
+    return Settings(gemms, attention, minutes, out, fresh, f"{command} --cpu-dry-run", hasty)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Outcome, int, int], None] | None]:
+    """A bar on a terminal, nothing elsewhere: logs stay short."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("warming up", total=None)
+
+        def heard(outcome: Outcome, done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total, description=str(outcome.case))
+
+        yield heard
