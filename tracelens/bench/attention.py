@@ -83,8 +83,7 @@ def measure_attention(
 
 
 def prepare_attention(case: AttentionCase, *, device: Device, pools: Pools, sets: int) -> PreparedAttention:
-    """Lay out at most ``sets`` sets of operands; ``CannotMeasure`` where the case makes no sense."""
-    _refuse(case)
+    """Lay out at most ``sets`` sets of operands, and run the forward of a backward."""
     q_shape = (case.batch, case.seq_q, case.heads, case.head_dim)
     k_shape = (case.batch, case.keys, case.key_heads, case.head_dim)
     sizes = (math.prod(q_shape), math.prod(k_shape), math.prod(k_shape), math.prod(q_shape))
@@ -166,6 +165,7 @@ def _checked(all_found: tuple[torch.Tensor, ...], found: torch.Tensor, wanted: t
 
 
 def _time(case: AttentionCase, *, device: Device, pools: Pools, options: Options) -> Timing:
+    _refuse(case)
     with backend(case.backend):
         prepared = prepare_attention(case, device=device, pools=pools, sets=options.max_calls)
         timing = time_calls(prepared.call, device=device, options=options)
