@@ -7,7 +7,7 @@ import doctest
 import pytest
 
 from tests.bench.fakes import FakeDevice
-from tracelens.bench import sweeps, timing
+from tracelens.bench import cases, facts, sweeps, timing
 from tracelens.bench.cases import CannotMeasure, Options
 from tracelens.bench.devices import CudaDevice, _Batch
 from tracelens.bench.timing import settled, spread_frac, time_calls
@@ -73,7 +73,7 @@ def test_spread_and_settling() -> None:
 
 
 def test_docstring_examples() -> None:
-    for module in (timing, sweeps):
+    for module in (cases, facts, sweeps, timing):
         result = doctest.testmod(module)
         assert result.attempted > 0 and result.failed == 0
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tracelens.bench.cases import CannotMeasure
+from tracelens.bench.devices import context_lost
 from tracelens.bench.timing import Device
 
 _MARK = "tracelens_bench#"
@@ -36,10 +37,21 @@ def record_kernels(
     """Run one call of each under a single profiler and say which kernels it launched; on the CPU, none.
 
     Each entry lays out its operands and returns the call, of which only the second run counts: the first
-    one loads kernels and allocates.
+    one loads kernels and allocates. A profiler that fails gives no names: the times stand without them.
     """
     if device.kind != "cuda" or not prepare:
         return [Launched()] * len(prepare)
+    try:
+        events = _profiled(prepare, device)
+    except (RuntimeError, ValueError) as error:
+        if context_lost(error):
+            raise
+        events = []
+    return match_kernels(events, calls=len(prepare))
+
+
+def _profiled(prepare: Sequence[Callable[[], Callable[[], object]]], device: Device) -> list[dict[str, Any]]:
+    """The events of a Chrome trace in which each call has a range of its own."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recording:
@@ -54,8 +66,9 @@ def record_kernels(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.json"
         recording.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
-    return match_kernels(events, calls=len(prepare))
+        text = path.read_text(encoding="utf-8", errors="replace")
+    events: list[dict[str, Any]] = json.loads(text, strict=False)["traceEvents"]
+    return events
 
 
 def match_kernels(events: Sequence[Mapping[str, Any]], *, calls: int) -> list[Launched]:
