@@ -38,9 +38,9 @@ def summarize(result: Result) -> list[str]:
     if measured.gpu == "cpu":
         name = "CPU, a test of the program that says nothing of a GPU"
     products, calls = count(len(measured.gemms)), count(len(measured.attention))
-    took = f"{result.seconds / 60:.1f} min{kept}"
+    took = f"{result.seconds:.0f} s" if result.seconds < 60 else f"{result.seconds / 60:.1f} min"
     lines = [
-        f"{name}: {products} products and {calls} attention calls measured ({took})",
+        f"{name}: {products} products and {calls} attention calls measured ({took}{kept})",
         *(f"  {line}" for line in _facts(measured, result.facts.gpu)),
     ]
     if result.stopped is not None:
@@ -71,7 +71,7 @@ def _facts(measured: Measurements, gpu: Gpu) -> list[str]:
             f" the larger {_shape(cliff.fast)}"
         )
     unsteady = [row for row in measured.gemms if (row.spread_frac or 0) > _UNSTEADY_FRAC]
-    if len(unsteady) > 0.05 * len(measured.gemms):
+    if len(unsteady) > 0.05 * len(measured.gemms) and measured.gpu != "cpu":
         lines.append(
             f"{count(len(unsteady))} products varied by more than {_UNSTEADY_FRAC:.0%}:"
             " does something else use this GPU?"

@@ -67,7 +67,7 @@ def bench(
     device = open_device("cpu" if cpu_dry_run else "cuda")
     budget = minutes if minutes is not None else _QUICK_MINUTES if quick else _MINUTES
     settings = _settings(device, wanted, minutes=budget, out=path, fresh=not resume)
-    with _progress() as heard:
+    with _progress(budget) as heard:
         result = run(settings, device=device, progress=heard)
     for line in summarize(result):
         click.echo(line)
@@ -122,7 +122,7 @@ def _settings(
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[Outcome, int, int], None] | None]:
+def _progress(minutes: float) -> Iterator[Callable[[Outcome, int, int], None] | None]:
     """A bar on a terminal, nothing elsewhere: logs stay short."""
     if not sys.stderr.isatty():
         yield None
@@ -130,7 +130,14 @@ def _progress() -> Iterator[Callable[[Outcome, int, int], None] | None]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    limit, shape = TextColumn(f"of at most {minutes:g} min"), TextColumn("{task.description}")
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        limit,
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("warming up", total=None)
 
