@@ -130,14 +130,8 @@ def _progress(minutes: float) -> Iterator[Callable[[Outcome, int, int], None] | 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    limit, shape = TextColumn(f"of at most {minutes:g} min"), TextColumn("{task.description}")
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        limit,
-        TextColumn("{task.description}"),
-    )
+    words = TextColumn(f"of at most {minutes:g} min: {{task.description}}")
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), words)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("warming up", total=None)
 
