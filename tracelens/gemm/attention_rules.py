@@ -54,7 +54,8 @@ def _mem_efficient(match: re.Match[str]) -> Fields:
 
 
 def _cudnn_sdpa(match: re.Match[str]) -> Fields:
-    return {"tensor_core": True, "direction": "backward" if "bprop" in match.string else "forward"}
+    way = re.search(r"_([fb])prop_", match.string)
+    return {"tensor_core": True, "direction": {"f": "forward", "b": "backward"}[way[1]] if way else None}
 
 
 def _fmha(match: re.Match[str]) -> Fields:
@@ -79,17 +80,25 @@ ATTENTION_RULES: tuple[Rule, ...] = (
         r"(?<![a-z_])flash_(?:fwd|bwd)_\w*(?:combine|dot_do_o|convert_d|clear_d)",
         _stated,
     ),
-    rule("attention", "flash2", r"(?<![a-z_])flash_(?P<direction>fwd|bwd)_\w*", _flash2),
+    rule(
+        "attention",
+        "flash2",
+        # flash_{fwd,bwd}_launch_template.h; ROCm's build names files' functions, flash_fwd_hdim64_bf16_sm80.
+        r"(?<![a-z_])flash_(?P<direction>fwd|bwd)_(?:(?:splitkv_(?:mla_)?)?kernel|(?:split_)?hdim\d|dq_dk_dv_loop_)",
+        _flash2,
+    ),
     rule(
         "attention",
         "mem_efficient",
-        r"fmha_cutlass(?P<way>F|B)_(?P<type>bf16|f16|f32)_(?:aligned|notaligned)_(?P<a>\d+)x(?P<b>\d+)",
+        r"fmha_cutlass(?P<way>F|B)_(?P<type>bf16|f16|f32)_(?:aligned|notaligned)_(?P<a>\d+)x(?P<b>\d+)_\w*sm\d",
         _mem_efficient,
     ),
     rule(
         "attention_helper", "cudnn_sdpa", r"cudnn::fusion::compute_dot_do_o|cudnn\w*sdpa\w*convert", nothing
     ),
     rule("attention", "cudnn_sdpa", r"cudnn_generated_\w*sdpa", _cudnn_sdpa),
+    # NVIDIA/cutlass, examples/77_blackwell_fmha and 88_hopper_fmha, as FBGEMM and vLLM build them.
+    rule("attention", "cutlass_fmha", r"cutlass\w*::fmha::kernel::\w*Fmha\w*", _stated),
     rule("attention", "trtllm_fmha", r"^fmhaSm\d+\w*Kernel|^fmha_v2_\w+", _stated),
     rule("attention", "flashinfer", r"flashinfer::\w*(?:Prefill|Decode)With", _stated),
     rule("attention", "flex", r"^triton_(?:tem_fused\w*_)?flex_(?:attention|decoding)", _stated),

@@ -7,12 +7,20 @@ swap happens in ``blas_tile`` and nowhere else. Checked on launch grids of publi
 - nvjet: 144x128 on M=888, N=2880 launches ceil(2880/144) * ceil(888/128) = 20*7 = 140 CTAs.
 - cutlass2: 256x128 on M=141, N=30522 launches ceil(30522/256) * ceil(141/128), folded by the swizzle.
 - legacy: ampere_sgemm_128x64 on M=1024, N=1536 launches (1536/128, 1024/64) = (12, 16).
-- tensile (rocBLAS, hipBLASLt) and trtllm_gen: not checked, so their order stays unknown.
+- nvjet's clusters lie the same way: 128x128 in clusters of 2x4 on M=2304, N=768 launches 6 * 20 = 120 CTAs,
+  the 18 tiles along M rounded up to whole clusters of 4.
+- tensile (rocBLAS, hipBLASLt): not checked, so its order stays unknown.
+- trtllm_gen: the first number is the weight's output features where the name says transOut, which lie along
+  torch's N; BatchedGemmOptions.h of TensorRT-LLM (mTransposeMmaOutput: shape [N, M]).
 - sm80_xmma is the other way round: 256x128 on M=512, N=25088 launches (512/256, 25088/128) = (2, 196), and
   all three non-square launches seen read so without a swizzle. (Swapped, each would need a swizzle of its
   own; every size seen is a multiple of the tile, so the total count cannot tell the two apart.)
-- sm90_xmma: unknown. Its persistent grid follows a heuristic (98 CTAs for 78 or 84 tiles) and proves
-  neither order; its one grid of exactly one CTA per tile agrees with sm80_xmma.
+- sm90_xmma, from the same generator, reads like sm80_xmma: its grid is padded by a heuristic, but wherever the
+  tiles fit on the GPU at once it is a multiple of the tiles along the first number: 30 = 3*10 (64x64 on
+  M=141) and 98 = 7*14 (128x128 on M=788) show that axis to be M, 98 = 7*14 (128x64 on M=788, N=768) and
+  126 = 21*6 (256x128 on M=5184, N=768) then fit M first and not N first (13 and 6, 41 and 3).
+- sm100_xmma and sm120's nvjet: no launch with shapes seen, so their order is unknown.
+- Kernels called through templates state the strides of their output, see ``cutlass_templates``.
 """
 
 from __future__ import annotations
@@ -59,7 +67,7 @@ class Rule:
 DTYPES = {
     "f16": "fp16", "fp16": "fp16", "half_t": "fp16", "bf16": "bf16", "bfloat16_t": "bf16", "tf32": "tf32",
     "f32": "fp32", "fp32": "fp32", "float": "fp32", "f64": "fp64", "e4m3": "fp8", "e5m2": "fp8",
-    "s8": "int8", "i8": "int8", "u8": "uint8", "s32": "int32",
+    "s8": "int8", "i8": "int8", "int8": "int8", "u8": "uint8", "s32": "int32", "i32": "int32",
 }  # fmt: skip
 
 
@@ -77,6 +85,13 @@ def unordered_tile(pair: Pair) -> Fields:
     """Tile of a family whose order is not known: told only where it cannot matter."""
     side = pair[0] if pair[0] == pair[1] else None
     return {"tile_m": side, "tile_n": side, "tile_pair": pair}
+
+
+def oriented_tile(pair: Pair, *, column_major: bool | None) -> Fields:
+    """Tile of a kernel that states how its output lies in memory; None = it does not."""
+    if column_major is None:
+        return unordered_tile(pair)
+    return blas_tile(pair) if column_major else row_major_tile(pair)
 
 
 def ints(match: re.Match[str], first: str, second: str) -> Pair:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from tracelens.gemm.attention_rules import ATTENTION_RULES
 from tracelens.gemm.gemm_rules import CONVOLUTION, GEMM_RULES, NOT_GEMM
 from tracelens.gemm.kernel_fields import Rule
+from tracelens.gemm.mangled import demangled
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +17,9 @@ class KernelName:
     """A GEMM or attention kernel as its name describes it; None = the name does not say.
 
     Tiles are in torch's row-major orientation: ``tile_m`` lies along M of out[M,N]. For attention,
-    ``tile_m`` counts query rows and ``tile_n`` keys. ``tile_pair`` keeps the two numbers as written,
-    also where their order is unknown (then ``tile_m``/``tile_n`` are set only if they are equal).
+    ``tile_m`` counts query rows and ``tile_n`` keys. A tile is what one CTA computes, also where two SMs
+    share an instruction. ``tile_pair`` keeps the two numbers in the kernel's own order, also where that is
+    unknown (then ``tile_m``/``tile_n`` are set only if they are equal).
     """
 
     name: str
@@ -68,7 +70,8 @@ def parse_kernel_name(name: str) -> KernelName | None:
     """What ``name`` states, or None when it is not a GEMM or attention kernel.
 
     Convolutions, fused pointwise kernels that carry a GEMM's name and kernels of unknown origin all
-    give None: nothing is half-parsed. Works on demangled and mangled names.
+    give None. Nothing is half-parsed: a name that was cut off, or that says more than its family's grammar
+    knows, gives its family and no tile. Works on demangled and mangled names.
 
     >>> kernel = parse_kernel_name("nvjet_tst_144x128_64x6_2x1_v_bz_bias_TNN")
     >>> kernel.family, kernel.tile, kernel.tile_k, kernel.cluster_size, kernel.layout
@@ -76,15 +79,16 @@ def parse_kernel_name(name: str) -> KernelName | None:
     >>> parse_kernel_name("triton_poi_fused_addmm_gelu_view_17") is None
     True
     """
-    if NOT_GEMM.search(name):
+    text = demangled(name) or name
+    if NOT_GEMM.search(text):
         return None
     for rule in ATTENTION_RULES:
-        if (match := rule.pattern.search(name)) is not None:
+        if (match := rule.pattern.search(text)) is not None:
             return _build(name, rule, match)
-    if CONVOLUTION.search(name):
+    if CONVOLUTION.search(text):
         return None
     for rule in GEMM_RULES:
-        if (match := rule.pattern.search(name)) is not None:
+        if (match := rule.pattern.search(text)) is not None:
             return _build(name, rule, match)
     return None
 
