@@ -50,8 +50,10 @@ def bounds(name: str, grid: Grid, *, plain: bool = False) -> ShapeBounds:
         ("ampere_sgemm_32x128_nn", (10, 5, 1), (513, 640), (289, 320)),
         # M = 512, N = 1000 on an H100: another order, and no swizzle
         (
-            "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4"
-            "_execute_kernel__5x_cublas",
+            (
+                "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4"
+                "_alignc4_execute_kernel__5x_cublas"
+            ),
             (8, 16, 1),
             (449, 512),
             (961, 1024),

@@ -39,7 +39,8 @@ TABLE: list[tuple[str, str, Tile, int | None, dict[str, Any]]] = [
      {"in_dtype": "fp8", "out_dtype": "bf16", "math_dtype": "fp8"}),
     ("nvjet_sm100_oohsh_128x256_256x5_2x2_2cta_h_bz_Avec16UE4M3_Bvec16UE4M3_TNT", "nvjet", (256, 128), 256,
      {"in_dtype": "fp4", "out_dtype": "fp16", "split_k": False}),
-    ("nvjet_sm100_qqtst_128x256_128x6_2x1_2cta_v_bz_Avec32UE8M0_Bvec32UE8M0_TNT", "nvjet", (256, 128), 128, {}),
+    ("nvjet_sm100_qqtst_128x256_128x6_2x1_2cta_v_bz_Avec32UE8M0_Bvec32UE8M0_TNT",
+     "nvjet", (256, 128), 128, {}),
     # words nobody has seen yet may change the schedule, not the tile
     ("nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_streamK_TNT", "nvjet", (256, 128), 64,
      {"split_k": None, "scheduler": None, "layout": "TN"}),
@@ -49,61 +50,96 @@ TABLE: list[tuple[str, str, Tile, int | None, dict[str, Any]]] = [
     ("nvjet_sm121_tst_mma_128x208x64_2_32x104x64_tmaAB_alignCD4_bz_TNNN", "nvjet", None, 64,
      {"tile_pair": (128, 208), "stages": 2}),
     # xmma: the tiles of cuBLAS 11 to 12.6
-    ("sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x64x32_stage4_warpsize2x2x1_tensor16x8x16_kernel",
+    ((
+        "sm80_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x64x32_stage4_warpsize2x2x1_tensor16x8x16_"
+        "kernel"
+    ),
      "sm80_xmma", (128, 64), 32, {"stages": 4, "in_dtype": "bf16", "out_dtype": "bf16", "tensor_core": True}),
-    ("sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x128x8_stage3_warpsize4x2x1_ffma_aligna4_alignc4"
-     "_execute_kernel__5x_cublas", "sm80_xmma", (256, 128), 8,
+    ((
+        "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize256x128x8_stage3_warpsize4x2x1_ffma_aligna4_alignc4_"
+        "execute_kernel__5x_cublas"
+    ),
+     "sm80_xmma", (256, 128), 8,
      {"alignment_elements": 4, "tensor_core": False, "layout": "NN", "out_dtype": "fp32"}),
-    ("sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x64x64_stage3_warpsize2x2x1_tensor16x8x32_kernel",
+    ((
+        "sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize128x64x64_stage3_warpsize2x2x1_tensor16x8x32_"
+        "kernel"
+    ),
      "sm89_xmma", (128, 64), 64, {"in_dtype": "fp8", "out_dtype": "bf16", "math_dtype": "fp8"}),
     ("sm80_xmma_gemm_i8i32_i8i32_f32_tn_n_tilesize256x128x64_stage3_warpsize4x2x1_tensor16x8x32_kernel",
      "sm80_xmma", (256, 128), 64, {"in_dtype": "int8", "out_dtype": "int32"}),
-    ("sm90_xmma_gemm_bf16f32_bf16f32_f32_nt_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off"
-     "_kernel__5x_cublas", "sm90_xmma", (128, 128), 64,
+    ((
+        "sm90_xmma_gemm_bf16f32_bf16f32_f32_nt_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_"
+        "off_kernel__5x_cublas"
+    ),
+     "sm90_xmma", (128, 128), 64,
      {"in_dtype": "bf16", "out_dtype": "fp32", "layout": "NT", "split_k": False, "scheduler": "persistent"}),
-    ("sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x64x32_cgasize2x1x1_warpgroupsize1x1x1"
-     "_execute_segment_k_on_kernel__5x_cublas", "sm90_xmma", (128, 64), 32,
+    ((
+        "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x64x32_cgasize2x1x1_warpgroupsize1x1x1_execute_"
+        "segment_k_on_kernel__5x_cublas"
+    ),
+     "sm90_xmma", (128, 64), 32,
      {"cluster": "2x1", "split_k": True, "in_dtype": "fp32", "math_dtype": "tf32"}),
     # CUTLASS 2 by its library's names; the type behind is the operands', the one in front the output's
-    ("void cutlass::Kernel2<cutlass_80_tensorop_s16816gemm_bf16_64x64_32x6_nt_align2>(cutlass_80_tensorop_"
-     "s16816gemm_bf16_64x64_32x6_nt_align2::Params)", "cutlass2", (64, 64), 32,
+    ((
+        "void cutlass::Kernel2<cutlass_80_tensorop_s16816gemm_bf16_64x64_32x6_nt_align2>(cutlass_80_"
+        "tensorop_s16816gemm_bf16_64x64_32x6_nt_align2::Params)"
+    ),
+     "cutlass2", (64, 64), 32,
      {"in_dtype": "bf16", "math_dtype": "bf16", "out_dtype": "fp32", "alignment_elements": 2}),
     ("cutlass_80_tensorop_h16816gemm_128x128_32x5_nn_align8", "cutlass2", (128, 128), 32,
      {"in_dtype": "fp16", "out_dtype": "fp16"}),
     ("cutlass_80_tensorop_d884gemm_64x128_16x3_tn_align1", "cutlass2", (128, 64), 16,
      {"in_dtype": "fp64", "out_dtype": "fp64", "math_dtype": "fp64"}),
-    ("void cutlass::Kernel2<cutlass_80_tensorop_i16832gemm_s8_256x128_64x3_tn_align16>(P)", "cutlass2", (128, 256), 64,
+    ("void cutlass::Kernel2<cutlass_80_tensorop_i16832gemm_s8_256x128_64x3_tn_align16>(P)",
+     "cutlass2", (128, 256), 64,
      {"in_dtype": "int8", "out_dtype": "int32", "alignment_elements": 16}),
     ("void cutlass::Kernel<cutlass_80_tensorop_tf32_s1688gemm_tf32_128x64_32x3_nn_align4>(P)", "cutlass2",
      (64, 128), 32, {"in_dtype": "fp32", "out_dtype": "fp32", "math_dtype": "tf32"}),
     # CUTLASS 3 and 4 by their library's names
-    ("cutlass3x_sm90_tensorop_s64x128x16gemm_f16_f16_f32_f32_f32_128x128x64_2x1x1_0_tnn_align8"
-     "_warpspecialized_cooperative_epi_tma", "cutlass3", (128, 128), 64,
+    ((
+        "cutlass3x_sm90_tensorop_s64x128x16gemm_f16_f16_f32_f32_f32_128x128x64_2x1x1_0_tnn_align8_"
+        "warpspecialized_cooperative_epi_tma"
+    ),
+     "cutlass3", (128, 128), 64,
      {"cluster": "2x1", "layout": "TN", "out_dtype": "fp32"}),
-    ("void cutlass::device_kernel<cutlass3x_sm100_bstensorop_s256x256x64gemm_block_scaled_ue4m3xf4_ue4m3xf4_f32_f16_f16_256x256x256"
-     "_4x4x1_0_tnn_align32_o_vs16_2sm_bias_f16_relu>(P)", "cutlass3", (256, 128), 256,
+    ((
+        "void cutlass::device_kernel<cutlass3x_sm100_bstensorop_s256x256x64gemm_block_scaled_ue4m3xf4_"
+        "ue4m3xf4_f32_f16_f16_256x256x256_4x4x1_0_tnn_align32_o_vs16_2sm_bias_f16_relu>(P)"
+    ),
+     "cutlass3", (256, 128), 256,
      {"in_dtype": "fp4", "cluster": "4x4", "alignment_elements": 32, "tensor_core": True}),
-    ("void cutlass::device_kernel<cutlass3x_sm100_bstensorop_s128x256x64gemm_block_scaled_ue8m0xe4m3_ue8m0xe4m3_f32_f16_bf16_128x256x128"
-     "_2x1x1_0_tnt_align16_o_vs32_1sm>(P)", "cutlass3", (128, 256), 128,
+    ((
+        "void cutlass::device_kernel<cutlass3x_sm100_bstensorop_s128x256x64gemm_block_scaled_ue8m0xe4m3_"
+        "ue8m0xe4m3_f32_f16_bf16_128x256x128_2x1x1_0_tnt_align16_o_vs32_1sm>(P)"
+    ),
+     "cutlass3", (128, 256), 128,
      {"in_dtype": "fp8", "out_dtype": "bf16", "layout": "TN"}),
     # CUTLASS by its templates
-    ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, int>, "
-     "cutlass::gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm90TmaGmmaWarpSpecialized<7, cute::tuple<"
-     "cute::C<2>, cute::C<1>, cute::C<1> >, cutlass::gemm::KernelTmaWarpSpecializedCooperative>, cute::tuple<"
-     "cute::C<256>, cute::C<128>, cute::C<64> >, cutlass::bfloat16_t, cute::tuple<long, cute::C<1>, long>, "
-     "cutlass::bfloat16_t, cute::tuple<long, cute::C<1>, long>, cute::TiledMMA<cute::MMA_Atom<"
-     "cute::SM90::GMMA::MMA_64x128x16_F32BF16BF16_SS<>>>>, cutlass::epilogue::collective::CollectiveEpilogue<"
-     "cutlass::epilogue::Sm90TmaWarpSpecialized<4, 2, 16, true, false>, cute::tuple<cute::C<256>, cute::C<128>, "
-     "cute::C<64> >, cute::tuple<cute::C<128>, cute::C<32> >, cutlass::bfloat16_t, cute::tuple<long, cute::C<1>, "
-     "long>, float, cute::tuple<long, cute::C<1>, long>, cutlass::epilogue::fusion::FusionCallbacks<int>>, "
-     "cutlass::gemm::PersistentScheduler, void> >(P)", "cutlass3", (256, 128), 64,
+    ((
+        "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, int>, "
+        "cutlass::gemm::collective::CollectiveMma<cutlass::gemm::MainloopSm90TmaGmmaWarpSpecialized<7, "
+        "cute::tuple<cute::C<2>, cute::C<1>, cute::C<1> >, cutlass::gemm::KernelTmaWarpSpecializedCooperati"
+        "ve>, cute::tuple<cute::C<256>, cute::C<128>, cute::C<64> >, cutlass::bfloat16_t, cute::tuple<long,"
+        " cute::C<1>, long>, cutlass::bfloat16_t, cute::tuple<long, cute::C<1>, long>, cute::TiledMMA<"
+        "cute::MMA_Atom<cute::SM90::GMMA::MMA_64x128x16_F32BF16BF16_SS<>>>>, "
+        "cutlass::epilogue::collective::CollectiveEpilogue<cutlass::epilogue::Sm90TmaWarpSpecialized<4, 2, "
+        "16, true, false>, cute::tuple<cute::C<256>, cute::C<128>, cute::C<64> >, cute::tuple<cute::C<128>,"
+        " cute::C<32> >, cutlass::bfloat16_t, cute::tuple<long, cute::C<1>, long>, float, cute::tuple<long,"
+        " cute::C<1>, long>, cutlass::epilogue::fusion::FusionCallbacks<int>>, "
+        "cutlass::gemm::PersistentScheduler, void> >(P)"
+    ),
+     "cutlass3", (256, 128), 64,
      {"stages": 7, "cluster": "2x1", "scheduler": "persistent", "layout": "TN", "in_dtype": "bf16",
       "out_dtype": "fp32", "tensor_core": True}),
-    ("void cutlass::Kernel<cutlass::gemm::kernel::Gemm<cutlass::gemm::threadblock::MmaMultistage<"
-     "cutlass::gemm::GemmShape<128, 256, 32>, cutlass::transform::threadblock::PredicatedTileAccessIterator<"
-     "cutlass::MatrixShape<128, 32>, cutlass::half_t, cutlass::layout::RowMajor, 1>, "
-     "cutlass::gemm::threadblock::MmaPolicy<cutlass::gemm::warp::MmaTensorOp<int> >, 4, (cutlass::arch::X)0>, int> >"
-     "(P)", "cutlass2", (128, 256), 32, {"stages": 4, "in_dtype": "fp16", "tensor_core": True}),
+    ((
+        "void cutlass::Kernel<cutlass::gemm::kernel::Gemm<cutlass::gemm::threadblock::MmaMultistage<"
+        "cutlass::gemm::GemmShape<128, 256, 32>, cutlass::transform::threadblock::PredicatedTileAccessItera"
+        "tor<cutlass::MatrixShape<128, 32>, cutlass::half_t, cutlass::layout::RowMajor, 1>, "
+        "cutlass::gemm::threadblock::MmaPolicy<cutlass::gemm::warp::MmaTensorOp<int> >, 4, "
+        "(cutlass::arch::X)0>, int> >(P)"
+    ),
+     "cutlass2", (128, 256), 32, {"stages": 4, "in_dtype": "fp16", "tensor_core": True}),
     # before cuBLAS 12: the names of Volta, Turing and Ampere
     ("ampere_s16816gemm_bf16_64x64_sliced1x2_ldg8_stages_64x6_nn", "legacy", (64, 64), 64,
      {"in_dtype": "bf16", "out_dtype": "fp32", "alignment_elements": 8, "layout": "NN"}),
@@ -113,27 +149,43 @@ TABLE: list[tuple[str, str, Tile, int | None, dict[str, Any]]] = [
      {"tensor_core": True, "in_dtype": "fp16"}),
     ("volta_sgemm_128x64_splitK_nn_v1", "legacy", (64, 128), None, {"split_k": True, "tensor_core": False}),
     # DeepGEMM: template arguments, by version
-    ("void deep_gemm::fp8_gemm_kernel<7168u, 2048u, 64u, 128u, 128u, 1u, 8u, 128u, 128u, 1u, (GemmType)0>(P)",
+    ((
+        "void deep_gemm::fp8_gemm_kernel<7168u, 2048u, 64u, 128u, 128u, 1u, 8u, 128u, 128u, 1u, "
+        "(GemmType)0>(P)"
+    ),
      "deepgemm", (64, 128), 128, {"stages": 8, "in_dtype": "fp8"}),
-    ("void deep_gemm::sm90_bf16_gemm_impl<(cute::UMMA::Major)0, (cute::UMMA::Major)0, 0u, 4096u, 7168u, 1u, "
-     "128u, 256u, 64u, 128u, 128u, 128u, 4u, 128u, 256u, 2u, true, 132u, (deep_gemm::GemmType)0, false, "
-     "cutlass::bfloat16_t>(P)", "deepgemm", (128, 256), 64,
+    ((
+        "void deep_gemm::sm90_bf16_gemm_impl<(cute::UMMA::Major)0, (cute::UMMA::Major)0, 0u, 4096u, 7168u, "
+        "1u, 128u, 256u, 64u, 128u, 128u, 128u, 4u, 128u, 256u, 2u, true, 132u, (deep_gemm::GemmType)0, "
+        "false, cutlass::bfloat16_t>(P)"
+    ),
+     "deepgemm", (128, 256), 64,
      {"stages": 4, "in_dtype": "bf16", "scheduler": "persistent"}),
     ("void deep_gemm::sm100_fp8_fp4_gemm_1d1d_impl<(cute::UMMA::Major)0, 4224u, 2560u>(P)", "deepgemm", None,
      None, {"in_dtype": None}),
     # TensorRT-LLM: transOut computes out^T, so its first number lies along torch's N
-    ("bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1_16dp256b_rM_TN_transOut"
-     "_schedP2x1x2x3_biasM_bN_tmaOpt_clmp_dynBatch_sm100f", "trtllm_gen", (16, 128), 256,
+    ((
+        "bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1_16dp256b_rM_TN_"
+        "transOut_schedP2x1x2x3_biasM_bN_tmaOpt_clmp_dynBatch_sm100f"
+    ),
+     "trtllm_gen", (16, 128), 256,
      {"stages": 3, "cluster": "1x1"}),
     # small and vector products: operand types from cuBLAS's templates
-    ("void gemmSN_TN_kernel<float, 128, 16, 2, 4, 4, 4, true, cublasGemvTensorStridedBatched<__nv_bfloat16 "
-     "const>, X>(P)", "gemmsn", None, None, {"in_dtype": "bf16", "layout": "TN", "tensor_core": False}),
-    ("void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16, 2, 4, false, true, "
-     "cublasGemvParamsEx<int, cublasGemvTensorStridedBatched<__half const>, X> >(P)", "gemv", None, None,
+    ((
+        "void gemmSN_TN_kernel<float, 128, 16, 2, 4, 4, 4, true, cublasGemvTensorStridedBatched<__nv_"
+        "bfloat16 const>, X>(P)"
+    ),
+     "gemmsn", None, None, {"in_dtype": "bf16", "layout": "TN", "tensor_core": False}),
+    ((
+        "void gemv2T_kernel_val<int, int, __half, __half, __half, float, 128, 16, 2, 4, false, true, "
+        "cublasGemvParamsEx<int, cublasGemvTensorStridedBatched<__half const>, X> >(P)"
+    ),
+     "gemv", None, None,
      {"in_dtype": "fp16"}),
     ("triton_tem_fused_addmm_native_layer_norm_5", "triton_template", None, None, {}),
     # attention
-    ("fmha_cutlassB_bf16_notaligned_128x64_k96_sm80(PyTorchMemEffAttention::P)", "mem_efficient", (128, 64), None,
+    ("fmha_cutlassB_bf16_notaligned_128x64_k96_sm80(PyTorchMemEffAttention::P)",
+     "mem_efficient", (128, 64), None,
      {"kind": "attention", "direction": "backward"}),
     ("void cutlass::device_kernel<cutlass::fmha::kernel::Sm100FmhaFwdKernelTmaWarpspecialized<int> >(P)",
      "cutlass_fmha", None, None, {"kind": "attention", "direction": "forward"}),
@@ -141,7 +193,7 @@ TABLE: list[tuple[str, str, Tile, int | None, dict[str, Any]]] = [
      "cudnn_sdpa", None, None, {"kind": "attention", "direction": "backward"}),
 ]  # fmt: skip
 
-#: PyTorch's grouped product on a B200, as Kineto records it: 1,900 characters in full, cut after the epilogue's
+#: PyTorch's grouped product on a B200, as Kineto records it in 1,900 characters; cut after the epilogue's
 #: strides and closed.
 GROUPED = (
     "_ZN7cutlass13device_kernelIN2at4cuda6detail25enable_3x_kernel_for_sm10INS_4gemm6kernel13GemmUniversalINS5_"
@@ -228,8 +280,14 @@ def test_a_damaged_name_gives_no_tile_that_is_not_in_it(name: str, data: st.Data
             "_ZN7cutlass7Kernel2I52cutlass_80_tensorop_s1688gemm_128x256_16x3_tn_align4EEvNT_6ParamsE",
             "cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x256_16x3_tn_align4>",
         ),
-        ("_Z20magma_sgemmEx_kernelIfffLb1ELb0ELi6EEviii", "magma_sgemmEx_kernel<float, float, float, true, false, 6>"),
-        ("_ZN2ck12_GLOBAL__N_14gemmIDF16bPKtLm8ELin3EEEvv", "ck::(anonymous namespace)::gemm<std::bfloat16_t, unsigned short const*, 8ul, -3>"),
+        (
+            "_Z20magma_sgemmEx_kernelIfffLb1ELb0ELi6EEviii",
+            "magma_sgemmEx_kernel<float, float, float, true, false, 6>",
+        ),
+        (
+            "_ZN2ck12_GLOBAL__N_14gemmIDF16bPKtLm8ELin3EEEvv",
+            "ck::(anonymous namespace)::gemm<std::bfloat16_t, unsigned short const*, 8ul, -3>",
+        ),
         ("_ZN1a1bINS_1cENS0_IS1_EEEEvv", "a::b<a::c, a::b<a::c> >"),
         ("_ZSt4moveIiEvv", "std::move<int>"),
         ("_ZN1a1bIXadL_Z1cvEEEEvv", None),  # an expression

@@ -38,7 +38,8 @@ LABELS = (
     (r"splitKreduce", "gemm_helper", "splitk_reduce"),
     (r"reduce_1Block_kernel.*Gemv", "gemm_helper", "cublas_dot"),
     (r"dot_kernel.*cublasDot", "gemm", "cublas_dot"),
-    (r"prepare_grouped_gemm|set_grouped_gemm|grouped_gemm::cuda|prepare_kernel.*gmm", "gemm_helper", "grouped"),
+    (r"prepare_grouped_gemm|set_grouped_gemm|prepare_kernel.*gmm", "gemm_helper", "grouped"),
+    (r"grouped_gemm::cuda", "gemm_helper", "grouped"),
     (r"GroupProblemShape|GroupedBlockScaledGemm", "gemm", "grouped"),
     (r"^nvjet_", "gemm", "nvjet"),
     (r"^sm80_xmma_gemm_", "gemm", "sm80_xmma"),
@@ -147,7 +148,7 @@ def written_tile(name: str) -> tuple[int, int] | None:
         r"^bmm_\w+?_t(\d+)x(\d+)x",
         r"kernel_traits<\d+, (\d+), (\d+)",
         r"aligned_(\d+)x(\d+)_",
-        r"Sm90<[\d, ]*cute::tuple<cute::C<1>, cute::C<1>, cute::C<1> >, cute::tuple<cute::C<(\d+)>, cute::C<(\d+)>",
+        r"Sm90<[\d, ]*cute::tuple<(?:cute::C<1>[, ]*){3}>, cute::tuple<cute::C<(\d+)>, cute::C<(\d+)>",
     ):
         if (found := re.search(pattern, name)) and "combine" not in name:
             return int(found[1]), int(found[2])
@@ -159,7 +160,7 @@ def all_names() -> frozenset[str]:
     names = {name for name, _ in seen() if not AMD.search(name)}
     for path in sorted(TRACES.glob("*.json.gz")):
         if "d8" not in path.name and "large" not in path.name:
-            names |= {event["name"] for event in events(path) if str(event.get("cat")).lower() == "kernel"}
+            names |= {str(one["name"]) for one in events(path) if str(one.get("cat")).lower() == "kernel"}
     return frozenset(names)
 
 
@@ -246,7 +247,7 @@ def test_grids_of_public_launches_are_those_of_the_tiles() -> None:
     ],
 )
 def test_grids_of_the_traces_are_those_of_the_tiles(file: str, sms: int, right: int, undecided: int) -> None:
-    """No launch contradicts its tile. Undecided: persistent kernels that fill the GPU, whatever their tiles."""
+    """No launch contradicts its tile. Undecided: persistent kernels that fill the GPU with any tile."""
     launches = [
         Launch(kernel["name"], shape.m, shape.n, shape.batch, tuple(kernel["args"]["grid"]), sms)
         for kernel, _, shape in gemms(file)

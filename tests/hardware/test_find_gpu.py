@@ -18,6 +18,7 @@ NAMES = {
     "NVIDIA H800": "h800-sxm",
     "NVIDIA H20": "h20",
     "NVIDIA GH200 480GB": "gh200-96gb",
+    "NVIDIA GH200 120GB": "gh200-96gb",
     "NVIDIA GH200 144G HBM3e": "gh200-144gb",
     "NVIDIA B200": "b200",
     "NVIDIA GB200": "gb200",
@@ -48,6 +49,12 @@ OTHERS = [
     "NVIDIA GeForce RTX 3060 Ti",
     "NVIDIA GeForce RTX 4090 Laptop GPU",
     "NVIDIA GeForce RTX 4090 D",
+    "NVIDIA GeForce RTX 3090 Ti",
+    "NVIDIA GeForce RTX 5090 Laptop GPU",
+    "NVIDIA H20-3e",
+    "NVIDIA A10G-24Q",
+    "NVIDIA RTX A6000-48Q",
+    "Tesla V100-SXM3-32GB",
     "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
     "NVIDIA A100-PG509-200",
     "NVIDIA PG509-210",
@@ -127,6 +134,69 @@ def test_memory_tells_boards_of_one_name_apart() -> None:
     eight = find_gpu("NVIDIA GeForce RTX 3060", properties={"numSms": 28, "totalGlobalMem": 8 * 2**30})
     assert twelve.bandwidth_gbps == 360.0
     assert eight.bandwidth_gbps is None and eight.peak("fp32") == 12.7
+    assert eight.memory_gb == 8.0 and any("8 GB" in note for note in eight.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "reported"),
+    [
+        ("NVIDIA H100 80GB HBM3", 85028634624),
+        ("NVIDIA A100-SXM4-40GB", 42481549312),
+        ("NVIDIA H200", 143156 * 2**20),
+        ("NVIDIA A10G", 22587 * 2**20),
+        ("NVIDIA GB200", 197897617408),
+        ("Tesla T4", 15843721216),
+        ("Tesla V100-SXM2-32GB", 34084028416),
+    ],
+)
+def test_memory_that_devices_report_is_that_of_the_table(name: str, reported: int) -> None:
+    """What real devices of these names report: less than on the box, and never taken for another board."""
+    gpu = find_gpu(name, properties={"totalGlobalMem": reported})
+    assert gpu.memory_gb == reported / 2**30
+    assert gpu.bandwidth_gbps == find_gpu(name).bandwidth_gbps is not None
+    assert not any("the trace reports" in note for note in gpu.notes)
+
+
+def test_clock_and_memory_are_the_traces_where_it_has_them() -> None:
+    printed = find_gpu("NVIDIA H100 80GB HBM3")
+    assert (printed.boost_mhz, printed.memory_gb) == (1980.0, 80.0)
+    traced = find_gpu(
+        "NVIDIA H100 80GB HBM3", properties={"clockRate": 1755000, "totalGlobalMem": 79 * 2**30}
+    )
+    assert (traced.boost_mhz, traced.memory_gb) == (1755.0, 79.0)
+    assert find_gpu(None, properties={"clockRate": 1000000}).boost_mhz == 1000.0
+    assert find_gpu("NVIDIA A10G").boost_mhz is None
+
+
+def test_a_variant_keeps_no_figure_of_the_board_it_is_named_after() -> None:
+    gpu = find_gpu("NVIDIA GeForce RTX 3090", properties={"numSms": 70, "totalGlobalMem": 20 * 2**30})
+    assert (gpu.sms, gpu.sms_source, gpu.memory_gb) == (70, "trace", 20.0)
+    assert not gpu.peak_tflops and gpu.bandwidth_gbps is None and gpu.boost_mhz is None and gpu.l2_mb is None
+    assert gpu.cells == {}
+    assert any("70 SMs" in note and "82" in note for note in gpu.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", "slice 3g.20gb of NVIDIA A100 SXM4 40GB"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "slice 1g.10gb of NVIDIA H100 SXM5 80GB"),
+        ("Some GPU MIG 1c.2g.10gb", "slice 1c.2g.10gb of Some GPU"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "laptop"),
+        ("NVIDIA GeForce RTX 2080 with Max-Q Design", "laptop"),
+        ("NVIDIA RTX A4000", "not in the table"),
+    ],
+)
+def test_an_unknown_gpu_says_why(name: str, said: str) -> None:
+    gpu = find_gpu(name)
+    assert len(gpu.notes) == 1 and said in gpu.notes[0] and "no peaks" in gpu.notes[0]
+
+
+def test_missing_figures_are_told_with_their_reason() -> None:
+    notes = find_gpu("NVIDIA A10G").notes
+    assert any(note.startswith("fp16 peak, bf16 peak, tf32 peak unknown: public sources") for note in notes)
+    assert any(note.startswith("SM count unknown: 148 and 152") for note in find_gpu("NVIDIA GB200").notes)
+    assert not any("SM count" in note for note in find_gpu("NVIDIA GB200", properties={"numSms": 152}).notes)
 
 
 def test_the_2021_property_names() -> None:
@@ -161,7 +231,16 @@ junk = st.recursive(
     st.none() | st.text(),
     st.dictionaries(
         st.sampled_from(
-            ["name", "numSms", "totalGlobalMem", "computeMajor", "computeMinor", "major", "minor"]
+            [
+                "name",
+                "numSms",
+                "totalGlobalMem",
+                "clockRate",
+                "computeMajor",
+                "computeMinor",
+                "major",
+                "minor",
+            ]
         ),
         junk,
     ),

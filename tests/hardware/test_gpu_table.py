@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tracelens.hardware.table import Row, load_rows
+from tracelens.hardware.table import Cell, Row, load_rows
 
 ROWS = {row.key: row for row in load_rows()}
 REQUIRED = {
@@ -15,7 +15,11 @@ REQUIRED = {
     "h100-pcie", "h100-nvl", "h200", "h800-sxm", "h20", "gh200-96gb", "gh200-144gb", "b200", "gb200", "b300",
     "gb300",
 }  # fmt: skip
-DTYPES = {"fp16", "bf16", "tf32", "fp32", "fp8", "int8"}
+DTYPES = {"fp64", "fp32", "fp16", "bf16", "tf32", "fp8", "int8"}
+COLUMNS = ("sms", "boost_mhz", "memory_gb", "bandwidth_gbps", "l2_mb")
+#: CUDA cores per SM: CUDA C++ Programming Guide, throughput of native arithmetic instructions, fp32 add.
+CUDA_CORES = {(7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128, (10, 0): 128,
+              (10, 3): 128, (12, 0): 128}  # fmt: skip
 
 
 def test_the_parts_people_use_are_there() -> None:
@@ -23,15 +27,90 @@ def test_the_parts_people_use_are_there() -> None:
     assert len(ROWS) == len(load_rows()), "a key is used twice"
 
 
+def cells(row: Row) -> dict[str, Cell]:
+    """Every figure of a row by its column or type; measured ceilings apart."""
+    found = {name: getattr(row, name) for name in (*COLUMNS, "tensor_mhz", "fp16_accumulate_tflops")}
+    return {name: cell for name, cell in found.items() if cell is not None} | dict(row.peak_tflops)
+
+
+def types(row: Row) -> set[str]:
+    """The types that the architecture has units for."""
+    return DTYPES - {
+        dtype
+        for dtype, since in (("bf16", (8, 0)), ("tf32", (8, 0)), ("fp8", (8, 9)))
+        if row.compute_capability < since
+    }
+
+
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.key)
 def test_every_cell_has_a_public_source_and_a_date(row: Row) -> None:
-    cells = [row.sms, row.bandwidth_gbps, row.l2_mb, *row.peak_tflops.values(), *row.ceiling_tflops.values()]
-    for cell in cells:
-        if cell is not None:
-            assert cell.value > 0
-            assert cell.source and cell.url.startswith("http")
-            assert re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", cell.date)
-            assert cell.read in (True, False)
+    for cell in (*cells(row).values(), *row.ceiling_tflops.values()):
+        assert cell.value > 0
+        assert cell.source and cell.url.startswith("http")
+        assert re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", cell.date)
+        assert cell.read in (True, False)
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.key)
+def test_every_figure_is_there_or_unknown_for_a_stated_reason(row: Row) -> None:
+    expected = set(COLUMNS) | types(row)
+    assert set(cells(row)) & expected | set(row.unknown) == expected
+    assert not set(cells(row)) & set(row.unknown)
+    assert all(len(reason) > 9 for reason in row.unknown.values())
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.key)
+def test_peaks_are_what_the_sms_do_at_their_clock(row: Row) -> None:
+    """fp16 = SMs x rate x clock, fp32 = SMs x 2 x CUDA cores x clock, where all factors are known."""
+    boost, sms = row.boost_mhz, row.sms
+    if boost is None or sms is None:
+        assert {"boost_mhz", "sms"} & set(row.unknown)
+        return
+    clock = row.tensor_mhz or boost
+    fp16 = row.peak_tflops.get("fp16")
+    if fp16 is not None and "fp16" not in row.check:
+        assert row.tensor_flop_per_clock is not None
+        assert fp16.value == pytest.approx(
+            sms.value * row.tensor_flop_per_clock * clock.value / 1e6, rel=0.02
+        )
+    fp32 = row.peak_tflops.get("fp32")
+    if fp32 is not None and "fp32" not in row.check:
+        cores = CUDA_CORES[row.compute_capability]
+        assert fp32.value == pytest.approx(sms.value * 2 * cores * boost.value / 1e6, rel=0.01)
+
+
+def test_most_rows_are_checked_against_their_clocks() -> None:
+    checked = {
+        key
+        for key, row in ROWS.items()
+        if row.boost_mhz and row.sms and "fp16" in row.peak_tflops and "fp16" not in row.check
+    }
+    assert len(checked) >= 18
+    assert {"v100-sxm", "t4", "a10", "a100-sxm-80gb", "rtx-3090", "rtx-4090", "l4", "l40s"} <= checked
+    assert {"h100-sxm", "h100-pcie", "h200", "b200"} <= checked
+
+
+def test_rates_are_the_architectures() -> None:
+    """FLOP per clock and SM in fp16 with fp32 accumulation; GeForce runs that at half its chip's rate."""
+    rates = {
+        (7, 0): 1024,
+        (7, 5): 1024,
+        (8, 0): 2048,
+        (8, 6): 1024,
+        (8, 9): 1024,
+        (9, 0): 4096,
+        (10, 0): 8192,
+    }
+    for row in ROWS.values():
+        geforce = row.key.startswith("rtx-")
+        assert (row.fp16_accumulate_tflops is not None) == geforce
+        if geforce:
+            assert row.tensor_flop_per_clock == 512 and row.fp16_accumulate_tflops is not None
+            assert row.fp16_accumulate_tflops.value == pytest.approx(
+                2 * row.peak_tflops["fp16"].value, rel=0.01
+            )
+        elif row.tensor_flop_per_clock is not None:
+            assert row.tensor_flop_per_clock == rates[row.compute_capability]
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.key)
@@ -59,20 +138,20 @@ def test_bf16_needs_ampere_and_fp8_needs_ada() -> None:
 
 
 def test_disputed_cells_stay_unknown() -> None:
-    assert not ROWS["a10g"].peak_tflops and ROWS["a10g"].notes
-    assert ROWS["b300"].sms is None and ROWS["gb300"].sms is None
+    assert not ROWS["a10g"].peak_tflops and "70 and 125" in ROWS["a10g"].unknown["fp16"]
+    assert ROWS["b300"].sms is None and ROWS["gb300"].sms is None and ROWS["gb200"].sms is None
     assert "fp32" not in ROWS["b200"].peak_tflops
-    assert ROWS["h200"].l2_mb is None
+    assert ROWS["l40s"].l2_mb is None
 
 
 def test_cells_from_documents_nobody_opened_stay_few() -> None:
     unread = {
         row.key
         for row in ROWS.values()
-        for cell in (row.sms, row.bandwidth_gbps, *row.peak_tflops.values(), *row.ceiling_tflops.values())
-        if cell is not None and not cell.read
+        for cell in (*cells(row).values(), *row.ceiling_tflops.values())
+        if not cell.read
     }
-    assert unread == {"rtx-3090", "h100-nvl", "b200"}
+    assert unread == {"v100-sxm", "rtx-3090", "h100-nvl", "b200"}
 
 
 def test_measured_ceilings() -> None:

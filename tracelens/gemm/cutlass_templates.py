@@ -1,6 +1,7 @@
 """CUTLASS and DeepGEMM kernels that carry their parameters as C++ template arguments.
 
-CUTLASS 3 (include/cutlass/gemm/collective/collective_mma_decl.hpp, epilogue/collective/collective_epilogue.hpp)::
+CUTLASS 3 (include/cutlass/gemm/collective/collective_mma_decl.hpp and, in epilogue/collective,
+collective_epilogue.hpp)::
 
     CollectiveMma<DispatchPolicy, TileShape_MNK, ElementA, StrideA, ElementB, StrideB, TiledMma, ...>
     CollectiveEpilogue<DispatchPolicy, CtaTile_MNK, ..., ElementC, StrideC, ElementD, StrideD, ...>
@@ -21,7 +22,8 @@ from tracelens.gemm.kernel_fields import Fields, Pair, oriented_tile, row_major_
 
 _INTEGER = re.compile(r"(?:\([\w: ]+\))?(\d+)[ul]*")
 _SIZE = re.compile(r"cute::C<(?:\(int\))?(\d+)>")
-_STRIDE = re.compile(r"cute::tuple<(?:long|cute::C<(?:\(int\))?\d+>), .*> ?\*?")
+#: A stride known at run time only stands as its type.
+_DYNAMIC = re.compile(r"cute::tuple<(?:cute::C<1>, )?(?:long|int)\b")
 _ELEMENTS = {
     "cutlass::half_t": "fp16", "cutlass::bfloat16_t": "bf16", "cutlass::float_e4m3_t": "fp8",
     "cutlass::float_e5m2_t": "fp8", "cutlass::tfloat32_t": "fp32", "float": "fp32", "double": "fp64",
@@ -30,10 +32,10 @@ _ELEMENTS = {
 }  # fmt: skip
 _SCALED = re.compile(r"cutlass\w*::(?:mx|nv)_float(\d)_t<|cute::tuple<cutlass\w*::float_e(\d)m\d_t, ")
 
-#: Where DeepGEMM's templates keep BLOCK_M (BLOCK_N and BLOCK_K follow it) and the stages, per kernel and number
-#: of arguments, which tells its versions apart: every definition in deep_gemm/include/deep_gemm/ from February
-#: 2025 to June 2026. One count of fp8_gemm_kernel, 12, had two meanings within a day and is left out. Out is
-#: row-major [M, N].
+#: Where DeepGEMM's templates keep BLOCK_M (BLOCK_N and BLOCK_K follow it) and the stages, per kernel and
+#: number of arguments, which tells its versions apart: every definition in deep_gemm/include/deep_gemm/ from
+#: February 2025 to June 2026. One count of fp8_gemm_kernel, 12, had two meanings within a day and is left
+#: out. Out is row-major [M, N].
 _DEEP_GEMM: dict[str, dict[int, tuple[int, int]]] = {
     "fp8_gemm_kernel": {11: (2, 6), 13: (2, 7), 14: (2, 8)},
     "fp8_wgrad_gemm_kernel": {11: (2, 5)},
@@ -103,7 +105,7 @@ def cutlass3(match: re.Match[str]) -> Fields:
 
 
 def cutlass2(match: re.Match[str]) -> Fields:
-    """kernel::Gemm[Universal...]<threadblock::Mma{Multistage,Pipelined,...}<GemmShape<M, N, K>, ...>, ...>."""
+    """kernel::Gemm...<threadblock::Mma{Multistage,Pipelined,...}<GemmShape<M, N, K>, ...>, ...>."""
     text = match.string
     for template in ("MmaMultistage", "MmaPipelined", "MmaSingleStage"):
         args = arguments(text, f"threadblock::{template}")
@@ -180,10 +182,10 @@ def _cta_tile(mma: tuple[int, int, int] | None, atom: str, epilogue: list[str] |
 
 def _output(epilogue: list[str] | None) -> tuple[str | None, str | None]:
     """(element, stride) of D: the last pair of arguments that ends with a stride."""
-    for at in range(len(epilogue or ()) - 1, 0, -1):
-        if epilogue is not None and _STRIDE.fullmatch(epilogue[at]) and "C<1>" in epilogue[at]:
-            if _sizes(epilogue[at]) is None or "long" in epilogue[at]:
-                return _ELEMENTS.get(epilogue[at - 1]), epilogue[at]
+    args = epilogue or []
+    for at in range(len(args) - 1, 0, -1):
+        if _DYNAMIC.search(args[at]) and _contiguous(args[at]) is not None:
+            return _ELEMENTS.get(args[at - 1]), args[at]
     return None, None
 
 

@@ -70,8 +70,8 @@ def nvjet(match: re.Match[str]) -> Fields:
 def xmma(match: re.Match[str]) -> Fields:
     """smNN_xmma_gemm_{A}{D}_{math}{accumulate}_{epilogue}_{opA}{opB}_{D}_tilesizeAxBxK_..._kernel.
 
-    Types as calls show them: bf16bf16 gives bf16, f32f32_tf32f32 is fp32 in and out on tf32 cores; bf16f32 and
-    e4m3bf16 follow. sm80 kernels split K through grid z and do not say so.
+    Types as calls show them: bf16bf16 gives bf16, f32f32_tf32f32 is fp32 in and out on tf32 cores; bf16f32
+    and e4m3bf16 follow. sm80 kernels split K through grid z and do not say so.
     """
     types, rest, sm = match["types"], match["rest"], int(match["sm"])
     pair = ints(match, "a", "b")

@@ -32,7 +32,7 @@ CONVOLUTION = re.compile(
     r"|[Ww]inograd|miopen",
 )
 
-#: A library's name that a C++ wrapper carries as its template argument stands in <>; bare, it is all there is.
+#: A library's name that a C++ wrapper has as its template argument stands in <>; bare, it is all there is.
 _OPEN, _CLOSE = r"(?:^|(?P<wrapped><))", r"(?(wrapped)>|$)"
 _ALIGN = r"align(?P<align>1|2|4|8|16|32|64|128)"
 _NVJET_TYPES = r"(?P<types>[a-z]{3}|[a-z]{5})"

@@ -15,8 +15,8 @@ swap happens in ``blas_tile`` and nowhere else. Checked on launch grids of publi
 - sm80_xmma is the other way round: 256x128 on M=512, N=25088 launches (512/256, 25088/128) = (2, 196), and
   all three non-square launches seen read so without a swizzle. (Swapped, each would need a swizzle of its
   own; every size seen is a multiple of the tile, so the total count cannot tell the two apart.)
-- sm90_xmma, from the same generator, reads like sm80_xmma: its grid is padded by a heuristic, but wherever the
-  tiles fit on the GPU at once it is a multiple of the tiles along the first number: 30 = 3*10 (64x64 on
+- sm90_xmma, from the same generator, reads like sm80_xmma: its grid is padded by a heuristic, but wherever
+  the tiles fit on the GPU at once it is a multiple of the tiles along the first number: 30 = 3*10 (64x64 on
   M=141) and 98 = 7*14 (128x128 on M=788) show that axis to be M, 98 = 7*14 (128x64 on M=788, N=768) and
   126 = 21*6 (256x128 on M=5184, N=768) then fit M first and not N first (13 and 6, 41 and 3).
 - sm100_xmma and sm120's nvjet: no launch with shapes seen, so their order is unknown.

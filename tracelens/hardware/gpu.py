@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +12,11 @@ from tracelens.errors import UsageError
 from tracelens.hardware.table import Cell, Row, load_rows
 from tracelens.results import GpuInfo
 
-#: Boards that share a name (RTX 3060 with 8 and 12 GB) differ by 33 % in memory; the driver's reserve
-#: takes a few percent of it.
+#: Boards that share a name (RTX 3060 with 8 and 12 GB) differ by 33 % in memory; what a device reports is
+#: below what is printed on its box by up to 10 % (ECC, the driver's reserve, GB for GiB).
 _MEMORY_TOLERANCE = 0.15
+#: "NVIDIA A100-SXM4-40GB MIG 3g.20gb"
+_MIG = re.compile(r"(?P<parent>.+?) MIG (?P<slice>\d+[cg]\.\S+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Gpu:
     l2_mb: float | None
     matched_by: str  # "--gpu" | "device name" | "none"
     notes: tuple[str, ...] = ()
+    memory_gb: float | None = None  # as the trace reports it, in GiB, else as printed
+    boost_mhz: float | None = None  # the highest clock: as the trace reports it, else as printed
     peak_tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
     ceiling_tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
     cells: Mapping[str, Cell] = field(default_factory=dict, hash=False, repr=False)  # "peak.bf16" -> source
@@ -90,7 +95,8 @@ def find_gpu(
     ``override`` is a key of the table ("h100-sxm") that the user gave; an unknown one raises
     ``UsageError`` naming close keys. ``properties`` is one entry of Kineto's ``deviceProperties``
     (``name``, ``numSms``, ``totalGlobalMem``, ``computeMajor``/``computeMinor``) or of the 2021
-    ``computeProperties`` (``major``/``minor``, ``multiProcessorCount``). A device that is not in the
+    ``computeProperties`` (``major``/``minor``, ``multiProcessorCount``); a clock (``clockRate``, kHz, as in
+    CUDA's properties) is in neither and used where something added it. A device that is not in the
     table gives a ``Gpu`` named "unknown" without peaks, never a guess from a similar name.
 
     Where the traced SM count differs from the table's, the device is a slice (MIG) or another variant:
@@ -121,8 +127,26 @@ def find_gpu(
         bandwidth_gbps=None,
         l2_mb=None,
         matched_by="none",
-        notes=("this GPU is not in the table: no peaks, no roofline",) if name else (),
+        notes=(_why_unknown(name),) if name else (),
+        memory_gb=traced.memory_gb,
+        boost_mhz=traced.clock_mhz,
     )
+
+
+def _why_unknown(name: str) -> str:
+    """Why a device that has a name has no row."""
+    if (mig := _MIG.fullmatch(name)) is not None:
+        rows = [row for row in load_rows() if row.matches(mig["parent"])]
+        whole = rows[0].title if rows else mig["parent"]
+        return (
+            f"this is the MIG slice {mig['slice']} of {whole}: its part of the compute and bandwidth is not"
+            " in the trace, so no peaks, no roofline"
+        )
+    if re.search(r"\b(?:Laptop|Mobile|Max-Q)\b", name, re.IGNORECASE):
+        return (
+            "laptop GPUs have other SMs and clocks than the board of the same number: no peaks, no roofline"
+        )
+    return "this GPU is not in the table: no peaks, no roofline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +156,16 @@ class _Traced:
     name: str | None = None
     sms: int | None = None
     memory_bytes: int | None = None
+    clock_khz: int | None = None
     compute_capability: tuple[int, int] | None = None
+
+    @property
+    def memory_gb(self) -> float | None:
+        return self.memory_bytes / 2**30 if self.memory_bytes is not None else None
+
+    @property
+    def clock_mhz(self) -> float | None:
+        return self.clock_khz / 1000 if self.clock_khz is not None else None
 
     @classmethod
     def read(cls, properties: Mapping[str, Any] | None) -> _Traced:
@@ -153,41 +186,40 @@ class _Traced:
             name=name if isinstance(name, str) and name.strip() else None,
             sms=number("numSms", "multiProcessorCount"),
             memory_bytes=number("totalGlobalMem"),
+            clock_khz=number("clockRate"),
             compute_capability=(major, minor) if major is not None and minor is not None else None,
         )
 
 
 def _from_row(row: Row, *, device_name: str | None, matched_by: str, traced: _Traced) -> Gpu:
-    notes = list(row.notes)
+    """The row, with what the trace says in place of it; another variant keeps no figure that hangs on SMs."""
+    notes = [*row.notes, *_unknown_notes(row, traced)]
+    table_sms = int(row.sms.value) if row.sms is not None else None
+    table: dict[str, Cell | None] = {
+        "sms": row.sms,
+        "boost_mhz": row.boost_mhz,
+        "memory_gb": row.memory_gb,
+        "bandwidth_gbps": row.bandwidth_gbps,
+        "l2_mb": row.l2_mb,
+    }
     peaks: Mapping[str, Cell] = row.peak_tflops
     ceilings: Mapping[str, Cell] = row.ceiling_tflops
-    bandwidth, l2 = row.bandwidth_gbps, row.l2_mb
-    table_sms = int(row.sms.value) if row.sms is not None else None
-
     if traced.sms is not None and table_sms is not None and traced.sms != table_sms:
-        if matched_by == "--gpu":
-            notes.append(f"the trace reports {traced.sms} SMs, a {row.title} has {table_sms}")
-        else:
-            notes.append(
-                f"the trace reports {traced.sms} SMs, a {row.title} has {table_sms}: a MIG slice or another"
-                " variant, so no peaks or bandwidth are applied"
-            )
-            peaks, ceilings, bandwidth, l2 = {}, {}, None, None
-    if row.memory_gb is not None and traced.memory_bytes is not None:
-        traced_gb = traced.memory_bytes / 2**30
-        if abs(traced_gb - row.memory_gb) > _MEMORY_TOLERANCE * row.memory_gb and matched_by != "--gpu":
-            notes.append(
-                f"the trace reports {traced_gb:.0f} GB, the table's board has {row.memory_gb:g}:"
-                " bandwidth unknown"
-            )
-            bandwidth = None
+        told = f"the trace reports {traced.sms} SMs, a {row.title} has {table_sms}"
+        if matched_by != "--gpu":
+            told += ": a MIG slice or another variant, so no peaks or bandwidth are applied"
+            peaks, ceilings = {}, {}
+            table = dict.fromkeys(table)
+        notes.append(told)
+    if matched_by != "--gpu" and (other := _other_memory(table["memory_gb"], traced)):
+        notes.append(other)
+        table["memory_gb"] = table["bandwidth_gbps"] = None
 
     cells = {f"peak.{dtype}": cell for dtype, cell in peaks.items()}
     cells |= {f"ceiling.{dtype}": cell for dtype, cell in ceilings.items()}
-    for label, one in (("sms", row.sms), ("bandwidth_gbps", bandwidth), ("l2_mb", l2)):
-        if one is not None:
-            cells[label] = one
+    cells |= {label: cell for label, cell in table.items() if cell is not None}
     sms = traced.sms if traced.sms is not None else table_sms
+    figures = {label: cell.value if cell is not None else None for label, cell in table.items()}
     return Gpu(
         name=row.key,
         title=row.title,
@@ -196,13 +228,41 @@ def _from_row(row: Row, *, device_name: str | None, matched_by: str, traced: _Tr
         sms=sms,
         sms_source="trace" if traced.sms is not None else "table" if sms is not None else "unknown",
         compute_capability=row.compute_capability,
-        bandwidth_gbps=bandwidth.value if bandwidth is not None else None,
-        l2_mb=l2.value if l2 is not None else None,
+        bandwidth_gbps=figures["bandwidth_gbps"],
+        l2_mb=figures["l2_mb"],
         matched_by=matched_by,
         notes=tuple(notes),
         peak_tflops={dtype: cell.value for dtype, cell in peaks.items()},
         ceiling_tflops={dtype: cell.value for dtype, cell in ceilings.items()},
         cells=cells,
+        memory_gb=figures["memory_gb"] if traced.memory_gb is None else traced.memory_gb,
+        boost_mhz=figures["boost_mhz"] if traced.clock_mhz is None else traced.clock_mhz,
+    )
+
+
+#: What a reader of a report misses where it is unknown; the other columns are for whoever reads the table.
+_MISSED = {"sms": "SM count", "bandwidth_gbps": "bandwidth", "fp16": "fp16 peak", "bf16": "bf16 peak",
+           "tf32": "tf32 peak", "fp8": "fp8 peak", "fp32": "fp32 peak"}  # fmt: skip
+
+
+def _unknown_notes(row: Row, traced: _Traced) -> list[str]:
+    """One line per reason for which figures are missing."""
+    by_reason: dict[str, list[str]] = {}
+    for column, reason in row.unknown.items():
+        if column in _MISSED and not (column == "sms" and traced.sms is not None):
+            by_reason.setdefault(reason, []).append(_MISSED[column])
+    return [f"{', '.join(missing)} unknown: {reason}" for reason, missing in by_reason.items()]
+
+
+def _other_memory(printed: Cell | None, traced: _Traced) -> str | None:
+    """Says so where the trace's memory is another board's."""
+    if printed is None or traced.memory_gb is None:
+        return None
+    if abs(traced.memory_gb - printed.value) <= _MEMORY_TOLERANCE * printed.value:
+        return None
+    return (
+        f"the trace reports {traced.memory_gb:.0f} GB, the table's board has {printed.value:g}:"
+        " bandwidth unknown"
     )
 
 

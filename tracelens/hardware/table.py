@@ -25,20 +25,26 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One part of ``gpus.toml``. An absent cell is unknown."""
+    """One part of ``gpus.toml``. An absent cell is unknown, for the reason in ``unknown``."""
 
     key: str
     title: str
     vendor: str
     patterns: tuple[re.Pattern[str], ...]
     compute_capability: tuple[int, int]
-    memory_gb: float | None  # only where two boards share a name and differ in bandwidth
     notes: tuple[str, ...]
     sms: Cell | None
+    boost_mhz: Cell | None
+    tensor_mhz: Cell | None  # only where tensor cores boost lower than the rest of the SM
+    memory_gb: Cell | None
     bandwidth_gbps: Cell | None
     l2_mb: Cell | None
+    fp16_accumulate_tflops: Cell | None  # only where it differs from the peak, which accumulates in fp32
+    tensor_flop_per_clock: float | None  # of one SM in fp16: what the table's own check multiplies with
     peak_tflops: Mapping[str, Cell] = field(hash=False)
     ceiling_tflops: Mapping[str, Cell] = field(hash=False)
+    unknown: Mapping[str, str] = field(hash=False)  # column or type -> why there is no figure
+    check: Mapping[str, str] = field(hash=False)  # type -> why its peak is not SMs x rate x clock
 
     def matches(self, device_name: str) -> bool:
         return any(pattern.fullmatch(device_name) for pattern in self.patterns)
@@ -77,11 +83,17 @@ def _row(entry: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> 
         vendor=entry["vendor"],
         patterns=tuple(re.compile(pattern, re.IGNORECASE) for pattern in entry["match"]),
         compute_capability=(int(major), int(minor)),
-        memory_gb=entry.get("memory_gb"),
         notes=tuple(entry.get("notes", ())),
         sms=cell(entry.get("sms")),
+        boost_mhz=cell(entry.get("boost_mhz")),
+        tensor_mhz=cell(entry.get("tensor_mhz")),
+        memory_gb=cell(entry.get("memory_gb")),
         bandwidth_gbps=cell(entry.get("bandwidth_gbps")),
         l2_mb=cell(entry.get("l2_mb")),
+        fp16_accumulate_tflops=cell(entry.get("fp16_accumulate_tflops")),
+        tensor_flop_per_clock=entry.get("tensor_flop_per_clock"),
         peak_tflops=cells(entry.get("peak_tflops", {})),
         ceiling_tflops=cells(entry.get("ceiling_tflops", {})),
+        unknown=dict(entry.get("unknown", {})),
+        check=dict(entry.get("check", {})),
     )
