@@ -139,7 +139,7 @@ TABLE: list[tuple[str, str, Tile, int | None, dict[str, Any]]] = [
         "cutlass::gemm::threadblock::MmaPolicy<cutlass::gemm::warp::MmaTensorOp<int> >, 4, "
         "(cutlass::arch::X)0>, int> >(P)"
     ),
-     "cutlass2", (128, 256), 32, {"stages": 4, "in_dtype": "fp16", "tensor_core": True}),
+     "cutlass2_template", (128, 256), 32, {"stages": 4, "in_dtype": "fp16", "tensor_core": True}),
     # before cuBLAS 12: the names of Volta, Turing and Ampere
     ("ampere_s16816gemm_bf16_64x64_sliced1x2_ldg8_stages_64x6_nn", "legacy", (64, 64), 64,
      {"in_dtype": "bf16", "out_dtype": "fp32", "alignment_elements": 8, "layout": "NN"}),

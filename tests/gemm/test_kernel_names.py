@@ -572,3 +572,7 @@ def test_cluster_size() -> None:
     assert parsed("nvjet_tst_192x128_64x5_4x2_h_bz_coopB_splitK_NTT").cluster_size == 8
     assert parsed("ampere_sgemm_128x64_nn").cluster_size == 1
     assert parsed("triton_tem_fused_mm_2").cluster_size is None
+    hopper = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_{}warpgroupsize1x1x1_execute_kernel"
+    assert parsed(hopper.format("")).cluster_size == 1
+    assert parsed(hopper.format("cgasize2x1x1_")).cluster_size == 2
+    assert parsed(hopper.format("cgasize1x1x2_")).cluster_size is None

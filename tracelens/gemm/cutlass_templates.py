@@ -184,7 +184,7 @@ def _output(epilogue: list[str] | None) -> tuple[str | None, str | None]:
     """(element, stride) of D: the last pair of arguments that ends with a stride."""
     args = epilogue or []
     for at in range(len(args) - 1, 0, -1):
-        if _DYNAMIC.search(args[at]) and _contiguous(args[at]) is not None:
+        if _DYNAMIC.match(args[at]) and _contiguous(args[at]) is not None:
             return _ELEMENTS.get(args[at - 1]), args[at]
     return None, None
 

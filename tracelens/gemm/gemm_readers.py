@@ -71,7 +71,8 @@ def xmma(match: re.Match[str]) -> Fields:
     """smNN_xmma_gemm_{A}{D}_{math}{accumulate}_{epilogue}_{opA}{opB}_{D}_tilesizeAxBxK_..._kernel.
 
     Types as calls show them: bf16bf16 gives bf16, f32f32_tf32f32 is fp32 in and out on tf32 cores; bf16f32
-    and e4m3bf16 follow. sm80 kernels split K through grid z and do not say so.
+    and e4m3bf16 follow. sm80 kernels split K through grid z and do not say so. sm90 kernels state the
+    clusters they have (cgasize2x1x1); those that state none launch 30, 98 or 126 CTAs: no clusters of 4.
     """
     types, rest, sm = match["types"], match["rest"], int(match["sm"])
     pair = ints(match, "a", "b")
@@ -84,7 +85,8 @@ def xmma(match: re.Match[str]) -> Fields:
     )
     operands = re.match(rf"({TYPE})({TYPE})_", types + "_")
     in_dtype = DTYPES[operands[1]] if operands else None
-    cluster = re.search(r"_cgasize(\d+)x(\d+)x1_", rest)
+    stated = re.search(r"_cgasize(\d+)x(\d+)x1(?=_)", rest)
+    cluster = f"{stated[1]}x{stated[2]}" if stated else "1x1" if sm == 90 and "_cgasize" not in rest else None
     aligned = re.search(r"_aligna(\d+)_", rest)
     split_k: bool | None = None
     if re.search(r"split_?k|segment_k_on", rest, re.IGNORECASE):
@@ -95,7 +97,7 @@ def xmma(match: re.Match[str]) -> Fields:
         **(row_major_tile(pair) if sm < 100 else unordered_tile(pair)),
         "tile_k": int(match["k"]),
         "stages": optional(match, "stages"),
-        "cluster": f"{cluster[1]}x{cluster[2]}" if cluster else None,
+        "cluster": cluster,
         "split_k": split_k,
         "scheduler": "persistent" if sm == 90 else None,
         "alignment_elements": int(aligned[1]) if aligned else None,

@@ -102,7 +102,10 @@ GEMM_RULES: tuple[Rule, ...] = (
     rule("gemm", "grouped", r"cutlass\w*::gemm::kernel::GemmGrouped<", templates.cutlass2),
     rule("gemm", "grouped", r"cutlass.*GemmGrouped", nothing),
     rule("gemm", "cutlass3", r"cutlass.*GemmUniversal<.*CollectiveMma<", templates.cutlass3),
-    rule("gemm", "cutlass2", r"cutlass\w*::gemm::kernel::\w+<.*threadblock::Mma", templates.cutlass2),
+    # A family of its own: nothing says that its grids are those of the library's kernels.
+    rule(
+        "gemm", "cutlass2_template", r"cutlass\w*::gemm::kernel::\w+<.*threadblock::Mma", templates.cutlass2
+    ),
     # GemmUniversal is a template of CUTLASS 2 and, with a problem shape or collectives in it, of CUTLASS 3.
     rule("gemm", "cutlass3", r"cutlass.*GemmUniversal(?:<cute::tuple<|.*Collective)", nothing),
     rule("gemm", "cute_dsl", r"^kernel_cutlass_kernel_\w*Gemm", nothing),
@@ -131,9 +134,10 @@ GEMM_RULES: tuple[Rule, ...] = (
         "gemm",
         "triton_template",
         # Inductor's templates, in a compiled graph and, by the template's own name, while it tunes them
-        # (torch/_inductor/kernel/{mm,bmm,mm_plus_mm,mm_grouped}.py). Tile and types are only in the
-        # launching CPU event's kwargs. A template whose fused name lists no product is not told apart from
-        # a convolution: triton_tem_fused_mul_9.
+        # (torch/_inductor/kernel/{mm,bmm,mm_plus_mm,mm_grouped}.py). Their tile is in no trace: it is
+        # compiled into the source, and the launch's kernel_kwargs stay empty (triton.Config({}) in
+        # torch/_inductor/runtime/triton_heuristics.py, template). A template whose fused name lists no
+        # product is not told apart from a convolution: triton_tem_fused_mul_9.
         r"^triton_tem_fused(?=_)(?!\w*convolution)\w*_(?:addmm|baddbmm|bmm|mm)(?=_|$)"
         r"|^triton_(?:mm|bmm|mm_plus_mm|mm_persistent(?:_tma)?|scaled_mm_device_tma_\w+"
         r"|blackwell_ws_persistent_device_tma|(?:scaled_)?grouped_mm)(?:_\d+)?$",
