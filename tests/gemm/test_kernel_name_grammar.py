@@ -163,6 +163,51 @@ TABLE: list[tuple[str, str, Tile, int | None, dict[str, Any]]] = [
      {"stages": 4, "in_dtype": "bf16", "scheduler": "persistent"}),
     ("void deep_gemm::sm100_fp8_fp4_gemm_1d1d_impl<(cute::UMMA::Major)0, 4224u, 2560u>(P)", "deepgemm", None,
      None, {"in_dtype": None}),
+    (
+        (
+            "void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, 0u, 4096u, 1024u, 1u, 256u, 128u, "
+            "128u, 128u, 128u, 128u, 3u, 128u, 256u, 2u, true, 132u, (deep_gemm::GemmType)0, "
+            "deep_gemm::epilogue::transform::EpilogueIdentity>(float*, int*)"
+        ),
+        "deepgemm", (256, 128), 128, {"stages": 3, "in_dtype": "fp8"},
+    ),
+    (
+        (
+            "void deep_gemm::sm100_fp8_fp4_gemm_1d1d_impl<(cute::UMMA::Major)0, (cute::UMMA::Major)0, 128u, "
+            "128u, 0u, 0u, 0u, 240u, 128u, 128u, 1u, 128u, 128u, 128u, 6u, 128u, 128u, 2u, true, 148u, true, "
+            "(deep_gemm::GemmType)0, false, cutlass::float_e4m3_t, cutlass::float_e4m3_t, "
+            "cutlass::bfloat16_t, deep_gemm::epilogue::transform::EpilogueIdentity>(int*)"
+        ),
+        "deepgemm", (240, 128), 128, {"stages": 6, "in_dtype": "fp8"},
+    ),
+    (
+        (
+            "void deep_gemm::sm90_tf32_hc_prenorm_gemm_impl<24u, 16384u, 64u, 32u, 64u, 1u, 128u, 12u, 128u, "
+            "128u>(P)"
+        ),
+        "deepgemm", (64, 32), 64, {"stages": 12, "scheduler": None},
+    ),
+    # CUTLASS 3 on Hopper, as nvcc mangles it
+    (
+        (
+            "_ZN7cutlass13device_kernelINS_4gemm6kernel13GemmUniversalIN4cute5tupleIJiiiiEEENS1_10collective13"
+            "CollectiveMmaINS1_34MainloopSm90TmaGmmaWarpSpecializedILi6ENS5_IJNS4_1CILi2EEENSA_ILi1EEESC_EEENS"
+            "1_32KernelTmaWarpSpecializedPingpongEEENS5_IJNSA_ILi128EEESG_NSA_ILi64EEEEEENS_6half_tENS5_IJlSC_"
+            "lEEESJ_SK_NS4_8TiledMMAINS4_8MMA_AtomIJNS4_4SM904GMMA26MMA_64x128x16_F32F16F16_SSILNSO_5MajorE0EL"
+            "SQ_0ELNSO_7ScaleInE1ELSR_1EEEEEENS4_6LayoutINS5_IJSC_SC_SC_EEENS5_IJNSA_ILi0EEESW_SW_EEEEENS5_IJN"
+            "S4_10UnderscoreESZ_SZ_EEEEENS4_13SM90_TMA_LOADENS4_14ComposedLayoutINS4_7SwizzleILi3ELi4ELi3EEENS"
+            "4_18smem_ptr_flag_bitsILi16EEENSU_INS5_IJNSA_ILi8EEESH_EEENS5_IJSH_SC_EEEEEEEvNS4_8identityENS4_2"
+            "3SM90_TMA_LOAD_MULTICASTES1C_vS1D_EENS_8epilogue10collective18CollectiveEpilogueINS1G_22Sm90TmaWa"
+            "rpSpecializedILi4ELi2ELi16ELb0ELb1EEEJSI_NS5_IJSH_NSA_ILi32EEEEEEvSK_SJ_SK_NS1G_6fusion15FusionCa"
+            "llbacksIS1K_NS1N_17LinearCombinationISJ_fvfLNS_15FloatRoundStyleE2EEESI_S1M_JEEES12_NS13_INS14_IL"
+            "i2ELi4ELi3EEES17_NSU_INS5_IJS18_S1L_EEENS5_IJS1L_SC_EEEEEEENS4_17SM75_U32x4_LDSM_NENS4_14SM90_TMA"
+            "_STOREES1X_NS4_17SM90_U32x4_STSM_NENS4_9Copy_AtomIJS20_SJ_EEEvEEENS1_19PersistentSchedulerEvEEEEv"
+            "NT_6ParamsE"
+        ),
+        "cutlass3", (128, 128), 64,
+        {"stages": 6, "cluster": "2x1", "scheduler": "persistent", "layout": "TN", "in_dtype": "fp16",
+         "out_dtype": "fp16"},
+    ),
     # TensorRT-LLM: transOut computes out^T, so its first number lies along torch's N
     ((
         "bmm_Bfloat16_MxE2m1MxE4m3_Fp32_t128x16x256u2_s3_et128x16_m128x16x32_cga1x1x1_16dp256b_rM_TN_"

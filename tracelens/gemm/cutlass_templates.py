@@ -144,9 +144,11 @@ def cutlass2(match: re.Match[str]) -> Fields:
 def deep_gemm(match: re.Match[str]) -> Fields:
     """DeepGEMM: sm90_fp8_gemm_1d2d_impl<MajorSFB, M, N, K, groups, BLOCK_M, BLOCK_N, BLOCK_K, ...>."""
     name = match["name"]
-    dtype = None if "fp4" in name else "fp8" if "fp8" in name else "bf16" if "bf16" in name else None
-    fields: Fields = {"tensor_core": True, "in_dtype": dtype, "math_dtype": dtype}
     args = arguments(match.string, name) or []
+    dtype = "fp8" if "fp8" in name else "bf16" if "bf16" in name else None
+    if "fp4" in name and args.count("cutlass::float_e4m3_t") != 2:
+        dtype = None  # one operand of 8 and one of 4 bits, or not stated
+    fields: Fields = {"tensor_core": True, "in_dtype": dtype, "math_dtype": dtype}
     places = _DEEP_GEMM.get(name, {}).get(len(args))
     if places is None:
         return fields
@@ -154,8 +156,14 @@ def deep_gemm(match: re.Match[str]) -> Fields:
     m, n, k = (_integer(arg) for arg in args[block : block + 3])
     if m is None or n is None or k is None:
         return fields
-    return {**fields, **row_major_tile((m, n)), "tile_k": k, "stages": _integer(args[stages]),
-            "scheduler": "persistent"}  # fmt: skip
+    return {
+        **fields,
+        **row_major_tile((m, n)),
+        "tile_k": k,
+        "stages": _integer(args[stages]),
+        # One CTA per SM walks the tiles; the hyper-connection's small product launches one per tile.
+        "scheduler": None if "hc_prenorm" in name else "persistent",
+    }
 
 
 def _integer(text: str) -> int | None:
