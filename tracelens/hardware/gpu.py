@@ -209,7 +209,7 @@ def _from_row(row: Row, *, device_name: str | None, matched_by: str, traced: _Tr
         if matched_by != "--gpu":
             told += ": a MIG slice or another variant, so no peaks or bandwidth are applied"
             peaks, ceilings = {}, {}
-            table = dict.fromkeys(table)
+            table = {**dict.fromkeys(table), "sms": row.sms}
         notes.append(told)
     if matched_by != "--gpu" and (other := _other_memory(table["memory_gb"], traced)):
         notes.append(other)
