@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,16 @@ def test_the_users_own_measurements_come_first(tmp_path: Path, monkeypatch: pyte
     write_measurements(made(gpu="x"), user_file("x"))
     assert find_measurements("x", sms=132) == made(gpu="x")
     assert find_measurements("x", sms=66) is None  # a slice of the device is another device
+
+
+def test_predictions_see_kernels_without_the_gap_between_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACELENS_CALIBRATION", str(tmp_path))
+    short = replace(GEMM, time_us=2.0)
+    write_measurements(made(gemms=(GEMM, short), call_gap_us=1.5, launch_floor_us=4.0), user_file("x"))
+    found = find_measurements("x")
+    assert found is not None
+    assert [one.time_us for one in found.gemms] == [48.5, 1.0]  # half is left of the shortest
+    assert (found.attention[0].time_us, found.launch_floor_us, found.call_gap_us) == (898.5, 2.5, None)
+    assert "1.5 us" in found.notes[-1]

@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,14 +117,38 @@ def find_measurements(gpu: str, *, sms: int | None = None) -> Measurements | Non
     """The measurements to predict with on ``gpu`` (a key of gpus.toml), or None where there are none.
 
     Looks at the user's own first (``user_file``), then at those that ship with the package. Measurements
-    of a device with another number of SMs (a slice, another variant) are not taken.
+    of a device with another number of SMs (a slice, another variant) are not taken. Times are those of
+    kernels, without the gap between calls (``of_kernels``).
     """
     for path in (user_file(gpu), Path(__file__).with_name("calibration") / f"{gpu}.json.gz"):
         if path.is_file():
             found = read_measurements(path)
             if sms is None or found.device.get("sms") in (None, sms):
-                return found
+                return of_kernels(found)
     return None
+
+
+def of_kernels(measured: Measurements) -> Measurements:
+    """The same with the gap between calls taken out of every time: what a trace calls a kernel's duration.
+
+    No time loses more than half of itself: the gap is a median, and the shortest kernels may have less.
+    """
+    gap = measured.call_gap_us
+    if gap is None or gap <= 0:
+        return measured
+
+    def without(time_us: float) -> float:
+        return max(time_us - gap, 0.5 * time_us)
+
+    floor = measured.launch_floor_us
+    return replace(
+        measured,
+        gemms=tuple(replace(one, time_us=without(one.time_us)) for one in measured.gemms),
+        attention=tuple(replace(one, time_us=without(one.time_us)) for one in measured.attention),
+        launch_floor_us=without(floor) if floor is not None else None,
+        call_gap_us=None,
+        notes=(*measured.notes, f"the gap of {gap:.3g} us between calls is taken out of every time"),
+    )
 
 
 def user_file(gpu: str) -> Path:
