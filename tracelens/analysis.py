@@ -11,6 +11,7 @@ from tracelens import __version__
 from tracelens.accounting.calls import Calls, find_calls
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.gemms import gemm_rows
+from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.model import model_dims
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
@@ -20,7 +21,8 @@ from tracelens.attribution import Attribution, attribute
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
 from tracelens.errors import InputError, UsageError
-from tracelens.hardware import find_gpu
+from tracelens.hardware import Gpu, find_gpu
+from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import SCHEMA_VERSION, ComponentRow, GemmRow, Report
 from tracelens.trace import Links, Trace, link, read_trace
 from tracelens.trace.metadata import device_name, device_properties
@@ -155,13 +157,14 @@ def analyze_trace(
     calls = find_calls(trace, links, attribution)
     communication = find_communication(trace, links, attribution)
     dims = model_dims(attribution, calls, sharded=_tensor_parallel(communication))
-    gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count)
+    measured, unreadable = _measured(hardware)
+    gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
     summary = summarize(trace, attribution, calls, times, hardware, gemms)
     advice = advise(
         StepFacts(
             gemms=gemms,
             model=dims,
-            gpu=hardware.info(),
+            gpu=hardware.info(measured=measured),
             step_ms=summary.step_ms.median,
             gpu_busy_frac=summary.gpu_busy_frac,
         )
@@ -170,7 +173,7 @@ def analyze_trace(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         trace=trace_info(trace, attribution.loan),
-        gpu=hardware.info(),
+        gpu=hardware.info(measured=measured),
         model=dims,
         steps=times.rows(),
         summary=summary,
@@ -179,12 +182,21 @@ def analyze_trace(
         gemms=gemms,
         findings=advice.findings,
         checks=advice.checks,
-        notes=list(hardware.notes),
+        notes=[*hardware.notes, *unreadable],
         communication=communication_rows(trace, attribution, communication, steps=times.count),
         recording=find_lacks(trace, links, attribution),
         reference=reference_info(trace, attribution, calls),
+        gemm_time=gemm_time(gemms),
     )
     return Analysis(with_findings(report, advice), trace, links, attribution, calls)
+
+
+def _measured(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
+    """The measurements of this GPU, and a note where the file of them is of no use."""
+    try:
+        return find_measurements(gpu.name, sms=gpu.sms), []
+    except InputError as error:
+        return None, [f"{error}; the datasheet alone is used"]
 
 
 def _known(reference: Trace) -> tuple[Trace, Links, Attribution]:

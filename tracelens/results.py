@@ -62,6 +62,10 @@ class GpuInfo:
     ceiling_tflops: dict[str, float]  # dtype -> best matmul anyone measured; absent = unknown
     bandwidth_gbps: float | None
     matched_by: str  # "--gpu" | "device name" | "none"
+    sources: dict[str, str] = field(default_factory=dict)  # "peak.bf16", "bandwidth_gbps" -> document, date
+    measured_tflops: dict[str, float] = field(default_factory=dict)  # best matmul of `tracelens bench` here
+    measured_bandwidth_gbps: float | None = None
+    gemm_floor_us: float = 3.0  # what a GEMM kernel takes however little it computes
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +173,54 @@ class ComponentRow:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Where a GEMM's time went beyond the useful part; None = not judged yet."""
+    """Where a GEMM's time per step goes (ms), as ``tracelens.gemm.lost`` defines it.
+
+    useful + alignment + tile + wave + memory + other = ``time_ms_per_step``, None counting as nothing.
+    useful None: not judged, and neither is any part.
+    """
 
     alignment: float | None = None
     tile: float | None = None
     wave: float | None = None
     memory: float | None = None
     other: float | None = None
+    useful: float | None = None  # FLOP at the dense datasheet peak
+    ceiling: float | None = None  # of other: what the best matmul measured on this GPU loses, too
+    helpers: float | None = None  # of other: kernels beside the product, a split-K reduction
+    why: dict[str, str] = field(default_factory=dict)  # part -> why it is None, cut or only a bound
+
+
+@dataclass(frozen=True, slots=True)
+class GemmTime:
+    """The GEMM time of a step (ms) by where it goes: the sums of ``GemmRow.lost_ms``. Without attention.
+
+    useful + alignment + tile + wave + memory + other + not_judged = total.
+    """
+
+    total: float
+    useful: float
+    alignment: float
+    tile: float
+    wave: float
+    memory: float
+    other: float
+    not_judged: float
+    ceiling: float  # of other, as in Lost
+    helpers: float  # of other
+    judged_frac: dict[str, float]  # cause -> share of GEMM time in which it has a figure
+    not_judged_why: list[str]  # reasons, the one with most time first
+    attention: float  # fused attention per step: in no part
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One line of a derivation, which a reader can redo by hand."""
+
+    name: str
+    formula: str  # with its numbers in it; "" where the value is read, not computed
+    value: float | None
+    unit: str
+    why: str  # what it means or where it comes from
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +281,12 @@ class GemmRow:
     n_range: tuple[int, int] | None = None
     padded_from: dict[str, int] = field(default_factory=dict)  # what the model asked for, {"n": 50257}
     lent_calls: int = 0  # of its calls: operator or shape known from the identical call they repeat
+    helper_ms: float = 0.0  # of time_ms: kernels beside the product itself
+    leading: dict[str, int] = field(default_factory=dict)  # leading dimension of a, b, c in elements
+    leading_source: str | None = None  # strides | kernel name | assumed contiguous
+    ctas_per_sm: int | None = None  # CTAs that fit on one SM at once; None = the trace does not say
+    alignment_frac: float | None = None  # throughput at its worst alignment over that at 128 bytes
+    alignment_basis: str | None = None  # what that rests on
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,3 +383,4 @@ class Report:
     communication: list[CommunicationRow] = field(default_factory=list)  # longest first
     recording: list[Lack] = field(default_factory=list)  # what the recording lacked, costliest first
     reference: ReferenceInfo | None = None  # the trace given with --reference
+    gemm_time: GemmTime | None = None  # where the GEMM time of a step goes

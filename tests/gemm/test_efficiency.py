@@ -123,7 +123,10 @@ def test_wave_efficiency_where_it_does_not_apply() -> None:
     streamed = kernel(
         "cutlass3x_sm90_tensorop_gemm_bf16_bf16_f32_bf16_bf16_128x256x64_2x1x1_0_ttt_align8_stream_k"
     )
-    assert wave_eff(64, sms=132, cluster_size=2, kernel=streamed) is None
+    assert wave_eff(64, sms=132, cluster_size=2, kernel=streamed) == 1.0  # equal shares: no last wave
+    assert wave_eff(0, sms=132, cluster_size=2, kernel=streamed) is None
+    vector = kernel("void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>(P)")
+    assert wave_eff(64, sms=132, cluster_size=1, kernel=vector) is None
     assert wave_eff(0, sms=132, cluster_size=1) is None
 
 

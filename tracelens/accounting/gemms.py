@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracelens.accounting.calls import Calls, Shape, call_role
+from tracelens.accounting.lost import Ladders, with_lost
 from tracelens.accounting.row_shapes import Padding, bounded_fields, shape_fields
 from tracelens.attribution import Attribution
 from tracelens.gemm import (
@@ -20,6 +21,7 @@ from tracelens.gemm import (
     bytes_moved,
     flops,
     intensity,
+    leading_dimensions,
     math_dtype,
     resident_ctas,
     split_k_factor,
@@ -30,6 +32,7 @@ from tracelens.gemm import (
     waves,
 )
 from tracelens.hardware import Gpu
+from tracelens.hardware.measurements import Measurements
 from tracelens.numbers import integers
 from tracelens.results import GemmRow, Lost, ModelDims
 from tracelens.trace import Trace
@@ -48,7 +51,14 @@ class _Group:
 
 
 def gemm_rows(
-    trace: Trace, attribution: Attribution, calls: Calls, dims: ModelDims, gpu: Gpu, *, steps: int
+    trace: Trace,
+    attribution: Attribution,
+    calls: Calls,
+    dims: ModelDims,
+    gpu: Gpu,
+    *,
+    steps: int,
+    measured: Measurements | None = None,
 ) -> list[GemmRow]:
     """One row per (component, role, phase, shape, kernel), longest first. ``steps`` is their number."""
     groups: dict[tuple[Any, ...], _Group] = {}
@@ -73,10 +83,13 @@ def gemm_rows(
     total_ns = int(trace.kernels.dur_ns.sum())
     times = {key: int(calls.dur_ns[group.calls].sum()) for key, group in groups.items()}
     ordered = sorted(groups.items(), key=lambda item: -times[item[0]])
-    return [
-        _row(f"g{number}", group, trace, attribution, calls, dims, gpu, steps, total_ns)
-        for number, (_, group) in enumerate(ordered, 1)
-    ]
+    ladders, info = Ladders(gpu, measured), gpu.info(measured=measured)
+    rows = []
+    for number, (_, group) in enumerate(ordered, 1):
+        row = _row(f"g{number}", group, trace, attribution, calls, dims, gpu, steps, total_ns)
+        kernel = calls.names[int(trace.kernels.name[calls.main[group.calls[0]]])]
+        rows.append(with_lost(row, shape=group.shape, kernel=kernel, gpu=info, ladders=ladders))
+    return rows
 
 
 def _row(
@@ -124,6 +137,7 @@ def _row(
         calls_per_step=float(in_step.sum()) / steps,
         time_ms=time_ns / 1e6,
         time_ms_per_step=step_ns / 1e6 / steps,
+        helper_ms=(time_ns - int(trace.kernels.dur_ns[mains].sum())) / 1e6,
         frac=time_ns / total_ns if total_ns else 0.0,
         op=op,
         kernel=kernel_text,
@@ -159,9 +173,11 @@ def _tile_fields(
         "tile_k": kernel.tile_k if kernel else None,
         **dict.fromkeys(("tiles", "waves", "tile_eff_frac", "wave_eff_frac", "split_k", "tensor_core")),
         "alignment_bytes": {},
+        "ctas_per_sm": _resident(trace, main),
     }
     if not isinstance(shape, GemmShape):
         return fields
+    fields["leading"], fields["leading_source"] = leading_dimensions(shape, kernel=kernel)
     fields["alignment_bytes"] = alignment_bytes(shape, kernel=kernel)
     fields["tensor_core"] = tensor_core_state(shape, kernel=kernel, gpu=gpu)
     if kernel is None or kernel.kind != "gemm":
@@ -172,29 +188,29 @@ def _tile_fields(
         return fields
     count = tiles(shape.m, shape.n, batch=shape.batch, tile=kernel.tile)
     fields |= {"tiles": count, "tile_eff_frac": tile_eff(shape.m, shape.n, tile=kernel.tile)}
-    if gpu.sms and split_k is not None and kernel.scheduler != "stream_k":
-        at_once = {"ctas_per_sm": _resident(trace, main), "sms": gpu.sms}
-        fields["waves"] = waves(count * split_k, cluster_size=kernel.cluster_size, **at_once)
+    if gpu.sms:
+        cluster = kernel.cluster_size
         fields["wave_eff_frac"] = wave_eff(
-            count, cluster_size=kernel.cluster_size, kernel=kernel, split_k=split_k, **at_once
+            count, sms=gpu.sms, cluster_size=cluster, kernel=kernel, split_k=split_k
         )
+        if split_k is not None and kernel.scheduler != "stream_k":
+            fields["waves"] = waves(count * split_k, sms=gpu.sms, cluster_size=cluster)
     return fields
 
 
-def _resident(trace: Trace, kernel: int) -> int:
-    """CTAs of this kernel that fit on one SM; 1 where the trace does not hold what decides it."""
+def _resident(trace: Trace, kernel: int) -> int | None:
+    """CTAs of this kernel that fit on one SM; None where the trace does not hold what decides it."""
     launch = trace.details.config(int(trace.kernels.launch[kernel]))
     devices = device_properties(trace.metadata)
     if not devices or launch.block is None or launch.registers is None or launch.shared_memory is None:
-        return 1
+        return None
     threads = prod(size for size in launch.block if isinstance(size, int))
-    found = resident_ctas(
+    return resident_ctas(
         threads=threads,
         registers_per_thread=launch.registers,
         shared_memory_bytes=launch.shared_memory,
         properties=devices[0],
     )
-    return found or 1
 
 
 def _grid(trace: Trace, kernel: int) -> tuple[int, int, int] | None:

@@ -29,6 +29,7 @@ from tracelens.gemm.efficiency import (
 )
 from tracelens.gemm.flops import bytes_moved, counted_ops, flops
 from tracelens.gemm.kernel_names import KernelName, parse_kernel_name, split_k_factor
+from tracelens.gemm.ladder import AlignmentLadder, LadderStep, alignment_ladder
 from tracelens.gemm.padding import Neighbour, may_pad, padded_from
 from tracelens.gemm.shapes import GEMM_OPS, WRAPPERS, GemmShape, is_gemm_op, shape_of
 
@@ -37,14 +38,17 @@ __all__ = [
     "GEMM_OPS",
     "LATENCY_FLOOR_US",
     "WRAPPERS",
+    "AlignmentLadder",
     "AttentionBounds",
     "AttentionShape",
     "Candidate",
     "GemmShape",
     "KernelName",
+    "LadderStep",
     "Neighbour",
     "ShapeBounds",
     "alignment_bytes",
+    "alignment_ladder",
     "bound",
     "bound_attention",
     "bound_shape",

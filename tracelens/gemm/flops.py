@@ -76,7 +76,10 @@ def _gemm_bytes(shape: GemmShape) -> float | None:
     # a symmetric product has one operand, read twice
     b = 0 if shape.symmetric else shape.k * shape.n * (groups if shape.grouped == "m" else 1)
     out = shape.m * shape.n * (groups if shape.grouped == "k" else 1)
-    return shape.batch * (size * (a + b) + out_size * out)
+    # an operand expanded over the batch (stride 0) is one matrix
+    a_count = 1 if shape.batch_stride_a == 0 else shape.batch
+    b_count = 1 if shape.batch_stride_b == 0 else shape.batch
+    return size * (a_count * a + b_count * b) + shape.batch * out_size * out
 
 
 def counted_ops(names: Sequence[str], parents: Sequence[int]) -> list[bool]:

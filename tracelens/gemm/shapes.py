@@ -39,6 +39,8 @@ class GemmShape:
     groups: int | None = None
     grouped: str | None = None  # m | n | k
     symmetric: bool = False  # out = a a^T (M = N): one triangle is computed, the other is its mirror image
+    batch_stride_a: int | None = None  # from one matrix of the batch to the next, in elements; 0 = the same
+    batch_stride_b: int | None = None
 
 
 _Reader = Callable[["_Op"], GemmShape | None]
@@ -109,8 +111,8 @@ def _operands(op: _Op, a_index: int, b_index: int, *, batched: bool) -> GemmShap
     dtype = dtypes.pop() if len(dtypes) == 1 else None
     # Two elements to a byte: Kineto's K counts bytes.
     k = a[-1] * 2 if dtype == "fp4" else a[-1]
-    a_side = _side(a, strides_at(op.strides, a_index, rank))
-    b_side = _side(b, strides_at(op.strides, b_index, rank))
+    a_strides, b_strides = strides_at(op.strides, a_index, rank), strides_at(op.strides, b_index, rank)
+    a_side, b_side = _side(a, a_strides), _side(b, b_strides)
     layout = None
     if a_side is not None and b_side is not None:
         # BLAS sees out^T = b^T a^T column by column: a row-major b is its untransposed first operand.
@@ -125,7 +127,14 @@ def _operands(op: _Op, a_index: int, b_index: int, *, batched: bool) -> GemmShap
         layout=layout,
         lda=a_side[1] if a_side else None,
         ldb=b_side[1] if b_side else None,
+        batch_stride_a=_batch_stride(a, a_strides),
+        batch_stride_b=_batch_stride(b, b_strides),
     )
+
+
+def _batch_stride(dims: Dims, strides: Dims | None) -> int | None:
+    """Elements from one matrix to the next; None without a batch of several."""
+    return strides[0] if strides is not None and len(dims) == 3 and dims[0] > 1 else None
 
 
 def _side(dims: Dims, strides: Dims | None) -> tuple[str, int] | None:

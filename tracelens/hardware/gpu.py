@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracelens.errors import UsageError
+from tracelens.hardware.measurements import Measurements
 from tracelens.hardware.table import Cell, Row, load_rows
 from tracelens.results import GpuInfo
 
@@ -60,8 +61,15 @@ class Gpu:
         """
         return None if dtype is None else self.ceiling_tflops.get(dtype)
 
-    def info(self) -> GpuInfo:
-        """The same as a value of the report."""
+    def info(self, *, measured: Measurements | None = None) -> GpuInfo:
+        """The same as a value of the report, with the ceilings that ``measured`` found on this GPU."""
+        best: dict[str, float] = {}
+        for one in measured.gemms if measured is not None else ():
+            best[one.dtype] = max(best.get(one.dtype, 0.0), one.tflops)
+        sources = {label: _cite(cell) for label, cell in self.cells.items()}
+        floor = measured.launch_floor_us if measured is not None else None
+        if measured is not None:
+            sources["measured"] = f"tracelens bench on this GPU, {measured.date}"
         return GpuInfo(
             name=self.name,
             title=self.title,
@@ -72,7 +80,16 @@ class Gpu:
             ceiling_tflops=dict(self.ceiling_tflops),
             bandwidth_gbps=self.bandwidth_gbps,
             matched_by=self.matched_by,
+            sources=sources,
+            measured_tflops=best,
+            measured_bandwidth_gbps=measured.bandwidth_gbps if measured is not None else None,
+            **({"gemm_floor_us": floor} if floor is not None else {}),
         )
+
+
+def _cite(cell: Cell) -> str:
+    note = f"; {cell.note}" if cell.note else ""
+    return f"{cell.source}, {cell.date}{note}"
 
 
 def list_gpus() -> list[Gpu]:

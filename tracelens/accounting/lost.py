@@ -1,0 +1,188 @@
+"""The GEMM table's losses: what is known of each row's call, split, and summed over a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracelens.accounting.calls import Shape
+from tracelens.gemm import (
+    AlignmentLadder,
+    AttentionShape,
+    GemmShape,
+    KernelName,
+    LadderStep,
+    alignment_ladder,
+    usable_sms,
+)
+from tracelens.gemm.lost import FACTORS, PARTS, CallFacts, Split, split_time
+from tracelens.hardware import Gpu
+from tracelens.hardware.measurements import Measurements
+from tracelens.results import GemmRow, GemmTime, GpuInfo, Lost
+
+_NO_TILE = "the kernel's name does not say its tile"
+_REASONS = 3  # of what is not judged, in the totals
+
+
+class Ladders:
+    """The alignment ladders of one GPU, each made once."""
+
+    def __init__(self, gpu: Gpu, measured: Measurements | None = None):
+        self._gpu = gpu
+        self._measured = measured
+        self._made: dict[str, AlignmentLadder] = {}
+
+    def step(self, dtype: str, alignment_bytes: int) -> LadderStep:
+        if dtype not in self._made:
+            self._made[dtype] = alignment_ladder(gpu=self._gpu, dtype=dtype, measured=self._measured)
+        return self._made[dtype].step(alignment_bytes)
+
+
+def with_lost(
+    row: GemmRow, *, shape: Shape | None, kernel: KernelName | None, gpu: GpuInfo, ladders: Ladders
+) -> GemmRow:
+    """The row with its alignment step and ``lost_ms``."""
+    why = _unknown(row, shape, kernel, gpu)
+    alignment = worst_alignment(row)
+    if alignment is not None and row.math_dtype is not None and row.kind == "gemm":
+        step = ladders.step(row.math_dtype, alignment)
+        frac, basis = step.mid, f"{step.source} ({step.basis})"
+        if frac is None and step.high is not None and step.high < 1.0:
+            frac, basis = step.high, f"at least: {basis}"
+        if frac is None:
+            why["alignment"] = f"throughput at {alignment} bytes: {step.source}"
+        row = replace(row, alignment_frac=frac, alignment_basis=basis)
+    row = replace(row, lost_ms=Lost(why=why))
+    return replace(row, lost_ms=_per_step(split_row(row, gpu), row))
+
+
+def call_facts(row: GemmRow, gpu: GpuInfo) -> CallFacts:
+    """What the split of the row's mean call rests on, from the report alone."""
+    peak = gpu.peak_tflops.get(row.math_dtype or "")
+    best = gpu.measured_tflops.get(row.math_dtype or "") or gpu.ceiling_tflops.get(row.math_dtype or "")
+    bandwidth = gpu.measured_bandwidth_gbps or gpu.bandwidth_gbps
+    judged = row.kind == "gemm" and row.flops is not None
+    work = row.flops if judged and row.flops is not None else 0.0
+    ceiling = work / (best * 1e6) if best else None
+    if ceiling is not None and row.bytes is not None and bandwidth:
+        ceiling = max(ceiling, row.bytes / (bandwidth * 1e3))
+    return CallFacts(
+        time_us=row.time_ms * 1e3 / row.calls if row.calls else 0.0,
+        math_us=work / (peak * 1e6) if judged and peak else None,
+        memory_us=row.bytes / (gpu.bandwidth_gbps * 1e3)
+        if row.bytes is not None and gpu.bandwidth_gbps
+        else None,
+        fixed_us=gpu.gemm_floor_us,
+        helper_us=row.helper_ms * 1e3 / row.calls if row.calls else 0.0,
+        alignment=row.alignment_frac,
+        wave=row.wave_eff_frac,
+        tile=row.tile_eff_frac,
+        ceiling_us=ceiling,
+        why=row.lost_ms.why,
+    )
+
+
+def split_row(row: GemmRow, gpu: GpuInfo) -> Split:
+    """Microseconds of the row's mean call."""
+    split = split_time(call_facts(row, gpu))
+    if split.alignment and (row.alignment_basis or "").startswith("at least"):
+        said = f"at least; {row.alignment_basis.removeprefix('at least: ') if row.alignment_basis else ''}"
+        why = dict(split.why)
+        why["alignment"] = "; ".join([said, *([why["alignment"]] if "alignment" in why else [])])
+        split = replace(split, why=why)
+    return split
+
+
+def gemm_time(rows: Sequence[GemmRow]) -> GemmTime:
+    """The sums of a step; what is not judged stays apart, with its reasons by time."""
+    gemms = [row for row in rows if row.kind == "gemm"]
+    total = sum(row.time_ms_per_step for row in gemms)
+    missing: dict[str, float] = {}
+    for row in gemms:
+        if row.lost_ms.useful is None and row.time_ms_per_step:
+            why = row.lost_ms.why.get("useful", "not known")
+            why = why if not why.startswith("faster") else "faster than the ceiling"
+            missing[why] = missing.get(why, 0.0) + row.time_ms_per_step
+
+    def sum_of(part: str) -> float:
+        return sum(getattr(row.lost_ms, part) or 0.0 for row in gemms)
+
+    judged = {
+        cause: sum(row.time_ms_per_step for row in gemms if getattr(row.lost_ms, cause) is not None) / total
+        if total
+        else 0.0
+        for cause in (*FACTORS, "memory")
+    }
+    return GemmTime(
+        total=total,
+        **{part: sum_of(part) for part in (*PARTS, "ceiling", "helpers")},
+        not_judged=sum(missing.values()),
+        judged_frac=judged,
+        not_judged_why=sorted(missing, key=lambda why: -missing[why])[:_REASONS],
+        attention=sum(row.time_ms_per_step for row in rows if row.kind == "attention"),
+    )
+
+
+def worst_alignment(row: GemmRow) -> int | None:
+    """Bytes of the least aligned operand that is known."""
+    known = [value for value in row.alignment_bytes.values() if value is not None]
+    return min(known) if known else None
+
+
+def _per_step(split: Split, row: GemmRow) -> Lost:
+    share = row.time_ms_per_step / (row.time_ms * 1e3 / row.calls) if row.time_ms else 0.0
+    names = (*PARTS, "ceiling", "helpers")
+    parts = {name: getattr(split, name) for name in names}
+    scaled = {name: None if value is None else value * share for name, value in parts.items()}
+    return Lost(**scaled, why=dict(split.why))
+
+
+def _unknown(row: GemmRow, shape: Shape | None, kernel: KernelName | None, gpu: GpuInfo) -> dict[str, str]:
+    """Why each part that cannot be judged cannot."""
+    why = {}
+    if isinstance(shape, AttentionShape) or row.kind == "attention":
+        why["useful"] = "fused attention is no single product: its time is not split"
+    elif shape is None:
+        why["useful"] = row.shape_note or "M, N and K are not known"
+    elif row.math_dtype is None:
+        why["useful"] = (
+            "the kernel's name does not say whether its fp32 operands ran on tensor cores"
+            if row.dtype == "fp32"
+            else "the element type is not known"
+        )
+    elif row.math_dtype not in gpu.peak_tflops:
+        why["useful"] = (
+            "the peaks of this GPU are not known: name it with --gpu"
+            if gpu.name == "unknown"
+            else f"the GPU table has no dense {row.math_dtype} peak for {gpu.title}"
+        )
+    if row.bytes is None:
+        why["memory"] = "the type of an operand or of the output is not known"
+    elif gpu.bandwidth_gbps is None:
+        why["memory"] = "the memory bandwidth of this GPU is not known"
+    if not row.alignment_bytes or worst_alignment(row) is None:
+        why["alignment"] = "the element type or the leading dimensions are not known"
+    if isinstance(shape, GemmShape):
+        why |= _unknown_tiles(row, shape, kernel, gpu)
+    return why
+
+
+def _unknown_tiles(
+    row: GemmRow, shape: GemmShape, kernel: KernelName | None, gpu: GpuInfo
+) -> dict[str, str]:
+    if row.tile_eff_frac is None:
+        why = "groups of unequal sizes: the tiles they fill are not known" if shape.grouped else _NO_TILE
+        return {"tile": why, "wave": why}
+    if row.wave_eff_frac is not None:
+        return {}
+    if not gpu.sms:
+        return {"wave": "the number of SMs is not known"}
+    if row.split_k is None:
+        return {"wave": "K is split into a number of slices that neither name nor grid tells"}
+    size = kernel.cluster_size if kernel is not None else None
+    if size is None:
+        return {"wave": "the kernel's name does not say how many CTAs form a cluster"}
+    least, most = usable_sms(gpu.sms, cluster_size=size)
+    return {
+        "wave": f"clusters of {size} occupy {least} to {most} of {gpu.sms} SMs, which decides the number of waves"
+    }

@@ -1,0 +1,202 @@
+"""Where the time of one GEMM call went: useful work, four causes of loss, and what is left over.
+
+The measured time T of a call (microseconds, all its kernels) is split so that the parts add up to T exactly:
+
+    T = useful + alignment + wave + tile + memory + other
+
+- useful = FLOP / P, with P the dense datasheet peak of the type it is multiplied in. useful / T is the share
+  of peak that the GEMM table shows.
+- memory = max(0, X - useful), with X = bytes / bandwidth, each operand crossing memory once: how much longer
+  moving the operands takes than the arithmetic on them, at the datasheet's bandwidth.
+- W = T - H - L is the time in which tiles are computed. H: kernels beside the product itself (split-K
+  reductions). L: what a GEMM kernel takes however little it computes (launch, filling of the pipeline,
+  epilogue), ``LATENCY_FLOOR_US`` or as measured on this GPU.
+- alignment = W * (1 - A), with A the throughput at the alignment of the worst operand over that at 128 bytes
+  (``tracelens.gemm.ladder``): a GEMM that was aligned would take A of the time.
+- wave = W * A * (1 - V), with V = ``wave_eff``: the share of SM time in which an SM has no tile, because the
+  last wave does not fill the GPU.
+- tile = W * A * V * (1 - S), with S = ``tile_eff``: the share of the work that is done on the tiles' area
+  outside the output.
+- other = T minus all of these. It holds H and L, what keeps every matmul below the datasheet peak (power and
+  clocks, epilogue, the way operands come through the caches), and every cause that could not be judged. It
+  is never distributed over the rest. Two parts of it are known: H (``helpers``), and what the best matmul
+  measured on this GPU needs beyond the floor, too (``ceiling``).
+
+A, V and S are shares of the time in which the kernel computes (an idle SM is idle for as long as the others
+compute, at whatever speed they do), not of the time at peak: they do not depend on the peak. The order is
+alignment, wave, tile, because each is a share of what the one before it leaves.
+
+Where a cause is not told from others it is None, with the reason:
+
+- the floor max(useful, X) is under L: too small, the fixed cost rules, and idle SMs cost nothing;
+- X is no less than the arithmetic with its losses, useful / (A * V * S): memory-bound, and idle SMs or padding
+  wait for memory anyway;
+- T is under X: part of the operands came from the cache, so what memory cost is not known, nor what binds;
+- a factor is unknown (no tile in the kernel's name, split-K into an unknown number of slices...): its loss
+  stays in ``other``.
+
+Alignment, wave and tile together leave at least the floor: max(useful, X) <= W - alignment - wave - tile. Where
+they would leave less (clocks above the datasheet's, wrong tile) all three are cut by one factor, and say so.
+A call that took less than its FLOP need at the peak is not split at all beyond a tenth of a difference: it
+was sparse, or its shape is wrong. Within a tenth (boards clock above the datasheet) all of it is useful.
+
+Sources: tile and wave quantization as in NVIDIA's "Matrix Multiplication Background User's Guide" and arXiv
+2401.14489; roofline as in Williams, Waterman, Patterson, CACM 52(4), 2009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+#: Losses of the kernel's own time, in the order in which they are taken.
+FACTORS = ("alignment", "wave", "tile")
+#: The parts that add up to the time.
+PARTS = ("useful", *FACTORS, "memory", "other")
+#: Boards clock above the boost clock that the datasheet's peak is computed with, consumer boards by 5 to 10 %.
+CLOCK_MARGIN = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """What the split of one call rests on; None = not known, with the reason in ``why``."""
+
+    time_us: float  # T
+    math_us: float | None  # FLOP / datasheet peak
+    memory_us: float | None  # X: bytes / datasheet bandwidth
+    fixed_us: float  # L
+    helper_us: float = 0.0  # H
+    alignment: float | None = None  # A
+    wave: float | None = None  # V
+    tile: float | None = None  # S
+    ceiling_us: float | None = None  # floor of the best measured: max(FLOP / best matmul, X)
+    why: Mapping[str, str] = field(default_factory=dict)  # "useful", "memory", "alignment", "wave", "tile"
+
+    @property
+    def working_us(self) -> float:
+        """W, the time in which tiles are computed."""
+        return max(0.0, self.time_us - self.helper_us - self.fixed_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Microseconds of one call. The ``PARTS`` that are not None add up to its time.
+
+    ``useful`` None: the call is not judged, and nothing else is known either. ``ceiling`` and ``helpers``
+    are parts of ``other``. ``why`` holds a reason for each part that is None or was cut.
+    """
+
+    useful: float | None = None
+    alignment: float | None = None
+    wave: float | None = None
+    tile: float | None = None
+    memory: float | None = None
+    other: float | None = None
+    ceiling: float | None = None
+    helpers: float | None = None
+    why: Mapping[str, str] = field(default_factory=dict)
+
+
+def split_time(facts: CallFacts) -> Split:
+    """Split one call's time as the module's docstring defines it.
+
+    An H100, 2304 x 768 x 32768 in 169.5 us: 117.2 us at 989 TFLOP/s; 108 tiles on 132 SMs.
+
+    >>> split = split_time(CallFacts(time_us=169.5, math_us=117.2, memory_us=61.2, fixed_us=3.0,
+    ...     alignment=1.0, wave=108 / 132, tile=1.0))
+    >>> [round(getattr(split, part), 2) for part in PARTS]
+    [117.2, 0.0, 30.27, 0.0, 0.0, 22.03]
+    """
+    time, math, why = facts.time_us, facts.math_us, dict(facts.why)
+    if math is None or time <= 0:
+        return Split(why={"useful": why.get("useful", "no time was measured")})
+    if math > time:
+        return _faster(time, math)
+    useful = Split(useful=math, other=time - math)
+    moved = facts.memory_us
+    if moved is not None and moved > time:
+        reason = (
+            f"its {_us(time)} are under the {_us(moved)} that its operands need from memory: part of them came "
+            "from the cache"
+        )
+        return _with_rest(
+            replace(useful, why=dict.fromkeys(("memory", *FACTORS), reason)), facts, floor=math
+        )
+    floor = math if moved is None else max(math, moved)
+    if floor < facts.fixed_us:
+        reason = (
+            f"too small: {_us(floor)} of work in a kernel that takes {_us(facts.fixed_us)} however little it "
+            "computes"
+        )
+        return _with_rest(
+            replace(useful, why=dict.fromkeys(("memory", *FACTORS), reason)), facts, floor=floor
+        )
+    losses, said = _losses(facts, floor)
+    split = replace(
+        useful,
+        **losses,
+        memory=None if moved is None else floor - math,
+        why={**{name: text for name, text in why.items() if name == "memory" and moved is None}, **said},
+    )
+    return _with_rest(split, facts, floor=floor)
+
+
+def _losses(facts: CallFacts, floor: float) -> tuple[dict[str, float | None], dict[str, str]]:
+    """Alignment, wave and tile, with a reason for each that is None or cut."""
+    factors = {name: getattr(facts, name) for name in FACTORS}
+    slowed = facts.math_us or 0.0
+    for factor in factors.values():
+        slowed /= factor if factor else 1.0
+    moved = facts.memory_us
+    if moved is not None and moved >= slowed:
+        reason = (
+            f"memory-bound: its operands need {_us(moved)}, the arithmetic {_us(slowed)} with every loss known"
+        )
+        return dict.fromkeys(FACTORS), dict.fromkeys(FACTORS, reason)
+    left = facts.working_us
+    losses: dict[str, float | None] = {}
+    said: dict[str, str] = {}
+    for name, factor in factors.items():
+        if factor is None:
+            losses[name] = None
+            said[name] = facts.why.get(name, "not known")
+            continue
+        losses[name] = left * (1.0 - factor)
+        left *= factor
+    claimed = sum(loss for loss in losses.values() if loss)
+    room = max(0.0, facts.working_us - floor)
+    if claimed > room:
+        kept = room / claimed
+        for name, loss in losses.items():
+            if loss:
+                losses[name] = loss * kept
+                said[name] = (
+                    f"cut from {_us(loss)}: the losses together come to {_us(claimed)}, but the {_us(floor)} "
+                    f"floor leaves {_us(room)}; the clocks were above the datasheet's, or the losses overlap"
+                )
+    return losses, said
+
+
+def _with_rest(split: Split, facts: CallFacts, *, floor: float) -> Split:
+    """Add ``other``, what is left, and what is known of it."""
+    known = sum(getattr(split, part) or 0.0 for part in PARTS if part != "other")
+    other = max(0.0, facts.time_us - known)
+    helpers = min(facts.helper_us, other)
+    ceiling = None
+    if facts.ceiling_us is not None:
+        ceiling = min(max(0.0, facts.ceiling_us - floor), other - helpers)
+    return replace(split, other=other, helpers=helpers, ceiling=ceiling)
+
+
+def _faster(time: float, math: float) -> Split:
+    reason = f"faster than its ceiling: {_us(time)}, but its FLOP need {_us(math)} at the datasheet peak"
+    if math > time * (1.0 + CLOCK_MARGIN):
+        return Split(why={"useful": f"{reason}; sparsity, or a wrong shape"})
+    reason += "; the clocks were above the datasheet's"
+    return Split(
+        useful=time, other=0.0, helpers=0.0, why={"useful": reason} | dict.fromkeys(("memory", *FACTORS), reason)
+    )
+
+
+def _us(value: float) -> str:
+    return f"{value:.2f} µs"
