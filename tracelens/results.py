@@ -63,6 +63,7 @@ class GpuInfo:
     bandwidth_gbps: float | None
     matched_by: str  # "--gpu" | "device name" | "none"
     sources: dict[str, str] = field(default_factory=dict)  # "peak.bf16", "bandwidth_gbps" -> document, date
+    l2_mb: float | None = None
     measured_tflops: dict[str, float] = field(default_factory=dict)  # best matmul of `tracelens bench` here
     measured_bandwidth_gbps: float | None = None
     gemm_floor_us: float = 3.0  # what a GEMM kernel takes however little it computes
@@ -210,6 +211,7 @@ class GemmTime:
     judged_frac: dict[str, float]  # cause -> share of GEMM time in which it has a figure
     not_judged_why: list[str]  # reasons, the one with most time first
     attention: float  # fused attention per step: in no part
+    at_least: list[str]  # causes of which a row knows a lower bound only; the rest of them is in other
 
 
 @dataclass(frozen=True, slots=True)

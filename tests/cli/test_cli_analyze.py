@@ -193,3 +193,25 @@ def test_analysis_never_imports_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False)
     assert done.stdout.split()[0] == b"True", done.stderr
+
+
+def test_gemm_shows_the_derivation_instead_of_the_summary(tmp_path: Path) -> None:
+    done = run("analyze", SAMPLE, "--no-html", "--gemm", "g1,g5", "--gemm", "g2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.decode()
+    assert [text.index(f"\n{row} ") for row in ("g1", "g5", "g2")] == sorted(
+        text.index(f"\n{row} ") for row in ("g1", "g5", "g2")
+    )
+    assert "⌈8192 / 128⌉ · ⌈1280 / 128⌉ · 1 · 1 = 640" in text
+    assert "1053965680640 / (989 · 10^6) = 1065.69 µs" in text
+    assert "Where the GPU time goes" not in text
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_gemm_names_the_largest_and_writes_nothing(tmp_path: Path) -> None:
+    done = run("analyze", SAMPLE, "--gemm", "g999", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == b""
+    (line,) = done.stderr.decode().splitlines()
+    assert "--gemm g999: no such row; the largest are g1 (logits dgrad 8192 × 1280 × 50257), g2" in line
+    assert not list(tmp_path.iterdir())

@@ -6,6 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tracelens.accounting.lost import Ladders, gemm_time, with_lost
+from tracelens.gemm import GemmShape, parse_kernel_name
+from tracelens.hardware import find_gpu
 from tracelens.results import (
     Check,
     CommunicationRow,
@@ -125,6 +128,14 @@ def _gemms() -> list[GemmRow]:
     ))  # fmt: skip
     rows.sort(key=lambda row: -row["time_ms"])
     return [_row(number, **row) for number, row in enumerate(rows, 1)]
+
+
+def _split(row: GemmRow, gpu: GpuInfo) -> GemmRow:
+    shape = None
+    if row.m is not None and row.n is not None and row.k is not None:
+        shape = GemmShape(row.m, row.n, row.k, row.batch or 1, row.dtype, row.out_dtype, row.layout)
+    table = find_gpu("NVIDIA H100 80GB HBM3")
+    return with_lost(row, shape=shape, kernel=parse_kernel_name(row.kernel), gpu=gpu, ladders=Ladders(table))
 
 
 def _components(gemms: list[GemmRow]) -> list[ComponentRow]:
@@ -262,7 +273,9 @@ def full() -> Report:
     gemms = _gemms()
     components = _components(gemms)
     gpu_ms = sum(c.time_ns for c in components) / 1e6
-    gemms = [replace(row, frac=row.time_ms / gpu_ms) for row in gemms]
+    gpu = GpuInfo("h100-sxm", "H100 SXM", "nvidia", 132, "trace", {"bf16": PEAK, "fp16": PEAK, "fp32": 66.9},
+                  {"bf16": 794.0}, 3350.0, "device name", {"peak.bf16": "a datasheet, 2026-01"}, 50.0)  # fmt: skip
+    gemms = [_split(replace(row, frac=row.time_ms / gpu_ms), gpu) for row in gemms]
     share = {
         name: sum(c.frac for c in components if c.component == name) for name in ("unattributed", "memory")
     }
@@ -274,8 +287,7 @@ def full() -> Report:
         "0.1.0",
         TraceInfo("rank0.pt.trace.json.gz", "9f2c" * 16, 41_203_112, 1_204_511, sum(c.kernels for c in components),
                   0, 8, "2.9.0", "12.8", "NVIDIA H100 80GB HBM3", step * STEPS * 1.05, False, False, []),
-        GpuInfo("h100-sxm", "H100 SXM", "nvidia", 132, "trace", {"bf16": PEAK, "fp16": PEAK, "fp32": 66.9},
-                {"bf16": 794.0}, 3350.0, "device name"),
+        gpu,
         ModelDims(True, Known(2560, known), Known(32, "flash attention input"), Known(32, "flash attention input"),
                   Known(80, "flash attention input"), Known(10240, known), Known(50257, "shape of aten::mm, logits"),
                   Known(32, "repeats in a step"), Known(2048, "flash attention input"),
@@ -305,6 +317,7 @@ def full() -> Report:
          Lack("one-step", "Only one step", "how much step times differ is not known",
               "record several: schedule(wait=1, warmup=1, active=3)", "low", None)],
         ReferenceInfo("rank0.eager.pt.trace.json.gz", "41aa" * 16, 0.912, 30_417, 0.081, 2_950, 416),
+        gemm_time(gemms),
     )  # fmt: skip
 
 
@@ -347,13 +360,14 @@ def unknown_gpu() -> Report:
     report = full()
     gpu = GpuInfo("unknown", "unknown GPU", "unknown", None, "unknown", {}, {}, None, "none")
     gemms = [
-        replace(r, peak_frac=None, ceiling_frac=None, waves=None, wave_eff_frac=None) for r in report.gemms
+        _split(replace(r, peak_frac=None, ceiling_frac=None, waves=None, wave_eff_frac=None), gpu)
+        for r in report.gemms
     ]
     summary = replace(
         report.summary, mfu_frac=None, mfu_dtype=None, mfu_why="no peak for this GPU: name it with --gpu"
     )
     trace = replace(report.trace, device="Frobnicator 9000")
-    return replace(report, gpu=gpu, gemms=gemms, summary=summary, trace=trace)
+    return replace(report, gpu=gpu, gemms=gemms, summary=summary, trace=trace, gemm_time=gemm_time(gemms))
 
 
 def no_transformer() -> Report:
@@ -389,7 +403,9 @@ def hostile() -> Report:
     gemms = [
         replace(row, kernel=names[i % len(names)], op=names[(i + 1) % len(names)],
                 component=names[i] if i < len(names) else row.component,
-                shape_note=names[i % len(names)], layers=names[i % len(names)][:40])
+                shape_note=names[i % len(names)], layers=names[i % len(names)][:40],
+                alignment_basis=names[i % len(names)], kernel_family=names[(i + 2) % len(names)],
+                lost_ms=replace(row.lost_ms, why=dict.fromkeys(row.lost_ms.why, names[i % len(names)])))
         for i, row in enumerate(report.gemms)
     ]  # fmt: skip
     findings = [
@@ -416,7 +432,10 @@ def hostile() -> Report:
         )
         for i, row in enumerate(report.communication)
     ]
+    assert report.gemm_time is not None
     return replace(report, gemms=gemms, findings=findings, trace=trace, summary=summary, checks=checks,
+                   gpu=replace(report.gpu, sources=dict.fromkeys(report.gpu.sources, HOSTILE)),
+                   gemm_time=replace(report.gemm_time, not_judged_why=names),
                    components=components, notes=notes, communication=communication,
                    recording=[Lack(names[0], names[1], names[2], names[3], names[4], None)])  # fmt: skip
 

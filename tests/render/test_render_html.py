@@ -14,13 +14,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 import tracelens
 from tests.render import sample_report
 from tests.render.golden import check
-from tracelens.render import groups
+from tracelens.render import groups, losses
 from tracelens.render.html import BUDGET, render_html
+from tracelens.render.json import json_schema
 from tracelens.render.templates import part
 from tracelens.results import Estimate, Report
 
@@ -112,6 +114,7 @@ def test_the_policy_allows_exactly_our_style_and_script() -> None:
 def test_the_embedded_data_is_the_report_and_cannot_end_its_element(variant: Report) -> None:
     page = render_html(variant)
     data = _data(page)
+    jsonschema.validate(data, json_schema())
     assert data["schema_version"] == variant.schema_version
     assert data["trace"]["path"] == variant.trace.path  # type: ignore[index]
     raw = page.split('id="report">')[1].split("</script>")[0]
@@ -256,3 +259,46 @@ def test_parts_are_found_in_an_installed_package_and_in_a_checkout(tmp_path: Pat
             check=True,
         )
         assert int(done.stdout) > 1000
+
+
+def test_a_row_leads_to_its_derivation_and_back() -> None:
+    """The id stands inside the closed details, so that a browser opens them for the link without a script."""
+    page = render_html(sample_report.full())
+    for row in re.findall(r'href="#d-(g\d+)"', page):
+        found = re.search(rf'<details class="derived"><summary>{row} .*?</details>', page, re.DOTALL)
+        assert found and f'<div id="d-{row}">' in found[0] and f'href="#{row}"' in found[0]
+        assert "useful" in found[0] and " µs</b>" in found[0]
+
+
+def test_the_waterfall_steps_down_from_all_gemm_time_to_the_useful() -> None:
+    report = sample_report.full()
+    falls = losses.waterfall(report)
+    assert falls[0].frac == 1.0 and falls[-1].key == "useful"
+    steps = [fall for fall in falls if fall.key in losses.CAUSES]
+    left = 1.0
+    for fall in steps:
+        assert fall.start + fall.frac == pytest.approx(left)
+        left = fall.start
+    assert left == pytest.approx(falls[-1].frac)
+    text = _Page(render_html(report)).text
+    for fall in falls:
+        assert fall.text in text and fall.title in text  # every bar has its numbers beside it
+
+
+def test_gemm_time_that_cannot_be_split_says_why() -> None:
+    text = _Page(render_html(sample_report.unknown_gpu())).text
+    assert "cannot be split: the peaks of this GPU are not known" in text
+
+
+def test_a_large_report_shows_fewer_derivations_before_fewer_rows() -> None:
+    report = sample_report.full()
+    shown = []
+    for count in (20, 56, 64, 100):
+        gemms = [replace(row, id=f"g{at}") for at, row in enumerate((report.gemms * 6)[:count], 1)]
+        page = render_html(replace(report, gemms=gemms))
+        assert len(page.encode()) < BUDGET
+        shown.append((page.count('<details class="derived">'), page.count('<tr id="g') == count))
+    assert shown[0] == (16, True)
+    assert shown[-1] == (4, False)
+    assert all(derived == 4 for derived, whole in shown if not whole)
+    assert any(4 <= derived < 16 and whole for derived, whole in shown)

@@ -15,12 +15,15 @@ from tracelens.gemm import (
     alignment_ladder,
     usable_sms,
 )
+from tracelens.gemm.efficiency import BEST_ALIGNMENT_BYTES
 from tracelens.gemm.lost import FACTORS, PARTS, CallFacts, Split, split_time
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import GemmRow, GemmTime, GpuInfo, Lost
 
 _NO_TILE = "the kernel's name does not say its tile"
+_AT_MOST = "at most: "  # before the basis of a step that is only bounded
+_AT_LEAST = "at least: "  # before the reason why a loss is only bounded
 _REASONS = 3  # of what is not judged, in the totals
 
 
@@ -47,8 +50,10 @@ def with_lost(
     if alignment is not None and row.math_dtype is not None and row.kind == "gemm":
         step = ladders.step(row.math_dtype, alignment)
         frac, basis = step.mid, f"{step.source} ({step.basis})"
+        if alignment == BEST_ALIGNMENT_BYTES:
+            basis = "all of them are 128-byte aligned"
         if frac is None and step.high is not None and step.high < 1.0:
-            frac, basis = step.high, f"at least: {basis}"
+            frac, basis = step.high, f"{_AT_MOST}{basis}"
         if frac is None:
             why["alignment"] = f"throughput at {alignment} bytes: {step.source}"
         row = replace(row, alignment_frac=frac, alignment_basis=basis)
@@ -85,11 +90,10 @@ def call_facts(row: GemmRow, gpu: GpuInfo) -> CallFacts:
 def split_row(row: GemmRow, gpu: GpuInfo) -> Split:
     """Microseconds of the row's mean call."""
     split = split_time(call_facts(row, gpu))
-    if split.alignment and (row.alignment_basis or "").startswith("at least"):
-        said = f"at least; {row.alignment_basis.removeprefix('at least: ') if row.alignment_basis else ''}"
-        why = dict(split.why)
-        why["alignment"] = "; ".join([said, *([why["alignment"]] if "alignment" in why else [])])
-        split = replace(split, why=why)
+    basis = row.alignment_basis or ""
+    if split.alignment and basis.startswith(_AT_MOST):
+        said = [f"{_AT_LEAST}{basis.removeprefix(_AT_MOST)}", split.why.get("alignment", "")]
+        split = replace(split, why={**split.why, "alignment": "; ".join(text for text in said if text)})
     return split
 
 
@@ -120,7 +124,13 @@ def gemm_time(rows: Sequence[GemmRow]) -> GemmTime:
         judged_frac=judged,
         not_judged_why=sorted(missing, key=lambda why: -missing[why])[:_REASONS],
         attention=sum(row.time_ms_per_step for row in rows if row.kind == "attention"),
+        at_least=[cause for cause in FACTORS if any(is_bound(row.lost_ms, cause) for row in gemms)],
     )
+
+
+def is_bound(lost: Lost, cause: str) -> bool:
+    """Is the figure of this cause a lower bound, the rest of it in ``other``?"""
+    return lost.why.get(cause, "").startswith(_AT_LEAST)
 
 
 def worst_alignment(row: GemmRow) -> int | None:
@@ -167,9 +177,7 @@ def _unknown(row: GemmRow, shape: Shape | None, kernel: KernelName | None, gpu: 
     return why
 
 
-def _unknown_tiles(
-    row: GemmRow, shape: GemmShape, kernel: KernelName | None, gpu: GpuInfo
-) -> dict[str, str]:
+def _unknown_tiles(row: GemmRow, shape: GemmShape, kernel: KernelName | None, gpu: GpuInfo) -> dict[str, str]:
     if row.tile_eff_frac is None:
         why = "groups of unequal sizes: the tiles they fill are not known" if shape.grouped else _NO_TILE
         return {"tile": why, "wave": why}
@@ -178,11 +186,12 @@ def _unknown_tiles(
     if not gpu.sms:
         return {"wave": "the number of SMs is not known"}
     if row.split_k is None:
-        return {"wave": "K is split into a number of slices that neither name nor grid tells"}
+        split = kernel is not None and kernel.split_k
+        how = "is split into a number of slices" if split else "can be split into slices, whose number"
+        return {"wave": f"K {how} {'that ' if split else ''}neither name nor grid tells"}
     size = kernel.cluster_size if kernel is not None else None
     if size is None:
         return {"wave": "the kernel's name does not say how many CTAs form a cluster"}
     least, most = usable_sms(gpu.sms, cluster_size=size)
-    return {
-        "wave": f"clusters of {size} occupy {least} to {most} of {gpu.sms} SMs, which decides the number of waves"
-    }
+    said = f"clusters of {size} occupy {least} to {most} of {gpu.sms} SMs"
+    return {"wave": f"{said}, which decides the number of waves"}

@@ -36,6 +36,13 @@ if TYPE_CHECKING:
     help="Another trace of the same job (eager, with shapes or modules): what is known of its kernels "
     "is lent to the same kernels here.",
 )
+@click.option(
+    "--gemm",
+    "gemms",
+    metavar="ID[,ID]",
+    multiple=True,
+    help="How the figures of this row of the GEMM table come about (g1, g2, ...), instead of the summary.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
 def analyze(
     trace: str,
@@ -46,6 +53,7 @@ def analyze(
     gpu: str | None,
     steps: str | None,
     reference: str | None,
+    gemms: tuple[str, ...],
     quiet: bool,
 ) -> None:
     """Analyze TRACE, a torch.profiler trace (.json or .json.gz; '-' reads standard input).
@@ -57,8 +65,11 @@ def analyze(
     if kernels is not None and Path(kernels).suffix.lower() not in (".parquet", ".csv"):
         raise UsageError(f"cannot tell the format of {kernels}: end it in .parquet or .csv")
     result = analysis.analyze(trace, gpu=gpu, steps=_steps(steps), reference=reference)
+    ids = [name.strip() for text in gemms for name in text.split(",") if name.strip()]
+    if ids:
+        _derive(result, ids)
     written = _write(result, output or None if not no_html else "", trace, json_path, kernels)
-    if not quiet and json_path != "-":
+    if not quiet and not ids and json_path != "-":
         _show(result, written)
 
 
@@ -106,6 +117,14 @@ def _page_name(trace: str) -> str:
     for suffix in (".gz", ".json", ".trace", ".pt"):
         name = name.removesuffix(suffix)
     return f"{name or 'trace'}.report.html"
+
+
+def _derive(result: Analysis, ids: list[str]) -> None:
+    from rich.console import Console
+
+    from tracelens.render.terminal import render_derivations
+
+    render_derivations(result.report, ids, console=Console())
 
 
 def _show(result: Analysis, written: list[tuple[str, int]]) -> None:

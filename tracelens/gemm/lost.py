@@ -29,16 +29,17 @@ alignment, wave, tile, because each is a share of what the one before it leaves.
 Where a cause is not told from others it is None, with the reason:
 
 - the floor max(useful, X) is under L: too small, the fixed cost rules, and idle SMs cost nothing;
-- X is no less than the arithmetic with its losses, useful / (A * V * S): memory-bound, and idle SMs or padding
-  wait for memory anyway;
+- X is no less than the arithmetic with its losses, useful / (A * V * S): memory-bound, and idle SMs or
+  padding wait for memory anyway;
 - T is under X: part of the operands came from the cache, so what memory cost is not known, nor what binds;
 - a factor is unknown (no tile in the kernel's name, split-K into an unknown number of slices...): its loss
   stays in ``other``.
 
-Alignment, wave and tile together leave at least the floor: max(useful, X) <= W - alignment - wave - tile. Where
-they would leave less (clocks above the datasheet's, wrong tile) all three are cut by one factor, and say so.
-A call that took less than its FLOP need at the peak is not split at all beyond a tenth of a difference: it
-was sparse, or its shape is wrong. Within a tenth (boards clock above the datasheet) all of it is useful.
+Alignment, wave and tile together leave at least the floor: max(useful, X) <= W - alignment - wave - tile.
+Where they would leave less (clocks above the datasheet's, wrong tile) all three are cut by one factor, and
+say so. A call that took less than its FLOP need at the peak is not split at all beyond a tenth of a
+difference: it was sparse, or its shape is wrong. Within a tenth (boards clock above the datasheet) all of
+it is useful.
 
 Sources: tile and wave quantization as in NVIDIA's "Matrix Multiplication Background User's Guide" and arXiv
 2401.14489; roofline as in Williams, Waterman, Patterson, CACM 52(4), 2009.
@@ -53,7 +54,7 @@ from dataclasses import dataclass, field, replace
 FACTORS = ("alignment", "wave", "tile")
 #: The parts that add up to the time.
 PARTS = ("useful", *FACTORS, "memory", "other")
-#: Boards clock above the boost clock that the datasheet's peak is computed with, consumer boards by 5 to 10 %.
+#: Boards run above the boost clock that the datasheet's peak is computed with, consumer boards by 5 to 10 %.
 CLOCK_MARGIN = 0.10
 
 
@@ -94,6 +95,7 @@ class Split:
     other: float | None = None
     ceiling: float | None = None
     helpers: float | None = None
+    kept: float = 1.0  # the factor by which alignment, wave and tile were cut
     why: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -116,12 +118,10 @@ def split_time(facts: CallFacts) -> Split:
     moved = facts.memory_us
     if moved is not None and moved > time:
         reason = (
-            f"its {_us(time)} are under the {_us(moved)} that its operands need from memory: part of them came "
-            "from the cache"
+            f"its {_us(time)} are under the {_us(moved)} that its operands need from memory: part of them "
+            "came from the cache"
         )
-        return _with_rest(
-            replace(useful, why=dict.fromkeys(("memory", *FACTORS), reason)), facts, floor=math
-        )
+        return _with_rest(replace(useful, why=dict.fromkeys(("memory", *FACTORS), reason)), facts, floor=math)
     floor = math if moved is None else max(math, moved)
     if floor < facts.fixed_us:
         reason = (
@@ -131,28 +131,28 @@ def split_time(facts: CallFacts) -> Split:
         return _with_rest(
             replace(useful, why=dict.fromkeys(("memory", *FACTORS), reason)), facts, floor=floor
         )
-    losses, said = _losses(facts, floor)
+    losses, kept, said = _losses(facts, floor)
     split = replace(
         useful,
         **losses,
+        kept=kept,
         memory=None if moved is None else floor - math,
         why={**{name: text for name, text in why.items() if name == "memory" and moved is None}, **said},
     )
     return _with_rest(split, facts, floor=floor)
 
 
-def _losses(facts: CallFacts, floor: float) -> tuple[dict[str, float | None], dict[str, str]]:
-    """Alignment, wave and tile, with a reason for each that is None or cut."""
+def _losses(facts: CallFacts, floor: float) -> tuple[dict[str, float | None], float, dict[str, str]]:
+    """Alignment, wave and tile, the factor they were cut by, and a reason for each that is None or cut."""
     factors = {name: getattr(facts, name) for name in FACTORS}
     slowed = facts.math_us or 0.0
     for factor in factors.values():
         slowed /= factor if factor else 1.0
     moved = facts.memory_us
     if moved is not None and moved >= slowed:
-        reason = (
-            f"memory-bound: its operands need {_us(moved)}, the arithmetic {_us(slowed)} with every loss known"
-        )
-        return dict.fromkeys(FACTORS), dict.fromkeys(FACTORS, reason)
+        need = f"its operands need {_us(moved)}, the arithmetic {_us(slowed)} with every known loss"
+        reason = f"memory-bound: {need}"
+        return dict.fromkeys(FACTORS), 1.0, dict.fromkeys(FACTORS, reason)
     left = facts.working_us
     losses: dict[str, float | None] = {}
     said: dict[str, str] = {}
@@ -165,6 +165,7 @@ def _losses(facts: CallFacts, floor: float) -> tuple[dict[str, float | None], di
         left *= factor
     claimed = sum(loss for loss in losses.values() if loss)
     room = max(0.0, facts.working_us - floor)
+    kept = 1.0
     if claimed > room:
         kept = room / claimed
         for name, loss in losses.items():
@@ -174,7 +175,7 @@ def _losses(facts: CallFacts, floor: float) -> tuple[dict[str, float | None], di
                     f"cut from {_us(loss)}: the losses together come to {_us(claimed)}, but the {_us(floor)} "
                     f"floor leaves {_us(room)}; the clocks were above the datasheet's, or the losses overlap"
                 )
-    return losses, said
+    return losses, kept, said
 
 
 def _with_rest(split: Split, facts: CallFacts, *, floor: float) -> Split:
@@ -194,7 +195,10 @@ def _faster(time: float, math: float) -> Split:
         return Split(why={"useful": f"{reason}; sparsity, or a wrong shape"})
     reason += "; the clocks were above the datasheet's"
     return Split(
-        useful=time, other=0.0, helpers=0.0, why={"useful": reason} | dict.fromkeys(("memory", *FACTORS), reason)
+        useful=time,
+        other=0.0,
+        helpers=0.0,
+        why={"useful": reason} | dict.fromkeys(("memory", *FACTORS), reason),
     )
 
 

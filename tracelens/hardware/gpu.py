@@ -81,6 +81,7 @@ class Gpu:
             bandwidth_gbps=self.bandwidth_gbps,
             matched_by=self.matched_by,
             sources=sources,
+            l2_mb=self.l2_mb,
             measured_tflops=best,
             measured_bandwidth_gbps=measured.bandwidth_gbps if measured is not None else None,
             **({"gemm_floor_us": floor} if floor is not None else {}),
@@ -88,8 +89,9 @@ class Gpu:
 
 
 def _cite(cell: Cell) -> str:
+    """A cell's document and date in one line, without what the document's title says of itself."""
     note = f"; {cell.note}" if cell.note else ""
-    return f"{cell.source}, {cell.date}{note}"
+    return f"{cell.source.partition(' (')[0]}, {cell.date}{note}"
 
 
 def list_gpus() -> list[Gpu]:

@@ -13,7 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from tracelens import numbers as f
-from tracelens.render import facts, groups, json, roofline
+from tracelens.render import facts, groups, json, losses, roofline
 from tracelens.render.templates import environment, part
 from tracelens.render.text import clean, short_kernel
 from tracelens.results import GemmRow, Report
@@ -23,6 +23,8 @@ ROWS = 100  # GEMM rows shown; more are in --json
 CALLS = 24  # communication rows shown
 BUDGET = 300_000  # bytes; a report that would be larger shows fewer rows
 FEWEST_ROWS = 12
+DERIVED = 16  # rows whose derivation is shown
+FEWEST_DERIVED = 4
 
 #: What could end the script element, a line in it, or hide and reorder text for who reads the source.
 _ESCAPED = re.compile("[<>&\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -40,15 +42,19 @@ _EVIDENCE_WORDS = {
 def render_html(report: Report, *, generated_at: str | None = None) -> str:
     """Return the page; ``generated_at`` is shown in the footer when given.
 
-    The page needs no network and no script, and stays under 300 kB by showing fewer GEMM rows when
-    there are many. The embedded JSON follows the published schema and holds the rows that are shown.
+    The page needs no network and no script, and stays under 300 kB by showing fewer derivations and then
+    fewer GEMM rows when there are many. The embedded JSON follows the published schema and holds the rows
+    that are shown.
     """
-    rows = ROWS
+    rows, derived = ROWS, DERIVED
     while True:
-        page = _render(report, _shown(report, rows), generated_at)
+        page = _render(report, _shown(report, rows), derived, generated_at)
         if rows <= FEWEST_ROWS or len(page.encode("utf-8", "replace")) <= BUDGET:
             return page
-        rows = max(FEWEST_ROWS, rows * 3 // 4)
+        if derived > FEWEST_DERIVED:
+            derived = max(FEWEST_DERIVED, derived // 2)
+        else:
+            rows = max(FEWEST_ROWS, rows * 3 // 4)
 
 
 def _shown(report: Report, limit: int) -> list[GemmRow]:
@@ -58,7 +64,7 @@ def _shown(report: Report, limit: int) -> list[GemmRow]:
     return report.gemms[:limit] + extra[:limit]
 
 
-def _render(report: Report, rows: list[GemmRow], generated_at: str | None) -> str:
+def _render(report: Report, rows: list[GemmRow], derived: int, generated_at: str | None) -> str:
     css, js = part("report.css"), part("report.js")
     numbers = {"r": report, "rows": rows, "generated_at": generated_at}
     page: str = (
@@ -68,6 +74,7 @@ def _render(report: Report, rows: list[GemmRow], generated_at: str | None) -> st
             **numbers,
             **_words(report),
             **_figures(report, rows),
+            **_losses(report, rows, derived),
             css=Markup(css),
             js=Markup(js),
             data=Markup(_embedded(replace(report, gemms=rows, communication=report.communication[:CALLS]))),
@@ -126,6 +133,22 @@ def _figures(report: Report, rows: list[GemmRow]) -> dict[str, Any]:
     }
 
 
+def _losses(report: Report, rows: list[GemmRow], derived: int) -> dict[str, Any]:
+    """Collect where the GEMM time is lost, and how that was found for the first ``derived`` rows."""
+    judged = [row for row in rows if row.lost_ms.useful is not None]
+    time, falls = report.gemm_time, losses.waterfall(report)
+    lines = []
+    if time is not None and time.total:
+        lines = losses.detail_lines(time, parts=False) if falls else [losses.time_line(time)]
+    return {
+        "falls": falls,
+        "lost_lines": lines,
+        "derivations": [losses.derivation(row, report) for row in judged[:derived]],
+        "derived": {row.id for row in judged[:derived]},
+        "judged": sum(row.lost_ms.useful is not None for row in report.gemms),
+    }
+
+
 @cache
 def _environment() -> jinja2.Environment:
     env = environment()
@@ -146,6 +169,7 @@ def _environment() -> jinja2.Environment:
         saving=f.saving, meter=_meter, shape=facts.shape, shape_detail=facts.shape_detail,
         role=facts.role, tile=facts.tile, alignment=facts.alignment, message=facts.message,
         group=facts.group, bus=facts.bus, dash=f.DASH, group_of=groups.group_of,
+        lost_ms=losses.lost_ms, main_cause=losses.main_cause, split_bar=_split_bar, fall_bar=_fall_bar,
     )  # fmt: skip
     return env
 
@@ -154,6 +178,25 @@ def _meter(frac: float) -> Markup:
     """Draw a share of 0..1 as a thin bar; the number stands beside it, so it is silent to readers."""
     width = 100 * min(max(frac, 0.0), 1.0)
     return Markup(f'<svg class="meter" aria-hidden="true"><rect width="{width:.1f}%" height="9"/></svg>')
+
+
+def _split_bar(row: GemmRow) -> Markup:
+    """Draw a row's time as parts side by side; the title says them."""
+    parts = losses.segments(row)
+    rects = "".join(
+        f'<rect class="f-{name}" x="{100 * start:.1f}%" width="{100 * width:.1f}%" height="6"/>'
+        for name, start, width in parts
+    )
+    said = ", ".join(f"{name} {f.pct(width)}" for name, _, width in parts)
+    return Markup('<svg class="split" role="img"><title>{}</title>{}</svg>').format(said, Markup(rects))
+
+
+def _fall_bar(fall: losses.Fall) -> Markup:
+    """Draw one bar of the waterfall; its numbers stand in the same row, so it is silent to readers."""
+    return Markup(
+        f'<svg width="100%" height="14" aria-hidden="true"><rect x="{100 * fall.start:.2f}%" '
+        f'width="{100 * fall.frac:.2f}%" height="14"/></svg>'
+    )
 
 
 def _policy(css: str, js: str) -> str:
@@ -168,6 +211,9 @@ def _policy(css: str, js: str) -> str:
 
 
 def _embedded(report: Report) -> str:
-    """Encode the report so that no text in it can end the script element or a script line."""
-    text = json.to_json(report, indent=None).decode("utf-8")
+    """Encode the report so that no text in it can end the script element or a script line.
+
+    It is compact, a third smaller; the file of --json holds every field and digit.
+    """
+    text = json.to_json(report, indent=None, compact=True).decode("utf-8")
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from importlib import resources
 from pathlib import Path
@@ -21,17 +22,37 @@ class _Head(msgspec.Struct):
     tool_version: str
 
 
-def to_json(report: Report, *, indent: int | None = 2) -> bytes:
+def to_json(report: Report, *, indent: int | None = 2, compact: bool = False) -> bytes:
     """Encode a report; the same report gives the same bytes, and a number that is not finite is null.
 
-    ``indent=None`` gives the compact form that the page embeds.
+    ``compact`` leaves out fields at their default and rounds to six significant digits, as on the page.
     """
+    what: Any = _compacted(report) if compact else report
     try:
-        data = msgspec.json.encode(report, order="deterministic")
+        data = msgspec.json.encode(what, order="deterministic")
     except UnicodeEncodeError:
         # A lone surrogate, from a trace's "\\ud800", has no UTF-8 form.
-        data = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(report)), order="deterministic")
+        data = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(what)), order="deterministic")
     return data if indent is None else msgspec.json.format(data, indent=indent) + b"\n"
+
+
+def _compacted(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if dataclasses.is_dataclass(value):
+        kept = {one.name: (one, getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {name: _compacted(item) for name, (one, item) in kept.items() if not _is_default(one, item)}
+    if isinstance(value, dict):
+        return {key: _compacted(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_compacted(item) for item in value]
+    return value
+
+
+def _is_default(one: dataclasses.Field[Any], value: Any) -> bool:
+    if one.default_factory is not dataclasses.MISSING:
+        return bool(value == one.default_factory())
+    return one.default is not dataclasses.MISSING and bool(value == one.default)
 
 
 def _without_surrogates(value: Any) -> Any:

@@ -10,18 +10,21 @@ from rich.table import Table
 from rich.text import Text
 
 from tracelens import numbers as f
-from tracelens.render import facts, groups
+from tracelens.errors import UsageError
+from tracelens.render import facts, groups, losses
 from tracelens.render.text import clean
 from tracelens.results import GemmRow, Report
 
 TOP = 8  # GEMM rows; the page has the rest
 CALLS = 4  # communication rows
+_NAMED = 5  # rows that an error names
 WIDE = 100  # room for the columns a narrow terminal goes without
 WIDEST = 120  # lines longer than this are hard to read
 _SEVERITY = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
 _ASCII = str.maketrans({
     "·": "|", "–": "-", "×": "x", "≈": "~", "±": "+", "µ": "u", "…": ".", "→": ">",
     "▲": "!", "■": "*", "●": "o", "█": "#", "▓": "=", "▒": "+", "░": "-", "╱": "/",
+    "≥": ">=", "⌈": "ceil(", "⌉": ")",
 })  # fmt: skip
 #: Without colour, neighbours on the bar still differ.
 _FILLS = "█▓▒░"
@@ -208,14 +211,18 @@ def _gemms(out: _Out, report: Report) -> None:
         return
     peaks = any(row.peak_frac is not None for row in rows)
     wide = out.width >= WIDE
-    heads = [("GEMM", "l"), ("M × N × K", "l"), ("ms/step", "r"), ("% GPU", "r")]
+    roomy = out.width >= WIDEST
+    heads = [("id", "l")] if roomy else []
+    heads += [("GEMM", "l"), ("M × N × K", "l"), ("ms/step", "r"), ("% GPU", "r")]
     heads += [("TFLOP/s", "r")] if wide or not peaks else []
     heads += [("% peak", "r")] if peaks else []
     heads += [("tiles/waves", "r")] if wide else []
+    heads += [("lost to", "l")] if roomy else []
     heads += [("finding", "l")] if any(row.findings for row in rows) else []
     table = out.table(heads)
     for row in rows:
         cells = {
+            "id": row.id,
             "GEMM": _name(row),
             "M × N × K": facts.shape(row),
             "ms/step": f.sig(row.time_ms_per_step),
@@ -223,15 +230,57 @@ def _gemms(out: _Out, report: Report) -> None:
             "TFLOP/s": _or_dash(f.sig(row.tflops)),
             "% peak": _or_dash(f.pct(row.peak_frac)),
             "tiles/waves": _tiles(row),
+            "lost to": losses.main_cause(row) or f.DASH,
             "finding": " ".join(row.findings),
         }
-        limits = {"GEMM": 30 if wide else 22, "M × N × K": 30 if wide else 23, "finding": 12 if wide else 7}
+        limits = {
+            "id": 5,
+            "GEMM": 24 if wide else 22,
+            "M × N × K": 30 if wide else 23,
+            "finding": 12 if wide else 7,
+        }
         table.add_row(*(out.text(cells[title], limit=limits.get(title, 18)) for title, _ in heads))
     out.print(table)
     if len(report.gemms) > TOP:
         more = len(report.gemms) - TOP
         out.line(f"and {more} more row{'s' if more > 1 else ''} in the report", "dim")
+    if report.gemm_time is not None and report.gemm_time.total:
+        out.line(losses.time_line(report.gemm_time))
+        for line in losses.detail_lines(report.gemm_time):
+            out.line(line, "dim")
+        largest = next((row.id for row in rows if row.lost_ms.useful is not None), None)
+        if largest:
+            how = f"How a row comes about: tracelens analyze TRACE --gemm {largest}"
+            out.line(f"{how} (rows are g1, g2, ...)", "dim")
     out.line()
+
+
+def render_derivations(report: Report, ids: Sequence[str], *, console: Console) -> None:
+    """Print how the figures of the GEMM rows ``ids`` come about, as lines to redo by hand.
+
+    Raises ``UsageError`` naming the largest rows when an id is none of the report's.
+    """
+    rows = {row.id: row for row in report.gemms}
+    for wanted in ids:
+        if wanted not in rows:
+            known = [f"{row.id} ({_name(row)} {facts.shape(row)})" for row in report.gemms[:_NAMED]]
+            largest = f"the largest are {', '.join(known)}" if known else "there is no GEMM in this trace"
+            raise UsageError(clean(f"--gemm {wanted}: no such row; {largest}", limit=400))
+    out = _Out(console)
+    if report.trace.generated:
+        out.line(f" {facts.GENERATED} ", "reverse bold")
+    out.line(f"{report.trace.path}, {report.gpu.title}; times are of one call, the mean of the row", "dim")
+    for wanted in dict.fromkeys(ids):
+        found = losses.derivation(rows[wanted], report)
+        out.line()
+        out.line(found.title, "bold")
+        table = out.table([("", "l"), ("", "fold")])
+        for name, formula, why in found.lines:
+            line = out.text(formula)
+            if why:
+                line.append_text(out.text(f"  {why}", "dim"))
+            table.add_row(out.text(name, "bold" if name in ("sum", "useful") else ""), line)
+        out.print(table)
 
 
 def _communication(out: _Out, report: Report) -> None:

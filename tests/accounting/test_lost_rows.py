@@ -1,0 +1,160 @@
+"""The losses of real and generated traces: their sums, and derivations that can be redone by hand."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tracelens.accounting.derivation import derive
+from tracelens.accounting.lost import call_facts, gemm_time, split_row
+from tracelens.analysis import Analysis, analyze
+from tracelens.gemm.lost import PARTS
+from tracelens.render.json import from_json, to_json
+from tracelens.render.losses import derivation
+from tracelens.results import GemmRow, Report
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = sorted((ROOT.parent / "shared" / "traces").rglob("*.json.gz"))
+TRACES = [*sorted((ROOT / "sample_traces").glob("*.json.gz")), *SHARED]
+every_trace = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name[:24])
+
+
+@cache
+def _analysis(path: Path) -> Analysis:
+    return analyze(path)
+
+
+def _report(path: Path) -> Report:
+    return _analysis(path).report
+
+
+@every_trace
+def test_the_parts_of_every_row_add_up_to_its_time(path: Path) -> None:
+    for row in _report(path).gemms:
+        lost = row.lost_ms
+        if lost.useful is None:
+            assert lost.why["useful"]
+            assert all(getattr(lost, part) is None for part in PARTS)
+            continue
+        total = sum(getattr(lost, part) or 0.0 for part in PARTS)
+        assert total == pytest.approx(row.time_ms_per_step, rel=1e-9, abs=1e-12)
+        for part in ("alignment", "wave", "tile", "memory"):
+            assert getattr(lost, part) is not None or lost.why[part]
+
+
+@every_trace
+def test_the_parts_of_a_step_add_up_to_its_gemm_time(path: Path) -> None:
+    report = _report(path)
+    time = report.gemm_time
+    assert time is not None
+    gemms = [row for row in report.gemms if row.kind == "gemm"]
+    assert time.total == pytest.approx(sum(row.time_ms_per_step for row in gemms))
+    parts = sum(getattr(time, part) for part in PARTS)
+    assert parts + time.not_judged == pytest.approx(time.total, rel=1e-9, abs=1e-12)
+    assert bool(time.not_judged) == bool(time.not_judged_why)
+
+
+@every_trace
+def test_useful_is_the_share_of_peak_that_the_table_shows(path: Path) -> None:
+    for row in _report(path).gemms:
+        if row.lost_ms.useful is not None and row.time_ms_per_step and "useful" not in row.lost_ms.why:
+            assert row.lost_ms.useful / row.time_ms_per_step == pytest.approx(row.peak_frac, rel=1e-9)
+
+
+@every_trace
+def test_no_wave_or_tile_is_refuted_by_the_speed_of_its_kernel(path: Path) -> None:
+    """SMs that idle or pad leave the rest of them to do the work: never at more than the datasheet's peak."""
+    for row in _report(path).gemms:
+        facts = call_facts(row, _report(path).gpu)
+        if row.bound == "compute" and facts.math_us and facts.working_us and row.lost_ms.useful is not None:
+            busy = facts.working_us * (facts.wave or 1.0) * (facts.tile or 1.0)
+            assert facts.math_us <= busy * 1.02, row.kernel
+
+
+@every_trace
+def test_a_saved_report_derives_the_same(path: Path) -> None:
+    report = _report(path)
+    again = from_json(to_json(report))
+    assert again.gemm_time == report.gemm_time == gemm_time(again.gemms)
+    for row, same in list(zip(report.gemms, again.gemms, strict=True))[:10]:
+        assert derive(row, report.gpu) == derive(same, again.gpu)
+
+
+def _value(formula: str) -> float:
+    """What a reader with a calculator finds."""
+    text = formula.replace("·", "*").replace("^", "**").replace("⌈", "ceil(").replace("⌉", ")")
+    assert re.fullmatch(r"(?:[\d.,+\-*/() ]|ceil|max|min)+", text), formula
+    return float(eval(text, {"__builtins__": {}}, {"ceil": math.ceil, "max": max, "min": min}))
+
+
+def _computed(row: GemmRow, report: Report) -> dict[str, tuple[float, float, float]]:
+    """name -> (redone, printed, one in the last printed digit) of every line with a formula."""
+    found = {}
+    for name, shown, _ in derivation(row, report).lines:
+        formula, equals, result = shown.partition(" = ")
+        if not equals or name in ("shape", "kernel", "per step"):
+            continue
+        printed = result.split()[0]
+        step = 10.0 ** -len(printed.partition(".")[2])
+        key = name if name not in found else f"{name} again"
+        found[key] = (_value(formula), float(printed), step)
+    return found
+
+
+@every_trace
+def test_a_reader_can_redo_every_line_by_hand(path: Path) -> None:
+    report = _report(path)
+    for row in report.gemms[:40]:
+        if row.lost_ms.useful is None:
+            continue
+        lines = _computed(row, report)
+        for name, (redone, printed, step) in lines.items():
+            # the inputs are printed to a hundredth of a microsecond and to six digits
+            assert redone == pytest.approx(printed, rel=1e-5, abs=2.5 * step), (row.id, name)
+        if "sum" in lines:
+            assert lines["sum"][1] == pytest.approx(lines["time T"][1], abs=0.011)
+            split = split_row(row, report.gpu)
+            parts = [getattr(split, part) for part in PARTS if getattr(split, part) is not None]
+            summed = next(shown for name, shown, _ in derivation(row, report).lines if name == "sum")
+            assert summed.split(" = ")[0] == " + ".join(f"{part:.2f}" for part in parts)
+
+
+@pytest.mark.skipif(not SHARED, reason="no shared/traces beside this checkout")
+def test_a_persistent_kernels_grid_is_not_its_tile_count() -> None:
+    """nvjet on an H100 launches at most 132 CTAs for 2736 tiles; its waves are counted in tiles."""
+    report = _report(next(path for path in SHARED if path.name.startswith("d1_")))
+    row = next(row for row in report.gemms if row.scheduler == "persistent" and row.tiles == 2736)
+    assert row.waves == 21
+    assert row.wave_eff_frac == pytest.approx(2736 / (21 * 132))
+
+
+@pytest.mark.skipif(not SHARED, reason="no shared/traces beside this checkout")
+def test_two_ctas_on_an_sm_do_not_halve_it() -> None:
+    """fp32 on an H100: 128 tiles, two fit on each of 132 SMs; it ran at 78 % of peak, so no half was idle."""
+    report = _report(next(path for path in SHARED if path.name.startswith("d6_")))
+    row = next(row for row in report.gemms if row.ctas_per_sm == 2 and row.tiles == 128 and row.m == 512)
+    assert row.peak_frac is not None and row.peak_frac > 0.7
+    assert row.wave_eff_frac == pytest.approx(128 / 132)
+
+
+@pytest.mark.skipif(not SHARED, reason="no shared/traces beside this checkout")
+def test_the_bert_vocabulary_loses_to_alignment_and_padding() -> None:
+    """30522 is no multiple of 8, 141 tokens fill 55 % of two rows of tiles."""
+    report = _report(next(path for path in SHARED if path.name.startswith("d3_")))
+    row = next(row for row in report.gemms if row.component == "logits")
+    lost, time = row.lost_ms, row.time_ms_per_step
+    assert row.alignment_bytes["c"] == 4 and row.alignment_frac == 0.69
+    assert lost.alignment is not None and lost.alignment / time == pytest.approx(0.288, abs=0.005)
+    assert lost.tile is not None and lost.tile / time == pytest.approx(0.263, abs=0.005)
+
+
+def test_the_generated_odd_vocabulary_says_that_its_alignment_is_a_bound() -> None:
+    report = _report(next(path for path in TRACES if "50257" in path.name))
+    time = report.gemm_time
+    assert time is not None and time.at_least == ["alignment"]
+    padded = _report(next(path for path in TRACES if "50304" in path.name)).gemm_time
+    assert padded is not None and padded.at_least == [] and padded.alignment == 0.0

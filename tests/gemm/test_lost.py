@@ -1,0 +1,150 @@
+"""The split of one call's time: parts that add up, causes that do not apply, cuts that are said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.gemm.lost import CLOCK_MARGIN, FACTORS, PARTS, CallFacts, Split, split_time
+
+#: 8192 x 5120 x 1280 in bf16 on an H100: 108.6 us at 989 TFLOP/s, 30 us of memory traffic.
+PLAIN = CallFacts(
+    time_us=150.0, math_us=108.6, memory_us=30.0, fixed_us=3.0, alignment=1.0, wave=0.9, tile=0.95
+)
+share = st.none() | st.floats(0.01, 1.0)
+time = st.floats(0.5, 1e5)
+facts = st.builds(
+    CallFacts,
+    time_us=time,
+    math_us=st.none() | time,
+    memory_us=st.none() | time,
+    fixed_us=st.just(3.0),
+    helper_us=st.floats(0.0, 0.4),
+    alignment=share,
+    wave=share,
+    tile=share,
+    ceiling_us=st.none() | time,
+)
+
+
+def total(split: Split) -> float:
+    return sum(getattr(split, part) or 0.0 for part in PARTS)
+
+
+@given(facts)
+def test_the_parts_add_up_and_none_is_negative(one: CallFacts) -> None:
+    split = split_time(one)
+    if split.useful is None:
+        assert all(getattr(split, part) is None for part in PARTS)
+        assert split.why["useful"]
+        return
+    assert total(split) == pytest.approx(one.time_us, rel=1e-12)
+    assert all((getattr(split, part) or 0.0) >= 0.0 for part in PARTS)
+
+
+@given(facts)
+def test_what_is_none_has_its_reason(one: CallFacts) -> None:
+    split = split_time(one)
+    for part in (*FACTORS, "memory"):
+        assert (
+            getattr(split, part) is not None
+            or split.useful is None
+            or part in split.why
+            or (part == "memory" and one.memory_us is None)
+        )
+
+
+@given(facts)
+def test_losses_leave_the_floor(one: CallFacts) -> None:
+    """No loss is larger than what the kernel took beyond arithmetic and memory."""
+    split = split_time(one)
+    if split.useful is None or "useful" in split.why:
+        return
+    lost = sum(getattr(split, name) or 0.0 for name in FACTORS)
+    floor = split.useful + (split.memory or 0.0)
+    assert lost <= max(0.0, one.working_us - floor) + 1e-9 * one.time_us
+    known = (split.ceiling or 0.0) + (split.helpers or 0.0)
+    assert split.other is not None and known <= split.other + 1e-9 * one.time_us
+
+
+def test_each_loss_is_a_share_of_what_the_one_before_leaves() -> None:
+    split = split_time(replace(PLAIN, alignment=0.9))
+    assert split.alignment == pytest.approx(147.0 * 0.1)
+    assert split.wave == pytest.approx(147.0 * 0.9 * 0.1)
+    assert split.tile == pytest.approx(147.0 * 0.9 * 0.9 * 0.05)
+    assert split.memory == 0.0 and split.why == {}
+
+
+def test_kernels_beside_the_product_are_no_tiles() -> None:
+    """A split-K reduction runs after the tiles: idle SMs of the product are a share of the product's time."""
+    split = split_time(replace(PLAIN, helper_us=10.0))
+    assert split.wave == pytest.approx(137.0 * 0.1)
+    assert split.helpers == 10.0
+
+
+def test_an_unknown_factor_stays_in_other_with_its_reason() -> None:
+    split = split_time(replace(PLAIN, wave=None, why={"wave": "no tile"}))
+    whole = split_time(PLAIN)
+    assert split.wave is None and split.why["wave"] == "no tile"
+    assert split.other is not None and whole.other is not None and split.other > whole.other
+
+
+def test_memory_bound_calls_lose_nothing_to_tiles() -> None:
+    split = split_time(replace(PLAIN, memory_us=130.0))
+    assert split.memory == pytest.approx(130.0 - 108.6)
+    assert [getattr(split, name) for name in FACTORS] == [None] * 3
+    assert all(split.why[name].startswith("memory-bound") for name in FACTORS)
+
+
+def test_between_the_floors_memory_and_tiles_share_the_loss() -> None:
+    """Memory needs longer than the arithmetic, but not than the arithmetic on half-empty waves."""
+    split = split_time(replace(PLAIN, time_us=300.0, memory_us=130.0, wave=0.5, tile=1.0))
+    assert split.memory == pytest.approx(130.0 - 108.6)
+    assert split.wave == pytest.approx(297.0 * 0.5)
+
+
+def test_a_small_call_is_ruled_by_its_fixed_cost() -> None:
+    split = split_time(replace(PLAIN, time_us=6.0, math_us=0.2, memory_us=0.5))
+    assert split.useful == 0.2 and split.other == pytest.approx(5.8)
+    assert all(split.why[name].startswith("too small") for name in (*FACTORS, "memory"))
+
+
+def test_operands_from_the_cache_leave_memory_unknown() -> None:
+    split = split_time(replace(PLAIN, time_us=120.0, memory_us=125.0))
+    assert split.memory is None and "cache" in split.why["memory"]
+    assert split.other == pytest.approx(120.0 - 108.6)
+
+
+def test_a_call_faster_than_its_ceiling_is_flagged() -> None:
+    slightly = split_time(replace(PLAIN, time_us=108.6 / (1 + CLOCK_MARGIN / 2)))
+    assert slightly.useful == pytest.approx(108.6 / (1 + CLOCK_MARGIN / 2)) and slightly.other == 0.0
+    assert "clocks" in slightly.why["useful"]
+    far = split_time(replace(PLAIN, time_us=60.0))
+    assert far.useful is None and far.other is None
+    assert "sparsity, or a wrong shape" in far.why["useful"]
+
+
+def test_losses_that_exceed_the_time_are_cut_alike_and_say_so() -> None:
+    """Half the SMs idle at 72 % of peak cannot be: the tile is wrong, or the clocks were higher."""
+    split = split_time(replace(PLAIN, wave=0.5, tile=0.8))
+    room = 147.0 - 108.6
+    assert split.wave is not None and split.tile is not None
+    assert split.wave + split.tile == pytest.approx(room)
+    assert split.wave / split.tile == pytest.approx((147.0 * 0.5) / (147.0 * 0.5 * 0.2))
+    assert split.kept < 1.0 and split.why["wave"].startswith("cut from 73.50 µs")
+    assert split.other == pytest.approx(3.0)
+
+
+def test_the_best_matmul_measured_is_a_part_of_other() -> None:
+    split = split_time(replace(PLAIN, ceiling_us=120.0))
+    assert split.ceiling == pytest.approx(120.0 - 108.6)
+    far = split_time(replace(PLAIN, ceiling_us=500.0))
+    assert far.ceiling == far.other
+
+
+def test_a_call_without_time_or_ceiling_is_not_judged() -> None:
+    assert split_time(replace(PLAIN, time_us=0.0)).useful is None
+    assert split_time(replace(PLAIN, math_us=None, why={"useful": "no peak"})).why == {"useful": "no peak"}

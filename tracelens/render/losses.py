@@ -1,0 +1,186 @@
+"""Where the GEMM time of a step is lost: the lines, waterfall and bars that page and terminal show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracelens import numbers as f
+from tracelens.accounting.derivation import derive, written
+from tracelens.accounting.lost import is_bound
+from tracelens.gemm.lost import FACTORS
+from tracelens.render import facts
+from tracelens.results import GemmRow, GemmTime, Report, Term
+
+#: Causes as the waterfall names them, in its order.
+CAUSES = {
+    "alignment": ("alignment", "operands whose rows begin off 128-byte borders"),
+    "wave": ("wave", "SMs without a tile while others compute"),
+    "tile": ("tile", "work on the tiles' area outside the output"),
+    "memory": ("memory", "operands need longer than the arithmetic on them"),
+    "other": ("other", "all else: clocks, caches, fixed cost, what could not be told apart"),
+    "not_judged": ("not judged", "no shape, no peak, or faster than the ceiling"),
+}
+_CEILING = "what the best matmul measured on such a GPU loses, too"
+_HELPERS = "kernels beside the products (split-K reductions)"
+_WORTH_NAMING = 0.05  # of a row's time: a cause
+_WORTH_DRAWING = 0.01  # of a row's time: a part of its bar
+_WORTH_SAYING = 0.05  # of GEMM time without a figure for a cause
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """One bar of the waterfall; ``start`` and ``width`` are shares of the step's GEMM time."""
+
+    key: str
+    title: str
+    note: str
+    text: str  # the time per step, every bar in one unit
+    frac: float
+    start: float
+    judged_frac: float | None  # share of GEMM time in which this cause has a figure
+    most: GemmRow | None  # the row that loses most to it
+
+
+def waterfall(report: Report) -> list[Fall]:
+    """Bars from the whole GEMM time down, cause by cause, to what is useful; empty without GEMM time."""
+    time = report.gemm_time
+    if time is None or not _any_judged(time):
+        return []
+
+    def fall(key: str, title: str, note: str, lost: float, start: float = 0.0) -> Fall:
+        text, judged = _in_unit_of(time.total, lost), time.judged_frac.get(key)
+        text = f"≥ {text}" if key in time.at_least else text
+        share, begin = lost / time.total, max(0.0, start / time.total)
+        return Fall(key, title, note, text, share, begin, judged, _most(report, key))
+
+    bars = [fall("total", "GEMM time", "", time.total)]
+    left = time.total
+    for key, (title, note) in CAUSES.items():
+        lost = getattr(time, key)
+        left -= lost
+        if key != "not_judged" or lost:
+            bars.append(fall(key, title, note, lost, left))
+        if key == "other":
+            bars += [
+                fall(part, "of other", said, getattr(time, part), left + shift)
+                for part, said, shift in (("ceiling", _CEILING, 0.0), ("helpers", _HELPERS, time.ceiling))
+                if getattr(time, part)
+            ]
+    return [*bars, fall("useful", "useful", "FLOP at the dense datasheet peak", time.useful)]
+
+
+def _in_unit_of(total_ms: float, value_ms: float) -> str:
+    """Write a time in the unit that suits the total, so that a column of them compares."""
+    return f"{f.sig(value_ms)} ms" if total_ms >= 1 else f"{f.sig(value_ms * 1e3)} µs"
+
+
+def _most(report: Report, key: str) -> GemmRow | None:
+    def lost(row: GemmRow) -> float:
+        if key == "not_judged":
+            return row.time_ms_per_step if row.lost_ms.useful is None else 0.0
+        if key in ("total", "useful"):
+            return 0.0
+        return getattr(row.lost_ms, key) or 0.0
+
+    rows = [row for row in report.gemms if row.kind == "gemm"]
+    most = max(rows, key=lost, default=None)
+    return most if most is not None and lost(most) > 0 else None
+
+
+def time_line(time: GemmTime) -> str:
+    """Say in one line where the step's GEMM time goes, all in one unit."""
+    if not _any_judged(time):
+        return f"The {f.ms(time.total)} of GEMM time per step cannot be split: {_why_not(time)}."
+
+    def said(name: str, value: float) -> str:
+        bound = "≥ " if name in time.at_least else ""
+        text = f"{name} {bound}{_in_unit_of(time.total, value).split()[0]}"
+        return f"{text} ({f.pct(value / time.total)})" if name in ("useful", "other") else text
+
+    parts = [said(title, getattr(time, key)) for key, (title, _) in CAUSES.items()]
+    if not time.not_judged:
+        parts.pop()
+    aside = f" (fused attention, {f.ms(time.attention)}, apart)" if time.attention else ""
+    head = f"Of {_in_unit_of(time.total, time.total)} of GEMM time per step{aside}"
+    return f"{head}: {', '.join([said('useful', time.useful), *parts])}."
+
+
+def detail_lines(time: GemmTime, *, parts: bool = True) -> list[str]:
+    """Say what is in ``other`` and what is not judged; without ``parts``, not what the waterfall draws."""
+    if not _any_judged(time):
+        return []
+    known = []
+    if time.ceiling and parts:
+        known.append(f"{_in_unit_of(time.total, time.ceiling)}, {_CEILING}")
+    if time.helpers and parts:
+        known.append(f"{_in_unit_of(time.total, time.helpers)} in {_HELPERS}")
+    for cause in FACTORS:
+        missing = time.total - time.not_judged - time.judged_frac.get(cause, 0.0) * time.total
+        if missing > _WORTH_SAYING * time.total:
+            said = _in_unit_of(time.total, missing)
+            known.append(f"what {cause} costs in {said} where it is not known or without effect")
+    lines = [f"In other: {'; '.join(known)}."] if known else []
+    if time.not_judged:
+        lines.append(f"Not judged: {_why_not(time)}.")
+    return lines
+
+
+def _any_judged(time: GemmTime) -> bool:
+    return any(time.judged_frac.values()) or time.useful > 0
+
+
+def _why_not(time: GemmTime) -> str:
+    return "; ".join(time.not_judged_why)
+
+
+def lost_ms(row: GemmRow) -> float | None:
+    """Return what a step loses in this row, None where it is not judged."""
+    useful = row.lost_ms.useful
+    return None if useful is None else max(0.0, row.time_ms_per_step - useful)
+
+
+def main_cause(row: GemmRow) -> str:
+    """Name the cause that takes most of a row, "wave 18%"; other where no cause takes five percent."""
+    lost, time = row.lost_ms, row.time_ms_per_step
+    if lost.useful is None or not time:
+        return ""
+    causes = {name: (getattr(lost, name) or 0.0) / time for name in (*FACTORS, "memory")}
+    name = max(causes, key=lambda one: causes[one])
+    if causes[name] < _WORTH_NAMING:
+        return f"other {f.pct((lost.other or 0.0) / time)}"
+    return f"{name} {'≥ ' if is_bound(lost, name) else ''}{f.pct(causes[name])}"
+
+
+def segments(row: GemmRow) -> list[tuple[str, float, float]]:
+    """(part, start, width) of a row's bar, as shares of its time; parts too thin to see are left out."""
+    time, at = row.time_ms_per_step, 0.0
+    found = []
+    for name in ("useful", *FACTORS, "memory", "other"):
+        width = (getattr(row.lost_ms, name) or 0.0) / time if time else 0.0
+        if width >= _WORTH_DRAWING:
+            found.append((name, at, width))
+        at += width
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """The derivation of one row, ready to show: (name, formula with its result, why) per line."""
+
+    row: GemmRow
+    title: str
+    lines: list[tuple[str, str, str]]
+
+
+def derivation(row: GemmRow, report: Report) -> Derived:
+    """Return the derivation of one row."""
+    role = f" {facts.role(row)}" if row.role else ""
+    return Derived(
+        row, f"{row.id} {row.component}{role} {facts.shape(row)}", [_line(t) for t in derive(row, report.gpu)]
+    )
+
+
+def _line(term: Term) -> tuple[str, str, str]:
+    value = written(term)
+    shown = f"{term.formula} = {value}" if term.formula and value else term.formula or value
+    return term.name, shown or f.DASH, term.why
