@@ -23,7 +23,7 @@ from tracelens.attribution.recording import find_lacks
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
-from tracelens.results import SCHEMA_VERSION, ComponentRow, GemmRow, Report
+from tracelens.results import SCHEMA_VERSION, ComponentRow, Report, Term
 from tracelens.trace import Links, Trace, link, read_trace
 from tracelens.trace.metadata import device_name, device_properties
 
@@ -61,10 +61,10 @@ class Analysis:
 
     @cached_property
     def gemms(self) -> pd.DataFrame:
-        """GEMM and attention rows; the columns are the fields of ``tracelens.results.GemmRow``."""
-        from tracelens.accounting.frames import rows_frame
+        """GEMM and attention rows; columns in ``tracelens.accounting.frames.gemms_frame``."""
+        from tracelens.accounting.frames import gemms_frame
 
-        return rows_frame(self.report.gemms, GemmRow)
+        return gemms_frame(self.report.gemms)
 
     @cached_property
     def components(self) -> pd.DataFrame:
@@ -72,6 +72,18 @@ class Analysis:
         from tracelens.accounting.frames import rows_frame
 
         return rows_frame(self.report.components, ComponentRow)
+
+    def derive(self, gemm: str) -> list[Term]:
+        """How the figures of one GEMM row ("g1") come about, in lines that can be redone by hand.
+
+        Raises UsageError when the report has no such row.
+        """
+        from tracelens.accounting.derivation import derive
+
+        for row in self.report.gemms:
+            if row.id == gemm:
+                return derive(row, self.report.gpu)
+        raise UsageError(f"no GEMM row {gemm!r}: the report has g1 to g{len(self.report.gemms)}")
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON (the same as ``--json``)."""

@@ -6,13 +6,16 @@ import math
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tracelens.accounting.derivation import derive
 from tracelens.accounting.lost import call_facts, gemm_time, split_row
 from tracelens.analysis import Analysis, analyze
+from tracelens.errors import UsageError
 from tracelens.gemm.lost import PARTS
+from tracelens.hardware.measurements import GemmMeasurement, Measurements, write_measurements
 from tracelens.render.json import from_json, to_json
 from tracelens.render.losses import derivation
 from tracelens.results import GemmRow, Report
@@ -158,3 +161,55 @@ def test_the_generated_odd_vocabulary_says_that_its_alignment_is_a_bound() -> No
     assert time is not None and time.at_least == ["alignment"]
     padded = _report(next(path for path in TRACES if "50304" in path.name)).gemm_time
     assert padded is not None and padded.at_least == [] and padded.alignment == 0.0
+
+
+def _measurements(**given: object) -> Measurements:
+    """Made-up figures in the format of ``tracelens bench``, to see that they are used and named."""
+    one = GemmMeasurement("test", 8192, 8192, 8192, 1, "bf16", "bf16", "TN", 1500.0, None, ())
+    base: dict[str, Any] = {
+        "gpu": "h100-sxm", "device": {"sms": 132}, "software": {}, "clocks": {}, "date": "2026-01-02",
+        "command": "", "method": "made up", "gemms": (one,), "bandwidth_gbps": 3000.0, "launch_floor_us": 2.0,
+    }  # fmt: skip
+    return Measurements(**(base | given))
+
+
+def test_measurements_of_this_gpu_are_used_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACELENS_CALIBRATION", str(tmp_path))
+    write_measurements(_measurements(), tmp_path / "h100-sxm.json.gz")
+    report = analyze(TRACES[0]).report
+    row = next(row for row in report.gemms if row.kind == "gemm")
+    best = 2 * 8192**3 / 1500.0 / 1e6
+    assert report.gpu.measured_tflops == {"bf16": pytest.approx(best)}
+    lines = {name: (shown, why) for name, shown, why in derivation(row, report).lines}
+    assert lines["best matmul"][0].startswith(f"{best:g}"[:5])
+    assert "tracelens bench on this GPU, 2026-01-02" in lines["best matmul"][1]
+    assert " - 2.00 = " in lines["working time W"][0]  # the floor measured here, not the table's
+    assert lines["peak"][0] == "989 TFLOP/s"  # useful stays at the datasheet
+    other = split_row(row, report.gpu).ceiling
+    assert other is not None and row.flops is not None
+    assert other == pytest.approx(row.flops / best / 1e6 - row.flops / 989 / 1e6)
+
+
+def test_damaged_measurements_are_a_note_and_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACELENS_CALIBRATION", str(tmp_path))
+    (tmp_path / "h100-sxm.json.gz").write_bytes(b"nonsense")
+    report = analyze(TRACES[0]).report
+    assert any("h100-sxm.json.gz cannot be read" in note for note in report.notes)
+    assert report.gpu.measured_tflops == {}
+
+
+def test_the_frame_has_the_parts_as_columns() -> None:
+    frame = _analysis(TRACES[0]).gemms
+    parts = ["useful_ms", *(f"lost_{part}_ms" for part in PARTS if part != "useful")]
+    judged = frame[frame["useful_ms"].notna()]
+    assert len(judged) and "lost_ms" not in frame
+    assert judged[parts].sum(axis=1).to_numpy() == pytest.approx(judged["time_ms_per_step"].to_numpy())
+
+
+def test_a_row_is_derived_by_its_id() -> None:
+    analysis = _analysis(TRACES[0])
+    assert analysis.derive("g1") == derive(analysis.report.gemms[0], analysis.report.gpu)
+    with pytest.raises(UsageError, match="no GEMM row 'g0': the report has g1 to g17"):
+        analysis.derive("g0")

@@ -14,6 +14,7 @@ from tracelens.gemm import (
     WRAPPERS,
     AttentionShape,
     GemmShape,
+    alignment_bytes,
     bytes_moved,
     flops,
     shape_of,
@@ -335,3 +336,21 @@ def test_hostile_inputs_give_a_sound_shape_or_none(
 @given(junk, junk)
 def test_hostile_operator_names(op: Any, dims: Any) -> None:
     assert shape_of(op, dims, None, None, None) is None or op in WRAPPERS | GEMM_OPS
+
+
+def test_the_step_between_matrices_of_a_batch_counts_for_alignment() -> None:
+    """Heads of 64 inside a row of 3 * 12 * 50: each matrix begins where its stride says."""
+    strides = [[50, 1800, 1], [1024 * 1800, 1, 1800]]
+    found = shape_of("aten::bmm", [[12, 1024, 64], [12, 64, 1024]], ["c10::BFloat16"] * 2, strides, None)
+    assert isinstance(found, GemmShape)
+    assert (found.batch_stride_a, found.batch_stride_b) == (50, 1024 * 1800)
+    assert alignment_bytes(found) == {"a": 4, "b": 16, "c": 128}
+    single = shape_of("aten::mm", [[8, 8], [8, 8]], ["float"] * 2, [[8, 1], [8, 1]], None)
+    assert isinstance(single, GemmShape) and single.batch_stride_a is None
+
+
+def test_an_operand_expanded_over_the_batch_is_moved_once() -> None:
+    shared = GemmShape(64, 64, 64, 10, "bf16", "bf16", "NN", lda=64, ldb=64, batch_stride_b=0)
+    each = GemmShape(64, 64, 64, 10, "bf16", "bf16", "NN", lda=64, ldb=64, batch_stride_b=4096)
+    moved = bytes_moved(each)
+    assert moved is not None and bytes_moved(shared) == moved - 9 * 64 * 64 * 2

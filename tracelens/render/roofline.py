@@ -106,7 +106,8 @@ def roofline(report: Report, shown: list[GemmRow]) -> Roofline | None:
     ridge = [peak / slope for peak in peaks.values()]
     x = _Axis(_nice(min(*xs, *ridge) * 0.7, False), _nice(max(*xs, *ridge) * 1.3, True), LEFT, WIDTH - RIGHT)
     y = _Axis(_nice(min(ys) * 0.7, False), _nice(max(*ys, *peaks.values()) * 1.1, True), HEIGHT - BOTTOM, TOP)
-    roofs = [_roof(dtype, peak, slope, gpu.ceiling_tflops.get(dtype), x, y) for dtype, peak in peaks.items()]
+    best = gpu.ceiling_tflops | gpu.measured_tflops  # measured on this very GPU where there are any
+    roofs = [_roof(dtype, peak, slope, best.get(dtype), x, y) for dtype, peak in peaks.items()]
     return Roofline(x.ticks(), y.ticks(), roofs, _points(rows, x, y, roofs), len(shown) - len(rows))
 
 
