@@ -150,9 +150,11 @@ def test_the_bert_vocabulary_loses_to_alignment_and_padding() -> None:
     report = _report(next(path for path in SHARED if path.name.startswith("d3_")))
     row = next(row for row in report.gemms if row.component == "logits")
     lost, time = row.lost_ms, row.time_ms_per_step
-    assert row.alignment_bytes["c"] == 4 and row.alignment_frac == 0.69
-    assert lost.alignment is not None and lost.alignment / time == pytest.approx(0.288, abs=0.005)
-    assert lost.tile is not None and lost.tile / time == pytest.approx(0.263, abs=0.005)
+    assert row.alignment_bytes["c"] == 4
+    assert row.alignment_frac is not None and row.alignment_frac < 0.8
+    assert row.tile_eff_frac == pytest.approx(141 * 30522 / (240 * 128 * 256))
+    assert lost.alignment is not None and lost.alignment > 0.2 * time
+    assert lost.tile is not None and lost.tile > 0.1 * time
 
 
 def test_the_generated_odd_vocabulary_says_that_its_alignment_is_a_bound() -> None:

@@ -49,7 +49,7 @@ def with_lost(
     alignment = worst_alignment(row)
     if alignment is not None and row.math_dtype is not None and row.kind == "gemm":
         step = ladders.step(row.math_dtype, alignment)
-        frac, basis = step.mid, f"{step.source} ({step.basis})"
+        frac, basis = step.mid, f"{step.source} ({step.basis}{_range(step)})"
         if alignment == BEST_ALIGNMENT_BYTES:
             basis = "all of them are 128-byte aligned"
         if frac is None and step.high is not None and step.high < 1.0:
@@ -59,6 +59,10 @@ def with_lost(
         row = replace(row, alignment_frac=frac, alignment_basis=basis)
     row = replace(row, lost_ms=Lost(why=why))
     return replace(row, lost_ms=_per_step(split_row(row, gpu), row))
+
+
+def _range(step: LadderStep) -> str:
+    return f", {step.low:g} to {step.high:g}" if step.low is not None and step.high is not None else ""
 
 
 def call_facts(row: GemmRow, gpu: GpuInfo) -> CallFacts:

@@ -168,12 +168,18 @@ def _losses(facts: CallFacts, floor: float) -> tuple[dict[str, float | None], fl
     kept = 1.0
     if claimed > room:
         kept = room / claimed
+        waits = moved is not None and moved > (facts.math_us or 0.0)
+        overlap = (
+            "without them it would wait for memory"
+            if waits
+            else "a factor is too low, or the clocks were above the datasheet's"
+        )
         for name, loss in losses.items():
             if loss:
                 losses[name] = loss * kept
                 said[name] = (
                     f"cut from {_us(loss)}: the losses together come to {_us(claimed)}, but the {_us(floor)} "
-                    f"floor leaves {_us(room)}; the clocks were above the datasheet's, or the losses overlap"
+                    f"floor leaves {_us(room)}; {overlap}"
                 )
     return losses, kept, said
 
