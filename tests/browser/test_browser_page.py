@@ -160,6 +160,7 @@ def test_without_script_everything_still_shows(opened: Open) -> None:
         (".bar", True),
         ("#gemms", True),
         (".roofline", True),
+        (".falls", True),
         (".tree", True),
         (".tools", False),
     ):
@@ -216,6 +217,18 @@ def test_a_link_to_a_folded_finding_opens_it_and_one_to_a_row_shows_it(opened: O
         "new Promise(r => { addEventListener('hashchange', () => setTimeout(r)); location.hash = '#g12'; })"
     )
     assert page.run("document.getElementById('g12').hidden") is False
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_rows_link_opens_its_derivation_and_no_other(opened: Open, scripts: bool) -> None:
+    page = opened(fragment="#d-g3", scripts=scripts)
+    document = page.call("DOM.getDocument", depth=0)["root"]["nodeId"]
+
+    def count(selector: str) -> int:
+        return len(page.call("DOM.querySelectorAll", nodeId=document, selector=selector)["nodeIds"])
+
+    assert count("#g3 a[href='#d-g3']") == count("#d-g3 a[href='#g3']") == 1
+    assert count("details.derived[open]") == count("details.derived[open] #d-g3") == 1
 
 
 def test_every_control_can_be_reached_by_keyboard_and_has_a_name(opened: Open) -> None:

@@ -215,3 +215,9 @@ def test_an_unknown_gemm_names_the_largest_and_writes_nothing(tmp_path: Path) ->
     (line,) = done.stderr.decode().splitlines()
     assert "--gemm g999: no such row; the largest are g1 (logits dgrad 8192 × 1280 × 50257), g2" in line
     assert not list(tmp_path.iterdir())
+
+
+def test_a_derivation_and_json_cannot_share_standard_output(tmp_path: Path) -> None:
+    done = run("analyze", SAMPLE, "--gemm", "g1", "--json", "-", cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == b""
+    assert b"--gemm and --json - both write to standard output" in done.stderr

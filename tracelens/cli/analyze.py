@@ -64,8 +64,10 @@ def analyze(
 
     if kernels is not None and Path(kernels).suffix.lower() not in (".parquet", ".csv"):
         raise UsageError(f"cannot tell the format of {kernels}: end it in .parquet or .csv")
-    result = analysis.analyze(trace, gpu=gpu, steps=_steps(steps), reference=reference)
     ids = [name.strip() for text in gemms for name in text.split(",") if name.strip()]
+    if ids and json_path == "-":
+        raise UsageError("--gemm and --json - both write to standard output: give --json a file")
+    result = analysis.analyze(trace, gpu=gpu, steps=_steps(steps), reference=reference)
     if ids:
         _derive(result, ids)
     written = _write(result, output or None if not no_html else "", trace, json_path, kernels)
