@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
+from tests.render import sample_report
 from tracelens.accounting.derivation import derive
-from tracelens.accounting.lost import call_facts, gemm_time, split_row
+from tracelens.accounting.lost import call_facts, gemm_time, is_bound, split_row
 from tracelens.analysis import Analysis, analyze
 from tracelens.errors import UsageError
 from tracelens.gemm.lost import PARTS
 from tracelens.hardware.measurements import GemmMeasurement, Measurements, write_measurements
 from tracelens.render.json import from_json, to_json
-from tracelens.render.losses import derivation
+from tracelens.render.losses import derivation, main_cause, time_line
 from tracelens.results import GemmRow, Report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,12 +158,23 @@ def test_the_bert_vocabulary_loses_to_alignment_and_padding() -> None:
     assert lost.tile is not None and lost.tile > 0.1 * time
 
 
-def test_the_generated_odd_vocabulary_says_that_its_alignment_is_a_bound() -> None:
-    report = _report(next(path for path in TRACES if "50257" in path.name))
-    time = report.gemm_time
-    assert time is not None and time.at_least == ["alignment"]
+def test_an_alignment_that_is_only_bounded_is_marked_as_such() -> None:
+    report = sample_report.full()
+    rows = [row for row in report.gemms if min(row.alignment_bytes.values(), default=None) == 2]
+    assert rows
+    for row in rows:
+        assert row.alignment_frac == 0.72 and is_bound(row.lost_ms, "alignment")
+    assert any(main_cause(row).startswith("alignment ≥ ") for row in rows)
+    assert report.gemm_time is not None and report.gemm_time.at_least == ["alignment"]
+    assert "alignment ≥ " in time_line(report.gemm_time)
+
+
+def test_padding_the_vocabulary_takes_the_alignment_loss_away() -> None:
+    odd = _report(next(path for path in TRACES if "50257" in path.name)).gemm_time
     padded = _report(next(path for path in TRACES if "50304" in path.name)).gemm_time
-    assert padded is not None and padded.at_least == [] and padded.alignment == 0.0
+    assert odd is not None and padded is not None
+    assert padded.alignment == 0.0 and odd.alignment > 0.1 * odd.total
+    assert padded.useful == pytest.approx(odd.useful, rel=0.001)
 
 
 def _measurements(**given: object) -> Measurements:

@@ -71,7 +71,10 @@ def analyze(
     if ids:
         _derive(result, ids)
     written = _write(result, output or None if not no_html else "", trace, json_path, kernels)
-    if not quiet and not ids and json_path != "-":
+    if ids and not quiet:
+        for name, _ in written:
+            click.echo(f"wrote {name}")
+    elif not quiet and json_path != "-":
         _show(result, written)
 
 
