@@ -12,7 +12,7 @@ import pytest
 
 from tests.render import sample_report
 from tracelens.accounting.derivation import derive
-from tracelens.accounting.lost import call_facts, gemm_time, is_bound, split_row
+from tracelens.accounting.lost import call_facts, gemm_time, is_bound, split_row, worst_alignment
 from tracelens.analysis import Analysis, analyze
 from tracelens.errors import UsageError
 from tracelens.gemm.lost import PARTS
@@ -160,7 +160,7 @@ def test_the_bert_vocabulary_loses_to_alignment_and_padding() -> None:
 
 def test_an_alignment_that_is_only_bounded_is_marked_as_such() -> None:
     report = sample_report.full()
-    rows = [row for row in report.gemms if min(row.alignment_bytes.values(), default=None) == 2]
+    rows = [row for row in report.gemms if worst_alignment(row) == 2]
     assert rows
     for row in rows:
         assert row.alignment_frac == 0.72 and is_bound(row.lost_ms, "alignment")
@@ -202,6 +202,7 @@ def test_measurements_of_this_gpu_are_used_and_named(tmp_path: Path, monkeypatch
     other = split_row(row, report.gpu).ceiling
     assert other is not None and row.flops is not None
     assert other == pytest.approx(row.flops / best / 1e6 - row.flops / 989 / 1e6)
+    assert float(lines["best time Y"][0].split()[-2]) == pytest.approx(row.flops / best / 1e6, abs=0.01)
 
 
 def test_damaged_measurements_are_a_note_and_no_failure(

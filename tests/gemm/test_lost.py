@@ -59,12 +59,14 @@ def test_what_is_none_has_its_reason(one: CallFacts) -> None:
 
 @given(facts)
 def test_losses_leave_the_floor(one: CallFacts) -> None:
-    """No loss is larger than what the kernel took beyond arithmetic and memory."""
+    """The losses take no more than the kernel took beyond arithmetic, memory and the best measured."""
     split = split_time(one)
     if split.useful is None or "useful" in split.why:
         return
     lost = sum(getattr(split, name) or 0.0 for name in FACTORS)
     floor = split.useful + (split.memory or 0.0)
+    if one.ceiling_us is not None and floor < one.ceiling_us < one.working_us:
+        floor = one.ceiling_us
     assert lost <= max(0.0, one.working_us - floor) + 1e-9 * one.time_us
     known = (split.ceiling or 0.0) + (split.helpers or 0.0)
     assert split.other is not None and known <= split.other + 1e-9 * one.time_us
@@ -134,8 +136,20 @@ def test_losses_that_exceed_the_time_are_cut_alike_and_say_so() -> None:
     assert split.wave is not None and split.tile is not None
     assert split.wave + split.tile == pytest.approx(room)
     assert split.wave / split.tile == pytest.approx((147.0 * 0.5) / (147.0 * 0.5 * 0.2))
-    assert split.kept < 1.0 and split.why["wave"].startswith("cut from 73.50 µs")
+    assert split.cut == pytest.approx((room, 147.0 * 0.6))
+    assert split.why["wave"].startswith("cut from 73.50 µs")
+    assert split.why["wave"].endswith("its FLOP at the datasheet peak needs 108.60 µs of the 147.00 µs")
     assert split.other == pytest.approx(3.0)
+
+
+def test_no_loss_claims_the_time_that_the_best_matmul_takes() -> None:
+    """A fifth of the SMs idle, yet 72 % of peak: with all of them busy the clocks fall."""
+    split = split_time(replace(PLAIN, wave=0.8, tile=1.0, ceiling_us=135.0))
+    assert split.wave == pytest.approx(147.0 - 135.0)
+    assert "the best matmul measured needs 135.00 µs" in split.why["wave"]
+    assert split.ceiling == pytest.approx(135.0 - 108.6)
+    faster = split_time(replace(PLAIN, wave=0.8, tile=1.0, ceiling_us=149.0))
+    assert faster.wave == pytest.approx(147.0 * 0.2), "a ceiling that the call itself beats is none"
 
 
 def test_the_best_matmul_measured_is_a_part_of_other() -> None:

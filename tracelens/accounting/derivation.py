@@ -261,12 +261,20 @@ def _losses(row: GemmRow, gpu: GpuInfo, facts: CallFacts, split: Split) -> Itera
         said = "time in which tiles are computed: T less other kernels, less what any GEMM kernel takes"
         yield Term("working time W", formula, facts.working_us, "µs", said)
     left = us(facts.working_us)
+    best = best_measured(gpu, row.math_dtype or "")
+    if facts.ceiling_us is not None and best is not None and row.flops is not None:
+        formula = f"{whole(row.flops)} / ({number(best[0])} · 10^6)"
+        if facts.ceiling_us > row.flops / (best[0] * 1e6):
+            formula = ""  # memory's, at the measured bandwidth
+        yield Term(
+            "best time Y", formula, facts.ceiling_us, "µs", "the same work in the best matmul measured"
+        )
     for name in FACTORS:
         factor, loss = getattr(facts, name), getattr(split, name)
         if loss is None:
             yield Term(name, "", None, "µs", split.why.get(name, "not known"))
             continue
-        cut = f" · {split.kept:.6f}" if split.kept < 1.0 else ""
+        cut = f" · {us(split.cut[0])} / {us(split.cut[1])}" if split.cut and loss else ""
         yield Term(
             name, f"{left} · (1 - {share(factor)}){cut}", loss, "µs", split.why.get(name, _MEANING[name])
         )
@@ -279,7 +287,7 @@ def _losses(row: GemmRow, gpu: GpuInfo, facts: CallFacts, split: Split) -> Itera
         yield Term(
             "memory", formula, split.memory, "µs", "how much longer the operands need than the arithmetic"
         )
-    yield from _rest(row, gpu, facts, split)
+    yield from _rest(row, facts, split)
 
 
 _MEANING = {
@@ -289,7 +297,7 @@ _MEANING = {
 }
 
 
-def _rest(row: GemmRow, gpu: GpuInfo, facts: CallFacts, split: Split) -> Iterator[Term]:
+def _rest(row: GemmRow, facts: CallFacts, split: Split) -> Iterator[Term]:
     names = [name for name in PARTS if name != "other" and getattr(split, name) is not None]
     parts = " - ".join(us(getattr(split, name)) for name in names)
     unsaid = [name for name in (*FACTORS, "memory") if getattr(split, name) is None]
@@ -298,18 +306,11 @@ def _rest(row: GemmRow, gpu: GpuInfo, facts: CallFacts, split: Split) -> Iterato
     if split.helpers:
         yield Term("of other", "", split.helpers, "µs", "kernels beside the main one (split-K reduction)")
     if split.ceiling:
-        best = best_measured(gpu, row.math_dtype or "")
         floor = max(split.useful or 0.0, facts.memory_us or 0.0)
         room = (split.other or 0.0) - (split.helpers or 0.0)
         formula = f"min({us(facts.ceiling_us or 0.0)} - {us(floor)}, {us(room)})"
-        speed = f" at {number(best[0])} TFLOP/s" if best else ""
-        yield Term(
-            "of other",
-            formula,
-            split.ceiling,
-            "µs",
-            f"the best measured matmul{speed} takes this longer, too",
-        )
+        said = "the best matmul measured takes this longer, too"
+        yield Term("of other", formula, split.ceiling, "µs", said)
     total = sum(getattr(split, name) or 0.0 for name in PARTS)
     terms = " + ".join(us(getattr(split, name)) for name in [*names, "other"])
     yield Term("sum", terms, total, "µs", "useful + " + " + ".join([*names[1:], "other"]) + " = T")

@@ -35,9 +35,11 @@ Where a cause is not told from others it is None, with the reason:
 - a factor is unknown (no tile in the kernel's name, split-K into an unknown number of slices...): its loss
   stays in ``other``.
 
-Alignment, wave and tile together leave at least the floor: max(useful, X) <= W - alignment - wave - tile.
-Where they would leave less (clocks above the datasheet's, wrong tile) all three are cut by one factor, and
-say so. A call that took less than its FLOP need at the peak is not split at all beyond a tenth of a
+Alignment, wave and tile together leave at least the time Y of the best matmul measured on such a GPU, or
+max(useful, X) where none was measured or this call was faster than it: alignment + wave + tile <= W - Y.
+Full waves of aligned operands run no faster than that: busier SMs draw more power and clock lower. Where
+the three come to more (a factor too low, clocks above the datasheet's) they are cut by one factor, and say
+so. A call that took less than its FLOP need at the peak is not split at all beyond a tenth of a
 difference: it was sparse, or its shape is wrong. Within a tenth (boards clock above the datasheet) all of
 it is useful.
 
@@ -95,7 +97,7 @@ class Split:
     other: float | None = None
     ceiling: float | None = None
     helpers: float | None = None
-    kept: float = 1.0  # the factor by which alignment, wave and tile were cut
+    cut: tuple[float, float] | None = None  # alignment, wave and tile were cut to the first, from the second
     why: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -131,19 +133,22 @@ def split_time(facts: CallFacts) -> Split:
         return _with_rest(
             replace(useful, why=dict.fromkeys(("memory", *FACTORS), reason)), facts, floor=floor
         )
-    losses, kept, said = _losses(facts, floor)
+    losses, cut, said = _losses(facts, floor)
     split = replace(
         useful,
         **losses,
-        kept=kept,
+        cut=cut,
         memory=None if moved is None else floor - math,
         why={**{name: text for name, text in why.items() if name == "memory" and moved is None}, **said},
     )
     return _with_rest(split, facts, floor=floor)
 
 
-def _losses(facts: CallFacts, floor: float) -> tuple[dict[str, float | None], float, dict[str, str]]:
-    """Alignment, wave and tile, the factor they were cut by, and a reason for each that is None or cut."""
+_Losses = tuple[dict[str, float | None], tuple[float, float] | None, dict[str, str]]
+
+
+def _losses(facts: CallFacts, floor: float) -> _Losses:
+    """Alignment, wave and tile, to and from what they were cut, and a reason for each that is None or cut."""
     factors = {name: getattr(facts, name) for name in FACTORS}
     slowed = facts.math_us or 0.0
     for factor in factors.values():
@@ -151,8 +156,7 @@ def _losses(facts: CallFacts, floor: float) -> tuple[dict[str, float | None], fl
     moved = facts.memory_us
     if moved is not None and moved >= slowed:
         need = f"its operands need {_us(moved)}, the arithmetic {_us(slowed)} with every known loss"
-        reason = f"memory-bound: {need}"
-        return dict.fromkeys(FACTORS), 1.0, dict.fromkeys(FACTORS, reason)
+        return dict.fromkeys(FACTORS), None, dict.fromkeys(FACTORS, f"memory-bound: {need}")
     left = facts.working_us
     losses: dict[str, float | None] = {}
     said: dict[str, str] = {}
@@ -164,24 +168,28 @@ def _losses(facts: CallFacts, floor: float) -> tuple[dict[str, float | None], fl
         losses[name] = left * (1.0 - factor)
         left *= factor
     claimed = sum(loss for loss in losses.values() if loss)
-    room = max(0.0, facts.working_us - floor)
-    kept = 1.0
-    if claimed > room:
-        kept = room / claimed
-        waits = moved is not None and moved > (facts.math_us or 0.0)
-        overlap = (
-            "without them it would wait for memory"
-            if waits
-            else "a factor is too low, or the clocks were above the datasheet's"
-        )
-        for name, loss in losses.items():
-            if loss:
-                losses[name] = loss * kept
-                said[name] = (
-                    f"cut from {_us(loss)}: the losses together come to {_us(claimed)}, but the {_us(floor)} "
-                    f"floor leaves {_us(room)}; {overlap}"
-                )
-    return losses, kept, said
+    least, source = _least(facts, floor)
+    room = max(0.0, facts.working_us - least)
+    if claimed <= room:
+        return losses, None, said
+    for name, loss in losses.items():
+        if loss:
+            losses[name] = loss * room / claimed
+            said[name] = (
+                f"cut from {_us(loss)}: the losses together come to {_us(claimed)}, but {source} needs "
+                f"{_us(least)} of the {_us(facts.working_us)}"
+            )
+    return losses, (room, claimed), said
+
+
+def _least(facts: CallFacts, floor: float) -> tuple[float, str]:
+    """Y: what the call takes without these losses, and whose time that is."""
+    best = facts.ceiling_us
+    if best is not None and floor < best < facts.working_us:
+        return best, "the best matmul measured"
+    if facts.memory_us is not None and facts.memory_us >= floor:
+        return floor, "moving its operands"
+    return floor, "its FLOP at the datasheet peak"
 
 
 def _with_rest(split: Split, facts: CallFacts, *, floor: float) -> Split:
