@@ -60,6 +60,8 @@ def test_the_parts_of_a_step_add_up_to_its_gemm_time(path: Path) -> None:
     parts = sum(getattr(time, part) for part in PARTS)
     assert parts + time.not_judged == pytest.approx(time.total, rel=1e-9, abs=1e-12)
     assert bool(time.not_judged) == bool(time.not_judged_why)
+    known = time.ceiling + time.helpers + time.small
+    assert known <= time.other * (1 + 1e-9) + 1e-12
 
 
 @every_trace

@@ -16,7 +16,7 @@ from tracelens.gemm import (
     usable_sms,
 )
 from tracelens.gemm.efficiency import BEST_ALIGNMENT_BYTES
-from tracelens.gemm.lost import FACTORS, PARTS, CallFacts, Split, split_time
+from tracelens.gemm.lost import FACTORS, PARTS, TOO_SMALL, CallFacts, Split, split_time
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import GemmRow, GemmTime, GpuInfo, Lost
@@ -121,15 +121,32 @@ def gemm_time(rows: Sequence[GemmRow]) -> GemmTime:
         else 0.0
         for cause in (*FACTORS, "memory")
     }
+    judged_rows = [row for row in gemms if row.lost_ms.useful is not None]
+    small = [row for row in judged_rows if _too_small(row)]
+    larger = [row for row in judged_rows if not _too_small(row)]
     return GemmTime(
         total=total,
         **{part: sum_of(part) for part in (*PARTS, "ceiling", "helpers")},
         not_judged=sum(missing.values()),
+        small=sum(_left(row.lost_ms) for row in small),
+        untold={
+            cause: sum(row.time_ms_per_step for row in larger if getattr(row.lost_ms, cause) is None)
+            for cause in FACTORS
+        },
         judged_frac=judged,
         not_judged_why=sorted(missing, key=lambda why: -missing[why])[:_REASONS],
         attention=sum(row.time_ms_per_step for row in rows if row.kind == "attention"),
         at_least=[cause for cause in FACTORS if any(is_bound(row.lost_ms, cause) for row in gemms)],
     )
+
+
+def _too_small(row: GemmRow) -> bool:
+    return row.lost_ms.why.get("memory", "").startswith(TOO_SMALL)
+
+
+def _left(lost: Lost) -> float:
+    """What of ``other`` is neither a helper's nor the best matmul's."""
+    return max(0.0, (lost.other or 0.0) - (lost.helpers or 0.0) - (lost.ceiling or 0.0))
 
 
 def is_bound(lost: Lost, cause: str) -> bool:

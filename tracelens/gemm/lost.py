@@ -58,6 +58,8 @@ FACTORS = ("alignment", "wave", "tile")
 PARTS = ("useful", *FACTORS, "memory", "other")
 #: Boards run above the boost clock that the datasheet's peak is computed with, consumer boards by 5 to 10 %.
 CLOCK_MARGIN = 0.10
+#: How the reason begins where the fixed cost of a kernel rules.
+TOO_SMALL = "too small: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def split_time(facts: CallFacts) -> Split:
     floor = math if moved is None else max(math, moved)
     if floor < facts.fixed_us:
         reason = (
-            f"too small: {_us(floor)} of work in a kernel that takes {_us(facts.fixed_us)} however little it "
+            f"{TOO_SMALL}{_us(floor)} of work in a kernel that takes {_us(facts.fixed_us)} however little it "
             "computes"
         )
         return _with_rest(

@@ -22,6 +22,7 @@ CAUSES = {
 }
 _CEILING = "what the best matmul measured on such a GPU loses, too"
 _HELPERS = "kernels beside the products (split-K reductions)"
+_SMALL = "GEMMs too small for tiles to matter: the fixed cost of a kernel rules"
 _WORTH_NAMING = 0.05  # of a row's time: a cause
 _WORTH_DRAWING = 0.01  # of a row's time: a part of its bar
 _WORTH_SAYING = 0.05  # of GEMM time without a figure for a cause
@@ -63,7 +64,11 @@ def waterfall(report: Report) -> list[Fall]:
         if key == "other":
             bars += [
                 fall(part, "of other", said, getattr(time, part), left + shift)
-                for part, said, shift in (("ceiling", _CEILING, 0.0), ("helpers", _HELPERS, time.ceiling))
+                for part, said, shift in (
+                    ("ceiling", _CEILING, 0.0),
+                    ("helpers", _HELPERS, time.ceiling),
+                    ("small", _SMALL, time.ceiling + time.helpers),
+                )
                 if getattr(time, part)
             ]
     return [*bars, fall("useful", "useful", "FLOP at the dense datasheet peak", time.useful)]
@@ -78,7 +83,7 @@ def _most(report: Report, key: str) -> GemmRow | None:
     def lost(row: GemmRow) -> float:
         if key == "not_judged":
             return row.time_ms_per_step if row.lost_ms.useful is None else 0.0
-        if key in ("total", "useful"):
+        if key in ("total", "useful", "small"):
             return 0.0
         return getattr(row.lost_ms, key) or 0.0
 
@@ -114,11 +119,15 @@ def detail_lines(time: GemmTime, *, parts: bool = True) -> list[str]:
         known.append(f"{_in_unit_of(time.total, time.ceiling)}, {_CEILING}")
     if time.helpers and parts:
         known.append(f"{_in_unit_of(time.total, time.helpers)} in {_HELPERS}")
-    for cause in FACTORS:
-        missing = time.total - time.not_judged - time.judged_frac.get(cause, 0.0) * time.total
-        if missing > _WORTH_SAYING * time.total:
-            said = _in_unit_of(time.total, missing)
-            known.append(f"what {cause} costs in {said} where it is not known or without effect")
+    if time.small and parts:
+        known.append(f"{_in_unit_of(time.total, time.small)} in {_SMALL}")
+    untold = [
+        f"{cause} in {_in_unit_of(time.total, missing)}"
+        for cause, missing in time.untold.items()
+        if missing > _WORTH_SAYING * time.total
+    ]
+    if untold:
+        known.append(f"costs that are not known or without effect ({', '.join(untold)})")
     lines = [f"In other: {'; '.join(known)}."] if known else []
     if time.not_judged:
         lines.append(f"Not judged: {_why_not(time)}.")
