@@ -1,0 +1,11 @@
+"""Every stage, in order of value: what comes first is collected first when minutes are short."""
+
+from __future__ import annotations
+
+from benchmarks.gpu.stage import Stage
+
+STAGES: tuple[Stage, ...] = ()
+
+
+def find_stage(name: str) -> Stage | None:
+    return next((stage for stage in STAGES if stage.name == name), None)
