@@ -80,5 +80,5 @@ class Stage:
     sources: tuple[str, ...] = ()
     setup_s: float = 5.0  # before the first item, at every start
     cap_mb: float = 4.0  # of the result file and the files the rows name under "files"
-    max_spread_frac: float = 0.05  # of the median row; None where the rows state none
+    max_spread_frac: float | None = 0.05  # of the median row; None: spread is no fault here
     max_failed_frac: float = 0.0  # of the items; those that failed are listed in the result
