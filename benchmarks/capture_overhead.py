@@ -23,6 +23,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,26 @@ def trainer(model: nn.Module, batch: int, sequence: int, vocabulary: int) -> Cal
 
 
 def timed(step: Callable[[], None], steps: int) -> float:
-    """The median seconds of a step."""
+    """The median seconds of a step: between CUDA events where the process uses CUDA, else by the clock."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return _timed_on_gpu(step, steps)
     times = []
     for _ in range(steps):
         begin = time.perf_counter()
         step()
         times.append(time.perf_counter() - begin)
     return statistics.median(times)
+
+
+def _timed_on_gpu(step: Callable[[], None], steps: int) -> float:
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+    torch.cuda.synchronize()
+    marks[0].record()
+    for mark in marks[1:]:
+        step()
+        mark.record()
+    marks[-1].synchronize()
+    return statistics.median(float(a.elapsed_time(b)) / 1e3 for a, b in pairwise(marks))
 
 
 def outside(step: Callable[[], None], steps: int, folder: str, armed_first: bool) -> float:
@@ -83,7 +97,10 @@ def outside(step: Callable[[], None], steps: int, folder: str, armed_first: bool
 
 
 def plain(step: Callable[[], None], steps: int) -> float:
-    with profile(activities=[ProfilerActivity.CPU], record_shapes=True):
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities, record_shapes=True):
         step()
         return timed(step, steps)
 
@@ -98,6 +115,33 @@ def inside(step: Callable[[], None], steps: int, folder: str) -> float:
     seconds = timed(step, steps)
     session.give_up("the benchmark has seen enough")
     return seconds
+
+
+def compare(step: Callable[[], None], *, steps: int, rounds: int) -> dict[str, Any]:
+    """``outside``, ``inside`` and ``profiler``: median ratio and each round's; ``bare_step_ms`` likewise."""
+    ratios: dict[str, list[float]] = {"outside": [], "inside": [], "profiler": []}
+    bare = []
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as quiet:
+        quiet.enter_context(contextlib.redirect_stderr(io.StringIO()))
+        for turn in range(rounds):
+            ratios["outside"].append(outside(step, 4 * steps, folder, bool(turn % 2)))
+            alone = timed(step, steps)
+            if turn % 2:
+                ours = inside(step, steps, folder)
+                theirs = plain(step, steps)
+            else:
+                theirs = plain(step, steps)
+                ours = inside(step, steps, folder)
+            ratios["inside"].append(ours / theirs)
+            ratios["profiler"].append(theirs / alone)
+            bare.append(alone)
+    report: dict[str, Any] = {
+        name: {"median": round(statistics.median(values), 4), "rounds": [round(value, 4) for value in values]}
+        for name, values in ratios.items()
+    }
+    report["bare_step_ms"] = round(statistics.median(bare) * 1e3, 3)
+    report["bare_step_ms_rounds"] = [round(seconds * 1e3, 3) for seconds in bare]
+    return report
 
 
 def main() -> None:
@@ -122,27 +166,7 @@ def main() -> None:
     model = build(arguments.layers, arguments.hidden, arguments.vocabulary)
     step = trainer(model, arguments.batch, arguments.sequence, arguments.vocabulary)
     timed(step, 5)
-    ratios: dict[str, list[float]] = {"outside": [], "inside": [], "profiler": []}
-    bare = []
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as quiet:
-        quiet.enter_context(contextlib.redirect_stderr(io.StringIO()))
-        for turn in range(arguments.rounds):
-            ratios["outside"].append(outside(step, 4 * arguments.steps, folder, bool(turn % 2)))
-            alone = timed(step, arguments.steps)
-            if turn % 2:
-                ours = inside(step, arguments.steps, folder)
-                theirs = plain(step, arguments.steps)
-            else:
-                theirs = plain(step, arguments.steps)
-                ours = inside(step, arguments.steps, folder)
-            ratios["inside"].append(ours / theirs)
-            ratios["profiler"].append(theirs / alone)
-            bare.append(alone)
-    report: dict[str, Any] = {
-        name: {"median": round(statistics.median(values), 4), "rounds": [round(value, 4) for value in values]}
-        for name, values in ratios.items()
-    }
-    report["bare_step_ms"] = round(statistics.median(bare) * 1e3, 3)
+    report = compare(step, steps=arguments.steps, rounds=arguments.rounds)
     report["setting"] = {
         **{key: value for key, value in vars(arguments).items() if key != "out"},
         "torch": torch.__version__,

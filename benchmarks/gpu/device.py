@@ -51,6 +51,7 @@ def at_hand(*, dry_run: bool = False) -> Device:
 
     software: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda}
     if dry_run:
+        torch.set_num_threads(1)  # toy sizes: more of them only wait for each other
         properties: dict[str, Any] = {
             "name": "cpu",
             "cores": os.cpu_count(),

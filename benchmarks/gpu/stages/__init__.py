@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from benchmarks.gpu.stage import Stage
+from benchmarks.gpu.stages.captures import CAPTURES, MORE_CAPTURES
+from benchmarks.gpu.stages.overhead import OVERHEAD
 
-STAGES: tuple[Stage, ...] = ()
+STAGES: tuple[Stage, ...] = (
+    CAPTURES,
+    OVERHEAD,
+    MORE_CAPTURES,
+)
 
 
 def find_stage(name: str) -> Stage | None:

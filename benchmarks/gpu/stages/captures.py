@@ -1,0 +1,348 @@
+"""Sample traces: real training steps, recorded by ``tracelens.capture``, each with its independent truth.
+
+Pairs differ in one dimension (vocabulary and head dimension, feed-forward width), so that a report of the one
+can be held against a measurement of the other. The first stage has what a reader sees first; the second the
+rest of the ways in which people run such steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import gzip
+import json
+import os
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.stage import Item, Row, Setting, Stage
+from tracelens.capture.options import AFTER
+from tracelens.gemm.kernel_names import parse_kernel_name
+
+MOST_BYTES = 4_000_000  # of one trace
+SOURCES = (
+    "benchmarks/gpu/stages/captures.py",
+    "benchmarks/gpu/models.py",
+    "benchmarks/gpu/training.py",
+    "benchmarks/gpu/truth.py",
+)
+
+
+def measure(setting: Setting, item: Item) -> Row:
+    """Capture the case, with fewer layers where the file is too large, then find its truth."""
+    from benchmarks.gpu.training import precision
+
+    case = item.spec.toy() if setting.dry_run else item.spec
+    name = f"{setting.gpu}_{case.name}"
+    for layers in case.layers:
+        with precision(case):
+            row = _capture(setting, case, layers, name)
+        _release(setting)
+        if row["bytes"] <= MOST_BYTES:
+            return row
+        setting.say(f"  {name}: {row['bytes'] / 1e6:.1f} MB with {layers} layers, fewer then")
+        _discard(setting, row)
+    raise RuntimeError(f"{row['bytes'] / 1e6:.1f} MB with {layers} layers, over {MOST_BYTES / 1e6:g} MB")
+
+
+def _capture(setting: Setting, case: Any, layers: int, name: str) -> Row:
+    import tracelens
+    from benchmarks.gpu.training import Training
+
+    wait, active = (2, 2) if setting.dry_run else (12, 3)
+    training = Training(case, layers=layers, device=setting.device, dry_run=setting.dry_run)
+    for _ in range(1 if setting.dry_run else 5):  # compilation, cuBLAS' choice of kernels, allocations
+        training()
+    model = training.forward if case.how in ("compile", "reduce_overhead") else training.model
+    out = setting.scratch / name
+    with tracelens.capture(model, out=out, wait=wait, warmup=1, active=active) as steps:
+        for _ in range(wait + 1 + active + AFTER + 2):
+            training()
+            steps.step()
+    written = steps.path
+    if written is None:
+        raise RuntimeError("the capture wrote no trace")
+    facts = look_into(Path(written))
+    wrong = wrong_kernels(case.dtype, facts["gemm_kernels"]) if setting.kind == "cuda" else []
+    if wrong:
+        raise RuntimeError(wrong[0])
+    trace = f"{name}.json.gz"
+    setting.traces.mkdir(parents=True, exist_ok=True)
+    os.replace(_rename_inside(Path(written), trace), setting.traces / trace)
+    size = (setting.traces / trace).stat().st_size
+    row: Row = {
+        "trace": trace,
+        "files": [trace],
+        "bytes": size,
+        "layers": layers,
+        "family": case.family,
+        "how": case.how,
+        "graphed": training.graphed,
+        "precision": case.precision,
+        "dims": {key: getattr(case.dims, key) for key in case.dims.__dataclass_fields__},
+        **facts,
+        "spread_frac": spread(facts["step_ms"]["before"]),
+        "brief": f"{size / 1e3:.0f} kB, {facts['kernels']} kernels, "
+        f"step {statistics.median(facts['step_ms']['before'] or [0.0]):.2f} ms",
+    }
+    if size <= MOST_BYTES:
+        truth, facts_of_truth = _truth(setting, case, layers, training, name)
+        row["files"].append(truth)
+        row["truth"] = facts_of_truth
+    return row
+
+
+def _truth(setting: Setting, case: Any, layers: int, training: Any, name: str) -> tuple[str, dict[str, Any]]:
+    from benchmarks.gpu import truth
+    from benchmarks.gpu.training import Training
+
+    how = {"trace": f"{name}.json.gz", "granularity": "module", "of": "the same step, synchronised"}
+    modules = True
+    if case.how == "graph":
+        # the launches of a replay are one: the kernels are named by the same step outside of a graph
+        training = Training(replace(case, how="eager"), layers=layers, device=setting.device)
+        training()
+        how["of"] = "the same step without its graph, synchronised"
+    elif case.how in ("compile", "reduce_overhead"):
+        # a hook in a module would change what is compiled
+        modules, how["granularity"] = False, "part of the step"
+        if case.how == "reduce_overhead":
+            plain = replace(case, how="compile")
+            training = Training(plain, layers=layers, device=setting.device, dry_run=setting.dry_run)
+            for _ in range(3):
+                training()
+            how["of"] = "the same step compiled without graphs, synchronised"
+    kernels = truth.observe(training, modules=modules, scratch=setting.scratch)
+    if not kernels:
+        raise RuntimeError("the synchronised step shows no kernel")
+    file = f"{name}.truth.csv.gz"
+    size = truth.write(setting.traces / file, kernels, how)
+    total = sum(one.duration_us for one in kernels)
+    known = sum(one.duration_us for one in kernels if one.module != "?")
+    inside = sum(one.duration_us for one in kernels if one.module not in ("?", ""))
+    if known < 0.98 * total:
+        raise RuntimeError(f"the synchronised step places {known / total:.1%} of its time only")
+    return file, {
+        **how,
+        "bytes": size,
+        "kernels": len(kernels),
+        "known_frac": round(known / total, 5),
+        "in_modules_frac": round(inside / total, 5),
+    }
+
+
+def look_into(path: Path) -> dict[str, Any]:
+    """What a row says of a trace, read from the file alone. Raises RuntimeError where the file lacks it."""
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    metadata = trace.get("tracelens")
+    if not metadata:
+        raise RuntimeError("the trace lacks tracelens' metadata")
+    if not metadata["window"]["complete"]:
+        raise RuntimeError(f"the window is not complete: {metadata['window']}")
+    kernels: Counter[str] = Counter()
+    gemms: Counter[str] = Counter()
+    ranges = 0
+    for event in trace["traceEvents"]:
+        if event.get("cat") == "kernel":
+            kernels[event["name"]] += 1
+            parsed = parse_kernel_name(event["name"])
+            if parsed is not None and parsed.kind == "gemm":
+                gemms[event["name"]] += 1
+        ranges += event.get("cat") == "user_annotation"
+    if not ranges:
+        raise RuntimeError("the trace holds no named range")
+    time = metadata["time"]
+    return {
+        "kernels": sum(kernels.values()),
+        "gemm_kernels": dict(gemms.most_common()),
+        "ranges": ranges,
+        "steps": metadata["window"]["steps"],
+        "step_ms": {"clock": time["clock"], "before": time["before_ms"], "after": time["after_ms"]},
+    }
+
+
+def wrong_kernels(dtype: str, gemms: Mapping[str, int]) -> list[str]:
+    """Why these GEMM kernels are not those of a step in ``dtype``; empty when most of them are.
+
+    >>> wrong_kernels("bf16", {"sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3": 9})[0][:24]
+    'bf16 was asked for, but '
+    """
+    if not gemms:
+        return ["no GEMM kernel was recorded: the kernels' names are missing, or unknown"]
+    wanted = {"bf16": {"bf16"}, "fp16": {"fp16"}, "fp8": {"fp8", "fp8_e4m3", "fp8_e5m2"}, "tf32": {"tf32"}}[
+        dtype
+    ]
+    told: Counter[str] = Counter()
+    for name, calls in gemms.items():
+        parsed = parse_kernel_name(name)
+        found = parsed and (parsed.math_dtype or parsed.in_dtype)
+        if found:
+            told[found] += calls
+    right = sum(count for found, count in told.items() if found in wanted)
+    # in a step of fp8 layers the head is bf16; nothing else may be common
+    if told and right < 0.5 * told.total():
+        most, count = told.most_common(1)[0]
+        example = next(
+            name for name in gemms if (p := parse_kernel_name(name)) and most in (p.math_dtype, p.in_dtype)
+        )
+        return [
+            f"{dtype} was asked for, but {count} of {told.total()} GEMM kernels are {most}: {example[:80]}"
+        ]
+    return []
+
+
+def spread(times: Sequence[float]) -> float | None:
+    """(90th - 10th percentile) / median."""
+    if len(times) < 4:
+        return None
+    tenths = statistics.quantiles(times, n=10)
+    return round((tenths[8] - tenths[0]) / statistics.median(times), 5)
+
+
+def summarize(setting: Setting, rows: Sequence[Row]) -> dict[str, Any]:
+    return {"captures": list(rows), "bytes": sum(row["bytes"] for row in rows)}
+
+
+def _rename_inside(path: Path, name: str) -> Path:
+    """The file says its own name; it is a new one now."""
+    data = gzip.decompress(path.read_bytes())
+    head, tail = data[:-4096], data[-4096:]
+    old = json.dumps(path.name).encode()
+    path.write_bytes(gzip.compress(head + tail.replace(old, json.dumps(name).encode()), 9, mtime=0))
+    return path
+
+
+def _release(setting: Setting) -> None:
+    """Models, graphs and compiled code of one capture must not weigh on the next."""
+    import torch
+
+    torch.compiler.reset()
+    gc.collect()
+    if setting.kind == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def _discard(setting: Setting, row: Row) -> None:
+    for name in row["files"]:
+        with contextlib.suppress(OSError):
+            (setting.traces / name).unlink()
+
+
+# -- the cases ------------------------------------------------------------------------------------------
+
+
+def _cases() -> tuple[list[Item], list[Item]]:
+    from benchmarks.gpu.models import Dims
+    from benchmarks.gpu.training import Case
+
+    # GPT-3 2.7B's width (Brown et al. 2020, table 2.1: 32 heads of 80), with GPT-2's vocabulary
+    gpt = Dims(hidden=2560, heads=32, ffn=10240, vocab=50257, sequence=2048, batch=4)
+    fixed = replace(gpt, heads=20, vocab=50304)
+    many_heads = replace(gpt, heads=40, vocab=50304)
+    # 10922 = 8/3 * 4096, the width of a SwiGLU before anybody rounds it; Llama 7B has 11008
+    llama = Dims(hidden=4096, heads=32, kv_heads=8, ffn=10922, vocab=32000, sequence=4096, batch=2)
+    llama_fixed = replace(llama, ffn=11008)
+    bert = Dims(hidden=1024, heads=16, ffn=4096, vocab=30522, sequence=512, batch=32)
+    vit = Dims(hidden=1280, heads=16, ffn=5120, vocab=1000, sequence=257, batch=64)
+    moe = Dims(hidden=2048, heads=16, kv_heads=8, ffn=5632, vocab=32000, sequence=2048, batch=4)
+    depth = (4, 2, 1)
+
+    def item(
+        name: str, family: str, dims: Dims, how: str = "eager", precision: str = "bf16_autocast"
+    ) -> Item:
+        compiled = how in ("compile", "reduce_overhead")
+        run = {"graph": "cudagraph", "reduce_overhead": "reduceoverhead"}.get(how, how)
+        case = Case(f"{name}_{run}", family, dims, depth, how, precision)
+        return Item(case.name, 45.0 if compiled else 15.0, case)
+
+    def gpts(how: str) -> list[Item]:
+        return [
+            item("gpt2_vocab50257_head80", "gpt", gpt, how),
+            item("gpt2_vocab50304_head128", "gpt", fixed, how),
+        ]
+
+    def llamas(how: str) -> list[Item]:
+        return [
+            item("llama_gqa_ffn10922", "llama", llama, how, "bf16"),
+            item("llama_gqa_ffn11008", "llama", llama_fixed, how, "bf16"),
+        ]
+
+    def encoders(how: str) -> list[Item]:
+        return [item("bert_vocab30522", "bert", bert, how), item("vit_h14", "vit", vit, how)]
+
+    first = [
+        *gpts("eager"),
+        *llamas("eager"),
+        *gpts("compile"),
+        *llamas("compile"),
+        *encoders("eager"),
+        item("moe_8experts", "moe", moe, "eager", "bf16"),
+        gpts("checkpoint")[0],
+        gpts("graph")[0],
+    ]
+    more = [
+        item("gpt2_vocab50304_head64", "gpt", many_heads),
+        *llamas("checkpoint"),
+        *llamas("graph"),
+        gpts("checkpoint")[1],
+        gpts("graph")[1],
+        item("gpt2_vocab50304_head128_fp16", "gpt", fixed, "eager", "fp16_scaler"),
+        item("gpt2_vocab50304_head128_fp8", "gpt", fixed, "eager", "fp8"),
+        item("gpt2_vocab50304_head128_tf32", "gpt", fixed, "eager", "tf32"),
+        *encoders("compile"),
+        *encoders("checkpoint"),
+        *encoders("graph"),
+        item("moe_8experts", "moe", moe, "checkpoint", "bf16"),
+        item("moe_8experts", "moe", moe, "compile", "bf16"),
+        item("gpt2_vocab50304_head128", "gpt", fixed, "reduce_overhead"),
+    ]
+    return first, more
+
+
+def first_items(setting: Setting) -> Sequence[Item]:
+    return _different(_cases()[0]) if setting.dry_run else _cases()[0]
+
+
+def more_items(setting: Setting) -> Sequence[Item]:
+    return _different(_cases()[1]) if setting.dry_run else _cases()[1]
+
+
+def _different(items: Sequence[Item]) -> list[Item]:
+    """For a dry run, where pairs have the same toy sizes: each family and each way to run it once."""
+    seen: set[Any] = set()
+    chosen = []
+    for item in items:
+        new = {item.spec.family, (item.spec.how, item.spec.precision)} - seen
+        if new:
+            chosen.append(item)
+            seen |= new
+    return chosen
+
+
+CAPTURES = Stage(
+    name="captures",
+    writes="sample traces with their truth: GPT-2 and Llama pairs, BERT, ViT, MoE",
+    items=first_items,
+    measure=measure,
+    summarize=summarize,
+    sources=SOURCES,
+    setup_s=10.0,
+    cap_mb=30.0,
+    max_failed_frac=0.5,  # each trace stands alone
+)
+MORE_CAPTURES = Stage(
+    name="captures-more",
+    writes="sample traces of further ways to run them: graphs, checkpointing, fp16, fp8, TF32",
+    items=more_items,
+    measure=measure,
+    summarize=summarize,
+    sources=SOURCES,
+    setup_s=10.0,
+    cap_mb=40.0,
+    max_failed_frac=0.5,
+)
