@@ -2,7 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SAMPLE ?= sample_traces/generated_gpt2_vocab50257.json.gz
+# what `make report` shows: the GPT-2 step captured on a real GPU, else any other real trace, else a simulated
+# one, which its name says. SAMPLE=FILE takes another.
+REAL := $(sort $(filter-out sample_traces/generated_%,$(wildcard sample_traces/*.json.gz)))
+SAMPLE ?= $(firstword $(filter %_gpt2_vocab50257_head80_eager.json.gz,$(REAL)) $(REAL) \
+  sample_traces/generated_gpt2_vocab50257.json.gz)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: report test lint types contract unit clean

@@ -65,7 +65,8 @@ class Training:
         torch.manual_seed(0)
         self.case, self.device = case, device
         self.part: Part = lambda name: contextlib.nullcontext()
-        self.model = build(case, layers).to(device)
+        with torch.device(device):  # a CPU would take seconds for the random weights
+            self.model = build(case, layers)
         if case.precision == "bf16":
             self.model = self.model.to(torch.bfloat16)
         if case.precision == "fp8":

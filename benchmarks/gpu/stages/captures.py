@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.stage import Item, Row, Setting, Stage
+from benchmarks.gpu.stage import Item, Row, Setting, Skip, Stage
 from tracelens.capture.options import AFTER
 from tracelens.gemm.kernel_names import parse_kernel_name
 
@@ -37,16 +37,32 @@ def measure(setting: Setting, item: Item) -> Row:
     from benchmarks.gpu.training import precision
 
     case = item.spec.toy() if setting.dry_run else item.spec
+    _possible(setting, case)
     name = f"{setting.gpu}_{case.name}"
+    size = layers = 0
     for layers in case.layers:
-        with precision(case):
-            row = _capture(setting, case, layers, name)
-        _release(setting)
-        if row["bytes"] <= MOST_BYTES:
+        try:
+            with precision(case):
+                row = _capture(setting, case, layers, name)
+        except BaseException:
+            _discard(setting, name)
+            raise
+        finally:
+            _release(setting)
+        size = row["bytes"]
+        if size <= MOST_BYTES:
             return row
-        setting.say(f"  {name}: {row['bytes'] / 1e6:.1f} MB with {layers} layers, fewer then")
-        _discard(setting, row)
-    raise RuntimeError(f"{row['bytes'] / 1e6:.1f} MB with {layers} layers, over {MOST_BYTES / 1e6:g} MB")
+        setting.say(f"  {name}: {size / 1e6:.1f} MB with {layers} layers, fewer then")
+        _discard(setting, name)
+    raise RuntimeError(f"{size / 1e6:.1f} MB with {layers} layers, over {MOST_BYTES / 1e6:g} MB")
+
+
+def _possible(setting: Setting, case: Any) -> None:
+    if setting.kind == "cuda" and case.precision == "fp8":
+        import torch
+
+        if torch.cuda.get_device_capability() < (8, 9):
+            raise Skip("fp8 tensor cores came with compute capability 8.9")
 
 
 def _capture(setting: Setting, case: Any, layers: int, name: str) -> Row:
@@ -173,26 +189,28 @@ def wrong_kernels(dtype: str, gemms: Mapping[str, int]) -> list[str]:
     """
     if not gemms:
         return ["no GEMM kernel was recorded: the kernels' names are missing, or unknown"]
-    wanted = {"bf16": {"bf16"}, "fp16": {"fp16"}, "fp8": {"fp8", "fp8_e4m3", "fp8_e5m2"}, "tf32": {"tf32"}}[
-        dtype
-    ]
     told: Counter[str] = Counter()
+    examples: dict[str, str] = {}
     for name, calls in gemms.items():
-        parsed = parse_kernel_name(name)
-        found = parsed and (parsed.math_dtype or parsed.in_dtype)
-        if found:
+        found = _math_dtype(name)
+        if found is not None:
             told[found] += calls
-    right = sum(count for found, count in told.items() if found in wanted)
+            examples.setdefault(found, name)
     # in a step of fp8 layers the head is bf16; nothing else may be common
-    if told and right < 0.5 * told.total():
-        most, count = told.most_common(1)[0]
-        example = next(
-            name for name in gemms if (p := parse_kernel_name(name)) and most in (p.math_dtype, p.in_dtype)
-        )
-        return [
-            f"{dtype} was asked for, but {count} of {told.total()} GEMM kernels are {most}: {example[:80]}"
-        ]
+    if told and told[dtype] < 0.5 * told.total():
+        (most, count), *_ = told.most_common(1)
+        example = examples[most][:80]
+        return [f"{dtype} was asked for, but {count} of {told.total()} GEMM kernels are {most}: {example}"]
     return []
+
+
+def _math_dtype(name: str) -> str | None:
+    kernel = parse_kernel_name(name)
+    if kernel is None:
+        return None
+    found = kernel.math_dtype or kernel.in_dtype
+    # an NVIDIA tensor core has no fp32: fp32 operands on it are tf32, whatever the name leaves out
+    return "tf32" if found == "fp32" and kernel.tensor_core else found
 
 
 def spread(times: Sequence[float]) -> float | None:
@@ -227,10 +245,10 @@ def _release(setting: Setting) -> None:
         torch.cuda.empty_cache()
 
 
-def _discard(setting: Setting, row: Row) -> None:
-    for name in row["files"]:
+def _discard(setting: Setting, name: str) -> None:
+    for suffix in (".json.gz", ".truth.csv.gz"):
         with contextlib.suppress(OSError):
-            (setting.traces / name).unlink()
+            (setting.traces / f"{name}{suffix}").unlink()
 
 
 # -- the cases ------------------------------------------------------------------------------------------

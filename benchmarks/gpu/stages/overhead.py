@@ -66,7 +66,12 @@ OVERHEAD = Stage(
     measure=measure,
     summarize=summarize,
     check=check,
-    sources=("benchmarks/gpu/stages/overhead.py", "benchmarks/capture_overhead.py"),
+    sources=(
+        "benchmarks/gpu/stages/overhead.py",
+        "benchmarks/capture_overhead.py",
+        "benchmarks/gpu/models.py",
+        "benchmarks/gpu/training.py",
+    ),
     setup_s=5.0,
     cap_mb=0.2,
 )

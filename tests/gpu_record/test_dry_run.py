@@ -1,0 +1,239 @@
+"""Every stage at toy size on the CPU: killed once, gone on with, and its traces held against their truth."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import collect
+from benchmarks.gpu.stages import STAGES
+from benchmarks.gpu.store import ROOT, read_result
+
+pytest.importorskip("torch")
+
+#: The name of a range in a trace, and the products that stand for GEMM kernels.
+PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"}
+DONE = re.compile(r"([\w-]+) \d+/\d+ (\S+): (?!failed)")
+
+BLOCKED = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("msgspec", "isal", "click", "jinja2", "rich", "pandas", "pyarrow"):
+            raise ModuleNotFoundError("No module named " + name, name=name)
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def start(out: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.gpu.collect", "--dry-run-cpu", "--out", str(out)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def dry_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """The folder of a whole dry run, and the items measured before and after a kill at a random one."""
+    out = tmp_path_factory.mktemp("dry")
+    kept = set((ROOT / "sample_traces").iterdir())
+    process = start(out)
+    assert process.stdout is not None
+    before: list[str] = []
+    stop = random.randint(1, 12)
+    for line in process.stdout:
+        if found := DONE.match(line):
+            before.append(found[2])
+        if len(before) == stop:
+            process.send_signal(signal.SIGKILL)
+            break
+    process.communicate()
+    process = start(out)
+    said, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, said + errors
+    after = [found[2] for line in said.splitlines() if (found := DONE.match(line))]
+    assert set((ROOT / "sample_traces").iterdir()) == kept
+    yield out, before, after
+
+
+def test_every_stage_is_done_and_says_that_it_is_a_dry_run(dry_run: tuple[Path, Any, Any]) -> None:
+    folder = dry_run[0] / "results" / "cpu"
+    assert {path.name for path in folder.iterdir()} == {f"{stage.name}.json" for stage in STAGES}
+    for stage in STAGES:
+        result = read_result(folder / f"{stage.name}.json")
+        assert (result["dry_run"], result["gpu"], result["state"]) == (True, "cpu", "done")
+        assert result["failed"] == {}
+
+
+def test_what_was_measured_before_the_kill_is_not_measured_again(
+    dry_run: tuple[Path, list[str], list[str]],
+) -> None:
+    _, before, after = dry_run
+    assert before
+    assert after
+    assert not set(before) & set(after)
+
+
+def traces(out: Path) -> list[Path]:
+    return sorted((out / "sample_traces").glob("*.json.gz"))
+
+
+def test_each_trace_has_its_truth_and_is_small(dry_run: tuple[Path, Any, Any]) -> None:
+    found = traces(dry_run[0])
+    assert len(found) > 15
+    for path in found:
+        assert path.name.startswith("cpu_")
+        assert path.stat().st_size < 4_000_000
+        assert path.with_name(path.name.replace(".json.gz", ".truth.csv.gz")).stat().st_size < 100_000
+        head = gzip.decompress(path.read_bytes())
+        assert json.loads(head)["traceName"] == path.name
+
+
+def test_each_product_has_the_module_that_a_synchronised_run_gives_it(dry_run: tuple[Path, Any, Any]) -> None:
+    """Two ways to the same names: ranges by autograd's numbering, and windows by the graph's own edges."""
+    from benchmarks.gpu import truth
+
+    compared = 0
+    for path in traces(dry_run[0]):
+        how, kernels = truth.read(path.with_name(path.name.replace(".json.gz", ".truth.csv.gz")))
+        assert how["trace"] == path.name
+        expected = [(one.name, one.module) for one in kernels if one.name in PRODUCTS]
+        parts = {one.part for one in kernels}
+        assert parts >= {"forward", "loss", "backward", "grad_clip", "optimizer"}, path.name
+        assert ("recompute" in parts) == ("checkpoint" in path.name)
+        if how["granularity"] != "module":
+            assert "compile" in path.name or "reduceoverhead" in path.name
+            continue
+        compared += len(expected)
+        assert all(module for _, module in expected), path.name
+        assert recorded(path, {one.module for one in kernels}) == expected, path.name
+    assert compared > 200
+
+
+def recorded(path: Path, modules: set[str]) -> list[tuple[str, str]]:
+    """(operator, innermost range) of each product of the trace's first step, in order of time."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    whole = [event for event in events if event.get("ph") == "X"]
+    step = next(event for event in whole if str(event["name"]).startswith("ProfilerStep#"))
+
+    def holds(outer: Any, inner: Any, thread: bool = True) -> bool:
+        return (
+            (outer["tid"] == inner["tid"] or not thread)
+            and outer["ts"] <= inner["ts"]
+            and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"]
+        )
+
+    mine = [event for event in whole if holds(step, event, thread=False)]
+    ranges = [event for event in mine if event["name"] in modules and event["name"]]
+    found = []
+    products = [one for one in mine if one["name"] in PRODUCTS]
+    for product in sorted(products, key=lambda one: one["ts"]):
+        if any(holds(other, product) for other in products if other is not product):
+            continue  # a CPU's fp8 product runs another one inside
+        owners = [one for one in ranges if holds(one, product)]
+        owner = max(owners, key=lambda one: one["ts"])["name"] if owners else ""
+        found.append((product["name"], owner))
+    return found
+
+
+def test_analyze_says_in_one_line_that_a_cpu_trace_has_no_gpu_work(dry_run: tuple[Path, Any, Any]) -> None:
+    for path in traces(dry_run[0])[::6]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tracelens", "analyze", str(path)],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 3
+        assert done.stderr.startswith("tracelens: ")
+        assert "Traceback" not in done.stderr
+
+
+def test_a_dry_run_never_writes_among_real_results(capsys: pytest.CaptureFixture[str]) -> None:
+    for out in (ROOT, collect.RESULTS, collect.RESULTS.parent, collect.RESULTS / "h200"):
+        with pytest.raises(SystemExit) as left:
+            collect.main(["--dry-run-cpu", "--out", str(out)])
+        assert left.value.code == 2
+        assert "give another --out" in capsys.readouterr().err
+
+
+def test_wrong_use_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, why in (
+        (["--only", "nothing"], "no stage 'nothing'; there are captures"),
+        (["--minutes", "-1"], "a positive number of minutes"),
+        (["--gpu", "h200"], "--gpu goes with --plan"),
+    ):
+        with pytest.raises(SystemExit) as left:
+            collect.main(arguments)
+        assert left.value.code == 2
+        assert why.split(";")[0] in capsys.readouterr().err
+
+
+def test_it_runs_where_only_torch_is_installed(tmp_path: Path) -> None:
+    """A GPU machine has torch and numpy; the reader's libraries need not be there."""
+    program = f"""{BLOCKED}
+import benchmarks.gpu.collect, benchmarks.gpu.unpack
+import tracelens, tracelens.capture.manual
+assert not [name for name in sys.modules if name.startswith(("tracelens.trace", "tracelens.analysis"))]
+sys.exit(benchmarks.gpu.collect.main(
+    ["--dry-run-cpu", "--only", "overhead", "--out", {str(tmp_path)!r}, "--pack", {str(tmp_path / "p")!r}]
+))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "results" / "cpu" / "overhead.json").exists()
+    assert (tmp_path / "p" / "collected-0.tar").exists()
+
+
+def test_the_capture_command_works_without_the_readers_libraries(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(8, 8)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "for _ in range(12):\n"
+        "    model(torch.randn(4, 8)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+    )
+    # click is on the GPU machine; msgspec and isal are not
+    program = BLOCKED.replace('"click", "jinja2", "rich", ', "") + (
+        "from tracelens.cli import main\n"
+        f"sys.argv = ['tracelens', 'capture', '--out', {str(tmp_path / 'out')!r}, '--wait', '2', "
+        f"'--warmup', '1', '--active', '2', '--', {str(script)!r}]\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "rank0.json.gz").exists(), done.stderr

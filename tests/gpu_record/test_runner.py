@@ -1,0 +1,400 @@
+"""A stage is measured once, in time, from where the last start left off; bad runs are refused and kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import collect
+from benchmarks.gpu.plan import as_text, make_plan, pack
+from benchmarks.gpu.runner import _Measuring, run_stage
+from benchmarks.gpu.stage import Item, Row, Setting, Skip
+from benchmarks.gpu.store import Folder, Progress, fingerprint, read_result
+from tests.gpu_record.toy import ALONE, COOL, Clock, run_on, stage
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def result_of(folder: Path, name: str) -> dict[str, Any]:
+    return read_result(folder / "results" / "h200" / f"{name}.json")
+
+
+# -- what a good run leaves ------------------------------------------------------------------------
+
+
+def test_a_result_says_what_it_is_of_and_how_it_was_made(tmp_path: Path) -> None:
+    run, _ = run_on(tmp_path)
+    assert run_stage(stage("sums"), run).current
+    result = result_of(tmp_path, "sums")
+    assert result["schema"] == "tracelens.gpu-result/1"
+    assert (result["state"], result["refused"], result["dry_run"]) == ("done", [], False)
+    assert result["data"] == {"values": [0, 1, 2, 3]}
+    assert result["clocks"] == {"before": COOL, "after": COOL}
+    assert result["sessions"][0]["others"] == ALONE
+    assert result["spread"]["median_frac"] == 0.01
+    assert result["command"] == "test"
+    assert not list((tmp_path / "results" / "h200").glob("*.progress.jsonl"))
+
+
+def test_a_current_result_is_not_measured_again(tmp_path: Path) -> None:
+    run, _ = run_on(tmp_path)
+    run_stage(stage("sums"), run)
+    before = (tmp_path / "results" / "h200" / "sums.json").read_bytes()
+
+    def never(setting: Setting, item: Item) -> Row:
+        raise AssertionError("measured again")
+
+    run, lines = run_on(tmp_path)
+    assert run_stage(stage("sums", measure=never), run).current
+    assert (tmp_path / "results" / "h200" / "sums.json").read_bytes() == before
+    assert lines[0].startswith("sums: current, measured 20")
+
+
+def test_a_result_of_another_version_of_the_stage_is_stale(tmp_path: Path) -> None:
+    run, _ = run_on(tmp_path)
+    run_stage(stage("sums"), run)
+    newer = stage("sums", sources=("tests/gpu_record/toy.py", "tests/gpu_record/test_runner.py"))
+    assert run.folder.look(newer).state == "stale"
+    assert run_stage(newer, run).current
+
+
+def test_the_fingerprint_is_that_of_the_sources_alone(tmp_path: Path) -> None:
+    source = tmp_path / "a.py"
+    source.write_bytes(b"x = 1\n")
+    one = stage("sums", sources=("a.py",))
+    first = fingerprint(one, tmp_path)
+    source.write_bytes(b"x = 1\r\n")
+    assert fingerprint(one, tmp_path) == first
+    source.write_bytes(b"x = 2\n")
+    assert fingerprint(one, tmp_path) != first
+
+
+# -- minutes ---------------------------------------------------------------------------------------
+
+
+def test_a_run_stops_in_time_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    clock = Clock()
+    measured: list[str] = []
+
+    def minute(setting: Setting, item: Item) -> Row:
+        clock.now += 60
+        measured.append(item.key)
+        return {"value": item.spec}
+
+    long = stage("long", 10, 60.0, minute)
+    run, lines = run_on(tmp_path, clock, minutes=4.5)
+    assert run_stage(long, run).state == "partial"
+    assert clock.now <= run.until
+    # with 30 s left an item of a minute is not begun; with 90 it is, a quarter of it to spare
+    assert measured == ["long-0", "long-1", "long-2", "long-3"]
+    assert any("stopped in time" in line for line in lines)
+    run, _ = run_on(tmp_path, clock, minutes=60)
+    assert run_stage(long, run).current
+    assert sorted(measured) == sorted(f"long-{at}" for at in range(10))  # each once
+    assert len(result_of(tmp_path, "long")["sessions"]) == 2
+
+
+def test_an_estimate_that_proves_too_low_is_not_believed_any_more(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def slower(setting: Setting, item: Item) -> Row:
+        clock.now += 30
+        return {"value": item.spec}
+
+    run, _ = run_on(tmp_path, clock, minutes=5)
+    run_stage(stage("sums", 100, 10.0, slower), run)
+    assert clock.now <= run.until
+
+
+def test_minutes_are_packed_in_order_of_value(tmp_path: Path) -> None:
+    run, _ = run_on(tmp_path)
+    stages = [stage("a", 2, 100.0), stage("b", 10, 60.0), stage("c", 1, 50.0), stage("d", 1, 500.0)]
+    plan = make_plan(stages, run.folder, run.setting(tmp_path))
+    assert [line.seconds for line in plan] == [200, 600, 50, 500]
+    assert [line.stage.name for line in pack(plan, 300)] == ["a", "c", "b"]  # b goes on another time
+    assert [line.stage.name for line in pack(plan, 1e9)] == ["a", "b", "c", "d"]
+    run_stage(stages[0], run)
+    plan = make_plan(stages, run.folder, run.setting(tmp_path))
+    assert [line.stage.name for line in pack(plan, 100)] == ["c", "b"]
+
+
+def test_the_plan_says_what_is_missing_how_long_and_what_it_writes(tmp_path: Path) -> None:
+    run, _ = run_on(tmp_path, Clock())
+    stages = [stage("done"), stage("open", 3, 90.0)]
+    run_stage(stages[0], run)
+    text = as_text(make_plan(stages, run.folder, run.setting(tmp_path)), "h200")
+    assert re.search(r"done +current +4 +0 +4 +numbers of done", text)
+    assert re.search(r"open +missing +3 +270 +4 +numbers of open", text)
+    assert text.endswith("1 of 2 stages are current; the rest takes about 4.5 minutes")
+
+
+def test_a_plan_needs_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert collect.main(["--plan", "--gpu", "h200"]) == 0
+    out = capsys.readouterr().out
+    assert all(one.name in out for one in collect.STAGES)
+
+
+def test_without_a_gpu_nothing_is_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert collect.main([]) == 3
+    assert capsys.readouterr().err.startswith("no NVIDIA GPU at hand: ")
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("clocks", "company", "why"),
+    [
+        ([COOL, COOL | {"reasons": ["hardware thermal slowdown"]}], [], "hardware thermal slowdown"),
+        ([COOL, COOL | {"sm_mhz": 700.0}], [], "700 of 1980 MHz under load"),
+        ([COOL, COOL | {"sm_mhz": 1300.0}], [], "moved from 1300 to 1700 MHz"),
+        ([], [{"processes": 1}], "another process on the GPU"),
+        ([], [ALONE, {"processes": 2}], "another process on the GPU"),
+        ([], [{"processes": None, "foreign_memory_mb": 20000}], "20.0 GB of GPU memory are held by others"),
+    ],
+)
+def test_a_run_in_bad_conditions_is_refused_and_kept(
+    tmp_path: Path, clocks: list[dict[str, Any]], company: list[dict[str, Any]], why: str
+) -> None:
+    run, lines = run_on(tmp_path, clocks=clocks, company=company)
+    state = run_stage(stage("sums"), run)
+    assert not state.current
+    assert not (tmp_path / "results" / "h200" / "sums.json").exists()
+    refused = read_result(tmp_path / "results" / "h200" / "sums.refused.json")
+    assert refused["state"] == "refused"
+    assert any(why in reason for reason in refused["refused"])
+    assert any(why in line for line in lines)
+    run, _ = run_on(tmp_path)  # the conditions are good again
+    assert run_stage(stage("sums"), run).current
+    assert not (tmp_path / "results" / "h200" / "sums.refused.json").exists()
+
+
+def test_rows_of_good_sessions_outlive_a_bad_one(tmp_path: Path) -> None:
+    clock = Clock()
+    measured: list[str] = []
+
+    def minute(setting: Setting, item: Item) -> Row:
+        clock.now += 60
+        measured.append(item.key)
+        return {"value": item.spec}
+
+    long = stage("long", 6, 60.0, minute)
+    run, _ = run_on(tmp_path, clock, minutes=2.1)
+    run_stage(long, run)
+    assert measured == ["long-0"]
+    run, _ = run_on(tmp_path, clock, clocks=[COOL, COOL | {"reasons": ["hardware slowdown"]}])
+    assert run_stage(long, run).state == "partial"
+    measured.clear()
+    run, _ = run_on(tmp_path, clock)
+    assert run_stage(long, run).current
+    assert measured == [f"long-{at}" for at in range(1, 6)]
+
+
+def test_what_cannot_be_read_refuses_nothing(tmp_path: Path) -> None:
+    unknown = {"sm_mhz": None, "reasons": None, "why": "no NVML"}
+    nobody = {"processes": None, "foreign_memory_mb": None, "why": "no NVML"}
+    run, _ = run_on(tmp_path, clocks=[unknown, unknown], company=[nobody, nobody])
+    assert run_stage(stage("sums"), run).current
+    assert result_of(tmp_path, "sums")["clocks"]["after"]["why"] == "no NVML"
+
+
+def test_a_spread_over_five_percent_is_refused(tmp_path: Path) -> None:
+    def shaky(setting: Setting, item: Item) -> Row:
+        return {"value": item.spec, "spread_frac": 0.02 if item.spec == 0 else 0.07}
+
+    run, _ = run_on(tmp_path)
+    assert run_stage(stage("sums", measure=shaky), run).why == "spread 7.0% of the median item, over 5%"
+    # one shaky item among steady ones is named in the result, for whoever draws it
+    mostly = stage("mostly", measure=lambda s, item: {"value": 1, "spread_frac": 0.2 * (item.spec == 3)})
+    assert run_stage(mostly, run).current
+    assert result_of(tmp_path, "mostly")["spread"]["above_limit_items"] == ["mostly-3"]
+
+
+def test_a_stages_own_check_and_its_size_cap_refuse(tmp_path: Path) -> None:
+    run, _ = run_on(tmp_path)
+    wrong = stage("wrong", check=lambda data: ["bf16 was asked for, sgemm ran"])
+    assert run_stage(wrong, run).why == "bf16 was asked for, sgemm ran"
+    large = stage("large", measure=lambda s, item: {"value": "x" * 10_000}, cap_mb=0.02)
+    assert "over the 0.02 MB of this stage" in run_stage(large, run).why
+
+
+def test_an_item_that_fails_twice_is_listed_and_refuses_the_stage_unless_it_may(tmp_path: Path) -> None:
+    tries: list[str] = []
+
+    def fails(setting: Setting, item: Item) -> Row:
+        tries.append(item.key)
+        if item.spec == 1:
+            raise RuntimeError("out of memory\nat a long address")
+        if item.spec == 2:
+            raise Skip("no fp8 before compute capability 8.9")
+        return {"value": item.spec}
+
+    run, lines = run_on(tmp_path)
+    state = run_stage(stage("strict", measure=fails), run)
+    assert state.why == "1 of 4 items failed: strict-1: RuntimeError: out of memory"
+    assert tries.count("strict-1") == 2
+    assert run_stage(stage("lenient", measure=fails, max_failed_frac=0.3), run).current
+    result = result_of(tmp_path, "lenient")
+    assert result["failed"] == {"lenient-1": "RuntimeError: out of memory"}
+    assert result["skipped"] == {"lenient-2": "no fp8 before compute capability 8.9"}
+    assert result["data"] == {"values": [0, 3]}
+    assert any("not on this device: no fp8" in line for line in lines)
+
+
+def test_not_a_number_is_a_failure_not_a_row(tmp_path: Path) -> None:
+    run, _ = run_on(tmp_path)
+    state = run_stage(stage("sums", measure=lambda s, item: {"value": float("nan")}), run)
+    assert state.state == "refused"
+
+
+# -- damaged files ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"schema": "tracelens.gpu-result/1"}',
+        '{"schema": "tracelens.gpu-result/9", "state": "done"}',
+        "[" * 100_000,
+    ],
+)
+def test_a_damaged_result_counts_as_missing_and_says_so(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "results" / "h200" / "sums.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    run, lines = run_on(tmp_path)
+    assert run.folder.look(stage("sums")).state == "damaged"
+    assert run_stage(stage("sums"), run).current
+    assert lines[0].startswith("sums: sums.json ")
+    assert lines[0].endswith("; measured again")
+
+
+def test_a_dry_run_does_not_pass_for_a_measurement(tmp_path: Path) -> None:
+    run, _ = run_on(tmp_path)
+    run_stage(stage("sums"), run)
+    path = tmp_path / "results" / "h200" / "sums.json"
+    path.write_text(json.dumps(read_result(path) | {"dry_run": True}))
+    assert run.folder.look(stage("sums")).state == "damaged"
+
+
+@pytest.mark.parametrize(
+    "tail", [b'{"row": ["sums-1", {"val', b'{"row": 7}\n', b"[]\n", b'{"row": ["sums-9"]}\n', b"\xff\n"]
+)
+def test_a_torn_progress_file_loses_its_torn_line_only(tmp_path: Path, tail: bytes) -> None:
+    one = stage("sums")
+    progress = Folder(tmp_path).progress(one)
+    progress.append("row", ["sums-0", {"value": 0}])
+    with open(progress.path, "ab") as file:
+        file.write(tail)
+    again = Folder(tmp_path).progress(one)
+    assert set(again.rows) == {"sums-0"}
+    again.append("row", ["sums-1", {"value": 1}])
+    assert set(Folder(tmp_path).progress(one).rows) == {"sums-0", "sums-1"}
+
+
+def test_progress_of_another_version_is_started_over(tmp_path: Path) -> None:
+    Progress(tmp_path / "p.jsonl", "sums", "old").append("row", ["sums-0", {}])
+    newer = Progress(tmp_path / "p.jsonl", "sums", "new")
+    assert newer.rows == {}
+    newer.append("row", ["sums-1", {}])
+    assert set(Progress(tmp_path / "p.jsonl", "sums", "new").rows) == {"sums-1"}
+
+
+def test_a_row_whose_trace_did_not_come_home_is_measured_again(tmp_path: Path) -> None:
+    clock = Clock()
+    measured: list[str] = []
+
+    def writes(setting: Setting, item: Item) -> Row:
+        clock.now += 60
+        measured.append(item.key)
+        setting.traces.mkdir(parents=True, exist_ok=True)
+        (setting.traces / f"{item.key}.gz").write_bytes(b"x" * 10)
+        return {"value": item.spec, "files": [f"{item.key}.gz"]}
+
+    traced = stage("traced", 3, 60.0, writes)
+    run, _ = run_on(tmp_path, clock, minutes=3.1)
+    assert run_stage(traced, run).state == "partial"
+    assert measured == ["traced-0", "traced-1"]
+    (tmp_path / "sample_traces" / "traced-0.gz").unlink()
+    run, _ = run_on(tmp_path, clock)
+    assert run_stage(traced, run).current
+    assert measured[2:] == ["traced-0", "traced-2"]
+    files = result_of(tmp_path, "traced")["files"]
+    assert [one["name"] for one in files] == ["traced-0.gz", "traced-1.gz", "traced-2.gz"]
+    assert all(one["bytes"] == 10 and len(one["sha256"]) == 64 for one in files)
+
+
+# -- kills -----------------------------------------------------------------------------------------
+
+
+def collect_toys(out: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.gpu_record.toy", "--dry-run-cpu", "--out", str(out)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_killed_at_random_points_nothing_finished_is_measured_again(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    chance = random.Random()
+    seen: dict[str, int] = {}
+    for _ in range(3):
+        process = collect_toys(tmp_path)
+        assert process.stdout is not None
+        stop = chance.randrange(1, 11)
+        items = 0
+        for line in process.stdout:
+            if found := re.match(r"\w+ \d+/12 (\S+): value", line):
+                seen[found[1]] = seen.get(found[1], 0) + 1
+                items += 1
+                if items == stop:
+                    process.send_signal(signal.SIGKILL)
+                    break
+        process.stdout.read()
+        assert process.wait() == -signal.SIGKILL
+        process.stdout.close()
+    process = collect_toys(tmp_path)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, out
+    for key in re.findall(r"\w+ \d+/12 (\S+): value", out):
+        seen[key] = seen.get(key, 0) + 1
+    names = ("first", "second", "third")
+    assert seen.keys() <= {f"{name}-{at}" for name in names for at in range(12)}
+    assert max(seen.values()) == 1, seen  # a line is said when its row is on disk
+    assert len(seen) >= 36 - 3  # a kill may come between the row and its line
+    for name in names:
+        assert read_result(tmp_path / "results" / "cpu" / f"{name}.json")["data"] == {"values": [*range(12)]}
+    assert not [path for path in tmp_path.rglob("*") if ".partial-" in path.name]
+
+
+def test_an_item_that_ends_the_process_each_time_is_given_up(tmp_path: Path) -> None:
+    one = stage("sums", max_failed_frac=0.5)
+    for _ in range(3):
+        progress = Folder(tmp_path / "results" / "h200").progress(one)
+        progress.append("begin", "sums-2")
+    run, _ = run_on(tmp_path)
+    measuring = _Measuring(one, run, run.setting(tmp_path))
+    assert [item.key for item in measuring.missing()] == ["sums-0", "sums-1", "sums-3"]
+    assert run_stage(one, run).current
+    assert result_of(tmp_path, "sums")["failed"] == {"sums-2": "the process ended while it was measured"}

@@ -1,0 +1,88 @@
+"""Stages and devices that exist in tests only, and a program that collects with them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.device import Device
+from benchmarks.gpu.runner import Run
+from benchmarks.gpu.stage import Item, Row, Setting, Stage
+from benchmarks.gpu.store import Folder
+
+GPU = Device("none-of-yours", "h200", {"name": "a device of the tests"}, {"torch": "0"})
+COOL = {"sm_mhz": 1700.0, "sm_mhz_max": 1980.0, "under_load": True, "reasons": ["power cap"]}
+ALONE = {"processes": 0, "foreign_memory_mb": 900}
+SOURCE = "tests/gpu_record/toy.py"
+
+
+class Clock:
+    """Time passes when somebody says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def stage(
+    name: str,
+    count: int = 4,
+    seconds: float = 1.0,
+    measure: Callable[[Setting, Item], Row] | None = None,
+    **more: Any,
+) -> Stage:
+    """``count`` items that take ``seconds`` each; the row is the item's number."""
+
+    def items(setting: Setting) -> Sequence[Item]:
+        return [Item(f"{name}-{at}", seconds, at) for at in range(count)]
+
+    def row(setting: Setting, item: Item) -> Row:
+        return {"value": item.spec, "spread_frac": 0.01}
+
+    def summarize(setting: Setting, rows: Sequence[Row]) -> dict[str, Any]:
+        return {"values": [one["value"] for one in rows]}
+
+    settings = {"sources": (SOURCE,), "setup_s": 0.0, **more}
+    return Stage(name, f"numbers of {name}", items, measure or row, summarize, **settings)
+
+
+def run_on(
+    folder: Path,
+    clock: Clock | None = None,
+    minutes: float | None = None,
+    clocks: Sequence[Mapping[str, Any]] = (),
+    company: Sequence[Mapping[str, Any]] = (),
+) -> tuple[Run, list[str]]:
+    """A start on a made-up GPU, and the lines it says. ``clocks`` and ``company`` are read one by one."""
+    lines: list[str] = []
+    clock = clock or Clock()
+    hot, busy = iter(clocks), iter(company)
+    run = Run(
+        device=GPU,
+        folder=Folder(folder / "results" / "h200"),
+        traces=folder / "sample_traces",
+        command="test",
+        until=float("inf") if minutes is None else clock.now + 60 * minutes,
+        clock=clock,
+        say=lines.append,
+        read_clocks=lambda device: dict(next(hot, COOL)),
+        read_others=lambda device: dict(next(busy, ALONE)),
+    )
+    return run, lines
+
+
+def slow(setting: Setting, item: Item) -> Row:
+    time.sleep(0.03)
+    return {"value": item.spec, "spread_frac": 0.0}
+
+
+if __name__ == "__main__":  # collect with three toy stages: what a test kills
+    from benchmarks.gpu import collect
+
+    collect.STAGES = tuple(stage(name, 12, 0.03, slow) for name in ("first", "second", "third"))
+    sys.exit(collect.main())
