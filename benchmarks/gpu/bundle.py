@@ -41,6 +41,7 @@ class Bundler:
 
     def now_and_then(self) -> None:
         if self._clock() - self._last >= EVERY_S:
+            self._last = self._clock()  # also where it fails: not at every item
             self.write()
 
     def write(self) -> list[Path]:
@@ -53,7 +54,6 @@ class Bundler:
             written.append(path)
         for at in range(len(parts), MOST_FILES):
             (self._folder / f"collected-{at}.tar").unlink(missing_ok=True)
-        self._last = self._clock()
         return written
 
     def _members(self) -> Iterator[tuple[str, bytes]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -19,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu import device
-from benchmarks.gpu.bundle import Bundler
+from benchmarks.gpu.bundle import Bundler, TooMuch
 from benchmarks.gpu.device import Device
 from benchmarks.gpu.plan import as_text, make_plan, pack
 from benchmarks.gpu.runner import DeviceLost, Run, run_stage
@@ -33,17 +34,18 @@ TRACES = ROOT / "sample_traces"
 RESERVE_S = 15.0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, stages: Sequence[Stage] = STAGES) -> int:
+    """The program. ``stages`` in order of value."""
     parser = _parser()
     options = parser.parse_args(arguments)
     began = time.monotonic()
-    names = [stage.name for stage in STAGES]
+    names = [stage.name for stage in stages]
     wrong = [name for name in options.only or () if name not in names]
     if wrong:
         parser.error(f"no stage {wrong[0]!r}; there are {', '.join(names)}")
     if options.gpu and not options.plan:
         parser.error("--gpu goes with --plan: a measurement is of the GPU at hand")
-    stages = [stage for stage in STAGES if not options.only or stage.name in options.only]
+    stages = [stage for stage in stages if not options.only or stage.name in options.only]
     if options.plan and options.gpu:
         found = Device("none", options.gpu, {}, {})
     else:
@@ -71,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command=_command(arguments),
         until=until,
         say=lambda line: print(line, flush=True),
-        after_item=bundler.now_and_then if bundler else lambda: None,
+        after_item=lambda: _pack(bundler, finished=False),
     )
     try:
         return _collect(stages, run)
@@ -81,8 +83,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("interrupted; what was measured is kept", file=sys.stderr)
         return 130
     finally:
-        if bundler is not None:
+        _pack(bundler, finished=True)
+
+
+def _pack(bundler: Bundler | None, *, finished: bool) -> None:
+    """A copy that cannot be made is said; what was measured lies in its place all the same."""
+    if bundler is None:
+        return
+    try:
+        if finished:
             bundler.write()
+        else:
+            bundler.now_and_then()
+    except (TooMuch, OSError) as error:
+        print(f"not packed: {error}", file=sys.stderr)
 
 
 def _collect(stages: Sequence[Stage], run: Run) -> int:
@@ -175,5 +189,10 @@ def _positive(text: str) -> float:
     return value
 
 
+def _asked_to_end(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _asked_to_end)  # what `timeout` sends: there is time to pack
     sys.exit(main())

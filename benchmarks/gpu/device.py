@@ -90,7 +90,7 @@ def read_clocks(device: Device, *, under_load: bool = True) -> dict[str, Any]:
     import torch
 
     errors = []
-    for read, products in ((_by_nvml, 150), (_by_command, 1500)):  # the command takes about a second
+    for read, products in ((_by_nvml, 400), (_by_command, 1500)):  # the command takes about a second
         try:
             if under_load:
                 _queue_work(products)
@@ -148,15 +148,17 @@ def _handle() -> tuple[Any, Any]:
 
 def _by_nvml() -> dict[str, Any]:
     nvml, handle = _handle()
-    time.sleep(0.1)  # the clock needs some milliseconds to follow the load
-    mask = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    clocks = []
+    for _ in range(4):
+        time.sleep(0.1)  # an idle GPU needs some milliseconds to follow the load
+        clocks.append(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
     return {
-        "sm_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "sm_mhz": max(clocks),
         "sm_mhz_max": nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
         "memory_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
         "temperature_c": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         "power_w": nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-        "reasons": reasons(mask),
+        "reasons": reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
     }
 
 

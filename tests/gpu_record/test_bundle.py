@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu import collect
 from benchmarks.gpu import unpack as unpacking
 from benchmarks.gpu.bundle import EVERY_S, MOST_BYTES, MOST_FILES, Bundler, TooMuch, pack_files
 from benchmarks.gpu.runner import run_stage
@@ -93,6 +94,15 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
         pack_files([("sample_traces/x", bytes(MOST_BYTES))])
     with pytest.raises(TooMuch, match="were collected; 8 files of 16 MiB travel"):
         pack_files([(f"sample_traces/{at}", bytes(9 * 2**20)) for at in range(9)])
+
+
+def test_a_copy_that_cannot_be_made_ends_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "file").write_text("no folder")
+    arguments = ["--dry-run-cpu", "--out", str(tmp_path), "--pack", str(tmp_path / "file")]
+    assert collect.main(arguments, stages=(stage("sums"),)) == 0
+    assert capsys.readouterr().err.startswith("not packed: ")
+    assert read_result(tmp_path / "results" / "cpu" / "sums.json")["state"] == "done"
 
 
 def test_a_copy_is_kept_while_the_run_goes_on(tmp_path: Path) -> None:

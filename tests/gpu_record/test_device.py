@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,7 +103,7 @@ def test_every_capture_has_its_own_name_and_a_gpu_has_them_all() -> None:
     pytest.importorskip("torch")
     from benchmarks.gpu.stage import Setting
 
-    setting = Setting("none", "h200", False, captures.Path(), captures.Path())
+    setting = Setting("none", "h200", False, Path(), Path())
     items = [*captures.first_items(setting), *captures.more_items(setting)]
     assert len({item.key for item in items}) == len(items)
     ways = {(item.spec.family, item.spec.how) for item in items}

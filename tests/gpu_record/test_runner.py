@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import pytest
 
 from benchmarks.gpu import collect
 from benchmarks.gpu.plan import as_text, make_plan, pack
-from benchmarks.gpu.runner import _Measuring, run_stage
+from benchmarks.gpu.runner import DeviceLost, _Measuring, run_stage
 from benchmarks.gpu.stage import Item, Row, Setting, Skip
+from benchmarks.gpu.stages import STAGES
 from benchmarks.gpu.store import Folder, Progress, fingerprint, read_result
 from tests.gpu_record.toy import ALONE, COOL, Clock, run_on, stage
 
@@ -140,7 +142,7 @@ def test_the_plan_says_what_is_missing_how_long_and_what_it_writes(tmp_path: Pat
 def test_a_plan_needs_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert collect.main(["--plan", "--gpu", "h200"]) == 0
     out = capsys.readouterr().out
-    assert all(one.name in out for one in collect.STAGES)
+    assert all(one.name in out for one in STAGES)
 
 
 def test_without_a_gpu_nothing_is_measured(
@@ -160,7 +162,7 @@ def test_without_a_gpu_nothing_is_measured(
     [
         ([COOL, COOL | {"reasons": ["hardware thermal slowdown"]}], [], "hardware thermal slowdown"),
         ([COOL, COOL | {"sm_mhz": 700.0}], [], "700 of 1980 MHz under load"),
-        ([COOL, COOL | {"sm_mhz": 1300.0}], [], "moved from 1300 to 1700 MHz"),
+        ([COOL, COOL | {"sm_mhz": 1300.0, "reasons": []}], [], "moved from 1300 to 1700 MHz"),
         ([], [{"processes": 1}], "another process on the GPU"),
         ([], [ALONE, {"processes": 2}], "another process on the GPU"),
         ([], [{"processes": None, "foreign_memory_mb": 20000}], "20.0 GB of GPU memory are held by others"),
@@ -201,6 +203,11 @@ def test_rows_of_good_sessions_outlive_a_bad_one(tmp_path: Path) -> None:
     run, _ = run_on(tmp_path, clock)
     assert run_stage(long, run).current
     assert measured == [f"long-{at}" for at in range(1, 6)]
+
+
+def test_a_warm_gpu_at_its_power_cap_is_no_fault(tmp_path: Path) -> None:
+    run, _ = run_on(tmp_path, clocks=[COOL | {"sm_mhz": 1980.0, "reasons": []}, COOL | {"sm_mhz": 1500.0}])
+    assert run_stage(stage("sums"), run).current
 
 
 def test_what_cannot_be_read_refuses_nothing(tmp_path: Path) -> None:
@@ -398,3 +405,28 @@ def test_an_item_that_ends_the_process_each_time_is_given_up(tmp_path: Path) -> 
     assert [item.key for item in measuring.missing()] == ["sums-0", "sums-1", "sums-3"]
     assert run_stage(one, run).current
     assert result_of(tmp_path, "sums")["failed"] == {"sums-2": "the process ended while it was measured"}
+
+
+def test_a_lost_device_is_left_to_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an illegal access every call of the process fails: the rest needs a new one, not the blame."""
+    pytest.importorskip("torch")
+    started: list[list[str]] = []
+
+    def lost(setting: Setting, item: Item) -> Row:
+        raise DeviceLost("CUDA error: an illegal memory access was encountered")
+
+    def execv(program: str, arguments: list[str]) -> None:
+        started.append(arguments)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(_Measuring, "_one", lambda self, item: lost(self.setting, item))
+    monkeypatch.setattr(os, "execv", execv)
+    monkeypatch.setattr(collect, "_places", lambda *_: (tmp_path / "results", tmp_path / "sample_traces"))
+    arguments = ["--dry-run-cpu", "--only", "sums", "--out", str(tmp_path), "--minutes", "5"]
+    with pytest.raises(SystemExit):
+        collect.main(arguments, stages=(stage("sums"),))
+    (words,) = started
+    assert words[1:3] == ["-m", "benchmarks.gpu.collect"]
+    assert words[words.index("--only") + 1] == "sums"
+    assert words[words.index("--out") + 1] == str(tmp_path)
+    assert 200 < float(words[words.index("--until") + 1]) - time.time() < 300

@@ -84,5 +84,5 @@ def slow(setting: Setting, item: Item) -> Row:
 if __name__ == "__main__":  # collect with three toy stages: what a test kills
     from benchmarks.gpu import collect
 
-    collect.STAGES = tuple(stage(name, 12, 0.03, slow) for name in ("first", "second", "third"))
-    sys.exit(collect.main())
+    toys = tuple(stage(name, 12, 0.03, slow) for name in ("first", "second", "third"))
+    sys.exit(collect.main(stages=toys))
