@@ -75,7 +75,11 @@ def test_nothing_is_read_where_there_is_no_gpu() -> None:
         ("bf16", "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT"),
         ("fp16", "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_TNT"),
         ("fp8", "nvjet_qqtst_128x256_128x4_2x1_v_bz_TNT"),
-        ("tf32", "sm80_xmma_gemm_tf32f32_tf32f32_f32_tn_n_tilesize128x128x32_stage4_warpsize2x2x1"),
+        (
+            "tf32",
+            "sm80_xmma_gemm_tf32f32_tf32f32_f32_tn_n_tilesize128x128x32_stage4_warpsize2x2x1"
+            "_tensor16x8x8_kernel_cublas",
+        ),
         ("tf32", "nvjet_sss_128x128_32x4_2x1_v_bz_TNT"),
         ("tf32", "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align1>(P)"),
     ],

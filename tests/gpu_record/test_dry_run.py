@@ -24,7 +24,7 @@ pytest.importorskip("torch")
 
 #: The name of a range in a trace, and the products that stand for GEMM kernels.
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"}
-DONE = re.compile(r"([\w-]+) \d+/\d+ (\S+): (?!failed)")
+DONE = re.compile(r"([\w-]+) \d+/\d+ (.+?): (?!failed)")
 
 #: As if they were not installed.
 BLOCKED = """
@@ -55,7 +55,7 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, li
     stop = random.randint(1, 12)
     for line in process.stdout:
         if found := DONE.match(line):
-            before.append(found[2])
+            before.append(f"{found[1]} {found[2]}")
         if len(before) == stop:
             process.send_signal(signal.SIGKILL)
             break
@@ -63,7 +63,7 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, li
     process = start(out)
     said, errors = process.communicate(timeout=600)
     assert process.returncode == 0, said + errors
-    after = [found[2] for line in said.splitlines() if (found := DONE.match(line))]
+    after = [f"{found[1]} {found[2]}" for line in said.splitlines() if (found := DONE.match(line))]
     assert set((ROOT / "sample_traces").iterdir()) == kept
     yield out, before, after
 
