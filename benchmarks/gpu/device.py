@@ -148,6 +148,9 @@ def _handle() -> tuple[Any, Any]:
 
 def _by_nvml() -> dict[str, Any]:
     nvml, handle = _handle()
+    # NVML calls them event reasons since driver 535, throttle reasons before
+    read_reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+    read_reasons = read_reasons or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
     clocks = []
     for _ in range(4):
         time.sleep(0.1)  # an idle GPU needs some milliseconds to follow the load
@@ -158,7 +161,7 @@ def _by_nvml() -> dict[str, Any]:
         "memory_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
         "temperature_c": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
         "power_w": nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
-        "reasons": reasons(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+        "reasons": reasons(read_reasons(handle)),
     }
 
 

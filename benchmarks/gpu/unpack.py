@@ -1,7 +1,6 @@
 """``python -m benchmarks.gpu.unpack DIR``: puts what ``collect --pack DIR`` brought home in its place.
 
-A current result is not replaced by one that is refused or older, nothing of a dry run gets into the record,
-and progress goes on only where no result exists yet.
+A result is not replaced by an older one of the same version, and nothing of a dry run gets into the record.
 """
 
 from __future__ import annotations

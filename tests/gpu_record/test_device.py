@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +50,46 @@ def test_clocks_are_read_through_the_command_where_nvml_is_not_installed(
     assert found["under_load"]
 
 
+def nvml(**more: Any) -> types.ModuleType:
+    """The calls of nvidia-ml-py that are used, of a GPU whose clock follows its load."""
+    module = types.ModuleType("pynvml")
+    clocks = iter([345, 1200, 1755, 1740])
+    module.__dict__.update(
+        NVML_CLOCK_SM=1,
+        NVML_CLOCK_MEM=2,
+        NVML_TEMPERATURE_GPU=0,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetClockInfo=lambda handle, kind: next(clocks) if kind == 1 else 3201,
+        nvmlDeviceGetMaxClockInfo=lambda handle, kind: 1980,
+        nvmlDeviceGetTemperature=lambda handle, kind: 40,
+        nvmlDeviceGetPowerUsage=lambda handle: 650_000,
+        nvmlDeviceGetComputeRunningProcesses=lambda handle: [types.SimpleNamespace(pid=os.getpid())],
+        **more,
+    )
+    return module
+
+
+@pytest.mark.parametrize("name", ["EventReasons", "ThrottleReasons"])
+def test_an_idle_gpu_is_read_once_its_clock_has_followed_the_load(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    torch = pytest.importorskip("torch")
+    module = nvml(**{f"nvmlDeviceGetCurrentClocks{name}": lambda handle: 0x4})
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda at: types.SimpleNamespace(uuid="1-2"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (140e9, 141e9))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    monkeypatch.setattr(device, "_queue_work", lambda products: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    found = device.read_clocks(H200)
+    assert (found["sm_mhz"], found["memory_mhz"], found["power_w"]) == (1755, 3201, 650.0)
+    assert found["reasons"] == ["power cap"]
+    assert device.others(H200)["processes"] == 0
+
+
 def test_a_reading_that_fails_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     smi(monkeypatch, (9, "NVIDIA-SMI has failed"), (9, "NVIDIA-SMI has failed"))
     found = device.read_clocks(H200)
@@ -55,8 +99,6 @@ def test_a_reading_that_fails_has_its_reason(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_other_processes_are_those_that_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     smi(monkeypatch, (0, f"{os.getpid()}\n"), (0, f"{os.getpid()}\n4711\n"), (0, "4711\n"), (9, "no"))
     assert device.others(H200) == {"processes": 0, "foreign_memory_mb": 600}
     assert device.others(H200)["processes"] == 1
@@ -77,8 +119,7 @@ def test_nothing_is_read_where_there_is_no_gpu() -> None:
         ("fp8", "nvjet_qqtst_128x256_128x4_2x1_v_bz_TNT"),
         (
             "tf32",
-            "sm80_xmma_gemm_tf32f32_tf32f32_f32_tn_n_tilesize128x128x32_stage4_warpsize2x2x1"
-            "_tensor16x8x8_kernel_cublas",
+            "sm80_xmma_gemm_tf32f32_tf32f32_f32_tn_n_tilesize64x64x64_stage3_warpsize2x2x1_tensor16x8x8_kernel",
         ),
         ("tf32", "nvjet_sss_128x128_32x4_2x1_v_bz_TNT"),
         ("tf32", "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align1>(P)"),
