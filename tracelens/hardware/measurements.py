@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tracelens.errors import InputError
 
@@ -163,7 +163,9 @@ def user_file(gpu: str) -> Path:
     return Path(data) / "tracelens" / "calibration" / f"{gpu}.json.gz"
 
 
-_TABLES: Mapping[str, type[GemmMeasurement | AttentionMeasurement]] = {
+Measured = TypeVar("Measured", GemmMeasurement, AttentionMeasurement)
+
+_TABLES: Mapping[str, type[Any]] = {
     "gemms": GemmMeasurement,
     "attention": AttentionMeasurement,
 }
@@ -173,11 +175,12 @@ def _encode(measurements: Measurements) -> dict[str, Any]:
     raw: dict[str, Any] = {"schema": SCHEMA}
     for one in fields(measurements):
         value = getattr(measurements, one.name)
-        raw[one.name] = _table(value) if one.name in _TABLES else value
+        raw[one.name] = table_of(value) if one.name in _TABLES else value
     return raw
 
 
-def _table(rows: Sequence[GemmMeasurement | AttentionMeasurement]) -> dict[str, Any]:
+def table_of(rows: Sequence[GemmMeasurement | AttentionMeasurement]) -> dict[str, Any]:
+    """Rows as plain JSON: arrays under named columns, each kernel's name once. ``rows_of`` reads it."""
     names: dict[str, int] = {}
     columns = [one.name for one in fields(rows[0])] if rows else []
     table = []
@@ -196,7 +199,7 @@ def _decode(raw: dict[str, Any]) -> Measurements:
             continue  # older file: the default stands, or the constructor says what is missing
         value = raw[one.name]
         values[one.name] = (
-            _rows(value, _TABLES[one.name])
+            rows_of(value, _TABLES[one.name])
             if one.name in _TABLES
             else tuple(value)
             if one.name == "notes"
@@ -205,7 +208,8 @@ def _decode(raw: dict[str, Any]) -> Measurements:
     return Measurements(**values)
 
 
-def _rows(table: dict[str, Any], kind: type[Any]) -> tuple[Any, ...]:
+def rows_of(table: Mapping[str, Any], kind: type[Measured]) -> tuple[Measured, ...]:
+    """The rows of ``table_of``. Raises ``KeyError``, ``TypeError`` or ``ValueError`` on damaged ones."""
     names = table["kernel_names"]
     rows = []
     for cells in table["rows"]:
