@@ -111,8 +111,9 @@ class LayerGemm:
 def linear_gemms(linear: Linear, *, tokens: int) -> tuple[LayerGemm, ...]:
     """Forward, gradient of the input and gradient of the weight of ``y = x W^T``.
 
-    >>> [(g.role, g.m, g.n, g.k, g.layout) for g in linear_gemms(Linear("mlp.up", 10240, 2560), tokens=8192)]
-    [('forward', 8192, 10240, 2560, 'TN'), ('dgrad', 8192, 2560, 10240, 'NN'), ('wgrad', 10240, 2560, 8192, 'NT')]
+    >>> up = linear_gemms(Linear("mlp.up", 3072, 768), tokens=8192)
+    >>> [(one.role, one.m, one.n, one.k, one.layout) for one in up]
+    [('forward', 8192, 3072, 768, 'TN'), ('dgrad', 8192, 768, 3072, 'NN'), ('wgrad', 3072, 768, 8192, 'NT')]
     """
     name, out, inner = linear.component, linear.out, linear.inner
     return (
@@ -148,9 +149,7 @@ def _llama(hidden: int, heads: int, kv: int, ffn: int, *, head_dim: int = 0, **c
 
 
 def _encoder(hidden: int, heads: int, ffn: int, *, sequence: int, micro_batch: int) -> LayerShape:
-    return LayerShape(
-        hidden, heads, ffn, causal=False, sequence=sequence, micro_batch=micro_batch
-    )
+    return LayerShape(hidden, heads, ffn, causal=False, sequence=sequence, micro_batch=micro_batch)
 
 
 #: name -> (family, layer, vocabulary; 0 where there is no language-model head)

@@ -1,14 +1,14 @@
 """Before and after: transformer layers and small models in pairs, each changed in one thing.
 
-The pairs hold changes that the paper or the tile arithmetic calls faster, changes that must come out slower,
-changes that should make no difference, and layers compared with themselves, which show the noise. ``expected``
-says why a pair is in the list; nothing is judged by it.
+There are changes that the paper or the arithmetic of tiles calls faster, changes that must come out slower,
+changes that should make no difference, and layers compared with themselves, which show the noise.
+``expected`` says why a pair is in the list; nothing is judged by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.gpu.model_shapes import MODELS, LayerShape
@@ -21,7 +21,7 @@ class LayerPair:
     """One layer in two shapes. ``change`` names each parameter that differs: (before, after)."""
 
     model: str
-    rule: str  # what kind of change it is: heads, ffn, hidden, vocabulary, tokens, kv_heads, tensor_parallel...
+    rule: str  # the kind of change: heads, ffn, hidden, vocabulary, tokens, kv_heads, tensor_parallel...
     expected: str  # faster | slower | same | unknown
     before: LayerShape
     after: LayerShape
@@ -82,8 +82,9 @@ def _heads() -> Iterator[LayerPair]:
 
 def _ffn() -> Iterator[LayerPair]:
     for before, after, expected in (
-        (10922, 10944, "faster"), (10922, 11008, "faster"), (10922, 10848, "faster"), (10922, 10880, "faster"),
-        (10922, 10912, "faster"), (10922, 10924, "unknown"), (10822, 10880, "faster"), (11022, 11008, "faster"),
+        (10922, 10944, "faster"), (10922, 11008, "faster"), (10922, 10848, "faster"),
+        (10922, 10880, "faster"), (10922, 10912, "faster"), (10922, 10924, "unknown"),
+        (10822, 10880, "faster"), (11022, 11008, "faster"),
         (10923, 10922, "unknown"), (11008, 10922, "slower"), (11008, 11072, "same"),
     ):  # fmt: skip
         yield pair("llama-7b", "ffn", expected, {"ffn": before}, ffn=after)
@@ -185,15 +186,13 @@ class StepShape:
         return self.layers * self.layer.parameters + self.vocabulary * self.layer.hidden
 
     def as_json(self) -> dict[str, Any]:
-        from dataclasses import asdict
-
+        """Plain JSON: the layer's numbers, the depth, the vocabulary."""
         return {**asdict(self.layer), "layers": self.layers, "vocabulary": self.vocabulary}
 
 
 @dataclass(frozen=True, slots=True)
 class StepPair:
     name: str
-    rule: str
     before: StepShape
     after: StepShape
     change: dict[str, tuple[Number, Number]]
@@ -204,18 +203,19 @@ def step_pairs() -> tuple[StepPair, ...]:
     gpt, llama = MODELS["gpt3-2.7b"][1], MODELS["llama-7b"][1]
     odd = gpt.changed(hidden=2500, heads=25, ffn=10000)
     plain = MODELS["bert-large"][1].changed(dtype="fp32", attention="math", micro_batch=4)
+    tf32 = plain.changed(dtype="tf32")
     copied = StepShape(gpt, 4, 50257)
     swiglu = StepShape(llama.changed(ffn=10922, micro_batch=2), 4, 32000)
     return (
-        StepPair("vocabulary", "vocabulary", copied, StepShape(gpt, 4, 50304), {"vocabulary": (50257, 50304)}),
-        StepPair("heads", "heads", copied, StepShape(gpt.changed(heads=20), 4, 50257), {"heads": (32, 20)}),
-        StepPair("swiglu", "ffn", swiglu, StepShape(llama.changed(ffn=11008, micro_batch=2), 4, 32000),
+        StepPair("vocabulary", copied, StepShape(gpt, 4, 50304), {"vocabulary": (50257, 50304)}),
+        StepPair("heads", copied, StepShape(gpt.changed(heads=20), 4, 50257), {"heads": (32, 20)}),
+        StepPair("swiglu", swiglu, StepShape(llama.changed(ffn=11008, micro_batch=2), 4, 32000),
                  {"ffn": (10922, 11008)}),
-        StepPair("hidden", "hidden", StepShape(odd, 4, 50304), StepShape(gpt.changed(heads=20), 4, 50304),
+        StepPair("hidden", StepShape(odd, 4, 50304), StepShape(gpt.changed(heads=20), 4, 50304),
                  {"hidden": (2500, 2560), "heads": (25, 20), "ffn": (10000, 10240)}),
-        StepPair("both", "joint", copied, StepShape(gpt.changed(heads=20), 4, 50304),
+        StepPair("both", copied, StepShape(gpt.changed(heads=20), 4, 50304),
                  {"vocabulary": (50257, 50304), "heads": (32, 20)}),
-        StepPair("dtype", "dtype", StepShape(plain, 4, 30528), StepShape(plain.changed(dtype="tf32"), 4, 30528),
+        StepPair("dtype", StepShape(plain, 4, 30528), StepShape(tf32, 4, 30528),
                  {"dtype": ("fp32", "tf32")}),
-        StepPair("control", "control", copied, copied, {}),
+        StepPair("control", copied, copied, {}),
     )  # fmt: skip

@@ -111,8 +111,7 @@ def _paper(sms: int) -> Iterator[GemmCase]:
                          (hidden, 4 * hidden // t)):  # fmt: skip
                 yield GemmCase("paper_g_linear", 4096, n, k)
     for vocabulary in (*range(50240, 50313), *range(51136, 51265, 8)):  # H: the logits layer over v
-        for gemm in _vocabulary(vocabulary):
-            yield gemm
+        yield from _vocabulary(vocabulary)
 
 
 def _paper_attention() -> Iterator[GemmCase]:
@@ -294,7 +293,17 @@ def _heads() -> Iterator[AttentionCase]:
 
 
 def _grouped() -> Iterator[AttentionCase]:
-    for heads, kv_heads in ((32, 32), (32, 16), (32, 8), (32, 4), (32, 2), (32, 1), (28, 4), (24, 8), (64, 8)):
+    for heads, kv_heads in (
+        (32, 32),
+        (32, 16),
+        (32, 8),
+        (32, 4),
+        (32, 2),
+        (32, 1),
+        (28, 4),
+        (24, 8),
+        (64, 8),
+    ):
         for head_dim in (64, 128):
             for sequence in (1024, 4096):
                 case = AttentionCase(

@@ -1,0 +1,64 @@
+"""What shapes are judged against: a large copy, the shortest product, large products of each type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.gpu.stage import Item, Row, Setting, Stage
+from benchmarks.gpu.stages.shapes import (
+    CAREFUL,
+    DRY,
+    MEASURED_WITH,
+    check_products,
+    joined,
+    measure,
+    open_bench,
+)
+from tracelens.bench.cases import GemmCase
+from tracelens.hardware.measurements import GemmMeasurement
+
+
+def ceiling_items(setting: Setting) -> list[Item]:
+    """A large copy, the shortest product, and large products of each type: what shapes are judged against."""
+    sizes = (64,) if setting.dry_run else (4096, 6144, 8192, 16384)
+    cases = tuple(
+        GemmCase("ceiling", size, size, 64 if setting.dry_run else min(size, 8192), dtype=dtype)
+        for dtype in ("bf16", "fp16", "fp8", "tf32", "fp32")
+        for size in (sizes[:2] if dtype == "fp32" else sizes)
+    )
+    return [
+        Item("bandwidth", 2.0, "bandwidth"),
+        Item("launch_floor", 2.0, "launch_floor"),
+        Item("products", 8.0, cases),
+    ]
+
+
+def ceiling_measure(setting: Setting, item: Item) -> Row:
+    from tracelens.bench import measure_bandwidth, measure_launch_floor
+
+    options = DRY if setting.dry_run else CAREFUL
+    if item.spec == "bandwidth":
+        value = measure_bandwidth(device=open_bench(setting), options=options)
+        return {"bandwidth_gbps": round(value, 1)}
+    if item.spec == "floor":
+        return {
+            "launch_floor_us": round(measure_launch_floor(device=open_bench(setting), options=options), 3)
+        }
+    return measure(CAREFUL, setting, item)
+
+
+def ceiling_summary(setting: Setting, rows: Sequence[Row]) -> dict[str, Any]:
+    plain = {key: row[key] for row in rows for key in ("bandwidth_gbps", "launch_floor_us") if key in row}
+    return plain | joined(GemmMeasurement, setting, [row for row in rows if "table" in row])
+
+
+CEILINGS = Stage(
+    name="ceilings",
+    writes="copy bandwidth, launch floor, the best large products of each type",
+    items=ceiling_items,
+    measure=ceiling_measure,
+    summarize=ceiling_summary,
+    check=check_products,
+    sources=(*MEASURED_WITH, "benchmarks/gpu/stages/ceilings.py"),
+)
