@@ -56,5 +56,6 @@ ATTENTION_SWEEP = Stage(
     measure=partial(measure, QUICK),
     summarize=partial(joined, AttentionMeasurement),
     check=check_attention,
+    max_failed_frac=0.05,
     sources=(*MEASURED_WITH, *SHAPES, "benchmarks/gpu/stages/attention_sweep.py"),
 )

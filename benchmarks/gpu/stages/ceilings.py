@@ -41,7 +41,7 @@ def ceiling_measure(setting: Setting, item: Item) -> Row:
     if item.spec == "bandwidth":
         value = measure_bandwidth(device=open_bench(setting), options=options)
         return {"bandwidth_gbps": round(value, 1)}
-    if item.spec == "floor":
+    if item.spec == "launch_floor":
         return {
             "launch_floor_us": round(measure_launch_floor(device=open_bench(setting), options=options), 3)
         }

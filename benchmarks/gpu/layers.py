@@ -1,0 +1,206 @@
+"""The layers and small models that are timed before and after a change, as plain PyTorch.
+
+A layer is what ``LayerShape`` says and nothing more: projections as one matrix each (as training frameworks
+fuse them), one attention call, two norms, no dropout. Tensor parallelism is one rank's share of the matrices,
+without the communication.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.gpu.model_shapes import LayerShape
+from benchmarks.gpu.pairs import StepShape
+from tracelens.bench.gemms import tensor_cores
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
+#: One call of a whole forward and backward; the index is the timing engine's and changes nothing.
+Step = Callable[[int], object]
+
+
+class Attention(nn.Module):
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__()
+        t = shape.tensor_parallel
+        self.heads, self.kv_heads, self.head_dim = shape.heads // t, shape.kv_heads // t, shape.head_dim
+        self.causal, self.math, self.rope = shape.causal, shape.attention == "math", shape.gated
+        width = (self.heads + 2 * self.kv_heads) * self.head_dim
+        self.qkv = nn.Linear(shape.hidden, width, bias=not shape.gated)
+        self.output = nn.Linear(self.heads * self.head_dim, shape.hidden, bias=not shape.gated)
+        angle = _angles(shape.sequence, self.head_dim) if self.rope else torch.zeros(0)
+        self.register_buffer("cos", angle.cos(), persistent=False)
+        self.register_buffer("sin", angle.sin(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, sequence, _ = x.shape
+        sizes = [heads * self.head_dim for heads in (self.heads, self.kv_heads, self.kv_heads)]
+        q, k, v = (
+            part.view(batch, sequence, -1, self.head_dim).transpose(1, 2)
+            for part in self.qkv(x).split(sizes, dim=-1)
+        )
+        if self.rope:
+            q, k = _rotated(q, self.cos, self.sin), _rotated(k, self.cos, self.sin)
+        mixed = self._by_products(q, k, v) if self.math else self._fused(q, k, v)
+        projected: Tensor = self.output(mixed.transpose(1, 2).reshape(batch, sequence, -1))
+        return projected
+
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with _flash(q.device.type):
+            return F.scaled_dot_product_attention(
+                q, k, v, is_causal=self.causal, enable_gqa=self.heads != self.kv_heads
+            )
+
+    def _by_products(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Scores, mask, softmax and values as kernels of their own, as before fused attention."""
+        if self.heads != self.kv_heads:
+            k, v = (part.repeat_interleave(self.heads // self.kv_heads, dim=1) for part in (k, v))
+        scores = q @ k.transpose(-1, -2) / math.sqrt(self.head_dim)
+        if self.causal:
+            ahead = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+            scores = scores.masked_fill(ahead, float("-inf"))
+        return scores.softmax(dim=-1) @ v
+
+
+def _flash(device: str) -> AbstractContextManager[object]:
+    """The one fused kernel that every shape of the list has; a CPU takes what it has."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    return sdpa_kernel(SDPBackend.FLASH_ATTENTION) if device == "cuda" else nullcontext()
+
+
+def _angles(sequence: int, head_dim: int) -> Tensor:
+    rates = 10000.0 ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
+    angle = torch.arange(sequence, dtype=torch.float64)[:, None] * rates
+    return torch.cat((angle, angle), dim=-1)
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+class Mlp(nn.Module):
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__()
+        width, self.gated = shape.ffn // shape.tensor_parallel, shape.gated
+        self.up = nn.Linear(shape.hidden, width * (2 if self.gated else 1), bias=not self.gated)
+        self.down = nn.Linear(width, shape.hidden, bias=not self.gated)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = self.up(x)
+        if self.gated:
+            gate, up = wide.chunk(2, dim=-1)
+            wide = F.silu(gate) * up
+        else:
+            wide = F.gelu(wide)
+        narrow: Tensor = self.down(wide)
+        return narrow
+
+
+class Layer(nn.Module):
+    """norm, attention, residual, norm, MLP, residual."""
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = _norm(shape), _norm(shape)
+        self.attention, self.mlp = Attention(shape), Mlp(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        grown: Tensor = x + self.mlp(self.norm2(x))
+        return grown
+
+
+class Logits(nn.Module):
+    """Final norm, logits and cross-entropy in fp32, as language models are trained."""
+
+    def __init__(self, shape: LayerShape) -> None:
+        super().__init__()
+        self.norm = _norm(shape)
+        self.head = nn.Linear(shape.hidden, shape.vocab // shape.tensor_parallel, bias=False)
+
+    def forward(self, x: Tensor, targets: Tensor) -> Tensor:
+        logits = self.head(self.norm(x)).float()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def _norm(shape: LayerShape) -> nn.Module:
+    return nn.RMSNorm(shape.hidden) if shape.gated else nn.LayerNorm(shape.hidden)
+
+
+class SmallModel(nn.Module):
+    """Embedding, layers, logits and loss; embedding and logits share their matrix."""
+
+    def __init__(self, shape: StepShape) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(shape.vocabulary, shape.layer.hidden)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.layers = nn.ModuleList(Layer(shape.layer) for _ in range(shape.layers))
+        self.logits = Logits(shape.layer.changed(vocab=shape.vocabulary))
+        self.logits.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        loss: Tensor = self.logits(x, targets)
+        return loss
+
+
+# --- what is timed ------------------------------------------------------------------------------------
+
+
+def layer_step(shape: LayerShape, *, device: str) -> Step:
+    """Forward and backward of one layer, or of the logits layer, on random data.
+
+    The input takes a gradient, as in the middle of a model; gradients of weights are written anew each
+    time, as the first micro-batch of a step writes them.
+    """
+    torch.manual_seed(0)
+    dtype = _DTYPES[shape.dtype]
+    with torch.device(device):
+        module = (Logits(shape) if shape.vocab else Layer(shape)).to(dtype=dtype)
+        x = torch.randn(shape.micro_batch, shape.sequence, shape.hidden, dtype=dtype, requires_grad=True)
+        grad = torch.randn_like(x)
+        last = max(1, shape.vocab // shape.tensor_parallel)
+        targets = torch.randint(0, last, (shape.micro_batch, shape.sequence))
+    leaves = [x, *module.parameters()]
+
+    def step(index: int) -> None:
+        for leaf in leaves:
+            leaf.grad = None
+        with tensor_cores(shape.dtype):
+            if shape.vocab:
+                module(x, targets).backward()
+            else:
+                module(x).backward(grad)
+
+    return step
+
+
+def training_step(shape: StepShape, *, device: str) -> Step:
+    """Forward, loss, backward and AdamW of a small model on random tokens."""
+    torch.manual_seed(0)
+    layer = shape.layer
+    with torch.device(device):
+        model = SmallModel(shape).to(dtype=_DTYPES[layer.dtype])
+        size = (layer.micro_batch, layer.sequence)
+        tokens, targets = (torch.randint(0, shape.vocabulary, size) for _ in range(2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=device == "cuda")
+
+    def step(index: int) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with tensor_cores(layer.dtype):
+            model(tokens, targets).backward()
+        optimizer.step()
+
+    return step

@@ -1,0 +1,294 @@
+"""Whole layers and whole small training steps, before and after a change.
+
+Both shapes of a pair take turns in one process, several times, so that a clock that drifts drifts for both;
+the ratio of each turn is of neighbours.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from benchmarks.gpu import expected
+from benchmarks.gpu.model_shapes import LayerShape
+from benchmarks.gpu.pairs import (
+    LayerPair,
+    StepPair,
+    StepShape,
+    cost_us_per_token,
+    layer_pairs,
+    step_pairs,
+)
+from benchmarks.gpu.stage import Item, Row, Setting, Stage
+from benchmarks.gpu.stages.shapes import MEASURED_WITH, gpu_of, open_bench
+from tracelens.bench.cases import AttentionCase, GemmCase, Options
+from tracelens.gemm.kernel_names import parse_kernel_name
+from tracelens.hardware.gpu import Gpu
+
+#: In each turn; a call is a whole forward and backward.
+_TURN = Options(seconds_per_case=0.1, batch_us=1.0, min_batches=5, max_batches=8, warmup_calls=2)
+_DRY = Options(seconds_per_case=0.0, batch_us=1.0, max_calls=1, min_batches=3, max_batches=3, warmup_calls=1)
+TURNS = 4
+#: Kernels that are no product and no attention: norms, activations, residuals, biases, loss.
+_OTHER_PASSES = 40  # over the activations, read or written, forward and backward of one layer
+_SETUP_S = 1.0
+_SOURCES = (
+    *MEASURED_WITH,
+    "benchmarks/gpu/layers.py",
+    "benchmarks/gpu/pairs.py",
+    "benchmarks/gpu/model_shapes.py",
+    "benchmarks/gpu/stages/layer_pairs.py",
+)
+Step = Callable[[int], object]
+
+
+def layer_items(setting: Setting) -> list[Item]:
+    pairs, gpu = layer_pairs(), gpu_of(setting)
+    if setting.dry_run:
+        pairs = tuple(toy_pair(pair) for pair in {pair.rule: pair for pair in pairs}.values())
+    return [
+        Item(pair.name, _seconds(layer_us(pair.before, gpu) + layer_us(pair.after, gpu)), pair)
+        for pair in pairs
+    ]
+
+
+def step_items(setting: Setting) -> list[Item]:
+    gpu, pairs = gpu_of(setting), step_pairs()
+    if setting.dry_run:
+        pairs = tuple(
+            replace(pair, before=_toy_step(pair.before), after=_toy_step(pair.after)) for pair in pairs
+        )
+    return [
+        Item(pair.name, 3.0 + _seconds(step_us(pair.before, gpu) + step_us(pair.after, gpu)), pair)
+        for pair in pairs
+    ]
+
+
+def _seconds(both_us: float) -> float:
+    """Laying out, and the calls of all turns: two to warm up, two to size the batch, five that count."""
+    return _SETUP_S + TURNS * max(10 * both_us / 1e6, 0.02)
+
+
+def layer_us(layer: LayerShape, gpu: Gpu) -> float:
+    """About how long forward and backward of ``layer`` take."""
+    total = sum(
+        expected.gemm_us(GemmCase("", g.m, g.n, g.k, g.batch, layer.dtype, g.layout), gpu)
+        for g in layer.gemms()
+    )
+    if layer.vocab:
+        width = layer.vocab // layer.tensor_parallel
+    else:
+        width = layer.hidden
+        if layer.attention == "math":
+            width += layer.heads // layer.tensor_parallel * layer.sequence // 2
+        else:
+            case = AttentionCase(
+                "", layer.micro_batch, layer.heads // layer.tensor_parallel, layer.sequence, layer.head_dim,
+                causal=layer.causal,
+            )  # fmt: skip
+            total += sum(
+                expected.attention_us(replace(case, direction=way), gpu) for way in ("forward", "backward")
+            )
+    moved = _OTHER_PASSES * layer.tokens * width * expected.ELEMENT_BYTES[layer.dtype]
+    return total + moved / (gpu.bandwidth_gbps or 1000.0) / 1e3
+
+
+def step_us(step: StepShape, gpu: Gpu) -> float:
+    layers = step.layers * layer_us(step.layer, gpu)
+    return layers + layer_us(step.layer.changed(vocab=step.vocabulary), gpu)
+
+
+# --- measuring ----------------------------------------------------------------------------------------
+
+
+def measure_layers(setting: Setting, item: Item) -> Row:
+    from benchmarks.gpu.layers import layer_step
+
+    pair: LayerPair = item.spec
+    row = _measure(setting, lambda side: layer_step(side, device=setting.device), pair.before, pair.after)
+    for side, shape in (("before", pair.before), ("after", pair.after)):
+        row[side] |= _layer_facts(shape, row[side]["ms"])
+    return _compared(row, pair.name, pair.change) | {
+        "model": pair.model,
+        "rule": pair.rule,
+        "expected": pair.expected,
+    }
+
+
+def measure_steps(setting: Setting, item: Item) -> Row:
+    from benchmarks.gpu.layers import training_step
+
+    pair: StepPair = item.spec
+    row = _measure(setting, lambda side: training_step(side, device=setting.device), pair.before, pair.after)
+    for side, shape in (("before", pair.before), ("after", pair.after)):
+        row[side] |= {
+            "shape": shape.as_json(),
+            "tokens": shape.layer.tokens,
+            "parameters": shape.parameters,
+            "us_per_token": cost_us_per_token(row[side]["ms"], shape.layer),
+        }
+    return _compared(row, pair.name, pair.change)
+
+
+def _layer_facts(shape: LayerShape, ms: float) -> dict[str, Any]:
+    """What a prediction of this layer is checked against."""
+    gemms = [[g.component, g.role, g.m, g.n, g.k, g.batch, g.layout] for g in shape.gemms()]
+    return {
+        "shape": asdict(shape),
+        "tokens": shape.tokens,
+        "parameters": shape.parameters,
+        "us_per_token": cost_us_per_token(ms, shape),
+        "gemms": gemms,
+    }
+
+
+def _measure(setting: Setting, build: Callable[[Any], Step], before: Any, after: Any) -> Row:
+    """Turn by turn; a layer against itself is built twice too, for its memory may lie differently."""
+    from tracelens.bench import time_calls
+
+    device = open_bench(setting)
+    options = _DRY if setting.dry_run else _TURN
+    steps = {"before": build(before), "after": build(after)}
+    times: dict[str, list[float]] = {"before": [], "after": []}
+    for turn in range(2 if setting.dry_run else TURNS):
+        order = ("before", "after") if turn % 2 == 0 else ("after", "before")
+        for side in order:
+            times[side].append(time_calls(steps[side], device=device, options=options).time_us / 1e3)
+    row: Row = {side: _times(found) | _kernels(steps[side], device) for side, found in times.items()}
+    row["spread_frac"] = max(row[side]["spread_frac"] for side in times)
+    row["turns_ms"] = [
+        [round(one, 5), round(other, 5)] for one, other in zip(times["before"], times["after"], strict=True)
+    ]
+    del steps
+    _release(setting)
+    return row
+
+
+def _times(found: Sequence[float]) -> dict[str, Any]:
+    middle = statistics.median(found)
+    return {
+        "ms": round(middle, 5),
+        "low_ms": round(min(found), 5),
+        "high_ms": round(max(found), 5),
+        "spread_frac": round((max(found) - min(found)) / middle, 5),
+    }
+
+
+def _kernels(step: Step, device: Any) -> dict[str, Any]:
+    """Products and attention of one call by name, and the sum of all its kernels by the profiler."""
+    from tracelens.bench.kernels import record_kernels
+
+    (launched,) = record_kernels([lambda: lambda: step(0)], device=device)
+    named = Counter(name for name in launched.names if parse_kernel_name(name) is not None)
+    return {
+        "kernels": len(launched.names),
+        "gemm_kernels": dict(named),
+        "profiler_ms": None if launched.time_us is None else round(launched.time_us / 1e3, 4),
+    }
+
+
+def _compared(row: Row, name: str, change: Mapping[str, tuple[Any, Any]]) -> Row:
+    """The ratios: of time per token of all ranks, for a pair may change the work of a call."""
+    before, after = row["before"], row["after"]
+    scale = before["us_per_token"] / before["ms"], after["us_per_token"] / after["ms"]
+    turns = [one * scale[0] / (other * scale[1]) for one, other in row["turns_ms"]]
+    speedup = before["us_per_token"] / after["us_per_token"]
+    return row | {
+        "brief": f"{before['ms']:.3f} -> {after['ms']:.3f} ms, {speedup:.3f}x per token",
+        "name": name,
+        "change": {key: list(values) for key, values in change.items()},
+        "speedup": round(speedup, 5),
+        "speedup_low": round(min(turns), 5),
+        "speedup_high": round(max(turns), 5),
+        "parameters_frac": round(after["parameters"] / before["parameters"], 6),
+    }
+
+
+def _release(setting: Setting) -> None:
+    gc.collect()
+    if setting.kind == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()
+
+
+def summarize(setting: Setting, rows: Sequence[Row]) -> dict[str, Any]:
+    return {
+        "kind": setting.kind,
+        "pairs": list(rows),
+        "models": sorted({row["model"] for row in rows if "model" in row}),
+    }
+
+
+#: A layer against itself may not seem to differ by more than this.
+CONTROL_FRAC = 0.02
+
+
+def check(data: Mapping[str, Any]) -> list[str]:
+    """The controls show the noise: a run in which equal layers differ says nothing of unequal ones."""
+    if data["kind"] != "cuda":
+        return []
+    wrong = [
+        f"{row['name']}: the same shape twice differs by {abs(row['speedup'] - 1):.1%}"
+        for row in data["pairs"]
+        if not row["change"] and abs(row["speedup"] - 1) > CONTROL_FRAC
+    ]
+    if any(row[side]["kernels"] == 0 for row in data["pairs"] for side in ("before", "after")):
+        wrong.append("kernel names are missing")
+    return wrong
+
+
+# --- toy sizes ----------------------------------------------------------------------------------------
+
+
+def toy_pair(pair: LayerPair) -> LayerPair:
+    return replace(pair, before=toy_layer(pair.before), after=toy_layer(pair.after))
+
+
+def toy_layer(layer: LayerShape) -> LayerShape:
+    """As the layer in everything but size: gated, grouped, causal, sharded, of its type."""
+    t = layer.tensor_parallel
+    heads = (2 if layer.head_dim > 80 else 4) * t
+    return LayerShape(
+        hidden=32 * t,
+        heads=heads,
+        kv_heads=t if layer.kv_heads < layer.heads else heads,
+        ffn=(48 + layer.ffn % 16) * t,
+        gated=layer.gated,
+        causal=layer.causal,
+        sequence=16,
+        micro_batch=1 + layer.micro_batch % 2,
+        tensor_parallel=t,
+        vocab=(64 + layer.vocab % 8) * t if layer.vocab else 0,
+        dtype=layer.dtype,
+        attention=layer.attention,
+    )
+
+
+def _toy_step(step: StepShape) -> StepShape:
+    return StepShape(toy_layer(step.layer), 1, 64 + step.vocabulary % 8)
+
+
+LAYER_PAIRS = Stage(
+    name="layer_pairs",
+    writes="whole layers, forward and backward, before and after a change of shape",
+    items=layer_items,
+    measure=measure_layers,
+    summarize=summarize,
+    check=check,
+    sources=_SOURCES,
+    max_failed_frac=0.1,
+)
+FULL_STEPS = Stage(
+    name="full_steps",
+    writes="small training steps before and after each headline fix",
+    items=step_items,
+    measure=measure_steps,
+    summarize=summarize,
+    check=check,
+    sources=_SOURCES,
+)
