@@ -1,0 +1,154 @@
+"""What has been measured on one GPU, read from its result files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.stages.shapes import measured_of
+from benchmarks.gpu.store import Damaged, read_result
+from tracelens.errors import InputError
+from tracelens.hardware.gpu import Gpu, list_gpus
+from tracelens.hardware.measurements import AttentionMeasurement, GemmMeasurement, Measurements
+
+#: The stages whose tables of products a calibration holds, and that of attention.
+PRODUCTS = ("gemm_sweep", "curves", "ceilings")
+ATTENTION = "attention_sweep"
+
+
+@dataclass(frozen=True)
+class Record:
+    """The finished results of one GPU by stage. A stage that is missing here is not yet measured."""
+
+    gpu: str  # the folder's name: a key of gpus.toml, "-<n>sms" added for a slice
+    results: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def dry_run(self) -> bool:
+        return any(result["dry_run"] for result in self.results.values())
+
+    @property
+    def known(self) -> Gpu | None:
+        """The table's entry; None for a GPU that it lacks and for a slice: its peaks are not the board's."""
+        return next((gpu for gpu in list_gpus() if gpu.name == self.gpu), None)
+
+    def data(self, stage: str) -> Mapping[str, Any] | None:
+        result = self.results.get(stage)
+        return None if result is None else result["data"]
+
+    @cached_property
+    def gemms(self) -> tuple[GemmMeasurement, ...]:
+        """Of all stages that time products one by one."""
+        found: list[GemmMeasurement] = []
+        for stage in PRODUCTS:
+            if (data := self.data(stage)) is not None:
+                found.extend(measured_of(data, GemmMeasurement))
+        return tuple(found)
+
+    @cached_property
+    def attention(self) -> tuple[AttentionMeasurement, ...]:
+        data = self.data(ATTENTION)
+        return () if data is None else measured_of(data, AttentionMeasurement)
+
+    def pairs(self, stage: str) -> list[Mapping[str, Any]]:
+        """Rows of ``layer_pairs`` or ``full_steps``."""
+        data = self.data(stage)
+        return [] if data is None else list(data["pairs"])
+
+
+def read_record(folder: Path) -> Record:
+    """Every finished result under ``results/<gpu>``; ``InputError`` on a damaged one, by its name.
+
+    A result of an earlier version of its stage counts: it is a measurement all the same.
+    """
+    results = {}
+    for path in sorted(folder.glob("*.json")):
+        if path.name.endswith(".refused.json"):
+            continue
+        try:
+            result = read_result(path)
+        except Damaged as damaged:
+            raise InputError(f"{folder.name}/{damaged}") from damaged
+        if result["state"] == "done":
+            results[str(result["stage"])] = result
+    return Record(folder.name, results)
+
+
+def read_records(results: Path) -> list[Record]:
+    """One record per GPU that has any, by name."""
+    folders = sorted(path for path in results.glob("*") if path.is_dir()) if results.is_dir() else []
+    return [record for folder in folders if (record := read_record(folder)).results]
+
+
+def calibration(record: Record) -> Measurements:
+    """What predictions on this GPU are fitted to.
+
+    Raises ``InputError`` for a dry run or another measurement of a CPU, and where the sweep is missing.
+    """
+    where = record.gpu
+    if record.dry_run or any(result["data"].get("kind") == "cpu" for result in record.results.values()):
+        raise InputError(f"{where}: a dry run measures no GPU: nothing to ship")
+    if "gemm_sweep" not in record.results:
+        raise InputError(f"{where}: the stage gemm_sweep is not yet measured: nothing to ship")
+    parts = [record.results[stage] for stage in (*PRODUCTS, ATTENTION) if stage in record.results]
+    sweep = record.results["gemm_sweep"]
+    names = {part["device"].get("name") for part in parts}
+    if len(names) > 1:
+        raise InputError(
+            f"{where}: results of different devices lie in one folder: {sorted(map(str, names))}"
+        )
+    ceilings = record.data("ceilings") or {}
+    return Measurements(
+        gpu=where,
+        device=_device(sweep["device"]),
+        software={key: sweep["software"].get(key) for key in ("torch", "cuda", "driver", "cublas", "cudnn")},
+        clocks=_clocks(sweep["clocks"]),
+        date=str(sweep["date"]),
+        command=str(sweep["command"]),
+        method=(
+            "CUDA events around batches of calls that were queued before the GPU began; operands of random "
+            "numbers rotate beyond three times the L2, which is read through before each batch; medians."
+        ),
+        gemms=record.gemms,
+        attention=record.attention,
+        bandwidth_gbps=ceilings.get("bandwidth_gbps"),
+        launch_floor_us=ceilings.get("launch_floor_us"),
+        notes=tuple(_notes(parts)),
+    )
+
+
+def _device(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The driver's properties under the names of ``Measurements``."""
+    names = {
+        "name": "name",
+        "sms": "sms",
+        "compute_capability": "compute_capability",
+        "memory_bytes": "total_memory_bytes",
+        "l2_bytes": "l2_cache_bytes",
+    }
+    return {ours: properties.get(theirs) for ours, theirs in names.items()}
+
+
+def _clocks(clocks: Mapping[str, Any]) -> dict[str, Any]:
+    before, after = (clocks.get(when) or {} for when in ("before", "after"))
+    return {
+        "sm_mhz_before": before.get("sm_mhz"),
+        "sm_mhz_after": after.get("sm_mhz"),
+        "sm_mhz_max": before.get("sm_mhz_max"),
+    }
+
+
+def _notes(parts: list[Mapping[str, Any]]) -> list[str]:
+    """What a reader of the calibration should know: stages measured with other software, shapes left out."""
+    notes = []
+    versions = {(str(part["software"].get("torch")), str(part["software"].get("driver"))) for part in parts}
+    if len(versions) > 1:
+        said = ", ".join(f"torch {torch} with driver {driver}" for torch, driver in sorted(versions))
+        notes.append(f"measured with different software: {said}")
+    for part in parts:
+        if left := part["data"].get("unmeasured"):
+            notes.append(f"{part['stage']}: {len(left)} shapes could not be measured")
+    return notes

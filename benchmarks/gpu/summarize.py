@@ -1,0 +1,107 @@
+"""From result files to the calibration that ships and the page a person reads.
+
+``python -m benchmarks.gpu.summarize`` writes ``tracelens/hardware/calibration/<gpu>.json.gz`` for each GPU
+with a finished GEMM sweep, and ``benchmarks/gpu/README.md``. A dry run ships nothing: its results make a page
+in a folder of its own with ``--results DIR --out DIR``, marked as what it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.gpu.plan import make_plan
+from benchmarks.gpu.record import Record, calibration, read_records
+from benchmarks.gpu.stage import Setting
+from benchmarks.gpu.stages import STAGES
+from benchmarks.gpu.store import ROOT, Folder
+from benchmarks.gpu.tables import stages_table, tables
+from tracelens.errors import InputError
+from tracelens.hardware.measurements import write_measurements
+
+RESULTS = ROOT / "benchmarks" / "gpu" / "results"
+README = ROOT / "benchmarks" / "gpu" / "README.md"
+CALIBRATION = ROOT / "tracelens" / "hardware" / "calibration"
+TEMPLATE = Path(__file__).with_name("readme.template.md")
+#: Whose tables stand empty until something is measured.
+_EXPECTED = "h200"
+_DRY = "**A dry run on a CPU: nothing below was measured on a GPU.**\n\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.summarize", description=__doc__)
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, metavar="DIR", help="results/ of a collection"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="README.md and calibration/ go here")
+    options = parser.parse_args(arguments)
+    readme = options.out / "README.md" if options.out else README
+    shipped = options.out / "calibration" if options.out else CALIBRATION
+    try:
+        records = read_records(options.results)
+        if options.out is None and any(record.dry_run for record in records):
+            raise InputError("these are results of a dry run: give --out, they are no part of the record")
+        for line in ship(records, shipped):
+            print(line)
+        readme.parent.mkdir(parents=True, exist_ok=True)
+        readme.write_text(page(records), encoding="utf-8")
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(f"{readme.name}: {len(records) or 'no'} GPU{'s' * (len(records) != 1)} measured")
+    return 0
+
+
+def ship(records: Sequence[Record], folder: Path) -> list[str]:
+    """Write the calibration of each GPU whose sweep is there; a line on each, with the reason for none."""
+    said = []
+    for record in records:
+        try:
+            measured = calibration(record)
+        except InputError as reason:
+            said.append(str(reason))
+            continue
+        path = folder / f"{record.gpu}.json.gz"
+        write_measurements(measured, path)
+        said.append(
+            f"{path.name}: {len(measured.gemms)} products, {len(measured.attention)} attention calls, "
+            f"{path.stat().st_size / 1e6:.1f} MB"
+        )
+    return said
+
+
+def page(records: Sequence[Record]) -> str:
+    """README.md. Without a record, the tables of one GPU with nothing in them."""
+    sections = [_section(record) for record in records or [Record(_EXPECTED, {})]]
+    return TEMPLATE.read_text(encoding="utf-8").format(stages=_stages(), records="\n".join(sections).rstrip())
+
+
+def _section(record: Record) -> str:
+    known = record.known
+    title = known.title if known is not None else record.gpu
+    parts = [stages_table(record, STAGES), *tables(record)]
+    marked = _DRY if record.dry_run else ""
+    return f"## {title}\n{marked}" + "\n".join(table.markdown() for table in parts)
+
+
+def _stages() -> str:
+    """What each stage writes, in order of value, with the minutes it is expected to take."""
+    nowhere = Path("nowhere")
+    plan = make_plan(STAGES, Folder(nowhere), Setting("none", _EXPECTED, False, nowhere, nowhere))
+    lines = ["| stage | writes | items | about |", "|---|---|---|---|"]
+    lines += [
+        f"| `{line.stage.name}` | {line.stage.writes} | {line.items} | {_minutes(line.seconds)} min |"
+        for line in plan
+    ]
+    total = sum(line.seconds for line in plan)
+    return "\n".join([*lines, "", f"About {_minutes(total)} minutes in all."])
+
+
+def _minutes(seconds: float) -> int:
+    return max(1, round(seconds / 60))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
