@@ -37,8 +37,8 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.hidden, width, bias=not shape.gated)
         self.output = nn.Linear(self.heads * self.head_dim, shape.hidden, bias=not shape.gated)
         angle = _angles(shape.sequence, self.head_dim) if self.rope else torch.zeros(0)
-        self.register_buffer("cos", angle.cos(), persistent=False)
-        self.register_buffer("sin", angle.sin(), persistent=False)
+        self.register_buffer("cos", angle.cos().float(), persistent=False)
+        self.register_buffer("sin", angle.sin().float(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, sequence, _ = x.shape
@@ -195,12 +195,14 @@ def training_step(shape: StepShape, *, device: str) -> Step:
         model = SmallModel(shape).to(dtype=_DTYPES[layer.dtype])
         size = (layer.micro_batch, layer.sequence)
         tokens, targets = (torch.randint(0, shape.vocabulary, size) for _ in range(2))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=device == "cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device == "cuda")
 
-    def step(index: int) -> None:
+    def step(index: int) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         with tensor_cores(layer.dtype):
-            model(tokens, targets).backward()
+            loss: Tensor = model(tokens, targets)
+            loss.backward()
         optimizer.step()
+        return loss.detach()
 
     return step

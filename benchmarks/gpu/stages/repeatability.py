@@ -14,28 +14,25 @@ from benchmarks.gpu.stages.shapes import (
     QUICK,
     SHAPES,
     check_products,
-    gemm_items,
+    gemm_chunks,
     joined,
     measure,
     measured_of,
+    sms_of,
+    toy_gemms,
 )
-from tracelens.bench.cases import GemmCase
 from tracelens.hardware.measurements import GemmMeasurement
 
 
 def repeat_items(setting: Setting) -> list[Item]:
     """The sample twice, the second time in the opposite order: two runs of the GEMM sweep in small."""
-    options = QUICK
-
-    def sample(sms: int) -> list[GemmCase]:
-        return sweeps.repeat_sample(sweeps.gemm_sweep(sms), 200)
-
-    first = gemm_items(sample, options, setting)
-    second = gemm_items(lambda sms: sample(sms)[::-1], options, setting)
+    sample = sweeps.repeat_sample(sweeps.gemm_sweep(sms_of(setting)))
+    if setting.dry_run:
+        sample = toy_gemms(sample)
     return [
-        replace(item, key=f"{run}-{item.key}", spec=item.spec)
-        for run, items in (("first", first), ("second", second))
-        for item in items
+        replace(item, key=f"{run}-{item.key}")
+        for run, cases in (("first", sample), ("second", sample[::-1]))
+        for item in gemm_chunks(cases, QUICK, setting)
     ]
 
 

@@ -76,8 +76,10 @@ def gemm_items(
     In a dry run one small product of each kind.
     """
     cases = cases_of(sms_of(setting))
-    if setting.dry_run:
-        cases = toy_gemms(cases)
+    return gemm_chunks(toy_gemms(cases) if setting.dry_run else cases, options, setting)
+
+
+def gemm_chunks(cases: Sequence[GemmCase], options: Options, setting: Setting) -> list[Item]:
     gpu = gpu_of(setting)
 
     def seconds(case: GemmCase) -> float:
