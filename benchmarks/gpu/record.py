@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.stages.shapes import measured_of
-from benchmarks.gpu.store import Damaged, read_result
+from benchmarks.gpu.store import ROOT, Damaged, read_result
 from tracelens.errors import InputError
 from tracelens.hardware.gpu import Gpu, list_gpus
 from tracelens.hardware.measurements import AttentionMeasurement, GemmMeasurement, Measurements
 
+TRACES = ROOT / "sample_traces"
 #: The stages whose tables of products a calibration holds, and that of attention.
 PRODUCTS = ("gemm_sweep", "curves", "ceilings")
 ATTENTION = "attention_sweep"
+CAPTURED = ("captures", "captures-more")
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class Record:
 
     gpu: str  # the folder's name: a key of gpus.toml, "-<n>sms" added for a slice
     results: Mapping[str, Mapping[str, Any]]
+    traces: Path = TRACES  # where the captures lie
 
     @property
     def dry_run(self) -> bool:
@@ -53,13 +56,19 @@ class Record:
         data = self.data(ATTENTION)
         return () if data is None else measured_of(data, AttentionMeasurement)
 
+    @property
+    def captures(self) -> dict[str, Mapping[str, Any]]:
+        """Rows of the captured traces by the name of their case, which the file's name ends in."""
+        rows = [row for stage in CAPTURED for row in (self.data(stage) or {"captures": []})["captures"]]
+        return {row["trace"].removeprefix(f"{self.gpu}_").removesuffix(".json.gz"): row for row in rows}
+
     def pairs(self, stage: str) -> list[Mapping[str, Any]]:
         """Rows of ``layer_pairs`` or ``full_steps``."""
         data = self.data(stage)
         return [] if data is None else list(data["pairs"])
 
 
-def read_record(folder: Path) -> Record:
+def read_record(folder: Path, *, traces: Path = TRACES) -> Record:
     """Every finished result under ``results/<gpu>``; ``InputError`` on a damaged one, by its name.
 
     A result of an earlier version of its stage counts: it is a measurement all the same.
@@ -74,13 +83,13 @@ def read_record(folder: Path) -> Record:
             raise InputError(f"{folder.name}/{damaged}") from damaged
         if result["state"] == "done":
             results[str(result["stage"])] = result
-    return Record(folder.name, results)
+    return Record(folder.name, results, traces)
 
 
-def read_records(results: Path) -> list[Record]:
+def read_records(results: Path, *, traces: Path = TRACES) -> list[Record]:
     """One record per GPU that has any, by name."""
     folders = sorted(path for path in results.glob("*") if path.is_dir()) if results.is_dir() else []
-    return [record for folder in folders if (record := read_record(folder)).results]
+    return [record for folder in folders if (record := read_record(folder, traces=traces)).results]
 
 
 def calibration(record: Record) -> Measurements:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu.plan import make_plan
-from benchmarks.gpu.record import Record, calibration, read_records
+from benchmarks.gpu.record import TRACES, Record, calibration, read_records
 from benchmarks.gpu.stage import Setting
 from benchmarks.gpu.stages import STAGES
 from benchmarks.gpu.store import ROOT, Folder
@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     readme = options.out / "README.md" if options.out else README
     shipped = options.out / "calibration" if options.out else CALIBRATION
     try:
-        records = read_records(options.results)
+        traces = options.results.parent / TRACES.name if options.out else TRACES
+        records = read_records(options.results, traces=traces)
         if options.out is None and any(record.dry_run for record in records):
             raise InputError("these are results of a dry run: give --out, they are no part of the record")
         for line in ship(records, shipped):

@@ -1,0 +1,114 @@
+"""What tracelens says of a captured step beside the independent truth that was recorded with it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.gpu.truth import Kernel
+
+#: The truth's parts of a step, in tracelens' words; parts without a word of their own are not compared.
+PHASES = {
+    "forward": "forward",
+    "loss": "forward",
+    "backward": "backward",
+    "recompute": "recompute",
+    "optimizer": "optimizer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What tracelens says of one kernel."""
+
+    name: str
+    step: int
+    phase: str
+    module: str | None
+    duration_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Shares of GPU time. ``None``: there was nothing to compare."""
+
+    kernels: int  # compared
+    matched_frac: float  # of the step's time: kernels with a counterpart in the truth
+    phase_frac: float | None  # of the time whose phase the truth knows
+    module_frac: float | None  # of the time whose module the truth knows
+
+
+def compare(told: Sequence[Told], truth: Sequence[Kernel], *, modules: bool) -> Agreement:
+    """Kernels of one name are paired in order, in each step whose number of them is the truth's.
+
+    ``modules`` False: the truth knows the parts of the step only.
+    """
+    known: dict[str, list[Kernel]] = defaultdict(list)
+    for kernel in truth:
+        known[kernel.name].append(kernel)
+    groups: dict[tuple[int, str], list[Told]] = defaultdict(list)
+    for told_kernel in told:
+        groups[(told_kernel.step, told_kernel.name)].append(told_kernel)
+    total = matched = phase = phase_right = module = module_right = 0.0
+    count = 0
+    for (_, name), ours in groups.items():
+        total += sum(one.duration_us for one in ours)
+        theirs = known.get(name, [])
+        if len(theirs) != len(ours):
+            continue
+        for one, true in zip(ours, theirs, strict=True):
+            count += 1
+            matched += one.duration_us
+            if (wanted := PHASES.get(true.part)) is not None:
+                phase += one.duration_us
+                phase_right += one.duration_us * (one.phase == wanted)
+            if modules and true.module != "?":
+                module += one.duration_us
+                module_right += one.duration_us * same_module(one.module, true.module)
+    return Agreement(
+        kernels=count,
+        matched_frac=matched / total if total else 0.0,
+        phase_frac=phase_right / phase if phase else None,
+        module_frac=module_right / module if module else None,
+    )
+
+
+def same_module(told: str | None, true: str) -> bool:
+    """Whether both mean one module; tracelens puts a root's name in front, the truth has none.
+
+    >>> same_module("GPT.h.0.attn", "h.0.attn"), same_module("h.0.mlp", "h.0.attn"), same_module(None, "")
+    (True, False, True)
+    """
+    if not true:
+        return told is None or "." not in told  # the root itself, or no module at all
+    return told is not None and (told == true or told.endswith(f".{true}"))
+
+
+def read_pair(trace: Path) -> tuple[list[Told], list[Kernel], bool]:
+    """What tracelens says of ``trace``, the truth beside it, and whether that knows modules."""
+    import tracelens
+    from benchmarks.gpu import truth
+
+    table = tracelens.analyze(trace).kernels
+    table = table[table["step"].notna()]
+    columns = (table[name] for name in ("name", "step", "phase", "module", "dur_ns"))
+    told = [
+        Told(str(name), int(step), str(phase), module if isinstance(module, str) else None, duration / 1e3)
+        for name, step, phase, module, duration in zip(*columns, strict=True)
+    ]
+    how, kernels = truth.read(truth_of(trace))
+    return told, kernels, how.get("granularity") == "module"
+
+
+def truth_of(trace: Path) -> Path:
+    """Where the truth of a sample trace lies: "h200_gpt2_eager.truth.csv.gz"."""
+    return trace.with_name(trace.name.removesuffix(".json.gz") + ".truth.csv.gz")
+
+
+def sample_pairs(folder: Path) -> list[Path]:
+    """Traces with a truth beside them."""
+    return [trace for trace in sorted(folder.glob("*.json.gz")) if truth_of(trace).is_file()]
