@@ -24,7 +24,7 @@ from tracelens.results import Estimate
 #: The family of shapes that no one chose; a fit is made without it.
 HELD_OUT = "random"
 #: Pairs whose layers differ in their linear products alone: attention and the rest stay as they are.
-BY_PRODUCTS = ("ffn", "tensor_parallel_ffn")
+BY_PRODUCTS = ("ffn", "vocabulary", "tensor_parallel_ffn")
 #: A saving below this share of the layer is noise, and its sign says nothing.
 SIGNIFICANT_FRAC = 0.01
 
@@ -87,7 +87,7 @@ class Saving:
 
 
 def savings(pairs: Sequence[Mapping[str, Any]], predict: Predict) -> list[Saving]:
-    """Savings that the products of a layer explain; pairs with a product that has no prediction are left out."""
+    """Savings that the products of a layer explain; pairs with an unpredicted product are left out."""
     found = []
     for row in pairs:
         before, after = (_products_ms(row[side], predict) for side in ("before", "after"))

@@ -1,0 +1,218 @@
+"""From result files to the calibration and the page: what is shipped, what is refused, what a cell says."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import summarize
+from benchmarks.gpu.cells import MISSING, Table
+from benchmarks.gpu.findings import cliffs
+from benchmarks.gpu.record import Record, calibration, read_record, read_records
+from benchmarks.gpu.tables import tables
+from tests.benchmarks.made_record import made_stages, write_record
+from tracelens.errors import InputError
+from tracelens.hardware.measurements import GemmMeasurement, read_measurements
+
+
+@cache
+def stages() -> dict[str, dict[str, Any]]:
+    return made_stages()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_record(tmp_path_factory.mktemp("made") / "results", stages=stages())
+
+
+def found(record: Record) -> dict[str, Table]:
+    return {table.title: table for table in tables(record)}
+
+
+# --- the page -----------------------------------------------------------------------------------------
+
+
+def test_the_committed_page_is_the_one_these_files_give() -> None:
+    """After a change: ``python -m benchmarks.gpu.summarize``."""
+    committed = summarize.README.read_text(encoding="utf-8")
+    assert committed == summarize.page(read_records(summarize.RESULTS))
+
+
+def test_without_a_measurement_every_measured_cell_says_so(results: Path) -> None:
+    """A cell that stays the same when everything is measured is a label or another's figure."""
+    full, empty = found(read_record(results / "h200")), found(Record("h200", {}))
+    assert full.keys() == empty.keys()
+    for title in set(full) - {"Attribution", "Capture overhead", "Predictions"}:
+        for filled, bare in zip(full[title].rows, empty[title].rows, strict=True):
+            for after, before in zip(filled, bare, strict=True):
+                assert before in (MISSING, after), (title, filled, bare)
+    assert summarize.page([]).count(MISSING) > 200
+
+
+def test_the_page_names_no_machine_and_no_path() -> None:
+    text = summarize.page(read_records(summarize.RESULTS))
+    assert "/work" not in text and "/tmp" not in text and "/home" not in text
+
+
+def test_every_table_has_the_cells_its_header_promises(results: Path) -> None:
+    for record in (Record("h200", {}), read_record(results / "h200")):
+        for table in tables(record):
+            assert all(len(row) == len(table.header) for row in table.rows), table.title
+            assert all(cell for row in table.rows for cell in row[1:]), table.title
+
+
+# --- a dry run ----------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_makes_a_page_that_says_so_and_ships_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from benchmarks.gpu import collect
+
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    only = [word for name in ("ceilings", "gemm_sweep", "attention_sweep") for word in ("--only", name)]
+    try:
+        assert collect.main(["--dry-run-cpu", "--out", str(tmp_path / "dry"), *only]) == 0
+    finally:
+        torch.set_num_threads(threads)
+    where = ["--results", str(tmp_path / "dry" / "results")]
+    assert summarize.main([*where, "--out", str(tmp_path / "page")]) == 0
+    assert "a dry run measures no GPU" in capsys.readouterr().out
+    page = (tmp_path / "page" / "README.md").read_text(encoding="utf-8")
+    assert "nothing below was measured on a GPU" in page
+    assert not (tmp_path / "page" / "calibration").exists()
+
+    before = summarize.README.read_text(encoding="utf-8")
+    assert summarize.main(where) == 3
+    assert "dry run" in capsys.readouterr().err
+    assert summarize.README.read_text(encoding="utf-8") == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"dry_run": True}, "a dry run measures no GPU"),
+        ({"state": "refused"}, "not yet measured"),
+        ({"device": {"name": "NVIDIA H100 80GB HBM3"}}, "different devices"),
+    ],
+)
+def test_a_calibration_is_refused_with_the_reason(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
+    few = {"gemm_sweep": stages()["gemm_sweep"], "ceilings": stages()["ceilings"]}
+    write_record(tmp_path, stages=few)
+    write_record(tmp_path, stages={"gemm_sweep": few["gemm_sweep"]}, **changes)
+    with pytest.raises(InputError, match=says):
+        calibration(read_record(tmp_path / "h200"))
+
+
+def test_what_a_cpu_measured_is_no_calibration_even_without_the_flag(tmp_path: Path) -> None:
+    write_record(tmp_path, stages={"gemm_sweep": stages()["gemm_sweep"] | {"kind": "cpu"}})
+    with pytest.raises(InputError, match="a dry run measures no GPU"):
+        calibration(read_record(tmp_path / "h200"))
+
+
+def test_without_the_sweep_nothing_is_shipped(tmp_path: Path) -> None:
+    write_record(tmp_path, stages={"curves": stages()["curves"]})
+    (line,) = summarize.ship(read_records(tmp_path), tmp_path / "shipped")
+    assert "gemm_sweep is not yet measured" in line
+    assert not (tmp_path / "shipped").exists()
+
+
+def test_a_damaged_result_is_named(tmp_path: Path) -> None:
+    (write_record(tmp_path, stages={"curves": stages()["curves"]}) / "h200" / "curves.json").write_text("{")
+    with pytest.raises(InputError, match=r"h200/curves\.json cannot be read"):
+        read_records(tmp_path)
+
+
+# --- the calibration ----------------------------------------------------------------------------------
+
+
+def test_the_calibration_holds_every_product_and_attention_call(results: Path, tmp_path: Path) -> None:
+    (line,) = summarize.ship(read_records(results), tmp_path)
+    shipped = read_measurements(tmp_path / "h200.json.gz")
+    made = stages()
+    tables_of = (made[name] for name in ("gemm_sweep", "curves", "ceilings"))
+    assert len(shipped.gemms) == sum(len(one["table"]["rows"]) for one in tables_of)
+    assert len(shipped.attention) == len(made["attention_sweep"]["table"]["rows"])
+    assert str(len(shipped.gemms)) in line
+    assert (shipped.gpu, shipped.device["sms"], shipped.software["torch"]) == ("h200", 132, "2.11.0")
+    assert (shipped.bandwidth_gbps, shipped.launch_floor_us) == (4300.0, 2.5)
+    assert shipped.clocks == {"sm_mhz_before": 1900, "sm_mhz_after": 1890, "sm_mhz_max": 1980}
+    again = tmp_path / "again"
+    summarize.ship(read_records(results), again)
+    assert (again / "h200.json.gz").read_bytes() == (tmp_path / "h200.json.gz").read_bytes()
+
+
+def test_other_software_and_shapes_left_out_are_noted(tmp_path: Path) -> None:
+    left = stages()["curves"] | {"unmeasured": {"1 × 2 × 3": "no kernel"}}
+    write_record(tmp_path, stages={"gemm_sweep": stages()["gemm_sweep"]})
+    write_record(tmp_path, stages={"curves": left}, software={"torch": "2.12.0", "driver": "590"})
+    notes = calibration(read_record(tmp_path / "h200")).notes
+    assert any("torch 2.11.0 with driver 580, torch 2.12.0 with driver 590" in note for note in notes)
+    assert any("curves: 1 shapes could not" in note for note in notes)
+
+
+# --- the tables ---------------------------------------------------------------------------------------
+
+
+def test_ceilings_are_the_best_products_beside_datasheet_and_ceiling(results: Path) -> None:
+    rows = {row[0]: row for row in found(read_record(results / "h200"))["Ceilings reached"].rows}
+    # the rule of the made-up record: 200 + 8 * 64 TFLOP/s, twice that in fp8; 989 by the datasheet
+    assert rows["bf16"][1] == "712" and rows["bf16"][3] == "72.0%" and rows["bf16"][4] == "89.6%"
+    assert rows["fp8"][1] == "1,424"
+    assert rows["copy, GB/s"][1:4] == ("4,300", "read + written", "89.6%")
+
+
+def test_powers_of_two_are_means_over_the_papers_own_shapes(results: Path) -> None:
+    rows = found(read_record(results / "h200"))["Alignment of N"].rows
+    assert [row[0] for row in rows] == ["2", "4", "8", "16", "32", "64", "128"]
+    assert [row[3] for row in rows] == ["216", "232", "264", "328", "456", "712", "712"]
+    assert rows[-1][4] == "100%"
+
+
+def test_the_best_change_at_equal_parameters_is_beside_the_claim(results: Path) -> None:
+    record = read_record(results / "h200")
+    rows = found(record)["Speed-up at equal parameters"].rows
+    assert rows[0][:2] == ("best of the paper", "+39.0%")
+    best = max(
+        (row for row in record.pairs("layer_pairs") if abs(row["parameters_frac"] - 1) <= 0.01
+         and row["change"] and row["rule"] not in ("tokens", "tensor_parallel", "dtype")),
+        key=lambda row: row["speedup"],
+    )  # fmt: skip
+    assert rows[1][0] == "best here" and rows[1][2].startswith(best["name"])
+
+
+def test_the_copied_shape_is_shown_with_and_without_fused_attention(results: Path) -> None:
+    rows = found(read_record(results / "h200"))["The 2.7B shape"].rows
+    names = [row[0] for row in rows]
+    assert "32 → 20 heads, fused attention" in names
+    assert "32 → 64 heads, attention by products" in names
+    assert rows[0][3] == "+20.0%"
+
+
+def test_a_run_is_compared_with_the_sweep_and_with_itself(results: Path) -> None:
+    rows = found(read_record(results / "h200"))["Repeatability"].rows
+    assert [row[1:3] for row in rows] == [("200", "2.0%"), ("200", "2.0%")]
+
+
+def made(n: int, time_us: float, spread: float = 0.01) -> GemmMeasurement:
+    return GemmMeasurement("x", 4096, n, 4096, 1, "bf16", "bf16", "TN", time_us, spread, ())
+
+
+def test_cliffs_are_between_near_shapes_that_were_timed_well() -> None:
+    gemms = [made(4096, 200.0), made(4097, 400.0), made(4500, 900.0), made(4501, 200.0, spread=0.2)]
+    (cliff,) = cliffs(gemms)
+    assert (cliff.fast.n, cliff.slow.n, cliff.dimension) == (4096, 4097, "n")
+    assert cliff.lost_frac == pytest.approx(0.5, abs=0.001)
+    assert list(cliffs([made(4096, 2.0), made(4097, 4.0)])) == []  # launch, not shape
+
+
+def test_the_worst_cliffs_are_one_of_each_family(results: Path) -> None:
+    rows = found(read_record(results / "h200"))["The worst cliffs"].rows
+    lost = [float(row[5].rstrip("%")) for row in rows]
+    assert lost == sorted(lost, reverse=True)
+    assert len({(row[1], row[3]) for row in rows}) == len(rows)

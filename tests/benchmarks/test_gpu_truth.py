@@ -1,0 +1,192 @@
+"""Predictions and attribution against what was measured, wherever a measurement is committed."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu import attribution_truth, summarize, verification
+from benchmarks.gpu.attribution_truth import Told, compare, same_module, sample_pairs
+from benchmarks.gpu.record import TRACES, Record, calibration, read_record, read_records
+from benchmarks.gpu.stages.repeatability import REPEAT_FRAC
+from tests.benchmarks.made_record import made_stages, rate_tflops, write_record
+from tracelens.errors import InputError
+from tracelens.hardware.measurements import GemmMeasurement, read_measurements
+from tracelens.results import Estimate
+
+RECORDS = read_records(summarize.RESULTS)
+NONE = "no GPU is measured yet: benchmarks/gpu/results holds no result"
+
+
+def measured(stage: str) -> list[Any]:
+    """The records that hold ``stage``, as parameters; one that is skipped where none does."""
+    found = [pytest.param(record, id=record.gpu) for record in RECORDS if stage in record.results]
+    skip = pytest.mark.skip(reason=f"{NONE} of the stage {stage}")
+    return found or [pytest.param(None, id="none", marks=skip)]
+
+
+# --- the record itself --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("record", measured("gemm_sweep"))
+def test_the_shipped_calibration_is_that_of_the_results(record: Record) -> None:
+    shipped = read_measurements(summarize.CALIBRATION / f"{record.gpu}.json.gz")
+    assert shipped == read_back(record)
+    assert len(shipped.gemms) >= 6000
+    assert all(one.kernels for one in shipped.gemms)
+
+
+def read_back(record: Record) -> Any:
+    """As JSON has it: tuples of names stay tuples, everything else is plain."""
+    from tracelens.hardware.measurements import _decode, _encode
+
+    return _decode(json.loads(json.dumps(_encode(calibration(record)))))
+
+
+def test_no_calibration_ships_without_results_behind_it() -> None:
+    folder = summarize.CALIBRATION
+    shipped = (
+        {path.name.removesuffix(".json.gz") for path in folder.glob("*.json.gz")}
+        if folder.is_dir()
+        else set()
+    )
+    assert shipped <= {record.gpu for record in RECORDS if not record.dry_run}
+
+
+@pytest.mark.parametrize("record", measured("repeatability"))
+def test_two_runs_of_the_sweep_agree(record: Record) -> None:
+    data = record.data("repeatability")
+    assert data is not None
+    assert data["agreement"]["shapes"] == 200
+    assert data["agreement"]["median_frac"] <= REPEAT_FRAC
+
+
+# --- predictions --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("record", measured("layer_pairs"))
+def test_savings_of_layers_are_predicted(record: Record) -> None:
+    found = verification.verify(record).savings
+    if not found:
+        pytest.skip("there is nothing to predict with: no calibration or no predictor")
+    beyond = [one.error_frac - 0.1 * abs(one.measured_frac) for one in found]
+    assert statistics.median(beyond) <= 0.005
+    assert sum(one.in_range for one in found) >= 0.9 * len(found)
+    worse = [one for one in found if one.predicted_frac > 0.01 and one.measured_frac < 0]
+    assert not worse
+
+
+@pytest.mark.parametrize("record", measured("gemm_sweep"))
+def test_products_nobody_chose_are_predicted(record: Record) -> None:
+    checked = verification.verify(record)
+    if checked.calibrated is None or checked.model is None:
+        pytest.skip("there is nothing to predict with: no predictor")
+    assert checked.calibrated.median_frac <= checked.model.median_frac
+    assert checked.calibrated.in_range_frac >= 0.8
+
+
+def test_an_exact_predictor_has_no_error_and_the_right_sign(tmp_path: Path) -> None:
+    record = read_record(write_record(tmp_path, stages=made_stages(50)) / "h200")
+    pairs = [row for row in record.pairs("layer_pairs") if row["rule"] in verification.BY_PRODUCTS]
+    assert len(pairs) >= 20
+
+    def exact(m: int, n: int, k: int, batch: int, dtype: str, layout: str) -> Estimate:
+        us = max(2.5, 2.0 * m * n * k * batch / rate_tflops(m, n, k, dtype) / 1e6)
+        return Estimate(us * 0.9, us, us * 1.1, "model")
+
+    def late(m: int, n: int, k: int, batch: int, dtype: str, layout: str) -> Estimate:
+        one = exact(m, n, k, batch, dtype, layout)
+        assert one.mid is not None
+        return Estimate(one.mid * 1.4, one.mid * 1.5, one.mid * 1.6, "model")
+
+    found = verification.savings(pairs, exact)
+    errors = verification.saving_errors(found)
+    assert errors is not None and errors.count == len(pairs)
+    assert errors.p90_frac < 1e-4 and errors.in_range_frac == 1
+    assert verification.right_sign(found) == 1
+    products = verification.product_errors(record.gemms, exact)
+    assert products is not None and products.p90_frac < 1e-9 and products.in_range_frac == 1
+    wrong = verification.product_errors(record.gemms, late)
+    assert wrong is not None and wrong.median_frac == pytest.approx(0.5) and wrong.in_range_frac == 0
+
+
+def test_what_is_not_predicted_is_left_out() -> None:
+    one = GemmMeasurement("x", 64, 64, 64, 1, "bf16", "bf16", "TN", 10.0, 0.01, ())
+    assert verification.product_errors([one], lambda *_: Estimate(None, None, None, "model")) is None
+    assert verification.right_sign([verification.Saving("x", 0.1, 0.001, True)]) is None
+
+
+def test_a_record_without_a_sweep_is_not_verified() -> None:
+    with pytest.raises(InputError):
+        calibration(Record("h200", {}))
+    assert verification.verify(Record("h200", {})) == verification.Checked()
+
+
+# --- attribution --------------------------------------------------------------------------------------
+
+TRUTHS = sample_pairs(TRACES)
+NO_TRACE = pytest.mark.skip(reason="no captured trace with its truth is committed yet")
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [pytest.param(path, id=path.name) for path in TRUTHS]
+    or [
+        pytest.param(None, marks=pytest.mark.skip(reason="no captured trace with its truth is committed yet"))
+    ],
+)
+def test_attribution_is_that_of_the_synchronised_step(trace: Path) -> None:
+    told, truth, modules = attribution_truth.read_pair(trace)
+    found = compare(told, truth, modules=modules)
+    assert found.matched_frac >= 0.9
+    assert found.phase_frac is not None and found.phase_frac >= 0.98
+    if modules:
+        assert found.module_frac is not None and found.module_frac >= 0.95
+
+
+def told(name: str, module: str | None, phase: str = "forward", step: int = 0, us: float = 10.0) -> Told:
+    return Told(name, step, phase, module, us)
+
+
+def true(name: str, module: str, part: str = "forward") -> Any:
+    pytest.importorskip("torch")
+    from benchmarks.gpu.truth import Kernel
+
+    return Kernel(name, "1x1x1", part, module, 10.0)
+
+
+def test_kernels_are_paired_by_name_and_order() -> None:
+    found = compare(
+        [told("gemm", "GPT.h.0.mlp"), told("norm", "GPT.ln_f"), told("gemm", "GPT.h.1.mlp", us=30.0)],
+        [true("gemm", "h.0.mlp"), true("gemm", "h.0.mlp"), true("norm", "ln_f")],
+        modules=True,
+    )
+    assert found.kernels == 3 and found.matched_frac == 1 and found.phase_frac == 1
+    assert found.module_frac == pytest.approx(20 / 50)
+
+
+def test_a_step_with_another_number_of_kernels_is_not_compared() -> None:
+    ours = [told("gemm", "h.0", step=0), told("gemm", "h.0", step=1), told("gemm", "h.0", step=1)]
+    found = compare(ours, [true("gemm", "h.0")], modules=True)
+    assert found.kernels == 1
+    assert found.matched_frac == pytest.approx(1 / 3)
+
+
+def test_what_the_truth_does_not_know_counts_neither_way() -> None:
+    ours = [told("a", "x"), told("b", None, phase="optimizer"), told("c", None, phase="other")]
+    truth = [true("a", "?", "?"), true("b", "", "optimizer"), true("c", "", "grad_clip")]
+    found = compare(ours, truth, modules=True)
+    assert found.phase_frac == 1  # of the optimizer's kernel alone
+    assert found.module_frac == 1  # of the two outside every module
+    assert compare(ours, truth, modules=False).module_frac is None
+
+
+def test_the_loss_is_forward_and_recomputation_is_its_own() -> None:
+    ours = [told("a", None, "forward"), told("b", "h.0", "backward")]
+    found = compare(ours, [true("a", "", "loss"), true("b", "h.0", "recompute")], modules=True)
+    assert found.phase_frac == 0.5
+    assert same_module("GPT", "") and not same_module("GPT.h.0", "")
