@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import sweeps
+from benchmarks.gpu.attention_sweeps import attention_sweep
 from benchmarks.gpu.findings import power_of_two
 from benchmarks.gpu.model_shapes import LayerShape
 from benchmarks.gpu.pairs import layer_pairs, step_pairs
@@ -85,7 +86,7 @@ def made_stages(every: int = 7) -> dict[str, dict[str, Any]]:
         "curves": _table([timed(case) for case in sweeps.curves(132)]),
         "attention_sweep": {
             "kind": "cuda",
-            "table": table_of([attended(case) for case in sweeps.attention_sweep()]),
+            "table": table_of([attended(case) for case in attention_sweep()]),
             "unmeasured": {},
         },
         "repeatability": {

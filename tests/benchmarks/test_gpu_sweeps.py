@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 
 from benchmarks.gpu import expected, sweeps
+from benchmarks.gpu.attention_sweeps import attention_sweep
 from benchmarks.gpu.findings import power_of_two
 from benchmarks.gpu.model_shapes import MODELS, LayerShape
 from benchmarks.gpu.pairs import cost_us_per_token, layer_pairs, step_pairs
@@ -32,7 +33,7 @@ def curves() -> list[GemmCase]:
 
 @cache
 def attention() -> list[AttentionCase]:
-    return sweeps.attention_sweep()
+    return attention_sweep()
 
 
 def h200() -> Gpu:

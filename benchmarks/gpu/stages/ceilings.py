@@ -60,5 +60,6 @@ CEILINGS = Stage(
     measure=ceiling_measure,
     summarize=ceiling_summary,
     check=check_products,
+    max_failed_frac=0.34,
     sources=(*MEASURED_WITH, "benchmarks/gpu/stages/ceilings.py"),
 )
