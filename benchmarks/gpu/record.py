@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ from tracelens.errors import InputError
 from tracelens.hardware.gpu import Gpu, list_gpus
 from tracelens.hardware.measurements import AttentionMeasurement, GemmMeasurement, Measurements
 
+VERIFICATION = "tracelens.gpu-verification/1"
 TRACES = ROOT / "sample_traces"
 #: The stages whose tables of products a calibration holds, and that of attention.
 PRODUCTS = ("gemm_sweep", "curves", "ceilings")
@@ -28,6 +30,7 @@ class Record:
     gpu: str  # the folder's name: a key of gpus.toml, "-<n>sms" added for a slice
     results: Mapping[str, Mapping[str, Any]]
     traces: Path = TRACES  # where the captures lie
+    verified: Mapping[str, Any] | None = None  # of benchmarks.gpu.verification, where it was written
 
     @property
     def dry_run(self) -> bool:
@@ -83,7 +86,24 @@ def read_record(folder: Path, *, traces: Path = TRACES) -> Record:
             raise InputError(f"{folder.name}/{damaged}") from damaged
         if result["state"] == "done":
             results[str(result["stage"])] = result
-    return Record(folder.name, results, traces)
+    return Record(folder.name, results, traces, _verified(verification_file(folder)))
+
+
+def verification_file(folder: Path) -> Path:
+    """Beside the folder of the results it is about."""
+    return folder.with_name(f"{folder.name}.verification.json")
+
+
+def _verified(path: Path) -> Mapping[str, Any] | None:
+    try:
+        raw = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path.name} cannot be read: {error}") from error
+    if not isinstance(raw, dict) or raw.get("schema") != VERIFICATION:
+        raise InputError(f"{path.name} is no {VERIFICATION}")
+    return raw
 
 
 def read_records(results: Path, *, traces: Path = TRACES) -> list[Record]:

@@ -10,14 +10,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.gpu.plan import make_plan
-from benchmarks.gpu.record import TRACES, Record, calibration, read_records
+from benchmarks.gpu.proof_tables import stages_table
+from benchmarks.gpu.record import TRACES, Record, calibration, read_records, verification_file
 from benchmarks.gpu.stage import Setting
 from benchmarks.gpu.stages import STAGES
-from benchmarks.gpu.store import ROOT, Folder
-from benchmarks.gpu.tables import stages_table, tables
+from benchmarks.gpu.store import ROOT, Folder, write_json
+from benchmarks.gpu.tables import tables
+from benchmarks.gpu.verification import verification
 from tracelens.errors import InputError
 from tracelens.hardware.measurements import write_measurements
 
@@ -46,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError("these are results of a dry run: give --out, they are no part of the record")
         for line in ship(records, shipped):
             print(line)
+        records = [verified(record, options.results) for record in records]
         readme.parent.mkdir(parents=True, exist_ok=True)
         readme.write_text(page(records), encoding="utf-8")
     except InputError as error:
@@ -71,6 +75,15 @@ def ship(records: Sequence[Record], folder: Path) -> list[str]:
             f"{path.stat().st_size / 1e6:.1f} MB"
         )
     return said
+
+
+def verified(record: Record, results: Path) -> Record:
+    """The record with its predictions and traces checked anew, and written beside its results."""
+    if record.dry_run:
+        return record
+    found = verification(record)
+    write_json(verification_file(results / record.gpu), found)
+    return replace(record, verified=found)
 
 
 def page(records: Sequence[Record]) -> str:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.cells import MISSING, Table, gain, number, shape, share
+from benchmarks.gpu.cells import MISSING, Table, gain, number, shape
 from benchmarks.gpu.findings import Cliff, cliffs
 from benchmarks.gpu.pairs import layer_pairs, step_pairs
 from benchmarks.gpu.paper_tables import paper_tables
+from benchmarks.gpu.proof_tables import proof_tables
 from benchmarks.gpu.record import Record
-from benchmarks.gpu.stages.repeatability import agreement
-from benchmarks.gpu.stages.shapes import measured_of
-from benchmarks.gpu.verification import verification_tables
 from tracelens.hardware.measurements import GemmMeasurement
 from tracelens.numbers import DASH, pct
 
@@ -36,8 +34,7 @@ def tables(record: Record) -> list[Table]:
         reshaped(record),
         worst_cliffs(record),
         *paper_tables(record, paper),
-        *verification_tables(record),
-        repeatability(record),
+        *proof_tables(record),
     ]
 
 
@@ -211,60 +208,5 @@ def full_steps(record: Record) -> Table:
         "Whole training steps",
         "Four layers with embedding, logits, loss and AdamW; throughput per token after against before.",
         ("fix", "change", "before", "after", "gain (lowest and highest of the turns)"),
-        tuple(rows),
-    )
-
-
-# --- how good the record is ---------------------------------------------------------------------------
-
-
-def repeatability(record: Record) -> Table:
-    """Two runs of a sample, and each against the sweep itself."""
-    data = record.data("repeatability")
-    rows = [_agreement("two runs of the sample", None if data is None else data["agreement"])]
-    both = None
-    if data is not None and (sweep := record.data("gemm_sweep")) is not None:
-        both = agreement(measured_of(sweep, GemmMeasurement), measured_of(data["first"], GemmMeasurement))
-    rows.append(_agreement("first run against the sweep", both))
-    return Table(
-        "Repeatability",
-        "How far the times of the same product are apart in two runs.",
-        ("", "shapes", "median", "90th percentile", "worst"),
-        tuple(rows),
-    )
-
-
-def _agreement(name: str, found: Mapping[str, Any] | None) -> tuple[str, ...]:
-    if not found or not found["shapes"]:
-        return (name, *(MISSING,) * 4)
-    return (name, str(found["shapes"]), *(share(found[f"{key}_frac"]) for key in ("median", "p90", "worst")))
-
-
-def stages_table(record: Record, stages: Sequence[Any]) -> Table:
-    """What there is of each stage: when, with what, at which clock, how steady."""
-    rows = []
-    for stage in stages:
-        result = record.results.get(stage.name)
-        if result is None:
-            rows.append((f"`{stage.name}`", *(MISSING,) * 5))
-            continue
-        software, clocks = result["software"], result["clocks"]
-        reading = (clocks.get("after") or {}).get("sm_mhz")
-        spread = result["spread"].get("median_frac")
-        rows.append(
-            (
-                f"`{stage.name}`",
-                str(result["date"])[:10],
-                f"{software.get('torch')}, driver {software.get('driver')}",
-                "unknown" if reading is None else f"{reading:.0f} MHz",
-                "unknown" if spread is None else pct(spread),
-                f"{result['seconds']:.0f} s",
-            )
-        )
-    return Table(
-        "What was measured",
-        "One result file per stage; the clock is that under load after the stage, the spread that of the "
-        "median item.",
-        ("stage", "date", "torch", "SM clock", "spread", "took"),
         tuple(rows),
     )

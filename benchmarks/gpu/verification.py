@@ -1,24 +1,23 @@
-"""Predictions beside measurements: of products that the fit has not seen, and of layers before and after."""
+"""Predictions and attribution beside measurements, written once into a file of their own.
+
+``results/<gpu>.verification.json`` is what the page shows: a fit may differ in its last digit from one
+machine to the next, a page that is made of files does not.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.attribution_truth import Agreement, compare, read_pair, truth_of
-from benchmarks.gpu.cells import MISSING, Table, number, share
-from benchmarks.gpu.record import Record, calibration
-from benchmarks.gpu.stage import Setting
-from benchmarks.gpu.stages.captures import CAPTURES, MORE_CAPTURES
-from benchmarks.gpu.stages.overhead import OVERHEAD
+from benchmarks.gpu.record import VERIFICATION, Record, calibration
 from tracelens.errors import InputError
 from tracelens.hardware.gpu import Gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
-from tracelens.numbers import DASH, pct
 from tracelens.results import Estimate
 
 #: The family of shapes that no one chose; a fit is made without it.
@@ -27,8 +26,6 @@ HELD_OUT = "random"
 BY_PRODUCTS = ("ffn", "vocabulary", "tensor_parallel_ffn")
 #: A saving below this share of the layer is noise, and its sign says nothing.
 SIGNIFICANT_FRAC = 0.01
-
-_NOWHERE = Setting("none", "h200", False, Path("nowhere"), Path("nowhere"))  # items as they are planned
 
 #: m, n, k, batch, dtype, layout -> microseconds
 Predict = Callable[[int, int, int, int, str, str], Estimate]
@@ -131,33 +128,6 @@ def _errors(errors: list[float], inside: int) -> Errors | None:
     return Errors(len(errors), statistics.median(errors), p90, inside / len(errors))
 
 
-# --- tables -------------------------------------------------------------------------------------------
-
-
-def verification_tables(record: Record) -> list[Table]:
-    return [_verification(record), _attribution(record), _overhead(record)]
-
-
-def _verification(record: Record) -> Table:
-    checked = verify(record)
-    return Table(
-        "Predictions",
-        "Times of products that no one chose, predicted from the datasheet and from a calibration without "
-        "them, as shares of the measured time; and savings of layers whose products alone change, as shares "
-        "of the layer's time.",
-        ("prediction", "cases", "median error", "90th percentile", "within the stated range", "right sign"),
-        (
-            ("product, from the datasheet", *_cells(checked.model), DASH),
-            ("product, calibrated", *_cells(checked.calibrated), DASH),
-            (
-                "saving of a layer, calibrated",
-                *_cells(saving_errors(checked.savings)),
-                share(right_sign(checked.savings)),
-            ),
-        ),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Checked:
     """What became of the predictions of one record; None and empty where there is nothing to check."""
@@ -192,39 +162,6 @@ def _fits(record: Record) -> tuple[Measurements | None, Measurements | None]:
     return full, replace(full, gemms=tuple(one for one in full.gemms if one.sweep != HELD_OUT))
 
 
-def _cells(found: Errors | None) -> tuple[str, ...]:
-    if found is None:
-        return (MISSING,) * 4
-    return str(found.count), share(found.median_frac), share(found.p90_frac), share(found.in_range_frac)
-
-
-def _attribution(record: Record) -> Table:
-    """Every captured trace beside its truth; in its own words where the truth knows no modules."""
-    rows = []
-    for item in (*CAPTURES.items(_NOWHERE), *MORE_CAPTURES.items(_NOWHERE)):
-        captured = record.captures.get(item.key)
-        cells = (MISSING,) * 5 if captured is None else _attributed(record, captured)
-        rows.append((item.key, *cells))
-    return Table(
-        "Attribution",
-        "Sample traces against the truth recorded beside each: the same step with the GPU waited for around "
-        "every module. Shares of GPU time; `unknown` where the truth does not know either.",
-        ("trace", "kernels", "compared", "of the time compared", "right phase", "right module"),
-        tuple(rows),
-    )
-
-
-def _attributed(record: Record, captured: Mapping[str, Any]) -> tuple[str, ...]:
-    kernels = str(captured["kernels"])
-    if record.dry_run:
-        return (kernels, *("a CPU has no kernels",) * 4)
-    found = agreement_of(record.traces, captured)
-    if found is None:
-        return (kernels, *("the trace is not here",) * 4)
-    shares = (found.matched_frac, found.phase_frac, found.module_frac)
-    return (kernels, str(found.kernels), *("unknown" if one is None else pct(one) for one in shares))
-
-
 def agreement_of(traces: Path, captured: Mapping[str, Any]) -> Agreement | None:
     """The trace of one capture beside its truth; None where the files are not there."""
     trace = traces / captured["trace"]
@@ -234,19 +171,38 @@ def agreement_of(traces: Path, captured: Mapping[str, Any]) -> Agreement | None:
     return compare(told, truth, modules=modules)
 
 
-def _overhead(record: Record) -> Table:
-    data = record.data("overhead")
-    models = [] if data is None else data["models"]
-    rows = []
-    for at, item in enumerate(OVERHEAD.items(_NOWHERE)):
-        row = models[at] if at < len(models) else None
-        ratios = (None if row is None else row[name]["median"] for name in ("outside", "inside", "profiler"))
-        step = None if row is None else row["bare_step_ms"]
-        rows.append((item.key, number(step, " ms"), *(number(one) for one in ratios)))
-    return Table(
-        "Capture overhead",
-        "Medians of neighbouring blocks of steps: outside the window against nothing installed, in the "
-        "window against plain torch.profiler, and torch.profiler against nothing.",
-        ("model", "bare step", "outside the window", "in the window", "torch.profiler"),
-        tuple(rows),
+# --- the file -----------------------------------------------------------------------------------------
+
+
+def verification(record: Record) -> dict[str, Any]:
+    """Plain JSON: errors of predictions, every predicted saving, and the attribution of every trace."""
+    checked = verify(record)
+    errors = {
+        "product_model": checked.model,
+        "product_calibrated": checked.calibrated,
+        "saving_calibrated": saving_errors(checked.savings),
+    }
+    found: dict[str, Any] = _rounded(
+        {
+            "schema": VERIFICATION,
+            "gpu": record.gpu,
+            "errors": {name: None if one is None else asdict(one) for name, one in errors.items()},
+            "right_sign_frac": right_sign(checked.savings),
+            "savings": [asdict(one) for one in checked.savings],
+            "attribution": {
+                name: asdict(agreed)
+                for name, captured in record.captures.items()
+                if (agreed := agreement_of(record.traces, captured)) is not None
+            },
+        }
     )
+    return found
+
+
+def _rounded(value: Any) -> Any:
+    """Five digits after the point say all there is to say of a share."""
+    if isinstance(value, float):
+        return round(value, 5)
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, list) else value

@@ -20,6 +20,7 @@ from benchmarks.gpu.stages.ceilings import CEILINGS
 from benchmarks.gpu.stages.gemm_sweep import CURVES, GEMM_SWEEP
 from benchmarks.gpu.stages.layer_pairs import FULL_STEPS, LAYER_PAIRS
 from benchmarks.gpu.stages.repeatability import REPEATABILITY
+from tracelens.bench.kernels import Launched
 from tracelens.hardware.measurements import AttentionMeasurement, GemmMeasurement, table_of
 
 
@@ -211,6 +212,56 @@ def test_a_pair_keeps_both_sides_and_the_products_of_each(tmp_path: Path) -> Non
         assert row["speedup"] == pytest.approx(per_token, abs=1e-5)
         assert row["speedup_low"] <= row["speedup_high"]
     assert data["models"]
+
+
+def test_the_products_of_a_step_are_named_and_the_rest_is_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from tracelens.bench import kernels
+
+    seen = kernels.Launched(names=(NVJET, "vectorized_elementwise_kernel", NVJET), time_us=1234.5)
+    monkeypatch.setattr(kernels, "record_kernels", lambda prepare, *, device: [seen])
+    (item, *_) = LAYER_PAIRS.items(toy(tmp_path))
+    row = LAYER_PAIRS.measure(toy(tmp_path), item)
+    for side in ("before", "after"):
+        assert row[side]["gemm_kernels"] == {NVJET: 2}
+        assert (row[side]["kernels"], row[side]["profiler_ms"]) == (3, 1.2345)
+
+
+def test_a_step_that_cannot_be_queued_is_timed_as_it_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import tracelens.bench
+
+    def refuse(*_: object, **__: object) -> None:
+        raise tracelens.bench.CannotMeasure("the host queues these calls more slowly than the GPU runs them")
+
+    monkeypatch.setattr(tracelens.bench, "time_calls", refuse)
+    monkeypatch.setattr(pairs, "_running_ms", lambda step: float(step(0) is None) + 2.0)
+    (item, *_) = LAYER_PAIRS.items(toy(tmp_path))
+    row = LAYER_PAIRS.measure(toy(tmp_path), item)
+    assert row["queued"] is False
+    assert row["before"]["ms"] == row["after"]["ms"] == 3.0
+
+
+def test_both_shapes_take_turns_and_each_goes_first_as_often(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import tracelens.bench
+    from tracelens.bench import Timing
+
+    order: list[object] = []
+
+    def timed(step: object, **_: object) -> Timing:
+        order.append(step)
+        return Timing(1000.0 * len(order), 0.01, 5, 1)
+
+    monkeypatch.setattr(tracelens.bench, "time_calls", timed)
+    monkeypatch.setattr("tracelens.bench.kernels.record_kernels", lambda prepare, *, device: [Launched()])
+    row = LAYER_PAIRS.measure(toy(tmp_path), LAYER_PAIRS.items(toy(tmp_path))[0])
+    before, after = order[:2]
+    assert order == [before, after, after, before]
+    assert row["turns_ms"] == [[1.0, 2.0], [4.0, 3.0]]
 
 
 @pytest.mark.parametrize("rule", ["heads", "vocabulary", "kv_heads", "tensor_parallel"])

@@ -35,17 +35,21 @@ def found(record: Record) -> dict[str, Table]:
 # --- the page -----------------------------------------------------------------------------------------
 
 
+@cache
+def committed_page() -> str:
+    return summarize.page(read_records(summarize.RESULTS))
+
+
 def test_the_committed_page_is_the_one_these_files_give() -> None:
     """After a change: ``python -m benchmarks.gpu.summarize``."""
-    committed = summarize.README.read_text(encoding="utf-8")
-    assert committed == summarize.page(read_records(summarize.RESULTS))
+    assert summarize.README.read_text(encoding="utf-8") == committed_page()
 
 
 def test_without_a_measurement_every_measured_cell_says_so(results: Path) -> None:
     """A cell that stays the same when everything is measured is a label or another's figure."""
     full, empty = found(read_record(results / "h200")), found(Record("h200", {}))
     assert full.keys() == empty.keys()
-    for title in set(full) - {"Attribution", "Capture overhead", "Predictions"}:
+    for title in full:
         for filled, bare in zip(full[title].rows, empty[title].rows, strict=True):
             for after, before in zip(filled, bare, strict=True):
                 assert before in (MISSING, after), (title, filled, bare)
@@ -53,8 +57,7 @@ def test_without_a_measurement_every_measured_cell_says_so(results: Path) -> Non
 
 
 def test_the_page_names_no_machine_and_no_path() -> None:
-    text = summarize.page(read_records(summarize.RESULTS))
-    assert "/work" not in text and "/tmp" not in text and "/home" not in text
+    assert not any(place in committed_page() for place in ("/work", "/tmp", "/home", "/root"))
 
 
 def test_every_table_has_the_cells_its_header_promises(results: Path) -> None:
@@ -62,6 +65,34 @@ def test_every_table_has_the_cells_its_header_promises(results: Path) -> None:
         for table in tables(record):
             assert all(len(row) == len(table.header) for row in table.rows), table.title
             assert all(cell for row in table.rows for cell in row[1:]), table.title
+
+
+def test_predictions_are_checked_anew_and_kept_beside_the_results(tmp_path: Path) -> None:
+    where = write_record(tmp_path / "results", stages=made_stages(50))
+    assert summarize.main(["--results", str(where), "--out", str(tmp_path / "out")]) == 0
+    record = read_record(where / "h200")
+    assert record.verified is not None and record.verified["gpu"] == "h200"
+    page = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert page == summarize.page(read_records(where))
+    (where / "h200.verification.json").write_text("{}")
+    with pytest.raises(InputError, match=r"h200\.verification\.json is no"):
+        read_records(where)
+
+
+def test_predictions_and_attribution_are_shown_as_they_were_checked() -> None:
+    errors = {"count": 800, "median_frac": 0.05, "p90_frac": 0.2, "in_range_frac": 0.9}
+    told = {"kernels": 400, "matched_frac": 0.99, "phase_frac": 1.0, "module_frac": None}
+    verified = {
+        "errors": {"product_model": errors, "product_calibrated": None},
+        "right_sign_frac": 0.97,
+        "attribution": {"vit_h14_eager": told},
+    }
+    shown = found(Record("h200", {}, verified=verified))
+    rows = shown["Predictions"].rows
+    assert rows[0][1:5] == ("800", "5.0%", "20.0%", "90.0%")
+    assert rows[1][1] == rows[2][1] == MISSING and rows[2][5] == "97.0%"
+    (row,) = (row for row in shown["Attribution"].rows if row[0] == "vit_h14_eager")
+    assert row[2:] == ("400", "99.0%", "100%", "unknown")
 
 
 # --- a dry run ----------------------------------------------------------------------------------------
