@@ -13,7 +13,7 @@ from benchmarks.gpu.cells import MISSING, Table
 from benchmarks.gpu.findings import cliffs
 from benchmarks.gpu.record import Record, calibration, read_record, read_records
 from benchmarks.gpu.tables import tables
-from tests.benchmarks.made_record import made_stages, write_record
+from tests.gpu_record.made_record import made_stages, write_record
 from tracelens.errors import InputError
 from tracelens.hardware.measurements import GemmMeasurement, read_measurements
 

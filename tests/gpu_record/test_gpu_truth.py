@@ -13,7 +13,7 @@ from benchmarks.gpu import attribution_truth, summarize, verification
 from benchmarks.gpu.attribution_truth import Told, compare, same_module, sample_pairs
 from benchmarks.gpu.record import TRACES, Record, calibration, read_record, read_records
 from benchmarks.gpu.stages.repeatability import REPEAT_FRAC
-from tests.benchmarks.made_record import made_stages, rate_tflops, write_record
+from tests.gpu_record.made_record import made_stages, rate_tflops, write_record
 from tracelens.errors import InputError
 from tracelens.hardware.measurements import GemmMeasurement, read_measurements
 from tracelens.results import Estimate
