@@ -32,8 +32,8 @@ def predictions(record: Record) -> Table:
     return Table(
         "Predictions",
         "Times of products that no one chose, predicted from the datasheet and from a calibration without "
-        "them, as shares of the measured time; and savings of layers whose products alone change, as shares "
-        "of the layer's time.",
+        "them, as shares of the measured time; and savings of layers in which products and attention alone "
+        "change, as shares of the layer's time.",
         ("prediction", "cases", "median error", "90th percentile", "within the stated range", "right sign"),
         (
             ("product, from the datasheet", *cells["product_model"], DASH),

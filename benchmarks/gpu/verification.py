@@ -7,28 +7,57 @@ machine to the next, a page that is made of files does not.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.attribution_truth import Agreement, compare, read_pair, truth_of
 from benchmarks.gpu.record import VERIFICATION, Record, calibration
 from tracelens.errors import InputError
+from tracelens.gemm.predict import predict_gemm
+from tracelens.gemm.predict.attention import predict_attention
 from tracelens.hardware.gpu import Gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
 from tracelens.results import Estimate
 
 #: The family of shapes that no one chose; a fit is made without it.
 HELD_OUT = "random"
-#: Pairs whose layers differ in their linear products alone: attention and the rest stay as they are.
-BY_PRODUCTS = ("ffn", "vocabulary", "tensor_parallel_ffn")
+#: Changes that products and fused attention explain: norms, activations and the rest stay as they are.
+EXPLAINED = ("heads", "ffn", "vocabulary", "kv_heads", "tensor_parallel_ffn")
 #: A saving below this share of the layer is noise, and its sign says nothing.
 SIGNIFICANT_FRAC = 0.01
 
-#: m, n, k, batch, dtype, layout -> microseconds
-Predict = Callable[[int, int, int, int, str, str], Estimate]
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One product of a layer."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    layout: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One fused attention call of a layer."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    sequence: int
+    head_dim: int
+    dtype: str
+    causal: bool
+    direction: str
+
+
+#: Microseconds of one product or attention call, with their range.
+Predict = Callable[[Product | Attention], Estimate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +70,20 @@ class Errors:
     in_range_frac: float  # measured lies between low and high
 
 
-def predictor(gpu: Gpu, measured: Measurements | None) -> Predict | None:
-    """The tool's own prediction of a product; None in a tree that has none yet."""
-    try:
-        predict_gemm = import_module("tracelens.gemm.predict").predict_gemm
-    except ModuleNotFoundError:
-        return None
+def predictor(gpu: Gpu, measured: Measurements | None) -> Predict:
+    """The tool's own predictions."""
 
-    def predict(m: int, n: int, k: int, batch: int, dtype: str, layout: str) -> Estimate:
-        found = predict_gemm(m, n, k, gpu=gpu, batch=batch, dtype=dtype, layout=layout, measured=measured)
-        estimate: Estimate = found.time_us
-        return estimate
+    def predict(one: Product | Attention) -> Estimate:
+        if isinstance(one, Product):
+            return predict_gemm(
+                one.m, one.n, one.k, gpu=gpu, batch=one.batch, dtype=one.dtype, layout=one.layout,
+                measured=measured,
+            ).time_us  # fmt: skip
+        return predict_attention(
+            batch=one.batch, heads=one.heads, kv_heads=one.kv_heads, seq_q=one.sequence, seq_k=one.sequence,
+            head_dim=one.head_dim, causal=one.causal, direction=one.direction, gpu=gpu, dtype=one.dtype,
+            backend="flash", measured=measured,
+        ).time_us  # fmt: skip
 
     return predict
 
@@ -60,7 +92,7 @@ def product_errors(gemms: Sequence[GemmMeasurement], predict: Predict) -> Errors
     """Of predicted times, as shares of the measured ones; products without a prediction are left out."""
     errors, inside = [], 0
     for one in gemms:
-        estimate = predict(one.m, one.n, one.k, one.batch, one.dtype, one.layout)
+        estimate = predict(Product(one.m, one.n, one.k, one.batch, one.dtype, one.layout))
         if estimate.mid is None:
             continue
         errors.append(abs(estimate.mid / one.time_us - 1))
@@ -84,27 +116,58 @@ class Saving:
 
 
 def savings(pairs: Sequence[Mapping[str, Any]], predict: Predict) -> list[Saving]:
-    """Savings that the products of a layer explain; pairs with an unpredicted product are left out."""
+    """What products and attention are predicted to save; pairs with an unpredicted one are left out."""
     found = []
     for row in pairs:
-        before, after = (_products_ms(row[side], predict) for side in ("before", "after"))
-        if before is None or after is None:
+        before, after = (Counter(parts(row[side])) for side in ("before", "after"))
+        # what both do alike takes the same time, and must not widen the range
+        gone, come = _total_ms(before - after, predict), _total_ms(after - before, predict)
+        if gone is None or come is None:
             continue
+        (low, mid, high), (less, middle, more) = gone, come
         whole = row["before"]["ms"]
         saved = whole - row["after"]["ms"]
-        low, mid, high = before[0] - after[2], before[1] - after[1], before[2] - after[0]
-        found.append(Saving(row["name"], mid / whole, saved / whole, low <= saved <= high))
+        in_range = low - more <= saved <= high - less
+        found.append(Saving(row["name"], (mid - middle) / whole, saved / whole, in_range))
     return found
 
 
-def _products_ms(side: Mapping[str, Any], predict: Predict) -> tuple[float, float, float] | None:
-    """Low, mid and high of all products of the layer together; None where one of them has no prediction."""
-    low = mid = high = 0.0
+def parts(side: Mapping[str, Any]) -> Iterator[Product | Attention]:
+    """Every product of the layer, and its attention where that is one kernel."""
+    layer = side["shape"]
     for _, _, m, n, k, batch, layout in side["gemms"]:
-        one = predict(m, n, k, batch, side["shape"]["dtype"], layout)
-        if one.low is None or one.mid is None or one.high is None:
+        yield Product(m, n, k, batch, layer["dtype"], layout)
+    if layer["attention"] == "flash" and not layer["vocab"]:
+        t = layer["tensor_parallel"]
+        for direction in ("forward", "backward"):
+            yield Attention(
+                layer["micro_batch"], layer["heads"] // t, layer["kv_heads"] // t, layer["sequence"],
+                layer["head_dim"], layer["dtype"], layer["causal"], direction,
+            )  # fmt: skip
+
+
+def explained(pairs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Pairs in which nothing else changes: not those with softmax as a kernel of its own."""
+    return [
+        row
+        for row in pairs
+        if row["rule"] in EXPLAINED
+        and (row["before"]["shape"]["attention"] == "flash" or row["before"]["shape"]["vocab"])
+    ]
+
+
+def _total_ms(
+    calls: Mapping[Product | Attention, int], predict: Predict
+) -> tuple[float, float, float] | None:
+    """Low, mid and high of all calls; None where one of them has no prediction."""
+    low = mid = high = 0.0
+    for one, times in calls.items():
+        found = predict(one)
+        if found.low is None or found.mid is None or found.high is None:
             return None
-        low, mid, high = low + one.low / 1e3, mid + one.mid / 1e3, high + one.high / 1e3
+        low += times * found.low / 1e3
+        mid += times * found.mid / 1e3
+        high += times * found.high / 1e3
     return low, mid, high
 
 
@@ -143,13 +206,11 @@ def verify(record: Record) -> Checked:
     full, rest = _fits(record)
     if gpu is None or full is None or rest is None:
         return Checked()
-    by_model, by_rest, by_all = (predictor(gpu, measured) for measured in (None, rest, full))
-    if by_model is None or by_rest is None or by_all is None:
-        return Checked()
     drawn = [one for one in record.gemms if one.sweep == HELD_OUT]
-    pairs = [row for row in record.pairs("layer_pairs") if row["rule"] in BY_PRODUCTS]
     return Checked(
-        product_errors(drawn, by_model), product_errors(drawn, by_rest), tuple(savings(pairs, by_all))
+        product_errors(drawn, predictor(gpu, None)),
+        product_errors(drawn, predictor(gpu, rest)),
+        tuple(savings(explained(record.pairs("layer_pairs")), predictor(gpu, full))),
     )
 
 
