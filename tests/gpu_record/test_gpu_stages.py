@@ -169,6 +169,7 @@ def test_a_sweep_is_refused_with_the_reason(data: Mapping[str, Any], says: str) 
     "data",
     [
         products((NVJET,)),
+        products(*[(NVJET,)] * 150, ()),  # one name that the profiler lost
         products(("some_kernel_nobody_knows",)),
         products(
             ("cutlass_80_simt_sgemm_128x64_8x5_tn_align1",), dtype="tf32"

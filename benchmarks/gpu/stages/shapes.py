@@ -167,6 +167,9 @@ def joined(kind: type[Any], setting: Setting, rows: Sequence[Row]) -> dict[str, 
 # --- checks -------------------------------------------------------------------------------------------
 
 
+#: A kernel here and there that the profiler lost is noted by its empty name; a profiler that does not work is
+#: another matter.
+_MOST_NAMELESS = 0.01
 #: Of the products of one type; a name that is read wrong must not cost a sweep, a wrong setting hits all.
 _MOST_WRONG_TYPE = 0.02
 
@@ -193,7 +196,7 @@ def _check(data: Mapping[str, Any], kind: type[Any], *, most_unmeasured: float) 
         case, why = next(iter(data["unmeasured"].items()))
         wrong.append(f"{len(data['unmeasured'])} of {total} shapes could not be measured: {case}: {why}")
     nameless = sum(not one.kernels for one in found)
-    if nameless:
+    if nameless > _MOST_NAMELESS * total:
         wrong.append(f"{nameless} of {total} shapes are without kernel names")
     strange = [one for one in found if isinstance(one, GemmMeasurement) and wrong_type(one)]
     for dtype, count in Counter(one.dtype for one in strange).items():
