@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -104,3 +106,23 @@ def test_hostile_names_pass_through_as_text(tmp_path: Path) -> None:
 def test_layers_of_a_row_are_shown_as_runs(analysis: Analysis) -> None:
     assert {row.layers for row in analysis.report.gemms if row.component == "mlp.up"} == {"0-11"}
     assert {row.layers for row in analysis.report.gemms if row.component == "logits"} == {None}
+
+
+def test_the_step_without_the_profiler_comes_from_the_captures_metadata(tmp_path: Path) -> None:
+    trace = json.loads(gzip.decompress(SAMPLE.read_bytes()))
+    profiled = tracelens.analyze(SAMPLE).report
+    assert profiled.summary.unprofiled.median_ms is None and profiled.summary.unprofiled.why
+    before = [profiled.summary.step_ms.median * frac for frac in (0.80, 0.79, 0.81)]
+    trace["tracelens"] = {"time": {"clock": "cuda_events", "before_ms": before, "after_ms": before}}
+    path = tmp_path / "with.json"
+    path.write_text(json.dumps(trace))
+    report = tracelens.analyze(path).report
+    assert report.summary.unprofiled.profiler_frac == pytest.approx(0.20)
+    assert report.summary.unprofiled.why is None
+    # nothing is scaled by it
+    assert report.summary.step_ms == profiled.summary.step_ms
+    assert (report.gemms, report.components, report.findings) == (
+        profiled.gemms,
+        profiled.components,
+        profiled.findings,
+    )

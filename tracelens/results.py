@@ -104,8 +104,25 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True)
+class UnprofiledSteps:
+    """Steps of the same run that the capture timed without the profiler, right before and after the window.
+
+    They stand beside the profiled step; no other figure of the report is scaled by them.
+    """
+
+    before_ms: StepTime | None = None
+    after_ms: StepTime | None = None
+    median_ms: float | None = None  # of all of them
+    clock: str | None = None  # cuda_events | perf_counter
+    profiler_frac: float | None = None  # of the profiled step: 1 - median_ms / step_ms.median
+    drift_frac: float | None = None  # after_ms.median / before_ms.median - 1: the run's own change of speed
+    mfu_frac: float | None = None  # the FLOPs of a profiled step over median_ms
+    why: str | None = "this report does not hold it"  # why some of it is not known
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
-    step_ms: StepTime
+    step_ms: StepTime  # with the profiler running, which makes it longer
     gpu_ms_per_step: float  # sum of GPU event times per step; overlapping streams count twice
     gpu_busy_frac: float
     idle_ms: float  # per step: no GPU event of any kind running
@@ -119,6 +136,7 @@ class Summary:
     verdict: str  # one sentence
     verdict_detail: str  # one or two sentences below it
     step_source: str  # how steps were found: "ProfilerStep ranges" | "whole trace"
+    unprofiled: UnprofiledSteps = field(default_factory=UnprofiledSteps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.accounting.steps import step_times
+from tests.render import sample_report
+from tracelens.accounting.steps import step_times, unprofiled_steps
+from tracelens.accounting.verdict import verdict
 from tracelens.attribution import attribute
 from tracelens.errors import UsageError
+from tracelens.results import StepTime, UnprofiledSteps
 from tracelens.trace import link, read_trace
+from tracelens.trace.metadata import unprofiled_times
 from tracelens.trace.spans import covered
 
 
@@ -114,3 +119,72 @@ def test_covered_time_is_the_union(spans: list[tuple[int, int]], a: int, b: int)
     begins = np.array([begin for begin, _ in spans], np.int64)
     ends = np.array([begin + length for begin, length in spans], np.int64)
     assert covered(begins, ends, np.array([start]), np.array([end])).tolist() == [expected]
+
+
+def _unprofiled(tmp_path: Path, *, marked: bool = True, mfu_frac: float | None = None, **ours: Any) -> Any:
+    """Two profiled steps of 20 ms and 30 ms, and the metadata of a capture."""
+    steps = [_step(1, 0, 20_000), _step(2, 20_000, 30_000)] if marked else []
+    times = _times(tmp_path, [*steps, *_kernel(1, 5, 10, 10_000), *_kernel(2, 20_005, 20_010, 10_000)])
+    metadata = {"tracelens": ours} if ours else {}
+    return unprofiled_steps(unprofiled_times(metadata), times, mfu_frac=mfu_frac)
+
+
+def test_steps_timed_without_the_profiler_stand_beside_the_profiled_ones(tmp_path: Path) -> None:
+    time = {"clock": "cuda_events", "before_ms": [10, 12.0, 11], "after_ms": [16.0, 14.0]}
+    found = _unprofiled(tmp_path, time=time, mfu_frac=0.2)
+    assert (found.before_ms, found.after_ms) == (StepTime(11, 10, 12, 3), StepTime(15, 14, 16, 2))
+    assert (found.median_ms, found.clock, found.why) == (12, "cuda_events", None)
+    assert found.profiler_frac == pytest.approx(1 - 12 / 25)
+    assert found.drift_frac == pytest.approx(15 / 11 - 1)
+    assert found.mfu_frac == pytest.approx(0.2 * 25 / 12)
+
+
+@pytest.mark.parametrize(
+    ("ours", "why"),
+    [
+        ({}, "the trace holds none"),
+        ({"window": {}}, "no readable step times"),
+        ({"time": {"before_ms": [1.0, "2"], "after_ms": []}}, "no readable step times"),
+        ({"time": {"before_ms": [-1.0], "after_ms": []}}, "no readable step times"),
+        ({"time": {"before_ms": [], "after_ms": []}}, "none before the window.*none after.*train on"),
+        ({"time": {"before_ms": [], "after_ms": []}, "window": {"ended": "Ctrl-C"}}, "cut short"),
+    ],
+)
+def test_without_such_steps_the_reason_is_said(tmp_path: Path, ours: dict[str, Any], why: str) -> None:
+    found = _unprofiled(tmp_path, **ours)
+    assert (found.before_ms, found.after_ms, found.median_ms, found.profiler_frac) == (None, None, None, None)
+    assert re.search(why, found.why)
+
+
+def test_one_side_alone_is_used_and_the_other_is_said_to_be_missing(tmp_path: Path) -> None:
+    found = _unprofiled(tmp_path, time={"before_ms": [], "after_ms": [20.0]})
+    assert (found.before_ms, found.median_ms, found.drift_frac) == (None, 20, None)
+    assert found.why.startswith("none before the window")
+
+
+def test_a_trace_without_step_ranges_has_no_step_to_compare(tmp_path: Path) -> None:
+    found = _unprofiled(tmp_path, marked=False, time={"before_ms": [10.0], "after_ms": [10.0]}, mfu_frac=0.2)
+    assert (found.median_ms, found.profiler_frac, found.mfu_frac) == (10, None, None)
+    assert "no ProfilerStep range" in found.why
+
+
+def test_idle_that_only_the_profiler_makes_is_not_the_hosts_pace() -> None:
+    def said(unprofiled_ms: float | None) -> tuple[str, str]:
+        report = sample_report.full()
+        return verdict(
+            findings=[],
+            checks=report.checks,
+            at_stake=None,
+            step_ms=20.0,
+            busy_frac=0.4,
+            unprofiled=UnprofiledSteps(median_ms=unprofiled_ms),
+            exposed_ms=0.0,
+            model=report.model,
+            coverage=report.coverage,
+            gpu=report.gpu,
+        )
+
+    assert said(None)[0] == "The GPU is idle 60% of the step: the host sets the pace, not the shapes."
+    assert said(19.0)[0] == said(None)[0] and "19 ms without it" in said(19.0)[1]
+    assert "the profiler is the reason: a step takes 9 ms without it" in said(9.0)[0]
+    assert "the steps without the profiler are others" in said(5.0)[0]

@@ -19,9 +19,10 @@ from tracelens.capture.dimensions import infer_dimensions
 from tracelens.capture.files import TraceFileError, finish, target_path
 from tracelens.capture.metadata import describe
 from tracelens.capture.modules import find_models
-from tracelens.capture.options import Options, from_environment, parse_ranks
+from tracelens.capture.options import AFTER, Options, from_environment, parse_ranks
 from tracelens.capture.system import precision, versions
 from tracelens.errors import InputError
+from tracelens.trace.metadata import unprofiled_times
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -119,6 +120,18 @@ def test_analysis_reads_the_version_and_refuses_a_trace_without_a_gpu(tmp_path: 
     assert trace.metadata["tracelens"]["torch_version"] == torch.__version__
     with pytest.raises(InputError, match="GPU"):
         tracelens.analyze(tmp_path / "rank0.json.gz")
+
+
+@pytest.mark.parametrize(("wait", "before"), [(0, 0), (4, 4)])
+def test_analysis_reads_the_steps_timed_without_the_profiler(tmp_path: Path, wait: int, before: int) -> None:
+    model = nn.Linear(8, 8)
+    with tracelens.capture(model, out=tmp_path, wait=wait, warmup=0, active=1) as capture:
+        for _ in range(wait + 1 + 1 + AFTER):
+            model(torch.randn(2, 8)).sum().backward()
+            capture.step()
+    found = unprofiled_times(tracelens.load(tmp_path / "rank0.json.gz").metadata)
+    assert (len(found.before_ms), len(found.after_ms), found.clock) == (before, AFTER, "perf_counter")
+    assert found.why == (None if before else "none before the window: capture with --wait 3 or more")
 
 
 def raw(folder: Path, **more: Any) -> Path:

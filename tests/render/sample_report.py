@@ -29,6 +29,7 @@ from tracelens.results import (
     Summary,
     TraceInfo,
     Unattributed,
+    UnprofiledSteps,
 )
 
 STEPS = 5
@@ -307,7 +308,9 @@ def full() -> Report:
                 sum(r.frac for r in gemms), flops / step / 1e9 / PEAK, "bf16", None, flops / step / 1e9,
                 Estimate(7.3, None, 15.1, "model"),
                 f"Three shape choices put 15.1 ms of every {step:.0f} ms step at stake. Two are config changes.",
-                "The GPU is busy 98.4% of the step, so GEMM shape is where the time is.", "ProfilerStep ranges"),
+                "The GPU is busy 98.4% of the step, so GEMM shape is where the time is.", "ProfilerStep ranges",
+                UnprofiledSteps(StepTime(step * 0.988, step * 0.986, step * 0.99, 8), StepTime(step * 0.99, step * 0.989, step * 0.991, 5),
+                                step * 0.989, "cuda_events", 0.011, 0.99 / 0.988 - 1, flops / step / 0.989 / 1e9 / PEAK, None)),
         Coverage(1 - share["unattributed"], 0.0, 0.991, 0.943,
                  {"sequence": 0.61, "op": 0.21, "structure": 0.143, "kernel_name": 1 - 0.963 - share["unattributed"],
                   "none": share["unattributed"]},
@@ -395,6 +398,7 @@ def no_transformer() -> Report:
         report.summary, step_ms=StepTime(1620.0, 1620.0, 1620.0, 1), step_source="whole trace", mfu_frac=None, mfu_dtype=None,
         mfu_why="no transformer: only GEMM and attention FLOPs are counted",
         achieved_tflops=None, shape_waste_ms=None, verdict="No transformer was seen in this trace.",
+        unprofiled=UnprofiledSteps(why="the trace holds none; 'tracelens capture' times steps before and after the profiler"),
         verdict_detail="GEMM shapes are listed; no rule could judge them.",
     )  # fmt: skip
     checks = [replace(c, state="could_not_run", why="no transformer seen") for c in report.checks]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tracelens.accounting.calls import Calls
 from tracelens.accounting.shares import call_flops
-from tracelens.accounting.steps import StepTimes
+from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.accounting.verdict import verdict
 from tracelens.advice import Advice
 from tracelens.attribution import Attribution, Loan
@@ -14,7 +14,13 @@ from tracelens.gemm import math_dtype
 from tracelens.hardware import Gpu
 from tracelens.results import GemmRow, Report, Summary, TraceInfo
 from tracelens.trace import Trace
-from tracelens.trace.metadata import cuda_version, device_name, rank_and_world, torch_version
+from tracelens.trace.metadata import (
+    cuda_version,
+    device_name,
+    rank_and_world,
+    torch_version,
+    unprofiled_times,
+)
 
 #: Of GEMM time without FLOPs: the utilization is that much too low at most. Of GPU time that a reference
 #: matches: that little lends nothing worth having.
@@ -69,6 +75,7 @@ def summarize(
             if gpu.name == "unknown"
             else f"no dense {dtype or 'dtype'} peak in the GPU table"
         )
+    mfu = achieved / peak if achieved is not None and peak else None
     total_ms = float(trace.kernels.dur_ns.sum()) / 1e6
     return Summary(
         step_ms=times.time(),
@@ -77,7 +84,7 @@ def summarize(
         idle_ms=(length - float(times.busy_ns.sum())) / 1e6 / times.count,
         exposed_communication_ms=float(times.exposed_ns.sum()) / 1e6 / times.count,
         gemm_frac=sum(row.time_ms for row in gemms) / total_ms if total_ms else 0.0,
-        mfu_frac=achieved / peak if achieved is not None and peak else None,
+        mfu_frac=mfu,
         mfu_dtype=dtype,
         mfu_why=why,
         achieved_tflops=achieved,
@@ -85,6 +92,7 @@ def summarize(
         verdict="",
         verdict_detail="",
         step_source=times.source,
+        unprofiled=unprofiled_steps(unprofiled_times(trace.metadata), times, mfu_frac=mfu),
     )
 
 
@@ -137,6 +145,7 @@ def with_findings(report: Report, advice: Advice) -> Report:
         at_stake=advice.at_stake_ms,
         step_ms=summary.step_ms.median,
         busy_frac=summary.gpu_busy_frac,
+        unprofiled=summary.unprofiled,
         exposed_ms=summary.exposed_communication_ms,
         model=report.model,
         coverage=report.coverage,

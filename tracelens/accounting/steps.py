@@ -10,8 +10,9 @@ import numpy.typing as npt
 from tracelens.attribution import Attribution
 from tracelens.attribution.communication import exposed_within
 from tracelens.errors import UsageError
-from tracelens.results import Step, StepTime
+from tracelens.results import Step, StepTime, UnprofiledSteps
 from tracelens.trace import Links, Trace
+from tracelens.trace.metadata import UnprofiledTimes
 from tracelens.trace.spans import covered
 
 IntArray = npt.NDArray[np.int64]
@@ -29,14 +30,14 @@ class StepTimes:
     busy_ns: IntArray  # some GPU event runs
     exposed_ns: IntArray  # communication runs and no compute kernel (attribution.communication)
     source: str
+    marked: bool  # each is a ProfilerStep range, a training step that is
 
     @property
     def count(self) -> int:
         return len(self.positions)
 
     def time(self) -> StepTime:
-        ms = (self.end_ns - self.start_ns) / 1e6
-        return StepTime(float(np.median(ms)), float(ms.min()), float(ms.max()), len(ms))
+        return _spread((self.end_ns - self.start_ns) / 1e6)
 
     def rows(self) -> list[Step]:
         return [
@@ -89,4 +90,42 @@ def step_times(
     start, stop = start[positions], stop[positions]
     busy = covered(kernels.ts_ns, end, start, stop)
     exposed = exposed_within(trace, attribution, start, stop)
-    return StepTimes(positions, [steps.index[at] for at in positions], start, stop, busy, exposed, source)
+    return StepTimes(
+        positions, [steps.index[at] for at in positions], start, stop, busy, exposed, source, steps.marked
+    )
+
+
+def _spread(ms: npt.NDArray[np.float64]) -> StepTime:
+    return StepTime(float(np.median(ms)), float(ms.min()), float(ms.max()), len(ms))
+
+
+def unprofiled_steps(
+    found: UnprofiledTimes, times: StepTimes, *, mfu_frac: float | None = None
+) -> UnprofiledSteps:
+    """The steps timed without the profiler beside the profiled ones; ``mfu_frac`` is of the latter.
+
+    Both are times from the end of one step's GPU work to the end of the next one's (see ``step_times``;
+    the capture records a CUDA event at each step's end), so they compare.
+    """
+    before, after = (
+        _spread(np.array(ms, np.float64)) if ms else None for ms in (found.before_ms, found.after_ms)
+    )
+    everything = (*found.before_ms, *found.after_ms)
+    if not everything:
+        return UnprofiledSteps(why=found.why)
+    median = float(np.median(everything))
+    why = found.why
+    if not times.marked:
+        why = "; ".join(filter(None, [why, "no ProfilerStep range: the whole trace is no training step"]))
+    profiled_ms = (times.end_ns - times.start_ns) / 1e6
+    compared = times.marked and float(np.median(profiled_ms)) > 0
+    return UnprofiledSteps(
+        before_ms=before,
+        after_ms=after,
+        median_ms=median,
+        clock=found.clock,
+        profiler_frac=1 - median / float(np.median(profiled_ms)) if compared else None,
+        drift_frac=after.median / before.median - 1 if before and after else None,
+        mfu_frac=mfu_frac * float(profiled_ms.mean()) / median if compared and mfu_frac is not None else None,
+        why=why,
+    )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tracelens.results import Check, Coverage, Estimate, Finding, GpuInfo, ModelDims
+from tracelens.results import Check, Coverage, Estimate, Finding, GpuInfo, ModelDims, UnprofiledSteps
 
 _IDLE = 0.30
 _EXPOSED = 0.15
 _UNKNOWN = 0.50
+_SAME = 0.03
 
 
 def verdict(
@@ -16,6 +17,7 @@ def verdict(
     at_stake: Estimate | None,
     step_ms: float,
     busy_frac: float,
+    unprofiled: UnprofiledSteps,
     exposed_ms: float,
     model: ModelDims,
     coverage: Coverage,
@@ -42,16 +44,32 @@ def verdict(
             f"{shapes}{why}",
         )
     if busy_frac < 1 - _IDLE:
-        return (
-            f"The GPU is idle {1 - busy_frac:.0%} of the step: the host sets the pace, not the shapes.",
-            shapes,
-        )
+        return _idle(shapes, unprofiled.median_ms, step_ms=step_ms, busy_frac=busy_frac)
     if exposed_ms > _EXPOSED * step_ms:
         return (
             f"Communication that hides behind nothing takes {exposed_ms / step_ms:.0%} of the step.",
             shapes,
         )
     return shapes, f"The GPU is busy {busy_frac:.0%} of the step, so its kernels are where the time is."
+
+
+def _idle(shapes: str, unprofiled_ms: float | None, *, step_ms: float, busy_frac: float) -> tuple[str, str]:
+    """A host that sets the pace only because it is profiled is no finding."""
+    work_ms = busy_frac * step_ms
+    idle = f"The GPU is idle {1 - busy_frac:.0%} of the"
+    if unprofiled_ms is None:
+        return f"{idle} step: the host sets the pace, not the shapes.", shapes
+    without = (
+        f"a step takes {unprofiled_ms:.4g} ms without it; the GPU works {work_ms:.4g} ms of a profiled one"
+    )
+    if work_ms < (1 - _IDLE) * unprofiled_ms:
+        return (
+            f"{idle} step: the host sets the pace, not the shapes.",
+            f"Not only under the profiler: {without}. {shapes}",
+        )
+    if work_ms > (1 + _SAME) * unprofiled_ms:
+        return f"{idle} profiled step, but the steps without the profiler are others: {without}.", shapes
+    return f"{idle} profiled step, and the profiler is the reason: {without}.", shapes
 
 
 def _shapes(findings: list[Finding], checks: list[Check], at_stake: Estimate | None, step_ms: float) -> str:

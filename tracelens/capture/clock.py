@@ -25,6 +25,10 @@ class Clock:
     _marks: deque[Any] = field(default_factory=lambda: deque(maxlen=KEEP + 1))
     kind: str = "perf_counter"
 
+    @property
+    def started(self) -> bool:
+        return bool(self._marks)
+
     def mark(self) -> None:
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             if self.kind != "cuda_events":

@@ -241,7 +241,7 @@ class Session:
         if ended:
             window["ended"] = ended
         self._facts["time"] = {
-            "clock": self._before.kind,
+            "clock": (self._before if self._before.started else self._after).kind,
             "before_ms": self._before.read_ms() if not ended else _quietly(self._before.read_ms),
             "after_ms": self._after.read_ms() if not ended else _quietly(self._after.read_ms),
         }

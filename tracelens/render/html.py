@@ -13,7 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from tracelens import numbers as f
-from tracelens.render import facts, groups, json, losses, roofline
+from tracelens.render import facts, groups, json, losses, roofline, step_times
 from tracelens.render.templates import environment, part
 from tracelens.render.text import clean, short_kernel
 from tracelens.results import GemmRow, Report
@@ -101,6 +101,8 @@ def _words(report: Report) -> dict[str, Any]:
         "marks": facts.MARKS,
         "dims": facts.dims(report.model),
         "lent_lines": facts.lent_lines(report),
+        "step_lines": step_times.lines(report),
+        "step_rows": step_times.rows(report),
         "finding_of": lambda rule, row: exact.get((rule, row)) or position.get(rule),
     }
 

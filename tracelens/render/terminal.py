@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tracelens import numbers as f
 from tracelens.errors import UsageError
-from tracelens.render import facts, groups, losses
+from tracelens.render import facts, groups, losses, step_times
 from tracelens.render.text import clean
 from tracelens.results import GemmRow, Report
 
@@ -110,6 +110,8 @@ def _numbers(out: _Out, report: Report) -> None:
     table.add_row(*(out.text(n.label) for n in numbers))
     table.add_row(*(out.text(n.note, "dim") for n in numbers))
     out.print(table)
+    for line in step_times.lines(report):
+        out.line(line)
     out.line()
 
 

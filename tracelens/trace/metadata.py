@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -133,3 +135,51 @@ def device_name(metadata: Mapping[str, Any]) -> str | None:
         if isinstance(entry.get("name"), str):
             return str(entry["name"])
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class UnprofiledTimes:
+    """Step times in ms that `tracelens capture` took without the profiler; ``why`` some are missing."""
+
+    before_ms: tuple[float, ...] = ()
+    after_ms: tuple[float, ...] = ()
+    clock: str | None = None  # cuda_events | perf_counter
+    why: str | None = None
+
+
+def unprofiled_times(metadata: Mapping[str, Any]) -> UnprofiledTimes:
+    """The steps timed before and after the window: key ``tracelens``, part ``time``."""
+    ours = metadata.get("tracelens")
+    if not isinstance(ours, dict):
+        return UnprofiledTimes(
+            why="the trace holds none; 'tracelens capture' times steps before and after the profiler"
+        )
+    part = ours.get("time")
+    before, after = (
+        _times(part.get(key)) if isinstance(part, dict) else None for key in ("before_ms", "after_ms")
+    )
+    if before is None or after is None:
+        return UnprofiledTimes(why="the trace has no readable step times beside the profiler's")
+    window = ours.get("window")
+    late = "the run was cut short" if isinstance(window, dict) and "ended" in window else "train on"
+    missing = [
+        text
+        for there, text in (
+            (before, "none before the window: capture with --wait 3 or more"),
+            (after, f"none after the window: {late}"),
+        )
+        if not there
+    ]
+    clock = part.get("clock") if isinstance(part, dict) else None
+    known = clock if clock in ("cuda_events", "perf_counter") else None
+    return UnprofiledTimes(before, after, known, "; ".join(missing) or None)
+
+
+def _times(value: Any) -> tuple[float, ...] | None:
+    """Positive finite numbers, or None where the value is anything else."""
+    if not isinstance(value, list):
+        return None
+    numbers = [float(one) for one in value if type(one) in (int, float)]
+    if len(numbers) != len(value) or not all(math.isfinite(one) and one > 0 for one in numbers):
+        return None
+    return tuple(numbers)
