@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -155,21 +158,16 @@ def test_threads_do_not_mix_their_modules(tmp_path: Path, monkeypatch: pytest.Mo
     from tracelens.capture import ranges
 
     opened: dict[int, Counter[str]] = {}
+    closed: dict[int, Counter[str]] = {}
 
-    def note(name: str) -> None:
+    def enter(name: str) -> str:
         opened.setdefault(threading.get_ident(), Counter())[name] += 1
+        return name
 
-    class Operator:
-        def __init__(self, name: str) -> None:
-            note(f"backward of {name}")
-
-        def __enter__(self) -> None: ...
-
-        def __exit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(ranges, "_enter_user", note)
-    monkeypatch.setattr(ranges, "_exit_user", lambda handle: None)
-    monkeypatch.setattr(ranges, "_OperatorRange", Operator)
+    monkeypatch.setattr(ranges, "_enter_user", enter)
+    monkeypatch.setattr(
+        ranges, "_exit_user", lambda name: closed.setdefault(threading.get_ident(), Counter()).update([name])
+    )
     models = nn.ModuleList([Mlp(), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))])
 
     def step() -> None:
@@ -187,11 +185,98 @@ def test_threads_do_not_mix_their_modules(tmp_path: Path, monkeypatch: pytest.Mo
             thread.join()
 
     recorded(tmp_path, models, step)
-    assert len(opened) == 2
+    assert len(opened) == 2 and opened == closed
     for names in opened.values():
-        (model,) = {name.removeprefix("backward of ")[0] for name in names}
+        (model,) = {name[0] for name in names}
         assert names[model] == 5
-        # numbers that both threads used belong to nobody: unknown rather than wrong
+
+
+def test_copies_made_in_the_window_are_their_own(tmp_path: Path) -> None:
+    """Evaluation on a copy, an average of weights, a pickled model: none may call the original."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    wrong = []
+
+    def step() -> None:
+        x = torch.randn(2, 8, requires_grad=True)
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            with torch.no_grad():
+                for parameter in other.parameters():
+                    parameter.zero_()
+            wrong.append(bool(other(x).any()))
+        shallow = copy.copy(model)
+        shallow._modules = {"0": model[0]}
+        wrong.append(not torch.equal(shallow(x), model[0](x)))
+        model(x).sum().backward()
+
+    recorded(tmp_path, model, step)
+    assert wrong == [False] * 9
+
+
+class OwnCall(nn.Linear):
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return super().__call__(x)  # type: ignore[no-any-return]
+
+
+class OwnCopy(nn.Linear):
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__.copy()
+
+
+@pytest.mark.parametrize("kind", [OwnCall, OwnCopy])
+def test_modules_that_do_calls_or_copies_their_own_way_have_ranges_too(
+    tmp_path: Path, kind: type[nn.Linear]
+) -> None:
+    model = nn.Sequential(kind(8, 8), nn.Linear(8, 8))
+
+    def step() -> None:
+        x = torch.randn(2, 8, requires_grad=True)
+        model(x).sum().backward()
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.zero_()
+        assert not other(x).any()
+
+    owners = gemm_owners(recorded(tmp_path, model, step))
+    assert owners[("aten::mm", "0", "backward")] == owners[("aten::mm", "1", "backward")] == 2
+
+
+def test_replicas_of_data_parallel_are_not_the_module_they_replicate(tmp_path: Path) -> None:
+    model = nn.DataParallel(nn.Sequential(nn.Linear(8, 8)))
+    wrong = []
+
+    def step() -> None:
+        replica = model.module[0]._replicate_for_data_parallel()
+        replica.weight, replica.bias = torch.zeros(8, 8), torch.zeros(8)
+        wrong.append(bool(replica(torch.randn(2, 8)).any()))
+        model(torch.randn(2, 8)).sum().backward()
+
+    owners = gemm_owners(recorded(tmp_path, model, step))
+    assert wrong == [False] * 3
+    assert owners[("aten::addmm", "0", "forward")] == 2  # also the replica's
+
+
+def test_the_backward_pass_runs_none_of_our_code(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    frames: set[str] = set()
+
+    def step() -> None:
+        loss = model(torch.randn(2, 8, requires_grad=True)).sum()
+        node, nodes = loss.grad_fn, []
+        while node is not None:
+            nodes.append(node)
+            node = next((inner for inner, _ in node.next_functions if inner is not None), None)
+        assert all(not node.metadata for node in nodes)
+        for node in nodes[:-1]:
+            node.register_hook(lambda *_: frames.update(_files()))
+        loss.backward()
+
+    recorded(tmp_path, model, step)
+    assert frames and not any(Path(file).parts[-2:] == ("capture", "ranges.py") for file in frames)
+
+
+def _files() -> set[str]:
+    return {frame.filename for frame in traceback.extract_stack()}
 
 
 def test_two_forwards_before_one_backward(tmp_path: Path) -> None:

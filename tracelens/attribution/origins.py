@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.phases import Phases
+from tracelens.attribution.phases import EVALUATE, Phases
 from tracelens.trace import Links, Trace, look_up
 
 IntArray = npt.NDArray[np.int32]
@@ -46,7 +46,7 @@ def _receivers(trace: Trace, links: Links, phases: Phases, node: IntArray) -> In
     more is to be added; with a third gradient still to come the sum waits for the last addition.
     """
     out = np.full(len(node), -1, np.int32)
-    parent = links.forest.parent
+    parent = _parents_but_ranges(trace, links, phases)
     beside = look_up(parent, node) >= 0
     beside &= look_up(phases.evaluate, node) == look_up(parent, node)
     beside &= trace.symbols.where(lambda text: text in ("aten::add", "aten::add_"))[look_up(links.name, node)]
@@ -89,6 +89,27 @@ def _receivers(trace: Trace, links: Links, phases: Phases, node: IntArray) -> In
             at += 1
         if at < high and not to_weight[at] and gradient(int(called[at])) == gradient(op):
             out[waiting.pop(key, [])] = called[at]
+    return out
+
+
+def _parents_but_ranges(trace: Trace, links: Links, phases: Phases) -> IntArray:
+    """Per node its parent, as if nothing stood between the engine's range and the backward operator it calls.
+
+    ``tracelens capture`` puts a range there that is named after the module. Such a range has no parent here.
+    """
+    parent = links.forest.parent
+    code = {text: at for at, text in enumerate(trace.symbols)}
+    called = np.full(len(code), -2, np.int32)  # per name of an engine's range: the name of what it calls
+    for text, at in code.items():
+        if text.startswith(EVALUATE):
+            called[at] = code.get(text.removeprefix(EVALUATE), -2)
+    operator = links.is_op & (links.name == look_up(called, look_up(links.name, phases.evaluate), -2))
+    around = parent[operator & (parent != phases.evaluate)]
+    around = around[(around >= 0) & (look_up(parent, around) == look_up(phases.evaluate, around))]
+    between = np.zeros(len(parent), np.bool_)
+    between[around] = True
+    out = np.where(look_up(between, parent, False), look_up(parent, parent), parent).astype(np.int32)
+    out[between] = -1
     return out
 
 

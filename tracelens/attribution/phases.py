@@ -12,8 +12,8 @@ from tracelens.words import PHASES
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]
 
-_EVALUATE = "autograd::engine::evaluate_function: "
-_ACCUMULATE = _EVALUATE + "torch::autograd::AccumulateGrad"
+EVALUATE = "autograd::engine::evaluate_function: "
+_ACCUMULATE = EVALUATE + "torch::autograd::AccumulateGrad"
 _PHASE = {phase: code for code, phase in enumerate(PHASES)}
 
 
@@ -23,7 +23,7 @@ class Phases:
     def __init__(self, trace: Trace, links: Links, paths: Paths):
         texts = trace.symbols
         forest = links.forest
-        evaluates = links.is_op & texts.where(lambda t: t.startswith(_EVALUATE))[links.name]
+        evaluates = links.is_op & texts.where(lambda t: t.startswith(EVALUATE))[links.name]
         self.evaluate = forest.nearest(evaluates)
         self.accumulates = links.is_op & texts.where(lambda t: t.startswith(_ACCUMULATE))[links.name]
         self.backward = self.evaluate >= 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,36 +14,28 @@ _MOST = 32  # tensors listed per model
 
 
 class Batch:
-    """Hooks on every eager module of a model; the first call is the outermost, and takes all of them away."""
+    """Told of the calls of modules until each model had its first one, that of its outermost module."""
 
     def __init__(self) -> None:
         self._found: list[dict[str, Any]] = []
-        self._handles: dict[int, list[Any]] = {}
+        self.waiting: dict[
+            str, int
+        ] = {}  # the names of modules -> their model; empty when all had their call
 
     def watch(self, model: int, spots: Iterable[Spot]) -> None:
-        self._handles[model] = [
-            spot.module.register_forward_pre_hook(self._called(model, spot.name), with_kwargs=True)
-            for spot in spots
-            if spot.how == "hook"
-        ]
+        self.waiting.update((spot.name, model) for spot in spots)
 
-    def _called(self, model: int, name: str) -> Any:
-        def before(module: Any, args: Any, kwargs: Any) -> None:
-            if torch.compiler.is_compiling() or model not in self._handles:
-                return
-            for handle in self._handles.pop(model):
-                handle.remove()
+    def called(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """The module of that name is called. Never raises: the call goes on."""
+        model = self.waiting.get(name)
+        if model is None:
+            return
+        self.waiting = {other: its for other, its in self.waiting.items() if its != model}
+        with contextlib.suppress(Exception):
             tensors = [
                 entry for key, value in [*enumerate(args), *kwargs.items()] for entry in _tensors(key, value)
             ]
             self._found += [{"module": name, **entry} for entry in tensors[:_MOST]]
-
-        return before
-
-    def remove(self) -> None:
-        while self._handles:
-            for handle in self._handles.popitem()[1]:
-                handle.remove()
 
     def shapes(self) -> list[dict[str, Any]]:
         """One row per tensor argument: module, argument, shape, dtype."""

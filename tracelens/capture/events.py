@@ -17,7 +17,7 @@ from torch.optim import optimizer as torch_optimizer
 class Listener(Protocol):
     """What is told. Its methods must not raise."""
 
-    def backward_begins(self, outputs: Any) -> None: ...
+    def backward_begins(self) -> None: ...
 
     def backward_ends(self, counts: bool) -> None: ...
 
@@ -55,13 +55,13 @@ class Events:
 
     def _engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
             listener = self._listener
             if listener is None:
-                return original(t_outputs, *args, **kwargs)
-            listener.backward_begins(t_outputs)
+                return original(*args, **kwargs)
+            listener.backward_begins()
             try:
-                return original(t_outputs, *args, **kwargs)
+                return original(*args, **kwargs)
             finally:
                 listener.backward_ends(bool(kwargs.get("accumulate_grad")))
 

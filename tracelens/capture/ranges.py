@@ -1,78 +1,62 @@
-"""Named ranges around every module's forward, and around every autograd node that differentiates it.
+"""Named ranges around every module's forward, and the numbers that tell whose each autograd node is.
 
-Forward: hooks on the modules, a user range (``record_function``) with the dotted name. Backward: each
-autograd node belongs to the module in whose forward it was made. That is read from its sequence number: a
-thread numbers its nodes in order, so the numbers at which a module begins and ends enclose its nodes. The
-nodes are looked up once, when a backward pass begins, and get a hook before and one after; no gradient is
-touched and no node is added (full backward hooks would add one, and break in-place operations).
+A module's call is wrapped where ``nn.Module.__call__`` looks for a compiled one (``_compiled_call_impl``):
+one Python call per module, against three and a slower path in PyTorch with forward hooks. Copies and pickles
+leave that attribute out, and Dynamo does not guard on it. Where a class has a ``__call__`` of its own, hooks
+do the same. A forward's range is a user range (``record_function``) with the dotted name.
 
-A backward range is an operator range, not a user range: inside autograd a user range that names a module
-is a forward run again (activation checkpointing), and a reader can tell the two apart.
+Backward: a thread numbers its autograd nodes in order, so the numbers at which a module begins and ends
+enclose the nodes it makes. They are noted here, and ``backward`` makes ranges of them after the window:
+nothing is added to the graph and nothing runs in the backward pass.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import nn
 
+from tracelens.capture.batch import Batch
 from tracelens.capture.modules import Spot
 
 _enter_user = torch._C._autograd._record_function_with_args_enter
 _exit_user = torch._C._autograd._record_function_with_args_exit
 _sequence = torch._C._autograd._get_sequence_nr
-_OperatorRange = torch._C._profiler._RecordFunctionFast
+_current_node = torch._C._current_autograd_node
+_compiling = torch.compiler.is_compiling
 
-#: Views: they launch nothing, or now and then a copy; every range costs the host some microseconds.
-_SILENT = frozenset(
-    f"{name}Backward{version}"
-    for name in (
-        "T",
-        "Transpose",
-        "Permute",
-        "Alias",
-        "Squeeze",
-        "Unsqueeze",
-        "View",
-        "UnsafeView",
-        "ReshapeAlias",
-    )
-    for version in (0, 1, 2)
-)
-_NO_SEQUENCE = 1 << 62  # AccumulateGrad has the largest number there is
+#: Where a class does one of these its own way, or somebody has patched ``nn.Module``, hooks are safer.
+_CALLED_AND_COPIED = ("__call__", "__copy__", "__deepcopy__", "__getstate__", "__reduce__", "__reduce_ex__")
 
 
-class _Thread:
-    """What one thread has open, and which module its autograd numbers belong to."""
+class ThreadNumbers:
+    """Which module the autograd numbers of one thread belong to, and the ranges it has open."""
 
-    __slots__ = ("backward", "forward_alone", "labels", "numbers", "open")
+    __slots__ = ("labels", "native_id", "numbers", "open")
 
     def __init__(self) -> None:
+        self.native_id = threading.get_native_id()
         self.open: list[tuple[str, Any]] = []
-        self.backward: list[Any] = []
         self.numbers: list[int] = []  # from this sequence number on ...
         self.labels: list[str | None] = []  # ... nodes belong to this module
-        self.forward_alone = False  # it ran a forward of its own, not one within a backward
 
     def begin(self, name: str) -> None:
         self.open.append((name, _enter_user(name)))
-        if not self.backward:
-            self.forward_alone = True
         self.label(name)
 
     def end(self, name: str) -> None:
-        if not any(opened == name for opened, _ in self.open):
-            return
-        while self.open:
-            last, handle = self.open.pop()
-            _exit_user(handle)  # above it only ranges that an exception left open
-            if last == name:
-                break
-        self.label(self.open[-1][0] if self.open else None)
+        opened = self.open
+        if not opened or opened[-1][0] != name:
+            if not any(other == name for other, _ in opened):
+                return
+            while opened[-1][0] != name:  # ranges that an exception left open
+                _exit_user(opened.pop()[1])
+        _exit_user(opened.pop()[1])
+        self.label(opened[-1][0] if opened else None)
 
     def label(self, name: str | None) -> None:
         number = _sequence()
@@ -83,169 +67,121 @@ class _Thread:
             self.labels.append(name)
 
     def owner(self, number: int) -> str | None:
+        """The module in whose forward this thread made the node of that number."""
         at = bisect_right(self.numbers, number) - 1
         return self.labels[at] if at >= 0 else None
 
     def close(self) -> None:
         while self.open:
             _exit_user(self.open.pop()[1])
-        while self.backward:
-            self.backward.pop().__exit__(None, None, None)
 
 
 class Ranges:
-    """Installed for the window, gone after it."""
+    """Installed for the window, gone after it; what it noted stays."""
 
-    def __init__(self, spots: Iterable[Spot]):
+    def __init__(self, spots: Iterable[Spot], batch: Batch):
         self._spots = list(spots)
+        self._batch = batch
         self._active = False
         self._undo: list[Callable[[], None]] = []
         self._local = threading.local()
-        self._threads: list[_Thread] = []
-        self._pairs: dict[str, tuple[Any, Any]] = {}
+        self.threads: list[ThreadNumbers] = []
         self.recomputed: set[str] = set()
-        self.nodes = 0  # autograd nodes that got a range
 
     def install(self) -> None:
         self._active = True
+        # replicas take over every attribute: they would call the module they replace
+        replicated = any(isinstance(spot.module, nn.DataParallel) for spot in self._spots)
         for spot in self._spots:
             if spot.how == "call":
-                self._wrap_call(spot.module, spot.name)
-                continue
-            before, after = self._forward_hooks(spot.name)
-            first = spot.module.register_forward_pre_hook(before, prepend=True)
-            # always: checkpointing ends a recomputation with an exception, and users catch out-of-memory
-            last = spot.module.register_forward_hook(after, always_call=True)
-            self._undo += [first.remove, last.remove]
+                self._wrap_call(spot.module, spot.name, spot.module._compiled_call_impl)
+            elif not replicated and _looks_for_a_compiled_call(spot.module):
+                self._wrap_call(spot.module, spot.name, None)
+            else:
+                self._hook(spot.module, spot.name)
 
     def remove(self) -> None:
-        """Idempotent. Hooks on graphs that are still alive do nothing from now on."""
+        """Idempotent."""
         self._active = False
         while self._undo:
             self._undo.pop()()
-        for thread in self._threads:
+        for thread in self.threads:
             if thread is getattr(self._local, "state", None):
                 thread.close()
-        self._threads.clear()
         self._spots.clear()
 
-    def _thread(self) -> _Thread:
+    def _thread(self) -> ThreadNumbers:
         try:
             return self._local.state  # type: ignore[no-any-return]
         except AttributeError:
-            state = self._local.state = _Thread()
-            self._threads.append(state)
+            state = self._local.state = ThreadNumbers()
+            self.threads.append(state)
             return state
 
-    def _forward_hooks(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
-        def before(module: Any, args: Any) -> None:
-            # Dynamo may compile this module for the first time now: then nothing of ours is in the graph
-            if torch.compiler.is_compiling() or not self._active:
-                return
-            thread = self._thread()
-            if thread.backward:
-                self.recomputed.add(name)
-            thread.begin(name)
+    def _begin(self, name: str) -> ThreadNumbers:
+        thread = self._thread()
+        if _current_node() is not None:
+            self.recomputed.add(name)
+        thread.begin(name)
+        return thread
 
-        def after(module: Any, args: Any, result: Any) -> None:
-            if torch.compiler.is_compiling() or not self._active:
-                return
-            self._thread().end(name)
-
-        return before, after
-
-    def _wrap_call(self, module: Any, name: str) -> None:
-        """``module.compile()``: hooks would be compiled too, so the range goes around the compiled call."""
-        original = module._compiled_call_impl
+    def _wrap_call(self, module: Any, name: str, compiled: Callable[..., Any] | None) -> None:
+        """``compiled``: what ``module.compile()`` made; hooks would be compiled too."""
+        original = module._call_impl if compiled is None else compiled
+        batch = self._batch
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not self._active:
+            if _compiling() or not self._active:
                 return original(*args, **kwargs)
-            thread = self._thread()
-            thread.begin(name)
+            if batch.waiting:
+                batch.called(name, args, kwargs)
+            thread = self._begin(name)
             try:
                 return original(*args, **kwargs)
             finally:
                 thread.end(name)
 
-        module._compiled_call_impl = call
+        own = module.__dict__
+        own["_compiled_call_impl"] = call
 
         def restore() -> None:
-            if module.__dict__.get("_compiled_call_impl") is call:
-                module._compiled_call_impl = original
+            if own.get("_compiled_call_impl") is call:
+                if compiled is None:
+                    del own["_compiled_call_impl"]
+                else:
+                    own["_compiled_call_impl"] = compiled
 
         self._undo.append(restore)
 
-    def begin_backward(self, outputs: Any) -> None:
-        """Give the nodes behind ``outputs`` their ranges."""
-        mine = self._thread()
-        if not self._active or not mine.numbers or _compiled_autograd():
-            return
-        # a graph made by several threads: numbers that two of them used belong to nobody
-        others = (
-            [] if mine.backward else [t for t in tuple(self._threads) if t is not mine and t.forward_alone]
-        )
-        first = mine.numbers[0]
-        todo = [node for node in map(_node, outputs) if node is not None]
-        seen = set(todo)
-        pairs, silent = self._pairs, _SILENT
-        while todo:
-            node = todo.pop()
-            for inner, _ in node.next_functions:
-                if inner is not None and inner not in seen:
-                    seen.add(inner)
-                    todo.append(inner)
-            number = node._sequence_nr()
-            if not first <= number < _NO_SEQUENCE:
-                continue
-            name = mine.owner(number)
-            if name is None or node.name() in silent:
-                continue
-            if others and any(other.owner(number) for other in others):
-                continue
-            metadata = node.metadata
-            if metadata.get("tracelens") is self:  # a graph kept for a second pass has its hooks already
-                continue
-            metadata["tracelens"] = self
-            if name not in pairs:
-                pairs[name] = self._node_hooks(name)
-            before, after = pairs[name]
-            node.register_prehook(before)
-            node.register_hook(after)
-            self.nodes += 1
+    def _hook(self, module: Any, name: str) -> None:
+        def before(module: Any, args: Any, kwargs: Any) -> None:
+            # Dynamo may compile this module for the first time now: then nothing of ours is in the graph
+            if not _compiling() and self._active:
+                if self._batch.waiting:
+                    self._batch.called(name, args, kwargs)
+                self._begin(name)
 
-    def end_backward(self) -> None:
-        """The outermost pass is over: ranges that an exception left open are closed."""
-        thread = self._thread()
-        while thread.backward:
-            thread.backward.pop().__exit__(None, None, None)
+        def after(module: Any, args: Any, result: Any) -> None:
+            if not _compiling() and self._active:
+                self._thread().end(name)
 
-    def _node_hooks(self, name: str) -> tuple[Callable[..., None], Callable[..., None]]:
-        local, make = self._local, _OperatorRange
-
-        def before(gradients: Any) -> None:
-            if self._active:
-                opened = make(name)
-                opened.__enter__()
-                try:
-                    local.state.backward.append(opened)
-                except AttributeError:  # autograd's own thread, for the first time
-                    self._thread().backward.append(opened)
-
-        def after(inputs: Any, outputs: Any) -> None:
-            thread = getattr(local, "state", None)  # the graph may outlive the window, in any thread
-            if thread is not None and thread.backward:
-                thread.backward.pop().__exit__(None, None, None)
-
-        return before, after
+        first = module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+        # always: checkpointing ends a recomputation with an exception, and users catch out-of-memory
+        last = module.register_forward_hook(after, always_call=True)
+        self._undo += [first.remove, last.remove]
 
 
-def _node(output: Any) -> Any:
-    """The node behind a tensor or a GradientEdge."""
-    return getattr(output, "grad_fn", None) or getattr(output, "node", None)
+def _looks_for_a_compiled_call(module: Any) -> bool:
+    """Does a call of the module, and of no copy of it, run its ``_compiled_call_impl``?"""
+    kind: Any = type(module)
+    return (
+        "_compiled_call_impl" in _names(nn.Module.__call__)
+        and "_compiled_call_impl" in _names(nn.Module.__getstate__)
+        and all(getattr(kind, key, None) is getattr(nn.Module, key, None) for key in _CALLED_AND_COPIED)
+        and module.__dict__.get("_compiled_call_impl") is None
+    )
 
 
-def _compiled_autograd() -> bool:
-    """It traces hooks of nodes into its graph; then the backward stays as it is."""
-    module = sys.modules.get("torch._dynamo.compiled_autograd")
-    return bool(getattr(module, "compiled_autograd_enabled", False))
+def _names(function: Any) -> tuple[Any, ...]:
+    code = getattr(function, "__code__", None)
+    return (*code.co_names, *code.co_consts) if code is not None else ()

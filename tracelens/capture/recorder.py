@@ -12,8 +12,10 @@ import torch
 from torch.autograd import profiler as torch_profiler
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 
+from tracelens.capture.backward import NodeRange, backward_ranges
 from tracelens.capture.batch import Batch
 from tracelens.capture.compiled import Compiled, counters
+from tracelens.capture.messages import why
 from tracelens.capture.modules import Model
 from tracelens.capture.ranges import Ranges
 
@@ -28,7 +30,7 @@ class Recorder:
         self._per_model = (
             [] if self._compiled.blind else [model.spots(self._compiled) for model in self.models]
         )
-        self.ranges = Ranges(spot for spots in self._per_model for spot in spots)
+        self.ranges = Ranges((spot for spots in self._per_model for spot in spots), self.batch)
         self._spot_count = sum(map(len, self._per_model))
         self._begin = first_step + warmup
         self._counters = counters()
@@ -46,6 +48,8 @@ class Recorder:
         self._profile.step_num = first_step  # ProfilerStep#N is the N-th step of the training, from 0
         self.recording = False
         self.recorded_steps = 0
+        self.backward: list[NodeRange] = []
+        self._backward_failed: str | None = None
         self._undo: list[Callable[[], None]] = []
 
     def start(self, give_way: Callable[[], None]) -> None:
@@ -53,9 +57,9 @@ class Recorder:
         self._profile.start()
         self._watch_others(give_way)
         self.recording = self._profile.step_num >= self._begin
-        self.ranges.install()
         for at, spots in enumerate(self._per_model):
             self.batch.watch(at, spots)
+        self.ranges.install()
 
     def step(self) -> None:
         self._profile.step()
@@ -67,6 +71,11 @@ class Recorder:
         self.uninstall()
         self.recorded_steps += self.recording and complete_step
         self._profile.__exit__(None, None, None)
+        try:
+            results: Any = getattr(self._profile.profiler, "kineto_results", None)
+            self.backward = backward_ranges(results.events(), self.ranges.threads)
+        except Exception as error:  # the profiler's own names in the backward are worth a trace
+            self._backward_failed = why(error)
 
     def _watch_others(self, give_way: Callable[[], None]) -> None:
         owner: Any = torch_profiler.profile
@@ -89,7 +98,6 @@ class Recorder:
         while self._undo:
             self._undo.pop()()
         self.ranges.remove()
-        self.batch.remove()
 
     def abandon(self) -> None:
         """Hooks off, profiler off, whatever state they are in."""
@@ -106,9 +114,10 @@ class Recorder:
         return {
             "ranges": {
                 "modules": self._spot_count,
-                "backward_nodes": self.ranges.nodes,
+                "backward_nodes": len(self.backward),
                 "forward": "user_annotation",
                 "backward": "cpu_op",
+                **({"backward_error": self._backward_failed} if self._backward_failed else {}),
                 **(
                     {"none_because": f"compiled function {self._compiled.blind}"}
                     if self._compiled.blind

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec
 import torch
 
 from tracelens.capture import signals
+from tracelens.capture.backward import NodeRange
 from tracelens.capture.clock import KEEP, Clock
 from tracelens.capture.events import Events
 from tracelens.capture.files import TraceFileError, finish, raw_path, remove, target_path
@@ -63,6 +64,7 @@ class Session:
         self._before, self._after = Clock(), Clock()
         self._recorder: Recorder | None = None
         self._raw: Path | None = None
+        self._backward: list[NodeRange] = []
         self._postponed = False
         self._facts: dict[str, Any] = {}
         self._lock = threading.RLock()
@@ -82,15 +84,11 @@ class Session:
             self._boundary()
 
     @_harmless
-    def backward_begins(self, outputs: Any) -> None:
+    def backward_begins(self) -> None:
         self._finder.backward_begins()
-        if self._recorder is not None:
-            self._recorder.ranges.begin_backward(outputs)
 
     @_harmless
     def backward_ends(self, counts: bool) -> None:
-        if self._recorder is not None and self._finder.outermost:
-            self._recorder.ranges.end_backward()
         self._finder.backward_ends(counts=counts)
 
     @_harmless
@@ -181,6 +179,7 @@ class Session:
         recorder.stop(complete_step=complete_step)
         self._recorder = None
         self.state = "timing"
+        self._backward = recorder.backward
         self._facts = describe(recorder.models, recorder.batch)
         self._facts["window"] = {
             "first_step": self._last - self.options.active,
@@ -247,7 +246,7 @@ class Session:
         }
         target = target_path(Path(self.options.out), rank_and_world()[0], self.options.started)
         try:
-            size = finish(raw, target, self._facts)
+            size = finish(raw, target, self._facts, self._backward)
         except TraceFileError as error:
             say(f"no trace: {error}")
         else:
@@ -272,6 +271,7 @@ class Session:
         signals.unwatch()
         self._registry.remove()
         self._events.remove()
+        self._backward.clear()
         self._optimizers.clear()
         self._roots.clear()
 
