@@ -1,9 +1,10 @@
 """What a capture costs: outside its window, and within it against plain torch.profiler.
 
-``python -m benchmarks.capture_overhead [--layers 4 --hidden 128 ...] [--out results/capture_overhead.json]``
+``python -m benchmarks.capture_overhead [--sizes medium,small] [--rounds 31] [--out FILE]``
 
-One process, one model, CPU. Blocks of steps take turns, so that a busy machine is busy for all of them, and
-each ratio is of neighbours; the median over the rounds counts.
+One process, CPU, two sizes of a model. Time is the CPU time of the training's thread, so that other work on
+the machine counts little. Blocks of steps take turns and each ratio is of neighbours; the median over the
+rounds counts.
 
 * outside: steps with a session that waits, against steps with nothing installed.
 * inside: steps of the window (hooks, ranges and profiler), against the same steps under
@@ -23,6 +24,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,21 @@ from tracelens.capture.options import Options
 from tracelens.capture.session import Session
 
 RESULTS = Path(__file__).with_name("results")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of the model and its batch."""
+
+    layers: int = 4
+    hidden: int = 128
+    vocabulary: int = 1000
+    batch: int = 4
+    sequence: int = 64
+
+
+#: ``small`` is all host work: nothing hides what a module call costs.
+SIZES = {"medium": Size(), "small": Size(hidden=64, batch=2, sequence=16)}
 
 
 def build(layers: int, hidden: int, vocabulary: int) -> nn.Module:
@@ -58,14 +75,14 @@ def trainer(model: nn.Module, batch: int, sequence: int, vocabulary: int) -> Cal
 
 
 def timed(step: Callable[[], None], steps: int) -> float:
-    """The median seconds of a step: between CUDA events where the process uses CUDA, else by the clock."""
+    """The median seconds of a step: between CUDA events where the process uses CUDA, else of CPU time."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return _timed_on_gpu(step, steps)
     times = []
     for _ in range(steps):
-        begin = time.perf_counter()
+        begin = time.thread_time()
         step()
-        times.append(time.perf_counter() - begin)
+        times.append(time.thread_time() - begin)
     return statistics.median(times)
 
 
@@ -118,7 +135,10 @@ def inside(step: Callable[[], None], steps: int, folder: str) -> float:
 
 
 def compare(step: Callable[[], None], *, steps: int, rounds: int) -> dict[str, Any]:
-    """``outside``, ``inside`` and ``profiler``: median ratio and each round's; ``bare_step_ms`` likewise."""
+    """``outside``, ``inside`` and ``profiler``: median ratio, quartiles and each round's.
+
+    ``rounds`` (two or more) are of neighbouring blocks of ``steps`` steps; ``bare_step_ms`` is their step.
+    """
     ratios: dict[str, list[float]] = {"outside": [], "inside": [], "profiler": []}
     bare = []
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as quiet:
@@ -136,7 +156,11 @@ def compare(step: Callable[[], None], *, steps: int, rounds: int) -> dict[str, A
             ratios["profiler"].append(theirs / alone)
             bare.append(alone)
     report: dict[str, Any] = {
-        name: {"median": round(statistics.median(values), 4), "rounds": [round(value, 4) for value in values]}
+        name: {
+            "median": round(statistics.median(values), 4),
+            "quartiles": [round(value, 4) for value in statistics.quantiles(values)[::2]],
+            "rounds": [round(value, 4) for value in values],
+        }
         for name, values in ratios.items()
     }
     report["bare_step_ms"] = round(statistics.median(bare) * 1e3, 3)
@@ -144,39 +168,45 @@ def compare(step: Callable[[], None], *, steps: int, rounds: int) -> dict[str, A
     return report
 
 
+def measure(size: Size, *, steps: int, rounds: int) -> dict[str, Any]:
+    """The three ratios of a model of ``size``."""
+    torch.manual_seed(0)
+    model = build(size.layers, size.hidden, size.vocabulary)
+    step = trainer(model, size.batch, size.sequence, size.vocabulary)
+    timed(step, 5)
+    return {**compare(step, steps=steps, rounds=rounds), "size": asdict(size)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name, default in (
-        ("layers", 4),
-        ("hidden", 128),
-        ("vocabulary", 1000),
-        ("batch", 4),
-        ("sequence", 64),
-        ("steps", 12),
-        ("rounds", 15),
-        ("threads", 1),  # more of them wait for each other on a busy machine
-    ):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--sizes", default=",".join(SIZES), help="which of them, comma-separated")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--threads", type=int, default=1)  # the time of others would not be seen
     parser.add_argument("--out", type=Path, default=RESULTS / "capture_overhead.json")
     arguments = parser.parse_args()
-    torch.manual_seed(0)
     torch.set_num_threads(arguments.threads)
-    model = build(arguments.layers, arguments.hidden, arguments.vocabulary)
-    step = trainer(model, arguments.batch, arguments.sequence, arguments.vocabulary)
-    timed(step, 5)
-    report = compare(step, steps=arguments.steps, rounds=arguments.rounds)
+    report: dict[str, Any] = {
+        name: measure(SIZES[name], steps=arguments.steps, rounds=arguments.rounds)
+        for name in arguments.sizes.split(",")
+    }
+    for name, found in report.items():
+        print(f"{name}: bare step {found['bare_step_ms']:.2f} ms")
+        for label, key in (
+            ("outside the window / bare", "outside"),
+            ("torch.profiler / bare", "profiler"),
+            ("in the window / torch.profiler", "inside"),
+        ):
+            low, high = found[key]["quartiles"]
+            print(f"  {label:31} {found[key]['median']:.3f}  (half of the rounds {low:.3f} to {high:.3f})")
     report["setting"] = {
-        **{key: value for key, value in vars(arguments).items() if key != "out"},
+        **{key: getattr(arguments, key) for key in ("steps", "rounds", "threads")},
         "torch": torch.__version__,
         "cores": os.cpu_count(),
     }
     arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(f"bare step                        {report['bare_step_ms']:.2f} ms")
-    print(f"outside the window / bare        {report['outside']['median']:.4f}")
-    print(f"torch.profiler / bare            {report['profiler']['median']:.4f}")
-    print(f"in the window / torch.profiler   {report['inside']['median']:.4f}")
 
 
 if __name__ == "__main__":
