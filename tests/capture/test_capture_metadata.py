@@ -13,6 +13,7 @@ from torch import nn
 
 import tracelens
 from tests.capture.recorded import load
+from tracelens.capture.backward import NodeRange
 from tracelens.capture.batch import Batch
 from tracelens.capture.clock import KEEP, Clock
 from tracelens.capture.dimensions import infer_dimensions
@@ -153,6 +154,27 @@ def test_finish_keeps_every_event(tmp_path: Path, events: int) -> None:
     assert found["traceName"] == "rank0.json.gz"
     assert "host_name" not in found
     assert [entry.name for entry in tmp_path.iterdir()] == ["rank0.json.gz"]
+
+
+@pytest.mark.parametrize("events", [1, 3, 2000, 100_000])
+def test_more_ranges_stand_behind_the_profilers_events(tmp_path: Path, events: int) -> None:
+    ranges = [NodeRange('a."b"', 7, 5_000_001_234 + at, 40) for at in range(5000)]
+    path = raw(tmp_path, events=events, traceName="/home/me/raw.json")
+    text = path.read_text()
+    path.write_text(text.replace("{", '{ "baseTimeNanoseconds": 5000000000,', 1))
+    finish(path, tmp_path / "rank0.json.gz", {}, ranges)
+    found = json.loads(gzip.decompress((tmp_path / "rank0.json.gz").read_bytes()))
+    assert len(found["traceEvents"]) == events + 5000
+    first = found["traceEvents"][events]
+    assert (first["name"], first["tid"], first["ts"], first["dur"]) == ('a."b"', 7, 1.234, 0.04)
+    assert "backward_error" not in found["tracelens"]
+
+
+def test_a_file_that_ends_in_another_way_is_kept_and_says_what_it_lacks(tmp_path: Path) -> None:
+    finish(raw(tmp_path), tmp_path / "rank0.json.gz", {"schema_version": 1}, [NodeRange("a", 1, 2, 3)])
+    found = json.loads(gzip.decompress((tmp_path / "rank0.json.gz").read_bytes()))
+    assert len(found["traceEvents"]) == 3
+    assert "unknown way" in found["tracelens"]["backward_error"]
 
 
 def test_a_cut_off_file_is_no_trace(tmp_path: Path) -> None:
