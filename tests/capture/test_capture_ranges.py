@@ -279,6 +279,38 @@ def _files() -> set[str]:
     return {frame.filename for frame in traceback.extract_stack()}
 
 
+def test_what_compiles_first_in_the_window_does_not_compile_again_after_it(tmp_path: Path) -> None:
+    """Dynamo guards on forward hooks: those that go would cost a recompilation."""
+    from torch._dynamo.utils import counters
+
+    def graphs(captured: bool) -> tuple[dict[str, int], list[float]]:
+        torch._dynamo.reset()
+        counters.clear()
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+        losses: list[float] = []
+
+        @torch.compile(backend="eager", fullgraph=True)
+        def compiled(x: torch.Tensor) -> torch.Tensor:
+            return model(x).square().mean()  # type: ignore[no-any-return]
+
+        def step() -> None:
+            late = len(losses) >= 1  # the window opens behind the first step
+            x = torch.randn(2, 8)
+            loss = compiled(x) if late else model(x).square().mean()
+            loss.backward()
+            losses.append(loss.item())
+
+        if captured:
+            recorded(tmp_path, model, step, steps=5)
+        else:
+            for _ in range(5):
+                step()
+        return dict(counters["stats"]), losses
+
+    assert graphs(True) == graphs(False)
+
+
 def test_two_forwards_before_one_backward(tmp_path: Path) -> None:
     model = Stack()
 
