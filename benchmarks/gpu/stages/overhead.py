@@ -38,7 +38,7 @@ def measure(setting: Setting, item: Item) -> Row:
             training()
         found = compare(training, steps=steps, rounds=rounds)
     found |= {"steps": steps, "rounds": rounds, "layers": case.layers[0]}
-    found |= {"clock": "cuda_events" if setting.kind == "cuda" else "perf_counter"}
+    found |= {"clock": "cuda_events" if setting.kind == "cuda" else "cpu_time"}
     found["spread_frac"] = spread(found["bare_step_ms_rounds"])
     ratios = ", ".join(f"{name} {found[name]['median']:.3f}" for name in ("outside", "inside", "profiler"))
     return {**found, "brief": f"step {found['bare_step_ms']:.2f} ms, {ratios}"}
