@@ -11,6 +11,7 @@ from tracelens.cli.analyze import analyze
 from tracelens.cli.bench import bench
 from tracelens.cli.capture import capture
 from tracelens.cli.explain import explain
+from tracelens.cli.gemm import gemm
 from tracelens.errors import TracelensError
 
 
@@ -28,6 +29,7 @@ cli.add_command(analyze)
 cli.add_command(bench)
 cli.add_command(capture)
 cli.add_command(explain)
+cli.add_command(gemm)
 
 
 def main() -> None:

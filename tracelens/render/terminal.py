@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from tracelens import numbers as f
 from tracelens.errors import UsageError
 from tracelens.render import facts, groups, losses, step_times
+from tracelens.render.console import WIDEST
+from tracelens.render.console import Out as _Out
 from tracelens.render.text import clean
 from tracelens.results import GemmRow, Report
 
@@ -19,13 +19,7 @@ TOP = 8  # GEMM rows; the page has the rest
 CALLS = 4  # communication rows
 _NAMED = 5  # rows that an error names
 WIDE = 100  # room for the columns a narrow terminal goes without
-WIDEST = 120  # lines longer than this are hard to read
 _SEVERITY = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
-_ASCII = str.maketrans({
-    "·": "|", "–": "-", "×": "x", "≈": "~", "±": "+", "µ": "u", "…": ".", "→": ">",
-    "▲": "!", "■": "*", "●": "o", "█": "#", "▓": "=", "▒": "+", "░": "-", "╱": "/",
-    "≥": ">=", "⌈": "ceil(", "⌉": ")",
-})  # fmt: skip
 #: Without colour, neighbours on the bar still differ.
 _FILLS = "█▓▒░"
 _HATCH = "╱"
@@ -45,47 +39,6 @@ def render_terminal(report: Report, *, console: Console, outputs: Sequence[tuple
     _gemms(out, report)
     _communication(out, report)
     _tail(out, report, outputs)
-
-
-@dataclass(frozen=True, slots=True)
-class _Out:
-    """The console, and the one place where a string becomes text that is safe on it."""
-
-    console: Console
-
-    @property
-    def width(self) -> int:
-        return min(self.console.width, WIDEST)
-
-    @property
-    def colour(self) -> bool:
-        return self.console.color_system is not None and not self.console.no_color
-
-    def text(self, text: str, style: str = "", *, limit: int = 400) -> Text:
-        text = clean(text, limit=limit)
-        if self.console.options.ascii_only:
-            text = text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
-        return Text(text, style)
-
-    def line(self, text: str | Text = "", style: str = "") -> None:
-        self.print(self.text(text, style) if isinstance(text, str) else text)
-
-    def print(self, what: RenderableType) -> None:
-        self.console.print(what, width=self.width, highlight=False, markup=False, emoji=False)
-
-    def table(self, heads: Sequence[tuple[str, str]], *, gap: int = 2, expand: bool = False) -> Table:
-        """Make a plain table; each head is (title, "l" | "r" | "fold")."""
-        header = any(title for title, _ in heads)
-        table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, show_header=header, expand=expand)
-        for title, kind in heads:
-            table.add_column(
-                self.text(title, "dim"),
-                justify="right" if kind == "r" else "left",
-                no_wrap=kind != "fold",
-                overflow="fold" if kind == "fold" else "ellipsis",
-                ratio=1 if kind == "fold" else None,
-            )
-        return table
 
 
 def _head(out: _Out, report: Report) -> None:

@@ -1,0 +1,160 @@
+"""``tracelens gemm``: the time of one product, and the sizes near it that are worth having."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from tracelens.errors import InputError, UsageError
+
+if TYPE_CHECKING:
+    from tracelens.gemm.study import Study
+    from tracelens.hardware import Gpu
+
+
+@click.command()
+@click.argument("shape", nargs=-1, metavar="MxNxK")
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    help="Predict for this GPU, e.g. h100-sxm; 'list' shows them all"
+    " [default: the one `tracelens bench` measured last, else h100-sxm].",
+)
+@click.option("--dtype", default="bf16", show_default=True, help="bf16, fp16, fp8, tf32, fp32, fp64 or int8.")
+@click.option("--out-dtype", metavar="TEXT", help="Of the result, where it differs.")
+@click.option(
+    "--layout",
+    default="TN",
+    show_default=True,
+    help="forward (TN), dgrad (NN), wgrad (NT) or TT: how the operands lie.",
+)
+@click.option("--batch", metavar="B", help="So many products at once; also B@MxNxK.")
+@click.option(
+    "--vary", default="n", show_default=True, metavar="DIMS", help="Look at other sizes of n, m, k: n,k"
+)
+@click.option("--span", metavar="A:B", help="Look at sizes from A to B.")
+@click.option("--explain", is_flag=True, help="The derivation of the time, with its numbers.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def gemm(
+    shape: tuple[str, ...],
+    gpu: str | None,
+    dtype: str,
+    out_dtype: str | None,
+    layout: str,
+    batch: str | None,
+    vary: str,
+    span: str | None,
+    explain: bool,
+    as_json: bool,
+) -> None:
+    """Predict out[M,N] = a[M,K] @ b[K,N] on a GPU, and say which sizes near it are worth having.
+
+    Needs no trace and no GPU. M, N and K are those of the product itself, whatever its layout: for
+    y = x W^T they are tokens, output features, input features. Also written M,N,K or M N K.
+    """
+    from tracelens.gemm.spelling import parse_dtype, parse_layout, parse_sizes
+
+    if gpu == "list":
+        _list()
+        return
+    sizes = parse_sizes(" ".join(shape), batch=_whole("--batch", batch))
+    one, gpu_why = _gpu(gpu)
+    columns = _columns()
+    study = _study(
+        (sizes.m, sizes.n, sizes.k),
+        gpu=one,
+        batch=sizes.batch,
+        dtype=parse_dtype(dtype),
+        out_dtype=parse_dtype(out_dtype) if out_dtype is not None else None,
+        layout=parse_layout(layout),
+        vary=_dimensions(vary),
+        span=_span(span),
+        columns=columns,
+    )
+    _print(study, gpu_why, explain=explain, as_json=as_json)
+
+
+def _study(sizes: tuple[int, int, int], *, gpu: Gpu, **asked: object) -> Study:
+    from tracelens.gemm.study import study_gemm
+    from tracelens.hardware.measurements import find_measurements
+
+    measured = find_measurements(gpu.name, sms=gpu.sms)
+    try:
+        return study_gemm(*sizes, gpu=gpu, measured=measured, **asked)  # type: ignore[arg-type]
+    except InputError as error:  # on a command line the input is the call itself
+        raise UsageError(str(error)) from error
+
+
+def _gpu(name: str | None) -> tuple[Gpu, str | None]:
+    from tracelens.hardware import find_gpu
+    from tracelens.hardware.default import default_gpu
+
+    if name is None:
+        return default_gpu()
+    try:
+        return find_gpu(None, override=name), None
+    except UsageError as error:
+        raise UsageError(f"{error} (--gpu list shows all)") from error
+
+
+def _list() -> None:
+    from rich.console import Console
+
+    from tracelens.hardware import list_gpus
+    from tracelens.hardware.default import measured_gpus
+    from tracelens.render.gemm import render_gpus
+
+    render_gpus(list_gpus(), measured=measured_gpus(), console=Console())
+
+
+def _columns() -> int:
+    from rich.console import Console
+
+    from tracelens.render.gemm import chart_columns
+
+    return chart_columns(Console())
+
+
+def _print(study: Study, gpu_why: str | None, *, explain: bool, as_json: bool) -> None:
+    if as_json:
+        from tracelens.render.gemm_json import gemm_json
+
+        click.echo(gemm_json(study, gpu_why=gpu_why), nl=False)
+        return
+    from rich.console import Console
+
+    from tracelens.render.gemm import render_gemm
+
+    render_gemm(study, console=Console(), gpu_why=gpu_why, explain=explain)
+
+
+def _whole(option: str, text: str | None) -> int | None:
+    from tracelens.gemm.spelling import shown
+
+    if text is None:
+        return None
+    if not re.fullmatch("[0-9]{1,20}", text):
+        raise UsageError(f"{option} {shown(text)}: give a whole number")
+    return int(text)
+
+
+def _dimensions(text: str) -> tuple[str, ...]:
+    from tracelens.gemm.spelling import shown
+
+    words = [one for one in re.split(r"[\s,]+", text.lower()) if one]
+    if not words or not set(words) <= {"m", "n", "k"}:
+        raise UsageError(f"--vary {shown(text)}: give one or more of m, n, k, e.g. --vary n,k")
+    return tuple(dict.fromkeys(words))
+
+
+def _span(text: str | None) -> tuple[int, int] | None:
+    from tracelens.gemm.spelling import shown
+
+    if text is None:
+        return None
+    match = re.fullmatch("([0-9]{1,20}):([0-9]{1,20})", text)
+    if match is None:
+        raise UsageError(f"--span {shown(text)}: give the first and the last size, e.g. --span 1024:4096")
+    return int(match[1]), int(match[2])

@@ -1,0 +1,64 @@
+"""What every terminal report prints through: safe text, plain tables, colour only where there is some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tracelens.render.text import clean
+
+WIDEST = 120  # lines longer than this are hard to read
+_ASCII = str.maketrans({
+    "·": "|", "–": "-", "−": "-", "×": "x", "≈": "~", "±": "+", "µ": "u", "…": ".", "→": ">",
+    "▲": "!", "■": "*", "●": "o", "█": "#", "▓": "=", "▒": "+", "░": "-", "╱": "/",
+    "≥": ">=", "⌈": "ceil(", "⌉": ")",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """The console, and the one place where a string becomes text that is safe on it."""
+
+    console: Console
+
+    @property
+    def width(self) -> int:
+        return min(self.console.width, WIDEST)
+
+    @property
+    def colour(self) -> bool:
+        return self.console.color_system is not None and not self.console.no_color
+
+    @property
+    def ascii_only(self) -> bool:
+        return self.console.options.ascii_only
+
+    def text(self, text: str, style: str = "", *, limit: int = 400) -> Text:
+        text = clean(text, limit=limit)
+        if self.ascii_only:
+            text = text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+        return Text(text, style)
+
+    def line(self, text: str | Text = "", style: str = "") -> None:
+        self.print(self.text(text, style) if isinstance(text, str) else text)
+
+    def print(self, what: RenderableType) -> None:
+        self.console.print(what, width=self.width, highlight=False, markup=False, emoji=False)
+
+    def table(self, heads: Sequence[tuple[str, str]], *, gap: int = 2, expand: bool = False) -> Table:
+        """Make a plain table; each head is (title, "l" | "r" | "fold")."""
+        header = any(title for title, _ in heads)
+        table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, show_header=header, expand=expand)
+        for title, kind in heads:
+            table.add_column(
+                self.text(title, "dim"),
+                justify="right" if kind == "r" else "left",
+                no_wrap=kind != "fold",
+                overflow="fold" if kind == "fold" else "ellipsis",
+                ratio=1 if kind == "fold" else None,
+            )
+        return table
