@@ -13,6 +13,7 @@ MODULES = [
     "tracelens.gemm.dtypes",
     "tracelens.gemm.efficiency",
     "tracelens.gemm.flops",
+    "tracelens.gemm.gain",
     "tracelens.gemm.kernel_names",
     "tracelens.gemm.ladder",
     "tracelens.gemm.padding",
@@ -26,6 +27,8 @@ MODULES = [
     "tracelens.gemm.predict.derivation",
     "tracelens.gemm.predict.gemm",
     "tracelens.gemm.shapes",
+    "tracelens.gemm.spelling",
+    "tracelens.gemm.study",
     "tracelens.gemm.user_kernels",
     "tracelens.hardware.gpu",
 ]

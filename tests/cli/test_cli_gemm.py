@@ -1,0 +1,181 @@
+"""``tracelens gemm`` as a user meets it: no trace, no GPU, no torch, under a second."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gemm.test_predict_calibration import measurements, truth
+from tracelens.hardware.measurements import write_measurements
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Never needed for one product; pandas and torch alone take longer than all else.
+HEAVY = ("torch", "pandas", "pyarrow", "jinja2", "isal", "transformers")
+
+
+def run(*arguments: str, calibration: Path | str = "/nowhere", **env: str) -> subprocess.CompletedProcess[str]:
+    blocked = "".join(f"sys.modules[{name!r}] = None; " for name in HEAVY)
+    code = f"import sys; {blocked}from tracelens.cli import main; sys.argv[0] = 'tracelens'; main()"
+    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    return subprocess.run(
+        [sys.executable, "-c", code, "gemm", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**clean, "COLUMNS": "80", "TRACELENS_CALIBRATION": str(calibration), **env},
+        check=False,
+    )
+
+
+_EXAMPLE = re.compile(r"```console\n\$ (tracelens gemm [^\n]+)\n(.*?)```", re.DOTALL)
+
+
+def example(command: str) -> str:
+    """A command and what it prints, as a page shows them."""
+    done = run(*shlex.split(command)[2:])
+    assert done.returncode == 0, done.stderr
+    lines = [f"$ {command}", *(line.rstrip() for line in done.stdout.splitlines())]
+    return "```console\n" + "\n".join(lines) + "\n```"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/gemm.md"])
+def test_what_the_pages_show_is_what_it_prints(page: str) -> None:
+    """``TRACELENS_REGOLD=1`` writes what it prints into the pages: then read them."""
+    path = ROOT / page
+    text = path.read_text(encoding="utf-8")
+    found = list(_EXAMPLE.finditer(text))
+    assert found
+    now = {match[0]: example(match[1]) for match in found}
+    if os.environ.get("TRACELENS_REGOLD"):
+        for shown, printed in now.items():
+            text = text.replace(shown, printed)
+        path.write_text(text, encoding="utf-8")
+        return
+    for shown, printed in now.items():
+        assert shown == printed
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("8192x50257x2560",), ("8192,50257,2560",), ("8192", "50257", "2560"), ("8192, 50257,", "2560"),
+        ("1@8192x50257x2560",), ("8192x50257x2560", "--batch", "1"), ("8192x50257x2560", "--layout", "forward"),
+    ],
+)  # fmt: skip
+def test_every_spelling_gives_the_same(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments, "--gpu", "h100-sxm")
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.startswith("out[8192,50257] = a[8192,2560] @ b[2560,50257]  bf16, TN (forward)\n")
+    assert "N = 50304  " in done.stdout and "\x1b" not in done.stdout
+
+
+def test_an_answer_takes_less_than_a_second_of_a_processor() -> None:
+    def used() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    seconds = []
+    for _ in range(2):
+        before = used()
+        assert run("8192x50257x2560", "--gpu", "h100-sxm", "--vary", "m,n,k").returncode == 0
+        seconds.append(used() - before)
+    assert min(seconds) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "give M, N and K of out[M,N]"),
+        (("12x34",), "cannot read '12x34'"),
+        (("axbxc",), "cannot read 'axbxc'"),
+        (("1x1x1", "1"), "cannot read '1x1x1 1'"),
+        (("0x8x8",), "M = 0"),
+        (("8x8x99999999999999",), "K = 99999999999999"),
+        (("2@8x8x8", "--batch", "3"), "give one of them"),
+        (("8x8x8", "--batch", "-3"), "--batch '-3': give a whole number"),
+        (("8x8x8", "--gpu", "h100"), "did you mean h100-sxm, h100-pcie, h100-nvl"),
+        (("8x8x8", "--gpu", "\x1b[31mx\u202e"), "--gpu list shows all"),
+        (("8x8x8", "--dtype", "bf17"), "unknown element type 'bf17'"),
+        (("8x8x8", "--out-dtype", "?"), "unknown element type '?'"),
+        (("8x8x8", "--layout", "sideways"), "unknown layout 'sideways'"),
+        (("8x8x8", "--vary", "q"), "one or more of m, n, k"),
+        (("8x8x8", "--vary", ""), "one or more of m, n, k"),
+        (("8x8x8", "--span", "9"), "e.g. --span 1024:4096"),
+        (("8x8x8", "--span", "9:12"), "must hold N = 8"),
+        (("8x8x8; rm -rf", "--json"), "cannot read '8x8x8; rm -rf'"),
+        (("9" * 5000,), "cannot read '999"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(arguments: tuple[str, ...], says: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("tracelens: ") and says in line
+    assert line.isprintable() and len(line) < 900
+
+
+def test_without_a_gpu_the_answer_says_for_which_it_is() -> None:
+    done = run("4096x4096x4096")
+    assert "NVIDIA H100 SXM5" in done.stdout and "assumed: no --gpu was given" in done.stdout
+    assert "assumed" not in run("4096x4096x4096", "--gpu", "h100-sxm").stdout
+    data = json.loads(run("4096x4096x4096", "--json").stdout)
+    assert data["gpu"]["name"] == "h100-sxm" and "assumed" in data["gpu"]["why"]
+
+
+def test_measurements_of_this_user_are_found_and_used(tmp_path: Path) -> None:
+    write_measurements(measurements(truth(120)), tmp_path / "h200.json.gz")
+    done = run("4096x4160x4096", calibration=tmp_path)
+    assert "NVIDIA H200" in done.stdout and "`tracelens bench` measured last" in done.stdout
+    assert "calibrated: fitted to 120 measurements" in done.stdout
+    data = json.loads(run("4096x4160x4096", "--json", calibration=tmp_path).stdout)
+    assert data["time_us"]["basis"] == "calibrated"
+    fp8 = " ".join(run("4096x4160x4096", "--dtype", "fp8", calibration=tmp_path).stdout.split())
+    assert "model: " in fp8 and "hold too few fp8 products" in fp8
+    listed = run("--gpu", "list", calibration=tmp_path).stdout
+    assert [line.split()[0] for line in listed.splitlines() if "measured" in line] == ["h200"]
+
+
+def test_damaged_measurements_are_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "h200.json.gz").write_bytes(b"\x1f\x8bno")
+    done = run("8x8x8", calibration=tmp_path)
+    assert done.returncode == 3 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert "h200.json.gz cannot be read as measurements" in line
+
+
+def test_json_is_the_only_thing_on_standard_output() -> None:
+    done = run("96@1024x1024x64", "--layout", "wgrad", "--dtype", "fp16", "--vary", "n,k", "--json")
+    data = json.loads(done.stdout)
+    assert (data["m"], data["n"], data["k"], data["batch"]) == (1024, 1024, 64, 96)
+    assert (data["layout"], data["dtype"]) == ("NT", "fp16")
+    assert [around["dimension"] for around in data["around"]] == ["n", "k"]
+
+
+def test_the_derivation_ends_with_the_time() -> None:
+    done = run("8192x8192x8192", "--gpu", "h100-sxm", "--explain")
+    assert "How the time is derived" in done.stdout and "time = " in done.stdout
+    assert "--explain shows" not in done.stdout
+
+
+def test_an_ascii_terminal_and_an_unknown_gpu_are_served() -> None:
+    done = run("2304x1600x4096", "--gpu", "a100-sxm-40gb", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.returncode == 0 and done.stdout.isascii() and "###" in done.stdout
+    done = run("4096x4096x4096", "--gpu", "gb200")
+    assert done.returncode == 0 and "time unknown: at least" in done.stdout
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    done = subprocess.run(
+        f"{shlex.quote(sys.executable)} -m tracelens gemm 64x64x64 --json | head -1",
+        shell=True, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "{\n" and "Traceback" not in done.stderr
