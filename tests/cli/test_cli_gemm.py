@@ -21,7 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "pandas", "pyarrow", "jinja2", "isal", "transformers")
 
 
-def run(*arguments: str, calibration: Path | str = "/nowhere", **env: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, calibration: Path | str = "/nowhere", **env: str
+) -> subprocess.CompletedProcess[str]:
     blocked = "".join(f"sys.modules[{name!r}] = None; " for name in HEAVY)
     code = f"import sys; {blocked}from tracelens.cli import main; sys.argv[0] = 'tracelens'; main()"
     clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
@@ -68,7 +70,8 @@ def test_what_the_pages_show_is_what_it_prints(page: str) -> None:
     "arguments",
     [
         ("8192x50257x2560",), ("8192,50257,2560",), ("8192", "50257", "2560"), ("8192, 50257,", "2560"),
-        ("1@8192x50257x2560",), ("8192x50257x2560", "--batch", "1"), ("8192x50257x2560", "--layout", "forward"),
+        ("1@8192x50257x2560",), ("8192x50257x2560", "--batch", "1"),
+        ("8192x50257x2560", "--layout", "forward"),
     ],
 )  # fmt: skip
 def test_every_spelling_gives_the_same(arguments: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from tests.gemm.test_predict_calibration import H200, measurements, truth
 from tests.gemm.test_predict_paper import A100, SWEEPS, half, predicted, sweeps
 from tracelens.gemm.gain import Gain, gain
 from tracelens.gemm.predict import Prediction, predict_gemm
-from tracelens.hardware import find_gpu, list_gpus
+from tracelens.hardware import Gpu, find_gpu, list_gpus
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
 
 H100 = find_gpu(None, override="h100-sxm")
@@ -88,11 +88,11 @@ def draw_pair(draw: random.Random, **how: object) -> tuple[Prediction, Predictio
 
 
 @pytest.mark.parametrize("gpu", list_gpus(), ids=lambda gpu: gpu.name)
-def test_no_saving_is_larger_than_the_two_ranges_allow(gpu: object) -> None:
+def test_no_saving_is_larger_than_the_two_ranges_allow(gpu: Gpu) -> None:
     draw = random.Random(5)
     for _ in range(40):
         now, then = draw_pair(draw, gpu=gpu, dtype=draw.choice(["bf16", "fp16", "fp8", "fp32"]))
-        made = gain(now, then, gpu=gpu)  # type: ignore[arg-type]
+        made = gain(now, then, gpu=gpu)
         if then.time_us.mid is None or now.time_us.low is None:
             assert made is None
             continue
@@ -106,7 +106,7 @@ def test_no_saving_is_larger_than_the_two_ranges_allow(gpu: object) -> None:
             assert saving.mid is None and ratio.mid is None
             continue
         assert saving.mid == pytest.approx(now.time_us.mid - then.time_us.mid)
-        assert saving.low is not None and saving.high is not None
+        assert saving.low is not None and saving.mid is not None and saving.high is not None
         assert ratio.low is not None and ratio.mid is not None and ratio.high is not None
         assert saving.low <= saving.mid <= saving.high + 1e-9
         assert ratio.low <= ratio.mid <= ratio.high
