@@ -20,6 +20,7 @@ from tracelens.results import Estimate
 #: by the model; calibrated). The error is the 90th percentile of |ln predicted - ln measured ratio| over
 #: pairs of one sweep, A100, fp16 (mm/ksweep_high and ksweep_low, raw sweeps of arXiv 2401.14489,
 #: EleutherAI/cookbook), of the sweep that is worse; calibrated: on one half (by hash), pairs of the other.
+#: Only N varies there; M and K are taken to be followed as well.
 #: Model: 0.044, 0.075, 0.095 to 0.115, 0.18. Calibrated: 0.03 to 0.06, 0.05 to 0.07, 0.03 to 0.106, 0.105.
 _RATIO_ERROR = ((0.05, 0.05, 0.06), (0.10, 0.08, 0.07), (0.50, 0.12, 0.11), (math.inf, 0.20, 0.11))
 #: Large changes of the time per FLOP are predicted too large on those pairs (a wave that begins costs 0.2 to
