@@ -34,6 +34,8 @@ def _head_dims() -> Iterator[AttentionCase]:
         for causal in (True, False):
             case = AttentionCase("head_dim", 4, 16, 2048, head_dim, causal=causal)
             yield from _both(case, ("flash", "cudnn", "efficient"))
+    for head_dim in (8, 16, 24):  # the paper's smallest, which no model has
+        yield from _both(AttentionCase("head_dim", 4, 16, 2048, head_dim, causal=False))
     for head_dim in (64, 80, 96, 128):
         case = AttentionCase("head_dim", 4, 16, 2048, head_dim, dtype="fp16")
         yield from _both(case, ("flash", "cudnn"))

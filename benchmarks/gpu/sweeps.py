@@ -101,7 +101,7 @@ def _paper(sms: int) -> Iterator[GemmCase]:
         for batch in (*range(1, 16), *range(16, 65, 4)):
             yield GemmCase("paper_d_batch", size, size, size, batch, layout="NN")
     for batch in (1, 2, 4, 8, 16, 32, 64):  # E: (m, 4096) x (4096, m) in a batch
-        for m in (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096):
+        for m in (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192):
             yield GemmCase("paper_e_batch_m", m, m, 4096, batch, layout="NN")
     yield from _paper_attention()
     for hidden in range(1024, 8193, 128):  # G: the four linear layers over h
@@ -222,9 +222,14 @@ _GEMM_SWEEPS: tuple[Callable[[int], Iterable[GemmCase]], ...] = (
 
 
 def wave_curves(sms: int) -> Iterator[GemmCase]:
-    """Throughput over N, through four waves of 128 x 256 tiles, and the paper's own curve (B)."""
+    """Throughput over N, through four waves of 128 x 256 tiles, and the paper's own curve (B).
+
+    The paper multiplies row-major operands, NN; TN is what a linear layer does.
+    """
     for n in range(1536, 6145, 32):
         yield GemmCase("paper_b_wave", 2304, n, 4096)
+    for n in range(1536, 6145, 64):
+        yield GemmCase("paper_b_wave", 2304, n, 4096, layout="NN")
     for rows, k in ((12, 4096), (11, 1024), (33, 4096)):
         wave = max(1, round(sms / rows)) * 256  # N of one wave of 128 x 256 tiles
         step = max(32, wave * 4 // 160 // 32 * 32)
@@ -237,7 +242,8 @@ def wave_curves(sms: int) -> Iterator[GemmCase]:
 def alignment_curves() -> Iterator[GemmCase]:
     """Throughput over N (the paper's C) and over K, one curve in steps of 2 and one of every size."""
     for n in range(64, 512, 2):
-        yield GemmCase("paper_c_alignment", 27648, n, 4096)
+        yield GemmCase("paper_c_alignment", 27648, n, 4096, layout="NN")  # the paper's: rows of b are n long
+        yield GemmCase("paper_c_alignment", 27648, n, 4096)  # a linear layer's: only rows of the result are
     for n in range(2496, 2626):
         yield GemmCase("alignment_n", 8192, n, 2560)
     for k in range(2496, 2626):
