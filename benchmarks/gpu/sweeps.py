@@ -132,7 +132,8 @@ def _vocabulary(vocabulary: int) -> Iterator[GemmCase]:
 
 def _swiglu(sms: int) -> Iterator[GemmCase]:
     """L: d_ff around 8h/3 for h = 4096, up and down, every role."""
-    for width in (*range(10822, 11023, 4), 10832, 10848, 10880, 10912, 10923, 10944, 10976, 11008, 11264):
+    odd_or_twice = (*range(10822, 11023, 4), 10923)  # as the paper steps: none divisible by 4
+    for width in (*odd_or_twice, *range(10828, 11020, 24), *range(10824, 11025, 8), 11264):
         for n, k in ((width, 4096), (4096, width)):
             yield GemmCase("swiglu", 4096, n, k)
             yield GemmCase("swiglu", 4096, k, n, layout="NN")
