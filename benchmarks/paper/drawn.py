@@ -12,6 +12,7 @@ from benchmarks.paper.figure import (
     COLOURS,
     MARKERS,
     PAPER_COLOUR,
+    PAPER_GPU,
     PREDICTED_COLOUR,
     Mark,
     Panel,
@@ -22,7 +23,7 @@ from benchmarks.paper.figure import (
 from benchmarks.paper.source import Published, Source
 from tracelens.gemm.kernel_names import parse_kernel_name
 from tracelens.gemm.predict import predict_gemm
-from tracelens.hardware.gpu import list_gpus
+from tracelens.hardware.gpu import Gpu, list_gpus
 from tracelens.hardware.measurements import GemmMeasurement
 from tracelens.numbers import DASH, pct, sig
 
@@ -72,13 +73,20 @@ def is_curve(source: Source, points: Sequence[Point]) -> bool:
     return len(points) >= LEAST_POINTS or source.dry_run
 
 
+def modelled_gpu(source: Source) -> Gpu | None:
+    """The GPU that predictions are asked for; None for one that the table lacks, and for a dry run."""
+    if source.dry_run:
+        return None
+    return next((gpu for gpu in list_gpus() if gpu.name == source.key), None)
+
+
 def predicted(source: Source, points: Sequence[Point], sizes: Callable[[int], Sizes]) -> Series | None:
     """What the model says of the same products without any measurement; None for a GPU it does not know.
 
     ``sizes`` gives (m, n, k, layout) of an x.
     """
-    gpu = next((gpu for gpu in list_gpus() if gpu.name == source.key), None)
-    if gpu is None or source.dry_run or not points:
+    gpu = modelled_gpu(source)
+    if gpu is None or not points:
         return None
     found = []
     for one in points:
@@ -86,10 +94,12 @@ def predicted(source: Source, points: Sequence[Point], sizes: Callable[[int], Si
         guess = predict_gemm(m, n, k, gpu=gpu, dtype=source.dtype, layout=layout)
         if guess.tflops is not None:
             found.append(Point(one.x, guess.tflops, guess.time_us.mid))
-    if not found:
-        return None
-    name = f"predicted by the model, {layout}"
-    return Series(name, source.title, PREDICTED, tuple(found), PREDICTED_COLOUR, "none", "dashed")
+    return guessed(source, f"predicted by the model, {layout}", found) if found else None
+
+
+def guessed(source: Source, name: str, points: Sequence[Point]) -> Series:
+    """A prediction as a line without marks, so that nobody takes it for measured."""
+    return Series(name, source.title, PREDICTED, tuple(points), PREDICTED_COLOUR, "none", "dashed")
 
 
 def deviation(points: Sequence[Point], guess: Series | None) -> str:
@@ -169,9 +179,7 @@ def means_panel(
         )
         for rank, (name, group) in enumerate(ours.items())
     ]  # fmt: skip
-    quoted = Series(
-        "A100 (paper)", "A100 (paper)", "published", _points(theirs), PAPER_COLOUR, "square", "dashed"
-    )
+    quoted = Series(PAPER_GPU, PAPER_GPU, "published", _points(theirs), PAPER_COLOUR, "square", "dashed")
     return Panel(title, f"largest power of two that divides {what}", (*series, quoted), True)
 
 
@@ -224,9 +232,10 @@ def misaligned(ours: Mapping[int, float], theirs: Mapping[int, float], what: str
     if len(both) < 2:
         return ()
     said = []
-    for power in (both[0], next((one for one in both if one >= 8), both[0])):
+    tensor_core = next((one for one in both[:-1] if one >= 8), both[0])  # the last class is "or more"
+    for power in (both[0], tensor_core):
         here, there = ours[power] / max(ours.values()), theirs[power] / max(theirs.values())
-        name = "odd" if power == 1 else f"divisible by {power} and no more"
+        name = "odd" if power == 1 else f"divisible by {power}, not by {2 * power}"
         said.append(f"where {what} is {name}, {pct(here)} of the best class is reached here: "
                     f"{loss_against(here, there)}.")  # fmt: skip
     return tuple(dict.fromkeys(said))

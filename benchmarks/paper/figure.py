@@ -13,6 +13,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4
 CLASS_COLOURS = ("#440154", "#472D7B", "#3B528B", "#2C728E", "#21918C", "#28AE80", "#5EC962", "#ADDC30")
 MARKERS = ("circle", "square", "triangle", "diamond", "cross", "plus", "down", "ring")
 #: Points of others, and the line that joins them.
+PAPER_GPU = "A100 (paper, fp16)"
 PAPER_COLOUR = "#666666"
 PREDICTED_COLOUR = "#CC79A7"
 

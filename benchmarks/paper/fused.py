@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from benchmarks.paper.drawn import cliff, line, loss_against, sentences
-from benchmarks.paper.figure import PAPER_COLOUR, Figure, Panel, Point, Series, series_of
+from benchmarks.paper.drawn import (
+    cliff,
+    deviation,
+    guessed,
+    line,
+    loss_against,
+    modelled_gpu,
+    sentences,
+)
+from benchmarks.paper.figure import PAPER_COLOUR, PAPER_GPU, Figure, Panel, Point, Series, series_of
 from benchmarks.paper.source import Published, Source
+from tracelens.gemm.predict.attention import predict_attention
 from tracelens.hardware.measurements import AttentionMeasurement
 from tracelens.numbers import DASH, pct, sig
 
@@ -28,7 +38,9 @@ def attention_tflops(one: AttentionMeasurement) -> float:
 
 def fused(here: Source, paper: Published) -> Figure:
     """I: throughput by head dimension, each backend, forward and backward."""
-    setting, found = _widest(here)
+    setting, calls = _widest(here)
+    found = _curves(calls)
+    guesses = _predicted(here, calls)
     quoted = paper.by_size("flash_attention")
     panels: list[Panel] = []
     says: list[str] = []
@@ -43,8 +55,10 @@ def fused(here: Source, paper: Published) -> Figure:
             continue
         if direction == "forward":
             points = tuple(Point(size, value) for size, value in sorted(quoted.items()))
-            name = "A100 (paper), flash, 128 heads"
-            series.append(Series(name, "A100 (paper)", "published", points, PAPER_COLOUR, "square", "dashed"))
+            name = f"{PAPER_GPU}, flash, 128 heads"
+            series.append(Series(name, PAPER_GPU, "published", points, PAPER_COLOUR, "square", "dashed"))
+        if (guess := guesses.get(direction)) is not None:
+            series.append(guess)
         panels.append(Panel(direction, "head dimension h/a", tuple(series)))
     for (direction, backend), points in found.items():
         name = f"{_NAMES[backend]} {direction}"
@@ -52,34 +66,59 @@ def fused(here: Source, paper: Published) -> Figure:
             _head_dims(name, points, quoted if direction == "forward" else {})
         )
         says.append(cliff(points, "h/a", name))
+        if backend == "flash" and (off := deviation(points, guesses.get(direction))):
+            says.append(f"{name}: {off[0].lower()}{off[1:]}")
     return Figure(
         "i_fused_attention", "I", "Fused attention", setting, tuple(panels), sentences(differs),
         sentences(says), _table(found, quoted), columns=2,
     )  # fmt: skip
 
 
-def _widest(here: Source) -> tuple[str, dict[tuple[str, str], tuple[Point, ...]]]:
-    """The setting measured at the most head dimensions, and its curves; preferably without a mask."""
+def _widest(here: Source) -> tuple[str, list[AttentionMeasurement]]:
+    """The setting measured at the most head dimensions, and its calls; preferably without a mask."""
     settings: dict[tuple[int, int, int, bool], list[AttentionMeasurement]] = defaultdict(list)
     for one in here.attention:
         plain = one.heads == one.kv_heads and one.seq_q == one.seq_k and one.dtype == here.dtype
         if plain and one.backend in _NAMES and (one.sweep == "head_dim" or not here.dry_run):
             settings[one.batch, one.heads, one.seq_q, one.causal].append(one)
     if not settings:
-        return "", {}
+        return "", []
     key = max(
         settings, key=lambda key: (len({one.head_dim for one in settings[key]}), not key[3], -key[0], -key[1])
     )
+    batch, heads, sequence, causal = key
+    mask = "causal mask" if causal else "no mask"
+    return f"batch {batch}, {heads} heads, {sequence} tokens, {mask}", settings[key]
+
+
+def _curves(calls: Sequence[AttentionMeasurement]) -> dict[tuple[str, str], tuple[Point, ...]]:
     curves: dict[tuple[str, str], list[Point]] = defaultdict(list)
-    for one in settings[key]:
+    for one in calls:
         curves[one.direction, one.backend].append(
             Point(one.head_dim, attention_tflops(one), one.time_us, one.kernels)
         )
-    batch, heads, sequence, causal = key
-    mask = "causal mask" if causal else "no mask"
     order = sorted(curves, key=lambda one: (list(_PRODUCTS).index(one[0]), list(_NAMES).index(one[1])))
-    return f"batch {batch}, {heads} heads, {sequence} tokens, {mask}", {
-        one: series_of(curves[one]) for one in order
+    return {one: series_of(curves[one]) for one in order}
+
+
+def _predicted(here: Source, calls: Sequence[AttentionMeasurement]) -> dict[str, Series]:
+    """What the model says of the flash calls without any measurement, by direction."""
+    gpu = modelled_gpu(here)
+    if gpu is None:
+        return {}
+    points: dict[str, list[Point]] = defaultdict(list)
+    for one in (one for one in calls if one.backend == "flash"):
+        guess = predict_attention(
+            batch=one.batch, heads=one.heads, kv_heads=one.kv_heads, seq_q=one.seq_q, seq_k=one.seq_k,
+            head_dim=one.head_dim, causal=one.causal, direction=one.direction, gpu=gpu, dtype=one.dtype,
+            backend="flash",
+        ).time_us.mid  # fmt: skip
+        if guess is not None:
+            tflops = attention_tflops(replace(one, time_us=guess))
+            points[one.direction].append(Point(one.head_dim, tflops, guess))
+    return {
+        direction: guessed(here, "flash, predicted by the model", series_of(found))
+        for direction, found in points.items()
     }
 
 

@@ -137,7 +137,7 @@ def batched_sizes(here: Source, paper: Published) -> Figure:
     differs = [_half(batch, points, theirs.get(batch, ())) for batch, points in ours.items()]
     panels = [Panel(here.title, "m", _by_batch(here, ours), log_x=True)] if ours else []
     if ours and theirs and paper.raw is not None:
-        panels.append(Panel(f"{paper.raw.title}, fp16", "m", _by_batch(paper.raw, theirs), log_x=True))
+        panels.append(Panel(paper.raw.title, "m", _by_batch(paper.raw, theirs), log_x=True))
     return Figure(
         "e_batch_size", "E", "Batched products over m", "out[b, m, m] = a[b, m, 4096] · b[b, 4096, m], NN",
         tuple(panels), sentences(differs), columns=2,

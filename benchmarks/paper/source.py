@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.gpu.record import Record, calibration, read_record, read_records
 from benchmarks.gpu.store import ROOT
 from benchmarks.gpu.tables import PAPER
+from benchmarks.paper.figure import PAPER_GPU
 from tracelens.errors import InputError
 from tracelens.hardware.gpu import Gpu, list_gpus
 from tracelens.hardware.measurements import (
@@ -172,7 +173,7 @@ def _raw(path: Path) -> Source:
     if not found:
         raise InputError(f"{path.name} holds no sweep")
     return Source(
-        key="a100", title="A100 (paper)", sms=_A100_SMS, date="", dry_run=False, basis="published",
+        key="a100", title=PAPER_GPU, sms=_A100_SMS, date="", dry_run=False, basis="published",
         gemms=tuple(found), software="torch 1.13.1, fp16",
     )  # fmt: skip
 

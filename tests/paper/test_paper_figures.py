@@ -147,7 +147,8 @@ def test_vocabularies_head_dimensions_heads_and_widths(drawn: dict[str, Figure])
     assert all({50257, 50304} <= xs(panel) for panel in roles[:3])
     forward, backward = drawn["i_fused_attention"].panels
     assert xs(forward) == xs(backward) == HEAD_DIMS
-    assert [one.name for one in backward.series] == ["flash", "cuDNN", "memory-efficient"]
+    names = ["flash", "cuDNN", "memory-efficient", "flash, predicted by the model"]
+    assert [one.name for one in backward.series] == names
     (heads,) = drawn["k_heads"].panels
     assert xs(heads) >= {16, 20, 32, 40, 64, 80}
     products, layers = drawn["l_swiglu"].panels
@@ -354,7 +355,7 @@ def test_a_dry_run_is_marked_in_every_figure_and_kept_out_of_the_record(
     for path in (tmp_path / "out" / "cpu").glob("*.svg"):
         text = path.read_text(encoding="utf-8")
         assert "DRY RUN, no GPU" in text and "nothing here was measured on a GPU" in text
-        assert "A100 (paper), NN" not in text and "predicted" not in text
+        assert "A100 (paper, fp16), NN" not in text and "predicted" not in text
     for path in (tmp_path / "out" / "cpu").glob("*.csv"):
         lines = path.read_text(encoding="utf-8").splitlines()
         bases = {row["basis"] for row in csv.DictReader(lines)}
@@ -378,7 +379,7 @@ def test_raw_sweeps_are_drawn_and_copied_into_no_table(
 ) -> None:
     found = {one.key: one for one in figures(here, with_raw)}
     for key in ("a_size", "b_wave", "c_alignment", "e_batch_size"):
-        assert "A100 (paper)" in svg(found[key])
+        assert "A100 (paper, fp16)" in svg(found[key])
         assert [row for row in rows(found[key]) if row["basis"] != "published"] == [
             row for row in rows(drawn[key]) if row["basis"] != "published"
         ]
