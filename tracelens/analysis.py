@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,8 @@ from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import step_times
 from tracelens.advice import StepFacts, advise
+from tracelens.advice.hyper import parse_changes
+from tracelens.advice.whatif import step_model, what_if
 from tracelens.attribution import Attribution, attribute
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
@@ -120,23 +123,30 @@ def analyze(
     gpu: str | None = None,
     steps: tuple[int, int] | None = None,
     reference: str | Path | None = None,
+    what_ifs: Sequence[str] = (),
 ) -> Analysis:
     """Analyze one trace file (``.json``, ``.json.gz``, or ``-`` for standard input).
 
     ``gpu`` is a key of the GPU table ("h100-sxm") that overrides the device named in the trace;
     ``steps`` keeps the steps whose ProfilerStep number lies in (first, last). ``reference`` is another
     trace of the same job (eager, or with shapes and modules): what is known of its kernels is lent to the
-    kernels here that repeat them.
+    kernels here that repeat them. Each of ``what_ifs`` is a scenario, changes of hyper-parameters as
+    "vocab=50304,heads=20", that the report then predicts.
 
     Raises:
         InputError: one of the files cannot be used, or holds no GPU event.
-        UsageError: the GPU or the steps do not exist, or both files are standard input.
+        UsageError: the GPU or the steps do not exist, both files are standard input, or a scenario names
+            what the step does not have.
     """
     if reference is not None and str(path) == str(reference) == "-":
         raise UsageError("the trace and its reference cannot both come from standard input")
     trace = read_trace(path)
     return analyze_trace(
-        trace, gpu=gpu, steps=steps, reference=None if reference is None else _read_reference(reference)
+        trace,
+        gpu=gpu,
+        steps=steps,
+        reference=None if reference is None else _read_reference(reference),
+        what_ifs=what_ifs,
     )
 
 
@@ -156,6 +166,7 @@ def analyze_trace(
     gpu: str | None = None,
     steps: tuple[int, int] | None = None,
     reference: Trace | None = None,
+    what_ifs: Sequence[str] = (),
 ) -> Analysis:
     """Analyze a trace that has been read."""
     if not len(trace.kernels):
@@ -169,9 +180,21 @@ def analyze_trace(
     calls = find_calls(trace, links, attribution)
     communication = find_communication(trace, links, attribution)
     dims = model_dims(attribution, calls, sharded=_tensor_parallel(communication))
-    measured, unreadable = _measured(hardware)
+    measured, notes = _measurements(hardware)
     gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
     summary = summarize(trace, attribution, calls, times, hardware, gemms)
+    components = component_rows(trace, attribution, calls)
+    step = step_model(
+        gemms,
+        dims,
+        components,
+        gpu=hardware,
+        gpu_ms_per_step=summary.gpu_ms_per_step,
+        step_ms=summary.step_ms.median,
+        busy_frac=summary.gpu_busy_frac,
+        measured=measured,
+    )
+    scenarios = [what_if(step, parse_changes([text], now=step.now)) for text in what_ifs]
     advice = advise(
         StepFacts(
             gemms=gemms,
@@ -179,6 +202,7 @@ def analyze_trace(
             gpu=hardware.info(measured=measured),
             step_ms=summary.step_ms.median,
             gpu_busy_frac=summary.gpu_busy_frac,
+            step=step,
         )
     )
     report = Report(
@@ -190,25 +214,31 @@ def analyze_trace(
         steps=times.rows(),
         summary=summary,
         coverage=coverage(trace, links, attribution, gemms),
-        components=component_rows(trace, attribution, calls),
+        components=components,
         gemms=gemms,
         findings=advice.findings,
         checks=advice.checks,
-        notes=[*hardware.notes, *unreadable],
+        notes=[*hardware.notes, *notes],
         communication=communication_rows(trace, attribution, communication, steps=times.count),
         recording=find_lacks(trace, links, attribution),
         reference=reference_info(trace, attribution, calls),
         gemm_time=gemm_time(gemms),
+        what_if=scenarios,
     )
     return Analysis(with_findings(report, advice), trace, links, attribution, calls)
 
 
-def _measured(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
-    """The measurements of this GPU, and a note where the file of them is of no use."""
+def _measurements(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
+    """What this GPU was measured at, where it was, and a note for the report."""
+    if gpu.name == "unknown":
+        return None, []
     try:
-        return find_measurements(gpu.name, sms=gpu.sms), []
+        found = find_measurements(gpu.name, sms=gpu.sms)
     except InputError as error:
-        return None, [f"{error}; the datasheet alone is used"]
+        return None, [f"Measurements of this GPU cannot be used: {error}"]
+    if found is None:
+        return None, []
+    return found, [f"Predictions use measurements of the {gpu.title} of {found.date or 'an unknown day'}."]
 
 
 def _known(reference: Trace) -> tuple[Trace, Links, Attribution]:

@@ -386,6 +386,49 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class RowChange:
+    """One GEMM or attention row before and after a change. Times are per step."""
+
+    gemm: str  # GemmRow.id
+    component: str
+    role: str | None
+    shape_now: str
+    shape_then: str
+    time_ms: float
+    then_ms: Estimate
+    how: str  # the arithmetic of one call
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A component's kernels besides its products, before and after a change. Times are per step."""
+
+    component: str
+    phase: str
+    scales_with: str  # what its bytes are proportional to, "b*s*h"
+    time_ms: float
+    then_ms: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A changed step. ``saving_ms`` is time now minus time then, per step: below zero it is slower."""
+
+    change: dict[str, list[int | None]]  # parameter -> [now, then], with what follows from the change
+    saving_ms: Estimate  # all None where too much of what changes has no prediction; notes say why
+    saving_frac: Estimate  # of the step
+    step_ms: float | None
+    then_ms: Estimate  # the step after the change
+    parameters: list[int | None]  # of the model [now, then]; in matrices alone
+    flops_frac: float | None  # growth of the operations of the step's products and attention
+    tokens_frac: float  # growth of the tokens of a micro-batch: compare time per token where it is not 0
+    rows: list[RowChange]  # those that change, by time
+    rest: list[Rest]  # components whose byte-moving kernels change, by time
+    unpredicted_ms: float  # per step: time of affected products without a formula or a prediction
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything an analysis found, without the trace."""
 
@@ -406,3 +449,4 @@ class Report:
     recording: list[Lack] = field(default_factory=list)  # what the recording lacked, costliest first
     reference: ReferenceInfo | None = None  # the trace given with --reference
     gemm_time: GemmTime | None = None  # where the GEMM time of a step goes
+    what_if: list[WhatIf] = field(default_factory=list)  # the scenarios asked for with --what-if

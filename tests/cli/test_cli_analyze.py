@@ -179,6 +179,27 @@ def test_kernels_launched_before_the_recording_are_known_from_other_steps(tmp_pa
     assert "GPU time is known from the same kernels in other steps of this trace" in text
 
 
+def test_what_if_predicts_each_scenario_everywhere(tmp_path: Path) -> None:
+    scenarios = ("--what-if", "vocab_size=50304", "--what-if", "n_head=10,ffn=4096")
+    done = run("analyze", SAMPLE, *scenarios, "--json", "r.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, second = json.loads((tmp_path / "r.json").read_bytes())["what_if"]
+    assert first["change"] == {"vocab": [50257, 50304]} and first["saving_ms"]["mid"] > 0
+    assert second["change"]["heads"] == [20, 10] and second["change"]["head_dim"] == [64, 128]
+    text = done.stdout.decode()
+    assert "What if  vocab 50257 → 50304" in text and "saves ≈" in text
+    assert "What if" in (tmp_path / "generated_gpt2_vocab50257.report.html").read_text()
+
+
+def test_a_wrong_scenario_is_one_line_with_the_present_values(tmp_path: Path) -> None:
+    for wrong in ("hiden=3", "vocab", "vocab=many", "experts=8", "heads=7", "vocab=0", ""):
+        done = run("analyze", SAMPLE, "--what-if", wrong, "--no-html", cwd=tmp_path)
+        assert done.returncode == 2 and done.stdout == b"", wrong
+        message = done.stderr.decode()
+        assert message.count("\n") == 1 and "Traceback" not in message
+        assert "hidden" in message or "size a model" in message
+
+
 def test_explain_prints_the_rules_page(tmp_path: Path) -> None:
     done = run("explain", "TL101", cwd=tmp_path)
     assert done.returncode == 0

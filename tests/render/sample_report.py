@@ -24,12 +24,15 @@ from tracelens.results import (
     ModelDims,
     ReferenceInfo,
     Report,
+    Rest,
+    RowChange,
     Step,
     StepTime,
     Summary,
     TraceInfo,
     Unattributed,
     UnprofiledSteps,
+    WhatIf,
 )
 
 STEPS = 5
@@ -446,16 +449,60 @@ def hostile() -> Report:
         )
         for i, row in enumerate(report.communication)
     ]
+    scenario = what_if().what_if[0]
+    dressed = [
+        replace(row, gemm=names[i], component=names[i], role=names[i], shape_now=names[i], shape_then=names[i],
+                how=names[i])
+        for i, row in enumerate(scenario.rows[: len(names)])
+    ]  # fmt: skip
+    scenarios = [replace(scenario, rows=dressed, notes=[*names], change={name: [1, 2] for name in names})]
     assert report.gemm_time is not None
     return replace(report, gemms=gemms, findings=findings, trace=trace, summary=summary, checks=checks,
                    gpu=replace(report.gpu, sources=dict.fromkeys(report.gpu.sources, HOSTILE)),
                    gemm_time=replace(report.gemm_time, not_judged_why=names),
-                   components=components, notes=notes, communication=communication,
+                   components=components, notes=notes, communication=communication, what_if=scenarios,
                    recording=[Lack(names[0], names[1], names[2], names[3], names[4], None)])  # fmt: skip
+
+
+def _estimate(low: float, mid: float, high: float) -> Estimate:
+    return Estimate(low, mid, high, "model")
+
+
+def what_if() -> Report:
+    """Four scenarios: one that saves, one slower with a wide range, one without an answer, one that is none."""
+    report = full()
+    step = report.summary.step_ms.median
+    rows = [
+        RowChange("g1", "logits", "dgrad", "2048×2560×50257", "2048×2560×50304", 3.66, _estimate(1.0, 1.2, 1.4),
+                  "3,660 µs misaligned, 1,150 µs predicted × 1.04 = 1,196 µs"),
+        RowChange("g20", "attention.core", "backward", "b=1 h=32 kv=8 s=16384 d=80", "b=1 h=20 kv=4 s=16384 d=128",
+                  15.1, _estimate(12.0, 14.0, 16.0), "472 µs measured × 0.93 = 438 µs"),
+        *(RowChange(f"x{n}", "mlp.up", "forward", "2048×10240×2560", "2048×10240×2560", 1.0, _estimate(1, 1, 1), "same")
+          for n in range(8)),
+    ]  # fmt: skip
+    rest = [Rest("optimizer", "optimizer", "parameters", 12.0, _estimate(12.0, 12.1, 12.1))]
+    both = WhatIf(
+        {"heads": [32, 20], "head_dim": [80, 128], "vocab": [50257, 50304]}, _estimate(2.1, 3.5, 4.9),
+        _estimate(2.1 / step, 3.5 / step, 4.9 / step), step, _estimate(step - 4.9, step - 3.5, step - 2.1),
+        [2_650_000_000, 2_650_120_320], 0.0001, 0.0, rows, rest, 0.0, ["ffn stays 10240"],
+    )  # fmt: skip
+    slower = WhatIf(
+        {"micro_batch": [1, 2]}, _estimate(-30.0, -20.0, 1.0), _estimate(-30 / step, -20 / step, 1 / step), step,
+        _estimate(step - 1, step + 20, step + 30), [2_650_000_000, 2_650_000_000], 1.0, 1.0, rows[:1], [], 0.0, [],
+    )  # fmt: skip
+    nothing = Estimate(None, None, None, "model")
+    unknown = WhatIf(
+        {"tensor_parallel": [1, 2]}, nothing, nothing, step, nothing, [None, None], None, 0.0, [], [], 4.2,
+        ["no saving is given: what the ranks exchange is not predicted"],
+    )  # fmt: skip
+    same = WhatIf({}, _estimate(0, 0, 0), _estimate(0, 0, 0), step, _estimate(step, step, step), [1, 1], 0.0, 0.0,
+                  [], [], 0.0, [])  # fmt: skip
+    return replace(report, what_if=[both, slower, unknown, same])
 
 
 VARIANTS = {
     "full": full,
+    "what_if": what_if,
     "no_findings": no_findings,
     "partial": partial,
     "generated": generated,

@@ -75,10 +75,17 @@ def _idle(shapes: str, unprofiled_ms: float | None, *, step_ms: float, busy_frac
 def _shapes(findings: list[Finding], checks: list[Check], at_stake: Estimate | None, step_ms: float) -> str:
     if findings and at_stake is not None and at_stake.high is not None and step_ms > 0:
         count = len(findings)
+        first = f"{_lower(findings[0].title)}{' first' if count > 1 else ''}"
+        if at_stake.mid is not None:
+            choices = "1 shape choice costs" if count == 1 else f"{count} shape choices together cost"
+            return (
+                f"{choices} about {at_stake.mid:.3g} ms of each {step_ms:.4g} ms step "
+                f"({at_stake.mid / step_ms:.1%}, predicted): {first}."
+            )
         choices = "1 shape choice has" if count == 1 else f"{count} shape choices have"
         return (
             f"{choices} {at_stake.high:.3g} ms of each {step_ms:.4g} ms step at stake "
-            f"({at_stake.high / step_ms:.1%}): {_lower(findings[0].title)}{' first' if count > 1 else ''}."
+            f"({at_stake.high / step_ms:.1%}): {first}."
         )
     states = [check.state for check in checks]
     passed = states.count("passed")

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tracelens.advice.facts import Advice, Rule, StepFacts
 from tracelens.advice.proposals import heuristic
 from tracelens.advice.rules import RULES
-from tracelens.results import Check, Finding
+from tracelens.advice.simulated import pays, together, within
+from tracelens.results import Check, Estimate, Finding
 
 
 def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
-    """Findings by time at stake, largest first, and exactly one check per rule in the rules' order.
+    """Findings by saving (the bound where there is no prediction), largest first, and one check per rule.
 
-    ``at_stake_ms`` is per step. Findings overlap where they name the same GEMM, so it counts each GEMM
-    row once, with the largest bound any rule gave it; it is never the sum of the findings.
+    ``at_stake_ms`` is per step, of all findings together. Savings overlap, so it is never their sum: where
+    every finding's change can be simulated, the step is simulated with all of them at once. Elsewhere it is
+    a bound that counts each GEMM row once, with the largest bound any rule gave it.
     """
-    findings: list[Finding] = []
+    found: list[tuple[Finding, Mapping[str, int] | None]] = []
     checks: list[Check] = []
     bounds: dict[str, float] = {}
     for rule in rules:
         outcome = rule.check(facts)
         checks.append(Check(rule=rule.id, slug=rule.slug, state=outcome.state, why=outcome.why))
-        findings += outcome.findings
+        changes = outcome.changes or (None,) * len(outcome.findings)
+        found += zip(outcome.findings, changes, strict=True)
         for row, bound in outcome.bounds_ms.items():
             bounds[row] = max(bounds.get(row, 0.0), bound)
-    findings.sort(key=lambda finding: -(finding.saving_ms.high or 0.0))
-    if not findings:
+    if not found:
         return Advice(findings=[], checks=checks, at_stake_ms=None)
+    found.sort(key=lambda one: -_size(one[0].saving_ms))
     total = sum(bounds.values())
     step_ms = facts.measured_step_ms
-    return Advice(findings, checks, heuristic(min(total, step_ms) if step_ms is not None else total))
+    bound = min(total, step_ms) if step_ms is not None else total
+    return Advice([one for one, _ in found], checks, _at_stake(facts, [one for _, one in found], bound))
+
+
+def _size(saving: Estimate) -> float:
+    return (saving.mid if saving.mid is not None else saving.high) or 0.0
+
+
+def _at_stake(facts: StepFacts, changes: Sequence[Mapping[str, int] | None], bound_ms: float) -> Estimate:
+    joint = together(facts, changes)
+    if joint is None or not pays(joint.saving_ms):
+        return heuristic(bound_ms)
+    return within(joint.saving_ms, bound_ms)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tracelens.advice.whatif import StepModel
 from tracelens.results import Check, Estimate, Finding, GemmRow, GpuInfo, ModelDims
 
 
@@ -18,6 +19,7 @@ class StepFacts:
     gpu: GpuInfo
     step_ms: float | None  # median step; None when no step was found
     gpu_busy_frac: float | None = None  # share of the step with a GPU event running, 0..1
+    step: StepModel | None = None  # to simulate changes with; None where nothing can be
 
     @property
     def measured_step_ms(self) -> float | None:
@@ -32,12 +34,16 @@ class StepFacts:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A rule's answer. ``bounds_ms`` is the time at stake per step of each GEMM row its findings name."""
+    """A rule's answer. ``bounds_ms`` is the time at stake per step of each GEMM row its findings name.
+
+    ``changes`` holds the simulated change of each finding, None where it has only a bound.
+    """
 
     state: str  # found | passed | not_applicable | could_not_run
     why: str
     findings: tuple[Finding, ...] = ()
     bounds_ms: Mapping[str, float] = field(default_factory=dict)
+    changes: tuple[Mapping[str, int] | None, ...] = ()
 
 
 class Rule(Protocol):
@@ -55,7 +61,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Findings by time at stake, one check per rule, and the time all findings together bound."""
+    """Findings by saving, one check per rule, and what all findings together save or bound."""
 
     findings: list[Finding]
     checks: list[Check]

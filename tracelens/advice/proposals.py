@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tracelens.advice.facts import Outcome, Rule, StepFacts
-from tracelens.advice.numbers import percent, plural
+from tracelens.advice.numbers import listed, percent, plural
+from tracelens.advice.simulated import as_frac, derivation, pays, simulate, why_not, within
 from tracelens.advice.stakes import Stake
 from tracelens.numbers import ms
-from tracelens.results import Estimate, Finding, GemmRow
+from tracelens.results import Estimate, Finding, GemmRow, WhatIf
 
-#: A bound below this share of the step is noise beside step-to-step variation: the check then passes
-#: and says the figure.
+#: A saving or a bound below this share of the step is noise beside step-to-step variation: the check then
+#: passes and says the figure.
 WORTH_A_FINDING = 0.001
-#: Severity by the bound's share of the step.
+#: Severity by the share of the step.
 HIGH, MEDIUM = 0.03, 0.01
 #: Rows whose arithmetic is written out; the rest is one sum in the text and in ``evidence``.
 _ROWS_IN_FULL = 3
+_PREDICTED = {
+    "model": "A prediction without measurements of this GPU; the changed step was not run.",
+    "calibrated": "A prediction with measurements of this GPU; the changed step was not run.",
+}
 #: Below this busy share the step waits for the host, and a shorter kernel leaves a longer gap.
 _BUSY = 0.9
 
@@ -40,6 +45,7 @@ class Proposal:
     evidence: dict[str, Any] = field(default_factory=dict)
     parameter_delta: int | None = None
     flops_delta: float | None = None  # of the named GEMMs, as a fraction
+    simulate: Mapping[str, int] | None = None  # the change as ``what_if`` takes it
 
     @property
     def bound_ms(self) -> float:
@@ -68,36 +74,89 @@ def took(rows: Sequence[GemmRow], noun: str) -> str:
     return f"{plural(len(rows), noun)} took {ms(sum(row.time_ms_per_step for row in rows))} per step{part}"
 
 
-def decide(rule: Rule, *, facts: StepFacts, proposals: Sequence[Proposal], passed: str) -> Outcome:
-    """Turn proposals into findings, or into a passed check that says how little was at stake.
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A proposal with its simulation; where there is none, ``open`` says why."""
 
-    ``passed`` is the sentence for a step without any proposal.
+    proposal: Proposal
+    simulated: WhatIf | None
+    open: str
+
+    @property
+    def refused(self) -> bool:
+        """Is it predicted not to pay?"""
+        return self.simulated is not None and not pays(self.simulated.saving_ms)
+
+    @property
+    def saving_ms(self) -> Estimate:
+        """The prediction within the bound, or the bound."""
+        bound = self.proposal.bound_ms
+        return heuristic(bound) if self.simulated is None else within(self.simulated.saving_ms, bound)
+
+    @property
+    def size_ms(self) -> float:
+        """What it is ranked by: the middle of the prediction, or the bound."""
+        saving = self.saving_ms
+        return (saving.mid if saving.mid is not None else saving.high) or 0.0
+
+
+def decide(rule: Rule, *, facts: StepFacts, proposals: Sequence[Proposal], passed: str) -> Outcome:
+    """Turn proposals into findings, or into a passed check that says why there is none.
+
+    ``passed`` is the sentence for a step without any proposal. A change that is predicted to make the step
+    slower, or as likely slower as faster, is no finding.
     """
     step_ms = facts.measured_step_ms
     if step_ms is None:
         return Outcome("could_not_run", "No step time is known, so no share of a step can be given.")
     if not proposals:
         return Outcome("passed", passed)
-    worth = [one for one in proposals if one.bound_ms >= WORTH_A_FINDING * step_ms]
-    small = [one for one in proposals if one.bound_ms < WORTH_A_FINDING * step_ms]
+    judged = [_judge(facts, one) for one in proposals]
+    worth = [one for one in judged if not one.refused and one.size_ms >= WORTH_A_FINDING * step_ms]
+    left = [one for one in judged if one not in worth]
     if not worth:
-        largest = max(small, key=lambda one: one.bound_ms)
-        return Outcome(
-            "passed",
-            f"{largest.saw} At stake is {ms(largest.bound_ms)} of the {ms(step_ms)} step"
-            f" ({percent(largest.bound_ms / step_ms)}), below the {percent(WORTH_A_FINDING)} that makes"
-            " a finding.",
-        )
+        return Outcome("passed", " ".join(_passed(one, step_ms) for one in left))
     bounds: dict[str, float] = {}
     for one in worth:
-        for stake in one.stakes:
+        for stake in one.proposal.stakes:
             bounds[stake.row.id] = max(bounds.get(stake.row.id, 0.0), stake.bound_ms)
+    findings = tuple(_finding(rule, one, facts=facts, step_ms=step_ms) for one in worth)
+    changes = tuple(one.proposal.simulate if one.simulated is not None else None for one in worth)
+    return Outcome("found", _found(worth, left, bounds, step_ms), findings, bounds, changes)
+
+
+def _judge(facts: StepFacts, proposal: Proposal) -> _Judged:
+    found = simulate(facts, proposal.simulate)
+    return _Judged(proposal, None, found) if isinstance(found, str) else _Judged(proposal, found, "")
+
+
+def _found(
+    worth: Sequence[_Judged], left: Sequence[_Judged], bounds: Mapping[str, float], step_ms: float
+) -> str:
     total = min(sum(bounds.values()), step_ms)
     why = f"{plural(len(worth), 'finding')}: {ms(total)} of the {ms(step_ms)} step at stake."
+    saving = [ms(one.saving_ms.mid) for one in worth if one.saving_ms.mid is not None]
+    if saving:
+        why += f" Predicted to save {listed(saving)}."
+    refused = [one for one in left if one.refused and one.simulated is not None]
+    small = len(left) - len(refused)
     if small:
-        why += f" {plural(len(small), 'smaller one')} below {percent(WORTH_A_FINDING)} of the step left out."
-    findings = tuple(_finding(rule, one, facts=facts, step_ms=step_ms) for one in worth)
-    return Outcome("found", why, findings, bounds)
+        why += f" {plural(small, 'smaller one')} below {percent(WORTH_A_FINDING)} of the step left out."
+    for one in refused:
+        if one.simulated is not None:
+            why += f" Not advised: {why_not(one.simulated)}."
+    return why
+
+
+def _passed(one: _Judged, step_ms: float) -> str:
+    """Why a proposal is no finding."""
+    if one.simulated is not None and one.refused:
+        return f"{one.proposal.saw} Not advised: {why_not(one.simulated)}."
+    what = "The predicted saving is" if one.simulated is not None else "At stake is"
+    return (
+        f"{one.proposal.saw} {what} {ms(one.size_ms)} of the {ms(step_ms)} step"
+        f" ({percent(one.size_ms / step_ms)}), below the {percent(WORTH_A_FINDING)} that makes a finding."
+    )
 
 
 def heuristic(high: float) -> Estimate:
@@ -105,35 +164,52 @@ def heuristic(high: float) -> Estimate:
     return Estimate(low=0.0, mid=None, high=high, basis="heuristic")
 
 
-def _finding(rule: Rule, one: Proposal, *, facts: StepFacts, step_ms: float) -> Finding:
+def _finding(rule: Rule, judged: _Judged, *, facts: StepFacts, step_ms: float) -> Finding:
+    one, simulated = judged.proposal, judged.simulated
     stakes = sorted(one.stakes, key=lambda stake: -stake.bound_ms)
-    high = min(one.bound_ms, step_ms)  # rows on parallel streams can add to more than the step
-    frac = high / step_ms
+    # Rows on parallel streams can add to more than the step.
+    saving = within(judged.saving_ms, step_ms)
+    share = as_frac(saving, step_ms)
+    frac = (share.mid if share.mid is not None else share.high) or 0.0
     rows = [{"gemm": stake.row.id, "time_ms": stake.row.time_ms_per_step, "bound_ms": stake.bound_ms}
             for stake in stakes]  # fmt: skip
+    evidence = one.evidence | {"rows": rows}
+    if simulated is not None:
+        evidence |= {"bound_ms": min(one.bound_ms, step_ms), "simulated": dict(one.simulate or {})}
+        how = " ".join(derivation(simulated, min(one.bound_ms, step_ms), rows_in_full=_ROWS_IN_FULL))
+    else:
+        how = _how(one, stakes, facts=facts, high=saving.high or 0.0, step_ms=step_ms)
     return Finding(
         rule=rule.id,
         slug=rule.slug,
         title=one.title,
         components=list(dict.fromkeys(stake.row.component for stake in stakes)),
         severity="high" if frac >= HIGH else "medium" if frac >= MEDIUM else "low",
-        saving_ms=heuristic(high),
-        saving_frac=heuristic(frac),
-        basis="heuristic",
-        confidence=one.confidence,
+        saving_ms=saving,
+        saving_frac=share,
+        basis=saving.basis,
+        confidence="low" if (saving.low or 0.0) < 0 else one.confidence,
         effort=one.effort,
         saw=one.saw,
         why=one.why,
-        how=_how(one, stakes, facts=facts, high=high, step_ms=step_ms),
-        evidence=one.evidence | {"rows": rows},
+        how=how,
+        evidence=evidence,
         change=one.change,
         fix=one.fix,
-        parameter_delta=one.parameter_delta,
+        parameter_delta=_parameter_delta(one, simulated),
         flops_delta=one.flops_delta,
-        caveats=[*one.caveats, *_common_caveats(facts)],
+        caveats=[*one.caveats, *_common_caveats(facts, judged)],
         gemms=[stake.row.id for stake in stakes],
         doc=f"docs/rules/{rule.id}.md",
     )
+
+
+def _parameter_delta(one: Proposal, simulated: WhatIf | None) -> int | None:
+    """The rule's own count, or the simulated model's."""
+    if one.parameter_delta is not None or simulated is None:
+        return one.parameter_delta
+    now, then = simulated.parameters
+    return then - now if now is not None and then is not None else None
 
 
 def _how(one: Proposal, stakes: Sequence[Stake], *, facts: StepFacts, high: float, step_ms: float) -> str:
@@ -157,12 +233,20 @@ def _how(one: Proposal, stakes: Sequence[Stake], *, facts: StepFacts, high: floa
     return " ".join(parts)
 
 
-def _common_caveats(facts: StepFacts) -> list[str]:
-    not_known = (
-        "Not known yet: the speed of the new shape on this GPU. Nothing here measured or predicted it;"
-        " the saving lies between zero and the bound."
-    )
-    caveats = [not_known]
+def _common_caveats(facts: StepFacts, judged: _Judged) -> list[str]:
+    caveats = []
+    if judged.simulated is None:
+        caveats.append(
+            "Not known yet: the speed of the new shape on this GPU, so the saving lies between zero and the"
+            f" bound. It is not predicted: {judged.open}."
+        )
+    else:
+        caveats.append(_PREDICTED[judged.saving_ms.basis])
+        if (judged.saving_ms.low or 0.0) < 0:
+            caveats.append("The low end of the range is below zero: measure before you decide.")
+        own = ("the GPU is busy", "parameters:")  # said below, and by the rule
+        notes = [note for note in judged.simulated.notes if not note.startswith(own)]
+        caveats += [f"{note[:1].upper()}{note[1:]}." for note in notes]
     busy = facts.gpu_busy_frac
     if busy is not None and busy < _BUSY:
         caveats.append(

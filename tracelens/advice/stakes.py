@@ -1,8 +1,8 @@
 """Time at stake: how much of a GEMM's time a better shape could give back at the very most.
 
-Until a predictor of GEMM times exists, a finding states a bound and no saving: the measured time minus
-the least time the datasheet allows for the same product (the roofline: operations over the dense peak,
-or bytes over bandwidth, whichever is longer).
+The bound is the measured time minus the least time the datasheet allows for the same product (the
+roofline: operations over the dense peak, or bytes over bandwidth, whichever is longer). No predicted saving
+goes beyond it, and where nothing is predicted it is all that a finding states.
 """
 
 from __future__ import annotations

@@ -43,6 +43,13 @@ if TYPE_CHECKING:
     multiple=True,
     help="How the figures of this row of the GEMM table come about (g1, g2, ...), instead of the summary.",
 )
+@click.option(
+    "--what-if",
+    "what_ifs",
+    multiple=True,
+    metavar="CHANGES",
+    help="Predict the step with such changes, e.g. vocab=50304,heads=20; give it again for another scenario.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
 def analyze(
     trace: str,
@@ -54,6 +61,7 @@ def analyze(
     steps: str | None,
     reference: str | None,
     gemms: tuple[str, ...],
+    what_ifs: tuple[str, ...],
     quiet: bool,
 ) -> None:
     """Analyze TRACE, a torch.profiler trace (.json or .json.gz; '-' reads standard input).
@@ -67,7 +75,7 @@ def analyze(
     ids = [name.strip() for text in gemms for name in text.split(",") if name.strip()]
     if ids and json_path == "-":
         raise UsageError("--gemm and --json - both write to standard output: give --json a file")
-    result = analysis.analyze(trace, gpu=gpu, steps=_steps(steps), reference=reference)
+    result = analysis.analyze(trace, gpu=gpu, steps=_steps(steps), reference=reference, what_ifs=what_ifs)
     if ids:
         _derive(result, ids)
     written = _write(result, output or None if not no_html else "", trace, json_path, kernels)

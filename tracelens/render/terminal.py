@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tracelens import numbers as f
 from tracelens.errors import UsageError
-from tracelens.render import facts, groups, losses, step_times
+from tracelens.render import facts, groups, losses, step_times, what_if
 from tracelens.render.console import WIDEST
 from tracelens.render.console import Out as _Out
 from tracelens.render.text import clean
@@ -35,6 +35,7 @@ def render_terminal(report: Report, *, console: Console, outputs: Sequence[tuple
     _head(out, report)
     _numbers(out, report)
     _findings(out, report)
+    _what_if(out, report)
     _step(out, report)
     _gemms(out, report)
     _communication(out, report)
@@ -108,6 +109,32 @@ def _findings(out: _Out, report: Report) -> None:
         out.line("at stake: a bound, not a prediction; what overlaps does not add up", "dim")
     out.line(checks, "dim")
     out.line()
+
+
+def _what_if(out: _Out, report: Report) -> None:
+    """Show each scenario that was asked for: the claim, what else changes, and the rows behind it."""
+    for one in report.what_if:
+        out.line(out.text("What if  ", "bold") + out.text(what_if.title(one), "bold"))
+        parts = [part for part in (what_if.claim(one), what_if.spread(one)) if part]
+        saving = one.saving_ms.mid
+        style = "" if not saving else "bold green" if saving > 0 else "bold red"
+        out.line(out.text(parts[0], style) + out.text("".join(f" · {part}" for part in parts[1:])))
+        out.line(" · ".join([what_if.step(one), *what_if.costs(one)]))
+        if one.rows:
+            heads = [("row", "fold"), ("now", "fold"), ("then", "fold"), ("ms/step", "r"), ("then", "r")]
+            table = out.table(heads)
+            for row in one.rows[: what_if.ROWS]:
+                table.add_row(
+                    out.text(what_if.row_name(row), limit=30),
+                    out.text(row.shape_now, limit=40),
+                    out.text(row.shape_then, limit=60),
+                    out.text(f.sig(row.time_ms)),
+                    out.text(f.sig(row.then_ms.mid)),
+                )
+            out.print(table)
+        for line in [*what_if.rest_lines(one), *one.notes]:
+            out.line(line, "dim")
+        out.line()
 
 
 def _style(out: _Out, at: int, share: groups.Share) -> tuple[str, str]:

@@ -117,7 +117,16 @@ def _proposal(facts: StepFacts, case: _Case) -> Proposal:
         },
         parameter_delta=_parameter_delta(facts, goal) if goal is not None else None,
         flops_delta=growth,
+        simulate=_simulated(facts, goal) if goal is not None else None,
     )
+
+
+def _simulated(facts: StepFacts, goal: Target) -> dict[str, int] | None:
+    """The change of the whole model: ranks that split the layers hold a part of ffn each."""
+    ranks = facts.model.tensor_parallel.value or 1
+    names = {"vocab_size": "vocab", "ffn": "ffn", "hidden": "hidden", "sequence": "sequence"}
+    name = names.get(goal.parameter or "")
+    return {name: goal.then * ranks if name == "ffn" else goal.then} if name is not None else None
 
 
 def _title(case: _Case) -> str:
@@ -230,7 +239,7 @@ def _own_caveats(facts: StepFacts, goal: Target | None) -> list[str]:
         )
         return [
             padding,
-            f"Any multiple of {TARGET} near it is on the grid as well; the fastest is not known yet.",
+            f"Any multiple of {TARGET} near it is on the grid as well: --what-if ffn=... simulates each.",
         ]
     if goal.parameter == "hidden":
         heads = facts.model.heads.value

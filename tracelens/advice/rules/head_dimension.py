@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tracelens.advice.facts import Outcome, StepFacts
 from tracelens.advice.numbers import listed, percent, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
+from tracelens.advice.simulated import pays, simulate
 from tracelens.advice.stakes import Stake, time_at_stake
 from tracelens.gemm import parse_kernel_name
 from tracelens.results import GemmRow
@@ -176,7 +177,7 @@ def _stakes(facts: StepFacts, group: _Attention, option: _Heads) -> list[Stake]:
 
 
 def _proposal(facts: StepFacts, group: _Attention) -> Proposal:
-    options = _options(facts, group.head_dim)
+    options = _by_saving(facts, group.head_dim)
     first = options[0]
     heads = facts.model.heads.value
     kept = first.heads is not None and heads is not None
@@ -203,7 +204,31 @@ def _proposal(facts: StepFacts, group: _Attention) -> Proposal:
         },
         parameter_delta=0 if kept and plain else None,
         flops_delta=0.0 if kept and plain else None,
+        simulate=_simulated(facts, group.head_dim, first),
     )
+
+
+def _simulated(facts: StepFacts, head_dim: int, option: _Heads) -> dict[str, int] | None:
+    """The change of the whole model: ranks that split the layers hold a part of the heads each."""
+    if option.heads is None or facts.model.head_dim.value != head_dim:
+        return None  # attention of another kind than the model's: no parameter is known for it
+    ranks = facts.model.tensor_parallel.value or 1
+    return {"heads": option.heads * ranks, "head_dim": option.head_dim}
+
+
+def _by_saving(facts: StepFacts, head_dim: int) -> list[_Heads]:
+    """The other splits that are predicted to pay, the best first; the best of all where none does.
+
+    Without predictions they stay in their order.
+    """
+    options = _options(facts, head_dim)
+    found = [(option, simulate(facts, _simulated(facts, head_dim, option))) for option in options]
+    predicted = [(option, one) for option, one in found if not isinstance(one, str)]
+    if len(predicted) < len(options):
+        return options
+    predicted.sort(key=lambda pair: -(pair[1].saving_ms.mid or 0.0))
+    paying = [option for option, one in predicted if pays(one.saving_ms)]
+    return paying or [predicted[0][0]]
 
 
 def _title(head_dim: int, heads: int | None, options: list[_Heads]) -> str:

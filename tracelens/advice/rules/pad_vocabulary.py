@@ -151,6 +151,7 @@ def _proposal(facts: StepFacts, vocab: int, rows: list[GemmRow]) -> Proposal:
         },
         parameter_delta=extra * hidden if hidden is not None else None,
         flops_delta=flops_growth(rows, goal=goal, sizes=frozenset({vocab})),
+        simulate={"vocab": padded},
     )
 
 

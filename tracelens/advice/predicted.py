@@ -1,0 +1,253 @@
+"""How the time of one product moves with its shape, with the range of that.
+
+Where nothing is predicted the answer is a sentence that says why.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tracelens.advice.alignment import GRID_BYTES, grid_elements, loads_16_bytes
+from tracelens.advice.hyper import Hyper
+from tracelens.advice.work import Product, Work
+from tracelens.errors import InputError
+from tracelens.gemm import bytes_per_element
+from tracelens.gemm.ladder import alignment_ladder
+from tracelens.gemm.predict import Prediction, predict_gemm
+from tracelens.hardware import Gpu
+from tracelens.hardware.measurements import Measurements
+from tracelens.numbers import sig
+from tracelens.results import GemmRow
+
+#: 90th percentile of |log(predicted ratio) - log(measured ratio)| between two shapes of one sweep, by how
+#: far apart their largest dimension is (log): the A100 sweeps of the paper's authors (EleutherAI/cookbook,
+#: mm/ksweep_high and ksweep_low), GPU not calibrated.
+RATIO_ERROR = ((0.1, 0.07), (0.7, 0.12), (math.inf, 0.25))
+#: Fewer aligned rows than this say nothing about how this trace runs against its predictions.
+_FEW = 2
+#: The new shape against other shapes of the trace: no surer than shapes a factor of two apart.
+_ANCHOR_ERROR = RATIO_ERROR[1][1]
+#: A measured time this far below the datasheet's floor speaks against the floor (another GPU, less work).
+BELOW_FLOOR = 0.98
+_LAYOUTS = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """New time over measured time, and where that comes from."""
+
+    low: float
+    mid: float
+    high: float
+    basis: str  # calibrated | model
+    shape_now: str
+    shape_then: str
+    how: str
+    kind: str  # same | anchored | ratio | attention: errors of one kind go together
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """Measured over predicted time of this trace's aligned products: per type, the median and its spread."""
+
+    by_dtype: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # factor, log half-width
+
+    @classmethod
+    def of(cls, work: Work, now: Hyper, *, gpu: Gpu, measured: Measurements | None) -> Anchors:
+        """Aligned = every operand on 16 bytes or more, so the cost of alignment plays no part."""
+        ratios: dict[str, list[float]] = {}
+        for product in work.products:
+            sizes = product.sizes(now)
+            row = product.row
+            if sizes is None or product.weight != 1.0 or row.calls_per_step <= 0 or row.time_ms_per_step <= 0:
+                continue
+            found = _predict(sizes, row, gpu=gpu, measured=measured)
+            if isinstance(found, str) or not found.time_us.mid or found.bound == "latency":
+                continue
+            if _class(found) >= GRID_BYTES:
+                ratios.setdefault(_math(row), []).append(call_us_of(row) / found.time_us.mid)
+        return cls(
+            {
+                dtype: (statistics.median(values), _spread(values))
+                for dtype, values in ratios.items()
+                if len(values) >= _FEW
+            }
+        )
+
+
+def scaled_product(
+    product: Product,
+    now: Hyper,
+    then: Hyper,
+    *,
+    anchors: Anchors,
+    gpu: Gpu,
+    measured: Measurements | None,
+) -> Scaled | str:
+    """The factor on a product's time, or why there is none.
+
+    The measured time moves as the prediction moves. A product off the 16-byte grid is the exception when
+    it comes onto the grid: there the ratio would rest on what misalignment costs at large, while the trace
+    shows what its own aligned products take over their predictions.
+    """
+    before, after = product.sizes(now), product.sizes(then)
+    row = product.row
+    if before is None or after is None:
+        return "what the change does to their sizes is not known"
+    texts = _text(before), _text(after)
+    if before == after:
+        return Scaled(1.0, 1.0, 1.0, "model", *texts, "same shape", "same")
+    if row.calls_per_step <= 0 or row.time_ms_per_step <= 0:
+        return "they took no time"
+    call_us = call_us_of(row)
+    old = _predict(before, row, gpu=gpu, measured=measured)
+    new = _predict(after, row, gpu=gpu, measured=measured)
+    if isinstance(old, str) or isinstance(new, str):
+        return old if isinstance(old, str) else str(new)
+    if new.time_us.mid is None:
+        return new.unknown or "the new shape has no prediction"
+    floor = _floor(new, row, gpu) if _floor(old, row, gpu) <= call_us / BELOW_FLOOR else 0.0
+    onto_grid = _class(old) < GRID_BYTES <= _class(new)
+    if onto_grid and not loads_16_bytes(row):
+        return _anchored(new, row, anchors.by_dtype.get(_math(row)), texts, floor)
+    if onto_grid and loads_16_bytes(row):
+        # Its kernel loads 16 bytes all the same (the storage is padded): compare like with like.
+        old = _predict(_on_grid(before, row), row, gpu=gpu, measured=measured)
+    if isinstance(old, str) or old.time_us.mid is None:
+        return old if isinstance(old, str) else old.unknown or "the present shape has no prediction"
+    error = _error(before, after)
+    faster, slower = _ladder_error(old, new, row, gpu=gpu, measured=measured)
+    then_us = call_us * new.time_us.mid / old.time_us.mid
+    how = (
+        f"{sig(call_us)} µs measured × {sig(new.time_us.mid)} / {sig(old.time_us.mid)} µs predicted"
+        f" = {sig(then_us)} µs"
+    )
+    return bounded(
+        then_us, call_us, (error + faster, error + slower), new.time_us.basis, texts, how, floor, "ratio"
+    )
+
+
+def _anchored(
+    new: Prediction, row: GemmRow, anchor: tuple[float, float] | None, texts: tuple[str, str], floor_us: float
+) -> Scaled | str:
+    """The new shape by its own prediction, as this trace's aligned products run against theirs."""
+    call_us, time = call_us_of(row), new.time_us
+    if time.mid is None or time.low is None or time.high is None:
+        return new.unknown or "the new shape has no prediction"
+    if anchor is None:  # no aligned product to compare with: the prediction as it stands, with its range
+        how = f"{sig(time.mid)} µs predicted, was {sig(call_us)} µs"
+        widths = math.log(time.mid / max(time.low, 1e-9)), math.log(time.high / time.mid)
+        return bounded(time.mid, call_us, widths, time.basis, texts, how, floor_us, "anchored")
+    factor, width = anchor
+    then_us = time.mid * factor
+    how = (
+        f"{sig(time.mid)} µs predicted × {sig(factor)} (this trace's aligned products over their"
+        f" predictions) = {sig(then_us)} µs, was {sig(call_us)} µs"
+    )
+    width = max(width, _ANCHOR_ERROR)
+    return bounded(then_us, call_us, (width, width), time.basis, texts, how, floor_us, "anchored")
+
+
+def bounded(
+    then_us: float,
+    call_us: float,
+    widths: tuple[float, float],
+    basis: str,
+    texts: tuple[str, str],
+    how: str,
+    floor_us: float,
+    kind: str,
+) -> Scaled:
+    """As factors on the measured time, never below the datasheet's floor."""
+    if then_us < floor_us:
+        how += f", taken as {sig(floor_us)} µs, the least that the datasheet allows"
+    mid_us = max(then_us, floor_us)
+    low_us = max(then_us * math.exp(-widths[0]), floor_us)
+    high_us = max(then_us * math.exp(widths[1]), mid_us)
+    return Scaled(low_us / call_us, mid_us / call_us, high_us / call_us, basis, *texts, how, kind)
+
+
+def _predict(
+    sizes: tuple[int, int, int, int], row: GemmRow, *, gpu: Gpu, measured: Measurements | None
+) -> Prediction | str:
+    m, n, k, batch = sizes
+    layout = row.layout if row.layout in ("TN", "NN", "NT", "TT") else _LAYOUTS.get(row.role or "", "TN")
+    try:
+        return predict_gemm(
+            m, n, k, batch=batch, gpu=gpu, dtype=_math(row), out_dtype=row.out_dtype, layout=layout,
+            measured=measured,
+        )  # fmt: skip
+    except InputError as error:
+        return str(error)
+
+
+def _math(row: GemmRow) -> str:
+    return row.math_dtype or row.dtype or "bf16"
+
+
+def call_us_of(row: GemmRow) -> float:
+    return 1000 * row.time_ms_per_step / row.calls_per_step
+
+
+def _class(found: Prediction) -> int:
+    """Alignment of the least aligned operand, bytes."""
+    return min((value for value in found.alignment.values() if value is not None), default=0)
+
+
+def _on_grid(sizes: tuple[int, int, int, int], row: GemmRow) -> tuple[int, int, int, int]:
+    """The sizes at the next 16 bytes, as padded storage has them."""
+    step = grid_elements(_math(row)) or 8
+    m, n, k = (math.ceil(size / step) * step for size in sizes[:3])
+    return m, n, k, sizes[3]
+
+
+def _error(before: tuple[int, ...], after: tuple[int, ...]) -> float:
+    far = max(abs(math.log(b / a)) for a, b in zip(before, after, strict=True))
+    return next(error for limit, error in RATIO_ERROR if far < limit)
+
+
+def _ladder_error(
+    old: Prediction, new: Prediction, row: GemmRow, *, gpu: Gpu, measured: Measurements | None
+) -> tuple[float, float]:
+    """How much faster and slower (logs) the new shape is where the steps of alignment are at their ends."""
+    if old.alignment_frac == new.alignment_frac or not old.alignment_frac or not new.alignment_frac:
+        return 0.0, 0.0
+    ladder = alignment_ladder(gpu=gpu, dtype=_math(row), measured=measured)
+    before, after = ladder.step(max(1, _class(old))), ladder.step(max(1, _class(new)))
+    spread = [
+        (math.log(frac / (step.low or frac)), math.log((step.high or frac) / frac))
+        for step, frac in ((before, old.alignment_frac), (after, new.alignment_frac))
+    ]
+    (old_down, old_up), (new_down, new_up) = spread
+    return max(0.0, old_down + new_up), max(0.0, old_up + new_down)
+
+
+def _spread(values: list[float]) -> float:
+    """Half-width in logs that holds 9 in 10 of ``values`` around their median (all, where they are few)."""
+    middle = statistics.median(values)
+    away = sorted(abs(math.log(value / middle)) for value in values)
+    return away[min(len(away) - 1, math.ceil(0.9 * len(away)) - 1)]
+
+
+def _floor(found: Prediction, row: GemmRow, gpu: Gpu) -> float:
+    """Least time of a call in us: operations at the dense peak, operands once across memory.
+
+    Operands that fit in the L2 cache come from there, at about twice the bandwidth (see ``predict_gemm``).
+    """
+    m, n, k, batch = found.m, found.n, found.k, found.batch
+    peak = gpu.peak(_math(row))
+    compute = 2.0 * m * n * k * batch / (peak * 1e6) if peak else 0.0
+    if not gpu.bandwidth_gbps:
+        return compute
+    size, out = bytes_per_element(found.dtype) or 0.0, bytes_per_element(found.out_dtype) or 0.0
+    moved = batch * (size * (m * k + k * n) + out * m * n)
+    share = 0.5 if moved <= (gpu.l2_mb or 0.0) * 1e6 else 1.0
+    return max(compute, share * moved / (gpu.bandwidth_gbps * 1e3))
+
+
+def _text(sizes: tuple[int, int, int, int]) -> str:
+    m, n, k, batch = sizes
+    return f"{m}×{n}×{k}" if batch == 1 else f"{batch}×({m}×{n}×{k})"
