@@ -61,6 +61,26 @@ def gemm_rows(
     measured: Measurements | None = None,
 ) -> list[GemmRow]:
     """One row per (component, role, phase, shape, kernel), longest first. ``steps`` is their number."""
+    total_ns = int(trace.kernels.dur_ns.sum())
+    ladders, info = Ladders(gpu, measured), gpu.info(measured=measured)
+    rows = []
+    for number, group in enumerate(_groups(trace, attribution, calls), 1):
+        row = _row(f"g{number}", group, trace, attribution, calls, dims, gpu, steps, total_ns)
+        kernel = calls.names[int(trace.kernels.name[calls.main[group.calls[0]]])]
+        rows.append(with_lost(row, shape=group.shape, kernel=kernel, gpu=info, ladders=ladders))
+    return rows
+
+
+def row_of_kernel(trace: Trace, attribution: Attribution, calls: Calls) -> np.ndarray[Any, Any]:
+    """Per GPU event: the place in ``gemm_rows`` of the row that counts it; -1 = in none."""
+    of_call = np.full(len(calls) + 1, -1, np.int64)  # the last place is for kernels of no call
+    for number, group in enumerate(_groups(trace, attribution, calls)):
+        of_call[group.calls] = number
+    return of_call[calls.kernel_call]
+
+
+def _groups(trace: Trace, attribution: Attribution, calls: Calls) -> list[_Group]:
+    """The calls of each row, the row of most time first."""
     groups: dict[tuple[Any, ...], _Group] = {}
     padding = Padding(trace)
     for at in range(len(calls)):
@@ -80,16 +100,8 @@ def gemm_rows(
             tuple(padded.items()),
         )
         groups.setdefault(key, _Group([], calls.shape[at], role, padded)).calls.append(at)
-    total_ns = int(trace.kernels.dur_ns.sum())
     times = {key: int(calls.dur_ns[group.calls].sum()) for key, group in groups.items()}
-    ordered = sorted(groups.items(), key=lambda item: -times[item[0]])
-    ladders, info = Ladders(gpu, measured), gpu.info(measured=measured)
-    rows = []
-    for number, (_, group) in enumerate(ordered, 1):
-        row = _row(f"g{number}", group, trace, attribution, calls, dims, gpu, steps, total_ns)
-        kernel = calls.names[int(trace.kernels.name[calls.main[group.calls[0]]])]
-        rows.append(with_lost(row, shape=group.shape, kernel=kernel, gpu=info, ladders=ladders))
-    return rows
+    return [group for key, group in sorted(groups.items(), key=lambda item: -times[item[0]])]
 
 
 def _row(

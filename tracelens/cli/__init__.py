@@ -12,6 +12,7 @@ from tracelens.cli.bench import bench
 from tracelens.cli.capture import capture
 from tracelens.cli.explain import explain
 from tracelens.cli.gemm import gemm
+from tracelens.cli.open import open_trace
 from tracelens.errors import TracelensError
 
 
@@ -30,6 +31,7 @@ cli.add_command(bench)
 cli.add_command(capture)
 cli.add_command(explain)
 cli.add_command(gemm)
+cli.add_command(open_trace)
 
 
 def main() -> None:

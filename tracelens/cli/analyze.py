@@ -28,6 +28,12 @@ if TYPE_CHECKING:
     help="The report as JSON ('-': standard output, instead of the summary).",
 )
 @click.option("--kernels", metavar="FILE", help="One row per GPU event, as .parquet or .csv.")
+@click.option(
+    "--perfetto",
+    metavar="FILE",
+    help="The trace with component, layer, phase and finding tracks, as .json or .json.gz "
+    "(see `tracelens open`).",
+)
 @click.option("--gpu", metavar="NAME", help="Judge against this GPU, e.g. h100-sxm, whatever the trace says.")
 @click.option("--steps", metavar="A:B", help="Only the steps ProfilerStep#A to ProfilerStep#B.")
 @click.option(
@@ -57,6 +63,7 @@ def analyze(
     no_html: bool,
     json_path: str | None,
     kernels: str | None,
+    perfetto: str | None,
     gpu: str | None,
     steps: str | None,
     reference: str | None,
@@ -72,6 +79,10 @@ def analyze(
 
     if kernels is not None and Path(kernels).suffix.lower() not in (".parquet", ".csv"):
         raise UsageError(f"cannot tell the format of {kernels}: end it in .parquet or .csv")
+    if perfetto is not None:
+        from tracelens.render.perfetto import check_perfetto
+
+        check_perfetto(trace, perfetto)
     ids = [name.strip() for text in gemms for name in text.split(",") if name.strip()]
     if ids and json_path == "-":
         raise UsageError("--gemm and --json - both write to standard output: give --json a file")
@@ -79,6 +90,8 @@ def analyze(
     if ids:
         _derive(result, ids)
     written = _write(result, output or None if not no_html else "", trace, json_path, kernels)
+    if perfetto is not None:
+        written.append((perfetto, _perfetto(result, perfetto)))
     if ids and not quiet:
         for name, _ in written:
             click.echo(f"wrote {name}")
@@ -118,6 +131,16 @@ def _write(
         write_kernels(result.kernels, kernels)
         written.append(kernels)
     return [(name, _size(name)) for name in written]
+
+
+def _perfetto(result: Analysis, path: str) -> int:
+    """Write the annotated trace; its bytes. What it lacks is a warning."""
+    from tracelens.render.perfetto import write_perfetto
+    from tracelens.render.text import clean
+
+    for note in write_perfetto(result, path).notes:
+        click.echo(f"tracelens: {clean(f'{path}: {note}')}", err=True)
+    return _size(path)
 
 
 def _size(name: str) -> int:

@@ -1,0 +1,203 @@
+"""The bytes of a trace once more, with events added: what was there stays as it was.
+
+A sound trace is copied byte for byte, and the added events stand right behind the ``[`` of its event
+array. Only a stretch that is not JSON (cut off, damaged, a bare ``nan``) is written anew, event by
+event, because a file with it would open nowhere. Memory is a few chunks, whatever the size of the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from tracelens.errors import InputError
+from tracelens.trace.decode import NOT_JSON, clean_text
+from tracelens.trace.framing import cut, find_events, read_carefully
+from tracelens.trace.metadata import read_metadata
+from tracelens.trace.source import BLOCK, ByteSource
+
+_CHUNK = BLOCK
+_EVENT_LIMIT = 64 * 1024 * 1024  # as in the reader: no single event is larger
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SPACE = b" \t\r\n"
+_JOIN = b",\n"
+_events = msgspec.json.Decoder(list[Raw]).decode
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+class Copy:
+    """Copies one trace; the counts are right once ``blocks`` has ended."""
+
+    def __init__(self, source: ByteSource):
+        self._source = source
+        self._buffer = bytearray()
+        self._left = b""  # an unfinished event before the next stretch
+        self._tail: bytearray | None = None  # what stands behind the events, once they have ended
+        self._bare = False  # the file is an array, not an object
+        self.events = 0  # of the trace, written
+        self.added = 0
+        self.rewritten = 0  # of `events`: mended, or beside damage
+        self.left_out = 0  # stretches that hold no whole event
+
+    def blocks(self, added: Iterable[bytes]) -> Iterator[bytes]:
+        """The new file's JSON in pieces. ``added`` are whole events, one JSON object each.
+
+        Raises InputError when the file holds no events any more.
+        """
+        blocks = iter(self._source)
+        yield self._head(blocks)
+        for event in added:
+            yield _JOIN + event if self.added else event
+            self.added += 1
+        while True:
+            yield from self._whole_stretches()
+            block = next(blocks, None)
+            if block is None:
+                break
+            self._take(block)
+        if self._tail is None:
+            yield from self._settle(bytes(self._buffer), final=True)
+        yield self._end()
+
+    def _take(self, block: bytes) -> None:
+        if self._tail is None:
+            self._buffer += block
+        else:
+            self._tail += block
+
+    def _head(self, blocks: Iterator[bytes]) -> bytes:
+        searched = 0
+        for block in blocks:
+            self._buffer += block
+            if self._buffer.startswith(_BYTE_ORDER_MARK):
+                del self._buffer[: len(_BYTE_ORDER_MARK)]
+            at = find_events(self._buffer, 0, len(self._buffer), searched=searched)
+            if at is not None:
+                head = bytes(self._buffer[: at + 1])
+                del self._buffer[: at + 1]
+                self._bare = head.strip(_SPACE) == b"["
+                return head if self._bare or _is_json(head + b"]}") else _mended_head(head)
+            searched = len(self._buffer)
+        raise InputError(f"{self._source.name} holds no events any more: it changed while it was read")
+
+    def _whole_stretches(self) -> Iterator[bytes]:
+        """All but the last stretch of the buffer, which can hold the end of the events."""
+        while self._tail is None and len(self._buffer) >= 2 * _CHUNK:
+            comma = cut(self._buffer, 0, _CHUNK)
+            if comma < 0:
+                comma = cut(self._buffer, 0, len(self._buffer))
+            if comma < 0 and len(self._buffer) < _EVENT_LIMIT:
+                return
+            stretch = bytes(self._buffer[:comma] if comma > 0 else self._buffer)
+            del self._buffer[: len(stretch) + 1]
+            yield from self._settle(stretch, final=comma < 0)
+        if self._tail is not None and self._buffer:
+            self._tail += self._buffer
+            self._buffer.clear()
+
+    def _settle(self, stretch: bytes, *, final: bool) -> Iterator[bytes]:
+        """Write the events of a stretch: as they are if they are JSON, else those that can be read."""
+        text, self._left = self._left + stretch, b""
+        count = _count(text)
+        if count is not None:
+            yield from self._write(text, count)
+            return
+        if not final:
+            text += b","
+        careful = read_carefully(text, final=final)
+        body = text[: careful.consumed].strip(_SPACE + b",")
+        if careful.ended:
+            body = body.removesuffix(b"]").rstrip(_SPACE + b",")
+            self._tail = bytearray(text[careful.consumed :])
+            if not final:  # the comma that the stretch was cut at
+                self._tail += self._buffer
+                self._buffer.clear()
+        else:
+            self._left = text[careful.consumed :]
+        count = _count(body)
+        if count is not None and not careful.damage:
+            yield from self._write(body, count)
+            return
+        self.left_out += len(careful.damage)
+        self.rewritten += len(careful.values)
+        yield from self._write(b",".join(map(_rewritten, careful.values)), len(careful.values))
+
+    def _write(self, body: bytes, count: int) -> Iterator[bytes]:
+        if count:
+            yield (_JOIN if self.events or self.added else b"") + body
+            self.events += count
+
+    def _end(self) -> bytes:
+        tail = bytes(self._tail or b"")
+        if self._bare:
+            return b"]\n"
+        if _is_json(b'{"x":[]' + tail):
+            return b"]" + tail
+        metadata, _ = read_metadata(b"", tail)
+        return b"]" + (b"," + _rewritten(metadata)[1:] if metadata else b"}") + b"\n"
+
+
+def _mended_head(head: bytes) -> bytes:
+    """Metadata that is not JSON (NaN): what can be read of it."""
+    metadata, _ = read_metadata(head.rstrip(b"[" + _SPACE).rstrip(b":" + _SPACE).removesuffix(b'"traceEvents"'), b"")
+    return (_rewritten(metadata)[:-1] + b"," if metadata else b"{") + b'"traceEvents":['
+
+
+def _count(body: bytes) -> int | None:
+    """How many entries of an array these are; None where they are not JSON."""
+    try:
+        if not body.isascii():
+            body.decode()
+        return len(_events(b"[%b]" % body))
+    except NOT_JSON:
+        found = _patient(b"[%b]" % body)
+        return len(found) if isinstance(found, list) else None
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        text.decode()
+        msgspec.json.decode(text, type=Raw)
+    except NOT_JSON:
+        return _patient(text) is not None
+    return True
+
+
+def _patient(text: bytes) -> Any:
+    """JSON that msgspec refuses though it is JSON (a lone surrogate written as an escape), or None."""
+    try:
+        return json.loads(text.decode(), parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _rewritten(value: Any) -> bytes:
+    """JSON of a decoded value; numbers keep their digits, NaN becomes null, broken UTF-8 U+FFFD."""
+    value = _encodable(value)
+    try:
+        return _encode(value)
+    except (ValueError, OverflowError, TypeError):  # an integer above 64 bits
+        return json.dumps(value, default=float).encode()
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {clean_text(str(key)): _encodable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_encodable(inner) for inner in value]
+    if isinstance(value, float) and value - value != 0:
+        return None
+    if isinstance(value, Decimal) and not value.is_finite():
+        return None
+    return value
