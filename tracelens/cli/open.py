@@ -11,8 +11,8 @@ import click
 def open_trace(trace: str, no_browser: bool) -> None:
     """Open FILE in ui.perfetto.dev, best one that `tracelens analyze --perfetto` wrote.
 
-    The page runs in your browser and fetches FILE from 127.0.0.1:9001; nothing is uploaded. Ends once the file
-    has been fetched, or with Ctrl-C.
+    The page runs in your browser and fetches FILE from 127.0.0.1:9001; nothing is uploaded. Ends once
+    the file has been fetched, or with Ctrl-C.
     """
     import webbrowser
 

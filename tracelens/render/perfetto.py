@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from isal import igzip
 
@@ -39,7 +39,8 @@ def check_perfetto(trace: str | Path, path: str | Path) -> None:
 
     Raises UsageError: standard input or a pipe, another suffix than .json or .json.gz, the trace itself.
     """
-    if str(trace) == "-" or (os.path.exists(trace) and not os.path.isfile(trace) and not os.path.isdir(trace)):
+    pipe = os.path.exists(trace) and not os.path.isfile(trace) and not os.path.isdir(trace)
+    if str(trace) == "-" or pipe:
         raise UsageError(
             "--perfetto reads the trace a second time, which standard input and pipes do not allow: "
             "save it to a file and give that"
@@ -85,11 +86,11 @@ def _notes(partial: bool, warnings: list[str], copy: Copy, tracks: Tracks) -> It
     elif copy.rewritten:
         yield f"{copy.rewritten:,} events beside text that is not JSON were written anew"
     if tracks.left_out:
-        yield f"{tracks.left_out:,} GPU events overlap too many others of their stream for a track of their own"
+        yield f"{tracks.left_out:,} GPU events overlap too many others of their stream: on no added track"
 
 
 @contextmanager
-def _writer(path: Path, *, packed: bool) -> Iterator[BinaryIO]:
+def _writer(path: Path, *, packed: bool) -> Iterator[Any]:
     with open(path, "wb", buffering=_BUFFER) as file:
         if not packed:
             yield file

@@ -110,15 +110,15 @@ class Copy:
         if not final:
             text += b","
         careful = read_carefully(text, final=final)
-        body = text[: careful.consumed].strip(_SPACE + b",")
+        end = careful.consumed - 1 if careful.ended else _last_comma(text, careful.consumed)
+        body = text[:end]
         if careful.ended:
-            body = body.removesuffix(b"]").rstrip(_SPACE + b",")
             self._tail = bytearray(text[careful.consumed :])
-            if not final:  # the comma that the stretch was cut at
+            if not final:  # the comma that the stretch was cut at has been put back
                 self._tail += self._buffer
                 self._buffer.clear()
         else:
-            self._left = text[careful.consumed :]
+            self._left = text[end + 1 :]
         count = _count(body)
         if count is not None and not careful.damage:
             yield from self._write(body, count)
@@ -129,7 +129,7 @@ class Copy:
 
     def _write(self, body: bytes, count: int) -> Iterator[bytes]:
         if count:
-            yield (_JOIN if self.events or self.added else b"") + body
+            yield (b"," if self.events else _JOIN if self.added else b"") + body
             self.events += count
 
     def _end(self) -> bytes:
@@ -142,9 +142,17 @@ class Copy:
         return b"]" + (b"," + _rewritten(metadata)[1:] if metadata else b"}") + b"\n"
 
 
+def _last_comma(text: bytes, end: int) -> int:
+    """The place of the comma behind the last whole event before ``end``, else ``end``."""
+    events = len(text[:end].rstrip(_SPACE + b","))
+    comma = text.find(b",", events, end)
+    return comma if comma >= 0 else end
+
+
 def _mended_head(head: bytes) -> bytes:
     """Metadata that is not JSON (NaN): what can be read of it."""
-    metadata, _ = read_metadata(head.rstrip(b"[" + _SPACE).rstrip(b":" + _SPACE).removesuffix(b'"traceEvents"'), b"")
+    text = head.rstrip(b"[" + _SPACE).rstrip(b":" + _SPACE).removesuffix(b'"traceEvents"')
+    metadata, _ = read_metadata(text, b"")
     return (_rewritten(metadata)[:-1] + b"," if metadata else b"{") + b'"traceEvents":['
 
 

@@ -43,8 +43,8 @@ class TraceServer:
             if error.errno != errno.EADDRINUSE:
                 raise UsageError(f"cannot serve on {_HOST}:{port}: {error.strerror or error}") from None
             raise UsageError(
-                f"port {port} is taken, and ui.perfetto.dev fetches from no other: stop what uses it (another "
-                "`tracelens open`, or trace_processor --httpd) and try again"
+                f"port {port} is taken, and ui.perfetto.dev fetches from no other: stop what uses it "
+                "(another `tracelens open`, or trace_processor --httpd) and try again"
             ) from None
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()

@@ -83,6 +83,9 @@ class Tracks:
         self._ts, self._dur = trace.kernels.ts_ns.tolist(), trace.kernels.dur_ns.tolist()
         self._facts = _Facts(report, trace, links, attribution, calls)
         self._by_gemm = _findings_by_gemm(report)
+        phase, step = attribution.phase.tolist(), attribution.step.tolist()
+        self._phase_keys = list(zip(phase, step, strict=True))
+        self._layer_keys = list(zip(attribution.layer.tolist(), phase, step, strict=True))
         self._tid = _free(_FIRST_TID, trace)
         self.left_out = 0  # GPU events that overlap too many others of their stream
 
@@ -151,7 +154,7 @@ class Tracks:
 
     def _layers(self, lane: _Lane, tid: int) -> Iterator[bytes]:
         a = self._attribution
-        for run in _runs(lane.rows, list(zip(a.layer.tolist(), a.phase.tolist(), a.step.tolist(), strict=True))):
+        for run in _runs(lane.rows, self._layer_keys):
             layer, phase = int(a.layer[run[0]]), PHASES[a.phase[run[0]]]
             if layer >= 0:
                 args = self._run_args(run) | {"layer": layer, "phase": phase}
@@ -161,7 +164,7 @@ class Tracks:
 
     def _phases(self, lane: _Lane, tid: int) -> Iterator[bytes]:
         a = self._attribution
-        for run in _runs(lane.rows, list(zip(a.phase.tolist(), a.step.tolist(), strict=True))):
+        for run in _runs(lane.rows, self._phase_keys):
             phase = PHASES[a.phase[run[0]]]
             args = _json(self._run_args(run) | {"phase": phase})
             yield self._slice(lane.pid, tid, run[0], run[-1], phase, _PHASE_COLOURS[phase], args)
@@ -177,12 +180,13 @@ class Tracks:
     def _run_args(self, run: list[int]) -> dict[str, Any]:
         """What a run of GPU events comes to; it holds the idle time between them, its GPU time does not."""
         step = self._facts.step(run[0])
-        args: dict[str, Any] = {"gpu_events": len(run), "gpu_time_us": sum(self._dur[row] for row in run) / 1e3}
+        args: dict[str, Any] = {
+            "gpu_events": len(run),
+            "gpu_time_us": sum(self._dur[row] for row in run) / 1e3,
+        }
         return args if step is None else args | {"step": step}
 
-    def _slice(
-        self, pid: int, tid: int, first: int, last: int, name: str, colour: str, args: str
-    ) -> bytes:
+    def _slice(self, pid: int, tid: int, first: int, last: int, name: str, colour: str, args: str) -> bytes:
         """A slice from the start of one GPU event to the end of another (or the same) of its lane."""
         start = self._ts[first]
         stop = self._ts[last] + self._dur[last]
