@@ -8,6 +8,7 @@ event, because a file with it would open nowhere. Memory is a few chunks, whatev
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
@@ -16,7 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from tracelens.errors import InputError
-from tracelens.trace.decode import NOT_JSON, clean_text
+from tracelens.trace.decode import NOT_JSON
 from tracelens.trace.framing import cut, find_events, read_carefully
 from tracelens.trace.metadata import read_metadata
 from tracelens.trace.source import BLOCK, ByteSource
@@ -26,6 +27,7 @@ _EVENT_LIMIT = 64 * 1024 * 1024  # as in the reader: no single event is larger
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 _JOIN = b",\n"
+_SURROGATE = re.compile("[\ud800-\udfff]")  # what a byte that is no UTF-8 was read as
 _events = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
@@ -199,9 +201,9 @@ def _rewritten(value: Any) -> bytes:
 
 def _encodable(value: Any) -> Any:
     if isinstance(value, str):
-        return clean_text(value)
+        return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, dict):
-        return {clean_text(str(key)): _encodable(inner) for key, inner in value.items()}
+        return {_SURROGATE.sub("\ufffd", str(key)): _encodable(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_encodable(inner) for inner in value]
     if isinstance(value, float) and value - value != 0:
