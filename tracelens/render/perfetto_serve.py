@@ -127,16 +127,6 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._refused():
             self._headers(self._serving.file.stat().st_size)
 
-    def do_OPTIONS(self) -> None:
-        """What Chrome asks before a public page fetches from this machine (Private Network Access)."""
-        if self._refused():
-            return
-        self.send_response(204)
-        self._cross_origin()
-        self.send_header("Access-Control-Allow-Methods", "GET, HEAD")
-        self.send_header("Access-Control-Allow-Private-Network", "true")
-        self.end_headers()
-
     def _refused(self) -> bool:
         host, origin = self.headers.get("Host"), self.headers.get("Origin")
         if host != f"{_HOST}:{self._serving.server_port}" or origin not in (None, ORIGIN):
@@ -155,16 +145,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _headers(self, size: int) -> None:
         packed = self._serving.path.endswith(".gz")
         self.send_response(200)
-        self._cross_origin()
+        self.send_header("Access-Control-Allow-Origin", ORIGIN)
         # no Content-Encoding: the page unpacks gzip itself
         self.send_header("Content-Type", "application/gzip" if packed else "application/json")
         self.send_header("Content-Length", str(size))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
-
-    def _cross_origin(self) -> None:
-        self.send_header("Access-Control-Allow-Origin", ORIGIN)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Library code is silent."""

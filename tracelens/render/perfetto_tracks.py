@@ -31,7 +31,8 @@ _Rows = npt.NDArray[np.int64]
 #: Numbers that no process and no CUDA stream has, and that fit the 32 bits Perfetto reads.
 _FIRST_PID = 2_060_000_000
 _FIRST_TID = 2_061_000_000
-#: Kineto sorts GPUs behind everything, from 5,000,000 on; Linux gives no process a number this high.
+#: Kineto sorts GPUs behind every process, from 5,000,000 on (newer ones from 16,777,216); no process of
+#: Linux has a number this high (at most 4,194,304).
 _SORT_BEFORE_GPUS = 4_900_000
 _MOST_LANES = 32
 _TRACKS = ("component", "layer", "phase", "findings")
