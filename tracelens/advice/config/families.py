@@ -1,0 +1,86 @@
+"""How the model families of Hugging Face build their layers, by ``model_type``.
+
+Checked against transformers 5 (modeling_*.py): a test builds each family there, where it is installed, and
+compares every linear layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    title: str
+    fused_qkv: bool = False
+    gated: bool = True
+    fused_gate: bool = False
+    rope: bool = True
+    causal: bool = True
+    tied: bool = False  # where the file does not say
+    ffn_factor: int | None = None  # MLP width / hidden where the file gives none
+    head_dim: int | None = None  # where the file gives none and it is not hidden / heads
+    experts: bool = False
+
+
+_GPT = {"gated": False, "rope": False, "tied": True}
+_ENCODER = {"gated": False, "rope": False, "causal": False, "tied": True}
+
+#: ``model_type`` of config.json -> how it is built.
+FAMILIES: dict[str, Family] = {
+    "gpt2": Family("GPT-2", fused_qkv=True, ffn_factor=4, **_GPT),  # type: ignore[arg-type]
+    "gpt_neo": Family("GPT-Neo", ffn_factor=4, **_GPT),  # type: ignore[arg-type]
+    "gpt_neox": Family("GPT-NeoX", fused_qkv=True, gated=False),
+    "gptj": Family("GPT-J", gated=False, ffn_factor=4),
+    "opt": Family("OPT", **_GPT),  # type: ignore[arg-type]
+    "bloom": Family("BLOOM", fused_qkv=True, ffn_factor=4, **_GPT),  # type: ignore[arg-type]
+    "mpt": Family("MPT", fused_qkv=True, ffn_factor=4, **_GPT),  # type: ignore[arg-type]
+    "falcon": Family("Falcon", fused_qkv=True, gated=False, tied=True, ffn_factor=4),
+    "gpt_bigcode": Family("StarCoder", fused_qkv=True, ffn_factor=4, **_GPT),  # type: ignore[arg-type]
+    "starcoder2": Family("StarCoder2", gated=False, tied=True),
+    "phi": Family("Phi", gated=False),
+    "phi3": Family("Phi-3", fused_qkv=True, fused_gate=True),
+    "llama": Family("Llama"),
+    "mistral": Family("Mistral"),
+    "qwen2": Family("Qwen2"),
+    "qwen3": Family("Qwen3", head_dim=128),
+    "gemma": Family("Gemma", tied=True, head_dim=256),
+    "gemma2": Family("Gemma 2", tied=True, head_dim=256),
+    "gemma3": Family("Gemma 3", tied=True, head_dim=256),
+    "olmo": Family("OLMo"),
+    "olmo2": Family("OLMo 2"),
+    "stablelm": Family("StableLM"),
+    "cohere": Family("Command R", tied=True),
+    "granite": Family("Granite"),
+    "smollm3": Family("SmolLM3", tied=True),
+    "glm4": Family("GLM-4", fused_gate=True, head_dim=128),
+    "nemotron": Family("Nemotron", gated=False, head_dim=128),
+    "bert": Family("BERT", **_ENCODER),  # type: ignore[arg-type]
+    "roberta": Family("RoBERTa", **_ENCODER),  # type: ignore[arg-type]
+    "modernbert": Family("ModernBERT", fused_qkv=True, fused_gate=True, causal=False, tied=True),
+    "mixtral": Family("Mixtral", experts=True),
+    "qwen3_moe": Family("Qwen3 MoE", experts=True, head_dim=128),
+    "olmoe": Family("OLMoE", experts=True),
+}
+
+#: Families whose layers hold products that are not modelled here -> what those are.
+NOT_MODELLED: dict[str, str] = {
+    "deepseek_v2": "latent attention (MLA) and shared experts",
+    "deepseek_v3": "latent attention (MLA) and shared experts",
+    "kimi_k2": "latent attention (MLA) and shared experts",
+    "qwen2_moe": "shared experts",
+    "llama4": "shared experts and chunked attention",
+    "llama4_text": "shared experts and chunked attention",
+    "qwen3_next": "gated delta networks",
+    "mamba": "state-space layers",
+    "mamba2": "state-space layers",
+    "jamba": "state-space layers",
+    "rwkv": "recurrent layers",
+    "t5": "an encoder and a decoder",
+    "mt5": "an encoder and a decoder",
+    "bart": "an encoder and a decoder",
+    "whisper": "an encoder and a decoder",
+    "mllama": "cross-attention layers",
+    "albert": "layers that share weights and a factored embedding",
+    "electra": "a factored embedding",
+}
