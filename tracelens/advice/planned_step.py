@@ -1,0 +1,324 @@
+"""The time of a training step that nobody has run: every kernel a configuration asks for, predicted.
+
+What a change saves is the difference of two such steps. Both miss the truth in much the same way, so the
+range of a difference comes from how well the *ratio* of two shapes is predicted, not from the range of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tracelens.advice import planned_kernels as kernels
+from tracelens.advice.config.model import Layout
+from tracelens.advice.hyper import Hyper
+from tracelens.advice.planned_kernels import Attention, Linear, Traffic
+from tracelens.advice.predicted import RATIO_ERROR
+from tracelens.advice.predicted_attention import ATTENTION_ERROR
+from tracelens.errors import InputError
+from tracelens.gemm.predict import Prediction, predict_gemm
+from tracelens.gemm.predict.attention import predict_attention
+from tracelens.gemm.ladder import AlignmentLadder, alignment_ladder
+from tracelens.hardware import Gpu
+from tracelens.hardware.measurements import Measurements
+from tracelens.results import Estimate
+
+#: Of the datasheet's bandwidth that kernels which only move bytes reach (``gemm.predict.rates``).
+BANDWIDTH_FRAC = 0.9
+#: What the sum leaves out.
+NOT_INCLUDED = (
+    "gaps between kernels and waiting for the host",
+    "communication between GPUs",
+    "the optimizer and gradient clipping",
+    "activation recompute, dropout, biases and the cost of data loading",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kernel of the step and all its calls in a micro-batch."""
+
+    component: str
+    role: str  # forward | dgrad | wgrad of a product, forward | backward of the rest
+    kind: str  # product | attention | bytes
+    shape: str
+    sizes: tuple[int, ...]  # that ratios are judged by
+    calls: int
+    time_ms: Estimate  # all calls; mid is the least where it is not known
+    ladder: tuple[float, float] = (0.0, 0.0)  # logs: faster, slower by what its alignment leaves open
+    alignment: int = 128  # bytes, of the least aligned operand
+    open: float = 0.0  # log: half of an attention prediction's own range
+    flops: float = 0.0
+    unknown: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A micro-batch's forward and backward."""
+
+    hyper: Hyper
+    parts: tuple[Part, ...]
+
+    @property
+    def time_ms(self) -> Estimate:
+        """Their sum. Errors of predictions by one model go together, so ranges add."""
+        return total(part.time_ms for part in self.parts)
+
+    @property
+    def flops(self) -> float:
+        """Operations of products and attention."""
+        return sum(part.flops for part in self.parts)
+
+
+def total(times: Iterable[Estimate]) -> Estimate:
+    """The sum of estimates whose errors go together."""
+    low = mid = high = 0.0
+    bases: set[str] = set()
+    for one in times:
+        low, mid, high = low + (one.low or 0.0), mid + (one.mid or 0.0), high + (one.high or 0.0)
+        bases.add(one.basis)
+    return Estimate(low, mid, high, "calibrated" if bases == {"calibrated"} else "model")
+
+
+class Planner:
+    """Predicts the steps of one configuration's family on one GPU; each part is predicted once."""
+
+    def __init__(
+        self, layout: Layout, *, gpu: Gpu, dtype: str = "bf16", measured: Measurements | None = None
+    ) -> None:
+        self.layout = layout
+        self.gpu = gpu
+        self.dtype = dtype
+        self.measured = measured
+        self._ladder: AlignmentLadder = alignment_ladder(gpu=gpu, dtype=dtype, measured=measured)
+        self._linear = lru_cache(maxsize=None)(self._predict_linear)
+        self._attention = lru_cache(maxsize=None)(self._predict_attention)
+
+    def step(self, hyper: Hyper) -> PlannedStep:
+        """The whole step. InputError where the GPU's or a size's figures are not known."""
+        return PlannedStep(hyper, (*self.attention(hyper), *self.mlp(hyper), *self.hidden(hyper), *self.vocab(hyper)))
+
+    def attention(self, hyper: Hyper) -> tuple[Part, ...]:
+        """Parts that depend on hidden, heads, kv_heads and head_dim."""
+        linears = kernels.attention_linears(hyper, self.layout)
+        call = kernels.attention_call(hyper, self.layout)
+        return (
+            *self._linears(linears),
+            *self._attention(call),
+            *self._moved(kernels.attention_traffic(hyper, self.layout)),
+        )
+
+    def mlp(self, hyper: Hyper) -> tuple[Part, ...]:
+        """Parts that depend on hidden and ffn."""
+        linears = kernels.mlp_linears(hyper, self.layout)
+        return (*self._linears(linears), *self._moved(kernels.mlp_traffic(hyper, self.layout)))
+
+    def hidden(self, hyper: Hyper) -> tuple[Part, ...]:
+        """Parts that depend on hidden alone."""
+        return tuple(self._moved(kernels.hidden_traffic(hyper, self.layout)))
+
+    def vocab(self, hyper: Hyper) -> tuple[Part, ...]:
+        """Parts that depend on hidden and vocab."""
+        linear = kernels.logits_linear(hyper)
+        return (*self._linears((linear,)), *self._moved(kernels.vocab_traffic(hyper)))
+
+    def _linears(self, linears: tuple[Linear, ...]) -> Iterator[Part]:
+        for linear in linears:
+            yield from self._linear(linear)
+
+    def _predict_linear(self, linear: Linear) -> tuple[Part, ...]:
+        return tuple(self._product(linear, role) for role in kernels.ROLES)
+
+    def _product(self, linear: Linear, role: str) -> Part:
+        m, n, k, layout = linear.shape(role)
+        found = predict_gemm(
+            m, n, k, batch=linear.batch, gpu=self.gpu, dtype=self.dtype, layout=layout, measured=self.measured
+        )
+        time = found.time_us
+        if time.mid is None and time.low is None:
+            raise InputError(found.unknown or f"products on {self.gpu.title} cannot be predicted")
+        shape = f"{m} x {n} x {k}" if linear.batch == 1 else f"{linear.batch} x ({m} x {n} x {k})"
+        alignment = min((value for value in found.alignment.values() if value is not None), default=128)
+        return Part(
+            linear.component, role, "product", shape, (m, n, k), linear.calls,
+            _in_ms(time, linear.calls), self._open(found, alignment), alignment,
+            flops=2.0 * m * n * k * linear.batch * linear.calls, unknown=found.unknown, note=_tiles(found),
+        )  # fmt: skip
+
+    def _open(self, found: Prediction, alignment: int) -> tuple[float, float]:
+        """How far the ladder leaves open what this alignment costs, in logs of time: faster, slower."""
+        step = self._ladder.step(max(1, alignment))
+        frac = found.alignment_frac
+        if not frac or found.time_us.mid is None:
+            low, high = found.time_us.low or 1.0, found.time_us.high or found.time_us.low or 1.0
+            return 0.0, math.log(high / low)
+        return math.log(max(step.high or frac, frac) / frac), math.log(frac / min(step.low or frac, frac))
+
+    def _predict_attention(self, call: Attention) -> tuple[Part, ...]:
+        parts: list[Part] = []
+        kv = f" kv={call.kv_heads}" if call.kv_heads != call.heads else ""
+        shape = f"b={call.batch} a={call.heads}{kv} s={call.sequence} d={call.head_dim}"
+        for direction in ("forward", "backward"):
+            found = predict_attention(
+                batch=call.batch, heads=call.heads, kv_heads=call.kv_heads, seq_q=call.sequence,
+                seq_k=call.sequence, head_dim=call.head_dim, causal=call.causal, direction=direction,
+                gpu=self.gpu, dtype=self.dtype, measured=self.measured,
+            )  # fmt: skip
+            time = found.time_us
+            if time.mid is None or time.high is None:
+                raise InputError(found.unknown or f"attention on {self.gpu.title} cannot be predicted")
+            width = found.head_dim or call.head_dim
+            note = found.backend + (f", computes with a head of {width}" if width != call.head_dim else "")
+            parts.append(
+                Part(
+                    "attention.core", direction, "attention", shape,
+                    (call.batch, call.heads, call.sequence, call.head_dim), call.calls,
+                    _in_ms(time, call.calls), open=0.5 * math.log(time.high / time.mid),
+                    flops=found.useful_flops * call.calls, note=note,
+                )  # fmt: skip
+            )
+        return tuple(parts)
+
+    def _moved(self, traffic: Iterable[Traffic]) -> Iterator[Part]:
+        bandwidth = self.gpu.bandwidth_gbps
+        if bandwidth is None:
+            raise InputError(f"the memory bandwidth of {self.gpu.title} is not known")
+        for one in traffic:
+            low, high = (moved / (bandwidth * BANDWIDTH_FRAC * 1e6) for moved in (one.fused_bytes, one.plain_bytes))
+            yield Part(
+                one.component, one.phase, "bytes", one.scales_with, (round(one.plain_bytes),), 1,
+                Estimate(low, math.sqrt(low * high), high, "model"),
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PartChange:
+    """One part before and after. ``saving_ms`` below zero: slower."""
+
+    component: str
+    role: str
+    kind: str
+    shape_now: str
+    shape_then: str
+    time_ms: float
+    then_ms: float
+    saving_ms: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Two steps compared, per token of the present one. Fractions are of the present step."""
+
+    now: Hyper
+    then: Hyper
+    saving_frac: Estimate
+    saving_ms: Estimate  # per micro-batch of the present size
+    flops_frac: float  # growth of operations per token
+    parts: tuple[PartChange, ...]  # those that change, largest saving first
+
+    @property
+    def shape_gain_frac(self) -> float:
+        """The saving without what fewer operations give: a smaller model is faster and no better shaped."""
+        mid = self.saving_frac.mid or 0.0
+        return mid if self.flops_frac >= 0 else 1 - (1 - mid) / (1 + self.flops_frac)
+
+    @property
+    def sure_gain_frac(self) -> float:
+        """The same at the low end of the range."""
+        low = self.saving_frac.low or 0.0
+        return low if self.flops_frac >= 0 else 1 - (1 - low) / (1 + self.flops_frac)
+
+
+def compare(now: PlannedStep, then: PlannedStep) -> Change:
+    """What ``then`` saves over ``now``, with the range of that.
+
+    Errors of one kind (products, their alignment, attention, bytes) have one cause and add; kinds are
+    independent of one another and add in squares.
+    """
+    tokens_now, tokens_then = now.hyper.token_count or 1, then.hyper.token_count or 1
+    scale = tokens_now / tokens_then
+    whole = now.time_ms.mid or 0.0
+    down: dict[str, float] = {}
+    up: dict[str, float] = {}
+    changes: list[PartChange] = []
+    mid = 0.0
+    for old, new in _pairs(now, then):
+        before, after = old.time_ms.mid or 0.0, (new.time_ms.mid or 0.0) * scale
+        if old.sizes == new.sizes and old.calls == new.calls and scale == 1.0:
+            continue
+        saving = before - after
+        mid += saving
+        for kind, (less, more) in _errors(old, new, before, after).items():
+            down[kind] = down.get(kind, 0.0) + less
+            up[kind] = up.get(kind, 0.0) + more
+        changes.append(
+            PartChange(old.component, old.role, old.kind, old.shape, new.shape, before, after, saving,
+                       _why(old, new))
+        )  # fmt: skip
+    # What an alignment leaves open moves the present step too, and the share with it.
+    low_ms, high_ms = mid - math.hypot(*down.values()), mid + math.hypot(*up.values())
+    opened = up.get("alignment", 0.0)
+    saving_ms = Estimate(low_ms, mid, high_ms, total([now.time_ms, then.time_ms]).basis)
+    low = low_ms / max(whole - down.get("alignment", 0.0), 1e-12)
+    saving_frac = Estimate(min(low, mid / whole), mid / whole, high_ms / (whole + opened), saving_ms.basis)
+    flops = then.flops * scale / now.flops - 1.0 if now.flops else 0.0
+    changes.sort(key=lambda one: -one.saving_ms)
+    return Change(now.hyper, then.hyper, saving_frac, saving_ms, flops, tuple(changes))
+
+
+def _pairs(now: PlannedStep, then: PlannedStep) -> Iterator[tuple[Part, Part]]:
+    """Parts of the same layer and role: both steps list them in one order."""
+    for old, new in zip(now.parts, then.parts, strict=True):
+        yield old, new
+
+
+def _errors(old: Part, new: Part, before: float, after: float) -> dict[str, tuple[float, float]]:
+    """By kind of error, how much smaller and larger the saving can be, in ms."""
+    if old.kind == "bytes":
+        # The fraction that is bound by its launch does not scale.
+        spread = abs(before - after)
+        return {"bytes": (spread, 0.5 * spread)}
+    if old.sizes == new.sizes:  # the same call, more or less often
+        return {}
+    if old.kind == "attention":
+        error = max(ATTENTION_ERROR, old.open, new.open)
+        return {"attention": (after * math.expm1(error), -after * math.expm1(-error))}
+    far = max(abs(math.log(b / a)) for a, b in zip(old.sizes, new.sizes, strict=True))
+    error = next(error for limit, error in RATIO_ERROR if far < limit)
+    found = {"product": (after * math.expm1(error), -after * math.expm1(-error))}
+    if old.alignment != new.alignment:
+        less = -before * math.expm1(-old.ladder[0]) + after * math.expm1(new.ladder[1])
+        more = before * math.expm1(old.ladder[1]) - after * math.expm1(-new.ladder[0])
+        found["alignment"] = (less, more)
+    return found
+
+
+def _why(old: Part, new: Part) -> str:
+    if old.kind == "product":
+        if old.alignment < new.alignment:
+            return f"rows begin on {new.alignment} bytes instead of {old.alignment}"
+        if old.alignment > new.alignment:
+            return f"rows begin on {new.alignment} bytes, no longer on {old.alignment}"
+        return new.note if old.note == new.note else f"{old.note}, then {new.note}"
+    if old.kind == "attention":
+        return old.note if old.note == new.note else f"{old.note}, then {new.note}"
+    return f"bytes grow with {old.shape}"
+
+
+def _in_ms(time_us: Estimate, calls: int) -> Estimate:
+    """All calls in ms; where there is no mid, the least time stands for it."""
+    low = time_us.low if time_us.low is not None else time_us.mid
+    mid = time_us.mid if time_us.mid is not None else low
+    high = time_us.high if time_us.high is not None else mid
+    scale = calls / 1000.0
+    return Estimate((low or 0.0) * scale, (mid or 0.0) * scale, (high or 0.0) * scale, time_us.basis)
+
+
+def _tiles(found: Prediction) -> str:
+    if found.tile is None:
+        return ""
+    return f"{found.tiles} tiles of {found.tile[0]}x{found.tile[1]} in {found.waves} waves"
