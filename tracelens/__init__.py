@@ -20,9 +20,11 @@ __all__ = [
     "analyze",
     "capture",
     "load",
+    "suggest",
 ]
 
 if TYPE_CHECKING:
+    from tracelens.advice.suggestion import suggest
     from tracelens.analysis import Analysis, analyze
     from tracelens.capture.manual import capture
     from tracelens.errors import InputError, TracelensError, UsageError
@@ -33,6 +35,7 @@ _HOMES = {
     "analyze": ("tracelens.analysis", "analyze"),
     "capture": ("tracelens", "capture"),  # the room itself, which can be called
     "load": ("tracelens.trace", "read_trace"),
+    "suggest": ("tracelens.advice.suggestion", "suggest"),
     "InputError": ("tracelens.errors", "InputError"),
     "TracelensError": ("tracelens.errors", "TracelensError"),
     "UsageError": ("tracelens.errors", "UsageError"),

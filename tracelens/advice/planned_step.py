@@ -171,7 +171,7 @@ class Planner:
             if time.mid is None or time.high is None:
                 raise InputError(found.unknown or f"attention on {self.gpu.title} cannot be predicted")
             width = found.head_dim or call.head_dim
-            note = found.backend + (f", computes with a head of {width}" if width != call.head_dim else "")
+            note = f"a head of {call.head_dim} is computed as {width}" if width != call.head_dim else ""
             parts.append(
                 Part(
                     "attention.core", direction, "attention", shape,
@@ -305,8 +305,16 @@ def _why(old: Part, new: Part) -> str:
             return f"rows begin on {new.alignment} bytes, no longer on {old.alignment}"
         return new.note if old.note == new.note else f"{old.note}, then {new.note}"
     if old.kind == "attention":
-        return old.note if old.note == new.note else f"{old.note}, then {new.note}"
+        return _attention_why(old, new)
     return f"bytes grow with {old.shape}"
+
+
+def _attention_why(old: Part, new: Part) -> str:
+    """Exponentials go with batch * heads * length^2; a head is computed at a width the kernel has."""
+    before, after = (part.sizes[0] * part.sizes[1] * part.sizes[2] ** 2 for part in (old, new))
+    parts = [f"{after / before:.3g} times the exponentials"] if before != after else []
+    parts += [note for note in (old.note, new.note) if note]
+    return "; ".join(dict.fromkeys(parts)) or "another shape of attention"
 
 
 def _in_ms(time_us: Estimate, calls: int) -> Estimate:

@@ -13,6 +13,7 @@ from tracelens.cli.capture import capture
 from tracelens.cli.explain import explain
 from tracelens.cli.gemm import gemm
 from tracelens.cli.open import open_trace
+from tracelens.cli.suggest import suggest
 from tracelens.errors import TracelensError
 
 
@@ -32,6 +33,7 @@ cli.add_command(capture)
 cli.add_command(explain)
 cli.add_command(gemm)
 cli.add_command(open_trace)
+cli.add_command(suggest)
 
 
 def main() -> None:

@@ -71,11 +71,13 @@ def config_from_flags(
     if "ffn" not in draft.values:
         size = int(8 * hidden / 3) // 64 * 64 or 64 if gated else 4 * hidden
         draft.put("ffn", size, "assumed: 8h/3 on a multiple of 64" if gated else "assumed: 4h", key="--ffn")
+    if gated is None:
+        draft.notes.append("taken for a GPT: an MLP without a gate; say --gated for SwiGLU")
     for name in ("kv_heads", "head_dim"):
         draft.keys.setdefault(name, "--" + name.replace("_", "-"))
     return finish(
         draft,
-        layout=Layout(fused_qkv=True, fused_gate=bool(gated), activation="silu" if gated else "gelu"),
+        layout=Layout(fused_qkv=True, fused_gate=bool(gated), rope=bool(gated), activation="silu" if gated else "gelu"),
         gated=bool(gated),
         tied=True if tied is None else tied,
         format="flags",

@@ -1,0 +1,114 @@
+"""``tracelens suggest``: a faster shape for a model that need not exist yet."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from tracelens.errors import UsageError
+
+_FLAGS = {
+    "hidden": "Hidden size.",
+    "heads": "Attention heads.",
+    "kv_heads": "Key/value heads (GQA).",
+    "head_dim": "Size of a head.",
+    "ffn": "Width of the MLP.",
+    "vocab": "Vocabulary size.",
+    "layers": "Layers.",
+    "sequence": "Tokens of a sequence.",
+    "micro_batch": "Sequences of a micro-batch, on one GPU.",
+    "tensor_parallel": "GPUs that share each layer.",
+}
+
+
+def _sizes(command: click.decorators.FC) -> click.decorators.FC:
+    for name, words in reversed(_FLAGS.items()):
+        flag = "--" + name.replace("_", "-")
+        command = click.option(flag, name, type=click.IntRange(1, 2**31 - 1), metavar="N", help=words)(command)
+    return command
+
+
+@click.command()
+@click.argument("config", required=False)
+@_sizes
+@click.option("--gated/--no-gated", default=None, help="The MLP has a gate (SwiGLU, GeGLU), or none.")
+@click.option("--tied/--untied", default=None, help="Logits share the embedding's weights, or not.")
+@click.option("--gpu", required=True, metavar="NAME", help="The GPU to train on, e.g. h100-sxm.")
+@click.option("--dtype", default="bf16", show_default=True, type=click.Choice(["bf16", "fp16"]))
+@click.option("--params", "params", default="1%", show_default=True, metavar="X%",
+              help="How far the number of weights may move.")  # fmt: skip
+@click.option("--fix", default="", metavar="A,B", help="Sizes that stay: hidden, heads, ffn, vocab.")
+@click.option("--free", default="", metavar="A,B",
+              help="Further sizes that may change: layers, kv_heads, micro_batch, sequence.")  # fmt: skip
+@click.option("--memory-gb", type=float, metavar="GB", help="Memory of one GPU, to search the micro-batch.")
+@click.option("--json", "json_path", metavar="FILE", help="Everything as JSON ('-': standard output).")
+def suggest(
+    config: str | None,
+    gated: bool | None,
+    tied: bool | None,
+    gpu: str,
+    dtype: str,
+    params: str,
+    fix: str,
+    free: str,
+    memory_gb: float | None,
+    json_path: str | None,
+    **sizes: int | None,
+) -> None:
+    """Suggest a faster shape for the model of CONFIG: no trace and no GPU needed.
+
+    \b
+    CONFIG is a Hugging Face config.json (or its folder), a Megatron-LM script or
+    YAML/JSON of its arguments, or a nanoGPT config. Sizes given as options replace
+    those of the file; without a file give at least --hidden, --heads and --layers.
+    """
+    from tracelens.advice.config import config_from_flags, read_config
+    from tracelens.advice.suggestion import suggest as find
+
+    given = {name: value for name, value in sizes.items() if value is not None}
+    if config is None:
+        model = config_from_flags(given, gated=gated, tied=tied)
+    else:
+        model = read_config(config, overrides=given, gated=gated, tied=tied)
+    found = find(
+        model,
+        gpu=gpu,
+        parameters_frac=_share(params),
+        fix=_names(fix),
+        free=_names(free),
+        memory_gb=memory_gb,
+        dtype=dtype,
+    )
+    if json_path is not None:
+        _write_json(found, json_path)
+    if json_path != "-":
+        from rich.console import Console
+
+        from tracelens.render.suggestions import render_suggestions
+
+        render_suggestions(found, console=Console())
+
+
+def _write_json(found: object, path: str) -> None:
+    import msgspec
+
+    from tracelens.render.files import write_bytes
+
+    data = msgspec.json.format(msgspec.json.encode(found, order="deterministic"), indent=2) + b"\n"
+    if path == "-":
+        click.echo(data, nl=False)
+    else:
+        write_bytes(Path(path), data)
+
+
+def _share(text: str) -> float:
+    match = re.fullmatch(r"\s*(\d{1,3}(?:\.\d{1,6})?)\s*%?\s*", text)
+    if match is None:
+        raise UsageError(f"--params {text[:20]!r}: give percent, e.g. --params 1%")
+    return float(match[1]) / 100
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip().replace("-", "_") for name in text.split(",") if name.strip())

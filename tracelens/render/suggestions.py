@@ -1,0 +1,121 @@
+"""``tracelens suggest`` at a terminal: the present step, what to change, why, and the lines to paste."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from tracelens import numbers as f
+from tracelens.advice.suggestion import Pick, Suggestions
+from tracelens.render.console import Out
+from tracelens.render.text import clean
+from tracelens.results import Estimate
+
+_COMPONENTS = 8
+_SIZES = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "experts", "sequence",
+          "micro_batch", "tensor_parallel")  # fmt: skip
+
+
+def render_suggestions(found: Suggestions, *, console: Console) -> None:
+    """Print ``found``; fits 80 columns, and strings from the configuration cannot style or move anything."""
+    out = Out(console)
+    _head(out, found)
+    _step(out, found)
+    for number, pick in enumerate(found.picks, 1):
+        _pick(out, pick, number)
+    _others(out, found)
+    _tail(out, found)
+
+
+def _head(out: Out, found: Suggestions) -> None:
+    out.line(f"{clean(found.model, limit=60)} on {found.gpu_title}, {found.dtype}", "bold")
+    sizes = [
+        f"{name}={found.sizes[name].value}"
+        for name in _SIZES
+        if name in found.sizes and not (name == "tensor_parallel" and found.sizes[name].value == 1)
+    ]
+    out.line(" ".join(sizes))
+    weights = f"{f.sig((found.parameters or 0) / 1e9)} billion weights in matrices"
+    out.line(f"{weights} · about {f.sig(found.memory_gb)} GB of a GPU's memory (estimate)", "dim")
+    for name in _SIZES:
+        size = found.sizes.get(name)
+        if size is not None and size.source.startswith("assumed"):
+            out.line(f"{name} {size.value}: {size.source}", "yellow")
+    out.line()
+    out.line(found.verdict, "bold")
+    out.line()
+
+
+def _step(out: Out, found: Suggestions) -> None:
+    time = found.step_ms
+    out.line(out.text("One micro-batch now, forward and backward  ", "bold") + out.text(
+        f"{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {found.basis})"
+        + (f", {f.sig(found.tflops)} TFLOP/s" if found.tflops else ""), "dim"))  # fmt: skip
+    table = out.table([("", "l"), ("share", "r"), ("ms", "r"), ("TFLOP/s", "r"), ("M × N × K forward", "l")])
+    for row in found.components[:_COMPONENTS]:
+        table.add_row(
+            out.text(row.component, limit=18),
+            out.text(f.pct(row.frac), "bold"),
+            out.text(f.sig(row.time_ms.mid)),
+            out.text(f.sig(row.tflops) if row.tflops else f.DASH),
+            out.text(row.shapes[0].replace(" x ", " × ") if row.shapes else "moves bytes", limit=34),
+        )
+    out.print(table)
+    rest = found.components[_COMPONENTS:]
+    if rest:
+        out.line(f"and {f.pct(sum(row.frac for row in rest))} in {', '.join(row.component for row in rest)}", "dim")
+    out.line()
+
+
+def _range(saving: Estimate) -> str:
+    """``16.2% (10.7 to 31.3%)``."""
+    low, mid, high = (100 * (value or 0.0) for value in (saving.low, saving.mid, saving.high))
+    return f"{mid:.1f}% ({low:.1f} to {high:.1f}%)"
+
+
+def _pick(out: Out, pick: Pick, number: int) -> None:
+    out.line(out.text(f"{number}. ", "bold") + out.text(pick.title, "bold green", limit=200))
+    out.line(f"   saves {_range(pick.saving_frac)} of the time per token · {f.ms(pick.saving_ms.mid)} a micro-batch")
+    facts = [f"weights {_signed(pick.parameters_frac)}", f"operations {_signed(pick.flops_frac)}"]
+    if abs(pick.memory_frac) >= 0.0005:
+        facts.append(f"memory {_signed(pick.memory_frac)}")
+    out.line(f"   {' · '.join(facts)}", "dim")
+    out.line(f"   {pick.effort}: {pick.effort_why}", "dim")
+    table = out.table([("", "l"), ("", "l"), ("", "r"), ("", "fold")])
+    for reason in pick.reasons:
+        times = f"{f.sig(reason.time_ms)} → {f.sig(reason.then_ms)} ms"
+        table.add_row(out.text(""), out.text(f"{reason.component} {reason.role}", limit=26), out.text(times),
+                      out.text(reason.why, "dim", limit=160))  # fmt: skip
+    out.print(table)
+    for line in pick.diff:
+        out.line(f"   {line}", "red" if line.startswith("-") else "green")
+    out.line()
+
+
+def _signed(frac: float) -> str:
+    return "±0" if abs(frac) < 0.00005 else f"{frac:+.2%}"
+
+
+def _others(out: Out, found: Suggestions) -> None:
+    if found.unsure is not None:
+        one = found.unsure
+        out.line(out.text("Not recommended: ", "bold") + out.text(
+            f"{one.title}. Predicted {_range(one.saving_frac)}, but what it adds reaches to slower: measure it."))  # fmt: skip
+        out.line()
+    if found.heads:
+        sizes = found.sizes["hidden"].value, found.sizes["heads"].value
+        out.line(out.text(f"Other heads at hidden {sizes[0]}, against the {sizes[1]} now", "bold"))
+        table = out.table([("heads", "r"), ("head_dim", "r"), ("saves", "l")])
+        for row in found.heads:
+            table.add_row(out.text(str(row.heads)), out.text(str(row.head_dim)), out.text(_range(row.saving_frac)))
+        out.print(table)
+        out.line()
+
+
+def _tail(out: Out, found: Suggestions) -> None:
+    limit = f"{100 * found.parameters_limit_frac:g}%"
+    out.line(f"Searched {', '.join(found.searched)}: {found.tried:,} shapes with weights within ±{limit}.", "dim")
+    out.line(f"Not included: {'; '.join(found.not_included)}.", "dim")
+    if found.basis == "model":
+        out.line(f"No measurements of the {found.gpu_title}: ranges are those of the model.", "dim")
+    for note in found.notes:
+        out.line(clean(note, limit=240), "dim")
