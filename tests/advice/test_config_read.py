@@ -1,0 +1,249 @@
+"""Sizes read from every format that models are described in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.advice import configs
+from tests.advice.configs import read, written
+from tracelens.advice.config import config_from_flags, read_config
+from tracelens.advice.config.diff import config_diff
+from tracelens.advice.hyper import changed
+from tracelens.errors import InputError, TracelensError, UsageError
+
+#: content -> hidden, heads, kv_heads, head_dim, ffn, vocab, layers, gated, tied, matrix weights in billions
+FACTS: dict[str, tuple[dict[str, Any], tuple[object, ...], float]] = {
+    "gpt2-xl": (configs.GPT2_XL, (1600, 25, 25, 64, 6400, 50257, 48, False, True), 1.555),
+    "pythia-2.8b": (configs.PYTHIA_2_8B, (2560, 32, 32, 80, 10240, 50304, 32, False, False), 2.774),
+    "llama-2-7b": (configs.LLAMA2_7B, (4096, 32, 32, 128, 11008, 32000, 32, True, False), 6.738),
+    "llama-3-8b": (configs.LLAMA3_8B, (4096, 32, 8, 128, 14336, 128256, 32, True, False), 8.030),
+    "mistral-7b": (configs.MISTRAL_7B, (4096, 32, 8, 128, 14336, 32000, 32, True, False), 7.241),
+    "qwen3-4b": (configs.QWEN3_4B, (2560, 32, 8, 128, 9728, 151936, 36, True, True), 4.022),
+    "gemma-2b": (configs.GEMMA_2B, (2048, 8, 1, 256, 16384, 256000, 18, True, True), 2.506),
+    "bert-base": (configs.BERT_BASE, (768, 12, 12, 64, 3072, 30522, 12, False, True), 0.1084),
+    "mixtral-8x7b": (configs.MIXTRAL_8X7B, (4096, 32, 8, 128, 14336, 32000, 32, True, False), 46.70),
+    "falcon-7b": (configs.FALCON_7B, (4544, 71, 1, 64, 18176, 65024, 32, False, True), 6.921),
+    "gemma-3": (configs.GEMMA3_MULTIMODAL, (2560, 8, 4, 256, 10240, 262208, 34, True, True), 3.880),
+}
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_sizes_of_public_models(tmp_path: Path, name: str) -> None:
+    content, facts, billions = FACTS[name]
+    x = read(tmp_path, content).hyper
+    assert (
+        x.hidden, x.heads, x.kv_heads, x.head_dim, x.ffn, x.vocab, x.layers, x.gated, x.tied
+    ) == facts  # fmt: skip
+    assert (x.parameters or 0) / 1e9 == pytest.approx(billions, rel=0.001)
+
+
+def test_every_size_says_where_it_is_from(tmp_path: Path) -> None:
+    found = read(tmp_path, configs.GPT2_XL)
+    assert found.sources["hidden"] == "config.json: n_embd"
+    assert found.sources["ffn"] == "4 * hidden"
+    assert found.sources["micro_batch"].startswith("assumed")
+    sizes = {name for name in found.sources if found.hyper.get(name) is not None}
+    assert sizes == set(found.sources)
+
+
+def test_more_positions_than_anyone_trains_with_are_an_assumption(tmp_path: Path) -> None:
+    found = read(tmp_path, configs.LLAMA3_8B)
+    assert found.hyper.sequence == 4096
+    assert "131072" in found.sources["sequence"]
+    given = read(tmp_path, configs.LLAMA3_8B, sequence=8192, micro_batch=3)
+    assert (given.hyper.sequence, given.hyper.micro_batch) == (8192, 3)
+
+
+def test_a_folder_with_a_config_will_do(tmp_path: Path) -> None:
+    written(tmp_path, configs.LLAMA2_7B)
+    assert read_config(tmp_path).hyper.ffn == 11008
+
+
+def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
+    assert any("other parts" in note for note in read(tmp_path, configs.GEMMA3_MULTIMODAL).notes)
+    window = read(tmp_path, configs.MISTRAL_7B, sequence=8192).notes
+    assert any("sliding window of 4096" in note for note in window)
+    assert not read(tmp_path, configs.MISTRAL_7B, sequence=4096).notes
+
+
+def test_experts(tmp_path: Path) -> None:
+    found = read(tmp_path, configs.MIXTRAL_8X7B)
+    assert (found.hyper.experts, found.layout.experts_per_token) == (8, 2)
+
+
+def test_megatron_script(tmp_path: Path) -> None:
+    found = read(tmp_path, configs.MEGATRON_SCRIPT, "train.sh")
+    x = found.hyper
+    assert (x.hidden, x.heads, x.layers, x.sequence, x.micro_batch) == (2560, 32, 32, 2048, 4)
+    assert (x.tensor_parallel, x.ffn, x.gated, x.tied) == (2, 10240, False, True)
+    assert (x.vocab, found.vocab_asked) == (50258, 50257)
+
+
+def test_megatron_pads_the_vocabulary_by_128_for_each_rank(tmp_path: Path) -> None:
+    script = configs.MEGATRON_SCRIPT.replace("--make-vocab-size-divisible-by 1\n", "")
+    assert read(tmp_path, script, "train.sh").hyper.vocab == 50432
+    assert read(tmp_path, script, "train.sh", tensor_parallel=1).hyper.vocab == 50304
+
+
+def test_megatron_swiglu_width(tmp_path: Path) -> None:
+    """int(4 * 2560 * 2 / 3 / 64) * 64, megatron/training/arguments.py."""
+    script = configs.MEGATRON_SCRIPT.replace("--bf16", "--bf16 --swiglu")
+    x = read(tmp_path, script, "train.sh").hyper
+    assert (x.ffn, x.gated) == (6784, True)
+
+
+def test_megatron_yaml_and_json_agree(tmp_path: Path) -> None:
+    yaml = read(tmp_path, configs.MEGATRON_YAML, "args.yaml")
+    table = {"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "group_query_attention": True,
+             "num_query_groups": 8, "ffn_hidden_size": 14336, "swiglu": True, "vocab_size": 128256,
+             "untie_embeddings_and_output_weights": True, "seq_length": 8192, "micro_batch_size": 1}  # fmt: skip
+    other = read(tmp_path, {"args": table}, "args.json")
+    assert yaml.hyper == other.hyper
+    assert (yaml.hyper.kv_heads, yaml.hyper.tied, yaml.hyper.sequence) == (8, False, 8192)
+
+
+def test_megatron_ignores_query_groups_without_their_switch(tmp_path: Path) -> None:
+    found = read(tmp_path, configs.MEGATRON_YAML.replace("group_query_attention: true", "x: 1"), "args.yaml")
+    assert found.hyper.kv_heads == 32
+    assert any("no effect" in note for note in found.notes)
+
+
+def test_nanogpt_fills_in_what_train_py_sets(tmp_path: Path) -> None:
+    found = read(tmp_path, configs.NANOGPT, "train_gpt2.py")
+    x = found.hyper
+    assert (x.hidden, x.heads, x.layers, x.ffn, x.vocab) == (1536, 12, 12, 6144, 50304)
+    assert (x.micro_batch, x.sequence) == (12, 1024)
+    assert "default" in found.sources["vocab"]
+    assert set(found.fixed) == {"ffn", "hidden"}
+
+
+def test_nanogpt_checkpoint(tmp_path: Path) -> None:
+    x = read(tmp_path, "init_from = 'gpt2-xl'\nbatch_size = 1\n", "finetune.py").hyper
+    assert (x.layers, x.heads, x.hidden, x.vocab, x.micro_batch) == (48, 25, 1600, 50257, 1)
+
+
+def test_python_is_never_executed(tmp_path: Path) -> None:
+    trap = tmp_path / "trap"
+    text = f"open({str(trap)!r}, 'w').close()\nn_layer = 6\nn_head = len('abc')\nn_embd = 9**9**9\n"
+    x = read(tmp_path, text, "evil.py").hyper
+    assert not trap.exists()
+    assert (x.layers, x.heads, x.hidden) == (6, 12, 768)  # what is no constant is not read
+
+
+def test_flags_alone() -> None:
+    x = config_from_flags({"hidden": 4096, "heads": 32, "layers": 32}, gated=True).hyper
+    assert (x.ffn, x.head_dim, x.kv_heads) == (10880, 128, 32)
+    with pytest.raises(UsageError, match="--layers"):
+        config_from_flags({"hidden": 4096, "heads": 32})
+
+
+BAD: dict[str, tuple[str, str | dict[str, Any] | list[int], str]] = {
+    "empty": ("config.json", "", "is not a Hugging Face"),
+    "not json": ("config.json", "{'hidden_size': 1}", "no JSON"),
+    "a list": ("config.json", "[1, 2]", "not an object"),
+    "deep": ("config.json", "[" * 200_000, "no JSON"),
+    "long number": ("config.json", '{"model_type": "gpt2", "n_embd": ' + "9" * 5000 + "}", "no JSON"),
+    "a trace": ("trace.json", {"traceEvents": []}, "is a trace"),
+    "no keys": ("config.json", {"hello": 1}, "neither model_type"),
+    "unknown family": ("config.json", configs.LLAMA2_7B | {"model_type": "zebra"}, "'zebra' is not known"),
+    "no family": ("config.json", {"architectures": ["X"], "hidden_size": 4}, "no model_type"),
+    "mla": ("config.json", {"model_type": "deepseek_v3"}, "latent attention"),
+    "mla by key": ("config.json", configs.LLAMA2_7B | {"kv_lora_rank": 512}, "kv_lora_rank"),
+    "encoder-decoder": ("config.json", {"model_type": "t5"}, "an encoder and a decoder"),
+    "zero": ("config.json", configs.LLAMA2_7B | {"hidden_size": 0}, "hidden_size = 0"),
+    "negative": ("config.json", configs.LLAMA2_7B | {"intermediate_size": -8}, "intermediate_size = -8"),
+    "huge": ("config.json", configs.LLAMA2_7B | {"vocab_size": 2**40}, "no size"),
+    "a word": ("config.json", configs.LLAMA2_7B | {"num_hidden_layers": "many"}, "no whole number"),
+    "true": ("config.json", configs.LLAMA2_7B | {"num_hidden_layers": True}, "no whole number"),
+    "a fraction": ("config.json", configs.LLAMA2_7B | {"hidden_size": 4096.5}, "no whole number"),
+    "nan": ("config.json", '{"model_type": "llama", "hidden_size": NaN}', "no whole number"),
+    "heads": ("config.json", configs.LLAMA2_7B | {"num_attention_heads": 30}, "do not divide hidden"),
+    "kv heads": ("config.json", configs.LLAMA2_7B | {"num_key_value_heads": 5}, "do not divide 32"),
+    "no layers": ("config.json", {"model_type": "gpt2", "n_embd": 64, "n_head": 2}, "--layers N"),
+    "experts": ("config.json", configs.MIXTRAL_8X7B | {"num_experts_per_tok": 9}, "of 8 experts"),
+    "variable": ("a.sh", "--num-layers 2 --hidden-size $H --num-attention-heads 2", "does not set"),
+    "no value": ("a.sh", "--num-layers --hidden-size 64", "has no value"),
+    "no vocabulary": ("a.sh", "--num-layers 2 --hidden-size 64 --num-attention-heads 2", "give --vocab N"),
+    "megatron experts": ("a.sh", "--num-layers 2 --hidden-size 64 --num-experts 8", "not modelled"),
+    "no python": ("a.py", "n_layer = = 3", "no Python file"),
+    "other python": ("a.py", "import os\n", "none of n_layer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_read_is_one_clear_line(tmp_path: Path, name: str) -> None:
+    file, content, says = BAD[name]
+    text = content if isinstance(content, str) else json.dumps(content)
+    with pytest.raises(TracelensError, match=says) as caught:
+        read(tmp_path, text, file)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read"):
+        read_config(tmp_path / "missing.json")
+    with pytest.raises(InputError, match="no ordinary file"):
+        read_config("/dev/zero")
+    with pytest.raises(InputError, match="no text"):
+        (tmp_path / "x.json").write_bytes(b"\xff\xfe\x00\x80" * 40)
+        read_config(tmp_path / "x.json")
+    with pytest.raises(InputError, match="larger than"):
+        (tmp_path / "y.json").write_bytes(b" " * 9_000_000)
+        read_config(tmp_path / "y.json")
+    with pytest.raises(InputError, match="name of the file"):
+        read_config("a\0b")
+
+
+def test_a_family_that_is_not_known_can_be_described(tmp_path: Path) -> None:
+    path = written(tmp_path, configs.LLAMA2_7B | {"model_type": "zebra"})
+    assert read_config(path, gated=True).hyper == read(tmp_path, configs.LLAMA2_7B).hyper
+
+
+def test_ranks_have_to_divide_the_model(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="heads = 25 does not divide over 2"):
+        read(tmp_path, configs.GPT2_XL, tensor_parallel=2)
+
+
+DIFFS: list[tuple[dict[str, Any] | str, str, dict[str, int], list[str]]] = [
+    (configs.GPT2_XL, "config.json", {"vocab": 50304},
+     ['-   "vocab_size": 50257,', '+   "vocab_size": 50304,']),
+    # The default of n_inner would follow n_embd: it has to be written out.
+    (configs.GPT2_XL, "config.json", {"hidden": 1536, "heads": 12},
+     ['-   "n_embd": 1600,', '+   "n_embd": 1536,', '-   "n_head": 25,', '+   "n_head": 12,',
+      '+   "n_inner": 6400,']),
+    (configs.LLAMA2_7B, "config.json", {"heads": 64},
+     ['-   "num_attention_heads": 32,', '+   "num_attention_heads": 64,',
+      '-   "num_key_value_heads": 32,', '+   "num_key_value_heads": 64,']),
+    (configs.GEMMA3_MULTIMODAL, "config.json", {"ffn": 10496},
+     ['-   "intermediate_size": 10240,', '+   "intermediate_size": 10496,']),
+    (configs.MEGATRON_SCRIPT, "train.sh", {"heads": 20, "vocab": 50304},
+     ["- --num-attention-heads 32", "+ --num-attention-heads 20",
+      "- --make-vocab-size-divisible-by 1", "+ --make-vocab-size-divisible-by 64"]),
+    (configs.MEGATRON_YAML, "args.yaml", {"ffn": 14400},
+     ["- ffn_hidden_size: 14336", "+ ffn_hidden_size: 14400"]),
+    (configs.NANOGPT, "train_gpt2.py", {"heads": 24}, ["- n_head = 12", "+ n_head = 24"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("content", "name", "change", "lines"), DIFFS)
+def test_a_change_in_the_format_of_the_input(
+    tmp_path: Path, content: dict[str, Any] | str, name: str, change: dict[str, int], lines: list[str]
+) -> None:
+    found = read(tmp_path, content, name)
+    assert list(config_diff(found, changed(found.hyper, change))) == lines
+
+
+def test_a_pasted_diff_gives_the_shape_it_was_made_for(tmp_path: Path) -> None:
+    """The lines put into the file and read again are the changed model."""
+    found = read(tmp_path, configs.GPT2_XL)
+    then = changed(found.hyper, {"hidden": 1536, "heads": 12, "vocab": 50304})
+    table = dict(configs.GPT2_XL)
+    for line in config_diff(found, then):
+        if line.startswith("+"):
+            table |= json.loads("{" + line[1:].rstrip(",") + "}")
+    assert read(tmp_path, table).hyper == then
