@@ -84,7 +84,10 @@ def total(times: Iterable[Estimate]) -> Estimate:
 
 
 class Planner:
-    """Predicts the steps of one configuration's family on one GPU; each part is predicted once."""
+    """Predicts the steps of one configuration's family on one GPU; each part is predicted once.
+
+    Raises ``InputError`` for a GPU or type whose products cannot be predicted.
+    """
 
     def __init__(
         self, layout: Layout, *, gpu: Gpu, dtype: str = "bf16", measured: Measurements | None = None
@@ -93,9 +96,18 @@ class Planner:
         self.gpu = gpu
         self.dtype = dtype
         self.measured = measured
+        probe = predict_gemm(4096, 4096, 4096, gpu=gpu, dtype=dtype, measured=measured)
+        if probe.unknown is not None:
+            raise InputError(f"{probe.unknown}: no step can be predicted")
         self._ladder: AlignmentLadder = alignment_ladder(gpu=gpu, dtype=dtype, measured=measured)
         self._linear = lru_cache(maxsize=None)(self._predict_linear)
         self._attention = lru_cache(maxsize=None)(self._predict_attention)
+
+    @property
+    def predictions(self) -> int:
+        """Calls of the predictor so far: what a search costs."""
+        linears, calls = self._linear.cache_info().misses, self._attention.cache_info().misses
+        return 3 * linears + 2 * calls
 
     def step(self, hyper: Hyper) -> PlannedStep:
         """The whole step. InputError where the GPU's or a size's figures are not known."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from tracelens.advice.hyper import Hyper
 from tracelens.advice.planned_kernels import memory_bytes
@@ -99,7 +100,7 @@ def search(planner: Planner, now: Hyper, limits: Limits, *, fixed: Mapping[str, 
     coarse = _coarseness(now, limits)
     candidates = list(_candidates(planner, now, present, limits, coarse))
     picks, unsure = _picks(planner, now, present, candidates)
-    step = f"hidden and ffn in steps of {_GRID * coarse}: more are too many to try"
+    step = f"searched hidden and ffn in steps of {_GRID * coarse}: finer ones are too many to try"
     return Found(present, tuple(picks), _front(candidates), len(candidates), unsure, (step,) if coarse > 1 else ())
 
 
@@ -127,8 +128,8 @@ def _candidates(
 
 def _coarseness(now: Hyper, limits: Limits) -> int:
     """The smallest step (times the grid) with which the search stays within its number of predictions."""
-    for coarse in (1, 2, 4, 8):
-        bases = list(_bases(now, limits.free, coarse))
+    for coarse in (1, 2, 4, 8, 16, 32):
+        bases = list(islice(_bases(now, limits.free, coarse), _COMBINATIONS + 1))
         ffns = len(_ffns(now, now, limits, coarse))
         shapes = len({(x.token_count, x.hidden) for x in bases})
         heads = len({(x.token_count, x.hidden, x.heads, x.kv_heads) for x in bases})
@@ -136,7 +137,7 @@ def _coarseness(now: Hyper, limits: Limits) -> int:
         combinations = len(bases) * ffns * len(_vocabs(now, limits.free))
         if predictions <= _PREDICTIONS and combinations <= _COMBINATIONS:
             return coarse
-    return 16
+    return 64
 
 
 class _Times:
@@ -174,7 +175,7 @@ class _Times:
 
 def _bases(now: Hyper, free: frozenset[str], coarse: int) -> Iterator[Hyper]:
     """Everything but ffn and vocab."""
-    for layers in _near(now.layers, 1, "layers" in free):
+    for layers in _near(now.layers, max(1, coarse // 2), "layers" in free):
         for batch, sequence in _tokens(now, free):
             for hidden in _near(now.hidden, _GRID * coarse, "hidden" in free):
                 for heads, head_dim, kv_heads in _heads(now, hidden, free):

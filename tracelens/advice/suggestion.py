@@ -146,8 +146,7 @@ def suggest(
     measured, notes = _measured(hardware.name, hardware.sms)
     planner = Planner(known.layout, gpu=hardware, dtype=dtype, measured=measured)
     found = search(planner, known.hyper, limits, fixed=known.fixed)
-    unknown = sorted({part.unknown for part in found.present.parts if part.unknown})
-    notes += [f"{why}: taken at its least, so savings are at least these" for why in unknown]
+    notes += _unknowns(found.present)
     notes += [f"{name} stays: {why}" for name, why in known.fixed.items() if name in limits.free]
     return _suggestions(known, planner, found, limits, [*known.notes, *notes, *found.notes])
 
@@ -205,6 +204,11 @@ def _suggestions(
 
 def _verdict(picks: list[Pick], found: Found, limits: Limits, gpu: str) -> str:
     limit = f"{100 * limits.parameters_frac:g}%"
+    if not picks and any(part.unknown for part in found.present.parts):
+        return (
+            f"None of {found.tried:,} other shapes within ±{limit} of its weights is surely faster on the {gpu},"
+            " but not every product of this one can be judged: see the notes."
+        )
     if not picks:
         return (
             f"This shape is already good on the {gpu}: none of {found.tried:,} others within ±{limit} of its"
@@ -213,6 +217,23 @@ def _verdict(picks: list[Pick], found: Found, limits: Limits, gpu: str) -> str:
     best = picks[0]
     low, high = best.saving_frac.low or 0.0, best.saving_frac.high or 0.0
     return f"{best.title}: predicted {best.saving_frac.mid:.1%} less time per token ({low:.1%} to {high:.1%})."
+
+
+def _unknowns(present: PlannedStep) -> list[str]:
+    """What of the present step has no prediction, and what needs none to be worth doing."""
+    parts = [part for part in present.parts if part.unknown]
+    notes = [
+        f"{component}: {why}; taken at its least, so savings are at least these"
+        for component, why in dict.fromkeys((part.component, part.unknown) for part in parts)
+    ]
+    vocab, t = present.hyper.vocab or 0, present.hyper.tensor_parallel or 1
+    padded = -(-vocab // (64 * t)) * 64 * t
+    if padded != vocab and any(part.component == "logits" for part in parts):
+        notes.append(
+            f"vocab {vocab} → {padded} costs {padded / vocab - 1:.2%} of the logits and ends the question:"
+            " pad it whatever the figure is"
+        )
+    return notes
 
 
 def _components(present: PlannedStep) -> list[ComponentTime]:

@@ -59,7 +59,7 @@ FAMILIES: dict[str, Family] = {
     "roberta": Family("RoBERTa", **_ENCODER),  # type: ignore[arg-type]
     "modernbert": Family("ModernBERT", fused_qkv=True, fused_gate=True, causal=False, tied=True),
     "mixtral": Family("Mixtral", experts=True),
-    "qwen3_moe": Family("Qwen3 MoE", experts=True, head_dim=128),
+    "qwen3_moe": Family("Qwen3 MoE", experts=True),
     "olmoe": Family("OLMoE", experts=True),
 }
 

@@ -1,0 +1,94 @@
+"""Each family against transformers' own model: the same linear layers, the same weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.advice.configs import read
+from tracelens.advice.config.families import FAMILIES
+from tracelens.advice.planned_kernels import Linear, attention_linears, logits_linear, mlp_linears
+
+#: Small, and every size another number, so that no two can be taken for one another.
+_SMALL = {
+    "hidden_size": 96, "n_embd": 96, "d_model": 96, "num_attention_heads": 6, "n_head": 6, "n_heads": 6,
+    "num_heads": 6, "num_hidden_layers": 2, "n_layer": 2, "n_layers": 2, "num_layers": 2,
+    "intermediate_size": 160, "ffn_dim": 160, "ffn_hidden_size": 160, "n_inner": 160, "vocab_size": 224,
+    "max_position_embeddings": 64, "n_positions": 64, "max_seq_len": 64, "num_key_value_heads": 2,
+    "head_dim": 24, "num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 112, "pad_token_id": 0, "word_embed_proj_dim": 96, "rotary_dim": 8,
+    "attention_types": [[["global"], 2]],
+}  # fmt: skip
+_OTHER_TYPE = {"gemma3": "gemma3_text"}
+#: Heads of these are all of one kind, or of a size that follows from hidden.
+_NO_GQA = {"gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "bloom", "mpt", "falcon", "bert", "roberta", "modernbert"}
+#: Beside the layers and the logits: heads of masked language models.
+_NOT_LAYERS = ("predictions.transform", "lm_head.dense", "head.dense", "pooler")
+
+
+def _model(kind: str) -> tuple[dict[str, Any], Any]:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    name = _OTHER_TYPE.get(kind, kind)
+    known = transformers.AutoConfig.for_model(name).to_dict()
+    maps = transformers.AutoConfig.for_model(name).attribute_map
+    wanted = {key: value for key, value in _SMALL.items() if key in known or key in maps}
+    if kind in _NO_GQA:
+        wanted.pop("num_key_value_heads", None)
+    if "layer_types" in known:
+        wanted["layer_types"] = ["full_attention"] * 2
+    config = transformers.AutoConfig.for_model(name, **wanted)
+    if kind == "gpt_neo":
+        config.attention_layers = ["global", "global"]
+    build = transformers.AutoModelForMaskedLM if kind in ("bert", "roberta", "modernbert") else transformers.AutoModelForCausalLM
+    with torch.device("meta"):
+        return config.to_dict(), build.from_config(config)
+
+
+def _linears(model: Any) -> Counter[tuple[int, int]]:
+    """(in, out) of every linear layer, with how many there are."""
+    found: Counter[tuple[int, int]] = Counter()
+    for name, module in model.named_modules():
+        if type(module).__name__ not in ("Linear", "Conv1D", "FalconLinear") or any(part in name for part in _NOT_LAYERS):
+            continue
+        into, out = module.weight.shape[::-1]
+        if type(module).__name__ == "Conv1D":
+            into, out = out, into
+        found[(into, out)] += 1
+    return found
+
+
+def _ours(linears: tuple[Linear, ...]) -> Counter[tuple[int, int]]:
+    found: Counter[tuple[int, int]] = Counter()
+    for one in linears:
+        found[(one.into, one.out)] += one.calls
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", [kind for kind, family in FAMILIES.items() if not family.experts])
+def test_linear_layers_of_each_family(tmp_path: Path, kind: str) -> None:
+    table, model = _model(kind)
+    config = read(tmp_path, table | {"model_type": kind})
+    x = config.hyper
+    ours = (*attention_linears(x, config.layout), *mlp_linears(x, config.layout), logits_linear(x))
+    assert _ours(ours) == _linears(model)
+    assert bool(x.tied) == bool(model.config.tie_word_embeddings)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", list(FAMILIES))
+def test_weights_of_each_family(tmp_path: Path, kind: str) -> None:
+    """All matrices of the model but positions, and what stands beside the layers."""
+    table, model = _model(kind)
+    x = read(tmp_path, table | {"model_type": kind}).hyper
+    skipped = ("position", "wpe", "token_type", *_NOT_LAYERS)
+    weights = sum(
+        weight.numel()
+        for name, weight in model.named_parameters()  # tied weights come once
+        if weight.dim() >= 2 and not any(part in name for part in skipped)
+    )
+    assert x.parameters == weights

@@ -1,0 +1,196 @@
+"""Steps predicted from sizes alone: what is in them, and what the range of a difference has to say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.advice import configs
+from tests.advice.configs import gpt3_2_7b, read
+from tracelens.advice.config import ModelConfig, config_from_flags
+from tracelens.advice.hyper import changed
+from tracelens.advice.planned_kernels import memory_bytes
+from tracelens.advice.planned_step import Change, PlannedStep, Planner, compare
+from tracelens.errors import InputError
+from tracelens.hardware import Gpu, find_gpu, list_gpus
+
+H100 = find_gpu(None, override="h100-sxm")
+A100 = find_gpu(None, override="a100-sxm-80gb")
+
+
+def _change(config: ModelConfig, change: dict[str, int], gpu_name: str = "h100-sxm") -> Change:
+    planner = Planner(config.layout, gpu=find_gpu(None, override=gpu_name))
+    return compare(planner.step(config.hyper), planner.step(changed(config.hyper, change)))
+
+
+def _mid(change: Change) -> float:
+    assert change.saving_frac.mid is not None
+    return change.saving_frac.mid
+
+
+def test_operations_are_those_of_the_paper() -> None:
+    """24bsh^2 + 4bs^2h a layer forward, half of the scores masked, and 2bshv; three times that with backward
+    (attention's backward repeats the scores: five products for two)."""
+    config = gpt3_2_7b(heads=20)
+    step = Planner(config.layout, gpu=H100).step(config.hyper)
+    b, s, h, layers, v = 4, 2048, 2560, 32, 50257
+    products = 3 * (24 * b * s * h * h * layers + 2 * b * s * h * v)
+    attention = 3.5 * 4 * b * s * s * h * layers / 2
+    assert step.flops == pytest.approx(products + attention, rel=0.001)
+
+
+def test_qkv_is_one_product_or_three_as_the_family_has_it(tmp_path: Path) -> None:
+    def shapes(content: dict[str, object]) -> set[tuple[str, int]]:
+        config = read(tmp_path, content, sequence=2048, micro_batch=4)
+        step = Planner(config.layout, gpu=H100).step(config.hyper)
+        return {(p.shape, p.calls) for p in step.parts if p.component == "attention.qkv" and p.role == "forward"}
+
+    assert shapes(configs.PYTHIA_2_8B) == {("8192 x 7680 x 2560", 32)}
+    assert shapes(configs.LLAMA3_8B) == {("8192 x 4096 x 4096", 32), ("8192 x 1024 x 4096", 64)}
+
+
+def test_experts_share_the_tokens(tmp_path: Path) -> None:
+    config = read(tmp_path, configs.MIXTRAL_8X7B, sequence=4096, micro_batch=2)
+    step = Planner(config.layout, gpu=H100).step(config.hyper)
+    up = next(part for part in step.parts if part.component == "moe.experts" and part.role == "forward")
+    assert up.shape == "8 x (2048 x 14336 x 4096)"
+
+
+def test_each_rank_has_its_share() -> None:
+    config = gpt3_2_7b(tensor_parallel=4, vocab=50304)
+    step = Planner(config.layout, gpu=H100).step(config.hyper)
+    forward = {p.component: p.shape for p in step.parts if p.role == "forward"}
+    assert forward["attention.qkv"] == "8192 x 1920 x 2560"
+    assert forward["attention.output"] == "8192 x 2560 x 640"
+    assert forward["mlp.down"] == "8192 x 2560 x 2560"
+    assert forward["logits"] == "8192 x 12576 x 2560"
+    assert forward["attention.core"] == "b=4 a=8 s=2048 d=80"
+
+
+def test_the_sum_is_that_of_its_parts() -> None:
+    config = gpt3_2_7b()
+    step = Planner(config.layout, gpu=A100).step(config.hyper)
+    for end in ("low", "mid", "high"):
+        assert getattr(step.time_ms, end) == pytest.approx(sum(getattr(p.time_ms, end) for p in step.parts))
+    assert all((p.time_ms.low or 0) <= (p.time_ms.mid or 0) <= (p.time_ms.high or 0) for p in step.parts)
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "a100-sxm-80gb"])
+def test_heads_of_the_2_7b_shape(gpu: str) -> None:
+    """Figure 1 of arXiv 2401.14489: C2 (40 heads) beats the 32 that everyone copied, C1 (64) loses."""
+    config = gpt3_2_7b()
+    by_heads = {heads: _change(config, {"heads": heads}, gpu) for heads in (20, 40, 64)}
+    assert _mid(by_heads[20]) > 0.01
+    assert _mid(by_heads[40]) > 0.005
+    assert _mid(by_heads[64]) < -0.02
+    assert (by_heads[64].saving_frac.high or 0.0) < 0  # surely slower
+    assert (by_heads[20].saving_frac.low or 0.0) > 0
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "a100-sxm-80gb"])
+def test_order_of_swiglu_widths(gpu: str) -> None:
+    """H100, h 4096: 272.7 TFLOP/s at 10922, 395 to 398 at 10848, 10944 and 11008 (stas00/ml-engineering)."""
+    planner = Planner(config_from_flags({"hidden": 4096, "heads": 32, "layers": 32}, gated=True).layout,
+                      gpu=find_gpu(None, override=gpu))  # fmt: skip
+    rate: dict[int, float] = {}
+    for ffn in (10848, 10922, 10944, 11008):
+        sizes = {"hidden": 4096, "heads": 32, "layers": 32, "ffn": ffn, "vocab": 32000}
+        parts = planner.mlp(config_from_flags(sizes, gated=True).hyper)
+        products = [part for part in parts if part.kind == "product"]
+        rate[ffn] = sum(p.flops for p in products) / sum(p.time_ms.mid or 0.0 for p in products)
+    aligned = [rate[ffn] for ffn in (10848, 10944, 11008)]
+    assert rate[10922] < 0.75 * min(aligned)
+    assert max(aligned) < 1.02 * min(aligned)
+
+
+def test_a_padded_vocabulary_on_the_h100() -> None:
+    change = _change(gpt3_2_7b(), {"vocab": 50304})
+    assert (change.saving_frac.low or 0.0) > 0.03
+    assert {part.component for part in change.parts} == {"logits", "loss"}
+    assert change.parts[0].why == "rows begin on 128 bytes instead of 2"
+
+
+def test_nothing_changed_saves_nothing() -> None:
+    config = gpt3_2_7b()
+    step = Planner(config.layout, gpu=H100).step(config.hyper)
+    same = compare(step, step)
+    assert (same.saving_frac.low, same.saving_frac.mid, same.saving_frac.high) == (0, 0, 0)
+    assert same.parts == ()
+
+
+def test_there_and_back_cancel() -> None:
+    config = gpt3_2_7b()
+    planner = Planner(config.layout, gpu=H100)
+    one, two = planner.step(config.hyper), planner.step(changed(config.hyper, {"heads": 20, "vocab": 50304}))
+    there, back = compare(one, two), compare(two, one)
+    assert (there.saving_ms.mid or 0) == pytest.approx(-(back.saving_ms.mid or 0))
+
+
+def test_a_joint_change_is_simulated_as_a_whole() -> None:
+    """Heads and vocabulary touch different parts: their savings add; hidden and ffn meet in the MLP."""
+    config = gpt3_2_7b()
+    heads, vocab = _change(config, {"heads": 20}), _change(config, {"vocab": 50304})
+    both = _change(config, {"heads": 20, "vocab": 50304})
+    assert _mid(both) == pytest.approx(_mid(heads) + _mid(vocab))
+    assert (both.saving_frac.low or 0) > max(heads.saving_frac.low or 0, vocab.saving_frac.low or 0)
+
+
+def test_ranges_hold_their_mid_and_do_not_pretend() -> None:
+    for change in ({"hidden": 2688}, {"ffn": 10304}, {"heads": 40}, {"layers": 30}, {"micro_batch": 5}):
+        found = _change(gpt3_2_7b(), change).saving_frac
+        low, mid, high = found.low or 0.0, found.mid or 0.0, found.high or 0.0
+        assert low <= mid <= high
+        if "layers" not in change:
+            assert high - low > 0.01  # without measurements no such change is known to a percent
+
+
+def test_fewer_layers_save_time_but_are_no_better_shape() -> None:
+    change = _change(gpt3_2_7b(vocab=50304), {"layers": 16})
+    assert _mid(change) > 0.4
+    assert abs(change.shape_gain_frac) < 0.02
+
+
+def test_time_is_compared_per_token() -> None:
+    change = _change(gpt3_2_7b(vocab=50304), {"micro_batch": 8})
+    assert abs(_mid(change)) < 0.05  # twice the tokens in twice the time is no loss
+
+
+def test_an_alignment_of_unknown_cost_is_taken_at_its_least() -> None:
+    """What odd leading dimensions cost a B200 was not measured: the present step is a bound, and says so."""
+    config = gpt3_2_7b()
+    planner = Planner(config.layout, gpu=find_gpu(None, override="b200"))
+    step = planner.step(config.hyper)
+    unknown = [part for part in step.parts if part.unknown]
+    assert {part.component for part in unknown} == {"logits"}
+    assert all(part.time_ms.low == part.time_ms.mid for part in unknown)
+    padded = compare(step, planner.step(changed(config.hyper, {"vocab": 50304})))
+    assert (padded.saving_frac.mid or 0) == pytest.approx(0, abs=0.002)  # nothing is promised
+
+
+def _priced(gpu: Gpu, config: ModelConfig) -> PlannedStep | str:
+    try:
+        return Planner(config.layout, gpu=gpu, dtype="fp16").step(config.hyper)
+    except InputError as error:
+        return str(error)
+
+
+def test_every_gpu_gives_a_step_or_a_reason() -> None:
+    config = gpt3_2_7b()
+    steps = {gpu.name: _priced(gpu, config) for gpu in list_gpus()}
+    for name in ("v100-sxm", "a100-sxm-80gb", "h100-sxm", "h200", "b200"):
+        assert isinstance(steps[name], PlannedStep)
+    assert isinstance(steps["l4"], str)  # its SMs are not in the table: floors are no prediction
+    for name, step in steps.items():
+        if isinstance(step, str):
+            assert "not known" in step or "NVIDIA" in step, name
+        else:
+            assert 0 < (step.time_ms.low or 0) <= (step.time_ms.mid or 0) <= (step.time_ms.high or 0), name
+
+
+def test_memory_of_a_known_case() -> None:
+    """16 bytes a weight (ZeRO: 2 + 2 + 12), and 34 bytes of activations for s*b*h of each layer."""
+    config = gpt3_2_7b(vocab=64)
+    x, layout = config.hyper, config.layout
+    activations = memory_bytes(x, layout) - 16 * (x.parameters or 0)
+    assert activations == pytest.approx(34 * 8192 * 2560 * 32, rel=0.07)

@@ -1,0 +1,96 @@
+"""What ``tracelens suggest`` says, as a value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import tracelens
+from tests.advice import configs
+from tests.advice.configs import gpt3_2_7b, read, written
+from tracelens.advice.suggestion import Suggestions, suggest
+from tracelens.errors import InputError, UsageError
+
+
+def test_the_paper_s_case() -> None:
+    found = suggest(gpt3_2_7b(), gpu="h100-sxm")
+    best = found.picks[0]
+    assert best.change == {
+        "heads": [32, 20], "kv_heads": [32, 20], "head_dim": [80, 128], "vocab": [50257, 50304],
+    }  # fmt: skip
+    assert best.title == "heads 32 → 20, vocab 50257 → 50304"
+    assert best.effort == "retrain"
+    assert best.parameters_frac == pytest.approx(0, abs=1e-3)
+    assert {reason.component for reason in best.reasons} == {"logits", "attention.core"}
+    assert sum(reason.saving_ms for reason in best.reasons) <= (best.saving_ms.mid or 0) * 1.01
+    assert found.verdict.startswith(best.title)
+    assert sum(row.frac for row in found.components) == pytest.approx(1)
+    heads = {row.heads: row.saving_frac.mid or 0 for row in found.heads}
+    assert heads[20] > heads[40] > 0 > heads[64]
+
+
+def test_effort_by_what_changes() -> None:
+    found = suggest(gpt3_2_7b(), gpu="h100-sxm")
+    assert {tuple(pick.change): pick.effort for pick in found.picks}[("vocab",)] == "config"
+
+
+def test_a_good_shape_is_told_so(tmp_path: Path) -> None:
+    found = suggest(read(tmp_path, configs.LLAMA2_7B), gpu="h100-sxm")
+    assert found.picks == []
+    assert found.verdict.startswith("This shape is already good on the NVIDIA H100")
+
+
+def test_what_cannot_be_judged_is_not_called_good() -> None:
+    found = suggest(gpt3_2_7b(), gpu="b200", fix=["heads", "hidden", "ffn"])
+    assert "already good" not in found.verdict
+    assert "not every product" in found.verdict
+    assert any("50257 → 50304" in note for note in found.notes)
+
+
+def test_the_same_from_python_and_a_file(tmp_path: Path) -> None:
+    path = written(tmp_path, configs.GPT2_XL)
+    assert tracelens.suggest(path, gpu="h100-sxm") == suggest(str(path), gpu="h100-sxm")
+    other = tracelens.suggest(path, gpu="h100-sxm", sizes={"micro_batch": 3})
+    assert other.sizes["micro_batch"].value == 3
+
+
+def test_values_become_json_and_come_back() -> None:
+    found = suggest(gpt3_2_7b(), gpu="a100-sxm-80gb", free=["layers"])
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Suggestions) == found
+
+
+def test_what_is_fixed_is_not_searched(tmp_path: Path) -> None:
+    found = suggest(gpt3_2_7b(), gpu="h100-sxm", fix=["vocab", "heads"])
+    assert not {"vocab", "heads", "head_dim"} & set(found.searched)
+    nano = suggest(read(tmp_path, configs.NANOGPT, "a.py"), gpu="h100-sxm")
+    assert "hidden" not in nano.searched
+    assert any("4 * n_embd" in note for note in nano.notes)
+
+
+def test_what_the_sum_leaves_out_is_said() -> None:
+    found = suggest(gpt3_2_7b(), gpu="h100-sxm")
+    assert any("communication" in line for line in found.not_included)
+    assert any("optimizer" in line for line in found.not_included)
+    assert found.basis == "model"
+    assert (found.step_ms.high or 0) > 1.1 * (found.step_ms.mid or 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"gpu": "h1000"}, "unknown GPU"),
+        ({"gpu": "h100-sxm", "fix": ["colour"]}, "'colour' cannot be searched"),
+        ({"gpu": "h100-sxm", "fix": ["layers"], "free": ["layers"]}, "fixed or free, not both"),
+        ({"gpu": "h100-sxm", "parameters_frac": 0.5}, "0 to 20 %"),
+    ],
+)
+def test_wrong_use(arguments: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        suggest(gpt3_2_7b(), **arguments)  # type: ignore[arg-type]
+
+
+def test_a_gpu_without_figures_is_refused() -> None:
+    with pytest.raises(InputError, match="L4 is not known"):
+        suggest(gpt3_2_7b(), gpu="l4")
