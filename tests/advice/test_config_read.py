@@ -100,7 +100,8 @@ def test_megatron_yaml_and_json_agree(tmp_path: Path) -> None:
     yaml = read(tmp_path, configs.MEGATRON_YAML, "args.yaml")
     table = {"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "group_query_attention": True,
              "num_query_groups": 8, "ffn_hidden_size": 14336, "swiglu": True, "vocab_size": 128256,
-             "untie_embeddings_and_output_weights": True, "seq_length": 8192, "micro_batch_size": 1}  # fmt: skip
+             "untie_embeddings_and_output_weights": True, "seq_length": 8192,
+             "micro_batch_size": 1}  # fmt: skip
     other = read(tmp_path, {"args": table}, "args.json")
     assert yaml.hyper == other.hyper
     assert (yaml.hyper.kv_heads, yaml.hyper.tied, yaml.hyper.sequence) == (8, False, 8192)

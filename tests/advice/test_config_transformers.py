@@ -24,7 +24,19 @@ _SMALL = {
 }  # fmt: skip
 _OTHER_TYPE = {"gemma3": "gemma3_text"}
 #: Heads of these are all of one kind, or of a size that follows from hidden.
-_NO_GQA = {"gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "bloom", "mpt", "falcon", "bert", "roberta", "modernbert"}
+_NO_GQA = {
+    "gpt2",
+    "gpt_neo",
+    "gpt_neox",
+    "gptj",
+    "opt",
+    "bloom",
+    "mpt",
+    "falcon",
+    "bert",
+    "roberta",
+    "modernbert",
+}
 #: Beside the layers and the logits: heads of masked language models.
 _NOT_LAYERS = ("predictions.transform", "lm_head.dense", "head.dense", "pooler")
 
@@ -43,7 +55,11 @@ def _model(kind: str) -> tuple[dict[str, Any], Any]:
     config = transformers.AutoConfig.for_model(name, **wanted)
     if kind == "gpt_neo":
         config.attention_layers = ["global", "global"]
-    build = transformers.AutoModelForMaskedLM if kind in ("bert", "roberta", "modernbert") else transformers.AutoModelForCausalLM
+    build = (
+        transformers.AutoModelForMaskedLM
+        if kind in ("bert", "roberta", "modernbert")
+        else transformers.AutoModelForCausalLM
+    )
     with torch.device("meta"):
         return config.to_dict(), build.from_config(config)
 
@@ -52,7 +68,9 @@ def _linears(model: Any) -> Counter[tuple[int, int]]:
     """(in, out) of every linear layer, with how many there are."""
     found: Counter[tuple[int, int]] = Counter()
     for name, module in model.named_modules():
-        if type(module).__name__ not in ("Linear", "Conv1D", "FalconLinear") or any(part in name for part in _NOT_LAYERS):
+        if type(module).__name__ not in ("Linear", "Conv1D", "FalconLinear") or any(
+            part in name for part in _NOT_LAYERS
+        ):
             continue
         into, out = module.weight.shape[::-1]
         if type(module).__name__ == "Conv1D":

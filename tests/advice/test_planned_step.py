@@ -44,7 +44,9 @@ def test_qkv_is_one_product_or_three_as_the_family_has_it(tmp_path: Path) -> Non
     def shapes(content: dict[str, object]) -> set[tuple[str, int]]:
         config = read(tmp_path, content, sequence=2048, micro_batch=4)
         step = Planner(config.layout, gpu=H100).step(config.hyper)
-        return {(p.shape, p.calls) for p in step.parts if p.component == "attention.qkv" and p.role == "forward"}
+        return {
+            (p.shape, p.calls) for p in step.parts if p.component == "attention.qkv" and p.role == "forward"
+        }
 
     assert shapes(configs.PYTHIA_2_8B) == {("8192 x 7680 x 2560", 32)}
     assert shapes(configs.LLAMA3_8B) == {("8192 x 4096 x 4096", 32), ("8192 x 1024 x 4096", 64)}

@@ -139,7 +139,7 @@ def test_tensor_parallel_ranks_divide_every_pick() -> None:
 def test_heads_of_their_own_size_keep_their_width(tmp_path: Path) -> None:
     config = read(tmp_path, configs.QWEN3_4B | {"num_attention_heads": 51, "num_key_value_heads": 51,
                                                 "head_dim": 80}, micro_batch=4, sequence=2048)  # fmt: skip
-    planner, found = _search(config, parameters_frac=0.02)
+    _, found = _search(config, parameters_frac=0.02)
     width = (config.hyper.heads or 0) * (config.hyper.head_dim or 0)
     for pick in found.picks:
         assert (pick.then.heads or 0) * (pick.then.head_dim or 0) == width
@@ -148,7 +148,9 @@ def test_heads_of_their_own_size_keep_their_width(tmp_path: Path) -> None:
 def test_fixed_sizes_stay(tmp_path: Path) -> None:
     _, found = _search(gpt3_2_7b(), free=frozenset({"vocab"}))
     assert [_names(pick) for pick in found.picks] == [{"vocab"}]
-    nano = read(tmp_path, configs.NANOGPT.replace("768 * 2", "1600").replace("n_head = 12", "n_head = 40"), "a.py")
+    nano = read(
+        tmp_path, configs.NANOGPT.replace("768 * 2", "1600").replace("n_head = 12", "n_head = 40"), "a.py"
+    )
     _, found = _search(nano)
     for pick in found.picks:
         assert (pick.then.hidden, pick.then.ffn) == (1600, 6400)
@@ -171,7 +173,12 @@ def test_a_micro_batch_needs_to_know_the_memory() -> None:
 
 @pytest.mark.parametrize(
     "limits",
-    [Limits(parameters_frac=-0.1), Limits(parameters_frac=3), Limits(memory_gb=0), Limits(free=frozenset({"x"}))],
+    [
+        Limits(parameters_frac=-0.1),
+        Limits(parameters_frac=3),
+        Limits(memory_gb=0),
+        Limits(free=frozenset({"x"})),
+    ],
 )
 def test_limits_that_make_no_sense(limits: Limits) -> None:
     with pytest.raises(UsageError):
@@ -208,5 +215,7 @@ def test_the_search_is_bounded_whatever_is_asked(free: frozenset[str]) -> None:
 
 def test_more_room_never_finds_less() -> None:
     config = gpt3_2_7b()
-    gains = [_search(config, parameters_frac=share)[1].picks[0].shape_gain_frac for share in (0.0, 0.01, 0.05)]
+    gains = [
+        _search(config, parameters_frac=share)[1].picks[0].shape_gain_frac for share in (0.0, 0.01, 0.05)
+    ]
     assert gains[0] <= gains[1] + 0.01 and gains[1] <= gains[2] + 0.01

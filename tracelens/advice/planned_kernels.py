@@ -1,8 +1,8 @@
-"""The kernels of a training step that a configuration asks for: products, attention, and what only moves bytes.
+"""The kernels of a step that a configuration asks for: products, attention, and what only moves bytes.
 
-The memory model is plain: every kernel reads its inputs from memory once and writes its outputs once. How many
-kernels there are between the products depends on the framework, so each count of tensors is a pair: fused
-(torch.compile or hand-written kernels) and plain PyTorch.
+The memory model is plain: every kernel reads its inputs from memory once and writes its outputs once. How
+many kernels there are between the products depends on the framework, so each count of tensors is a pair:
+fused (torch.compile or hand-written kernels) and plain PyTorch.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from tracelens.advice.planned_kernels import Attention, Linear, Traffic
 from tracelens.advice.predicted import RATIO_ERROR
 from tracelens.advice.predicted_attention import ATTENTION_ERROR
 from tracelens.errors import InputError
+from tracelens.gemm.ladder import AlignmentLadder, alignment_ladder
 from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.gemm.predict.attention import predict_attention
-from tracelens.gemm.ladder import AlignmentLadder, alignment_ladder
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import Estimate
@@ -111,7 +111,9 @@ class Planner:
 
     def step(self, hyper: Hyper) -> PlannedStep:
         """The whole step. InputError where the GPU's or a size's figures are not known."""
-        return PlannedStep(hyper, (*self.attention(hyper), *self.mlp(hyper), *self.hidden(hyper), *self.vocab(hyper)))
+        return PlannedStep(
+            hyper, (*self.attention(hyper), *self.mlp(hyper), *self.hidden(hyper), *self.vocab(hyper))
+        )
 
     def attention(self, hyper: Hyper) -> tuple[Part, ...]:
         """Parts that depend on hidden, heads, kv_heads and head_dim."""
@@ -186,11 +188,17 @@ class Planner:
             note = f"a head of {call.head_dim} is computed as {width}" if width != call.head_dim else ""
             parts.append(
                 Part(
-                    "attention.core", direction, "attention", shape,
-                    (call.batch, call.heads, call.sequence, call.head_dim), call.calls,
-                    _in_ms(time, call.calls), open=0.5 * math.log(time.high / time.mid),
-                    flops=found.useful_flops * call.calls, note=note,
-                )  # fmt: skip
+                    "attention.core",
+                    direction,
+                    "attention",
+                    shape,
+                    (call.batch, call.heads, call.sequence, call.head_dim),
+                    call.calls,
+                    _in_ms(time, call.calls),
+                    open=0.5 * math.log(time.high / time.mid),
+                    flops=found.useful_flops * call.calls,
+                    note=note,
+                )
             )
         return tuple(parts)
 
@@ -199,7 +207,9 @@ class Planner:
         if bandwidth is None:
             raise InputError(f"the memory bandwidth of {self.gpu.title} is not known")
         for one in traffic:
-            low, high = (moved / (bandwidth * BANDWIDTH_FRAC * 1e6) for moved in (one.fused_bytes, one.plain_bytes))
+            low, high = (
+                moved / (bandwidth * BANDWIDTH_FRAC * 1e6) for moved in (one.fused_bytes, one.plain_bytes)
+            )
             yield Part(
                 one.component, one.phase, "bytes", one.scales_with, (round(one.plain_bytes),), 1,
                 Estimate(low, math.sqrt(low * high), high, "model"),
@@ -258,7 +268,7 @@ def compare(now: PlannedStep, then: PlannedStep) -> Change:
     up: dict[str, float] = {}
     changes: list[PartChange] = []
     mid = 0.0
-    for old, new in _pairs(now, then):
+    for old, new in zip(now.parts, then.parts, strict=True):  # both list them in one order
         before, after = old.time_ms.mid or 0.0, (new.time_ms.mid or 0.0) * scale
         if old.sizes == new.sizes and old.calls == new.calls and scale == 1.0:
             continue
@@ -280,12 +290,6 @@ def compare(now: PlannedStep, then: PlannedStep) -> Change:
     flops = then.flops * scale / now.flops - 1.0 if now.flops else 0.0
     changes.sort(key=lambda one: -one.saving_ms)
     return Change(now.hyper, then.hyper, saving_frac, saving_ms, flops, tuple(changes))
-
-
-def _pairs(now: PlannedStep, then: PlannedStep) -> Iterator[tuple[Part, Part]]:
-    """Parts of the same layer and role: both steps list them in one order."""
-    for old, new in zip(now.parts, then.parts, strict=True):
-        yield old, new
 
 
 def _errors(old: Part, new: Part, before: float, after: float) -> dict[str, tuple[float, float]]:

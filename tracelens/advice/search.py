@@ -1,8 +1,8 @@
-"""The joint search over a model's shape: every combination inside the constraints, none picked that could be slower.
+"""The joint search over a model's shape: every combination inside the constraints, none picked that loses.
 
-The step falls into parts that depend on few sizes each (attention on hidden and heads, MLP on hidden and ffn,
-logits on hidden and vocab), so each part is predicted once and combinations are sums. Whatever is picked is then
-predicted again as a whole, with the range of its saving.
+The step falls into parts that depend on few sizes each (attention on hidden and heads, MLP on hidden and
+ffn, logits on hidden and vocab), so each part is predicted once and combinations are sums. Whatever is
+picked is then predicted again as a whole, with the range of its saving.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class Limits:
         if self.memory_gb is not None and not 0 < self.memory_gb < 10_000:
             raise UsageError(f"{self.memory_gb} GB is no memory of a GPU")
         if {"micro_batch", "sequence"} & self.free and self.memory_gb is None:
-            raise UsageError("to search micro_batch or sequence, say how much memory a GPU has: --memory-gb 80")
+            raise UsageError(
+                "to search micro_batch or sequence, say how much memory a GPU has: --memory-gb 80"
+            )
         return self
 
 
@@ -101,7 +103,9 @@ def search(planner: Planner, now: Hyper, limits: Limits, *, fixed: Mapping[str, 
     candidates = list(_candidates(planner, now, present, limits, coarse))
     picks, unsure = _picks(planner, now, present, candidates)
     step = f"searched hidden and ffn in steps of {_GRID * coarse}: finer ones are too many to try"
-    return Found(present, tuple(picks), _front(candidates), len(candidates), unsure, (step,) if coarse > 1 else ())
+    return Found(
+        present, tuple(picks), _front(candidates), len(candidates), unsure, (step,) if coarse > 1 else ()
+    )
 
 
 def _candidates(
@@ -200,12 +204,12 @@ def _tokens(now: Hyper, free: frozenset[str]) -> Iterator[tuple[int | None, int 
     batch, sequence = now.micro_batch or 1, now.sequence or 1
     batches: set[int | None] = {now.micro_batch}
     if "micro_batch" in free:
-        batches |= {one for n in range(2, 2 * _BATCHES + 1) if (one := batch * n // 2) > 0}
-    lengths: list[int | None] = [now.sequence]
+        batches |= {batch * n // 2 for n in range(2, 2 * _BATCHES + 1)}
+    lengths: set[int | None] = {now.sequence}
     if now.sequence and "sequence" in free:
-        lengths += [one for one in (sequence // 128 * 128, -(-sequence // 128) * 128) if one]
+        lengths |= {near for near in (sequence // 128 * 128, -(-sequence // 128) * 128) if near}
     for one in sorted(batches, key=lambda n: n or 0):
-        for length in sorted(set(lengths), key=lambda n: n or 0):
+        for length in sorted(lengths, key=lambda n: n or 0):
             yield one, length
 
 
@@ -265,9 +269,7 @@ def _ffns(base: Hyper, now: Hyper, limits: Limits, coarse: int) -> list[int]:
     one = ((replace(base, ffn=2 * _GRID).parameters or 0) - empty) / _GRID  # weights for each unit of width
     weights = now.parameters or 1
     grid = _GRID * coarse * (now.tensor_parallel or 1)
-    low, high = (
-        _GRID + (weights * (1 + sign * limits.parameters_frac) - empty) / one for sign in (-1, 1)
-    )
+    low, high = (_GRID + (weights * (1 + sign * limits.parameters_frac) - empty) / one for sign in (-1, 1))
     low, high = max(low, ffn * 0.5), min(high, ffn * 1.5)
     first = max(-(-int(low) // grid) * grid, grid)
     return sorted({ffn, *range(first, int(high) + 1, grid)})

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tracelens import __version__
 from tracelens.advice.config import ModelConfig, read_config
 from tracelens.advice.config.diff import config_diff
 from tracelens.advice.hyper import Hyper
@@ -99,7 +98,6 @@ class Suggestions:
     """What ``tracelens suggest`` says."""
 
     format_version: str
-    tool_version: str
     model: str
     sizes: dict[str, Size]
     gpu: str
@@ -177,7 +175,6 @@ def _suggestions(
     time = present.time_ms
     return Suggestions(
         format_version=FORMAT_VERSION,
-        tool_version=__version__,
         model=config.family,
         sizes={name: Size(now.get(name), why) for name, why in config.sources.items()},
         gpu=planner.gpu.name,
@@ -206,8 +203,8 @@ def _verdict(picks: list[Pick], found: Found, limits: Limits, gpu: str) -> str:
     limit = f"{100 * limits.parameters_frac:g}%"
     if not picks and any(part.unknown for part in found.present.parts):
         return (
-            f"None of {found.tried:,} other shapes within ±{limit} of its weights is surely faster on the {gpu},"
-            " but not every product of this one can be judged: see the notes."
+            f"None of {found.tried:,} other shapes within ±{limit} of its weights is surely faster on the"
+            f" {gpu}, but not every product of this one can be judged: see the notes."
         )
     if not picks:
         return (
@@ -216,7 +213,9 @@ def _verdict(picks: list[Pick], found: Found, limits: Limits, gpu: str) -> str:
         )
     best = picks[0]
     low, high = best.saving_frac.low or 0.0, best.saving_frac.high or 0.0
-    return f"{best.title}: predicted {best.saving_frac.mid:.1%} less time per token ({low:.1%} to {high:.1%})."
+    return (
+        f"{best.title}: predicted {best.saving_frac.mid:.1%} less time per token ({low:.1%} to {high:.1%})."
+    )
 
 
 def _unknowns(present: PlannedStep) -> list[str]:
@@ -245,7 +244,9 @@ def _components(present: PlannedStep) -> list[ComponentTime]:
         flops = sum(part.flops for part in parts)
         shapes = [part.shape for part in parts if part.kind != "bytes" and part.role == "forward"]
         tflops = flops / time.mid / 1e9 if flops and time.mid else None
-        rows.append(ComponentTime(component, time, (time.mid or 0.0) / whole, tflops, list(dict.fromkeys(shapes))))
+        rows.append(
+            ComponentTime(component, time, (time.mid or 0.0) / whole, tflops, list(dict.fromkeys(shapes)))
+        )
     return sorted(rows, key=lambda row: -row.frac)
 
 

@@ -26,7 +26,9 @@ _FLAGS = {
 def _sizes(command: click.decorators.FC) -> click.decorators.FC:
     for name, words in reversed(_FLAGS.items()):
         flag = "--" + name.replace("_", "-")
-        command = click.option(flag, name, type=click.IntRange(1, 2**31 - 1), metavar="N", help=words)(command)
+        command = click.option(flag, name, type=click.IntRange(1, 2**31 - 1), metavar="N", help=words)(
+            command
+        )
     return command
 
 
@@ -94,9 +96,11 @@ def suggest(
 def _write_json(found: object, path: str) -> None:
     import msgspec
 
+    from tracelens import __version__
     from tracelens.render.files import write_bytes
 
-    data = msgspec.json.format(msgspec.json.encode(found, order="deterministic"), indent=2) + b"\n"
+    table = {"tool_version": __version__, **msgspec.to_builtins(found)}
+    data = msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n"
     if path == "-":
         click.echo(data, nl=False)
     else:

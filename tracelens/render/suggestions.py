@@ -62,7 +62,9 @@ def _step(out: Out, found: Suggestions) -> None:
     out.print(table)
     rest = found.components[_COMPONENTS:]
     if rest:
-        out.line(f"and {f.pct(sum(row.frac for row in rest))} in {', '.join(row.component for row in rest)}", "dim")
+        out.line(
+            f"and {f.pct(sum(row.frac for row in rest))} in {', '.join(row.component for row in rest)}", "dim"
+        )
     out.line()
 
 
@@ -74,7 +76,8 @@ def _range(saving: Estimate) -> str:
 
 def _pick(out: Out, pick: Pick, number: int) -> None:
     out.line(out.text(f"{number}. ", "bold") + out.text(pick.title, "bold green", limit=200))
-    out.line(f"   saves {_range(pick.saving_frac)} of the time per token · {f.ms(pick.saving_ms.mid)} a micro-batch")
+    time = f"{f.ms(pick.saving_ms.mid)} a micro-batch"
+    out.line(f"   saves {_range(pick.saving_frac)} of the time per token · {time}")
     facts = [f"weights {_signed(pick.parameters_frac)}", f"operations {_signed(pick.flops_frac)}"]
     if abs(pick.memory_frac) >= 0.0005:
         facts.append(f"memory {_signed(pick.memory_frac)}")
@@ -98,22 +101,26 @@ def _signed(frac: float) -> str:
 def _others(out: Out, found: Suggestions) -> None:
     if found.unsure is not None:
         one = found.unsure
-        out.line(out.text("Not recommended: ", "bold") + out.text(
-            f"{one.title}. Predicted {_range(one.saving_frac)}, but what it adds reaches to slower: measure it."))  # fmt: skip
+        why = f"Predicted {_range(one.saving_frac)}, but what it adds reaches to slower: measure it."
+        out.line(out.text("Not recommended: ", "bold") + out.text(f"{one.title}. {why}"))
         out.line()
     if found.heads:
         sizes = found.sizes["hidden"].value, found.sizes["heads"].value
         out.line(out.text(f"Other heads at hidden {sizes[0]}, against the {sizes[1]} now", "bold"))
         table = out.table([("heads", "r"), ("head_dim", "r"), ("saves", "l")])
         for row in found.heads:
-            table.add_row(out.text(str(row.heads)), out.text(str(row.head_dim)), out.text(_range(row.saving_frac)))
+            table.add_row(
+                out.text(str(row.heads)), out.text(str(row.head_dim)), out.text(_range(row.saving_frac))
+            )
         out.print(table)
         out.line()
 
 
 def _tail(out: Out, found: Suggestions) -> None:
     limit = f"{100 * found.parameters_limit_frac:g}%"
-    out.line(f"Searched {', '.join(found.searched)}: {found.tried:,} shapes with weights within ±{limit}.", "dim")
+    out.line(
+        f"Searched {', '.join(found.searched)}: {found.tried:,} shapes with weights within ±{limit}.", "dim"
+    )
     out.line(f"Not included: {'; '.join(found.not_included)}.", "dim")
     if found.basis == "model":
         out.line(f"No measurements of the {found.gpu_title}: ranges are those of the model.", "dim")

@@ -28,15 +28,15 @@ _ENCODER = {"gated": False, "rope": False, "causal": False, "tied": True}
 
 #: ``model_type`` of config.json -> how it is built.
 FAMILIES: dict[str, Family] = {
-    "gpt2": Family("GPT-2", fused_qkv=True, ffn_factor=4, **_GPT),  # type: ignore[arg-type]
-    "gpt_neo": Family("GPT-Neo", ffn_factor=4, **_GPT),  # type: ignore[arg-type]
+    "gpt2": Family("GPT-2", fused_qkv=True, ffn_factor=4, **_GPT),
+    "gpt_neo": Family("GPT-Neo", ffn_factor=4, **_GPT),
     "gpt_neox": Family("GPT-NeoX", fused_qkv=True, gated=False),
     "gptj": Family("GPT-J", gated=False, ffn_factor=4),
-    "opt": Family("OPT", **_GPT),  # type: ignore[arg-type]
-    "bloom": Family("BLOOM", fused_qkv=True, ffn_factor=4, **_GPT),  # type: ignore[arg-type]
-    "mpt": Family("MPT", fused_qkv=True, ffn_factor=4, **_GPT),  # type: ignore[arg-type]
+    "opt": Family("OPT", **_GPT),
+    "bloom": Family("BLOOM", fused_qkv=True, ffn_factor=4, **_GPT),
+    "mpt": Family("MPT", fused_qkv=True, ffn_factor=4, **_GPT),
     "falcon": Family("Falcon", fused_qkv=True, gated=False, tied=True, ffn_factor=4),
-    "gpt_bigcode": Family("StarCoder", fused_qkv=True, ffn_factor=4, **_GPT),  # type: ignore[arg-type]
+    "gpt_bigcode": Family("StarCoder", fused_qkv=True, ffn_factor=4, **_GPT),
     "starcoder2": Family("StarCoder2", gated=False, tied=True),
     "phi": Family("Phi", gated=False),
     "phi3": Family("Phi-3", fused_qkv=True, fused_gate=True),
@@ -55,8 +55,8 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family("SmolLM3", tied=True),
     "glm4": Family("GLM-4", fused_gate=True, head_dim=128),
     "nemotron": Family("Nemotron", gated=False, head_dim=128),
-    "bert": Family("BERT", **_ENCODER),  # type: ignore[arg-type]
-    "roberta": Family("RoBERTa", **_ENCODER),  # type: ignore[arg-type]
+    "bert": Family("BERT", **_ENCODER),
+    "roberta": Family("RoBERTa", **_ENCODER),
     "modernbert": Family("ModernBERT", fused_qkv=True, fused_gate=True, causal=False, tied=True),
     "mixtral": Family("Mixtral", experts=True),
     "qwen3_moe": Family("Qwen3 MoE", experts=True),

@@ -29,7 +29,12 @@ def is_huggingface(table: Mapping[str, Any]) -> bool:
 
 
 def read_huggingface(
-    table: Mapping[str, Any], *, name: str, overrides: Mapping[str, int], gated: bool | None, tied: bool | None
+    table: Mapping[str, Any],
+    *,
+    name: str,
+    overrides: Mapping[str, int],
+    gated: bool | None,
+    tied: bool | None,
 ) -> ModelConfig:
     """Sizes and layers of a config.json already decoded."""
     draft = Draft(name)
@@ -100,8 +105,8 @@ def _family(table: Mapping[str, Any], name: str, gated: bool | None) -> Family:
         raise InputError(f"{name}: the experts of model_type {kind[:40]!r} are not known here")
     if gated is None:
         raise InputError(
-            f"{name}: model_type {kind[:40]!r} is not known here: whether its MLP has a gate is not in the file;"
-            " add --gated or --no-gated to read it as a plain transformer"
+            f"{name}: model_type {kind[:40]!r} is not known here: whether its MLP has a gate is not in the"
+            " file; add --gated or --no-gated to read it as a plain transformer"
         )
     return Family(f"{kind[:40]} read as a plain transformer", gated=gated)
 

@@ -24,8 +24,12 @@ _SIZES = {
     "micro_batch": "micro_batch_size",
     "tensor_parallel": "tensor_model_parallel_size",
 }
-_ARGUMENT = re.compile(r"(?<![\w-])--([a-z][a-z0-9_-]*)(?:[ \t]*=[ \t]*|[ \t]+)?(?=(\"[^\"\n]*\"|'[^'\n]*'|[^\s\\)]+)?)")
-_SET = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=[\"']?([A-Za-z0-9_./:-]*)[\"']?\s*(?:;|#.*|$)", re.MULTILINE)
+_ARGUMENT = re.compile(
+    r"(?<![\w-])--([a-z][a-z0-9_-]*)(?:[ \t]*=[ \t]*|[ \t]+)?(?=(\"[^\"\n]*\"|'[^'\n]*'|[^\s\\)]+)?)"
+)
+_SET = re.compile(
+    r"^\s*(?:export\s+)?([A-Za-z_]\w*)=[\"']?([A-Za-z0-9_./:-]*)[\"']?\s*(?:;|#.*|$)", re.MULTILINE
+)
 _SET_DEFAULT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=[\"']?\$\{\w+:-(\w+)\}[\"']?\s*$", re.MULTILINE)
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::-(\w+))?\}?$")
 _YAML_LINE = re.compile(r"^\s*(?:-\s+)?[\"']?(?:--)?([A-Za-z][\w-]*)[\"']?\s*:\s*(.*?)\s*$")
@@ -102,9 +106,9 @@ def read_megatron(
     swiglu = _on(table, "swiglu") or _on(table, "gated_linear_unit")
     hidden = overrides.get("hidden") or draft.values.get("hidden")
     if "ffn" not in draft.values and hidden is not None:
-        size = int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden
+        width = int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden
         how = "Megatron's default: int(8h/3 / 64) * 64" if swiglu else "Megatron's default: 4 * hidden"
-        draft.put("ffn", size, how, key=_SIZES["ffn"])
+        draft.put("ffn", width, how, key=_SIZES["ffn"])
     asked = _vocab(draft, table, overrides)
     for degree in ("pipeline_model_parallel_size", "context_parallel_size"):
         if table.get(degree) not in (None, 1, "1"):
@@ -118,7 +122,9 @@ def read_megatron(
         activation="silu" if swiglu else "gelu",
     )
     keys = draft.keys
-    dashed = {ours: key if format != "megatron" else "--" + key.replace("_", "-") for ours, key in keys.items()}
+    dashed = {
+        ours: key if format != "megatron" else "--" + key.replace("_", "-") for ours, key in keys.items()
+    }
     draft.keys = dashed
     return finish(
         draft,
@@ -156,7 +162,7 @@ def _vocab(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int])
     if asked is None:
         if table.get("vocab_size") is None:
             raise InputError(
-                f"{draft.name} names no vocabulary size (its tokenizer does): give --vocab N, e.g. --vocab 50257"
+                f"{draft.name} names no vocabulary size (its tokenizer does): give --vocab N, e.g. 50257"
             )
         asked = whole(table["vocab_size"], "vocab_size", draft.name)
     padded = round_up(asked, by * ranks)
@@ -174,6 +180,8 @@ def _on(table: Mapping[str, Any], key: str) -> bool:
 def _check_variable(table: Mapping[str, Any], key: str, name: str) -> None:
     value = table.get(key)
     if isinstance(value, str) and "$" in value:
-        raise InputError(f"{name}: --{key.replace('_', '-')} is {value[:40]}, which the file does not set: give the number")
+        raise InputError(
+            f"{name}: --{key.replace('_', '-')} is {value[:40]}, which the file does not set: give the number"
+        )
     if value is True:
         raise InputError(f"{name}: --{key.replace('_', '-')} has no value")

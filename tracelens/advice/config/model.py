@@ -107,9 +107,9 @@ def finish(
 
     ``overrides`` are the sizes that the user gave beside the file; they win.
     """
-    if "hidden" in overrides or "heads" in overrides:
-        if "head_dim" not in draft.keys and "head_dim" not in overrides:
-            draft.values.pop("head_dim", None)
+    resized = "hidden" in overrides or "heads" in overrides
+    if resized and "head_dim" not in draft.keys and "head_dim" not in overrides:
+        draft.values.pop("head_dim", None)
     if "heads" in overrides and "kv_heads" not in overrides and "kv_heads" not in draft.keys:
         draft.values.pop("kv_heads", None)
     for name, value in overrides.items():

@@ -57,7 +57,12 @@ def is_nanogpt(table: Mapping[str, Any]) -> bool:
 
 
 def read_nanogpt(
-    table: Mapping[str, Any], *, name: str, overrides: Mapping[str, int], gated: bool | None, tied: bool | None
+    table: Mapping[str, Any],
+    *,
+    name: str,
+    overrides: Mapping[str, int],
+    gated: bool | None,
+    tied: bool | None,
 ) -> ModelConfig:
     """Sizes of a nanoGPT config; what it leaves out is what train.py sets."""
     draft = Draft(name)

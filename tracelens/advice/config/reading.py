@@ -14,9 +14,7 @@ from tracelens.errors import InputError, UsageError
 
 #: A configuration is a few kB; with tokenizer tables in it, a few MB.
 _LARGEST_FILE = 8_000_000
-_KNOWN = (
-    "a Hugging Face config.json, Megatron-LM arguments (script, YAML, JSON) or a nanoGPT config (.py)"
-)
+_KNOWN = "a Hugging Face config.json, Megatron-LM arguments (script, YAML, JSON) or a nanoGPT config (.py)"
 
 
 def read_config(
@@ -61,9 +59,15 @@ def config_from_flags(
     draft = Draft("flags")
     for name, value in sizes.items():
         draft.put(name, value, "given on the command line", key="--" + name.replace("_", "-"))
-    for name, words in (("hidden", "the hidden size"), ("heads", "how many heads"), ("layers", "how many layers")):
+    for name, words in (
+        ("hidden", "the hidden size"),
+        ("heads", "how many heads"),
+        ("layers", "how many layers"),
+    ):
         if name not in draft.values:
-            raise UsageError(f"give a config file, or at least --hidden, --heads and --layers ({words} is missing)")
+            raise UsageError(
+                f"give a config file, or at least --hidden, --heads and --layers ({words} is missing)"
+            )
     for name, value, why in (("vocab", 50257, "assumed: GPT-2's"), ("sequence", 2048, "assumed")):
         if name not in draft.values:
             draft.put(name, value, why, key="--" + name)
@@ -77,7 +81,9 @@ def config_from_flags(
         draft.keys.setdefault(name, "--" + name.replace("_", "-"))
     return finish(
         draft,
-        layout=Layout(fused_qkv=True, fused_gate=bool(gated), rope=bool(gated), activation="silu" if gated else "gelu"),
+        layout=Layout(
+            fused_qkv=True, fused_gate=bool(gated), rope=bool(gated), activation="silu" if gated else "gelu"
+        ),
         gated=bool(gated),
         tied=True if tied is None else tied,
         format="flags",
@@ -97,7 +103,9 @@ def _text(where: Path) -> str:
     except ValueError:
         raise InputError("the name of the file holds a character that no file name can have") from None
     if len(data) > _LARGEST_FILE:
-        raise InputError(f"{where.name} is larger than {_LARGEST_FILE // 1_000_000} MB: that is no configuration")
+        raise InputError(
+            f"{where.name} is larger than {_LARGEST_FILE // 1_000_000} MB: that is no configuration"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -117,7 +125,9 @@ def _from_json(
         return read_huggingface(table, name=name, overrides=overrides, gated=gated, tied=tied)
     flat = flattened(table)
     if is_megatron(flat):
-        return read_megatron(flat, name=name, format="megatron-json", overrides=overrides, gated=gated, tied=tied)
+        return read_megatron(
+            flat, name=name, format="megatron-json", overrides=overrides, gated=gated, tied=tied
+        )
     if "traceEvents" in table:
         raise InputError(f"{name} is a trace: give it to tracelens analyze")
     raise InputError(f"{name} is not {_KNOWN}: it has neither model_type nor hidden_size and num_layers")
