@@ -196,6 +196,9 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="larger than"):
         (tmp_path / "y.json").write_bytes(b" " * 9_000_000)
         read_config(tmp_path / "y.json")
+    with pytest.raises(InputError, match=r"is a trace.*--what-if"):
+        (tmp_path / "t.json.gz").write_bytes(b"\x1f\x8b" + b"\0" * 9_000_000)
+        read_config(tmp_path / "t.json.gz")
     with pytest.raises(InputError, match="name of the file"):
         read_config("a\0b")
 

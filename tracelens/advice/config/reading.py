@@ -14,6 +14,9 @@ from tracelens.errors import InputError, UsageError
 
 #: A configuration is a few kB; with tokenizer tables in it, a few MB.
 _LARGEST_FILE = 8_000_000
+#: Traces say what they are within so many bytes.
+_HEAD = 65_536
+_TRACE = "tracelens analyze TRACE --what-if heads=20 predicts what a change of it saves"
 _KNOWN = "a Hugging Face config.json, Megatron-LM arguments (script, YAML, JSON) or a nanoGPT config (.py)"
 
 
@@ -102,6 +105,8 @@ def _text(where: Path) -> str:
         raise InputError(f"cannot read {where}: {error.strerror or error}") from None
     except ValueError:
         raise InputError("the name of the file holds a character that no file name can have") from None
+    if data[:2] == b"\x1f\x8b" or b'"traceEvents"' in data[:_HEAD] or b'"deviceProperties"' in data[:_HEAD]:
+        raise InputError(f"{where.name} is a trace, not a configuration: {_TRACE}")
     if len(data) > _LARGEST_FILE:
         raise InputError(
             f"{where.name} is larger than {_LARGEST_FILE // 1_000_000} MB: that is no configuration"
@@ -129,5 +134,5 @@ def _from_json(
             flat, name=name, format="megatron-json", overrides=overrides, gated=gated, tied=tied
         )
     if "traceEvents" in table:
-        raise InputError(f"{name} is a trace: give it to tracelens analyze")
+        raise InputError(f"{name} is a trace, not a configuration: {_TRACE}")
     raise InputError(f"{name} is not {_KNOWN}: it has neither model_type nor hidden_size and num_layers")
