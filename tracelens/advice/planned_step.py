@@ -185,7 +185,7 @@ class Planner:
             if time.mid is None or time.high is None:
                 raise InputError(found.unknown or f"attention on {self.gpu.title} cannot be predicted")
             width = found.head_dim or call.head_dim
-            note = f"a head of {call.head_dim} is computed as {width}" if width != call.head_dim else ""
+            note = f"a head of {call.head_dim} runs as {width}" if width != call.head_dim else ""
             parts.append(
                 Part(
                     "attention.core",

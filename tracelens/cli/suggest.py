@@ -26,7 +26,7 @@ _FLAGS = {
 def _sizes(command: click.decorators.FC) -> click.decorators.FC:
     for name, words in reversed(_FLAGS.items()):
         flag = "--" + name.replace("_", "-")
-        command = click.option(flag, name, type=click.IntRange(1, 2**31 - 1), metavar="N", help=words)(
+        command = click.option(flag, name, type=click.IntRange(1), metavar="N", help=words)(
             command
         )
     return command

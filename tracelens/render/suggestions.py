@@ -11,6 +11,8 @@ from tracelens.render.text import clean
 from tracelens.results import Estimate
 
 _COMPONENTS = 8
+#: Changes below half of the last digit shown.
+_ROUND = 0.00005
 _SIZES = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "experts", "sequence",
           "micro_batch", "tensor_parallel")  # fmt: skip
 
@@ -21,7 +23,7 @@ def render_suggestions(found: Suggestions, *, console: Console) -> None:
     _head(out, found)
     _step(out, found)
     for number, pick in enumerate(found.picks, 1):
-        _pick(out, pick, number)
+        _pick(out, found, pick, number)
     _others(out, found)
     _tail(out, found)
 
@@ -74,11 +76,13 @@ def _range(saving: Estimate) -> str:
     return f"{mid:.1f}% ({low:.1f} to {high:.1f}%)"
 
 
-def _pick(out: Out, pick: Pick, number: int) -> None:
+def _pick(out: Out, found: Suggestions, pick: Pick, number: int) -> None:
     out.line(out.text(f"{number}. ", "bold") + out.text(pick.title, "bold green", limit=200))
     time = f"{f.ms(pick.saving_ms.mid)} a micro-batch"
     out.line(f"   saves {_range(pick.saving_frac)} of the time per token · {time}")
-    facts = [f"weights {_signed(pick.parameters_frac)}", f"operations {_signed(pick.flops_frac)}"]
+    weights = f.delta((pick.parameters or 0) - (found.parameters or 0))
+    share = f" ({_signed(pick.parameters_frac)})" if abs(pick.parameters_frac) >= _ROUND else ""
+    facts = [f"weights {weights}{share}", f"operations {_signed(pick.flops_frac)}"]
     if abs(pick.memory_frac) >= 0.0005:
         facts.append(f"memory {_signed(pick.memory_frac)}")
     out.line(f"   {' · '.join(facts)}", "dim")
@@ -95,7 +99,7 @@ def _pick(out: Out, pick: Pick, number: int) -> None:
 
 
 def _signed(frac: float) -> str:
-    return "±0" if abs(frac) < 0.00005 else f"{frac:+.2%}"
+    return "±0" if abs(frac) < _ROUND else f"{frac:+.2%}"
 
 
 def _others(out: Out, found: Suggestions) -> None:

@@ -90,7 +90,7 @@ def config_from_flags(
         gated=bool(gated),
         tied=True if tied is None else tied,
         format="flags",
-        family="sizes given on the command line",
+        family="A model of these sizes",
         overrides={},
     )
 
