@@ -203,11 +203,24 @@ def test_a_front_point_is_the_time_of_the_whole_step() -> None:
         assert (planner.step(point.hyper).time_ms.mid or 0) / now == pytest.approx(point.time_frac)
 
 
+_LLAMA_405B = {"hidden": 16384, "heads": 128, "kv_heads": 8, "layers": 126, "vocab": 128_256, "ffn": 53248,
+               "micro_batch": 4}  # fmt: skip
+#: The largest that is read at all.
+_ABSURD = {
+    "hidden": 2**20,
+    "heads": 2**13,
+    "layers": 2**14,
+    "vocab": 2**25,
+    "ffn": 2**23,
+    "micro_batch": 2**10,
+}
+
+
+@pytest.mark.parametrize("sizes", [_LLAMA_405B, _ABSURD], ids=["405B", "absurd"])
 @pytest.mark.parametrize("free", [BY_DEFAULT, frozenset(SEARCHED)], ids=["default", "everything"])
-def test_the_search_is_bounded_whatever_is_asked(free: frozenset[str]) -> None:
+def test_the_search_is_bounded_whatever_is_asked(free: frozenset[str], sizes: dict[str, int]) -> None:
     """Predictions, not seconds, are counted here: benchmarks/suggest.py times it."""
-    config = config_from_flags({"hidden": 16384, "heads": 128, "kv_heads": 8, "layers": 126, "vocab": 128_256,
-                                "ffn": 53248, "micro_batch": 4}, gated=True)  # fmt: skip
+    config = config_from_flags(sizes, gated=True)
     planner, found = _search(config, free=free, memory_gb=10_000 - 1, parameters_frac=0.2)
     assert found.tried <= 50_000
     assert planner.predictions <= 15_000

@@ -10,8 +10,12 @@ import pytest
 import tracelens
 from tests.advice import configs
 from tests.advice.configs import gpt3_2_7b, read, written
+from tracelens.advice import suggestion
 from tracelens.advice.suggestion import Suggestions, suggest
 from tracelens.errors import InputError, UsageError
+from tracelens.gemm.predict import predict_gemm
+from tracelens.hardware import find_gpu
+from tracelens.hardware.measurements import GemmMeasurement, Measurements
 
 
 def test_the_paper_s_case() -> None:
@@ -89,6 +93,33 @@ def test_what_the_sum_leaves_out_is_said() -> None:
 def test_wrong_use(arguments: dict[str, object], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         suggest(gpt3_2_7b(), **arguments)  # type: ignore[arg-type]
+
+
+def _measured_h200() -> Measurements:
+    """Products a tenth slower than the model has them, over the sizes of a 2.7B model."""
+    h200 = find_gpu(None, override="h200")
+    rows = []
+    for m in (4096, 8192, 16384):
+        for n in (2560, 5120, 7680, 10240, 20480, 50304):
+            for k in (1280, 2560, 5120, 10240):
+                for layout in ("TN", "NN", "NT"):
+                    mid = predict_gemm(m, n, k, gpu=h200, layout=layout).time_us.mid or 0.0
+                    rows.append(
+                        GemmMeasurement("made up", m, n, k, 1, "bf16", "bf16", layout, 1.1 * mid, 0.01, ())
+                    )
+    return Measurements("h200", {"sms": 132}, {}, {}, "2026-11-21", "made up", "made up", tuple(rows))
+
+
+def test_measurements_make_the_products_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = gpt3_2_7b(vocab=50304)
+    plain = suggest(config, gpu="h200")
+    monkeypatch.setattr(suggestion, "find_measurements", lambda *_, **__: _measured_h200())
+    found = suggest(config, gpu="h200")
+    ups = [next(row for row in one.components if row.component == "mlp.up") for one in (plain, found)]
+    assert [row.time_ms.basis for row in ups] == ["model", "calibrated"]
+    assert (ups[1].time_ms.mid or 0) == pytest.approx(1.1 * (ups[0].time_ms.mid or 0), rel=0.03)
+    assert any("measurements of the NVIDIA H200" in note for note in found.notes)
+    assert found.basis == "model"  # attention and bytes, a fifth of the step, were not measured
 
 
 def test_a_gpu_without_figures_is_refused() -> None:

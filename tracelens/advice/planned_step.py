@@ -7,7 +7,7 @@ range of a difference comes from how well the *ratio* of two shapes is predicted
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,6 +27,8 @@ from tracelens.results import Estimate
 
 #: Of the datasheet's bandwidth that kernels which only move bytes reach (``gemm.predict.rates``).
 BANDWIDTH_FRAC = 0.9
+#: Of a calibrated sum, at most this is not calibrated: kernels that only move bytes never are.
+_OTHER_FRAC = 0.1
 #: What the sum leaves out.
 NOT_INCLUDED = (
     "gaps between kernels and waiting for the host",
@@ -74,13 +76,20 @@ class PlannedStep:
 
 
 def total(times: Iterable[Estimate]) -> Estimate:
-    """The sum of estimates whose errors go together."""
+    """The sum of estimates whose errors go together; calibrated where nearly all of the time is."""
     low = mid = high = 0.0
-    bases: set[str] = set()
+    bases: list[tuple[float, str]] = []
     for one in times:
         low, mid, high = low + (one.low or 0.0), mid + (one.mid or 0.0), high + (one.high or 0.0)
-        bases.add(one.basis)
-    return Estimate(low, mid, high, "calibrated" if bases == {"calibrated"} else "model")
+        bases.append((one.mid or 0.0, one.basis))
+    return Estimate(low, mid, high, _basis(bases))
+
+
+def _basis(weighted: Sequence[tuple[float, str]]) -> str:
+    """Calibrated where measurements of this GPU predict all but a tenth of what is weighed."""
+    whole = sum(weight for weight, _ in weighted)
+    other = sum(weight for weight, basis in weighted if basis != "calibrated")
+    return "calibrated" if whole > 0 and other <= _OTHER_FRAC * whole else "model"
 
 
 class Planner:
@@ -267,6 +276,7 @@ def compare(now: PlannedStep, then: PlannedStep) -> Change:
     down: dict[str, float] = {}
     up: dict[str, float] = {}
     changes: list[PartChange] = []
+    weighted: list[tuple[float, str]] = []
     mid = 0.0
     for old, new in zip(now.parts, then.parts, strict=True):  # both list them in one order
         before, after = old.time_ms.mid or 0.0, (new.time_ms.mid or 0.0) * scale
@@ -274,6 +284,8 @@ def compare(now: PlannedStep, then: PlannedStep) -> Change:
             continue
         saving = before - after
         mid += saving
+        calibrated = old.time_ms.basis == new.time_ms.basis == "calibrated"
+        weighted.append((abs(saving), "calibrated" if calibrated else "model"))
         for kind, (less, more) in _errors(old, new, before, after).items():
             down[kind] = down.get(kind, 0.0) + less
             up[kind] = up.get(kind, 0.0) + more
@@ -284,7 +296,7 @@ def compare(now: PlannedStep, then: PlannedStep) -> Change:
     # What an alignment leaves open moves the present step too, and the share with it.
     low_ms, high_ms = mid - math.hypot(*down.values()), mid + math.hypot(*up.values())
     opened = up.get("alignment", 0.0)
-    saving_ms = Estimate(low_ms, mid, high_ms, total([now.time_ms, then.time_ms]).basis)
+    saving_ms = Estimate(low_ms, mid, high_ms, _basis(weighted))
     low = low_ms / max(whole - down.get("alignment", 0.0), 1e-12)
     saving_frac = Estimate(min(low, mid / whole), mid / whole, high_ms / (whole + opened), saving_ms.basis)
     flops = then.flops * scale / now.flops - 1.0 if now.flops else 0.0

@@ -35,6 +35,8 @@ _BATCHES = 4  # times the present micro-batch, at most
 #: At most so many predictions and combinations: about two seconds of each on one core.
 _PREDICTIONS = 10_000
 _COMBINATIONS = 40_000
+#: Values of one size that are tried, at most; fewer in a coarse search.
+_VALUES = 256
 #: Candidates of each set of parameters that are predicted as a whole.
 _JUDGED = 6
 #: Picks shown, and points of the front.
@@ -100,7 +102,7 @@ def search(planner: Planner, now: Hyper, limits: Limits, *, fixed: Mapping[str, 
     present = planner.step(now)
     limits = replace(limits, free=free)
     coarse = _coarseness(now, limits)
-    candidates = list(_candidates(planner, now, present, limits, coarse))
+    candidates = list(islice(_candidates(planner, now, present, limits, coarse), _COMBINATIONS))
     picks, unsure = _picks(planner, now, present, candidates)
     step = f"searched hidden and ffn in steps of {_GRID * coarse}: finer ones are too many to try"
     return Found(
@@ -179,9 +181,9 @@ class _Times:
 
 def _bases(now: Hyper, free: frozenset[str], coarse: int) -> Iterator[Hyper]:
     """Everything but ffn and vocab."""
-    for layers in _near(now.layers, max(1, coarse // 2), "layers" in free):
+    for layers in _near(now.layers, max(1, coarse // 2), "layers" in free, coarse):
         for batch, sequence in _tokens(now, free):
-            for hidden in _near(now.hidden, _GRID * coarse, "hidden" in free):
+            for hidden in _near(now.hidden, _GRID * coarse, "hidden" in free, coarse):
                 for heads, head_dim, kv_heads in _heads(now, hidden, free):
                     yield replace(
                         now, layers=layers, micro_batch=batch, sequence=sequence, hidden=hidden,
@@ -189,7 +191,7 @@ def _bases(now: Hyper, free: frozenset[str], coarse: int) -> Iterator[Hyper]:
                     )  # fmt: skip
 
 
-def _near(value: int | None, grid: int, free: bool) -> list[int]:
+def _near(value: int | None, grid: int, free: bool, coarse: int) -> list[int]:
     """``value``, and where it is free the multiples of ``grid`` near it."""
     if value is None:
         return []
@@ -197,7 +199,13 @@ def _near(value: int | None, grid: int, free: bool) -> list[int]:
         return [value]
     reach = max(int(value * _NEAR_FRAC), 1)
     first = -(-(value - reach) // grid) * grid
-    return sorted({value, *range(max(first, grid), value + reach + 1, grid)})
+    return _thinned(value, range(max(first, grid), value + reach + 1, grid), coarse)
+
+
+def _thinned(value: int, others: range, coarse: int) -> list[int]:
+    """``value`` and ``others``, evenly fewer where they are very many."""
+    step = -(-len(others) * coarse // _VALUES) or 1
+    return sorted({value, *others[::step]})
 
 
 def _tokens(now: Hyper, free: frozenset[str]) -> Iterator[tuple[int | None, int | None]]:
@@ -272,7 +280,7 @@ def _ffns(base: Hyper, now: Hyper, limits: Limits, coarse: int) -> list[int]:
     low, high = (_GRID + (weights * (1 + sign * limits.parameters_frac) - empty) / one for sign in (-1, 1))
     low, high = max(low, ffn * 0.5), min(high, ffn * 1.5)
     first = max(-(-int(low) // grid) * grid, grid)
-    return sorted({ffn, *range(first, int(high) + 1, grid)})
+    return _thinned(ffn, range(first, int(high) + 1, grid), coarse)
 
 
 def _picks(

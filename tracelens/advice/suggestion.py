@@ -13,7 +13,7 @@ from tracelens.advice.planned_kernels import memory_bytes
 from tracelens.advice.planned_step import NOT_INCLUDED, Change, PlannedStep, Planner, compare, total
 from tracelens.advice.search import BY_DEFAULT, SEARCHED, WORTH_FRAC, Found, Limits, search
 from tracelens.errors import InputError, UsageError
-from tracelens.hardware import find_gpu
+from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import Estimate
 
@@ -141,7 +141,7 @@ def suggest(
     known = config if isinstance(config, ModelConfig) else read_config(config, overrides=sizes)
     limits = Limits(parameters_frac, _searched(fix, free), memory_gb).checked()
     hardware = find_gpu(None, override=gpu)
-    measured, notes = _measured(hardware.name, hardware.sms)
+    measured, notes = _measured(hardware)
     planner = Planner(known.layout, gpu=hardware, dtype=dtype, measured=measured)
     found = search(planner, known.hyper, limits, fixed=known.fixed)
     notes += _unknowns(found.present)
@@ -160,11 +160,14 @@ def _searched(fix: Collection[str], free: Collection[str]) -> frozenset[str]:
     return names - {"heads", "head_dim"} if "heads" in fix else names
 
 
-def _measured(gpu: str, sms: int | None) -> tuple[Measurements | None, list[str]]:
+def _measured(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
     try:
-        return find_measurements(gpu, sms=sms), []
+        found = find_measurements(gpu.name, sms=gpu.sms)
     except InputError as error:
         return None, [f"Measurements of this GPU cannot be used: {error}"]
+    if found is None:
+        return None, [f"No measurements of the {gpu.title}: ranges are those of the model"]
+    return found, [f"Predictions use measurements of the {gpu.title} of {found.date or 'an unknown day'}"]
 
 
 def _suggestions(

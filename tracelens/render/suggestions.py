@@ -126,7 +126,5 @@ def _tail(out: Out, found: Suggestions) -> None:
         f"Searched {', '.join(found.searched)}: {found.tried:,} shapes with weights within ±{limit}.", "dim"
     )
     out.line(f"Not included: {'; '.join(found.not_included)}.", "dim")
-    if found.basis == "model":
-        out.line(f"No measurements of the {found.gpu_title}: ranges are those of the model.", "dim")
     for note in found.notes:
         out.line(clean(note, limit=240), "dim")

@@ -8,8 +8,12 @@ from dataclasses import dataclass, field, replace
 from tracelens.advice.hyper import Hyper
 from tracelens.errors import InputError, UsageError
 
-#: Larger than any size of a model, batch or vocabulary.
+#: Beyond any model: a search around such sizes would not end. Numbers above LARGEST are none at all.
 LARGEST = 2**31
+_MOST = {
+    "hidden": 2**20, "heads": 2**14, "kv_heads": 2**14, "head_dim": 2**14, "ffn": 2**23, "vocab": 2**25,
+    "layers": 2**14, "experts": 2**14, "sequence": 2**24, "micro_batch": 2**16, "tensor_parallel": 2**12,
+}  # fmt: skip
 #: Tokens of a micro-batch where no configuration says how many: enough rows to fill a GPU.
 USUAL_TOKENS = 8192
 #: Positions a model can address are not the length it trains with; this is taken where they are more.
@@ -56,7 +60,7 @@ class Draft:
 
     def put(self, name: str, value: int, source: str, *, key: str | None = None) -> None:
         """Set one size; InputError where it cannot be one."""
-        if not 0 < value < LARGEST:
+        if not 0 < value <= _MOST.get(name, LARGEST):
             raise InputError(f"{self.name}: {key or name} = {value} is no size a model can have")
         self.values[name] = value
         self.sources[name] = source
