@@ -50,7 +50,7 @@ class Limits:
 
     parameters_frac: float = 0.01  # weights stay within this share
     free: frozenset[str] = BY_DEFAULT
-    memory_gb: float | None = None  # of one GPU; without it the present estimate may not grow
+    memory_gb: float | None = None  # of one GPU; without it the present estimate must not grow
 
     def checked(self) -> Limits:
         """UsageError where they make no sense."""
@@ -58,7 +58,7 @@ class Limits:
         if unknown:
             raise UsageError(f"{', '.join(unknown)} cannot be searched (known: {', '.join(SEARCHED)})")
         if not 0 <= self.parameters_frac <= 0.2:
-            raise UsageError("the parameters may change by 0 to 20 %")
+            raise UsageError("the parameters can change by 0 to 20 %")
         if self.memory_gb is not None and not 0 < self.memory_gb < 10_000:
             raise UsageError(f"{self.memory_gb} GB is no memory of a GPU")
         if {"micro_batch", "sequence"} & self.free and self.memory_gb is None:

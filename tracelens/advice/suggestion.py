@@ -134,7 +134,7 @@ def suggest(
 ) -> Suggestions:
     """Suggest a faster shape for the model of ``config`` (a file, a folder, or one already read) on ``gpu``.
 
-    ``fix`` names sizes that stay, ``free`` further ones that may change (layers, kv_heads, micro_batch,
+    ``fix`` names sizes that stay, ``free`` further ones that can change (layers, kv_heads, micro_batch,
     sequence); the weights stay within ``parameters_frac``. ``sizes`` replace those of the file. Raises
     ``InputError`` for a configuration that cannot be used and ``UsageError`` for a GPU that is not known.
     """

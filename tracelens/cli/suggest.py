@@ -26,9 +26,7 @@ _FLAGS = {
 def _sizes(command: click.decorators.FC) -> click.decorators.FC:
     for name, words in reversed(_FLAGS.items()):
         flag = "--" + name.replace("_", "-")
-        command = click.option(flag, name, type=click.IntRange(1), metavar="N", help=words)(
-            command
-        )
+        command = click.option(flag, name, type=click.IntRange(1), metavar="N", help=words)(command)
     return command
 
 
@@ -40,10 +38,10 @@ def _sizes(command: click.decorators.FC) -> click.decorators.FC:
 @click.option("--gpu", required=True, metavar="NAME", help="The GPU to train on, e.g. h100-sxm.")
 @click.option("--dtype", default="bf16", show_default=True, type=click.Choice(["bf16", "fp16"]))
 @click.option("--params", "params", default="1%", show_default=True, metavar="X%",
-              help="How far the number of weights may move.")  # fmt: skip
+              help="How far the number of weights can move.")  # fmt: skip
 @click.option("--fix", default="", metavar="A,B", help="Sizes that stay: hidden, heads, ffn, vocab.")
 @click.option("--free", default="", metavar="A,B",
-              help="Further sizes that may change: layers, kv_heads, micro_batch, sequence.")  # fmt: skip
+              help="Further sizes that can change: layers, kv_heads, micro_batch, sequence.")  # fmt: skip
 @click.option("--memory-gb", type=float, metavar="GB", help="Memory of one GPU, to search the micro-batch.")
 @click.option("--json", "json_path", metavar="FILE", help="Everything as JSON ('-': standard output).")
 def suggest(
