@@ -24,7 +24,7 @@ def test_the_wheel_ships_templates_schema_rules_gpu_table_and_types(tmp_path: Pa
     expected = {f"tracelens/templates/{path.name}" for path in (ROOT / "templates").iterdir()}
     expected |= {f"tracelens/docs/rules/{path.name}" for path in (ROOT / "docs" / "rules").iterdir()}
     expected |= {"tracelens/py.typed", "tracelens/hardware/gpus.toml", "tracelens/schema/report.schema.json"}
-    expected |= {"tracelens/schema/gemm.schema.json"}
+    expected |= {"tracelens/schema/gemm.schema.json", "tracelens/schema/comparison.schema.json"}
     assert expected <= names
     assert len(expected) > 8
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "sample_traces/"))]

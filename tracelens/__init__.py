@@ -19,6 +19,7 @@ __all__ = [
     "__version__",
     "analyze",
     "capture",
+    "compare",
     "load",
     "suggest",
 ]
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tracelens.advice.suggestion import suggest
     from tracelens.analysis import Analysis, analyze
     from tracelens.capture.manual import capture
+    from tracelens.compare.load import compare
     from tracelens.errors import InputError, TracelensError, UsageError
     from tracelens.trace import read_trace as load
 
@@ -34,6 +36,7 @@ _HOMES = {
     "Analysis": ("tracelens.analysis", "Analysis"),
     "analyze": ("tracelens.analysis", "analyze"),
     "capture": ("tracelens", "capture"),  # the room itself, which can be called
+    "compare": ("tracelens", "compare"),
     "load": ("tracelens.trace", "read_trace"),
     "suggest": ("tracelens.advice.suggestion", "suggest"),
     "InputError": ("tracelens.errors", "InputError"),

@@ -10,6 +10,7 @@ from tracelens import __version__
 from tracelens.cli.analyze import analyze
 from tracelens.cli.bench import bench
 from tracelens.cli.capture import capture
+from tracelens.cli.compare import compare
 from tracelens.cli.explain import explain
 from tracelens.cli.gemm import gemm
 from tracelens.cli.open import open_trace
@@ -30,6 +31,7 @@ def cli() -> None:
 cli.add_command(analyze)
 cli.add_command(bench)
 cli.add_command(capture)
+cli.add_command(compare)
 cli.add_command(explain)
 cli.add_command(gemm)
 cli.add_command(open_trace)

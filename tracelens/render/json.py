@@ -32,7 +32,7 @@ def to_json(report: Report, *, indent: int | None = 2, compact: bool = False) ->
         data = msgspec.json.encode(what, order="deterministic")
     except UnicodeEncodeError:
         # A lone surrogate, from a trace's "\\ud800", has no UTF-8 form.
-        data = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(what)), order="deterministic")
+        data = msgspec.json.encode(without_surrogates(msgspec.to_builtins(what)), order="deterministic")
     return data if indent is None else msgspec.json.format(data, indent=indent) + b"\n"
 
 
@@ -55,13 +55,13 @@ def _is_default(one: dataclasses.Field[Any], value: Any) -> bool:
     return one.default is not dataclasses.MISSING and bool(value == one.default)
 
 
-def _without_surrogates(value: Any) -> Any:
+def without_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+        return {without_surrogates(key): without_surrogates(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
+        return [without_surrogates(item) for item in value]
     return value
 
 

@@ -1,0 +1,484 @@
+"""Before and after: what changed is named, noise is not, and what cannot be told is said."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import tracelens
+from tests.render import sample_report
+from tracelens.analysis import Analysis, analyze
+from tracelens.compare.compare import compare_reports
+from tracelens.compare.gemms import match_gemms
+from tracelens.compare.result import Comparison
+from tracelens.compare.steps import rank_test, shift, smallest_p
+from tracelens.errors import UsageError
+from tracelens.render.compare_json import compare_json, json_schema, published_schema, schema_text
+from tracelens.render.compare_markdown import render_markdown
+from tracelens.results import Estimate, Known, Report, Step, StepTime
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = ROOT.parent / "shared" / "traces"
+SAMPLES = [ROOT / "sample_traces" / f"generated_gpt2_vocab{v}.json.gz" for v in (50257, 50304)]
+
+
+@cache
+def report(path: Path) -> Report:
+    return analyze(path).report
+
+
+def shared(name: str) -> Report:
+    found = sorted(SHARED.glob(f"{name}_*.json.gz"))
+    if not found:
+        pytest.skip(f"no {name} beside this checkout")
+    return report(found[0])
+
+
+def with_steps(one: Report, durations: list[float]) -> Report:
+    """The report with other step times, as another recording of the job would have."""
+    ordered = sorted(durations)
+    middle = ordered[len(ordered) // 2]
+    return replace(
+        one,
+        trace=replace(one.trace, sha256=f"{hash(tuple(durations)):064x}"),
+        steps=[Step(at, at * 10**9, ms, 0.98) for at, ms in enumerate(durations)],
+        summary=replace(one.summary, step_ms=StepTime(middle, ordered[0], ordered[-1], len(ordered))),
+    )
+
+
+def with_component(one: Report, name: str, factor: float) -> Report:
+    """The report with another time of one component, as many kernels, and the sums that follow."""
+    rows = [
+        replace(row, time_ns=int(row.time_ns * factor), time_ms=row.time_ms * factor)
+        if row.component == name
+        else row
+        for row in one.components
+    ]
+    grown = sum(row.time_ns for row in rows) / sum(row.time_ns for row in one.components)
+    summary = replace(one.summary, gpu_ms_per_step=one.summary.gpu_ms_per_step * grown)
+    return replace(one, components=rows, summary=summary)
+
+
+def slower_gemms(one: Report, factor: float, only: str = "") -> Report:
+    rows = [
+        replace(row, time_ms_per_step=row.time_ms_per_step * factor, time_ms=row.time_ms * factor)
+        if only in row.component
+        else row
+        for row in one.gemms
+    ]
+    return replace(one, gemms=rows)
+
+
+# the test over steps
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0]),
+        ([1.0, 1.0, 2.0, 3.0], [1.0, 2.0, 2.0, 9.0]),
+        ([5.0], [5.0, 5.0]),
+    ],
+)
+def test_the_exact_test_counts_every_way_to_share_out_the_steps(a: list[float], b: list[float]) -> None:
+    """Against the definition, by going through them all."""
+    everything = [*a, *b]
+
+    def rank(value: float) -> float:
+        return sum(other < value for other in everything) + sum(other == value for other in everything) / 2
+
+    middle = len(a) * sum(map(rank, everything)) / len(everything)
+    seen = abs(sum(map(rank, a)) - middle)
+    sums = [sum(map(rank, some)) for some in itertools.combinations(everything, len(a))]
+    extreme = sum(abs(one - middle) >= seen - 1e-9 for one in sums)
+    assert rank_test(a, b) == pytest.approx(extreme / math.comb(len(everything), len(a)))
+
+
+def test_the_test_as_in_the_tables_and_for_many_steps_close_to_the_exact_one() -> None:
+    # Mann and Whitney 1947, table for n = 5, m = 5: P(U <= 2) = 0.016, one-sided
+    assert rank_test([1, 2, 3, 4, 7], [5, 6, 8, 9, 10]) == pytest.approx(2 * 4 / math.comb(10, 5))
+    a, b = [float(x) for x in range(30)], [x + 3.5 for x in range(30)]
+    many = rank_test([*a, 100.0], [*b, 101.0])  # one more on each side: the normal distribution
+    assert many == pytest.approx(rank_test(a, b), rel=0.25)
+    assert rank_test([1.0] * 40, [1.0] * 40) == 1.0
+    assert smallest_p(4, 4) == pytest.approx(2 / 70)
+
+
+def test_the_interval_holds_the_shift_it_was_made_with() -> None:
+    base = [float(x % 7) for x in range(40)]
+    for a, b in ((base[:12], base[12:24]), (base, base)):
+        found = shift(a, [x + 2.0 for x in b])
+        assert found.low <= 2.0 <= found.high and found.level >= 0.95
+
+
+# what must hold on real traces
+
+
+def test_the_gradient_hook_is_named_and_the_gpus_pace_is_not_taken_for_a_change() -> None:
+    result = compare_reports(shared("d1"), shared("d1b"))
+    assert result.step is not None and result.step.state == "no_measurable_change"
+    assert result.verdict.startswith("No measurable change") and result.step.p is not None
+    assert [change.kind for change in result.changes] == ["communication"]
+    assert (
+        "reduce_scatter" in result.changes[0].said and "from optimizer to backward" in result.changes[0].said
+    )
+    assert {row.component for row in result.components if row.beyond_noise} == {"communication"}
+    assert not [one for one in result.gemms if one.state != "same_shape" or one.beyond_noise]
+    assert result.noise is not None and -0.03 < result.noise.mid_frac < 0
+
+
+@pytest.mark.parametrize("name", ["d1", "d2", "d3", "d5", "d6", "d7", "d8"])
+def test_a_trace_against_itself_shows_no_change(name: str) -> None:
+    one = shared(name)
+    result = compare_reports(one, one)
+    assert result.verdict.startswith("No measurable change")
+    assert not result.changes and not [row for row in result.components if row.beyond_noise]
+    assert all(row.state == "same_shape" and not row.changed and row.diff_ms == 0 for row in result.gemms)
+
+
+def test_other_gpus_are_refused_and_across_them_no_time_is_compared() -> None:
+    a, b = shared("d2"), shared("d3")
+    with pytest.raises(UsageError, match=r"different GPUs .*RTX 3060.*H100.*--across"):
+        compare_reports(a, b)
+    result = compare_reports(a, b, across=True)
+    assert result.not_compared and result.step is None and result.noise is None and not result.components
+    data = json.loads(compare_json(result))
+    assert {
+        side["time_ms_per_step"] for row in data["gemms"] for side in (row["before"], row["after"]) if side
+    } == {None}
+    assert {row["diff_ms"] for row in data["gemms"]} == {None}
+    assert any(
+        row.before and row.after and row.before.peak_frac and row.after.peak_frac for row in result.gemms
+    )
+
+
+# what must hold on the samples
+
+
+def test_the_vocabulary_and_the_logits_gemms_are_named() -> None:
+    before, after = (report(path) for path in SAMPLES)
+    result = compare_reports(before, after)
+    assert result.changes[0].said == "vocab 50257 -> 50304"
+    reshaped = [one for one in result.gemms if one.state == "shape_changed"]
+    assert {(one.component, one.role) for one in reshaped} == {
+        ("logits", role) for role in ("forward", "dgrad", "wgrad")
+    }
+    assert {one.component for one in result.gemms if one.beyond_noise} == {"logits"}
+    assert {row.component for row in result.components if row.beyond_noise} == {"logits"}
+    (finding,) = result.findings
+    assert (finding.rule, finding.state, finding.agrees) == ("TL101", "acted_on", "within the bound")
+    assert finding.measured_ms == pytest.approx(-sum(one.diff_ms or 0 for one in reshaped))
+
+
+def test_two_steps_on_each_side_are_too_few_and_it_says_so() -> None:
+    before, after = (report(path) for path in SAMPLES)
+    result = compare_reports(before, after)
+    assert result.step is not None and result.step.state == "too_few_steps" and result.step.p is None
+    assert "too few" in result.verdict
+
+
+def test_samples_say_that_they_are_not_measured() -> None:
+    before, after = (report(path) for path in SAMPLES)
+    assert "before: generated, not measured" in compare_reports(before, after).caveats
+
+
+# what decides
+
+
+BASE = [100.0, 101.0, 99.0, 100.5, 100.2, 99.7]
+
+
+def test_a_step_that_truly_changed_is_called_faster_or_slower() -> None:
+    one = sample_report.full()
+    for factor, state in ((0.93, "faster"), (1.07, "slower")):
+        after = with_steps(one, [ms * factor for ms in BASE])
+        after = replace(after, model=replace(after.model, vocab=Known(50304, "made up")))
+        result = compare_reports(with_steps(one, BASE), after)
+        assert result.step is not None and result.step.state == state
+        assert result.step.p is not None and result.step.p < 0.05
+        assert re.fullmatch(r"Step 100 → [\d.]+ ms, [−+]7\.0% \(p = 0\.002\d*\)\.", result.verdict)
+
+
+def test_steps_that_differ_as_much_as_the_same_gemms_do_are_the_gpus_pace() -> None:
+    one = sample_report.full()
+    rows = [
+        replace(row, time_ms_per_step=row.time_ms_per_step * (1.02 + 0.001 * (at % 3)))
+        for at, row in enumerate(one.gemms)
+    ]
+    after = replace(with_steps(one, [ms * 1.021 for ms in BASE]), gemms=rows)
+    result = compare_reports(with_steps(one, BASE), after)
+    assert result.step is not None and result.step.state == "pace"
+    assert result.verdict.startswith("No change beyond the GPU's own pace")
+
+
+def test_a_gemm_of_the_same_shape_that_became_slower_stands_out_of_the_noise() -> None:
+    one = sample_report.full()
+    before = with_steps(one, BASE)
+    result = compare_reports(before, slower_gemms(with_steps(one, BASE[::-1]), 1.3, only="mlp.down"))
+    moved = {row.component for row in result.gemms if row.beyond_noise}
+    assert moved == {"mlp.down"}
+    assert result.noise is not None and result.noise.high_frac < 0.1
+
+
+def test_few_comparable_gemms_leave_the_noise_unknown_and_nothing_is_judged() -> None:
+    one = sample_report.full()
+    before = replace(with_steps(one, BASE), gemms=one.gemms[:2])
+    after = replace(with_component(with_steps(one, BASE[::-1]), "norm", 2), gemms=one.gemms[:2])
+    result = compare_reports(before, after)
+    assert result.noise is None
+    assert [row for row in result.components if row.component == "norm" and row.beyond_noise is None]
+    assert any("too few GEMMs did the same work" in line for line in result.caveats)
+
+
+def test_communication_that_only_took_longer_is_not_called_a_change() -> None:
+    one = sample_report.full()
+    after = with_component(with_steps(one, BASE[::-1]), "communication", 3)
+    result = compare_reports(with_steps(one, BASE), after)
+    told = [row.beyond_noise for row in result.components if row.component == "communication"]
+    assert told and True not in told
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda r: replace(r, trace=replace(r.trace, world_size=16)), "different world sizes (8; 16)"),
+        (lambda r: replace(r, gpu=replace(r.gpu, sms=114)), "different GPUs"),
+        (lambda r: replace(r, gemms=[replace(g, math_dtype="fp8") for g in r.gemms]), "different dtypes"),
+    ],
+)  # fmt: skip
+def test_what_makes_times_incomparable_is_refused(change: Callable[[Report], Report], says: str) -> None:
+    one = sample_report.full()
+    with pytest.raises(UsageError) as refused:
+        compare_reports(one, change(one))
+    assert says in str(refused.value) and "\n" not in str(refused.value)
+    assert compare_reports(one, change(one), across=True).step is None
+
+
+def test_logits_in_another_dtype_are_the_same_gemms_with_another_dtype() -> None:
+    """Most GEMM time is still bf16, so times compare."""
+    one = with_steps(sample_report.full(), BASE)
+    rows = [replace(g, math_dtype="fp8", kernel="q") if g.component == "logits" else g for g in one.gemms]
+    result = compare_reports(one, replace(one, gemms=rows))
+    changed = [row for row in result.gemms if row.changed]
+    assert changed and {row.component for row in changed} == {"logits"}
+    assert all(row.state == "same_shape" and "dtype bf16 -> fp8" in row.changed for row in changed)
+
+
+def test_a_generated_trace_is_said_before_all_else() -> None:
+    assert render_markdown(compare_reports(*map(report, SAMPLES))).startswith("*Generated trace, not a meas")
+
+
+def test_every_gemm_is_in_the_comparison_once() -> None:
+    for a, b in (
+        (shared("d1"), shared("d1b")),
+        (shared("d2"), shared("d6")),
+        (report(SAMPLES[0]), report(SAMPLES[1])),
+    ):
+        changes = match_gemms(a, b)
+        for one, side in ((a, "before"), (b, "after")):
+            ids = [i for change in changes if (got := getattr(change, side)) for i in got.ids]
+            assert sorted(ids) == sorted(row.id for row in one.gemms)
+
+
+@pytest.mark.parametrize(
+    ("vocab", "saving", "state", "agrees"),
+    [
+        (50304, Estimate(6.9, 7.8, 8.4, "model"), "acted_on", "as predicted"),
+        (50304, Estimate(20.0, 30.0, 40.0, "model"), "acted_on", "less than predicted"),
+        (50304, Estimate(1.0, 2.0, 3.0, "model"), "acted_on", "more than predicted"),
+        (51200, Estimate(6.9, 7.8, 8.4, "model"), "changed_otherwise", None),
+        (50257, Estimate(6.9, 7.8, 8.4, "model"), "still_there", None),
+        (None, Estimate(6.9, 7.8, 8.4, "model"), "cannot_tell", None),
+    ],
+)  # fmt: skip
+def test_what_became_of_a_finding(
+    vocab: int | None, saving: Estimate, state: str, agrees: str | None
+) -> None:
+    one = sample_report.full()
+    finding = replace(next(f for f in one.findings if f.rule == "TL101"), saving_ms=saving)
+    before = replace(with_steps(one, BASE), findings=[finding])
+    # its GEMMs take 7.5 ms less after
+    total = sum(row.time_ms_per_step for row in one.gemms if row.id in finding.gemms)
+    gemms = [
+        replace(row, time_ms_per_step=row.time_ms_per_step * (1 - 7.5 / total))
+        if row.id in finding.gemms
+        else row
+        for row in one.gemms
+    ]
+    after = replace(
+        with_steps(one, BASE[::-1]),
+        gemms=gemms,
+        model=replace(one.model, vocab=Known(vocab, "made up")),
+        findings=[finding] if vocab == 50257 else [],
+    )
+    (outcome,) = compare_reports(before, after).findings
+    assert (outcome.state, outcome.agrees) == (state, agrees)
+    if state == "acted_on":
+        assert outcome.measured_ms == pytest.approx(7.5)
+
+
+# how it is given out
+
+
+def hostile() -> Comparison:
+    bad = sample_report.HOSTILE_NAMES
+    one = sample_report.full()
+    gemms = [
+        replace(row, shape_note=bad[at % len(bad)], m=None, kernel=bad[2]) for at, row in enumerate(one.gemms)
+    ]
+    evil = replace(one, trace=replace(one.trace, path=bad[1] + bad[0], torch_version=bad[4]), gemms=gemms)
+    after = replace(with_steps(one, BASE), trace=replace(one.trace, path=bad[0], sha256="0" * 64))
+    return compare_reports(evil, after)
+
+
+def test_json_follows_the_published_schema() -> None:
+    assert published_schema() == schema_text(), "run: python -m tracelens.render.compare_json"
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+    before, after = (report(path) for path in SAMPLES)
+    for result in (compare_reports(before, after), hostile()):
+        jsonschema.Draft202012Validator(json_schema()).validate(json.loads(compare_json(result)))
+
+
+def test_hostile_names_stay_text_in_markdown_and_terminal() -> None:
+    import io
+
+    from rich.console import Console
+
+    from tracelens.render.compare import render_compare
+
+    result = hostile()
+    text = render_markdown(result)
+    assert "\x1b" not in text and "\u202e" not in text and "\u2028" not in text
+    assert not re.search(r"(?<!\\)<|(?<!\\)\[", text)
+    stream = io.StringIO()
+    render_compare(result, console=Console(file=stream, width=80, force_terminal=False))
+    assert "\x1b" not in stream.getvalue() and "\u202e" not in stream.getvalue()
+    assert "alert" in stream.getvalue()  # shown, as text
+
+
+def test_the_function_takes_paths_analyses_and_reports(tmp_path: Path) -> None:
+    analysis = analyze(SAMPLES[0])
+    analysis.save(tmp_path / "before.json")
+    results = [
+        tracelens.compare(one, SAMPLES[1])
+        for one in (SAMPLES[0], analysis, analysis.report, tmp_path / "before.json")
+    ]
+    assert all(result == results[0] for result in results)
+
+
+# the command
+
+
+def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    return subprocess.run(
+        [sys.executable, "-m", "tracelens", "compare", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env={**clean, "COLUMNS": "80", "PYTHONPATH": str(ROOT), "TRACELENS_CALIBRATION": "/nowhere"},
+        check=False,
+    )
+
+
+_EXAMPLE = re.compile(r"```console\n\$ (tracelens compare [^\n]+)\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/compare.md"])
+def test_what_the_pages_show_is_what_it_prints(page: str) -> None:
+    """``TRACELENS_REGOLD=1`` writes what it prints into the pages: then read them."""
+    path = ROOT / page
+    text = path.read_text(encoding="utf-8")
+    found = list(_EXAMPLE.finditer(text))
+    assert found
+    for match in found:
+        done = run(*shlex.split(match[1])[2:])
+        assert done.returncode == 0, done.stderr
+        printed = "\n".join(line.rstrip() for line in done.stdout.splitlines()).rstrip() + "\n"
+        if os.environ.get("TRACELENS_REGOLD"):
+            text = text.replace(match[0], f"```console\n$ {match[1]}\n{printed}```")
+        else:
+            assert match[2] == printed
+    if os.environ.get("TRACELENS_REGOLD"):
+        path.write_text(text, encoding="utf-8")
+
+
+def test_a_trace_and_a_report_are_compared_and_files_written(tmp_path: Path) -> None:
+    Analysis(report(SAMPLES[0])).save(tmp_path / "before.json")
+    done = run(
+        str(tmp_path / "before.json"), str(SAMPLES[1]), "--json", "c.json", "--markdown", "c.md", cwd=tmp_path
+    )
+    assert done.returncode == 0 and done.stderr == ""
+    assert "vocab 50257 → 50304" in done.stdout and "wrote c.json" in done.stdout
+    assert json.loads((tmp_path / "c.json").read_text())["changes"][0]["name"] == "vocab"
+    assert "vocab 50257 → 50304" in (tmp_path / "c.md").read_text()
+
+
+def test_a_report_of_an_older_version_is_read(tmp_path: Path) -> None:
+    """Fields that came later are at their defaults."""
+    Analysis(report(SAMPLES[0])).save(tmp_path / "new.json")
+    data = json.loads((tmp_path / "new.json").read_text())
+    for name in ("communication", "recording", "reference", "gemm_time", "notes"):
+        del data[name]
+    del data["summary"]["unprofiled"]
+    (tmp_path / "old.json").write_text(json.dumps(data, sort_keys=True))
+    result = tracelens.compare(tmp_path / "old.json", SAMPLES[1])
+    assert result.changes[0].said == "vocab 50257 -> 50304"
+
+
+def damaged(folder: Path) -> dict[str, bytes]:
+    Analysis(report(SAMPLES[0])).save(folder / "whole.json")
+    whole = (folder / "whole.json").read_bytes()
+    return {
+        "cut.json": whole[: len(whole) // 2],
+        "schema0.json": whole.replace(b'"schema_version": "1.0"', b'"schema_version": "0.9"', 1),
+        "lacking.json": b'{"schema_version": "1.0", "tool_version": "0.0.1", "trace": {}}',
+        "empty.json": b"",
+        "other.json": b'{"a": 1}',
+        "bytes.json": os.urandom(64),
+        "nogpu.json.gz": gzip.compress(b'{"traceEvents": []}'),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cut.json", "schema0.json", "lacking.json", "empty.json", "other.json", "bytes.json", "nogpu.json.gz",
+     "missing"],
+)  # fmt: skip
+def test_an_input_that_cannot_be_used_is_one_clear_line(name: str, tmp_path: Path) -> None:
+    made = damaged(tmp_path)
+    if name in made:
+        (tmp_path / name).write_bytes(made[name])
+    done = run(str(SAMPLES[0]), str(tmp_path / name))
+    assert done.returncode == 3 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("tracelens: ") and name in line and line.isprintable()
+
+
+def test_other_gpus_end_with_wrong_use() -> None:
+    shared("d2"), shared("d3")
+    files = [str(next(SHARED.glob(f"{name}_*"))) for name in ("d2", "d3")]
+    done = run(*files)
+    assert done.returncode == 2 and done.stdout == "" and len(done.stderr.splitlines()) == 1
+    assert "different GPUs" in done.stderr and "--across" in done.stderr
+    assert run(*files, "--across").returncode == 0
+
+
+def test_both_inputs_or_both_outputs_cannot_be_standard_streams() -> None:
+    assert run("-", "-").returncode == 2
+    assert run(str(SAMPLES[0]), str(SAMPLES[1]), "--json", "-", "--markdown", "-").returncode == 2

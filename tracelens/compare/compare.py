@@ -1,0 +1,302 @@
+"""Two reports side by side: did the step's time change, what changed, and where the time went."""
+
+from __future__ import annotations
+
+from tracelens import __version__
+from tracelens import numbers as f
+from tracelens.compare.changes import caveats, find_changes, main_dtype, not_comparable
+from tracelens.compare.gemms import beyond, differ, judged, match_gemms, noise, without_times
+from tracelens.compare.outcomes import outcomes
+from tracelens.compare.result import (
+    SCHEMA_VERSION,
+    Comparison,
+    ComponentChange,
+    GemmChange,
+    Noise,
+    Side,
+    StepChange,
+    StepPart,
+)
+from tracelens.compare.steps import LEVEL, rank_test, shift, smallest_p
+from tracelens.errors import UsageError
+from tracelens.results import Report
+
+_TEST = "Mann-Whitney on the steps' times, two-sided"
+
+
+def compare_reports(before: Report, after: Report, *, across: bool = False) -> Comparison:
+    """Compare two reports; ``across`` allows other GPUs, dtypes or world sizes and leaves times out then.
+
+    Raises:
+        UsageError: their times cannot be compared and ``across`` was not asked for.
+    """
+    why = not_comparable(before, after)
+    if why and not across:
+        raise UsageError(
+            f"times cannot be compared: {' and '.join(why)}; --across compares shares of peak instead"
+        )
+    gemms = match_gemms(before, after)
+    changes = find_changes(before, after)
+    said = caveats(before, after)
+    if why:
+        return Comparison(
+            SCHEMA_VERSION, __version__, _side(before), _side(after), why,
+            verdict="Times are not compared: " + " and ".join(why) + ".",
+            detail=_shares(before, after), step=None, parts=[], noise=None, changes=changes, components=[],
+            gemms=without_times(gemms), findings=outcomes(before, after, gemms, times=False),
+            caveats=[*said, "a share of peak is of each GPU's own datasheet peak"],
+        )  # fmt: skip
+    gpu_ms = before.summary.gpu_ms_per_step
+    found = noise(gemms, gpu_ms)
+    gemms = judged(gemms, found, gpu_ms)
+    step = _step(before, after, found, same_work=not changes and _same_work(gemms))
+    return Comparison(
+        SCHEMA_VERSION, __version__, _side(before), _side(after), [],
+        verdict=_verdict(step),
+        detail=_detail(step, found, gemms),
+        step=step,
+        parts=_parts(before, after),
+        noise=found,
+        changes=changes,
+        components=_components(before, after, gemms, found),
+        gemms=gemms,
+        findings=outcomes(before, after, gemms),
+        caveats=[*said, *_open(step, found)],
+    )  # fmt: skip
+
+
+def _side(report: Report) -> Side:
+    trace, summary = report.trace, report.summary
+    return Side(
+        path=trace.path,
+        sha256=trace.sha256,
+        gpu=report.gpu.name,
+        gpu_title=report.gpu.title,
+        sms=report.gpu.sms,
+        dtype=main_dtype(report.gemms),
+        rank=trace.rank,
+        world_size=trace.world_size,
+        torch_version=trace.torch_version,
+        cuda_version=trace.cuda_version,
+        steps=[step.index for step in report.steps],
+        step_source=summary.step_source,
+        generated=trace.generated,
+        partial=trace.partial,
+        gpu_busy_frac=summary.gpu_busy_frac,
+        gemm_frac=summary.gemm_frac,
+        mfu_frac=summary.mfu_frac,
+    )
+
+
+def _step(before: Report, after: Report, found: Noise | None, *, same_work: bool) -> StepChange:
+    a, b = ([step.duration_ms for step in one.steps] for one in (before, after))
+    old, new = before.summary.step_ms, after.summary.step_ms
+    diff = new.median - old.median
+    frac = diff / old.median if old.median else None
+    least = smallest_p(len(a), len(b))
+    p = rank_test(a, b) if least < LEVEL else None
+    same = before.trace.sha256 == after.trace.sha256 and before.steps == after.steps
+    state, why = _state(p, frac, len(a), len(b), found, same_work=same_work)
+    if same:
+        state, why = "identical", "the same recording twice"
+    left = shift(a, b)
+    without = [one.summary.unprofiled.median_ms for one in (before, after)]
+    return StepChange(
+        state=state,
+        before=old,
+        after=new,
+        diff_ms=diff,
+        diff_frac=frac,
+        p=p,
+        smallest_p=least,
+        test=_TEST,
+        shift_low_ms=left.low,
+        shift_high_ms=left.high,
+        shift_level=left.level,
+        unprofiled_before_ms=without[0],
+        unprofiled_after_ms=without[1],
+        unprofiled_diff_frac=without[1] / without[0] - 1 if without[0] and without[1] else None,
+        why=why,
+    )
+
+
+def _state(
+    p: float | None, frac: float | None, a: int, b: int, found: Noise | None, *, same_work: bool
+) -> tuple[str, str]:
+    if p is None:
+        return "too_few_steps", f"{a} and {b} steps are too few for a test: record 4 on each side at least"
+    if p >= LEVEL or not frac:
+        return "no_measurable_change", f"{a} and {b} steps differ by no more than steps among themselves do"
+    if same_work and found is not None and found.low_frac <= frac <= found.high_frac:
+        return "pace", "GEMMs that did the same work changed by as much: the GPU's pace, not the work"
+    return ("faster" if frac < 0 else "slower"), f"{a} and {b} steps, tested by rank"
+
+
+def _same_work(gemms: list[GemmChange]) -> bool:
+    return not any(one.state != "same_shape" or one.changed for one in gemms if one.beyond_noise is not False)
+
+
+def _components(
+    before: Report, after: Report, gemms: list[GemmChange], found: Noise | None
+) -> list[ComponentChange]:
+    """GPU time by component and phase, per step, the largest difference first."""
+    old, new = _per_step(before), _per_step(after)
+    gpu_ms = before.summary.gpu_ms_per_step
+    reshaped = {(one.component, one.phase) for one in gemms if one.beyond_noise and _other_work(one)}
+    rows = []
+    for key in {**old, **new}:
+        (a, kernels_a), (b, kernels_b) = old.get(key, (0.0, 0.0)), new.get(key, (0.0, 0.0))
+        frac = b / a - 1 if a and b else None
+        why, other_work = "same number of kernels, same GEMM shapes", False
+        if key in reshaped:
+            why, other_work = "its GEMMs changed", True
+        elif differ(kernels_a, kernels_b):
+            why = _fewer_or_more(kernels_a, kernels_b)
+            other_work = True
+        more = beyond(b - a, frac, noise=found, gpu_ms=gpu_ms, other_work=other_work)
+        if key[0] == "communication" and not other_work and more:
+            more, why = None, "holds the wait for the slowest rank, which one rank's trace does not show"
+        rows.append(ComponentChange(*key, a, b, b - a, frac, kernels_a, kernels_b, more, why))
+    return sorted(rows, key=lambda row: -abs(row.diff_ms))
+
+
+def _other_work(one: GemmChange) -> bool:
+    return one.state != "same_shape" or any(said != "kernel" for said in one.changed)
+
+
+def _parts(before: Report, after: Report) -> list[StepPart]:
+    a, b = before.summary, after.summary
+    return [
+        StepPart("idle", a.idle_ms, b.idle_ms),
+        StepPart("exposed communication", a.exposed_communication_ms, b.exposed_communication_ms),
+        StepPart("sum of GPU time", a.gpu_ms_per_step, b.gpu_ms_per_step),
+    ]
+
+
+def _fewer_or_more(before: float, after: float) -> str:
+    if not before or not after:
+        return "only after" if after else "only before"
+    return f"{'more' if after > before else 'fewer'} kernels per step ({signed_pct(after / before - 1)})"
+
+
+def _per_step(report: Report) -> dict[tuple[str, str], tuple[float, float]]:
+    """(ms, kernels) per step; rows are of the whole file, which can hold more than the steps."""
+    total = sum(row.time_ns for row in report.components)
+    steps = total / 1e6 / report.summary.gpu_ms_per_step if report.summary.gpu_ms_per_step else 0.0
+    if not steps:
+        return {}
+    return {
+        (row.component, row.phase): (row.time_ns / 1e6 / steps, row.kernels / steps)
+        for row in report.components
+    }
+
+
+def _verdict(step: StepChange) -> str:
+    times = arrow_ms(step.before.median, step.after.median)
+    if step.state == "identical":
+        return f"No measurable change: the same recording twice (step {f.ms(step.before.median)})."
+    share = signed_pct(step.diff_frac)
+    if step.state == "too_few_steps":
+        few = f"{step.before.n} and {step.after.n} steps are too few for a test"
+        return f"Step {times}, {share}: {few}."
+    if step.p is not None and step.state == "no_measurable_change":
+        return f"No measurable change: step {times}, {share} (p = {p_value(step.p)})."
+    if step.state == "pace":
+        return f"No change beyond the GPU's own pace: step {times}, {share} (p = {p_value(step.p)})."
+    return f"Step {times}, {share} (p = {p_value(step.p)})."
+
+
+def _detail(step: StepChange, found: Noise | None, gemms: list[GemmChange]) -> str:
+    if step.state == "identical":
+        return ""
+    parts = []
+    if found is not None:
+        parts.append(
+            f"GEMMs that did the same work ({f.pct(found.share_frac)} of the GPU time) changed by "
+            f"{signed_pct(found.mid_frac)}: the GPU's own pace."
+        )
+    changed = [one for one in gemms if one.state != "same_shape" and one.beyond_noise]
+    if changed:
+        total = sum(one.diff_ms or 0.0 for one in changed)
+        parts.append(f"GEMMs of another shape take {signed_ms(total)} per step.")
+    without = (step.unprofiled_before_ms, step.unprofiled_after_ms)
+    if without[0] is not None and without[1] is not None:
+        times = arrow_ms(without[0], without[1])
+        parts.append(f"Without the profiler: {times}, {signed_pct(step.unprofiled_diff_frac)} (not tested).")
+    return " ".join(parts)
+
+
+def _open(step: StepChange, found: Noise | None) -> list[str]:
+    """What the two recordings leave open."""
+    if step.state == "identical":
+        return []
+    said = []
+    if step.p is not None:
+        said.append(
+            f"the steps leave open a difference from {signed_ms(step.shift_low_ms)} to "
+            f"{signed_ms(step.shift_high_ms)} ({step.shift_level:.0%} interval)"
+        )
+    if found is None:
+        said.append("too few GEMMs did the same work to say what the GPU's own pace did")
+    said.append("one run on each side: how much runs differ among themselves is not in the test")
+    return said
+
+
+def _shares(before: Report, after: Report) -> str:
+    def change(title: str, old: float | None, new: float | None) -> str:
+        return f"{title} {f.pct(old)} → {f.pct(new)}"
+
+    a, b = before.summary, after.summary
+    parts = [
+        change("MFU", a.mfu_frac, b.mfu_frac),
+        change("GPU busy", a.gpu_busy_frac, b.gpu_busy_frac),
+        change("in GEMMs and attention", a.gemm_frac, b.gemm_frac),
+    ]
+    return "; ".join(parts) + "."
+
+
+def arrow_ms(before: float | None, after: float | None) -> str:
+    """Write two times, the unit once where it is the same.
+
+    >>> arrow_ms(62.47, 58.1), arrow_ms(0.4, 1.5)
+    ('62.5 → 58.1 ms', '400 µs → 1.50 ms')
+    """
+    old, new = f.ms(before), f.ms(after)
+    if old.rpartition(" ")[2] == new.rpartition(" ")[2] and " " in old:
+        old = old.rpartition(" ")[0]
+    return f"{old} → {new}"
+
+
+def signed_pct(frac: float | None) -> str:
+    """Write a signed share.
+
+    >>> signed_pct(-0.07), signed_pct(0.0312), signed_pct(0.0), signed_pct(None)
+    ('−7.0%', '+3.1%', '±0%', 'unknown')
+    """
+    if frac is None:
+        return f.UNKNOWN
+    if abs(frac) < 0.0005:
+        return "±0%"
+    return f"{'+' if frac > 0 else '−'}{abs(frac):.1%}"
+
+
+def signed_ms(value: float | None) -> str:
+    """Write a signed time.
+
+    >>> signed_ms(-8.15), signed_ms(0.0312), signed_ms(0.0)
+    ('−8.15 ms', '+31.2 µs', '0 ms')
+    """
+    if value is None or value == 0:
+        return f.ms(value)
+    return ("+" if value > 0 else "−") + f.ms(abs(value))
+
+
+def p_value(p: float | None) -> str:
+    """Write a probability with two digits.
+
+    >>> p_value(0.4857), p_value(0.0286), p_value(0.00001)
+    ('0.49', '0.029', '<0.001')
+    """
+    if p is None:
+        return f.UNKNOWN
+    return "<0.001" if p < 0.001 else f.sig(p, 2)

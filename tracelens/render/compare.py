@@ -1,0 +1,232 @@
+"""A comparison for a tired reader at a terminal: verdict, what changed, the largest movers, caveats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from tracelens import numbers as f
+from tracelens.compare.compare import arrow_ms, signed_ms, signed_pct
+from tracelens.compare.result import Comparison, ComponentChange, GemmChange, GemmSide, Outcome
+from tracelens.render import facts
+from tracelens.render.console import Out
+
+MOVERS = 5
+GEMMS = 6
+FINDINGS = 5
+_STATES = {"faster": "bold green", "slower": "bold red"}
+_OUTCOMES = {
+    "acted_on": "acted on",
+    "changed_otherwise": "changed otherwise",
+    "still_there": "still there",
+    "gone": "gone",
+    "cannot_tell": "cannot tell",
+}
+
+
+def render_compare(result: Comparison, *, console: Console, outputs: Sequence[tuple[str, int]] = ()) -> None:
+    """Print the comparison; fits 80 columns, and names from traces are text only."""
+    out = Out(console)
+    if result.before.generated or result.after.generated:
+        out.line(f" {facts.GENERATED} ", "reverse bold")
+    out.line(result.verdict, _STATES.get(result.step.state if result.step else "", "bold"))
+    if result.detail:
+        out.line(result.detail)
+    out.line(identity(result), "dim")
+    out.line()
+    _changes(out, result)
+    _findings(out, result)
+    _components(out, result)
+    _gemms(out, result)
+    _bullets(out, result.caveats, mark="!", style="dim")
+    for path, size in outputs:
+        out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(f" ({f.nbytes(size)})", "dim"))
+
+
+def identity(result: Comparison) -> str:
+    """The two files and what they ran on, in one line."""
+    a, b = result.before, result.after
+    files = f"{a.path[:60]} → {b.path[:60]}"
+    gpu = a.gpu_title if a.gpu_title == b.gpu_title else f"{a.gpu_title} → {b.gpu_title}"
+    dtype = a.dtype if a.dtype == b.dtype else f"{a.dtype or f.UNKNOWN} → {b.dtype or f.UNKNOWN}"
+    return " · ".join(part for part in (files, gpu, dtype) if part)
+
+
+def changes_lines(result: Comparison) -> list[str]:
+    """What changed, a line each; says so where nothing did."""
+    reshaped = [one for one in result.gemms if one.state == "shape_changed"]
+    lone = [one for one in result.gemms if one.state.startswith("only")]
+    lines = [change.said for change in result.changes]
+    if reshaped:
+        lines.append(f"{_count(len(reshaped), 'GEMM')} of another shape: {_places(reshaped)}")
+    for state, word in (("only_before", "before"), ("only_after", "after")):
+        there = [one for one in lone if one.state == state]
+        if there:
+            lines.append(f"{_count(len(there), 'GEMM')} only {word}: {_places(there)}")
+    return lines or ["Nothing that can be seen: same model dimensions, GEMM shapes and collectives."]
+
+
+def movers(result: Comparison) -> list[ComponentChange]:
+    """Components whose time changed by more than noise, the largest first."""
+    return [row for row in result.components if row.beyond_noise]
+
+
+def moved_gemms(result: Comparison) -> list[GemmChange]:
+    """GEMMs worth a line: another shape, or a time that changed by more than noise."""
+    if result.not_compared:
+        both = [one for one in result.gemms if one.before and one.after]
+        return [one for one in both if one.before and one.before.peak_frac is not None]
+    return [one for one in result.gemms if one.beyond_noise]
+
+
+def untold(result: Comparison) -> list[ComponentChange]:
+    """Components whose difference is large enough to matter, without a way to tell it from noise."""
+    return [row for row in result.components if row.beyond_noise is None]
+
+
+def outcome_line(one: Outcome) -> str:
+    """A finding of before, in a line: what became of it, predicted against measured."""
+    parts = [f"{one.rule} {one.title}: {_OUTCOMES.get(one.state, one.state)}"]
+    if one.measured_ms is not None:
+        high = one.predicted_ms.high
+        if one.predicted_ms.mid is not None:
+            spread = f.ms_range(one.predicted_ms.low, high)
+            parts.append(f"predicted {f.ms(one.predicted_ms.mid)} less ({spread}) per step")
+        elif high is not None:
+            parts.append(f"at stake {f.ms(high)} per step (a bound, no prediction)")
+        less = "less" if one.measured_ms >= 0 else "more"
+        parts.append(f"its GEMMs take {f.ms(abs(one.measured_ms))} {less}")
+        if one.agrees:
+            parts.append(one.agrees)
+    if one.why:
+        parts.append(one.why)
+    return "; ".join(parts)
+
+
+def gemm_name(one: GemmChange) -> str:
+    """Component and role, or phase where no role is known."""
+    role = {"forward": "fwd", "backward": "bwd"}
+    word = one.role or one.phase
+    return f"{one.component} {role.get(word, word)}"
+
+
+def shape(side: GemmSide | None) -> str:
+    """The size on one side, or a dash."""
+    if side is None:
+        return f.DASH
+    return f.mnk(side.m, side.n, side.k, side.batch) or side.shape_note or f.UNKNOWN
+
+
+def shape_change(one: GemmChange) -> str:
+    """What of the GEMM changed, or its size where nothing did."""
+    if one.state == "only_before":
+        return f"{shape(one.before)}, only before"
+    if one.state == "only_after":
+        return f"{shape(one.after)}, only after"
+    said = [part.replace("->", "→") for part in one.changed]
+    return ", ".join(said) or shape(one.before)
+
+
+def _bullets(out: Out, lines: Sequence[str], *, mark: str = "·", style: str = "") -> None:
+    table = out.table([("", "l"), ("", "fold")], gap=1)
+    for line in lines:
+        table.add_row(out.text(mark, "yellow" if mark == "!" else "dim"), out.text(line, style, limit=600))
+    if lines:
+        out.print(table)
+
+
+def parts_line(result: Comparison) -> str:
+    """Idle time, exposed communication and the sum of GPU time, before and after; "" without times."""
+    parts = [f"{one.name} {arrow_ms(one.before_ms, one.after_ms)}" for one in result.parts]
+    return f"{', '.join(parts)} per step (not tested)" if parts else ""
+
+
+def _changes(out: Out, result: Comparison) -> None:
+    out.line("What changed", "bold")
+    _bullets(out, [line.replace("->", "→") for line in changes_lines(result)])
+    out.line()
+
+
+def _findings(out: Out, result: Comparison) -> None:
+    if not result.findings:
+        return
+    out.line("Findings of the report before", "bold")
+    _bullets(out, [outcome_line(one) for one in result.findings[:FINDINGS]])
+    if len(result.findings) > FINDINGS:
+        out.line(f"  and {len(result.findings) - FINDINGS} more", "dim")
+    out.line()
+
+
+def _components(out: Out, result: Comparison) -> None:
+    if result.not_compared:
+        return
+    rows = movers(result)
+    out.line(out.text("Largest movers", "bold") + out.text("  ms of GPU time per step", "dim"))
+    if not rows:
+        word = "nothing changed by more than noise" if result.noise else "cannot be told from noise"
+        out.line(f"  None: {word}.")
+    if rows:
+        table = out.table(
+            [("", "l"), ("before", "r"), ("after", "r"), ("diff", "r"), ("", "r"), ("because", "fold")]
+        )
+        for row in rows[:MOVERS]:
+            table.add_row(
+                out.text(f"  {row.component} {row.phase}", limit=32),
+                out.text(f.sig(row.before_ms)),
+                out.text(f.sig(row.after_ms)),
+                out.text(signed_ms(row.diff_ms), "bold"),
+                out.text(
+                    signed_pct(row.diff_frac)
+                    if row.diff_frac is not None
+                    else "new"
+                    if row.after_ms
+                    else "gone"
+                ),
+                out.text(row.why, "dim"),
+            )
+        out.print(table)
+    more = untold(result)
+    if more:
+        names = ", ".join(f"{row.component} {row.phase} {signed_ms(row.diff_ms)}" for row in more[:3])
+        out.line(f"  not told from noise: {names}", "dim")
+    out.line(f"  {parts_line(result)}", "dim")
+    out.line()
+
+
+def _gemms(out: Out, result: Comparison) -> None:
+    rows = moved_gemms(result)
+    if not rows:
+        return
+    peaks = bool(result.not_compared)
+    heads = [("GEMM", "l"), ("change", "fold")]
+    heads += [] if peaks else [("before", "r"), ("after", "r"), ("diff", "r")]
+    heads += [("% peak", "r")]
+    table = out.table(heads)
+    for one in rows[:GEMMS]:
+        cells = [out.text(f"  {gemm_name(one)}", limit=26), out.text(shape_change(one))]
+        if not peaks:
+            times = [side.time_ms_per_step if side else None for side in (one.before, one.after)]
+            cells += [out.text(f.DASH if ms is None else f.sig(ms)) for ms in times]
+            cells.append(out.text(signed_ms(one.diff_ms), "bold"))
+        cells.append(out.text(peak_change(one)))
+        table.add_row(*cells)
+    out.print(table)
+    if len(rows) > GEMMS:
+        out.line(f"  and {len(rows) - GEMMS} more", "dim")
+    out.line()
+
+
+def peak_change(one: GemmChange) -> str:
+    """The share of peak before and after, a dash where it is unknown."""
+    known = [side.peak_frac if side else None for side in (one.before, one.after)]
+    return " → ".join(f.DASH if frac is None else f.pct(frac) for frac in known)
+
+
+def _count(many: int, what: str) -> str:
+    return f"{many} {what}{'' if many == 1 else 's'}"
+
+
+def _places(rows: list[GemmChange]) -> str:
+    names = list(dict.fromkeys(gemm_name(one) for one in rows))
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

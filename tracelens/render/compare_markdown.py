@@ -1,0 +1,94 @@
+"""A comparison as Markdown, for a pull request or a job's summary. Names from traces stay text."""
+
+from __future__ import annotations
+
+import re
+
+from tracelens import numbers as f
+from tracelens.compare.compare import signed_ms, signed_pct
+from tracelens.compare.result import Comparison
+from tracelens.render import compare as words
+from tracelens.render import facts
+from tracelens.render.text import clean
+
+_ROWS = 20
+_LIMIT = 300
+#: Everything that Markdown or HTML reads as more than text, and what makes an address a link.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@$])")
+_LINK = re.compile(r"(?i)(https?|ftp|www)([:.])")
+
+
+def escape(text: str) -> str:
+    r"""Make a string plain text in Markdown.
+
+    >>> escape("<b>|x|")
+    '\\<b\\>\\|x\\|'
+    """
+    text = _SPECIAL.sub(r"\\\1", clean(text, limit=_LIMIT))
+    return _LINK.sub(r"\1\\\2", text)
+
+
+def render_markdown(result: Comparison) -> str:
+    """The comparison in the terminal's order: verdict, what changed, movers, GEMMs, caveats."""
+    generated = result.before.generated or result.after.generated
+    lines = [f"*{escape(facts.GENERATED)}*", ""] if generated else []
+    lines += [f"**{escape(result.verdict)}**", ""]
+    if result.detail:
+        lines += [escape(result.detail), ""]
+    lines += [escape(words.identity(result)), "", "### What changed", ""]
+    lines += [f"- {escape(line.replace('->', '→'))}" for line in words.changes_lines(result)]
+    if result.findings:
+        lines += ["", "### Findings of the report before", ""]
+        lines += [f"- {escape(words.outcome_line(one))}" for one in result.findings]
+    if not result.not_compared:
+        lines += ["", "### Largest movers", "", *_movers(result)]
+        lines += ["", escape(words.parts_line(result))]
+    lines += _gemms(result)
+    if result.caveats:
+        lines += ["", "### To know", "", *(f"- {escape(line)}" for line in result.caveats)]
+    return "\n".join(lines) + "\n"
+
+
+def _movers(result: Comparison) -> list[str]:
+    rows = words.movers(result)
+    if not rows:
+        why = "nothing changed by more than noise" if result.noise else "cannot be told from noise"
+        return [f"None: {why}."]
+    return _table(
+        ["component", "phase", "before, ms", "after, ms", "difference", "", "because"],
+        [
+            [
+                row.component,
+                row.phase,
+                f.sig(row.before_ms),
+                f.sig(row.after_ms),
+                signed_ms(row.diff_ms),
+                signed_pct(row.diff_frac) if row.diff_frac is not None else f.DASH,
+                row.why,
+            ]
+            for row in rows[:_ROWS]
+        ],
+    )
+
+
+def _gemms(result: Comparison) -> list[str]:
+    rows = words.moved_gemms(result)
+    if not rows:
+        return []
+    heads = ["GEMM", "change", "before, ms", "after, ms", "difference", "share of peak"]
+    cells = []
+    for one in rows[:_ROWS]:
+        times = [side.time_ms_per_step if side else None for side in (one.before, one.after)]
+        shown = [f.DASH if ms is None else f.sig(ms) for ms in times]
+        diff = f.DASH if one.diff_ms is None else signed_ms(one.diff_ms)
+        cells.append([words.gemm_name(one), words.shape_change(one), *shown, diff, words.peak_change(one)])
+    more = [f"\nand {len(rows) - _ROWS} more"] if len(rows) > _ROWS else []
+    return ["", "### GEMMs", "", *_table(heads, cells), *more]
+
+
+def _table(heads: list[str], rows: list[list[str]]) -> list[str]:
+    def line(cells: list[str]) -> str:
+        return "| " + " | ".join(cells) + " |"
+
+    body = [line([escape(cell) for cell in row]) for row in rows]
+    return [line(heads), line(["---"] * len(heads)), *body]
