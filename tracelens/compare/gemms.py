@@ -27,8 +27,8 @@ def match_gemms(before: Report, after: Report) -> list[GemmChange]:
 
     Rows of one shape and dtype in one place (component, role, phase) are one GEMM here, whatever their
     kernels. What is left in a place is paired when its sizes are the same; when they are the same model
-    dimensions ("b*s", "v", "h"); when it is in the same layers with two of M, N and K in common; or when it is
-    the only one left. Parts that no module names are never paired by that last rule.
+    dimensions ("b*s", "v", "h"); when it is in the same layers with two of M, N and K in common; or when it
+    is the only one left. Parts that no module names are never paired by that last rule.
     """
     changes: list[GemmChange] = []
     old, new = _places(before.gemms), _places(after.gemms)
