@@ -27,6 +27,7 @@ from tracelens.compare.gemms import match_gemms
 from tracelens.compare.result import Comparison
 from tracelens.compare.steps import rank_test, shift, smallest_p
 from tracelens.errors import UsageError
+from tracelens.render.compare_html import render_compare_html
 from tracelens.render.compare_json import compare_json, json_schema, published_schema, schema_text
 from tracelens.render.compare_markdown import render_markdown
 from tracelens.results import Estimate, Known, Report, Step, StepTime
@@ -368,6 +369,17 @@ def test_hostile_names_stay_text_in_markdown_and_terminal() -> None:
     render_compare(result, console=Console(file=stream, width=80, force_terminal=False))
     assert "\x1b" not in stream.getvalue() and "\u202e" not in stream.getvalue()
     assert "alert" in stream.getvalue()  # shown, as text
+    page = render_compare_html(result)
+    assert not re.search(r"<(img|svg|script)", page) and "\x1b" not in page and "\u202e" not in page
+    assert "&lt;/script&gt;&lt;img" in page
+
+
+def test_the_page_is_small_needs_no_network_and_says_what_the_terminal_says() -> None:
+    page = render_compare_html(compare_reports(*map(report, SAMPLES)))
+    assert len(page) < 100_000 and "http" not in re.sub(r"http-equiv", "", page)
+    assert "Generated trace, not a measurement" in page and "<li>vocab 50257 → 50304</li>" in page
+    across = render_compare_html(compare_reports(shared("d2"), shared("d3"), across=True))
+    assert " ms" not in across.partition("</header>")[2] and "56.7% → 4.9%" in across
 
 
 def test_the_function_takes_paths_analyses_and_reports(tmp_path: Path) -> None:
@@ -421,7 +433,15 @@ def test_what_the_pages_show_is_what_it_prints(page: str) -> None:
 def test_a_trace_and_a_report_are_compared_and_files_written(tmp_path: Path) -> None:
     Analysis(report(SAMPLES[0])).save(tmp_path / "before.json")
     done = run(
-        str(tmp_path / "before.json"), str(SAMPLES[1]), "--json", "c.json", "--markdown", "c.md", cwd=tmp_path
+        str(tmp_path / "before.json"),
+        str(SAMPLES[1]),
+        "--json",
+        "c.json",
+        "--markdown",
+        "c.md",
+        "-o",
+        "c.html",
+        cwd=tmp_path,
     )
     assert done.returncode == 0 and done.stderr == ""
     assert "vocab 50257 → 50304" in done.stdout and "wrote c.json" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +27,16 @@ if TYPE_CHECKING:
 @click.option(
     "--markdown", metavar="FILE", help="As Markdown ('-': standard output, instead of the summary)."
 )
+@click.option("-o", "--output", metavar="HTML", help="As one offline HTML page.")
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
 def compare(
-    before: str, after: str, across: bool, json_path: str | None, markdown: str | None, quiet: bool
+    before: str,
+    after: str,
+    across: bool,
+    json_path: str | None,
+    markdown: str | None,
+    output: str | None,
+    quiet: bool,
 ) -> None:
     """Say whether the step's time changed from BEFORE to AFTER, what changed, and where the time went.
 
@@ -39,7 +47,7 @@ def compare(
     if json_path == markdown == "-":
         raise UsageError("--json - and --markdown - both write to standard output: give one of them a file")
     result = compare_files(before, after, across=across)
-    written = _write(result, json_path, markdown)
+    written = _write(result, {"json": json_path, "markdown": markdown, "html": output})
     if not quiet and "-" not in (json_path, markdown):
         from rich.console import Console
 
@@ -48,19 +56,32 @@ def compare(
         render_compare(result, console=Console(), outputs=written)
 
 
-def _write(result: Comparison, json_path: str | None, markdown: str | None) -> list[tuple[str, int]]:
-    from tracelens.render.compare_json import compare_json
-    from tracelens.render.compare_markdown import render_markdown
+def _write(result: Comparison, asked: dict[str, str | None]) -> list[tuple[str, int]]:
+    """Write what was asked for; (name, bytes) of each file, in the order written."""
     from tracelens.render.files import write_bytes
 
     written = []
-    for path, made in ((json_path, compare_json), (markdown, lambda one: render_markdown(one).encode())):
+    for form, path in asked.items():
         if path is None:
             continue
-        data = made(result)
-        if path == "-":
+        data = _made(result, form)
+        if path == "-" and form != "html":
             click.echo(data, nl=False)
         else:
             write_bytes(path, data)
             written.append((path, Path(path).stat().st_size if Path(path).is_file() else 0))
     return written
+
+
+def _made(result: Comparison, form: str) -> bytes:
+    if form == "json":
+        from tracelens.render.compare_json import compare_json
+
+        return compare_json(result)
+    if form == "markdown":
+        from tracelens.render.compare_markdown import render_markdown
+
+        return render_markdown(result).encode()
+    from tracelens.render.compare_html import render_compare_html
+
+    return render_compare_html(result, generated_at=datetime.now().strftime("%Y-%m-%d %H:%M")).encode()

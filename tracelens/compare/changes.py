@@ -152,8 +152,8 @@ def _gpu_said(report: Report) -> str:
     return f"{name}, {report.gpu.sms} SMs" if report.gpu.sms is not None else name
 
 
-def caveats(before: Report, after: Report) -> list[str]:
-    """What a reader must know before he believes a difference, the weightiest first."""
+def caveats(before: Report, after: Report, *, times: bool = True) -> list[str]:
+    """What a reader must know before he believes a difference. ``times``: they are compared."""
     said: list[str] = []
     both = (("before", before), ("after", after))
     for name, report in both:
@@ -163,7 +163,7 @@ def caveats(before: Report, after: Report) -> list[str]:
             said.append(f"{name}: part of the trace could not be read")
         if "whole trace" in report.summary.step_source:
             said.append(f"{name}: no step is marked; the whole recording counts as one")
-        said += _long_steps(name, report)
+        said += _long_steps(name, report) if times else []
     ranks = [one.trace.rank for _, one in both]
     if ranks[0] != ranks[1]:
         said.append(f"different ranks: {_or_unknown(ranks[0])} and {_or_unknown(ranks[1])}")

@@ -37,7 +37,7 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
         )
     gemms = match_gemms(before, after)
     changes = find_changes(before, after)
-    said = caveats(before, after)
+    said = caveats(before, after, times=not why)
     if why:
         return Comparison(
             SCHEMA_VERSION, __version__, _side(before), _side(after), why,
