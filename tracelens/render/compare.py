@@ -92,11 +92,11 @@ def outcome_line(one: Outcome) -> str:
         high = one.predicted_ms.high
         if one.predicted_ms.mid is not None:
             spread = f.ms_range(one.predicted_ms.low, high)
-            parts.append(f"predicted {f.ms(one.predicted_ms.mid)} less ({spread}) per step")
+            parts.append(f"predicted {f.ms(one.predicted_ms.mid)} less ({spread}) for the whole step")
         elif high is not None:
             parts.append(f"at stake {f.ms(high)} per step (a bound, no prediction)")
         less = "less" if one.measured_ms >= 0 else "more"
-        parts.append(f"its GEMMs take {f.ms(abs(one.measured_ms))} {less}")
+        parts.append(f"its GEMMs alone take {f.ms(abs(one.measured_ms))} {less}")
         if one.agrees:
             parts.append(one.agrees)
     if one.why:
