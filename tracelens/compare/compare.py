@@ -5,18 +5,19 @@ from __future__ import annotations
 from tracelens import __version__
 from tracelens import numbers as f
 from tracelens.compare.changes import caveats, find_changes, main_dtype, not_comparable
-from tracelens.compare.gemms import beyond, differ, judged, match_gemms, noise, without_times
+from tracelens.compare.components import compare_components, inexact
+from tracelens.compare.gemms import judged, match_gemms, noise, without_times
 from tracelens.compare.outcomes import outcomes
 from tracelens.compare.result import (
     SCHEMA_VERSION,
     Comparison,
-    ComponentChange,
     GemmChange,
     Noise,
     Side,
     StepChange,
     StepPart,
 )
+from tracelens.compare.spelling import arrow_ms, p_value, signed_ms, signed_pct
 from tracelens.compare.steps import LEVEL, rank_test, shift, smallest_p
 from tracelens.errors import UsageError
 from tracelens.results import Report
@@ -49,6 +50,7 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
     gpu_ms = before.summary.gpu_ms_per_step
     found = noise(gemms, gpu_ms)
     gemms = judged(gemms, found, gpu_ms)
+    components = compare_components(before, after, gemms, found)
     step = _step(before, after, found, same_work=not changes and _same_work(gemms))
     return Comparison(
         SCHEMA_VERSION, __version__, _side(before), _side(after), [],
@@ -58,10 +60,10 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
         parts=_parts(before, after),
         noise=found,
         changes=changes,
-        components=_components(before, after, gemms, found),
+        components=components,
         gemms=gemms,
         findings=outcomes(before, after, gemms),
-        caveats=[*said, *_open(step, found)],
+        caveats=[*said, *inexact(components), *_open(step, found)],
     )  # fmt: skip
 
 
@@ -136,34 +138,6 @@ def _same_work(gemms: list[GemmChange]) -> bool:
     return not any(one.state != "same_shape" or one.changed for one in gemms if one.beyond_noise is not False)
 
 
-def _components(
-    before: Report, after: Report, gemms: list[GemmChange], found: Noise | None
-) -> list[ComponentChange]:
-    """GPU time by component and phase, per step, the largest difference first."""
-    old, new = _per_step(before), _per_step(after)
-    gpu_ms = before.summary.gpu_ms_per_step
-    reshaped = {(one.component, one.phase) for one in gemms if one.beyond_noise and _other_work(one)}
-    rows = []
-    for key in {**old, **new}:
-        (a, kernels_a), (b, kernels_b) = old.get(key, (0.0, 0.0)), new.get(key, (0.0, 0.0))
-        frac = b / a - 1 if a and b else None
-        why, other_work = "same number of kernels, same GEMM shapes", False
-        if key in reshaped:
-            why, other_work = "its GEMMs changed", True
-        elif differ(kernels_a, kernels_b):
-            why = _fewer_or_more(kernels_a, kernels_b)
-            other_work = True
-        more = beyond(b - a, frac, noise=found, gpu_ms=gpu_ms, other_work=other_work)
-        if key[0] == "communication" and not other_work and more:
-            more, why = None, "holds the wait for the slowest rank, which one rank's trace does not show"
-        rows.append(ComponentChange(*key, a, b, b - a, frac, kernels_a, kernels_b, more, why))
-    return sorted(rows, key=lambda row: -abs(row.diff_ms))
-
-
-def _other_work(one: GemmChange) -> bool:
-    return one.state != "same_shape" or any(said != "kernel" for said in one.changed)
-
-
 def _parts(before: Report, after: Report) -> list[StepPart]:
     a, b = before.summary, after.summary
     return [
@@ -171,24 +145,6 @@ def _parts(before: Report, after: Report) -> list[StepPart]:
         StepPart("exposed communication", a.exposed_communication_ms, b.exposed_communication_ms),
         StepPart("sum of GPU time", a.gpu_ms_per_step, b.gpu_ms_per_step),
     ]
-
-
-def _fewer_or_more(before: float, after: float) -> str:
-    if not before or not after:
-        return "only after" if after else "only before"
-    return f"{'more' if after > before else 'fewer'} kernels per step ({signed_pct(after / before - 1)})"
-
-
-def _per_step(report: Report) -> dict[tuple[str, str], tuple[float, float]]:
-    """(ms, kernels) per step; rows are of the whole file, which can hold more than the steps."""
-    total = sum(row.time_ns for row in report.components)
-    steps = total / 1e6 / report.summary.gpu_ms_per_step if report.summary.gpu_ms_per_step else 0.0
-    if not steps:
-        return {}
-    return {
-        (row.component, row.phase): (row.time_ns / 1e6 / steps, row.kernels / steps)
-        for row in report.components
-    }
 
 
 def _verdict(step: StepChange) -> str:
@@ -253,50 +209,3 @@ def _shares(before: Report, after: Report) -> str:
         change("in GEMMs and attention", a.gemm_frac, b.gemm_frac),
     ]
     return "; ".join(parts) + "."
-
-
-def arrow_ms(before: float | None, after: float | None) -> str:
-    """Write two times, the unit once where it is the same.
-
-    >>> arrow_ms(62.47, 58.1), arrow_ms(0.4, 1.5)
-    ('62.5 → 58.1 ms', '400 µs → 1.50 ms')
-    """
-    old, new = f.ms(before), f.ms(after)
-    if old.rpartition(" ")[2] == new.rpartition(" ")[2] and " " in old:
-        old = old.rpartition(" ")[0]
-    return f"{old} → {new}"
-
-
-def signed_pct(frac: float | None) -> str:
-    """Write a signed share.
-
-    >>> signed_pct(-0.07), signed_pct(0.0312), signed_pct(0.0), signed_pct(None)
-    ('−7.0%', '+3.1%', '±0%', 'unknown')
-    """
-    if frac is None:
-        return f.UNKNOWN
-    if abs(frac) < 0.0005:
-        return "±0%"
-    return f"{'+' if frac > 0 else '−'}{abs(frac):.1%}"
-
-
-def signed_ms(value: float | None) -> str:
-    """Write a signed time.
-
-    >>> signed_ms(-8.15), signed_ms(0.0312), signed_ms(0.0)
-    ('−8.15 ms', '+31.2 µs', '0 ms')
-    """
-    if value is None or value == 0:
-        return f.ms(value)
-    return ("+" if value > 0 else "−") + f.ms(abs(value))
-
-
-def p_value(p: float | None) -> str:
-    """Write a probability with two digits.
-
-    >>> p_value(0.4857), p_value(0.0286), p_value(0.00001)
-    ('0.49', '0.029', '<0.001')
-    """
-    if p is None:
-        return f.UNKNOWN
-    return "<0.001" if p < 0.001 else f.sig(p, 2)

@@ -8,8 +8,8 @@ import hashlib
 from markupsafe import Markup
 
 from tracelens import numbers as f
-from tracelens.compare.compare import signed_ms, signed_pct
 from tracelens.compare.result import Comparison
+from tracelens.compare.spelling import signed_ms, signed_pct
 from tracelens.render import compare as words
 from tracelens.render import facts
 from tracelens.render.templates import environment, part

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from tracelens import numbers as f
-from tracelens.compare.compare import signed_ms, signed_pct
 from tracelens.compare.result import Comparison
+from tracelens.compare.spelling import signed_ms, signed_pct
 from tracelens.render import compare as words
 from tracelens.render import facts
 from tracelens.render.text import clean

@@ -1,0 +1,52 @@
+"""How differences are written."""
+
+from __future__ import annotations
+
+from tracelens import numbers as f
+
+
+def arrow_ms(before: float | None, after: float | None) -> str:
+    """Write two times, the unit once where it is the same.
+
+    >>> arrow_ms(62.47, 58.1), arrow_ms(0.4, 1.5)
+    ('62.5 → 58.1 ms', '400 µs → 1.50 ms')
+    """
+    old, new = f.ms(before), f.ms(after)
+    if old.rpartition(" ")[2] == new.rpartition(" ")[2] and " " in old:
+        old = old.rpartition(" ")[0]
+    return f"{old} → {new}"
+
+
+def signed_pct(frac: float | None) -> str:
+    """Write a signed share.
+
+    >>> signed_pct(-0.07), signed_pct(0.0312), signed_pct(0.0), signed_pct(None)
+    ('−7.0%', '+3.1%', '±0%', 'unknown')
+    """
+    if frac is None:
+        return f.UNKNOWN
+    if abs(frac) < 0.0005:
+        return "±0%"
+    return f"{'+' if frac > 0 else '−'}{abs(frac):.1%}"
+
+
+def signed_ms(value: float | None) -> str:
+    """Write a signed time.
+
+    >>> signed_ms(-8.15), signed_ms(0.0312), signed_ms(0.0)
+    ('−8.15 ms', '+31.2 µs', '0 ms')
+    """
+    if value is None or value == 0:
+        return f.ms(value)
+    return ("+" if value > 0 else "−") + f.ms(abs(value))
+
+
+def p_value(p: float | None) -> str:
+    """Write a probability with two digits.
+
+    >>> p_value(0.4857), p_value(0.0286), p_value(0.00001)
+    ('0.49', '0.029', '<0.001')
+    """
+    if p is None:
+        return f.UNKNOWN
+    return "<0.001" if p < 0.001 else f.sig(p, 2)
