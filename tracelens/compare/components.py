@@ -92,7 +92,8 @@ def _steps(report: Report, phase: str) -> float | None:
         for row in report.gemms
         if row.phase == phase
     ]
-    return min(seen) if seen and min(seen) and not differ(min(seen), max(seen)) else None
+    least, most = min(seen, default=0.0), max(seen, default=0.0)
+    return least if least and not differ(least, most) else None
 
 
 def _communication(report: Report) -> dict[tuple[str, str], _PerStep]:
