@@ -32,6 +32,15 @@ def test_a_nodes_module_is_that_of_the_thread_which_made_it() -> None:
     ]
 
 
+def test_a_hook_before_the_node_takes_the_number_from_the_engines_range() -> None:
+    """FSDP2 gathers parameters there: only the node says whose it is."""
+    engine, run = node(ADDMM, 1, 100, start=1000, dur=50, forward=1, number=5)
+    engine.fields |= {"fwd_thread_id": 0, "sequence_nr": -1}
+    gather = Event("c10d::_allgather_base_", 1, 100, start=1010, dur=80)
+    events = [Event("aten::addmm", 1, 100, number=5), engine, gather, run]
+    assert backward_ranges(events, [noted(100, (0, "head"))]) == [NodeRange("head", 100, 1099, 250)]
+
+
 def test_a_thread_id_used_twice_tells_nothing() -> None:
     events = [Event("aten::addmm", 1, 100), *node(ADDMM, 1, 100, start=0, dur=9, forward=1, number=5)]
     assert len(backward_ranges(events, [noted(100, (0, "a"))])) == 1

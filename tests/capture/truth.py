@@ -24,6 +24,7 @@ class Truth(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.modules: list[Any] = []
+        self.called: dict[int, Any] = {}  # held: the script may let go of its model at its end
         self.backward: Any = None
         self.steps: list[list[tuple[str, Any, str]]] = [[]]
         self.inside = False
@@ -43,8 +44,12 @@ class Truth(TorchDispatchMode):
         self.backward = packed[0]
         return packed[1]
 
+    def enter(self, module: Any) -> None:
+        self.modules.append(module)
+        self.called[id(module)] = module
+
     def install(self) -> None:
-        nn_module.register_module_forward_pre_hook(lambda module, args: self.modules.append(module))
+        nn_module.register_module_forward_pre_hook(lambda module, args: self.enter(module))
         nn_module.register_module_forward_hook(
             lambda module, args, result: self.modules.pop() and None, always_call=True
         )
@@ -67,10 +72,15 @@ class Truth(TorchDispatchMode):
         names: dict[int, str] = {}
         for root in roots:
             for name, module in root.named_modules():
-                names.setdefault(id(module), name.removeprefix("module.") or type(module).__name__)
+                names.setdefault(id(module), plain(name) or type(module).__name__)
         return [
             [(op, names.get(id(module), "?"), where) for op, module, where in step] for step in self.steps
         ]
+
+
+def plain(name: str) -> str:
+    """Without what the wrappers of data parallelism and checkpointing add."""
+    return name.removeprefix("module.").replace("._checkpoint_wrapped_module", "")
 
 
 def everything() -> list[torch.nn.Module]:

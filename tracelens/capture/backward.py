@@ -1,6 +1,8 @@
 """Ranges around the autograd nodes of each module, made after the window from what the profiler noted.
 
-The profiler gives every node that the engine evaluates its sequence number and the thread that made it;
+The profiler gives every node that runs its sequence number and the thread that made it. The engine's range
+around it has them only from the event that follows it (``set_autograd_evaluate`` in PyTorch's
+torch/csrc/profiler/collection.cpp): where a hook runs between, as FSDP2's that gathers, it has none.
 ``ThreadNumbers`` knows in which module's forward that was. The range lies within the engine's own, around the
 node.
 
@@ -58,25 +60,27 @@ def backward_ranges(events: Iterable[Any], threads: Iterable[ThreadNumbers]) -> 
     latest: dict[int, _Evaluation] = {}  # by the engine's thread
     sums: dict[int, list[int]] = {}
     for event in events:
-        at = event.start_thread_id()
+        at, name = event.start_thread_id(), event.name()
+        if name.startswith(_ENGINE):
+            latest[at] = _Evaluation(event)
+            evaluations.append(latest[at])
+            continue
         if event.fwd_thread_id() > 0 and event.sequence_nr() >= 0:
-            name = event.name()
-            if name.startswith(_ENGINE):
-                latest[at] = _Evaluation(event)
-                evaluations.append(latest[at])
-            elif at in latest and latest[at].node is None and latest[at].engine.name() == _ENGINE + name:
+            if at in latest and latest[at].node is None and latest[at].engine.name() == _ENGINE + name:
                 latest[at].node = event
             continue
         if at not in native and event.device_type() == DeviceType.CPU:
             native[at] = event.device_resource_id()
-        if at in latest and event.name() in _ACCUMULATES:
+        if at in latest and name in _ACCUMULATES:
             sums.setdefault(at, []).append(event.start_ns())
     found = []
     for one in evaluations:
-        maker = numbers.get(native.get(one.engine.fwd_thread_id(), -1))
-        name = maker.owner(one.engine.sequence_nr()) if maker is not None else None
-        if name is not None and one.node is not None:
-            found.append(_range(name, one, sums.get(one.engine.start_thread_id(), [])))
+        if one.node is None:
+            continue
+        maker = numbers.get(native.get(one.node.fwd_thread_id(), -1))
+        owner = maker.owner(one.node.sequence_nr()) if maker is not None else None
+        if owner is not None:
+            found.append(_range(owner, one, sums.get(one.node.start_thread_id(), [])))
     return found
 
 

@@ -14,7 +14,7 @@ from tracelens.capture.batch import Batch
 from tracelens.capture.compiled import counters
 from tracelens.capture.dimensions import infer_dimensions
 from tracelens.capture.messages import why
-from tracelens.capture.modules import Model, is_wrapper
+from tracelens.capture.modules import Model, class_name, is_wrapper
 from tracelens.capture.parallel import parallel
 from tracelens.capture.system import gpus, precision, versions
 
@@ -50,7 +50,7 @@ def describe(models: Iterable[Model], batch: Batch) -> dict[str, Any]:
 def _model(model: Model, batch: Batch) -> dict[str, Any]:
     return {
         "name": model.prefix,
-        "class": type(model.root).__name__,
+        "class": class_name(model.root),
         "trained": model.trained,
         "parameters": sum(p.numel() for p in model.root.parameters()),
         "dimensions": infer_dimensions(model.root, batch.shapes() if model.trained else []),
@@ -64,7 +64,7 @@ def _tree(model: Model) -> list[dict[str, Any]]:
     """Every module, parents first: its range's name, its class, its own parameters."""
     rows = []
     for name, module in model.named():
-        row: dict[str, Any] = {"name": name, "class": type(module).__name__}
+        row: dict[str, Any] = {"name": name, "class": class_name(module)}
         own = {
             key: {
                 "shape": list(value.shape),
@@ -97,7 +97,7 @@ def _checkpointing(model: Model) -> list[str]:
     return [
         name
         for name, module in model.named()
-        if type(module).__name__ == "CheckpointWrapper"
+        if class_name(module) == "CheckpointWrapper"
         or getattr(module, "gradient_checkpointing", False) is True
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -98,7 +99,7 @@ class Model:
             if dotted:
                 yield (f"{self.prefix}.{dotted}" if self.prefix else dotted), module
             else:
-                yield self.prefix or class_name(module), module
+                yield self.prefix or root_name(module), module
 
     def spots(self, compiled: Compiled) -> list[Spot]:
         """Where ranges go. Nothing inside a compiled region: hooks there are guarded on and recompile."""
@@ -154,7 +155,7 @@ def find_models(roots: Iterable[nn.Module], trained: set[int]) -> list[Model]:
     for root, mine in zip(kept, is_trained, strict=True):
         prefix = ""
         if root is not plain:
-            prefix = class_name(root)
+            prefix = root_name(root)
             taken[prefix] = taken.get(prefix, 0) + 1
             if taken[prefix] > 1:
                 prefix = f"{prefix}_{taken[prefix]}"
@@ -184,14 +185,29 @@ def clean(path: str) -> str:
     return ".".join(part for part in parts if part not in WRAPPERS[1:])
 
 
+def root_name(root: nn.Module) -> str:
+    """What a root is called: by its class, and what ``torch.compile`` made by that of the model within."""
+    name = class_name(root)
+    return class_name(unwrap(root)) if name == "OptimizedModule" else name
+
+
 def class_name(module: nn.Module) -> str:
-    return (
-        type(unwrap(module)).__name__ if type(module).__name__ == "OptimizedModule" else type(module).__name__
-    )
+    """The class as its author calls it: ``fully_shard`` gives a module a class of its own, FSDP<Class>."""
+    kind = type(module)
+    if is_fully_sharded(module):
+        kind = kind.__mro__[getattr(kind, "_orig_cls_mro_index", 2)]
+    return kind.__name__
+
+
+def is_fully_sharded(module: nn.Module) -> bool:
+    """``torch.distributed.fsdp.fully_shard`` was called on it."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    kind = getattr(fsdp, "FSDPModule", None)
+    return kind is not None and isinstance(module, kind)
 
 
 def is_wrapper(module: nn.Module) -> bool:
-    return type(module).__name__ in _WRAPPING
+    return class_name(module) in _WRAPPING
 
 
 def _has_forward(module: nn.Module) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
+
+from tracelens.capture.modules import is_fully_sharded
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -39,7 +40,7 @@ def parallel(roots: Iterable[nn.Module]) -> dict[str, Any]:
             name = type(module).__name__
             if name in ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"):
                 wrappers.add(name)
-            elif "torch.distributed.fsdp" in sys.modules and name.startswith("FSDP"):
+            elif is_fully_sharded(module):
                 wrappers.add("fully_shard")
         for parameter in root.parameters():
             mesh = getattr(parameter, "device_mesh", None)
