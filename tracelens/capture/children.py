@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,8 @@ def _finish() -> None:
     if _session is None or _session.state == "over":
         return
     error = getattr(sys, "last_type", None)  # the interpreter has shown it by now
-    _session.close(f"the script ended with {error.__name__}" if error is not None else None)
+    with suppress(KeyboardInterrupt):  # held until the file was there; the process ends anyhow
+        _session.close(f"the script ended with {error.__name__}" if error is not None else None)
 
 
 def _forked() -> None:

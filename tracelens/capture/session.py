@@ -173,9 +173,12 @@ class Session:
         return find_models(self._roots or self._registry.roots(), trained)
 
     def _end_recording(self, *, complete_step: bool) -> None:
+        with signals.held():
+            self._stop_and_export(complete_step)
+
+    def _stop_and_export(self, complete_step: bool) -> None:
         assert self._recorder is not None
         recorder = self._recorder
-        signals.unwatch()
         recorder.stop(complete_step=complete_step)
         self._recorder = None
         self.state = "timing"
@@ -201,7 +204,7 @@ class Session:
 
     def close(self, reason: str | None = None) -> None:
         """The training ends here, well (``reason`` None) or not: write what there is."""
-        with self._lock:
+        with self._lock, signals.held():
             self._close(reason)
 
     @_harmless
@@ -214,7 +217,7 @@ class Session:
                 say(f"{ended} during the profiler's warm-up: {self._too_few()}")
             self._write(ended)
         elif self.state == "timing":
-            self._write(None)
+            self._write(None)  # the window was complete; fewer steps stand behind it
         elif self.state == "waiting":
             if self.done or self._finder.optimizer_steps:
                 say(f"no trace: {reason + ': ' if reason else ''}{self._too_few()}")
@@ -231,6 +234,10 @@ class Session:
 
     def _write(self, ended: str | None) -> None:
         """The file appears, or one line says why it does not."""
+        with signals.held():
+            self._write_or_say(ended)
+
+    def _write_or_say(self, ended: str | None) -> None:
         raw, self._raw = self._raw, None
         if raw is None:
             self._over()

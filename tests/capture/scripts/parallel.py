@@ -10,10 +10,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 parser = argparse.ArgumentParser()
-parser.add_argument("how", choices=["fsdp2", "ddp", "ddp-unused", "data-parallel", "alone"])
+parser.add_argument("how", choices=["fsdp2", "ddp", "ddp-unused"])
 parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--accumulate", type=int, default=1)
-parser.add_argument("--checkpoint", choices=["no", "reentrant", "not-reentrant", "wrapper"], default="no")
+parser.add_argument("--checkpoint", choices=["no", "reentrant", "wrapper"], default="no")
 parser.add_argument("--mixed", action="store_true")
 parser.add_argument("--local_rank", type=int, default=0)  # a launcher's
 args = parser.parse_args()
@@ -45,8 +45,8 @@ class Stack(nn.Module):
 
     def forward(self, x):
         for block in [*self.blocks, self.blocks[1]]:
-            if args.checkpoint in ("reentrant", "not-reentrant"):
-                x = checkpoint(block, x, use_reentrant=args.checkpoint == "reentrant")
+            if args.checkpoint == "reentrant":
+                x = checkpoint(block, x, use_reentrant=True)
             else:
                 x = block(x)
         return self.head(x)
@@ -65,28 +65,22 @@ def spread(model):
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if args.mixed else MixedPrecisionPolicy()
         for block in model.blocks:
             fully_shard(block, mesh=mesh, mp_policy=policy)
-        fully_shard(model, mesh=mesh, mp_policy=policy)
-    elif args.how.startswith("ddp"):
-        unused = args.how == "ddp-unused"
-        return nn.parallel.DistributedDataParallel(model, find_unused_parameters=unused)
-    elif args.how == "data-parallel":
-        return nn.DataParallel(model)
-    return model
+        return fully_shard(model, mesh=mesh, mp_policy=policy)
+    unused = args.how == "ddp-unused"
+    return nn.parallel.DistributedDataParallel(model, find_unused_parameters=unused)
 
 
 def no_sync(model, last):
     if args.how == "fsdp2":
         model.set_requires_gradient_sync(last)
-    elif args.how.startswith("ddp") and not last:
+    elif not last:
         return model.no_sync()
     return contextlib.nullcontext()
 
 
 def main():
-    rank = 0
-    if args.how not in ("data-parallel", "alone"):
-        dist.init_process_group("gloo")
-        rank = dist.get_rank()
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
     torch.manual_seed(0)
     model = spread(Stack(unused=args.how == "ddp-unused"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -102,9 +96,8 @@ def main():
         losses.append(loss.item().hex())
     sys.stdout.write(f"losses {rank} {losses}\n")  # in one piece: the ranks share it
     sys.stdout.flush()
-    if dist.is_initialized():
-        dist.barrier()
-        dist.destroy_process_group()
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
