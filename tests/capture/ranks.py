@@ -13,7 +13,8 @@ import sys
 # once, for all of them
 import torch._dynamo
 import torch.distributed.fsdp  # noqa: F401
-import truth
+
+from tests.capture import truth
 
 
 def free_port() -> int:

@@ -3,9 +3,10 @@
 The command is run by exec: same process id, so that signals, exit code, terminal and working directory are
 the script's own, and nothing of ours is on its stack. What makes it capture is inherited by every process it
 starts: the options in one variable, and a folder with a ``sitecustomize`` first on PYTHONPATH. That reaches
-``torchrun``, ``accelerate launch``, ``deepspeed``, ``python -m`` and ``multiprocessing`` workers alike, on this
-machine: a launcher that starts ranks on others takes few variables there (DeepSpeed's runner: PYTHONPATH, and
-not ours), and needs the capture in front of the script, or the variable in its list. The
+``torchrun``, ``accelerate launch``, ``deepspeed``, ``python -m`` and ``multiprocessing`` workers alike, on
+this machine: a launcher that starts ranks on others takes few variables there (DeepSpeed's runner: PYTHONPATH
+and not ours), and needs the capture in front of the script. For DeepSpeed that is ``deepspeed --no_local_rank
+--module tracelens capture -- train.py``. The
 alternatives fall short: running the script here with runpy reaches no child; a ``.pth`` file stays behind in
 the environment; patching launchers needs one patch per launcher.
 """

@@ -45,10 +45,7 @@ class Stack(nn.Module):
 
     def forward(self, x):
         for block in [*self.blocks, self.blocks[1]]:
-            if args.checkpoint == "reentrant":
-                x = checkpoint(block, x, use_reentrant=True)
-            else:
-                x = block(x)
+            x = checkpoint(block, x, use_reentrant=True) if args.checkpoint == "reentrant" else block(x)
         return self.head(x)
 
 
