@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 .PHONY: report test lint types contract unit clean
 
 report: $(VENV)/.installed
-	$(BIN)/tracelens analyze $(SAMPLE) --output report.html --json report.json
+	$(BIN)/tracelens analyze $(SAMPLE) --waits --output report.html --json report.json
 	@echo
 	@echo "The page: $(CURDIR)/report.html"
 
@@ -37,7 +37,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
-	$(PIP) --editable .
+	$(PIP) --editable '.[hta]'
 	@touch $@
 
 $(VENV)/.tested: $(VENV)/.installed pyproject.toml

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,8 @@ from tracelens.trace.metadata import device_name, device_properties
 if TYPE_CHECKING:
     import pandas as pd
 
+    from tracelens.hta import WaitFrames
+
 
 @dataclass(frozen=True)
 class Analysis:
@@ -61,6 +63,27 @@ class Analysis:
         if self.trace is None or self.links is None:
             raise UsageError("a saved report holds no operator table: analyze the trace itself")
         return ops_frame(self.trace, self.links)
+
+    @cached_property
+    def waits(self) -> WaitFrames:
+        """Where the step waits, by holistic-trace-analysis; columns in ``tracelens.hta.WaitFrames``.
+
+        Raises LibraryMissing without the extra ``hta``.
+        """
+        from tracelens.hta import wait_frames
+
+        if self.trace is None or self.links is None or self.attribution is None:
+            raise UsageError("a saved report holds no events to follow: analyze the trace itself")
+        return wait_frames(self.trace, self.links, self.attribution, steps=self.report.steps)
+
+    def with_waits(self) -> Analysis:
+        """The same with ``report.waits``, which says why where holistic-trace-analysis is not installed."""
+        from tracelens.hta import report_waits
+
+        return replace(
+            self,
+            report=replace(self.report, waits=report_waits(lambda: self.waits, steps=len(self.report.steps))),
+        )
 
     @cached_property
     def gemms(self) -> pd.DataFrame:
@@ -124,6 +147,7 @@ def analyze(
     steps: tuple[int, int] | None = None,
     reference: str | Path | None = None,
     what_ifs: Sequence[str] = (),
+    waits: bool = False,
 ) -> Analysis:
     """Analyze one trace file (``.json``, ``.json.gz``, or ``-`` for standard input).
 
@@ -131,7 +155,8 @@ def analyze(
     ``steps`` keeps the steps whose ProfilerStep number lies in (first, last). ``reference`` is another
     trace of the same job (eager, or with shapes and modules): what is known of its kernels is lent to the
     kernels here that repeat them. Each of ``what_ifs`` is a scenario, changes of hyper-parameters as
-    "vocab=50304,heads=20", that the report then predicts.
+    "vocab=50304,heads=20", that the report then predicts. ``waits`` adds where the step waits, by
+    holistic-trace-analysis (the extra ``hta``): some seconds.
 
     Raises:
         InputError: one of the files cannot be used, or holds no GPU event.
@@ -141,13 +166,14 @@ def analyze(
     if reference is not None and str(path) == str(reference) == "-":
         raise UsageError("the trace and its reference cannot both come from standard input")
     trace = read_trace(path)
-    return analyze_trace(
+    analysis = analyze_trace(
         trace,
         gpu=gpu,
         steps=steps,
         reference=None if reference is None else _read_reference(reference),
         what_ifs=what_ifs,
     )
+    return analysis.with_waits() if waits else analysis
 
 
 def _read_reference(path: str | Path) -> Trace:

@@ -56,6 +56,12 @@ if TYPE_CHECKING:
     metavar="CHANGES",
     help="Predict the step with such changes, e.g. vocab=50304,heads=20; give it again for another scenario.",
 )
+@click.option(
+    "--waits",
+    is_flag=True,
+    help="Also where the step waits (idle time by cause, queue, critical path); some seconds more, and "
+    'needs pip install "tracelens-gpu[hta]".',
+)
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
 def analyze(
     trace: str,
@@ -69,6 +75,7 @@ def analyze(
     reference: str | None,
     gemms: tuple[str, ...],
     what_ifs: tuple[str, ...],
+    waits: bool,
     quiet: bool,
 ) -> None:
     """Analyze TRACE, a torch.profiler trace (.json or .json.gz; '-' reads standard input).
@@ -86,7 +93,9 @@ def analyze(
     ids = [name.strip() for text in gemms for name in text.split(",") if name.strip()]
     if ids and json_path == "-":
         raise UsageError("--gemm and --json - both write to standard output: give --json a file")
-    result = analysis.analyze(trace, gpu=gpu, steps=_steps(steps), reference=reference, what_ifs=what_ifs)
+    result = analysis.analyze(
+        trace, gpu=gpu, steps=_steps(steps), reference=reference, what_ifs=what_ifs, waits=waits
+    )
     if ids:
         _derive(result, ids)
     written = _write(result, output or None if not no_html else "", trace, json_path, kernels)

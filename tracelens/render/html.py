@@ -13,7 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from tracelens import numbers as f
-from tracelens.render import facts, groups, json, losses, roofline, step_times, what_if
+from tracelens.render import facts, groups, json, losses, roofline, step_times, waits, what_if
 from tracelens.render.templates import environment, part
 from tracelens.render.text import clean, short_kernel
 from tracelens.results import GemmRow, Report
@@ -75,13 +75,21 @@ def _render(report: Report, rows: list[GemmRow], derived: int, generated_at: str
             **_words(report),
             **_figures(report, rows),
             **_losses(report, rows, derived),
+            **_waits(report),
             css=Markup(css),
             js=Markup(js),
-            data=Markup(_embedded(replace(report, gemms=rows, communication=report.communication[:CALLS]))),
+            data=Markup(_embedded(_cut(report, rows))),
             csp=Markup(_policy(css, js)),
         )
     )
     return page
+
+
+def _cut(report: Report, rows: list[GemmRow]) -> Report:
+    """Leave in the report what the page shows."""
+    return replace(
+        report, gemms=rows, communication=report.communication[:CALLS], waits=waits.shortened(report.waits)
+    )
 
 
 def _words(report: Report) -> dict[str, Any]:
@@ -148,6 +156,20 @@ def _losses(report: Report, rows: list[GemmRow], derived: int) -> dict[str, Any]
         "derivations": [losses.derivation(row, report) for row in judged[:derived]],
         "derived": {row.id for row in judged[:derived]},
         "judged": sum(row.lost_ms.useful is not None for row in report.gemms),
+    }
+
+
+def _waits(report: Report) -> dict[str, Any]:
+    """Collect where the step waits."""
+    return {
+        "waits_how": waits.HOW,
+        "waits_unasked": waits.NOT_ASKED,
+        "wait_shares": waits.shares(report),
+        "wait_bounds": waits.BOUNDS,
+        "wait_causes": waits.CAUSES,
+        "wait_gaps": waits.gaps(report.waits),
+        "wait_rows": waits.STREAMS,
+        "path_title": waits.path_title(report),
     }
 
 

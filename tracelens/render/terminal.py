@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tracelens import numbers as f
 from tracelens.errors import UsageError
-from tracelens.render import facts, groups, losses, step_times, what_if
+from tracelens.render import facts, groups, losses, step_times, waits, what_if
 from tracelens.render.console import WIDEST
 from tracelens.render.console import Out as _Out
 from tracelens.render.text import clean
@@ -39,6 +39,7 @@ def render_terminal(report: Report, *, console: Console, outputs: Sequence[tuple
     _step(out, report)
     _gemms(out, report)
     _communication(out, report)
+    _waits(out, report)
     _tail(out, report, outputs)
 
 
@@ -293,6 +294,15 @@ def _communication(out: _Out, report: Report) -> None:
             f"and {len(rows) - CALLS} more row{'s' if len(rows) > CALLS + 1 else ''} in the report", "dim"
         )
     out.line()
+
+
+def _waits(out: _Out, report: Report) -> None:
+    """Say where the step waits, where it was asked for."""
+    said = waits.lines(report)
+    for at, line in enumerate(said):
+        out.line(out.text("" if at else "Waits  ", "bold") + out.text(clean(line, limit=240)))
+    if said:
+        out.line()
 
 
 def _name(row: GemmRow) -> str:

@@ -1,0 +1,122 @@
+"""Where the step waits, in words: what the page and the terminal say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tracelens import numbers as f
+from tracelens.results import Report, Waits
+
+STREAMS = 8  # rows of each table on the page
+NOT_ASKED = Waits().why
+HOW = 'tracelens analyze TRACE --waits finds it; it needs pip install "tracelens-gpu[hta]"'
+CAUSES = {
+    "host_wait": "the host had not launched the next kernel yet",
+    "kernel_wait": "queued: a gap below 30 µs between kernels",
+    "other": "queued and waiting longer, or its launch is not in the file",
+}
+BOUNDS = {
+    "cpu_bound": "host code",
+    "data_loading": "data loading",
+    "gpu_compute_bound": "GPU kernels and copies",
+    "gpu_communication_bound": "communication",
+    "gpu_kernel_launch_overhead": "from launch to kernel",
+    "gpu_kernel_kernel_overhead": "gaps between kernels",
+    "dependency": "dependencies",
+}
+_PARTS = {
+    "temporal": "idle and computing",
+    "idle": "idle by cause",
+    "queue": "queue",
+    "path": "critical path",
+}
+_NAMED = 3  # parts of the path that a line names
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    title: str
+    note: str
+    ms: float
+    frac: float
+
+
+def shares(report: Report) -> list[Share]:
+    """What the GPU does from its first to its last event of a step; the three add up. Empty when unknown."""
+    found = report.waits
+    if found.compute_ms is None or found.non_compute_ms is None or found.idle_ms is None:
+        return []
+    total = found.compute_ms + found.non_compute_ms + found.idle_ms or 1.0
+    told = [
+        ("computes", "some computing kernel runs", found.compute_ms),
+        ("only moves data", "copies or communication, and nothing computes", found.non_compute_ms),
+        ("is idle", "no GPU event runs", found.idle_ms),
+    ]
+    return [Share(title, note, ms, ms / total) for title, note, ms in told]
+
+
+def lines(report: Report) -> list[str]:
+    """Say it in two sentences, or why it is not known; nothing where nobody asked."""
+    found = report.waits
+    if found.why is not None:
+        return [] if found.why == NOT_ASKED else [found.why]
+    told = shares(report)
+    said = (
+        [", ".join(f"{share.title} {f.ms(share.ms)} ({f.pct(share.frac)})" for share in told)] if told else []
+    )
+    if told:
+        said = [f"In a step the GPU {said[0]}{_hidden(found)}."]
+    if found.path:
+        named = ", ".join(
+            f"{BOUNDS.get(part.bound_by, part.bound_by)} {f.pct(part.frac)}" for part in found.path[:_NAMED]
+        )
+        said.append(f"{path_title(report)}: {named}.")
+    return said or [f"{_PARTS.get(part, part)}: {why}" for part, why in list(found.missing.items())[:1]]
+
+
+def _hidden(found: Waits) -> str:
+    return "" if found.overlap_frac is None else f"; {f.pct(found.overlap_frac)} of communication is hidden"
+
+
+def path_title(report: Report) -> str:
+    """Name the step whose critical path it is, and the lengths of both."""
+    found = report.waits
+    length = f.ms(sum(part.time_ms for part in found.path))
+    step = "the step" if len(report.steps) == 1 else f"step {found.path_step}"
+    of = f" in {f.ms(found.path_of_ms)}" if found.path_of_ms is not None else ""
+    return f"Critical path of {step}, {length}{of}"
+
+
+def gaps(found: Waits) -> list[str]:
+    """Say what could not be found, and what the rest rests on."""
+    said = [f"Not known, {_PARTS.get(part, part)}: {why}." for part, why in found.missing.items()]
+    if found.queue and found.queued_frac is not None and found.queued_frac < 1:
+        said.append(
+            f"The queue counts {f.pct(found.queued_frac)} of the GPU events: those with a plain launch in "
+            "the file (no CUDA graph)."
+        )
+    if found.path and found.blocked_ms:
+        said.append(
+            f"The host spends {f.ms(found.blocked_ms)} of that step in calls that wait for the GPU or copy; "
+            "the path gives them no length and cannot follow the GPU through them."
+        )
+    return said
+
+
+def shortened(found: Waits) -> Waits:
+    """The rows that the page shows."""
+    return replace(found, idle=found.idle[:STREAMS], queue=found.queue[:STREAMS])
+
+
+__all__ = [
+    "BOUNDS",
+    "CAUSES",
+    "HOW",
+    "NOT_ASKED",
+    "Share",
+    "gaps",
+    "lines",
+    "path_title",
+    "shares",
+    "shortened",
+]
