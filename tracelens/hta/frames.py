@@ -12,7 +12,7 @@ import pandas as pd
 
 from tracelens.attribution import Attribution
 from tracelens.hta.library import library, quiet
-from tracelens.hta.tables import RANK, WINDOW, Tables, tables
+from tracelens.hta.tables import RANK, TICK_NS, WINDOW, Tables, tables
 from tracelens.results import Step
 from tracelens.trace import Links, Trace
 
@@ -99,7 +99,7 @@ def wait_frames(
         missing["path"] = why
     found = pd.DataFrame(columns=list(_PATH))
     if "path" not in missing:
-        found = run("path", lambda: path_frame(built.analysis(hta, built.in_microseconds(*host))), _PATH)
+        found = run("path", lambda: path_frame(built.analysis(hta, built.in_ticks(*host))), _PATH)
     if found.empty:
         missing.setdefault("path", "holistic-trace-analysis found no path through the step")
     if queue.empty:
@@ -200,14 +200,14 @@ def queue_frame(analysis: Any, built: Tables) -> pd.DataFrame:
     return frame.sort_values(["device", "stream"], ignore_index=True)
 
 
-def path_frame(analysis: Any, *, annotation: str = WINDOW) -> pd.DataFrame:
-    """``WaitFrames.path`` from rows in microseconds, within the first range of that name."""
+def path_frame(analysis: Any, *, annotation: str = WINDOW, unit_ns: int = TICK_NS) -> pd.DataFrame:
+    """``WaitFrames.path`` from rows in a unit of about a microsecond, within the first range of that name."""
     graph, succeeded = analysis.critical_path_analysis(RANK, annotation, 0)
     if not succeeded:
         return pd.DataFrame()
     edges = graph.get_critical_path_breakdown()
     # in whole ns: the edges come as a set, and the sum of doubles depends on their order
-    ns = (edges["duration"] * 1000).round().astype(np.int64)
+    ns = (edges["duration"] * unit_ns).round().astype(np.int64)
     time = ns.groupby(edges["bound_by"].replace(_BOUND)).sum()
     time = time[time > 0].sort_values(ascending=False, kind="stable")
     return pd.DataFrame(

@@ -33,6 +33,10 @@ BoolArray = npt.NDArray[np.bool_]
 RANK = 0  # HTA wants one; a trace is one rank's
 #: A range around the step whose critical path is wanted. HTA takes every range whose name contains this.
 WINDOW = "tracelens: one step"
+#: HTA's critical path has a limit in microseconds built in (KERNEL_KERNEL_DELAY_THRESHOLD_US, 1500), so its
+#: unit must be about one. In doubles of this one every sum and difference of whole ns is exact; in
+#: microseconds the last bit lets a child end after its parent, and the graph gets cycles.
+TICK_NS = 1024
 _COMMUNICATION = COMPONENTS.index("communication")
 _COPIES = ("gpu_memcpy", "gpu_memset")
 #: HTA's classes, and names that it puts into them.
@@ -79,11 +83,8 @@ class Tables:
         frame.loc[part.index, "dur"] = frame.loc[part.index, "end"] - start
         return frame
 
-    def in_microseconds(self, start_ns: int, end_ns: int) -> pd.DataFrame:
-        """The same rows in microseconds, with the range ``WINDOW`` around one stretch of host time.
-
-        The critical path has a limit in microseconds built in (KERNEL_KERNEL_DELAY_THRESHOLD_US).
-        """
+    def in_ticks(self, start_ns: int, end_ns: int) -> pd.DataFrame:
+        """The same rows in ticks of ``TICK_NS``, with the range ``WINDOW`` around a stretch of host time."""
         start = start_ns - self.origin_ns
         row = dict.fromkeys(self.frame.columns, -1) | {
             "index": len(self.frame) + 1,
@@ -96,7 +97,7 @@ class Tables:
             "end": end_ns - self.origin_ns,
         }
         frame = pd.concat([pd.DataFrame(row, index=[row["index"]]), self.frame])
-        frame[["ts", "dur", "end"]] = frame[["ts", "dur", "end"]] / 1000
+        frame[["ts", "dur", "end"]] = frame[["ts", "dur", "end"]] / TICK_NS
         return frame
 
 
@@ -195,4 +196,4 @@ def _names(
     return out[which.reshape(-1)]
 
 
-__all__ = ["RANK", "WINDOW", "Tables", "tables"]
+__all__ = ["RANK", "TICK_NS", "WINDOW", "Tables", "tables"]
