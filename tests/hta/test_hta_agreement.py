@@ -108,7 +108,8 @@ def test_idle_time_has_its_causes(path: Path) -> None:
     _, built = _ours(path)
     ours = idle_frame(built.analysis(library()), built)
     theirs, _ = _own(path).get_idle_time_breakdown(ranks=[0], visualize=False)
-    ours_us = {(int(row.stream), row.cause): row.time_ms * 1000 for row in ours.itertuples()}
+    rows: list[Any] = list(ours.itertuples())
+    ours_us = {(row.stream, row.cause): row.time_ms * 1000 for row in rows}
     theirs_us = {
         (int(row.stream), row.idle_category): row.idle_time
         for row in theirs.itertuples()
@@ -122,11 +123,12 @@ def test_idle_time_of_a_stream_is_exactly_what_no_event_of_it_covers(path: Path)
     _, built = _ours(path)
     ours = idle_frame(built.analysis(library(), built.without_overlap()), built)
     gpu = built.frame[built.frame["stream"] > 0]
-    for number, rows in gpu.groupby("stream"):
+    for number in sorted(set(gpu["stream"].tolist())):
+        rows = gpu[gpu["stream"] == number]
         begin, end = rows["ts"].to_numpy(), rows["end"].to_numpy()
         first, last = np.array([begin.min()]), np.array([end.max()])
         idle_ns = int(last[0] - first[0] - covered(begin, end, first, last)[0])
-        device, stream = built.streams[int(number) - 1]
+        device, stream = built.streams[number - 1]
         mine = ours[(ours["device"] == device) & (ours["stream"] == stream)]
         assert mine["time_ms"].sum() == pytest.approx(idle_ns / 1e6, abs=1e-9)
         assert mine["frac"].sum() == pytest.approx(1 if idle_ns else 0)

@@ -8,7 +8,7 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from click.testing import CliRunner
 from tracelens.analysis import Analysis, analyze
 from tracelens.cli.analyze import analyze as command
 from tracelens.errors import UsageError
-from tracelens.hta import library as library_module
 from tracelens.hta.library import LibraryMissing, library
 from tracelens.render.html import render_html
 from tracelens.render.json import from_json, json_schema, to_json
@@ -44,7 +43,7 @@ def _event(name: str, category: str, start: float, end: float, **more: Any) -> d
     return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": end - start, **place, "args": args}
 
 
-def _write(folder: Path, kernels: list[tuple[str, str, int, float | None, float, float]]) -> Path:
+def _write(folder: Path, kernels: Sequence[tuple[str, str, int, float | None, float, float]]) -> Path:
     """A trace of one step of a millisecond from (name, category, stream, launched at, begins, ends) in µs."""
     events = [
         _event("ProfilerStep#5", "user_annotation", 0, 1000),
@@ -117,7 +116,7 @@ def test_kernels_that_overlap_on_a_stream_take_no_idle_time_away(tmp_path: Path)
         (GEMM, "kernel", 7, 70, 320, 400),
     ]
     waits = analyze(_write(tmp_path, kernels), waits=True).report.waits
-    assert [(row.cause, row.ms_per_step) for row in waits.idle] == [("kernel_wait", pytest.approx(0.020))]
+    assert {row.cause: row.ms_per_step for row in waits.idle} == pytest.approx({"kernel_wait": 0.020})
 
 
 @needs_hta
@@ -214,11 +213,11 @@ def test_the_page_and_the_terminal_say_it(made: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     result = CliRunner().invoke(command, [str(made), "--waits", "-o", str(page)])
     assert result.exit_code == 0, result.output
-    assert "is idle 150 us (35.7%)" in " ".join(result.output.split())
+    assert "and is idle 150 µs (35.7%)" in " ".join(result.output.split())
     text = page.read_text(encoding="utf-8")
     for said in (
         "What idle streams wait for",
-        "the host had not launched the next kernel yet",
+        "was not launched yet by the host",
         "Critical path",
     ):
         assert said in text
@@ -242,7 +241,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             raise ModuleNotFoundError("No module named 'hta'", name="hta")
         return real(name, package)
 
-    monkeypatch.setattr(library_module.importlib, "import_module", import_module)
+    monkeypatch.setattr(importlib, "import_module", import_module)
     yield
 
 

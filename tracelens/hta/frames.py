@@ -18,8 +18,8 @@ from tracelens.trace import Links, Trace
 
 #: HTA's own default. Its documents call it ns; its columns make it microseconds.
 CONSECUTIVE_US = 30
-#: A critical path takes about 0.1 ms an event; beyond this it is minutes.
-PATH_EVENTS = 200_000
+#: A critical path takes 0.1 to 0.2 ms an event: beyond this it is more than a quarter of a minute.
+PATH_EVENTS = 100_000
 #: Host calls without a length on HTA's critical path (CPGraph.BLOCKING_SYNC_CALLS), and their HIP twins.
 _BLOCKING = frozenset(
     f"{api}{call}"

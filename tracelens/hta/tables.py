@@ -193,7 +193,8 @@ def _names(
         wanted, spelled = _KINDS[sort]
         if hta.kernel_type(trace.symbols[name]) != wanted:
             out[at] = symbols.code(spelled.format(name))
-    return out[which.reshape(-1)]
+    given: IntArray = out[which.reshape(-1)]
+    return given
 
 
 __all__ = ["RANK", "TICK_NS", "WINDOW", "Tables", "tables"]

@@ -11,9 +11,9 @@ STREAMS = 8  # rows of each table on the page
 NOT_ASKED = Waits().why
 HOW = 'tracelens analyze TRACE --waits finds it; it needs pip install "tracelens-gpu[hta]"'
 CAUSES = {
-    "host_wait": "the host had not launched the next kernel yet",
-    "kernel_wait": "queued: a gap below 30 µs between kernels",
-    "other": "queued and waiting longer, or its launch is not in the file",
+    "host_wait": "was not launched yet by the host",
+    "kernel_wait": "was queued: a gap below 30 µs",
+    "other": "was queued and waited longer, or its launch is not in the file",
 }
 BOUNDS = {
     "cpu_bound": "host code",
