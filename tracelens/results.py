@@ -471,18 +471,14 @@ class Waits:
     idle_ms: float | None = None  # no GPU event runs
     compute_ms: float | None = None  # some computing kernel runs
     non_compute_ms: float | None = None  # only copies or communication run
-    overlap_frac: float | None = (
-        None  # of communication time, with a computing kernel beside it; None without
-    )
+    overlap_frac: float | None = None  # of communication time, some computing kernel runs beside it
     idle: list[IdleCause] = field(default_factory=list)  # longest first
     queue: list[QueueLength] = field(default_factory=list)
     queued_frac: float | None = None  # of the GPU events, those in ``queue``
     path: list[PathPart] = field(default_factory=list)  # longest first; they add up to the path's length
     path_step: int | None = None  # the N of its ProfilerStep#N: the step of median length
     path_of_ms: float | None = None  # that step's length
-    blocked_ms: float | None = (
-        None  # of that step, the host in calls that wait: the path gives them no length
-    )
+    blocked_ms: float | None = None  # of that step, host calls that wait: no length on the path
     missing: dict[str, str] = field(default_factory=dict)  # temporal | idle | queue | path -> why
     why: str | None = "not asked for"  # why there is nothing at all
 
