@@ -60,12 +60,10 @@ def lines(report: Report) -> list[str]:
     found = report.waits
     if found.why is not None:
         return [] if found.why == NOT_ASKED else [found.why]
-    told = shares(report)
-    said = (
-        [", ".join(f"{share.title} {f.ms(share.ms)} ({f.pct(share.frac)})" for share in told)] if told else []
-    )
+    told, said = shares(report), []
     if told:
-        said = [f"In a step the GPU {said[0]}{_hidden(found)}."]
+        *first, last = (f"{share.title} {f.ms(share.ms)} ({f.pct(share.frac)})" for share in told)
+        said = [f"In a step the GPU {', '.join(first)} and {last}{_hidden(found)}."]
     if found.path:
         named = ", ".join(
             f"{BOUNDS.get(part.bound_by, part.bound_by)} {f.pct(part.frac)}" for part in found.path[:_NAMED]
