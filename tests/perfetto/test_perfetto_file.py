@@ -130,7 +130,10 @@ def test_a_number_that_the_trace_uses_is_not_used_again(tmp_path: Path) -> None:
     taken = {"ph": "M", "name": "thread_name", "pid": 2_060_000_003, "tid": 2_061_000_007}
     events = [taken | {"args": {"name": "mine"}}, kernel(), op(tid=2_061_000_009)]
     (tmp_path / "t.json").write_text(document(events))
-    annotate(tmp_path / "t.json", tmp_path / "out.json")  # which looks for it
+    written = annotate(tmp_path / "t.json", tmp_path / "out.json")
+    for key in ("pid", "tid"):
+        added = {event[key] for event in written.added} - {0}  # 0: a process has no thread's name
+        assert added and not added & {event[key] for event in events}
 
 
 @pytest.mark.parametrize("ts", ["1700000000000000.123", "-5.001", "0.001", "17", "8123456789.999"])
