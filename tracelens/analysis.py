@@ -220,6 +220,7 @@ def analyze_trace(
         busy_frac=summary.gpu_busy_frac,
         measured=measured,
     )
+    collectives = communication_rows(trace, attribution, communication, steps=times.count)
     scenarios = [what_if(step, parse_changes([text], now=step.now)) for text in what_ifs]
     advice = advise(
         StepFacts(
@@ -229,6 +230,8 @@ def analyze_trace(
             step_ms=summary.step_ms.median,
             gpu_busy_frac=summary.gpu_busy_frac,
             step=step,
+            components=components,
+            communication=collectives,
         )
     )
     report = Report(
@@ -245,7 +248,7 @@ def analyze_trace(
         findings=advice.findings,
         checks=advice.checks,
         notes=[*hardware.notes, *notes],
-        communication=communication_rows(trace, attribution, communication, steps=times.count),
+        communication=collectives,
         recording=find_lacks(trace, links, attribution),
         reference=reference_info(trace, attribution, calls),
         gemm_time=gemm_time(gemms),

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from tracelens.advice.whatif import StepModel
-from tracelens.results import Check, Estimate, Finding, GemmRow, GpuInfo, ModelDims
+from tracelens.results import (
+    Check,
+    CommunicationRow,
+    ComponentRow,
+    Estimate,
+    Finding,
+    GemmRow,
+    GpuInfo,
+    ModelDims,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +29,8 @@ class StepFacts:
     step_ms: float | None  # median step; None when no step was found
     gpu_busy_frac: float | None = None  # share of the step with a GPU event running, 0..1
     step: StepModel | None = None  # to simulate changes with; None where nothing can be
+    components: Sequence[ComponentRow] = ()  # all GPU time of the file
+    communication: Sequence[CommunicationRow] = ()  # collectives, by group and purpose
 
     @property
     def measured_step_ms(self) -> float | None:

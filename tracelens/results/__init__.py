@@ -1,0 +1,62 @@
+"""What an analysis says: plain frozen values, the same in Python, in ``--json`` and on the page.
+
+The JSON schema that the package publishes is generated from these classes, so a field documented
+here is a field of the contract. Units are suffixes (``_ns``, ``_ms``, ``_frac`` in 0..1, ``_tflops``).
+``None`` always means "not known"; the reason stands beside it or in ``checks``/``coverage``.
+"""
+
+from __future__ import annotations
+
+from tracelens.results.advice import Check, Finding, Rest, RowChange, WhatIf
+from tracelens.results.estimates import Estimate, Known
+from tracelens.results.gemm import GemmRow, GemmTime, Lost, Term
+from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
+from tracelens.results.report import Report
+from tracelens.results.step import (
+    CommunicationRow,
+    ComponentRow,
+    Coverage,
+    Lack,
+    Step,
+    StepTime,
+    Summary,
+    Unattributed,
+    UnprofiledSteps,
+)
+from tracelens.results.waits import IdleCause, PathPart, QueueLength, Waits
+
+#: Of ``--json``.
+SCHEMA_VERSION = "1.0"
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "Estimate",
+    "Known",
+    "TraceInfo",
+    "GpuInfo",
+    "ModelDims",
+    "ReferenceInfo",
+    "Step",
+    "StepTime",
+    "UnprofiledSteps",
+    "Summary",
+    "Unattributed",
+    "Coverage",
+    "ComponentRow",
+    "CommunicationRow",
+    "Lack",
+    "Lost",
+    "GemmTime",
+    "Term",
+    "GemmRow",
+    "Finding",
+    "Check",
+    "RowChange",
+    "Rest",
+    "WhatIf",
+    "IdleCause",
+    "QueueLength",
+    "PathPart",
+    "Waits",
+    "Report",
+]

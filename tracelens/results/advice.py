@@ -1,0 +1,84 @@
+"""What to change, and what a change does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracelens.results.estimates import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    rule: str  # "TL101"
+    slug: str  # "pad-vocabulary"
+    title: str
+    components: list[str]
+    severity: str  # high | medium | low
+    saving_ms: Estimate  # per step
+    saving_frac: Estimate  # of the step time
+    basis: str
+    confidence: str  # high | medium | low
+    effort: str  # config | code | retrain
+    saw: str  # what we saw
+    why: str  # why it costs time
+    how: str  # the formula with numbers in it
+    evidence: dict[str, Any]
+    change: dict[str, list[int | float | str]]  # parameter -> [from, to]
+    fix: list[str]  # diff lines, "- vocab_size = 30522", "+ vocab_size = 30528"
+    parameter_delta: int | None
+    flops_delta: float | None
+    caveats: list[str]
+    gemms: list[str]  # GemmRow.id
+    doc: str  # "docs/rules/TL101.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    rule: str
+    slug: str
+    state: str  # found | passed | not_applicable | could_not_run
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """One GEMM or attention row before and after a change. Times are per step."""
+
+    gemm: str  # GemmRow.id
+    component: str
+    role: str | None
+    shape_now: str
+    shape_then: str
+    time_ms: float
+    then_ms: Estimate
+    how: str  # the arithmetic of one call
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A component's kernels besides its products, before and after a change. Times are per step."""
+
+    component: str
+    phase: str
+    scales_with: str  # what its bytes are proportional to, "b*s*h"
+    time_ms: float
+    then_ms: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A changed step. ``saving_ms`` is time now minus time then, per step: below zero it is slower."""
+
+    change: dict[str, list[int | None]]  # parameter -> [now, then], with what follows from the change
+    saving_ms: Estimate  # all None where too much of what changes has no prediction; notes say why
+    saving_frac: Estimate  # of the step
+    step_ms: float | None
+    then_ms: Estimate  # the step after the change
+    parameters: list[int | None]  # of the model [now, then]; in matrices alone
+    flops_frac: float | None  # growth of the operations of the step's products and attention
+    tokens_frac: float  # growth of the tokens of a micro-batch: compare time per token where it is not 0
+    rows: list[RowChange]  # those that change, by time
+    rest: list[Rest]  # components whose byte-moving kernels change, by time
+    unpredicted_ms: float  # per step: time of affected products without a formula or a prediction
+    notes: list[str] = field(default_factory=list)

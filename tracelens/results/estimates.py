@@ -1,0 +1,23 @@
+"""A value with where it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A range and where it comes from. ``mid`` is None where only bounds are known."""
+
+    low: float | None
+    mid: float | None
+    high: float | None
+    basis: str  # measured | calibrated | model | heuristic
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A value with the evidence it was read from."""
+
+    value: int | None
+    source: str  # e.g. "shape of aten::addmm in 12 layers", or why it is not known

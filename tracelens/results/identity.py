@@ -1,0 +1,76 @@
+"""What was analysed: the file, the GPU, the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tracelens.results.estimates import Known
+
+
+@dataclass(frozen=True, slots=True)
+class TraceInfo:
+    path: str  # file name only, never a directory
+    sha256: str
+    bytes: int  # size of the file as given (compressed if it was)
+    events: int  # every event read, of every category
+    kernels: int  # GPU events: kernels, copies, fills
+    rank: int | None
+    world_size: int | None
+    torch_version: str | None
+    cuda_version: str | None
+    device: str | None  # device name as the trace states it
+    span_ms: float  # first to last event
+    generated: bool  # True for a simulated trace; said on the page
+    partial: bool  # True when part of the file could not be read
+    warnings: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """The GPU the figures are judged against; peaks are dense."""
+
+    name: str  # key in gpus.toml, "h100-sxm"; "unknown" when not in the table
+    title: str
+    vendor: str
+    sms: int | None
+    sms_source: str  # "trace" | "table" | "unknown"
+    peak_tflops: dict[str, float]  # dtype -> datasheet dense peak; absent = unknown
+    ceiling_tflops: dict[str, float]  # dtype -> best matmul anyone measured; absent = unknown
+    bandwidth_gbps: float | None
+    matched_by: str  # "--gpu" | "device name" | "none"
+    sources: dict[str, str] = field(default_factory=dict)  # "peak.bf16", "bandwidth_gbps" -> document, date
+    l2_mb: float | None = None
+    measured_tflops: dict[str, float] = field(default_factory=dict)  # best matmul of `tracelens bench` here
+    measured_bandwidth_gbps: float | None = None
+    gemm_floor_us: float = 3.0  # what a GEMM kernel takes however little it computes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDims:
+    """Model dimensions, each with its source; ``transformer`` False when none was seen."""
+
+    transformer: bool
+    hidden: Known
+    heads: Known
+    kv_heads: Known
+    head_dim: Known
+    ffn: Known
+    vocab: Known
+    layers: Known
+    sequence: Known
+    micro_batch: Known
+    tensor_parallel: Known
+    experts: Known
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceInfo:
+    """A second trace of the same job, and what it lent. Shares of all GPU event time in the file."""
+
+    path: str  # file name only
+    sha256: str
+    matched_frac: float  # kernels with a twin in the reference
+    matched_kernels: int
+    lent_frac: float  # kernels whose component came from the reference
+    lent_kernels: int
+    lent_calls: int  # GEMM and attention calls whose operator or shape came from the reference

@@ -1,0 +1,138 @@
+"""The step as a whole: its times, its five numbers, and what of it is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tracelens.results.estimates import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    index: int  # the N of ProfilerStep#N, or 0 when the whole trace is taken as one step
+    start_ns: int
+    duration_ms: float
+    gpu_busy_frac: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    median: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnprofiledSteps:
+    """Steps of the same run that the capture timed without the profiler, right before and after the window.
+
+    They stand beside the profiled step; no other figure of the report is scaled by them.
+    """
+
+    before_ms: StepTime | None = None
+    after_ms: StepTime | None = None
+    median_ms: float | None = None  # of all of them
+    clock: str | None = None  # cuda_events | perf_counter
+    profiler_frac: float | None = None  # of the profiled step: 1 - median_ms / step_ms.median
+    drift_frac: float | None = None  # after_ms.median / before_ms.median - 1: the run's own change of speed
+    mfu_frac: float | None = None  # the FLOPs of a profiled step over median_ms
+    why: str | None = "this report does not hold it"  # why some of it is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    step_ms: StepTime  # with the profiler running, which makes it longer
+    gpu_ms_per_step: float  # sum of GPU event times per step; overlapping streams count twice
+    gpu_busy_frac: float
+    idle_ms: float  # per step: no GPU event of any kind running
+    exposed_communication_ms: float  # per step: only communication running
+    gemm_frac: float  # share of all GPU event time spent in GEMM and attention kernels
+    mfu_frac: float | None
+    mfu_dtype: str | None  # the type whose dense peak it is measured against
+    mfu_why: str | None  # why mfu_frac is not known
+    achieved_tflops: float | None  # GEMM + attention FLOPs of a step / step time
+    shape_waste_ms: Estimate | None  # per step; None until a rule has something at stake
+    verdict: str  # one sentence
+    verdict_detail: str  # one or two sentences below it
+    step_source: str  # how steps were found: "ProfilerStep ranges" | "whole trace"
+    unprofiled: UnprofiledSteps = field(default_factory=UnprofiledSteps)
+
+
+@dataclass(frozen=True, slots=True)
+class Unattributed:
+    reason: str  # what evidence is missing
+    remedy: str  # how to get it
+    time_ms: float
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Shares of all GPU event time in the file; nothing is renormalized."""
+
+    component_frac: float
+    module_frac: float
+    shape_frac: float  # of GEMM and attention time: every size known
+    tile_frac: float  # of GEMM time: tile known from the kernel's name
+    by_evidence: dict[str, float]
+    unattributed: list[Unattributed]
+    no_launch_frac: float  # kernels whose launch is not in the file
+    no_launch_kernels: int
+    shape_bounded_frac: float = 0.0  # of GEMM and attention time: ranges of M and N, or packed sequences
+    shape_unknown_frac: float = 0.0  # the rest; the three add to one
+    lent_frac: float = 0.0  # component known from an identical kernel, of another step or of the reference
+    lent_kernels: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentRow:
+    component: str
+    phase: str
+    time_ms: float  # whole file
+    time_ns: int  # exact: these add up to all GPU event time
+    frac: float  # of all GPU event time
+    kernels: int
+    flops: float | None  # of its GEMM and attention calls whose shape is known; None without any
+    tflops: float | None  # over the time of those calls
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationRow:
+    """GPU events of one collective, group and purpose. exposed + hidden = time, exactly.
+
+    Exposed: no compute kernel runs on the device meanwhile (copies and fills hide nothing). The time of a
+    collective holds the wait for its slowest rank, so its bandwidths are no less than shown.
+    """
+
+    collective: str  # all_reduce | reduce_scatter | ... | packing | other (words.COLLECTIVES)
+    group: str | None  # description of the process group, else its name
+    group_size: int | None  # ranks
+    purpose: str  # words.PURPOSES
+    evidence: str  # words.EVIDENCE
+    why: str  # what the purpose rests on, or why it is unknown
+    phase: str
+    dtype: str | None
+    calls: int  # GPU events in the whole file
+    calls_per_step: float
+    bytes_per_call: float | None  # mean; of the larger of a rank's input and output
+    time_ms: float  # whole file
+    exposed_ms: float
+    hidden_ms: float
+    time_ms_per_step: float
+    exposed_ms_per_step: float
+    hidden_ms_per_step: float
+    algorithm_gbps: float | None  # GB/s: bytes over time
+    bus_gbps: float | None  # GB/s: nccl-tests' bus bandwidth, comparable with the link's speed
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """Something the recording does not hold, what that costs the analysis, and what would give it."""
+
+    code: str  # stable: "no-shapes"
+    title: str
+    effect: str  # what is lost
+    remedy: str  # the flag or line that gives it
+    severity: str  # high | medium | low
+    share: float | None  # of GPU time it touches, 0..1; None where that has no meaning
