@@ -209,13 +209,12 @@ def analyze_trace(
     measured, notes = _measurements(hardware)
     gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
     summary = summarize(trace, attribution, calls, times, hardware, gemms)
-    components = component_rows(trace, attribution, calls)
+    components = component_rows(trace, attribution, calls, steps=times.count)
     step = step_model(
         gemms,
         dims,
         components,
         gpu=hardware,
-        gpu_ms_per_step=summary.gpu_ms_per_step,
         step_ms=summary.step_ms.median,
         busy_frac=summary.gpu_busy_frac,
         measured=measured,

@@ -120,14 +120,14 @@ def model_of(x: Shape, *, gpu: Gpu = H100, rest_ms: float = 0.0, rows: list[Gemm
     """The step to simulate; ``rest_ms`` of norms that move bytes beside the products."""
     found = rows if rows is not None else rows_of(x, gpu=gpu, **more)
     total = sum(row.time_ms_per_step for row in found)
-    norm = ComponentRow("norm", "forward", rest_ms, int(rest_ms * 1e6), 0.0, 1, None, None)
+    norm = ComponentRow("norm", "forward", rest_ms, int(rest_ms * 1e6), 0.0, 1, None, None, rest_ms, 1)
     others: dict[tuple[str, str], float] = {}
     for row in found:
         others[row.component, row.phase] = others.get((row.component, row.phase), 0.0) + row.time_ms_per_step
-    components = [ComponentRow(name, phase, time, int(time * 1e6), 0.0, 1, None, None)
+    components = [ComponentRow(name, phase, time, int(time * 1e6), 0.0, 1, None, None, time, 1)
                   for (name, phase), time in others.items()]  # fmt: skip
     return step_model(
-        found, dims_of(x), [norm, *components], gpu=gpu, gpu_ms_per_step=total + rest_ms,
+        found, dims_of(x), [norm, *components], gpu=gpu,
         step_ms=total + rest_ms, busy_frac=busy_frac,
     )  # fmt: skip
 

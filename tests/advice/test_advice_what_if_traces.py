@@ -27,7 +27,7 @@ def step_of(report: Report) -> StepModel:
     gpu = find_gpu(report.trace.device, override=report.gpu.name if report.gpu.name != "unknown" else None)
     summary = report.summary
     return step_model(
-        report.gemms, report.model, report.components, gpu=gpu, gpu_ms_per_step=summary.gpu_ms_per_step,
+        report.gemms, report.model, report.components, gpu=gpu,
         step_ms=summary.step_ms.median, busy_frac=summary.gpu_busy_frac,
     )  # fmt: skip
 

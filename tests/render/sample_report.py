@@ -180,6 +180,7 @@ def _components(gemms: list[GemmRow]) -> list[ComponentRow]:
         ComponentRow(
             component, phase, time_ns / 1e6, time_ns, time_ns / total, int(parts[component, phase][1]),
             parts[component, phase][2] or None, parts[component, phase][2] / time_ns / 1e3 or None,
+            time_ns / 1e6 / STEPS, parts[component, phase][1] / STEPS,
         )
         for (component, phase), time_ns in exact.items()
     ]  # fmt: skip
@@ -394,7 +395,21 @@ def no_transformer() -> Report:
     kept = [c for c in report.components if c.component in ("norm", "optimizer", "memory")]
     rest = sum(c.time_ns for c in report.components) - sum(c.time_ns for c in kept)
     total = sum(c.time_ns for c in report.components)
-    rows = [*kept, ComponentRow("unattributed", "other", rest / 1e6, rest, rest / total, 4000, None, None)]
+    rows = [
+        *kept,
+        ComponentRow(
+            "unattributed",
+            "other",
+            rest / 1e6,
+            rest,
+            rest / total,
+            4000,
+            None,
+            None,
+            rest / 1e6 / STEPS,
+            4000 / STEPS,
+        ),
+    ]
     gemms = [replace(r, component="unattributed", role=None, phase="other", layers=None, findings=[], m_expr=None,
                      n_expr=None, k_expr=None) for r in report.gemms]  # fmt: skip
     summary = replace(
@@ -436,7 +451,10 @@ def hostile() -> Report:
     checks = [
         replace(c, slug=names[i % len(names)], why=names[i % len(names)]) for i, c in enumerate(report.checks)
     ]
-    components = [*report.components, ComponentRow(HOSTILE, "forward", 0.001, 1000, 0.0, 1, None, None)]
+    components = [
+        *report.components,
+        ComponentRow(HOSTILE, "forward", 0.001, 1000, 0.0, 1, None, None, 0.001 / STEPS, 1 / STEPS),
+    ]
     notes = [*names]
     communication = [
         replace(

@@ -160,7 +160,8 @@ def test_shares_of_the_bar_add_up_and_unattributed_is_drawn() -> None:
     report = sample_report.full()
     shares = groups.group_shares(report)
     assert sum(share.frac for share in shares) == pytest.approx(1.0)
-    assert sum(share.time_ns for share in shares) == sum(row.time_ns for row in report.components)
+    per_step = sum(row.time_ms_per_step for row in report.components)
+    assert sum(share.ms_per_step for share in shares) == pytest.approx(per_step)
     page = render_html(report)
     assert "seg g-unattributed" in page and "Unattributed: 2.0%" in page
 

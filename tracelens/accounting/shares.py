@@ -17,14 +17,21 @@ def call_flops(calls: Calls) -> list[float | None]:
     return [None if shape is None or (work := flops(shape)) is None else float(work) for shape in calls.shape]
 
 
-def component_rows(trace: Trace, attribution: Attribution, calls: Calls) -> list[ComponentRow]:
-    """One row per (component, phase), in word-list order; the exact ns add up to all GPU time."""
+def component_rows(trace: Trace, attribution: Attribution, calls: Calls, *, steps: int) -> list[ComponentRow]:
+    """One row per (component, phase), in word-list order; the exact ns add up to all GPU time.
+
+    Per step counts what belongs to one of the ``steps`` analysed: a file also holds work between them.
+    """
     dur = trace.kernels.dur_ns
     total = int(dur.sum())
     cell = attribution.component.astype(np.int64) * len(PHASES) + attribution.phase
     size = len(COMPONENTS) * len(PHASES)
     time, count = np.zeros(size, np.int64), np.bincount(cell, minlength=size)
     np.add.at(time, cell, dur)
+    inside = attribution.step >= 0
+    step_time = np.zeros(size, np.int64)
+    np.add.at(step_time, cell[inside], dur[inside])
+    step_count = np.bincount(cell[inside], minlength=size)
     work: dict[int, float] = {}
     work_ns: dict[int, int] = {}
     for at, done in enumerate(call_flops(calls)):
@@ -42,6 +49,8 @@ def component_rows(trace: Trace, attribution: Attribution, calls: Calls) -> list
             kernels=int(count[at]),
             flops=work.get(at),
             tflops=work[at] / work_ns[at] / 1e3 if work_ns.get(at) else None,
+            time_ms_per_step=int(step_time[at]) / 1e6 / steps,
+            kernels_per_step=int(step_count[at]) / steps,
         )
         for at in np.flatnonzero(count).tolist()
     ]

@@ -99,23 +99,20 @@ def step_model(
     components: Sequence[ComponentRow],
     *,
     gpu: Gpu,
-    gpu_ms_per_step: float,
     step_ms: float | None,
     busy_frac: float | None = None,
     measured: Measurements | None = None,
 ) -> StepModel:
-    """Read the step's formulas off its rows. ``gpu_ms_per_step`` brings whole-file sums to one step."""
+    """Read the step's formulas off its rows."""
     now = hyper_of(
         dims, gated=is_gated(rows, dims.ffn.value), tokens=tokens_of(rows), vocab=vocab_of(rows, dims)
     )
-    whole = sum(one.time_ms for one in components)
-    per_step = gpu_ms_per_step / whole if whole > 0 else 0.0
     products: dict[tuple[str, str], float] = {}
     for row in rows:
         key = (row.component, row.phase)
         products[key] = products.get(key, 0.0) + row.time_ms_per_step
     parts = tuple(
-        (one.component, one.phase, one.time_ms * per_step, products.get((one.component, one.phase), 0.0))
+        (one.component, one.phase, one.time_ms_per_step, products.get((one.component, one.phase), 0.0))
         for one in components
     )
     work = work_of(rows, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracelens import __version__
 from tracelens import numbers as f
 from tracelens.compare.changes import caveats, find_changes, main_dtype, not_comparable
-from tracelens.compare.components import compare_components, inexact
+from tracelens.compare.components import compare_components
 from tracelens.compare.gemms import judged, match_gemms, noise, without_times
 from tracelens.compare.outcomes import outcomes
 from tracelens.compare.result import (
@@ -63,7 +63,7 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
         components=components,
         gemms=gemms,
         findings=outcomes(before, after, gemms),
-        caveats=[*said, *inexact(components), *_open(step, found)],
+        caveats=[*said, *_open(step, found)],
     )  # fmt: skip
 
 

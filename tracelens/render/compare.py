@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from tracelens import numbers as f
-from tracelens.compare.components import INEXACT
 from tracelens.compare.result import Comparison, ComponentChange, GemmChange, GemmSide, Outcome
 from tracelens.compare.spelling import arrow_ms, signed_ms, signed_pct
 from tracelens.render import facts
@@ -83,7 +82,7 @@ def moved_gemms(result: Comparison) -> list[GemmChange]:
 
 def untold(result: Comparison) -> list[ComponentChange]:
     """Components whose difference is large enough to matter, without a way to tell it from noise."""
-    return [row for row in result.components if row.beyond_noise is None and row.why != INEXACT]
+    return [row for row in result.components if row.beyond_noise is None]
 
 
 def outcome_line(one: Outcome) -> str:

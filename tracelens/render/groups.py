@@ -48,12 +48,11 @@ _OTHER = next(group for group in GROUPS if group.key == "other")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of all GPU time; ``start_frac`` is where it begins on a bar."""
+    """A part of the GPU time of the analysed steps; ``start_frac`` is where it begins on a bar."""
 
     key: str
     title: str
     short: str
-    time_ns: int
     frac: float
     start_frac: float
     ms_per_step: float
@@ -78,34 +77,32 @@ def group_of(component: str) -> Group:
     return _GROUP_OF.get(component, _OTHER)
 
 
-def _shares(report: Report, parts: list[tuple[str, str, str, int]]) -> list[Share]:
+def _shares(parts: list[tuple[str, str, str, float]]) -> list[Share]:
     total = sum(part[3] for part in parts)
     shares: list[Share] = []
-    start = 0
-    for key, title, short, time_ns in parts:
-        if time_ns > 0:
-            frac = time_ns / total
-            per_step = frac * report.summary.gpu_ms_per_step
-            shares.append(Share(key, title, short, time_ns, frac, start / total, per_step))
-            start += time_ns
+    start = 0.0
+    for key, title, short, per_step in parts:
+        if per_step > 0:
+            shares.append(Share(key, title, short, per_step / total, start / total, per_step))
+            start += per_step
     return shares
 
 
 def group_shares(report: Report) -> list[Share]:
-    """Sum GPU time by component group; nothing is left out, so the shares add to one."""
-    sums = dict.fromkeys((group.key for group in GROUPS), 0)
+    """Sum GPU time per step by component group; nothing is left out, so the shares add to one."""
+    sums = dict.fromkeys((group.key for group in GROUPS), 0.0)
     for row in report.components:
-        sums[group_of(row.component).key] += row.time_ns
-    return _shares(report, [(g.key, g.title, g.short, sums[g.key]) for g in GROUPS])
+        sums[group_of(row.component).key] += row.time_ms_per_step
+    return _shares([(g.key, g.title, g.short, sums[g.key]) for g in GROUPS])
 
 
 def phase_shares(report: Report) -> list[Share]:
-    """Sum GPU time by phase."""
-    sums = dict.fromkeys(PHASES, 0)
+    """Sum GPU time per step by phase."""
+    sums = dict.fromkeys(PHASES, 0.0)
     for row in report.components:
         phase = row.phase if row.phase in sums else "other"
-        sums[phase] += row.time_ns
-    return _shares(report, [(phase, phase, phase, time_ns) for phase, time_ns in sums.items()])
+        sums[phase] += row.time_ms_per_step
+    return _shares([(phase, phase, phase, per_step) for phase, per_step in sums.items()])
 
 
 def _tree_row(group: str, title: str, child: bool, rows: list[ComponentRow], total_ns: int) -> TreeRow:

@@ -95,6 +95,8 @@ class ComponentRow:
     kernels: int
     flops: float | None  # of its GEMM and attention calls whose shape is known; None without any
     tflops: float | None  # over the time of those calls
+    time_ms_per_step: float  # of the analysed steps alone: a file also holds work before and between them
+    kernels_per_step: float
 
 
 @dataclass(frozen=True, slots=True)
