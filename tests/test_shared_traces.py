@@ -12,7 +12,8 @@ import pytest
 
 from tracelens.analysis import Analysis, analyze
 from tracelens.render.html import render_html
-from tracelens.render.json import json_schema, to_json
+from tracelens.render.json import to_json
+from tracelens.render.schema import json_schema
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "traces"
 FILES = sorted(FOLDER.rglob("*.json.gz"))

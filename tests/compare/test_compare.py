@@ -28,8 +28,9 @@ from tracelens.compare.result import Comparison
 from tracelens.compare.steps import rank_test, shift, smallest_p
 from tracelens.errors import UsageError
 from tracelens.render.compare_html import render_compare_html
-from tracelens.render.compare_json import compare_json, json_schema, published_schema, schema_text
+from tracelens.render.compare_json import compare_json
 from tracelens.render.compare_markdown import render_markdown
+from tracelens.render.schema import json_schema
 from tracelens.results import Estimate, Known, Report, Step, StepTime
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -361,11 +362,9 @@ def hostile() -> Comparison:
 
 
 def test_json_follows_the_published_schema() -> None:
-    assert published_schema() == schema_text(), "run: python -m tracelens.render.compare_json"
-    jsonschema.Draft202012Validator.check_schema(json_schema())
     before, after = (report(path) for path in SAMPLES)
     for result in (compare_reports(before, after), hostile()):
-        jsonschema.Draft202012Validator(json_schema()).validate(json.loads(compare_json(result)))
+        jsonschema.Draft202012Validator(json_schema("comparison")).validate(json.loads(compare_json(result)))
 
 
 def test_hostile_names_stay_text_in_markdown_and_terminal() -> None:

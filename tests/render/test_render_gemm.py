@@ -21,7 +21,8 @@ from tracelens.gemm.study import Study, study_gemm
 from tracelens.hardware import find_gpu, list_gpus
 from tracelens.render.columns import axis_line, column_chart, mark_line
 from tracelens.render.gemm import chart_columns, render_gemm, render_gpus
-from tracelens.render.gemm_json import gemm_json, json_schema, published_schema, schema_text
+from tracelens.render.gemm_json import gemm_json
+from tracelens.render.schema import json_schema, published_schema
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "vocabulary": dict(sizes=(8192, 50257, 2560), gpu="h100-sxm"),
@@ -117,7 +118,7 @@ def test_the_list_of_gpus_has_every_key_and_says_which_are_measured() -> None:
 def test_the_json_follows_the_published_schema_and_says_the_same(name: str) -> None:
     one = study(name)
     data = json.loads(gemm_json(one))
-    jsonschema.Draft202012Validator(json.loads(published_schema())).validate(data)
+    jsonschema.Draft202012Validator(json.loads(published_schema("gemm"))).validate(data)
     assert data["time_us"]["mid"] == one.prediction.time_us.mid
     assert data["unknown"] == one.prediction.unknown
     assert [term["value"] for term in data["terms"]] == [term[2] for term in one.prediction.terms]
@@ -128,11 +129,9 @@ def test_the_json_follows_the_published_schema_and_says_the_same(name: str) -> N
         assert [each["size"] for each in around["curve"]] == [each.size for each in made.curve]
 
 
-def test_the_published_schema_is_current_and_every_field_is_required() -> None:
-    assert published_schema() == schema_text(), "run: python -m tracelens.render.gemm_json"
-    jsonschema.Draft202012Validator.check_schema(json_schema())
+def test_every_field_is_required() -> None:
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({"schema_version": "1.0"}, json_schema())
+        jsonschema.validate({"schema_version": "1.0"}, json_schema("gemm"))
 
 
 def test_columns_are_as_high_as_their_values() -> None:

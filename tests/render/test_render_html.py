@@ -22,7 +22,7 @@ from tests.render import sample_report
 from tests.render.golden import check
 from tracelens.render import groups, losses
 from tracelens.render.html import BUDGET, render_html
-from tracelens.render.json import json_schema
+from tracelens.render.schema import json_schema
 from tracelens.render.templates import part
 from tracelens.results import Estimate, Report
 

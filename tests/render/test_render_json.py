@@ -11,7 +11,8 @@ import pytest
 
 from tests.render import sample_report
 from tracelens.errors import InputError
-from tracelens.render.json import from_json, json_schema, published_schema, schema_text, to_json, write_schema
+from tracelens.render.json import from_json, to_json
+from tracelens.render.schema import json_schema
 
 VARIANTS = sorted(sample_report.VARIANTS)
 
@@ -25,21 +26,9 @@ def test_round_trip_and_schema(name: str) -> None:
     jsonschema.Draft202012Validator(json_schema()).validate(json.loads(data))
 
 
-def test_the_published_schema_is_current() -> None:
-    assert published_schema() == schema_text(), "run: python -m tracelens.render.json"
-    jsonschema.Draft202012Validator.check_schema(json.loads(published_schema()))
-
-
 def test_the_schema_refuses_what_is_not_a_report() -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"schema_version": "1.0"}, json_schema())
-
-
-def test_the_schema_file_can_be_written_elsewhere(tmp_path: object) -> None:
-    path = f"{tmp_path}/schema.json"
-    write_schema(path)
-    with open(path, encoding="utf-8") as file:
-        assert file.read() == schema_text()
 
 
 def test_numbers_that_are_not_finite_become_null() -> None:

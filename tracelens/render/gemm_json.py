@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import resources
-from pathlib import Path
-from typing import Any
-
 import msgspec
 
 from tracelens import __version__
 from tracelens.gemm.predict import Prediction
 from tracelens.gemm.study import Around, Neighbour, Study
-from tracelens.render.files import write_text
 from tracelens.results import Estimate
 
 SCHEMA_VERSION = "1.0"
@@ -181,28 +176,3 @@ def _neighbour(one: Neighbour) -> NeighbourJson:
     return NeighbourJson(
         one.size, one.kind, time_us, gain.saving_us, gain.time_ratio, gain.work_ratio, gain.per_flop_ratio
     )
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of ``tracelens gemm --json``."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:tracelens:gemm:{SCHEMA_VERSION}",
-        "title": "tracelens gemm",
-        "version": SCHEMA_VERSION,
-        **msgspec.json.schema(GemmJson),
-    }
-
-
-def schema_text() -> str:
-    """Return the schema as the package publishes it."""
-    return msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode() + "\n"
-
-
-def published_schema() -> str:
-    """Return the text of the schema file in the package."""
-    return (resources.files("tracelens") / "schema" / "gemm.schema.json").read_text(encoding="utf-8")
-
-
-if __name__ == "__main__":  # python -m tracelens.render.gemm_json
-    write_text(Path(__file__).parents[1] / "schema" / "gemm.schema.json", schema_text())

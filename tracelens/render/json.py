@@ -1,20 +1,14 @@
-"""A report as JSON, back again, and the published schema of it."""
+"""A report as JSON, and back again."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tracelens.errors import InputError
-from tracelens.render.files import write_text
 from tracelens.results import SCHEMA_VERSION, Report
-
-SCHEMA_ID = f"urn:tracelens:report:{SCHEMA_VERSION}"
 
 
 class _Head(msgspec.Struct):
@@ -86,33 +80,3 @@ def from_json(data: bytes) -> Report:
         return msgspec.json.decode(data, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"report does not follow schema {SCHEMA_VERSION}: {error}") from error
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a report, made from the classes in ``tracelens.results``."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": SCHEMA_ID,
-        "title": "tracelens report",
-        "version": SCHEMA_VERSION,
-        **msgspec.json.schema(Report),
-    }
-
-
-def schema_text() -> str:
-    """Return the schema as the package publishes it."""
-    return msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode() + "\n"
-
-
-def published_schema() -> str:
-    """Return the text of the schema file in the package."""
-    return (resources.files("tracelens") / "schema" / "report.schema.json").read_text(encoding="utf-8")
-
-
-def write_schema(path: str | os.PathLike[str] | None = None) -> None:
-    """Write the schema file; without a path, the published one: ``python -m tracelens.render.json``."""
-    write_text(path or Path(__file__).parents[1] / "schema" / "report.schema.json", schema_text())
-
-
-if __name__ == "__main__":
-    write_schema()

@@ -1,0 +1,56 @@
+"""The published schemas are those of the classes, and say what each field means."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tracelens.render.schema import FORMATS, field_notes, json_schema, published_schema, write_schemas
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    one: int  # in ms; "#" is a sign like any other
+    two: dict[str, int]  # begins here
+    # and ends here
+    three: str = "a"
+
+    @property
+    def four(self) -> int:  # no field
+        return self.one
+
+
+def test_notes_are_read_beside_and_below_a_field() -> None:
+    assert field_notes(Noted) == {
+        "one": 'in ms; "#" is a sign like any other',
+        "two": "begins here and ends here",
+        "three": "",
+    }
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_published_schema_is_current(name: str, tmp_path: Path) -> None:
+    write_schemas(tmp_path)
+    written = (tmp_path / f"{name}.schema.json").read_text(encoding="utf-8")
+    assert published_schema(name) == written, "run: python -m tracelens.render.schema"
+    schema = json.loads(written)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    # every list of values or words is explained somewhere: a field whose name is not enough
+    assert (
+        sum("description" in one for part in schema["$defs"].values() for one in part["properties"].values())
+        > 5
+    )
+
+
+def test_descriptions_come_from_the_classes() -> None:
+    parts = json_schema()["$defs"]
+    assert parts["Lost"]["properties"]["useful"]["description"] == "FLOP at the dense datasheet peak"
+    assert parts["Lost"]["description"].startswith("Where a GEMM's time per step goes (ms)")
+    assert "description" not in parts["Check"]["properties"]["slug"]
+    assert (
+        parts["Finding"]["properties"]["saving_ms"]["$ref"] == "#/$defs/Estimate"
+    )  # a note beside it is no harm
