@@ -9,7 +9,7 @@ SAMPLE ?= $(firstword $(filter %_gpt2_vocab50257_head80_eager.json.gz,$(REAL)) $
   sample_traces/generated_gpt2_vocab50257.json.gz)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: report test lint types contract unit clean
+.PHONY: report test lint types contract unit docs clean
 
 report: $(VENV)/.installed
 	$(BIN)/tracelens analyze $(SAMPLE) --waits --output report.html --json report.json
@@ -28,6 +28,11 @@ types: $(VENV)/.tested
 contract: $(VENV)/.tested
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.tested
+	$(BIN)/python docs/generate.py
+	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
+	@echo "The pages: $(CURDIR)/docs/_build/index.html"
+
 # last, so that the output ends with pytest's own summary line
 unit: $(VENV)/.tested
 	$(BIN)/python -m pytest
@@ -45,4 +50,4 @@ $(VENV)/.tested: $(VENV)/.installed pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache report.html report.json
+	rm -rf $(VENV) docs/_build build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache report.html report.json

@@ -1,0 +1,131 @@
+"""The reference pages, made from the code: ``python docs/generate.py`` writes them, a test compares."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tracelens.accounting import frames
+from tracelens.cli import cli
+from tracelens.hta import WaitFrames
+from tracelens.render.schema import FORMATS, field_notes, json_schema
+from tracelens.results import ComponentRow, GemmRow
+
+FOLDER = Path(__file__).parent / "reference"
+_MADE = "<!-- made by docs/generate.py -->\n\n"
+
+
+def pages() -> dict[str, str]:
+    """File name -> text of each generated page."""
+    return {"cli.md": _cli(), "columns.md": _columns(), "schema.md": _schema()}
+
+
+def _cli() -> str:
+    text = "# Commands\n\nWhat `tracelens COMMAND --help` prints.\n\n" + _block(_help(cli, "tracelens"))
+    for name, command in sorted(cli.commands.items()):
+        text += f"\n## {name}\n\n" + _block(_help(command, f"tracelens {name}"))
+    return _MADE + text
+
+
+def _help(command: click.Command, name: str) -> str:
+    context = click.Context(command, info_name=name, max_content_width=100, terminal_width=100)
+    return command.get_help(context)
+
+
+def _block(text: str) -> str:
+    lines = "\n".join(line.rstrip() for line in text.splitlines())
+    return f"```text\n{lines}\n```\n"
+
+
+def _columns() -> str:
+    text = (
+        "# Columns\n\nThe DataFrames of an `Analysis`. `analysis.kernels` is also what `--kernels FILE`"
+        " writes; `analysis.gemms` and `analysis.components` are the `gemms` and `components` of `--json`.\n"
+    )
+    text += _made_of("kernels", frames.kernels_frame)
+    text += _made_of("ops", frames.ops_frame)
+    text += _made_of("gemms", frames.gemms_frame) + _rows(GemmRow)
+    text += "\n## components\n\nTime by component and phase.\n\n" + _rows(ComponentRow)
+    return _MADE + text + _made_of("waits", WaitFrames)
+
+
+def _made_of(name: str, source: Any) -> str:
+    return f"\n## {name}\n\n{_prose(source)}\n"
+
+
+def _prose(source: Any) -> str:
+    """A docstring as Markdown; its double backquotes mark code as in reStructuredText."""
+    return inspect.cleandoc(source.__doc__ or "").replace("``", "`").replace("<NA>", "`<NA>`")
+
+
+def _rows(kind: type[Any]) -> str:
+    rows = [(f"`{name}`", _cell(note)) for name, note in field_notes(kind).items()]
+    return "\n" + _table(("column", "meaning"), rows)
+
+
+def _schema() -> str:
+    text = (
+        "# JSON\n\nThe formats that `--json` writes. Their JSON Schemas (2020-12) ship in the package, as"
+        " `tracelens/schema/NAME.schema.json`. `null` means not known; units are suffixes.\n"
+    )
+    for name in FORMATS:
+        schema = json_schema(name)
+        text += f"\n## {name}\n\n{schema['title']}, version {schema['version']}.\n"
+        for part, definition in schema["$defs"].items():
+            text += f"\n### {name}: {part}\n\n"
+            if "description" in definition:
+                text += _text(definition["description"]) + "\n\n"
+            rows = [
+                (f"`{field}`", _cell(_type(one)), _cell(one.get("description", "")))
+                for field, one in definition["properties"].items()
+            ]
+            text += _table(("field", "type", "meaning"), rows)
+    return _MADE + text
+
+
+def _type(one: dict[str, Any]) -> str:
+    if "$ref" in one:
+        return str(one["$ref"]).rpartition("/")[2]
+    if "anyOf" in one:
+        return " or ".join(_type(each) for each in one["anyOf"])
+    if one.get("type") == "array":
+        if "prefixItems" in one:
+            return f"({', '.join(_type(each) for each in one['prefixItems'])})"
+        return f"list of {_type(one.get('items') or {})}"
+    if one.get("type") == "object":
+        return f"map of {_type(one.get('additionalProperties') or {})}"
+    return str(one.get("type", "anything"))
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return _text(text).replace("|", "\\|").replace("\n", " ")
+
+
+def _text(text: str) -> str:
+    """Plain text as Markdown: what looks like markup is text, what is marked as code is code."""
+    parts = re.split(r"(``[^`]+``)", text)
+    return "".join(f"`{part[2:-2]}`" if part.startswith("``") else _escaped(part) for part in parts)
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]<>{}])", r"\\\1", text)
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
