@@ -20,6 +20,13 @@ def test_the_reference_is_that_of_the_code() -> None:
         assert (DOCS / "reference" / name).read_text(encoding="utf-8") == text, "run: python docs/generate.py"
 
 
+def test_the_drawings_are_those_of_the_code() -> None:
+    made = runpy.run_path(str(DOCS / "drawings.py"))["drawings"]()
+    assert {path.name for path in (DOCS / "images").glob("*.svg")} == set(made)
+    for name, text in made.items():
+        assert (DOCS / "images" / name).read_text(encoding="utf-8") == text, "run: python docs/drawings.py"
+
+
 def test_it_builds_and_warnings_are_errors(tmp_path: Path) -> None:
     pytest.importorskip("sphinx")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", str(tmp_path / "cache")]
