@@ -47,6 +47,8 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
 
 $(VENV)/.tested: $(VENV)/.installed pyproject.toml
 	$(PIP) --editable '.[test]'
+# for the axe-core that it carries; the 165 MB of browser driver that it asks for are not used
+	$(PIP) --no-deps 'axe-playwright-python>=0.1.8'
 	@touch $@
 
 clean:

@@ -1,0 +1,111 @@
+"""axe-core, the engine that accessibility audits run, finds no violation of WCAG A or AA on our pages."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser import devtools
+from tests.render import sample_report
+from tracelens.analysis import analyze
+from tracelens.compare.compare import compare_reports
+from tracelens.render.compare_html import render_compare_html
+from tracelens.render.html import render_html
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLES = sorted((ROOT / "sample_traces").glob("*.json.gz"))
+TRACES = SAMPLES + sorted((ROOT.parent / "shared" / "traces").glob("*.json.gz"))
+#: Everything up to WCAG 2.2 AA.
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+
+
+def engine() -> str:
+    """axe-core as a Python package carries it; its driver, which that package asks for, is not needed."""
+    try:
+        files = importlib.metadata.files("axe-playwright-python") or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("axe-core is not installed: pip install --no-deps axe-playwright-python")
+    found = next(Path(str(file.locate())) for file in files if file.name == "axe.min.js")
+    return found.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    return engine()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[devtools.Browser]:
+    executable = devtools.find()
+    if executable is None:
+        pytest.skip(f"no browser: none of {', '.join(devtools.NAMES)} is on PATH")
+    with devtools.launch(executable) as started:
+        yield started
+
+
+def violations(browser: devtools.Browser, axe: str, html: str, folder: Path, **how: Any) -> list[str]:
+    """What axe finds on a page with everything unfolded, a line each."""
+    path = folder / "page.html"
+    path.write_text(html, encoding="utf-8")
+    page = devtools.Page(browser, **how)
+    try:
+        page.open(path)
+        page.run("document.querySelectorAll('details').forEach(one => one.open = true)")
+        page.run(axe + "; undefined")
+        options = json.dumps({"runOnly": {"type": "tag", "values": TAGS}, "resultTypes": ["violations"]})
+        found = page.run(f"axe.run(document, {options}).then(done => JSON.stringify(done.violations))")
+    finally:
+        page.close()
+    return [
+        f"{one['id']}: {one['help']}: {node['target']}: {node['html'][:160]}"
+        for one in json.loads(found)
+        for node in one["nodes"]
+    ]
+
+
+def test_axe_sees_what_is_wrong(browser: devtools.Browser, axe: str, tmp_path: Path) -> None:
+    bad = '<!doctype html><html lang="en"><title>x</title><img src="data:,"><p style="color:#ccc">pale'
+    found = violations(browser, axe, bad, tmp_path)
+    assert {line.partition(":")[0] for line in found} == {"image-alt", "color-contrast"}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", sorted(sample_report.VARIANTS))
+def test_no_violation_on_any_kind_of_page(
+    browser: devtools.Browser, axe: str, tmp_path: Path, name: str, dark: bool
+) -> None:
+    html = render_html(sample_report.VARIANTS[name]())
+    assert violations(browser, axe, html, tmp_path, dark=dark) == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("trace", TRACES, ids=lambda path: path.name.split(".")[0])
+def test_no_violation_on_the_page_of_a_trace(
+    browser: devtools.Browser, axe: str, tmp_path: Path, trace: Path, width: int
+) -> None:
+    report = _everything(trace)
+    assert violations(browser, axe, render_html(report), tmp_path, width=width) == []
+
+
+@functools.cache
+def _everything(trace: Path) -> Any:
+    """The report with every section that can be asked for."""
+    first = analyze(trace)
+    size = first.report.model.vocab.value
+    scenarios = [f"vocab={size + 64}"] if size else []
+    return analyze(trace, what_ifs=scenarios, waits=True).report
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_no_violation_on_a_comparison(
+    browser: devtools.Browser, axe: str, tmp_path: Path, dark: bool
+) -> None:
+    before, after = (analyze(path).report for path in SAMPLES[:2])
+    html = render_compare_html(compare_reports(before, after))
+    assert violations(browser, axe, html, tmp_path, dark=dark) == []
