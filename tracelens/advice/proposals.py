@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracelens.advice.diffs import config_diffs
+from tracelens.advice.effects import effects_of
 from tracelens.advice.facts import Outcome, Rule, StepFacts
 from tracelens.advice.numbers import listed, percent, plural
 from tracelens.advice.simulated import as_frac, derivation, pays, simulate, why_not, within
+from tracelens.advice.sizes import sizes_of
 from tracelens.advice.stakes import Stake
 from tracelens.numbers import ms
 from tracelens.results import Estimate, Finding, GemmRow, WhatIf
@@ -46,6 +49,7 @@ class Proposal:
     parameter_delta: int | None = None
     flops_delta: float | None = None  # of the named GEMMs, as a fraction
     simulate: Mapping[str, int] | None = None  # the change as ``what_if`` takes it
+    effects: Mapping[str, Any] | None = None  # fields of ``Effects`` that the rule knows better
 
     @property
     def bound_ms(self) -> float:
@@ -201,6 +205,18 @@ def _finding(rule: Rule, judged: _Judged, *, facts: StepFacts, step_ms: float) -
         caveats=[*one.caveats, *_common_caveats(facts, judged)],
         gemms=[stake.row.id for stake in stakes],
         doc=f"docs/rules/{rule.id}.md",
+        effects=effects_of(
+            facts,
+            one.change,
+            effort=one.effort,
+            simulate=one.simulate,
+            simulated=simulated,
+            parameter_delta=one.parameter_delta,
+            flops_delta=one.flops_delta,
+            rows=[stake.row for stake in stakes],
+            override=one.effects,
+        ),
+        diffs=config_diffs(sizes_of(facts, one.change, one.simulate)),
     )
 
 

@@ -7,7 +7,18 @@ here is a field of the contract. Units are suffixes (``_ns``, ``_ms``, ``_frac``
 
 from __future__ import annotations
 
-from tracelens.results.advice import Check, Finding, Rest, RowChange, WhatIf
+from tracelens.results.advice import (
+    Amount,
+    Check,
+    ConfigDiff,
+    Effects,
+    Finding,
+    MemoryEffect,
+    Rest,
+    RowChange,
+    WhatIf,
+)
+from tracelens.results.cost import JobCost, Price, Saving
 from tracelens.results.estimates import Estimate, Known
 from tracelens.results.gemm import GemmRow, GemmTime, Lost, Term
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
@@ -50,6 +61,13 @@ __all__ = [
     "Term",
     "GemmRow",
     "Finding",
+    "Effects",
+    "Amount",
+    "MemoryEffect",
+    "ConfigDiff",
+    "Price",
+    "Saving",
+    "JobCost",
     "Check",
     "RowChange",
     "Rest",

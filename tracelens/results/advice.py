@@ -5,7 +5,50 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracelens.results.cost import Saving
 from tracelens.results.estimates import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """How much a change adds or, below zero, takes away. None: not known, and ``how`` says why."""
+
+    delta: float | None
+    frac: float | None  # of what there is now
+    how: str  # the formula with numbers in it
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEffect:
+    """Bytes of one GPU that a change adds: an estimate by the assumptions that ``how`` states."""
+
+    delta: float | None  # states and activations; None where one of the two is not known
+    states: float | None  # weights, gradients and the optimizer's states
+    activations: float | None  # kept for the backward
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What a change takes and what it does besides saving time."""
+
+    needs: str  # a setting, code, or a new training
+    parameters: Amount  # weights of the whole model, in matrices
+    flops: Amount  # of the step's products and attention, on this GPU
+    memory: MemoryEffect
+    checkpoint: str  # loads | reshards | pads | converts | scratch | unknown
+    checkpoint_how: str  # what has to be done with a trained checkpoint
+    tokenizer: str
+    undo: str  # how to go back
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDiff:
+    """The change in the names of one framework; no lines where it has no such setting, and why."""
+
+    framework: str  # "Hugging Face config.json"
+    lines: list[str]  # "-" and "+" lines, as in a unified diff
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +74,9 @@ class Finding:
     caveats: list[str]
     gemms: list[str]  # GemmRow.id
     doc: str  # "docs/rules/TL101.md"
+    effects: Effects | None = None
+    diffs: list[ConfigDiff] = field(default_factory=list)  # ``fix`` as the usual frameworks spell it
+    saving: Saving | None = None  # per 1000 steps of the whole job; None where steps are not known
 
 
 @dataclass(frozen=True, slots=True)

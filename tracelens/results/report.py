@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tracelens.results.advice import Check, Finding, WhatIf
+from tracelens.results.cost import JobCost
 from tracelens.results.gemm import GemmRow, GemmTime
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.step import CommunicationRow, ComponentRow, Coverage, Lack, Step, Summary
@@ -34,3 +35,4 @@ class Report:
     gemm_time: GemmTime | None = None  # where the GEMM time of a step goes
     what_if: list[WhatIf] = field(default_factory=list)  # the scenarios asked for with --what-if
     waits: Waits = field(default_factory=Waits)
+    cost: JobCost | None = None  # per 1000 steps of the whole job

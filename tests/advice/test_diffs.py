@@ -1,0 +1,100 @@
+"""A change in the names of the usual frameworks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_steps import Shape, facts_of
+from tracelens.advice.advise import advise
+from tracelens.advice.config import read_config
+from tracelens.advice.diffs import config_diffs
+from tracelens.advice.sizes import sizes_of
+from tracelens.results import ConfigDiff
+
+FACTS = facts_of(Shape(2560, 32, 10240, 50257, layers=2))
+
+
+def of(change: dict[str, Any], shape: Shape | None = None) -> dict[str, ConfigDiff]:
+    facts = FACTS if shape is None else facts_of(shape)
+    return {one.framework: one for one in config_diffs(sizes_of(facts, change))}
+
+
+def test_vocabulary_in_every_framework() -> None:
+    found = of({"vocab_size": [50257, 50304]})
+    assert found["Hugging Face config.json"].lines == ['-   "vocab_size": 50257,', '+   "vocab_size": 50304,']
+    assert found["Megatron-LM arguments"].lines == ["+ --make-vocab-size-divisible-by 128"]
+    assert found["nanoGPT"].lines == ["-vocab_size = 50257", "+vocab_size = 50304"]
+
+
+def test_a_vocabulary_that_megatron_cannot_pad_to_is_said() -> None:
+    found = of({"vocab_size": [50257, 50999]})["Megatron-LM arguments"]
+    assert found.lines == [] and "no --make-vocab-size-divisible-by" in found.note
+
+
+def test_head_dim_is_left_out_where_it_follows_from_heads() -> None:
+    found = of({"heads": [32, 20], "head_dim": [80, 128]})
+    hugging = found["Hugging Face config.json"]
+    assert hugging.lines == ['-   "num_attention_heads": 32,', '+   "num_attention_heads": 20,']
+    assert "n_head" in hugging.note and "num_key_value_heads or head_dim" in hugging.note
+    assert found["Megatron-LM arguments"].lines == [
+        "- --num-attention-heads 32",
+        "+ --num-attention-heads 20",
+    ]
+    assert found["nanoGPT"].lines == ["-n_head = 32", "+n_head = 20"]
+
+
+def test_heads_of_their_own_size_name_it() -> None:
+    found = of({"head_dim": [64, 128]}, Shape(2560, 32, 10240, d=64, layers=2))
+    assert found["Megatron-LM arguments"].lines == ["- --kv-channels 64", "+ --kv-channels 128"]
+    assert '+   "head_dim": 128,' in found["Hugging Face config.json"].lines
+    assert "n_embd // n_head" in found["nanoGPT"].note
+
+
+def test_what_a_framework_has_no_setting_for_is_said() -> None:
+    found = of({"ffn": [10240, 10304]})
+    assert found["nanoGPT"].lines == [] and "4 * n_embd" in found["nanoGPT"].note
+    assert found["Megatron-LM arguments"].lines == ["- --ffn-hidden-size 10240", "+ --ffn-hidden-size 10304"]
+
+
+def test_a_micro_batch_is_no_size_of_the_model() -> None:
+    found = of({"micro_batch_size": [4, 8]})
+    assert "Hugging Face config.json" not in found
+    assert found["Hugging Face TrainingArguments"].lines[1] == "+    per_device_train_batch_size=8,"
+    assert found["nanoGPT"].lines == ["-batch_size = 4", "+batch_size = 8"]
+
+
+def test_lines_are_of_the_whole_model_where_ranks_share_it() -> None:
+    found = of({"ffn": [5120, 5184]}, Shape(2560, 32, 10240, layers=2, t=2))
+    assert found["Megatron-LM arguments"].lines == ["- --ffn-hidden-size 10240", "+ --ffn-hidden-size 10368"]
+
+
+@pytest.mark.parametrize("change", [{}, {"dtype": ["fp32", "bf16"]}, {"dimension": [12, 16]}])
+def test_a_change_of_no_size_has_no_lines(change: dict[str, Any]) -> None:
+    assert config_diffs(sizes_of(FACTS, change)) == []
+
+
+def test_lines_taken_over_are_read_back_as_the_change(tmp_path: Any) -> None:
+    """The keys are those that the configuration readers know."""
+    sizes = {"hidden": 2560, "heads": 32, "layers": 2, "vocab": 50257, "ffn": 10240}
+    found = of({"heads": [32, 20], "head_dim": [80, 128]})
+    body = '{"model_type": "llama", "hidden_size": 2560, "num_hidden_layers": 2, "vocab_size": 50257,'
+    body += ' "intermediate_size": 10240,' + found["Hugging Face config.json"].lines[1][1:].rstrip(",") + "}"
+    path = tmp_path / "config.json"
+    path.write_text(body)
+    hyper = read_config(path).hyper
+    assert (hyper.heads, hyper.head_dim) == (20, 128)
+    assert {name: hyper.get(name) for name in sizes} == {**sizes, "heads": 20}
+    nano = tmp_path / "train.py"
+    nano.write_text("\n".join(["n_embd = 2560", "n_layer = 2", found["nanoGPT"].lines[1][1:]]) + "\n")
+    assert read_config(nano).hyper.heads == 20
+
+
+def test_every_finding_of_a_size_has_them() -> None:
+    findings = advise(FACTS).findings
+    assert findings and all(one.diffs for one in findings if one.change)
+    for one in findings:
+        for diff in one.diffs:
+            assert all(line[0] in "+-" for line in diff.lines)
+            assert diff.lines or diff.note

@@ -1,0 +1,176 @@
+"""What a change does besides saving time: every hyper-parameter's words, and figures that can be redone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_rows import facts as bare_facts
+from tests.advice.advice_rows import gemm, model
+from tests.advice.advice_steps import Shape, facts_of, model_of, rows_of
+from tracelens.advice import StepFacts
+from tracelens.advice.advise import advise
+from tracelens.advice.config.model import Layout
+from tracelens.advice.effects import STATES, effects_of
+from tracelens.advice.planned_kernels import memory_bytes
+from tracelens.results import CommunicationRow, Effects
+
+SHAPE = Shape(2560, 32, 10240, 50257, layers=4)
+
+
+@pytest.fixture(scope="module")
+def facts() -> StepFacts:
+    return facts_of(SHAPE)
+
+
+def of(facts: StepFacts, change: dict[str, Any], effort: str = "config", **more: Any) -> Effects:
+    return effects_of(facts, change, effort=effort, **more)
+
+
+def test_vocabulary_is_padded_and_every_figure_can_be_redone(facts: StepFacts) -> None:
+    found = of(facts, {"vocab_size": [50257, 50304]})
+    assert found.parameters.delta == 47 * 2560
+    assert found.parameters.frac == pytest.approx(47 * 2560 / (4 * (4 + 8) * 2560**2 + 50257 * 2560))
+    assert "twice that" in found.parameters.how
+    assert found.memory.states == 16 * 47 * 2560
+    assert found.memory.activations == 2 * 8192 * 3 * 47
+    assert found.memory.delta == 16 * 47 * 2560 + 2 * 8192 * 3 * 47
+    assert "16 B × 120,320" in found.memory.how
+    tokens = SHAPE.b * SHAPE.s
+    assert found.flops.delta == pytest.approx(3 * 2 * tokens * 47 * 2560, rel=1e-6)
+    assert found.checkpoint == "pads" and "append 47 rows" in found.checkpoint_how
+    assert "resize_token_embeddings(50304)" in found.checkpoint_how
+    assert "ids below 50257" in found.tokenizer
+    assert found.undo.startswith("Set vocab_size back to 50257 and cut the last 47 rows")
+
+
+def test_other_heads_of_the_same_width_add_nothing_and_are_another_model(facts: StepFacts) -> None:
+    found = of(facts, {"head_dim": [80, 128], "heads": [32, 20]}, "retrain")
+    assert (found.parameters.delta, found.flops.delta, found.memory.states) == (0, 0, 0)
+    assert found.checkpoint == "scratch"
+    assert found.checkpoint_how.count("loads without an error") == 1
+    assert found.undo.startswith("Set head_dim back to 80 and heads back to 32;")
+    assert found.tokenizer.endswith("knows nothing of head_dim or heads.")
+    assert found.needs.startswith("another model")
+
+
+def test_a_wider_mlp_pads_and_a_narrower_one_starts_again(facts: StepFacts) -> None:
+    wider = of(facts, {"ffn": [10240, 10304]}, "retrain")
+    assert wider.parameters.delta == 4 * 2 * 2560 * 64
+    assert wider.memory.states == 16 * 4 * 2 * 2560 * 64
+    assert (wider.checkpoint, of(facts, {"ffn": [10240, 10176]}, "retrain").checkpoint) == ("pads", "scratch")
+
+
+def test_key_value_heads_convert_in_both_directions_by_other_means(facts: StepFacts) -> None:
+    fewer = of(facts, {"kv_heads": [32, 8]}, "retrain")
+    assert fewer.parameters.delta == -4 * 2 * 24 * 80 * 2560
+    assert fewer.checkpoint == "converts" and "mean of the key and value heads" in fewer.checkpoint_how
+    grouped = facts_of(replace(SHAPE, kv=8))
+    assert "repeat each" in of(grouped, {"kv_heads": [8, 32]}, "retrain").checkpoint_how
+
+
+def test_settings_of_the_run_leave_the_weights_alone(facts: StepFacts) -> None:
+    twice = of(facts, {"micro_batch": [4, 8]})
+    assert twice.parameters.delta == 0 and twice.checkpoint == "loads"
+    assert twice.flops.frac == pytest.approx(1.0)
+    hyper = facts.step.now if facts.step else None
+    assert hyper is not None and twice.memory.states == 0
+    kept = memory_bytes(hyper, Layout()) - 16 * (hyper.parameters or 0)
+    assert twice.memory.activations == pytest.approx(kept)
+    assert (
+        "table of positions with 2048 rows needs 2,048 more"
+        in of(facts, {"sequence": [2048, 4096]}).checkpoint_how
+    )
+
+
+def test_ranks_hold_other_slices_of_the_same_weights(facts: StepFacts) -> None:
+    split = of(facts, {"tensor_parallel": [1, 2]})
+    weights = facts.step.now.parameters if facts.step else None
+    assert weights is not None
+    assert (split.parameters.delta, split.checkpoint) == (0, "reshards")
+    assert split.memory.states == -8 * weights
+    assert split.flops.delta is None and "another share" in split.flops.how
+    stages = of(facts, {"pipeline_parallel": [1, 2]})
+    assert (stages.checkpoint, stages.memory.delta, stages.memory.states) == ("reshards", None, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "state", "word"),
+    [
+        ({"dtype": ["fp32", "bf16"]}, "loads", "round differently"),
+        ({"dtype": ["bf16", "fp8"]}, "loads", "_extra_state"),
+        ({"allow_tf32": ["False", "True"]}, "loads", "round differently"),
+        ({"fused_qkv": ["3 products", "1 product"]}, "converts", "stack the separate projections"),
+        ({"contiguous": ["copy", "view"]}, "loads", "not a size of the model"),
+        ({}, "loads", "not a change of the model"),
+    ],
+)
+def test_changes_of_no_size_say_so(facts: StepFacts, change: dict[str, Any], state: str, word: str) -> None:
+    found = of(facts, change, "code")
+    assert found.checkpoint == state and word in found.checkpoint_how
+    assert (found.parameters.delta, found.flops.delta, found.memory.states) == (0, 0, 0)
+    assert found.memory.delta is None  # what code allocates beside is never made up
+    assert found.tokenizer.startswith("Unchanged") and found.undo
+
+
+def test_what_is_not_known_is_not_made_up(facts: StepFacts) -> None:
+    nameless = of(facts, {"dimension": [12, 16]}, "code")
+    new = of(facts, {"window": [1, 2]}, "retrain")
+    for found in (nameless, new):
+        assert found.checkpoint == "unknown" and found.checkpoint_how.startswith("Not known")
+        assert found.parameters.delta is None and found.memory.states is None
+    assert new.flops.delta is None
+    few = bare_facts(gemm(1, 64, 64, 64), dims=model(vocab=100))
+    lacking = of(few, {"vocab_size": [100, 128]})
+    assert lacking.parameters.delta is None and "hidden" in lacking.parameters.how
+    assert lacking.checkpoint == "pads"
+
+
+def test_the_whole_model_counts_where_ranks_share_it() -> None:
+    shared = facts_of(replace(SHAPE, t=2))
+    found = of(shared, {"ffn": [5120, 5184]}, "retrain")  # what one rank holds
+    assert found.parameters.delta == 4 * 2 * 2560 * 128
+    assert found.memory.states == 16 * found.parameters.delta / 2
+    assert of(shared, {"ffn": [10240, 10368]}, "retrain").parameters == found.parameters
+
+
+def test_states_that_ranks_share_are_said_to_be_less(facts: StepFacts) -> None:
+    sharded = CommunicationRow(
+        "all_gather", "fsdp", 8, "FSDP parameter gather", "op", "", "forward", "bf16", 1, 1.0, 1.0, 1.0, 1.0,
+        0.0, 1.0, 1.0, 0.0, None, None,
+    )  # fmt: skip
+    found = of(replace(facts, communication=[sharded]), {"ffn": [10240, 10304]}, "retrain")
+    assert "less on each of the 8 ranks" in found.memory.how
+
+
+def test_inference_keeps_neither_gradients_nor_activations() -> None:
+    rows = rows_of(SHAPE, train=False)
+    facts = replace(facts_of(SHAPE), gemms=rows, step=model_of(SHAPE, rows=rows))
+    found = of(facts, {"ffn": [10240, 10304]}, "retrain")
+    assert found.memory.states == 2 * (found.parameters.delta or 0)
+    assert found.memory.activations == 0
+
+
+def test_recomputed_activations_are_not_guessed(facts: StepFacts) -> None:
+    rows = [*facts.gemms, replace(facts.gemms[0], id="g99", phase="recompute")]
+    found = of(replace(facts, gemms=rows), {"micro_batch": [4, 8]})
+    assert found.memory.activations is None and found.memory.delta is None
+    assert "recomputed" in found.memory.how
+
+
+def test_a_rule_overrides_what_it_knows_better(facts: StepFacts) -> None:
+    found = of(facts, {}, "code", override={"undo": "Take the call out."})
+    assert found.undo == "Take the call out." and found.checkpoint == "loads"
+
+
+def test_every_finding_has_its_effects(facts: StepFacts) -> None:
+    findings = advise(facts).findings
+    assert findings
+    for one in findings:
+        assert one.effects is not None and one.effects.checkpoint in STATES
+        texts = (one.effects.checkpoint_how, one.effects.tokenizer, one.effects.undo, one.effects.needs)
+        assert all(text and "{" not in text for text in texts)
+        if one.parameter_delta is not None:
+            assert one.effects.parameters.delta == one.parameter_delta
