@@ -12,12 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.render import sample_report
 from tracelens.accounting.steps import step_times, unprofiled_steps
-from tracelens.accounting.verdict import verdict
 from tracelens.attribution import attribute
 from tracelens.errors import UsageError
-from tracelens.results import StepTime, UnprofiledSteps
+from tracelens.results import StepTime
 from tracelens.trace import link, read_trace
 from tracelens.trace.metadata import unprofiled_times
 from tracelens.trace.spans import covered
@@ -166,25 +164,3 @@ def test_a_trace_without_step_ranges_has_no_step_to_compare(tmp_path: Path) -> N
     found = _unprofiled(tmp_path, marked=False, time={"before_ms": [10.0], "after_ms": [10.0]}, mfu_frac=0.2)
     assert (found.median_ms, found.profiler_frac, found.mfu_frac) == (10, None, None)
     assert "no ProfilerStep range" in found.why
-
-
-def test_idle_that_only_the_profiler_makes_is_not_the_hosts_pace() -> None:
-    def said(unprofiled_ms: float | None) -> tuple[str, str]:
-        report = sample_report.full()
-        return verdict(
-            findings=[],
-            checks=report.checks,
-            at_stake=None,
-            step_ms=20.0,
-            busy_frac=0.4,
-            unprofiled=UnprofiledSteps(median_ms=unprofiled_ms),
-            exposed_ms=0.0,
-            model=report.model,
-            coverage=report.coverage,
-            gpu=report.gpu,
-        )
-
-    assert said(None)[0] == "The GPU is idle 60% of the step: the host sets the pace, not the shapes."
-    assert said(19.0)[0] == said(None)[0] and "19 ms without it" in said(19.0)[1]
-    assert "the profiler is the reason: a step takes 9 ms without it" in said(9.0)[0]
-    assert "the steps without the profiler are others" in said(5.0)[0]

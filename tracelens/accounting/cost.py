@@ -1,4 +1,4 @@
-"""What 1000 steps of the whole job cost, and what the findings save of it: GPU-hours, and money with a price."""
+"""What 1000 steps of the whole job cost and what the findings save of it: GPU-hours, money with a price."""
 
 from __future__ import annotations
 

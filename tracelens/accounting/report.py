@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tracelens.accounting.calls import Calls
+from tracelens.accounting.limits import StepPicture
 from tracelens.accounting.shares import call_flops
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.accounting.verdict import verdict
@@ -140,16 +141,18 @@ def with_findings(report: Report, advice: Advice) -> Report:
             of_row.setdefault(row, []).append(finding.rule)
     summary = report.summary
     said, detail = verdict(
-        findings=advice.findings,
-        checks=advice.checks,
-        at_stake=advice.at_stake_ms,
-        step_ms=summary.step_ms.median,
-        busy_frac=summary.gpu_busy_frac,
-        unprofiled=summary.unprofiled,
-        exposed_ms=summary.exposed_communication_ms,
-        model=report.model,
-        coverage=report.coverage,
-        gpu=report.gpu,
+        StepPicture(
+            summary=summary,
+            model=report.model,
+            coverage=report.coverage,
+            gpu=report.gpu,
+            components=report.components,
+            gemms=report.gemms,
+            communication=report.communication,
+            findings=advice.findings,
+            checks=advice.checks,
+            at_stake=advice.at_stake_ms,
+        )
     )
     return replace(
         report,

@@ -1,100 +1,203 @@
-"""The sentence at the top: what the step's time is limited by, and what there is to gain from shapes."""
+"""The two sentences at the top: what limits the step, said first, and what there is to gain from shapes."""
 
 from __future__ import annotations
 
-from tracelens.results import Check, Coverage, Estimate, Finding, GpuInfo, ModelDims, UnprofiledSteps
+from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPicture, byte_times, limits
+from tracelens.numbers import ms, pct
 
-_IDLE = 0.30
-_EXPOSED = 0.15
-_UNKNOWN = 0.50
+#: Idle for this share of the step, the GPU waits for the host above all.
+_HOST = 0.30
+#: Step times that differ by less are taken for the same.
 _SAME = 0.03
+#: Below this share of the step, shapes are said to cost little.
+_LITTLE = 0.01
+#: Components named where the step is bound by memory.
+_NAMED = 3
+_MARK = "Call prof.step() after each step, or record with tracelens capture."
 
 
-def verdict(
-    *,
-    findings: list[Finding],
-    checks: list[Check],
-    at_stake: Estimate | None,
-    step_ms: float,
-    busy_frac: float,
-    unprofiled: UnprofiledSteps,
-    exposed_ms: float,
-    model: ModelDims,
-    coverage: Coverage,
-    gpu: GpuInfo,
-) -> tuple[str, str]:
+def verdict(seen: StepPicture) -> tuple[str, str]:
     """(verdict, detail). When shapes are not the problem it says so first."""
-    shapes = _shapes(findings, checks, at_stake, step_ms)
-    if not model.transformer:
-        return (
-            "No transformer was found in this trace.",
-            "GPU time is shown by phase and by what operators and kernels say of themselves."
-            + (f" {shapes}" if findings else ""),
-        )
-    if gpu.vendor == "amd":
-        return (
-            "This is an AMD GPU: where the time went is shown, tensor-core and tile rules are not judged.",
-            f"The GPU is busy {busy_frac:.0%} of the step.",
-        )
-    if coverage.component_frac < 1 - _UNKNOWN:
-        main = coverage.unattributed[0] if coverage.unattributed else None
-        why = f" Main reason: {main.reason}. To mend it: {main.remedy}." if main else ""
-        return (
-            f"{1 - coverage.component_frac:.0%} of the GPU time could not be attributed to a component.",
-            f"{shapes}{why}",
-        )
-    if busy_frac < 1 - _IDLE:
-        return _idle(shapes, unprofiled.median_ms, step_ms=step_ms, busy_frac=busy_frac)
-    if exposed_ms > _EXPOSED * step_ms:
-        return (
-            f"Communication that hides behind nothing takes {exposed_ms / step_ms:.0%} of the step.",
-            shapes,
-        )
-    return shapes, f"The GPU is busy {busy_frac:.0%} of the step, so its kernels are where the time is."
+    found = limits(seen)
+    shapes, others = _shapes(seen, found), _others(seen, found)
+    waits = found.first in ("idle", "exposed")
+    unknown = _not_judged(seen)
+    if unknown is not None:
+        head, rest = unknown
+        if waits:
+            said, more = _wait(seen, found)
+            return f"{head}, and {said}.", _joined(rest, _if_any(seen, shapes), more)
+        return f"{head}.", _joined(rest, _if_any(seen, shapes))
+    idle = seen.summary.gpu_busy_frac < 1 - LARGE
+    if idle and not seen.marked:
+        return _unmarked(seen), _joined(shapes, _MARK)
+    if idle and (why := _profiler(seen)) is not None:
+        return why, _joined(shapes, others)
+    if waits:
+        said, more = _wait(seen, found)
+        far = found.first == "idle" and found.idle_ms >= _HOST * found.step_ms
+        end = ": the host sets the pace, not the shapes." if far else ": more than shapes cost."
+        return f"{said[:1].upper()}{said[1:]}{end}", _joined(shapes, more, others)
+    if found.first == "memory":
+        return _memory(seen, found), _joined(shapes, others)
+    return shapes, others or _busy(seen)
 
 
-def _idle(shapes: str, unprofiled_ms: float | None, *, step_ms: float, busy_frac: float) -> tuple[str, str]:
-    """A host that sets the pace only because it is profiled is no finding."""
-    work_ms = busy_frac * step_ms
-    idle = f"The GPU is idle {1 - busy_frac:.0%} of the"
-    if unprofiled_ms is None:
-        return f"{idle} step: the host sets the pace, not the shapes.", shapes
-    without = (
-        f"a step takes {unprofiled_ms:.4g} ms without it; the GPU works {work_ms:.4g} ms of a profiled one"
-    )
-    if work_ms < (1 - _IDLE) * unprofiled_ms:
+def _joined(*sentences: str) -> str:
+    return " ".join(one for one in sentences if one)
+
+
+def _if_any(seen: StepPicture, shapes: str) -> str:
+    return shapes if seen.findings else ""
+
+
+def _not_judged(seen: StepPicture) -> tuple[str, str] | None:
+    """Why neither kernels nor shapes can be judged, and what is shown all the same; None where they can."""
+    if not seen.model.transformer:
         return (
-            f"{idle} step: the host sets the pace, not the shapes.",
-            f"Not only under the profiler: {without}. {shapes}",
+            "No transformer was found in this trace",
+            "GPU time is shown by phase and by what operators and kernels say of themselves.",
         )
-    if work_ms > (1 + _SAME) * unprofiled_ms:
-        return f"{idle} profiled step, but the steps without the profiler are others: {without}.", shapes
-    return f"{idle} profiled step, and the profiler is the reason: {without}.", shapes
+    if seen.gpu.vendor == "amd":
+        rest = "Where the time went is shown all the same."
+        return "This is an AMD GPU, whose tensor-core and tile rules are not judged", rest
+    if seen.coverage.component_frac < 1 - UNKNOWN:
+        main = seen.coverage.unattributed[0] if seen.coverage.unattributed else None
+        why = f"Main reason: {main.reason}. To mend it: {main.remedy}." if main else ""
+        part = f"{1 - seen.coverage.component_frac:.0%}"
+        return f"{part} of the GPU time could not be attributed to a component", why
+    return None
 
 
-def _shapes(findings: list[Finding], checks: list[Check], at_stake: Estimate | None, step_ms: float) -> str:
-    if findings and at_stake is not None and at_stake.high is not None and step_ms > 0:
-        count = len(findings)
-        first = f"{_lower(findings[0].title)}{' first' if count > 1 else ''}"
-        if at_stake.mid is not None:
-            choices = "1 shape choice costs" if count == 1 else f"{count} shape choices together cost"
-            return (
-                f"{choices} about {at_stake.mid:.3g} ms of each {step_ms:.4g} ms step "
-                f"({at_stake.mid / step_ms:.1%}, predicted): {first}."
+def _wait(seen: StepPicture, found: Limits) -> tuple[str, str]:
+    """What the step waits for, as the middle of a sentence, and what there is to add."""
+    if found.first == "idle":
+        who = "it" if seen.gpu.vendor == "amd" else "the GPU"
+        without_ms = seen.summary.unprofiled.median_ms
+        if without_ms is None:
+            more = (
+                "Measured under the profiler, which slows the host; tracelens capture times steps without it."
             )
-        choices = "1 shape choice has" if count == 1 else f"{count} shape choices have"
+            return f"{who} is idle {_part(found.idle_ms, found.step_ms, 'the step')}", more
+        part = _part(found.idle_ms, without_ms, "a step without the profiler")
+        return f"{who} is idle {part}", f"Not only under the profiler: {_without(seen)}."
+    said = f"communication that no compute hides takes {_part(found.exposed_ms, found.step_ms, 'the step')}"
+    times: dict[str, float] = {}
+    for row in seen.communication:
+        name = row.collective + (f" for {row.purpose}" if row.purpose != "unknown" else "")
+        times[name] = times.get(name, 0.0) + row.exposed_ms_per_step
+    main = max(times, key=lambda name: times[name], default=None)
+    if main is None or not times[main]:
+        return said, ""
+    share = "Most of" if times[main] > found.exposed_ms / 2 else "The largest part of"
+    size = f"{ms(times[main])}, the wait for the slowest rank included"
+    return said, f"{share} that communication is {main} ({size})."
+
+
+def _part(time_ms: float, whole_ms: float, of: str) -> str:
+    """``23.3% of the step (10.2 of 43.6 ms)``."""
+    part, whole = ms(time_ms), ms(whole_ms)
+    if part.rpartition(" ")[2] == whole.rpartition(" ")[2]:
+        part = part.rpartition(" ")[0]
+    return f"{pct(time_ms / whole_ms)} of {of} ({part} of {whole})"
+
+
+def _without(seen: StepPicture) -> str:
+    summary = seen.summary
+    work_ms = summary.gpu_busy_frac * summary.step_ms.median
+    return (
+        f"a step takes {ms(summary.unprofiled.median_ms)} without it; the GPU works {ms(work_ms)} of a"
+        " profiled one"
+    )
+
+
+def _profiler(seen: StepPicture) -> str | None:
+    """Idle time that only the profiler makes, where that is known; None elsewhere."""
+    summary = seen.summary
+    unprofiled_ms, busy = summary.unprofiled.median_ms, summary.gpu_busy_frac
+    if unprofiled_ms is None or busy >= 1 - LARGE:
+        return None
+    work_ms = busy * summary.step_ms.median
+    idle = f"The GPU is idle {pct(1 - busy)} of the profiled step"
+    if work_ms > (1 + _SAME) * unprofiled_ms:
+        return f"{idle}, but the steps without the profiler are others: {_without(seen)}."
+    if work_ms > (1 - LARGE) * unprofiled_ms:
+        return f"{idle}, and the profiler is the reason: {_without(seen)}."
+    return None
+
+
+def _memory(seen: StepPicture, found: Limits) -> str:
+    """The step is bound by memory: by what, in ms."""
+    times = sorted(byte_times(seen), key=lambda one: -one[1])
+    largest = ", ".join(f"{name} {ms(time)}" for name, time in times[:_NAMED] if time > 0)
+    part = f"{pct(found.memory_ms / found.gpu_ms)} of the GPU's {ms(found.gpu_ms)} per step"
+    if found.slow_ms > found.bytes_ms:
         return (
-            f"{choices} {at_stake.high:.3g} ms of each {step_ms:.4g} ms step at stake "
-            f"({at_stake.high / step_ms:.1%}): {first}."
+            "The step is bound by memory and by the fixed cost of kernels, not by shapes: products too small"
+            f" or too thin for the tensor cores ({ms(found.slow_ms)}) and kernels that move bytes"
+            f" ({ms(found.bytes_ms)}) take {part}."
         )
-    states = [check.state for check in checks]
-    passed = states.count("passed")
-    open_ = states.count("could_not_run")
+    return f"The step is memory-bound: kernels that move bytes take {part}, most in {largest}."
+
+
+def _others(seen: StepPicture, found: Limits) -> str:
+    """What else is worth naming beside what comes first."""
+    said = []
+    if found.first != "idle" and found.idle_ms >= WORTH * found.step_ms and _profiler(seen) is None:
+        said.append(f"the GPU is idle {pct(found.idle_ms / found.step_ms)} of the step")
+    if found.first != "exposed" and found.exposed_ms >= WORTH * found.step_ms:
+        part = pct(found.exposed_ms / found.step_ms)
+        said.append(f"communication that no compute hides takes {part} of the step")
+    if found.first != "memory" and found.memory_ms > found.gpu_ms / 2:
+        part = pct(found.memory_ms / found.gpu_ms)
+        said.append(f"kernels bound by memory or by their own fixed cost take {part} of the GPU's time")
+    return f"Also, {' and '.join(said)}." if said else ""
+
+
+def _busy(seen: StepPicture) -> str:
+    whole = "step" if seen.marked else "recording"
+    busy = pct(seen.summary.gpu_busy_frac)
+    return f"The GPU is busy {busy} of the {whole}, so its kernels are where the time is."
+
+
+def _unmarked(seen: StepPicture) -> str:
+    """A trace without step ranges also holds what comes before and after: its idle time says nothing."""
+    whole_ms = seen.summary.step_ms.median
+    return (
+        "No step is marked in this trace, so what limits one is not known: the GPU works"
+        f" {ms(seen.summary.gpu_busy_frac * whole_ms)} of the {ms(whole_ms)} recorded."
+    )
+
+
+def _shapes(seen: StepPicture, found: Limits) -> str:
+    """What the findings save, together and without a sum."""
+    stake, findings = seen.at_stake, seen.findings
+    if findings and stake is not None and stake.high is not None and found.step_ms > 0:
+        count = len(findings)
+        title = f"{_lower(findings[0].title)}{' first' if count > 1 else ''}"
+        changes = "1 change" if count == 1 else f"{count} changes"
+        step = f"each {ms(found.step_ms)} step" if seen.marked else f"the {ms(found.step_ms)} recorded"
+        bound = stake.mid is None
+        time_ms = stake.high if stake.mid is None else stake.mid
+        time = f"{'at most' if bound else 'about'} {ms(time_ms)} of {step}"
+        share = pct(time_ms / found.step_ms) + ("" if bound else ", predicted")
+        if time_ms < _LITTLE * found.step_ms:
+            return f"Shapes cost little here, {time} ({share}): {title}."
+        if bound:
+            return f"{changes} {'has' if count == 1 else 'have'} {time} at stake ({share}): {title}."
+        # where the GPU waits, a shorter kernel leaves a longer gap
+        verb, rest = ("shorten", " the GPU's work by") if found.first == "idle" else ("save", "")
+        does = f"{verb}s" if count == 1 else f"together {verb}"
+        return f"{changes} {does}{rest} {time} ({share}): {title}."
+    states = [check.state for check in seen.checks]
+    passed, open_ = states.count("passed"), states.count("could_not_run")
     if passed:
         rest = f", {open_} could not run" if open_ else ""
-        return f"No shape finding: {passed} of {len(checks)} checks passed{rest}."
+        return f"No shape finding: {passed} of {len(seen.checks)} checks passed{rest}."
     return "No shape check could run on this trace."
 
 
 def _lower(title: str) -> str:
-    return title[:1].lower() + title[1:].rstrip(".")
+    """A title inside a sentence; one that begins with a name stays."""
+    first = title[:1].lower() if title[1:2].islower() else title[:1]
+    return first + title[1:].rstrip(".")

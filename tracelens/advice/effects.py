@@ -1,7 +1,7 @@
 """What a change takes and does besides saving time: one table of words for every hyper-parameter.
 
-A finding names its change as ``{parameter: [from, to]}``. From that, and from the model in the trace, follow the
-weights, operations and memory it adds (``amounts``), and what becomes of a trained checkpoint, of the
+A finding names its change as ``{parameter: [from, to]}``. From that, and from the model in the trace, follow
+the weights, operations and memory it adds (``amounts``), and what becomes of a trained checkpoint, of the
 tokenizer, and of the old state. A rule that knows better overrides single fields.
 """
 
@@ -58,7 +58,8 @@ _SHARDED = _Kind(
 _PRECISION = _Kind(
     _Way(
         "loads",
-        "Keeps loading: the same weights. Products round differently, so losses differ from the first step on:"
+        "Keeps loading: the same weights. Products round differently, so losses differ from the first"
+        " step on:"
         " compare them over a short run.",
         "Set {name} back to {now}; the weights trained in between stay good.",
     )
@@ -72,7 +73,8 @@ _FP8 = _Way(
 _HEADS = _Kind(
     _Way(
         "scratch",
-        "Starts from scratch. Where heads × head_dim stays, every matrix keeps its shape and an old file loads"
+        "Starts from scratch. Where heads × head_dim stays, every matrix keeps its shape and an old"
+        " file loads"
         " without an error, but its heads are cut at other places: it is another model.",
         _NEW_MODEL,
     )
@@ -111,9 +113,11 @@ _TABLE: Mapping[str, _Kind] = {
     "ffn": _Kind(
         _Way(
             "pads",
-            "An old one can be padded: with the new columns of the down projection zero its output stays as it"
+            "An old one can be padded: with the new columns of the down projection zero its output"
+            " stays as it"
             " is; the new rows of up (and gate) begin as in a new model, so that they learn.",
-            "Set {name} back to {now} and load the old checkpoint: the added units cannot be cut once they are"
+            "Set {name} back to {now} and load the old checkpoint: the added units cannot be cut once"
+            " they are"
             " trained.",
         ),
         _Way(
@@ -126,7 +130,8 @@ _TABLE: Mapping[str, _Kind] = {
         _Way(
             "converts",
             "Converts exactly: repeat each key and value head for the heads that shared it.",
-            "Set {name} back to {now} and load the old checkpoint: the copies go their own ways once trained.",
+            "Set {name} back to {now} and load the old checkpoint: the copies go their own ways once"
+            " trained.",
         ),
         _Way(
             "converts",
@@ -141,7 +146,8 @@ _TABLE: Mapping[str, _Kind] = {
     "sequence": _Kind(
         _Way(
             "loads",
-            "Keeps loading with rotary or relative positions; a learned table of positions with {now} rows needs"
+            "Keeps loading with rotary or relative positions; a learned table of positions with {now}"
+            " rows needs"
             " {more} more, which then have to be trained.",
         ),
         _Way("loads", "Keeps loading; of a learned table of positions the first {then} rows are used."),
@@ -149,7 +155,8 @@ _TABLE: Mapping[str, _Kind] = {
     "micro_batch": _Kind(
         _Way(
             "loads",
-            "Keeps loading, optimizer and all. Change gradient accumulation the other way round and the global"
+            "Keeps loading, optimizer and all. Change gradient accumulation the other way round and the"
+            " global"
             " batch, and with it the training, stays the same.",
             "Set {name} back to {now}, and gradient accumulation with it.",
         )

@@ -1,0 +1,220 @@
+"""What limits a step is said first, whichever of idle, communication, memory and shapes it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_rows import gemm
+from tests.render import sample_report
+from tracelens.accounting.limits import StepPicture, limits
+from tracelens.accounting.verdict import verdict
+from tracelens.results import (
+    CommunicationRow,
+    ComponentRow,
+    Estimate,
+    Known,
+    StepTime,
+    UnprofiledSteps,
+)
+
+REPORT = sample_report.full()
+GAIN = Estimate(1.0, 2.0, 3.0, "model")
+
+
+def component(name: str, time_ms: float) -> ComponentRow:
+    return ComponentRow(name, "forward", time_ms, int(time_ms * 1e6), 0.0, 1, None, None, time_ms, 1.0)
+
+
+def collective(
+    exposed_ms: float, name: str = "all_reduce", serves: str = "data-parallel gradients"
+) -> CommunicationRow:
+    return CommunicationRow(
+        name, None, 8, serves, "op", "", "backward", "bf16", 1, 1.0, 1.0, exposed_ms, exposed_ms, 0.0,
+        exposed_ms, exposed_ms, 0.0, None, None,
+    )  # fmt: skip
+
+
+def picture(
+    *,
+    busy: float = 0.99,
+    exposed_ms: float = 0.0,
+    gain: Estimate | None = None,
+    findings: int = 1,
+    unprofiled_ms: float | None = None,
+    source: str = "ProfilerStep ranges",
+    **more: Any,
+) -> StepPicture:
+    """A step of 20 ms."""
+    summary = replace(
+        REPORT.summary, step_ms=StepTime(20.0, 20.0, 20.0, 3), gpu_busy_frac=busy,
+        gpu_ms_per_step=20.0 * busy,
+        idle_ms=20.0 * (1 - busy), exposed_communication_ms=exposed_ms, step_source=source,
+        unprofiled=UnprofiledSteps(median_ms=unprofiled_ms),
+    )  # fmt: skip
+    given = {
+        "summary": summary, "model": REPORT.model, "coverage": REPORT.coverage, "gpu": REPORT.gpu,
+        "checks": REPORT.checks, "findings": REPORT.findings[:findings] if gain is not None else [],
+        "at_stake": gain,
+    }  # fmt: skip
+    return StepPicture(**(given | more))
+
+
+def test_shapes_come_first_where_nothing_else_is_worth_more() -> None:
+    said, detail = verdict(picture(gain=GAIN))
+    assert said == (
+        "1 change saves about 2.00 ms of each 20.0 ms step (10.0%, predicted): pad vocab_size from"
+        " 50257 to 50304."
+    )
+    assert detail == "The GPU is busy 99.0% of the step, so its kernels are where the time is."
+    assert verdict(picture(gain=GAIN, findings=2))[0].startswith("2 changes together save about 2.00 ms")
+
+
+def test_a_bound_says_at_most() -> None:
+    said, _ = verdict(picture(gain=Estimate(0.0, None, 2.0, "heuristic")))
+    assert said.startswith("1 change has at most 2.00 ms of each 20.0 ms step at stake (10.0%)")
+
+
+def test_little_is_called_little() -> None:
+    said, _ = verdict(picture(gain=Estimate(0.05, 0.1, 0.15, "model")))
+    assert said.startswith(
+        "Shapes cost little here, about 100 µs of each 20.0 ms step (0.5%, predicted): pad"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "first"),
+    [
+        (picture(gain=GAIN), "shapes"),
+        (picture(gain=GAIN, busy=0.8), "idle"),  # 4 ms > 2 ms
+        (picture(gain=Estimate(4, 5, 6, "model"), busy=0.8), "shapes"),
+        (picture(busy=0.96), "shapes"),  # 0.8 ms is no finding of its own
+        (picture(busy=0.94), "idle"),
+        (picture(gain=GAIN, exposed_ms=3.0), "exposed"),
+        (picture(gain=GAIN, exposed_ms=1.9), "shapes"),
+        (picture(gain=GAIN, exposed_ms=3.0, busy=0.9), "exposed"),
+        (picture(gain=GAIN, exposed_ms=3.0, busy=0.8), "idle"),
+        (picture(gain=GAIN, components=[component("norm", 11.0)]), "memory"),
+        (picture(gain=GAIN, components=[component("norm", 9.0)]), "shapes"),  # less than half
+        (picture(gain=Estimate(11, 12, 13, "model"), components=[component("norm", 11.0)]), "shapes"),
+        (picture(components=[component("norm", 11.0)], busy=0.9), "memory"),  # a wait of 10%
+        (picture(components=[component("norm", 11.0)], busy=0.8), "idle"),  # of 20%
+        (picture(gain=Estimate(0, None, 5.0, "heuristic"), busy=0.8), "shapes"),  # a bound counts in full
+    ],
+)  # fmt: skip
+def test_the_rule_of_what_comes_first(seen: StepPicture, first: str) -> None:
+    assert limits(seen).first == first
+
+
+def test_an_idle_gpu_is_said_first_with_its_figure_and_the_shapes_second() -> None:
+    said, detail = verdict(picture(gain=GAIN, busy=0.4))
+    assert (
+        said == "The GPU is idle 60.0% of the step (12.0 of 20.0 ms): the host sets the pace, not the shapes."
+    )
+    assert detail.startswith("1 change shortens the GPU's work by about 2.00 ms")
+    assert "Measured under the profiler, which slows the host" in detail
+    assert verdict(picture(gain=GAIN, busy=0.8))[0].endswith("(4.00 of 20.0 ms): more than shapes cost.")
+
+
+def test_exposed_communication_is_named_with_what_it_serves() -> None:
+    rows = [collective(3.0), collective(1.5), collective(1.0, "all_gather", "unknown")]
+    said, detail = verdict(picture(gain=GAIN, exposed_ms=5.5, communication=rows))
+    assert said == (
+        "Communication that no compute hides takes 27.5% of the step (5.50 of 20.0 ms): more than"
+        " shapes cost."
+    )
+    assert detail.startswith("1 change saves about 2.00 ms")
+    assert "Most of that communication is all_reduce for data-parallel gradients (4.50 ms" in detail
+    alone = verdict(
+        picture(exposed_ms=5.5, communication=[collective(2.0), collective(1.9, "barrier", "unknown")])
+    )
+    assert "The largest part of that communication is all_reduce" in alone[1]
+
+
+def test_bytes_that_move_are_named_by_component_without_the_products_in_them() -> None:
+    rows = [gemm(1, 64, 64, 64, component="loss", time_us=2000.0)]
+    parts = [component("norm", 6.0), component("loss", 7.0), component("mlp.up", 5.0)]
+    seen = picture(gain=GAIN, components=parts, gemms=rows)
+    assert limits(seen).bytes_ms == pytest.approx(11.0)
+    said, detail = verdict(seen)
+    assert said.startswith(
+        "The step is memory-bound: kernels that move bytes take 55.6% of the GPU's 19.8 ms per step"
+    )
+    assert "norm 6.00 ms, loss 5.00 ms" in said
+    assert detail.startswith("1 change saves about 2.00 ms")
+
+
+def test_products_bound_by_memory_or_latency_count_as_such() -> None:
+    rows = [
+        gemm(1, 64, 64, 64, time_us=7000.0, bound="latency"),
+        gemm(2, 64, 64, 64, time_us=4000.0, bound="memory"),
+        gemm(3, 64, 64, 64, time_us=8000.0, bound="compute"),
+    ]
+    said, _ = verdict(picture(gain=GAIN, gemms=rows))
+    assert said.startswith("The step is bound by memory and by the fixed cost of kernels, not by shapes")
+    assert "(11.0 ms)" in said
+
+
+def test_what_else_is_large_stands_in_the_second_sentence() -> None:
+    _, detail = verdict(picture(gain=Estimate(4, 5, 6, "model"), busy=0.9, exposed_ms=1.5))
+    assert detail == (
+        "Also, the GPU is idle 10.0% of the step and communication that no compute hides takes 7.5%"
+        " of the step."
+    )
+
+
+def test_idle_that_only_the_profiler_makes_is_not_the_hosts_pace() -> None:
+    def said(unprofiled_ms: float | None) -> tuple[str, str]:
+        return verdict(picture(busy=0.4, unprofiled_ms=unprofiled_ms))
+
+    assert (
+        said(None)[0]
+        == "The GPU is idle 60.0% of the step (12.0 of 20.0 ms): the host sets the pace, not the shapes."
+    )
+    assert "Measured under the profiler" in said(None)[1]
+    real = said(19.0)
+    assert real[0] == (
+        "The GPU is idle 57.9% of a step without the profiler (11.0 of 19.0 ms): the host sets the"
+        " pace, not the"
+        " shapes."
+    )
+    assert "Not only under the profiler: a step takes 19.0 ms without it" in real[1]
+    assert "the profiler is the reason: a step takes 9.00 ms without it" in said(9.0)[0]
+    assert "the steps without the profiler are others" in said(5.0)[0]
+
+
+def test_a_trace_without_marked_steps_is_not_called_idle() -> None:
+    said, detail = verdict(picture(busy=0.01, source="whole trace taken as one step: no ProfilerStep range"))
+    assert said.startswith("No step is marked in this trace, so what limits one is not known")
+    assert "200 µs of the 20.0 ms recorded" in said and "prof.step()" in detail
+    busy = verdict(picture(gain=GAIN, source="whole trace taken as one step: no ProfilerStep range"))
+    assert busy[0].startswith("1 change saves about 2.00 ms of the 20.0 ms recorded")
+    assert busy[1].endswith("busy 99.0% of the recording, so its kernels are where the time is.")
+
+
+def test_what_cannot_be_judged_is_said_with_the_wait() -> None:
+    model = replace(REPORT.model, transformer=False, hidden=Known(None, "none"))
+    said, _ = verdict(picture(model=model, busy=0.5))
+    assert (
+        said
+        == "No transformer was found in this trace, and the GPU is idle 50.0% of the step (10.0 of 20.0 ms)."
+    )
+    assert verdict(picture(model=model))[0] == "No transformer was found in this trace."
+    amd = verdict(picture(gpu=replace(REPORT.gpu, vendor="amd"), busy=0.5))
+    assert "AMD" in amd[0] and "it is idle 50.0%" in amd[0]
+    hidden = verdict(picture(coverage=replace(REPORT.coverage, component_frac=0.3), gain=GAIN))
+    assert hidden[0] == "70% of the GPU time could not be attributed to a component."
+    assert "To mend it" in hidden[1] and "1 change saves" in hidden[1]
+
+
+def test_memory_is_not_claimed_where_components_are_not_known() -> None:
+    parts = [component("norm", 15.0)]
+    seen = picture(coverage=replace(REPORT.coverage, component_frac=0.3), components=parts)
+    assert limits(seen).memory_ms == 0
+
+
+def test_a_title_that_begins_with_a_name_keeps_its_capitals() -> None:
+    finding = replace(REPORT.findings[0], title="TF32 for fp32 products.")
+    assert verdict(replace(picture(gain=GAIN), findings=[finding]))[0].endswith(": TF32 for fp32 products.")

@@ -1,0 +1,132 @@
+"""What limits a step: idle time, communication, memory or shapes, by one rule.
+
+What is compared, all in ms per step:
+
+- idle: no GPU event runs. Where the run timed steps without the profiler, idle = their time - the time the
+  GPU works in a profiled one; without such steps it is the profiled step's, and the sentence says so.
+- exposed: communication runs and no compute kernel beside it.
+- memory: kernels that only move bytes (norms, activations, the loss, the optimizer...) and products whose
+  time is memory's or the kernel's fixed cost. It counts where it is more than half of the GPU's time.
+- shapes: what all findings together save, the middle of the prediction, or their bound.
+
+The largest of idle and exposed comes first where it is at least 15% of the step and more than shapes; then
+memory where it is more than shapes; then the largest of idle and exposed from 5% on. Else shapes come first:
+nothing else is worth more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracelens.results import (
+    Check,
+    CommunicationRow,
+    ComponentRow,
+    Coverage,
+    Estimate,
+    Finding,
+    GemmRow,
+    GpuInfo,
+    ModelDims,
+    Summary,
+)
+
+#: Shares of the step from which a wait is named before kernels, and from which it is named at all.
+LARGE, WORTH = 0.15, 0.05
+UNKNOWN = 0.50
+#: Components whose kernels besides products only move bytes.
+_BYTES = frozenset({
+    "embedding", "norm", "attention.rope", "attention.softmax", "mlp.activation", "residual", "dropout",
+    "moe.dispatch", "loss", "optimizer", "grad_clip", "memory",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What limits a step, in ms of it."""
+
+    step_ms: float
+    idle_ms: float
+    exposed_ms: float
+    bytes_ms: float  # kernels that only move bytes
+    slow_ms: float  # products bound by memory or by a kernel's fixed cost
+    gpu_ms: float  # the sum of all kernels
+    shapes_ms: float  # 0 without a finding
+
+    @property
+    def memory_ms(self) -> float:
+        return self.bytes_ms + self.slow_ms
+
+    @property
+    def wait(self) -> str:
+        """The larger of the two."""
+        return "idle" if self.idle_ms >= self.exposed_ms else "exposed"
+
+    @property
+    def first(self) -> str:
+        """idle | exposed | memory | shapes, by the rule above."""
+        waits = max(self.idle_ms, self.exposed_ms)
+        if waits > self.shapes_ms and waits >= LARGE * self.step_ms:
+            return self.wait
+        if self.memory_ms > max(self.shapes_ms, self.gpu_ms / 2):
+            return "memory"
+        if waits > self.shapes_ms and waits >= WORTH * self.step_ms:
+            return self.wait
+        return "shapes"
+
+
+@dataclass(frozen=True, slots=True)
+class StepPicture:
+    """Everything the verdict is made of."""
+
+    summary: Summary
+    model: ModelDims
+    coverage: Coverage
+    gpu: GpuInfo
+    components: Sequence[ComponentRow] = ()
+    gemms: Sequence[GemmRow] = ()
+    communication: Sequence[CommunicationRow] = ()
+    findings: Sequence[Finding] = ()
+    checks: Sequence[Check] = ()
+    at_stake: Estimate | None = None  # of all findings together
+
+    @property
+    def marked(self) -> bool:
+        """Is there a step, and not only a trace taken for one?"""
+        return not self.summary.step_source.startswith("whole trace")
+
+
+def limits(seen: StepPicture) -> Limits:
+    """The figures that are compared."""
+    summary, stake = seen.summary, seen.at_stake
+    step_ms = summary.step_ms.median
+    idle_ms = (1 - summary.gpu_busy_frac) * step_ms if seen.marked else 0.0
+    unprofiled_ms = summary.unprofiled.median_ms
+    if unprofiled_ms is not None:
+        idle_ms = max(0.0, min(idle_ms, unprofiled_ms - summary.gpu_busy_frac * step_ms))
+    known = seen.model.transformer and seen.coverage.component_frac >= 1 - UNKNOWN
+    shapes = (stake.mid if stake.mid is not None else stake.high) if stake is not None else None
+    return Limits(
+        step_ms=step_ms,
+        idle_ms=idle_ms,
+        exposed_ms=summary.exposed_communication_ms,
+        bytes_ms=sum(time for _, time in byte_times(seen)) if known else 0.0,
+        slow_ms=sum(row.time_ms_per_step for row in seen.gemms if row.bound in ("memory", "latency"))
+        if known
+        else 0.0,
+        gpu_ms=summary.gpu_ms_per_step,
+        shapes_ms=shapes or 0.0,
+    )
+
+
+def byte_times(seen: StepPicture) -> list[tuple[str, float]]:
+    """Component and ms per step of its kernels besides products."""
+    products: dict[str, float] = {}
+    for row in seen.gemms:
+        products[row.component] = products.get(row.component, 0.0) + row.time_ms_per_step
+    times: dict[str, float] = {}
+    for one in seen.components:
+        if one.component in _BYTES:
+            times[one.component] = times.get(one.component, 0.0) + one.time_ms_per_step
+    return [(name, max(0.0, time - products.get(name, 0.0))) for name, time in times.items()]
