@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tracelens import __version__
 from tracelens.accounting.calls import Calls, find_calls
 from tracelens.accounting.communication import communication_rows
+from tracelens.accounting.cost import parse_price, with_cost
 from tracelens.accounting.gemms import gemm_rows
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.model import model_dims
@@ -148,6 +149,7 @@ def analyze(
     reference: str | Path | None = None,
     what_ifs: Sequence[str] = (),
     waits: bool = False,
+    price: str | None = None,
 ) -> Analysis:
     """Analyze one trace file (``.json``, ``.json.gz``, or ``-`` for standard input).
 
@@ -156,13 +158,16 @@ def analyze(
     trace of the same job (eager, or with shapes and modules): what is known of its kernels is lent to the
     kernels here that repeat them. Each of ``what_ifs`` is a scenario, changes of hyper-parameters as
     "vocab=50304,heads=20", that the report then predicts. ``waits`` adds where the step waits, by
-    holistic-trace-analysis (the extra ``hta``): some seconds.
+    holistic-trace-analysis (the extra ``hta``): some seconds. ``price`` of one GPU-hour, "2.50" or
+    "2.50 EUR", adds money to the GPU-hours.
 
     Raises:
         InputError: one of the files cannot be used, or holds no GPU event.
-        UsageError: the GPU or the steps do not exist, both files are standard input, or a scenario names
-            what the step does not have.
+        UsageError: the GPU or the steps do not exist, both files are standard input, the price is none, or a
+            scenario names what the step does not have.
     """
+    if price is not None:
+        parse_price(price)  # before the trace is read
     if reference is not None and str(path) == str(reference) == "-":
         raise UsageError("the trace and its reference cannot both come from standard input")
     trace = read_trace(path)
@@ -172,6 +177,7 @@ def analyze(
         steps=steps,
         reference=None if reference is None else _read_reference(reference),
         what_ifs=what_ifs,
+        price=price,
     )
     return analysis.with_waits() if waits else analysis
 
@@ -193,6 +199,7 @@ def analyze_trace(
     steps: tuple[int, int] | None = None,
     reference: Trace | None = None,
     what_ifs: Sequence[str] = (),
+    price: str | None = None,
 ) -> Analysis:
     """Analyze a trace that has been read."""
     if not len(trace.kernels):
@@ -253,7 +260,8 @@ def analyze_trace(
         gemm_time=gemm_time(gemms),
         what_if=scenarios,
     )
-    return Analysis(with_findings(report, advice), trace, links, attribution, calls)
+    told = with_cost(with_findings(report, advice), parse_price(price) if price is not None else None)
+    return Analysis(told, trace, links, attribution, calls)
 
 
 def _measurements(gpu: Gpu) -> tuple[Measurements | None, list[str]]:

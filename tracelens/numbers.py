@@ -118,6 +118,16 @@ def nbytes(value: int) -> str:
     return f"{value} B"
 
 
+def signed_bytes(value: float) -> str:
+    """Write a size that is added or, below zero, taken away.
+
+    >>> signed_bytes(577536.0), signed_bytes(-2.5e9), signed_bytes(0)
+    ('+578 kB', '-2.50 GB', '±0 B')
+    """
+    size = round(abs(value))
+    return f"{'±' if not size else '+' if value > 0 else '-'}{nbytes(size)}"
+
+
 def delta(value: float | None) -> str:
     """Write a signed change.
 

@@ -6,14 +6,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tracelens.accounting.cost import with_cost
 from tracelens.accounting.lost import Ladders, gemm_time, with_lost
 from tracelens.gemm import GemmShape, LadderStep, parse_kernel_name
 from tracelens.hardware import find_gpu
 from tracelens.results import (
+    Amount,
     Check,
     CommunicationRow,
     ComponentRow,
+    ConfigDiff,
     Coverage,
+    Effects,
     Estimate,
     Finding,
     GemmRow,
@@ -21,7 +25,9 @@ from tracelens.results import (
     Known,
     Lack,
     Lost,
+    MemoryEffect,
     ModelDims,
+    Price,
     ReferenceInfo,
     Report,
     Rest,
@@ -240,6 +246,18 @@ def _findings(gemms: list[GemmRow]) -> list[Finding]:
             120320, 4.9e8,
             ["Changes the checkpoint's shape: pad the embedding on load and mask the 47 added logits."],
             rows["TL101"], "docs/rules/TL101.md",
+            Effects(
+                "a setting; no code, no new training",
+                Amount(120320, 0.0000455, "+120,320 weights in matrices, of 2,645,240,320 now"),
+                Amount(4.9e8, 0.0009, "0.09% of all"),
+                MemoryEffect(2_502_656.0, 1_925_120.0, 577_536.0, "16 B × 120,320 = +1.93 MB; activations +578 kB"),
+                "pads", "Pad it once: append 47 rows to the embedding and to the output matrix.",
+                "Unchanged: it keeps giving ids below 50257.", "Set vocab_size back to 50257 and cut the 47 rows.",
+            ),
+            [
+                ConfigDiff("Hugging Face config.json", ['-   "vocab_size": 50257,', '+   "vocab_size": 50304,']),
+                ConfigDiff("nanoGPT", [], "no setting for it"),
+            ],
         ),
         Finding(
             "TL201", "fill-last-wave", "Raise micro-batch from 1 to 4: M from 2048 to 8192",
@@ -297,7 +315,7 @@ def full() -> Report:
     step = gpu_ms / STEPS * 0.985
     known = "shape of aten::mm in 32 layers"
     flops = sum(row.calls_per_step * (row.flops or 0.0) for row in gemms)
-    return Report(
+    report = Report(
         "1.0",
         "0.1.0",
         TraceInfo("rank0.pt.trace.json.gz", "9f2c" * 16, 41_203_112, 1_204_511, sum(c.kernels for c in components),
@@ -336,6 +354,7 @@ def full() -> Report:
         ReferenceInfo("rank0.eager.pt.trace.json.gz", "41aa" * 16, 0.912, 30_417, 0.081, 2_950, 416),
         gemm_time(gemms),
     )  # fmt: skip
+    return with_cost(report, Price(2.5, "EUR"))
 
 
 def no_findings() -> Report:
@@ -351,7 +370,8 @@ def no_findings() -> Report:
         verdict_detail="",
     )
     gemms = [replace(row, findings=[]) for row in report.gemms]
-    return replace(report, findings=[], checks=checks, summary=summary, gemms=gemms)
+    report = replace(report, findings=[], checks=checks, summary=summary, gemms=gemms)
+    return with_cost(report, Price(2.5, "EUR"))
 
 
 def partial() -> Report:
@@ -424,8 +444,9 @@ def no_transformer() -> Report:
         report.coverage, component_frac=1 - rest / total,
         unattributed=[Unattributed("no transformer seen", "name modules with with_modules=True", rest / 1e6, 4000)],
     )  # fmt: skip
-    return replace(report, model=model, components=rows, gemms=gemms, summary=summary, checks=checks, findings=[],
-                   coverage=coverage, steps=[])  # fmt: skip
+    report = replace(report, model=model, components=rows, gemms=gemms, summary=summary, checks=checks, findings=[],
+                     coverage=coverage, steps=[])  # fmt: skip
+    return with_cost(report)
 
 
 def hostile() -> Report:
@@ -442,7 +463,10 @@ def hostile() -> Report:
     ]  # fmt: skip
     findings = [
         replace(f, title=names[i], saw=names[i + 1], why=names[i + 2], how=names[0], fix=[*names], caveats=[*names],
-                evidence={n: n for n in names}, slug=names[0], rule=f"TL{names[i]}", components=[*names])
+                evidence={n: n for n in names}, slug=names[0], rule=f"TL{names[i]}", components=[*names],
+                diffs=[ConfigDiff(names[i], [*names], names[i + 1])],
+                effects=Effects(names[0], Amount(1.0, 0.1, names[1]), Amount(None, None, names[2]),
+                                MemoryEffect(None, None, None, names[3]), names[4], names[5], names[6], names[7]))
         for i, f in enumerate(report.findings)
     ]  # fmt: skip
     trace = replace(report.trace, path=names[0], device=names[1], torch_version=names[2], cuda_version=names[3],
@@ -475,7 +499,9 @@ def hostile() -> Report:
     ]  # fmt: skip
     scenarios = [replace(scenario, rows=dressed, notes=[*names], change={name: [1, 2] for name in names})]
     assert report.gemm_time is not None
-    return replace(report, gemms=gemms, findings=findings, trace=trace, summary=summary, checks=checks,
+    assert report.cost is not None
+    cost = replace(report.cost, gpus_source=names[0], price=Price(2.5, names[1]))
+    return replace(report, gemms=gemms, findings=findings, cost=cost, trace=trace, summary=summary, checks=checks,
                    gpu=replace(report.gpu, sources=dict.fromkeys(report.gpu.sources, HOSTILE)),
                    gemm_time=replace(report.gemm_time, not_judged_why=names),
                    components=components, notes=notes, communication=communication, what_if=scenarios,

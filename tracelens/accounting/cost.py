@@ -74,8 +74,8 @@ def with_cost(report: Report, price: Price | None = None) -> Report:
 
 def _gpus(trace: TraceInfo) -> tuple[int, str]:
     if trace.world_size is not None:
-        return trace.world_size, "ranks of the job, one GPU each (distributedInfo of the trace)"
-    return 1, "the trace does not say how many GPUs the job has: one is counted"
+        return trace.world_size, "the world size in the trace, one GPU a rank"
+    return 1, "how many GPUs the job has is not in the trace, so one is counted"
 
 
 def _saving(saving_ms: Estimate, gpus: int, price: Price | None) -> Saving:

@@ -12,7 +12,7 @@ from tracelens.advice.planned_kernels import memory_bytes
 from tracelens.advice.sizes import Change, Sizes
 from tracelens.advice.whatif import what_if
 from tracelens.errors import InputError, UsageError
-from tracelens.numbers import delta, nbytes, sig
+from tracelens.numbers import delta, sig, signed_bytes
 from tracelens.results import Amount, GemmRow, MemoryEffect, WhatIf
 
 #: Bytes a weight takes in training with Adam: in mixed precision 2 + 2 for weight and gradient and 12 for the
@@ -141,7 +141,9 @@ def _states(facts: StepFacts, sizes: Sizes, weights: Amount) -> tuple[float | No
         if now.parameters is None:
             return None, f"{what}: not known ({_missing(sizes)})"
         moved = each * now.parameters * (1 / ranks[1] - 1 / ranks[0])
-        how = f"{each} B × {now.parameters:,} × (1/{ranks[1]} - 1/{ranks[0]}) = {signed(moved)} ({what})"
+        how = (
+            f"{each} B × {now.parameters:,} × (1/{ranks[1]} - 1/{ranks[0]}) = {signed_bytes(moved)} ({what})"
+        )
         return moved, how + _shards(facts)
     if weights.delta is None:
         return None, f"{what}: not known ({_missing(sizes)})"
@@ -149,7 +151,7 @@ def _states(facts: StepFacts, sizes: Sizes, weights: Amount) -> tuple[float | No
     split = f" / {ranks[0]} ranks" if ranks[0] > 1 else ""
     if not weights.delta:
         return 0.0, f"{what}: as now"
-    return found, f"{each} B × {weights.delta:,.0f}{split} = {signed(found)} ({what}){_shards(facts)}"
+    return found, f"{each} B × {weights.delta:,.0f}{split} = {signed_bytes(found)} ({what}){_shards(facts)}"
 
 
 def _shards(facts: StepFacts) -> str:
@@ -177,7 +179,7 @@ def _activations(facts: StepFacts, sizes: Sizes) -> tuple[float | None, str]:
     more = (after - before) * _width(facts) / 2
     if not more:
         return 0.0, "activations: as now"
-    return more, f"activations {signed(more)} (arXiv 2205.05198, fused attention, no recompute)"
+    return more, f"activations {signed_bytes(more)} (arXiv 2205.05198, fused attention, no recompute)"
 
 
 def _kept(hyper: Hyper) -> float:
@@ -193,13 +195,3 @@ def _width(facts: StepFacts) -> int:
         times[row.dtype] = times.get(row.dtype, 0.0) + row.time_ms_per_step
     most = max(times, key=lambda dtype: times[dtype], default=None)
     return max(2, _WIDTH.get(most or "", 2))
-
-
-def signed(value: float) -> str:
-    """Bytes with their sign.
-
-    >>> signed(577536.0), signed(-2.5e9), signed(0)
-    ('+578 kB', '-2.50 GB', '±0 B')
-    """
-    size = round(abs(value))
-    return f"{'±' if not size else '+' if value > 0 else '-'}{nbytes(size)}"

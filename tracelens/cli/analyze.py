@@ -62,6 +62,11 @@ if TYPE_CHECKING:
     help="Also where the step waits (idle time by cause, queue, critical path); some seconds more, and "
     'needs pip install "tracelens-gpu[hta]".',
 )
+@click.option(
+    "--price",
+    metavar="AMOUNT",
+    help='Price of one GPU-hour ("2.50" or "2.50 EUR"): what steps cost and findings save, in money.',
+)
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
 def analyze(
     trace: str,
@@ -76,6 +81,7 @@ def analyze(
     gemms: tuple[str, ...],
     what_ifs: tuple[str, ...],
     waits: bool,
+    price: str | None,
     quiet: bool,
 ) -> None:
     """Analyze TRACE, a torch.profiler trace (.json or .json.gz; '-' reads standard input).
@@ -94,7 +100,7 @@ def analyze(
     if ids and json_path == "-":
         raise UsageError("--gemm and --json - both write to standard output: give --json a file")
     result = analysis.analyze(
-        trace, gpu=gpu, steps=_steps(steps), reference=reference, what_ifs=what_ifs, waits=waits
+        trace, gpu=gpu, steps=_steps(steps), reference=reference, what_ifs=what_ifs, waits=waits, price=price
     )
     if ids:
         _derive(result, ids)

@@ -13,7 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from tracelens import numbers as f
-from tracelens.render import facts, groups, json, losses, roofline, step_times, waits, what_if
+from tracelens.render import costs, facts, groups, json, losses, roofline, step_times, waits, what_if
 from tracelens.render.templates import environment, part
 from tracelens.render.text import clean, short_kernel
 from tracelens.results import GemmRow, Report
@@ -104,6 +104,8 @@ def _words(report: Report) -> dict[str, Any]:
         "numbers": facts.five_numbers(report),
         "checks": facts.checks_by_state(report),
         "checks_line": facts.checks_line(report),
+        "job_lines": costs.job_lines(report),
+        "price": report.cost.price if report.cost else None,
         "communication_line": facts.communication_line(report),
         "states": facts.STATES,
         "marks": facts.MARKS,
@@ -195,6 +197,7 @@ def _environment() -> jinja2.Environment:
         group=facts.group, bus=facts.bus, dash=f.DASH, group_of=groups.group_of,
         lost_ms=losses.lost_ms, main_cause=losses.main_cause, split_bar=_split_bar, fall_bar=_fall_bar,
         scenario=what_if, ms_range=f.ms_range,
+        effects_rows=costs.effects_rows, saving_line=costs.saving_line, fix_lines=costs.fix_lines,
     )  # fmt: skip
     return env
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tracelens import numbers as f
 from tracelens.errors import UsageError
-from tracelens.render import facts, groups, losses, step_times, waits, what_if
+from tracelens.render import costs, facts, groups, losses, step_times, waits, what_if
 from tracelens.render.console import WIDEST
 from tracelens.render.console import Out as _Out
 from tracelens.render.text import clean
@@ -76,6 +76,8 @@ def _findings(out: _Out, report: Report) -> None:
         passed = ", ".join(check.slug for check in facts.checks_by_state(report)["passed"])
         out.line("No findings." if passed else "No check could judge this trace.", "bold")
         out.line(f"{checks}.")
+        for line in costs.job_lines(report):
+            out.line(clean(line, limit=240), "dim")
         if passed:
             out.line(f"Passed: {passed}.", "dim")
         out.line()
@@ -108,6 +110,12 @@ def _findings(out: _Out, report: Report) -> None:
     out.print(table)
     if any(finding.saving_ms.mid is None for finding in report.findings):
         out.line("at stake: a bound, not a prediction; what overlaps does not add up", "dim")
+    price = report.cost.price if report.cost else None
+    said = [f"{one.rule}: {costs.finding_line(one, price)}" for one in report.findings]
+    for line in dict.fromkeys(said):
+        out.line(clean(line, limit=240))
+    for line in costs.job_lines(report):
+        out.line(clean(line, limit=240), "dim")
     out.line(checks, "dim")
     out.line()
 

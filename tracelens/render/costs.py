@@ -1,0 +1,144 @@
+"""What a change takes and saves, in the words of page and terminal: effects, GPU-hours, money."""
+
+from __future__ import annotations
+
+from tracelens import numbers as f
+from tracelens.results import Amount, ConfigDiff, Effects, Estimate, Finding, Price, Report, Saving
+
+_CHECKPOINT = {
+    "loads": "checkpoint loads",
+    "reshards": "checkpoint reshards",
+    "pads": "checkpoint to be padded",
+    "converts": "checkpoint to be converted",
+    "scratch": "from scratch",
+    "unknown": "checkpoint: not known",
+}
+_PER = "per 1000 steps"
+
+
+def money(value: float | None, price: Price) -> str:
+    """Write an amount of money in the currency it was given in.
+
+    >>> money(0.04675, Price(2.5, "EUR")), money(12.0, Price(3.0, "$")), money(12.0, Price(3.0))
+    ('0.0468 EUR', '$12.0', '12.0')
+    """
+    sign = price.currency if len(price.currency) == 1 and not price.currency.isalpha() else ""
+    return f"{sign}{f.sig(value)}" + (f" {price.currency}" if price.currency and not sign else "")
+
+
+def _range(one: Estimate) -> str:
+    """Write low and high with the decimals of the larger; "" where one is not known."""
+    if one.low is None or one.high is None:
+        return ""
+    high = f.sig(one.high)
+    return f"{one.low + 0.0:,.{len(high.partition('.')[2])}f}–{high}"
+
+
+def saving_line(saving: Saving | None, price: Price | None) -> str:
+    """Say what is saved per 1000 steps of the job; a bound says that it is one. "" where it is not known."""
+    if saving is None:
+        return ""
+    hours, coins = saving.gpu_hours, saving.money
+    if hours.mid is None:
+        text = f"at most {f.sig(hours.high)} GPU-hours"
+        if coins is not None and price is not None:
+            text += f", at most {money(coins.high, price)}"
+        return f"{text} {_PER}"
+    spread = _range(hours)
+    text = f"{f.sig(hours.mid)} GPU-hours{f' ({spread})' if spread else ''}"
+    if coins is not None and price is not None:
+        spread = _range(coins)
+        text += f" = {money(coins.mid, price)}{f' ({spread})' if spread else ''}"
+    return f"{text} {_PER}"
+
+
+def finding_line(finding: Finding, price: Price | None) -> str:
+    """Say in one line what a finding takes and what it saves of the job."""
+    effects = finding.effects
+    parts = [finding.effort]
+    if effects is not None:
+        parts.append(_CHECKPOINT.get(effects.checkpoint, effects.checkpoint))
+        if effects.parameters.delta:
+            parts.append(f"{f.delta(effects.parameters.delta)} parameters")
+    saved = saving_line(finding.saving, price)
+    return " · ".join([*parts, *([f"saves {saved}"] if saved else [])])
+
+
+def job_lines(report: Report) -> list[str]:
+    """Say what 1000 steps cost, and what all findings together save of it."""
+    cost = report.cost
+    if cost is None:
+        return []
+    if cost.gpu_hours is None:
+        asked = cost.price is not None or bool(report.findings)
+        return [f"Cost: {cost.why}."] if asked and cost.why else []
+    text = f"1000 steps cost {f.sig(cost.gpu_hours)} GPU-hours"
+    if cost.price is not None:
+        text += f" = {money(cost.money, cost.price)} (at {_price(cost.price)} a GPU-hour)"
+    if cost.unprofiled_gpu_hours is not None:
+        without = f"{f.sig(cost.unprofiled_gpu_hours)} GPU-hours"
+        if cost.price is not None:
+            without += f" = {money(cost.unprofiled_money, cost.price)}"
+        text += f" as profiled, {without} without the profiler"
+    gpus = f"{cost.gpus} GPU{'' if cost.gpus == 1 else 's'}"
+    lines = [f"{text}, on {gpus} ({cost.gpus_source})."]
+    saved = saving_line(cost.saving, cost.price)
+    if saved and len(report.findings) > 1:
+        lines.append(f"All findings together save {saved}, if every rank saves as much.")
+    return lines
+
+
+def _price(price: Price) -> str:
+    return money(price.per_gpu_hour, price)
+
+
+def effects_rows(effects: Effects) -> list[tuple[str, str]]:
+    """Return what a change takes and does, as (name, sentence)."""
+    return [
+        ("Takes", effects.needs),
+        ("Parameters", _amount(effects.parameters)),
+        ("FLOPs", _amount(effects.flops, per=" FLOP a step")),
+        ("Memory", _memory(effects)),
+        ("Checkpoint", effects.checkpoint_how),
+        ("Tokenizer", effects.tokenizer),
+        ("Undo", effects.undo),
+    ]
+
+
+def _amount(amount: Amount, per: str = "") -> str:
+    if amount.delta is None and amount.frac is None:
+        return amount.how
+    if not amount.delta and not amount.frac:
+        return f"±0: {amount.how}"
+    share = ""
+    if amount.frac is not None:
+        share = f"{'+' if amount.frac > 0 else '-'}{f.pct(abs(amount.frac))}"
+    size = f"{_signed(amount.delta)}{per}" if amount.delta is not None and per else ""
+    return f"{', '.join(part for part in (share, size) if part)}: {amount.how}"
+
+
+def _signed(value: float) -> str:
+    """Write operations with their sign."""
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if abs(value) >= size:
+            return f"{'+' if value > 0 else '-'}{f.sig(abs(value) / size)} {unit}"
+    return f"{value:+,.0f}"
+
+
+def _memory(effects: Effects) -> str:
+    one = effects.memory
+    if one.delta is None:
+        return one.how
+    return f"{f.signed_bytes(one.delta)} on this GPU, an estimate: {one.how}"
+
+
+def fix_lines(finding: Finding) -> list[str]:
+    """Return the fix as one diff: the rule's own lines, then those of each framework under its name."""
+    lines = list(finding.fix)
+    for diff in finding.diffs:
+        lines += ["", *_framework(diff)] if diff.lines else [f"# {diff.framework}: {diff.note}"]
+    return lines
+
+
+def _framework(diff: ConfigDiff) -> list[str]:
+    return [f"# {diff.framework}", *diff.lines, *([f"# {diff.note}"] if diff.note else [])]
