@@ -25,7 +25,7 @@ def test_vocabulary_in_every_framework() -> None:
     found = of({"vocab_size": [50257, 50304]})
     assert found["Hugging Face config.json"].lines == ['-   "vocab_size": 50257,', '+   "vocab_size": 50304,']
     assert found["Megatron-LM arguments"].lines == ["+ --make-vocab-size-divisible-by 128"]
-    assert found["nanoGPT"].lines == ["-vocab_size = 50257", "+vocab_size = 50304"]
+    assert found["nanoGPT"].lines == ["- vocab_size = 50257", "+ vocab_size = 50304"]
 
 
 def test_a_vocabulary_that_megatron_cannot_pad_to_is_said() -> None:
@@ -42,7 +42,7 @@ def test_head_dim_is_left_out_where_it_follows_from_heads() -> None:
         "- --num-attention-heads 32",
         "+ --num-attention-heads 20",
     ]
-    assert found["nanoGPT"].lines == ["-n_head = 32", "+n_head = 20"]
+    assert found["nanoGPT"].lines == ["- n_head = 32", "+ n_head = 20"]
 
 
 def test_heads_of_their_own_size_name_it() -> None:
@@ -62,7 +62,7 @@ def test_a_micro_batch_is_no_size_of_the_model() -> None:
     found = of({"micro_batch_size": [4, 8]})
     assert "Hugging Face config.json" not in found
     assert found["Hugging Face TrainingArguments"].lines[1] == "+    per_device_train_batch_size=8,"
-    assert found["nanoGPT"].lines == ["-batch_size = 4", "+batch_size = 8"]
+    assert found["nanoGPT"].lines == ["- batch_size = 4", "+ batch_size = 8"]
 
 
 def test_lines_are_of_the_whole_model_where_ranks_share_it() -> None:
@@ -87,7 +87,7 @@ def test_lines_taken_over_are_read_back_as_the_change(tmp_path: Any) -> None:
     assert (hyper.heads, hyper.head_dim) == (20, 128)
     assert {name: hyper.get(name) for name in sizes} == {**sizes, "heads": 20}
     nano = tmp_path / "train.py"
-    nano.write_text("\n".join(["n_embd = 2560", "n_layer = 2", found["nanoGPT"].lines[1][1:]]) + "\n")
+    nano.write_text("\n".join(["n_embd = 2560", "n_layer = 2", found["nanoGPT"].lines[1][2:]]) + "\n")
     assert read_config(nano).hyper.heads == 20
 
 

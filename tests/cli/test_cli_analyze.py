@@ -50,6 +50,26 @@ def test_all_outputs_at_once(tmp_path: Path) -> None:
     assert "Generated" in (tmp_path / "page.html").read_text()
 
 
+def test_a_price_turns_steps_into_money(tmp_path: Path) -> None:
+    done = run("analyze", SAMPLE, "--no-html", "--json", "r.json", "--price", "2.50 EUR", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "r.json").read_bytes())
+    cost, step_ms = report["cost"], report["summary"]["step_ms"]["median"]
+    assert cost["price"] == {"per_gpu_hour": 2.5, "currency": "EUR"}
+    assert cost["gpus"] == 1 and cost["gpu_hours"] == pytest.approx(step_ms * 1000 / 3.6e6)
+    assert cost["money"] == pytest.approx(2.5 * cost["gpu_hours"])
+    saved = report["findings"][0]["saving"]["money"]
+    assert saved["low"] < saved["mid"] < saved["high"]
+    text = " ".join(done.stdout.decode().split())
+    assert "GPU-hours" in text and "EUR" in text and "so one is counted" in text
+
+
+def test_a_price_that_is_none_is_refused_before_the_trace_is_read(tmp_path: Path) -> None:
+    done = run("analyze", "no_such_trace.json", "--price", "cheap", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.decode().count("\n") == 1 and b"2.50 EUR" in done.stderr
+
+
 def test_csv_and_parquet_hold_the_same_rows(tmp_path: Path) -> None:
     for suffix in ("csv", "parquet"):
         assert (

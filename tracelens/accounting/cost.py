@@ -48,6 +48,7 @@ def with_cost(report: Report, price: Price | None = None) -> Report:
     Where no step is marked in the trace, 1000 of them have no meaning, and nothing is claimed.
     """
     gpus, source = _gpus(report.trace)
+    report = replace(report, findings=[replace(one, saving=None) for one in report.findings])
     job = JobCost(gpus, source, None, price=price)
     step_ms = report.summary.step_ms.median
     if report.summary.step_source.startswith("whole trace"):

@@ -134,7 +134,7 @@ def _multiple(now: Hyper, then: Hyper) -> int | None:
 
 def _nanogpt(now: Hyper, then: Hyper, names: Sequence[str]) -> ConfigDiff:
     settings = _settings(now, then, names)
-    lines = _lines(now, then, settings, _NANOGPT, "{key} = {value}")
+    lines = _lines(now, then, settings, _NANOGPT, " {key} = {value}")
     notes = [f"no setting for {name}: {why}" for name, why in _NOT_IN_NANOGPT.items() if name in settings]
     if "vocab" in settings:
         notes.append("in GPTConfig; train.py passes it as model_args['vocab_size']")

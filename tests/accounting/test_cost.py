@@ -1,0 +1,116 @@
+"""What 1000 steps cost and save: GPU-hours of the whole job, and money."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.render import sample_report
+from tracelens.accounting.cost import parse_price, with_cost
+from tracelens.errors import UsageError
+from tracelens.render.costs import finding_line, job_lines, saving_line
+from tracelens.results import Estimate, JobCost, Price, Report, StepTime, UnprofiledSteps
+
+SAVING = Estimate(36.0, 72.0, 90.0, "model")
+BOUND = Estimate(0.0, None, 36.0, "heuristic")
+
+
+def report(saving: Estimate = SAVING, *, world: int | None = 8, **summary: Any) -> Report:
+    """A step of 450 ms, which is one GPU-hour for 1000 steps on 8 GPUs."""
+    full = sample_report.full()
+    given = {
+        "step_ms": StepTime(450.0, 440.0, 460.0, 3),
+        "shape_waste_ms": saving,
+        "unprofiled": UnprofiledSteps(),
+    }
+    return replace(
+        full,
+        trace=replace(full.trace, world_size=world),
+        findings=[replace(full.findings[0], saving_ms=saving)],
+        summary=replace(full.summary, **(given | summary)),
+    )
+
+
+def cost(found: Report) -> JobCost:
+    assert found.cost is not None
+    return found.cost
+
+
+def test_gpu_hours_are_of_the_whole_job() -> None:
+    found = cost(with_cost(report()))
+    assert (found.gpus, found.gpu_hours) == (8, pytest.approx(1.0))
+    assert found.saving is not None and found.saving.money is None and found.money is None
+    hours = found.saving.gpu_hours
+    assert [hours.low, hours.mid, hours.high] == pytest.approx([0.08, 0.16, 0.2])
+    assert hours.basis == "model"
+    assert found.gpus_source == "the world size in the trace, one GPU a rank"
+
+
+def test_one_gpu_is_counted_and_said_where_the_job_is_not_known() -> None:
+    found = with_cost(report(world=None))
+    assert (cost(found).gpus, cost(found).gpu_hours) == (1, pytest.approx(0.125))
+    assert "not in the trace, so one is counted" in " ".join(job_lines(found))
+
+
+def test_a_price_gives_money_with_its_range() -> None:
+    found = with_cost(report(), Price(2.5, "EUR"))
+    assert cost(found).money == pytest.approx(2.5)
+    one = found.findings[0].saving
+    assert one is not None and one.money is not None
+    assert [one.money.low, one.money.mid, one.money.high] == pytest.approx([0.2, 0.4, 0.5])
+    line = finding_line(found.findings[0], cost(found).price)
+    assert line.endswith("saves 0.160 GPU-hours (0.080–0.200) = 0.400 EUR (0.200–0.500) per 1000 steps")
+
+
+def test_a_bound_is_never_money_without_at_most() -> None:
+    found = with_cost(report(BOUND), Price(2.5, "EUR"))
+    text = saving_line(found.findings[0].saving, cost(found).price)
+    assert text == "at most 0.0800 GPU-hours, at most 0.200 EUR per 1000 steps"
+    two = replace(report(BOUND), findings=[report(BOUND).findings[0]] * 2)
+    joint = job_lines(with_cost(two, Price(2.5, "EUR")))[-1]
+    assert joint.startswith("All findings together save at most 0.0800 GPU-hours, at most 0.200 EUR")
+
+
+def test_the_total_is_that_of_the_report_and_no_sum() -> None:
+    two = report(shape_waste_ms=Estimate(40.0, 80.0, 95.0, "model"))
+    found = with_cost(replace(two, findings=[two.findings[0]] * 2))
+    saving = cost(found).saving
+    assert saving is not None and saving.gpu_hours.mid == pytest.approx(80 * 8 * 1000 / 3.6e6)
+
+
+def test_steps_without_the_profiler_stand_beside() -> None:
+    found = cost(with_cost(report(unprofiled=UnprofiledSteps(median_ms=225.0)), Price(4.0)))
+    assert (found.gpu_hours, found.unprofiled_gpu_hours) == pytest.approx((1.0, 0.5))
+    assert (found.money, found.unprofiled_money) == pytest.approx((4.0, 2.0))
+
+
+def test_a_trace_without_steps_claims_nothing_and_says_why() -> None:
+    found = with_cost(report(step_source="whole trace taken as one step: no ProfilerStep range"), Price(4.0))
+    assert (cost(found).gpu_hours, cost(found).saving, cost(found).money) == (None, None, None)
+    assert found.findings[0].saving is None
+    assert "no step is marked" in job_lines(found)[0]
+    nothing = with_cost(report(step_ms=StepTime(0.0, 0.0, 0.0, 0)))
+    assert cost(nothing).gpu_hours is None and cost(nothing).why == "no step time is known"
+
+
+@pytest.mark.parametrize(
+    ("text", "price"),
+    [
+        ("2.50", Price(2.5)), ("2.50 EUR", Price(2.5, "EUR")), ("2.5EUR", Price(2.5, "EUR")),
+        ("$3", Price(3.0, "$")), (".9 €", Price(0.9, "€")), (" 4 ", Price(4.0)), ("EUR 2", Price(2.0, "EUR")),
+    ],
+)  # fmt: skip
+def test_prices_as_people_write_them(text: str, price: Price) -> None:
+    assert parse_price(text) == price
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "free", "-1", "2,50", "0", "0.0", "$2 EUR", "1e9", "nan", "2.5 " + "x" * 40, "2 \x1b[31m", "1.2.3"],
+)
+def test_what_is_no_price_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(UsageError) as error:
+        parse_price(text)
+    assert "--price" in str(error.value) and "\n" not in str(error.value)
