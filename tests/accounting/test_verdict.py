@@ -54,7 +54,7 @@ def picture(
         idle_ms=20.0 * (1 - busy), exposed_communication_ms=exposed_ms, step_source=source,
         unprofiled=UnprofiledSteps(median_ms=unprofiled_ms),
     )  # fmt: skip
-    given = {
+    given: dict[str, Any] = {
         "summary": summary, "model": REPORT.model, "coverage": REPORT.coverage, "gpu": REPORT.gpu,
         "checks": REPORT.checks, "findings": REPORT.findings[:findings] if gain is not None else [],
         "at_stake": gain,

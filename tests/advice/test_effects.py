@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -10,12 +10,14 @@ import pytest
 from tests.advice.advice_rows import facts as bare_facts
 from tests.advice.advice_rows import gemm, model
 from tests.advice.advice_steps import Shape, facts_of, model_of, rows_of
-from tracelens.advice import StepFacts
+from tracelens.advice import Outcome, StepFacts
 from tracelens.advice.advise import advise
 from tracelens.advice.config.model import Layout
+from tracelens.advice.diffs import config_diffs
 from tracelens.advice.effects import STATES, effects_of
 from tracelens.advice.planned_kernels import memory_bytes
-from tracelens.results import CommunicationRow, Effects
+from tracelens.advice.sizes import sizes_of
+from tracelens.results import CommunicationRow, Effects, Finding
 
 SHAPE = Shape(2560, 32, 10240, 50257, layers=4)
 
@@ -163,6 +165,33 @@ def test_recomputed_activations_are_not_guessed(facts: StepFacts) -> None:
 def test_a_rule_overrides_what_it_knows_better(facts: StepFacts) -> None:
     found = of(facts, {}, "code", override={"undo": "Take the call out."})
     assert found.undo == "Take the call out." and found.checkpoint == "loads"
+
+
+def test_a_simulation_that_stands_for_something_else_is_no_change_of_the_model(facts: StepFacts) -> None:
+    split = of(facts, {"vocab_parallel": [1, 2]}, "code", simulate={"vocab": 25152}, parameter_delta=0)
+    assert (split.parameters.delta, split.checkpoint, split.flops.delta) == (0, "reshards", None)
+    assert config_diffs(sizes_of(facts, {"vocab_parallel": [1, 2]}, {"vocab": 25152})) == []
+    stage = of(facts, {"last_stage_layers": [8, 6]})
+    assert (stage.checkpoint, stage.memory.states) == ("reshards", None)
+
+
+@dataclass(frozen=True)
+class _OwnFinding:
+    """A rule that makes its finding itself."""
+
+    finding: Finding
+    id: str = "TL999"
+    slug: str = "own"
+    title: str = "own"
+
+    def check(self, facts: StepFacts, /) -> Outcome:
+        return Outcome("found", "", (self.finding,))
+
+
+def test_a_finding_that_a_rule_makes_itself_is_completed(facts: StepFacts) -> None:
+    bare = replace(advise(facts).findings[0], effects=None, diffs=[], change={"vocab_size": [50257, 50304]})
+    (found,) = advise(facts, rules=[_OwnFinding(bare)]).findings
+    assert found.effects is not None and found.effects.checkpoint == "pads" and found.diffs
 
 
 def test_every_finding_has_its_effects(facts: StepFacts) -> None:

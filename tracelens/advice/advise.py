@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tracelens.advice.effects import completed
 from tracelens.advice.facts import Advice, Rule, StepFacts
 from tracelens.advice.proposals import heuristic
 from tracelens.advice.rules import RULES
@@ -25,7 +26,10 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
         outcome = rule.check(facts)
         checks.append(Check(rule=rule.id, slug=rule.slug, state=outcome.state, why=outcome.why))
         changes = outcome.changes or (None,) * len(outcome.findings)
-        found += zip(outcome.findings, changes, strict=True)
+        found += [
+            (completed(one, facts, simulate=change), change)
+            for one, change in zip(outcome.findings, changes, strict=True)
+        ]
         for row, bound in outcome.bounds_ms.items():
             bounds[row] = max(bounds.get(row, 0.0), bound)
     if not found:

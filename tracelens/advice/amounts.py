@@ -60,7 +60,6 @@ def operations(
     sizes: Sizes,
     weights: Amount,
     *,
-    simulated: WhatIf | None,
     of_rows: float | None,
     rows: Sequence[GemmRow],
 ) -> Amount:
@@ -68,7 +67,7 @@ def operations(
     if _spreads(change):
         return Amount(None, None, "not known: another share of the step's operations falls to this GPU")
     total = _flops(facts.gemms)
-    found = simulated if simulated is not None else _simulated(facts, sizes)
+    found = _simulated(facts, sizes)
     frac = found.flops_frac if found is not None else None
     source = "the step simulated with the change"
     if frac is None and of_rows is not None and total:
@@ -98,7 +97,7 @@ def _simulated(facts: StepFacts, sizes: Sizes) -> WhatIf | None:
 
 def _spreads(change: Change) -> bool:
     """Does the change spread the model over the GPUs in another way?"""
-    return any("parallel" in name.lower() or "pipeline" in name.lower() for name in change)
+    return any(word in name.lower() for name in change for word in ("parallel", "pipeline", "stage"))
 
 
 def _flops(rows: Sequence[GemmRow]) -> float | None:
@@ -122,7 +121,8 @@ def _unsized(change: Change, weights: Amount) -> MemoryEffect:
         return MemoryEffect(None, None, None, "not known: each GPU holds another share of the model")
     if weights.delta is None:
         return MemoryEffect(None, None, None, weights.how)
-    if any(word in name.lower() for name in change for word in ("dtype", "bf16", "fp16", "fp8")):
+    said = " ".join(f"{name} {pair[-1]}" for name, pair in change.items()).lower()
+    if any(word in said for word in ("dtype", "bf16", "fp16", "fp8")):
         how = (
             f"weights with their states take {TRAINING_BYTES} B in mixed precision as in fp32 (Adam);"
             " activations take another width, and how many are kept is not known"

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tracelens.advice.amounts import memory, operations, parameters
+from tracelens.advice.diffs import config_diffs
 from tracelens.advice.facts import StepFacts
 from tracelens.advice.sizes import Change, size_name, sizes_of
-from tracelens.results import Effects, GemmRow, WhatIf
+from tracelens.results import Effects, Finding, GemmRow
 
 _NEEDS = {
     "config": "a setting; no code, no new training",
@@ -167,7 +168,7 @@ _TABLE: Mapping[str, _Kind] = {
 _BY_WORD: Sequence[tuple[tuple[str, ...], _Kind]] = (
     (("fp8", "mxfp", "nvfp4", "float8"), _Kind(_FP8)),
     (("tf32", "precision", "dtype", "bf16", "fp16"), _PRECISION),
-    (("parallel", "pipeline"), _SHARDED),
+    (("parallel", "pipeline", "stage"), _SHARDED),
     (("fused", "unfused", "projection", "qkv"), _FUSED),
     (("accumulation",), _TABLE["micro_batch"]),
 )
@@ -193,13 +194,38 @@ _OTHER_MODEL = replace(
 )
 
 
+def completed(
+    finding: Finding,
+    facts: StepFacts,
+    *,
+    simulate: Mapping[str, int] | None = None,
+    override: Mapping[str, Any] | None = None,
+) -> Finding:
+    """The finding with its effects, and its change in each framework's names; what it has stays.
+
+    ``simulate`` is the change of the whole model where it can be simulated.
+    """
+    by_id = {row.id: row for row in facts.gemms}
+    effects = finding.effects or effects_of(
+        facts,
+        finding.change,
+        effort=finding.effort,
+        simulate=simulate,
+        parameter_delta=finding.parameter_delta,
+        flops_delta=finding.flops_delta,
+        rows=[by_id[name] for name in finding.gemms if name in by_id],
+        override=override,
+    )
+    diffs = finding.diffs or config_diffs(sizes_of(facts, finding.change, simulate))
+    return replace(finding, effects=effects, diffs=diffs)
+
+
 def effects_of(
     facts: StepFacts,
     change: Change,
     *,
     effort: str,
     simulate: Mapping[str, int] | None = None,
-    simulated: WhatIf | None = None,
     parameter_delta: int | None = None,
     flops_delta: float | None = None,
     rows: Sequence[GemmRow] = (),
@@ -207,15 +233,15 @@ def effects_of(
 ) -> Effects:
     """The effects of ``change`` on the step in ``facts``.
 
-    ``simulate`` is the change of the whole model, ``simulated`` the step with it; ``parameter_delta`` and
-    ``flops_delta`` (of ``rows``) are the rule's own counts. ``override`` replaces fields by name.
+    ``simulate`` is the change of the whole model; ``parameter_delta`` and ``flops_delta`` (of ``rows``) are
+    the rule's own counts. ``override`` replaces fields by name.
     """
     sizes = sizes_of(facts, change, simulate)
     weights = parameters(sizes, counted=parameter_delta)
     ways = [(_way(name, pair, effort), _words(name, pair)) for name, pair in change.items()]
     if any(way.state == "unknown" for way, _ in ways) and parameter_delta is None:
         weights = replace(weights, delta=None, frac=None, how="not known for this change")
-    work = operations(facts, change, sizes, weights, simulated=simulated, of_rows=flops_delta, rows=rows)
+    work = operations(facts, change, sizes, weights, of_rows=flops_delta, rows=rows)
     ways = ways or [(_CODE, {})]
     worst = max(ways, key=lambda one: STATES.index(one[0].state))
     found = Effects(

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracelens.advice.diffs import config_diffs
-from tracelens.advice.effects import effects_of
+from tracelens.advice.effects import completed
 from tracelens.advice.facts import Outcome, Rule, StepFacts
 from tracelens.advice.numbers import listed, percent, plural
 from tracelens.advice.simulated import as_frac, derivation, pays, simulate, why_not, within
-from tracelens.advice.sizes import sizes_of
 from tracelens.advice.stakes import Stake
 from tracelens.numbers import ms
 from tracelens.results import Estimate, Finding, GemmRow, WhatIf
@@ -183,7 +181,7 @@ def _finding(rule: Rule, judged: _Judged, *, facts: StepFacts, step_ms: float) -
         how = " ".join(derivation(simulated, min(one.bound_ms, step_ms), rows_in_full=_ROWS_IN_FULL))
     else:
         how = _how(one, stakes, facts=facts, high=saving.high or 0.0, step_ms=step_ms)
-    return Finding(
+    finding = Finding(
         rule=rule.id,
         slug=rule.slug,
         title=one.title,
@@ -205,19 +203,8 @@ def _finding(rule: Rule, judged: _Judged, *, facts: StepFacts, step_ms: float) -
         caveats=[*one.caveats, *_common_caveats(facts, judged)],
         gemms=[stake.row.id for stake in stakes],
         doc=f"docs/rules/{rule.id}.md",
-        effects=effects_of(
-            facts,
-            one.change,
-            effort=one.effort,
-            simulate=one.simulate,
-            simulated=simulated,
-            parameter_delta=one.parameter_delta,
-            flops_delta=one.flops_delta,
-            rows=[stake.row for stake in stakes],
-            override=one.effects,
-        ),
-        diffs=config_diffs(sizes_of(facts, one.change, one.simulate)),
     )
+    return completed(finding, facts, simulate=one.simulate, override=one.effects)
 
 
 def _parameter_delta(one: Proposal, simulated: WhatIf | None) -> int | None:

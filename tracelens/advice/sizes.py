@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.facts import StepFacts
-from tracelens.advice.hyper import NAMES, Hyper, canonical, changed, hyper_of
+from tracelens.advice.hyper import Hyper, canonical, changed, hyper_of
 from tracelens.errors import UsageError
 
 Change = Mapping[str, Sequence[int | float | str]]
@@ -33,15 +33,15 @@ def size_name(name: str) -> str | None:
 def sizes_of(facts: StepFacts, change: Change, simulated: Mapping[str, int] | None = None) -> Sizes:
     """The model before and after; ``simulated`` is the change of the whole model where the rule gave it.
 
-    A change names what one rank holds where ranks share a layer; it is scaled to the whole model here.
+    A change names what one rank holds where ranks share a layer; it is scaled to the whole model here. A
+    simulation of sizes that the change does not name stands for something else (a part of the vocabulary
+    on each rank) and is no change of the model.
     """
     now = facts.step.now if facts.step is not None else hyper_of(facts.model)
     names = tuple(dict.fromkeys(ours for name in change if (ours := size_name(name)) is not None))
-    if simulated:
-        names = tuple(name for name in simulated if name in NAMES)
     if not names:
         return Sizes(now, None, ())
-    goals = dict(simulated) if simulated else _goals(now, change)
+    goals = dict(simulated) if simulated and simulated.keys() <= set(names) else _goals(now, change)
     if isinstance(goals, str):
         return Sizes(now, None, names, goals)
     try:
