@@ -79,6 +79,8 @@ def operations(
         return Amount(0.0, 0.0, "the same operations")
     if frac is None:
         return Amount(None, None, f"not known: {sizes.why or 'the products that change have no formula'}")
+    if not frac:
+        return Amount(0.0, 0.0, "as many operations as now")
     how = f"{source}; {sig(total / 1e12)} TFLOP a step now" if total else source
     if set(sizes.names) & {"micro_batch", "sequence"}:
         how += "; the step has other tokens"

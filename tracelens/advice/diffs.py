@@ -88,7 +88,8 @@ def _huggingface(now: Hyper, then: Hyper, names: Sequence[str]) -> list[ConfigDi
     settings = _settings(now, then, names)
     lines = _lines(now, then, settings, _HF, '   "{key}": {value},')
     if lines:
-        notes = [f"{_HF[name]} is {key}" for name, key in _GPT2.items() if name in settings]
+        gpt2 = {} if now.gated else _GPT2  # which has no gate
+        notes = [f"{_HF[name]} is {key}" for name, key in gpt2.items() if name in settings]
         said = [f"in GPT-2 {', '.join(notes)}"] if notes else []
         if "heads" in settings:
             extra = [key for name, key in _HF.items() if name in names and name not in settings]

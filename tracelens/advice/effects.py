@@ -88,6 +88,15 @@ _FUSED = _Kind(
         "Revert the code and split the stacked weights at the same rows.",
     )
 )
+_TOP_K = _Way(
+    "converts",
+    "Loads as it is, but its router was trained for {now} experts a token: train on.",
+    "Set {name} back to {now} and load the old checkpoint.",
+)
+_CAPACITY = _Way(
+    "loads",
+    "Keeps loading: the same weights. Other tokens are dropped or padded, so losses differ: compare them.",
+)
 
 #: Our name of a parameter -> what changing it does.
 _TABLE: Mapping[str, _Kind] = {
@@ -171,6 +180,8 @@ _BY_WORD: Sequence[tuple[tuple[str, ...], _Kind]] = (
     (("parallel", "pipeline", "stage"), _SHARDED),
     (("fused", "unfused", "projection", "qkv"), _FUSED),
     (("accumulation",), _TABLE["micro_batch"]),
+    (("top_k", "experts_per"), _Kind(_TOP_K)),
+    (("capacity",), _Kind(_CAPACITY)),
 )
 _DIMENSION = _Way(
     "unknown",

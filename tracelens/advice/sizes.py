@@ -9,6 +9,12 @@ from tracelens.advice.facts import StepFacts
 from tracelens.advice.hyper import Hyper, canonical, changed, hyper_of
 from tracelens.errors import UsageError
 
+#: Sizes that weights, operations and memory are worked out from.
+_SIZES = frozenset({
+    "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "experts", "sequence", "micro_batch",
+    "tokens", "tensor_parallel",
+})  # fmt: skip
+
 Change = Mapping[str, Sequence[int | float | str]]
 
 
@@ -25,9 +31,10 @@ class Sizes:
 def size_name(name: str) -> str | None:
     """Our name of a model's size, or None for a parameter that is none."""
     try:
-        return canonical(name)
+        found = canonical(name)
     except UsageError:
         return None
+    return found if found in _SIZES else None
 
 
 def sizes_of(facts: StepFacts, change: Change, simulated: Mapping[str, int] | None = None) -> Sizes:
