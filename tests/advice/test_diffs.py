@@ -70,6 +70,12 @@ def test_lines_are_of_the_whole_model_where_ranks_share_it() -> None:
     assert found["Megatron-LM arguments"].lines == ["- --ffn-hidden-size 10240", "+ --ffn-hidden-size 10368"]
 
 
+def test_a_vocabulary_that_ranks_can_share_has_no_lines() -> None:
+    found = of({"vocab_size": [50257, 50304]}, Shape(2560, 32, 10240, 50257, layers=2, t=2))
+    assert list(found) == ["Every framework"]
+    assert found["Every framework"].lines == [] and "multiple of 64 × 2" in found["Every framework"].note
+
+
 @pytest.mark.parametrize("change", [{}, {"dtype": ["fp32", "bf16"]}, {"dimension": [12, 16]}])
 def test_a_change_of_no_size_has_no_lines(change: dict[str, Any]) -> None:
     assert config_diffs(sizes_of(FACTS, change)) == []

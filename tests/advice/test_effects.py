@@ -135,6 +135,7 @@ def test_the_whole_model_counts_where_ranks_share_it() -> None:
     found = of(shared, {"ffn": [5120, 5184]}, "retrain")  # what one rank holds
     assert found.parameters.delta == 4 * 2 * 2560 * 128
     assert found.memory.states == 16 * found.parameters.delta / 2
+    assert of(shared, {"ffn": [5120, 5184]}, "retrain", parameter_delta=1).parameters == found.parameters
     assert of(shared, {"ffn": [10240, 10368]}, "retrain").parameters == found.parameters
 
 

@@ -148,7 +148,10 @@ def _others(seen: StepPicture, found: Limits) -> str:
     if found.first != "exposed" and found.exposed_ms >= WORTH * found.step_ms:
         part = pct(found.exposed_ms / found.step_ms)
         said.append(f"communication that no compute hides takes {part} of the step")
-    if found.first != "memory" and found.memory_ms > found.gpu_ms / 2:
+    waits = (
+        found.first in ("idle", "exposed") and max(found.idle_ms, found.exposed_ms) >= LARGE * found.step_ms
+    )
+    if found.first != "memory" and not waits and found.memory_ms > found.gpu_ms / 2:
         part = pct(found.memory_ms / found.gpu_ms)
         said.append(f"kernels bound by memory or by their own fixed cost take {part} of the GPU's time")
     return f"Also, {' and '.join(said)}." if said else ""

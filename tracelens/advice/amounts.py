@@ -24,19 +24,17 @@ _SAME_WEIGHTS = frozenset({"micro_batch", "sequence", "tokens", "tensor_parallel
 
 
 def parameters(sizes: Sizes, *, counted: int | None) -> Amount:
-    """Weights in matrices; ``counted`` is the rule's own count."""
+    """Weights in matrices; ``counted`` is the rule's own count, for what the sizes do not tell."""
     now, then = sizes.now, sizes.then
     before = now.parameters
     if counted is None and not sizes.names:
         return Amount(0, 0.0, "no size of the model changes")
     if counted is None and set(sizes.names) <= _SAME_WEIGHTS:
         return Amount(0, 0.0, "the same weights")
-    more = counted
+    after = then.parameters if then is not None else None
+    more = after - before if before is not None and after is not None else counted
     if more is None:
-        after = then.parameters if then is not None else None
-        if before is None or after is None:
-            return Amount(None, None, f"not known: {_missing(sizes)}")
-        more = after - before
+        return Amount(None, None, f"not known: {_missing(sizes)}")
     frac = more / before if before else None
     if not more:
         return Amount(0, 0.0, "as many weights as now")

@@ -41,6 +41,10 @@ _NOT_IN_NANOGPT = {
 }  # fmt: skip
 _ORDER = ("vocab", "hidden", "heads", "kv_heads", "head_dim", "ffn", "layers", "experts", "sequence",
           "micro_batch", "tensor_parallel")  # fmt: skip
+_PART = (
+    "no lines for the vocabulary: the trace shows the logits of one of {ranks} tensor-parallel ranks, which can be"
+    " a part of it; pad the whole to a multiple of 64 × {ranks}"
+)
 #: Megatron's --make-vocab-size-divisible-by where none is given.
 _MEGATRON_MULTIPLE = 128
 
@@ -52,9 +56,15 @@ def config_diffs(sizes: Sizes) -> list[ConfigDiff]:
         return []
     now = sizes.now
     names = [name for name in _ORDER if now.get(name) != then.get(name)]
+    part: list[ConfigDiff] = []
+    if "vocab" in names and (now.tensor_parallel or 1) > 1:
+        # whether the ranks share the vocabulary is not known, so neither is its whole size
+        names.remove("vocab")
+        part = [ConfigDiff("Every framework", [], _PART.format(ranks=now.tensor_parallel))]
     if not names:
-        return []
-    return [*_huggingface(now, then, names), _megatron(now, then, names), _nanogpt(now, then, names)]
+        return part
+    found = [*_huggingface(now, then, names), _megatron(now, then, names), _nanogpt(now, then, names)]
+    return [*part, *found]
 
 
 def _derived(hyper: Hyper) -> bool:
