@@ -42,8 +42,8 @@ _NOT_IN_NANOGPT = {
 _ORDER = ("vocab", "hidden", "heads", "kv_heads", "head_dim", "ffn", "layers", "experts", "sequence",
           "micro_batch", "tensor_parallel")  # fmt: skip
 _PART = (
-    "no lines for the vocabulary: the trace shows the logits of one of {ranks} tensor-parallel ranks, which can be"
-    " a part of it; pad the whole to a multiple of 64 × {ranks}"
+    "no lines for the vocabulary: the trace shows the logits of one of {ranks} tensor-parallel ranks, which"
+    " can be a part of it; pad the whole to a multiple of 64 × {ranks}"
 )
 #: Megatron's --make-vocab-size-divisible-by where none is given.
 _MEGATRON_MULTIPLE = 128
