@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tracelens.advice.facts import StepFacts
+from tracelens.advice.per_token import affected_ms, growth_frac, moved_then_ms, per_token
 from tracelens.advice.whatif import what_if
 from tracelens.errors import UsageError
-from tracelens.numbers import ms, ms_range
+from tracelens.numbers import ms, ms_range, sig
 from tracelens.results import Estimate, WhatIf
 
 
 def simulate(facts: StepFacts, changes: Mapping[str, int] | None) -> WhatIf | str:
-    """The step with ``changes``, or why it cannot be simulated."""
+    """The step with ``changes``, or why it cannot be simulated.
+
+    Where a change adds or drops samples, the saving is per token, as milliseconds of the present step.
+    """
     if not changes:
         return "the change is not one of a model parameter that can be simulated"
     if facts.step is None:
@@ -27,7 +31,7 @@ def simulate(facts: StepFacts, changes: Mapping[str, int] | None) -> WhatIf | st
         )
     if not found.rows:
         return "no product of the step is known to change with it"
-    return found
+    return per_token(found)
 
 
 def pays(saving: Estimate) -> bool:
@@ -57,13 +61,14 @@ def why_not(found: WhatIf) -> str:
     """Why a simulated change is not advised, as a sentence without its full stop."""
     saving = found.saving_ms
     mid, low, high = saving.mid or 0.0, saving.low or 0.0, saving.high or 0.0
+    per = " per token" if growth_frac(found.change) else ""
     if mid <= 0:
-        return f"{_words(found)} is predicted to make the step {ms(-mid)} slower" if mid < 0 else (
+        return f"{_words(found)} is predicted to make the step {ms(-mid)} slower{per}" if mid < 0 else (
             f"{_words(found)} is predicted to change nothing"
         )  # fmt: skip
     return (
-        f"{_words(found)} is predicted to save {ms(mid)} of the step, but the range, from {ms(-low)} slower"
-        f" to {ms(high)} faster, leaves open which of the two"
+        f"{_words(found)} is predicted to save {ms(mid)} of the step{per}, but the range, from {ms(-low)}"
+        f" slower to {ms(high)} faster, leaves open which of the two"
     )
 
 
@@ -88,6 +93,13 @@ def derivation(found: WhatIf, bound_ms: float, *, rows_in_full: int) -> list[str
     bytes_ms = sum(one.time_ms - (one.then_ms.mid or 0.0) for one in found.rest)
     if found.rest:
         parts.append(f"Kernels that move bytes scale with them: {_signed(bytes_ms)}.")
+    growth = growth_frac(found.change)
+    if growth:
+        parts.append(
+            f"All that changes takes {ms(affected_ms(found))} now and {ms(moved_then_ms(found))} then, with"
+            f" {sig(1 + growth, 4)} times the tokens: per token the difference is {ms(affected_ms(found))} -"
+            f" {ms(moved_then_ms(found))} / {sig(1 + growth, 4)}."
+        )
     parts.append(f"Together {ms(saving.mid)} per step, range {ms_range(saving.low, saving.high)}.")
     if saving.high is not None and saving.high > bound_ms:
         parts.append(f"No more than {ms(bound_ms)} counts: what the rows take above their floor.")

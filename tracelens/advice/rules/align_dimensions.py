@@ -11,15 +11,21 @@ from tracelens.advice.numbers import listed, plural
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.rules.pad_vocabulary import vocabulary_rows
 from tracelens.advice.stakes import time_at_stake
+from tracelens.advice.work import is_gated
 from tracelens.results import GemmRow
 
 #: The products with the head dimension as a side are TL103's.
 _HEADWISE = frozenset({"attention.scores", "attention.values"})
-_EFFORT = {"ffn": "retrain", "hidden": "retrain", "head_dim": "retrain", "sequence": "config"}
+_EFFORT = {"ffn": "retrain", "hidden": "retrain", "head_dim": "retrain"}
+#: What a wider MLP means for the model.
+WIDER_MLP = (
+    "The model changes: this is for a new training run. An existing checkpoint can be padded with zero"
+    " weights and zero biases without changing its output when the activation maps 0 to 0."
+)
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class Case:
     """GEMMs that one change would align; ``goal`` None = the cause is not a dimension we know."""
 
     goal: Target | None
@@ -27,7 +33,13 @@ class _Case:
     sizes: set[int]
 
     @property
+    def parameter(self) -> str | None:
+        """The model parameter to change."""
+        return self.goal.parameter if self.goal is not None else None
+
+    @property
     def rows(self) -> list[GemmRow]:
+        """Its GEMMs."""
         return [misfit.row for misfit in self.misfits]
 
 
@@ -61,19 +73,42 @@ class AlignDimensions:
                 "could_not_run",
                 f"None of the {plural(len(gemms), 'GEMM row')} has a shape: record with record_shapes=True.",
             )
-        proposals = [_proposal(facts, case) for case in _cases(facts, misfits)]
+        cases = cases_of(facts, misfits)
+        elsewhere = {case.parameter: rule for case in cases if (rule := owner(facts, case)) is not None}
+        proposals = [_proposal(facts, case) for case in cases if case.parameter not in elsewhere]
         passed = (
-            f"{shaped} of {plural(len(gemms), 'GEMM row')} have shapes; no leading dimension keeps a kernel"
-            " from 16-byte loads, and no kernel name shows a fallback."
+            f"{shaped} of {plural(len(gemms), 'GEMM row')} have shapes; no{' other' if elsewhere else ''}"
+            " leading dimension keeps a kernel from 16-byte loads, and no kernel name shows a fallback."
         )
+        for parameter, rule in elsewhere.items():
+            passed += f" {parameter} is off the grid: {rule} judges it."
         if full:
             passed += f" {plural(full, 'row')} in fp32 on CUDA cores: not judged."
         return decide(self, facts=facts, proposals=proposals, passed=passed)
 
 
-def _cases(facts: StepFacts, misfits: list[Misfit]) -> list[_Case]:
+def owner(facts: StepFacts, case: Case) -> str | None:
+    """The rule that searches the case's parameter; None where the next multiple of 64 is all there is."""
+    if case.parameter == "sequence":
+        return "TL110"
+    return "TL104" if case.parameter == "ffn" and gated(facts) else None
+
+
+def gated(facts: StepFacts) -> bool:
+    """Is there one MLP with a gate, whose width is a matter of choice?"""
+    return facts.model.experts.value is None and bool(is_gated(facts.gemms, facts.model.ffn.value))
+
+
+def case_of(facts: StepFacts, parameter: str) -> Case | None:
+    """The GEMMs that ``parameter`` keeps off the grid, without those of the vocabulary."""
+    counted = {row.id for row in vocabulary_rows(facts)}
+    misfits = [misfit for row in facts.gemms if row.id not in counted and (misfit := misfit_of(row))]
+    return next((case for case in cases_of(facts, misfits) if case.parameter == parameter), None)
+
+
+def cases_of(facts: StepFacts, misfits: list[Misfit]) -> list[Case]:
     """One case per offending model dimension; a GEMM with two of them is in two cases."""
-    cases: dict[tuple[object, ...], _Case] = {}
+    cases: dict[tuple[object, ...], Case] = {}
     for misfit in misfits:
         row = misfit.row
         goals = [(target(row, letter, size, facts=facts), size) for letter, size in misfit.dims]
@@ -84,12 +119,12 @@ def _cases(facts: StepFacts, misfits: list[Misfit]) -> list[_Case]:
         # A parameter's other sizes (3*h beside h) are one case; a bare size is a case per component.
         for goal, size in goals:
             key = (goal.parameter,) if goal.parameter else ("", row.component, size)
-            case = cases.setdefault(key, _Case(goal, [], set()))
+            case = cases.setdefault(key, Case(goal, [], set()))
             case.sizes.add(size)
             if all(known.row.id != row.id for known in case.misfits):
                 case.misfits.append(misfit)
         if not goals:
-            cases.setdefault((None, misfit.kernel), _Case(None, [], set())).misfits.append(misfit)
+            cases.setdefault((None, misfit.kernel), Case(None, [], set())).misfits.append(misfit)
     return list(cases.values())
 
 
@@ -97,16 +132,16 @@ def _is_head(goal: Target, facts: StepFacts) -> bool:
     return goal.parameter == "head_dim" or goal.now == facts.model.head_dim.value
 
 
-def _proposal(facts: StepFacts, case: _Case) -> Proposal:
+def _proposal(facts: StepFacts, case: Case) -> Proposal:
     rows, goal = case.rows, case.goal
     growth = flops_growth(rows, goal=goal, sizes=frozenset(case.sizes)) if goal is not None else None
     return Proposal(
         title=_title(case),
         stakes=[time_at_stake(row, gpu=facts.gpu) for row in rows],
-        confidence=_confidence(case),
+        confidence=confidence_of(case),
         effort=_EFFORT.get(goal.parameter or "", "code") if goal is not None else "code",
-        saw=_saw(case),
-        why=_why(case),
+        saw=saw_of(case),
+        why=why_of(case),
         change={goal.parameter or "dimension": [goal.now, goal.then]} if goal is not None else {},
         fix=_fix(case),
         caveats=_caveats(facts, case),
@@ -115,7 +150,7 @@ def _proposal(facts: StepFacts, case: _Case) -> Proposal:
             "kernels": sorted({misfit.kernel for misfit in case.misfits if misfit.kernel is not None}),
             "shown_by_kernel_name": [misfit.row.id for misfit in case.misfits if misfit.kernel is not None],
         },
-        parameter_delta=_parameter_delta(facts, goal) if goal is not None else None,
+        parameter_delta=mlp_parameters(facts, goal) if goal is not None else None,
         flops_delta=growth,
         simulate=_simulated(facts, goal) if goal is not None else None,
     )
@@ -124,12 +159,12 @@ def _proposal(facts: StepFacts, case: _Case) -> Proposal:
 def _simulated(facts: StepFacts, goal: Target) -> dict[str, int] | None:
     """The change of the whole model: ranks that split the layers hold a part of ffn each."""
     ranks = facts.model.tensor_parallel.value or 1
-    names = {"vocab_size": "vocab", "ffn": "ffn", "hidden": "hidden", "sequence": "sequence"}
+    names = {"vocab_size": "vocab", "ffn": "ffn", "hidden": "hidden"}
     name = names.get(goal.parameter or "")
     return {name: goal.then * ranks if name == "ffn" else goal.then} if name is not None else None
 
 
-def _title(case: _Case) -> str:
+def _title(case: Case) -> str:
     goal = case.goal
     components = listed(sorted({_component(row) for row in case.rows}))
     if goal is None:
@@ -137,15 +172,14 @@ def _title(case: _Case) -> str:
         return f"Align the operands of {components} to 16 bytes: the kernel is {kernel}"
     if goal.parameter is None:
         return f"Pad the dimension {goal.now} of {components} to {goal.then}"
-    verb = "Pad" if goal.parameter == "sequence" else "Change"
-    return f"{verb} {goal.parameter} from {goal.now} to {goal.then}"
+    return f"Change {goal.parameter} from {goal.now} to {goal.then}"
 
 
 def _component(row: GemmRow) -> str:
     return f"{row.component} GEMMs" if row.component in ("other", "unattributed") else row.component
 
 
-def _confidence(case: _Case) -> str:
+def confidence_of(case: Case) -> str:
     """High where the kernels' names show it in at least half of the time, medium where dimensions say it."""
     time = sum(row.time_ms_per_step for row in case.rows)
     shown = sum(misfit.row.time_ms_per_step for misfit in case.misfits if misfit.kernel is not None)
@@ -155,7 +189,8 @@ def _confidence(case: _Case) -> str:
     return "high" if case.goal is not None else "medium"
 
 
-def _saw(case: _Case) -> str:
+def saw_of(case: Case) -> str:
+    """What a trace shows of it."""
     rows = case.rows
     where = listed(sorted({_component(row) for row in rows}))
     kernels = sorted({misfit.kernel for misfit in case.misfits if misfit.kernel is not None})
@@ -182,7 +217,8 @@ def _saw(case: _Case) -> str:
     return f"{meaning} rows of {sizes} in {dtype or 'an unknown type'}. {time} {by_name}"
 
 
-def _why(case: _Case) -> str:
+def why_of(case: Case) -> str:
+    """Why it costs time."""
     if case.goal is None and all("SIMT" in (misfit.kernel or "") for misfit in case.misfits):
         return (
             "CUDA cores multiply at a fraction of the tensor cores' rate, and this GPU's tensor cores take"
@@ -196,7 +232,7 @@ def _why(case: _Case) -> str:
     )
 
 
-def _fix(case: _Case) -> list[str]:
+def _fix(case: Case) -> list[str]:
     goal = case.goal
     if goal is None:
         return []
@@ -204,7 +240,7 @@ def _fix(case: _Case) -> list[str]:
     return [f"- {name} = {goal.now}", f"+ {name} = {goal.then}"]
 
 
-def _parameter_delta(facts: StepFacts, goal: Target) -> int | None:
+def mlp_parameters(facts: StepFacts, goal: Target) -> int | None:
     """Added parameters of a wider MLP: layers * matrices * hidden * extra; others are not worked out."""
     model = facts.model
     hidden, layers = model.hidden.value, model.layers.value
@@ -216,7 +252,7 @@ def _parameter_delta(facts: StepFacts, goal: Target) -> int | None:
     return layers * (3 if gated else 2) * hidden * (goal.then - goal.now)
 
 
-def _caveats(facts: StepFacts, case: _Case) -> list[str]:
+def _caveats(facts: StepFacts, case: Case) -> list[str]:
     both = [row for row in case.misfits if any(size not in case.sizes for _, size in row.dims)]
     others = listed([str(size) for size in sorted({s for row in both for _, s in row.dims} - case.sizes)])
     where = plural(len(both), "GEMM shape")
@@ -233,23 +269,14 @@ def _own_caveats(facts: StepFacts, goal: Target | None) -> list[str]:
         )
         return [views]
     if goal.parameter == "ffn":
-        padding = (
-            "The model changes: this is for a new training run. An existing checkpoint can be padded with"
-            " zero weights and zero biases without changing its output when the activation maps 0 to 0."
-        )
         return [
-            padding,
+            WIDER_MLP,
             f"Any multiple of {TARGET} near it is on the grid as well: --what-if ffn=... simulates each.",
         ]
     if goal.parameter == "hidden":
         heads = facts.model.heads.value
         split = f" {heads} heads have to divide it." if heads is not None else ""
         return [f"The model changes in every layer: this is for a new training run.{split}"]
-    if goal.parameter == "sequence":
-        return [
-            "Padded positions cost work in every layer; mask them in attention and in the loss.",
-            "A sequence of variable length: pad each batch to a multiple of 64, or pack sequences.",
-        ]
     if goal.parameter == "head_dim":
         return ["The model changes: this is for a new training run."]
     return ["Which setting makes this dimension is not known; pad the weight with zero rows or columns."]
