@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from tracelens.advice.facts import Outcome, StepFacts
 from tracelens.advice.numbers import percent
 from tracelens.advice.per_token import growth_frac
-from tracelens.advice.simulated import pays, simulate, within
+from tracelens.advice.simulated import simulate, within
 from tracelens.numbers import ms
 from tracelens.results import Estimate, Known, WhatIf
 
+#: How far a range can reach into slower, as a share of the saving, where trying a change is cheap.
+_LITTLE = 0.25
 #: A gain below this share of the step is within what two runs of one model differ by.
 GAIN_FRAC = 0.01
 
@@ -27,6 +29,11 @@ class Trial:
     def mid_ms(self) -> float:
         """The middle of what it saves, below zero where it is slower."""
         return self.found.saving_ms.mid or 0.0
+
+    @property
+    def low_ms(self) -> float:
+        """The least that it saves."""
+        return self.found.saving_ms.low or 0.0
 
 
 def without_a_model(facts: StepFacts) -> Outcome | None:
@@ -62,9 +69,10 @@ def surely(saving: Estimate, step_ms: float) -> bool:
 
 
 def likely(saving: Estimate, step_ms: float, *, bound_ms: float) -> bool:
-    """Worth trying where trying is cheap: it pays, within ``bound_ms`` as well."""
+    """Worth trying where trying is cheap: the range, within ``bound_ms``, hardly reaches into slower."""
     held = within(saving, bound_ms)
-    return pays(held) and (held.mid or 0.0) >= GAIN_FRAC * step_ms
+    mid, low = held.mid or 0.0, held.low or 0.0
+    return mid >= GAIN_FRAC * step_ms and low >= -_LITTLE * mid
 
 
 def nearly_best(trials: Sequence[Trial], step_ms: float, *, bound_ms: float) -> list[Trial]:

@@ -14,7 +14,6 @@ from tracelens.advice.stakes import Stake, name
 from tracelens.advice.trials import (
     GAIN_FRAC,
     Trial,
-    in_words,
     lost_ms,
     not_known,
     savings,
@@ -23,7 +22,7 @@ from tracelens.advice.trials import (
     try_values,
     without_a_model,
 )
-from tracelens.numbers import ms
+from tracelens.numbers import ms, pct
 from tracelens.results import GemmRow
 
 #: Other numbers of key-value heads that are tried: down to a quarter and up to four times the present one.
@@ -58,16 +57,13 @@ class KvHeads:
         saw = _saw(facts, judged, lost, step_ms)
         trials, why = try_values(facts, "kv_heads", _others(facts))
         if lost < GAIN_FRAC * step_ms:
-            return Outcome("passed", f"{saw}{_smaller_model(facts, trials, step_ms)}")
+            return Outcome("passed", f"{saw}{_smaller_model(trials, step_ms)}")
         if not trials:
             return Outcome("could_not_run", f"{saw} Other numbers were not simulated: {why or 'none fits'}.")
         good = [one for one in trials if _fits_better(facts, one, step_ms)]
         if not good:
-            best = max(trials, key=lambda one: one.mid_ms)
             return Outcome(
-                "passed",
-                f"{saw} No other number surely uses the GPU better, apart from leaving out work:"
-                f" {in_words('kv_heads', best, step_ms)}.",
+                "passed", f"{saw} No other number surely fits better.{_smaller_model(trials, step_ms)}"
             )
         best = max(good, key=lambda one: one.mid_ms)
         return decide(self, facts=facts, proposals=[_proposal(facts, best, trials, judged, saw)], passed="")
@@ -173,8 +169,8 @@ def _saw(facts: StepFacts, rows: Sequence[GemmRow], lost: float, step_ms: float)
     worst = max(rows, key=_lost)
     if lost >= GAIN_FRAC * step_ms and worst.tile_eff_frac is not None and worst.wave_eff_frac is not None:
         text += (
-            f" Most in {name(worst)}: {percent(worst.tile_eff_frac)} of its tiles are output, and"
-            f" {percent(worst.wave_eff_frac)} of the SMs' time is used."
+            f" Most in {name(worst)}: {pct(worst.tile_eff_frac)} of its tiles are output, and"
+            f" {pct(worst.wave_eff_frac)} of the SMs' time is used."
         )
     if ranks > 1 and kv_heads == 1:
         text += (
@@ -183,17 +179,15 @@ def _saw(facts: StepFacts, rows: Sequence[GemmRow], lost: float, step_ms: float)
     return text
 
 
-def _smaller_model(facts: StepFacts, trials: Sequence[Trial], step_ms: float) -> str:
-    """Where every head has its own key: what sharing would leave out, which is no matter of shape."""
-    if facts.model.kv_heads.value != facts.model.heads.value:
-        return ""
+def _smaller_model(trials: Sequence[Trial], step_ms: float) -> str:
+    """What fewer would save by leaving out work, which is no matter of shape."""
     fewer = [one for one in trials if surely(one.found.saving_ms, step_ms)]
     if not fewer:
         return ""
     one = min(fewer, key=lambda trial: trial.value)
     return (
-        f" Sharing them would be a smaller model and no better shape: with kv_heads = {one.value} the step is"
-        f" predicted to take {percent(one.mid_ms / step_ms)} less."
+        f" Fewer would be a smaller model: with kv_heads = {one.value} the step is predicted to take"
+        f" {percent(one.mid_ms / step_ms)} less, for the work left out."
     )
 
 

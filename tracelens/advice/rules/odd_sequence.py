@@ -203,8 +203,8 @@ def _caveats(length: int, then: int) -> list[str]:
         saving = f"{dropped} of each sample fall away; the saving is per token that stays."
         return [saving, "A model with a class token or fixed positions cannot be cut."]
     variable = (
-        "A sequence of variable length: pad each batch to a multiple of 64, or pack sequences. Where real tokens"
-        " can fill the new length, more is gained."
+        "A sequence of variable length: pad each batch to a multiple of 64, or pack sequences. Where real"
+        " tokens can fill the new length, more is gained."
     )
     return [
         "Padded positions count as nothing in the saving; mask them in attention and in the loss.",

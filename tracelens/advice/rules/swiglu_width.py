@@ -84,8 +84,8 @@ def _not_applicable(facts: StepFacts) -> Outcome | None:
     if not gated(facts):
         return Outcome(
             "not_applicable",
-            "The MLP has no gate, so its width is not the 8h/3 that this rule is about; TL102 judges whether it"
-            " is on the 16-byte grid.",
+            "The MLP has no gate, so its width is not the 8h/3 that this rule is about; TL102 judges whether"
+            " it is on the 16-byte grid.",
         )
     if all(fp32_on_cuda_cores(row) for row in rows):
         return Outcome(

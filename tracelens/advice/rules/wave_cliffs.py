@@ -6,26 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.numbers import percent, plural
+from tracelens.advice.numbers import plural
 from tracelens.advice.proposals import Proposal, cannot_judge, decide
-from tracelens.advice.stakes import Stake, name
+from tracelens.advice.stakes import Stake, name, time_at_stake
 from tracelens.advice.trials import (
     GAIN_FRAC,
     Trial,
     in_words,
     likely,
-    nearly_best,
     not_known,
     savings,
     took_and_lost,
     try_values,
     without_a_model,
 )
-from tracelens.numbers import ms, sig
+from tracelens.numbers import pct, sig
 from tracelens.results import GemmRow
 
-#: Neighbours: within a quarter of the micro-batch, at least two and at most four on each side.
-_LEAST, _MOST, _SHARE = 2, 4, 4
+#: Neighbours: within a quarter of the micro-batch, at least one and at most four on each side.
+_LEAST, _MOST, _SHARE = 1, 4, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +62,20 @@ class WaveCliffs:
         trials, why = try_values(facts, "micro_batch", _near(batch))
         if not trials:
             return Outcome("could_not_run", f"{saw} Other micro-batches could not be simulated: {why}.")
-        good = [one for one in trials if likely(one.found.saving_ms, step_ms, bound_ms=lost)]
+        stakes = _stakes(facts, tokens)
+        bound = sum(stake.bound_ms for stake in stakes)
+        good = [one for one in trials if likely(one.found.saving_ms, step_ms, bound_ms=bound)]
         if not good:
             best = max(trials, key=lambda one: one.mid_ms)
             return Outcome(
                 "passed",
                 f"{saw} No other micro-batch near it is advised: {in_words('micro_batch', best, step_ms)}.",
             )
-        close = nearly_best(good, step_ms, bound_ms=lost)
+        # The surest, and of those that are about as sure the nearest, for memory's sake.
+        sure = max(one.low_ms for one in good) - GAIN_FRAC * step_ms
+        close = [one for one in good if one.low_ms >= sure]
         best = min(close, key=lambda one: (abs(one.value - batch), one.value))
-        return decide(self, facts=facts, proposals=[_proposal(batch, best, trials, split, saw)], passed="")
+        return decide(self, facts=facts, proposals=[_proposal(batch, best, trials, stakes, saw)], passed="")
 
 
 def _not_applicable(facts: StepFacts) -> Outcome | None:
@@ -107,6 +110,16 @@ def _rows(facts: StepFacts, tokens: int) -> list[GemmRow]:
     ]
 
 
+def _stakes(facts: StepFacts, tokens: int) -> list[Stake]:
+    """All work on tokens, above the least time that the datasheet allows for it."""
+    sizes = {tokens, facts.model.sequence.value}
+    return [
+        time_at_stake(row, gpu=facts.gpu, useful_frac=0.5 if row.kind == "attention" else 1.0)
+        for row in facts.gemms
+        if row.kind == "attention" or sizes & {row.m, row.n, row.k} - {None}
+    ]
+
+
 def _unknown(rows: Sequence[GemmRow]) -> str:
     if any(row.tiles is None for row in rows):
         return "their kernels' names do not tell the tile"
@@ -122,39 +135,33 @@ def _saw(facts: StepFacts, rows: Sequence[GemmRow], lost: float, step_ms: float)
     batch, sequence = facts.model.micro_batch.value, facts.model.sequence.value
     time = sum(row.time_ms_per_step for row in rows)
     text = (
-        f"micro_batch {batch} × sequence {sequence} is {_tokens(facts)} tokens. The products with a row for each"
-        f" {took_and_lost(time, lost, step_ms, to='last waves that do not fill the GPU')}."
+        f"micro_batch {batch} × sequence {sequence} is {_tokens(facts)} tokens. The products with a row for"
+        f" each {took_and_lost(time, lost, step_ms, to='last waves that do not fill the GPU')}."
     )
     worst = max(rows, key=lambda row: row.lost_ms.wave or 0.0)
     return text if lost < GAIN_FRAC * step_ms else f"{text} Most in {_waves(worst)}."
 
 
 def _waves(row: GemmRow) -> str:
-    filled = f", {percent(row.wave_eff_frac)} of the SMs' time used" if row.wave_eff_frac is not None else ""
+    filled = f", {pct(row.wave_eff_frac)} of the SMs' time used" if row.wave_eff_frac is not None else ""
     waves = f" in {plural(row.waves, 'wave')}" if row.waves is not None else ""
     tiles = f": {row.tiles} tiles{waves}{filled}" if row.tiles is not None else ""
     return f"{name(row)}{tiles}"
 
 
 def _proposal(
-    batch: int, best: Trial, trials: Sequence[Trial], rows: Sequence[GemmRow], saw: str
+    batch: int, best: Trial, trials: Sequence[Trial], stakes: Sequence[Stake], saw: str
 ) -> Proposal:
     return Proposal(
         title=f"Change micro_batch from {batch} to {best.value} for less time per token",
-        stakes=[
-            Stake(
-                row, row.lost_ms.wave, f"{name(row)} loses {ms(row.lost_ms.wave)} per step to its last wave."
-            )
-            for row in rows
-            if row.lost_ms.wave
-        ],
+        stakes=stakes,
         confidence="medium",
         effort="config",
         saw=saw,
         why=(
             "A GPU computes the tiles of a product in waves, one tile on each SM at a time, and a last wave"
-            " with few tiles takes as long as a full one. The number of tiles grows with the tokens: just above"
-            " a whole number of waves the time jumps while the tokens hardly grow (arXiv 2401.14489)."
+            " with few tiles takes as long as a full one. The number of tiles grows with the tokens: just"
+            " above a whole number of waves the time jumps while the tokens hardly grow (arXiv 2401.14489)."
         ),
         change={"micro_batch": [batch, best.value]},
         fix=[f"- micro_batch = {batch}", f"+ micro_batch = {best.value}"],
@@ -169,12 +176,17 @@ def _caveats(batch: int, then: int) -> list[str]:
     share = sig(100 * abs(then / batch - 1))
     step = "longer, with more tokens in it" if grows else "shorter, with fewer tokens in it"
     memory = (
-        f"Activations take {share}% more memory: look at torch.cuda.max_memory_allocated() before you change it."
+        f"Activations take {share}% more memory: see torch.cuda.max_memory_allocated() before you change it."
         if grows
         else f"Activations take {share}% less memory."
     )
-    return [
+    caveats = [
         f"The saving is per token, as time of the present step; the changed step itself is {step}.",
         memory,
         "The global batch changes with it: choose the accumulation steps anew, or the learning rate.",
     ]
+    if grows:
+        caveats.append(
+            "Part of the saving is the fixed cost of small kernels, spread over more tokens, and not waves."
+        )
+    return caveats
