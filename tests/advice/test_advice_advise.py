@@ -73,7 +73,7 @@ def strings(value: Any) -> Iterator[str]:
 def test_every_rule_gives_exactly_one_check_in_order() -> None:
     for step in (everything(), facts(), facts(gemm(1, 64, 64, 64)), facts(bert_small_logits(), step_ms=None)):
         checks = advise(step).checks
-        assert [check.rule for check in checks] == [rule.id for rule in RULES] == ["TL101", "TL102", "TL103"]
+        assert [check.rule for check in checks] == [rule.id for rule in RULES]
         assert all(check.state in ("found", "passed", "not_applicable", "could_not_run") for check in checks)
         assert all(check.why for check in checks)
 
@@ -82,7 +82,7 @@ def test_findings_come_by_time_at_stake() -> None:
     advice = advise(everything())
     highs = [finding.saving_ms.high or 0.0 for finding in advice.findings]
     assert highs == sorted(highs, reverse=True)
-    assert {finding.rule for finding in advice.findings} == {"TL101", "TL102", "TL103"}
+    assert {finding.rule for finding in advice.findings} == {"TL101", "TL102", "TL103", "TL110"}
 
 
 def test_a_gemm_that_two_findings_name_counts_once() -> None:
@@ -140,7 +140,7 @@ def test_the_words_are_plain() -> None:
 
 def test_findings_are_whole_sentences_and_titles_are_imperative() -> None:
     for finding in advise(everything()).findings:
-        assert finding.title.split()[0] in {"Pad", "Change", "Align", "Use"}
+        assert finding.title.split()[0] in {"Pad", "Change", "Align", "Use", "Cut"}
         assert re.search(r"\d", finding.title)
         for text in (finding.saw, finding.why, finding.how, *finding.caveats):
             assert (

@@ -15,13 +15,12 @@ RULE = AlignDimensions()
 LLAMA = model(hidden=4096, heads=32, ffn=10922, vocab=32000, layers=32, sequence=2048, micro_batch=2)
 
 
-def swiglu() -> list[GemmRow]:
-    common: dict[str, Any] = {"calls": 32, "time_us": 1400.0}
-    up, down = ("b*s", "f", "h"), ("b*s", "h", "f")
+def mlp() -> list[GemmRow]:
+    """An MLP without a gate; the width of a gated one is TL104's."""
+    common: dict[str, Any] = {"calls": 32, "time_us": 1400.0, "kernel": cutlass(2)}
     return [
-        gemm(1, 4096, 10922, 4096, component="mlp.up", kernel=cutlass(2), names=up, **common),
-        gemm(2, 4096, 10922, 4096, component="mlp.gate", kernel=cutlass(2), names=up, **common),
-        gemm(3, 4096, 4096, 10922, component="mlp.down", kernel=cutlass(2), names=down, **common),
+        gemm(1, 4096, 10922, 4096, component="mlp.up", names=("b*s", "f", "h"), **common),
+        gemm(2, 4096, 4096, 10922, component="mlp.down", names=("b*s", "h", "f"), **common),
     ]
 
 
@@ -29,42 +28,36 @@ def check(*rows: GemmRow, **more: Any) -> Outcome:
     return RULE.check(facts(*rows, **more))
 
 
-def test_swiglu_is_one_finding_for_its_one_parameter() -> None:
-    (finding,) = check(*swiglu(), step_ms=500.0, dims=LLAMA).findings
+def test_an_mlp_is_one_finding_for_its_one_parameter() -> None:
+    (finding,) = check(*mlp(), step_ms=500.0, dims=LLAMA).findings
     assert finding.title == "Change ffn from 10922 to 10944"
     assert finding.change == {"ffn": [10922, 10944]}
     assert finding.fix == ["- ffn = 10922", "+ ffn = 10944"]
-    assert sorted(finding.gemms) == ["g1", "g2", "g3"]
-    assert sorted(finding.components) == ["mlp.down", "mlp.gate", "mlp.up"]
-    assert finding.parameter_delta == 32 * 3 * 4096 * 22
+    assert sorted(finding.gemms) == ["g1", "g2"]
+    assert sorted(finding.components) == ["mlp.down", "mlp.up"]
+    assert finding.parameter_delta == 32 * 2 * 4096 * 22
     assert finding.flops_delta == pytest.approx(22 / 10922)
     assert (finding.severity, finding.confidence, finding.effort) == ("high", "high", "retrain")
 
 
-def test_two_matrices_without_a_gate() -> None:
-    rows = [row for row in swiglu() if row.component != "mlp.gate"]
-    (finding,) = check(*rows, dims=LLAMA).findings
-    assert finding.parameter_delta == 32 * 2 * 4096 * 22
+@pytest.mark.parametrize(
+    "gate",
+    [
+        gemm(3, 4096, 10922, 4096, component="mlp.gate", kernel=cutlass(2), names=("b*s", "f", "h")),
+        gemm(3, 4096, 21844, 4096, component="mlp.up", kernel=cutlass(4), names=("b*s", "2*f", "h")),
+    ],
+    ids=["gate", "gate and up in one"],
+)
+def test_the_width_of_a_gated_mlp_is_left_to_its_own_rule(gate: GemmRow) -> None:
+    outcome = check(*mlp(), gate, dims=LLAMA)
+    assert outcome.state == "passed" and "ffn is off the grid: TL104 judges it" in outcome.why
 
 
-def test_a_fused_gate_and_up_still_names_ffn() -> None:
-    row = gemm(1, 4096, 21844, 4096, kernel=cutlass(4), names=("b*s", "2*f", "h"), calls=32)
-    (finding,) = check(row, dims=LLAMA).findings
-    assert finding.change == {"ffn": [10922, 10944]}
-    assert "21844 elements (8-byte boundaries)" in finding.saw
-
-
-def test_unfused_attention_over_3137_positions() -> None:
-    rows = [
-        gemm(1, 3137, 3137, 64, batch=96, component="attention.scores", kernel=cutlass(1), calls=12,
-             time_us=1901.6, names=("s", "s", "d")),
-        gemm(2, 3137, 64, 3137, batch=96, component="attention.values", layout="NN", calls=12,
-             time_us=1699.0, names=("s", "d", "s"), kernel=cutlass(1, layout="nn")),
-    ]  # fmt: skip
-    (finding,) = check(*rows, step_ms=120.0, dims=model(sequence=3137, head_dim=64, heads=12)).findings
-    assert finding.title == "Pad sequence from 3137 to 3200"
-    assert finding.effort == "config" and finding.gemms == ["g1", "g2"]
-    assert finding.flops_delta == pytest.approx((3200 / 3137) ** 2 - 1)
+def test_the_sequence_is_left_to_its_own_rule() -> None:
+    row = gemm(1, 3137, 3137, 64, batch=96, component="attention.scores", kernel=cutlass(1),
+               names=("s", "s", "d"))  # fmt: skip
+    outcome = check(row, dims=model(sequence=3137, head_dim=64, heads=12))
+    assert outcome.state == "passed" and "sequence is off the grid: TL110 judges it" in outcome.why
 
 
 def test_hidden_keeps_its_heads_even() -> None:
@@ -126,14 +119,14 @@ def test_tiny_gemms_pass_and_say_how_little() -> None:
 
 def test_what_is_left_out_below_the_threshold_is_said() -> None:
     tiny = gemm(9, 5184, 4, 1024, component="other", kernel=cutlass(2), time_us=11.3)
-    outcome = check(*swiglu(), tiny, step_ms=500.0, dims=LLAMA)
+    outcome = check(*mlp(), tiny, step_ms=500.0, dims=LLAMA)
     assert len(outcome.findings) == 1 and "1 smaller one below 0.1%" in outcome.why
 
 
 def test_without_shapes_it_could_not_run() -> None:
     outcome = check(gemm(1, None, None, None))
     assert outcome.state == "could_not_run" and "record_shapes=True" in outcome.why
-    assert check(*swiglu(), step_ms=None).state == "could_not_run"
+    assert check(*mlp(), step_ms=None).state == "could_not_run"
 
 
 def test_full_precision_on_cuda_cores_is_not_judged() -> None:

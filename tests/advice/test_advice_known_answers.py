@@ -59,7 +59,7 @@ def test_swiglu_of_10922_goes_to_the_grid(gpu: Gpu) -> None:
     """Measured on an H100 at h 4096: 272.7 TFLOP/s at 10922; 10848, 10944 and 11008 at 395 to 398."""
     x = Shape(4096, 32, 10922, v=32000, gated=True, b=2)
     step = model_of(x, gpu=gpu)
-    finding = next(one for one in advise(facts_of(x, gpu=gpu)).findings if one.rule == "TL102")
+    finding = next(one for one in advise(facts_of(x, gpu=gpu)).findings if one.rule == "TL104")
     assert finding.change == {"ffn": [10922, 10944]} and (finding.saving_ms.low or 0.0) > 0
     mlp = {row.id for row in rows_of(x, gpu=gpu) if row.component.startswith("mlp")}
     speed = {}

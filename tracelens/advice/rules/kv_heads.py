@@ -25,7 +25,7 @@ from tracelens.advice.trials import (
 from tracelens.numbers import ms, pct
 from tracelens.results import GemmRow
 
-#: Other numbers of key-value heads that are tried: down to a quarter and up to four times the present one.
+#: Other numbers of key-value heads that are tried: from a quarter to four times the present one.
 _REACH = 4
 
 

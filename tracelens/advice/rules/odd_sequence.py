@@ -55,7 +55,7 @@ class OddSequence:
         step_ms = facts.measured_step_ms or 0.0
         bound = sum(stake.bound_ms for stake in stakes)
         saw = _saw(facts, length, case, bound, step_ms)
-        if bound < GAIN_FRAC * step_ms:
+        if case is None and bound < GAIN_FRAC * step_ms:
             return Outcome("passed", saw)
         trials, why = try_values(facts, "sequence", _near(length))
         if not trials:

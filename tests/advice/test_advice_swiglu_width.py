@@ -1,0 +1,197 @@
+"""TL104: the width of a gated MLP, found where a neighbour is surely faster and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_rows import SIMT, cutlass, facts, gemm, model
+from tests.advice.advice_steps import A100, H100, Shape, dims_of, facts_of, model_of, rows_of
+from tracelens.advice import StepFacts, advise
+from tracelens.advice.facts import Outcome
+from tracelens.advice.rules.swiglu_width import SwigluWidth
+from tracelens.hardware import Gpu
+from tracelens.results import Finding, GemmRow
+
+RULE = SwigluWidth()
+LLAMA = model(hidden=4096, heads=32, ffn=10922, vocab=32000, layers=32, sequence=2048, micro_batch=2)
+SWIGLU = Shape(4096, 32, 10922, v=32000, gated=True, b=2)
+GPUS = pytest.mark.parametrize("gpu", [A100, H100], ids=["a100", "h100"])
+#: TFLOP/s of fp16 products 4 × (4096 × 4096 × width) on an H100 (stas00/ml-engineering, swiglu-maf-bench.py).
+MEASURED = {10848: 395.62, 10880: 395.52, 10912: 395.16, 10922: 272.73, 10944: 398.38, 11008: 395.01}
+
+
+def swiglu(**more: Any) -> list[GemmRow]:
+    common: dict[str, Any] = {"calls": 32, "time_us": 1400.0, "kernel": cutlass(2), **more}
+    up = ("b*s", "f", "h")
+    return [
+        gemm(1, 4096, 10922, 4096, component="mlp.up", names=up, **common),
+        gemm(2, 4096, 10922, 4096, component="mlp.gate", names=up, **common),
+        gemm(3, 4096, 4096, 10922, component="mlp.down", names=("b*s", "h", "f"), **common),
+    ]
+
+
+def check(*rows: GemmRow, **more: Any) -> Outcome:
+    return RULE.check(facts(*rows, **more))
+
+
+def one(outcome: Outcome) -> Finding:
+    (finding,) = outcome.findings
+    return finding
+
+
+def as_measured(width: int) -> StepFacts:
+    """A step whose aligned products run at 395 TFLOP/s, and those of the MLP as measured."""
+    x = replace(SWIGLU, f=width)
+    rows = []
+    for row in rows_of(x):
+        if row.kind == "gemm":
+            speed = MEASURED[width] if row.component.startswith("mlp") else 395.0
+            time = (row.flops or 0.0) / speed / 1e9 * row.calls_per_step
+            row = replace(row, time_ms=time, time_ms_per_step=time)
+        rows.append(row)
+    step = model_of(x, rows=rows)
+    return StepFacts(rows, dims_of(x), H100.info(), step.step_ms, 0.99, step)
+
+
+def test_8h_thirds_at_hidden_4096_goes_to_10944_as_measured() -> None:
+    """The measured order is 10944 > 10848 > 11008, 1 % apart: the model takes them for equals."""
+    finding = one(RULE.check(as_measured(10922)))
+    assert finding.title == "Change ffn from 10922 to 10944"
+    tried = finding.evidence["tried"]
+    assert {"10816", "10880", "10944", "11008"} <= set(tried)
+    ties = next(text for text in finding.caveats if "does not resolve" in text)
+    assert "10880" in ties and "11008" in ties and "10922" not in ties
+    mids = [tried[width][1] for width in ("10880", "10944", "11008")]
+    step_ms = as_measured(10922).step_ms or 0.0
+    assert max(mids) - min(mids) < 0.01 * step_ms
+
+
+def test_the_predicted_gain_is_the_measured_one() -> None:
+    step = as_measured(10922)
+    finding = one(RULE.check(step))
+    mlp = sum(row.time_ms_per_step for row in step.gemms if row.component.startswith("mlp"))
+    then = as_measured(10944)
+    truth = mlp - sum(row.time_ms_per_step for row in then.gemms if row.component.startswith("mlp"))
+    low, mid, high = finding.saving_ms.low, finding.saving_ms.mid, finding.saving_ms.high
+    assert low is not None and mid is not None and high is not None
+    assert low < truth < high and mid == pytest.approx(truth, rel=0.1)
+
+
+@pytest.mark.parametrize("width", [10848, 10880, 10912, 10944, 11008])
+def test_a_width_that_was_measured_fast_is_left_alone(width: int) -> None:
+    outcome = RULE.check(as_measured(width))
+    assert outcome.state == "passed" and "surely faster by 1%" in outcome.why
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        Shape(4096, 32, 11008, v=32000, gated=True, b=1, s=4096),
+        Shape(4096, 32, 14336, v=128256, kv=8, gated=True, b=2, s=8192),
+        Shape(5120, 40, 13824, v=32000, gated=True, b=1, s=4096, layers=40),
+        Shape(8192, 64, 28672, v=128256, kv=8, gated=True, b=1, s=8192, t=8),
+        Shape(8192, 64, 28672, v=128256, kv=8, gated=True, b=1, s=8192, layers=80),
+        Shape(2048, 32, 5632, v=32000, kv=4, gated=True, b=4, s=2048, layers=22),
+    ],
+    ids=["llama 7B", "llama 3 8B", "llama 13B", "llama 70B, 8 ranks", "llama 70B", "tinyllama"],
+)
+@GPUS
+def test_the_shapes_of_llama_pass(x: Shape, gpu: Gpu) -> None:
+    outcome = RULE.check(facts_of(x, gpu=gpu))
+    assert outcome.state == "passed" and "a multiple of 64" in outcome.why
+
+
+@GPUS
+@pytest.mark.parametrize(
+    ("hidden", "width", "then"), [(4096, 10922, 10944), (2048, 5461, 5504), (1024, 2730, 2752)]
+)
+def test_8h_thirds_grows_to_the_next_multiple_of_64(gpu: Gpu, hidden: int, width: int, then: int) -> None:
+    x = Shape(hidden, 16, width, v=32000, gated=True, layers=24)
+    finding = one(RULE.check(facts_of(x, gpu=gpu)))
+    assert finding.change == {"ffn": [width, then]} and (finding.saving_ms.low or 0.0) > 0
+    assert finding.parameter_delta == 24 * 3 * hidden * (then - width)
+    assert finding.effort == "retrain" and finding.evidence["simulated"] == {"ffn": then}
+
+
+def test_weights_stay_within_a_hundredth() -> None:
+    for width in (682, 2730, 5461, 10922):
+        hidden = round(width * 3 / 8 / 64) * 64
+        step = facts_of(Shape(hidden, hidden // 64, width, v=32000, gated=True, layers=24))
+        assert step.step is not None and step.step.now.parameters
+        for value in one(RULE.check(step)).evidence["tried"]:
+            then = replace(step.step.now, ffn=int(value)).parameters or 0
+            assert abs(then / step.step.now.parameters - 1) <= 0.01
+            assert int(value) % 8 == 0
+
+
+def test_ranks_divide_the_width_they_are_given() -> None:
+    x = Shape(4096, 32, 21844, v=32000, gated=True, t=4)
+    finding = one(RULE.check(facts_of(x)))
+    now, then = finding.change["ffn"]
+    assert now == 21844 and int(then) % (4 * 64) == 0
+    assert finding.evidence["ffn_per_rank"] == [5461, int(then) // 4]
+    assert "4 tensor-parallel ranks" in " ".join(finding.caveats)
+
+
+def test_a_width_just_off_the_grid_of_128_bytes_is_not_surely_better() -> None:
+    outcome = RULE.check(facts_of(replace(SWIGLU, f=10952)))
+    assert outcome.state == "passed" and "a multiple of 8" in outcome.why and "slower" in outcome.why
+
+
+def test_no_other_rule_names_the_same_width() -> None:
+    findings = advise(facts_of(SWIGLU)).findings
+    assert [finding.rule for finding in findings if "ffn" in finding.change] == ["TL104"]
+
+
+def test_without_a_simulation_it_is_a_bound_like_any_dimension_off_the_grid() -> None:
+    finding = one(check(*swiglu(), step_ms=500.0, dims=LLAMA))
+    assert finding.title == "Change ffn from 10922 to 10944"
+    assert finding.saving_ms.mid is None and finding.basis == "heuristic"
+    assert sorted(finding.gemms) == ["g1", "g2", "g3"]
+    assert finding.parameter_delta == 32 * 3 * 4096 * 22
+    assert finding.flops_delta == pytest.approx(22 / 10922)
+
+
+def test_a_fused_gate_and_up_still_names_ffn() -> None:
+    row = gemm(1, 4096, 21844, 4096, kernel=cutlass(4), names=("b*s", "2*f", "h"), calls=32)
+    finding = one(check(row, dims=LLAMA))
+    assert finding.change == {"ffn": [10922, 10944]}
+    assert "21844 elements (8-byte boundaries)" in finding.saw
+
+
+def test_between_the_grids_it_cannot_run_without_a_simulation() -> None:
+    rows = [gemm(1, 4096, 10952, 4096, component="mlp.gate", names=("b*s", "f", "h"))]
+    dims = model(hidden=4096, heads=32, ffn=10952)
+    outcome = check(*rows, dims=dims)
+    assert outcome.state == "could_not_run" and "cannot be simulated" in outcome.why
+    good = [gemm(1, 4096, 11008, 4096, component="mlp.gate", names=("b*s", "f", "h"))]
+    assert check(*good, dims=model(hidden=4096, heads=32, ffn=11008)).state == "passed"
+
+
+def test_an_mlp_without_a_gate_is_another_rules() -> None:
+    rows = [row for row in swiglu() if row.component != "mlp.gate"]
+    outcome = check(*rows, dims=LLAMA)
+    assert outcome.state == "not_applicable" and "TL102" in outcome.why
+
+
+def test_experts_have_widths_of_their_own() -> None:
+    dims = model(hidden=4096, heads=32, ffn=10922, experts=8)
+    assert check(*swiglu(), dims=dims).state == "not_applicable"
+    assert "TL102" in {finding.rule for finding in advise(facts(*swiglu(), dims=dims)).findings}
+
+
+def test_full_precision_on_cuda_cores_is_not_judged() -> None:
+    rows = swiglu(kernel=SIMT, dtype="fp32", tensor_core="eligible_unused")
+    assert check(*rows, dims=LLAMA).state == "not_applicable"
+
+
+def test_it_does_not_apply_without_an_mlp_and_could_not_run_without_shapes() -> None:
+    assert check(gemm(1, 64, 64, 64, component="logits")).state == "not_applicable"
+    assert check(gemm(1, 64, 64, 64), dims=model(False)).state == "not_applicable"
+    outcome = check(gemm(1, None, None, None))
+    assert outcome.state == "could_not_run" and "record_shapes=True" in outcome.why
+    assert check(*swiglu(), step_ms=None).state == "could_not_run"
+    assert RULE.check(facts()).state == "not_applicable"
