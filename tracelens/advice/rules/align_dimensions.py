@@ -16,7 +16,7 @@ from tracelens.results import GemmRow
 
 #: The products with the head dimension as a side are TL103's.
 _HEADWISE = frozenset({"attention.scores", "attention.values"})
-_EFFORT = {"ffn": "retrain", "hidden": "retrain", "head_dim": "retrain"}
+_EFFORT = {"ffn": "retrain", "hidden": "retrain"}
 #: What a wider MLP means for the model.
 WIDER_MLP = (
     "The model changes: this is for a new training run. An existing checkpoint can be padded with zero"
@@ -89,8 +89,8 @@ class AlignDimensions:
 
 def owner(facts: StepFacts, case: Case) -> str | None:
     """The rule that searches the case's parameter; None where the next multiple of 64 is all there is."""
-    if case.parameter == "sequence":
-        return "TL110"
+    if case.parameter in ("sequence", "head_dim"):
+        return "TL110" if case.parameter == "sequence" else "TL103"
     return "TL104" if case.parameter == "ffn" and gated(facts) else None
 
 
@@ -277,6 +277,4 @@ def _own_caveats(facts: StepFacts, goal: Target | None) -> list[str]:
         heads = facts.model.heads.value
         split = f" {heads} heads have to divide it." if heads is not None else ""
         return [f"The model changes in every layer: this is for a new training run.{split}"]
-    if goal.parameter == "head_dim":
-        return ["The model changes: this is for a new training run."]
     return ["Which setting makes this dimension is not known; pad the weight with zero rows or columns."]

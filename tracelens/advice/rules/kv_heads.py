@@ -55,7 +55,7 @@ class KvHeads:
         step_ms = facts.measured_step_ms or 0.0
         lost = sum(_lost(row) for row in judged)
         saw = _saw(facts, judged, lost, step_ms)
-        trials, why = try_values(facts, "kv_heads", _others(facts))
+        trials, why = try_values(facts, "kv_heads", others(facts))
         if lost < GAIN_FRAC * step_ms:
             return Outcome("passed", f"{saw}{_smaller_model(trials, step_ms)}")
         if not trials:
@@ -117,7 +117,7 @@ def _reason(rows: Sequence[GemmRow]) -> str:
     return found or "their time is not split into its causes"
 
 
-def _others(facts: StepFacts) -> list[int]:
+def others(facts: StepFacts) -> list[int]:
     """Numbers of the whole model that divide its heads and that its ranks divide."""
     ranks = max(facts.model.tensor_parallel.value or 1, 1)
     heads, now = (facts.model.heads.value or 0) * ranks, (facts.model.kv_heads.value or 0) * ranks

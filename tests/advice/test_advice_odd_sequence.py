@@ -1,0 +1,166 @@
+"""TL110: lengths off attention's blocks and off the 16-byte grid, padded or cut where that pays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_losses import judged_facts
+from tests.advice.advice_rows import NVJET, attention, cutlass, facts, gemm, model
+from tests.advice.advice_steps import A100, H100, Shape, dims_of, model_of, rows_of
+from tracelens.advice import StepFacts, advise
+from tracelens.advice.facts import Outcome
+from tracelens.advice.rules.odd_sequence import OddSequence
+from tracelens.gemm.predict import predict_gemm
+from tracelens.hardware import Gpu
+from tracelens.results import Finding, GemmRow, Lost
+
+RULE = OddSequence()
+GPUS = pytest.mark.parametrize("gpu", [A100, H100], ids=["a100", "h100"])
+#: A vision transformer: 28 * 28 patches and a class token.
+VIT = Shape(768, 12, 3072, v=1000, b=8, s=785, layers=12)
+
+
+def one(outcome: Outcome) -> Finding:
+    (finding,) = outcome.findings
+    return finding
+
+
+def unfused(x: Shape, *, slow: float = 3.0) -> StepFacts:
+    """A step whose scores go through memory; off the grid their products take ``slow`` times as long."""
+    rows: list[GemmRow] = [row for row in rows_of(x) if row.kind == "gemm"]
+    orders = {
+        "attention.scores": [("forward", (x.s, x.s, x.head), "TN", ("s", "s", "d"))],
+        "attention.values": [("forward", (x.s, x.head, x.s), "NN", ("s", "d", "s"))],
+    }
+    for component, products in orders.items():
+        for role, (m, n, k), layout, names in products:
+            fast = predict_gemm(m // 8 * 8, n // 8 * 8, k // 8 * 8, batch=x.b * x.a, gpu=H100, layout=layout)
+            off = x.s % 8 != 0
+            time = (fast.time_us.mid or 0.0) * (slow if off else 1.0)
+            rows.append(
+                gemm(200 + len(rows), m, n, k, component=component, role=role, layout=layout, names=names,
+                     batch=x.b * x.a, time_us=time, calls=x.layers,
+                     kernel=cutlass(1, layout=layout.lower()) if off else NVJET)
+            )  # fmt: skip
+    step = model_of(x, rows=rows)
+    return StepFacts(rows, dims_of(x), H100.info(), step.step_ms, 0.99, step)
+
+
+def scores() -> list[GemmRow]:
+    common: dict[str, Any] = {"batch": 96, "calls": 12}
+    return [
+        gemm(1, 3137, 3137, 64, component="attention.scores", kernel=cutlass(1), time_us=1901.6,
+             names=("s", "s", "d"), **common),
+        gemm(2, 3137, 64, 3137, component="attention.values", layout="NN", time_us=1699.0,
+             names=("s", "d", "s"), kernel=cutlass(1, layout="nn"), **common),
+    ]  # fmt: skip
+
+
+def test_unfused_attention_off_the_grid_is_padded_onto_it() -> None:
+    finding = one(RULE.check(unfused(VIT)))
+    now, then = finding.change["sequence"]
+    assert finding.title == f"Pad sequence from 785 to {then}" and int(then) % 8 == 0 and now == 785
+    assert (finding.saving_ms.low or 0.0) > 0 and finding.effort == "config"
+    assert "count as nothing" in finding.caveats[0]
+    assert "785 elements (2-byte boundaries)" in finding.saw
+
+
+def test_padding_that_costs_more_than_it_saves_is_refused() -> None:
+    """The products run as if aligned: nothing is left to gain, and padded tokens cost."""
+    outcome = RULE.check(unfused(VIT, slow=1.0))
+    assert outcome.state == "passed" and "No other length near it is advised" in outcome.why
+
+
+def test_padding_counts_tokens_once_and_cutting_counts_what_stays() -> None:
+    """The saving of a padded length is the step's own; that of a cut one is per token."""
+    step = unfused(VIT)
+    tried = one(RULE.check(step)).evidence["tried"]
+    assert step.step_ms is not None
+    assert {"792", "768"} & set(tried)
+    for value, (low, mid, high) in tried.items():
+        assert low <= mid <= high, value
+
+
+def test_one_token_above_a_block_is_cut_where_that_surely_pays() -> None:
+    x = Shape(1024, 16, 4096, b=8, s=1025, layers=24)
+    finding = one(RULE.check(judged_facts(x)))
+    assert finding.title == "Cut sequence from 1025 to 1024"
+    assert "1 position of each sample" in finding.caveats[0] and "class token" in finding.caveats[1]
+    tokens = x.b * x.s
+    then = replace(x, s=1024)
+    truth = sum(row.time_ms_per_step for row in rows_of(x)) - tokens / (then.b * then.s) * sum(
+        row.time_ms_per_step for row in rows_of(then)
+    )
+    low, high = finding.saving_ms.low, finding.saving_ms.high
+    assert low is not None and high is not None and low <= truth
+    assert high <= finding.evidence["bound_ms"] + 1e-9
+
+
+@GPUS
+@pytest.mark.parametrize("length", [2047, 1100, 4097])
+def test_a_length_that_costs_little_passes_with_the_figure(gpu: Gpu, length: int) -> None:
+    outcome = RULE.check(judged_facts(Shape(1024, 16, 4096, b=8, s=length, layers=24), gpu=gpu))
+    assert outcome.state == "passed" and "% of the step)" in outcome.why
+
+
+@pytest.mark.parametrize("length", [128, 1024, 8192])
+def test_multiples_of_128_pass(length: int) -> None:
+    outcome = RULE.check(judged_facts(Shape(1024, 16, 4096, b=1, s=length, layers=2)))
+    assert outcome.state == "passed" and f"{length}, is a multiple of 128" in outcome.why
+
+
+def test_an_odd_number_of_tokens_is_harmless_to_linear_layers() -> None:
+    """M counts rows and K of the weight's gradient counts tokens: neither is a leading dimension."""
+    rows = [
+        gemm(1, 2047, 4096, 1024, component="mlp.up", names=("b*s", "f", "h")),
+        gemm(2, 4096, 1024, 2047, component="mlp.up", role="wgrad", layout="NT", names=("f", "h", "b*s")),
+    ]
+    outcome = RULE.check(facts(*rows, dims=model(sequence=2047, micro_batch=1, hidden=1024)))
+    assert outcome.state == "passed" and "no product of the step is known to lose by it" in outcome.why
+
+
+def test_without_a_simulation_narrow_loads_are_a_bound() -> None:
+    finding = one(
+        RULE.check(facts(*scores(), step_ms=120.0, dims=model(sequence=3137, head_dim=64, heads=12)))
+    )
+    assert finding.title == "Pad sequence from 3137 to 3200"
+    assert finding.effort == "config" and finding.gemms == ["g1", "g2"]
+    assert finding.saving_ms.mid is None
+    assert finding.flops_delta == pytest.approx((3200 / 3137) ** 2 - 1)
+
+
+def test_without_a_simulation_blocks_alone_could_not_run() -> None:
+    step = judged_facts(Shape(1024, 16, 4096, b=8, s=1025, layers=24))
+    outcome = RULE.check(replace(step, step=None))
+    assert outcome.state == "could_not_run" and "cannot be simulated" in outcome.why
+
+
+def test_no_other_rule_names_the_same_length() -> None:
+    findings = advise(unfused(VIT)).findings
+    assert [finding.rule for finding in findings if "sequence" in finding.change] == ["TL110"]
+
+
+def test_it_does_not_apply_to_packed_sequences_or_unknown_lengths() -> None:
+    packed = attention(1, 64, shape_note="packed tokens=4096 h=1 kv=1 d=64")
+    for step, words in (
+        (facts(packed, gemm(2, 64, 64, 64)), "packed"),
+        (facts(gemm(1, 64, 64, 64)), "not known"),
+        (facts(gemm(1, 64, 64, 64), dims=model(False)), "No transformer"),
+    ):
+        outcome = RULE.check(step)
+        assert outcome.state == "not_applicable" and words in outcome.why
+
+
+def test_without_shapes_or_a_step_it_could_not_run() -> None:
+    assert "record_shapes=True" in RULE.check(facts(gemm(1, None, None, None))).why
+    assert RULE.check(facts(*scores(), step_ms=None)).state == "could_not_run"
+
+
+def test_tiles_beyond_the_last_token_count() -> None:
+    """129 tokens on tiles of 128: the second row of tiles holds one of them."""
+    row = gemm(1, 129, 4096, 4096, lost_ms=Lost(tile=0.5, useful=1.0))
+    outcome = RULE.check(facts(row, step_ms=10.0, dims=model(sequence=129, micro_batch=1)))
+    assert outcome.state == "could_not_run" and "cost 500 µs at most (5% of the step)" in outcome.why

@@ -1,0 +1,138 @@
+"""TL105: a micro-batch just above a wave, and the saving per token of its neighbour."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.advice.advice_losses import judged_facts
+from tests.advice.advice_rows import attention, facts, gemm, model
+from tests.advice.advice_steps import A100, H100, Shape, rows_of
+from tracelens.advice import StepFacts
+from tracelens.advice.facts import Outcome
+from tracelens.advice.rules.wave_cliffs import WaveCliffs
+from tracelens.advice.simulated import together
+from tracelens.hardware import Gpu
+from tracelens.results import Finding, Lost
+
+RULE = WaveCliffs()
+#: 2176 tokens are 17 tiles of 128: with 8 columns of tiles 136 of them, 4 more than an H100 has SMs.
+ABOVE_AN_EDGE = Shape(1024, 16, 4096, b=17, s=128, layers=24)
+
+
+def one(outcome: Outcome) -> Finding:
+    (finding,) = outcome.findings
+    return finding
+
+
+def time_per_token(x: Shape) -> float:
+    return sum(row.time_ms_per_step for row in rows_of(x)) / (x.b * x.s)
+
+
+def test_a_micro_batch_just_above_a_wave_goes_below_it() -> None:
+    finding = one(RULE.check(judged_facts(ABOVE_AN_EDGE)))
+    assert finding.title == "Change micro_batch from 17 to 16 for less time per token"
+    assert finding.change == {"micro_batch": [17, 16]} and finding.effort == "config"
+    assert "2176 tokens" in finding.saw and "last waves" in finding.saw and "132" not in finding.title
+    assert "per token" in finding.caveats[0] and "5.88% less memory" in finding.caveats[1]
+    assert "0.9412 times the tokens" in finding.how
+
+
+@pytest.mark.parametrize(
+    "x", [ABOVE_AN_EDGE, Shape(768, 12, 3072, b=1, s=1024, layers=12), Shape(768, 12, 3072, b=3, s=1024)]
+)
+def test_the_saving_is_the_time_per_token_of_the_step_built_anew(x: Shape) -> None:
+    """Both sides are timed by one predictor: about the arithmetic per token, not about a GPU."""
+    finding = one(RULE.check(judged_facts(x)))
+    then = finding.change["micro_batch"][1]
+    truth = (time_per_token(x) - time_per_token(replace(x, b=int(then)))) * x.b * x.s
+    low, mid, high = finding.saving_ms.low, finding.saving_ms.mid, finding.saving_ms.high
+    assert low is not None and mid is not None and high is not None
+    assert truth > 0 and low <= truth <= high and mid == pytest.approx(truth, rel=0.35)
+
+
+def test_a_larger_micro_batch_says_what_it_takes() -> None:
+    finding = one(RULE.check(judged_facts(Shape(768, 12, 3072, b=1, s=1024, layers=12))))
+    text = " ".join(finding.caveats)
+    assert finding.change == {"micro_batch": [1, 2]}
+    assert "100% more memory" in text and "global batch" in text and "fixed cost" in text
+    assert "itself is longer" in text
+
+
+def test_what_does_not_change_with_the_tokens_is_no_saving() -> None:
+    """An optimizer's time, and time in which the GPU waits, spread over more tokens are not the shape's."""
+    step = judged_facts(ABOVE_AN_EDGE)
+    found = one(RULE.check(step)).saving_ms.mid
+    assert step.step is not None and step.step_ms is not None
+    longer = replace(step, step=replace(step.step, step_ms=2 * step.step_ms), step_ms=2 * step.step_ms)
+    assert one(RULE.check(longer)).saving_ms.mid == pytest.approx(found)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        Shape(1280, 20, 5120, b=8, s=1024, layers=12),
+        Shape(4096, 32, 14336, v=128256, kv=8, gated=True, b=1, s=8192),
+        Shape(4096, 32, 11008, v=32000, gated=True, b=4, s=4096),
+    ],
+)
+@pytest.mark.parametrize("gpu", [A100, H100], ids=["a100", "h100"])
+def test_many_waves_pass(x: Shape, gpu: Gpu) -> None:
+    outcome = RULE.check(judged_facts(x, gpu=gpu))
+    assert outcome.state == "passed" and "last waves" in outcome.why
+
+
+def test_a_change_that_is_as_likely_slower_passes_with_its_range() -> None:
+    outcome = RULE.check(judged_facts(ABOVE_AN_EDGE, gpu=A100))
+    assert outcome.state == "passed"
+    assert "is predicted to save" in outcome.why and "slower and" in outcome.why
+
+
+def test_where_the_host_is_waited_for_a_smaller_batch_is_not_advised() -> None:
+    outcome = RULE.check(judged_facts(ABOVE_AN_EDGE, busy_frac=0.5))
+    for finding in outcome.findings:
+        assert finding.change["micro_batch"][1] > 17  # type: ignore[operator]
+
+
+def test_it_joins_other_findings_per_token() -> None:
+    """The total is simulated with every change at once, for the tokens of the present step."""
+    now = replace(ABOVE_AN_EDGE, v=50257)
+    joint = together(judged_facts(now), [{"micro_batch": 16}, {"vocab": 50304}])
+    assert joint is not None
+    truth = (time_per_token(now) - time_per_token(replace(now, b=16, v=50304))) * now.b * now.s
+    low, high = joint.saving_ms.low, joint.saving_ms.high
+    assert low is not None and high is not None and low <= truth <= high
+    assert joint.tokens_frac == pytest.approx(-1 / 17)
+
+
+def test_without_known_losses_or_simulation_it_could_not_run() -> None:
+    step = judged_facts(ABOVE_AN_EDGE)
+    outcome = RULE.check(replace(step, step=None))
+    assert outcome.state == "could_not_run" and "cannot be simulated" in outcome.why
+    blind = [replace(row, lost_ms=Lost(), tiles=None) for row in step.gemms]
+    outcome = RULE.check(replace(step, gemms=blind))
+    assert outcome.state == "could_not_run" and "do not tell the tile" in outcome.why
+    assert RULE.check(facts(gemm(1, None, None, None, role="dgrad"))).state == "could_not_run"
+    assert RULE.check(replace(step, step_ms=None)).state == "could_not_run"
+
+
+def test_it_does_not_apply_to_inference_packed_sequences_or_unknown_tokens() -> None:
+    step = judged_facts(ABOVE_AN_EDGE)
+    forward = [row for row in step.gemms if row.phase == "forward"]
+    cases: list[tuple[StepFacts, str]] = [
+        (replace(step, gemms=forward), "trains nothing"),
+        (
+            replace(
+                step, gemms=[*step.gemms, attention(99, 64, shape_note="packed tokens=4096 h=1 kv=1 d=64")]
+            ),
+            "packed",
+        ),
+        (facts(gemm(1, 64, 64, 64, role="dgrad"), dims=model(sequence=2048)), "micro-batch is not known"),
+        (facts(gemm(1, 64, 64, 64, role="dgrad"), dims=model(micro_batch=4)), "sequence length is not known"),
+        (facts(gemm(1, 64, 64, 64, role="dgrad"), dims=model(False)), "No transformer"),
+        (facts(gemm(1, 64, 64, 64, role="dgrad"), dims=model(micro_batch=4, sequence=99)), "396 tokens"),
+    ]
+    for one_step, words in cases:
+        outcome = RULE.check(one_step)
+        assert outcome.state == "not_applicable" and words in outcome.why
