@@ -200,7 +200,8 @@ _WHY = (
 def _caveats(length: int, then: int) -> list[str]:
     if then < length:
         dropped = plural(length - then, "position")
-        saving = f"{dropped} of each sample fall away; the saving is per token that stays."
+        falls = "falls" if length - then == 1 else "fall"
+        saving = f"{dropped} of each sample {falls} away; the saving is per token that stays."
         return [saving, "A model with a class token or fixed positions cannot be cut."]
     variable = (
         "A sequence of variable length: pad each batch to a multiple of 64, or pack sequences. Where real"
