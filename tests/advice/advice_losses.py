@@ -31,8 +31,11 @@ def _judged(row: GemmRow, gpu: Gpu) -> GemmRow:
     def per_step(value: float | None) -> float | None:
         return value * row.calls_per_step / 1e3 if value is not None else None
 
-    parts = ("alignment", "tile", "wave", "memory", "other", "useful")
-    return replace(row, lost_ms=Lost(**{name: per_step(getattr(split, name)) for name in parts}))
+    lost = Lost(
+        alignment=per_step(split.alignment), tile=per_step(split.tile), wave=per_step(split.wave),
+        memory=per_step(split.memory), other=per_step(split.other), useful=per_step(split.useful),
+    )  # fmt: skip
+    return replace(row, lost_ms=lost)
 
 
 def judged_facts(x: Shape, *, gpu: Gpu = H100, busy_frac: float = 0.99, **more: Any) -> StepFacts:

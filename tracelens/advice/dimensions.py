@@ -58,7 +58,7 @@ def target(row: GemmRow, letter: str, size: int, *, facts: StepFacts) -> Target:
     """
     parameter = parameter_of(row, letter)
     now = value_of(parameter, facts.model) if parameter is not None else None
-    if parameter is None or now is None:
+    if parameter is None or now is None or now < 1:
         grid = grid_elements(row.dtype) or 8
         return Target(None, size, round_up(size, TARGET if size > TARGET else grid))
     then = round_up(now, TARGET)
