@@ -201,7 +201,7 @@ _MEASURED = (
 )
 _WHY = (
     "Tiles have fixed sizes and the last wave of them takes as long as a full one, so time grows in steps"
-    f" with the width: just above a step the last tiles cost more than they compute. {_MEASURED}"
+    " with the width: just above a step the last tiles cost more than they compute."
 )
 
 
@@ -218,7 +218,8 @@ def _changes_model(width: int, then: int) -> str:
     if then > width:
         return WIDER_MLP
     return (
-        "The model changes: this is for a new training run. A checkpoint cannot be cut to the smaller width."
+        "The model changes: this is for a new training run, and a checkpoint cannot be cut. Part of the"
+        f" saving is work left out: the MLP gets {percent(1 - then / width)} narrower."
     )
 
 
