@@ -112,9 +112,16 @@ def test_without_known_losses_or_simulation_it_could_not_run() -> None:
     assert outcome.state == "could_not_run" and "cannot be simulated" in outcome.why
     blind = [replace(row, lost_ms=Lost(), tiles=None) for row in step.gemms]
     outcome = RULE.check(replace(step, gemms=blind))
-    assert outcome.state == "could_not_run" and "do not tell the tile" in outcome.why
+    assert outcome.state == "could_not_run" and "tiles are not known" in outcome.why
     assert RULE.check(facts(gemm(1, None, None, None, role="dgrad"))).state == "could_not_run"
     assert RULE.check(replace(step, step_ms=None)).state == "could_not_run"
+
+
+def test_products_that_wait_for_memory_lose_nothing_to_waves() -> None:
+    step = judged_facts(ABOVE_AN_EDGE)
+    waiting = [replace(row, lost_ms=Lost(useful=1.0)) for row in step.gemms]
+    outcome = RULE.check(replace(step, gemms=waiting))
+    assert outcome.state == "passed" and "wait for memory" in outcome.why
 
 
 def test_it_does_not_apply_to_inference_packed_sequences_or_unknown_tokens() -> None:

@@ -102,7 +102,7 @@ def derivation(found: WhatIf, bound_ms: float, *, rows_in_full: int) -> list[str
         )
     parts.append(f"Together {ms(saving.mid)} per step, range {ms_range(saving.low, saving.high)}.")
     if saving.high is not None and saving.high > bound_ms:
-        parts.append(f"No more than {ms(bound_ms)} counts: what the rows take above their floor.")
+        parts.append(f"No more than {ms(bound_ms)} counts: the most that these rows can give back.")
     return parts
 
 

@@ -88,10 +88,10 @@ class AlignDimensions:
 
 
 def owner(facts: StepFacts, case: Case) -> str | None:
-    """The rule that searches the case's parameter; None where the next multiple of 64 is all there is."""
-    if case.parameter in ("sequence", "head_dim"):
-        return "TL110" if case.parameter == "sequence" else "TL103"
-    return "TL104" if case.parameter == "ffn" and gated(facts) else None
+    """The rule that judges the case's parameter; None where the next multiple of 64 is all there is."""
+    if case.parameter == "ffn":
+        return "TL104" if gated(facts) else None
+    return {"sequence": "TL110", "head_dim": "TL103"}.get(case.parameter or "")
 
 
 def gated(facts: StepFacts) -> bool:

@@ -49,11 +49,7 @@ class WaveCliffs:
             )
         split = [row for row in rows if row.lost_ms.wave is not None]
         if not split:
-            return Outcome(
-                "could_not_run",
-                f"What last waves cost is not known of any of the {plural(len(rows), 'GEMM row')} with"
-                f" {tokens} tokens: {_unknown(rows)}.",
-            )
+            return _unsplit(rows, tokens)
         step_ms = facts.measured_step_ms or 0.0
         lost = sum(row.lost_ms.wave or 0.0 for row in split)
         saw = _saw(facts, split, lost, step_ms)
@@ -120,10 +116,15 @@ def _stakes(facts: StepFacts, tokens: int) -> list[Stake]:
     ]
 
 
-def _unknown(rows: Sequence[GemmRow]) -> str:
+def _unsplit(rows: Sequence[GemmRow], tokens: int) -> Outcome:
+    """No product whose last wave is known to cost anything: nothing lost, or nothing known."""
+    what = f"the {plural(len(rows), 'GEMM row')} with {tokens} tokens"
     if any(row.tiles is None for row in rows):
-        return "their kernels' names do not tell the tile"
-    return "they are too small or wait for memory, so that idle SMs cost nothing"
+        why = next((text for row in rows for text in row.lost_ms.why.values()), "their tiles are not known")
+        return Outcome("could_not_run", f"What last waves cost {what} is not known: {why}.")
+    return Outcome(
+        "passed", f"Last waves cost {what} nothing: they are too small, or wait for memory, where SMs idle."
+    )
 
 
 def _near(batch: int) -> list[int]:
