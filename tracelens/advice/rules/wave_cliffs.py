@@ -120,7 +120,8 @@ def _unsplit(rows: Sequence[GemmRow], tokens: int) -> Outcome:
     """No product whose last wave is known to cost anything: nothing lost, or nothing known."""
     what = f"the {plural(len(rows), 'GEMM row')} with {tokens} tokens"
     if any(row.tiles is None for row in rows):
-        why = next((text for row in rows for text in row.lost_ms.why.values()), "their tiles are not known")
+        reasons = (row.lost_ms.why.get(part) for part in ("wave", "useful") for row in rows)
+        why = next((text for text in reasons if text), "their tiles are not known")
         return Outcome("could_not_run", f"What last waves cost {what} is not known: {why}.")
     return Outcome(
         "passed", f"Last waves cost {what} nothing: they are too small, or wait for memory, where SMs idle."
