@@ -154,6 +154,13 @@ def test_it_does_not_apply_to_packed_sequences_or_unknown_lengths() -> None:
         assert outcome.state == "not_applicable" and words in outcome.why
 
 
+def test_scores_off_the_grid_are_judged_beside_packed_sequences() -> None:
+    """TL102 leaves the sequence to this rule, so nobody else would say it."""
+    packed = attention(9, 64, shape_note="packed tokens=4096 h=12 kv=12 d=64")
+    step = facts(packed, *scores(), step_ms=120.0, dims=model(sequence=3137, head_dim=64, heads=12))
+    assert one(RULE.check(step)).gemms == ["g1", "g2"]
+
+
 def test_without_shapes_or_a_step_it_could_not_run() -> None:
     assert "record_shapes=True" in RULE.check(facts(gemm(1, None, None, None))).why
     assert RULE.check(facts(*scores(), step_ms=None)).state == "could_not_run"

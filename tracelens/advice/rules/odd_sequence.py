@@ -74,7 +74,8 @@ class OddSequence:
 
 
 def _not_applicable(facts: StepFacts) -> Outcome | None:
-    if any((row.shape_note or "").startswith("packed") for row in facts.gemms):
+    packed = any((row.shape_note or "").startswith("packed") for row in facts.gemms)
+    if packed and case_of(facts, "sequence") is None:
         return Outcome("not_applicable", "Sequences are packed: their lengths are in no trace.")
     without = without_a_model(facts)
     if without is not None:
