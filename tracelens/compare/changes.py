@@ -23,6 +23,7 @@ _PARAMETERS = {
     "micro_batch": "micro-batch",
     "tensor_parallel": "tensor parallel",
 }
+LONG_STEP = 1.5  # medians: a longer step is no normal one
 
 
 def find_changes(before: Report, after: Report) -> list[Change]:
@@ -194,5 +195,5 @@ def _long_steps(name: str, report: Report) -> list[str]:
         f"{name}: step {step.index} took {f.ms(step.duration_ms)}, "
         f"{step.duration_ms / middle:.1f} times the median"
         for step in report.steps
-        if len(report.steps) > 2 and middle > 0 and step.duration_ms > 1.5 * middle
+        if len(report.steps) > 2 and middle > 0 and step.duration_ms > LONG_STEP * middle
     ]

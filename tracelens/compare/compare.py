@@ -17,12 +17,10 @@ from tracelens.compare.result import (
     StepChange,
     StepPart,
 )
-from tracelens.compare.spelling import arrow_ms, p_value, signed_ms, signed_pct
-from tracelens.compare.steps import LEVEL, rank_test, shift, smallest_p
+from tracelens.compare.spelling import arrow_ms, signed_ms, signed_pct
+from tracelens.compare.step_change import step_change, step_verdict
 from tracelens.errors import UsageError
 from tracelens.results import Report
-
-_TEST = "Mann-Whitney on the steps' times, two-sided"
 
 
 def compare_reports(before: Report, after: Report, *, across: bool = False) -> Comparison:
@@ -51,10 +49,10 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
     found = noise(gemms, gpu_ms)
     gemms = judged(gemms, found, gpu_ms)
     components = compare_components(before, after, gemms, found)
-    step = _step(before, after, found, same_work=not changes and _same_work(gemms))
+    step = _step(before, after, found, same_work=not changes and only_same_work(gemms))
     return Comparison(
         SCHEMA_VERSION, __version__, _side(before), _side(after), [],
-        verdict=_verdict(step),
+        verdict=step_verdict(step),
         detail=_detail(step, found, gemms),
         step=step,
         parts=_parts(before, after),
@@ -91,50 +89,20 @@ def _side(report: Report) -> Side:
 
 
 def _step(before: Report, after: Report, found: Noise | None, *, same_work: bool) -> StepChange:
-    a, b = ([step.duration_ms for step in one.steps] for one in (before, after))
-    old, new = before.summary.step_ms, after.summary.step_ms
-    diff = new.median - old.median
-    frac = diff / old.median if old.median else None
-    least = smallest_p(len(a), len(b))
-    p = rank_test(a, b) if least < LEVEL else None
-    same = before.trace.sha256 == after.trace.sha256 and before.steps == after.steps
-    state, why = _state(p, frac, len(a), len(b), found, same_work=same_work)
-    if same:
-        state, why = "identical", "the same recording twice"
-    left = shift(a, b)
     without = [one.summary.unprofiled.median_ms for one in (before, after)]
-    return StepChange(
-        state=state,
-        before=old,
-        after=new,
-        diff_ms=diff,
-        diff_frac=frac,
-        p=p,
-        smallest_p=least,
-        test=_TEST,
-        shift_low_ms=left.low,
-        shift_high_ms=left.high,
-        shift_level=left.level,
-        unprofiled_before_ms=without[0],
-        unprofiled_after_ms=without[1],
-        unprofiled_diff_frac=without[1] / without[0] - 1 if without[0] and without[1] else None,
-        why=why,
+    return step_change(
+        [step.duration_ms for step in before.steps],
+        [step.duration_ms for step in after.steps],
+        medians=(before.summary.step_ms, after.summary.step_ms),
+        noise=found,
+        same_work=same_work,
+        identical=before.trace.sha256 == after.trace.sha256 and before.steps == after.steps,
+        unprofiled_ms=(without[0], without[1]),
     )
 
 
-def _state(
-    p: float | None, frac: float | None, a: int, b: int, found: Noise | None, *, same_work: bool
-) -> tuple[str, str]:
-    if p is None:
-        return "too_few_steps", f"{a} and {b} steps are too few for a test: record 4 on each side at least"
-    if p >= LEVEL or not frac:
-        return "no_measurable_change", f"{a} and {b} steps differ by no more than steps among themselves do"
-    if same_work and found is not None and found.low_frac <= frac <= found.high_frac:
-        return "pace", "GEMMs that did the same work changed by as much: the GPU's pace, not the work"
-    return ("faster" if frac < 0 else "slower"), f"{a} and {b} steps, tested by rank"
-
-
-def _same_work(gemms: list[GemmChange]) -> bool:
+def only_same_work(gemms: list[GemmChange]) -> bool:
+    """Did every GEMM that could matter do the same work with the same kernel?"""
     return not any(one.state != "same_shape" or one.changed for one in gemms if one.beyond_noise is not False)
 
 
@@ -145,21 +113,6 @@ def _parts(before: Report, after: Report) -> list[StepPart]:
         StepPart("exposed communication", a.exposed_communication_ms, b.exposed_communication_ms),
         StepPart("sum of GPU time", a.gpu_ms_per_step, b.gpu_ms_per_step),
     ]
-
-
-def _verdict(step: StepChange) -> str:
-    times = arrow_ms(step.before.median, step.after.median)
-    if step.state == "identical":
-        return f"No measurable change: the same recording twice (step {f.ms(step.before.median)})."
-    share = signed_pct(step.diff_frac)
-    if step.state == "too_few_steps":
-        few = f"{step.before.n} and {step.after.n} steps are too few for a test"
-        return f"Step {times}, {share}: {few}."
-    if step.p is not None and step.state == "no_measurable_change":
-        return f"No measurable change: step {times}, {share} (p = {p_value(step.p)})."
-    if step.state == "pace":
-        return f"No change beyond the GPU's own pace: step {times}, {share} (p = {p_value(step.p)})."
-    return f"Step {times}, {share} (p = {p_value(step.p)})."
 
 
 def _detail(step: StepChange, found: Noise | None, gemms: list[GemmChange]) -> str:

@@ -34,22 +34,28 @@ def compare(
     """
     if str(before) == str(after) == "-":
         raise UsageError("BEFORE and AFTER cannot both come from standard input")
-    return compare_reports(_report(before), _report(after), across=across)
+    for given in (before, after):
+        if isinstance(given, str | Path) and str(given) != "-" and Path(given).is_dir():
+            raise UsageError(
+                f"{given} is a folder: compare it with another folder (compare_folders in Python)"
+            )
+    return compare_reports(load_report(before), load_report(after), across=across)
 
 
-def _report(given: Analysis | Report | str | Path) -> Report:
+def load_report(given: Analysis | Report | str | Path) -> Report:
+    """The report of a trace, a saved report or an analysis. Raises InputError, which names the file."""
     if isinstance(given, Report):
         return given
     if isinstance(given, Analysis):
         return given.report
     try:
-        return Analysis.load(given).report if _is_report(given) else analyze(given).report
+        return Analysis.load(given).report if is_report(given) else analyze(given).report
     except InputError as error:
         name = Path(given).name
         raise InputError(str(error) if name in str(error) else f"{name}: {error}") from None
 
 
-def _is_report(path: str | Path) -> bool:
+def is_report(path: str | Path) -> bool:
     """Is it a saved report, whole or damaged? What cannot be opened is left to the trace reader to refuse."""
     if str(path) == "-":
         return False

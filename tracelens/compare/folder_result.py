@@ -1,0 +1,105 @@
+"""What a comparison of two folders says: the ranks of two jobs, or several runs, side by side.
+
+Differences are after minus before. Figures over all pairs of files are medians, and say so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracelens.compare.result import Change, ComponentChange, Noise, StepChange, StepPart
+
+SCHEMA_VERSION = "1.0"
+
+#: What the files of a folder are to each other. ``files``: of different models, so only their pairs compare.
+KINDS = ("ranks", "runs", "files")
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSide:
+    """One of the two folders."""
+
+    path: str  # its name
+    files: int  # compared
+    gpu_title: str
+    dtype: str | None
+    world_size: int | None
+    generated: bool  # some file of it is
+    partial: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PairTime:
+    """One side of a pair: its step, and the part of it in which the GPU computes."""
+
+    file: str
+    step_ms: float  # median
+    steps: int
+    computing_ms: float  # mean per step: some kernel besides communication runs
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two files that belong together."""
+
+    name: str  # "rank 3", or the files' common name
+    rank: int | None
+    before: PairTime
+    after: PairTime
+    state: str  # STEP_STATES of ``tracelens.compare.result``, by the test over its own steps
+    diff_frac: float | None
+    p: float | None
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedChange:
+    """A change, and in how many pairs it was seen."""
+
+    change: Change
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedOutcome:
+    """What became of a finding of the reports before, and in how many pairs."""
+
+    rule: str
+    title: str
+    state: str  # as in Outcome
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A file that has no partner, or cannot be used."""
+
+    side: str  # before | after
+    file: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class FolderComparison:
+    """Two folders side by side."""
+
+    schema_version: str
+    tool_version: str
+    kind: str  # KINDS
+    matched_by: str  # rank | name
+    before: FolderSide
+    after: FolderSide
+    verdict: str
+    detail: str
+    step: StepChange | None  # of the job, or over the runs; None where only the pairs can be judged
+    why: str  # what ``step`` is of, or why there is none
+    pairs: list[Pair]
+    slowest_before: str | None  # the pair that computes longest; None with one pair, or of different models
+    slowest_after: str | None
+    parts: list[StepPart]  # medians over the pairs
+    noise: Noise | None  # medians over the pairs
+    changes: list[SharedChange]
+    components: list[ComponentChange]  # medians over the pairs, judged where more than half of them agree
+    findings: list[SharedOutcome]
+    left: list[Left]
+    caveats: list[str]

@@ -1,0 +1,93 @@
+"""The sentences of a comparison of two folders."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tracelens import numbers as f
+from tracelens.compare.folder_result import FolderComparison
+from tracelens.compare.spelling import arrow_ms, signed_ms, signed_pct
+from tracelens.compare.step_change import step_verdict
+
+STATE_WORDS = {
+    "faster": "faster",
+    "slower": "slower",
+    "no_measurable_change": "no measurable change",
+    "pace": "the GPU's own pace",
+    "too_few_steps": "too few steps for a test",
+    "identical": "the same recording",
+}
+
+
+def verdict(result: FolderComparison) -> str:
+    """One sentence: of the job, of the runs, or how many pairs did what."""
+    if result.step is None:
+        return f"{_pairs(len(result.pairs))}: {states(result)}."
+    if result.kind == "ranks" and len(result.pairs) > 1:
+        if result.step.state == "identical":
+            middle = f.ms(result.step.before.median)
+            return f"No measurable change: the same recordings twice (step of the job {middle})."
+        return step_verdict(result.step, name="step of the job")
+    if result.kind == "runs" and len(result.pairs) > 1:
+        return step_verdict(result.step, name="step, median of the runs", what="runs")
+    return step_verdict(result.step)
+
+
+def states(result: FolderComparison) -> str:
+    """How many pairs did what, "3 slower, 1 no measurable change"."""
+    counts = Counter(pair.state for pair in result.pairs)
+    return ", ".join(f"{counts[state]} {words}" for state, words in STATE_WORDS.items() if counts[state])
+
+
+def detail(result: FolderComparison) -> str:
+    """One or two sentences below the verdict."""
+    parts = []
+    if len(result.pairs) > 1 and result.step is not None:
+        what = "rank by rank" if result.kind == "ranks" else "run by run"
+        parts.append(f"{what.capitalize()}: {states(result)}.")
+    if result.noise is not None and (result.step is None or result.step.state != "identical"):
+        parts.append(
+            f"GEMMs that did the same work ({f.pct(result.noise.share_frac)} of the GPU time) changed by "
+            f"{signed_pct(result.noise.mid_frac)}: the GPU's own pace."
+        )
+    return " ".join([*parts, slowest(result)]).strip()
+
+
+def slowest(result: FolderComparison) -> str:
+    """Which pair computes longest, before and after; "" where that means nothing."""
+    if result.kind != "ranks" or result.slowest_before is None or result.slowest_after is None:
+        return ""
+    times = {pair.name: pair for pair in result.pairs}
+    old, new = times[result.slowest_before], times[result.slowest_after]
+    computing = arrow_ms(old.before.computing_ms, new.after.computing_ms)
+    if old is new:
+        return f"{old.name.capitalize()} computes longest: {computing} per step."
+    return f"{old.name.capitalize()} computed longest before, {new.name} does after: {computing} per step."
+
+
+def open_ends(result: FolderComparison) -> list[str]:
+    """What the recordings leave open."""
+    step, said = result.step, []
+    if step is None:
+        said.append(result.why)
+    elif step.state != "identical" and step.p is not None:
+        said.append(
+            f"the {'runs' if result.kind == 'runs' else 'steps'} leave open a difference from "
+            f"{signed_ms(step.shift_low_ms)} to {signed_ms(step.shift_high_ms)} "
+            f"({step.shift_level:.0%} interval)"
+        )
+    world = result.before.world_size
+    if result.kind == "ranks" and world is not None and len(result.pairs) < world:
+        said.append(f"{len(result.pairs)} of {world} ranks are compared")
+    if result.kind == "ranks" and (step is None or step.state != "identical"):
+        said.append("one run on each side: how much runs differ among themselves is not in the test")
+    if len(result.pairs) > 1:
+        said.append("times of components and of parts of the step are medians over the pairs")
+    return said
+
+
+def _pairs(many: int) -> str:
+    return f"{many} pair{'' if many == 1 else 's'} of files"
+
+
+__all__ = ["STATE_WORDS", "detail", "open_ends", "slowest", "states", "verdict"]

@@ -1,0 +1,88 @@
+"""What the step's time did, and what a test over the steps says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracelens import numbers as f
+from tracelens.compare.result import Noise, StepChange
+from tracelens.compare.spelling import arrow_ms, p_value, signed_pct
+from tracelens.compare.steps import LEVEL, rank_test, shift, smallest_p
+from tracelens.results import StepTime
+
+
+def step_change(
+    before: Sequence[float],
+    after: Sequence[float],
+    *,
+    medians: tuple[StepTime, StepTime],
+    noise: Noise | None,
+    same_work: bool,
+    identical: bool,
+    unprofiled_ms: tuple[float | None, float | None] = (None, None),
+    what: str = "steps",
+) -> StepChange:
+    """Judge the step's time from times in ms on both sides, at least one on each.
+
+    ``noise``: how GEMMs with the same work differ; with ``same_work`` a difference within it is the GPU's
+    pace. ``what`` the times are of ("steps", "runs"), for the sentences.
+    """
+    old, new = medians
+    diff = new.median - old.median
+    frac = diff / old.median if old.median else None
+    least = smallest_p(len(before), len(after))
+    p = rank_test(before, after) if least < LEVEL else None
+    state, why = _state(p, frac, f"{len(before)} and {len(after)} {what}", noise if same_work else None)
+    if identical:
+        state, why = "identical", "the same recording twice"
+    left = shift(before, after)
+    without = unprofiled_ms
+    return StepChange(
+        state=state,
+        before=old,
+        after=new,
+        diff_ms=diff,
+        diff_frac=frac,
+        p=p,
+        smallest_p=least,
+        test=f"Mann-Whitney on the times of {what}, two-sided" if what != "steps" else _TEST,
+        shift_low_ms=left.low,
+        shift_high_ms=left.high,
+        shift_level=left.level,
+        unprofiled_before_ms=without[0],
+        unprofiled_after_ms=without[1],
+        unprofiled_diff_frac=without[1] / without[0] - 1 if without[0] and without[1] else None,
+        why=why,
+    )
+
+
+_TEST = "Mann-Whitney on the steps' times, two-sided"
+
+
+def _state(p: float | None, frac: float | None, counted: str, noise: Noise | None) -> tuple[str, str]:
+    if p is None:
+        return "too_few_steps", f"{counted} are too few for a test: record 4 on each side at least"
+    if p >= LEVEL or not frac:
+        return "no_measurable_change", f"{counted} differ by no more than they do among themselves"
+    if noise is not None and noise.low_frac <= frac <= noise.high_frac:
+        return "pace", "GEMMs that did the same work changed by as much: the GPU's pace, not the work"
+    return ("faster" if frac < 0 else "slower"), f"{counted}, tested by rank"
+
+
+def step_verdict(step: StepChange, *, name: str = "step", what: str = "steps") -> str:
+    """Say it in one sentence."""
+    times = arrow_ms(step.before.median, step.after.median)
+    if step.state == "identical":
+        return f"No measurable change: the same recording twice ({name} {f.ms(step.before.median)})."
+    share = signed_pct(step.diff_frac)
+    if step.state == "too_few_steps":
+        few = f"{step.before.n} and {step.after.n} {what} are too few for a test"
+        return f"{name.capitalize()} {times}, {share}: {few}."
+    if step.p is not None and step.state == "no_measurable_change":
+        return f"No measurable change: {name} {times}, {share} (p = {p_value(step.p)})."
+    if step.state == "pace":
+        return f"No change beyond the GPU's own pace: {name} {times}, {share} (p = {p_value(step.p)})."
+    return f"{name.capitalize()} {times}, {share} (p = {p_value(step.p)})."
+
+
+__all__ = ["step_change", "step_verdict"]

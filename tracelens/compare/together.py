@@ -1,0 +1,251 @@
+"""Many pairs of files seen as one: the job's step, medians over the pairs, and what most of them agree on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from tracelens import __version__
+from tracelens.compare.changes import LONG_STEP
+from tracelens.compare.folder_result import (
+    SCHEMA_VERSION,
+    FolderComparison,
+    FolderSide,
+    Left,
+    Pair,
+    SharedChange,
+    SharedOutcome,
+)
+from tracelens.compare.folder_words import detail, open_ends, verdict
+from tracelens.compare.result import Change, ComponentChange, Noise, Side, StepChange, StepPart
+from tracelens.compare.step_change import step_change
+from tracelens.results import ModelDims, StepTime
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What is kept of one pair of files."""
+
+    pair: Pair
+    sides: tuple[Side, Side]
+    models: tuple[ModelDims, ModelDims]
+    steps: tuple[dict[int, float], dict[int, float]]  # step's number -> ms
+    step: StepChange
+    parts: list[StepPart]
+    noise: Noise | None
+    same_work: bool
+    changes: list[Change]
+    components: list[ComponentChange]
+    findings: set[tuple[str, str, str]]  # rule, title, state
+    caveats: list[str]
+
+
+def together(
+    found: list[Compared], *, by: str, folders: tuple[Path, Path], left: list[Left]
+) -> FolderComparison:
+    kind = _kind(found, by)
+    noise = _noise([one.noise for one in found])
+    step, why = _step(found, kind, noise)
+    components = _components(found)
+    slowest = _slowest(found) if len(found) > 1 and kind != "files" else (None, None)
+    result = FolderComparison(
+        SCHEMA_VERSION, __version__, kind, by,
+        _side(folders[0], [one.sides[0] for one in found]),
+        _side(folders[1], [one.sides[1] for one in found]),
+        verdict="",
+        detail="",
+        step=step,
+        why=why,
+        pairs=[one.pair for one in found],
+        slowest_before=slowest[0],
+        slowest_after=slowest[1],
+        parts=_parts(found),
+        noise=noise,
+        changes=_changes(found),
+        components=components,
+        findings=_findings(found),
+        left=left,
+        caveats=[*_caveats(found), *_long_steps(found)],
+    )  # fmt: skip
+    return replace(
+        result, verdict=verdict(result), detail=detail(result), caveats=[*result.caveats, *open_ends(result)]
+    )
+
+
+def _kind(found: list[Compared], by: str) -> str:
+    """Ranks of one job; runs of one model; or files of different ones."""
+    if by == "rank":
+        return "ranks"
+    first = found[0]
+    same = all(
+        one.models[side] == first.models[side]
+        and (one.sides[side].rank, one.sides[side].gpu, one.sides[side].dtype)
+        == (first.sides[side].rank, first.sides[side].gpu, first.sides[side].dtype)
+        for one in found
+        for side in (0, 1)
+    )
+    return "runs" if same else "files"
+
+
+def _step(found: list[Compared], kind: str, noise: Noise | None) -> tuple[StepChange | None, str]:
+    """The step of the whole: of the job's steps, or of the runs' medians."""
+    if len(found) == 1:
+        return found[0].step, "the only pair of files"
+    if kind == "files":
+        return None, "the files are of different models: only their pairs are judged"
+    same = all(one.same_work for one in found)
+    identical = all(one.step.state == "identical" for one in found)
+    if kind == "ranks":
+        sides = [_job_steps([one.steps[side] for one in found]) for side in (0, 1)]
+        why, what = "a step of the job takes as long as it takes on the slowest of its ranks here", "steps"
+        if not sides[0] or not sides[1]:
+            return None, "the ranks did not record the same steps, so there is no step of the job"
+    else:
+        sides = [[one.step.before.median for one in found], [one.step.after.median for one in found]]
+        why, what = "each run counts once, with its median step", "runs"
+    change = step_change(
+        sides[0],
+        sides[1],
+        medians=(_spread(sides[0]), _spread(sides[1])),
+        noise=noise,
+        same_work=same,
+        identical=identical,
+        what=what,
+    )
+    return change, why
+
+
+def _job_steps(ranks: Sequence[dict[int, float]]) -> list[float]:
+    """The job's steps: of each that all ranks recorded, the longest."""
+    common = set.intersection(*(set(steps) for steps in ranks))
+    if not common and len({len(steps) for steps in ranks}) == 1:
+        rows = [list(steps.values()) for steps in ranks]  # numbered otherwise, but as many
+        return [max(times) for times in zip(*rows, strict=True)]
+    return [max(steps[number] for steps in ranks) for number in sorted(common)]
+
+
+def _spread(times: Sequence[float]) -> StepTime:
+    return StepTime(median(times), min(times), max(times), len(times))
+
+
+def _slowest(found: list[Compared]) -> tuple[str, str]:
+    before = max(found, key=lambda one: one.pair.before.computing_ms)
+    after = max(found, key=lambda one: one.pair.after.computing_ms)
+    return before.pair.name, after.pair.name
+
+
+def _side(folder: Path, sides: list[Side]) -> FolderSide:
+    worlds = {one.world_size for one in sides}
+    dtypes = {one.dtype for one in sides}
+    return FolderSide(
+        path=folder.resolve().name or str(folder),
+        files=len(sides),
+        gpu_title=", ".join(sorted({one.gpu_title for one in sides})),
+        dtype=next(iter(dtypes)) if len(dtypes) == 1 else None,
+        world_size=next(iter(worlds)) if len(worlds) == 1 else None,
+        generated=any(one.generated for one in sides),
+        partial=any(one.partial for one in sides),
+    )
+
+
+def _parts(found: list[Compared]) -> list[StepPart]:
+    return [
+        StepPart(
+            part.name,
+            median(one.parts[at].before_ms for one in found),
+            median(one.parts[at].after_ms for one in found),
+        )
+        for at, part in enumerate(found[0].parts)
+    ]
+
+
+def _noise(every: Sequence[Noise | None]) -> Noise | None:
+    """The pace of the GPUs in the middle of the pairs; None where most pairs do not show theirs."""
+    known = [one for one in every if one is not None]
+    if 2 * len(known) <= len(every):
+        return None
+    return Noise(
+        round(median(one.rows for one in known)),
+        median(one.share_frac for one in known),
+        median(one.mid_frac for one in known),
+        median(one.low_frac for one in known),
+        median(one.high_frac for one in known),
+    )
+
+
+def _changes(found: list[Compared]) -> list[SharedChange]:
+    """Every change once, with the number of pairs; those of the model first, as in one pair."""
+    seen: dict[str, list[Change]] = {}
+    for one in found:
+        for said, change in {change.said: change for change in one.changes}.items():
+            seen.setdefault(said, []).append(change)
+    order = ("model", "communication", "software", "kernels")
+    shared = [SharedChange(changes[0], len(changes)) for changes in seen.values()]
+    return sorted(shared, key=lambda one: (order.index(one.change.kind), -one.pairs))
+
+
+def _findings(found: list[Compared]) -> list[SharedOutcome]:
+    counts = Counter(key for one in found for key in sorted(one.findings))
+    return [SharedOutcome(*key, many) for key, many in counts.items()]
+
+
+def _components(found: list[Compared]) -> list[ComponentChange]:
+    rows: dict[tuple[str, str], list[ComponentChange]] = {}
+    for one in found:
+        for row in one.components:
+            rows.setdefault((row.component, row.phase), []).append(row)
+    merged = [_component(key, every, len(found)) for key, every in rows.items()]
+    return sorted(merged, key=lambda row: -abs(row.diff_ms))
+
+
+def _component(key: tuple[str, str], rows: list[ComponentChange], pairs: int) -> ComponentChange:
+    """Medians; judged where more than half of the pairs judge it, and as more than half of those say."""
+
+    def middle(values: Iterable[float]) -> float:
+        known = list(values)
+        return median([*known, *[0.0] * (pairs - len(known))])  # a pair without such kernels
+
+    before, after = middle(row.before_ms for row in rows), middle(row.after_ms for row in rows)
+    diff = middle(row.diff_ms for row in rows)
+    known = [row for row in rows if row.beyond_noise is not None]
+    moved = [row for row in known if row.beyond_noise and row.diff_ms * diff > 0]
+    told = None if 2 * len(known) <= pairs else 2 * len(moved) > pairs
+    counted = moved if told else [row for row in rows if row.beyond_noise is None] if told is None else rows
+    why = Counter(row.why for row in counted).most_common(1)[0][0] if counted else ""
+    if told and pairs > 1:
+        why = f"{len(moved)} of {pairs} pairs: {why}"
+    return ComponentChange(
+        *key, before, after, diff, after / before - 1 if before and after else None,
+        middle(row.before_kernels for row in rows), middle(row.after_kernels for row in rows), told, why,
+    )  # fmt: skip
+
+
+def _caveats(found: list[Compared]) -> list[str]:
+    counts = Counter(said for one in found for said in dict.fromkeys(one.caveats))
+    return [
+        said if many == len(found) else f"{said} ({many} of {len(found)} pairs)"
+        for said, many in counts.items()
+    ]
+
+
+def _long_steps(found: list[Compared]) -> list[str]:
+    """Steps that are no normal ones, and on how many files they are that."""
+    said = []
+    for at, side in enumerate(("before", "after")):
+        long: Counter[int] = Counter()
+        for one in found:
+            times = one.steps[at]
+            middle = median(times.values()) if len(times) > 2 else 0.0
+            long.update(number for number, ms in times.items() if middle and ms > LONG_STEP * middle)
+        said += [
+            f"{side}: step {number} took more than {LONG_STEP:g} times the median "
+            f"in {many} of {len(found)} files"
+            for number, many in sorted(long.items())
+        ]
+    return said
+
+
+__all__ = ["Compared", "together"]
