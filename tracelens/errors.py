@@ -6,7 +6,7 @@ from __future__ import annotations
 class TracelensError(Exception):
     """A problem to be told in one clear line that says what to do; never a traceback."""
 
-    exit_code = 1
+    exit_code = 3
 
 
 class UsageError(TracelensError):
@@ -19,3 +19,9 @@ class InputError(TracelensError):
     """The input cannot be used: not a trace, empty, or without a single GPU event."""
 
     exit_code = 3
+
+
+class GateError(TracelensError):
+    """A gate of ``--fail-on`` failed or could not be judged; everything that was asked for is written."""
+
+    exit_code = 1

@@ -1,0 +1,413 @@
+"""What a gate says of a report or a comparison: what is known decides, the unknown never passes unseen."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.render import sample_report
+from tracelens.compare.compare import compare_reports
+from tracelens.compare.result import Comparison, ComponentChange
+from tracelens.errors import UsageError
+from tracelens.gates import (
+    COMPARISON_METRICS,
+    REPORT_METRICS,
+    Judged,
+    Metric,
+    judge_comparison,
+    judge_report,
+    parse_gate,
+)
+from tracelens.gates.metrics import FORMS, predicted
+from tracelens.results import Check, Estimate, Known, Report, Step, StepTime
+
+ROOT = Path(__file__).resolve().parents[2]
+STEADY = [100.0, 101.0, 99.0, 100.5, 100.2, 99.7]
+
+
+def with_steps(one: Report, durations: list[float]) -> Report:
+    """The report with other step times, as another recording of the job would have."""
+    ordered = sorted(durations)
+    middle = ordered[len(ordered) // 2]
+    return replace(
+        one,
+        trace=replace(one.trace, sha256=f"{hash(tuple(durations)):064x}"),
+        steps=[Step(at, at * 10**9, ms, 0.98) for at, ms in enumerate(durations)],
+        summary=replace(one.summary, step_ms=StepTime(middle, ordered[0], ordered[-1], len(ordered))),
+    )
+
+
+def with_waste(low: float | None, mid: float | None, high: float | None) -> Report:
+    """At stake in a step of 100 ms."""
+    one = with_steps(sample_report.full(), [100.0] * 5)
+    return replace(one, summary=replace(one.summary, shape_waste_ms=Estimate(low, mid, high, "model")))
+
+
+def judged(report: Report, gate: str) -> Judged:
+    (found,) = judge_report(report, [gate])
+    return found
+
+
+# what is written
+
+
+@pytest.mark.parametrize(
+    ("text", "means"),
+    [
+        ("shape_waste>5%", ("shape_waste>5%", "share", 0.05)),
+        ("  Shape_Waste  >=  2.5 ms ", ("shape_waste>=2.5ms", "time", 2.5)),
+        ("idle>300us", ("idle>300us", "time", 0.3)),
+        ("idle>300µs", ("idle>300µs", "time", 0.3)),
+        ("step>0.5s", ("step>0.5s", "time", 500.0)),
+        ("findings>0", ("findings>0", "count", 0.0)),
+        ("achieved<400 tflop/s", ("achieved<400 TFLOP/s", "rate", 400.0)),
+        ("communication_bytes>1.5gb", ("communication_bytes>1.5GB", "bytes", 1.5e9)),
+        ("component[ attention.core ].high<.5%", ("component[attention.core].high<.5%", "share", 0.005)),
+        ("saving[tl101]>1%", ("saving[TL101]>1%", "share", 0.01)),
+    ],
+)
+def test_an_expression_is_read(text: str, means: tuple[str, str, float]) -> None:
+    gate = parse_gate(text, REPORT_METRICS)
+    assert (gate.text, gate.form) == means[:2]
+    assert gate.limit == pytest.approx(means[2])
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "write NAME>VALUE"),
+        ("shape_waste", "write NAME>VALUE"),
+        ("shape_waste==5%", "write NAME>VALUE"),
+        ("shape_waste>5% or idle>3%", "write NAME>VALUE"),
+        ("shape_waste>nan%", "write NAME>VALUE"),
+        ("x" * 1000, "write NAME>VALUE"),
+        ("shape_wast>5%", "did you mean shape_waste"),
+        ("regression>3%", "a figure of 'tracelens compare'"),
+        ("zzzzzz>5%", "no such figure; --list-metrics"),
+        ("shape_waste>5", "it needs a unit; write shape_waste>5% or shape_waste>2.5ms"),
+        ("shape_waste>5GB", "it is in % or ms"),
+        ("shape_waste>5furlongs", "no unit 'furlongs'"),
+        ("findings>1%", "a number, without a unit; write findings>0"),
+        ("shape_waste[logits]>5%", "takes no [logits]"),
+        ("component>5%", "say which component"),
+        ("component[logit]>5%", "near: logits"),
+        ("saving[TL999]>5%", "near: TL"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_that_helps(text: str, says: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        judge_report(sample_report.full(), [text])
+    message = str(refused.value)
+    assert says in message and "\n" not in message and len(message) < 400
+
+
+@given(st.text(max_size=60))
+def test_no_text_gets_past_as_anything_but_a_gate_or_a_usage_error(text: str) -> None:
+    try:
+        gate = parse_gate(text, REPORT_METRICS)
+    except UsageError as error:
+        assert "\n" not in str(error)
+    else:
+        assert math.isfinite(gate.limit) and gate.form in FORMS
+        again = parse_gate(gate.text, REPORT_METRICS)
+        assert (again.metric.name, again.limit, again.text) == (gate.metric.name, gate.limit, gate.text)
+
+
+# what decides
+
+
+@pytest.mark.parametrize(
+    ("waste", "gate", "state"),
+    [
+        ((6.0, 8.0, 9.0), "shape_waste>5%", "failed"),  # known to be more
+        ((4.0, 8.0, 9.0), "shape_waste>5%", "open"),  # it can be less
+        ((1.0, 2.0, 4.0), "shape_waste>5%", "passed"),
+        ((5.0, 6.0, 7.0), "shape_waste>5%", "open"),  # its low end is exactly the limit
+        ((5.0, 6.0, 7.0), "shape_waste>=5%", "failed"),
+        ((None, None, 9.0), "shape_waste>5%", "open"),  # a bound alone is no proof
+        ((None, None, 4.0), "shape_waste>5%", "passed"),
+        ((4.0, 8.0, 9.0), "shape_waste.mid>5%", "failed"),
+        ((4.0, 8.0, 9.0), "shape_waste.low>5%", "passed"),
+        ((None, None, 9.0), "shape_waste.high>5%", "failed"),
+        ((None, None, 9.0), "shape_waste.mid>5%", "unknown"),
+        ((6.0, 8.0, 9.0), "shape_waste>5.5ms", "failed"),
+        ((None, None, None), "shape_waste>5%", "unknown"),
+    ],
+)
+def test_a_prediction_fails_with_its_whole_range_only(
+    waste: tuple[float | None, float | None, float | None], gate: str, state: str
+) -> None:
+    found = judged(with_waste(*waste), gate)
+    assert found.state == state
+    if state == "open":
+        assert "not known to lie there" in found.why
+
+
+@settings(deadline=None)
+@given(
+    st.tuples(*[st.floats(0, 1e6)] * 3).map(sorted),
+    st.floats(0, 1e6).map(lambda x: round(x, 3)),
+    st.sampled_from([">", ">=", "<", "<="]),
+)
+def test_no_range_fails_that_could_be_fine(ends: list[float], limit: float, operator: str) -> None:
+    report = with_waste(*ends)
+    found = judged(report, f"shape_waste{operator}{limit:.3f}ms")
+    holds = {
+        ">": lambda x: x > limit,
+        ">=": lambda x: x >= limit,
+        "<": lambda x: x < limit,
+        "<=": lambda x: x <= limit,
+    }
+
+    each = [holds[operator](end) for end in ends]
+    assert (found.state == "failed") == all(each)
+    assert (found.state == "passed") == (not any(each))
+
+
+def test_what_no_rule_could_judge_is_unknown_and_what_was_judged_clean_is_nothing() -> None:
+    clean = judged(sample_report.no_findings(), "shape_waste>0%")
+    assert (clean.state, clean.value) == ("passed", "0%")
+    assert "1 check could not run" in clean.why  # it stands there: what could not run is not fine
+    blind = judged(sample_report.no_transformer(), "shape_waste>0%")
+    assert (blind.state, blind.why) == ("unknown", "no rule could judge this trace")
+    assert judged(sample_report.no_transformer(), "findings>0").state == "unknown"
+
+
+def test_a_trace_without_steps_has_nothing_per_step() -> None:
+    one = sample_report.full()
+    bare = replace(
+        one, summary=replace(one.summary, step_source="whole trace taken as one step: no ProfilerStep range")
+    )
+    for gate in (
+        "step>1ms",
+        "idle>1%",
+        "gpu_busy<90%",
+        "exposed_communication>1%",
+        "shape_waste>1%",
+        "gpu_time>1ms",
+    ):
+        found = judged(bare, gate)
+        assert found.state == "unknown" and "no step is marked" in found.why, gate
+    assert judged(bare, "unattributed>50%").state == "passed"  # of all GPU time: known
+
+
+def test_a_part_of_a_trace_is_judged_and_said_to_be_one() -> None:
+    found = judged(sample_report.partial(), "unattributed>50%")
+    assert found.state == "passed" and "part of the trace could not be read" in found.why
+    one = with_steps(sample_report.full(), STEADY)
+    half = replace(one, trace=replace(one.trace, partial=True, sha256="1" * 64))
+    assert "part of the trace" in verdict(compare_reports(one, half), "regression>3%").why
+
+
+def test_what_is_unknown_says_why() -> None:
+    found = judged(sample_report.unknown_gpu(), "mfu<40%")
+    assert (found.state, found.value, found.why) == (
+        "unknown",
+        "",
+        "no peak for this GPU: name it with --gpu",
+    )
+    assert judged(sample_report.no_transformer(), "step_unprofiled>1ms").why.startswith(
+        "the trace holds none"
+    )
+    assert judged(sample_report.full(), "component[moe.router]>1%").state == "unknown"
+
+
+def test_a_rule_that_could_not_run_has_no_saving_and_one_that_passed_has_none_to_offer() -> None:
+    one = sample_report.full()
+    states = {"TL101": "could_not_run", "TL102": "passed"}
+    checks = [Check(rule, "x", state, "for a reason") for rule, state in states.items()]
+    blind = replace(one, checks=checks, findings=[])
+    assert judged(blind, "saving[TL101]>0%").state == "unknown"
+    assert judged(blind, "saving[TL102]>0%").state == "passed"
+    assert judged(blind, "saving[TL103]>0%").state == "unknown"  # not checked at all
+    assert judged(one, "saving[TL101]>1ms").value == judged(one, "saving[TL101]>9ms").value != ""
+
+
+@pytest.mark.parametrize("name", sorted(sample_report.VARIANTS))
+def test_every_figure_of_every_report_is_a_number_or_has_a_reason(name: str) -> None:
+    report = sample_report.VARIANTS[name]()
+    for metric in REPORT_METRICS.values():
+        for choice in metric.choices or ("",):
+            reading = metric.read(report, choice)
+            assert set(reading.ranges) <= set(metric.forms), metric.name
+            assert set(reading.ranges) == set(metric.forms) or reading.why, metric.name
+            for one in reading.ranges.values():
+                assert one.low <= one.high and math.isfinite(one.low) and math.isfinite(one.high), metric.name
+                assert one.mid is None or one.low <= one.mid <= one.high, metric.name
+
+
+def test_the_figures_are_those_of_the_report() -> None:
+    one = sample_report.full()
+    s = one.summary
+    expected = {
+        "step": ("time", s.step_ms.median),
+        "gpu_busy": ("share", s.gpu_busy_frac),
+        "idle": ("share", s.idle_ms / s.step_ms.median),
+        "mfu": ("share", s.mfu_frac),
+        "findings": ("count", len(one.findings)),
+        "findings_high": ("count", sum(f.severity == "high" for f in one.findings)),
+        "checks_not_run": ("count", 1),
+        "step_unprofiled": ("time", s.unprofiled.median_ms),
+        "unattributed": ("share", sum(r.frac for r in one.components if r.component == "unattributed")),
+    }
+    for name, (form, value) in expected.items():
+        assert REPORT_METRICS[name].read(one, "").ranges[form].mid == pytest.approx(value), name
+
+
+def test_an_estimate_without_a_low_end_begins_at_nothing() -> None:
+    bound = predicted(Estimate(None, None, 3.0, "heuristic"))
+    assert bound is not None and (bound.low, bound.mid, bound.high) == (0.0, None, 3.0)
+    assert predicted(Estimate(None, None, None, "model")) is None
+    assert predicted(Estimate(1.0, float("nan"), 3.0, "model")) is None
+
+
+# comparisons
+
+
+def compared(factor: float, *, steps: int = 6, changed: bool = True) -> Comparison:
+    """The same report with steps that take ``factor`` times as long."""
+    one = sample_report.full()
+    after = with_steps(one, [ms * factor for ms in STEADY[:steps]])
+    if changed:  # else a difference could be the GPU's pace
+        after = replace(after, model=replace(after.model, vocab=Known(50304, "made up")))
+    return compare_reports(with_steps(one, STEADY[:steps]), after)
+
+
+def verdict(result: Comparison, gate: str) -> Judged:
+    (found,) = judge_comparison(result, [gate])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("factor", "gate", "state"),
+    [
+        (1.07, "regression>3%", "failed"),
+        (1.07, "regression>5ms", "failed"),
+        (1.07, "regression>10%", "passed"),
+        (0.93, "regression>3%", "passed"),
+        (0.93, "regression>-5%", "passed"),  # it had to become 5 % faster, and did
+        (0.99, "regression>-5%", "failed"),
+        (1.002, "regression>3%", "passed"),
+        (1.07, "step_change>3%", "failed"),
+        (1.07, "regression.low>3%", "failed"),
+        (1.07, "regression.high>10%", "passed"),
+    ],
+)
+def test_a_step_that_truly_became_slower_fails(factor: float, gate: str, state: str) -> None:
+    assert verdict(compared(factor), gate).state == state
+
+
+def test_a_measured_change_is_judged_by_its_middle_and_what_it_can_be_is_said() -> None:
+    found = verdict(compared(1.035), "regression>4%")
+    assert found.state == "open"  # 3.5 % was measured; the steps do not exclude more than 4 %
+    assert re.search(r"\+3\.5% \(\+[\d.]+% to \+[\d.]+%\)", found.value)
+    assert verdict(compared(1.035), "regression>3%").state == "failed"  # as measured
+
+
+def test_noise_is_no_regression_and_what_the_steps_cannot_exclude_is_said() -> None:
+    one = sample_report.full()
+    noisy = [90.0, 118.0, 95.0, 112.0, 99.0, 107.0]
+    result = compare_reports(with_steps(one, noisy), with_steps(one, [ms + 4 for ms in noisy]))
+    assert result.step is not None and result.step.state == "no_measurable_change"
+    assert result.step.diff_frac is not None and result.step.diff_frac > 0.03
+    found = verdict(result, "regression>3%")
+    assert found.state == "open" and "no measurable change" in found.why
+    assert verdict(result, "regression>90%").state == "passed"
+    assert verdict(result, "step_change>3%").state == "failed"  # asked for without the test
+
+
+def test_the_gpus_own_pace_is_no_regression() -> None:
+    one = sample_report.full()
+    rows = [
+        replace(row, time_ms_per_step=row.time_ms_per_step * (1.04 + 0.001 * (at % 3)))
+        for at, row in enumerate(one.gemms)
+    ]
+    after = replace(with_steps(one, [ms * 1.041 for ms in STEADY]), gemms=rows)
+    result = compare_reports(with_steps(one, STEADY), after)
+    assert result.step is not None and result.step.state == "pace"
+    found = verdict(result, "regression>3%")
+    assert found.state == "open" and "GPU's own pace" in found.why
+    assert verdict(result, "regression>5%").state == "passed"
+
+
+def test_too_few_steps_and_other_gpus_are_unknown() -> None:
+    few = verdict(compared(1.5, steps=2), "regression>3%")
+    assert few.state == "unknown" and "too few for a test" in few.why
+    one = sample_report.full()
+    other = replace(one, gpu=replace(one.gpu, sms=114))
+    across = compare_reports(one, other, across=True)
+    for name, metric in COMPARISON_METRICS.items():
+        if "count" not in metric.forms:
+            gate = f"{name}[logits]>3%" if metric.choices else f"{name}>3%"
+            assert verdict(across, gate).state == "unknown", name
+
+
+def test_the_same_recording_twice_has_not_changed_in_anything() -> None:
+    one = with_steps(sample_report.full(), STEADY)
+    result = compare_reports(one, one)
+    for name, metric in COMPARISON_METRICS.items():
+        if "share" in metric.forms:
+            gate = f"{name}[logits]>0%" if metric.choices else f"{name}>0%"
+            assert verdict(result, gate).state == "passed", name
+
+
+def rows(*told: tuple[float, float, bool | None]) -> Comparison:
+    """A comparison whose logits did this: (before, after, beyond noise) of each phase."""
+    phases = ("forward", "backward", "optimizer")
+    made = [
+        ComponentChange("logits", phase, a, b, b - a, b / a - 1 if a and b else None, 1.0, 1.0, beyond, "why")
+        for phase, (a, b, beyond) in zip(phases, told, strict=False)
+    ]
+    return replace(compared(1.0), components=made)
+
+
+@pytest.mark.parametrize(
+    ("told", "gate", "state"),
+    [
+        ([(10.0, 12.0, True)], "component_change[logits]>10%", "failed"),
+        ([(10.0, 12.0, True)], "component_change[logits]>1ms", "failed"),
+        ([(10.0, 12.0, False)], "component_change[logits]>10%", "passed"),  # noise
+        ([(10.0, 12.0, None)], "component_change[logits]>10%", "unknown"),
+        ([(10.0, 10.1, True), (10.0, 15.0, None)], "component_change[logits]>10%", "open"),
+        ([(10.0, 12.0, True), (10.0, 15.0, None)], "component_change[logits]>9%", "failed"),
+        ([(0.0, 1.0, True)], "component_change[logits]>500%", "failed"),  # there was none before
+        ([(10.0, 5.0, True)], "component_change[logits]>0%", "passed"),
+        ([(10.0, 12.0, True)], "component_change[mlp.up]>10%", "unknown"),
+        ([(10.0, 12.0, True), (10.0, 5.0, True)], "component_regression>15%", "failed"),
+        ([(10.0, 12.0, False), (10.0, 5.0, True)], "component_regression>15%", "passed"),
+        ([(10.0, 12.0, None), (10.0, 5.0, True)], "component_regression>15%", "open"),
+        ([(10.0, 12.0, None)], "component_regression>15%", "unknown"),
+    ],
+)
+def test_a_component_is_judged_by_what_is_more_than_noise(
+    told: list[tuple[float, float, bool | None]], gate: str, state: str
+) -> None:
+    assert verdict(rows(*told), gate).state == state
+
+
+def test_findings_still_there_are_counted_once() -> None:
+    one = with_steps(sample_report.full(), STEADY)
+    result = compare_reports(one, one)
+    there = sum(found.state == "still_there" for found in result.findings)
+    assert there > 0
+    assert verdict(result, f"findings_still_there>{there - 1}").state == "failed"
+    assert verdict(result, f"findings_still_there>{there}").state == "passed"
+
+
+# what is documented
+
+
+def test_every_figure_is_in_the_documentation_with_its_unit() -> None:
+    text = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    metrics: list[Metric[Any]] = [*REPORT_METRICS.values(), *COMPARISON_METRICS.values()]
+    for metric in metrics:
+        assert f"| `{metric.shown}` | {metric.units} | {metric.meaning} |" in text, metric.name
+        assert metric.meaning.endswith(".") and len(metric.meaning) < 200
+    assert not set(REPORT_METRICS) & set(COMPARISON_METRICS), "a name means one thing"

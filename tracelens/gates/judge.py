@@ -1,0 +1,101 @@
+"""Whether a gate passed: what is known decides, and what is not known never passes unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tracelens.compare.folder_result import FolderComparison
+from tracelens.compare.result import Comparison
+from tracelens.gates.expression import Gate, parse_gate
+from tracelens.gates.metrics import Metric, Range, say, say_range
+from tracelens.gates.of_comparison import COMPARISON_METRICS
+from tracelens.gates.of_report import REPORT_METRICS
+from tracelens.results import Report
+
+#: ``open``: the range of the figure reaches beyond the limit, but it is not known to lie there.
+STATES = ("passed", "failed", "open", "unknown")
+_PART = "part of the trace could not be read"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of a gate."""
+
+    gate: str  # "shape_waste>5%"
+    state: str  # STATES
+    value: str  # the figure as it is written; "" where it is unknown
+    why: str  # one phrase: why it failed, what is open, why it is unknown
+    meaning: str  # of the figure
+
+
+def judge_report(report: Report, gates: Iterable[str | Gate]) -> list[Judged]:
+    """Judge gates on a report. Raises UsageError where one cannot be read."""
+    note = _PART if report.trace.partial else ""
+    return [_judge(report, _gate(one, REPORT_METRICS), note) for one in gates]
+
+
+def judge_comparison(result: Comparison | FolderComparison, gates: Iterable[str | Gate]) -> list[Judged]:
+    """Judge gates on a comparison. Raises UsageError where one cannot be read."""
+    note = _PART if result.before.partial or result.after.partial else ""
+    return [_judge(result, _gate(one, COMPARISON_METRICS), note) for one in gates]
+
+
+def parse_report_gate(text: str) -> Gate:
+    return _gate(text, REPORT_METRICS)
+
+
+def parse_comparison_gate(text: str) -> Gate:
+    return _gate(text, COMPARISON_METRICS)
+
+
+def _gate(one: str | Gate, metrics: Mapping[str, Metric[Any]]) -> Gate:
+    if isinstance(one, Gate):
+        return one
+    of_report = metrics is REPORT_METRICS
+    other = COMPARISON_METRICS if of_report else REPORT_METRICS
+    command = "tracelens compare" if of_report else "tracelens analyze"
+    return parse_gate(one, metrics, elsewhere=dict.fromkeys(other, command))
+
+
+def _judge(given: Any, gate: Gate, note: str) -> Judged:
+    reading = gate.metric.read(given, gate.choice)
+    found = reading.ranges.get(gate.form)
+    if found is None:
+        why = reading.why or "not known in this unit"
+        return Judged(gate.text, "unknown", "", why, gate.metric.meaning)
+    state, why = _state(gate, found)
+    value = say_range(found, gate.form, signed=gate.metric.signed)
+    if state == "unknown":
+        value = ""
+    why = "; ".join(filter(None, (why, reading.note, note)))
+    return Judged(gate.text, state, value, why, gate.metric.meaning)
+
+
+def _state(gate: Gate, found: Range) -> tuple[str, str]:
+    if gate.end:
+        value = {"low": found.low, "mid": found.mid, "high": found.high}[gate.end]
+        if value is None:
+            return "unknown", "a bound has no middle: use .low or .high"
+        end = {"low": "low end", "mid": "middle", "high": "high end"}[gate.end]
+        return ("failed" if gate.holds(value) else "passed"), f"judged by its {end}"
+    ends = (gate.holds(found.low), gate.holds(found.high))
+    failed = gate.holds(found.mid) if found.measured and found.mid is not None else all(ends)
+    if failed:
+        whole = "" if found.low == found.high or found.measured else "its whole range is beyond the limit"
+        return "failed", whole
+    if any(ends):
+        limit = say(gate.limit, gate.form, signed=gate.metric.signed)
+        return "open", f"its range reaches beyond {limit}, but it is not known to lie there"
+    return "passed", ""
+
+
+__all__ = [
+    "STATES",
+    "Judged",
+    "judge_comparison",
+    "judge_report",
+    "parse_comparison_gate",
+    "parse_report_gate",
+]

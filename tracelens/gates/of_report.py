@@ -1,0 +1,295 @@
+"""The figures of one report that a gate can ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tracelens import numbers as f
+from tracelens.advice.rules import RULES
+from tracelens.gates.metrics import Metric, Range, Reading, exact, predicted, unknown
+from tracelens.results import Check, Estimate, Report
+from tracelens.words import COMPONENTS
+
+_NO_STEP = "no step is marked in this trace, so nothing is known per step"
+
+
+def _stepped(report: Report) -> bool:
+    return bool(report.steps) and not report.summary.step_source.startswith("whole trace")
+
+
+def _per_step(time_ms: Callable[[Report], float]) -> Callable[[Report, str], Reading]:
+    """A time of a step, also as a share of it."""
+
+    def read(report: Report, _: str) -> Reading:
+        if not _stepped(report):
+            return unknown(_NO_STEP)
+        value, step = time_ms(report), report.summary.step_ms.median
+        return Reading({"time": exact(value)} | ({"share": exact(value / step)} if step else {}))
+
+    return read
+
+
+def _step(report: Report, _: str) -> Reading:
+    return Reading({"time": exact(report.summary.step_ms.median)}) if _stepped(report) else unknown(_NO_STEP)
+
+
+def _step_spread(report: Report, _: str) -> Reading:
+    step = report.summary.step_ms
+    if not _stepped(report):
+        return unknown(_NO_STEP)
+    if step.n < 2 or not step.median:
+        return unknown("one step has no spread")
+    return Reading(
+        {"share": exact((step.high - step.low) / step.median), "time": exact(step.high - step.low)}
+    )
+
+
+def _unprofiled(report: Report, _: str) -> Reading:
+    without = report.summary.unprofiled
+    if without.median_ms is None:
+        return unknown(without.why or "not timed")
+    return Reading({"time": exact(without.median_ms)})
+
+
+def _overhead(report: Report, _: str) -> Reading:
+    without = report.summary.unprofiled
+    if without.profiler_frac is None:
+        return unknown(without.why or "the run's own change of speed hides it")
+    return Reading({"share": exact(without.profiler_frac)})
+
+
+def _gpu_busy(report: Report, _: str) -> Reading:
+    return Reading({"share": exact(report.summary.gpu_busy_frac)}) if _stepped(report) else unknown(_NO_STEP)
+
+
+def _mfu(report: Report, _: str) -> Reading:
+    mfu = report.summary.mfu_frac
+    return unknown(report.summary.mfu_why or "not judged") if mfu is None else Reading({"share": exact(mfu)})
+
+
+def _achieved(report: Report, _: str) -> Reading:
+    rate = report.summary.achieved_tflops
+    if rate is None:
+        return unknown(report.summary.mfu_why or "not known")
+    return Reading({"rate": exact(rate)})
+
+
+def _gemm(report: Report, _: str) -> Reading:
+    return Reading({"share": exact(report.summary.gemm_frac)})
+
+
+def _waste(report: Report, _: str) -> Reading:
+    waste, step = report.summary.shape_waste_ms, report.summary.step_ms.median
+    if not any(check.state in ("passed", "found") for check in report.checks):
+        return unknown("no rule could judge this trace")
+    note = _not_run(report)
+    if waste is None:
+        return Reading({"time": exact(0.0), "share": exact(0.0)}, note=note)
+    found = predicted(waste)
+    if found is None:
+        return unknown("what the findings have at stake is not known")
+    if not _stepped(report):
+        return unknown(_NO_STEP)
+    if found.mid is None:
+        note = "; ".join(filter(None, ("a bound, not a prediction", note)))
+    return Reading(_shares(found, step), note=note)
+
+
+def _shares(found: Range, step_ms: float) -> dict[str, Range]:
+    if not step_ms:
+        return {"time": found}
+    mid = None if found.mid is None else found.mid / step_ms
+    return {"time": found, "share": Range(found.low / step_ms, mid, found.high / step_ms, found.measured)}
+
+
+def _not_run(report: Report) -> str:
+    many = sum(check.state == "could_not_run" for check in report.checks)
+    return f"{many} check{'' if many == 1 else 's'} could not run" if many else ""
+
+
+def _saving(report: Report, rule: str) -> Reading:
+    """The largest saving of a rule's findings."""
+    checks: dict[str, Check] = {check.rule: check for check in report.checks}
+    check = checks.get(rule)
+    if check is None:
+        return unknown(f"{rule} was not checked")
+    if check.state == "could_not_run":
+        return unknown(f"{rule} could not run: {check.why}")
+    best: Estimate | None = None
+    for one in report.findings:
+        if one.rule == rule and (best is None or _high(one.saving_ms) > _high(best)):
+            best = one.saving_ms
+    if best is None:
+        return Reading({"time": exact(0.0), "share": exact(0.0)}, note=check.why)
+    found = predicted(best)
+    if found is None:
+        return unknown(f"the saving of {rule} is not known")
+    note = "a bound, not a prediction" if found.mid is None else ""
+    return Reading(_shares(found, report.summary.step_ms.median), note=note)
+
+
+def _high(saving: Estimate) -> float:
+    return next((one for one in (saving.high, saving.mid, saving.low) if one is not None), 0.0)
+
+
+def _findings(report: Report, _: str) -> Reading:
+    if not any(check.state in ("passed", "found") for check in report.checks):
+        return unknown("no rule could judge this trace")
+    return Reading({"count": exact(len(report.findings))}, note=_not_run(report))
+
+
+def _findings_high(report: Report, _: str) -> Reading:
+    every = _findings(report, _)
+    many = sum(one.severity == "high" for one in report.findings)
+    return Reading({"count": exact(many)}, note=every.note) if every.ranges else every
+
+
+def _checks_not_run(report: Report, _: str) -> Reading:
+    return Reading({"count": exact(sum(check.state == "could_not_run" for check in report.checks))})
+
+
+def _component(report: Report, name: str) -> Reading:
+    if not any(row.component == name for row in report.components):
+        return unknown(f"no kernel of this trace is known to be {name}")
+    rows = [row for row in report.components if row.component == name]
+    share = {"share": exact(sum(row.frac for row in rows))}
+    if not _stepped(report):
+        return Reading(share, why=_NO_STEP)
+    return Reading(share | {"time": exact(sum(row.time_ms_per_step for row in rows))})
+
+
+def _unattributed(report: Report, _: str) -> Reading:
+    rows = [row.frac for row in report.components if row.component == "unattributed"]
+    return Reading({"share": exact(sum(rows))})
+
+
+def _unknown_shapes(report: Report, _: str) -> Reading:
+    if not report.gemms:
+        return unknown("no GEMM was seen in this trace")
+    return Reading({"share": exact(max(0.0, 1 - report.coverage.shape_frac))})
+
+
+def _communication(report: Report, _: str) -> Reading:
+    share = sum(row.frac for row in report.components if row.component == "communication")
+    if not _stepped(report):
+        return Reading({"share": exact(share)}, why=_NO_STEP)
+    return Reading(
+        {"share": exact(share), "time": exact(sum(row.time_ms_per_step for row in report.communication))}
+    )
+
+
+def _communication_bytes(report: Report, _: str) -> Reading:
+    if not _stepped(report):
+        return unknown(_NO_STEP)
+    missing = [row for row in report.communication if row.bytes_per_call is None]
+    if missing:
+        of = f.pct(
+            sum(row.time_ms for row in missing) / (sum(row.time_ms for row in report.communication) or 1)
+        )
+        return unknown(f"the message size of {of} of the communication time is not known")
+    return Reading(
+        {
+            "bytes": exact(
+                sum((row.bytes_per_call or 0.0) * row.calls_per_step for row in report.communication)
+            )
+        }
+    )
+
+
+def _warnings(report: Report, _: str) -> Reading:
+    return Reading({"count": exact(len(report.trace.warnings))})
+
+
+_BOTH = ("share", "time")
+
+REPORT_METRICS: dict[str, Metric[Report]] = {
+    metric.name: metric
+    for metric in (
+        Metric("step", ("time",), "Median step time, with the profiler running.", _step),
+        Metric(
+            "step_unprofiled",
+            ("time",),
+            "Median step time without the profiler, as `tracelens capture` timed it.",
+            _unprofiled,
+        ),
+        Metric("step_spread", _BOTH, "Longest minus shortest step; % of the median.", _step_spread),
+        Metric("profiler_overhead", ("share",), "The profiler's share of the profiled step.", _overhead),
+        Metric(
+            "gpu_time",
+            ("time",),
+            "Sum of GPU event times per step; streams that overlap count twice.",
+            lambda report, _: (
+                Reading({"time": exact(report.summary.gpu_ms_per_step)})
+                if _stepped(report)
+                else unknown(_NO_STEP)
+            ),
+        ),
+        Metric("gpu_busy", ("share",), "Share of the step in which some GPU event runs.", _gpu_busy),
+        Metric(
+            "idle",
+            _BOTH,
+            "Time per step in which no GPU event runs; % of the step.",
+            _per_step(lambda report: report.summary.idle_ms),
+        ),
+        Metric(
+            "exposed_communication",
+            _BOTH,
+            "Time per step in which only communication runs; % of the step.",
+            _per_step(lambda report: report.summary.exposed_communication_ms),
+        ),
+        Metric(
+            "communication",
+            _BOTH,
+            "Time of communication kernels per step; % of all GPU time.",
+            _communication,
+        ),
+        Metric(
+            "communication_bytes",
+            ("bytes",),
+            "Bytes per step that this rank hands to collectives.",
+            _communication_bytes,
+        ),
+        Metric("gemm", ("share",), "GEMM and attention kernels, of all GPU time.", _gemm),
+        Metric("mfu", ("share",), "Model FLOPs utilization, of the dense datasheet peak.", _mfu),
+        Metric("achieved", ("rate",), "GEMM and attention FLOPs of a step over its time.", _achieved),
+        Metric(
+            "shape_waste",
+            _BOTH,
+            "At stake in shapes, per step, with every finding's change made at once; "
+            "% of the step. A prediction or a bound.",
+            _waste,
+        ),
+        Metric(
+            "saving",
+            _BOTH,
+            "The largest saving of this rule's findings per step; % of the step. "
+            "A prediction or a bound; 0 where the rule passed.",
+            _saving,
+            choices=tuple(rule.id for rule in RULES),
+            choice="RULE",
+        ),
+        Metric("findings", ("count",), "Findings.", _findings),
+        Metric("findings_high", ("count",), "Findings of high severity.", _findings_high),
+        Metric(
+            "checks_not_run", ("count",), "Checks that could not run for lack of evidence.", _checks_not_run
+        ),
+        Metric(
+            "component",
+            _BOTH,
+            "GPU time of this component per step, all phases; % of all GPU time.",
+            _component,
+            choices=COMPONENTS,
+            choice="COMPONENT",
+        ),
+        Metric("unattributed", ("share",), "GPU time without a component, of all GPU time.", _unattributed),
+        Metric(
+            "unknown_shapes",
+            ("share",),
+            "GEMM and attention time whose sizes are not all known.",
+            _unknown_shapes,
+        ),
+        Metric("warnings", ("count",), "Warnings of the reader: damaged places, a cut-off file.", _warnings),
+    )
+}
+
+__all__ = ["REPORT_METRICS"]
