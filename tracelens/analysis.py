@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.hta import WaitFrames
+
+
+#: Told what is done now: parts done, parts in all, the name of the next.
+Heard = Callable[[int, int, str], None]
+_PARTS = ("reading", "attributing", "GEMMs", "rules", "where it waits")
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,7 @@ def analyze(
     what_ifs: Sequence[str] = (),
     waits: bool = False,
     price: str | None = None,
+    heard: Heard | None = None,
 ) -> Analysis:
     """Analyze one trace file (``.json``, ``.json.gz``, or ``-`` for standard input).
 
@@ -159,7 +165,7 @@ def analyze(
     kernels here that repeat them. Each of ``what_ifs`` is a scenario, changes of hyper-parameters as
     "vocab=50304,heads=20", that the report then predicts. ``waits`` adds where the step waits, by
     holistic-trace-analysis (the extra ``hta``): some seconds. ``price`` of one GPU-hour, "2.50" or
-    "2.50 EUR", adds money to the GPU-hours.
+    "2.50 EUR", adds money to the GPU-hours. ``heard`` is told of the progress.
 
     Raises:
         InputError: one of the files cannot be used, or holds no GPU event.
@@ -170,6 +176,7 @@ def analyze(
         parse_price(price)  # before the trace is read
     if reference is not None and str(path) == str(reference) == "-":
         raise UsageError("the trace and its reference cannot both come from standard input")
+    _tell(heard, 0)
     trace = read_trace(path)
     analysis = analyze_trace(
         trace,
@@ -178,8 +185,17 @@ def analyze(
         reference=None if reference is None else _read_reference(reference),
         what_ifs=what_ifs,
         price=price,
+        heard=heard,
     )
-    return analysis.with_waits() if waits else analysis
+    if waits:
+        _tell(heard, 4)
+        analysis = analysis.with_waits()
+    return analysis
+
+
+def _tell(heard: Heard | None, part: int) -> None:
+    if heard is not None:
+        heard(part, len(_PARTS), _PARTS[part])
 
 
 def _read_reference(path: str | Path) -> Trace:
@@ -200,21 +216,25 @@ def analyze_trace(
     reference: Trace | None = None,
     what_ifs: Sequence[str] = (),
     price: str | None = None,
+    heard: Heard | None = None,
 ) -> Analysis:
     """Analyze a trace that has been read."""
     if not len(trace.kernels):
         raise InputError(_without_gpu(trace))
+    _tell(heard, 1)
     devices = device_properties(trace.metadata)
     hardware = find_gpu(device_name(trace.metadata), override=gpu, properties=devices[0] if devices else None)
     links = link(trace)
     attribution = attribute(trace, links, reference=None if reference is None else _known(reference))
     times = step_times(trace, links, attribution, wanted=steps)
     attribution = attribution.within_steps(times.positions)
+    _tell(heard, 2)
     calls = find_calls(trace, links, attribution)
     communication = find_communication(trace, links, attribution)
     dims = model_dims(attribution, calls, sharded=_tensor_parallel(communication))
     measured, notes = _measurements(hardware)
     gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
+    _tell(heard, 3)
     summary = summarize(trace, attribution, calls, times, hardware, gemms)
     components = component_rows(trace, attribution, calls, steps=times.count)
     step = step_model(

@@ -14,6 +14,7 @@ from tracelens.cli.compare import compare
 from tracelens.cli.explain import explain
 from tracelens.cli.gemm import gemm
 from tracelens.cli.open import open_trace
+from tracelens.cli.streams import nobody_reads, warn
 from tracelens.cli.suggest import suggest
 from tracelens.errors import TracelensError
 
@@ -24,7 +25,7 @@ def cli() -> None:
     """Where every GPU microsecond of a training step went, and which shapes waste the GPU.
 
     \b
-    Exit codes: 0 fine, 2 wrong use, 3 input unusable.
+    Exit codes: 0 fine, 1 a --fail-on gate failed, 2 wrong use, 3 input unusable.
     """
 
 
@@ -41,9 +42,8 @@ cli.add_command(suggest)
 def main() -> None:
     """Run the command line; a problem is one clear line on stderr, never a traceback."""
     try:
-        cli.main(standalone_mode=False)
-    except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
+        code = cli.main(standalone_mode=False)  # a command's Exit(n) comes back as n
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         sys.exit(2)
@@ -51,10 +51,10 @@ def main() -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except TracelensError as error:
-        from tracelens.render.text import clean
-
-        click.echo(f"tracelens: {clean(str(error))}", err=True)
+        warn(str(error))
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader of our output went away: `| head`
-        sys.stderr.close()
+        nobody_reads()
         sys.exit(0)
+    else:
+        sys.exit(code if isinstance(code, int) else 0)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracelens.cli.gates import Ci, check_outputs, echo_markdown, finish, gate_options, shown, write_markdown
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
     from tracelens.analysis import Analysis
+    from tracelens.gates import Judged
 
 
 @click.command()
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
     "json_path",
     metavar="FILE",
     help="The report as JSON ('-': standard output, instead of the summary).",
+)
+@click.option(
+    "--markdown",
+    metavar="FILE",
+    help="The report as Markdown ('-': standard output, instead of the summary); the file of "
+    "$GITHUB_STEP_SUMMARY is added to.",
 )
 @click.option("--kernels", metavar="FILE", help="One row per GPU event, as .parquet or .csv.")
 @click.option(
@@ -67,12 +75,14 @@ if TYPE_CHECKING:
     metavar="AMOUNT",
     help='Price of one GPU-hour ("2.50" or "2.50 EUR"): what steps cost and findings save, in money.',
 )
+@gate_options("report", "shape_waste>5%")
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
 def analyze(
     trace: str,
     output: str | None,
     no_html: bool,
     json_path: str | None,
+    markdown: str | None,
     kernels: str | None,
     perfetto: str | None,
     gpu: str | None,
@@ -82,13 +92,19 @@ def analyze(
     what_ifs: tuple[str, ...],
     waits: bool,
     price: str | None,
+    fail_on: tuple[str, ...],
+    if_unknown: str,
+    annotations: str | None,
     quiet: bool,
 ) -> None:
     """Analyze TRACE, a torch.profiler trace (.json or .json.gz; '-' reads standard input).
 
     Prints a summary and writes one self-contained HTML page.
     """
-    from tracelens import analysis
+    from tracelens.cli.streams import echo_json
+    from tracelens.gates import judge_report
+    from tracelens.gates.judge import parse_report_gate
+    from tracelens.render.json import to_json
 
     if kernels is not None and Path(kernels).suffix.lower() not in (".parquet", ".csv"):
         raise UsageError(f"cannot tell the format of {kernels}: end it in .parquet or .csv")
@@ -97,21 +113,74 @@ def analyze(
 
         check_perfetto(trace, perfetto)
     ids = [name.strip() for text in gemms for name in text.split(",") if name.strip()]
-    if ids and json_path == "-":
-        raise UsageError("--gemm and --json - both write to standard output: give --json a file")
-    result = analysis.analyze(
+    on_stdout = [
+        f"{name} -" for name, path in (("--json", json_path), ("--markdown", markdown)) if path == "-"
+    ]
+    if ids and on_stdout:
+        name = on_stdout[0]
+        raise UsageError(f"--gemm and {name} both write to standard output: give {name[:-2]} a file")
+    check_outputs(markdown=markdown, annotations=annotations is not None, on_stdout=on_stdout)
+    ci = Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None)
+    wanted = [parse_report_gate(text) for text in fail_on]
+    result = _analyze(
         trace, gpu=gpu, steps=_steps(steps), reference=reference, what_ifs=what_ifs, waits=waits, price=price
     )
+    gates = judge_report(result.report, wanted)
+    told = not quiet and not on_stdout
     if ids:
-        _derive(result, ids)
+        with shown():
+            _derive(result, ids)
     written = _write(result, output or None if not no_html else "", trace, json_path, kernels)
     if perfetto is not None:
         written.append((perfetto, _perfetto(result, perfetto)))
-    if ids and not quiet:
+    if markdown is not None and markdown != "-":
+        write_markdown(markdown, _markdown(result, gates))
+        written.append((markdown, _size(markdown)))
+    with shown():
+        if json_path == "-":
+            echo_json(to_json(result.report))
+        elif markdown == "-":
+            echo_markdown(_markdown(result, gates))
+        elif told:
+            _print(result, written, gates, derived=bool(ids))
+        if ci.annotations:
+            _annotate(result, gates, ci)
+    finish(gates, ci, told=told)
+
+
+def _analyze(trace: str, **asked: Any) -> Analysis:
+    from tracelens import analysis
+    from tracelens.cli.progress import is_large, progress
+
+    with progress("analyzing", long=is_large(trace)) as heard:
+        return analysis.analyze(trace, heard=heard, **asked)
+
+
+def _print(result: Analysis, written: list[tuple[str, int]], gates: list[Judged], *, derived: bool) -> None:
+    from tracelens.render.console import stdout_console
+    from tracelens.render.gates import render_gates
+
+    if derived:
         for name, _ in written:
             click.echo(f"wrote {name}")
-    elif not quiet and json_path != "-":
+    else:
         _show(result, written)
+    render_gates(gates, console=stdout_console())
+
+
+def _annotate(result: Analysis, gates: list[Judged], ci: Ci) -> None:
+    from tracelens.render.gates import finding_annotations, gate_annotations
+
+    for line in gate_annotations(gates, unknown_fails=ci.unknown_fails):
+        click.echo(line)
+    for line in finding_annotations(result.report):
+        click.echo(line)
+
+
+def _markdown(result: Analysis, gates: list[Judged]) -> str:
+    from tracelens.render.markdown import render_report_markdown
+
+    return render_report_markdown(result.report, gates=gates)
 
 
 def _steps(text: str | None) -> tuple[int, int] | None:
@@ -137,9 +206,7 @@ def _write(
         page = output or _page_name(trace)
         write_text(page, render_html(result.report, generated_at=datetime.now().strftime("%Y-%m-%d %H:%M")))
         written.append(page)
-    if json_path == "-":
-        click.echo(to_json(result.report))
-    elif json_path is not None:
+    if json_path is not None and json_path != "-":
         write_bytes(json_path, to_json(result.report))
         written.append(json_path)
     if kernels is not None:
@@ -150,11 +217,11 @@ def _write(
 
 def _perfetto(result: Analysis, path: str) -> int:
     """Write the annotated trace; its bytes. What it lacks is a warning."""
+    from tracelens.cli.streams import warn
     from tracelens.render.perfetto import write_perfetto
-    from tracelens.render.text import clean
 
     for note in write_perfetto(result, path).notes:
-        click.echo(f"tracelens: {clean(f'{path}: {note}')}", err=True)
+        warn(f"{path}: {note}")
     return _size(path)
 
 
@@ -171,16 +238,14 @@ def _page_name(trace: str) -> str:
 
 
 def _derive(result: Analysis, ids: list[str]) -> None:
-    from rich.console import Console
-
+    from tracelens.render.console import stdout_console
     from tracelens.render.terminal import render_derivations
 
-    render_derivations(result.report, ids, console=Console())
+    render_derivations(result.report, ids, console=stdout_console())
 
 
 def _show(result: Analysis, written: list[tuple[str, int]]) -> None:
-    from rich.console import Console
-
+    from tracelens.render.console import stdout_console
     from tracelens.render.terminal import render_terminal
 
-    render_terminal(result.report, console=Console(), outputs=written)
+    render_terminal(result.report, console=stdout_console(), outputs=written)

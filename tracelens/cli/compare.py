@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tracelens.cli.gates import Ci, check_outputs, echo_markdown, finish, gate_options, shown, write_markdown
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
+    from tracelens.compare.folder_result import FolderComparison
     from tracelens.compare.result import Comparison
+    from tracelens.gates import Judged
+
+    Compared = Comparison | FolderComparison
 
 
 @click.command()
@@ -25,9 +30,13 @@ if TYPE_CHECKING:
     help="The comparison as JSON ('-': standard output, instead of the summary).",
 )
 @click.option(
-    "--markdown", metavar="FILE", help="As Markdown ('-': standard output, instead of the summary)."
+    "--markdown",
+    metavar="FILE",
+    help="As Markdown ('-': standard output, instead of the summary); the file of $GITHUB_STEP_SUMMARY "
+    "is added to.",
 )
 @click.option("-o", "--output", metavar="HTML", help="As one offline HTML page.")
+@gate_options("comparison", "regression>3%")
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
 def compare(
     before: str,
@@ -36,52 +45,118 @@ def compare(
     json_path: str | None,
     markdown: str | None,
     output: str | None,
+    fail_on: tuple[str, ...],
+    if_unknown: str,
+    annotations: str | None,
     quiet: bool,
 ) -> None:
     """Say whether the step's time changed from BEFORE to AFTER, what changed, and where the time went.
 
-    Each is a torch.profiler trace or a report of 'tracelens analyze --json'.
+    Each is a torch.profiler trace or a report of 'tracelens analyze --json'; or both are folders of them,
+    the ranks of a job or several runs, which are paired by rank, else by name.
     """
+    from tracelens.gates import judge_comparison
+    from tracelens.gates.judge import parse_comparison_gate
+
+    paths = {"--json": json_path, "--markdown": markdown}
+    on_stdout = [f"{name} -" for name, path in paths.items() if path == "-"]
+    check_outputs(markdown=markdown, annotations=annotations is not None, on_stdout=on_stdout)
+    ci = Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None)
+    wanted = [parse_comparison_gate(text) for text in fail_on]
+    result = _compare(before, after, across=across)
+    gates = judge_comparison(result, wanted)
+    written = _write(result, gates, {"json": json_path, "markdown": markdown, "html": output})
+    told = not quiet and not on_stdout
+    with shown():
+        if on_stdout:
+            _echo(result, gates, "json" if json_path == "-" else "markdown")
+        elif told:
+            _show(result, gates, written)
+        if ci.annotations:
+            from tracelens.render.gates import gate_annotations
+
+            for line in gate_annotations(gates, unknown_fails=ci.unknown_fails):
+                click.echo(line)
+    finish(gates, ci, told=told)
+
+
+def _compare(before: str, after: str, *, across: bool) -> Compared:
+    from tracelens.compare.folder import compare_folders
     from tracelens.compare.load import compare as compare_files
 
-    if json_path == markdown == "-":
-        raise UsageError("--json - and --markdown - both write to standard output: give one of them a file")
-    result = compare_files(before, after, across=across)
-    written = _write(result, {"json": json_path, "markdown": markdown, "html": output})
-    if not quiet and "-" not in (json_path, markdown):
-        from rich.console import Console
+    folders = [path for path in (before, after) if path != "-" and Path(path).is_dir()]
+    if not folders:
+        return compare_files(before, after, across=across)
+    if len(folders) == 1:
+        other = after if folders[0] == before else before
+        raise UsageError(f"{folders[0]} is a folder and {other} is none: give two files or two folders")
+    if across:
+        raise UsageError("--across compares two files; of two folders give a pair of their files")
+    from tracelens.cli.progress import progress
 
-        from tracelens.render.compare import render_compare
+    with progress("comparing") as heard:
+        return compare_folders(before, after, heard=heard)
 
-        render_compare(result, console=Console(), outputs=written)
 
-
-def _write(result: Comparison, asked: dict[str, str | None]) -> list[tuple[str, int]]:
-    """Write what was asked for; (name, bytes) of each file, in the order written."""
+def _write(result: Compared, gates: list[Judged], asked: dict[str, str | None]) -> list[tuple[str, int]]:
+    """Write the files that were asked for; (name, bytes) of each, in the order written."""
     from tracelens.render.files import write_bytes
 
     written = []
     for form, path in asked.items():
-        if path is None:
+        if path is None or (path == "-" and form != "html"):
             continue
-        data = _made(result, form)
-        if path == "-" and form != "html":
-            click.echo(data, nl=False)
+        data = _made(result, gates, form)
+        if form == "markdown":
+            write_markdown(path, data.decode())
         else:
             write_bytes(path, data)
-            written.append((path, Path(path).stat().st_size if Path(path).is_file() else 0))
+        written.append((path, Path(path).stat().st_size if Path(path).is_file() else 0))
     return written
 
 
-def _made(result: Comparison, form: str) -> bytes:
+def _echo(result: Compared, gates: list[Judged], form: str) -> None:
+    from tracelens.cli.streams import echo_json
+
+    data = _made(result, gates, form)
+    if form == "json":
+        echo_json(data)
+    else:
+        echo_markdown(data.decode())
+
+
+def _made(result: Compared, gates: list[Judged], form: str) -> bytes:
+    from tracelens.compare.result import Comparison
+
     if form == "json":
         from tracelens.render.compare_json import compare_json
 
         return compare_json(result)
     if form == "markdown":
+        from tracelens.render.compare_folders import folders_markdown
         from tracelens.render.compare_markdown import render_markdown
 
-        return render_markdown(result).encode()
-    from tracelens.render.compare_html import render_compare_html
+        if isinstance(result, Comparison):
+            return render_markdown(result, gates=gates).encode()
+        return folders_markdown(result, gates=gates).encode()
+    from tracelens.render.compare_html import render_compare_html, render_folders_html
 
-    return render_compare_html(result, generated_at=datetime.now().strftime("%Y-%m-%d %H:%M")).encode()
+    now = datetime.now().strftime("%Y-%m-%d %H:%M")
+    if isinstance(result, Comparison):
+        return render_compare_html(result, generated_at=now).encode()
+    return render_folders_html(result, generated_at=now).encode()
+
+
+def _show(result: Compared, gates: list[Judged], written: list[tuple[str, int]]) -> None:
+    from tracelens.compare.result import Comparison
+    from tracelens.render.compare import render_compare
+    from tracelens.render.compare_folders import render_folders
+    from tracelens.render.console import stdout_console
+    from tracelens.render.gates import render_gates
+
+    console = stdout_console()
+    if isinstance(result, Comparison):
+        render_compare(result, console=console, outputs=written)
+    else:
+        render_folders(result, console=console, outputs=written)
+    render_gates(gates, console=console)

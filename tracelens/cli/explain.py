@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 
@@ -11,4 +13,10 @@ def explain(rule: str) -> None:
     """Print what RULE (TL101) does, why it costs time, what to do and how it is estimated."""
     from tracelens.advice import explain as page
 
-    click.echo(page(rule))
+    text = page(rule)
+    if sys.stdout.isatty():  # a file gets the page as it is
+        from tracelens.render.console import stdout_console
+        from tracelens.render.pages import wrapped
+
+        text = wrapped(text, stdout_console().width)
+    click.echo(text)

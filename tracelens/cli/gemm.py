@@ -100,21 +100,19 @@ def _gpu(name: str | None) -> tuple[Gpu, str | None]:
 
 
 def _list() -> None:
-    from rich.console import Console
-
     from tracelens.hardware import list_gpus
     from tracelens.hardware.default import measured_gpus
+    from tracelens.render.console import stdout_console
     from tracelens.render.gemm import render_gpus
 
-    render_gpus(list_gpus(), measured=measured_gpus(), console=Console())
+    render_gpus(list_gpus(), measured=measured_gpus(), console=stdout_console())
 
 
 def _columns() -> int:
-    from rich.console import Console
-
+    from tracelens.render.console import stdout_console
     from tracelens.render.gemm import chart_columns
 
-    return chart_columns(Console())
+    return chart_columns(stdout_console())
 
 
 def _print(study: Study, gpu_why: str | None, *, explain: bool, as_json: bool) -> None:
@@ -123,11 +121,10 @@ def _print(study: Study, gpu_why: str | None, *, explain: bool, as_json: bool) -
 
         click.echo(gemm_json(study, gpu_why=gpu_why), nl=False)
         return
-    from rich.console import Console
-
+    from tracelens.render.console import stdout_console
     from tracelens.render.gemm import render_gemm
 
-    render_gemm(study, console=Console(), gpu_why=gpu_why, explain=explain)
+    render_gemm(study, console=stdout_console(), gpu_why=gpu_why, explain=explain)
 
 
 def _whole(option: str, text: str | None) -> int | None:

@@ -84,11 +84,10 @@ def suggest(
     if json_path is not None:
         _write_json(found, json_path)
     if json_path != "-":
-        from rich.console import Console
-
+        from tracelens.render.console import stdout_console
         from tracelens.render.suggestions import render_suggestions
 
-        render_suggestions(found, console=Console())
+        render_suggestions(found, console=stdout_console())
 
 
 def _write_json(found: object, path: str) -> None:

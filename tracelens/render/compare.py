@@ -16,7 +16,7 @@ MOVERS = 5
 GEMMS = 6
 FINDINGS = 5
 _STATES = {"faster": "bold green", "slower": "bold red"}
-_OUTCOMES = {
+OUTCOMES = {
     "acted_on": "acted on",
     "changed_otherwise": "changed otherwise",
     "still_there": "still there",
@@ -87,7 +87,7 @@ def untold(result: Comparison) -> list[ComponentChange]:
 
 def outcome_line(one: Outcome) -> str:
     """A finding of before, in a line: what became of it, predicted against measured."""
-    parts = [f"{one.rule} {one.title}: {_OUTCOMES.get(one.state, one.state)}"]
+    parts = [f"{one.rule} {one.title}: {OUTCOMES.get(one.state, one.state)}"]
     if one.measured_ms is not None:
         high = one.predicted_ms.high
         if one.predicted_ms.mid is not None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from tracelens.compare.folder_result import FolderComparison
 from tracelens.compare.result import Comparison
 from tracelens.render.json import without_surrogates
 
 
-def compare_json(result: Comparison) -> bytes:
+def compare_json(result: Comparison | FolderComparison) -> bytes:
     """Encode a comparison; the same comparison gives the same bytes."""
     try:
         data = msgspec.json.encode(result, order="deterministic")

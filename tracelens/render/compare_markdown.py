@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 
 from tracelens import numbers as f
 from tracelens.compare.result import Comparison
 from tracelens.compare.spelling import signed_ms, signed_pct
+from tracelens.gates import Judged
 from tracelens.render import compare as words
 from tracelens.render import facts
-from tracelens.render.text import clean
+from tracelens.render.gates import gates_markdown
+from tracelens.render.markdown_text import escape, table
 
 _ROWS = 20
-_LIMIT = 300
-#: Everything that Markdown or HTML reads as more than text, and what makes an address a link.
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@$])")
-_LINK = re.compile(r"(?i)(https?|ftp|www)([:.])")
 
 
-def escape(text: str) -> str:
-    r"""Make a string plain text in Markdown.
-
-    >>> escape("<b>|x|")
-    '\\<b\\>\\|x\\|'
-    """
-    text = _SPECIAL.sub(r"\\\1", clean(text, limit=_LIMIT))
-    return _LINK.sub(r"\1\\\2", text)
-
-
-def render_markdown(result: Comparison) -> str:
-    """The comparison in the terminal's order: verdict, what changed, movers, GEMMs, caveats."""
+def render_markdown(result: Comparison, *, gates: Sequence[Judged] = ()) -> str:
+    """The comparison in the terminal's order: verdict, gates, what changed, movers, GEMMs, caveats."""
     generated = result.before.generated or result.after.generated
     lines = [f"*{escape(facts.GENERATED)}*", ""] if generated else []
     lines += [f"**{escape(result.verdict)}**", ""]
     if result.detail:
         lines += [escape(result.detail), ""]
-    lines += [escape(words.identity(result)), "", "### What changed", ""]
+    lines += [escape(words.identity(result)), "", *gates_markdown(gates), "### What changed", ""]
     lines += [f"- {escape(line.replace('->', '→'))}" for line in words.changes_lines(result)]
     if result.findings:
         lines += ["", "### Findings of the report before", ""]
@@ -54,7 +42,7 @@ def _movers(result: Comparison) -> list[str]:
     if not rows:
         why = "nothing changed by more than noise" if result.noise else "cannot be told from noise"
         return [f"None: {why}."]
-    return _table(
+    return table(
         ["component", "phase", "before, ms", "after, ms", "difference", "", "because"],
         [
             [
@@ -83,12 +71,4 @@ def _gemms(result: Comparison) -> list[str]:
         diff = f.DASH if one.diff_ms is None else signed_ms(one.diff_ms)
         cells.append([words.gemm_name(one), words.shape_change(one), *shown, diff, words.peak_change(one)])
     more = [f"\nand {len(rows) - _ROWS} more"] if len(rows) > _ROWS else []
-    return ["", "### GEMMs", "", *_table(heads, cells), *more]
-
-
-def _table(heads: list[str], rows: list[list[str]]) -> list[str]:
-    def line(cells: list[str]) -> str:
-        return "| " + " | ".join(cells) + " |"
-
-    body = [line([escape(cell) for cell in row]) for row in rows]
-    return [line(heads), line(["---"] * len(heads)), *body]
+    return ["", "### GEMMs", "", *table(heads, cells), *more]

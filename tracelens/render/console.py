@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import IO, Any, NoReturn
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tracelens.render.actions import Disarmed, on_actions
 from tracelens.render.text import clean
 
+_USUAL = 80
 WIDEST = 120  # lines longer than this are hard to read
 _ASCII = str.maketrans({
     "·": "|", "–": "-", "−": "-", "×": "x", "≈": "~", "±": "+", "µ": "u", "…": ".", "→": ">",
     "▲": "!", "■": "*", "●": "o", "█": "#", "▓": "=", "▒": "+", "░": "-", "╱": "/",
     "≥": ">=", "⌈": "ceil(", "⌉": ")",
 })  # fmt: skip
+
+
+class _Console(Console):
+    """A console whose reader can go away (``| head``) without an exit code that means something else."""
+
+    def on_broken_pipe(self) -> NoReturn:  # rich's own ends the program with 1: a failed gate
+        self.quiet = True
+        raise BrokenPipeError
+
+
+def stdout_console() -> Console:
+    """The console of standard output. Colour, width and dumb terminals as rich finds them.
+
+    On GitHub Actions no printed name becomes a workflow command.
+    """
+    file: IO[str] | Any = Disarmed(sys.stdout) if on_actions() else None
+    console = _Console(file=file)
+    return console if console.width > 0 else _Console(file=file, width=_USUAL)  # COLUMNS=0
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,3 +48,15 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a whole UTF-8 file with Unix line ends, or none of it."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def append_text(path: str | os.PathLike[str], text: str) -> None:
+    """Add to the end of a UTF-8 file, in one write; it is made where there is none."""
+    target = Path(os.path.realpath(path))
+    try:
+        if target.is_dir():
+            raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
+        with open(target, "ab") as file:
+            file.write(text.encode("utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error

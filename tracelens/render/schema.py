@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from tracelens.advice import suggestion
+from tracelens.compare import folder_result as folders
 from tracelens.compare import result as comparison
 from tracelens.render import gemm_json
 from tracelens.render.files import write_text
@@ -26,6 +27,7 @@ from tracelens.results import SCHEMA_VERSION, Report
 FORMATS: dict[str, tuple[type[Any], str, str]] = {
     "report": (Report, SCHEMA_VERSION, "tracelens report"),
     "comparison": (comparison.Comparison, comparison.SCHEMA_VERSION, "tracelens comparison"),
+    "folders": (folders.FolderComparison, folders.SCHEMA_VERSION, "tracelens comparison of folders"),
     "gemm": (gemm_json.GemmJson, gemm_json.SCHEMA_VERSION, "tracelens gemm"),
     "suggestions": (suggestion.Suggestions, suggestion.FORMAT_VERSION, "tracelens suggest"),
 }

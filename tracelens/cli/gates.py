@@ -1,0 +1,169 @@
+"""Options of commands that a CI runs: ``--fail-on``, annotations, Markdown for a job's summary."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tracelens.errors import GateError, UsageError
+
+if TYPE_CHECKING:
+    from tracelens.gates import Judged
+
+
+@dataclass(frozen=True, slots=True)
+class Ci:
+    """How gates are to be judged and told."""
+
+    unknown_fails: bool
+    annotations: bool
+
+
+def gate_options(kind: str, example: str) -> Callable[[click.decorators.FC], click.decorators.FC]:
+    """``--fail-on`` and its kin for a command whose figures are of a "report" or a "comparison"."""
+
+    def decorate(command: click.decorators.FC) -> click.decorators.FC:
+        for option in reversed(_options(kind, example)):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _options(kind: str, example: str) -> list[Callable[[Any], Any]]:
+    return [
+        click.option(
+            "--fail-on",
+            "fail_on",
+            multiple=True,
+            metavar="EXPR",
+            help=f'Exit with 1 when this holds, e.g. "{example}"; everything is written first. Repeatable; '
+            "--list-metrics shows the figures.",
+        ),
+        click.option(
+            "--if-unknown",
+            type=click.Choice(["fail", "warn"]),
+            default="fail",
+            show_default=True,
+            help="What a --fail-on does whose figure is not known here.",
+        ),
+        click.option(
+            "--annotations",
+            type=click.Choice(["github"]),
+            help="Also print gates and findings as annotations of GitHub Actions, on standard output.",
+        ),
+        click.option(
+            "--list-metrics",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_lister(kind),
+            help="Show the figures that --fail-on knows, and stop.",
+        ),
+    ]
+
+
+def _lister(kind: str) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def show(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
+        if not asked or context.resilient_parsing:
+            return
+        from tracelens.gates import COMPARISON_METRICS, REPORT_METRICS
+        from tracelens.render.console import stdout_console
+        from tracelens.render.gates import render_metrics
+
+        metrics: Sequence[Any] = list((REPORT_METRICS if kind == "report" else COMPARISON_METRICS).values())
+        render_metrics(metrics, console=stdout_console())
+        context.exit(0)
+
+    return show
+
+
+def check_outputs(*, markdown: str | None, annotations: bool, on_stdout: Sequence[str]) -> None:
+    """Standard output holds one thing, and a file has a name. ``on_stdout``: options that were given '-'.
+
+    ``--markdown "$GITHUB_STEP_SUMMARY"`` has none outside of Actions.
+    """
+    if markdown == "":
+        raise UsageError("--markdown: no file is named (is GITHUB_STEP_SUMMARY set here?)")
+    if len(on_stdout) > 1:
+        both = " and ".join(on_stdout)
+        raise UsageError(f"{both} both write to standard output: give one of them a file")
+    if annotations and on_stdout:
+        other = on_stdout[0]
+        raise UsageError(f"--annotations and {other} both write to standard output: give it a file")
+
+
+def write_markdown(path: str, text: str) -> None:
+    """Write Markdown to a file; the file of $GITHUB_STEP_SUMMARY is added to, as GitHub wants it."""
+    from tracelens.render.files import append_text, write_text
+
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if summary and os.path.realpath(path) == os.path.realpath(summary):
+        append_text(path, text)
+    else:
+        write_text(path, text)
+
+
+def echo_markdown(text: str) -> None:
+    """Print Markdown; on GitHub Actions no line of it is a command to the runner."""
+    from tracelens.render.actions import disarm, on_actions
+
+    click.echo(disarm(text) if on_actions() else text, nl=False)
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[None]:
+    """What is printed here can lose its reader (``| head``) without the gates losing their say."""
+    from tracelens.cli.streams import nobody_reads
+
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        nobody_reads()
+
+
+def finish(gates: Sequence[Judged], ci: Ci, *, told: bool) -> None:
+    """End with the gates' verdict, once everything else is written. ``told``: they were printed.
+
+    Raises GateError when one failed, or could not be judged and that counts as failing.
+    """
+    from tracelens.cli.streams import warn
+    from tracelens.render.gates import line
+
+    failed = [one for one in gates if one.state == "failed"]
+    unknown = [one for one in gates if one.state == "unknown"]
+    if not told:
+        for one in gates:
+            if one.state == "open" or (one.state == "unknown" and not ci.unknown_fails):
+                warn(line(one))
+    if not ci.unknown_fails:
+        unknown = []
+    if not failed and not unknown:
+        return
+    said = []
+    if failed:
+        said.append(f"{_of(failed, gates)} failed: {', '.join(_short(one) for one in failed)}")
+    if unknown:
+        said.append(
+            f"{_of(unknown, gates)} could not be judged: {', '.join(_short(one) for one in unknown)} "
+            "(--if-unknown warn lets that pass)"
+        )
+    raise GateError("; ".join(said))
+
+
+def _of(some: Sequence[Judged], gates: Sequence[Judged]) -> str:
+    return "the gate" if len(gates) == 1 else f"{len(some)} of {len(gates)} gates"
+
+
+def _short(one: Judged) -> str:
+    return f"{one.gate} ({one.value or one.why[:160]})"
+
+
+__all__ = ["Ci", "check_outputs", "echo_markdown", "finish", "gate_options", "shown", "write_markdown"]

@@ -1,0 +1,218 @@
+"""A comparison of two folders at a terminal and as Markdown: verdict, pair by pair, movers, what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from tracelens import numbers as f
+from tracelens.compare.folder_result import FolderComparison, Pair
+from tracelens.compare.folder_words import STATE_WORDS
+from tracelens.compare.spelling import arrow_ms, p_value, signed_ms, signed_pct
+from tracelens.gates import Judged
+from tracelens.render import facts
+from tracelens.render.compare import FINDINGS, MOVERS, OUTCOMES
+from tracelens.render.console import Out
+from tracelens.render.gates import gates_markdown
+from tracelens.render.markdown_text import escape, table
+
+PAIRS = 32  # rows at a terminal; the other formats have them all
+CHANGES = 8
+LEFT = 10
+_MARKDOWN_PAIRS = 200
+_STATES = {"faster": "bold green", "slower": "bold red"}
+
+
+def render_folders(
+    result: FolderComparison, *, console: Console, outputs: Sequence[tuple[str, int]] = ()
+) -> None:
+    """Print the comparison; fits 80 columns, and names of files and traces are text only."""
+    out = Out(console)
+    if result.before.generated or result.after.generated:
+        out.line(f" {facts.GENERATED} ", "reverse bold")
+    out.line(result.verdict, _STATES.get(result.step.state if result.step else "", "bold"))
+    if result.detail:
+        out.line(result.detail)
+    out.line(identity(result), "dim")
+    out.line()
+    _pairs(out, result)
+    out.line("What changed", "bold")
+    _bullets(out, [line.replace("->", "→") for line in change_lines(result, CHANGES)])
+    out.line()
+    _findings(out, result)
+    _components(out, result)
+    lines = left_lines(result, LEFT)
+    if lines:
+        out.line("Not compared", "bold")
+        _bullets(out, lines)
+        out.line()
+    _bullets(out, result.caveats, mark="!", style="dim")
+    for path, size in outputs:
+        out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(f" ({f.nbytes(size)})", "dim"))
+
+
+def identity(result: FolderComparison) -> str:
+    """The two folders and what they ran on, in one line."""
+    a, b = result.before, result.after
+    gpu = a.gpu_title if a.gpu_title == b.gpu_title else f"{a.gpu_title} → {b.gpu_title}"
+    many = len(result.pairs)
+    pairs = f"{many} pair{'' if many == 1 else 's'} of files by {result.matched_by}"
+    parts = (f"{a.path[:60]} → {b.path[:60]}", pairs, gpu[:80], a.dtype if a.dtype == b.dtype else None)
+    return " · ".join(part for part in parts if part)
+
+
+def pair_cells(pair: Pair) -> list[str]:
+    """Name, step before and after, difference, p, computing time, what the pair's own steps say."""
+    return [
+        pair.name,
+        f.sig(pair.before.step_ms),
+        f.sig(pair.after.step_ms),
+        signed_pct(pair.diff_frac),
+        f.DASH if pair.p is None else p_value(pair.p),
+        arrow_ms(pair.before.computing_ms, pair.after.computing_ms),
+        STATE_WORDS.get(pair.state, pair.state),
+    ]
+
+
+def change_lines(result: FolderComparison, most: int) -> list[str]:
+    """What changed, a line each, with the number of pairs where it is not all of them."""
+    many = len(result.pairs)
+    lines = [
+        one.change.said + ("" if one.pairs == many else f" ({one.pairs} of {many} pairs)")
+        for one in result.changes
+    ]
+    if len(lines) > most:
+        lines = [*lines[:most], f"and {len(lines) - most} more"]
+    return lines or ["Nothing that can be seen: same model dimensions, GEMM shapes and collectives."]
+
+
+def finding_lines(result: FolderComparison) -> list[str]:
+    """What became of the findings of the reports before."""
+    many = len(result.pairs)
+    return [
+        f"{one.rule} {one.title}: {OUTCOMES.get(one.state, one.state)}"
+        + ("" if one.pairs == many else f" ({one.pairs} of {many} pairs)")
+        for one in result.findings
+    ]
+
+
+def left_lines(result: FolderComparison, most: int) -> list[str]:
+    """The files that are not in the comparison, and why."""
+    lines = [f"{one.side}: {one.file[:80]}: {one.why}" for one in result.left]
+    return [*lines[:most], f"and {len(lines) - most} more"] if len(lines) > most else lines
+
+
+def parts_line(result: FolderComparison) -> str:
+    """Medians of idle time, exposed communication and the sum of GPU time, before and after."""
+    parts = [f"{one.name} {arrow_ms(one.before_ms, one.after_ms)}" for one in result.parts]
+    return f"{', '.join(parts)} per step (medians, not tested)" if parts else ""
+
+
+def _pairs(out: Out, result: FolderComparison) -> None:
+    heads = [
+        ("", "l"),
+        ("before", "r"),
+        ("after", "r"),
+        ("diff", "r"),
+        ("p", "r"),
+        ("computing", "r"),
+        ("", "fold"),
+    ]
+    rows = out.table(heads)
+    for pair in result.pairs[:PAIRS]:
+        name, *cells = pair_cells(pair)
+        style = _STATES.get(pair.state, "")
+        rows.add_row(
+            out.text(f"  {name}", limit=24),
+            *(out.text(cell) for cell in cells[:-1]),
+            out.text(cells[-1], style),
+        )
+    out.print(rows)
+    if len(result.pairs) > PAIRS:
+        out.line(f"  and {len(result.pairs) - PAIRS} more pairs", "dim")
+    out.line("  median step, ms; computing: mean time per step in which more than communication runs", "dim")
+    out.line()
+
+
+def _findings(out: Out, result: FolderComparison) -> None:
+    lines = finding_lines(result)
+    if not lines:
+        return
+    out.line("Findings of the reports before", "bold")
+    _bullets(out, lines[:FINDINGS])
+    if len(lines) > FINDINGS:
+        out.line(f"  and {len(lines) - FINDINGS} more", "dim")
+    out.line()
+
+
+def _components(out: Out, result: FolderComparison) -> None:
+    rows = [row for row in result.components if row.beyond_noise]
+    out.line(out.text("Largest movers", "bold") + out.text("  ms of GPU time per step, medians", "dim"))
+    if not rows:
+        out.line(f"  None: {nothing_moved(result)}.")
+    else:
+        table_ = out.table(
+            [("", "l"), ("before", "r"), ("after", "r"), ("diff", "r"), ("", "r"), ("because", "fold")]
+        )
+        for row in rows[:MOVERS]:
+            share = "new" if row.after_ms else "gone"
+            table_.add_row(
+                out.text(f"  {row.component} {row.phase}", limit=32),
+                out.text(f.sig(row.before_ms)),
+                out.text(f.sig(row.after_ms)),
+                out.text(signed_ms(row.diff_ms), "bold"),
+                out.text(share if row.diff_frac is None else signed_pct(row.diff_frac)),
+                out.text(row.why, "dim"),
+            )
+        out.print(table_)
+    out.line(f"  {parts_line(result)}", "dim")
+    out.line()
+
+
+def nothing_moved(result: FolderComparison) -> str:
+    """Why no component is named."""
+    if any(row.beyond_noise is not None for row in result.components):
+        return "in more than half of the pairs nothing changed by more than noise"
+    return "cannot be told from noise"
+
+
+def _bullets(out: Out, lines: Sequence[str], *, mark: str = "·", style: str = "") -> None:
+    rows = out.table([("", "l"), ("", "fold")], gap=1)
+    for line in lines:
+        rows.add_row(out.text(mark, "yellow" if mark == "!" else "dim"), out.text(line, style, limit=600))
+    if lines:
+        out.print(rows)
+
+
+def folders_markdown(result: FolderComparison, *, gates: Sequence[Judged] = ()) -> str:
+    """The comparison as Markdown, in the terminal's order."""
+    generated = result.before.generated or result.after.generated
+    lines = [f"*{escape(facts.GENERATED)}*", ""] if generated else []
+    lines += [f"**{escape(result.verdict)}**", ""]
+    lines += [escape(result.detail), ""] if result.detail else []
+    lines += [escape(identity(result)), "", *gates_markdown(gates), "### Pair by pair", ""]
+    heads = ["", "before, ms", "after, ms", "difference", "p", "computing", ""]
+    lines += table(heads, [pair_cells(pair) for pair in result.pairs[:_MARKDOWN_PAIRS]])
+    if len(result.pairs) > _MARKDOWN_PAIRS:
+        lines += ["", f"and {len(result.pairs) - _MARKDOWN_PAIRS} more"]
+    lines += ["", "### What changed", ""]
+    lines += [f"- {escape(line.replace('->', '→'))}" for line in change_lines(result, 40)]
+    if result.findings:
+        lines += ["", "### Findings of the reports before", ""]
+        lines += [f"- {escape(line)}" for line in finding_lines(result)]
+    rows = [row for row in result.components if row.beyond_noise]
+    lines += ["", "### Largest movers", ""]
+    if rows:
+        cells = [
+            [row.component, row.phase, f.sig(row.before_ms), f.sig(row.after_ms), signed_ms(row.diff_ms),
+             f.DASH if row.diff_frac is None else signed_pct(row.diff_frac), row.why]
+            for row in rows[:20]
+        ]  # fmt: skip
+        lines += table(["component", "phase", "before, ms", "after, ms", "difference", "", "because"], cells)
+    else:
+        lines += [f"None: {nothing_moved(result)}."]
+    lines += ["", escape(parts_line(result))]
+    for title, said in (("Not compared", left_lines(result, 200)), ("To know", result.caveats)):
+        lines += ["", f"### {title}", "", *(f"- {escape(line)}" for line in said)] if said else []
+    return "\n".join(lines) + "\n"

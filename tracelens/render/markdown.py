@@ -1,0 +1,108 @@
+"""A report as Markdown, for a pull request or a job's summary. Names from traces stay text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracelens import numbers as f
+from tracelens.gates import Judged
+from tracelens.render import facts, groups
+from tracelens.render.gates import gates_markdown
+from tracelens.render.markdown_text import escape, fenced, table
+from tracelens.results import Finding, Report
+
+_FINDINGS = 20  # rows; a job's summary has room for a megabyte, a reader for less
+_DIFFS = 8
+_DIFF_LINES = 40
+_GEMMS = 8
+_WARNINGS = 10
+
+
+def render_report_markdown(report: Report, *, gates: Sequence[Judged] = ()) -> str:
+    """The report in the page's order: identity, verdict, gates, five numbers, findings, GEMMs, method."""
+    lines = [f"*{escape(facts.GENERATED)}*", ""] if report.trace.generated else []
+    if report.trace.partial:
+        lines += [f"**{escape(facts.partial_line(report))}**", ""]
+    lines += [f"**{escape(report.summary.verdict)}**", ""]
+    if report.summary.verdict_detail:
+        lines += [escape(report.summary.verdict_detail), ""]
+    who = [report.trace.path[:80], *facts.model_line(report), *facts.run_line(report)]
+    lines += [escape(" · ".join(who)), ""]
+    lines += gates_markdown(gates)
+    lines += [*_numbers(report), "", *_findings(report), *_step(report), *_gemms(report), *_tail(report)]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _numbers(report: Report) -> list[str]:
+    numbers = facts.five_numbers(report)
+    return table(["", "", ""], [[one.label, one.value, one.note] for one in numbers])
+
+
+def _findings(report: Report) -> list[str]:
+    checks = escape(facts.checks_line(report))
+    if not report.findings:
+        judged = facts.checks_by_state(report)["passed"]
+        head = "No findings." if judged else "No check could judge this trace."
+        return ["### Findings", "", f"{head} {checks}.", ""]
+    rows = []
+    for one in report.findings[:_FINDINGS]:
+        claim, qualifier = f.saving(one.saving_ms, one.saving_frac, one.basis)
+        rows.append([one.rule, one.title, claim, qualifier, one.confidence, one.effort])
+    lines = ["### Findings", "", *table(["rule", "fix", "per step", "", "confidence", "effort"], rows), ""]
+    if len(report.findings) > _FINDINGS:
+        lines += [f"and {len(report.findings) - _FINDINGS} more", ""]
+    if len(report.findings) > 1:
+        lines += ["Savings overlap: they do not add up.", ""]
+    for one in report.findings[:_DIFFS]:
+        lines += _diff(one)
+    return [*lines, f"{checks}.", ""]
+
+
+def _diff(one: Finding) -> list[str]:
+    """The change to make, with what to know before it; nothing where a finding has none."""
+    if not one.fix:
+        return []
+    more = [f"- {escape(line)}" for line in one.caveats]
+    title = f"**{escape(f'{one.rule} {one.title}')}**"
+    return [title, "", *fenced(one.fix[:_DIFF_LINES], language="diff"), "", *more, *([""] if more else [])]
+
+
+def _step(report: Report) -> list[str]:
+    shares = groups.group_shares(report)
+    if not shares:
+        return []
+    rows = [[share.title, f.pct(share.frac), f.ms(share.ms_per_step)] for share in shares]
+    return ["### Where the GPU time goes", "", *table(["", "share", "per step"], rows), ""]
+
+
+def _gemms(report: Report) -> list[str]:
+    if not report.gemms:
+        return []
+    rows = [
+        [
+            row.id,
+            f"{row.component} {facts.role(row) if row.role else row.phase}",
+            facts.shape(row),
+            f.sig(row.time_ms_per_step),
+            f.pct(row.frac),
+            f.DASH if row.peak_frac is None else f.pct(row.peak_frac),
+            " ".join(row.findings),
+        ]
+        for row in report.gemms[:_GEMMS]
+    ]
+    heads = ["", "GEMM", "M × N × K", "ms per step", "of GPU time", "of peak", "findings"]
+    more = len(report.gemms) - _GEMMS
+    return ["### GEMMs", "", *table(heads, rows), "", *([f"and {more} more", ""] if more > 0 else [])]
+
+
+def _tail(report: Report) -> list[str]:
+    """What is not known, and what would show it."""
+    lines = []
+    for missing in report.coverage.unattributed[:3]:
+        said = f"unattributed {f.ms(missing.time_ms)}: {missing.reason}; {missing.remedy}"
+        lines.append(f"- {escape(said)}")
+    for lack in facts.lacks_worth_a_line(report):
+        lines.append(f"- {escape(lack.title)}: {escape(lack.remedy)}")
+    if not report.trace.partial:
+        lines += [f"- warning: {escape(one)}" for one in report.trace.warnings[:_WARNINGS]]
+    return ["### To know", "", *lines, ""] if lines else []
