@@ -33,7 +33,11 @@ def _cli() -> str:
 
 
 def _help(command: click.Command, name: str) -> str:
-    context = click.Context(command, info_name=name, max_content_width=100, terminal_width=100)
+    # as `cli` sets them: a command keeps its --help from the first context that asks for it
+    names = cli.context_settings["help_option_names"]
+    context = click.Context(
+        command, info_name=name, max_content_width=100, terminal_width=100, help_option_names=names
+    )
     return command.get_help(context)
 
 
