@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracelens import numbers as f
 from tracelens.gates import Judged
-from tracelens.render import facts, groups
+from tracelens.render import costs, facts, groups
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, fenced, table
 from tracelens.results import Finding, Report
@@ -29,7 +29,10 @@ def render_report_markdown(report: Report, *, gates: Sequence[Judged] = ()) -> s
     who = [report.trace.path[:80], *facts.model_line(report), *facts.run_line(report)]
     lines += [escape(" · ".join(who)), ""]
     lines += gates_markdown(gates)
-    lines += [*_numbers(report), "", *_findings(report), *_step(report), *_gemms(report), *_tail(report)]
+    lines += [*_numbers(report), ""]
+    for line in costs.job_lines(report):
+        lines += [escape(line), ""]
+    lines += [*_findings(report), *_step(report), *_gemms(report), *_tail(report)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
