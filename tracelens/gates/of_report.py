@@ -115,17 +115,16 @@ def _saving(report: Report, rule: str) -> Reading:
         return unknown(f"{rule} was not checked")
     if check.state == "could_not_run":
         return unknown(f"{rule} could not run: {check.why}")
-    best: Estimate | None = None
-    for one in report.findings:
-        if one.rule == rule and (best is None or _high(one.saving_ms) > _high(best)):
-            best = one.saving_ms
-    if best is None:
+    own = [one for one in report.findings if one.rule == rule]
+    if not own:
         return Reading({"time": exact(0.0), "share": exact(0.0)}, note=check.why)
-    found = predicted(best)
-    if found is None:
-        return unknown(f"the saving of {rule} is not known")
-    note = "a bound, not a prediction" if found.mid is None else ""
-    return Reading(_shares(found, report.summary.step_ms.median), note=note)
+    best = max(own, key=lambda one: _high(one.saving_ms))
+    # the share is the finding's own: per token where the change adds or drops tokens
+    found = {"time": predicted(best.saving_ms), "share": predicted(best.saving_frac)}
+    known = {form: one for form, one in found.items() if one is not None}
+    bound = any(one.mid is None for one in known.values())
+    why = "" if len(known) == len(found) else f"the saving of {rule} is not known"
+    return Reading(known, why=why, note="a bound, not a prediction" if bound else "")
 
 
 def _high(saving: Estimate) -> float:
