@@ -13,12 +13,14 @@ from tracelens.accounting.calls import Calls, find_calls
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
 from tracelens.accounting.gemms import gemm_rows
+from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.model import model_dims
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import step_times
 from tracelens.advice import StepFacts, advise
+from tracelens.advice.explorer import explore
 from tracelens.advice.hyper import parse_changes
 from tracelens.advice.whatif import step_model, what_if
 from tracelens.attribution import Attribution, attribute
@@ -279,6 +281,8 @@ def analyze_trace(
         reference=reference_info(trace, attribution, calls),
         gemm_time=gemm_time(gemms),
         what_if=scenarios,
+        explorer=explore(step, advice.findings),
+        layers=layer_times(trace, attribution, times),
     )
     told = with_cost(with_findings(report, advice), parse_price(price) if price is not None else None)
     return Analysis(told, trace, links, attribution, calls)

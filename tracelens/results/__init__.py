@@ -20,8 +20,10 @@ from tracelens.results.advice import (
 )
 from tracelens.results.cost import JobCost, Price, Saving
 from tracelens.results.estimates import Estimate, Known
+from tracelens.results.explorer import Curve, Explorer, Suggested
 from tracelens.results.gemm import GemmRow, GemmTime, Lost, Term
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
+from tracelens.results.layers import LayerPass, LayerRow, Layers, LayerTimeline
 from tracelens.results.report import Report
 from tracelens.results.step import (
     CommunicationRow,
@@ -72,6 +74,13 @@ __all__ = [
     "RowChange",
     "Rest",
     "WhatIf",
+    "Suggested",
+    "Curve",
+    "Explorer",
+    "LayerRow",
+    "LayerPass",
+    "LayerTimeline",
+    "Layers",
     "IdleCause",
     "QueueLength",
     "PathPart",

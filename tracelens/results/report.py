@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 
 from tracelens.results.advice import Check, Finding, WhatIf
 from tracelens.results.cost import JobCost
+from tracelens.results.explorer import Explorer
 from tracelens.results.gemm import GemmRow, GemmTime
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
+from tracelens.results.layers import Layers
 from tracelens.results.step import CommunicationRow, ComponentRow, Coverage, Lack, Step, Summary
 from tracelens.results.waits import Waits
 
@@ -36,3 +38,5 @@ class Report:
     what_if: list[WhatIf] = field(default_factory=list)  # the scenarios asked for with --what-if
     waits: Waits = field(default_factory=Waits)
     cost: JobCost | None = None  # per 1000 steps of the whole job
+    explorer: Explorer = field(default_factory=Explorer)  # step time against each hyper-parameter
+    layers: Layers = field(default_factory=Layers)  # time by layer, and one layer kernel by kernel

@@ -1,0 +1,45 @@
+"""How the step time moves with each hyper-parameter, and where it has cliffs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Suggested:
+    """A value that a finding proposes."""
+
+    value: int
+    rule: str  # "TL101"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Predicted step time against one hyper-parameter, the others as they are. Columns, by value.
+
+    At ``now`` it is the measured median step. Where the tokens of a step change with the parameter
+    (``per_token``), the time is that of as many tokens as the step has now.
+    """
+
+    parameter: str
+    now: int
+    per_token: bool
+    values: list[int]
+    low_ms: list[float | None]
+    mid_ms: list[float | None]  # None: no prediction for this value
+    high_ms: list[float | None]
+    alignment_bytes: list[int] = field(default_factory=list)  # of rows of so many elements, at most 128
+    # (empty where the parameter is no length of a row)
+    suggested: list[Suggested] = field(default_factory=list)
+    follows: str = ""  # what changes with it
+    basis: str = "model"  # of the times away from now
+    notes: list[str] = field(default_factory=list)
+    why: str | None = None  # why there is no curve; the columns are empty then
+
+
+@dataclass(frozen=True, slots=True)
+class Explorer:
+    """One curve for each hyper-parameter that the step's formulas know."""
+
+    curves: list[Curve] = field(default_factory=list)
+    why: str | None = "this report does not hold it"  # why there is none
