@@ -53,6 +53,36 @@
     filter();
   }
 
+  let report;
+  const time = (ms) => (ms >= 1 ? `${Number(ms.toPrecision(4))} ms` : `${Number((1000 * ms).toPrecision(4))} µs`);
+  document.querySelectorAll(".curve").forEach((figure, at) => {
+    report ||= JSON.parse(document.getElementById("report").textContent);
+    const curve = report.explorer.curves.filter((one) => !one.why)[at];
+    const known = curve.values.map((_, n) => n).filter((n) => curve.mid_ms[n] !== null);
+    const svg = figure.querySelector("svg");
+    const box = { left: +svg.dataset.left, right: +svg.dataset.right, top: +svg.dataset.top, bottom: +svg.dataset.bottom };
+    const [first, last] = [curve.values[0], curve.values.at(-1)];
+    const part = (n) => ("byPlace" in svg.dataset ? (n + 0.5) / curve.values.length : (curve.values[n] - first) / (last - first));
+    const place = (n) => box.left + part(n) * (box.right - box.left);
+    const pick = document.createElement("input");
+    const said = document.createElement("output");
+    Object.assign(pick, { type: "range", min: 0, max: known.length - 1, value: known.indexOf(curve.values.indexOf(curve.now)) });
+    pick.setAttribute("aria-label", `Read the curve of ${curve.parameter}`);
+    const line = document.createElementNS(svg.namespaceURI, "path");
+    line.setAttribute("class", "at-read");
+    const show = () => {
+      const n = known[pick.value];
+      const [value, low, mid, high] = [curve.values[n], curve.low_ms[n], curve.mid_ms[n], curve.high_ms[n]];
+      const on = curve.alignment_bytes ? `, on ${curve.alignment_bytes[n]} bytes` : "";
+      said.value = `${value}${on}: ${time(mid)}` + (value === curve.now ? ", now" : ` (${time(low)} to ${time(high)})`);
+      pick.setAttribute("aria-valuetext", said.value);
+      line.setAttribute("d", `M${place(n)} ${box.top}V${box.bottom}`);
+    };
+    pick.addEventListener("input", () => { line.isConnected || svg.append(line); show(); });
+    show();
+    svg.after(pick, said);
+  });
+
   const reveal = () => {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!target) return;

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tests.render import sample_shapes
 from tracelens.accounting.cost import with_cost
 from tracelens.accounting.lost import Ladders, gemm_time, with_lost
 from tracelens.gemm import GemmShape, LadderStep, parse_kernel_name
@@ -19,15 +20,21 @@ from tracelens.results import (
     Coverage,
     Effects,
     Estimate,
+    Explorer,
     Finding,
     GemmRow,
     GpuInfo,
+    IdleCause,
     Known,
     Lack,
+    LayerRow,
+    Layers,
     Lost,
     MemoryEffect,
     ModelDims,
+    PathPart,
     Price,
+    QueueLength,
     ReferenceInfo,
     Report,
     Rest,
@@ -38,6 +45,7 @@ from tracelens.results import (
     TraceInfo,
     Unattributed,
     UnprofiledSteps,
+    Waits,
     WhatIf,
 )
 
@@ -353,6 +361,8 @@ def full() -> Report:
               "record several: schedule(wait=1, warmup=1, active=3)", "low", None)],
         ReferenceInfo("rank0.eager.pt.trace.json.gz", "41aa" * 16, 0.912, 30_417, 0.081, 2_950, 416),
         gemm_time(gemms),
+        explorer=sample_shapes.explorer(step),
+        layers=sample_shapes.layers(components, LAYERS),
     )  # fmt: skip
     return with_cost(report, Price(2.5, "EUR"))
 
@@ -404,7 +414,9 @@ def unknown_gpu() -> Report:
         report.summary, mfu_frac=None, mfu_dtype=None, mfu_why="no peak for this GPU: name it with --gpu"
     )
     trace = replace(report.trace, device="Frobnicator 9000")
-    return replace(report, gpu=gpu, gemms=gemms, summary=summary, trace=trace, gemm_time=gemm_time(gemms))
+    explorer = Explorer(why="predictions know NVIDIA's libraries only")
+    return replace(report, gpu=gpu, gemms=gemms, summary=summary, trace=trace, gemm_time=gemm_time(gemms),
+                   explorer=explorer)  # fmt: skip
 
 
 def no_transformer() -> Report:
@@ -445,7 +457,9 @@ def no_transformer() -> Report:
         unattributed=[Unattributed("no transformer seen", "name modules with with_modules=True", rest / 1e6, 4000)],
     )  # fmt: skip
     report = replace(report, model=model, components=rows, gemms=gemms, summary=summary, checks=checks, findings=[],
-                     coverage=coverage, steps=[])  # fmt: skip
+                     coverage=coverage, steps=[], explorer=Explorer(why="no hyper-parameter of this step is known"),
+                     layers=Layers([], [LayerRow(c.component, c.phase, [], c.time_ms_per_step) for c in rows], None,
+                                   "no kernel is tied to one"))  # fmt: skip
     return with_cost(report)
 
 
@@ -501,7 +515,27 @@ def hostile() -> Report:
     assert report.gemm_time is not None
     assert report.cost is not None
     cost = replace(report.cost, gpus_source=names[0], price=Price(2.5, names[1]))
-    return replace(report, gemms=gemms, findings=findings, cost=cost, trace=trace, summary=summary, checks=checks,
+    curves = [
+        replace(curve, parameter=names[i], follows=names[i], notes=[*names], why=None if curve.values else HOSTILE,
+                suggested=[replace(one, rule=names[i]) for one in curve.suggested])
+        for i, curve in enumerate(report.explorer.curves)
+    ]  # fmt: skip
+    shown = report.layers.timeline
+    assert shown is not None
+    passes = [
+        replace(one, phase=names[i], component=[*one.component[:-1], HOSTILE])
+        for i, one in enumerate(shown.passes)
+    ]
+    layered = replace(
+        report.layers,
+        rows=[*report.layers.rows, replace(report.layers.rows[0], component=HOSTILE, phase=HOSTILE)],
+        timeline=replace(shown, names=names[: len(shown.names)], passes=passes),
+    )
+    told = waits().waits
+    queer = replace(told, tool=names[0], idle=[replace(told.idle[0], cause=names[1])],
+                    path=[replace(told.path[0], bound_by=HOSTILE)], missing={names[2]: names[6]})  # fmt: skip
+    return replace(report, waits=queer, explorer=replace(report.explorer, curves=curves), layers=layered, cost=cost,
+                   gemms=gemms, findings=findings, trace=trace, summary=summary, checks=checks,
                    gpu=replace(report.gpu, sources=dict.fromkeys(report.gpu.sources, HOSTILE)),
                    gemm_time=replace(report.gemm_time, not_judged_why=names),
                    components=components, notes=notes, communication=communication, what_if=scenarios,
@@ -544,7 +578,20 @@ def what_if() -> Report:
     return replace(report, what_if=[both, slower, unknown, same])
 
 
+def waits() -> Report:
+    """Where the step waits, as a library found it."""
+    found = Waits(
+        "holistic-trace-analysis 0.5.0", 3.1, 118.0, 9.2, 0.61,
+        [IdleCause(0, 7, "host_wait", 2.0, 0.6), IdleCause(0, 13, "kernel_wait", 1.0, 0.3)],
+        [QueueLength(0, 7, 1200, 33.4, 31.0, 210)], 0.93,
+        [PathPart("gpu_compute_bound", 110.0, 0.8), PathPart("cpu_bound", 20.0, 0.2)], 13, 131.0, 1.5,
+        {"idle": "a stream without a launch"}, None,
+    )  # fmt: skip
+    return replace(full(), waits=found)
+
+
 VARIANTS = {
+    "waits": waits,
     "full": full,
     "what_if": what_if,
     "no_findings": no_findings,

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import html.parser
+import itertools
 import json
 import re
 import shutil
@@ -16,15 +17,17 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tracelens
-from tests.render import sample_report
+from tests.render import sample_report, sample_shapes
 from tests.render.golden import check
-from tracelens.render import groups, losses
-from tracelens.render.html import BUDGET, render_html
+from tracelens.render import explorer, groups, layers, losses
+from tracelens.render.html import BUDGET, LARGEST, render_html
 from tracelens.render.schema import json_schema
 from tracelens.render.templates import part
-from tracelens.results import Estimate, Report
+from tracelens.results import Curve, Estimate, Explorer, Report, Suggested
 
 BANNED = re.compile(r"\b(up to|may|consider|sub-optimal)\b", re.IGNORECASE)
 VOID = {"meta", "link", "br", "input", "img", "hr"}
@@ -144,7 +147,7 @@ def test_usual_and_large_reports_stay_under_the_budget() -> None:
     assert len(render_html(report).encode()) < BUDGET
     many = [replace(report.gemms[i % 18], id=f"g{i}", kernel="k" * 500) for i in range(2000)]
     page = render_html(replace(report, gemms=many))
-    assert len(page.encode()) < BUDGET
+    assert len(page.encode()) < LARGEST
     assert re.search(r"\d+ of 2000 rows are shown", page)
     assert "and are in the file that --json writes" in page
 
@@ -315,3 +318,186 @@ def test_scenarios_say_what_they_save_what_they_cost_and_what_is_not_known() -> 
     assert "nothing changes: these are the present values" in text
     assert "3,660 µs misaligned, 1,150 µs predicted × 1.04 = 1,196 µs" in text
     assert 'id="h-whatif"' not in render_html(sample_report.full())
+
+
+def _section(page: str, name: str) -> str:
+    found = re.search(rf'<section[^>]*aria-labelledby="{name}">.*?</section>', page, re.DOTALL)
+    assert found, name
+    return found[0]
+
+
+def test_sections_stand_in_the_order_of_the_work() -> None:
+    """Verdict, numbers, bar, what to do, why, every product, every component, and how it is known."""
+    page = render_html(sample_report.what_if())
+    order = re.findall(r'aria-labelledby="(h-[\w-]+)"', page)
+    expected = "step findings whatif explorer lost roofline gemms tree layer comm waits method"
+    assert order == [f"h-{name}" for name in expected.split()]
+    assert page.index("<h1>") < page.index('class="numbers"') < page.index('id="h-step"')
+    contents = re.findall(r'<li><a href="#(h-[\w-]+)">', page)
+    assert contents == order[1:]
+
+
+def test_a_curve_marks_now_and_what_is_suggested_and_says_where_the_cliffs_are() -> None:
+    section = _section(render_html(sample_report.full()), "h-explorer")
+    text = _Page(section).text
+    figures = re.findall(r'<figure class="curve">.*?</figure>', section, re.DOTALL)
+    assert len(figures) == 4
+    ffn, vocab, heads, sequence = figures
+    assert vocab.count('class="now"') == vocab.count('class="then"') == 1 and "TL101: 50304" in vocab
+    assert '<a href="#f' in vocab and "Suggested by" in text
+    assert ffn.count('class="now"') == 1 and 'class="then"' not in ffn
+    assert 'class="above"' in ffn and "above the axis" in ffn  # 80 ms more is off the axis, and said
+    assert 'class="unknown"' in ffn and "1 value has no prediction (its kernel is not known)" in ffn
+    assert "times are for the tokens of a step now" in sequence and "per step" in heads
+    assert "With it: head_dim = hidden / heads." in heads
+    assert "No curve of hidden: sizes of 4.1 ms are in no formula." in text
+    assert "Communication stays as measured." in text  # said once for the most, not under each curve
+    assert text.count("ommunication stays as measured") == 1
+
+
+def test_points_stand_where_their_numbers_say() -> None:
+    """The line's points, read back with the axis, are the curve's times."""
+    curve = sample_report.full().explorer.curves[0]
+    figure = next(one for one in explorer.figures(sample_report.full()) if one.title == "ffn")
+    full = next(one for one in figure.series if one.kind == "full")
+    (y1, t1), (y2, t2) = ((tick.at, float(tick.text)) for tick in (figure.y_ticks[0], figure.y_ticks[-1]))
+    (x1, v1), (x2, v2) = ((tick.at, float(tick.text)) for tick in (figure.x_ticks[0], figure.x_ticks[-1]))
+    times = dict(zip(curve.values, curve.mid_ms, strict=True))
+    points = [tuple(map(float, pair.split(","))) for pair in full.line.split()]
+    assert len(points) == 5
+    for x, y in points:
+        value = round((v1 + (x - x1) / (x2 - x1) * (v2 - v1)) / 64) * 64
+        assert t1 + (y - y1) / (y2 - y1) * (t2 - t1) == pytest.approx(times[value], abs=0.05)
+
+
+def test_a_curve_reads_without_its_picture(variant: Report) -> None:
+    for figure in explorer.figures(variant):
+        assert str(figure.curve.now) in figure.spoken and figure.curve.parameter in figure.spoken
+        assert any("now, measured" in row.note for row in figure.rows)
+        for one in figure.curve.suggested:
+            assert one.rule in figure.spoken
+            assert any(str(one.value) == row.value for row in figure.rows)
+
+
+@given(
+    st.lists(st.integers(1, 10**9), min_size=1, max_size=30, unique=True).map(sorted),
+    st.lists(st.one_of(st.none(), st.floats(1e-6, 1e6)), min_size=30, max_size=30),
+    st.lists(st.sampled_from([2, 8, 16, 64, 128]), min_size=30, max_size=30),
+    st.sampled_from(["ffn", "heads", "sequence", "micro_batch"]),
+)
+def test_whatever_the_curve_everything_is_drawn_inside_its_frame(
+    values: list[int], times: list[float | None], sizes: list[int], name: str
+) -> None:
+    count = len(values)
+    times = [1.0, *times][:count]  # the present value is always known
+    low, high = [t and 0.9 * t for t in times], [t and 2 * t for t in times]
+    suggested = [Suggested(values[-1], "TL1")] if times[-1] else []
+    aligned = sizes[:count] if name == "ffn" else []
+    curve = Curve(name, values[0], False, values, low, times, high, aligned, suggested)
+    report = replace(sample_report.full(), explorer=Explorer([curve], None))
+    (figure,) = explorer.figures(report)
+    points = [*figure.suggested, figure.now]
+    xs = [
+        figure.now.x,
+        *figure.unknown,
+        *(t.at for t in figure.x_ticks),
+        *(x for s in figure.series for x in s.above),
+    ]
+    xs += [one.x for one in points] + [x for one in figure.series for x, _ in one.dots]
+    assert all(explorer.LEFT <= x <= explorer.WIDTH for x in xs)
+    ys = [one.y for one in points] + [y for one in figure.series for _, y in one.dots]
+    assert all(0 <= y <= explorer.HEIGHT - explorer.BOTTOM for y in ys)
+    drawn = sum(len(one.above) for one in figure.series) + len(figure.unknown)
+    assert drawn <= count and figure.rows
+
+
+def test_no_curve_says_why() -> None:
+    text = _Page(render_html(sample_report.unknown_gpu())).text
+    assert "No curves: predictions know NVIDIA's libraries only." in text
+
+
+def _widths(svg: str) -> list[tuple[float, float]]:
+    found = re.findall(r'<rect x="([\d.]+)%" width="([\d.]+)%"', svg)
+    return [(float(x), float(width)) for x, width in found]
+
+
+def test_the_icicle_adds_up_row_by_row() -> None:
+    section = _section(render_html(sample_report.full()), "h-tree")
+    strips = re.findall(r'<svg class="strip".*?\n</svg>', section, re.DOTALL)
+    assert len(strips) == 7  # phases, groups, components; layers, groups in them; two bars of shares
+    for strip in strips:
+        cells = _widths(strip)
+        assert sum(width for _, width in cells) == pytest.approx(100.0, abs=0.6)
+        for (left, width), (right, _) in itertools.pairwise(cells):
+            assert left + width == pytest.approx(right, abs=0.3)  # none covers another
+
+
+def test_layers_are_compared_and_the_odd_one_is_named() -> None:
+    text = _Page(_section(render_html(sample_report.full()), "h-tree")).text
+    assert "in 32 layers" in text
+    assert re.search(r"Layer 3 is \d+\.\d% shorter than the median: no MLP\.", text)
+    assert "Time of each layer" in text
+    bare = _Page(render_html(sample_report.no_transformer())).text
+    assert "No layers: no kernel is tied to one." in bare and "kernel by kernel" not in bare
+
+
+def test_every_layer_is_in_the_picture_and_in_the_table() -> None:
+    report = sample_report.full()
+    picture = layers.icicle(report)
+    assert picture is not None and len(picture.layers) == 16  # 32 in twos: at most 24 side by side
+    assert picture.layers[0].title.startswith("layers 0–1: ")
+    lines = layers.layer_lines(report)
+    assert [line.layer for line in lines] == report.layers.layers
+    inside = sum(sum(row.time_ms) for row in report.layers.rows)
+    assert sum(line.total for line in lines) == pytest.approx(inside)
+
+
+def test_the_share_of_a_layer_by_component_is_of_all_its_kernels() -> None:
+    report = sample_report.full()
+    forward, products = layers.shares(report)
+    assert sum(frac for _, _, frac, _ in forward.rows) == pytest.approx(1.0)
+    names = [name for _, name, _, _ in forward.rows]
+    assert {"norm", "attention.qkv", "attention.core", "mlp.up", "mlp.down"} <= set(names)
+    assert not {"logits", "embedding", "optimizer"} & set(names)
+    up = next(time for _, name, _, time in products.rows if name == "mlp.up")
+    assert up == pytest.approx(sum(row.time_ms_per_step for row in report.gemms if row.component == "mlp.up"))
+    assert "as in Figure 2 of arXiv 2401.14489" in render_html(report)
+
+
+def test_one_layers_kernels_are_drawn_by_stream_and_listed() -> None:
+    section = _section(render_html(sample_report.full()), "h-layer")
+    text = _Page(section).text
+    assert "Layer 16, kernel by kernel" in text and "step 13" in text
+    forward, backward = layers.passes(sample_report.full())
+    assert [name for name, _ in forward.lanes] == ["stream 7", "stream 13"]  # the busiest first
+    assert [len(cells) for _, cells in forward.lanes] == [4, 1]
+    assert forward.lanes[0][1][1].title.startswith("attention.qkv 120 µs: nvjet_tst_128x256")
+    assert "faint" in backward.lanes[0][1][1].key and "layer 17" in backward.lanes[0][1][1].title
+    assert "5 kernels of the forward" in text and "4 more are not listed" in text
+    for one in (forward, backward):
+        for _, cells in one.lanes:
+            assert all(cell.start >= 0 and cell.start + cell.width <= 1.0001 for cell in cells)
+
+
+def test_the_largest_report_stays_below_a_megabyte() -> None:
+    """5,000 rows, 128 layers, the most kernels and curves that an analysis gives, names of 500 characters."""
+    report = sample_report.full()
+    many = [replace(report.gemms[i % 18], id=f"g{i}", kernel="k" * 500) for i in range(5000)]
+    timeline = report.layers.timeline
+    assert timeline is not None
+    passed = replace(timeline.passes[0], start_us=[2.0 * n for n in range(150)], duration_us=[1.5] * 150,
+                   component=["attention.core"] * 150, name=[n % 40 for n in range(150)], stream=[7] * 150,
+                   layer=[16] * 150)  # fmt: skip
+    both = [passed, replace(passed, phase="backward")]
+    longest = replace(timeline, names=["k" * 500] * 40, passes=both)
+    deep = replace(sample_shapes.layers(report.components, 128), timeline=longest)
+    wide = report.explorer.curves[0]
+    values = [9000 + n for n in range(50)]
+    time: list[float | None] = [101.0] * 50
+    curve = replace(
+        wide, values=values, now=9010, alignment_bytes=[128] * 50, low_ms=time, mid_ms=time, high_ms=time
+    )
+    curves = replace(report.explorer, curves=[curve] * 8)
+    page = render_html(replace(report, gemms=many, layers=deep, explorer=curves))
+    assert len(page.encode()) < LARGEST <= 1_000_000
+    assert re.search(r"\d+ of 5000 rows are shown", page)

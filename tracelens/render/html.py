@@ -13,18 +13,35 @@ import jinja2
 from markupsafe import Markup
 
 from tracelens import numbers as f
-from tracelens.render import costs, facts, groups, json, losses, roofline, step_times, waits, what_if
+from tracelens.render import (
+    costs,
+    explorer,
+    facts,
+    groups,
+    json,
+    layers,
+    losses,
+    roofline,
+    step_times,
+    waits,
+    what_if,
+)
 from tracelens.render.templates import environment, part
 from tracelens.render.text import clean, short_kernel
 from tracelens.results import GemmRow, Report
 from tracelens.words import EVIDENCE
 
-ROWS = 100  # GEMM rows shown; more are in --json
+ROWS = 100  # GEMM rows shown of a usual report, which has no more
+MOST_ROWS = 300  # of a larger one; all are in --json
 CALLS = 24  # communication rows shown
-BUDGET = 300_000  # bytes; a report that would be larger shows fewer rows
+BUDGET = 300_000  # bytes of the page of a usual report; one that would be larger shows less
+LARGEST = 1_000_000  # bytes of the page of any other
 FEWEST_ROWS = 12
+EMBEDDED = 16  # rows in the embedded JSON, besides those that findings name
 DERIVED = 16  # rows whose derivation is shown
 FEWEST_DERIVED = 4
+LISTED = 150  # kernels of a pass in a table
+FEWEST_LISTED = 40
 
 #: What could end the script element, a line in it, or hide and reorder text for who reads the source.
 _ESCAPED = re.compile("[<>&\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -42,17 +59,25 @@ _EVIDENCE_WORDS = {
 def render_html(report: Report, *, generated_at: str | None = None) -> str:
     """Return the page; ``generated_at`` is shown in the footer when given.
 
-    The page needs no network and no script, and stays under 300 kB by showing fewer derivations and then
-    fewer GEMM rows when there are many. The embedded JSON follows the published schema and holds the rows
-    that are shown.
+    The page needs no network and no script. It stays under 300 kB (1 MB with more than 100 GEMM rows) by
+    showing fewer derivations, then shorter tables of kernels, then fewer GEMM rows. The embedded JSON follows
+    the published schema and holds the longest rows.
     """
-    rows, derived = ROWS, DERIVED
+    usual = len(report.gemms) <= ROWS
+    budget, rows, derived, listed = (
+        BUDGET if usual else LARGEST,
+        ROWS if usual else MOST_ROWS,
+        DERIVED,
+        LISTED,
+    )
     while True:
-        page = _render(report, _shown(report, rows), derived, generated_at)
-        if rows <= FEWEST_ROWS or len(page.encode("utf-8", "replace")) <= BUDGET:
+        page = _render(report, _shown(report, rows), derived, listed, generated_at)
+        if rows <= FEWEST_ROWS or len(page.encode("utf-8", "replace")) <= budget:
             return page
         if derived > FEWEST_DERIVED:
             derived = max(FEWEST_DERIVED, derived // 2)
+        elif listed > FEWEST_LISTED:
+            listed = FEWEST_LISTED
         else:
             rows = max(FEWEST_ROWS, rows * 3 // 4)
 
@@ -64,7 +89,7 @@ def _shown(report: Report, limit: int) -> list[GemmRow]:
     return report.gemms[:limit] + extra[:limit]
 
 
-def _render(report: Report, rows: list[GemmRow], derived: int, generated_at: str | None) -> str:
+def _render(report: Report, rows: list[GemmRow], derived: int, listed: int, generated_at: str | None) -> str:
     css, js = part("report.css"), part("report.js")
     numbers = {"r": report, "rows": rows, "generated_at": generated_at}
     page: str = (
@@ -76,6 +101,8 @@ def _render(report: Report, rows: list[GemmRow], derived: int, generated_at: str
             **_figures(report, rows),
             **_losses(report, rows, derived),
             **_waits(report),
+            **_explorer(report),
+            **_layers(report, listed),
             css=Markup(css),
             js=Markup(js),
             data=Markup(_embedded(_cut(report, rows))),
@@ -86,9 +113,26 @@ def _render(report: Report, rows: list[GemmRow], derived: int, generated_at: str
 
 
 def _cut(report: Report, rows: list[GemmRow]) -> Report:
-    """Leave in the report what the page shows."""
+    """Leave in the embedded report what a script needs and a reader without the file of --json would miss.
+
+    Of the GEMM rows, the longest and those that findings name: the table on the page has all that are
+    shown. Without the words that stand in the text of the page (why a cause has no figure, what an
+    alignment rests on) and without the timeline, whose kernels are a table of the page.
+    """
+    linked = {row_id for finding in report.findings for row_id in finding.gemms}
+    kept = rows[:EMBEDDED] + [row for row in rows[EMBEDDED:] if row.id in linked]
+    plain = [
+        replace(
+            row, lost_ms=replace(row.lost_ms, why={}), alignment_basis=None, leading={}, leading_source=None
+        )
+        for row in kept
+    ]
     return replace(
-        report, gemms=rows, communication=report.communication[:CALLS], waits=waits.shortened(report.waits)
+        report,
+        gemms=plain,
+        communication=report.communication[:CALLS],
+        waits=waits.shortened(report.waits),
+        layers=replace(report.layers, timeline=None),
     )
 
 
@@ -152,12 +196,42 @@ def _losses(report: Report, rows: list[GemmRow], derived: int) -> dict[str, Any]
     lines = []
     if time is not None and time.total:
         lines = losses.detail_lines(time, parts=False) if falls else [losses.time_line(time)]
+    derivations, meanings = losses.shared([losses.derivation(row, report) for row in judged[:derived]])
     return {
         "falls": falls,
         "lost_lines": lines,
-        "derivations": [losses.derivation(row, report) for row in judged[:derived]],
+        "derivations": derivations,
+        "meanings": meanings,
         "derived": {row.id for row in judged[:derived]},
         "judged": sum(row.lost_ms.useful is not None for row in report.gemms),
+    }
+
+
+def _explorer(report: Report) -> dict[str, Any]:
+    """Collect the curves of the step time against each hyper-parameter."""
+    return {
+        "curves": explorer.figures(report),
+        "curves_missing": explorer.missing(report),
+        "explorer_notes": explorer.notes(report),
+        "curve_size": (explorer.WIDTH, explorer.HEIGHT),
+        "curve_box": {
+            "left": explorer.LEFT,
+            "right": explorer.WIDTH - explorer.RIGHT,
+            "top": explorer.TOP,
+            "bottom": explorer.HEIGHT - explorer.BOTTOM,
+        },
+    }
+
+
+def _layers(report: Report, listed: int) -> dict[str, Any]:
+    """Collect where the time goes by layer."""
+    return {
+        "ice": layers.icicle(report),
+        "layer_words": layers.layer_words(report),
+        "layer_phases": layers.layer_phases(report),
+        "layer_lines": layers.layer_lines(report),
+        "passes": layers.passes(report, listed=listed),
+        "shares": layers.shares(report),
     }
 
 
@@ -189,6 +263,9 @@ def _environment() -> jinja2.Environment:
         cut=lambda text, limit: clean(str(text), limit=limit),
         short_kernel=short_kernel,
         percent=lambda frac: f"{100 * frac:.3f}".rstrip("0").rstrip(".") + "%",
+        percent2=lambda frac: f"{100 * frac:.2f}".rstrip("0").rstrip(".") + "%",
+        runs=layers.runs,
+        num6=lambda value: f"{value:.6g}",
         round_pct=lambda frac: f"{100 * frac:.0f}%",
     )
     env.globals.update(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracelens import numbers as f
 from tracelens.accounting.derivation import derive, written
@@ -187,6 +187,22 @@ def derivation(row: GemmRow, report: Report) -> Derived:
     return Derived(
         row, f"{row.id} {row.component}{role} {facts.shape(row)}", [_line(t) for t in derive(row, report.gpu)]
     )
+
+
+def shared(found: list[Derived]) -> tuple[list[Derived], list[tuple[str, str]]]:
+    """Say once what lines mean that mean the same in every derivation: (derivations, name and meaning)."""
+    if len(found) < 2:
+        return found, []
+    said: dict[str, set[str]] = {}
+    for one in found:
+        for name, _, why in one.lines:
+            said.setdefault(name, set()).add(why)
+    once = {name: next(iter(why)) for name, why in said.items() if len(why) == 1}
+    cut = [
+        replace(one, lines=[(name, text, "" if name in once else why) for name, text, why in one.lines])
+        for one in found
+    ]
+    return cut, [(name, why) for name, why in once.items() if why]
 
 
 def _line(term: Term) -> tuple[str, str, str]:

@@ -13,7 +13,9 @@ _ANSI = re.compile(
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC: titles, links
     r"|\x1b[@-Z\\-_]"
 )
-_WRAPPER = re.compile(r"^(?:void\s+)?(?:cutlass|cutlass__\w+)::(?:device_kernel|Kernel2?)<(?:enable_\w+<)*")
+_WRAPPER = re.compile(
+    r"^(?:void\s+)?(?:cutlass|cutlass__\w+)::(?:device_kernel|Kernel2?)<(?:(?:\w+::)*enable_\w+<)*"
+)
 
 
 def clean(text: str, *, limit: int | None = None) -> str:
@@ -39,6 +41,8 @@ def short_kernel(name: str, limit: int = 44) -> str:
     'cutlass_80_tensorop…6_256x128_32x3_tn_align8'
     >>> short_kernel("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128> >(Params)")
     'flash_fwd_kernel'
+    >>> short_kernel("void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnBwdSm90<X> > >(P)")
+    'FlashAttnBwdSm90'
     """
     name = clean(name, limit=2000)
     name = _WRAPPER.sub("", name)
