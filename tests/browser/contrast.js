@@ -3,14 +3,20 @@
   const lum = ([r, g, b]) => [r, g, b].map(v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
     .reduce((s, v, i) => s + v * [.2126, .7152, .0722][i], 0);
   const rgb = text => { const n = text.match(/[\d.]+/g); return n && (n.length < 4 || +n[3] > 0) ? n.slice(0, 3).map(Number) : null; };
+  const page = el => {
+    for (let e = el; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c) return c; }
+    return [255, 255, 255];
+  };
   const behind = el => {
     if (el.closest("svg")) {
       const rect = el.closest("g")?.querySelector("rect");
-      const fill = rect && getComputedStyle(rect).fill;
-      if (fill && !fill.startsWith("url")) return rgb(fill);
+      const style = rect && getComputedStyle(rect);
+      if (style && !style.fill.startsWith("url")) {
+        const over = rgb(style.fill), under = page(rect), share = Number(style.fillOpacity);
+        return over.map((v, i) => share * v + (1 - share) * under[i]);
+      }
     }
-    for (let e = el; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c) return c; }
-    return [255, 255, 255];
+    return page(el);
   };
   const bad = [];
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);

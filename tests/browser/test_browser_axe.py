@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +37,6 @@ def engine() -> str:
 @pytest.fixture(scope="module")
 def axe() -> str:
     return engine()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[devtools.Browser]:
-    executable = devtools.find()
-    if executable is None:
-        pytest.skip(f"no browser: none of {', '.join(devtools.NAMES)} is on PATH")
-    with devtools.launch(executable) as started:
-        yield started
 
 
 def violations(browser: devtools.Browser, axe: str, html: str, folder: Path, **how: Any) -> list[str]:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.browser import devtools
+from tests.browser.conftest import Open
 from tests.render import sample_report
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import analyze
 from tracelens.render.html import render_html
-
-Open = Callable[..., devtools.Page]
 
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,32 +26,6 @@ ROWS = "[...document.querySelectorAll('#gemms tbody tr')]"
 def _filter(page: devtools.Page, query: str) -> None:
     box = "document.getElementById('filter')"
     page.run(f"{box}.value = {query!r}; {box}.dispatchEvent(new Event('input'))")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[devtools.Browser]:
-    executable = devtools.find()
-    if executable is None:
-        pytest.skip(f"no browser: none of {', '.join(devtools.NAMES)} is on PATH")
-    with devtools.launch(executable) as started:
-        yield started
-
-
-@pytest.fixture
-def opened(browser: devtools.Browser, tmp_path: Path) -> Iterator[Open]:
-    pages: list[devtools.Page] = []
-
-    def go(name: str = "full", fragment: str = "", **how: Any) -> devtools.Page:
-        path = tmp_path / f"{name}.html"
-        path.write_text(render_html(sample_report.VARIANTS[name]()), encoding="utf-8")
-        page = devtools.Page(browser, **how)
-        pages.append(page)
-        page.open(path, fragment)
-        return page
-
-    yield go
-    for page in pages:
-        page.close()
 
 
 @pytest.mark.parametrize("name", sorted(sample_report.VARIANTS))
