@@ -22,6 +22,7 @@ from tracelens.results.cost import JobCost, Price, Saving
 from tracelens.results.estimates import Estimate, Known
 from tracelens.results.gemm import GemmRow, GemmTime, Lost, Term
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
+from tracelens.results.others import OtherRow
 from tracelens.results.report import Report
 from tracelens.results.step import (
     CommunicationRow,
@@ -56,6 +57,7 @@ __all__ = [
     "ComponentRow",
     "CommunicationRow",
     "Lack",
+    "OtherRow",
     "Lost",
     "GemmTime",
     "Term",
