@@ -161,6 +161,8 @@ def _moved(trace: Trace, kernel: int, category: int, own: int, mover: int, input
     if fused is not None:
         if fused.kind == "pointwise" and fused.ops and not fused.unknown and set(fused.ops) <= LAYOUT | CAST:
             return _padded(tensors) if PAD & set(fused.ops) else _between(tensors, name, source=0, target=-1)
+        if not fused.ops and not fused.unknown:
+            return _Moved("other")  # torch.compile's names can be without the list of what was fused
         return _Moved("reduction" if "reduction" in fused.kind else "elementwise")
     if _COPY.search(name) or op.partition(".")[0] == "aten::copy_":
         if op.partition(".")[0] in ("aten::cat", "aten::stack"):
