@@ -145,7 +145,7 @@ def _finding(rule: Rule, one: Claim, *, facts: StepFacts, step_ms: float) -> Fin
         saw=one.saw,
         why=one.why,
         how=_how(one, bound, step_ms),
-        evidence={**one.evidence, "rows": dict(one.bounds), "bound_ms": bound},
+        evidence={**one.evidence, "rows": _rows(one), "bound_ms": bound},
         change={name: list(values) for name, values in one.change.items()},
         fix=list(one.fix),
         parameter_delta=0,
@@ -154,6 +154,12 @@ def _finding(rule: Rule, one: Claim, *, facts: StepFacts, step_ms: float) -> Fin
         gemms=list(one.gemms),
         doc=f"docs/rules/{rule.id}.md",
     )
+
+
+def _rows(one: Claim) -> list[dict[str, object]]:
+    """What each row has at stake, the most first."""
+    ordered = sorted(one.bounds.items(), key=lambda item: -item[1])
+    return [{"gemm" if row in one.gemms else "row": row, "bound_ms": bound} for row, bound in ordered]
 
 
 def _how(one: Claim, bound_ms: float, step_ms: float) -> str:
@@ -173,7 +179,7 @@ def _common_caveats(facts: StepFacts, one: Claim) -> list[str]:
     caveats = []
     if one.saving.mid is None:
         caveats.append(
-            "Not known: how much of it falls away. The saving lies between zero and the bound."
+            "Not known yet: how much of it falls away, so the saving lies between zero and the bound."
         )
     else:
         with_what = "" if one.saving.basis == "calibrated" else "out"

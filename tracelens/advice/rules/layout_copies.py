@@ -211,7 +211,7 @@ _CAUSES = (
         " again with a copy before the product's own gradients.",
         (
             "- q, k, v = self.qkv(x).split(width, dim=-1)   # and attention on three tensors",
-            "+ out = flash_attn_qkvpacked_func(self.qkv(x).view(b, s, 3, heads, head_dim))",
+            "+ out = flash_attn_qkvpacked_func(self.qkv(x).view(b, s, 3, heads, head_dim), causal=True)",
         ),
         (
             "torch.compile does not need the packed call: it writes the parts where they belong, unless the"
@@ -293,8 +293,8 @@ def _claim(facts: StepFacts, cause: _Cause, rows: Sequence[OtherRow]) -> Claim:
 
 def _evidence(row: OtherRow) -> dict[str, object]:
     return {
-        "component": row.component, "phase": row.phase, "kind": row.kind, "op": row.op, "within": row.within,
-        "module": row.module, "calls_per_step": row.calls_per_step, "time_ms": row.time_ms_per_step,
+        "component": row.component, "phase": row.phase, "kind": row.kind, "op": _word(row.op),
+        "within": _word(row.within), "module": _module(row), "calls_per_step": row.calls_per_step, "time_ms": row.time_ms_per_step,
         "dims": list(row.dims) if row.dims else None, "from": row.dtype_from, "to": row.dtype_to,
     }  # fmt: skip
 
@@ -303,7 +303,7 @@ def _saw(facts: StepFacts, rows: Sequence[OtherRow], many: str, time: str) -> st
     share = percent(_sum(rows) / (facts.measured_step_ms or 1.0))
     text = f"{many} kernels per step do nothing but move data, in {time} ({share} of the step)."
     rest = rows[_SHOWN:]
-    text += " Most of them: " if rest else " They are: " if len(rows) > 1 else " All are "
+    text += " Most of them: " if rest else " They are "
     text += "; ".join(_told(row) for row in rows[:_SHOWN])
     if rest:
         text += f"; and {plural(len(rest), 'more kind')} in {ms(_sum(rest))}"
@@ -320,11 +320,15 @@ def _told(row: OtherRow) -> str:
     of = f" of {' × '.join(map(str, row.dims))}" if row.dims else ""
     op = f" by {_word(row.op)}" if _word(row.op) else ""
     inside = f" in {_word(row.within)}" if _word(row.within) else ""
-    module = f", in {row.module}" if row.module and _MODULE.fullmatch(row.module) else ""
+    module = f", in {_module(row)}" if _module(row) else ""
     return (
         f"{count(row.calls_per_step)} {what}{of}{op}{inside}{module} ({row.component} {row.phase},"
         f" {ms(row.time_ms_per_step)})"
     )
+
+
+def _module(row: OtherRow) -> str:
+    return row.module if row.module and _MODULE.fullmatch(row.module) else ""
 
 
 def _word(text: str | None) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tracelens.advice.alignment import grid_elements
 from tracelens.advice.claims import Claim, settle, total
 from tracelens.advice.facts import Outcome, StepFacts
 from tracelens.advice.numbers import listed, plural
@@ -99,7 +100,13 @@ class UnfusedProjections:
         claims, said = [], []
         for family in _FAMILIES:
             groups = _groups(facts, family)
-            if groups:
+            narrow = [part.width for group in groups[:1] for part in group.parts if not _on_grid(part, group)]
+            if narrow:
+                said.append(
+                    f"{_upper(family.words)} are {listed([str(size) for size in narrow])} wide, off the 16-byte"
+                    " grid: their own width comes first (TL102)."
+                )
+            elif groups:
                 claims.append(_claim(facts, family, groups))
             elif any(row.component in family.components for row in mine):
                 said.append(_why_none(facts, family))
@@ -190,6 +197,12 @@ def _gradients(
 
 def _mean(row: GemmRow, time_ms: float, calls: float) -> GemmRow:
     return replace(row, time_ms_per_step=time_ms, calls_per_step=calls)
+
+
+def _on_grid(part: _Part, group: _Group) -> bool:
+    """One product on another alignment than its parts would be another question."""
+    grid = grid_elements(part.row.dtype)
+    return grid is None or (part.width % grid == 0 and group.into % grid == 0)
 
 
 def _why_none(facts: StepFacts, family: _Family) -> str:
