@@ -9,12 +9,12 @@ from tests.advice.advice_rows import model
 from tracelens.advice import StepFacts
 from tracelens.advice.whatif import step_model
 from tracelens.hardware import Gpu, find_gpu
-from tracelens.results import ComponentRow, GemmRow, ModelDims, OtherRow
+from tracelens.results import GemmRow, ModelDims, OtherRow
 
 H100 = find_gpu(None, override="h100-sxm")
 A100 = find_gpu(None, override="a100-sxm-40gb")
 RTX3060 = find_gpu(None, override="rtx-3060")
-V100 = find_gpu(None, override="v100-sxm2")
+V100 = find_gpu(None, override="v100-sxm")
 
 
 def step_of(
@@ -28,14 +28,14 @@ def step_of(
 ) -> StepFacts:
     """Facts of these rows; ``predict`` False leaves out what predictions need."""
     found = dims or model(hidden=4096, heads=32, head_dim=128)
-    components = [ComponentRow(row.component, row.phase, row.time_ms, int(row.time_ms * 1e6), 0.0, 1, None, None)
-                  for row in rows]  # fmt: skip
-    step = step_model(
-        list(rows), found, components, gpu=gpu, gpu_ms_per_step=sum(row.time_ms_per_step for row in rows),
-        step_ms=step_ms, busy_frac=0.99,
-    ) if predict else None  # fmt: skip
+    step = step_model(list(rows), found, [], gpu=gpu, step_ms=step_ms, busy_frac=0.99) if predict else None
     return StepFacts(
-        gemms=list(rows), model=found, gpu=gpu.info(), step_ms=step_ms, step=step, **({"gpu_busy_frac": 0.99} | more)
+        gemms=list(rows),
+        model=found,
+        gpu=gpu.info(),
+        step_ms=step_ms,
+        step=step,
+        **({"gpu_busy_frac": 0.99} | more),
     )
 
 

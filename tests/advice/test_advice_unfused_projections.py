@@ -24,7 +24,15 @@ def sizes(role: str, tokens: int, out: int, into: int) -> tuple[int, int, int]:
 
 
 def linear(
-    number: int, component: str, out: int, into: int, *, tokens: int, each: int = 1, roles: str = "forward", **more: Any
+    number: int,
+    component: str,
+    out: int,
+    into: int,
+    *,
+    tokens: int,
+    each: int = 1,
+    roles: str = "forward",
+    **more: Any,
 ) -> list[GemmRow]:
     """Rows of a linear layer, ``each`` times per layer, timed at the prediction."""
     rows = []

@@ -183,7 +183,9 @@ def _between(inputs: Inputs | None, kernel: str, *, source: int, target: int) ->
     """From one tensor to another: by their types and strides, else by the kernel's name."""
     tensors = _tensors(inputs)
     if len(tensors) < 2:
-        by_name = "cast" if _CAST_BY_NAME.search(kernel) else "transpose" if _STRIDED.search(kernel) else "copy"
+        by_name = (
+            "cast" if _CAST_BY_NAME.search(kernel) else "transpose" if _STRIDED.search(kernel) else "copy"
+        )
         return _Moved(by_name)
     (_, old, before), (dims, new, after) = tensors[source], tensors[target]
     if old is not None and new is not None and old != new:

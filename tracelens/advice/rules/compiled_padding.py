@@ -31,13 +31,13 @@ class CompiledPadding:
         if not padded:
             return _none(facts, pads)
         mine = _of(padded, pads)
-        said = (
-            f"Already at work: torch.compile padded {listed(_changes(padded))} ({took(padded, 'GEMM shape')})."
-        )
+        said = f"Already at work: torch.compile padded {listed(_changes(padded))} ({took(padded, 'GEMM shape')})."
         if facts.others is None:
             return Outcome("passed", f"{said} What its copies cost was not summed up.")
         if not mine:
-            return Outcome("passed", f"{said} No kernel of its own does the padding: it costs next to nothing.")
+            return Outcome(
+                "passed", f"{said} No kernel of its own does the padding: it costs next to nothing."
+            )
         return settle(self, facts=facts, claims=[_claim(padded, mine)], passed=said)
 
 
@@ -52,8 +52,12 @@ def _none(facts: StepFacts, pads: Sequence[OtherRow]) -> Outcome:
             " with record_shapes=True.",
         )
     if not compiled:
-        return Outcome("not_applicable", "The step was not compiled by torch.compile: nothing pads by itself.")
-    loose = f" {ms(sum(row.time_ms_per_step for row in pads))} of padding kernels belong to none." if pads else ""
+        return Outcome(
+            "not_applicable", "The step was not compiled by torch.compile: nothing pads by itself."
+        )
+    loose = (
+        f" {ms(sum(row.time_ms_per_step for row in pads))} of padding kernels belong to none." if pads else ""
+    )
     return Outcome("not_applicable", f"torch.compile padded no product of this step.{loose}")
 
 
@@ -105,7 +109,7 @@ def _claim(padded: Sequence[GemmRow], pads: Sequence[OtherRow]) -> Claim:
             f" {many} kernels per step copy operands into padded ones, in {ms(all_ms)}."
         ),
         why=(
-            "pad_mm rounds a misaligned M, N or K of a product to 16 bytes by copying its operands into larger"
+            "Its pass pad_mm rounds a misaligned M, N or K of a product to 16 bytes by copying its operands into larger"
             " tensors, in every call. A weight that is stored at the padded size needs no copy, nor do the"
             " activations that come out of it."
         ),

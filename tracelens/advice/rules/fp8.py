@@ -58,9 +58,12 @@ class Fp8:
                     "could_not_run", "No product has a shape and a type: record with record_shapes=True."
                 )
             return Outcome(
-                "not_applicable", "The linear layers compute in neither 16 nor 8 bits, and fp8 starts from 16."
+                "not_applicable",
+                "The linear layers compute in neither 16 nor 8 bits, and fp8 starts from 16.",
             )
-        left_out = [row for row in wide if not _fits(row)] if any(r.component in _LINEAR for r in in_fp8) else []
+        left_out = (
+            [row for row in wide if not _fits(row)] if any(r.component in _LINEAR for r in in_fp8) else []
+        )
         claims = [_claim(facts, left_out)] if left_out else []
         return settle(self, facts=facts, claims=claims, passed=_passed(facts, in_fp8, wide))
 
@@ -96,12 +99,18 @@ def _passed(facts: StepFacts, in_fp8: Sequence[GemmRow], wide: Sequence[GemmRow]
     """What runs in fp8, and what has room for it: an opportunity is no finding."""
     said = []
     if in_fp8:
-        said.append(f"{took(in_fp8, 'GEMM shape')} in fp8; every K and N of them is a multiple of {MULTIPLE}.")
+        said.append(
+            f"{took(in_fp8, 'GEMM shape')} in fp8; every K and N of them is a multiple of {MULTIPLE}."
+        )
     room = [row for row in wide if _fits(row) and row.bound == "compute" and _gain_ms(facts, row) > 0]
     gain = sum(_gain_ms(facts, row) for row in room)
     step_ms = facts.measured_step_ms or 1.0
     if gain <= 0:
-        why = "too small, limited by memory, or of sizes that are no multiple of 16" if wide else "none in 16 bits"
+        why = (
+            "too small, limited by memory, or of sizes that are no multiple of 16"
+            if wide
+            else "none in 16 bits"
+        )
         said.append(f"No linear layer's product has room for fp8 ({why}).")
         return " ".join(said)
     said.append(

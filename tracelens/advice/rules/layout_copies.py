@@ -34,7 +34,8 @@ class _Cause:
     """Copies of one kind with one way out."""
 
     name: str  # in a sentence
-    title: Callable[[str, str], str]  # of how many, and of what time
+    title: str  # with {many} of ``noun`` and {time}
+    noun: tuple[str, str]  # one and several
     holds: Callable[[OtherRow, StepFacts], bool]
     why: str
     fix: tuple[str, ...]
@@ -158,7 +159,9 @@ def _repeated_heads(row: OtherRow, facts: StepFacts) -> bool:
     grouped = heads is not None and kv is not None and kv < heads
     repeats = row.op in ("aten::repeat_interleave", "aten::repeat")
     five = row.op in ("aten::reshape", "aten::clone") and row.dims is not None and len(row.dims) == 5
-    return grouped and row.phase != "backward" and row.component.startswith("attention.") and (repeats or five)
+    return (
+        grouped and row.phase != "backward" and row.component.startswith("attention.") and (repeats or five)
+    )
 
 
 def _activation_cast(row: OtherRow, facts: StepFacts) -> bool:
@@ -166,13 +169,16 @@ def _activation_cast(row: OtherRow, facts: StepFacts) -> bool:
 
 
 def _layout(row: OtherRow, facts: StepFacts) -> bool:
-    return row.kind in ("copy", "transpose") and row.component.startswith(("attention.", "mlp.", "moe.experts"))
+    return row.kind in ("copy", "transpose") and row.component.startswith(
+        ("attention.", "mlp.", "moe.experts")
+    )
 
 
 _CAUSES = (
     _Cause(
         "keeping the weights in 16 bits",
-        lambda many, time: f"Keep 16-bit weights: {many} casts of fp32 weights and gradients take {time} per step",
+        "Keep 16-bit weights: {many} of fp32 weights and gradients, {time} per step",
+        ("cast", "casts"),
         _weight_cast,
         "Under autocast, or in a layer that casts its own weight, every product's fp32 weight is converted in each"
         " forward and its gradient back in each backward: once per micro-batch, for autocast forgets its copies"
@@ -190,7 +196,8 @@ _CAUSES = (
     ),
     _Cause(
         "a loss that takes 16-bit logits",
-        lambda many, time: f"Do not cast the logits to fp32: {many} casts take {time} per step",
+        "Do not cast the logits to fp32: {many}, {time} per step",
+        ("cast", "casts"),
         _logits_cast,
         "The logits are the largest tensor of the step: tokens times vocabulary. A cast reads them in 16 bits"
         " and writes them in fp32, and what follows reads twice the bytes.",
@@ -205,7 +212,8 @@ _CAUSES = (
     ),
     _Cause(
         "writing gradients side by side",
-        lambda many, time: f"Write gradients of a split side by side: {many} concatenations take {time} per step",
+        "Write gradients of a split side by side: {many}, {time} per step",
+        ("concatenation", "concatenations"),
         _split_gradient,
         "The output of one product is split into parts; in the backward autograd puts their gradients together"
         " again with a copy before the product's own gradients.",
@@ -221,7 +229,8 @@ _CAUSES = (
     ),
     _Cause(
         "attention on the key and value heads as they are",
-        lambda many, time: f"Do not repeat key and value heads: {many} copies take {time} per step",
+        "Do not repeat key and value heads: {many}, {time} per step",
+        ("copy", "copies"),
         _repeated_heads,
         "The model has fewer key and value heads than query heads and copies each of them for all the query"
         " heads that share it. Attention kernels read a shared head where it lies.",
@@ -233,7 +242,8 @@ _CAUSES = (
     ),
     _Cause(
         "keeping activations in 16 bits",
-        lambda many, time: f"Fuse or avoid {many} casts of activations: {time} per step",
+        "Fuse or avoid {many} of activations: {time} per step",
+        ("cast", "casts"),
         _activation_cast,
         "Under autocast norms and losses run in fp32 and products in 16 bits, so what passes between them is"
         " converted by a kernel that does nothing else.",
@@ -247,7 +257,8 @@ _CAUSES = (
     ),
     _Cause(
         "handing tensors on as they lie",
-        lambda many, time: f"Avoid {many} layout copies around the products: {time} per step",
+        "Avoid {many} around the products: {time} per step",
+        ("layout copy", "layout copies"),
         _layout,
         "A transposed or sliced tensor was copied so that its elements lie in another order. Products read either"
         " operand transposed, and attention kernels read heads at any stride as long as the last dimension is"
@@ -270,18 +281,18 @@ _CAUSES = (
 
 def _claim(facts: StepFacts, cause: _Cause, rows: Sequence[OtherRow]) -> Claim:
     rows = sorted(rows, key=lambda row: -row.time_ms_per_step)
-    many = count(sum(row.calls_per_step for row in rows))
+    calls = sum(row.calls_per_step for row in rows)
     time = ms(_sum(rows))
     return Claim(
         name=cause.name,
-        title=cause.title(many, time),
+        title=cause.title.format(many=f"{count(calls)} {cause.noun[calls != 1]}", time=time),
         components=sorted({row.component for row in rows}),
         bounds={row.id: row.time_ms_per_step for row in rows},
         gemms=[],
         saving=heuristic(_sum(rows)),
         confidence=cause.confidence,
         effort=cause.effort,
-        saw=_saw(facts, rows, many, time),
+        saw=_saw(facts, rows, calls, time),
         why=cause.why,
         how=f"The time of these kernels as measured, all of it: {time}.",
         fix=cause.fix,
@@ -299,11 +310,12 @@ def _evidence(row: OtherRow) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _saw(facts: StepFacts, rows: Sequence[OtherRow], many: str, time: str) -> str:
+def _saw(facts: StepFacts, rows: Sequence[OtherRow], calls: float, time: str) -> str:
     share = percent(_sum(rows) / (facts.measured_step_ms or 1.0))
-    text = f"{many} kernels per step do nothing but move data, in {time} ({share} of the step)."
+    many = "1 kernel per step does" if calls == 1 else f"{count(calls)} kernels per step do"
+    text = f"{many} nothing but move data, in {time} ({share} of the step)."
     rest = rows[_SHOWN:]
-    text += " Most of them: " if rest else " They are "
+    text += " Most of them: " if rest else " It is " if calls == 1 else " They are "
     text += "; ".join(_told(row) for row in rows[:_SHOWN])
     if rest:
         text += f"; and {plural(len(rest), 'more kind')} in {ms(_sum(rest))}"

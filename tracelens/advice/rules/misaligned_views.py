@@ -237,7 +237,7 @@ def _fix(view: View) -> list[str]:
 
 def _caveats(view: View) -> list[str]:
     said = [
-        ".contiguous() on the view costs a copy in each call: make the tensor it is cut from wide enough, and"
+        "Calling .contiguous() on the view costs a copy in each call: make the tensor it is cut from wide enough, and"
         " begin each slice on a multiple of 16 bytes."
     ]
     if view.stride is None:

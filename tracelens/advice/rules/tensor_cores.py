@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.claims import Claim, settle, total
@@ -31,6 +31,8 @@ _VECTOR = frozenset({"gemv", "cublas_dot", "gemmk1", "gemmsn", "magma"})
 #: Routers are kept in fp32 on purpose: Switch Transformers (arXiv 2101.03961, 2.4) trains unstably without.
 _KEPT = frozenset({"moe.router"})
 _ROWS_IN_FULL = 3
+#: A flag is proposed before a change of type where it saves at least this share of what the other saves.
+_MOST = 2 / 3
 #: Bytes that a cast from fp32 to 16 bits moves per element.
 _CAST_BYTES = 6
 
@@ -110,11 +112,12 @@ def _cases(facts: StepFacts, rows: Sequence[GemmRow]) -> list[_Case]:
     judged = [row for row in rows if row.component not in _KEPT]
     doubles = [row for row in judged if row.dtype == "fp64" and _is_matrix(row)]
     single = [row for row in judged if row.dtype == "fp32" and _is_matrix(row)]
-    on_cuda_cores = [row for row in single if row.tensor_core == "eligible_unused" or _before_tf32(row, facts)]
+    on_cuda_cores = [
+        row for row in single if row.tensor_core == "eligible_unused" or _before_tf32(row, facts)
+    ]
     half = [row for row in rows if row.dtype in (*_HALF, "fp8")]
-    half_ms = sum(row.time_ms_per_step for row in half)
     cases = []
-    if half_ms > 0.5 * sum(row.time_ms_per_step for row in rows):
+    if _is_mixed(rows):
         most = max(_HALF, key=lambda dtype: sum(row.time_ms_per_step for row in half if row.dtype == dtype))
         wide = [row for row in single if row in on_cuda_cores or row.math_dtype == "tf32"]
         for component in dict.fromkeys(row.component for row in wide):
@@ -125,6 +128,13 @@ def _cases(facts: StepFacts, rows: Sequence[GemmRow]) -> list[_Case]:
     if doubles:
         cases.append(_Case(doubles, "fp64", _known(facts, "fp32"), False))
     return [case for case in cases if case.targets]
+
+
+def _is_mixed(rows: Sequence[GemmRow]) -> bool:
+    """Do the blocks run in 16 or 8 bits? By their own products: one in fp32 outside of them can outlast all."""
+    blocks = [row for row in rows if row.component.startswith(("attention.", "mlp.", "moe.experts"))] or rows
+    half = [row for row in blocks if row.dtype in (*_HALF, "fp8")]
+    return sum(row.time_ms_per_step for row in half) > 0.5 * sum(row.time_ms_per_step for row in blocks)
 
 
 def _known(facts: StepFacts, *dtypes: str) -> tuple[str, ...]:
@@ -150,9 +160,7 @@ def _before_tf32(row: GemmRow, facts: StepFacts) -> bool:
 
 def _claim(facts: StepFacts, case: _Case) -> Claim:
     savings = {target: _saving(facts, case, target) for target in case.targets}
-    target = next(
-        (one for one, saving in savings.items() if saving is not None and pays(saving)), case.targets[0]
-    )
+    target = _preferred(savings)
     stakes = [at_stake_in(row, target, facts=facts) for row in case.rows]
     saving = savings[target]
     bound = sum(stake.bound_ms for stake in stakes)
@@ -179,6 +187,15 @@ def _claim(facts: StepFacts, case: _Case) -> Claim:
             "predicted_ms": {one: found.mid for one, found in savings.items() if found is not None},
         },
     )
+
+
+def _preferred(savings: Mapping[str, Estimate | None]) -> str:
+    """The first that pays and saves most of what the best does: a flag before 16 bits, unless it gains little."""
+    paying = {
+        one: saving.mid or 0.0 for one, saving in savings.items() if saving is not None and pays(saving)
+    }
+    best = max(paying.values(), default=0.0)
+    return next((one for one, mid in paying.items() if mid >= _MOST * best), next(iter(savings)))
 
 
 def _saving(facts: StepFacts, case: _Case, target: str) -> Estimate | None:
@@ -294,7 +311,7 @@ def _why(facts: StepFacts, case: _Case, target: str) -> str:
 
 def _fix(case: _Case, target: str) -> list[str]:
     if case.now == "fp64":
-        return ['- torch.from_numpy(array)', '+ torch.from_numpy(array).float()']
+        return ["- torch.from_numpy(array)", "+ torch.from_numpy(array).float()"]
     if target == "tf32":
         return [
             '- torch.set_float32_matmul_precision("highest")  # the default',
@@ -304,12 +321,12 @@ def _fix(case: _Case, target: str) -> list[str]:
     return [f'+ with torch.autocast("cuda", dtype={dtype}):  # around forward and loss']
 
 
-def _caveats(
-    facts: StepFacts, case: _Case, target: str, savings: dict[str, Estimate | None]
-) -> list[str]:
+def _caveats(facts: StepFacts, case: _Case, target: str, savings: dict[str, Estimate | None]) -> list[str]:
     said = [_meaning(target)]
     if case.mixed and any(row.component == "logits" for row in case.rows):
-        said.append("Keep the loss itself in fp32: cast the logits after the product, not its operands before.")
+        said.append(
+            "Keep the loss itself in fp32: cast the logits after the product, not its operands before."
+        )
     if not case.mixed and case.now == "fp32":
         said += _other_ways(facts, case, target, savings)
     on_weights = [row for row in case.rows if row.component == "optimizer"]
@@ -340,9 +357,7 @@ def _meaning(target: str) -> str:
     }[target]
 
 
-def _other_ways(
-    facts: StepFacts, case: _Case, target: str, savings: dict[str, Estimate | None]
-) -> list[str]:
+def _other_ways(facts: StepFacts, case: _Case, target: str, savings: dict[str, Estimate | None]) -> list[str]:
     """What the other precision would give: the choice is the user's."""
     said = []
     step_ms = facts.measured_step_ms or 1.0
@@ -352,14 +367,13 @@ def _other_ways(
         if pays(saving):
             said.append(
                 f"{other} instead of {target} is predicted to save {ms(saving.mid)} per step"
-                f" ({percent(saving.mid / step_ms)}). {_meaning(other)}"
+                f" ({percent(saving.mid / step_ms)}): {_meaning(other)}"
             )
         else:
             peaks = facts.gpu.peak_tflops
             said.append(
                 f"{other} alone ({sig(peaks[other])} TFLOP/s dense on this GPU, fp32"
-                f" {sig(peaks.get(case.now))}) is not predicted to save for certain: {ms(saving.mid)}, low end"
-                f" {ms(saving.low)}."
+                f" {sig(peaks.get(case.now))}) is not predicted to save for certain: {ms(saving.mid)} per"
+                f" step, low end {ms(saving.low)}."
             )
     return said
-

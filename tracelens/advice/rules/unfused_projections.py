@@ -153,9 +153,7 @@ def _groups(facts: StepFacts, family: _Family) -> list[_Group]:
     return groups
 
 
-def _parts(
-    facts: StepFacts, family: _Family, rows: Sequence[GemmRow], ends: float
-) -> tuple[_Part, ...]:
+def _parts(facts: StepFacts, family: _Family, rows: Sequence[GemmRow], ends: float) -> tuple[_Part, ...]:
     if not rows or ends <= 0 or any(sizes_of(row) is None for row in rows):
         return ()
     shapes = {(row.m, row.k, row.dtype, row.batch or 1) for row in rows}
@@ -171,9 +169,7 @@ def _parts(
     return tuple(parts) if sum(part.count for part in parts) in family.counts else ()
 
 
-def _gradients(
-    facts: StepFacts, family: _Family, parts: Sequence[_Part], role: str
-) -> tuple[_Part, ...]:
+def _gradients(facts: StepFacts, family: _Family, parts: Sequence[_Part], role: str) -> tuple[_Part, ...]:
     """The gradient products of the parts, or none where one of them is not found."""
     found = []
     for width in dict.fromkeys(part.width for part in parts):
@@ -271,9 +267,7 @@ def _fused(facts: StepFacts, group: _Group) -> _Fused:
 
 def _apart(group: _Group) -> str:
     """``2 × (8192 × 1024 × 4096) and 1 × (...)``."""
-    return listed(
-        [f"{part.count} × ({part.row.m} × {part.row.n} × {part.row.k})" for part in group.parts]
-    )
+    return listed([f"{part.count} × ({part.row.m} × {part.row.n} × {part.row.k})" for part in group.parts])
 
 
 def _split_ms(facts: StepFacts, groups: Sequence[_Group]) -> float:
@@ -347,7 +341,8 @@ def _claim(facts: StepFacts, family: _Family, groups: Sequence[_Group]) -> Claim
         evidence={
             "fused_columns": forward.width,
             "groups": [
-                {"role": group.role, "now_us": group.time_us, "fused": list(group.sizes[:3])} for group in groups
+                {"role": group.role, "now_us": group.time_us, "fused": list(group.sizes[:3])}
+                for group in groups
             ],
         },
         flops_delta=0.0,
