@@ -16,13 +16,19 @@ from tracelens.results import OtherRow
 
 BF16, FP32 = "c10::BFloat16", "float"
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
-COPY = "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}>(int)"
-FLAT = "void at::native::vectorized_elementwise_kernel<4, at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>(int)"
-TO_BF16 = "void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)>(int)"
-CAT = "void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<OpaqueType<2u>, unsigned int, 3, 128, 1>(int)"
-ADD = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"
-FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >(int)"
-SUM = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::func_wrapper_t<float> > >(int)"
+LOOP = "void at::native::vectorized_elementwise_kernel<4, at::native::"
+COPY = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
+    "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}>(int)"
+)
+FLAT = f"{LOOP}direct_copy_kernel_cuda(at::TensorIteratorBase&)>(int)"
+TO_BF16 = f"{LOOP}bfloat16_copy_kernel_cuda(at::TensorIteratorBase&)>(int)"
+CAT = (
+    "void at::native::(anonymous namespace)::CatArrayBatchedCopy_contig<OpaqueType<2u>, unsigned int, 3>(int)"
+)
+ADD = f"{LOOP}CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"
+FILL = f"{LOOP}FillFunctor<float>, std::array<char*, 1ul> >(int)"
+SUM = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, int> >(int)"
 
 Tensor = tuple[list[int], str, list[int] | None]  # size, type, strides
 

@@ -22,8 +22,8 @@ def logits(**more: Any) -> GemmRow:
 
 def pad(number: int = 1, **more: Any) -> OtherRow:
     given: dict[str, Any] = {
-        "component": "logits", "op": "triton_poi_fused_constant_pad_nd_t_3", "dims": (768, 50264), "calls": 2.0,
-        "dtype_from": "bf16", "dtype_to": "bf16",
+        "component": "logits", "op": "triton_poi_fused_constant_pad_nd_t_3", "dims": (768, 50264),
+        "calls": 2.0, "dtype_from": "bf16", "dtype_to": "bf16",
     }  # fmt: skip
     return other(number, "pad", **(given | more))
 

@@ -34,8 +34,8 @@ def left_out(number: int = 2, **more: Any) -> GemmRow:
 
 
 def check(*rows: GemmRow, **more: Any) -> Outcome:
-    dims = model(hidden=4096, ffn=10920, heads=32)
-    return RULE.check(step_of(rows, **({"dims": dims, "step_ms": 20.0} | more)))
+    given: dict[str, Any] = {"dims": model(hidden=4096, ffn=10920, heads=32), "step_ms": 20.0}
+    return RULE.check(step_of(rows, **(given | more)))
 
 
 def test_a_size_keeps_a_layer_of_an_fp8_model_in_16_bits() -> None:
@@ -50,7 +50,7 @@ def test_a_size_keeps_a_layer_of_an_fp8_model_in_16_bits() -> None:
 
 
 def test_tokens_count_for_the_weights_gradient_alone() -> None:
-    odd = {"component": "mlp.up", "time_us": 1500.0, "bound": "compute"}
+    odd: dict[str, Any] = {"component": "mlp.up", "time_us": 1500.0, "bound": "compute"}
     forward = gemm(2, 8190, 10912, 4096, **odd)
     assert check(in_fp8(), forward).state == "passed"
     wgrad = gemm(2, 10912, 4096, 8190, role="wgrad", layout="NT", **odd)

@@ -21,7 +21,8 @@ def check(*rows: OtherRow, **more: Any) -> Outcome:
         gemm(1, 8192, 3840, 1280, component="attention.qkv", calls=12),
         gemm(2, 8192, 1280, 5120, component="mlp.down", calls=12),
     ]
-    return RULE.check(step_of(products, **({"dims": DIMS, "step_ms": 20.0, "others": rows} | more)))
+    given: dict[str, Any] = {"dims": DIMS, "step_ms": 20.0, "others": rows}
+    return RULE.check(step_of(products, **(given | more)))
 
 
 def weight_cast(number: int = 1, **more: Any) -> OtherRow:

@@ -16,7 +16,10 @@ from tracelens.results import GemmRow
 
 RULE = TensorCores()
 SGEMM = "ampere_sgemm_128x64_tn"
-TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas"
+TF32 = (
+    "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1_execute_segment_k_off"
+    "_kernel__5x_cublas"
+)
 
 
 def fp32(number: int, m: int = 4096, n: int = 4096, k: int = 4096, **more: Any) -> GemmRow:
@@ -69,7 +72,8 @@ def test_before_ampere_fp16_is_what_tensor_cores_take() -> None:
 
 
 def test_logits_in_fp32_in_a_step_of_16_bits() -> None:
-    outcome = check(gemm(1, 4096, 4096, 4096, calls=10), fp32(2, n=50304, component="logits", time_us=33000.0),
+    outcome = check(gemm(1, 4096, 4096, 4096, calls=10),
+                    fp32(2, n=50304, component="logits", time_us=33000.0),
                     step_ms=60.0)  # fmt: skip
     (finding,) = outcome.findings
     assert finding.title == "Run the logits products in bf16 like the rest of the step: they run in fp32"

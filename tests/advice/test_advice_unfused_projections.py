@@ -35,7 +35,7 @@ def linear(
     **more: Any,
 ) -> list[GemmRow]:
     """Rows of a linear layer, ``each`` times per layer, timed at the prediction."""
-    rows = []
+    rows: list[GemmRow] = []
     for role in roles.split():
         m, n, k = sizes(role, tokens, out, into)
         time = predict_gemm(m, n, k, gpu=H100, layout=LAYOUT[role]).time_us.mid or 0.0
@@ -56,7 +56,8 @@ def attention(tokens: int, hidden: int, kv: int, roles: str = "forward dgrad wgr
 
 def check(rows: list[GemmRow], hidden: int, **more: Any) -> Outcome:
     dims = model(hidden=hidden, heads=8, head_dim=hidden // 8, layers=LAYERS)
-    return RULE.check(step_of(rows, **({"dims": dims, "step_ms": 20.0, "others": ()} | more)))
+    given: dict[str, Any] = {"dims": dims, "step_ms": 20.0, "others": ()}
+    return RULE.check(step_of(rows, **(given | more)))
 
 
 def test_narrow_keys_and_values_beside_q_are_one_product() -> None:

@@ -15,10 +15,10 @@ from tracelens.results import Check, Estimate, Finding
 def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
     """Findings by saving (the bound where there is no prediction), largest first, and one check per rule.
 
-    ``at_stake_ms`` is per step, of all findings together. Savings overlap, so it is never their sum: the step is
-    simulated with all changes of the model at once, and what a rule predicts by itself is added where it
-    touches other rows. Without a prediction it is a bound that counts each row once, with the largest bound
-    any rule gave it.
+    ``at_stake_ms`` is per step, of all findings together. Savings overlap, so it is never their sum: the
+    step is simulated with all changes of the model at once, and what a rule predicts by itself is added
+    where it touches other rows. Without a prediction it is a bound that counts each row once, with the
+    largest bound any rule gave it.
     """
     found: list[tuple[Finding, Mapping[str, int] | None]] = []
     checks: list[Check] = []

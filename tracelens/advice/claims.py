@@ -74,8 +74,8 @@ def settle(rule: Rule, *, facts: StepFacts, claims: Sequence[Claim], passed: str
     for one in worth:
         for row, bound in one.bounds.items():
             bounds[row] = max(bounds.get(row, 0.0), bound)
-    said = [f"{plural(len(worth), 'finding')}: {ms(min(sum(bounds.values()), step_ms))} of the"
-            f" {ms(step_ms)} step at stake."]  # fmt: skip
+    said = [(f"{plural(len(worth), 'finding')}: {ms(min(sum(bounds.values()), step_ms))} of the"
+            f" {ms(step_ms)} step at stake.")]  # fmt: skip
     savings = [ms(one.saving.mid) for one in worth if one.predicted]
     said += [f"Predicted to save {listed(savings)}."] if savings else []
     said += [_left(one, step_ms) for one in left]
@@ -166,8 +166,8 @@ def _how(one: Claim, bound_ms: float, step_ms: float) -> str:
     saving = one.saving
     if saving.mid is None:
         return (
-            f"A bound and not a prediction. {one.how} Together {ms(saving.high)} of the {ms(step_ms)} step ="
-            f" {percent((saving.high or 0.0) / step_ms)}."
+            f"A bound and not a prediction. {one.how} Together {ms(saving.high)} of the {ms(step_ms)} step"
+            f" = {percent((saving.high or 0.0) / step_ms)}."
         )
     total = f"Together {ms(saving.mid)} per step, range {ms_range(saving.low, saving.high)}."
     if saving.high is not None and math.isclose(saving.high, bound_ms):
@@ -190,8 +190,8 @@ def _common_caveats(facts: StepFacts, one: Claim) -> list[str]:
             caveats.append("The low end of the range is below zero: measure before you decide.")
     if waits(facts):
         caveats.append(
-            f"The GPU is busy {percent(facts.gpu_busy_frac or 0.0)} of the step. Where the step waits for the"
-            " host, a shorter kernel leaves a longer gap and not a shorter step."
+            f"The GPU is busy {percent(facts.gpu_busy_frac or 0.0)} of the step. Where the step waits for"
+            " the host, a shorter kernel leaves a longer gap and not a shorter step."
         )
     return caveats
 

@@ -31,7 +31,8 @@ class CompiledPadding:
         if not padded:
             return _none(facts, pads)
         mine = _of(padded, pads)
-        said = f"Already at work: torch.compile padded {listed(_changes(padded))} ({took(padded, 'GEMM shape')})."
+        sizes = listed(_changes(padded))
+        said = f"Already at work: torch.compile padded {sizes} ({took(padded, 'GEMM shape')})."
         if facts.others is None:
             return Outcome("passed", f"{said} What its copies cost was not summed up.")
         if not mine:
@@ -48,8 +49,8 @@ def _none(facts: StepFacts, pads: Sequence[OtherRow]) -> Outcome:
     if gemms and all(row.m is None for row in gemms):
         return Outcome(
             "could_not_run",
-            f"None of the {plural(len(gemms), 'GEMM row')} has a shape, and padding shows in nothing else: record"
-            " with record_shapes=True.",
+            f"None of the {plural(len(gemms), 'GEMM row')} has a shape, and padding shows in nothing else:"
+            " record with record_shapes=True.",
         )
     if not compiled:
         return Outcome(
@@ -105,22 +106,30 @@ def _claim(padded: Sequence[GemmRow], pads: Sequence[OtherRow]) -> Claim:
         confidence="medium",
         effort="code",
         saw=(
-            f"{took(padded, 'GEMM shape')} padded by torch.compile ({listed(changes)}): the fast kernels run already."
-            f" {many} kernels per step copy operands into padded ones, in {ms(all_ms)}."
+            f"{took(padded, 'GEMM shape')} padded by torch.compile ({listed(changes)}): the fast kernels"
+            f" run already. {many} kernels per step copy operands into padded ones, in {ms(all_ms)}."
         ),
         why=(
-            "Its pass pad_mm rounds a misaligned M, N or K of a product to 16 bytes by copying its operands into larger"
-            " tensors, in every call. A weight that is stored at the padded size needs no copy, nor do the"
-            " activations that come out of it."
+            "Its pass pad_mm rounds a misaligned M, N or K of a product to 16 bytes by copying its operands"
+            " into larger tensors, in every call. A weight that is stored at the padded size needs no copy,"
+            " nor do the activations that come out of it."
         ),
-        how=f"The products stay as they ran; the kernels that pad fall away: {ms(pure_ms)} of {ms(all_ms)}, the"
-        " rest converts a type as well.",
+        how=(
+            f"The products stay as they ran; the kernels that pad fall away: {ms(pure_ms)} of {ms(all_ms)}. The"
+            " rest converts a type as well."
+            if pure_ms < all_ms
+            else f"The products stay as they ran; the kernels that pad fall away: {ms(all_ms)}."
+        ),
         fix=[line for asked, ran in pairs for line in (f"- {asked}", f"+ {ran}")],
         caveats=[
-            "A checkpoint changes shape: pad its weights with zeros, and mask added logits in the loss and in"
-            " sampling.",
-            "The next multiple of 64 divides evenly into tiles as well: --what-if simulates it where the size is a"
-            " parameter of the model.",
+            (
+                "A checkpoint changes shape: pad its weights with zeros, and mask added logits in the loss"
+                " and in sampling."
+            ),
+            (
+                "The next multiple of 64 divides evenly into tiles as well: --what-if simulates it where"
+                " the size is a parameter of the model."
+            ),
         ],
         evidence={"padded_from": {row.id: dict(row.padded_from) for row in padded}},
     )

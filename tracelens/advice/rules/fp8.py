@@ -114,10 +114,11 @@ def _passed(facts: StepFacts, in_fp8: Sequence[GemmRow], wide: Sequence[GemmRow]
         said.append(f"No linear layer's product has room for fp8 ({why}).")
         return " ".join(said)
     said.append(
-        f"An opportunity, not a finding, and of low confidence: {plural(len(room), 'GEMM shape')} of linear layers"
-        f" ({sum_ms(room)} per step) are large and fit fp8. At its dense peak, {sig(facts.gpu.peak_tflops['fp8'])}"
-        f" TFLOP/s, with the casts of both operands, {ms(gain)} less is the bound ({percent(gain / step_ms)} of the"
-        " step); real fp8 reaches a part of it, and accuracy has to be proven in training."
+        f"An opportunity, not a finding, and of low confidence: {plural(len(room), 'GEMM shape')} of linear"
+        f" layers ({sum_ms(room)} per step) are large and fit fp8. At its dense peak,"
+        f" {sig(facts.gpu.peak_tflops['fp8'])} TFLOP/s, with the casts of both operands, {ms(gain)} less is"
+        f" the bound ({percent(gain / step_ms)} of the step); real fp8 reaches a part of it, and accuracy"
+        " has to be proven in training."
     )
     return " ".join(said)
 
@@ -128,6 +129,7 @@ def _claim(facts: StepFacts, rows: Sequence[GemmRow]) -> Claim:
     names = sorted(
         {one for row in rows for letter in _misfits(row) if (one := parameter_of(row, letter)) is not None}
     )
+    shapes = plural(len(rows), "GEMM shape")
     what = f"{listed(names)} ({listed([str(size) for size in sizes])})" if names else listed(
         [str(size) for size in sizes]
     )  # fmt: skip
@@ -136,7 +138,7 @@ def _claim(facts: StepFacts, rows: Sequence[GemmRow]) -> Claim:
     )
     return Claim(
         name=f"multiples of {MULTIPLE} for fp8",
-        title=f"Make {what} a multiple of {MULTIPLE}: fp8 leaves {plural(len(rows), 'GEMM shape')} in 16 bits",
+        title=f"Make {what} a multiple of {MULTIPLE}: fp8 leaves {shapes} in 16 bits",
         components=sorted({row.component for row in rows}),
         bounds=gains,
         gemms=[row.id for row in rows],
@@ -148,8 +150,8 @@ def _claim(facts: StepFacts, rows: Sequence[GemmRow]) -> Claim:
             f" {listed([str(size) for size in sizes])} among K and N."
         ),
         why=(
-            f"torch._scaled_mm takes K and N as multiples of {MULTIPLE} alone, and fp8 recipes leave layers of other"
-            " sizes in 16 bits without a word."
+            f"torch._scaled_mm takes K and N as multiples of {MULTIPLE} alone, and fp8 recipes leave layers"
+            " of other sizes in 16 bits without a word."
         ),
         how=" ".join(_arithmetic(facts, rows)),
         fix=[
@@ -158,8 +160,10 @@ def _claim(facts: StepFacts, rows: Sequence[GemmRow]) -> Claim:
             for line in (f"- {size}", f"+ {round_up(size, MULTIPLE)}   # a multiple of 128 is better still")
         ],
         caveats=[
-            "Products in fp8 reach a part of the peak, and their casts can be fused into other kernels or not:"
-            " the bound is generous.",
+            (
+                "Products in fp8 reach a part of the peak, and their casts can be fused into other kernels"
+                " or not: the bound is generous."
+            ),
             "Whether these layers were left in 16 bits for their size or on purpose is not in the trace.",
         ],
         change=change,
@@ -172,9 +176,9 @@ def _arithmetic(facts: StepFacts, rows: Sequence[GemmRow]) -> list[str]:
     said = []
     for row in sorted(rows, key=lambda row: -_gain_ms(facts, row))[:_ROWS_IN_FULL]:
         said.append(
-            f"{name(row)}: {ms(row.time_ms_per_step)} per step, less {ms(_floor_ms(facts, row))} (operations at"
-            f" {sig(peak)} TFLOP/s and {_CAST_BYTES} bytes per element for the casts of both operands) ="
-            f" {ms(_gain_ms(facts, row))}."
+            f"{name(row)}: {ms(row.time_ms_per_step)} per step, less {ms(_floor_ms(facts, row))}"
+            f" (operations at {sig(peak)} TFLOP/s and {_CAST_BYTES} bytes per element for the casts of both"
+            f" operands) = {ms(_gain_ms(facts, row))}."
         )
     rest = len(rows) - len(said)
     return [*said, *([f"{plural(rest, 'more row')} by the same formula."] if rest else [])]

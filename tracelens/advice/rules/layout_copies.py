@@ -98,8 +98,8 @@ def _nameless(rows: Sequence[OtherRow]) -> Outcome | None:
         return None
     return Outcome(
         "could_not_run",
-        f"{ms(_sum(silent))} of the {ms(_sum(near))} between the products are in kernels whose names do not say"
-        " what they do: record one eager step (TORCH_COMPILE_DISABLE=1).",
+        f"{ms(_sum(silent))} of the {ms(_sum(near))} between the products are in kernels whose names do not"
+        " say what they do: record one eager step (TORCH_COMPILE_DISABLE=1).",
     )
 
 
@@ -180,18 +180,18 @@ _CAUSES = (
         "Keep 16-bit weights: {many} of fp32 weights and gradients, {time} per step",
         ("cast", "casts"),
         _weight_cast,
-        "Under autocast, or in a layer that casts its own weight, every product's fp32 weight is converted in each"
-        " forward and its gradient back in each backward: once per micro-batch, for autocast forgets its copies"
-        " when its block ends. The weights change once per step.",
+        "Under autocast, or in a layer that casts its own weight, every product's fp32 weight is converted"
+        " in each forward and its gradient back in each backward: once per micro-batch, for autocast"
+        " forgets its copies when its block ends. The weights change once per step.",
         (
             '- with torch.autocast("cuda", dtype=torch.bfloat16): loss = model(x)   # fp32 weights',
             "+ model.to(torch.bfloat16)   # with an optimizer that keeps fp32 master weights",
         ),
         (
-            "Weights in bf16 without fp32 master weights lose small updates: the optimizer has to keep them"
-            " (FSDP's MixedPrecisionPolicy, DeepSpeed and Megatron do). It then casts once per step.",
-            "With gradient accumulation, one autocast block around all micro-batches of a step keeps its copies"
-            " too, where nothing changes the weights in between.",
+            ("Weights in bf16 without fp32 master weights lose small updates: the optimizer has to keep them"
+            " (FSDP's MixedPrecisionPolicy, DeepSpeed and Megatron do). It then casts once per step."),
+            ("With gradient accumulation, one autocast block around all micro-batches of a step keeps its"
+            " copies too, where nothing changes the weights in between."),
         ),
     ),
     _Cause(
@@ -199,15 +199,15 @@ _CAUSES = (
         "Do not cast the logits to fp32: {many}, {time} per step",
         ("cast", "casts"),
         _logits_cast,
-        "The logits are the largest tensor of the step: tokens times vocabulary. A cast reads them in 16 bits"
-        " and writes them in fp32, and what follows reads twice the bytes.",
+        "The logits are the largest tensor of the step: tokens times vocabulary. A cast reads them in 16"
+        " bits and writes them in fp32, and what follows reads twice the bytes.",
         (
             "- loss = F.cross_entropy(logits.float(), targets)",
             "+ loss = F.cross_entropy(logits, targets)   # compiled, or a fused linear cross entropy",
         ),
         (
-            "Softmax and its sum have to be computed in fp32: a compiled or fused loss does so inside its kernel,"
-            " PyTorch's own in eager mode accumulates in fp32 and returns 16 bits.",
+            ("Softmax and its sum have to be computed in fp32: a compiled or fused loss does so inside its"
+            " kernel, PyTorch's own in eager mode accumulates in fp32 and returns 16 bits."),
         ),
     ),
     _Cause(
@@ -215,15 +215,15 @@ _CAUSES = (
         "Write gradients of a split side by side: {many}, {time} per step",
         ("concatenation", "concatenations"),
         _split_gradient,
-        "The output of one product is split into parts; in the backward autograd puts their gradients together"
-        " again with a copy before the product's own gradients.",
+        "The output of one product is split into parts; in the backward autograd puts their gradients"
+        " together again with a copy before the product's own gradients.",
         (
             "- q, k, v = self.qkv(x).split(width, dim=-1)   # and attention on three tensors",
             "+ out = flash_attn_qkvpacked_func(self.qkv(x).view(b, s, 3, heads, head_dim), causal=True)",
         ),
         (
-            "torch.compile does not need the packed call: it writes the parts where they belong, unless the"
-            " attention kernel returns them apart.",
+            ("torch.compile does not need the packed call: it writes the parts where they belong, unless the"
+            " attention kernel returns them apart."),
             "Separate products for the parts have no such copy, and cost more elsewhere (TL112).",
         ),
     ),
@@ -238,20 +238,21 @@ _CAUSES = (
             "- k, v = k.repeat_interleave(n, dim=1), v.repeat_interleave(n, dim=1)",
             "+ F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)",
         ),
-        ("enable_gqa needs PyTorch 2.5 and the flash or the math kernel; flash_attn_func takes such heads as well.",),
+        ("enable_gqa needs PyTorch 2.5; flash_attn_func takes such heads as they are.",),
     ),
     _Cause(
         "keeping activations in 16 bits",
         "Fuse or avoid {many} of activations: {time} per step",
         ("cast", "casts"),
         _activation_cast,
-        "Under autocast norms and losses run in fp32 and products in 16 bits, so what passes between them is"
-        " converted by a kernel that does nothing else.",
+        "Under autocast norms and losses run in fp32 and products in 16 bits, so what passes between them"
+        " is converted by a kernel that does nothing else.",
         (
             "+ model = torch.compile(model)   # fuses each cast into the kernel before or after it",
         ),
         (
-            "A norm whose weights are 16 bits takes and gives 16 bits without autocast, and still sums in fp32.",
+            ("A norm whose weights are 16 bits takes and gives 16 bits without autocast, and still sums in"
+            " fp32."),
         ),
         confidence="low",
     ),
@@ -260,16 +261,16 @@ _CAUSES = (
         "Avoid {many} around the products: {time} per step",
         ("layout copy", "layout copies"),
         _layout,
-        "A transposed or sliced tensor was copied so that its elements lie in another order. Products read either"
-        " operand transposed, and attention kernels read heads at any stride as long as the last dimension is"
-        " contiguous: neither needs the copy.",
+        "A transposed or sliced tensor was copied so that its elements lie in another order. Products read"
+        " either operand transposed, and attention kernels read heads at any stride as long as the last"
+        " dimension is contiguous: neither needs the copy.",
         (
             "- q = q.transpose(1, 2).contiguous()",
             "+ q = q.transpose(1, 2)   # a view",
         ),
         (
-            "Some of these copies are needed: a reshape that no view can express, or a kernel that asks for"
-            " contiguous memory. Take them away one at a time and look at the operator's new time.",
+            ("Some of these copies are needed: a reshape that no view can express, or a kernel that asks for"
+            " contiguous memory. Take them away one at a time and look at the operator's new time."),
         ),
         confidence="low",
     ),
@@ -305,7 +306,8 @@ def _claim(facts: StepFacts, cause: _Cause, rows: Sequence[OtherRow]) -> Claim:
 def _evidence(row: OtherRow) -> dict[str, object]:
     return {
         "component": row.component, "phase": row.phase, "kind": row.kind, "op": _word(row.op),
-        "within": _word(row.within), "module": _module(row), "calls_per_step": row.calls_per_step, "time_ms": row.time_ms_per_step,
+        "within": _word(row.within), "module": _module(row),
+        "calls_per_step": row.calls_per_step, "time_ms": row.time_ms_per_step,
         "dims": list(row.dims) if row.dims else None, "from": row.dtype_from, "to": row.dtype_to,
     }  # fmt: skip
 

@@ -60,8 +60,8 @@ class MisalignedViews:
         if not strided and not told:
             return Outcome(
                 "could_not_run",
-                f"None of the {plural(len(gemms), 'GEMM row')} has strides or a kernel whose name says how it"
-                " loads: record with record_shapes=True and a current PyTorch.",
+                f"None of the {plural(len(gemms), 'GEMM row')} has strides or a kernel whose name says how"
+                " it loads: record with record_shapes=True and a current PyTorch.",
             )
         views = [view for row in gemms if (view := view_of(row)) is not None]
         groups: dict[tuple[object, ...], list[View]] = {}
@@ -70,8 +70,9 @@ class MisalignedViews:
         claims = [_claim(facts, group) for group in groups.values()]
         judged = sum(1 for row in gemms if row in strided or row in told)
         passed = (
-            f"{judged} of {plural(len(gemms), 'GEMM row')} can be judged, {len(strided)} by recorded strides and"
-            f" {len(told)} by how their kernels load: no view of an aligned shape is off 16 bytes."
+            f"{judged} of {plural(len(gemms), 'GEMM row')} can be judged, {len(strided)} by recorded"
+            f" strides and {len(told)} by how their kernels load: no view of an aligned shape is off 16"
+            " bytes."
         )
         return settle(self, facts=facts, claims=claims, passed="" if claims else passed)
 
@@ -142,9 +143,9 @@ def _claim(facts: StepFacts, views: list[View]) -> Claim:
         effort="code",
         saw=_saw(views, shown),
         why=(
-            "Kernels with 16-byte loads need every row of an operand to begin on 16 bytes. A slice keeps the"
-            " row stride of the tensor it was cut from and begins where it was cut, so a slice of aligned width"
-            " can be off the grid; cuBLAS then takes a kernel with narrower loads."
+            "Kernels with 16-byte loads need every row of an operand to begin on 16 bytes. A slice keeps"
+            " the row stride of the tensor it was cut from and begins where it was cut, so a slice of"
+            " aligned width can be off the grid; cuBLAS then takes a kernel with narrower loads."
         ),
         how=" ".join(how for _, how in found) if predicted_all else " ".join(stake.how for stake in stakes),
         fix=_fix(first),
@@ -212,13 +213,13 @@ def _saw(views: list[View], shown: list[str]) -> str:
         by = "output" if first.operand == "c" else f"operand {first.operand}"
         bytes_ = first.row.alignment_bytes.get(first.operand)
         text += (
-            f" The recorded strides of its {by}: {first.stride} elements = {step} bytes from row to row, for rows"
-            f" of {first.width} in {dtype}: they begin on {bytes_}-byte boundaries."
+            f" The recorded strides of its {by}: {first.stride} elements = {step} bytes from row to row,"
+            f" for rows of {first.width} in {dtype}: they begin on {bytes_}-byte boundaries."
         )
     else:
         text += (
-            f" The kernel's name shows the fallback ({listed(shown)}) although every recorded dimension is on"
-            " the 16-byte grid."
+            f" The kernel's name shows the fallback ({listed(shown)}) although every recorded dimension is"
+            " on the 16-byte grid."
         )
     if first.stride is not None and shown:
         text += f" Kernel names show the fallback: {listed(shown)}."
@@ -237,13 +238,16 @@ def _fix(view: View) -> list[str]:
 
 def _caveats(view: View) -> list[str]:
     said = [
-        "Calling .contiguous() on the view costs a copy in each call: make the tensor it is cut from wide enough, and"
-        " begin each slice on a multiple of 16 bytes."
+        (
+            "Calling .contiguous() on the view costs a copy in each call: make the tensor it is cut from"
+            " wide enough, and begin each slice on a multiple of 16 bytes."
+        )
     ]
     if view.stride is None:
         said.insert(
             0,
-            "Which operand is off is not in the trace: a slice of a wider tensor that begins off 16 bytes does"
-            " this. Look for views that feed these GEMMs and make them start on a multiple of 64 elements.",
+            "Which operand is off is not in the trace: a slice of a wider tensor that begins off 16 bytes"
+            " does this. Look for views that feed these GEMMs and make them start on a multiple of 64"
+            " elements.",
         )
     return said

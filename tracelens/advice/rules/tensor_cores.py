@@ -33,6 +33,23 @@ _KEPT = frozenset({"moe.router"})
 _ROWS_IN_FULL = 3
 #: A flag is proposed before a change of type where it saves at least this share of what the other saves.
 _MOST = 2 / 3
+#: What a precision does to numbers.
+_MEANING = {
+    "tf32": (
+        "TF32 rounds the operands of each product to 10 bits of mantissa and adds in fp32; tensors, range and"
+        " checkpoints stay fp32. Products are then right to about 1 in 1000: leave it off for solvers and"
+        " where fp32 results are compared bit by bit."
+    ),
+    "bf16": (
+        "bf16 keeps 7 bits of mantissa and fp32's range: no loss scaling, but weights and optimizer states"
+        " have to stay in fp32 (autocast does that). Compare the loss curve before you keep it."
+    ),
+    "fp16": (
+        "fp16 keeps 10 bits of mantissa and a narrow range: train with torch.amp.GradScaler. Compare the loss"
+        " curve before you keep it."
+    ),
+    "fp32": "fp32 keeps 7 decimal digits of fp64's 16: see that nothing here needs more.",
+}
 #: Bytes that a cast from fp32 to 16 bits moves per element.
 _CAST_BYTES = 6
 
@@ -131,7 +148,7 @@ def _cases(facts: StepFacts, rows: Sequence[GemmRow]) -> list[_Case]:
 
 
 def _is_mixed(rows: Sequence[GemmRow]) -> bool:
-    """Do the blocks run in 16 or 8 bits? By their own products: one in fp32 outside of them can outlast all."""
+    """Do the blocks run in 16 or 8 bits? Theirs alone count: one fp32 product beside them can outlast all."""
     blocks = [row for row in rows if row.component.startswith(("attention.", "mlp.", "moe.experts"))] or rows
     half = [row for row in blocks if row.dtype in (*_HALF, "fp8")]
     return sum(row.time_ms_per_step for row in half) > 0.5 * sum(row.time_ms_per_step for row in blocks)
@@ -190,7 +207,7 @@ def _claim(facts: StepFacts, case: _Case) -> Claim:
 
 
 def _preferred(savings: Mapping[str, Estimate | None]) -> str:
-    """The first that pays and saves most of what the best does: a flag before 16 bits, unless it gains little."""
+    """The first that pays and saves most of what the best does: a flag before 16 bits, if it gains enough."""
     paying = {
         one: saving.mid or 0.0 for one, saving in savings.items() if saving is not None and pays(saving)
     }
@@ -238,8 +255,8 @@ def _arithmetic(facts: StepFacts, case: _Case, target: str) -> list[str]:
     said += [f"{plural(rest, 'more row')} in the same way."] if rest else []
     if target in _HALF:
         said.append(
-            f"Casting each forward weight costs {_CAST_BYTES} bytes an element and is taken off; at worst every"
-            " operand is cast, which the low end of the range takes off as well."
+            f"Casting each forward weight costs {_CAST_BYTES} bytes an element and is taken off; at worst"
+            " every operand is cast, which the low end of the range takes off as well."
         )
     return said
 
@@ -322,7 +339,7 @@ def _fix(case: _Case, target: str) -> list[str]:
 
 
 def _caveats(facts: StepFacts, case: _Case, target: str, savings: dict[str, Estimate | None]) -> list[str]:
-    said = [_meaning(target)]
+    said = [_MEANING[target]]
     if case.mixed and any(row.component == "logits" for row in case.rows):
         said.append(
             "Keep the loss itself in fp32: cast the logits after the product, not its operands before."
@@ -343,20 +360,6 @@ def _caveats(facts: StepFacts, case: _Case, target: str, savings: dict[str, Esti
     return said
 
 
-def _meaning(target: str) -> str:
-    """What the precision does to numbers."""
-    return {
-        "tf32": "TF32 rounds the operands of each product to 10 bits of mantissa and adds in fp32; tensors, range"
-        " and checkpoints stay fp32. Products are then right to about 1 in 1000: leave it off for solvers and"
-        " where fp32 results are compared bit by bit.",
-        "bf16": "bf16 keeps 7 bits of mantissa and fp32's range: no loss scaling, but weights and optimizer"
-        " states have to stay in fp32 (autocast does that). Compare the loss curve before you keep it.",
-        "fp16": "fp16 keeps 10 bits of mantissa and a narrow range: train with torch.amp.GradScaler. Compare the"
-        " loss curve before you keep it.",
-        "fp32": "fp32 keeps 7 decimal digits of fp64's 16: see that nothing here needs more.",
-    }[target]
-
-
 def _other_ways(facts: StepFacts, case: _Case, target: str, savings: dict[str, Estimate | None]) -> list[str]:
     """What the other precision would give: the choice is the user's."""
     said = []
@@ -367,7 +370,7 @@ def _other_ways(facts: StepFacts, case: _Case, target: str, savings: dict[str, E
         if pays(saving):
             said.append(
                 f"{other} instead of {target} is predicted to save {ms(saving.mid)} per step"
-                f" ({percent(saving.mid / step_ms)}): {_meaning(other)}"
+                f" ({percent(saving.mid / step_ms)}): {_MEANING[other]}"
             )
         else:
             peaks = facts.gpu.peak_tflops

@@ -103,8 +103,8 @@ class UnfusedProjections:
             narrow = [part.width for group in groups[:1] for part in group.parts if not _on_grid(part, group)]
             if narrow:
                 said.append(
-                    f"{_upper(family.words)} are {listed([str(size) for size in narrow])} wide, off the 16-byte"
-                    " grid: their own width comes first (TL102)."
+                    f"{_upper(family.words)} are {listed([str(size) for size in narrow])} wide, off the"
+                    " 16-byte grid: their own width comes first (TL102)."
                 )
             elif groups:
                 claims.append(_claim(facts, family, groups))
@@ -175,7 +175,7 @@ def _gradients(facts: StepFacts, family: _Family, parts: Sequence[_Part], role: 
     for width in dict.fromkeys(part.width for part in parts):
         count = sum(part.count for part in parts if part.width == width)
         t, h = parts[0].row.m, parts[0].row.k
-        wanted = {"dgrad": [(t, h, width)], "wgrad": [(width, h, t), (h, width, t)]}[role]
+        wanted = [(t, h, width)] if role == "dgrad" else [(width, h, t), (h, width, t)]
         rows = [
             row
             for row in facts.gemms
@@ -218,8 +218,8 @@ def _why_none(facts: StepFacts, family: _Family) -> str:
             return "The MLP has no gate."
         return f"{_upper(family.words)} come from one product ({took(rows, 'GEMM shape')})."
     return (
-        f"The {counted(calls)} forward products for {family.words} and the {counted(ends)} that end their blocks do not"
-        " show which of them read one tensor: not judged."
+        f"The {counted(calls)} forward products for {family.words} and the {counted(ends)} that end their"
+        " blocks do not show which of them read one tensor: not judged."
     )
 
 
@@ -259,8 +259,8 @@ def _fused(facts: StepFacts, group: _Group) -> _Fused:
     m, n, k, _ = group.sizes
     how = (
         f"{group.role}: {_apart(group)} take {sig(group.time_us)} µs measured; one {m} × {n} × {k} takes"
-        f" {sig(mid)} / {sig(apart_us)} = {sig(ratio)} of that by the predictions of both, {sig(group.time_us * ratio)}"
-        f" µs, {counted(group.calls)} times per step."
+        f" {sig(mid)} / {sig(apart_us)} = {sig(ratio)} of that by the predictions of both,"
+        f" {sig(group.time_us * ratio)} µs, {counted(group.calls)} times per step."
     )
     return _Fused(Estimate(now - high, now - now * ratio, now - low, one.time_us.basis), how)
 
@@ -316,15 +316,17 @@ def _claim(facts: StepFacts, family: _Family, groups: Sequence[_Group]) -> Claim
             + (", gradients included." if len(groups) > 1 else ".")
         ),
         why=(
-            "A product with few columns gives the GPU too few tiles for its SMs or ends in a half-empty wave,"
-            " reads the same input again, and pays a kernel's fixed cost each time. One product with all the"
-            " columns pays once. Large products fill the GPU by themselves and gain nothing."
+            "A product with few columns gives the GPU too few tiles for its SMs or ends in a half-empty"
+            " wave, reads the same input again, and pays a kernel's fixed cost each time. One product with"
+            " all the columns pays once. Large products fill the GPU by themselves and gain nothing."
         ),
         how=" ".join(how),
         fix=_fix(family, words),
         caveats=[
-            f"The same weights side by side: concatenate them along the output dimension when you load a"
-            f" checkpoint, and split the output of {family.one}. The model computes what it did.",
+            (
+                "The same weights side by side: concatenate them along the output dimension when you load a"
+                f" checkpoint, and split the output of {family.one}. The model computes what it did."
+            ),
             "Tensor parallelism splits each of them by itself: keep that order in the one weight.",
             *(
                 ["The sums of the parts' input gradients fall away as well; they are not counted."]
