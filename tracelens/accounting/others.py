@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from tracelens.accounting.calls import Calls
 from tracelens.attribution import Attribution
 from tracelens.attribution.inductor import parse_fused
-from tracelens.attribution.inductor_ops import CAST, LAYOUT, PAD
+from tracelens.attribution.inductor_ops import CAST, LAYOUT, MATMUL, PAD
 from tracelens.gemm.dtypes import dtype_of_cpp
 from tracelens.gemm.tensors import Dims, dims_at, item_at, strides_at
 from tracelens.results import OtherRow
@@ -35,6 +36,8 @@ _MOVERS = re.compile(
     r"|cat|concat|stack|repeat|repeat_interleave|expand_copy|pad|constant_pad_nd|fill_|zero_)(?:\.\w+)?"
 )
 _PADS = re.compile(r"aten::(?:constant_pad_nd|pad)(?:\.\w+)?")
+#: Products that leave their name on a kernel that copies an operand or the result: no bias to add.
+_PLAIN_PRODUCTS = frozenset({"mm", "bmm"})
 _DEPTH = 6  # movers inside each other: pad > constant_pad_nd > copy_, reshape > clone > copy_
 #: ATen's kernels (aten/src/ATen/native/cuda/Copy.cu, Shape.cu, Reduce.cuh, Loops.cuh).
 _COPY = re.compile(r"direct_copy_kernel|(?:b?float16|float8\w*)_copy_kernel|CatArrayBatchedCopy|Memcpy DtoD")
@@ -159,8 +162,12 @@ def _moved(trace: Trace, kernel: int, category: int, own: int, mover: int, input
     tensors = trace.details.inputs(inputs) if inputs >= 0 else None
     fused = parse_fused(name)
     if fused is not None:
-        if fused.kind == "pointwise" and fused.ops and not fused.unknown and set(fused.ops) <= LAYOUT | CAST:
-            return _padded(tensors) if PAD & set(fused.ops) else _between(tensors, name, source=0, target=-1)
+        if fused.kind == "pointwise" and fused.ops and not fused.unknown:
+            ops = set(fused.ops)
+            if ops <= LAYOUT | CAST | MATMUL and (PAD & ops or _grows(tensors, ops)):
+                return _padded(tensors)
+            if ops <= LAYOUT | CAST | _PLAIN_PRODUCTS:
+                return _between(tensors, name, source=0, target=-1)
         if not fused.ops and not fused.unknown:
             return _Moved("other")  # torch.compile's names can be without the list of what was fused
         return _Moved("reduction" if "reduction" in fused.kind else "elementwise")
@@ -174,9 +181,20 @@ def _moved(trace: Trace, kernel: int, category: int, own: int, mover: int, input
     return _Moved("other")
 
 
+def _grows(inputs: Inputs | None, ops: set[str]) -> bool:
+    """Does a kernel named after a product write a larger tensor than it reads? pad_mm's rewrite does."""
+    tensors = _tensors(inputs)
+    if len(tensors) != 2 or not MATMUL & ops:
+        return False
+    (before, *_), (after, *_) = tensors
+    return prod(before) < prod(after) and len(before) == len(after)
+
+
 def _padded(inputs: Inputs | None) -> _Moved:
-    dims = _tensors(inputs)
-    return _Moved("pad", dims[-1][0] if dims else None)
+    tensors = _tensors(inputs)
+    if len(tensors) < 2:
+        return _Moved("pad")
+    return _Moved("pad", tensors[-1][0], tensors[0][1], tensors[-1][1])
 
 
 def _between(inputs: Inputs | None, kernel: str, *, source: int, target: int) -> _Moved:

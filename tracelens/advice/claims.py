@@ -7,7 +7,6 @@ precision, one product in place of three, a copy that falls away. Thresholds and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -65,7 +64,7 @@ def settle(rule: Rule, *, facts: StepFacts, claims: Sequence[Claim], passed: str
     step_ms = facts.measured_step_ms
     if step_ms is None:
         return Outcome("could_not_run", "No step time is known, so no share of a step can be given.")
-    judged = [replace(one, saving=_settled(one, facts, step_ms)) for one in claims]
+    judged = [_settled(one, facts, step_ms) for one in claims]
     worth = [one for one in judged if not _refused(one) and one.size_ms >= one.least * step_ms]
     left = [one for one in judged if one not in worth]
     if not worth:
@@ -83,12 +82,15 @@ def settle(rule: Rule, *, facts: StepFacts, claims: Sequence[Claim], passed: str
     return Outcome("found", " ".join(said), findings, bounds, tuple(None for _ in worth))
 
 
-def _settled(one: Claim, facts: StepFacts, step_ms: float) -> Estimate:
-    """The saving within the bound and the step; where the step waits for the host it can come to nothing."""
-    saving = within(one.saving, min(sum(one.bounds.values()), step_ms))
+def _settled(one: Claim, facts: StepFacts, step_ms: float) -> Claim:
+    """The claim within its bound and the step; where the step waits for the host it can come to nothing."""
+    bound = min(sum(one.bounds.values()), step_ms)
+    saving, how = within(one.saving, bound), one.how
     if one.predicted and waits(facts) and saving.low is not None:
         saving = replace(saving, low=min(saving.low, 0.0))
-    return saving
+    if one.predicted and (one.saving.high or 0.0) > bound * (1 + 1e-9):
+        how += f" No more than {ms(bound)} counts: what the rows take above their floor."
+    return replace(one, saving=saving, how=how)
 
 
 def waits(facts: StepFacts) -> bool:
@@ -144,7 +146,7 @@ def _finding(rule: Rule, one: Claim, *, facts: StepFacts, step_ms: float) -> Fin
         effort=one.effort,
         saw=one.saw,
         why=one.why,
-        how=_how(one, bound, step_ms),
+        how=_how(one, step_ms),
         evidence={**one.evidence, "rows": _rows(one), "bound_ms": bound},
         change={name: list(values) for name, values in one.change.items()},
         fix=list(one.fix),
@@ -162,17 +164,17 @@ def _rows(one: Claim) -> list[dict[str, object]]:
     return [{"gemm" if row in one.gemms else "row": row, "bound_ms": bound} for row, bound in ordered]
 
 
-def _how(one: Claim, bound_ms: float, step_ms: float) -> str:
+def _how(one: Claim, step_ms: float) -> str:
     saving = one.saving
     if saving.mid is None:
         return (
             f"A bound and not a prediction. {one.how} Together {ms(saving.high)} of the {ms(step_ms)} step"
             f" = {percent((saving.high or 0.0) / step_ms)}."
         )
-    total = f"Together {ms(saving.mid)} per step, range {ms_range(saving.low, saving.high)}."
-    if saving.high is not None and math.isclose(saving.high, bound_ms):
-        total += f" No more than {ms(bound_ms)} counts: what the rows take above their floor."
-    return f"Predicted, not measured. {one.how} {total}"
+    return (
+        f"Predicted, not measured. {one.how} Together {ms(saving.mid)} per step, range"
+        f" {ms_range(saving.low, saving.high)}."
+    )
 
 
 def _common_caveats(facts: StepFacts, one: Claim) -> list[str]:

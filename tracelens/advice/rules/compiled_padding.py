@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.claims import Claim, settle
+from tracelens.advice.dimensions import parameter_of
 from tracelens.advice.facts import Outcome, StepFacts
 from tracelens.advice.numbers import listed, plural
 from tracelens.advice.proposals import cannot_judge, took
 from tracelens.numbers import count, ms
 from tracelens.results import Estimate, GemmRow, OtherRow
+
+#: Operators that turn a tensor, in the name of a kernel of torch.compile.
+_TURNS = re.compile(r"_(?:t|transpose|permute)(?=_)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class CompiledPadding:
         if not padded:
             return _none(facts, pads)
         mine = _of(padded, pads)
-        sizes = listed(_changes(padded))
+        sizes = listed([one.sizes for one in _changes(padded)])
         said = f"Already at work: torch.compile padded {sizes} ({took(padded, 'GEMM shape')})."
         if facts.others is None:
             return Outcome("passed", f"{said} What its copies cost was not summed up.")
@@ -56,9 +61,7 @@ def _none(facts: StepFacts, pads: Sequence[OtherRow]) -> Outcome:
         return Outcome(
             "not_applicable", "The step was not compiled by torch.compile: nothing pads by itself."
         )
-    loose = (
-        f" {ms(sum(row.time_ms_per_step for row in pads))} of padding kernels belong to none." if pads else ""
-    )
+    loose = f" {ms(_sum(pads))} of padding kernels belong to none." if pads else ""
     return Outcome("not_applicable", f"torch.compile padded no product of this step.{loose}")
 
 
@@ -77,50 +80,84 @@ def _of(padded: Sequence[GemmRow], pads: Sequence[OtherRow]) -> list[OtherRow]:
     ]
 
 
-def _changes(padded: Sequence[GemmRow]) -> list[str]:
-    """``50257 to 50264`` for each size, once."""
-    sizes = {"m": "m", "n": "n", "k": "k"}
-    pairs = {
-        (asked, getattr(row, sizes[letter])) for row in padded for letter, asked in row.padded_from.items()
-    }
-    return [f"{asked} to {ran}" for asked, ran in sorted(pairs)]
+@dataclass(frozen=True, slots=True)
+class _Padded:
+    """One size that ran padded; ``parameter`` None = no known one of the model sets it."""
+
+    parameter: str | None
+    asked: int
+    ran: int
+
+    @property
+    def words(self) -> str:
+        """``vocab_size from 50257 to 50264``."""
+        return f"{self.parameter} from {self.asked} to {self.ran}" if self.parameter else self.sizes
+
+    @property
+    def sizes(self) -> str:
+        """``50257 to 50264``."""
+        return f"{self.asked} to {self.ran}"
+
+
+def _changes(padded: Sequence[GemmRow]) -> list[_Padded]:
+    """Each size once."""
+    found: dict[tuple[int, int], str | None] = {}
+    for row in padded:
+        sizes = {"m": row.m, "n": row.n, "k": row.k}
+        for letter, asked in row.padded_from.items():
+            key = (asked, sizes[letter] or asked)
+            found[key] = found.get(key) or parameter_of(row, letter)
+    return [_Padded(parameter, *sizes) for sizes, parameter in sorted(found.items())]
 
 
 def _claim(padded: Sequence[GemmRow], pads: Sequence[OtherRow]) -> Claim:
     """The kernels that pad no longer run where the model's own tensors have the padded size.
 
-    One that also converts its tensor is counted in the high end alone: the conversion stays.
+    One that also converts its tensor is counted in the high end alone, for the conversion stays; one that
+    also turns it is not in the low end, for a copy can be left of it.
     """
-    all_ms = sum(row.time_ms_per_step for row in pads)
-    pure_ms = sum(row.time_ms_per_step for row in pads if row.dtype_from == row.dtype_to)
+    all_ms = _sum(pads)
+    same_type = [row for row in pads if row.dtype_from == row.dtype_to]
+    plain = [row for row in same_type if not _TURNS.search(row.op or row.kernel)]
     changes = _changes(padded)
-    many = count(sum(row.calls_per_step for row in pads))
-    pairs = [text.split(" to ") for text in changes]
+    sizes = listed([one.sizes for one in changes])
+    calls = sum(row.calls_per_step for row in pads)
+    copies = (
+        "1 kernel per step copies an operand"
+        if calls == 1
+        else f"{count(calls)} kernels per step copy operands"
+    )
+    named = {one.parameter: one for one in changes if one.parameter is not None}
     return Claim(
         name="padding in the model",
-        title=f"Pad {listed(changes)} in the model: torch.compile's copies take {ms(all_ms)} per step",
+        title=(
+            f"Pad {listed([one.words for one in changes])} in the model: torch.compile's copies take"
+            f" {ms(all_ms)} per step"
+        ),
         components=sorted({row.component for row in padded}),
         bounds={row.id: row.time_ms_per_step for row in pads},
         gemms=[row.id for row in padded],
-        saving=Estimate(pure_ms, pure_ms, all_ms, "model"),
+        saving=Estimate(_sum(plain), _sum(same_type), all_ms, "model"),
         confidence="medium",
-        effort="code",
+        effort="config" if set(named) == {"vocab_size"} and len(changes) == 1 else "retrain",
         saw=(
-            f"{took(padded, 'GEMM shape')} padded by torch.compile ({listed(changes)}): the fast kernels"
-            f" run already. {many} kernels per step copy operands into padded ones, in {ms(all_ms)}."
+            f"{took(padded, 'GEMM shape')} padded by torch.compile ({sizes}): the fast kernels run already."
+            f" {many} operands into padded ones, in {ms(all_ms)}."
         ),
         why=(
             "Its pass pad_mm rounds a misaligned M, N or K of a product to 16 bytes by copying its operands"
             " into larger tensors, in every call. A weight that is stored at the padded size needs no copy,"
             " nor do the activations that come out of it."
         ),
-        how=(
-            f"The products stay as they ran; the kernels that pad fall away: {ms(pure_ms)} of {ms(all_ms)}. The"
-            " rest converts a type as well."
-            if pure_ms < all_ms
-            else f"The products stay as they ran; the kernels that pad fall away: {ms(all_ms)}."
-        ),
-        fix=[line for asked, ran in pairs for line in (f"- {asked}", f"+ {ran}")],
+        how=_how(_sum(plain), _sum(same_type), all_ms),
+        fix=[
+            line
+            for one in changes
+            for line in (
+                f"- {one.parameter or 'size'} = {one.asked}",
+                f"+ {one.parameter or 'size'} = {one.ran}",
+            )
+        ],
         caveats=[
             (
                 "A checkpoint changes shape: pad its weights with zeros, and mask added logits in the loss"
@@ -131,5 +168,22 @@ def _claim(padded: Sequence[GemmRow], pads: Sequence[OtherRow]) -> Claim:
                 " the size is a parameter of the model."
             ),
         ],
+        change={name: [one.asked, one.ran] for name, one in named.items()},
         evidence={"padded_from": {row.id: dict(row.padded_from) for row in padded}},
     )
+
+
+def _how(plain_ms: float, same_type_ms: float, all_ms: float) -> str:
+    text = f"The products stay as they ran, and the kernels that pad fall away: {ms(same_type_ms)}."
+    if plain_ms < same_type_ms:
+        text += (
+            f" Of them {ms(same_type_ms - plain_ms)} also turn their tensor by their names, which can leave a"
+            " copy: not in the low end."
+        )
+    if same_type_ms < all_ms:
+        text += f" {ms(all_ms - same_type_ms)} more also convert a type: in the high end alone."
+    return text
+
+
+def _sum(rows: Sequence[OtherRow]) -> float:
+    return sum(row.time_ms_per_step for row in rows)
