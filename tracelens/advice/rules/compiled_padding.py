@@ -122,11 +122,7 @@ def _claim(padded: Sequence[GemmRow], pads: Sequence[OtherRow]) -> Claim:
     changes = _changes(padded)
     sizes = listed([one.sizes for one in changes])
     calls = sum(row.calls_per_step for row in pads)
-    copies = (
-        "1 kernel per step copies an operand"
-        if calls == 1
-        else f"{count(calls)} kernels per step copy operands"
-    )
+    many = "1 kernel per step copies" if calls == 1 else f"{count(calls)} kernels per step copy"
     named = {one.parameter: one for one in changes if one.parameter is not None}
     return Claim(
         name="padding in the model",

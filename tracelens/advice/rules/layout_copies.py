@@ -14,7 +14,7 @@ from tracelens.numbers import count, ms
 from tracelens.results import GemmRow, OtherRow
 
 #: A bound, of which a part falls away: below this share of the step it is not worth a user's time.
-_LEAST = 0.01
+_LEAST = 0.02
 #: With more of the time between products in kernels whose names say nothing than this, nothing is judged.
 _NAMELESS = 0.5
 _MOVING = frozenset({"copy", "transpose", "cast"})
