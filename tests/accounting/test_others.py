@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.synthetic import ModelSpec, Options, build
-from tracelens.accounting.others import other_rows
+from tracelens.accounting.others import _distinct, other_rows
 from tracelens.analysis import Analysis, analyze
 from tracelens.results import OtherRow
 
@@ -216,6 +217,14 @@ def test_other_sizes_are_other_rows_for_copies_alone(tmp_path: Path) -> None:
         host.run(["aten::add"], ADD, [([size, 8], BF16, [8, 1])] * 2)
     rows = rows_of(host.analysis(tmp_path))
     assert sorted(row.kind for row in rows) == ["copy", "copy", "elementwise"]
+
+
+def test_rows_are_told_apart_however_large_their_codes() -> None:
+    large = np.array([0, 2**31, 2**31, 0, 2**31], np.int64)
+    columns = [large, large, large, np.array([-1, 4, 4, -1, 5], np.int64)]
+    rows, which = _distinct(columns)
+    assert len(rows) == 3
+    assert [rows[at] for at in which.tolist()] == list(zip(*(c.tolist() for c in columns), strict=True))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])

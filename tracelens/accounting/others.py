@@ -38,6 +38,7 @@ _MOVERS = re.compile(
 _PADS = re.compile(r"aten::(?:constant_pad_nd|pad)(?:\.\w+)?")
 #: Products that leave their name on a kernel that copies an operand or the result: no bias to add.
 _PLAIN_PRODUCTS = frozenset({"mm", "bmm"})
+_LARGEST = 2**62  # a number per row stays below it
 _DEPTH = 6  # movers inside each other: pad > constant_pad_nd > copy_, reshape > clone > copy_
 #: ATen's kernels (aten/src/ATen/native/cuda/Copy.cu, Shape.cu, Reduce.cuh, Loops.cuh).
 _COPY = re.compile(r"direct_copy_kernel|(?:b?float16|float8\w*)_copy_kernel|CatArrayBatchedCopy|Memcpy DtoD")
@@ -112,12 +113,16 @@ def other_rows(
 
 
 def _distinct(columns: Sequence[npt.NDArray[Any]]) -> tuple[list[tuple[int, ...]], IntArray]:
-    """The distinct rows of these columns, and for every row which it is; sorts each column once."""
-    code = np.zeros(len(columns[0]), np.int64)
+    """The distinct rows of these columns, and for every row which it is: one sort over one number per row."""
+    code, size = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        values, place = np.unique(column, return_inverse=True)
-        _, code = np.unique(code * len(values) + place, return_inverse=True)
-    _, first = np.unique(code, return_index=True)
+        low, high = int(column.min()), int(column.max())
+        if size * (high - low + 1) >= _LARGEST:
+            values, code = np.unique(code, return_inverse=True)  # closes the gaps
+            size = len(values)
+        code = code * (high - low + 1) + (column - low)
+        size *= high - low + 1
+    _, first, code = np.unique(code, return_index=True, return_inverse=True)
     taken = [column[first].tolist() for column in columns]
     return list(zip(*taken, strict=True)), code
 
