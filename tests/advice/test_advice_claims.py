@@ -73,6 +73,17 @@ def test_the_words_are_plain_whole_sentences() -> None:
             assert not BANNED.search(text), text
 
 
+def test_findings_say_what_they_do_to_a_checkpoint() -> None:
+    states = {
+        finding.rule: finding.effects.checkpoint
+        for step in steps()
+        for finding in advise(step).findings
+        if finding.effects is not None
+    }
+    assert states["TL111"] == "loads" and states["TL112"] == "converts" and states["TL113"] == "loads"
+    assert states["TL115"] == "pads" and states["TL116"] == "pads"
+
+
 def test_findings_are_plain_values() -> None:
     for step in steps():
         for finding in advise(step).findings:

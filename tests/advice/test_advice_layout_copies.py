@@ -54,6 +54,7 @@ def test_casts_of_weights_are_told_by_their_size() -> None:
     (finding,) = check(weight_cast(), gradient).findings
     assert finding.title == "Keep 16-bit weights: 24 casts of fp32 weights and gradients, 1.20 ms per step"
     assert "micro-batches" not in finding.saw
+    assert finding.change == {"weights": ["fp32", "bf16"]}
 
 
 def test_casts_repeated_for_each_micro_batch_say_so() -> None:

@@ -140,3 +140,11 @@ def test_what_cannot_be_judged() -> None:
     assert check().state == "not_applicable"
     assert check(fp32(1), step_ms=None).state == "could_not_run"
     assert check(fp32(1, kernel=SIMT)).state == "found"
+
+
+def test_an_optimizer_in_fp32_beside_16_bits_is_told_of_the_flag_alone() -> None:
+    rows = [gemm(1, 4096, 4096, 4096, calls=10), fp32(2, component="optimizer", role=None)]
+    (finding,) = check(*rows, step_ms=40.0).findings
+    assert finding.change == {"precision": ["fp32", "tf32"]}
+    tf32 = fp32(2, component="optimizer", kernel=TF32, math_dtype="tf32", tensor_core="used", time_us=800.0)
+    assert check(rows[0], tf32, step_ms=40.0).state == "passed"

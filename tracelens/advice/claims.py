@@ -42,6 +42,7 @@ class Claim:
     change: Mapping[str, list[int | float | str]] = field(default_factory=dict)
     evidence: Mapping[str, Any] = field(default_factory=dict)
     flops_delta: float | None = None
+    parameter_delta: int | None = 0  # None where the change adds weights: counted with the effects
     least: float = WORTH_A_FINDING  # share of the step below which it is no finding
 
     @property
@@ -150,7 +151,7 @@ def _finding(rule: Rule, one: Claim, *, facts: StepFacts, step_ms: float) -> Fin
         evidence={**one.evidence, "rows": _rows(one), "bound_ms": bound},
         change={name: list(values) for name, values in one.change.items()},
         fix=list(one.fix),
-        parameter_delta=0,
+        parameter_delta=one.parameter_delta,
         flops_delta=one.flops_delta,
         caveats=[*one.caveats, *_common_caveats(facts, one)],
         gemms=list(one.gemms),

@@ -166,6 +166,7 @@ def _claim(padded: Sequence[GemmRow], pads: Sequence[OtherRow]) -> Claim:
         ],
         change={name: [one.asked, one.ran] for name, one in named.items()},
         evidence={"padded_from": {row.id: dict(row.padded_from) for row in padded}},
+        parameter_delta=None,
     )
 
 

@@ -168,6 +168,7 @@ def _claim(facts: StepFacts, rows: Sequence[GemmRow]) -> Claim:
         ],
         change=change,
         evidence={"sizes": sizes},
+        parameter_delta=None,
     )
 
 

@@ -42,6 +42,7 @@ class _Cause:
     caveats: tuple[str, ...]
     effort: str = "code"
     confidence: str = "medium"
+    change: tuple[tuple[str, str, str], ...] = ()  # what, from, to
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,7 @@ _CAUSES = (
             ("With gradient accumulation, one autocast block around all micro-batches of a step keeps its"
             " copies too, where nothing changes the weights in between."),
         ),
+        change=(("weights", "fp32", "bf16"),),
     ),
     _Cause(
         "a loss that takes 16-bit logits",
@@ -298,6 +300,7 @@ def _claim(facts: StepFacts, cause: _Cause, rows: Sequence[OtherRow]) -> Claim:
         how=f"The time of these kernels as measured, all of it: {time}.",
         fix=cause.fix,
         caveats=cause.caveats,
+        change={name: [now, then] for name, now, then in cause.change},
         evidence={"copies": [_evidence(row) for row in rows[:20]]},
         least=_LEAST,
     )

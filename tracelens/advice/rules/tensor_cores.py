@@ -133,10 +133,14 @@ def _cases(facts: StepFacts, rows: Sequence[GemmRow]) -> list[_Case]:
         row for row in single if row.tensor_core == "eligible_unused" or _before_tf32(row, facts)
     ]
     half = [row for row in rows if row.dtype in (*_HALF, "fp8")]
-    cases = []
+    cases: list[_Case] = []
     if _is_mixed(rows):
         most = max(_HALF, key=lambda dtype: sum(row.time_ms_per_step for row in half if row.dtype == dtype))
+        # An optimizer's own products are fp32 for a reason: a flag for those on CUDA cores is all.
+        steps = [row for row in on_cuda_cores if row.component == "optimizer"]
+        cases += [_Case(steps, "fp32", _known(facts, "tf32"), False)] if steps else []
         wide = [row for row in single if row in on_cuda_cores or row.math_dtype == "tf32"]
+        wide = [row for row in wide if row.component != "optimizer"]
         for component in dict.fromkeys(row.component for row in wide):
             own = [row for row in wide if row.component == component]
             cases.append(_Case(own, "fp32", _known(facts, most), True))
