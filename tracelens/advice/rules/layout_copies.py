@@ -189,10 +189,11 @@ _CAUSES = (
             "+ model.to(torch.bfloat16)   # with an optimizer that keeps fp32 master weights",
         ),
         (
-            ("Weights in bf16 without fp32 master weights lose small updates: the optimizer has to keep them"
-            " (FSDP's MixedPrecisionPolicy, DeepSpeed and Megatron do). It then casts once per step."),
-            ("With gradient accumulation, one autocast block around all micro-batches of a step keeps its"
-            " copies too, where nothing changes the weights in between."),
+            (
+                "Weights in bf16 without fp32 master weights lose small updates: the optimizer has to keep"
+                " them (FSDP's MixedPrecisionPolicy, DeepSpeed and Megatron do). It then casts once per"
+                " step."
+            ),
         ),
         change=(("weights", "fp32", "bf16"),),
     ),
@@ -208,8 +209,10 @@ _CAUSES = (
             "+ loss = F.cross_entropy(logits, targets)   # compiled, or a fused linear cross entropy",
         ),
         (
-            ("Softmax and its sum have to be computed in fp32: a compiled or fused loss does so inside its"
-            " kernel, PyTorch's own in eager mode accumulates in fp32 and returns 16 bits."),
+            (
+                "Softmax and its sum have to be computed in fp32: a compiled or fused loss does so inside"
+                " its kernel, PyTorch's own in eager mode accumulates in fp32 and returns 16 bits."
+            ),
         ),
     ),
     _Cause(
@@ -224,8 +227,10 @@ _CAUSES = (
             "+ out = flash_attn_qkvpacked_func(self.qkv(x).view(b, s, 3, heads, head_dim), causal=True)",
         ),
         (
-            ("torch.compile does not need the packed call: it writes the parts where they belong, unless the"
-            " attention kernel returns them apart."),
+            (
+                "torch.compile does not need the packed call: it writes the parts where they belong, unless"
+                " the attention kernel returns them apart."
+            ),
             "Separate products for the parts have no such copy, and cost more elsewhere (TL112).",
         ),
     ),
@@ -249,12 +254,12 @@ _CAUSES = (
         _activation_cast,
         "Under autocast norms and losses run in fp32 and products in 16 bits, so what passes between them"
         " is converted by a kernel that does nothing else.",
+        ("+ model = torch.compile(model)   # fuses each cast into the kernel before or after it",),
         (
-            "+ model = torch.compile(model)   # fuses each cast into the kernel before or after it",
-        ),
-        (
-            ("A norm whose weights are 16 bits takes and gives 16 bits without autocast, and still sums in"
-            " fp32."),
+            (
+                "A norm whose weights are 16 bits takes and gives 16 bits without autocast, and still sums"
+                " in fp32."
+            ),
         ),
         confidence="low",
     ),
@@ -271,12 +276,14 @@ _CAUSES = (
             "+ q = q.transpose(1, 2)   # a view",
         ),
         (
-            ("Some of these copies are needed: a reshape that no view can express, or a kernel that asks for"
-            " contiguous memory. Take them away one at a time and look at the operator's new time."),
+            (
+                "Some of these copies are needed: a reshape that no view can express, or a kernel that asks"
+                " for contiguous memory. Take them away one at a time and look at the operator's new time."
+            ),
         ),
         confidence="low",
     ),
-)  # fmt: skip
+)
 
 
 # --- a cause's rows as a claim -----------------------------------------------------------------------
