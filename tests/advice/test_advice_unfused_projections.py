@@ -133,6 +133,29 @@ def test_products_that_do_not_read_one_tensor_are_not_judged() -> None:
     assert "not judged" in check(odd, 512).why
 
 
+def test_cross_attention_is_not_judged() -> None:
+    """An encoder and a decoder of equal lengths: three attentions for two MLPs."""
+    rows = [
+        *linear(1, "attention.qkv", 512, 512, tokens=512, each=9),
+        *linear(2, "attention.output", 512, 512, tokens=512, each=3),
+        *linear(3, "mlp.up", 2048, 512, tokens=512, each=2),
+        *linear(4, "mlp.down", 512, 2048, tokens=512, each=2),
+    ]
+    outcome = check(rows, 512)
+    assert outcome.state == "passed" and "keys and values from another input" in outcome.why
+
+
+def test_a_fused_gate_is_told_by_its_width_and_not_by_the_tokens() -> None:
+    plain = [
+        *linear(1, "mlp.up", 2048, 512, tokens=4096),
+        *linear(2, "mlp.down", 512, 2048, tokens=4096),
+    ]
+    dims = model(hidden=512, heads=8, ffn=2048, layers=LAYERS)
+    assert "The MLP has no gate." in check(plain, 512, dims=dims).why
+    gated = [*linear(1, "mlp.up", 4096, 512, tokens=512), *linear(2, "mlp.down", 512, 2048, tokens=512)]
+    assert "Gate and up come from one product" in check(gated, 512, dims=dims).why
+
+
 def test_widths_off_the_grid_are_left_to_their_own_rule() -> None:
     rows = [
         *linear(1, "mlp.gate", 1366, 512, tokens=512),

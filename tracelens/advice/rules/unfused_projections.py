@@ -14,7 +14,6 @@ from tracelens.advice.predicted import RATIO_ERROR
 from tracelens.advice.products import call_us, minus, moving_ms, predicted, sizes_of
 from tracelens.advice.proposals import cannot_judge, heuristic, took
 from tracelens.advice.stakes import time_at_stake
-from tracelens.advice.work import is_gated
 from tracelens.gemm import bytes_per_element
 from tracelens.numbers import count as counted
 from tracelens.numbers import ms, sig
@@ -139,7 +138,7 @@ def _groups(facts: StepFacts, family: _Family) -> list[_Group]:
             if row.component in family.components and row.phase == phase and row.role in (None, "forward")
         ]
         parts = _parts(facts, family, rows, ends)
-        if not parts:
+        if not parts or _crosses(facts, family, phase, ends):
             continue
         first = parts[0].row
         tokens, into = first.m or 0, first.k or 0
@@ -151,6 +150,28 @@ def _groups(facts: StepFacts, family: _Family) -> list[_Group]:
                 if (found := _gradients(facts, family, parts, role))
             ]
     return groups
+
+
+def _crosses(facts: StepFacts, family: _Family, phase: str, ends: float) -> bool:
+    """Decoders with cross-attention: more attention outputs than MLPs, where no experts take an MLP's place.
+
+    There q comes from another input than k and v, and at equal lengths no size tells.
+    """
+    if family.after != "attention.output" or any(row.component.startswith("moe.") for row in facts.gemms):
+        return False
+    downs = sum(
+        row.calls_per_step
+        for row in facts.gemms
+        if row.component == "mlp.down" and row.phase == phase and row.role in (None, "forward")
+    )
+    return 0 < downs < ends * (1 - 1e-6)
+
+
+def _has_gate(facts: StepFacts, rows: Sequence[GemmRow]) -> bool:
+    """Is the one product twice as wide as the MLP, or named after a gate?"""
+    ffn = facts.model.ffn.value
+    named = any("mlp.gate" in (row.component, *row.components) for row in rows)
+    return named or (ffn is not None and any(row.n == 2 * ffn for row in rows))
 
 
 def _parts(facts: StepFacts, family: _Family, rows: Sequence[GemmRow], ends: float) -> tuple[_Part, ...]:
@@ -214,9 +235,14 @@ def _why_none(facts: StepFacts, family: _Family) -> str:
     )
     calls = sum(row.calls_per_step for row in rows)
     if ends > 0 and math.isclose(calls, ends, rel_tol=1e-6):
-        if "mlp.gate" in family.components and not is_gated(facts.gemms, facts.model.ffn.value):
+        if "mlp.gate" in family.components and not _has_gate(facts, rows):
             return "The MLP has no gate."
         return f"{_upper(family.words)} come from one product ({took(rows, 'GEMM shape')})."
+    if _crosses(facts, family, "forward", ends):
+        return (
+            "More attention outputs than MLPs: some attention takes keys and values from another input, and"
+            f" which products read one tensor is not known. {_upper(family.words)} are not judged."
+        )
     return (
         f"The {counted(calls)} forward products for {family.words} and the {counted(ends)} that end their"
         " blocks do not show which of them read one tensor: not judged."
@@ -331,11 +357,6 @@ def _claim(facts: StepFacts, family: _Family, groups: Sequence[_Group]) -> Claim
             *(
                 ["The sums of the parts' input gradients fall away as well; they are not counted."]
                 if any(group.role == "dgrad" for group in groups)
-                else []
-            ),
-            *(
-                ["Cross-attention takes q from another input: there only k and v go together."]
-                if family.one == "qkv_proj"
                 else []
             ),
         ],
