@@ -16,6 +16,7 @@ from tracelens.accounting.gemms import gemm_rows
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.model import model_dims
+from tracelens.accounting.others import other_rows
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import step_times
@@ -260,6 +261,7 @@ def analyze_trace(
             step=step,
             components=components,
             communication=collectives,
+            others=other_rows(trace, links, attribution, calls, steps=times.count),
         )
     )
     report = Report(

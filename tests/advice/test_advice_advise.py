@@ -41,7 +41,7 @@ HOSTILE = [
 
 
 def everything() -> StepFacts:
-    """A step in which every rule finds something, two of them in the same row."""
+    """A step in which the rules of shapes find something, two of them in the same row."""
     dims = model(hidden=2562, heads=32, kv_heads=8, head_dim=80, ffn=10922, vocab=50257, layers=32,
                  sequence=2047, micro_batch=1, tensor_parallel=2)  # fmt: skip
     up = gemm(2, 2047, 10922, 2562, kernel=cutlass(2), calls=32, names=("b*s", "f", "h"))
@@ -82,7 +82,7 @@ def test_findings_come_by_time_at_stake() -> None:
     advice = advise(everything())
     highs = [finding.saving_ms.high or 0.0 for finding in advice.findings]
     assert highs == sorted(highs, reverse=True)
-    assert {finding.rule for finding in advice.findings} == {"TL101", "TL102", "TL103", "TL110"}
+    assert {finding.rule for finding in advice.findings} >= {"TL101", "TL102", "TL103", "TL110", "TL114"}
 
 
 def test_a_gemm_that_two_findings_name_counts_once() -> None:
@@ -196,7 +196,8 @@ def test_an_unknown_rule_names_the_known_ones() -> None:
     for wrong in ("TL999", "../../pyproject", "", "x" * 500):
         with pytest.raises(UsageError, match=r"TL101 \(pad-vocabulary\)") as error:
             explain(wrong)
-        assert len(str(error.value)) < 300
+        names = sum(len(f"{rule.id} ({rule.slug}), ") for rule in RULES)
+        assert len(str(error.value)) < names + 80, "what was asked for is cut"
 
 
 def test_no_source_line_uses_a_banned_word() -> None:

@@ -73,8 +73,14 @@ def test_a_small_head_is_padded_to_the_grid_not_to_64() -> None:
     assert finding.effort == "code"
 
 
-def test_a_fallback_with_aligned_dimensions_points_at_views() -> None:
-    (finding,) = check(gemm(1, 4096, 4096, 4096, kernel=cutlass(4), component="attention.qkv")).findings
+def test_a_fallback_with_aligned_dimensions_is_left_to_the_rule_of_views() -> None:
+    outcome = check(gemm(1, 4096, 4096, 4096, kernel=cutlass(4), component="attention.qkv"))
+    assert outcome.state == "passed" and outcome.findings == ()
+
+
+def test_a_fallback_to_cuda_cores_with_aligned_dimensions_is_found() -> None:
+    row = gemm(1, 4096, 4096, 4096, kernel=SIMT, component="attention.qkv", tensor_core="eligible_unused")
+    (finding,) = check(row).findings
     assert finding.title.startswith("Align the operands of attention.qkv to 16 bytes")
     assert finding.change == {} and finding.fix == []
     assert finding.confidence == "medium"

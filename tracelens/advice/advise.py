@@ -15,9 +15,10 @@ from tracelens.results import Check, Estimate, Finding
 def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
     """Findings by saving (the bound where there is no prediction), largest first, and one check per rule.
 
-    ``at_stake_ms`` is per step, of all findings together. Savings overlap, so it is never their sum: where
-    every finding's change can be simulated, the step is simulated with all of them at once. Elsewhere it is
-    a bound that counts each GEMM row once, with the largest bound any rule gave it.
+    ``at_stake_ms`` is per step, of all findings together. Savings overlap, so it is never their sum: the
+    step is simulated with all changes of the model at once, and what a rule predicts by itself is added
+    where it touches other rows. Without a prediction it is a bound that counts each row once, with the
+    largest bound any rule gave it.
     """
     found: list[tuple[Finding, Mapping[str, int] | None]] = []
     checks: list[Check] = []
@@ -35,18 +36,54 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
     if not found:
         return Advice(findings=[], checks=checks, at_stake_ms=None)
     found.sort(key=lambda one: -_size(one[0].saving_ms))
-    total = sum(bounds.values())
     step_ms = facts.measured_step_ms
+    total = sum(bounds.values())
     bound = min(total, step_ms) if step_ms is not None else total
-    return Advice([one for one, _ in found], checks, _at_stake(facts, [one for _, one in found], bound))
+    return Advice([one for one, _ in found], checks, _at_stake(facts, found, bounds, bound))
 
 
 def _size(saving: Estimate) -> float:
     return (saving.mid if saving.mid is not None else saving.high) or 0.0
 
 
-def _at_stake(facts: StepFacts, changes: Sequence[Mapping[str, int] | None], bound_ms: float) -> Estimate:
-    joint = together(facts, changes)
-    if joint is None or not pays(joint.saving_ms):
+def _at_stake(
+    facts: StepFacts,
+    found: Sequence[tuple[Finding, Mapping[str, int] | None]],
+    bounds: Mapping[str, float],
+    bound_ms: float,
+) -> Estimate:
+    """What all findings save together: changes of the model at once, and what rules predict for other rows.
+
+    A rule's own prediction counts where no other finding counts one of its GEMM rows already. What has a
+    bound alone widens the high end. Without any prediction the bound is all.
+    """
+    changes = [change for _, change in found if change]
+    parts: list[Estimate] = []
+    covered: set[str] = set()
+    if changes:
+        joint = together(facts, changes)
+        if joint is None or not pays(joint.saving_ms):
+            return heuristic(bound_ms)
+        parts.append(joint.saving_ms)
+        covered = {row for finding, change in found if change for row in finding.gemms}
+    for finding, change in found:
+        alone = not change and finding.saving_ms.mid is not None
+        if alone and not covered & set(finding.gemms):
+            parts.append(finding.saving_ms)
+            covered |= set(finding.gemms)
+    if not parts:
         return heuristic(bound_ms)
-    return within(joint.saving_ms, bound_ms)
+    open_ms = _open_ms(found, bounds, covered)
+    low, mid, high = (sum(getattr(part, end) or 0.0 for part in parts) for end in ("low", "mid", "high"))
+    weakest = "calibrated" if {part.basis for part in parts} == {"calibrated"} else "model"
+    return within(Estimate(low, mid, high + open_ms, weakest), bound_ms)
+
+
+def _open_ms(
+    found: Sequence[tuple[Finding, Mapping[str, int] | None]], bounds: Mapping[str, float], covered: set[str]
+) -> float:
+    """What findings without a prediction have at stake in rows that no prediction counts."""
+    unknown = [finding for finding, _ in found if finding.saving_ms.mid is None]
+    rows = {row for finding in unknown for row in finding.gemms} - covered
+    beside = sum(finding.saving_ms.high or 0.0 for finding in unknown if not finding.gemms)
+    return beside + sum(bounds.get(row, 0.0) for row in rows)

@@ -16,6 +16,7 @@ from tracelens.results import (
     GemmRow,
     GpuInfo,
     ModelDims,
+    OtherRow,
 )
 
 
@@ -31,6 +32,7 @@ class StepFacts:
     step: StepModel | None = None  # to simulate changes with; None where nothing can be
     components: Sequence[ComponentRow] = ()  # all GPU time of the file
     communication: Sequence[CommunicationRow] = ()  # collectives, by group and purpose
+    others: Sequence[OtherRow] | None = None  # kernels of no product; None = not summarised
 
     @property
     def measured_step_ms(self) -> float | None:

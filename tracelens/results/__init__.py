@@ -24,6 +24,7 @@ from tracelens.results.explorer import Curve, Explorer, Suggested
 from tracelens.results.gemm import GemmRow, GemmTime, Lost, Term
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.layers import LayerPass, LayerRow, Layers, LayerTimeline
+from tracelens.results.others import OtherRow
 from tracelens.results.report import Report
 from tracelens.results.step import (
     CommunicationRow,
@@ -58,6 +59,7 @@ __all__ = [
     "ComponentRow",
     "CommunicationRow",
     "Lack",
+    "OtherRow",
     "Lost",
     "GemmTime",
     "Term",

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from tracelens.advice.facts import Rule
 from tracelens.advice.rules.align_dimensions import AlignDimensions
+from tracelens.advice.rules.compiled_padding import CompiledPadding
+from tracelens.advice.rules.fp8 import Fp8
 from tracelens.advice.rules.head_dimension import HeadDimension
 from tracelens.advice.rules.kv_heads import KvHeads
+from tracelens.advice.rules.layout_copies import LayoutCopies
+from tracelens.advice.rules.misaligned_views import MisalignedViews
 from tracelens.advice.rules.odd_sequence import OddSequence
 from tracelens.advice.rules.pad_vocabulary import PadVocabulary
 from tracelens.advice.rules.swiglu_width import SwigluWidth
+from tracelens.advice.rules.tensor_cores import TensorCores
+from tracelens.advice.rules.unfused_projections import UnfusedProjections
 from tracelens.advice.rules.wave_cliffs import WaveCliffs
 
-#: TL1xx: alignment and the fixed sizes of kernels.
+#: TL1xx: alignment and the fixed sizes of kernels, what runs beside the products, and their precision.
 RULES: tuple[Rule, ...] = (
     PadVocabulary(),
     AlignDimensions(),
@@ -20,4 +26,10 @@ RULES: tuple[Rule, ...] = (
     WaveCliffs(),
     KvHeads(),
     OddSequence(),
+    TensorCores(),
+    UnfusedProjections(),
+    LayoutCopies(),
+    MisalignedViews(),
+    Fp8(),
+    CompiledPadding(),
 )

@@ -9,6 +9,7 @@ from tracelens.advice.dimensions import TARGET, Target, flops_growth, target
 from tracelens.advice.facts import Outcome, StepFacts
 from tracelens.advice.numbers import listed, plural
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
+from tracelens.advice.rules.misaligned_views import view_of
 from tracelens.advice.rules.pad_vocabulary import vocabulary_rows
 from tracelens.advice.stakes import time_at_stake
 from tracelens.advice.work import is_gated
@@ -66,7 +67,7 @@ class AlignDimensions:
                 "not_applicable",
                 f"{plural(full, 'GEMM row')}, all in fp32 on CUDA cores: alignment is not what limits them.",
             )
-        misfits = [misfit for row in gemms if (misfit := misfit_of(row)) is not None]
+        misfits = [misfit for row in gemms if (misfit := misfit_of(row)) is not None and not _is_view(misfit)]
         shaped = sum(1 for row in gemms if row.n is not None and row.k is not None)
         if not shaped and not misfits:
             return Outcome(
@@ -85,6 +86,11 @@ class AlignDimensions:
         if full:
             passed += f" {plural(full, 'row')} in fp32 on CUDA cores: not judged."
         return decide(self, facts=facts, proposals=proposals, passed=passed)
+
+
+def _is_view(misfit: Misfit) -> bool:
+    """Every size is on the grid: a view of a wider tensor, which is TL114's."""
+    return not misfit.dims and view_of(misfit.row) is not None
 
 
 def owner(facts: StepFacts, case: Case) -> str | None:

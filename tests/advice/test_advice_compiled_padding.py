@@ -1,0 +1,94 @@
+"""TL116: padding by torch.compile, and what its copies cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_facts import other, step_of
+from tests.advice.advice_rows import gemm
+from tracelens.advice.facts import Outcome
+from tracelens.advice.rules.compiled_padding import CompiledPadding
+from tracelens.results import GemmRow, OtherRow
+
+RULE = CompiledPadding()
+
+
+def logits(**more: Any) -> GemmRow:
+    given: dict[str, Any] = {
+        "component": "logits",
+        "padded_from": {"n": 50257},
+        "time_us": 900.0,
+        "names": ("b*s", "v", "h"),
+    }
+    return gemm(1, 8192, 50264, 768, **(given | more))
+
+
+def pad(number: int = 1, **more: Any) -> OtherRow:
+    given: dict[str, Any] = {
+        "component": "logits", "op": "triton_poi_fused_constant_pad_nd_3", "dims": (768, 50264),
+        "calls": 2.0, "dtype_from": "bf16", "dtype_to": "bf16",
+    }  # fmt: skip
+    return other(number, "pad", **(given | more))
+
+
+def check(*rows: GemmRow, others: tuple[OtherRow, ...] | None = (), **more: Any) -> Outcome:
+    return RULE.check(step_of(rows, **({"others": others, "step_ms": 10.0} | more)))
+
+
+def test_the_copies_of_padding_are_a_finding_where_they_cost() -> None:
+    (finding,) = check(logits(), others=(pad(),)).findings
+    assert finding.title == (
+        "Pad vocab_size from 50257 to 50264 in the model: torch.compile's copies take 100 µs per step"
+    )
+    assert finding.saving_ms.mid == pytest.approx(0.1) and finding.basis == "model"
+    assert finding.fix == ["- vocab_size = 50257", "+ vocab_size = 50264"]
+    assert finding.change == {"vocab_size": [50257, 50264]} and finding.effort == "config"
+    assert finding.gemms == ["g1"]
+    assert "the fast kernels run already" in finding.saw
+
+
+def test_a_kernel_that_also_converts_counts_in_the_high_end_alone() -> None:
+    (finding,) = check(logits(), others=(pad(1), pad(2, dtype_from="fp32"))).findings
+    assert (finding.saving_ms.mid, finding.saving_ms.high) == pytest.approx((0.1, 0.2))
+
+
+def test_a_kernel_that_also_turns_its_tensor_is_not_in_the_low_end() -> None:
+    turned = pad(2, op="triton_poi_fused_mm_t_1")
+    (finding,) = check(logits(), others=(pad(1), turned)).findings
+    saving = finding.saving_ms
+    assert (saving.low, saving.mid, saving.high) == pytest.approx((0.1, 0.2, 0.2))
+
+
+def test_a_size_that_no_parameter_sets_is_named_by_itself() -> None:
+    (finding,) = check(logits(names=(None, None, None)), others=(pad(),)).findings
+    assert finding.title.startswith("Pad 50257 to 50264 in the model") and finding.change == {}
+
+
+def test_padding_at_work_passes_and_says_so() -> None:
+    outcome = check(logits())
+    assert outcome.state == "passed"
+    assert outcome.why.startswith("Already at work: torch.compile padded 50257 to 50264")
+    small = check(logits(), others=(pad(time_us=1.0),))
+    assert small.state == "passed" and "Already at work" in small.why and "below the 0.1%" in small.why
+
+
+def test_padding_of_something_else_is_not_its_cost() -> None:
+    conv = pad(dims=(8, 3, 226, 226), component="embedding")
+    assert check(logits(), others=(conv,)).state == "passed"
+
+
+def test_where_nothing_is_padded_it_does_not_apply() -> None:
+    eager = check(gemm(1, 512, 512, 512))
+    assert eager.state == "not_applicable" and "not compiled" in eager.why
+    compiled = check(gemm(1, 512, 512, 512), others=(other(1, "elementwise", op="triton_poi_fused_add_0"),))
+    assert compiled.state == "not_applicable" and "padded no product" in compiled.why
+    assert check().state == "not_applicable"
+
+
+def test_what_cannot_be_judged() -> None:
+    bare = check(gemm(1, None, None, None))
+    assert bare.state == "could_not_run" and "record_shapes=True" in bare.why
+    unsummed = check(logits(), others=None)
+    assert unsummed.state == "passed" and "not summed up" in unsummed.why

@@ -1,0 +1,89 @@
+"""TL115: sizes that keep products of an fp8 model in 16 bits, and what fp8 has room for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_facts import A100, H100, step_of
+from tests.advice.advice_rows import UNKNOWN_GPU, gemm, model
+from tracelens.advice.facts import Outcome
+from tracelens.advice.rules.fp8 import Fp8
+from tracelens.results import GemmRow
+
+RULE = Fp8()
+FP8 = "nvjet_qqtst_192x192_128x4_2x1_v_bz_coopB_TNN"
+
+
+def in_fp8(number: int = 1, **more: Any) -> GemmRow:
+    given: dict[str, Any] = {"dtype": "fp8", "kernel": FP8, "component": "attention.qkv", "out_dtype": "bf16"}
+    return gemm(number, 8192, 12288, 4096, **(given | more))
+
+
+def left_out(number: int = 2, **more: Any) -> GemmRow:
+    """ffn 10920: a multiple of 8."""
+    given: dict[str, Any] = {
+        "component": "mlp.up",
+        "time_us": 1500.0,
+        "bound": "compute",
+        "names": ("b*s", "f", "h"),
+    }
+    return gemm(number, 8192, 10920, 4096, **(given | more))
+
+
+def check(*rows: GemmRow, **more: Any) -> Outcome:
+    given: dict[str, Any] = {"dims": model(hidden=4096, ffn=10920, heads=32), "step_ms": 20.0}
+    return RULE.check(step_of(rows, **(given | more)))
+
+
+def test_a_size_keeps_a_layer_of_an_fp8_model_in_16_bits() -> None:
+    (finding,) = check(in_fp8(), left_out()).findings
+    assert finding.title == "Make ffn (10920) a multiple of 16: fp8 leaves 1 GEMM shape in 16 bits"
+    assert finding.change == {"ffn": [10920, 10928]} and finding.effort == "retrain"
+    assert finding.gemms == ["g2"] and finding.confidence == "low"
+    product = 2 * 8192 * 10920 * 4096 / 1979e12 * 1e3
+    casts = 5 * (8192 * 4096 + 10920 * 4096) / 3350e9 * 1e3
+    assert finding.saving_ms.high == pytest.approx(1.5 - product - casts, rel=1e-3)
+    assert finding.saving_ms.mid is None
+
+
+def test_tokens_count_for_the_weights_gradient_alone() -> None:
+    odd: dict[str, Any] = {"component": "mlp.up", "time_us": 1500.0, "bound": "compute"}
+    forward = gemm(2, 8190, 10912, 4096, **odd)
+    assert check(in_fp8(), forward).state == "passed"
+    wgrad = gemm(2, 10912, 4096, 8190, role="wgrad", layout="NT", **odd)
+    assert check(in_fp8(), wgrad).state == "found"
+
+
+def test_logits_alone_in_fp8_prove_no_fp8_model() -> None:
+    outcome = check(in_fp8(component="logits"), left_out())
+    assert outcome.state == "passed" and "every K and N of them is a multiple of 16" in outcome.why
+
+
+def test_room_for_fp8_is_an_opportunity_and_no_finding() -> None:
+    outcome = check(gemm(1, 8192, 12288, 4096, component="mlp.up", time_us=1500.0, bound="compute"))
+    assert outcome.state == "passed" and outcome.findings == () and outcome.bounds_ms == {}
+    assert outcome.why.startswith("An opportunity, not a finding, and of low confidence: 1 GEMM shape")
+    assert "accuracy has to be proven" in outcome.why
+
+
+def test_small_or_memory_bound_products_have_no_room() -> None:
+    small = gemm(1, 128, 512, 512, component="mlp.up", bound="latency", time_us=6.0)
+    assert check(small).why.startswith("No linear layer's product has room for fp8")
+
+
+def test_where_it_does_not_apply() -> None:
+    ampere = check(left_out(), gpu=A100)
+    assert ampere.state == "not_applicable" and "Ada, Hopper or Blackwell" in ampere.why
+    unknown = RULE.check(replace(step_of([left_out()], predict=False), gpu=UNKNOWN_GPU))
+    assert unknown.state == "not_applicable" and "not known" in unknown.why
+    assert check(gemm(1, 512, 512, 512, component="other")).state == "not_applicable"
+    assert check(left_out(dtype="fp32")).state == "not_applicable"
+    assert check(left_out(dtype="bf16"), gpu=H100).state == "passed"
+
+
+def test_without_types_it_could_not_run() -> None:
+    outcome = check(gemm(1, None, None, None, component="mlp.up", dtype=None))
+    assert outcome.state == "could_not_run" and "record_shapes=True" in outcome.why

@@ -1,0 +1,115 @@
+"""TL114: views off 16 bytes where the shape is on the grid."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_facts import H100, step_of
+from tests.advice.advice_rows import NVJET, cutlass, facts, gemm
+from tracelens.advice.facts import Outcome
+from tracelens.advice.rules.align_dimensions import AlignDimensions
+from tracelens.advice.rules.misaligned_views import MisalignedViews
+from tracelens.gemm import GemmShape, alignment_bytes, leading_dimensions, parse_kernel_name
+from tracelens.gemm.predict import predict_gemm
+from tracelens.results import GemmRow
+
+RULE = MisalignedViews()
+
+
+def strided(number: int, *, lda: int = 4096, kernel: str = cutlass(2), batch_stride: int | None = None,
+            **more: Any) -> GemmRow:  # fmt: skip
+    """4096 x 4096 x 4096 in bf16 whose operand a has rows ``lda`` apart."""
+    shape = GemmShape(
+        4096, 4096, 4096, 1, "bf16", "bf16", "TN", lda=lda, ldb=4096, batch_stride_a=batch_stride
+    )
+    parsed = parse_kernel_name(kernel)
+    leading, source = leading_dimensions(shape, kernel=parsed)
+    given: dict[str, Any] = {
+        "component": "attention.output", "kernel": kernel, "time_us": 700.0, "leading": leading,
+        "leading_source": source, "alignment_bytes": alignment_bytes(shape, kernel=parsed),
+    }  # fmt: skip
+    return gemm(number, 4096, 4096, 4096, **(given | more))
+
+
+def check(*rows: GemmRow, **more: Any) -> Outcome:
+    return RULE.check(step_of(rows, **more))
+
+
+def test_rows_of_a_view_off_the_grid() -> None:
+    (finding,) = check(strided(1, lda=4618)).findings
+    assert (
+        finding.title == "Align the views that attention.output reads: rows of 4096 elements lie 4618 apart"
+    )
+    assert "4618 elements = 9236 bytes from row to row" in finding.saw
+    assert "begin on 4-byte boundaries" in finding.saw and "align2, 4-byte loads" in finding.saw
+    assert finding.fix[1].startswith("+ buffer = torch.empty(rows, 4624)")
+    assert (finding.confidence, finding.effort) == ("high", "code")
+
+
+def test_the_saving_is_measured_minus_the_aligned_prediction() -> None:
+    (finding,) = check(strided(1, lda=4618)).findings
+    aligned = predict_gemm(4096, 4096, 4096, gpu=H100).time_us.mid or 0.0
+    assert finding.saving_ms.mid == pytest.approx((700.0 - aligned) / 1e3)
+    assert (finding.saving_ms.low or 0.0) < (finding.saving_ms.mid or 0.0)
+
+
+def test_aligned_products_of_the_trace_set_the_measure() -> None:
+    others = [gemm(n, 4096, 4096, 4096, time_us=300.0, component="mlp.up") for n in (2, 3, 4)]
+    step = step_of([strided(1, lda=4618), *others])
+    assert step.step is not None
+    (finding,) = RULE.check(step).findings
+    if "bf16" in step.step.anchors.by_dtype:
+        assert "this trace's aligned products over their predictions" in finding.how
+
+
+def test_a_silent_kernel_gives_medium_confidence() -> None:
+    (finding,) = check(strided(1, lda=4618, kernel="unnamed")).findings
+    assert finding.confidence == "medium"
+
+
+def test_matrices_of_a_batch_that_begin_off_the_grid() -> None:
+    (finding,) = check(strided(1, batch_stride=4096 * 4096 + 4)).findings
+    assert "begin on 8-byte boundaries" in finding.saw
+
+
+def test_a_start_off_the_grid_shows_in_the_kernels_name() -> None:
+    (finding,) = check(strided(1, kernel=cutlass(4))).findings
+    assert finding.title.startswith("Align the operands of attention.output to 16 bytes")
+    assert finding.confidence == "medium" and finding.change == {}
+    assert "slice of a wider tensor" in finding.caveats[0]
+
+
+def test_it_is_one_finding_and_not_another_rules_as_well() -> None:
+    for row in (strided(1, lda=4618), strided(1, kernel=cutlass(4))):
+        assert check(row).state == "found"
+        assert AlignDimensions().check(facts(row)).state == "passed"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        strided(1, lda=4618, kernel=NVJET),  # loads 16 bytes all the same
+        strided(1, lda=4624, kernel=NVJET),
+        gemm(1, 4096, 4095, 4096, kernel=cutlass(1)),  # a size off the grid: another rule's
+        strided(1, lda=4618, component="optimizer"),
+    ],
+    ids=["full loads", "on the grid", "a size", "optimizer"],
+)
+def test_what_is_no_misaligned_view(row: GemmRow) -> None:
+    outcome = check(row, gemm(2, 4096, 4096, 4096))
+    assert outcome.state == "passed" and "can be judged" in outcome.why
+
+
+def test_without_a_prediction_it_is_a_bound() -> None:
+    (finding,) = check(strided(1, lda=4618), predict=False).findings
+    assert finding.saving_ms.mid is None and finding.basis == "heuristic"
+
+
+def test_what_cannot_be_judged() -> None:
+    bare = gemm(1, None, None, None, kernel="unnamed", dtype=None)
+    outcome = check(bare)
+    assert outcome.state == "could_not_run" and "record_shapes=True" in outcome.why
+    assert check(strided(1, component="optimizer")).state == "not_applicable"
+    assert check().state == "not_applicable"

@@ -1,0 +1,150 @@
+"""TL111: products in a precision that keeps them off the tensor cores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_facts import H100, RTX3060, V100, step_of
+from tests.advice.advice_rows import NVJET, SIMT, UNKNOWN_GPU, gemm
+from tracelens.advice.facts import Outcome
+from tracelens.advice.rules.tensor_cores import TensorCores
+from tracelens.gemm.predict import predict_gemm
+from tracelens.results import GemmRow
+
+RULE = TensorCores()
+SGEMM = "ampere_sgemm_128x64_tn"
+TF32 = (
+    "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32_warpgroupsize1x1x1_execute_segment_k_off"
+    "_kernel__5x_cublas"
+)
+
+
+def fp32(number: int, m: int = 4096, n: int = 4096, k: int = 4096, **more: Any) -> GemmRow:
+    """On CUDA cores: 137 GFLOP at about 50 TFLOP/s."""
+    given: dict[str, Any] = {
+        "dtype": "fp32",
+        "kernel": SGEMM,
+        "tensor_core": "eligible_unused",
+        "time_us": 2750.0,
+    }
+    return gemm(number, m, n, k, **(given | more))
+
+
+def check(*rows: GemmRow, **more: Any) -> Outcome:
+    return RULE.check(step_of(rows, **({"step_ms": 20.0} | more)))
+
+
+def test_a_whole_step_in_fp32_is_told_to_allow_tf32() -> None:
+    outcome = check(fp32(1), fp32(2, n=8192, component="mlp.down", time_us=5500.0))
+    (finding,) = outcome.findings
+    assert finding.title == "Allow TF32 for matmuls: 2 GEMM shapes in fp32 on CUDA cores"
+    assert finding.change == {"precision": ["fp32", "tf32"]} and finding.effort == "config"
+    assert finding.fix[1] == '+ torch.set_float32_matmul_precision("high")'
+    expected = sum(
+        time / 1e3 - (predict_gemm(4096, n, 4096, gpu=H100, dtype="tf32").time_us.mid or 0.0) / 1e3
+        for n, time in ((4096, 2750.0), (8192, 5500.0))
+    )
+    assert finding.saving_ms.mid == pytest.approx(expected, rel=1e-6)
+    assert finding.saving_ms.low is not None and 0 < finding.saving_ms.low < expected
+    assert "10 bits of mantissa" in finding.caveats[0]
+    assert any("bf16 instead of tf32 is predicted to save" in text for text in finding.caveats)
+
+
+def test_where_tf32_is_no_faster_sixteen_bits_are_proposed() -> None:
+    """GeForce: 12.7 TFLOP/s in fp32 and in TF32, 25.5 in bf16."""
+    outcome = check(fp32(1, time_us=19000.0), gpu=RTX3060, step_ms=40.0)
+    (finding,) = outcome.findings
+    assert finding.change == {"precision": ["fp32", "bf16"]} and finding.effort == "code"
+    assert any("tf32 instead of bf16 is predicted to save" in text for text in finding.caveats)
+    fast = check(fp32(1, time_us=14500.0), gpu=RTX3060, step_ms=40.0).findings[0]
+    assert any("tf32 alone (12.7 TFLOP/s dense" in text for text in fast.caveats)
+    assert "7 bits of mantissa" in finding.caveats[0]
+
+
+def test_before_ampere_fp16_is_what_tensor_cores_take() -> None:
+    outcome = check(fp32(1, tensor_core="ineligible", time_us=12000.0), gpu=V100, step_ms=40.0)
+    (finding,) = outcome.findings
+    assert finding.change == {"precision": ["fp32", "fp16"]}
+    assert "GradScaler" in finding.caveats[0]
+
+
+def test_logits_in_fp32_in_a_step_of_16_bits() -> None:
+    outcome = check(gemm(1, 4096, 4096, 4096, calls=10),
+                    fp32(2, n=50304, component="logits", time_us=33000.0),
+                    step_ms=60.0)  # fmt: skip
+    (finding,) = outcome.findings
+    assert finding.title == "Run the logits products in bf16 like the rest of the step: they run in fp32"
+    assert finding.gemms == ["g2"] and finding.confidence == "high"
+    assert any("Keep the loss itself in fp32" in text for text in finding.caveats)
+
+
+def test_tf32_in_a_step_of_16_bits_runs_at_half_the_rate() -> None:
+    row = fp32(
+        2, n=50304, component="logits", kernel=TF32, math_dtype="tf32", tensor_core="used", time_us=4200.0
+    )
+    (finding,) = check(gemm(1, 4096, 4096, 4096, calls=10), row, step_ms=60.0).findings
+    assert "as TF32, at half the rate of 16 bits" in finding.saw
+    assert (finding.saving_ms.mid or 0.0) < 4.2 / 2
+
+
+def test_routers_are_left_in_fp32() -> None:
+    outcome = check(gemm(1, 4096, 4096, 4096, calls=10), fp32(2, n=64, component="moe.router", time_us=300.0))
+    assert outcome.state == "passed"
+
+
+def test_fp64_is_its_own_finding() -> None:
+    row = fp32(1, dtype="fp64", kernel="volta_dgemm_128x64_tn", time_us=4000.0, math_dtype="fp64")
+    (finding,) = check(row).findings
+    assert finding.change == {"precision": ["fp64", "fp32"]}
+    assert "NumPy" in finding.why
+
+
+def test_an_optimizer_in_fp32_is_said_to_need_care() -> None:
+    (finding,) = check(fp32(1, component="optimizer", role=None)).findings
+    assert any("optimizer's own products" in text for text in finding.caveats)
+
+
+def test_without_a_prediction_it_is_a_bound_by_the_new_types_peak() -> None:
+    (finding,) = check(fp32(1), predict=False).findings
+    floor_ms = 2 * 4096**3 / 494.5e12 * 1e3
+    assert finding.saving_ms.mid is None
+    assert finding.saving_ms.high == pytest.approx(2.75 - floor_ms, rel=1e-3)
+
+
+def test_products_on_tensor_cores_pass_with_the_count() -> None:
+    outcome = check(gemm(1, 4096, 4096, 4096), gemm(2, None, None, None, kernel=NVJET, time_us=5.0))
+    assert outcome.state == "passed" and outcome.why.startswith("2 of 2 GEMM rows run on tensor cores")
+
+
+def test_a_product_with_a_vector_has_nothing_for_tensor_cores() -> None:
+    row = fp32(1, m=1, tensor_core="ineligible", kernel="void gemv2T_kernel_val<int>()", time_us=40.0)
+    assert check(row).state == "passed"
+
+
+def test_what_a_small_product_would_save_is_said_and_is_no_finding() -> None:
+    outcome = check(gemm(1, 4096, 4096, 4096, calls=10), fp32(2, 64, 64, 64, component="other", time_us=9.0),
+                    step_ms=100.0)  # fmt: skip
+    assert outcome.state == "passed" and outcome.findings == ()
+
+
+def test_what_cannot_be_judged() -> None:
+    bare = gemm(1, None, None, None, kernel="volta_sgemm_128x32_nt", dtype=None)
+    shapeless = check(bare)
+    assert shapeless.state == "could_not_run" and "record_shapes=True" in shapeless.why
+    unknown = step_of([fp32(1, kernel="unnamed", tensor_core=None)], predict=False)
+    nameless = RULE.check(replace(unknown, gpu=UNKNOWN_GPU))
+    assert nameless.state == "could_not_run" and "--gpu" in nameless.why
+    assert check().state == "not_applicable"
+    assert check(fp32(1), step_ms=None).state == "could_not_run"
+    assert check(fp32(1, kernel=SIMT)).state == "found"
+
+
+def test_an_optimizer_in_fp32_beside_16_bits_is_told_of_the_flag_alone() -> None:
+    rows = [gemm(1, 4096, 4096, 4096, calls=10), fp32(2, component="optimizer", role=None)]
+    (finding,) = check(*rows, step_ms=40.0).findings
+    assert finding.change == {"precision": ["fp32", "tf32"]}
+    tf32 = fp32(2, component="optimizer", kernel=TF32, math_dtype="tf32", tensor_core="used", time_us=800.0)
+    assert check(rows[0], tf32, step_ms=40.0).state == "passed"
