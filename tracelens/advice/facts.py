@@ -31,6 +31,7 @@ class StepFacts:
     step: StepModel | None = None  # to simulate changes with; None where nothing can be
     components: Sequence[ComponentRow] = ()  # all GPU time of the file
     communication: Sequence[CommunicationRow] = ()  # collectives, by group and purpose
+    declared: Mapping[str, int] = field(default_factory=dict)  # sizes of the whole model by its configuration
 
     @property
     def measured_step_ms(self) -> float | None:

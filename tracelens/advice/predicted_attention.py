@@ -68,7 +68,10 @@ def scaled_attention(
                 shape = _attention_shape(call, hyper, now, length)
                 if shape is None:
                     return "what the change does to their sizes is not known"
-                found = _predict_attention(call, shape, causal, backend, gpu=gpu, measured=measured)
+                dtype = _dtype_of(call, hyper, now)
+                found = _predict_attention(
+                    call, shape, causal, backend, gpu=gpu, measured=measured, dtype=dtype
+                )
                 if isinstance(found, str):
                     return found
                 pair.append(found)
@@ -90,6 +93,17 @@ def scaled_attention(
     return bounded(mid * call_us, call_us, widths, basis, texts, how, floor, "attention")
 
 
+def _dtype_of(call: AttentionCall, hyper: Hyper, now: Hyper) -> str:
+    """Attention follows a change between 16 and 32 bits; fp8 and tf32 leave it in the type it runs in."""
+    present = call.row.dtype or "bf16"
+    moved = hyper.dtype != now.dtype and hyper.dtype in ("bf16", "fp16", "fp32")
+    return (
+        hyper.dtype or present
+        if moved and present == (now.dtype or present).replace("tf32", "fp32")
+        else present
+    )
+
+
 def _predict_attention(
     call: AttentionCall,
     shape: _Sizes,
@@ -98,6 +112,7 @@ def _predict_attention(
     *,
     gpu: Gpu,
     measured: Measurements | None,
+    dtype: str,
 ) -> AttentionPrediction | str:
     try:
         return predict_attention(
@@ -110,7 +125,7 @@ def _predict_attention(
             causal=causal,
             direction="backward" if call.backward else "forward",
             gpu=gpu,
-            dtype=call.row.dtype or "bf16",
+            dtype=dtype,
             backend=backend,
             measured=measured,
         )
