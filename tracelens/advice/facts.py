@@ -46,7 +46,8 @@ class StepFacts:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A rule's answer. ``bounds_ms`` is the time at stake per step of each GEMM row its findings name.
+    """A rule's answer. ``bounds_ms`` is the time at stake per step of each GEMM row its findings name, and
+    under a name of its own what is at stake outside of rows.
 
     ``changes`` holds the simulated change of each finding, None where it has only a bound.
     """

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from tracelens.advice.facts import Rule
 from tracelens.advice.rules.align_dimensions import AlignDimensions
+from tracelens.advice.rules.experts import Experts
 from tracelens.advice.rules.head_dimension import HeadDimension
 from tracelens.advice.rules.kv_heads import KvHeads
 from tracelens.advice.rules.odd_sequence import OddSequence
 from tracelens.advice.rules.pad_vocabulary import PadVocabulary
+from tracelens.advice.rules.pipeline_layers import PipelineLayers
 from tracelens.advice.rules.swiglu_width import SwigluWidth
+from tracelens.advice.rules.tensor_parallel import TensorParallel
 from tracelens.advice.rules.wave_cliffs import WaveCliffs
 
 #: TL1xx: alignment and the fixed sizes of kernels.
@@ -19,5 +22,8 @@ RULES: tuple[Rule, ...] = (
     SwigluWidth(),
     WaveCliffs(),
     KvHeads(),
+    TensorParallel(),
+    PipelineLayers(),
+    Experts(),
     OddSequence(),
 )
