@@ -32,8 +32,9 @@ def with_degrees(dims: ModelDims, metadata: Mapping[str, Any], rows: Sequence[Co
         nothing = Known(None, dims.hidden.source)
         return replace(dims, pipeline_parallel=nothing, expert_parallel=nothing)
     named = _named(metadata, rows)
-    tensor = dims.tensor_parallel
-    if tensor.value is None and (found := named.get("tensor_parallel")) is not None and found.value:
+    tensor, found = dims.tensor_parallel, named.get("tensor_parallel")
+    if found is not None and found.value and found.value != tensor.value:
+        # Heads of a size of their own: hidden / (heads x head dimension) is no number of ranks there.
         tensor = found
     pipeline = named.get("pipeline_parallel") or _without_messages(metadata, rows)
     return replace(

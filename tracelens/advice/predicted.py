@@ -110,11 +110,11 @@ def scaled_product(
     new = _predict(after, row, gpu=gpu, measured=measured, dtype=dtype)
     if isinstance(old, str) or isinstance(new, str):
         return old if isinstance(old, str) else str(new)
+    if dtype == "fp8" and dtype != _math(row) and _class(new) < GRID_BYTES:
+        return "products in fp8 need rows of a multiple of 16 elements"
     if new.time_us.mid is None:
         return new.unknown or "the new shape has no prediction"
     floor = _floor(new, dtype, gpu) if _floor(old, _math(row), gpu) <= call_us / BELOW_FLOOR else 0.0
-    if dtype == "fp8" and dtype != _math(row) and _class(new) < GRID_BYTES:
-        return "products in fp8 need every size to be a multiple of 16"
     onto_grid = dtype == _math(row) and _class(old) < GRID_BYTES <= _class(new)
     if onto_grid and not loads_16_bytes(row):
         return _anchored(new, row, anchors.by_dtype.get(_math(row)), texts, floor)

@@ -31,6 +31,8 @@ _BACKENDS = {
     "cudnn_sdpa": "cudnn",
     "mem_efficient": "efficient",
 }
+#: Type of products -> that of what they multiply and of all that is between them.
+_DATA = {"tf32": "fp32", "fp8": "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,9 @@ def scaled_attention(
     packed sequences, whose lengths no trace holds, for short ones and for a single one.
     """
     texts = _attention_text(call, now, now), _attention_text(call, then, now)
+    before, after = (_attention_shape(call, one, now, call.seq_k or call.tokens) for one in (now, then))
+    if before is not None and before == after and _dtype_of(call, then, now) == (call.row.dtype or "bf16"):
+        return Scaled(1.0, 1.0, 1.0, "model", *texts, "same shape", "same")
     if call.row.calls_per_step <= 0 or call.row.time_ms_per_step <= 0:
         return "they took no time"
     backend = _BACKENDS.get(call.row.kernel_family)
@@ -94,14 +99,10 @@ def scaled_attention(
 
 
 def _dtype_of(call: AttentionCall, hyper: Hyper, now: Hyper) -> str:
-    """Attention follows a change between 16 and 32 bits; fp8 and tf32 leave it in the type it runs in."""
+    """The type of q, k and v: attention follows a change between 16 and 32 bits, and fp8 leaves it alone."""
     present = call.row.dtype or "bf16"
-    moved = hyper.dtype != now.dtype and hyper.dtype in ("bf16", "fp16", "fp32")
-    return (
-        hyper.dtype or present
-        if moved and present == (now.dtype or present).replace("tf32", "fp32")
-        else present
-    )
+    before, after = (_DATA.get(one.dtype or "", one.dtype) for one in (now, hyper))
+    return after if after is not None and before != after and present == before else present
 
 
 def _predict_attention(

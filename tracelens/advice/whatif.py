@@ -65,7 +65,7 @@ _ORDER = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "
           "capacity", "dtype")  # fmt: skip
 #: Their kernels have the vocabulary as a side.
 _OF_VOCAB = frozenset({"logits", "loss"})
-_VOCAB_UNTOLD = "whether the ranks split the vocabulary is not known"
+_VOCAB_UNTOLD = "whether ranks split the vocabulary is not known: `tracelens capture` writes down its size"
 #: They repeat the kernels of a layer and change none.
 _COUNTS = frozenset({"layers", "pipeline_parallel"})
 #: They change fused attention.
@@ -470,6 +470,7 @@ def _flops_growth(work: Work, affected: _Affected, *, now: Hyper, then: Hyper) -
             return None
         share = call.row.flops * call.row.calls_per_step
         grown = then.heads * then.head_dim / (now.heads * now.head_dim)
+        grown *= (now.tensor_parallel or 1) / (then.tensor_parallel or 1)  # a rank's heads
         grown *= (then.token_count or 1) / (now.token_count or 1)
         grown *= then.sequence / now.sequence if now.sequence and then.sequence else 1.0
         before += share
