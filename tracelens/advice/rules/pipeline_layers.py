@@ -223,9 +223,12 @@ def _other_ways(stage: _Stage) -> str:
     text = f"Another number of layers is another model: {whole} becomes "
     text += f"{below} or {below + stage.stages}." if below else f"{below + stage.stages}."
     divisors = [count for count in range(2, 2 * stage.stages) if whole % count == 0]
-    if divisors:
-        closest = min(divisors, key=lambda count: abs(count - stage.stages))
-        text += f" {closest} stages divide the {whole} there are."
+    near = [
+        *[one for one in divisors if one < stage.stages][-1:],
+        *[one for one in divisors if one > stage.stages][:1],
+    ]
+    if near:
+        text += f" {' or '.join(str(one) for one in near)} stages divide the {whole} there are."
     return text
 
 
