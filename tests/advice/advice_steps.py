@@ -117,7 +117,8 @@ def dims_of(x: Shape) -> ModelDims:
 
 def spread(dims: ModelDims, **degrees: int | None) -> ModelDims:
     """``dims`` with pipeline_parallel and expert_parallel, None = not known; and any other dimension."""
-    return replace(dims, **{name: Known(value, "made up") for name, value in degrees.items()})
+    known: dict[str, Any] = {name: Known(value, "made up") for name, value in degrees.items()}
+    return replace(dims, **known)
 
 
 def model_of(x: Shape, *, gpu: Gpu = H100, rest_ms: float = 0.0, rows: list[GemmRow] | None = None,
