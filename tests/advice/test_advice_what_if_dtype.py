@@ -32,12 +32,25 @@ def test_fp8_is_for_the_linear_layers(step: StepModel) -> None:
     changed = {row.component for row in one.rows}
     assert changed == {"attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down"}
     assert all(row.shape_then.endswith(" fp8") for row in one.rows)
-    assert one.rest == []  # what is between the products stays in 16 bits
-    assert any("casts, scales and transposes" in note for note in one.notes)
+    (casts,) = one.rest  # what is between the products stays in 16 bits
     low, mid, high = saved(one)
     linear = sum(row.time_ms for row in one.rows)
-    assert 0.3 * linear < mid < 0.55 * linear  # twice the rate, at best
+    products = linear - sum(row.then_ms.mid or 0.0 for row in one.rows)
+    assert 0.3 * linear < products < 0.55 * linear  # twice the rate, at best
+    assert mid == pytest.approx(products - (casts.then_ms.mid or 0.0))
     assert low < mid < high
+
+
+def test_casts_to_fp8_move_bytes_of_every_operand(step: StepModel) -> None:
+    """Forward, gradient of the input and of the weight of each linear layer: three operand pairs."""
+    (casts,) = what_if(step, {"dtype": "fp8"}).rest
+    tokens, h, f, layers = 4096, 4096, 14336, 32
+    pairs = [(h, 6144), (h, h), (h, f), (h, f), (f, h)]
+    elements = 2 * layers * sum(tokens * a + a * b + tokens * b for a, b in pairs)
+    second = 0.9 * 3350e9
+    assert casts.time_ms == 0.0 and casts.then_ms.low == 0.0
+    assert casts.then_ms.mid == pytest.approx(3 * elements / second * 1e3)
+    assert casts.then_ms.high == pytest.approx(5 * elements / second * 1e3)
 
 
 def test_half_precision_types_are_alike(step: StepModel) -> None:

@@ -61,6 +61,12 @@ def test_a_split_vocabulary_follows_the_ranks_and_a_whole_one_is_computed_by_eac
     assert any("every rank computes logits of the whole vocabulary" in note for note in whole.notes)
 
 
+def test_a_padded_part_of_the_vocabulary_is_dealt_out_anew_with_the_ranks() -> None:
+    """Two findings at once: pad the part of each of four ranks, and use two ranks."""
+    one = what_if(step_of(ACTIVATION, SUMS), {"tensor_parallel": 2, "vocab": 32128})
+    assert one.change["vocab"] == [32064, 2 * 32128]
+
+
 def test_without_a_word_about_the_vocabulary_its_time_is_a_gap() -> None:
     one = what_if(step_of(None, others={"loss": 5.0}), {"tensor_parallel": 2})
     logits = [row for row in rows_of(LLAMA) if row.component == "logits"]

@@ -105,7 +105,7 @@ def same_gpus(now: Hyper, then: Hyper) -> str:
     gpus = "1 GPU" if then.model_ranks == 1 else f"{then.model_ranks} GPUs"
     text = (
         f"compared at the same GPUs and tokens per step: one copy of the model takes {gpus} and not"
-        f" {now.model_ranks}, so each rank runs {sig(times)} times as many micro-batches"
+        f" {now.model_ranks}, so each rank runs {times:g} times as many micro-batches"
     )
     count = now.micro_batches
     if count and (count * times) % 1:

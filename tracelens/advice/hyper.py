@@ -253,7 +253,8 @@ def changed(now: Hyper, changes: Mapping[str, int | str]) -> Hyper:
     kv_heads stay equal to heads where they are, else they stay as they are. ffn, vocab and layers stay.
     Where ranks split the layers, heads, kv_heads and ffn have to divide among them; each rank holds a
     copy of a key/value head where there are fewer heads than ranks. Rows of an expert follow from the tokens,
-    the experts, how many of them a token goes to, and the ranks that share them.
+    the experts, how many of them a token goes to, and the ranks that share them. A split vocabulary is
+    given as a rank's part with the present ranks, and dealt out anew among others.
     Raises UsageError where a size does not come out whole or a parameter to change is not known now.
     """
     for name, value in changes.items():
@@ -265,8 +266,8 @@ def changed(now: Hyper, changes: Mapping[str, int | str]) -> Hyper:
         then = replace(then, **_heads(now, then, changes))  # type: ignore[arg-type]
     if "kv_heads" not in changes and now.kv_heads is not None and now.kv_heads == now.heads:
         then = replace(then, kv_heads=then.heads)
-    if now.vocab_split and now.vocab and "vocab" not in changes:
-        whole = now.vocab * (now.tensor_parallel or 1)
+    if now.vocab_split and then.vocab:  # what a rank has as the vocabulary is split now
+        whole = then.vocab * (now.tensor_parallel or 1)
         then = replace(then, vocab=math.ceil(whole / (then.tensor_parallel or 1)))
     if "capacity" not in changes:
         then = replace(then, capacity=_capacity(now, then))

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tracelens.advice.casts import casts_of
 from tracelens.advice.exchange import Exchange, exchange_of, vocab_is_split
 from tracelens.advice.experts import mixture_of
 from tracelens.advice.hyper import DTYPES, Hyper, changed, hyper_of
@@ -228,7 +229,14 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
     exchange = exchange_of(step.communication, now, then)
     moved = [part for part in step.components if part[0] not in _OF_VOCAB or not _vocab_untold(now, then)]
     rest = tuple(
-        sorted([*rest_of(moved, now, then, once=_ONCE), *exchange.rest], key=lambda one: -one.time_ms)
+        sorted(
+            [
+                *rest_of(moved, now, then, once=_ONCE),
+                *exchange.rest,
+                *casts_of(step.work.products, now, then, gpu=step.gpu),
+            ],
+            key=lambda one: -one.time_ms,
+        )
     )
     unknown = _unknown(step, then, affected, exchange)
     saving = Estimate(None, None, None, "model") if unknown else _saving(step, affected, rest)

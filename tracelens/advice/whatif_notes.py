@@ -73,8 +73,9 @@ def _of_dtype(now: Hyper, then: Hyper) -> list[str]:
     ]
     if then.dtype == "fp8":
         notes.append(
-            "fp8 is taken for the linear layers of attention, MLP and experts; casts, scales and transposes"
-            " that it adds are not predicted, so the saving is smaller by what they take"
+            "fp8 is taken for the linear layers of attention, MLP and experts; the casts of their"
+            " operands that"
+            " it adds are in the range, from all fused into other kernels to 5 bytes of each element"
         )
     elif now.dtype == "fp8":
         notes.append("casts, scales and transposes of fp8 stay as measured, though they would go")
