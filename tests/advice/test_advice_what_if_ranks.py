@@ -170,6 +170,13 @@ def test_the_layers_of_a_stage_are_a_part_of_the_model() -> None:
     assert now.rank_parameters - logits == pytest.approx((now.parameters - logits) / 4)
 
 
+def test_the_configuration_s_layers_go_before_a_guess_from_one_stage() -> None:
+    x = replace(LLAMA, t=1, layers=32)
+    dims = spread(dims_of(x), pipeline_parallel=4, layers=8)
+    assert model_of(x, dims=dims, declared={"layers": 30}).now.layers == 30
+    assert model_of(x, dims=dims, declared={"layers": 2}).now.layers == 32  # less than this stage has
+
+
 def test_another_pipeline_has_no_saving_and_says_its_bubble() -> None:
     one = what_if(pipelined(4), {"pipeline_parallel": 8})
     assert one.saving_ms.mid is None and one.then_ms.mid is None

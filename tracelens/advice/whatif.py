@@ -183,6 +183,9 @@ def _present(
         more["vocab_split"] = vocab_is_split(
             communication, dims, tokens=tokens, declared=declared.get("vocab")
         )
+    whole, here = declared.get("layers"), dims.layers.value
+    if (dims.pipeline_parallel.value or 1) > 1 and whole is not None and whole >= (here or whole):
+        more["layers"] = whole  # and not this stage's times the stages, which need not be alike
     if mixture is not None:
         if mixture.capacity:
             more["capacity"] = round(mixture.capacity)

@@ -43,8 +43,6 @@ def _of_pipeline(now: Hyper, then: Hyper, work_ms: float | None) -> list[str]:
             more = then.stage_layers / mean - 1
             text += f", {more:.1%} more than the mean of {mean:.4g}, and the others wait for it"
         notes.append(text)
-        if (now.pipeline_parallel or 1) > 1:
-            notes.append(f"the present layers are this rank's, times its {now.pipeline_parallel} stages")
     return notes
 
 
