@@ -88,8 +88,8 @@ def test_thin_slices_and_sizes_off_the_grid_are_told() -> None:
     step = replace(step, gemms=[replace(row, tiles=64) for row in step.gemms])
     outcome = check(step)
     text = outcome.findings[0].saw if outcome.findings else outcome.why
-    assert "have fewer tiles than the GPU has SMs (132)" in text
-    assert "ffn 1365" in text
+    assert "21 of them" not in text and "have fewer tiles than the GPU's 132 SMs" in text
+    assert "No multiple of 16 bytes: ffn 1365 and vocabulary 4001" in text
     assert "Each rank holds one key-value head" in text
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from tracelens.advice.alignment import grid_elements
 from tracelens.advice.dimensions import TARGET
 from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.hyper import Hyper
+from tracelens.advice.hyper import Hyper, changed
 from tracelens.advice.numbers import listed, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.simulated import pays, simulate
 from tracelens.advice.stakes import Stake, time_at_stake
+from tracelens.errors import InputError, UsageError
+from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.numbers import ms
 from tracelens.results import GemmRow, WhatIf
 
@@ -150,11 +152,15 @@ def _exposed_ms(facts: StepFacts) -> float:
 
 def _saw(facts: StepFacts, slices: _Slices) -> str:
     text = f"Layers are split over {slices.ranks} ranks. A rank's {took(slices.rows, 'product shape')}."
-    if slices.thin:
-        text += (
-            f" {plural(len(slices.thin), 'GEMM shape')} of them, {ms(_time(slices.thin))} per step, have"
-            f" fewer tiles than the GPU has SMs ({facts.gpu.sms})."
+    sms = facts.gpu.sms
+    if sms is not None and any(row.tiles is not None for row in slices.rows):
+        thin = (
+            f"{len(slices.thin)} of them, {ms(_time(slices.thin))} per step, have"
+            if slices.thin
+            else "None has"
         )
+        text += f" {thin} fewer tiles than the GPU's {sms} SMs."
+    text += _with_twice(facts, slices.ranks)
     if slices.off_grid:
         text += f" No multiple of 16 bytes: {listed(slices.off_grid)}."
     if slices.copies:
@@ -163,6 +169,43 @@ def _saw(facts: StepFacts, slices: _Slices) -> str:
     if facts.communication:
         text += f" The ranks' messages stand exposed for {ms(exposed)} per step."
     return text
+
+
+def _with_twice(facts: StepFacts, ranks: int) -> str:
+    """How many products of layers twice the ranks would leave below one wave, by their predicted tiles."""
+    step, sms = facts.step, facts.gpu.sms
+    if step is None or sms is None:
+        return ""
+    try:
+        then = changed(step.now, {"tensor_parallel": 2 * ranks})
+    except UsageError as error:
+        return f" {2 * ranks} ranks would not do: {str(error).split(';')[0]}."
+    tiles = [
+        found.tiles
+        for product in step.work.products
+        if product.row.component.startswith(_SHARDED) and (sizes := product.sizes(then)) is not None
+        if (found := _predicted(facts, product.row, sizes)) is not None and found.tiles is not None
+    ]
+    if not tiles:
+        return ""
+    thin = sum(1 for count in tiles if count < sms)
+    return (
+        f" With {2 * ranks} ranks {thin} of {plural(len(tiles), 'GEMM shape')} are predicted to have"
+        " fewer tiles"
+        " than SMs."
+    )
+
+
+def _predicted(facts: StepFacts, row: GemmRow, sizes: tuple[int, int, int, int]) -> Prediction | None:
+    if facts.step is None:
+        return None
+    m, n, k, batch = sizes
+    try:
+        return predict_gemm(
+            m, n, k, batch=batch, gpu=facts.step.gpu, dtype=row.math_dtype or row.dtype or "bf16"
+        )
+    except InputError:
+        return None
 
 
 def _time(rows: Sequence[GemmRow]) -> float:
