@@ -56,8 +56,8 @@ def test_casts_to_fp8_move_bytes_of_every_operand(step: StepModel) -> None:
 def test_half_precision_types_are_alike(step: StepModel) -> None:
     one = what_if(step, {"dtype": "fp16"})
     low, mid, high = saved(one)
-    assert mid == pytest.approx(0.0, abs=0.02 * (one.step_ms or 0.0))
-    assert one.rest == [] and low < 0 < high
+    assert (mid, one.rest) == (0.0, [])
+    assert low < 0 < high < 0.1 * (one.step_ms or 0.0)
 
 
 def test_fp32_doubles_the_bytes_and_has_no_flash_attention(step: StepModel) -> None:

@@ -196,7 +196,8 @@ def _volume(name: str, now: Hyper, then: Hyper) -> tuple[str, ...]:
     batches = then.micro_batches * then.model_ranks / now.model_ranks
     sent = 4 * layers * batches * 2 * (t - 1) / t * tokens * hidden * 2
     scheme = (
-        f"by the scheme of Megatron (arXiv 1909.08053) each rank then sends 4 × {layers} layers ×"
+        f"in training, by the scheme of Megatron (arXiv 1909.08053), each rank then sends 4 × {layers}"
+        " layers ×"
         f" {sig(batches)} micro-batches × 2·({t}-1)/{t} × {tokens} × {hidden} × 2 bytes ="
         f" {sig(sent / 1e9)} GB per step: two all-reduces of an activation in the forward of a layer and two"
         " in its backward"

@@ -32,6 +32,7 @@ _FEW = 2
 _ANCHOR_ERROR = RATIO_ERROR[1][1]
 #: A measured time this far below the datasheet's floor speaks against the floor (another GPU, less work).
 BELOW_FLOOR = 0.98
+_SIXTEEN_BITS = {"bf16", "fp16"}
 #: Linear layers that fp8 recipes take.
 _FP8 = frozenset({"attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down", "moe.experts"})
 _LAYOUTS = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
@@ -124,9 +125,13 @@ def scaled_product(
     if isinstance(old, str) or old.time_us.mid is None:
         return old if isinstance(old, str) else old.unknown or "the present shape has no prediction"
     same_type = dtype == _math(row)
-    error = _error(before, after) if same_type else max(_error(before, after), RATIO_ERROR[-1][1])
+    error = _error(before, after)
+    if not same_type and {dtype, _math(row)} != _SIXTEEN_BITS:  # two of equal rates and bytes, else
+        error = max(error, RATIO_ERROR[-1][1])
     faster, slower = (
-        _ladder_error(old, new, row, gpu=gpu, measured=measured) if same_type else _spread_of(old, new)
+        _ladder_error(old, new, row, gpu=gpu, measured=measured)
+        if same_type or {dtype, _math(row)} == _SIXTEEN_BITS
+        else _spread_of(old, new)
     )
     then_us = call_us * new.time_us.mid / old.time_us.mid
     how = (

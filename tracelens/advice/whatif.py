@@ -394,6 +394,7 @@ def _saving(step: StepModel, affected: _Affected, rest: Sequence[Rest]) -> Estim
     mid = sum(now - (then.mid or 0.0) for pairs in kinds.values() for now, then in pairs)
     up = [sum((then.mid or 0.0) - (then.low or 0.0) for _, then in pairs) for pairs in kinds.values()]
     down = [sum((then.high or 0.0) - (then.mid or 0.0) for _, then in pairs) for pairs in kinds.values()]
+    mid = mid if abs(mid) > 1e-9 else 0.0
     predicted_ms = affected.time_ms - affected.gap_ms
     open_ms = affected.gap_ms * abs(mid) / predicted_ms if predicted_ms > 0 else 0.0
     low, high = mid - math.hypot(*down) - open_ms, mid + math.hypot(*up) + open_ms
