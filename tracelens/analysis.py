@@ -12,6 +12,7 @@ from tracelens import __version__
 from tracelens.accounting.calls import Calls, find_calls
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
+from tracelens.accounting.degrees import declared, with_degrees
 from tracelens.accounting.gemms import gemm_rows
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
@@ -234,7 +235,10 @@ def analyze_trace(
     _tell(heard, 2)
     calls = find_calls(trace, links, attribution)
     communication = find_communication(trace, links, attribution)
+    collectives = communication_rows(trace, attribution, communication, steps=times.count)
     dims = model_dims(attribution, calls, sharded=_tensor_parallel(communication))
+    dims = with_degrees(dims, trace.metadata, collectives)
+    sizes = declared(trace.metadata)
     measured, notes = _measurements(hardware)
     gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
     _tell(heard, 3)
@@ -248,8 +252,9 @@ def analyze_trace(
         step_ms=summary.step_ms.median,
         busy_frac=summary.gpu_busy_frac,
         measured=measured,
+        communication=collectives,
+        declared=sizes,
     )
-    collectives = communication_rows(trace, attribution, communication, steps=times.count)
     scenarios = [what_if(step, parse_changes([text], now=step.now)) for text in what_ifs]
     advice = advise(
         StepFacts(
@@ -262,6 +267,7 @@ def analyze_trace(
             components=components,
             communication=collectives,
             others=other_rows(trace, links, attribution, calls, steps=times.count),
+            declared=sizes,
         )
     )
     report = Report(

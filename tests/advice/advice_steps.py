@@ -5,8 +5,8 @@ The factor stands for how a real GPU runs against its prediction; ``slowed`` giv
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.advice.advice_rows import attention, gemm, model
@@ -15,7 +15,7 @@ from tracelens.advice.whatif import StepModel, step_model
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.hardware import Gpu, find_gpu
-from tracelens.results import ComponentRow, GemmRow, ModelDims
+from tracelens.results import CommunicationRow, ComponentRow, GemmRow, Known, ModelDims
 
 H100 = find_gpu(None, override="h100-sxm")
 A100 = find_gpu(None, override="a100-sxm-40gb")
@@ -115,26 +115,40 @@ def dims_of(x: Shape) -> ModelDims:
                  layers=x.layers, sequence=x.s, micro_batch=x.b, tensor_parallel=x.t)  # fmt: skip
 
 
+def spread(dims: ModelDims, **degrees: int | None) -> ModelDims:
+    """``dims`` with pipeline_parallel and expert_parallel, None = not known; and any other dimension."""
+    known: dict[str, Any] = {name: Known(value, "made up") for name, value in degrees.items()}
+    return replace(dims, **known)
+
+
 def model_of(x: Shape, *, gpu: Gpu = H100, rest_ms: float = 0.0, rows: list[GemmRow] | None = None,
-             busy_frac: float | None = 0.99, **more: Any) -> StepModel:  # fmt: skip
-    """The step to simulate; ``rest_ms`` of norms that move bytes beside the products."""
+             busy_frac: float | None = 0.99, dims: ModelDims | None = None,
+             communication: Sequence[CommunicationRow] = (), declared: Mapping[str, int] | None = None,
+             others: Mapping[str, float] | None = None, **more: Any) -> StepModel:  # fmt: skip
+    """The step to simulate; ``rest_ms`` of norms that move bytes beside the products, and ``others``."""
     found = rows if rows is not None else rows_of(x, gpu=gpu, **more)
     total = sum(row.time_ms_per_step for row in found)
     norm = ComponentRow("norm", "forward", rest_ms, int(rest_ms * 1e6), 0.0, 1, None, None, rest_ms, 1)
-    others: dict[tuple[str, str], float] = {}
+    times: dict[tuple[str, str], float] = {}
     for row in found:
-        others[row.component, row.phase] = others.get((row.component, row.phase), 0.0) + row.time_ms_per_step
+        times[row.component, row.phase] = times.get((row.component, row.phase), 0.0) + row.time_ms_per_step
+    for name, time in (others or {}).items():
+        times[name, "forward"] = times.get((name, "forward"), 0.0) + time
+    beside = rest_ms + sum((others or {}).values())
     components = [ComponentRow(name, phase, time, int(time * 1e6), 0.0, 1, None, None, time, 1)
-                  for (name, phase), time in others.items()]  # fmt: skip
+                  for (name, phase), time in times.items()]  # fmt: skip
     return step_model(
-        found, dims_of(x), [norm, *components], gpu=gpu,
-        step_ms=total + rest_ms, busy_frac=busy_frac,
+        found, dims or dims_of(x), [norm, *components], gpu=gpu, step_ms=total + beside,
+        busy_frac=busy_frac, communication=communication, declared=declared,
     )  # fmt: skip
 
 
-def facts_of(x: Shape, *, gpu: Gpu = H100, **more: Any) -> StepFacts:
+def facts_of(x: Shape, *, gpu: Gpu = H100, rows: list[GemmRow] | None = None, dims: ModelDims | None = None,
+             communication: Sequence[CommunicationRow] = (), declared: Mapping[str, int] | None = None,
+             others: Mapping[str, float] | None = None, **more: Any) -> StepFacts:  # fmt: skip
     """What the rules see of that step."""
-    rows = rows_of(x, gpu=gpu, **more)
-    step = model_of(x, gpu=gpu, rows=rows)
-    return StepFacts(gemms=rows, model=dims_of(x), gpu=gpu.info(), step_ms=step.step_ms, step=step,
-                     gpu_busy_frac=0.99)  # fmt: skip
+    found = rows if rows is not None else rows_of(x, gpu=gpu, **more)
+    step = model_of(x, gpu=gpu, rows=found, dims=dims, communication=communication, declared=declared,
+                    others=others)  # fmt: skip
+    return StepFacts(gemms=found, model=dims or dims_of(x), gpu=gpu.info(), step_ms=step.step_ms, step=step,
+                     gpu_busy_frac=0.99, communication=communication, declared=declared or {})  # fmt: skip

@@ -33,6 +33,7 @@ class StepFacts:
     components: Sequence[ComponentRow] = ()  # all GPU time of the file
     communication: Sequence[CommunicationRow] = ()  # collectives, by group and purpose
     others: Sequence[OtherRow] | None = None  # kernels of no product; None = not summarised
+    declared: Mapping[str, int] = field(default_factory=dict)  # sizes of the whole model by its configuration
 
     @property
     def measured_step_ms(self) -> float | None:
@@ -47,7 +48,8 @@ class StepFacts:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A rule's answer. ``bounds_ms`` is the time at stake per step of each GEMM row its findings name.
+    """A rule's answer. ``bounds_ms`` is the time at stake per step of each GEMM row its findings name, and
+    under a name of its own what is at stake outside of rows.
 
     ``changes`` holds the simulated change of each finding, None where it has only a bound.
     """

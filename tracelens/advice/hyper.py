@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -23,8 +24,31 @@ _ALIASES = {
     "b": "micro_batch", "batch": "micro_batch", "batch_size": "micro_batch",
     "micro_batch_size": "micro_batch",
     "tp": "tensor_parallel", "t": "tensor_parallel", "tensor_model_parallel_size": "tensor_parallel",
-    "num_experts": "experts",
+    "num_experts": "experts", "num_local_experts": "experts", "n_routed_experts": "experts",
+    "pp": "pipeline_parallel", "pipeline_model_parallel_size": "pipeline_parallel",
+    "stages": "pipeline_parallel",
+    "ep": "expert_parallel", "expert_model_parallel_size": "expert_parallel",
+    "experts_per_token": "top_k", "num_experts_per_tok": "top_k", "moe_router_topk": "top_k",
+    "moe_top_k": "top_k",
+    "expert_capacity": "capacity", "tokens_per_expert": "capacity",
+    "precision": "dtype", "type": "dtype",
 }  # fmt: skip
+#: How users write a type of products -> our name for it. tf32: fp32 data on tensor cores.
+_DTYPES = {
+    "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "half": "fp16",
+    "fp32": "fp32", "float32": "fp32", "tf32": "tf32", "fp8": "fp8", "float8": "fp8",
+}  # fmt: skip
+DTYPES = tuple(dict.fromkeys(_DTYPES.values()))
+#: What shows the present value of a parameter that many traces do not show.
+_SHOWN_BY = {
+    "tensor_parallel": "exchanged activations, or a process group named after it",
+    "pipeline_parallel": "a process group named after it (pp, pipeline), or a trace without sends",
+    "expert_parallel": "a process group named after it (ep, expert), or a batched product of all experts",
+    "experts": "the product of a router with record_shapes=True",
+    "top_k": "products of experts whose rows are a whole multiple of the tokens, or `tracelens capture`",
+    "capacity": "products of experts with record_shapes=True",
+    "dtype": "products with a known type",
+}
 
 _WHOLE = re.compile(r"[+-]?[0-9](?:_?[0-9]){0,17}")
 #: No parameter of a model is larger, and products of a few stay exact.
@@ -49,11 +73,40 @@ class Hyper:
     tokens: int | None = None  # of one micro-batch, where sequence or micro-batch are not known
     gated: bool | None = None  # the MLP has a gate (SwiGLU): three matrices and not two
     tied: bool | None = None  # logits share the embedding's weight
+    pipeline_parallel: int | None = None  # stages, each with layers / stages layers
+    expert_parallel: int | None = None  # ranks that share the experts, each with experts / ranks of them
+    top_k: int | None = None  # experts that each token goes to
+    capacity: int | None = None  # rows of one expert's product: the mean where loads differ
+    dtype: str | None = None  # of the products that take most of the time; one of DTYPES
+    micro_batches: int | None = None  # of one step on this rank
+    vocab_split: bool | None = (
+        None  # each tensor-parallel rank holds a part of the vocabulary: ``vocab`` is it
+    )
 
     def get(self, name: str) -> int | None:
         """The value of the integer parameter ``name``."""
         value: int | None = getattr(self, name)
         return value
+
+    def value(self, name: str) -> int | str | None:
+        """The value of any parameter."""
+        return self.dtype if name == "dtype" else self.get(name)
+
+    @property
+    def stage_layers(self) -> int | None:
+        """Layers of the longest pipeline stage, which sets the pace."""
+        return math.ceil(self.layers / (self.pipeline_parallel or 1)) if self.layers else None
+
+    @property
+    def local_experts(self) -> int | None:
+        """Experts on one rank; None where they are not known or the ranks do not divide them."""
+        ranks = self.expert_parallel or 1
+        return self.experts // ranks if self.experts and self.experts % ranks == 0 else None
+
+    @property
+    def model_ranks(self) -> int:
+        """GPUs that share one copy of the layers. Expert-parallel ranks are data-parallel ones as well."""
+        return (self.tensor_parallel or 1) * (self.pipeline_parallel or 1)
 
     @property
     def token_count(self) -> int | None:
@@ -76,57 +129,87 @@ class Hyper:
         experts = self.experts or 1
         mlp = h * f * (3 if self.gated else 2) * experts + (h * experts if experts > 1 else 0)
         layer = h * (a + 2 * kv) * d + a * d * h + mlp
-        return count * layer + (v or 0) * h * (2 if self.tied is False else 1)
+        parts = (self.tensor_parallel or 1) if self.vocab_split else 1
+        return count * layer + (v or 0) * parts * h * (2 if self.tied is False else 1)
+
+    @property
+    def rank_parameters(self) -> float | None:
+        """Of ``parameters`` those of one rank: its part of its stage's layers and of its experts."""
+        whole, h, f, stage, layers = self.parameters, self.hidden, self.ffn, self.stage_layers, self.layers
+        if whole is None or not (h and f and stage and layers):
+            return None
+        t = self.tensor_parallel or 1
+        outside = (self.vocab or 0) * h * (2 if self.tied is False else 1)  # of this rank
+        experts = h * f * (3 if self.gated else 2) * (self.experts or 1) if (self.experts or 1) > 1 else 0
+        rest = (whole - outside * (t if self.vocab_split else 1)) / layers - experts
+        return stage * (rest + experts / (self.expert_parallel or 1)) / t + outside
 
 
-#: The parameters that can be changed.
-NAMES = tuple(one.name for one in fields(Hyper) if one.name not in ("gated", "tied"))
+#: The parameters that can be changed and are whole numbers; ``dtype`` is the one that is not.
+NAMES = tuple(
+    one.name
+    for one in fields(Hyper)
+    if one.name not in ("gated", "tied", "dtype", "micro_batches", "vocab_split")
+)
 
 
 def hyper_of(
-    dims: ModelDims, *, gated: bool | None = None, tokens: int | None = None, vocab: int | None = None
+    dims: ModelDims,
+    *,
+    gated: bool | None = None,
+    tokens: int | None = None,
+    vocab: int | None = None,
+    **more: int | str | bool | None,
 ) -> Hyper:
     """What the trace shows, scaled from this rank's slice to the whole model where ranks share it.
 
-    ``vocab`` overrides the size of the logits product, for one that a library padded.
+    ``vocab`` overrides the size of the logits product, for one that a library padded; ``more`` are fields
+    of ``Hyper`` that the dimensions do not hold. Layers are this rank's times the pipeline's stages.
     """
-    ranks = dims.tensor_parallel.value
+    ranks, stages = dims.tensor_parallel.value, dims.pipeline_parallel.value
     t = ranks or 1
 
     def whole(value: int | None) -> int | None:
         return value * t if value is not None else None
 
-    return Hyper(
+    found = Hyper(
         hidden=dims.hidden.value,
         heads=whole(dims.heads.value),
         kv_heads=whole(dims.kv_heads.value),
         head_dim=dims.head_dim.value,
         ffn=whole(dims.ffn.value),
         vocab=vocab or dims.vocab.value,
-        layers=dims.layers.value,
+        layers=dims.layers.value * (stages or 1) if dims.layers.value is not None else None,
         sequence=dims.sequence.value,
         micro_batch=dims.micro_batch.value,
         tensor_parallel=ranks,
         experts=dims.experts.value,
         tokens=tokens,
         gated=gated,
+        pipeline_parallel=stages,
+        expert_parallel=dims.expert_parallel.value,
     )
+    return replace(found, **{name: value for name, value in more.items() if value is not None})  # type: ignore[arg-type]
 
 
-def parse_changes(texts: Sequence[str], *, now: Hyper | None = None) -> dict[str, int]:
-    """``("vocab=50304,heads=20",)`` -> ``{"vocab": 50304, "heads": 20}``.
+def parse_changes(texts: Sequence[str], *, now: Hyper | None = None) -> dict[str, int | str]:
+    """``("vocab=50304,heads=20",)`` -> ``{"vocab": 50304, "heads": 20}``; ``dtype=fp8`` is the one word.
 
     Raises UsageError that says what is wrong and which parameters there are, with their values ``now``.
     """
-    changes: dict[str, int] = {}
+    changes: dict[str, int | str] = {}
     for part in (piece.strip() for text in texts for piece in text.split(",") if piece.strip()):
         name, sign, number = (piece.strip() for piece in part.partition("="))
         if not sign or not name:
             raise UsageError(f"{part[:60]!r} is no change: write NAME=NUMBER; {_known(now)}")
         found = canonical(name, now=now)
-        if not _WHOLE.fullmatch(number):
+        value: int | str
+        if found == "dtype":
+            value = _dtype(number)
+        elif not _WHOLE.fullmatch(number):
             raise UsageError(f"{part[:60]!r}: {number[:40]!r} is no whole number; {_known(now)}")
-        value = int(number.replace("_", ""))
+        else:
+            value = int(number.replace("_", ""))
         if changes.get(found, value) != value:
             raise UsageError(f"{found} is given twice: {changes[found]} and {value}")
         changes[found] = value
@@ -135,12 +218,19 @@ def parse_changes(texts: Sequence[str], *, now: Hyper | None = None) -> dict[str
     return changes
 
 
+def _dtype(text: str) -> str:
+    found = _DTYPES.get(text.lower().removeprefix("torch."))
+    if found is None:
+        raise UsageError(f"{text[:40]!r} is no type of products that can be simulated: {', '.join(DTYPES)}")
+    return found
+
+
 def canonical(name: str, *, now: Hyper | None = None) -> str:
     """Our name of a parameter; UsageError lists them."""
     low = name.lower()
     found = _ALIASES.get(low, low)
-    if found not in NAMES:
-        close = difflib.get_close_matches(low, (*NAMES, *_ALIASES), n=1)
+    if found not in (*NAMES, "dtype"):
+        close = difflib.get_close_matches(low, (*NAMES, "dtype", *_ALIASES), n=1)
         hint = f", did you mean {close[0]}?" if close else ""
         raise UsageError(f"unknown hyper-parameter {name[:40]!r}{hint}; {_known(now)}")
     return found
@@ -149,27 +239,26 @@ def canonical(name: str, *, now: Hyper | None = None) -> str:
 def _known(now: Hyper | None) -> str:
     """The parameters there are, with their present values where a step is known."""
     if now is None:
-        return f"known: {', '.join(NAMES)}"
-    values = [f"{name}={now.get(name)}" for name in NAMES if now.get(name) is not None]
+        return f"known: {', '.join((*NAMES, 'dtype'))}"
+    values = [f"{name}={now.value(name)}" for name in (*NAMES, "dtype") if now.value(name) is not None]
     if now.micro_batch and now.sequence:
         values = [value for value in values if not value.startswith("tokens=")]
     return f"now {', '.join(values)}" if values else "no parameter of this step is known"
 
 
-def changed(now: Hyper, changes: Mapping[str, int]) -> Hyper:
+def changed(now: Hyper, changes: Mapping[str, int | str]) -> Hyper:
     """``now`` with ``changes``, and what follows from them.
 
     Where heads * head_dim = hidden now, it stays so: more heads at one hidden size are smaller heads.
     kv_heads stay equal to heads where they are, else they stay as they are. ffn, vocab and layers stay.
     Where ranks split the layers, heads, kv_heads and ffn have to divide among them; each rank holds a
-    copy of a key/value head where there are fewer heads than ranks.
+    copy of a key/value head where there are fewer heads than ranks. Rows of an expert follow from the tokens,
+    the experts, how many of them a token goes to, and the ranks that share them. A split vocabulary is
+    given as a rank's part with the present ranks, and dealt out anew among others.
     Raises UsageError where a size does not come out whole or a parameter to change is not known now.
     """
     for name, value in changes.items():
-        if not 0 < value < _LARGEST:
-            raise UsageError(f"{name} = {value} is no size a model can have")
-        if now.get(name) is None:
-            raise UsageError(f"{name} cannot be changed: its present value is not known; {_known(now)}")
+        _check(name, value, now)
     if "tokens" in changes and now.micro_batch and now.sequence:
         raise UsageError("change micro_batch or sequence: tokens are their product")
     then = replace(now, **changes)  # type: ignore[arg-type]
@@ -177,19 +266,63 @@ def changed(now: Hyper, changes: Mapping[str, int]) -> Hyper:
         then = replace(then, **_heads(now, then, changes))  # type: ignore[arg-type]
     if "kv_heads" not in changes and now.kv_heads is not None and now.kv_heads == now.heads:
         then = replace(then, kv_heads=then.heads)
+    if now.vocab_split and then.vocab:  # what a rank has as the vocabulary is split now
+        whole = then.vocab * (now.tensor_parallel or 1)
+        then = replace(then, vocab=math.ceil(whole / (then.tensor_parallel or 1)))
+    if "capacity" not in changes:
+        then = replace(then, capacity=_capacity(now, then))
     if then.heads and then.kv_heads and then.heads % then.kv_heads:
         raise UsageError(
             f"{then.kv_heads} key/value heads do not divide {then.heads} heads: give kv_heads as well"
         )
+    _check_ranks(then, changes)
+    return then
+
+
+def _check(name: str, value: int | str, now: Hyper) -> None:
+    """UsageError where the parameter cannot have the value, or has none now."""
+    if name == "dtype":
+        if value not in DTYPES:
+            raise UsageError(f"dtype = {value} cannot be simulated: {', '.join(DTYPES)} can")
+    elif not isinstance(value, int) or not 0 < value < _LARGEST:
+        raise UsageError(f"{name} = {value} is no size a model can have")
+    if now.value(name) is None:
+        shown = f"; it is shown by {_SHOWN_BY[name]}" if name in _SHOWN_BY else ""
+        raise UsageError(f"{name} cannot be changed: its present value is not known; {_known(now)}{shown}")
+
+
+def _check_ranks(then: Hyper, changes: Mapping[str, int | str]) -> None:
+    """UsageError where ranks do not divide what they share."""
     t = then.tensor_parallel or 1
     for name in ("heads", "kv_heads", "ffn"):
         size = then.get(name) or t
         if size % t and not (name == "kv_heads" and t % size == 0):
             raise UsageError(f"{name} = {size} does not divide over {t} tensor-parallel ranks")
-    return then
+    if {"experts", "expert_parallel"} & changes.keys() and then.experts and then.local_experts is None:
+        raise UsageError(
+            f"experts = {then.experts} does not divide over {then.expert_parallel} expert-parallel ranks"
+        )
+    if {"experts", "top_k"} & changes.keys() and then.experts and (then.top_k or 0) > then.experts:
+        raise UsageError(f"top_k = {then.top_k} is more than the {then.experts} experts there are")
+    if {"layers", "pipeline_parallel"} & changes.keys() and then.layers:
+        stages = then.pipeline_parallel or 1
+        if stages > then.layers:
+            raise UsageError(f"{then.layers} layers cannot fill {stages} pipeline stages")
 
 
-def _heads(now: Hyper, then: Hyper, changes: Mapping[str, int]) -> dict[str, int]:
+def _capacity(now: Hyper, then: Hyper) -> int | None:
+    """Rows of one expert: tokens * top_k / experts of a rank, times the ranks that send to it."""
+    if now.capacity is None:
+        return None
+    rows = float(now.capacity)
+    for name, power in (("token_count", 1), ("top_k", 1), ("experts", -1), ("expert_parallel", 1)):
+        before, after = now.get(name), then.get(name)
+        if before and after and before != after:
+            rows *= (after / before) ** power
+    return max(1, math.ceil(rows - 1e-9))
+
+
+def _heads(now: Hyper, then: Hyper, changes: Mapping[str, int | str]) -> dict[str, int]:
     """heads and head_dim after a change of them or of hidden."""
     if now.heads is None or now.head_dim is None or now.heads * now.head_dim != now.hidden:
         return {}  # heads of their own size: nothing ties the three together

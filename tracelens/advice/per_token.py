@@ -14,7 +14,7 @@ from dataclasses import replace
 from tracelens.results import Estimate, WhatIf
 
 
-def growth_frac(change: Mapping[str, Sequence[int | None]]) -> float:
+def growth_frac(change: Mapping[str, Sequence[int | str | None]]) -> float:
     """Growth of the tokens that are worth something, -1 to any.
 
     Samples are: micro_batch and tokens count as they are. A longer sequence is padding and counts as
@@ -28,7 +28,7 @@ def growth_frac(change: Mapping[str, Sequence[int | None]]) -> float:
     ratio = 1.0
     for name in ("micro_batch", "tokens", "sequence"):
         now, then = change.get(name, (None, None))
-        if now and then:
+        if isinstance(now, int) and isinstance(then, int) and now and then:
             ratio *= then / now if name != "sequence" else min(1.0, then / now)
     return ratio - 1.0
 

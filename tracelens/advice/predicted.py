@@ -32,6 +32,9 @@ _FEW = 2
 _ANCHOR_ERROR = RATIO_ERROR[1][1]
 #: A measured time this far below the datasheet's floor speaks against the floor (another GPU, less work).
 BELOW_FLOOR = 0.98
+_SIXTEEN_BITS = {"bf16", "fp16"}
+#: Linear layers that fp8 recipes take.
+_FP8 = frozenset({"attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down", "moe.experts"})
 _LAYOUTS = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
 
 
@@ -97,20 +100,23 @@ def scaled_product(
     row = product.row
     if before is None or after is None:
         return "what the change does to their sizes is not known"
-    texts = _text(before), _text(after)
-    if before == after:
+    dtype = dtype_then(row, now, then)
+    texts = _text(before), _text(after) + (f" {dtype}" if dtype != _math(row) else "")
+    if before == after and dtype == _math(row):
         return Scaled(1.0, 1.0, 1.0, "model", *texts, "same shape", "same")
     if row.calls_per_step <= 0 or row.time_ms_per_step <= 0:
         return "they took no time"
     call_us = call_us_of(row)
     old = _predict(before, row, gpu=gpu, measured=measured)
-    new = _predict(after, row, gpu=gpu, measured=measured)
+    new = _predict(after, row, gpu=gpu, measured=measured, dtype=dtype)
     if isinstance(old, str) or isinstance(new, str):
         return old if isinstance(old, str) else str(new)
+    if dtype == "fp8" and dtype != _math(row) and _class(new) < GRID_BYTES:
+        return "products in fp8 need rows of a multiple of 16 elements"
     if new.time_us.mid is None:
         return new.unknown or "the new shape has no prediction"
-    floor = _floor(new, row, gpu) if _floor(old, row, gpu) <= call_us / BELOW_FLOOR else 0.0
-    onto_grid = _class(old) < GRID_BYTES <= _class(new)
+    floor = _floor(new, dtype, gpu) if _floor(old, _math(row), gpu) <= call_us / BELOW_FLOOR else 0.0
+    onto_grid = dtype == _math(row) and _class(old) < GRID_BYTES <= _class(new)
     if onto_grid and not loads_16_bytes(row):
         return _anchored(new, row, anchors.by_dtype.get(_math(row)), texts, floor)
     if onto_grid and loads_16_bytes(row):
@@ -118,8 +124,15 @@ def scaled_product(
         old = _predict(_on_grid(before, row), row, gpu=gpu, measured=measured)
     if isinstance(old, str) or old.time_us.mid is None:
         return old if isinstance(old, str) else old.unknown or "the present shape has no prediction"
+    same_type = dtype == _math(row)
     error = _error(before, after)
-    faster, slower = _ladder_error(old, new, row, gpu=gpu, measured=measured)
+    if not same_type and {dtype, _math(row)} != _SIXTEEN_BITS:  # two of equal rates and bytes, else
+        error = max(error, RATIO_ERROR[-1][1])
+    faster, slower = (
+        _ladder_error(old, new, row, gpu=gpu, measured=measured)
+        if same_type or {dtype, _math(row)} == _SIXTEEN_BITS
+        else _spread_of(old, new)
+    )
     then_us = call_us * new.time_us.mid / old.time_us.mid
     how = (
         f"{sig(call_us)} µs measured × {sig(new.time_us.mid)} / {sig(old.time_us.mid)} µs predicted"
@@ -170,14 +183,52 @@ def bounded(
     return Scaled(low_us / call_us, mid_us / call_us, high_us / call_us, basis, *texts, how, kind)
 
 
+def dtype_then(row: GemmRow, now: Hyper, then: Hyper) -> str:
+    """The type that a product runs in after a change of ``dtype``.
+
+    The change takes every product of the present main type. fp8 is for the linear layers of attention, MLP
+    and experts: recipes leave logits, router and attention's own products in 16 bits (torchao's
+    convert_to_float8_training and Transformer Engine's modules are given those layers).
+    """
+    present = _math(row)
+    if now.dtype == then.dtype or then.dtype is None or present != now.dtype:
+        return present
+    return present if then.dtype == "fp8" and row.component not in _FP8 else then.dtype
+
+
+def _spread_of(old: Prediction, new: Prediction) -> tuple[float, float]:
+    """Half of what both predictions leave open (logs: faster, slower): two types miss the truth apart."""
+    ends = [(one.time_us.low, one.time_us.mid, one.time_us.high) for one in (old, new)]
+    if any(end is None or end <= 0 for times in ends for end in times):
+        return 0.0, 0.0
+    (old_low, old_mid, old_high), (low, mid, high) = ends
+    logs = [
+        math.log((b or 1.0) / (a or 1.0))
+        for a, b in ((low, mid), (old_mid, old_high), (mid, high), (old_low, old_mid))
+    ]
+    return 0.5 * max(logs[0], logs[1]), 0.5 * max(logs[2], logs[3])
+
+
 def _predict(
-    sizes: tuple[int, int, int, int], row: GemmRow, *, gpu: Gpu, measured: Measurements | None
+    sizes: tuple[int, int, int, int],
+    row: GemmRow,
+    *,
+    gpu: Gpu,
+    measured: Measurements | None,
+    dtype: str | None = None,
 ) -> Prediction | str:
+    """``dtype`` other than the row's: its output follows it, unless it accumulates gradients in fp32."""
     m, n, k, batch = sizes
     layout = row.layout if row.layout in ("TN", "NN", "NT", "TT") else _LAYOUTS.get(row.role or "", "TN")
+    out = row.out_dtype
+    if dtype is not None and dtype != _math(row):
+        if not gpu.peak(dtype):
+            return f"nothing is known of {dtype} on this GPU"
+        out = out if out == "fp32" and row.dtype != "fp32" else None
+        layout = "TN" if dtype == "fp8" else layout  # the layout of every fp8 product on Hopper (cuBLAS)
     try:
         return predict_gemm(
-            m, n, k, batch=batch, gpu=gpu, dtype=_math(row), out_dtype=row.out_dtype, layout=layout,
+            m, n, k, batch=batch, gpu=gpu, dtype=dtype or _math(row), out_dtype=out, layout=layout,
             measured=measured,
         )  # fmt: skip
     except InputError as error:
@@ -232,13 +283,13 @@ def _spread(values: list[float]) -> float:
     return away[min(len(away) - 1, math.ceil(0.9 * len(away)) - 1)]
 
 
-def _floor(found: Prediction, row: GemmRow, gpu: Gpu) -> float:
+def _floor(found: Prediction, dtype: str, gpu: Gpu) -> float:
     """Least time of a call in us: operations at the dense peak, operands once across memory.
 
     Operands that fit in the L2 cache come from there, at about twice the bandwidth (see ``predict_gemm``).
     """
     m, n, k, batch = found.m, found.n, found.k, found.batch
-    peak = gpu.peak(_math(row))
+    peak = gpu.peak(dtype)
     compute = 2.0 * m * n * k * batch / (peak * 1e6) if peak else 0.0
     if not gpu.bandwidth_gbps:
         return compute

@@ -31,6 +31,8 @@ _BACKENDS = {
     "cudnn_sdpa": "cudnn",
     "mem_efficient": "efficient",
 }
+#: Type of products -> that of what they multiply and of all that is between them.
+_DATA = {"tf32": "fp32", "fp8": "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,9 @@ def scaled_attention(
     packed sequences, whose lengths no trace holds, for short ones and for a single one.
     """
     texts = _attention_text(call, now, now), _attention_text(call, then, now)
+    before, after = (_attention_shape(call, one, now, call.seq_k or call.tokens) for one in (now, then))
+    if before is not None and before == after and _dtype_of(call, then, now) == (call.row.dtype or "bf16"):
+        return Scaled(1.0, 1.0, 1.0, "model", *texts, "same shape", "same")
     if call.row.calls_per_step <= 0 or call.row.time_ms_per_step <= 0:
         return "they took no time"
     backend = _BACKENDS.get(call.row.kernel_family)
@@ -68,7 +73,10 @@ def scaled_attention(
                 shape = _attention_shape(call, hyper, now, length)
                 if shape is None:
                     return "what the change does to their sizes is not known"
-                found = _predict_attention(call, shape, causal, backend, gpu=gpu, measured=measured)
+                dtype = _dtype_of(call, hyper, now)
+                found = _predict_attention(
+                    call, shape, causal, backend, gpu=gpu, measured=measured, dtype=dtype
+                )
                 if isinstance(found, str):
                     return found
                 pair.append(found)
@@ -90,6 +98,13 @@ def scaled_attention(
     return bounded(mid * call_us, call_us, widths, basis, texts, how, floor, "attention")
 
 
+def _dtype_of(call: AttentionCall, hyper: Hyper, now: Hyper) -> str:
+    """The type of q, k and v: attention follows a change between 16 and 32 bits, and fp8 leaves it alone."""
+    present = call.row.dtype or "bf16"
+    before, after = (_DATA.get(one.dtype or "", one.dtype) for one in (now, hyper))
+    return after if after is not None and before != after and present == before else present
+
+
 def _predict_attention(
     call: AttentionCall,
     shape: _Sizes,
@@ -98,6 +113,7 @@ def _predict_attention(
     *,
     gpu: Gpu,
     measured: Measurements | None,
+    dtype: str,
 ) -> AttentionPrediction | str:
     try:
         return predict_attention(
@@ -110,7 +126,7 @@ def _predict_attention(
             causal=causal,
             direction="backward" if call.backward else "forward",
             gpu=gpu,
-            dtype=call.row.dtype or "bf16",
+            dtype=dtype,
             backend=backend,
             measured=measured,
         )

@@ -48,11 +48,13 @@ class Proposal:
     flops_delta: float | None = None  # of the named GEMMs, as a fraction
     simulate: Mapping[str, int] | None = None  # the change as ``what_if`` takes it
     effects: Mapping[str, Any] | None = None  # fields of ``Effects`` that the rule knows better
+    bound_of: str = ""  # what the bound is, where it is not the time above the datasheet's floor
+    more_bound_ms: float = 0.0  # at stake outside of its rows: messages, kernels that move bytes
 
     @property
     def bound_ms(self) -> float:
-        """Time at stake per step over its rows."""
-        return sum(stake.bound_ms for stake in self.stakes)
+        """Time at stake per step over its rows and outside of them."""
+        return sum(stake.bound_ms for stake in self.stakes) + self.more_bound_ms
 
 
 def cannot_judge(facts: StepFacts) -> Outcome | None:
@@ -122,6 +124,8 @@ def decide(rule: Rule, *, facts: StepFacts, proposals: Sequence[Proposal], passe
     for one in worth:
         for stake in one.proposal.stakes:
             bounds[stake.row.id] = max(bounds.get(stake.row.id, 0.0), stake.bound_ms)
+        if one.proposal.more_bound_ms:
+            bounds[f"{rule.id} outside of rows"] = one.proposal.more_bound_ms
     findings = tuple(_finding(rule, one, facts=facts, step_ms=step_ms) for one in worth)
     changes = tuple(one.proposal.simulate if one.simulated is not None else None for one in worth)
     return Outcome("found", _found(worth, left, bounds, step_ms), findings, bounds, changes)
@@ -223,9 +227,12 @@ def _how(one: Proposal, stakes: Sequence[Stake], *, facts: StepFacts, high: floa
         if known
         else "nothing, for neither peak nor bandwidth of this GPU is known"
     )
-    parts = [f"A bound and not a prediction: the time in the trace minus {floor}."]
+    bound_of = one.bound_of or f"the time in the trace minus {floor}"
+    parts = [f"A bound and not a prediction: {bound_of}."]
     parts += [one.how] if one.how else []
     parts += [stake.how for stake in stakes[:_ROWS_IN_FULL]]
+    if one.more_bound_ms:
+        parts.append(f"Outside of these rows: {ms(one.more_bound_ms)}.")
     rest = stakes[_ROWS_IN_FULL:]
     if rest:
         parts.append(
@@ -238,7 +245,9 @@ def _how(one: Proposal, stakes: Sequence[Stake], *, facts: StepFacts, high: floa
 
 def _common_caveats(facts: StepFacts, judged: _Judged) -> list[str]:
     caveats = []
-    if judged.simulated is None:
+    if judged.simulated is None and judged.proposal.bound_of:
+        caveats.append("The saving lies between zero and the bound; the changed step was not simulated.")
+    elif judged.simulated is None:
         caveats.append(
             "Not known yet: the speed of the new shape on this GPU, so the saving lies between zero and the"
             f" bound. It is not predicted: {judged.open}."
@@ -257,7 +266,8 @@ def _common_caveats(facts: StepFacts, judged: _Judged) -> list[str]:
             " kernel leaves a longer gap and not a shorter step."
         )
     ranks = facts.model.tensor_parallel.value
-    if ranks is not None and ranks > 1:
+    about_ranks = {"tensor_parallel", "vocab_parallel"} & judged.proposal.change.keys()
+    if ranks is not None and ranks > 1 and not about_ranks:
         caveats.append(
             f"The model is split over {ranks} tensor-parallel ranks: the rule holds for the slice that each"
             f" rank computes, so the whole dimension has to be {ranks} times such a multiple."

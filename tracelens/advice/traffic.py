@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from tracelens.advice.hyper import Hyper
 from tracelens.results import Estimate, Rest
 
-_Size = Callable[[Hyper], int | None]
+_Size = Callable[[Hyper], float | None]
+#: Once in a step and not in every micro-batch; their state keeps its own type.
+_ON_WEIGHTS = frozenset({"optimizer", "grad_clip"})
 
 
 def _times(*values: int | None) -> int | None:
@@ -41,14 +43,24 @@ def _ffn(x: Hyper) -> int | None:
     return _times(x.token_count, _local(x.ffn, x))
 
 
+def _routed(x: Hyper) -> int | None:
+    return _times(x.token_count, x.hidden, x.top_k or 1)
+
+
+def _experts(x: Hyper) -> int | None:
+    return _times(x.local_experts, x.capacity, _local(x.ffn, x))
+
+
 def _vocab(x: Hyper) -> int | None:
     return _times(x.token_count, x.vocab)
 
 
-def _weights(x: Hyper) -> int | None:
-    return _local(x.parameters, x)
+def _weights(x: Hyper) -> float | None:
+    return x.rank_parameters
 
 
+#: Bytes of an element between products; fp8 is a type of products, what is between them stays in 16 bits.
+_ELEMENT = {"bf16": 2, "fp16": 2, "fp8": 2, "fp32": 4, "tf32": 4}
 #: component -> what its bytes are proportional to. Components not listed stay as measured.
 _BYTES: dict[str, tuple[str, _Size]] = {
     "embedding": ("b*s*h", _hidden),
@@ -66,12 +78,26 @@ _BYTES: dict[str, tuple[str, _Size]] = {
     "mlp.other": ("b*s*f", _ffn),
     "mlp.down": ("b*s*h", _hidden),
     "moe.router": ("b*s*h", _hidden),
-    "moe.dispatch": ("b*s*h", _hidden),
+    "moe.dispatch": ("b*s*h*top_k", _routed),
+    "moe.experts": ("rows of experts*f", _experts),
     "logits": ("b*s*v", _vocab),
     "loss": ("b*s*v", _vocab),
     "optimizer": ("parameters", _weights),
     "grad_clip": ("parameters", _weights),
 }  # fmt: skip
+
+
+def repeats(component: str, now: Hyper, then: Hyper, *, once: Collection[str]) -> float:
+    """How much more often a kernel of ``component`` runs in a step.
+
+    With the layers of its stage, where it is in them. At the same GPUs and tokens per step, a model on more
+    ranks has fewer copies, and each of them takes more micro-batches.
+    """
+    if component in _ON_WEIGHTS:
+        return 1.0
+    batches = then.model_ranks / now.model_ranks
+    before, after = now.stage_layers, then.stage_layers
+    return batches * (after / before if component not in once and before and after else 1.0)
 
 
 def rest_of(
@@ -81,7 +107,7 @@ def rest_of(
 
     ``parts``: component, phase, its ms per step, and of those the ms of products. A kernel can also be
     bound by its launch and not change at all, so the range reaches from the measured time to the one scaled
-    with the bytes. More layers are more kernels, whatever binds them.
+    with the bytes. More layers and micro-batches are more kernels, whatever binds them.
     """
     found: list[Rest] = []
     for component, phase, time_ms, products_ms in parts:
@@ -92,10 +118,13 @@ def rest_of(
         text, size = rule
         before, after = size(now), size(then)
         ratio = after / before if before and after else 1.0
-        kernels = 1.0
-        if component not in once and now.layers and then.layers and then.layers != now.layers:
-            kernels = then.layers / now.layers
-            text = "layers" if ratio == 1.0 else f"{text}*layers"
+        if component not in _ON_WEIGHTS and now.dtype != then.dtype:
+            ratio *= _ELEMENT[then.dtype or "bf16"] / _ELEMENT.get(now.dtype or "bf16", 2)
+            text += "*bytes of an element"
+        kernels = repeats(component, now, then, once=once)
+        if kernels != 1.0:
+            what = "layers" if now.model_ranks == then.model_ranks else "calls"
+            text = what if ratio == 1.0 else f"{text}*{what}"
         if ratio != 1.0 or kernels != 1.0:
             least, scaled = rest_ms * kernels, rest_ms * kernels * ratio
             estimate = Estimate(min(least, scaled), scaled, max(least, scaled), "model")

@@ -13,15 +13,29 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracelens.advice.hyper import Hyper, changed, hyper_of
+from tracelens.advice.casts import casts_of
+from tracelens.advice.exchange import Exchange, exchange_of, vocab_is_split
+from tracelens.advice.experts import mixture_of
+from tracelens.advice.hyper import DTYPES, Hyper, changed, hyper_of
 from tracelens.advice.predicted import Anchors, Scaled, scaled_product
 from tracelens.advice.predicted_attention import scaled_attention
-from tracelens.advice.traffic import rest_of
+from tracelens.advice.traffic import repeats, rest_of
+from tracelens.advice.whatif_notes import notes_of
 from tracelens.advice.work import Work, is_gated, tokens_of, vocab_of, work_of
+from tracelens.errors import UsageError
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.numbers import ms
-from tracelens.results import ComponentRow, Estimate, GemmRow, ModelDims, Rest, RowChange, WhatIf
+from tracelens.results import (
+    CommunicationRow,
+    ComponentRow,
+    Estimate,
+    GemmRow,
+    ModelDims,
+    Rest,
+    RowChange,
+    WhatIf,
+)
 
 __all__ = ["Rest", "RowChange", "StepModel", "WhatIf", "step_model", "what_if"]
 
@@ -34,6 +48,9 @@ _ENTERS: Mapping[str, tuple[str, ...]] = {
     "head_dim": ("attention.",),
     "ffn": ("mlp.", "moe.experts"),
     "experts": ("moe.",),
+    "top_k": ("moe.experts",),
+    "capacity": ("moe.experts",),
+    "expert_parallel": ("moe.experts",),
 }
 #: Not in layers: their calls do not grow with ``layers``.
 _ONCE = frozenset({"embedding", "logits", "loss", "optimizer", "grad_clip", "other", "unattributed"})
@@ -45,7 +62,17 @@ _GAP = 0.1
 _BUSY = 0.9
 _SAME = Scaled(1.0, 1.0, 1.0, "model", "", "", "same shape", "same")
 _ORDER = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "experts", "sequence",
-          "micro_batch", "tokens", "tensor_parallel")  # fmt: skip
+          "micro_batch", "tokens", "tensor_parallel", "pipeline_parallel", "expert_parallel", "top_k",
+          "capacity", "dtype")  # fmt: skip
+#: Their kernels have the vocabulary as a side.
+_OF_VOCAB = frozenset({"logits", "loss"})
+_VOCAB_UNTOLD = "whether ranks split the vocabulary is not known: `tracelens capture` writes down its size"
+#: They repeat the kernels of a layer and change none.
+_COUNTS = frozenset({"layers", "pipeline_parallel"})
+#: They change fused attention.
+_OF_ATTENTION = frozenset(
+    {"heads", "kv_heads", "head_dim", "sequence", "micro_batch", "tokens", "tensor_parallel", "dtype"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +87,20 @@ class StepModel:
     gpu: Gpu
     measured: Measurements | None
     anchors: Anchors
+    communication: tuple[CommunicationRow, ...] = ()
+
+    @property
+    def communicates(self) -> bool:
+        """Does the step hold communication?"""
+        return any(name == "communication" and time > 0 for name, _, time, _ in self.components)
+
+    def work_ms(self, then: Hyper) -> float:
+        """GPU time of a step's micro-batches on one rank, as often as they run under ``then``."""
+        return sum(
+            time * repeats(name, self.now, then, once=_ONCE)
+            for name, _, time, _ in self.components
+            if name not in ("communication", "optimizer", "grad_clip")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +143,14 @@ def step_model(
     step_ms: float | None,
     busy_frac: float | None = None,
     measured: Measurements | None = None,
+    communication: Sequence[CommunicationRow] = (),
+    declared: Mapping[str, int] | None = None,
 ) -> StepModel:
-    """Read the step's formulas off its rows."""
-    now = hyper_of(
-        dims, gated=is_gated(rows, dims.ffn.value), tokens=tokens_of(rows), vocab=vocab_of(rows, dims)
-    )
+    """Read the step's formulas off its rows.
+
+    ``declared`` are sizes that the model's own configuration states; what the trace shows goes first.
+    """
+    now = _present(rows, dims, communication, declared or {})
     products: dict[tuple[str, str], float] = {}
     for row in rows:
         key = (row.component, row.phase)
@@ -118,19 +162,90 @@ def step_model(
     work = work_of(rows, now)
     anchors = Anchors.of(work, now, gpu=gpu, measured=measured)
     step = step_ms if step_ms is not None and step_ms > 0 else None
-    return StepModel(now, work, parts, step, busy_frac, gpu, measured, anchors)
+    return StepModel(now, work, parts, step, busy_frac, gpu, measured, anchors, tuple(communication))
 
 
-def what_if(step: StepModel, changes: Mapping[str, int]) -> WhatIf:
-    """The step with ``changes``, all of them at once. UsageError where a change makes no sense."""
+def _present(
+    rows: Sequence[GemmRow],
+    dims: ModelDims,
+    communication: Sequence[CommunicationRow],
+    declared: Mapping[str, int],
+) -> Hyper:
+    """The hyper-parameters that the step runs with."""
+    tokens = tokens_of(rows)
+    batch, length = dims.micro_batch.value, dims.sequence.value
+    mixture = mixture_of(rows, dims, tokens=batch * length if batch and length else tokens)
+    more: dict[str, int | str | bool | None] = {
+        "dtype": _main_dtype(rows),
+        "micro_batches": micro_batches_of(rows, dims),
+    }
+    if tokens is not None:
+        more["vocab_split"] = vocab_is_split(
+            communication, dims, tokens=tokens, declared=declared.get("vocab")
+        )
+    whole, here = declared.get("layers"), dims.layers.value
+    if (dims.pipeline_parallel.value or 1) > 1 and whole is not None and whole >= (here or whole):
+        more["layers"] = whole  # and not this stage's times the stages, which need not be alike
+    if mixture is not None:
+        if mixture.capacity:
+            more["capacity"] = round(mixture.capacity)
+        more["top_k"] = mixture.top_k or declared.get("experts_per_token")
+        if dims.expert_parallel.value is None:
+            more["expert_parallel"] = mixture.ranks
+    gated = mixture.gated if mixture is not None else is_gated(rows, dims.ffn.value)
+    return hyper_of(dims, gated=gated, tokens=tokens, vocab=vocab_of(rows, dims), **more)
+
+
+def _main_dtype(rows: Sequence[GemmRow]) -> str | None:
+    """The type in which products of layers spend most of their time, where it is one that can be changed."""
+    times: dict[str, float] = {}
+    for row in rows:
+        dtype = row.math_dtype or row.dtype
+        if dtype is not None and row.kind == "gemm":
+            times[dtype] = times.get(dtype, 0.0) + row.time_ms_per_step
+    most = max(times, key=lambda dtype: times[dtype]) if times else None
+    return most if most in DTYPES else None
+
+
+def micro_batches_of(rows: Sequence[GemmRow], dims: ModelDims) -> int | None:
+    """Micro-batches of a step on this rank: forward output projections over this rank's layers."""
+    calls = sum(
+        row.calls_per_step
+        for row in rows
+        if row.component == "attention.output" and row.kind == "gemm"
+        and row.role in (None, "forward") and row.phase in ("forward", "other")
+    )  # fmt: skip
+    layers = dims.layers.value
+    count = calls / layers if layers else 0.0
+    return round(count) if count >= 1 and abs(count - round(count)) < 0.01 else None
+
+
+def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
+    """The step with ``changes``, all of them at once. UsageError where a change makes no sense.
+
+    A change of the ranks that share the model is judged at the same GPUs and tokens per step.
+    """
     now, then = step.now, changed(step.now, changes)
+    if now.dtype != then.dtype and not step.gpu.peak(then.dtype):
+        raise UsageError(f"{step.gpu.title} has no known rate for {then.dtype}: it cannot be simulated")
     affected = _affected(step, then)
-    rest = rest_of(step.components, now, then, once=_ONCE)
-    unknown = _unknown(step, then, affected)
+    exchange = exchange_of(step.communication, now, then)
+    moved = [part for part in step.components if part[0] not in _OF_VOCAB or not _vocab_untold(now, then)]
+    rest = tuple(
+        sorted(
+            [
+                *rest_of(moved, now, then, once=_ONCE),
+                *exchange.rest,
+                *casts_of(step.work.products, now, then, gpu=step.gpu),
+            ],
+            key=lambda one: -one.time_ms,
+        )
+    )
+    unknown = _unknown(step, then, affected, exchange)
     saving = Estimate(None, None, None, "model") if unknown else _saving(step, affected, rest)
     tokens = now.token_count, then.token_count
     return WhatIf(
-        change={name: [now.get(name), then.get(name)] for name in _changes(now, then)},
+        change={name: [now.value(name), then.value(name)] for name in _changes(now, then)},
         saving_ms=saving,
         saving_frac=_over(saving, step.step_ms),
         step_ms=step.step_ms,
@@ -141,12 +256,19 @@ def what_if(step: StepModel, changes: Mapping[str, int]) -> WhatIf:
         rows=_rows(affected.parts),
         rest=list(rest),
         unpredicted_ms=affected.gap_ms,
-        notes=[*([unknown] if unknown else []), *_notes(step, then, affected, known=not unknown)],
+        notes=[
+            *([unknown] if unknown else []),
+            *exchange.notes,
+            *_gap_notes(step, affected, known=not unknown),
+            *notes_of(
+                now, then, communicates=step.communicates and not exchange.rest, work_ms=step.work_ms(then)
+            ),
+        ],
     )
 
 
 def _changes(now: Hyper, then: Hyper) -> list[str]:
-    return [name for name in _ORDER if now.get(name) != then.get(name)]
+    return [name for name in _ORDER if now.value(name) != then.value(name)]
 
 
 def _affected(step: StepModel, then: Hyper) -> _Affected:
@@ -155,8 +277,8 @@ def _affected(step: StepModel, then: Hyper) -> _Affected:
     parts: list[_Part] = []
     lost: list[tuple[float, str]] = []
 
-    def take(row: GemmRow, weight: float, scaled: Scaled | str) -> None:
-        time, calls = row.time_ms_per_step * weight, _calls(row, now, then)
+    def take(row: GemmRow, weight: float, scaled: Scaled | str, *, each_expert: bool = False) -> None:
+        time, calls = row.time_ms_per_step * weight, _grown_calls(row, now, then, each_expert)
         if isinstance(scaled, str):
             lost.append((time, scaled))
         elif scaled.kind != "same" or calls != 1.0:
@@ -166,27 +288,25 @@ def _affected(step: StepModel, then: Hyper) -> _Affected:
         scaled = scaled_product(
             product, now, then, anchors=step.anchors, gpu=step.gpu, measured=step.measured
         )
-        take(product.row, product.weight, scaled)
-    shapes = {"heads", "kv_heads", "head_dim", "sequence", "micro_batch", "tokens", "tensor_parallel"}
+        if product.row.component == "logits" and _vocab_untold(now, then):
+            scaled = _VOCAB_UNTOLD
+        take(product.row, product.weight, scaled, each_expert=product.each_expert)
     for call in step.work.attention if names else ():
-        if shapes & set(names):
+        if _OF_ATTENTION & set(names):
             found = scaled_attention(call, now, then, gpu=step.gpu, measured=step.measured)
         else:
             found = _SAME
         take(call.row, 1.0, found)
+    if _vocab_untold(now, then):
+        for name, _, time, products in step.components:
+            if name in _OF_VOCAB and time > products:
+                lost.append((time - products, _VOCAB_UNTOLD))
     for row, why in step.work.fixed if names else ():
-        if names == ["layers"]:  # its shape stays, whatever it is
+        if set(names) <= _COUNTS:  # its shape stays, whatever it is
             take(row, 1.0, _SAME)
         elif _concerns(row, names, now):
             lost.append((row.time_ms_per_step, why))
     return _Affected(tuple(parts), tuple(lost))
-
-
-def _calls(row: GemmRow, now: Hyper, then: Hyper) -> float:
-    """How much more often the row runs: with the layers, where it is in them."""
-    if row.component in _ONCE or not now.layers or not then.layers:
-        return 1.0
-    return then.layers / now.layers
 
 
 def _concerns(row: GemmRow, names: Sequence[str], now: Hyper) -> bool:
@@ -199,7 +319,7 @@ def _concerns(row: GemmRow, names: Sequence[str], now: Hyper) -> bool:
         prefixes = _ENTERS.get(name)
         if row.component in _NAMELESS:
             sizes = {row.m, row.n, row.k} - {None}
-            size = now.token_count if name in ("micro_batch", "sequence", "tokens") else now.get(name)
+            size = now.token_count if name in ("micro_batch", "sequence", "tokens") else now.value(name)
             if size in sizes or (not sizes and prefixes is None):
                 return True
         elif row.component not in ("optimizer", "grad_clip") and (
@@ -209,10 +329,13 @@ def _concerns(row: GemmRow, names: Sequence[str], now: Hyper) -> bool:
     return False
 
 
-def _unknown(step: StepModel, then: Hyper, affected: _Affected) -> str | None:
+def _unknown(step: StepModel, then: Hyper, affected: _Affected, exchange: Exchange) -> str | None:
     """Why there is no saving, or None."""
-    if step.now.tensor_parallel != then.tensor_parallel:
-        return "no saving is given: what the ranks exchange changes with tensor_parallel and is not predicted"
+    now = step.now
+    if now.pipeline_parallel != then.pipeline_parallel:
+        return "no saving is given: what stages send and how long they wait for each other is not predicted"
+    if exchange.unknown is not None:
+        return f"no saving is given: {exchange.unknown}"
     if affected.gap_ms > _GAP * affected.time_ms:
         return (
             f"no saving is given: {ms(affected.gap_ms)} of the {ms(affected.time_ms)} per step that the"
@@ -237,7 +360,7 @@ def _rows(parts: Sequence[_Part]) -> list[RowChange]:
             row.id, row.component, row.role or (None if row.phase == "forward" else row.phase),
             one.shape_now or (row.shape_note or ""),
             one.shape_then or (row.shape_note or ""), part.time_ms, part.then_ms,
-            one.how + (f", in {part.calls:.4g} times as many layers" if part.calls != 1.0 else ""),
+            one.how + (f", {part.calls:.4g} times as often" if part.calls != 1.0 else ""),
         )  # fmt: skip
         known = merged.get(row.id)
         merged[row.id] = change if known is None else _joined(known, change)
@@ -271,6 +394,7 @@ def _saving(step: StepModel, affected: _Affected, rest: Sequence[Rest]) -> Estim
     mid = sum(now - (then.mid or 0.0) for pairs in kinds.values() for now, then in pairs)
     up = [sum((then.mid or 0.0) - (then.low or 0.0) for _, then in pairs) for pairs in kinds.values()]
     down = [sum((then.high or 0.0) - (then.mid or 0.0) for _, then in pairs) for pairs in kinds.values()]
+    mid = mid if abs(mid) > 1e-9 else 0.0
     predicted_ms = affected.time_ms - affected.gap_ms
     open_ms = affected.gap_ms * abs(mid) / predicted_ms if predicted_ms > 0 else 0.0
     low, high = mid - math.hypot(*down) - open_ms, mid + math.hypot(*up) + open_ms
@@ -309,6 +433,34 @@ def _minus(step_ms: float | None, saving: Estimate) -> Estimate:
     return Estimate(left(saving.high), left(saving.mid), left(saving.low), saving.basis)
 
 
+def _vocab_untold(now: Hyper, then: Hyper) -> bool:
+    """Do ranks change that perhaps share the vocabulary?"""
+    return now.tensor_parallel != then.tensor_parallel and now.vocab_split is None
+
+
+def _grown_calls(row: GemmRow, now: Hyper, then: Hyper, each_expert: bool = False) -> float:
+    """How much more often a row runs, in layers and experts."""
+    calls = repeats(row.component, now, then, once=_ONCE)
+    if each_expert and now.local_experts and then.local_experts:
+        calls *= then.local_experts / now.local_experts
+    return calls
+
+
+def _gap_notes(step: StepModel, affected: _Affected, *, known: bool) -> list[str]:
+    notes = []
+    if affected.lost and known:
+        notes.append(
+            f"{ms(affected.gap_ms)} per step of affected products are not predicted ({_reasons(affected)}):"
+            " taken as unchanged, and the range lets them move as the others do"
+        )
+    if step.busy_frac is not None and step.busy_frac < _BUSY:
+        notes.append(
+            f"the GPU is busy {step.busy_frac:.0%} of the step: where it waits for the host, shorter kernels"
+            " leave longer gaps and not a shorter step"
+        )
+    return notes
+
+
 def _flops_growth(work: Work, affected: _Affected, *, now: Hyper, then: Hyper) -> float | None:
     """Growth of the operations of the step's products and attention; None where too much is unknown.
 
@@ -324,45 +476,19 @@ def _flops_growth(work: Work, affected: _Affected, *, now: Hyper, then: Hyper) -
         new = new or old
         share = 2.0 * product.weight * product.row.calls_per_step
         before += share * math.prod(old)
-        after += share * math.prod(new) * _calls(product.row, now, then)
+        after += share * math.prod(new) * _grown_calls(product.row, now, then, product.each_expert)
     for call in work.attention:
         if call.row.flops is None or not (now.heads and now.head_dim and then.heads and then.head_dim):
             return None
         share = call.row.flops * call.row.calls_per_step
         grown = then.heads * then.head_dim / (now.heads * now.head_dim)
+        grown *= (now.tensor_parallel or 1) / (then.tensor_parallel or 1)  # a rank's heads
         grown *= (then.token_count or 1) / (now.token_count or 1)
         grown *= then.sequence / now.sequence if now.sequence and then.sequence else 1.0
         before += share
-        after += share * grown * _calls(call.row, now, then)
+        after += share * grown * _grown_calls(call.row, now, then)
     for row, _ in work.fixed:
         if row.flops is not None:
             before += row.flops * row.calls_per_step
             after += row.flops * row.calls_per_step
     return after / before - 1.0 if before else None
-
-
-def _notes(step: StepModel, then: Hyper, affected: _Affected, *, known: bool) -> list[str]:
-    now, notes = step.now, []
-    if affected.lost and known:
-        notes.append(
-            f"{ms(affected.gap_ms)} per step of affected products are not predicted ({_reasons(affected)}):"
-            " taken as unchanged, and the range lets them move as the others do"
-        )
-    if step.busy_frac is not None and step.busy_frac < _BUSY:
-        notes.append(
-            f"the GPU is busy {step.busy_frac:.0%} of the step: where it waits for the host, shorter kernels"
-            " leave longer gaps and not a shorter step"
-        )
-    if now.hidden != then.hidden and now.ffn == then.ffn and now.ffn:
-        notes.append(f"ffn stays {now.ffn}: give ffn=... to change it with hidden")
-    if now.tensor_parallel is None:
-        notes.append("tensor parallelism is not known: sizes are taken as one rank holds them")
-    if now.vocab != then.vocab and (now.tensor_parallel or 1) > 1:
-        notes.append(f"vocab is what this rank's logits have: {now.vocab} columns")
-    both_matrices = {"vocab", "hidden"} & set(_changes(now, then))
-    if both_matrices and now.tied is None and now.vocab and now.parameters is not None:
-        notes.append("parameters: the embedding is counted once, as if tied to the output matrix")
-    grown = now.parameters != then.parameters or now.token_count != then.token_count
-    if grown and any(name == "communication" and time > 0 for name, _, time, _ in step.components):
-        notes.append("communication stays as measured, though its messages change size")
-    return notes

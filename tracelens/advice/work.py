@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tracelens.advice.alignment import grid_elements
 from tracelens.advice.hyper import Hyper
@@ -30,16 +31,21 @@ class Dim:
     #: A row count of its own (shifted labels, sampled positions): its size, with the tokens and the
     #: sequence that it was seen at. It grows with the micro-batch; what a longer sequence does is not known.
     own: tuple[int, int, int | None] | None = None
+    #: Rows of an expert: their number, and the capacity (the mean of all experts) that it was seen at.
+    load: tuple[int, int] | None = None
 
     def value(self, hyper: Hyper) -> int | None:
         """Its size on one rank; None where a parameter is not known or the ranks do not divide it."""
         if self.own is not None:
             return self._own_rows(hyper)
+        if self.load is not None:
+            rows, mean = self.load
+            return math.ceil(rows * hyper.capacity / mean - 1e-9) if hyper.capacity else None
         total = self.constant
         for coefficient, names in self.terms:
             product = coefficient
             for name in names:
-                size = hyper.token_count if name == "tokens" else hyper.get(name)
+                size: int | None = hyper.token_count if name == "tokens" else hyper.get(name)
                 if size is None:
                     return None
                 product *= size
@@ -81,6 +87,7 @@ _EXPERTS = _dim("E", (1, ("experts",)))
 _SEQ = _dim("s", (1, ("sequence",)))
 _HEAD = _dim("d", (1, ("head_dim",)))
 _SCORES = _dim("b*a", (1, ("micro_batch", "heads")), sharded=True)
+_LOCAL_EXPERTS = _dim("E/ep", (1, ("local_experts",)))
 _ONE = Dim("1", constant=1)
 
 #: component -> what its linear layers take in, and what they can give out.
@@ -94,6 +101,7 @@ _LINEAR: dict[str, tuple[tuple[Dim, ...], tuple[Dim, ...]]] = {
     "moe.router": ((HIDDEN,), (_EXPERTS,)),
 }  # fmt: skip
 _NOTE = re.compile(r"b=(\d+) h=(\d+)(?: kv=(\d+))? (?:s=(\d+)|sq=(\d+) sk=(\d+)) d=(\d+)(?: dv=(\d+))?$")
+_GROUPS = re.compile(r"(\d+) groups, ([mnk]) is their total$")
 _PACKED = re.compile(r"packed tokens=(\d+)(?:/\d+)? h=(\d+) kv=(\d+) d=(\d+)$")
 _NO_SIZES = "their sizes are not in the trace"
 _NO_FORMULA = "no model dimension gives their sizes"
@@ -117,6 +125,7 @@ class Product:
     batch: Dim = _ONE
     weight: float = 1.0
     others: tuple[_Triple, ...] = ()
+    each_expert: bool = False  # runs once for every expert of the rank
 
     def sizes(self, hyper: Hyper) -> tuple[int, int, int, int] | None:
         """(M, N, K, batch), or None where a dimension is not known or readings differ."""
@@ -214,6 +223,8 @@ def is_gated(rows: Sequence[GemmRow], ffn: int | None) -> bool | None:
 def _products(row: GemmRow, now: Hyper, outputs: int) -> list[Product]:
     if row.component in ("attention.scores", "attention.values"):
         return _unfused(row, now)
+    if row.component == "moe.experts":
+        return _of_experts(row, now)
     if row.component not in _LINEAR or (row.batch or 1) != 1:
         return []
     counts = [TOKENS, *([_SHIFTED] if row.component == "logits" else [])]
@@ -224,6 +235,59 @@ def _products(row: GemmRow, now: Hyper, outputs: int) -> list[Product]:
         return []
     product = Product(row, *found[0], others=tuple(found[1:]))
     return _split(product, now, outputs) if row.component == "attention.qkv" else [product]
+
+
+def _of_experts(row: GemmRow, now: Hyper) -> list[Product]:
+    """Experts one after the other, in one batched product, or in one of groups; and a shared expert.
+
+    A product of groups of unequal size is taken as one with even groups. The role of a batched product of
+    the backward says little (both of its operands are computed), so the other one is tried as well.
+    """
+    other = {"dgrad": "wgrad", "wgrad": "dgrad"}.get(row.role or "")
+    together = (row.batch or 1) > 1 or groups_of(row) is not None
+    for role in (row.role, other) if together and other else (row.role,):
+        if found := _expert_product(row, now, role):
+            return [found]
+    return []
+
+
+def _expert_product(row: GemmRow, now: Hyper, role: str | None) -> Product | None:
+    size: int | None = row.k if role == "wgrad" else row.m
+    batch, each = _ONE, False
+    found = groups_of(row)
+    if found is not None:
+        letter, count = found
+        if count != now.local_experts:
+            return None
+        size = math.ceil((getattr(row, letter) or 0) / count)
+        even: dict[str, Any] = {letter: size}
+        row_then, batch = replace(row, **even), _LOCAL_EXPERTS
+    elif (row.batch or 1) > 1:
+        if row.batch != now.local_experts:
+            return None
+        row_then, batch = row, _LOCAL_EXPERTS
+    else:
+        row_then, each = row, size != now.token_count or now.capacity == now.token_count
+    if not size or not now.capacity:
+        return None
+    count_dim = Dim("rows of an expert", load=(size, now.capacity)) if each or batch is not _ONE else TOKENS
+    for transposed in (False, True):
+        readings: dict[tuple[str, ...], _Triple] = {}
+        for into, out in ((HIDDEN, _FFN), (HIDDEN, _FFN2), (_FFN, HIDDEN)):
+            for triple in _orders(count_dim, into, out, role, transposed):
+                dims = _fitted(triple, row_then, now, padded=False)
+                if dims is not None:
+                    readings.setdefault(tuple(dim.text for dim in dims), dims)
+        if readings:
+            first, *others = readings.values()
+            return Product(row, *first, batch, others=tuple(others), each_expert=each)
+    return None
+
+
+def groups_of(row: GemmRow) -> tuple[str, int] | None:
+    """The letter that is a total over groups ("m", "n", "k"), and how many there are; None without groups."""
+    found = _GROUPS.match(row.shape_note or "")
+    return (found[2], int(found[1])) if found else None
 
 
 def _own_counts(row: GemmRow, now: Hyper) -> list[Dim]:

@@ -19,6 +19,7 @@ _NAMES = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "vocab": ("vocab_size", "padded_vocab_size"),
     "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "experts_per_token": ("num_experts_per_tok", "num_experts_per_token", "moe_router_topk", "moe_top_k"),
     "context": ("max_position_embeddings", "block_size", "n_positions", "max_seq_len"),
 }
 _CONFIGS = ("config", "cfg", "model_args", "params", "args", "hparams")

@@ -39,6 +39,14 @@ def dims(model: ModelDims) -> list[tuple[str, Known]]:
         ("micro-batch", model.micro_batch),
         ("tensor parallel", model.tensor_parallel),
         ("experts", model.experts),
+        *(  # only where the model is spread that way
+            (name, known)
+            for name, known in (
+                ("pipeline parallel", model.pipeline_parallel),
+                ("expert parallel", model.expert_parallel),
+            )
+            if (known.value or 1) > 1
+        ),
     ]
 
 

@@ -116,7 +116,7 @@ class Rest:
 class WhatIf:
     """A changed step. ``saving_ms`` is time now minus time then, per step: below zero it is slower."""
 
-    change: dict[str, list[int | None]]  # parameter -> [now, then], with what follows from the change
+    change: dict[str, list[int | str | None]]  # parameter -> [now, then], with what follows from the change
     saving_ms: Estimate  # all None where too much of what changes has no prediction; notes say why
     saving_frac: Estimate  # of the step
     step_ms: float | None

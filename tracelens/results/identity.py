@@ -45,6 +45,9 @@ class GpuInfo:
     gemm_floor_us: float = 3.0  # what a GEMM kernel takes however little it computes
 
 
+_UNSTATED = Known(None, "this report does not say")
+
+
 @dataclass(frozen=True, slots=True)
 class ModelDims:
     """Model dimensions, each with its source; ``transformer`` False when none was seen."""
@@ -61,6 +64,8 @@ class ModelDims:
     micro_batch: Known
     tensor_parallel: Known
     experts: Known
+    pipeline_parallel: Known = _UNSTATED  # stages; ``layers`` are this rank's
+    expert_parallel: Known = _UNSTATED  # ranks that share the experts
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,92 @@
+"""Over how many ranks a model is spread: what names it, and where nothing does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_messages import message
+from tests.advice.advice_rows import model
+from tracelens.accounting.degrees import declared, with_degrees
+from tracelens.results import CommunicationRow
+
+DIMS = model(hidden=4096, heads=32, layers=8, tensor_parallel=1, experts=64)
+
+
+def groups(**sizes: int) -> dict[str, Any]:
+    listed = [
+        {"pg_name": str(at), "pg_desc": name, "pg_size": size, "ranks": list(range(size))}
+        for at, (name, size) in enumerate(sizes.items())
+    ]
+    return {"distributedInfo": {"rank": 0, "world_size": 16, "pg_config": listed}}
+
+
+def degrees(metadata: dict[str, Any], *rows: CommunicationRow) -> tuple[int | None, int | None, int | None]:
+    found = with_degrees(DIMS, metadata, rows)
+    return found.tensor_parallel.value, found.pipeline_parallel.value, found.expert_parallel.value
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        groups(mesh_tp=2, mesh_pp=4, mesh_ep=8, mesh_dp=2),
+        groups(
+            TENSOR_MODEL_PARALLEL_GROUP=2, PIPELINE_MODEL_PARALLEL_GROUP=4, EXPERT_MODEL_PARALLEL_GROUP=8,
+            TENSOR_AND_DATA_PARALLEL_GROUP=16, DATA_PARALLEL_GROUP=2, EXPERT_DATA_PARALLEL_GROUP=3,
+            POSITION_EMBEDDING_GROUP=2,
+        ),
+        {"tracelens": {"parallel": {"degrees": {"tp": 2, "pp": 4, "ep": 8, "dp_shard": 2}}}},
+    ],
+    ids=["DeviceMesh", "Megatron", "capture"],
+)  # fmt: skip
+def test_groups_and_meshes_are_named_after_what_they_are_for(metadata: dict[str, Any]) -> None:
+    assert degrees(metadata, message("send/recv", group=None, group_size=None, purpose="unknown")) == (
+        2,
+        4,
+        8,
+    )
+
+
+def test_two_groups_of_one_name_and_other_sizes_tell_nothing() -> None:
+    found = with_degrees(DIMS, groups(pp=4, mesh_pp=2), [message("send/recv", group="x")])
+    assert found.pipeline_parallel.value is None
+    assert found.pipeline_parallel.source == "groups of 2, 4 ranks are named so"
+
+
+def test_the_one_group_there_is_has_the_degree_of_what_it_serves() -> None:
+    sends = message("send/recv", group="default_pg", group_size=4, purpose="pipeline")
+    assert degrees({}, sends)[1] == 4
+    gradients = message("all_reduce", group="1", group_size=2, purpose="data-parallel gradients")
+    assert degrees({}, sends, gradients)[1] is None  # the world is more than the pipeline
+
+
+def test_a_rank_that_sends_nothing_is_no_stage() -> None:
+    gradients = message(purpose="data-parallel gradients", group="default_pg", group_size=8)
+    found = with_degrees(DIMS, {}, [gradients])
+    assert found.pipeline_parallel.value == 1 and "nothing is sent" in found.pipeline_parallel.source
+    assert found.expert_parallel.value is None
+    assert degrees({}) == (1, 1, 1)
+    unclear = message("other", purpose="unknown", group=None, group_size=None)
+    assert degrees({}, gradients, unclear)[1] is None
+
+
+def test_a_model_without_a_router_has_no_expert_parallel_ranks() -> None:
+    found = with_degrees(model(hidden=512), {}, [])
+    assert found.expert_parallel.value is None and found.pipeline_parallel.value == 1
+    nothing = with_degrees(model(False), {}, [])
+    assert nothing.pipeline_parallel.value is None
+
+
+def test_the_configuration_s_sizes_are_those_of_the_whole_model() -> None:
+    """What modules show is this rank's part: only what a configuration states is taken."""
+    sizes = {
+        "layers": {"value": 32, "source": "config.num_hidden_layers"},
+        "vocab": {"value": 128256, "source": "config.vocab_size"},
+        "heads": {"value": 4, "source": "Attention.n_heads"},
+    }
+    other = {"trained": False, "dimensions": {"layers": {"value": 2, "source": "config.n_layer"}}}
+    metadata = {"tracelens": {"models": [other, {"trained": True, "dimensions": sizes}]}}
+    assert declared(metadata) == {"layers": 32, "vocab": 128256}
+    for odd in ({}, {"tracelens": None}, {"tracelens": {"models": [1, {"dimensions": []}]}}):
+        assert declared(odd) == {}

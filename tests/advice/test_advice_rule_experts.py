@@ -1,0 +1,119 @@
+"""TL109: experts in turn or together, rows enough for each, ranks that divide them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.advice.advice_experts import Mix, mixed_rows
+from tests.advice.advice_rows import facts as plain_facts
+from tests.advice.advice_rows import gemm, model
+from tests.advice.advice_steps import Shape, facts_of
+from tracelens.advice import StepFacts
+from tracelens.advice.facts import Outcome
+from tracelens.advice.rules.experts import Experts
+from tracelens.results import Finding
+
+X = Shape(2048, 16, 1408, v=32000, kv=8, d=128, layers=16, b=2, s=2048)
+LOOP = Mix(X, 64, [500, 524] * 32, "loop")
+
+
+def facts(mix: Mix) -> StepFacts:
+    return facts_of(mix.x, rows=mixed_rows(mix), dims=mix.dims)
+
+
+def check(step: StepFacts) -> Outcome:
+    return Experts().check(step)
+
+
+def only(outcome: Outcome) -> Finding:
+    assert outcome.state == "found", outcome.why
+    (finding,) = outcome.findings
+    return finding
+
+
+def test_experts_one_after_the_other_are_a_finding() -> None:
+    finding = only(check(facts(LOOP)))
+    assert finding.title == "Run the 64 experts in one grouped product, not in 64"
+    assert finding.effort == "code" and finding.parameter_delta == 0
+    assert "from 500 to 524: the fullest 2.3% above it" in finding.saw
+    assert (finding.saving_ms.low, finding.saving_ms.mid, finding.basis) == (0.0, None, "heuristic")
+    experts = sum(row.time_ms_per_step for row in facts(LOOP).gemms if row.component == "moe.experts")
+    assert 0 < (finding.saving_ms.high or 0.0) < experts
+    assert set(finding.components) == {"moe.experts"}
+
+
+def test_the_bound_is_what_packing_tiles_is_predicted_to_save() -> None:
+    """64 products of 512 rows are 44 tiles each where the GPU has 132 SMs: together they fill it."""
+    finding = only(check(facts(LOOP)))
+    assert "µs predicted for 64 products together" in finding.how
+    assert "12.0% for how far ratios miss" in finding.how
+
+
+def test_experts_together_with_rows_enough_pass() -> None:
+    outcome = check(facts(Mix(X, 16, [2048] * 16)))
+    assert outcome.state == "passed"
+    assert "16 experts on this rank run together" in outcome.why
+    assert "2,048 rows in a product. Together that is 8 rows for each token." in outcome.why
+
+
+@pytest.mark.parametrize("how", ["batched", "grouped"])
+def test_few_rows_for_each_expert_are_a_finding(how: str) -> None:
+    """64 rows read 64 experts' whole weights: the time is that of the memory, not of the work."""
+    x = replace(X, b=1, s=1024)
+    finding = only(check(facts(Mix(x, 128, [64] * 128, how))))
+    assert finding.title == "Give each expert 128 rows instead of 64"
+    assert finding.change == {"capacity": [64, 128]}
+    experts = sum(row.time_ms_per_step for row in facts(Mix(x, 128, [64] * 128, how)).gemms
+                  if row.component == "moe.experts")  # fmt: skip
+    assert 0.1 * experts < (finding.saving_ms.high or 0.0) < 0.5 * experts
+    assert "expert-parallel ranks (1 now)" in finding.caveats[0]
+
+
+def test_ranks_that_do_not_divide_the_experts_are_a_finding() -> None:
+    mix = Mix(X, 60, [2048] * 8, ranks=8)
+    finding = only(check(facts(mix)))
+    assert finding.change == {"experts": [60, 64]}
+    assert finding.evidence["imbalance_frac"] == pytest.approx(8 / 7.5 - 1)
+    experts = sum(row.time_ms_per_step for row in facts(mix).gemms if row.component == "moe.experts")
+    assert finding.saving_ms.high == pytest.approx((1 - 7.5 / 8) * experts)
+
+
+def test_a_width_off_the_grid_is_left_to_the_rule_of_alignment() -> None:
+    step = facts(Mix(replace(X, f=1404), 16, [2048] * 16))
+    outcome = check(replace(step, gemms=[replace(row, kernel="unnamed") for row in step.gemms]))
+    assert outcome.state == "passed" and "TL102 names" in outcome.why
+
+
+@pytest.mark.parametrize(
+    ("step", "state", "words"),
+    [
+        (facts_of(X), "not_applicable", "No mixture of experts"),
+        (plain_facts(gemm(1, 64, 64, 64), dims=model(False)), "not_applicable", "No transformer"),
+        (
+            plain_facts(gemm(1, None, None, None, component="moe.experts")),
+            "could_not_run",
+            "record with record_shapes=True",
+        ),
+        (
+            plain_facts(
+                gemm(1, 4096, 1408, 2048, component="moe.experts"),
+                dims=model(hidden=2048, ffn=1408, micro_batch=2, sequence=2048),
+            ),
+            "could_not_run",
+            "every one takes all tokens",
+        ),
+        (replace(facts(LOOP), step_ms=None), "could_not_run", "No step time"),
+    ],
+)
+def test_what_cannot_be_judged_says_why(step: StepFacts, state: str, words: str) -> None:
+    outcome = check(step)
+    assert outcome.state == state and words in outcome.why
+
+
+def test_without_a_prediction_the_bound_is_the_time_above_the_floor() -> None:
+    step = replace(facts(LOOP), step=None)
+    finding = only(check(step))
+    assert "floor = " in finding.how and "predicted for 64" not in finding.how
+    assert check(replace(facts(Mix(X, 128, [64] * 128)), step=None)).state == "passed"

@@ -1,0 +1,99 @@
+"""Another type of the products: which of them change, by how much, and what is left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.advice.advice_steps import A100, H100, Shape, model_of, rows_of
+from tracelens.advice.hyper import parse_changes
+from tracelens.advice.whatif import StepModel, what_if
+from tracelens.errors import UsageError
+from tracelens.results import WhatIf
+
+LLAMA = Shape(4096, 32, 14336, v=128256, kv=8, gated=True, b=2)
+
+
+@pytest.fixture(scope="module")
+def step() -> StepModel:
+    return model_of(LLAMA, rest_ms=20.0)
+
+
+def saved(one: WhatIf) -> tuple[float, float, float]:
+    saving = one.saving_ms
+    assert saving.low is not None and saving.mid is not None and saving.high is not None, one.notes
+    return saving.low, saving.mid, saving.high
+
+
+def test_fp8_is_for_the_linear_layers(step: StepModel) -> None:
+    one = what_if(step, {"dtype": "fp8"})
+    assert one.change == {"dtype": ["bf16", "fp8"]}
+    changed = {row.component for row in one.rows}
+    assert changed == {"attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down"}
+    assert all(row.shape_then.endswith(" fp8") for row in one.rows)
+    (casts,) = one.rest  # what is between the products stays in 16 bits
+    low, mid, high = saved(one)
+    linear = sum(row.time_ms for row in one.rows)
+    products = linear - sum(row.then_ms.mid or 0.0 for row in one.rows)
+    assert 0.3 * linear < products < 0.55 * linear  # twice the rate, at best
+    assert mid == pytest.approx(products - (casts.then_ms.mid or 0.0))
+    assert low < mid < high
+
+
+def test_casts_to_fp8_move_bytes_of_every_operand(step: StepModel) -> None:
+    """Forward, gradient of the input and of the weight of each linear layer: three operand pairs."""
+    (casts,) = what_if(step, {"dtype": "fp8"}).rest
+    tokens, h, f, layers = 4096, 4096, 14336, 32
+    pairs = [(h, 6144), (h, h), (h, f), (h, f), (f, h)]
+    elements = 2 * layers * sum(tokens * a + a * b + tokens * b for a, b in pairs)
+    second = 0.9 * 3350e9
+    assert casts.time_ms == 0.0 and casts.then_ms.low == 0.0
+    assert casts.then_ms.mid == pytest.approx(3 * elements / second * 1e3)
+    assert casts.then_ms.high == pytest.approx(5 * elements / second * 1e3)
+
+
+def test_half_precision_types_are_alike(step: StepModel) -> None:
+    one = what_if(step, {"dtype": "fp16"})
+    low, mid, high = saved(one)
+    assert (mid, one.rest) == (0.0, [])
+    assert low < 0 < high < 0.1 * (one.step_ms or 0.0)
+
+
+def test_fp32_doubles_the_bytes_and_has_no_flash_attention(step: StepModel) -> None:
+    for name in ("fp32", "tf32"):
+        one = what_if(step, {"dtype": name})
+        (norm,) = one.rest
+        assert norm.then_ms.mid == pytest.approx(2 * norm.time_ms) and norm.then_ms.low == norm.time_ms
+        assert all((row.then_ms.mid or 0.0) > row.time_ms for row in one.rows)
+        attention = sum(call.row.time_ms_per_step for call in step.work.attention)
+        assert one.unpredicted_ms == pytest.approx(attention)
+
+
+def test_only_products_of_the_main_type_change() -> None:
+    rows = [
+        replace(row, dtype="fp32", math_dtype="tf32", out_dtype="fp32") if row.component == "logits" else row
+        for row in rows_of(LLAMA)
+    ]
+    one = what_if(model_of(LLAMA, rows=rows), {"dtype": "fp16"})
+    assert "logits" not in {row.component for row in one.rows}
+
+
+def test_a_gpu_without_the_type_says_so() -> None:
+    with pytest.raises(UsageError, match=r"A100.* has no known rate for fp8"):
+        what_if(model_of(LLAMA, gpu=A100), {"dtype": "fp8"})
+    assert what_if(model_of(LLAMA, gpu=H100), {"dtype": "bf16"}).change == {}
+
+
+def test_sizes_that_fp8_does_not_take_have_no_prediction() -> None:
+    """cuBLAS multiplies fp8 with every leading dimension on 16 bytes only."""
+    odd = replace(LLAMA, f=14328)  # 16 bytes of bf16, 8 of fp8
+    one = what_if(model_of(odd), {"dtype": "fp8"})
+    assert one.saving_ms.mid is None and "multiple of 16 elements" in one.notes[0]
+
+
+def test_types_are_read_in_the_words_of_every_framework() -> None:
+    assert parse_changes(["dtype=bfloat16"]) == {"dtype": "bf16"}
+    assert parse_changes(["precision=torch.float16,ffn=64"]) == {"dtype": "fp16", "ffn": 64}
+    with pytest.raises(UsageError, match="'int4' is no type of products that can be simulated: bf16"):
+        parse_changes(["dtype=int4"])

@@ -1,0 +1,160 @@
+"""Experts as formulas: their rows, how many, and what ranks, tokens and capacity do to them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.advice.advice_experts import Mix, mixed_rows
+from tests.advice.advice_messages import message
+from tests.advice.advice_steps import Shape, model_of
+from tracelens.advice.experts import mixture_of
+from tracelens.advice.whatif import StepModel, what_if
+from tracelens.errors import UsageError
+from tracelens.results import CommunicationRow, WhatIf
+
+X = Shape(2048, 16, 1408, v=32000, kv=8, d=128, layers=16, b=2, s=2048)
+TOKENS = 4096
+#: 64 experts of which a token goes to 8, all of them here: 512 rows each.
+BATCHED = Mix(X, 64, [512] * 64)
+LOOP = Mix(X, 8, [900, 1148] * 4, "loop")  # top-2 of 8, unevenly
+GROUPED = Mix(X, 64, [500, 524] * 32, "grouped")
+SHARED = Mix(X, 64, [1024] * 16, "batched", ranks=4)  # a quarter of the experts, tokens of four ranks
+ALL = {"batched": BATCHED, "loop": LOOP, "grouped": GROUPED, "shared by ranks": SHARED}
+
+
+def step_of(mix: Mix, *sent: CommunicationRow) -> StepModel:
+    return model_of(mix.x, rows=mixed_rows(mix), dims=mix.dims, communication=sent)
+
+
+def shapes(one: WhatIf, role: str = "forward") -> list[str]:
+    return [row.shape_then for row in one.rows if row.component == "moe.experts" and row.role == role]
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "local", "capacity", "top_k"),
+    [
+        ("batched", "batched", 64, 512, 8),
+        ("loop", "loop", 8, 1024, 2),
+        ("grouped", "grouped", 64, 512, 8),
+        ("shared by ranks", "batched", 16, 1024, 4),
+    ],
+)
+def test_how_the_experts_run_is_read_off_their_products(
+    name: str, how: str, local: int, capacity: int, top_k: int
+) -> None:
+    mix = ALL[name]
+    found = mixture_of(mixed_rows(mix), mix.dims, tokens=TOKENS)
+    assert found is not None
+    assert (found.how, found.local, found.capacity, found.top_k) == (how, local, capacity, top_k)
+    assert found.gated is True
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_product_of_experts_has_a_formula(name: str) -> None:
+    step = step_of(ALL[name])
+    assert [row for row, _ in step.work.fixed if row.component == "moe.experts"] == []
+
+
+def test_loads_that_differ_are_told() -> None:
+    found = mixture_of(mixed_rows(LOOP), LOOP.dims, tokens=TOKENS)
+    assert found is not None and (found.least, found.most) == (900, 1148)
+    grouped = mixture_of(mixed_rows(GROUPED), GROUPED.dims, tokens=TOKENS)
+    assert grouped is not None and (grouped.least, grouped.most) == (None, None)  # not in the trace
+
+
+@pytest.mark.parametrize(
+    ("change", "capacity"),
+    [({"micro_batch": 4}, 1024), ({"sequence": 1024}, 256), ({"experts": 128}, 256), ({"top_k": 4}, 256)],
+    ids=str,
+)
+def test_rows_of_an_expert_follow_from_tokens_and_experts(change: dict[str, int], capacity: int) -> None:
+    one = what_if(step_of(BATCHED), change)
+    assert one.change["capacity"] == [512, capacity]
+    count = change.get("experts", 64)
+    assert f"{count}×({capacity}×1408×2048)" in shapes(one)
+    assert f"{count}×(1408×2048×{capacity})" in shapes(one, "wgrad")
+    assert one.saving_ms.mid is not None
+
+
+def test_experts_in_turn_are_as_many_products() -> None:
+    one = what_if(step_of(LOOP), {"experts": 16})
+    up = [row for row in one.rows if row.component == "moe.experts" and row.role == "forward"]
+    assert {row.shape_then for row in up} == {
+        "450×1408×2048",
+        "574×1408×2048",
+        "450×2048×1408",
+        "574×2048×1408",
+    }
+    assert all(row.how.endswith("2 times as often") for row in up)
+    assert one.flops_frac == pytest.approx(0.0, abs=1e-3)  # as many rows in all
+
+
+def test_capacity_is_rows_without_tokens() -> None:
+    one = what_if(step_of(BATCHED), {"capacity": 640})
+    assert one.change == {"capacity": [512, 640]}
+    assert one.saving_ms.mid is not None and one.saving_ms.mid < 0
+    assert any("which tokens the experts take" in note for note in one.notes)
+
+
+def test_the_width_of_the_experts_is_ffn() -> None:
+    one = what_if(step_of(BATCHED), {"ffn": 1536})
+    assert "64×(512×1536×2048)" in shapes(one)
+    now, then = one.parameters
+    assert now and then and then - now == 16 * 64 * 3 * 2048 * 128
+
+
+def test_fewer_expert_parallel_ranks_have_more_experts_of_fewer_rows() -> None:
+    messages = message("all_to_all", purpose="expert all-to-all", group="ep", exposed=6.0, bytes_per_call=1e6)
+    one = what_if(step_of(SHARED, messages), {"expert_parallel": 2})
+    assert "32×(512×1408×2048)" in shapes(one)
+    part = next(part for part in one.rest if part.scales_with.startswith("exposed messages"))
+    assert part.then_ms.mid == pytest.approx(6.0 * (1 / 2) / (3 / 4))
+    assert not any("GPUs and not" in note for note in one.notes)  # such ranks are data-parallel as well
+    gone = what_if(step_of(SHARED, messages), {"expert_parallel": 1})
+    assert next(part for part in gone.rest if part.time_ms == 6.0).then_ms.high == 0.0
+
+
+def test_more_expert_parallel_ranks_have_no_saving() -> None:
+    one = what_if(step_of(BATCHED), {"expert_parallel": 8})
+    assert one.saving_ms.mid is None and "expert_parallel" in one.notes[0]
+    assert "8×(4096×1408×2048)" in shapes(one)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"expert_parallel": 7}, "experts = 64 does not divide over 7 expert-parallel ranks"),
+        ({"top_k": 65}, "top_k = 65 is more than the 64 experts"),
+        ({"top_k": 0}, "top_k = 0 is no size"),
+    ],
+    ids=str,
+)
+def test_impossible_mixtures_say_why(change: dict[str, int], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        what_if(step_of(BATCHED), change)
+
+
+def test_rows_of_padding_are_no_whole_number_of_experts_per_token() -> None:
+    """A capacity factor of 1.25: rows for 2.5 experts per token. The configuration knows how many."""
+    mix = Mix(X, 8, [1280] * 8)
+    found = mixture_of(mixed_rows(mix), mix.dims, tokens=TOKENS)
+    assert found is not None and found.rows_per_token == 2.5 and found.top_k is None
+    told = model_of(X, rows=mixed_rows(mix), dims=mix.dims, declared={"experts_per_token": 2})
+    assert told.now.top_k == 2
+    with pytest.raises(UsageError, match="top_k cannot be changed"):
+        what_if(step_of(mix), {"top_k": 1})
+
+
+def test_a_shared_expert_sees_every_token() -> None:
+    rows = mixed_rows(BATCHED)
+    like = next(row for row in rows if row.component == "moe.experts" and row.role == "forward")
+    rows.append(replace(like, id="g99", m=TOKENS, batch=1, calls_per_step=16.0))
+    step = model_of(X, rows=rows, dims=BATCHED.dims)
+    assert step.now.capacity == 512
+    one = what_if(step, {"top_k": 4})
+    assert "g99" not in {row.gemm for row in one.rows}
+    assert next(row for row in what_if(step, {"micro_batch": 4}).rows if row.gemm == "g99").shape_then == (
+        "8192×1408×2048"
+    )

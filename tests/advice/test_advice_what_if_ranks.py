@@ -1,0 +1,209 @@
+"""Other numbers of ranks: the same GPUs and tokens, messages that shrink, and what stays unknown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.advice.advice_messages import message
+from tests.advice.advice_steps import Shape, dims_of, model_of, rows_of, spread
+from tracelens.advice.exchange import exchange_of, vocab_is_split
+from tracelens.advice.hyper import Hyper, changed, parse_changes
+from tracelens.advice.whatif import StepModel, what_if
+from tracelens.errors import UsageError
+from tracelens.results import Estimate, WhatIf
+
+LLAMA = Shape(4096, 32, 14336, v=32064, kv=8, gated=True, b=2, t=4)
+TOKENS = LLAMA.b * LLAMA.s
+#: 16-bit activations, as every message of the layers is.
+ACTIVATION = 2.0 * TOKENS * LLAMA.h
+#: What a loss over a split vocabulary sums: one fp32 value of each token.
+SUMS = 4.0 * TOKENS
+
+
+def step_of(*rows: float | None, x: Shape = LLAMA, **more: object) -> StepModel:
+    """Messages of these sizes among the tensor-parallel ranks."""
+    sent = [message(bytes_per_call=size, group_size=x.t) for size in rows]
+    return model_of(x, communication=sent, dims=spread(dims_of(x), pipeline_parallel=1), **more)  # type: ignore[arg-type]
+
+
+def saved(one: WhatIf) -> tuple[float, float, float]:
+    saving = one.saving_ms
+    assert saving.low is not None and saving.mid is not None and saving.high is not None, one.notes
+    return saving.low, saving.mid, saving.high
+
+
+# --- tensor parallel --------------------------------------------------------------------------------------
+
+
+def test_fewer_ranks_are_judged_at_the_same_gpus_and_tokens() -> None:
+    """A rank of two does twice the work of one of four, for half as many micro-batches."""
+    one = what_if(step_of(ACTIVATION, SUMS), {"tensor_parallel": 2})
+    up = next(row for row in one.rows if row.component == "mlp.up" and row.role == "forward")
+    assert (up.shape_now, up.shape_then) == ("4096×3584×4096", "4096×7168×4096")
+    assert up.how.endswith(", 0.5 times as often")
+    assert up.then_ms.mid is not None and up.then_ms.mid == pytest.approx(up.time_ms, rel=0.2)
+    assert any("one copy of the model takes 2 GPUs and not 4" in note for note in one.notes)
+    assert one.flops_frac == pytest.approx(0.0, abs=1e-9)  # of a GPU: the same tokens, the same work
+
+
+def test_a_split_vocabulary_follows_the_ranks_and_a_whole_one_is_computed_by_each() -> None:
+    split = what_if(step_of(ACTIVATION, SUMS), {"tensor_parallel": 2})
+    whole = what_if(step_of(ACTIVATION), {"tensor_parallel": 2})
+
+    def logits(one: WhatIf) -> str:
+        return next(row.shape_then for row in one.rows if row.component == "logits" and row.role == "forward")
+
+    assert split.change["vocab"] == [32064, 64128] and logits(split) == "4096×64128×4096"
+    assert "vocab" not in whole.change and logits(whole) == "4096×32064×4096"
+    assert saved(whole)[1] > saved(split)[1]  # half as many copies of the largest product
+    assert any("every rank computes logits of the whole vocabulary" in note for note in whole.notes)
+
+
+def test_a_padded_part_of_the_vocabulary_is_dealt_out_anew_with_the_ranks() -> None:
+    """Two findings at once: pad the part of each of four ranks, and use two ranks."""
+    one = what_if(step_of(ACTIVATION, SUMS), {"tensor_parallel": 2, "vocab": 32128})
+    assert one.change["vocab"] == [32064, 2 * 32128]
+
+
+def test_without_a_word_about_the_vocabulary_its_time_is_a_gap() -> None:
+    one = what_if(step_of(None, others={"loss": 5.0}), {"tensor_parallel": 2})
+    logits = [row for row in rows_of(LLAMA) if row.component == "logits"]
+    assert one.unpredicted_ms == pytest.approx(5.0 + sum(row.time_ms_per_step for row in logits))
+    assert one.saving_ms.mid is None and "split the vocabulary is not known" in one.notes[0]
+    assert all(part.component != "loss" for part in one.rest)
+
+
+def test_messages_shrink_as_their_share_that_leaves_a_rank() -> None:
+    """(n-1)/n of each message leaves the rank, in half as many micro-batches; one rank sends nothing."""
+    step = step_of(ACTIVATION, SUMS)
+    sent = sum(row.exposed_ms_per_step for row in step.communication)
+    for ranks, share in ((2, (1 / 2) / (3 / 4) / 2), (1, 0.0)):
+        one = what_if(step, {"tensor_parallel": ranks})
+        (part,) = [part for part in one.rest if part.scales_with.startswith("exposed messages")]
+        assert part.time_ms == pytest.approx(sent)
+        assert part.then_ms.mid == pytest.approx(share * sent)
+        assert part.then_ms.high == pytest.approx(sent * ranks / 4 if ranks > 1 else 0.0)
+        low, mid, high = saved(one)
+        assert low <= mid <= high
+
+
+def test_new_copies_of_the_model_exchange_gradients_over_the_links_that_were_measured() -> None:
+    one = what_if(step_of(ACTIVATION, SUMS), {"tensor_parallel": 2})
+    (part,) = [part for part in one.rest if part.scales_with.startswith("gradients of a rank")]
+    then = replace(step_of(ACTIVATION, SUMS).now, tensor_parallel=2, vocab=64128)
+    weights = then.rank_parameters
+    assert weights is not None
+    # Two copies: 2 * (2-1)/2 of 2 bytes a weight, at the 200 GB/s of the ranks' own messages.
+    assert part.then_ms.mid == pytest.approx(weights * 2 / 200e9 * 1e3)
+    assert (part.then_ms.low, part.time_ms) == (0.0, 0.0)
+
+
+def test_gradients_that_are_exchanged_now_grow_with_the_weights_of_a_rank() -> None:
+    gradients = message("reduce_scatter", purpose="data-parallel gradients", group="dp", group_size=8,
+                        phase="backward", exposed=3.0)  # fmt: skip
+    now = Hyper(hidden=4096, heads=32, head_dim=128, ffn=14336, layers=32, tensor_parallel=4,
+                sequence=2048, micro_batch=2)  # fmt: skip
+    found = exchange_of([message(), gradients], now, replace(now, tensor_parallel=2))
+    part = next(one for one in found.rest if one.phase == "backward")
+    assert part.time_ms == 3.0
+    assert part.then_ms.low == 3.0 and part.then_ms.mid == pytest.approx(6.0)
+
+
+def test_more_ranks_have_links_that_nobody_measured() -> None:
+    one = what_if(step_of(ACTIVATION, SUMS), {"tensor_parallel": 8})
+    assert one.saving_ms == Estimate(None, None, None, "model")
+    # Exposed 8 ms, twice as many micro-batches, 7/8 of a message where it was 3/4.
+    assert "links between 8 ranks were not measured" in one.notes[0]
+    assert "would be 18.7 ms" in one.notes[0]
+    assert any("× 2·(8-1)/8 ×" in note for note in one.notes)
+    first = what_if(model_of(replace(LLAMA, t=1)), {"tensor_parallel": 2})
+    assert "no such exchange to start from" in first.notes[0]
+
+
+def test_messages_that_serve_something_unknown_are_not_taken_for_the_ranks() -> None:
+    step = replace(
+        step_of(ACTIVATION, SUMS), communication=(message(purpose="unknown", bytes_per_call=ACTIVATION),)
+    )
+    one = what_if(step, {"tensor_parallel": 2})
+    assert one.saving_ms.mid is None
+    assert "no communication of this trace is known to serve its 4 tensor-parallel ranks" in one.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "declared", "split"),
+    [
+        ([ACTIVATION], None, False),
+        ([ACTIVATION, SUMS], None, True),
+        ([ACTIVATION, 2.0 * TOKENS * 4 * LLAMA.v], None, True),  # the logits gathered
+        ([ACTIVATION, None], None, None),
+        ([ACTIVATION, 12345.0], None, None),
+        ([], None, None),
+        ([], 128256, True),  # the configuration's vocabulary is the ranks' parts together
+        ([], 32000, False),
+        ([ACTIVATION], 777777, None),
+    ],
+)
+def test_who_holds_the_vocabulary(
+    sizes: list[float | None], declared: int | None, split: bool | None
+) -> None:
+    rows = [message(bytes_per_call=size) for size in sizes]
+    assert vocab_is_split(rows, dims_of(LLAMA), tokens=TOKENS, declared=declared) is split
+
+
+# --- pipeline ---------------------------------------------------------------------------------------------
+
+
+def pipelined(stages: int | None, layers: int = 8) -> StepModel:
+    """Rows of 32 layers are four micro-batches of the 8 that this stage has."""
+    x = replace(LLAMA, t=1, layers=32)
+    dims = spread(dims_of(x), pipeline_parallel=stages, layers=layers)
+    return model_of(x, dims=dims, communication=[message("send/recv", purpose="pipeline")])
+
+
+def test_the_layers_of_a_stage_are_a_part_of_the_model() -> None:
+    now = pipelined(4).now
+    assert (now.layers, now.stage_layers, now.micro_batches) == (32, 8, 4)
+    assert now.parameters is not None and now.rank_parameters is not None
+    logits = 32064 * 4096
+    assert now.rank_parameters - logits == pytest.approx((now.parameters - logits) / 4)
+
+
+def test_the_configuration_s_layers_go_before_a_guess_from_one_stage() -> None:
+    x = replace(LLAMA, t=1, layers=32)
+    dims = spread(dims_of(x), pipeline_parallel=4, layers=8)
+    assert model_of(x, dims=dims, declared={"layers": 30}).now.layers == 30
+    assert model_of(x, dims=dims, declared={"layers": 2}).now.layers == 32  # less than this stage has
+
+
+def test_another_pipeline_has_no_saving_and_says_its_bubble() -> None:
+    one = what_if(pipelined(4), {"pipeline_parallel": 8})
+    assert one.saving_ms.mid is None and one.then_ms.mid is None
+    assert one.notes[0].startswith("no saving is given: what stages send")
+    (bubble,) = [note for note in one.notes if "bubble" in note]
+    assert "(8 - 1) / 8.00 = 87.5%, now (4 - 1) / 4 = 75.0%" in bubble
+    assert any("one copy of the model takes 8 GPUs and not 4" in note for note in one.notes)
+    # At the same tokens a rank runs half the layers of each micro-batch, for twice as many.
+    assert {row.component for row in one.rows} == {"logits"}
+
+
+def test_layers_that_stages_do_not_divide_wait_for_the_longest() -> None:
+    one = what_if(pipelined(4), {"layers": 34})
+    assert any("the longest has 9, 5.9% more than the mean of 8.5" in note for note in one.notes)
+    up = next(row for row in one.rows if row.component == "mlp.up")
+    assert up.how.endswith("1.125 times as often")  # 9 layers and not 8
+    with pytest.raises(UsageError, match="32 layers cannot fill 64 pipeline stages"):
+        what_if(pipelined(4), {"pipeline_parallel": 64})
+
+
+def test_a_pipeline_that_is_not_known_says_what_would_show_it() -> None:
+    with pytest.raises(
+        UsageError, match=r"pipeline_parallel cannot be changed.*process group named after it"
+    ):
+        changed(pipelined(None).now, {"pipeline_parallel": 2})
+
+
+def test_ranks_are_read_in_the_words_of_every_framework() -> None:
+    text = "pp=2,tensor_model_parallel_size=4,ep=8"
+    assert parse_changes([text]) == {"pipeline_parallel": 2, "tensor_parallel": 4, "expert_parallel": 8}

@@ -1,0 +1,84 @@
+"""Whole steps of the zoo with ranks and experts: what the rules find, and no change that breaks."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.trace.tools import read
+from tests.zoo import ZooOptions, program_of, trace_of
+from tracelens.advice.hyper import DTYPES, NAMES
+from tracelens.advice.whatif import StepModel, step_model, what_if
+from tracelens.analysis import analyze_trace
+from tracelens.errors import UsageError
+from tracelens.hardware import find_gpu
+from tracelens.results import Report
+
+RULES = ("TL107", "TL108", "TL109")
+
+
+@cache
+def text(family: str, ranks: int) -> str:
+    options = ZooOptions(steps=1, tensor_parallel=ranks)
+    return trace_of(family, options, program_of(family, options)).text()
+
+
+def report(family: str, ranks: int, folder: Path) -> Report:
+    return analyze_trace(read(folder, text(family, ranks))).report
+
+
+def model(one: Report) -> StepModel:
+    return step_model(
+        one.gemms, one.model, one.components, gpu=find_gpu(None, override=one.gpu.name),
+        step_ms=one.summary.step_ms.median, busy_frac=one.summary.gpu_busy_frac,
+        communication=one.communication,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "ranks", "states"),
+    [
+        ("llama", 4, ("found", "not_applicable", "not_applicable")),
+        ("gpt2", 2, ("found", "not_applicable", "not_applicable")),
+        ("moe", 1, ("not_applicable", "not_applicable", "found")),
+        ("moe_grouped", 1, ("not_applicable", "not_applicable", "passed")),
+    ],
+)
+def test_what_the_rules_find_in_whole_steps(
+    family: str, ranks: int, states: tuple[str, ...], tmp_path: Path
+) -> None:
+    one = report(family, ranks, tmp_path)
+    checks = {check.rule: check.state for check in one.checks}
+    assert tuple(checks[rule] for rule in RULES) == states
+    titles = {finding.rule: finding.title for finding in one.findings}
+    if ranks > 1:  # the zoo's logits are whole on every rank, as its messages show
+        assert titles["TL107"].startswith("Split the vocabulary of ")
+    if family == "moe":
+        assert titles["TL109"] == "Run the 8 experts in one grouped product, not in 8"
+
+
+@pytest.mark.parametrize(("family", "ranks"), [("llama", 4), ("moe", 1), ("moe_grouped", 1)])
+def test_no_change_of_ranks_experts_or_types_breaks(family: str, ranks: int, tmp_path: Path) -> None:
+    step = model(report(family, ranks, tmp_path))
+    assert [row.component for row, _ in step.work.fixed if row.component == "moe.experts"] == []
+    changes: list[dict[str, int | str]] = [{"dtype": dtype} for dtype in DTYPES]
+    for name in NAMES:
+        now = step.now.get(name) or 8
+        changes += [{name: value} for value in (now, 2 * now, max(1, now // 2), now + 7, 1)]
+    for change in changes:
+        try:
+            one = what_if(step, change)
+        except UsageError as error:
+            assert "\n" not in str(error)
+            continue
+        low, mid, high = one.saving_ms.low, one.saving_ms.mid, one.saving_ms.high
+        if low is None or mid is None or high is None:
+            assert one.notes[0].startswith("no saving is given: ")
+            continue
+        assert math.isfinite(mid) and low <= mid <= high <= (step.step_ms or 0.0), change
+        assert all((row.then_ms.mid or 0.0) > 0 for row in one.rows), change
+        if not one.change:
+            assert (one.rows, one.rest, low, mid, high) == ([], [], 0.0, 0.0, 0.0)

@@ -1,0 +1,142 @@
+"""Over how many ranks the model is spread, and what its configuration says, as far as a trace holds it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tracelens.results import CommunicationRow, Known, ModelDims
+from tracelens.trace.metadata import process_groups, rank_and_world
+
+#: Words in the name of a process group or of a mesh dimension: DeviceMesh's ``mesh_tp``, Megatron's
+#: TENSOR_MODEL_PARALLEL_GROUP (megatron/core/parallel_state.py). With a word of another kind beside it a
+#: group spans several (TENSOR_AND_DATA_PARALLEL_GROUP), and its size is none of the degrees.
+_KINDS = {
+    "tensor_parallel": frozenset({"tp", "tensor"}),
+    "pipeline_parallel": frozenset({"pp", "pipeline", "pipe"}),
+    "expert_parallel": frozenset({"ep", "expert"}),
+}
+_OTHERS = frozenset(
+    {"dp", "data", "cp", "context", "sp", "sequence", "fsdp", "shard", "replicate", "embedding"}
+)
+_WORD = re.compile(r"[a-z]+")
+_PURPOSES = {"pipeline": "pipeline_parallel", "expert all-to-all": "expert_parallel"}
+_FROM_CONFIG = re.compile(r"^(config|cfg|model_args|params|args|hparams)\.")
+
+
+def with_degrees(dims: ModelDims, metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> ModelDims:
+    """``dims`` with the degrees of pipeline and experts, and the tensor one where shapes left it open."""
+    if not dims.transformer:
+        nothing = Known(None, dims.hidden.source)
+        return replace(dims, pipeline_parallel=nothing, expert_parallel=nothing)
+    named = _named(metadata, rows)
+    tensor, found = dims.tensor_parallel, named.get("tensor_parallel")
+    if found is not None and found.value and found.value != tensor.value:
+        # Heads of a size of their own: hidden / (heads x head dimension) is no number of ranks there.
+        tensor = found
+    pipeline = named.get("pipeline_parallel") or _without_messages(metadata, rows)
+    return replace(
+        dims,
+        tensor_parallel=tensor,
+        pipeline_parallel=pipeline,
+        expert_parallel=named.get("expert_parallel") or _without_experts(dims, metadata, rows),
+    )
+
+
+def declared(metadata: Mapping[str, Any]) -> dict[str, int]:
+    """Sizes of the whole model as its own configuration has them, which the capture wrote into the trace."""
+    inner = metadata.get("tracelens")
+    models = inner.get("models") if isinstance(inner, Mapping) else None
+    listed = [one for one in models if isinstance(one, Mapping)] if isinstance(models, list) else []
+    for one in sorted(listed, key=lambda one: one.get("trained") is not True):
+        sizes = one.get("dimensions")
+        found = {
+            str(name): entry["value"]
+            for name, entry in (sizes.items() if isinstance(sizes, Mapping) else ())
+            if isinstance(entry, Mapping)
+            and type(entry.get("value")) is int
+            and _FROM_CONFIG.match(str(entry.get("source", "")))
+        }
+        if found:
+            return found
+    return {}
+
+
+def _named(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> dict[str, Known]:
+    """Degrees that a mesh, a process group or the purpose of a message states; unknown where two differ."""
+    found: dict[str, dict[int, str]] = {}
+    for kind, size, source in (*_meshes(metadata), *_groups(metadata, rows), *_purposes(rows)):
+        found.setdefault(kind, {}).setdefault(size, source)
+    named: dict[str, Known] = {}
+    for kind, sizes in found.items():
+        if len(sizes) == 1:
+            ((size, source),) = sizes.items()
+            named[kind] = Known(size, source)
+        else:
+            named[kind] = Known(
+                None, f"groups of {', '.join(str(size) for size in sorted(sizes))} ranks are named so"
+            )
+    return named
+
+
+def _kind(text: str) -> str | None:
+    words = set(_WORD.findall(text.lower()))
+    kinds = [kind for kind, own in _KINDS.items() if own & words]
+    return kinds[0] if len(kinds) == 1 and not words & _OTHERS else None
+
+
+def _meshes(metadata: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
+    inner = metadata.get("tracelens")
+    parallel = inner.get("parallel") if isinstance(inner, Mapping) else None
+    degrees = parallel.get("degrees") if isinstance(parallel, Mapping) else None
+    for name, size in degrees.items() if isinstance(degrees, Mapping) else ():
+        kind = _kind(str(name))
+        if kind is not None and type(size) is int and size > 0:
+            yield kind, size, "a dimension of the device mesh is named after it"
+
+
+def _groups(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> Iterator[tuple[str, int, str]]:
+    listed = [(str(one["description"] or ""), one["size"]) for one in process_groups(metadata).values()]
+    listed += [(row.group or "", row.group_size) for row in rows]
+    for text, size in listed:
+        kind = _kind(text)
+        if kind is not None and size:
+            yield kind, size, "a process group is named after it"
+
+
+def _purposes(rows: Sequence[CommunicationRow]) -> Iterator[tuple[str, int, str]]:
+    """Messages whose purpose is known, where all communication is in one group: it has no other degree."""
+    if len({row.group for row in rows if row.group is not None}) != 1:
+        return
+    for row in rows:
+        kind = _PURPOSES.get(row.purpose)
+        if kind is not None and row.group_size and _kind(row.group or "") is None:
+            yield kind, row.group_size, f"the one process group serves {row.purpose}"
+
+
+def _alone(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> str | None:
+    if rank_and_world(metadata)[1] == 1:
+        return "the job has one rank"
+    return None if rows else "the trace has no communication"
+
+
+def _without_messages(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> Known:
+    """A stage of a pipeline sends or receives in every step."""
+    alone = _alone(metadata, rows)
+    if alone is not None:
+        return Known(1, alone)
+    kinds = {row.collective for row in rows}
+    if not kinds & {"send/recv", "other"}:
+        return Known(1, "nothing is sent from rank to rank in this trace")
+    return Known(None, "messages are sent from rank to rank, and no process group is named after a pipeline")
+
+
+def _without_experts(dims: ModelDims, metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> Known:
+    if dims.experts.value is None:
+        return Known(None, dims.experts.source)
+    alone = _alone(metadata, rows)
+    if alone is not None:
+        return Known(1, alone)
+    return Known(None, "ranks communicate, and no process group is named after experts")
