@@ -8,10 +8,10 @@ changes that should make no difference, and layers compared with themselves, whi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
-from benchmarks.gpu.model_shapes import MODELS, LayerShape
+from benchmarks.gpu.model_shapes import MODELS
+from tracelens.bench.layer_shapes import LayerShape, StepShape
 
 Number = int | bool | str
 
@@ -170,24 +170,6 @@ _FAMILIES = (
 
 
 # --- whole small training steps -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StepShape:
-    """A small model that is trained for one step: embedding, layers, logits, loss, AdamW."""
-
-    layer: LayerShape
-    layers: int
-    vocabulary: int
-
-    @property
-    def parameters(self) -> int:
-        """Of all matrices; embedding and logits share theirs."""
-        return self.layers * self.layer.parameters + self.vocabulary * self.layer.hidden
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain JSON: the layer's numbers, the depth, the vocabulary."""
-        return {**asdict(self.layer), "layers": self.layers, "vocabulary": self.vocabulary}
 
 
 @dataclass(frozen=True, slots=True)
