@@ -271,7 +271,7 @@ def test_the_layer_does_the_products_that_are_kept_with_it(rule: str, tmp_path: 
     from tracelens.bench.layers import layer_step
 
     pair = next(pair for pair in layer_pairs() if pair.rule == rule)
-    for shape in (pairs.toy_layer(pair.before), pairs.toy_layer(pair.after)):
+    for shape in (pair.before.toy(), pair.after.toy()):
         shape = replace(shape, attention="math", dtype="fp32")
         step = layer_step(shape, device="cpu")
         with FlopCounterMode(display=False) as counter:
@@ -286,7 +286,7 @@ def test_attention_by_products_is_attention(tmp_path: Path) -> None:
 
     for name in ("gpt3-2.7b", "llama-3-8b", "bert-large"):
         pair = next(pair for pair in layer_pairs() if pair.model == name and pair.rule != "dtype")
-        shape = replace(pairs.toy_layer(replace(pair.before, vocab=0)), dtype="fp32")
+        shape = replace(replace(pair.before, vocab=0).toy(), dtype="fp32")
         torch.manual_seed(0)
         fused, plain = Layer(shape), Layer(replace(shape, attention="math"))
         plain.load_state_dict(fused.state_dict())

@@ -34,7 +34,9 @@ _BACKENDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
+class AttentionSizes:
+    """One call, on one rank."""
+
     batch: int
     heads: int
     kv_heads: int
@@ -65,7 +67,7 @@ def scaled_attention(
         for causal in (True, False):
             pair: list[AttentionPrediction] = []
             for hyper in (now, then):
-                shape = _attention_shape(call, hyper, now, length)
+                shape = attention_sizes(call, hyper, now, length)
                 if shape is None:
                     return "what the change does to their sizes is not known"
                 found = _predict_attention(call, shape, causal, backend, gpu=gpu, measured=measured)
@@ -92,7 +94,7 @@ def scaled_attention(
 
 def _predict_attention(
     call: AttentionCall,
-    shape: _Sizes,
+    shape: AttentionSizes,
     causal: bool,
     backend: str,
     *,
@@ -118,7 +120,7 @@ def _predict_attention(
         return str(error)
 
 
-def _attention_shape(call: AttentionCall, hyper: Hyper, now: Hyper, length: int) -> _Sizes | None:
+def attention_sizes(call: AttentionCall, hyper: Hyper, now: Hyper, length: int) -> AttentionSizes | None:
     """Sizes of the call on one rank under ``hyper``; None where they do not follow from it."""
     ranks = hyper.tensor_parallel or 1
     kv_heads = hyper.kv_heads or hyper.heads
@@ -142,12 +144,12 @@ def _attention_shape(call: AttentionCall, hyper: Hyper, now: Hyper, length: int)
                 return None
             batch = batch * hyper.micro_batch // now.micro_batch
     heads, kv_heads = hyper.heads // ranks, max(1, kv_heads // ranks)
-    return _Sizes(batch, heads, kv_heads, seq_q, seq_k, hyper.head_dim)
+    return AttentionSizes(batch, heads, kv_heads, seq_q, seq_k, hyper.head_dim)
 
 
 def _attention_text(call: AttentionCall, hyper: Hyper, now: Hyper) -> str:
     """The call as the table of products writes it."""
-    shape = _attention_shape(call, hyper, now, call.seq_k or call.tokens)
+    shape = attention_sizes(call, hyper, now, call.seq_k or call.tokens)
     if shape is None:
         return "sizes not known"
     kv = f" kv={shape.kv_heads}" if shape.kv_heads != shape.heads else ""

@@ -98,6 +98,22 @@ class LayerShape:
             batch = self.micro_batch * self.heads // self.tensor_parallel
             yield from attention_gemms(batch=batch, sequence=self.sequence, head_dim=self.head_dim)
 
+    def toy(self) -> LayerShape:
+        """As the layer in everything but size: gated, grouped, causal, sharded, of its type."""
+        t = self.tensor_parallel
+        heads = (2 if self.head_dim > 80 else 4) * t
+        return replace(
+            self,
+            hidden=32 * t,
+            heads=heads,
+            head_dim=32 * t // heads,
+            kv_heads=t if self.kv_heads < self.heads else heads,
+            ffn=(48 + self.ffn % 16) * t,
+            sequence=16,
+            micro_batch=1 + self.micro_batch % 2,
+            vocab=(64 + self.vocab % 8) * t if self.vocab else 0,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Linear:
@@ -166,3 +182,7 @@ class StepShape:
     def as_json(self) -> dict[str, Any]:
         """Plain JSON: the layer's numbers, the depth, the vocabulary."""
         return {**asdict(self.layer), "layers": self.layers, "vocabulary": self.vocabulary}
+
+    def toy(self) -> StepShape:
+        """One layer of toy size."""
+        return StepShape(self.layer.toy(), 1, 64 + self.vocabulary % 8)

@@ -34,6 +34,7 @@ from tracelens.results.step import (
     Unattributed,
     UnprofiledSteps,
 )
+from tracelens.results.verified import MeasuredCall, MeasuredWhole, Verification, Verified
 from tracelens.results.waits import IdleCause, PathPart, QueueLength, Waits
 
 #: Of ``--json``.
@@ -76,5 +77,9 @@ __all__ = [
     "QueueLength",
     "PathPart",
     "Waits",
+    "MeasuredCall",
+    "MeasuredWhole",
+    "Verified",
+    "Verification",
     "Report",
 ]

@@ -9,6 +9,7 @@ from tracelens.results.cost import JobCost
 from tracelens.results.gemm import GemmRow, GemmTime
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.step import CommunicationRow, ComponentRow, Coverage, Lack, Step, Summary
+from tracelens.results.verified import Verification
 from tracelens.results.waits import Waits
 
 
@@ -36,3 +37,4 @@ class Report:
     what_if: list[WhatIf] = field(default_factory=list)  # the scenarios asked for with --what-if
     waits: Waits = field(default_factory=Waits)
     cost: JobCost | None = None  # per 1000 steps of the whole job
+    verification: Verification | None = None  # of `tracelens verify`, where it measured the findings

@@ -58,9 +58,7 @@ def layer_items(setting: Setting) -> list[Item]:
 def step_items(setting: Setting) -> list[Item]:
     gpu, pairs = gpu_of(setting), step_pairs()
     if setting.dry_run:
-        pairs = tuple(
-            replace(pair, before=_toy_step(pair.before), after=_toy_step(pair.after)) for pair in pairs
-        )
+        pairs = tuple(replace(pair, before=pair.before.toy(), after=pair.after.toy()) for pair in pairs)
     return [
         Item(pair.name, 3.0 + _seconds(step_us(pair.before, gpu) + step_us(pair.after, gpu)), pair)
         for pair in pairs
@@ -230,31 +228,7 @@ def check(data: Mapping[str, Any]) -> list[str]:
 
 
 def toy_pair(pair: LayerPair) -> LayerPair:
-    return replace(pair, before=toy_layer(pair.before), after=toy_layer(pair.after))
-
-
-def toy_layer(layer: LayerShape) -> LayerShape:
-    """As the layer in everything but size: gated, grouped, causal, sharded, of its type."""
-    t = layer.tensor_parallel
-    heads = (2 if layer.head_dim > 80 else 4) * t
-    return LayerShape(
-        hidden=32 * t,
-        heads=heads,
-        kv_heads=t if layer.kv_heads < layer.heads else heads,
-        ffn=(48 + layer.ffn % 16) * t,
-        gated=layer.gated,
-        causal=layer.causal,
-        sequence=16,
-        micro_batch=1 + layer.micro_batch % 2,
-        tensor_parallel=t,
-        vocab=(64 + layer.vocab % 8) * t if layer.vocab else 0,
-        dtype=layer.dtype,
-        attention=layer.attention,
-    )
-
-
-def _toy_step(step: StepShape) -> StepShape:
-    return StepShape(toy_layer(step.layer), 1, 64 + step.vocabulary % 8)
+    return replace(pair, before=pair.before.toy(), after=pair.after.toy())
 
 
 LAYER_PAIRS = Stage(
