@@ -58,14 +58,16 @@ class Verified:
     saving_frac: Estimate  # of the step
     predicted_ms: Estimate  # what was predicted before
     predicted_frac: Estimate
-    ratio: float | None  # measured over predicted
-    in_range: bool | None  # lies the measured saving within what was predicted? None without a range
+    ratio: float | None  # measured over predicted; None on another GPU
+    in_range: bool | None  # is it within the predicted range? None without one, and on another GPU
     replaces: bool  # the finding's saving is the measured one
     how: str  # the sum with its numbers
     products_ms: Estimate = UNKNOWN  # what products and attention alone save
     calls: list[MeasuredCall] = field(default_factory=list)
     wholes: list[MeasuredWhole] = field(default_factory=list)
     not_covered: list[str] = field(default_factory=list)
+    device: str = ""  # where it was measured
+    date: str = ""
 
 
 @dataclass(frozen=True, slots=True)
