@@ -35,33 +35,38 @@ def conclude(
     pairs: Pairs,
     *,
     before_ms: float | None,
+    noise_frac: float = 0.0,
     replaces: bool,
     stopped: str = "",
 ) -> Verified:
     """What was measured of one suggestion. ``before_ms`` is the present step, whose share a saving is.
 
-    ``pairs`` lacks what was not reached, and ``stopped`` says why.
+    ``pairs`` lacks what was not reached, and ``stopped`` says why. ``noise_frac`` is by how much a layer
+    differs from itself: no saving of layers is known better.
     """
     if trial.why:
         return not_measured(trial, trial.why)
     calls = [_call(one, times, trial.scale, stopped) for one in trial.calls]
     wholes = [_whole(one, pairs.get(at, stopped), trial.scale) for at, one in enumerate(trial.wholes)]
     products = _products_ms(trial, calls)
-    layers = _layers_ms(wholes) if not trial.apart else UNKNOWN
+    layers = _layers_ms(wholes, noise_frac) if not trial.apart else UNKNOWN
     rests_on, saving = ("layers", layers) if layers.mid is not None else ("products", products)
     notes = [*trial.notes, _PLAIN if rests_on == "layers" else _ALONE, _OUTSIDE]
-    if trial.apart and wholes:
+    if trial.apart and trial.wholes:
         notes.insert(0, f"the layers measured here do not stand for the trace's: {trial.apart}")
+    elif trial.apart and not trial.partial:
+        notes.insert(0, f"no whole layer was measured: {trial.apart}")
     if isinstance(trial.step, WholePair):
         wholes.append(_step(trial, pairs.get(-1, stopped), wholes))
     elif trial.step:
         notes.append(f"no small training step was measured: {trial.step}")
     if saving.mid is None:
         reasons = [one.why for one in wholes] + [one.why for one in calls]
-        why = trial.apart or next((one for one in reasons if one), "nothing could be measured")
+        why = next((one for one in reasons if one), "") or trial.apart or "nothing could be measured"
         return _beside(
             trial, "not_measured", why, "", UNKNOWN, before_ms, False, "", products, calls, wholes, notes
         )
+    replaces = replaces and not trial.partial
     how = _how_layers(wholes, saving) if rests_on == "layers" else _how_calls(calls, saving)
     return _beside(
         trial, "measured", "", rests_on, saving, before_ms, replaces, how, products, calls, wholes, notes
@@ -230,11 +235,12 @@ def whole_text(shape: LayerShape | StepShape) -> str:
     return f"{shape.layers} layers of {text}, v={shape.vocabulary}" if isinstance(shape, StepShape) else text
 
 
-def _layers_ms(wholes: Sequence[MeasuredWhole]) -> Estimate:
+def _layers_ms(wholes: Sequence[MeasuredWhole], noise_frac: float) -> Estimate:
     """Layers times layers plus logits, per step; nothing where one of them has no time."""
     if not wholes or any(one.saving_ms.mid is None for one in wholes):
         return UNKNOWN
-    return _sum([_per_step(one) for one in wholes])
+    noise = [_around(0.0, noise_frac * (one.calls_now or 0.0) * (one.now_ms.mid or 0.0)) for one in wholes]
+    return _sum([*(_per_step(one) for one in wholes), *noise])
 
 
 def _per_step(one: MeasuredWhole) -> Estimate:

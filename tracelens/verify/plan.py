@@ -84,12 +84,13 @@ class Trial:
     apart: str = ""  # why the layers do not stand for the trace's; "" where they do
     scale: float = 1.0  # of what it takes after the change, to the tokens there were before
     notes: tuple[str, ...] = ()
+    partial: bool = False  # what is measured is a part of what was predicted, and never stands for it
 
 
 def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: bool = False) -> Trial:
     """Plan one suggestion; ``built`` is the stand-in of the model's layers, or why there is none."""
     if not asked.changes:
-        return Trial(asked, why=asked.why)
+        return _of_rows(asked, source)
     try:
         then = changed(source.now, asked.changes)
     except UsageError as error:
@@ -138,6 +139,50 @@ def _grown(row: GemmRow, now: Hyper, then: Hyper) -> float:
     return then.layers / now.layers if inside and now.layers and then.layers else 1.0
 
 
+def _of_rows(asked: Asked, source: Source) -> Trial:
+    """A finding about some products of the step and no size of the model: those products alone."""
+    if asked.resize is None and asked.precision is None:
+        return Trial(asked, why=asked.why)
+    rows = [row for row in source.rows if row.id in asked.gemms and row.kind == "gemm"]
+    calls = tuple(one for one in (_changed_row(row, asked) for row in rows) if one is not None)
+    if not calls:
+        return Trial(asked, why="the sizes of the products it names are not in the report")
+    apart = "the change is one of single products, so that no layer shows it"
+    casts = ("casts to the other type, and its scaling, are not in this saving",) if asked.precision else ()
+    return Trial(asked, "", calls, (), "", apart, 1.0, casts, partial=bool(casts))
+
+
+def _changed_row(row: GemmRow, asked: Asked) -> CallPair | None:
+    """The row in another type, or with one side of it at another size."""
+    sizes = (row.m, row.n, row.k)
+    m, n, k = sizes
+    if m is None or n is None or k is None:
+        return None
+    dtype = row_dtype(row)
+    pair = CallPair(row.component, row.role or row.phase, row.id, None, None, row.calls_per_step,
+                    row.calls_per_step, _call_us(row), row.time_ms_per_step)  # fmt: skip
+    if dtype not in DTYPES:
+        return replace(pair, why=f"products in {dtype} are not measured")
+    now = GemmCase("verify", m, n, k, row.batch or 1, dtype, _layout(row))
+    if asked.precision is not None:
+        target = asked.precision[1]
+        if target not in DTYPES:
+            return replace(pair, why=f"products in {target} are not measured")
+        # fp8 products are TN alone: frameworks transpose first
+        return replace(
+            pair, now=now, then=replace(now, dtype=target, layout="TN" if target == "fp8" else now.layout)
+        )
+    before, after = asked.resize or (0, 0)
+    if before not in sizes:
+        return None
+    m, n, k = (after if side == before else side for side in (m, n, k))
+    return replace(pair, now=now, then=replace(now, m=m, n=n, k=k))
+
+
+def _layout(row: GemmRow) -> str:
+    return row.layout if row.layout in LAYOUTS else _LAYOUT.get(row.role or "", "TN")
+
+
 def _product(product: Product, now: Hyper, then: Hyper) -> CallPair | None:
     row, before, after = product.row, product.sizes(now), product.sizes(then)
     calls = row.calls_per_step * product.weight
@@ -151,7 +196,7 @@ def _product(product: Product, now: Hyper, then: Hyper) -> CallPair | None:
     dtype = row_dtype(row)
     if dtype not in DTYPES:
         return replace(pair, why=f"products in {dtype} are not measured")
-    layout = row.layout if row.layout in LAYOUTS else _LAYOUT.get(row.role or "", "TN")
+    layout = _layout(row)
     sides = []
     for m, n, k, batch in (before, after):
         case = GemmCase("verify", m, n, k, batch, dtype, layout)

@@ -136,6 +136,7 @@ class _Run:
     meter: Meter
     replaces: bool
     before_ms: float | None = None  # the present step: traced, or measured where there is no trace
+    noise_frac: float | None = None
     stopped: str | None = None
 
     def begin(self) -> float | None:
@@ -156,7 +157,8 @@ class _Run:
                 self.before_ms = (now.layers or 0) * layer.ms[0] + (
                     logits.ms[0] if logits is not None else 0.0
                 )
-        return abs(layer.ms[0] / layer.ms[1] - 1)
+        self.noise_frac = abs(layer.ms[0] / layer.ms[1] - 1)
+        return self.noise_frac
 
     def _present(self, shape: LayerShape | str) -> PairTimes | None:
         found = self.meter.pair(shape, shape) if not isinstance(shape, str) else shape
@@ -182,7 +184,13 @@ class _Run:
 
     def _concluded(self, trial: Trial, times: dict[Case, CallTime | str], pairs: Pairs) -> Verified:
         return conclude(
-            trial, times, pairs, before_ms=self.before_ms, replaces=self.replaces, stopped=self.stopped or ""
+            trial,
+            times,
+            pairs,
+            before_ms=self.before_ms,
+            noise_frac=self.noise_frac or 0.0,
+            replaces=self.replaces,
+            stopped=self.stopped or "",
         )
 
 

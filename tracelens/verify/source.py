@@ -32,6 +32,9 @@ class Asked:
     predicted_ms: Estimate  # as it was predicted, also where it has been measured before
     predicted_frac: Estimate
     per_token: bool = False  # the saving is of the time per token, not of the step
+    gemms: tuple[str, ...] = ()  # rows that it names
+    resize: tuple[int, int] | None = None  # a side of those rows, where it is no size of the model
+    precision: tuple[str, str] | None = None  # what those rows are computed in
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +151,12 @@ def _dims(data: Mapping[str, Any]) -> ModelDims:
 def _asked(raw: dict[str, Any], now: Hyper) -> Iterator[Asked]:
     for at, finding in enumerate(raw["findings"]):
         changes, why = _changes(finding, now)
-        title = f"{finding['rule']} {finding['title']}"
-        yield Asked(("findings", at), title, changes, why, *_predicted(finding))
+        yield Asked(
+            ("findings", at), f"{finding['rule']} {finding['title']}", changes, why, *_predicted(finding),
+            per_token=bool(finding["evidence"].get("per_token")), gemms=tuple(finding["gemms"]),
+            resize=_pair(finding["change"], "dimension", int),
+            precision=_pair(finding["change"], "precision", str),
+        )  # fmt: skip
     for at, scenario in enumerate(raw.get("what_if", [])):
         changes = _to(scenario["change"])
         why = "" if changes else "nothing changes in it"
@@ -186,6 +193,14 @@ def _changes(finding: Mapping[str, Any], now: Hyper) -> tuple[dict[str, int], st
             return {}, f"{name} {before} → {after} is not a size of the whole model as the trace shows it"
         found[known] = after
     return found, "" if found else "it names no size to change"
+
+
+def _pair(change: Mapping[str, Any], name: str, kind: type[_T]) -> tuple[_T, _T] | None:
+    """[from, to] of the only thing that changes, where it is ``name``."""
+    if list(change) != [name]:
+        return None
+    before, after = change[name]
+    return (before, after) if type(before) is kind and type(after) is kind else None
 
 
 def _to(change: Mapping[str, Any]) -> dict[str, int]:
