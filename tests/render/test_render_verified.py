@@ -35,7 +35,8 @@ def verified(mid: float = 8.2, *, name: str = "logits") -> Verified:
         name, "v=50257", "v=50304", measured(14, 14.2, 14.3), measured(5, 6, 6.1), measured(8, 8.2, 8.3), 1,
         1, 14.0, "a note",
     )  # fmt: skip
-    lost = MeasuredWhole("step", "", "", *[Estimate(None, None, None, "measured")] * 3, None, None, why=name)
+    none = Estimate(None, None, None, "measured")
+    lost = MeasuredWhole("step", "", "", none, none, none, None, None, why=name)
     return Verified(
         "measured", "", "layers", measured(mid - 0.1, mid, mid + 0.1), measured(0.2, 0.21, 0.22),
         Estimate(7.8, 8.4, 8.9, "model"), Estimate(0.19, 0.21, 0.22, "model"), mid / 8.4, True, True,

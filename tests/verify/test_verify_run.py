@@ -255,6 +255,30 @@ def test_nothing_to_verify_is_an_input_that_cannot_be_used(
         verify_on(read(raw, tmp_path))
 
 
+def test_savings_in_other_units_go_with_the_milliseconds(
+    raw: dict[str, Any], tmp_path: Path, verify_on: Verify
+) -> None:
+    finding = raw["findings"][0]
+    hours = {end: 0.01 * finding["saving_ms"][end] for end in ("low", "mid", "high")}
+    finding["saving"] = {"gpu_hours": hours | {"basis": "model"}, "money": None}
+    after = verify_on(read(raw, tmp_path)).document()["findings"][0]
+    assert after["saving"]["gpu_hours"]["mid"] == pytest.approx(0.01 * logits_saving_ms())
+    assert after["saving"]["gpu_hours"]["basis"] == "measured"
+    assert after["saving"]["money"] is None
+
+
+def test_what_ranks_exchange_is_not_measured_and_no_saving_is_claimed(
+    raw: dict[str, Any], tmp_path: Path, verify_on: Verify
+) -> None:
+    raw["model"]["vocab"]["value"] = None
+    raw["findings"][0]["evidence"]["simulated"] = {"tensor_parallel": 2}
+    done = verify_on(read(raw, tmp_path))
+    one = found(done)
+    assert not one.replaces
+    assert any("what ranks exchange" in note for note in one.not_covered)
+    assert done.document()["findings"][0]["basis"] == "model"
+
+
 # --- an end before the end ----------------------------------------------------------------------------
 
 

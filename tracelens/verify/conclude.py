@@ -22,7 +22,8 @@ _OUTSIDE = (
     "embedding, optimizer, gradient clipping, communication between GPUs and idle time: taken as unchanged"
 )
 _PLAIN = (
-    "the layers are plain PyTorch with the model's sizes, not the model's own code: no dropout, no compiler"
+    "the layers are plain PyTorch with the model's sizes, not the model's own code: no dropout, no casts of"
+    " autocast, no compiler"
 )
 _ALONE = "kernels beside products and fused attention (norms, activations, softmax) are not in this saving"
 
@@ -54,7 +55,7 @@ def conclude(
     notes = [*trial.notes, _PLAIN if rests_on == "layers" else _ALONE, _OUTSIDE]
     if trial.apart and trial.wholes:
         notes.insert(0, f"the layers measured here do not stand for the trace's: {trial.apart}")
-    elif trial.apart and not trial.partial:
+    elif trial.apart and not trial.asked.precision:
         notes.insert(0, f"no whole layer was measured: {trial.apart}")
     if isinstance(trial.step, WholePair):
         wholes.append(_step(trial, pairs.get(-1, stopped), wholes))

@@ -51,6 +51,8 @@ def _put(where: dict[str, Any], found: Verified, verification: Verification) -> 
     saving, frac = (
         (found.saving_ms, found.saving_frac) if counts else (found.predicted_ms, found.predicted_frac)
     )
+    if where.get("saving"):
+        where["saving"] = _in_proportion(where["saving"], where["saving_ms"], saving)
     where["saving_ms"], where["saving_frac"] = asdict(saving), asdict(frac)
     if "rule" not in where:  # a pick
         return
@@ -64,6 +66,23 @@ def _put(where: dict[str, Any], found: Verified, verification: Verification) -> 
         one.startswith("Measured on ") for one in where["caveats"]
     ):
         where["caveats"] = [_NOT_RUN, *kept]
+
+
+def _in_proportion(costs: dict[str, Any], before: dict[str, Any], saving: Estimate) -> dict[str, Any] | None:
+    """The saving in other units (GPU-hours, money), which go with its milliseconds; None if they cannot."""
+    scaled: dict[str, Any] = {}
+    for unit, one in costs.items():
+        if one is None:
+            scaled[unit] = None
+            continue
+        ends = [end for end in ("high", "mid", "low") if before.get(end) and one.get(end)]
+        if not ends:
+            return None
+        factor = one[ends[0]] / before[ends[0]]
+        values = {end: getattr(saving, end) for end in ("low", "mid", "high")}
+        scaled[unit] = {end: None if value is None else value * factor for end, value in values.items()}
+        scaled[unit]["basis"] = saving.basis
+    return scaled
 
 
 def _measured(found: Verified, verification: Verification) -> str:

@@ -120,7 +120,8 @@ def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: boo
     scale = 1.0
     if asked.per_token and now.token_count and then.token_count:
         scale = now.token_count / then.token_count
-    return Trial(asked, "", calls, wholes, step, apart, scale, tuple(notes))
+    ranks = now.tensor_parallel != then.tensor_parallel
+    return Trial(asked, "", calls, wholes, step, apart, scale, tuple(notes), partial=ranks)
 
 
 # --- products and attention ---------------------------------------------------------------------------
