@@ -18,6 +18,9 @@ from tracelens.bench.pairs import PairTimes
 from tracelens.errors import InputError, UsageError
 from tracelens.results import Verified
 from tracelens.verify import Done, Source, read_source
+from tracelens.verify.meter import CallTime
+from tracelens.verify.plan import make_trial
+from tracelens.verify.standin import stand_in
 
 LAYER = LayerShape(1280, 20, 5120, sequence=1024, micro_batch=8)
 
@@ -100,6 +103,26 @@ def test_a_small_step_is_beside_what_its_parts_save(source: Source, verify_on: V
     assert step.calls_now is None  # no part of the sum
     assert "measured alone" in step.note
     assert one.saving_ms.mid == pytest.approx(logits_saving_ms())
+
+
+def test_calls_that_are_not_the_traces_are_said_to_differ(source: Source, verify_on: Verify) -> None:
+    class Slower(rig.Meter):
+        factor = 1.0
+
+        def calls(self, cases: Any) -> Any:
+            traced = {pair.now: pair.trace_us for trial in trials for pair in trial.calls}
+            return {
+                case: CallTime((traced.get(case) or 1000.0) * self.factor, 0.0)
+                for case in super().calls(cases)
+            }
+
+    trials = [make_trial(one, source, stand_in(source)) for one in source.asked]
+    meter = Slower()
+    assert not any("in the trace" in note for note in found(verify_on(source, meter=meter)).not_covered)
+    meter.factor = 1.5
+    said = [note for note in found(verify_on(source, meter=meter)).not_covered if "in the trace" in note]
+    assert len(said) == 1
+    assert "18.4 ms per step here as they are, and 12.3 ms in the trace" in said[0]
 
 
 def test_without_layers_the_saving_rests_on_the_products(source: Source, verify_on: Verify) -> None:

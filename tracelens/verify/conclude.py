@@ -18,6 +18,8 @@ from tracelens.verify.plan import CallPair, Trial, WholePair
 
 #: Calls that could not be measured may be this share of the time that the change touches in the trace.
 _GAP = 0.1
+#: Calls that take this many times as long here as in the trace, or the reverse, are not the same calls.
+_ALIKE = 1.25
 _OUTSIDE = (
     "embedding, optimizer, gradient clipping, communication between GPUs and idle time: taken as unchanged"
 )
@@ -57,6 +59,7 @@ def conclude(
         notes.insert(0, f"the layers measured here do not stand for the trace's: {trial.apart}")
     elif trial.apart and not trial.asked.precision:
         notes.insert(0, f"no whole layer was measured: {trial.apart}")
+    notes += _unlike_the_trace(trial, calls) if replaces else []
     if isinstance(trial.step, WholePair):
         wholes.append(_step(trial, pairs.get(-1, stopped), wholes))
     elif trial.step:
@@ -193,6 +196,24 @@ def _products_ms(trial: Trial, calls: Sequence[MeasuredCall]) -> Estimate:
     if not known or lacking > _GAP * touched or (not touched and len(known) < len(calls)):
         return UNKNOWN
     return _sum(known)
+
+
+def _unlike_the_trace(trial: Trial, calls: Sequence[MeasuredCall]) -> list[str]:
+    """Whether the calls as they are take as long here as in the trace, told where they do not."""
+    known = [
+        (asked.time_ms, one.calls_now * one.now_us.mid / 1e3)
+        for asked, one in zip(trial.calls, calls, strict=True)
+        if one.now_us.mid is not None and asked.time_ms > 0
+    ]
+    traced, here = (sum(side) for side in zip(*known, strict=True)) if known else (0.0, 0.0)
+    if not known or 1 / _ALIKE <= here / traced <= _ALIKE:
+        return []
+    return [
+        (
+            f"the calls that change take {ms(here)} per step here as they are, and {ms(traced)} in the trace:"
+            " it ran other kernels, other clocks, or not alone"
+        )
+    ]
 
 
 def _sum(parts: Sequence[Estimate]) -> Estimate:
