@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,24 @@ def test_a_model_without_a_plain_layer_says_why(
     built = stand_in(read(raw, tmp_path))
     assert isinstance(built, str)
     assert says in built
+
+
+@pytest.mark.parametrize(
+    ("kept", "says"),
+    [
+        (lambda row: row["phase"] == "forward", "the step has no backward"),
+        (lambda row: row["role"] != "wgrad", "no gradient of the layers' weights"),
+    ],
+)
+def test_a_step_that_does_less_than_training_is_no_whole_layer(
+    raw: dict[str, Any], tmp_path: Path, kept: Callable[[dict[str, Any]], bool], says: str
+) -> None:
+    raw["gemms"] = [row for row in raw["gemms"] if kept(row)]
+    source = read(raw, tmp_path)
+    assert says in str(stand_in(source))
+    trial = planned(source, vocab=50304)
+    assert (len(trial.wholes), says in trial.apart) == (0, True)
+    assert 1 <= len(trial.calls) <= 2
 
 
 def test_without_a_layer_the_products_are_measured_all_the_same(raw: dict[str, Any], tmp_path: Path) -> None:

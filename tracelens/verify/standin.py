@@ -85,6 +85,8 @@ def stand_in(source: Source) -> StandIn | str:
     dtype = _dtype(rows)
     if dtype not in _DTYPES:
         return f"layers whose products run in {dtype} are not built"
+    if lack := _lacks_gradients(rows):
+        return lack
     passes = _passes(rows, now)
     if passes is None:
         return "how many micro-batches a step has does not follow from the calls of the layers' products"
@@ -162,6 +164,17 @@ def _dtype(rows: Sequence[GemmRow]) -> str:
 def row_dtype(row: GemmRow) -> str:
     """As ``tracelens.bench`` names it: fp32 data on tensor cores is tf32."""
     return "tf32" if row.math_dtype == "tf32" else row.dtype or "unknown"
+
+
+def _lacks_gradients(rows: Sequence[GemmRow]) -> str:
+    """Why a layer's forward and backward is not what the step does; "" where it is."""
+    inside = [row for row in rows if row.kind == "gemm" and row.component.startswith(("mlp.", "attention."))]
+    if not any(row.phase == "backward" for row in inside):
+        return "the step has no backward, and layers are measured forward and backward"
+    roles = {row.role for row in inside if row.component.startswith("mlp.")}
+    if None not in roles and "wgrad" not in roles:
+        return "the step computes no gradient of the layers' weights, and a plain layer does"
+    return ""
 
 
 def _passes(rows: Sequence[GemmRow], now: Hyper) -> int | None:
