@@ -83,9 +83,24 @@ def test_fewer_layers_are_the_same_calls_less_often(source: Source) -> None:
 def test_tokens_move_everything(source: Source) -> None:
     trial = planned(source, micro_batch=16)
     assert [one.what for one in trial.wholes] == ["layer", "logits"]
-    assert trial.scale == 1.0  # the finding's saving is of the step
-    per_token = make_trial(replace(asked(micro_batch=16), per_token=True), source, stand_in(source))
-    assert per_token.scale == 0.5
+    assert trial.scale == 0.5  # a finding's saving is per token
+
+
+@pytest.mark.parametrize(
+    ("place", "per_token", "changes", "scale"),
+    [
+        (("what_if", 0), False, {"micro_batch": 16}, 1.0),  # a scenario is of the step
+        (("findings", 0), False, {"sequence": 2048}, 1.0),  # padding is worth nothing
+        (("findings", 0), False, {"sequence": 512}, 2.0),
+        (("picks", 0), True, {"sequence": 2048}, 0.5),
+        (("findings", 0), False, {"heads": 10}, 1.0),
+    ],
+)
+def test_what_is_measured_counts_for_the_tokens_that_the_prediction_counts(
+    source: Source, place: tuple[str, int], per_token: bool, changes: dict[str, int], scale: float
+) -> None:
+    one = replace(asked(**changes), place=place, per_token=per_token)
+    assert make_trial(one, source, stand_in(source)).scale == scale
 
 
 def test_a_small_step_is_four_layers_deep(source: Source) -> None:

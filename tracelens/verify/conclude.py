@@ -55,6 +55,8 @@ def conclude(
     layers = _layers_ms(wholes, noise_frac) if not trial.apart else UNKNOWN
     rests_on, saving = ("layers", layers) if layers.mid is not None else ("products", products)
     notes = [*trial.notes, _PLAIN if rests_on == "layers" else _ALONE, _OUTSIDE]
+    if trial.scale != 1.0:
+        notes.append(f"layers after the change are counted per token: × {trial.scale:.4g}")
     if trial.apart and trial.wholes:
         notes.insert(0, f"the layers measured here do not stand for the trace's: {trial.apart}")
     elif trial.apart and not trial.asked.precision:

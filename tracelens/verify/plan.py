@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tracelens.advice.hyper import Hyper, changed
+from tracelens.advice.per_token import growth_frac
 from tracelens.advice.predicted_attention import AttentionSizes, attention_sizes
 from tracelens.advice.whatif import concerns
 from tracelens.advice.work import AttentionCall, Product
@@ -117,11 +118,20 @@ def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: boo
         notes.append(f"{ms(left)} per step of products whose sizes follow from no dimension of the model")
     if not calls and not wholes:
         return Trial(asked, why=apart or "no product, attention call or layer of the step changes with it")
-    scale = 1.0
-    if asked.per_token and now.token_count and then.token_count:
-        scale = now.token_count / then.token_count
     ranks = now.tensor_parallel != then.tensor_parallel
-    return Trial(asked, "", calls, wholes, step, apart, scale, tuple(notes), partial=ranks)
+    return Trial(asked, "", calls, wholes, step, apart, _scale(asked, now, then), tuple(notes), partial=ranks)
+
+
+def _scale(asked: Asked, now: Hyper, then: Hyper) -> float:
+    """What a changed call counts for: as many tokens as there were, where the prediction is per token.
+
+    A scenario's is of the step, a pick's per token, a finding's per token that is worth something.
+    """
+    if asked.per_token:
+        return now.token_count / then.token_count if now.token_count and then.token_count else 1.0
+    if asked.place[0] != "findings":
+        return 1.0
+    return 1.0 / (1.0 + growth_frac({name: [now.get(name), then.get(name)] for name in asked.changes}))
 
 
 # --- products and attention ---------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class Asked:
     why: str  # why there are none
     predicted_ms: Estimate  # as it was predicted, also where it has been measured before
     predicted_frac: Estimate
-    per_token: bool = False  # the saving is of the time per token, not of the step
+    per_token: bool = False  # a pick: the saving is a share of the time per token
     gemms: tuple[str, ...] = ()  # rows that it names
     resize: tuple[int, int] | None = None  # a side of those rows, where it is no size of the model
     precision: tuple[str, str] | None = None  # what those rows are computed in
@@ -153,7 +153,7 @@ def _asked(raw: dict[str, Any], now: Hyper) -> Iterator[Asked]:
         changes, why = _changes(finding, now)
         yield Asked(
             ("findings", at), f"{finding['rule']} {finding['title']}", changes, why, *_predicted(finding),
-            per_token=bool(finding["evidence"].get("per_token")), gemms=tuple(finding["gemms"]),
+            gemms=tuple(finding["gemms"]),
             resize=_pair(finding["change"], "dimension", int),
             precision=_pair(finding["change"], "precision", str),
         )  # fmt: skip
