@@ -185,7 +185,11 @@ def saving(saving_ms: Estimate, saving_frac: Estimate, basis: str) -> tuple[str,
     ('saves ≈ 14.6 ms/step', '3.5%; 12.0–16.0 ms; model')
     >>> saving(Estimate(0, None, 3.2, "heuristic"), Estimate(0, None, .008, "heuristic"), "heuristic")
     ('at stake: 3.20 ms/step', '0.8%; bound, not a prediction')
+    >>> saving(Estimate(-3, -2, -1, "measured"), Estimate(-.03, -.02, -.01, "measured"), "measured")
+    ('slower by 2.00 ms/step', '2.0%; 1.00–3.00 ms; measured')
     """
+    if saving_ms.mid is not None and saving_ms.mid < 0:
+        return _slower(saving_ms, saving_frac, basis)
     if _known(saving_ms.mid):
         share = [pct(saving_frac.mid)] if _known(saving_frac.mid) else []
         spread = ms_range(saving_ms.low, saving_ms.high)
@@ -197,3 +201,11 @@ def saving(saving_ms: Estimate, saving_frac: Estimate, basis: str) -> tuple[str,
     share = [pct(saving_frac.high)] if _known(saving_frac.high) else []
     bound = ms_range(saving_ms.low, saving_ms.high) if saving_ms.low else ms(saving_ms.high)
     return f"at stake: {bound}/step", "; ".join([*share, "bound, not a prediction"])
+
+
+def _slower(saving_ms: Estimate, saving_frac: Estimate, basis: str) -> tuple[str, str]:
+    """A change that was measured to cost time: its range, in time and not in savings."""
+    share = [pct(-saving_frac.mid)] if saving_frac.mid is not None else []
+    low, high = saving_ms.low, saving_ms.high
+    spread = [ms_range(max(-high, 0.0), -low)] if low is not None and high is not None else []
+    return f"slower by {ms(-(saving_ms.mid or 0.0))}/step", "; ".join([*share, *spread, basis])

@@ -7,11 +7,12 @@ changes that should make no difference, and layers compared with themselves, whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.gpu.model_shapes import MODELS, LayerShape
+from benchmarks.gpu.model_shapes import MODELS
+from tracelens.bench.layer_shapes import LayerShape, StepShape
 
 Number = int | bool | str
 
@@ -44,6 +45,23 @@ class LayerPair:
 def layer_pairs() -> tuple[LayerPair, ...]:
     """Every pair, those first that answer most."""
     return tuple(pair for family in _FAMILIES for pair in family())
+
+
+#: Pairs whose numbers of parameters differ by less count as equal; the paper's comparisons do too.
+ISO_PARAMETER_FRAC = 0.01
+#: Changes of the architecture: others compare unlike jobs, or types.
+ARCHITECTURE_RULES = ("heads", "ffn", "hidden", "vocabulary", "kv_heads", "tensor_parallel_ffn")
+
+
+def equal_parameters(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of measured pairs, the changes of shape that leave the number of parameters alone, the best first."""
+    equal = [
+        row for row in rows
+        if row["change"]
+        and abs(row["parameters_frac"] - 1) <= ISO_PARAMETER_FRAC
+        and row["rule"] in ARCHITECTURE_RULES
+    ]  # fmt: skip
+    return sorted(equal, key=lambda row: -row["speedup"])
 
 
 def cost_us_per_token(ms: float, layer: LayerShape) -> float:
@@ -170,24 +188,6 @@ _FAMILIES = (
 
 
 # --- whole small training steps -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class StepShape:
-    """A small model that is trained for one step: embedding, layers, logits, loss, AdamW."""
-
-    layer: LayerShape
-    layers: int
-    vocabulary: int
-
-    @property
-    def parameters(self) -> int:
-        """Of all matrices; embedding and logits share theirs."""
-        return self.layers * self.layer.parameters + self.vocabulary * self.layer.hidden
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain JSON: the layer's numbers, the depth, the vocabulary."""
-        return {**asdict(self.layer), "layers": self.layers, "vocabulary": self.vocabulary}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,14 @@ from benchmarks.gpu.stages.captures import CAPTURES, MORE_CAPTURES
 from benchmarks.gpu.stages.overhead import OVERHEAD
 from benchmarks.gpu.stages.repeatability import agreement
 from benchmarks.gpu.stages.shapes import measured_of
+from benchmarks.gpu.suggested import (
+    ADVISED_FRAC,
+    INSIDE_FRAC,
+    LEAST_CHANGES,
+    LEAST_MODELS,
+    OF_SAVING_FRAC,
+    OF_STEP_FRAC,
+)
 from tracelens.hardware.measurements import GemmMeasurement
 from tracelens.numbers import DASH, pct
 
@@ -20,7 +28,13 @@ _NOWHERE = Setting("none", "h200", False, Path("nowhere"), Path("nowhere"))  # i
 
 
 def proof_tables(record: Record) -> list[Table]:
-    return [predictions(record), attribution(record), overhead(record), repeatability(record)]
+    return [
+        predictions(record),
+        suggestions(record),
+        attribution(record),
+        overhead(record),
+        repeatability(record),
+    ]
 
 
 def predictions(record: Record) -> Table:
@@ -44,6 +58,46 @@ def predictions(record: Record) -> Table:
                 share(verified["right_sign_frac"]),
             ),
         ),
+    )
+
+
+def suggestions(record: Record) -> Table:
+    """What is asked of predicted savings, and what measured layers say of it."""
+    found = (record.verified or {}).get("suggestions")
+    rows = (
+        (
+            "changes of shape",
+            f"at least {LEAST_CHANGES}",
+            MISSING if found is None else str(found["changes"]),
+        ),
+        ("models", f"at least {LEAST_MODELS}", MISSING if found is None else str(found["models"])),
+        (
+            "median error, of the layer's time",
+            DASH,
+            share(None if found is None else found["median_error_frac"]),
+        ),
+        (
+            f"median of error less {pct(OF_SAVING_FRAC)} of the saving and {pct(OF_STEP_FRAC)} of the time",
+            "not above 0",
+            MISSING if found is None else f"{100 * found['over_frac']:+.2f}%",
+        ),
+        (
+            "inside the stated range",
+            f"at least {pct(INSIDE_FRAC)}",
+            share(None if found is None else found["in_range_frac"]),
+        ),
+        (
+            f"slower, though more than {pct(ADVISED_FRAC)} was predicted",
+            "none",
+            MISSING if found is None else ", ".join(found["misled"]) or "none",
+        ),
+    )
+    return Table(
+        "Suggestions",
+        "The savings that `tracelens suggest` predicts, per token, beside those of whole layers, forward and "
+        "backward, before and after the change.",
+        ("", "asked", "measured"),
+        rows,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.gpu.cells import MISSING, Table, gain, number, shape
 from benchmarks.gpu.findings import Cliff, cliffs
-from benchmarks.gpu.pairs import layer_pairs, step_pairs
+from benchmarks.gpu.pairs import ISO_PARAMETER_FRAC, equal_parameters, layer_pairs, step_pairs
 from benchmarks.gpu.paper_tables import paper_tables
 from benchmarks.gpu.proof_tables import proof_tables
 from benchmarks.gpu.record import Record
@@ -18,8 +18,6 @@ from tracelens.hardware.measurements import GemmMeasurement
 from tracelens.numbers import DASH, pct
 
 PAPER = Path(__file__).with_name("paper.toml")
-#: Pairs whose numbers of parameters differ by less count as equal; the paper's comparisons do too.
-ISO_PARAMETER_FRAC = 0.01
 _WORST, _BEST = 8, 5
 
 
@@ -119,14 +117,7 @@ def _one_each(found: Iterable[Cliff]) -> list[Cliff]:
 
 def iso_parameter(record: Record, paper: Mapping[str, Any]) -> Table:
     """The best changes of shape that leave the number of parameters alone, beside the paper's claim."""
-    equal = [
-        row
-        for row in record.pairs("layer_pairs")
-        if row["change"]
-        and abs(row["parameters_frac"] - 1) <= ISO_PARAMETER_FRAC
-        and row["rule"] in _SHAPE_RULES
-    ]
-    equal.sort(key=lambda row: -row["speedup"])
+    equal = equal_parameters(record.pairs("layer_pairs"))
     claim = paper["claim"]
     rows = [("best of the paper", gain(1 + claim["best_gain_frac"]), claim["source"])]
     for rank in range(_BEST):
@@ -141,10 +132,6 @@ def iso_parameter(record: Record, paper: Mapping[str, Any]) -> Table:
         ("", "gain", "change (lowest and highest of the turns)"),
         tuple(rows),
     )
-
-
-#: Changes of the architecture: others compare unlike jobs, or types.
-_SHAPE_RULES = ("heads", "ffn", "hidden", "vocabulary", "kv_heads", "tensor_parallel_ffn")
 
 
 def _range(row: Mapping[str, Any]) -> str:

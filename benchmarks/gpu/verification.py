@@ -15,11 +15,12 @@ from typing import Any
 
 from benchmarks.gpu.attribution_truth import Agreement, compare, read_pair, truth_of
 from benchmarks.gpu.record import VERIFICATION, Record, calibration
+from benchmarks.gpu.suggested import Suggested, judged, suggested, verdict
 from tracelens.errors import InputError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.hardware.gpu import Gpu
-from tracelens.hardware.measurements import GemmMeasurement, Measurements
+from tracelens.hardware.measurements import GemmMeasurement, Measurements, of_kernels
 from tracelens.results import Estimate
 
 #: The family of shapes that no one chose; a fit is made without it.
@@ -198,6 +199,7 @@ class Checked:
     model: Errors | None = None
     calibrated: Errors | None = None
     savings: tuple[Saving, ...] = ()
+    suggested: tuple[Suggested, ...] = ()
 
 
 def verify(record: Record) -> Checked:
@@ -211,6 +213,7 @@ def verify(record: Record) -> Checked:
         product_errors(drawn, predictor(gpu, None)),
         product_errors(drawn, predictor(gpu, rest)),
         tuple(savings(explained(record.pairs("layer_pairs")), predictor(gpu, full))),
+        tuple(suggested(judged(record.pairs("layer_pairs")), gpu=gpu, measured=of_kernels(full))),
     )
 
 
@@ -243,6 +246,7 @@ def verification(record: Record) -> dict[str, Any]:
         "product_calibrated": checked.calibrated,
         "saving_calibrated": saving_errors(checked.savings),
     }
+    together = verdict(checked.suggested)
     found: dict[str, Any] = _rounded(
         {
             "schema": VERIFICATION,
@@ -250,6 +254,8 @@ def verification(record: Record) -> dict[str, Any]:
             "errors": {name: None if one is None else asdict(one) for name, one in errors.items()},
             "right_sign_frac": right_sign(checked.savings),
             "savings": [asdict(one) for one in checked.savings],
+            "suggestions": None if together is None else asdict(together),
+            "suggested": [asdict(one) for one in checked.suggested],
             "attribution": {
                 name: asdict(agreed)
                 for name, captured in record.captures.items()
@@ -266,4 +272,4 @@ def _rounded(value: Any) -> Any:
         return round(value, 5)
     if isinstance(value, dict):
         return {key: _rounded(one) for key, one in value.items()}
-    return [_rounded(one) for one in value] if isinstance(value, list) else value
+    return [_rounded(one) for one in value] if isinstance(value, list | tuple) else value

@@ -23,6 +23,7 @@ FAMILIES: tuple[Callable[[Source, Published], Figure], ...] = (
     fused.fused,
     layers.heads,
     layers.swiglu,
+    layers.equal_parameters,
 )
 
 

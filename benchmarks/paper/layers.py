@@ -1,4 +1,4 @@
-"""Families K and L: whole layers with other numbers of heads, and the width of SwiGLU."""
+"""Families K, L and M: layers with other numbers of heads, the width of SwiGLU, and equal parameters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from benchmarks.gpu import pairs
 from benchmarks.paper.drawn import classes, cliff, line, loss_against, point, sentences
 from benchmarks.paper.figure import PAPER_COLOUR, Figure, Panel, Point, Series, series_of
 from benchmarks.paper.source import Published, Source
@@ -168,3 +169,38 @@ def _widths(points: Sequence[Point], quoted: Mapping[int, float]) -> list[str]:
             f"{_PLAIN} reaches {pct(share)} of {size}: {loss_against(share, there)} (H100, published)."
         )
     return says
+
+
+# --- M ------------------------------------------------------------------------------------------------
+
+_BEST = 20  # pairs that are drawn
+
+
+def equal_parameters(here: Source, paper: Published) -> Figure:
+    """M: whole layers before and after changes that leave the number of parameters alone, the best first."""
+    rows = pairs.equal_parameters(here.pairs)
+    layers = [row for row in rows if not row["before"]["shape"]["vocab"]][:_BEST]
+    series = []
+    for rank, side in enumerate(("before", "after")):
+        points = [
+            Point(at, layer_tflops(row[side]["shape"], row[side]["ms"]), row[side]["ms"] * 1e3)
+            for at, row in enumerate(layers, 1)
+        ]
+        series.append(line(here, side, tuple(points), rank))
+    panels = (
+        (Panel("One layer, forward and backward", "pair, the best first", tuple(series)),) if layers else ()
+    )
+    says = []
+    claim = float(paper.quoted["claim"]["best_gain_frac"])
+    for kind, found in (
+        ("layer", layers),
+        ("logits", [row for row in rows if row["before"]["shape"]["vocab"]]),
+    ):
+        if found:
+            best = found[0]
+            gain = f"{best['name']}: {best['speedup'] - 1:+.1%}; the paper's best is {claim:+.0%}"
+            says.append(f"The best change of a {kind} at equal parameters is {gain}.")
+    return Figure(
+        "m_equal_parameters", "M", "Equal parameters",
+        f"whole layers, parameters within {pairs.ISO_PARAMETER_FRAC:.0%}", panels, (), sentences(says),
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.browser import devtools
-from tests.render import sample_report
+from tests.render import sample_report, verified_report
 from tracelens.analysis import analyze
 from tracelens.compare.compare import compare_reports
 from tracelens.render.compare_html import render_compare_html
@@ -90,6 +90,15 @@ def _everything(trace: Path) -> Any:
     size = first.report.model.vocab.value
     scenarios = [f"vocab={size + 64}"] if size else []
     return analyze(trace, what_ifs=scenarios, waits=True).report
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_no_violation_on_a_verified_report(
+    browser: devtools.Browser, axe: str, tmp_path: Path, width: int, dark: bool
+) -> None:
+    html = render_html(verified_report.report(verified_report.verified()))
+    assert violations(browser, axe, html, tmp_path, width=width, dark=dark) == []
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

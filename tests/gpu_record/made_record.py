@@ -10,7 +10,6 @@ from typing import Any
 from benchmarks.gpu import sweeps
 from benchmarks.gpu.attention_sweeps import attention_sweep
 from benchmarks.gpu.findings import power_of_two
-from benchmarks.gpu.model_shapes import LayerShape
 from benchmarks.gpu.pairs import layer_pairs, step_pairs
 from benchmarks.gpu.stage import Setting
 from benchmarks.gpu.stages.layer_pairs import _compared, _layer_facts
@@ -18,6 +17,7 @@ from benchmarks.gpu.stages.repeatability import agreement
 from benchmarks.gpu.stages.shapes import joined
 from benchmarks.gpu.store import SCHEMA, write_json
 from tracelens.bench.cases import AttentionCase, GemmCase
+from tracelens.bench.layer_shapes import LayerShape
 from tracelens.hardware.measurements import AttentionMeasurement, GemmMeasurement, table_of
 
 KERNEL = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT"

@@ -218,10 +218,8 @@ def test_a_pair_keeps_both_sides_and_the_products_of_each(tmp_path: Path) -> Non
 def test_the_products_of_a_step_are_named_and_the_rest_is_counted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from tracelens.bench import kernels
-
-    seen = kernels.Launched(names=(NVJET, "vectorized_elementwise_kernel", NVJET), time_us=1234.5)
-    monkeypatch.setattr(kernels, "record_kernels", lambda prepare, *, device: [seen])
+    seen = Launched(names=(NVJET, "vectorized_elementwise_kernel", NVJET), time_us=1234.5)
+    monkeypatch.setattr("tracelens.bench.pairs.record_kernels", lambda prepare, *, device: [seen])
     (item, *_) = LAYER_PAIRS.items(toy(tmp_path))
     row = LAYER_PAIRS.measure(toy(tmp_path), item)
     for side in ("before", "after"):
@@ -237,8 +235,8 @@ def test_a_step_that_cannot_be_queued_is_timed_as_it_runs(
     def refuse(*_: object, **__: object) -> None:
         raise tracelens.bench.CannotMeasure("the host queues these calls more slowly than the GPU runs them")
 
-    monkeypatch.setattr(tracelens.bench, "time_calls", refuse)
-    monkeypatch.setattr(pairs, "_running_ms", lambda step: float(step(0) is None) + 2.0)
+    monkeypatch.setattr("tracelens.bench.pairs.time_calls", refuse)
+    monkeypatch.setattr("tracelens.bench.pairs.running_ms", lambda step: float(step(0) is None) + 2.0)
     (item, *_) = LAYER_PAIRS.items(toy(tmp_path))
     row = LAYER_PAIRS.measure(toy(tmp_path), item)
     assert row["queued"] is False
@@ -248,7 +246,6 @@ def test_a_step_that_cannot_be_queued_is_timed_as_it_runs(
 def test_both_shapes_take_turns_and_each_goes_first_as_often(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import tracelens.bench
     from tracelens.bench import Timing
 
     order: list[object] = []
@@ -257,8 +254,8 @@ def test_both_shapes_take_turns_and_each_goes_first_as_often(
         order.append(step)
         return Timing(1000.0 * len(order), 0.01, 5, 1)
 
-    monkeypatch.setattr(tracelens.bench, "time_calls", timed)
-    monkeypatch.setattr("tracelens.bench.kernels.record_kernels", lambda prepare, *, device: [Launched()])
+    monkeypatch.setattr("tracelens.bench.pairs.time_calls", timed)
+    monkeypatch.setattr("tracelens.bench.pairs.record_kernels", lambda prepare, *, device: [Launched()])
     row = LAYER_PAIRS.measure(toy(tmp_path), LAYER_PAIRS.items(toy(tmp_path))[0])
     before, after = order[:2]
     assert order == [before, after, after, before]
@@ -271,10 +268,10 @@ def test_the_layer_does_the_products_that_are_kept_with_it(rule: str, tmp_path: 
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
-    from benchmarks.gpu.layers import layer_step
+    from tracelens.bench.layers import layer_step
 
     pair = next(pair for pair in layer_pairs() if pair.rule == rule)
-    for shape in (pairs.toy_layer(pair.before), pairs.toy_layer(pair.after)):
+    for shape in (pair.before.toy(), pair.after.toy()):
         shape = replace(shape, attention="math", dtype="fp32")
         step = layer_step(shape, device="cpu")
         with FlopCounterMode(display=False) as counter:
@@ -285,11 +282,11 @@ def test_the_layer_does_the_products_that_are_kept_with_it(rule: str, tmp_path: 
 
 def test_attention_by_products_is_attention(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from benchmarks.gpu.layers import Layer
+    from tracelens.bench.layers import Layer
 
     for name in ("gpt3-2.7b", "llama-3-8b", "bert-large"):
         pair = next(pair for pair in layer_pairs() if pair.model == name and pair.rule != "dtype")
-        shape = replace(pairs.toy_layer(replace(pair.before, vocab=0)), dtype="fp32")
+        shape = replace(replace(pair.before, vocab=0).toy(), dtype="fp32")
         torch.manual_seed(0)
         fused, plain = Layer(shape), Layer(replace(shape, attention="math"))
         plain.load_state_dict(fused.state_dict())
@@ -300,7 +297,7 @@ def test_attention_by_products_is_attention(tmp_path: Path) -> None:
 def test_full_steps_train(tmp_path: Path) -> None:
     rows, _ = ran(FULL_STEPS, tmp_path)
     assert {row["name"] for row in rows} >= {"vocabulary", "heads", "swiglu", "hidden"}
-    from benchmarks.gpu.layers import training_step
+    from tracelens.bench.layers import training_step
 
     for item in FULL_STEPS.items(toy(tmp_path))[:3]:
         step: Callable[[int], Any] = training_step(item.spec.after, device="cpu")

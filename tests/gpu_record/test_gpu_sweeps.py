@@ -13,9 +13,10 @@ import pytest
 from benchmarks.gpu import expected, sweeps
 from benchmarks.gpu.attention_sweeps import attention_sweep
 from benchmarks.gpu.findings import power_of_two
-from benchmarks.gpu.model_shapes import MODELS, LayerShape
+from benchmarks.gpu.model_shapes import MODELS
 from benchmarks.gpu.pairs import cost_us_per_token, layer_pairs, step_pairs
 from tracelens.bench.cases import AttentionCase, GemmCase
+from tracelens.bench.layer_shapes import LayerShape
 from tracelens.hardware.gpu import Gpu, find_gpu
 
 SMS = 132

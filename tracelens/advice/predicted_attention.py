@@ -36,7 +36,9 @@ _DATA = {"tf32": "fp32", "fp8": "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Sizes:
+class AttentionSizes:
+    """One call, on one rank."""
+
     batch: int
     heads: int
     kv_heads: int
@@ -54,7 +56,7 @@ def scaled_attention(
     packed sequences, whose lengths no trace holds, for short ones and for a single one.
     """
     texts = _attention_text(call, now, now), _attention_text(call, then, now)
-    before, after = (_attention_shape(call, one, now, call.seq_k or call.tokens) for one in (now, then))
+    before, after = (attention_sizes(call, one, now, call.seq_k or call.tokens) for one in (now, then))
     if before is not None and before == after and _dtype_of(call, then, now) == (call.row.dtype or "bf16"):
         return Scaled(1.0, 1.0, 1.0, "model", *texts, "same shape", "same")
     if call.row.calls_per_step <= 0 or call.row.time_ms_per_step <= 0:
@@ -70,7 +72,7 @@ def scaled_attention(
         for causal in (True, False):
             pair: list[AttentionPrediction] = []
             for hyper in (now, then):
-                shape = _attention_shape(call, hyper, now, length)
+                shape = attention_sizes(call, hyper, now, length)
                 if shape is None:
                     return "what the change does to their sizes is not known"
                 dtype = _dtype_of(call, hyper, now)
@@ -107,7 +109,7 @@ def _dtype_of(call: AttentionCall, hyper: Hyper, now: Hyper) -> str:
 
 def _predict_attention(
     call: AttentionCall,
-    shape: _Sizes,
+    shape: AttentionSizes,
     causal: bool,
     backend: str,
     *,
@@ -134,7 +136,7 @@ def _predict_attention(
         return str(error)
 
 
-def _attention_shape(call: AttentionCall, hyper: Hyper, now: Hyper, length: int) -> _Sizes | None:
+def attention_sizes(call: AttentionCall, hyper: Hyper, now: Hyper, length: int) -> AttentionSizes | None:
     """Sizes of the call on one rank under ``hyper``; None where they do not follow from it."""
     ranks = hyper.tensor_parallel or 1
     kv_heads = hyper.kv_heads or hyper.heads
@@ -158,12 +160,12 @@ def _attention_shape(call: AttentionCall, hyper: Hyper, now: Hyper, length: int)
                 return None
             batch = batch * hyper.micro_batch // now.micro_batch
     heads, kv_heads = hyper.heads // ranks, max(1, kv_heads // ranks)
-    return _Sizes(batch, heads, kv_heads, seq_q, seq_k, hyper.head_dim)
+    return AttentionSizes(batch, heads, kv_heads, seq_q, seq_k, hyper.head_dim)
 
 
 def _attention_text(call: AttentionCall, hyper: Hyper, now: Hyper) -> str:
     """The call as the table of products writes it."""
-    shape = _attention_shape(call, hyper, now, call.seq_k or call.tokens)
+    shape = attention_sizes(call, hyper, now, call.seq_k or call.tokens)
     if shape is None:
         return "sizes not known"
     kv = f" kv={shape.kv_heads}" if shape.kv_heads != shape.heads else ""

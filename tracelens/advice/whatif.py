@@ -304,12 +304,12 @@ def _affected(step: StepModel, then: Hyper) -> _Affected:
     for row, why in step.work.fixed if names else ():
         if set(names) <= _COUNTS:  # its shape stays, whatever it is
             take(row, 1.0, _SAME)
-        elif _concerns(row, names, now):
+        elif concerns(row, names, now):
             lost.append((row.time_ms_per_step, why))
     return _Affected(tuple(parts), tuple(lost))
 
 
-def _concerns(row: GemmRow, names: Sequence[str], now: Hyper) -> bool:
+def concerns(row: GemmRow, names: Sequence[str], now: Hyper) -> bool:
     """Whether a change of ``names`` would change ``row``, by what such rows are made of.
 
     A product that is no known part of the model counts where one of its sizes is that of the parameter,

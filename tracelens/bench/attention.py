@@ -20,7 +20,8 @@ from tracelens.bench.operands import TORCH_DTYPES, Pools, refuse_unless, relativ
 from tracelens.bench.timing import Call, Device, Timing, time_calls
 from tracelens.hardware.measurements import AttentionMeasurement
 
-_SDP = {
+#: The names of cases -> torch's.
+SDP = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -182,7 +183,7 @@ def backend(name: str) -> Iterator[None]:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            with sdpa_kernel(_SDP[name]):
+            with sdpa_kernel(SDP[name]):
                 yield
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError) or context_lost(error):

@@ -16,6 +16,7 @@ from tracelens.cli.gemm import gemm
 from tracelens.cli.open import open_trace
 from tracelens.cli.streams import nobody_reads, warn
 from tracelens.cli.suggest import suggest
+from tracelens.cli.verify import verify
 from tracelens.errors import TracelensError
 
 
@@ -37,6 +38,7 @@ cli.add_command(explain)
 cli.add_command(gemm)
 cli.add_command(open_trace)
 cli.add_command(suggest)
+cli.add_command(verify)
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from tracelens.render import (
     losses,
     roofline,
     step_times,
+    verified,
     waits,
     what_if,
 )
@@ -273,8 +274,8 @@ def _environment() -> jinja2.Environment:
         role=facts.role, tile=facts.tile, alignment=facts.alignment, message=facts.message,
         group=facts.group, bus=facts.bus, dash=f.DASH, group_of=groups.group_of,
         lost_ms=losses.lost_ms, main_cause=losses.main_cause, split_bar=_split_bar, fall_bar=_fall_bar,
-        scenario=what_if, ms_range=f.ms_range,
         effects_rows=costs.effects_rows, saving_line=costs.saving_line, fix_lines=costs.fix_lines,
+        scenario=what_if, verified=verified, ms_range=f.ms_range,
     )  # fmt: skip
     return env
 

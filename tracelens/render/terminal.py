@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tracelens import numbers as f
 from tracelens.errors import UsageError
-from tracelens.render import costs, facts, groups, losses, step_times, waits, what_if
+from tracelens.render import costs, facts, groups, losses, step_times, verified, waits, what_if
 from tracelens.render.console import WIDEST
 from tracelens.render.console import Out as _Out
 from tracelens.render.text import clean
@@ -97,6 +97,8 @@ def _findings(out: _Out, report: Report) -> None:
         saving, share = finding.saving_ms, finding.saving_frac
         if saving.mid is not None:
             claim, frac = f"saves ≈ {f.ms(saving.mid)}", share.mid
+            if saving.mid < 0:
+                claim, frac = f"slower by {f.ms(-saving.mid)}", -(share.mid or 0.0)
         else:
             claim, frac = f"at stake: {f.ms(saving.high)}", share.high
         table.add_row(
@@ -116,6 +118,8 @@ def _findings(out: _Out, report: Report) -> None:
         out.line(clean(line, limit=240))
     for line in costs.job_lines(report):
         out.line(clean(line, limit=240), "dim")
+    for line in verified.lines(report):
+        out.line(clean(line, limit=240))
     out.line(checks, "dim")
     out.line()
 

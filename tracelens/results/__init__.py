@@ -37,6 +37,7 @@ from tracelens.results.step import (
     Unattributed,
     UnprofiledSteps,
 )
+from tracelens.results.verified import MeasuredCall, MeasuredWhole, Verification, Verified
 from tracelens.results.waits import IdleCause, PathPart, QueueLength, Waits
 
 #: Of ``--json``.
@@ -87,5 +88,9 @@ __all__ = [
     "QueueLength",
     "PathPart",
     "Waits",
+    "MeasuredCall",
+    "MeasuredWhole",
+    "Verified",
+    "Verification",
     "Report",
 ]

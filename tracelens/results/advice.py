@@ -7,6 +7,7 @@ from typing import Any
 
 from tracelens.results.cost import Saving
 from tracelens.results.estimates import Estimate
+from tracelens.results.verified import Verified
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class Finding:
     effects: Effects | None = None
     diffs: list[ConfigDiff] = field(default_factory=list)  # ``fix`` as the usual frameworks spell it
     saving: Saving | None = None  # per 1000 steps of the whole job; None where steps are not known
+    verified: Verified | None = None  # what `tracelens verify` measured of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +130,4 @@ class WhatIf:
     rest: list[Rest]  # components whose byte-moving kernels change, by time
     unpredicted_ms: float  # per step: time of affected products without a formula or a prediction
     notes: list[str] = field(default_factory=list)
+    verified: Verified | None = None  # what `tracelens verify` measured of it

@@ -11,6 +11,7 @@ from tracelens.results.gemm import GemmRow, GemmTime
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.layers import Layers
 from tracelens.results.step import CommunicationRow, ComponentRow, Coverage, Lack, Step, Summary
+from tracelens.results.verified import Verification
 from tracelens.results.waits import Waits
 
 
@@ -40,3 +41,4 @@ class Report:
     cost: JobCost | None = None  # per 1000 steps of the whole job
     explorer: Explorer = field(default_factory=Explorer)  # step time against each hyper-parameter
     layers: Layers = field(default_factory=Layers)  # time by layer, and one layer kernel by kernel
+    verification: Verification | None = None  # of `tracelens verify`, where it measured the findings

@@ -6,19 +6,16 @@ the ratio of each turn is of neighbours.
 
 from __future__ import annotations
 
-import gc
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu import expected
-from benchmarks.gpu.model_shapes import LayerShape
 from benchmarks.gpu.pairs import (
     LayerPair,
     StepPair,
-    StepShape,
     cost_us_per_token,
     layer_pairs,
     step_pairs,
@@ -26,24 +23,26 @@ from benchmarks.gpu.pairs import (
 from benchmarks.gpu.stage import Item, Row, Setting, Stage
 from benchmarks.gpu.stages.shapes import MEASURED_WITH, gpu_of, open_bench
 from tracelens.bench.cases import AttentionCase, GemmCase, Options
+from tracelens.bench.layer_shapes import LayerShape, StepShape
 from tracelens.gemm.kernel_names import parse_kernel_name
 from tracelens.hardware.gpu import Gpu
 
-#: In each turn; a call is a whole forward and backward.
-_TURN = Options(seconds_per_case=0.1, batch_us=1.0, min_batches=5, max_batches=8, warmup_calls=2)
+if TYPE_CHECKING:
+    from tracelens.bench.kernels import Launched
+    from tracelens.bench.pairs import PairTimes
+
 _DRY = Options(seconds_per_case=0.0, batch_us=1.0, max_calls=1, min_batches=3, max_batches=3, warmup_calls=1)
-TURNS = 4
+TURNS = 4  # of tracelens.bench.pairs
 #: Kernels that are no product and no attention: norms, activations, residuals, biases, loss.
 _OTHER_PASSES = 40  # over the activations, read or written, forward and backward of one layer
 _SETUP_S = 1.0
 _SOURCES = (
     *MEASURED_WITH,
-    "benchmarks/gpu/layers.py",
+    *(f"tracelens/bench/{name}.py" for name in ("layer_shapes", "layers", "pairs")),
     "benchmarks/gpu/pairs.py",
     "benchmarks/gpu/model_shapes.py",
     "benchmarks/gpu/stages/layer_pairs.py",
 )
-Step = Callable[[int], object]
 
 
 def layer_items(setting: Setting) -> list[Item]:
@@ -59,9 +58,7 @@ def layer_items(setting: Setting) -> list[Item]:
 def step_items(setting: Setting) -> list[Item]:
     gpu, pairs = gpu_of(setting), step_pairs()
     if setting.dry_run:
-        pairs = tuple(
-            replace(pair, before=_toy_step(pair.before), after=_toy_step(pair.after)) for pair in pairs
-        )
+        pairs = tuple(replace(pair, before=pair.before.toy(), after=pair.after.toy()) for pair in pairs)
     return [
         Item(pair.name, 3.0 + _seconds(step_us(pair.before, gpu) + step_us(pair.after, gpu)), pair)
         for pair in pairs
@@ -106,10 +103,10 @@ def step_us(step: StepShape, gpu: Gpu) -> float:
 
 
 def measure_layers(setting: Setting, item: Item) -> Row:
-    from benchmarks.gpu.layers import layer_step
+    from tracelens.bench import pairs
 
     pair: LayerPair = item.spec
-    row = _measure(setting, lambda side: layer_step(side, device=setting.device), pair.before, pair.after)
+    row = _row(pairs.measure_layers(pair.before, pair.after, device=open_bench(setting), **_how(setting)))
     for side, shape in (("before", pair.before), ("after", pair.after)):
         row[side] |= _layer_facts(shape, row[side]["ms"])
     return _compared(row, pair.name, pair.change) | {
@@ -120,10 +117,10 @@ def measure_layers(setting: Setting, item: Item) -> Row:
 
 
 def measure_steps(setting: Setting, item: Item) -> Row:
-    from benchmarks.gpu.layers import training_step
+    from tracelens.bench import pairs
 
     pair: StepPair = item.spec
-    row = _measure(setting, lambda side: training_step(side, device=setting.device), pair.before, pair.after)
+    row = _row(pairs.measure_steps(pair.before, pair.after, device=open_bench(setting), **_how(setting)))
     for side, shape in (("before", pair.before), ("after", pair.after)):
         row[side] |= {
             "shape": shape.as_json(),
@@ -146,48 +143,22 @@ def _layer_facts(shape: LayerShape, ms: float) -> dict[str, Any]:
     }
 
 
-def _measure(setting: Setting, build: Callable[[Any], Step], before: Any, after: Any) -> Row:
-    """Turn by turn; a layer against itself is built twice too, for its memory may lie differently."""
-    from tracelens.bench import CannotMeasure, time_calls
+def _how(setting: Setting) -> dict[str, Any]:
+    return {"options": _DRY, "turns": 2} if setting.dry_run else {"turns": TURNS}
 
-    device = open_bench(setting)
-    options = _DRY if setting.dry_run else _TURN
-    steps = {"before": build(before), "after": build(after)}
-    times: dict[str, list[float]] = {"before": [], "after": []}
-    queued = True
-    for turn in range(2 if setting.dry_run else TURNS):
-        order = ("before", "after") if turn % 2 == 0 else ("after", "before")
-        for side in order:
-            try:
-                times[side].append(time_calls(steps[side], device=device, options=options).time_us / 1e3)
-            except CannotMeasure:
-                queued = False
-                times[side].append(_running_ms(steps[side]))
-    row: Row = {side: _times(found) | _kernels(steps[side], device) for side, found in times.items()}
-    row["queued"] = queued
+
+def _row(found: PairTimes) -> Row:
+    times = {"before": found.before_ms, "after": found.after_ms}
+    row: Row = {
+        side: _times(times[side]) | _kernels(launched)
+        for side, launched in zip(times, found.kernels, strict=True)
+    }
+    row["queued"] = found.queued
     row["spread_frac"] = max(row[side]["spread_frac"] for side in times)
     row["turns_ms"] = [
-        [round(one, 5), round(other, 5)] for one, other in zip(times["before"], times["after"], strict=True)
+        [round(one, 5), round(other, 5)] for one, other in zip(found.before_ms, found.after_ms, strict=True)
     ]
-    del steps
-    _release(setting)
     return row
-
-
-def _running_ms(step: Step, calls: int = 5) -> float:
-    """Of a step that waits for the GPU in its middle, so that it cannot be queued before the GPU begins:
-    several in a row between two events, the gaps that the host leaves included."""
-    import torch
-
-    for _ in range(2):
-        step(0)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(calls):
-        step(0)
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end)) / calls
 
 
 def _times(found: Sequence[float]) -> dict[str, Any]:
@@ -200,11 +171,8 @@ def _times(found: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _kernels(step: Step, device: Any) -> dict[str, Any]:
+def _kernels(launched: Launched) -> dict[str, Any]:
     """Products and attention of one call by name, and the sum of all its kernels by the profiler."""
-    from tracelens.bench.kernels import record_kernels
-
-    (launched,) = record_kernels([lambda: lambda: step(0)], device=device)
     named = Counter(name for name in launched.names if parse_kernel_name(name) is not None)
     return {
         "kernels": len(launched.names),
@@ -228,14 +196,6 @@ def _compared(row: Row, name: str, change: Mapping[str, tuple[Any, Any]]) -> Row
         "speedup_high": round(max(turns), 5),
         "parameters_frac": round(after["parameters"] / before["parameters"], 6),
     }
-
-
-def _release(setting: Setting) -> None:
-    gc.collect()
-    if setting.kind == "cuda":
-        import torch
-
-        torch.cuda.empty_cache()
 
 
 def summarize(setting: Setting, rows: Sequence[Row]) -> dict[str, Any]:
@@ -268,31 +228,7 @@ def check(data: Mapping[str, Any]) -> list[str]:
 
 
 def toy_pair(pair: LayerPair) -> LayerPair:
-    return replace(pair, before=toy_layer(pair.before), after=toy_layer(pair.after))
-
-
-def toy_layer(layer: LayerShape) -> LayerShape:
-    """As the layer in everything but size: gated, grouped, causal, sharded, of its type."""
-    t = layer.tensor_parallel
-    heads = (2 if layer.head_dim > 80 else 4) * t
-    return LayerShape(
-        hidden=32 * t,
-        heads=heads,
-        kv_heads=t if layer.kv_heads < layer.heads else heads,
-        ffn=(48 + layer.ffn % 16) * t,
-        gated=layer.gated,
-        causal=layer.causal,
-        sequence=16,
-        micro_batch=1 + layer.micro_batch % 2,
-        tensor_parallel=t,
-        vocab=(64 + layer.vocab % 8) * t if layer.vocab else 0,
-        dtype=layer.dtype,
-        attention=layer.attention,
-    )
-
-
-def _toy_step(step: StepShape) -> StepShape:
-    return StepShape(toy_layer(step.layer), 1, 64 + step.vocabulary % 8)
+    return replace(pair, before=pair.before.toy(), after=pair.after.toy())
 
 
 LAYER_PAIRS = Stage(

@@ -1,27 +1,25 @@
 """The layers and small models that are timed before and after a change, as plain PyTorch.
 
-A layer is what ``LayerShape`` says and nothing more: projections as one matrix each (as training frameworks
-fuse them), one attention call, two norms, no dropout. Tensor parallelism is one rank's share of the matrices,
-without the communication.
+A layer is what ``LayerShape`` says and nothing more: its projections, one attention call, two norms, no
+dropout. Tensor parallelism is one rank's share of the matrices, without the communication.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from benchmarks.gpu.model_shapes import LayerShape
-from benchmarks.gpu.pairs import StepShape
+from tracelens.bench.attention import SDP
 from tracelens.bench.gemms import tensor_cores
+from tracelens.bench.layer_shapes import LayerShape, StepShape
+from tracelens.bench.timing import Call
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
-#: One call of a whole forward and backward; the index is the timing engine's and changes nothing.
-Step = Callable[[int], object]
 
 
 class Attention(nn.Module):
@@ -32,9 +30,11 @@ class Attention(nn.Module):
         super().__init__()
         t = shape.tensor_parallel
         self.heads, self.kv_heads, self.head_dim = shape.heads // t, shape.kv_heads // t, shape.head_dim
-        self.causal, self.math, self.rope = shape.causal, shape.attention == "math", shape.gated
-        width = (self.heads + 2 * self.kv_heads) * self.head_dim
-        self.qkv = nn.Linear(shape.hidden, width, bias=not shape.gated)
+        self.causal, self.backend, self.rope = shape.causal, shape.attention, shape.gated
+        sizes = [heads * self.head_dim for heads in (self.heads, self.kv_heads, self.kv_heads)]
+        self.sizes = sizes
+        widths = [sum(sizes)] if shape.fused_qkv else sizes
+        self.qkv = nn.ModuleList(nn.Linear(shape.hidden, width, bias=not shape.gated) for width in widths)
         self.output = nn.Linear(self.heads * self.head_dim, shape.hidden, bias=not shape.gated)
         angle = _angles(shape.sequence, self.head_dim) if self.rope else torch.zeros(0)
         self.register_buffer("cos", angle.cos().float(), persistent=False)
@@ -42,19 +42,17 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, sequence, _ = x.shape
-        sizes = [heads * self.head_dim for heads in (self.heads, self.kv_heads, self.kv_heads)]
-        q, k, v = (
-            part.view(batch, sequence, -1, self.head_dim).transpose(1, 2)
-            for part in self.qkv(x).split(sizes, dim=-1)
-        )
+        made = [linear(x) for linear in self.qkv]
+        parts = made if len(made) > 1 else made[0].split(self.sizes, dim=-1)
+        q, k, v = (part.view(batch, sequence, -1, self.head_dim).transpose(1, 2) for part in parts)
         if self.rope:
             q, k = _rotated(q, self.cos, self.sin), _rotated(k, self.cos, self.sin)
-        mixed = self._by_products(q, k, v) if self.math else self._fused(q, k, v)
+        mixed = self._by_products(q, k, v) if self.backend == "math" else self._fused(q, k, v)
         projected: Tensor = self.output(mixed.transpose(1, 2).reshape(batch, sequence, -1))
         return projected
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with _flash(q.device.type):
+        with _only(self.backend, q.device.type):
             return F.scaled_dot_product_attention(
                 q, k, v, is_causal=self.causal, enable_gqa=self.heads != self.kv_heads
             )
@@ -70,11 +68,11 @@ class Attention(nn.Module):
         return scores.softmax(dim=-1) @ v
 
 
-def _flash(device: str) -> AbstractContextManager[object]:
-    """The one fused kernel that every shape of the list has; a CPU takes what it has."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
+def _only(backend: str, device: str) -> AbstractContextManager[object]:
+    """One backend, so that both shapes run the same; a CPU takes what it has."""
+    from torch.nn.attention import sdpa_kernel
 
-    return sdpa_kernel(SDPBackend.FLASH_ATTENTION) if device == "cuda" else nullcontext()
+    return sdpa_kernel(SDP[backend]) if device == "cuda" else nullcontext()
 
 
 def _angles(sequence: int, head_dim: int) -> Tensor:
@@ -92,16 +90,18 @@ class Mlp(nn.Module):
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
         width, self.gated = shape.ffn // shape.tensor_parallel, shape.gated
-        self.up = nn.Linear(shape.hidden, width * (2 if self.gated else 1), bias=not self.gated)
+        together = shape.fused_gate and self.gated
+        widths = [2 * width] if together else [width] * (2 if self.gated else 1)
+        self.up = nn.ModuleList(nn.Linear(shape.hidden, wide, bias=not self.gated) for wide in widths)
         self.down = nn.Linear(width, shape.hidden, bias=not self.gated)
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = self.up(x)
+        made = [linear(x) for linear in self.up]
         if self.gated:
-            gate, up = wide.chunk(2, dim=-1)
+            gate, up = made if len(made) > 1 else made[0].chunk(2, dim=-1)
             wide = F.silu(gate) * up
         else:
-            wide = F.gelu(wide)
+            wide = F.gelu(made[0])
         narrow: Tensor = self.down(wide)
         return narrow
 
@@ -113,8 +113,15 @@ class Layer(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = _norm(shape), _norm(shape)
         self.attention, self.mlp = Attention(shape), Mlp(shape)
+        self.recompute = shape.recompute
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.recompute:
+            again: Tensor = checkpoint(self._once, x, use_reentrant=False)
+            return again
+        return self._once(x)
+
+    def _once(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
         grown: Tensor = x + self.mlp(self.norm2(x))
         return grown
@@ -159,7 +166,7 @@ class SmallModel(nn.Module):
 # --- what is timed ------------------------------------------------------------------------------------
 
 
-def layer_step(shape: LayerShape, *, device: str) -> Step:
+def layer_step(shape: LayerShape, *, device: str) -> Call:
     """Forward and backward of one layer, or of the logits layer, on random data.
 
     The input takes a gradient, as in the middle of a model; gradients of weights are written anew each
@@ -187,7 +194,7 @@ def layer_step(shape: LayerShape, *, device: str) -> Step:
     return step
 
 
-def training_step(shape: StepShape, *, device: str) -> Step:
+def training_step(shape: StepShape, *, device: str) -> Call:
     """Forward, loss, backward and AdamW of a small model on random tokens."""
     torch.manual_seed(0)
     layer = shape.layer

@@ -1,0 +1,145 @@
+"""``tracelens verify``: a report's suggestions, measured on the GPU at hand."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tracelens.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracelens.bench.timing import Device
+    from tracelens.verify.run import Done
+
+
+@click.command()
+@click.argument("report", type=click.Path(dir_okay=False))
+@click.option(
+    "-o", "--output", metavar="FILE", help="Where the report goes [default: REPORT.verified.json, beside it]."
+)
+@click.option("--html", metavar="FILE", help="The page of the verified report, too.")
+@click.option("--model", is_flag=True, help="Measure a small training step of both shapes, too.")
+@click.option("--rule", "rules", multiple=True, metavar="TLxxx", help="Only the findings of this rule.")
+@click.option("--anyway", is_flag=True, help="Measure on another GPU than the report's.")
+@click.option("--cpu-dry-run", is_flag=True, hidden=True)
+def verify(
+    report: str,
+    output: str | None,
+    html: str | None,
+    model: bool,
+    rules: tuple[str, ...],
+    anyway: bool,
+    cpu_dry_run: bool,
+) -> None:
+    """Measure the suggestions of REPORT on this GPU, before and after.
+
+    REPORT is what `analyze --json` or `suggest --json` wrote. For each suggestion it times the products
+    and attention calls that change, and whole layers (forward and backward) of both shapes, and writes
+    measured beside predicted. Needs PyTorch with CUDA and the GPU to itself; seconds for a suggestion.
+    REPORT itself is not changed. Ctrl-C keeps what was measured.
+    """
+    _torch()
+    from tracelens.verify import read_source
+    from tracelens.verify import verify as measure
+    from tracelens.verify.file import check_writable, default_output
+
+    source = read_source(report)
+    if html is not None and source.kind != "report":
+        raise UsageError("--html: only the report of a trace has a page")
+    out = Path(output) if output is not None else default_output(Path(report))
+    check_writable(out)
+    kept: list[Path] = []
+
+    def keep(done: Done) -> None:
+        if (previous := done.write(out)) is not None:
+            kept.append(previous)
+
+    with _progress() as heard:
+        done = measure(
+            source, device=_device(cpu_dry_run), model=model, anyway=anyway, toy=cpu_dry_run,
+            only=tuple(rule.upper() for rule in rules), command=_command(model, rules, anyway),
+            progress=heard, kept=keep,
+        )  # fmt: skip
+    keep(done)
+    _show(done, out, kept, html)
+    if done.stopped == "interrupted":
+        raise click.exceptions.Exit(130)
+    if done.stopped is not None:
+        raise click.exceptions.Exit(3)
+
+
+def _torch() -> None:
+    if find_spec("torch") is None:
+        raise UsageError(
+            "`tracelens verify` needs an NVIDIA GPU and PyTorch with CUDA: `pip install torch`, or run it in"
+            " the environment you train in"
+        )
+
+
+def _device(cpu: bool) -> Device:
+    from tracelens.bench.devices import open_device
+
+    return open_device("cpu" if cpu else "cuda")
+
+
+def _command(model: bool, rules: tuple[str, ...], anyway: bool) -> str:
+    words = ["tracelens verify", *(f"--rule {rule}" for rule in rules)]
+    return " ".join([*words, *(["--model"] if model else []), *(["--anyway"] if anyway else [])])
+
+
+def _show(done: Done, out: Path, kept: list[Path], html: str | None) -> None:
+    from rich.console import Console
+
+    from tracelens.render.verified import render_verification
+
+    named = [
+        (asked.title, found)
+        for asked, found in zip(done.source.asked, done.verified, strict=True)
+        if found is not None
+    ]
+    render_verification(named, done.verification, console=Console())
+    click.echo()
+    if done.stopped is not None:
+        click.echo(f"stopped early: {done.stopped}; what was measured is in the file")
+    for previous in kept:
+        click.echo(f"the file that was there before is now {previous}")
+    click.echo(f"wrote {out}")
+    if html is not None:
+        _page(out, html)
+        click.echo(f"wrote {html}")
+
+
+def _page(report: Path, html: str) -> None:
+    if find_spec("msgspec") is None:
+        raise UsageError(f"--html needs msgspec, which is not installed here: the report is in {report}")
+    from tracelens.analysis import Analysis
+    from tracelens.render.files import write_text
+    from tracelens.render.html import render_html
+
+    write_text(html, render_html(Analysis.load(report).report))
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
+    """The suggestion that is being measured, on a terminal; nothing elsewhere: logs stay short."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("warming up") as status:
+
+        def heard(title: str, done: int, total: int) -> None:
+            from rich.markup import escape
+
+            from tracelens.render.text import clean
+
+            status.update(f"{done + 1} of {total}: {escape(clean(title, limit=100))}")
+
+        yield heard
