@@ -13,7 +13,8 @@ from tracelens.advice.config import ModelConfig, config_from_flags
 from tracelens.advice.hyper import changed
 from tracelens.advice.planned_kernels import memory_bytes
 from tracelens.advice.planned_step import Change, Planner, compare
-from tracelens.advice.search import BY_DEFAULT, SEARCHED, Found, Limits, search
+from tracelens.advice.search import Found, search
+from tracelens.advice.search_space import BY_DEFAULT, SEARCHED, Limits
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
 

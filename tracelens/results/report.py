@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tracelens.results.advice import Check, Finding, WhatIf
+from tracelens.results.advice import Check, Finding, ShapeSearch, WhatIf
 from tracelens.results.cost import JobCost
 from tracelens.results.gemm import GemmRow, GemmTime
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
@@ -36,3 +36,4 @@ class Report:
     what_if: list[WhatIf] = field(default_factory=list)  # the scenarios asked for with --what-if
     waits: Waits = field(default_factory=Waits)
     cost: JobCost | None = None  # per 1000 steps of the whole job
+    shape_search: ShapeSearch | None = None  # a faster shape of the same size; None where nothing searched
