@@ -13,7 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from tracelens import numbers as f
-from tracelens.render import costs, facts, groups, json, losses, roofline, step_times, waits, what_if
+from tracelens.render import costs, facts, groups, json, losses, roofline, search, step_times, waits, what_if
 from tracelens.render.templates import environment, part
 from tracelens.render.text import clean, short_kernel
 from tracelens.results import GemmRow, Report
@@ -196,7 +196,7 @@ def _environment() -> jinja2.Environment:
         role=facts.role, tile=facts.tile, alignment=facts.alignment, message=facts.message,
         group=facts.group, bus=facts.bus, dash=f.DASH, group_of=groups.group_of,
         lost_ms=losses.lost_ms, main_cause=losses.main_cause, split_bar=_split_bar, fall_bar=_fall_bar,
-        scenario=what_if, ms_range=f.ms_range,
+        scenario=what_if, ms_range=f.ms_range, search=search,
         effects_rows=costs.effects_rows, saving_line=costs.saving_line, fix_lines=costs.fix_lines,
     )  # fmt: skip
     return env
