@@ -123,7 +123,9 @@ def _per_token(saving_ms: Estimate, step_ms: float, tokens: float) -> Estimate:
     """As shares of the time per token."""
 
     def share(value: float | None) -> float | None:
-        return None if value is None else 1.0 - (1.0 - value / step_ms) / tokens
+        if value is None or tokens == 1.0:
+            return None if value is None else value / step_ms
+        return 1.0 - (1.0 - value / step_ms) / tokens
 
     return Estimate(share(saving_ms.low), share(saving_ms.mid), share(saving_ms.high), saving_ms.basis)
 
