@@ -51,17 +51,17 @@ def suggest(
         UsageError: the GPU is not known, or the limits make no sense.
     """
     limits = limits_of(parameters_frac, fix=fix, free=free, memory_gb=memory_gb)
-    found = _analysed(source, gpu)
-    if found is None:
+    if isinstance(source, ModelConfig) or (isinstance(source, str | Path) and kind_of(source) == "other"):
         if gpu is None:
             raise UsageError("name the GPU to train on: --gpu NAME, e.g. --gpu h100-sxm")
         return suggestion.suggest(
             source, gpu=gpu, parameters_frac=parameters_frac, fix=fix, free=free, memory_gb=memory_gb,
             dtype=dtype or "bf16", sizes=sizes,
         )  # fmt: skip
-    report, kind = found
+    report, kind = _analysed(source, gpu)
     _only_known_sizes(report.model, sizes or {}, dtype)
-    step = step_of(report, gpu=gpu, layers=(sizes or {}).get("layers"), tied=tied)
+    analysed_on = gpu if kind == "report" or not isinstance(source, str | Path) else None  # else it is on it
+    step = step_of(report, gpu=analysed_on, layers=(sizes or {}).get("layers"), tied=tied)
     searched = search_step(step, report.model, limits=limits, lacks=report.recording)
     if searched.state == "could_not_run":
         raise InputError(f"{report.trace.path}: {searched.verdict}")
@@ -95,20 +95,15 @@ def suggest(
     )
 
 
-def _analysed(source: str | Path | ModelConfig | Analysis | Report, gpu: str | None) -> tuple[Report, str] | None:
-    """The report and what it came from; None for a configuration."""
-    if isinstance(source, ModelConfig):
-        return None
-    if isinstance(source, Analysis):
-        return source.report, "trace" if source.trace is not None else "report"
+def _analysed(source: str | Path | Analysis | Report, gpu: str | None) -> tuple[Report, str]:
+    """The report, and what it came from."""
     if isinstance(source, Report):
         return source, "report"
-    kind = kind_of(source)
-    if kind == "report":
+    if isinstance(source, Analysis):
+        return source.report, "trace" if source.trace is not None else "report"
+    if kind_of(source) == "report":
         return Analysis.load(source).report, "report"
-    if kind == "trace":
-        return analyze(source, gpu=gpu, shape_search=False).report, "trace"
-    return None
+    return analyze(source, gpu=gpu, shape_search=False).report, "trace"
 
 
 def _only_known_sizes(model: ModelDims, sizes: Mapping[str, int], dtype: str | None) -> None:

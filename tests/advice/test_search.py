@@ -12,9 +12,10 @@ from tests.advice.configs import gpt3_2_7b, read
 from tracelens.advice.config import ModelConfig, config_from_flags
 from tracelens.advice.hyper import changed
 from tracelens.advice.planned_kernels import memory_bytes
-from tracelens.advice.planned_step import Change, Planner, compare
+from tracelens.advice.planned_step import Planner, compare
 from tracelens.advice.search import Found, search
 from tracelens.advice.search_space import BY_DEFAULT, SEARCHED, Limits
+from tracelens.advice.step_change import Change
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
 

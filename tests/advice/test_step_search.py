@@ -288,7 +288,9 @@ def test_packed_sequences_are_not_told_apart() -> None:
     total = sum(row.time_ms_per_step for row in rows)
     step = step_model(rows, dims, [], gpu=H100, gpu_ms_per_step=total, step_ms=total, busy_frac=0.99)
     found = search_step(step, dims, limits=Limits(free=BY_DEFAULT | {"sequence"}, memory_gb=80))
-    assert found.not_searched == {"sequence": "the 8,192 tokens of a micro-batch are not told apart into sequences"}
+    assert found.not_searched == {
+        "sequence": "the 8,192 tokens of a micro-batch are not told apart into sequences"
+    }
     assert any("packed" in note for note in found.notes)
     assert [set(pick.change) for pick in found.picks] == [{"vocab"}]  # heads: the range is too wide
     assert found.heads
@@ -301,7 +303,9 @@ def test_a_step_that_waits_for_the_host_gets_no_advice() -> None:
     assert found.unsure is not None
 
 
-@pytest.mark.parametrize(("name", "says"), [("AMD Instinct MI300X", "NVIDIA"), ("NVIDIA Card 9000", "peaks of")])
+@pytest.mark.parametrize(
+    ("name", "says"), [("AMD Instinct MI300X", "NVIDIA"), ("NVIDIA Card 9000", "peaks of")]
+)
 def test_a_gpu_that_cannot_be_predicted(name: str, says: str) -> None:
     hardware = find_gpu(name)
     found = search_step(replace(model_of(GPT), gpu=hardware), dims_of(GPT))
@@ -317,8 +321,10 @@ def test_no_step_time_is_no_search() -> None:
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
-TRACES = [SAMPLES / "generated_gpt2_vocab50257.json.gz",
-          *(path for name in ("d1_", "d2_", "d3_", "d4_") for path in SHARED.glob(f"{name}*.json.gz"))]  # fmt: skip
+TRACES = [
+    SAMPLES / "generated_gpt2_vocab50257.json.gz",
+    *(path for name in ("d1_", "d2_", "d3_", "d4_") for path in SHARED.glob(f"{name}*.json.gz")),
+]
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name[:12])
@@ -329,7 +335,11 @@ def test_a_saved_report_gives_what_its_trace_gives(path: Path, tmp_path: Path) -
     fresh = tracelens.suggest(path)
     assert fresh.source == "trace"
     assert tracelens.suggest(analysis) == fresh
-    for again in (tracelens.suggest(saved), tracelens.suggest(str(saved)), tracelens.suggest(Analysis.load(saved))):
+    for again in (
+        tracelens.suggest(saved),
+        tracelens.suggest(str(saved)),
+        tracelens.suggest(Analysis.load(saved)),
+    ):
         assert again.source == "report"
         assert replace(again, source="trace") == fresh
     searched = analysis.report.shape_search

@@ -80,8 +80,8 @@ class MeasuredStep:
             flops = _products_growth(step, then)
         tokens = 1.0 + found.tokens_frac
         saving = _per_token(found.saving_ms, step.step_ms, tokens)
-        in_ms = Estimate(*(_times(end, step.step_ms) for end in (saving.low, saving.mid, saving.high)),
-                         saving.basis)  # fmt: skip
+        low, mid, high = (_times(end, step.step_ms) for end in (saving.low, saving.mid, saving.high))
+        in_ms = Estimate(low, mid, high, saving.basis)
         return Change(now, then, saving, in_ms, (1.0 + flops) / tokens - 1.0, tuple(_parts(found, tokens)))
 
     def why_unknown(self, then: Hyper) -> str | None:
@@ -186,9 +186,7 @@ def _groups(step: StepModel) -> Iterator[_Group]:
             yield _group(names, False, now, partial(_bytes_ms, step, parts))
 
 
-def _group(
-    names: tuple[str, ...], layered: bool, now: Hyper, time_ms: Callable[[Hyper], float]
-) -> _Group:
+def _group(names: tuple[str, ...], layered: bool, now: Hyper, time_ms: Callable[[Hyper], float]) -> _Group:
     return _Group(names, layered, time_ms(now), time_ms)
 
 
@@ -232,9 +230,7 @@ def _attention_factor(step: StepModel, call: AttentionCall, then: Hyper) -> floa
 
 
 def _products_ms(step: StepModel, products: Sequence[Product], then: Hyper) -> float:
-    return sum(
-        one.row.time_ms_per_step * one.weight * _product_factor(step, one, then) for one in products
-    )
+    return sum(one.row.time_ms_per_step * one.weight * _product_factor(step, one, then) for one in products)
 
 
 def _attention_ms(step: StepModel, calls: Sequence[AttentionCall], then: Hyper) -> float:
@@ -261,7 +257,8 @@ def _moved(step: StepModel, then: Hyper, step_ms: float) -> StepModel:
         return replace(row, time_ms_per_step=time_ms, calls_per_step=row.calls_per_step * layers)
 
     products = tuple(
-        replace(one, row=moved(one.row, _product_factor(step, one, then), one.weight)) for one in work.products
+        replace(one, row=moved(one.row, _product_factor(step, one, then), one.weight))
+        for one in work.products
     )
     attention = tuple(
         _moved_call(one, now, then, moved(one.row, _attention_factor(step, one, then)))
@@ -274,7 +271,11 @@ def _moved(step: StepModel, then: Hyper, step_ms: float) -> StepModel:
         more = (other.then_ms.mid or 0.0) - other.time_ms if other is not None else 0.0
         components.append((component, phase, time_ms + gain + more, products_ms + gain))
     return replace(
-        step, now=then, work=Work(products, attention, work.fixed), components=tuple(components), step_ms=step_ms
+        step,
+        now=then,
+        work=Work(products, attention, work.fixed),
+        components=tuple(components),
+        step_ms=step_ms,
     )
 
 
@@ -292,6 +293,4 @@ def _moved_call(call: AttentionCall, now: Hyper, then: Hyper, row: GemmRow) -> A
         grown *= (then.sequence / now.sequence) ** 2
     flops = row.flops * grown if row.flops is not None else None
     tokens = batch * seq_q if seq_q is not None else call.tokens
-    return replace(
-        call, row=replace(row, flops=flops), batch=batch, tokens=tokens, seq_q=seq_q, seq_k=seq_k
-    )
+    return replace(call, row=replace(row, flops=flops), batch=batch, tokens=tokens, seq_q=seq_q, seq_k=seq_k)

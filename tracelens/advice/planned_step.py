@@ -155,7 +155,7 @@ class Planner:
         return now.tensor_parallel or 1
 
     def time_ms(self, then: Hyper) -> float:
-        """Mid estimate of the step from parts that are predicted once. Attention and MLP go with the layers."""
+        """Mid estimate of the step, each part predicted once. Attention and MLP go with the layers."""
         outer = (then.hidden, then.micro_batch, then.sequence)
         attention = ("attention", *outer, then.heads, then.kv_heads, then.head_dim)
         layer = self._sum(attention, self.attention, replace(then, layers=1))

@@ -37,7 +37,7 @@ def step_of(
 
 
 def _gpu(report: Report) -> Gpu:
-    """The GPU as the report has it: a slice or another variant has fewer figures than its row of the table."""
+    """The GPU as the report has it: a slice or another variant has fewer figures than the table."""
     info = report.gpu
     row = find_gpu(report.trace.device, override=info.name if info.name != "unknown" else None)
     return replace(

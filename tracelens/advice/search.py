@@ -81,8 +81,11 @@ def search(step: Evaluator, now: Hyper, limits: Limits, *, fixed: Mapping[str, s
     picks, unsure = _picks(step, now, candidates)
     wide = f"searched hidden and ffn in steps of {GRID * space.coarse}: finer ones are too many to try"
     return Found(
-        tuple(picks), _front([Candidate(now, 1.0, 0.0), *candidates]), len(candidates), unsure,
-        (wide,) if space.coarse > 1 else ()
+        tuple(picks),
+        _front([Candidate(now, 1.0, 0.0), *candidates]),
+        len(candidates),
+        unsure,
+        (wide,) if space.coarse > 1 else (),
     )
 
 

@@ -1,4 +1,4 @@
-"""Every shape near the present one that keeps what has to be kept: the grid, the heads' width, the weights."""
+"""Every shape near the present one that keeps what has to be kept: grid, width of the heads, weights."""
 
 from __future__ import annotations
 

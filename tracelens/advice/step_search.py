@@ -85,9 +85,7 @@ def _remedy(lacks: Sequence[Lack]) -> str:
     return f" {found[:1].upper()}{found[1:]}." if found else ""
 
 
-def _closed(
-    measured: MeasuredStep, dims: ModelDims, limits: Limits, lacks: Sequence[Lack]
-) -> dict[str, str]:
+def _closed(measured: MeasuredStep, dims: ModelDims, limits: Limits, lacks: Sequence[Lack]) -> dict[str, str]:
     """The sizes that cannot be searched, each with the reason and what would help."""
     now = measured.step.now
     closed: dict[str, str] = {}
@@ -164,7 +162,10 @@ def _verdict(
     if picks:
         return "found", claim(picks[0])
     if not searched:
-        return "could_not_run", f"No shape was searched: {next(iter(closed.values()), 'every size is fixed')}."
+        return (
+            "could_not_run",
+            f"No shape was searched: {next(iter(closed.values()), 'every size is fixed')}.",
+        )
     if not found.tried:
         limit = f"±{100 * limits.parameters_frac:g}%"
         return "none", f"No other shape on the grid keeps the weights within {limit}."

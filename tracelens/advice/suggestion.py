@@ -158,8 +158,8 @@ def _nothing(present: PlannedStep, found: Found, limits: Limits, gpu: str) -> st
     """The verdict where nothing is recommended."""
     if any(part.unknown for part in present.parts):
         return (
-            f"None of {found.tried:,} other shapes within ±{100 * limits.parameters_frac:g}% of its weights is"
-            f" surely faster on the {gpu}, but not every product of this one can be judged: see the notes."
+            f"None of {found.tried:,} other shapes within ±{100 * limits.parameters_frac:g}% of its weights"
+            f" is surely faster on the {gpu}, but not every product of this one can be judged: see the notes."
         )
     return f"This shape is already good on the {gpu}: {none_faster(found, limits)}"
 

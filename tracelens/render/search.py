@@ -146,7 +146,10 @@ class _Axis:
         first = int(self.low // step) + 1
         last = int(self.high // step)
         digits = 0 if step >= 0.01 else 1 if step >= 0.001 else 2
-        return [Tick(self.at(n * step), f"{100 * n * step:+.{digits}f}%" if n else "0") for n in range(first, last + 1)]
+        return [
+            Tick(self.at(n * step), f"{100 * n * step:+.{digits}f}%" if n else "0")
+            for n in range(first, last + 1)
+        ]
 
 
 def _round_step(least: float) -> float:
@@ -162,5 +165,6 @@ def _round_step(least: float) -> float:
 def reasons(pick: ShapePick, *, most: int = 4) -> list[str]:
     """Where a pick's saving comes from."""
     return [
-        f"{one.component} {one.role}: {f.ms(one.time_ms)} → {f.ms(one.then_ms)}" for one in pick.reasons[:most]
+        f"{one.component} {one.role}: {f.ms(one.time_ms)} → {f.ms(one.then_ms)}"
+        for one in pick.reasons[:most]
     ]

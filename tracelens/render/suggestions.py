@@ -117,7 +117,9 @@ def _others(out: Out, found: Suggestions) -> None:
         table = out.table([("heads", "r"), ("head_dim", "r"), ("saves", "l")])
         for row in found.heads:
             table.add_row(
-                out.text(str(row.heads)), out.text(str(row.head_dim)), out.text(search.spread(row.saving_frac))
+                out.text(str(row.heads)),
+                out.text(str(row.head_dim)),
+                out.text(search.spread(row.saving_frac)),
             )
         out.print(table)
         out.line()
