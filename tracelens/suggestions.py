@@ -137,18 +137,16 @@ def _dtype(report: Report) -> str:
 
 def _components(report: Report) -> list[ComponentTime]:
     """The components of the measured step, all phases together."""
-    whole = sum(one.time_ms for one in report.components) or 1.0
-    per_step = report.summary.gpu_ms_per_step / whole
+    whole = sum(one.time_ms_per_step for one in report.components) or 1.0
     rows: list[ComponentTime] = []
     for component in dict.fromkeys(one.component for one in report.components):
         parts = [one for one in report.components if one.component == component]
-        time = sum(one.time_ms for one in parts)
+        time = sum(one.time_ms_per_step for one in parts)
         judged = [(one.flops, one.tflops) for one in parts if one.flops and one.tflops]
         took = sum(flops / tflops for flops, tflops in judged)
         tflops = sum(flops for flops, _ in judged) / took if took else None
-        step_ms = time * per_step
         rows.append(
-            ComponentTime(component, Estimate(step_ms, step_ms, step_ms, "measured"), time / whole, tflops,
+            ComponentTime(component, Estimate(time, time, time, "measured"), time / whole, tflops,
                           _shapes(report, component))
         )  # fmt: skip
     return sorted(rows, key=lambda row: -row.frac)

@@ -28,7 +28,6 @@ def step_of(
         dims,
         report.components,
         gpu=hardware,
-        gpu_ms_per_step=report.summary.gpu_ms_per_step,
         step_ms=report.summary.step_ms.median,
         busy_frac=report.summary.gpu_busy_frac,
         measured=_measured(hardware),
