@@ -15,6 +15,8 @@ POINTS = 6
 #: Changes below half of the last digit shown.
 _ROUND = 0.00005
 _TICKS = 4
+#: An axis shows no less than this: what is below it is nothing to see.
+_NARROWEST = 0.002
 
 
 def signed(frac: float) -> str:
@@ -134,7 +136,7 @@ class _Axis:
     @classmethod
     def of(cls, values: Sequence[float], start: float, end: float) -> _Axis:
         low, high = min(values), max(values)
-        margin = 0.08 * (high - low) or 0.001
+        margin = max(0.08 * (high - low), (_NARROWEST - (high - low)) / 2)
         return cls(low - margin, high + margin, start, end)
 
     def at(self, value: float) -> float:

@@ -82,7 +82,7 @@ def _step(out: Out, found: Suggestions) -> None:
 
 def _pick(out: Out, found: Suggestions, pick: ShapePick, number: int) -> None:
     out.line(out.text(f"{number}. ", "bold") + out.text(pick.title, "bold green", limit=200))
-    per = "a micro-batch" if found.source == "config" else f"of the {f.ms(found.step_ms.mid)} step"
+    per = "a micro-batch" if found.source == "config" else "per step"
     time = f"{f.ms(pick.saving_ms.mid)} {per}"
     out.line(f"   saves {search.spread(pick.saving_frac)} of the time per token · {time}")
     facts = ["weights not counted"]
