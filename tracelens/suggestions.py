@@ -69,7 +69,7 @@ def suggest(
     low, high = report.summary.step_ms.low, report.summary.step_ms.high
     return Suggestions(
         format_version=FORMAT_VERSION,
-        model=f"The step in {report.trace.path}",
+        model=_name(report),
         sizes=_sizes(step, report.model, sizes or {}),
         gpu=step.gpu.name,
         gpu_title=step.gpu.title,
@@ -104,6 +104,14 @@ def _analysed(source: str | Path | Analysis | Report, gpu: str | None) -> tuple[
     if kind_of(source) == "report":
         return Analysis.load(source).report, "report"
     return analyze(source, gpu=gpu, shape_search=False).report, "trace"
+
+
+def _name(report: Report) -> str:
+    """What is searched around, with what keeps the step from being a measured one."""
+    about = [words for words, is_so in (("generated, not a measurement", report.trace.generated),
+                                        ("partial, the file could not be read whole", report.trace.partial))
+             if is_so]  # fmt: skip
+    return f"The step in {report.trace.path}" + (f" ({'; '.join(about)})" if about else "")
 
 
 def _only_known_sizes(model: ModelDims, sizes: Mapping[str, int], dtype: str | None) -> None:

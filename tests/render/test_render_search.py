@@ -26,7 +26,8 @@ FRONT = [
     FrontPoint({"heads": [32, 20], "head_dim": [80, 128]}, 0.0, 0.966),
     FrontPoint({"heads": [32, 20], "ffn": [10240, 10176]}, -0.005, 0.961),
 ]
-FOUND = ShapeSearch("found", "heads 32 → 20: predicted 3.3% less time per token (1.7% to 4.6%).", [PICK], PICK,
+VERDICT = "heads 32 → 20: predicted 3.3% less time per token (1.7% to 4.6%)."
+FOUND = ShapeSearch("found", VERDICT, [PICK], PICK,
                     front=FRONT, tried=351, searched=["heads"], not_searched={"vocab": "not known"},
                     parameters_limit_frac=0.01)  # fmt: skip
 GOOD = ShapeSearch("good", "This shape is already good on the H100.", tried=20, parameters_limit_frac=0.01)
@@ -62,7 +63,8 @@ def test_a_model_that_cannot_be_searched_says_why_and_no_model_says_nothing() ->
 def test_the_page_shows_picks_front_and_what_was_left_out() -> None:
     section = _section(FOUND)
     for words in (FOUND.verdict, "3.3% (1.7 to 4.6%)", "3.30 ms", "retrain", "8.80 ms → 5.74 ms", "±1%",
-                  "Not recommended: heads 32 → 20", "Searched: heads.", "Not searched: vocab: not known."):  # fmt: skip
+                  "Not recommended: heads 32 → 20", "Searched: heads.",
+                  "Not searched: vocab: not known."):  # fmt: skip
         assert words in section
     assert section.count('class="dot-front"') == 3
     assert section.count('class="dot-pick"') == section.count('class="dot-now"') == 1

@@ -30,7 +30,7 @@ def render_suggestions(found: Suggestions, *, console: Console) -> None:
 
 
 def _head(out: Out, found: Suggestions) -> None:
-    out.line(f"{clean(found.model, limit=60)} on {found.gpu_title}, {found.dtype}", "bold")
+    out.line(f"{clean(found.model, limit=140)} on {found.gpu_title}, {found.dtype}", "bold")
     sizes = [
         f"{name}={found.sizes[name].value}"
         for name in _SIZES
