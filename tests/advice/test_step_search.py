@@ -14,7 +14,7 @@ from tests.synthetic import ModelSpec, Options, build
 from tracelens.advice.config import config_from_flags
 from tracelens.advice.hyper import Hyper
 from tracelens.advice.measured_step import MeasuredStep
-from tracelens.advice.search import search
+from tracelens.advice.search import Candidate, search
 from tracelens.advice.search_space import BY_DEFAULT, SEARCHED, Limits
 from tracelens.advice.step_search import search_step
 from tracelens.advice.whatif import StepModel, step_model, what_if
@@ -33,6 +33,15 @@ def _changes(now: Hyper, then: Hyper) -> dict[str, int]:
     return {name: then.get(name) or 0 for name in SEARCHED if then.get(name) != now.get(name)}
 
 
+def _moving(step: StepModel) -> StepModel:
+    """With kernels that move bytes in every part of the step."""
+    names = ("embedding", "residual", "attention.rope", "attention.other", "mlp.activation", "loss",
+             "optimizer", "grad_clip", "communication", "other")  # fmt: skip
+    more = tuple((name, "forward", 1.0 + number, 0.0) for number, name in enumerate(names))
+    extra = sum(one[2] for one in more)
+    return replace(step, components=(*step.components, *more), step_ms=(step.step_ms or 0.0) + extra)
+
+
 def _search(x: Shape, limits: Limits | None = None, **step: object) -> ShapeSearch:
     return search_step(model_of(x, **step), dims_of(x), limits=limits)  # type: ignore[arg-type]
 
@@ -42,15 +51,18 @@ def _search(x: Shape, limits: Limits | None = None, **step: object) -> ShapeSear
 
 @pytest.mark.parametrize("shape", [GPT, LLAMA, replace(LLAMA, kv=8), replace(GPT, t=4, v=50264)], ids=str)
 def test_a_sum_of_parts_is_the_step_simulated_as_one(shape: Shape) -> None:
-    step = model_of(shape, rest_ms=15.0)
+    step = _moving(model_of(shape, rest_ms=15.0))
     measured = MeasuredStep(step)
     assert measured.time_ms(step.now) == pytest.approx(step.step_ms)
     found = search(measured, step.now, Limits(0.05, BY_DEFAULT | {"layers", "kv_heads"}))
     assert found.front
-    for point in found.front:
+    fewer = Candidate(replace(step.now, kv_heads=8), 0.0, 0.0)
+    for point in (*found.front, fewer):
         then = what_if(step, _changes(step.now, point.hyper)).then_ms.mid
         assert measured.time_ms(point.hyper) == pytest.approx(then, rel=1e-9)
-        assert point.time_frac == pytest.approx((then or 0.0) / (step.step_ms or 1.0), rel=1e-9)
+        assert point is fewer or point.time_frac == pytest.approx(
+            (then or 0.0) / (step.step_ms or 1.0), rel=1e-9
+        )
 
 
 def test_another_micro_batch_is_judged_by_its_time_per_token() -> None:
@@ -80,7 +92,7 @@ def test_another_micro_batch_is_judged_by_its_time_per_token() -> None:
 )
 def test_the_changed_step_is_as_long_as_it_was_predicted(change: dict[str, int]) -> None:
     """And every row of it has moved: from there, the next change is judged."""
-    step = model_of(GPT, rest_ms=10.0)
+    step = _moving(model_of(GPT, rest_ms=10.0))
     then = replace(step.now, **change)  # type: ignore[arg-type]
     moved = MeasuredStep(step).at(then)
     simulated = what_if(step, change)

@@ -7,7 +7,7 @@ parts known already. What is picked is simulated by ``what_if`` itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,11 +18,10 @@ from tracelens.advice.predicted import scaled_product
 from tracelens.advice.predicted_attention import scaled_attention
 from tracelens.advice.search_space import SEARCHED
 from tracelens.advice.step_change import Change, PartChange
-from tracelens.advice.traffic import rest_of
-from tracelens.advice.whatif import ONCE, StepModel, what_if
+from tracelens.advice.whatif import StepModel, what_if
 from tracelens.advice.work import AttentionCall, Product, Work
 from tracelens.errors import InputError, UsageError
-from tracelens.results import Estimate, GemmRow, WhatIf
+from tracelens.results import Estimate, GemmRow, Rest, WhatIf
 
 _ATTENTION = ("heads", "kv_heads", "head_dim", "micro_batch", "sequence")
 #: Component, phase, ms per step, and of those the ms of products.
@@ -31,10 +30,10 @@ _Component = tuple[str, str, float, float]
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Work whose time depends on the same sizes; ``layered``: it is repeated in every layer."""
+    """Work whose time depends on the same sizes; ``repeated``: a row of it, where it is in the layers."""
 
     names: tuple[str, ...]
-    layered: bool
+    repeated: str | None
     now_ms: float
     time_ms: Callable[[Hyper], float]  # with as many layers as there are
 
@@ -50,6 +49,7 @@ class MeasuredStep:
         self._groups = tuple(_groups(step))
         self._sums: dict[tuple[object, ...], float] = {}
         self._moved: dict[Hyper, StepModel] = {step.now: step}
+        self._counts: dict[int | None, Mapping[str, float]] = {step.now.layers: {}}
 
     def vocab_ranks(self, now: Hyper) -> int:
         """One: a trace shows the columns that this rank's logits have."""
@@ -57,13 +57,13 @@ class MeasuredStep:
 
     def time_ms(self, then: Hyper) -> float:
         """The step with ``then`` at the middle of its range. What has no prediction stays as measured."""
-        total, layers = self._step_ms, _layers(self.step.now, then)
+        total, repeats = self._step_ms, self._repeats(then)
         for number, group in enumerate(self._groups):
             key = (number, *(then.get(name) for name in group.names))
             found = self._sums.get(key)
             if found is None:
                 found = self._sums[key] = group.time_ms(then)
-            total += found * (layers if group.layered else 1.0) - group.now_ms
+            total += found * repeats.get(group.repeated or "", 1.0) - group.now_ms
         return total
 
     def change(self, now: Hyper, then: Hyper) -> Change | None:
@@ -77,7 +77,7 @@ class MeasuredStep:
             return None
         flops = found.flops_frac
         if flops is None:  # attention whose operations no trace holds
-            flops = _products_growth(step, then)
+            flops = _products_growth(step, then, _repeats(step, then.layers))
         tokens = 1.0 + found.tokens_frac
         saving = _per_token(found.saving_ms, step.step_ms, tokens)
         low, mid, high = (_times(end, step.step_ms) for end in (saving.low, saving.mid, saving.high))
@@ -111,7 +111,15 @@ class MeasuredStep:
         """The step as it is predicted with ``hyper``, to change it further."""
         found = self._moved.get(hyper)
         if found is None:
-            found = self._moved[hyper] = _moved(self.step, hyper, self.time_ms(hyper))
+            found = _moved(self.step, hyper, self.time_ms(hyper), self._repeats(hyper))
+            self._moved[hyper] = found
+        return found
+
+    def _repeats(self, then: Hyper) -> Mapping[str, float]:
+        """How much more often rows run with other layers, where it is more often."""
+        found = self._counts.get(then.layers)
+        if found is None:
+            found = self._counts[then.layers] = _repeats(self.step, then.layers)
         return found
 
 
@@ -134,16 +142,23 @@ def _times(value: float | None, by: float) -> float | None:
     return None if value is None else value * by
 
 
-def _products_growth(step: StepModel, then: Hyper) -> float:
+def _repeats(step: StepModel, layers: int | None) -> Mapping[str, float]:
+    """Row -> how much more often it runs with ``layers``, as ``what_if`` has it."""
+    if layers is None or layers == step.now.layers:
+        return {}
+    rows = what_if(step, {"layers": layers}).rows
+    return {row.gemm: (row.then_ms.mid or 0.0) / row.time_ms for row in rows if row.time_ms > 0}
+
+
+def _products_growth(step: StepModel, then: Hyper, repeats: Mapping[str, float]) -> float:
     """Growth of the operations of products alone: without attention's a fall counts for more, never less."""
     before = after = 0.0
     for product in step.work.products:
         old = product.sizes(step.now)
         if old is not None:
-            layers = 1.0 if product.row.component in ONCE else _layers(step.now, then)
             calls = product.weight * product.row.calls_per_step
             before += calls * math.prod(old)
-            after += calls * math.prod(product.sizes(then) or old) * layers
+            after += calls * math.prod(product.sizes(then) or old) * repeats.get(product.row.id, 1.0)
     return after / before - 1.0 if before else 0.0
 
 
@@ -167,27 +182,31 @@ def _parts(found: WhatIf, tokens: float) -> Iterator[PartChange]:
 def _groups(step: StepModel) -> Iterator[_Group]:
     """The step's work by the sizes it depends on."""
     now, work = step.now, step.work
+    layered = _repeats(step, 2 * now.layers if now.layers else None)
     products: dict[tuple[tuple[str, ...], bool], list[Product]] = {}
     for product in work.products:
-        key = _product_names(product, now), product.row.component not in ONCE
+        key = _product_names(product, now), product.row.id in layered
         products.setdefault(key, []).append(product)
-    for (names, layered), several in products.items():
-        yield _group(names, layered, now, partial(_products_ms, step, several))
+    for (names, inside), several in products.items():
+        row = several[0].row.id if inside else None
+        yield _group(names, row, now, partial(_products_ms, step, several))
     calls: dict[bool, list[AttentionCall]] = {}
     for call in work.attention:
-        calls.setdefault(call.row.component not in ONCE, []).append(call)
-    for layered, some in calls.items():
-        yield _group(_ATTENTION, layered, now, partial(_attention_ms, step, some))
+        calls.setdefault(call.row.id in layered, []).append(call)
+    for inside, some in calls.items():
+        yield _group(_ATTENTION, some[0].row.id if inside else None, now, partial(_attention_ms, step, some))
     components: dict[tuple[str, ...], list[_Component]] = {}
     for one in step.components:
-        components.setdefault(_component_names(one, now), []).append(one)
+        components.setdefault(_component_names(step, one), []).append(one)
     for names, parts in components.items():
         if names:  # layers are among them where they count
-            yield _group(names, False, now, partial(_bytes_ms, step, parts))
+            yield _group(names, None, now, partial(_bytes_ms, step, parts))
 
 
-def _group(names: tuple[str, ...], layered: bool, now: Hyper, time_ms: Callable[[Hyper], float]) -> _Group:
-    return _Group(names, layered, time_ms(now), time_ms)
+def _group(
+    names: tuple[str, ...], repeated: str | None, now: Hyper, time_ms: Callable[[Hyper], float]
+) -> _Group:
+    return _Group(names, repeated, time_ms(now), time_ms)
 
 
 def _product_names(product: Product, now: Hyper) -> tuple[str, ...]:
@@ -196,9 +215,22 @@ def _product_names(product: Product, now: Hyper) -> tuple[str, ...]:
     return tuple(name for name in _known(now) if product.sizes(_doubled(now, name)) != present)
 
 
-def _component_names(part: _Component, now: Hyper) -> tuple[str, ...]:
+def _component_names(step: StepModel, part: _Component) -> tuple[str, ...]:
     """The sizes that the component's bytes go with."""
-    return tuple(name for name in _known(now) if rest_of([part], now, _doubled(now, name), once=ONCE))
+    return tuple(name for name in _known(step.now) if _goes_with(step, part, name))
+
+
+def _goes_with(step: StepModel, part: _Component, name: str) -> bool:
+    try:
+        return bool(_rest(step, [part], _doubled(step.now, name)))
+    except UsageError:  # a size that cannot be doubled alone, as KV heads beside as many heads
+        return True
+
+
+def _rest(step: StepModel, parts: Sequence[_Component], then: Hyper) -> list[Rest]:
+    """What ``what_if`` says of the kernels of ``parts`` that only move bytes."""
+    alone = replace(step, work=Work((), (), ()), components=tuple(parts))
+    return what_if(alone, _changes(step.now, then)).rest
 
 
 def _known(now: Hyper) -> list[str]:
@@ -207,11 +239,6 @@ def _known(now: Hyper) -> list[str]:
 
 def _doubled(now: Hyper, name: str) -> Hyper:
     return replace(now, **{name: 2 * (now.get(name) or 0)})  # type: ignore[arg-type]
-
-
-def _layers(now: Hyper, then: Hyper) -> float:
-    """How much more often the layers' work runs."""
-    return then.layers / now.layers if now.layers and then.layers else 1.0
 
 
 def _product_factor(step: StepModel, product: Product, then: Hyper) -> float:
@@ -239,22 +266,21 @@ def _attention_ms(step: StepModel, calls: Sequence[AttentionCall], then: Hyper) 
 
 def _bytes_ms(step: StepModel, parts: Sequence[_Component], then: Hyper) -> float:
     """Of what moves bytes only: without the products in it."""
-    changed = rest_of(parts, step.now, then, once=ONCE)
     whole = sum(time_ms - products_ms for _, _, time_ms, products_ms in parts)
-    return whole + sum((one.then_ms.mid or 0.0) - one.time_ms for one in changed)
+    return whole + sum((one.then_ms.mid or 0.0) - one.time_ms for one in _rest(step, parts, then))
 
 
-def _moved(step: StepModel, then: Hyper, step_ms: float) -> StepModel:
+def _moved(step: StepModel, then: Hyper, step_ms: float, repeats: Mapping[str, float]) -> StepModel:
     """The step with every row at the middle of its prediction for ``then``."""
     now, work = step.now, step.work
     gains: dict[tuple[str, str], float] = {}
 
     def moved(row: GemmRow, factor: float, weight: float = 1.0) -> GemmRow:
-        layers = 1.0 if row.component in ONCE else _layers(now, then)
-        time_ms = row.time_ms_per_step * factor * layers
+        calls = repeats.get(row.id, 1.0)
+        time_ms = row.time_ms_per_step * factor * calls
         key = row.component, row.phase
         gains[key] = gains.get(key, 0.0) + weight * (time_ms - row.time_ms_per_step)
-        return replace(row, time_ms_per_step=time_ms, calls_per_step=row.calls_per_step * layers)
+        return replace(row, time_ms_per_step=time_ms, calls_per_step=row.calls_per_step * calls)
 
     products = tuple(
         replace(one, row=moved(one.row, _product_factor(step, one, then), one.weight))
@@ -264,19 +290,14 @@ def _moved(step: StepModel, then: Hyper, step_ms: float) -> StepModel:
         _moved_call(one, now, then, moved(one.row, _attention_factor(step, one, then)))
         for one in work.attention
     )
-    rest = {(one.component, one.phase): one for one in rest_of(step.components, now, then, once=ONCE)}
+    rest = {(one.component, one.phase): one for one in _rest(step, step.components, then)}
     components = []
     for component, phase, time_ms, products_ms in step.components:
         gain, other = gains.get((component, phase), 0.0), rest.get((component, phase))
         more = (other.then_ms.mid or 0.0) - other.time_ms if other is not None else 0.0
         components.append((component, phase, time_ms + gain + more, products_ms + gain))
-    return replace(
-        step,
-        now=then,
-        work=Work(products, attention, work.fixed),
-        components=tuple(components),
-        step_ms=step_ms,
-    )
+    work = Work(products, attention, work.fixed)
+    return replace(step, now=then, work=work, components=tuple(components), step_ms=step_ms)
 
 
 def _moved_call(call: AttentionCall, now: Hyper, then: Hyper, row: GemmRow) -> AttentionCall:

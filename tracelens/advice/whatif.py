@@ -36,7 +36,7 @@ _ENTERS: Mapping[str, tuple[str, ...]] = {
     "experts": ("moe.",),
 }
 #: Not in layers: their calls do not grow with ``layers``.
-ONCE = frozenset({"embedding", "logits", "loss", "optimizer", "grad_clip", "other", "unattributed"})
+_ONCE = frozenset({"embedding", "logits", "loss", "optimizer", "grad_clip", "other", "unattributed"})
 #: Components that say nothing of what a product is.
 _NAMELESS = frozenset({"other", "unattributed"})
 #: With more of the affected time without a formula than this, no saving is given.
@@ -125,7 +125,7 @@ def what_if(step: StepModel, changes: Mapping[str, int]) -> WhatIf:
     """The step with ``changes``, all of them at once. UsageError where a change makes no sense."""
     now, then = step.now, changed(step.now, changes)
     affected = _affected(step, then)
-    rest = rest_of(step.components, now, then, once=ONCE)
+    rest = rest_of(step.components, now, then, once=_ONCE)
     unknown = _unknown(step, then, affected)
     saving = Estimate(None, None, None, "model") if unknown else _saving(step, affected, rest)
     tokens = now.token_count, then.token_count
@@ -184,7 +184,7 @@ def _affected(step: StepModel, then: Hyper) -> _Affected:
 
 def _calls(row: GemmRow, now: Hyper, then: Hyper) -> float:
     """How much more often the row runs: with the layers, where it is in them."""
-    if row.component in ONCE or not now.layers or not then.layers:
+    if row.component in _ONCE or not now.layers or not then.layers:
         return 1.0
     return then.layers / now.layers
 
