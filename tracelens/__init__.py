@@ -25,11 +25,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from tracelens.advice.suggestion import suggest
     from tracelens.analysis import Analysis, analyze
     from tracelens.capture.manual import capture
     from tracelens.compare.load import compare
     from tracelens.errors import InputError, TracelensError, UsageError
+    from tracelens.suggestions import suggest
     from tracelens.trace import read_trace as load
 
 _HOMES = {
@@ -38,7 +38,7 @@ _HOMES = {
     "capture": ("tracelens", "capture"),  # the room itself, which can be called
     "compare": ("tracelens", "compare"),
     "load": ("tracelens.trace", "read_trace"),
-    "suggest": ("tracelens.advice.suggestion", "suggest"),
+    "suggest": ("tracelens.suggestions", "suggest"),
     "InputError": ("tracelens.errors", "InputError"),
     "TracelensError": ("tracelens.errors", "TracelensError"),
     "UsageError": ("tracelens.errors", "UsageError"),

@@ -24,6 +24,7 @@ from tracelens.accounting.steps import step_times
 from tracelens.advice import StepFacts, advise
 from tracelens.advice.explorer import explore
 from tracelens.advice.hyper import parse_changes
+from tracelens.advice.step_search import search_step
 from tracelens.advice.whatif import step_model, what_if
 from tracelens.attribution import Attribution, attribute
 from tracelens.attribution.communication import Communication, find_communication
@@ -160,6 +161,7 @@ def analyze(
     waits: bool = False,
     price: str | None = None,
     heard: Heard | None = None,
+    shape_search: bool = True,
 ) -> Analysis:
     """Analyze one trace file (``.json``, ``.json.gz``, or ``-`` for standard input).
 
@@ -169,7 +171,8 @@ def analyze(
     kernels here that repeat them. Each of ``what_ifs`` is a scenario, changes of hyper-parameters as
     "vocab=50304,heads=20", that the report then predicts. ``waits`` adds where the step waits, by
     holistic-trace-analysis (the extra ``hta``): some seconds. ``price`` of one GPU-hour, "2.50" or
-    "2.50 EUR", adds money to the GPU-hours. ``heard`` is told of the progress.
+    "2.50 EUR", adds money to the GPU-hours. ``heard`` is told of the progress. ``shape_search`` looks for a
+    faster shape of the same size: some hundredths of a second.
 
     Raises:
         InputError: one of the files cannot be used, or holds no GPU event.
@@ -190,6 +193,7 @@ def analyze(
         what_ifs=what_ifs,
         price=price,
         heard=heard,
+        shape_search=shape_search,
     )
     if waits:
         _tell(heard, 4)
@@ -221,6 +225,7 @@ def analyze_trace(
     what_ifs: Sequence[str] = (),
     price: str | None = None,
     heard: Heard | None = None,
+    shape_search: bool = True,
 ) -> Analysis:
     """Analyze a trace that has been read."""
     if not len(trace.kernels):
@@ -270,6 +275,7 @@ def analyze_trace(
             declared=sizes,
         )
     )
+    lacks = find_lacks(trace, links, attribution)
     report = Report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
@@ -285,12 +291,13 @@ def analyze_trace(
         checks=advice.checks,
         notes=[*hardware.notes, *notes],
         communication=collectives,
-        recording=find_lacks(trace, links, attribution),
+        recording=lacks,
         reference=reference_info(trace, attribution, calls),
         gemm_time=gemm_time(gemms),
         what_if=scenarios,
         explorer=explore(step, advice.findings),
         layers=layer_times(trace, attribution, times),
+        shape_search=search_step(step, dims, lacks=lacks) if shape_search else None,
     )
     told = with_cost(with_findings(report, advice), parse_price(price) if price is not None else None)
     return Analysis(told, trace, links, attribution, calls)

@@ -11,7 +11,8 @@ from tests.advice.configs import gpt3_2_7b, read
 from tracelens.advice.config import ModelConfig, config_from_flags
 from tracelens.advice.hyper import changed
 from tracelens.advice.planned_kernels import memory_bytes
-from tracelens.advice.planned_step import Change, PlannedStep, Planner, compare
+from tracelens.advice.planned_step import PlannedStep, Planner, compare
+from tracelens.advice.step_change import Change
 from tracelens.errors import InputError
 from tracelens.hardware import Gpu, find_gpu, list_gpus
 

@@ -12,8 +12,10 @@ from tests.advice.configs import gpt3_2_7b, read
 from tracelens.advice.config import ModelConfig, config_from_flags
 from tracelens.advice.hyper import changed
 from tracelens.advice.planned_kernels import memory_bytes
-from tracelens.advice.planned_step import Change, Planner, compare
-from tracelens.advice.search import BY_DEFAULT, SEARCHED, Found, Limits, search
+from tracelens.advice.planned_step import Planner, compare
+from tracelens.advice.search import Found, search
+from tracelens.advice.search_space import BY_DEFAULT, SEARCHED, Limits
+from tracelens.advice.step_change import Change
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
 
@@ -96,7 +98,7 @@ AWKWARD: list[dict[str, int]] = [
 def test_picks_keep_every_constraint_and_are_surely_faster(sizes: dict[str, int], gpu: str) -> None:
     config = config_from_flags(sizes, gated=None)
     planner, found = _search(config, gpu)
-    now, present = config.hyper, found.present
+    now, present = config.hyper, planner.step(config.hyper)
     assert len(found.picks) <= 5
     for pick in found.picks:
         then = pick.then
@@ -198,7 +200,7 @@ def test_a_front_point_is_the_time_of_the_whole_step() -> None:
     """The search's sums of parts are the step predicted as one."""
     config = gpt3_2_7b()
     planner, found = _search(config, free=BY_DEFAULT | {"layers"})
-    now = found.present.time_ms.mid or 0.0
+    now = planner.step(config.hyper).time_ms.mid or 0.0
     for point in found.front:
         assert (planner.step(point.hyper).time_ms.mid or 0) / now == pytest.approx(point.time_frac)
 

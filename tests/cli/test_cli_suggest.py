@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,16 @@ from click.testing import CliRunner, Result
 
 from tests.advice import configs
 from tests.advice.configs import written
+from tests.synthetic import ModelSpec, Options, build
+from tracelens.analysis import Analysis, analyze
 from tracelens.cli import cli
+from tracelens.results import Known
 
 _GPT3 = ["--hidden", "2560", "--heads", "32", "--layers", "32", "--vocab", "50257", "--micro-batch", "4",
          "--gpu", "h100-sxm"]  # fmt: skip
+
+
+SAMPLE = Path(__file__).parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
 
 
 def _run(*arguments: str, columns: int = 80) -> Result:
@@ -78,6 +85,13 @@ def test_constraints_of_the_command_line() -> None:
         (["missing.json", "--gpu", "h100-sxm"], "cannot read missing.json", 3),
         ([*_GPT3, "--free", "micro_batch"], "--memory-gb", 2),
         ([*_GPT3[:-1], "h1"], "unknown GPU", 2),
+        (_GPT3[:-2], "name the GPU to train on: --gpu NAME", 2),
+        ([str(SAMPLE), "--hidden", "4096"], "hidden is read from the trace: only layers can be given", 2),
+        ([str(SAMPLE), "--layers", "11"], "the trace shows 12 layers", 2),
+        ([str(SAMPLE), "--dtype", "fp16"], "the dtype is read from the trace", 2),
+        ([str(SAMPLE), "--gated"], "read from the trace", 2),
+        ([str(SAMPLE), "--gpu", "h1"], "unknown GPU", 2),
+        ([str(SAMPLE), "--fix", "hidden,heads,ffn,vocab,head_dim"], "every size is fixed", 3),
     ],
 )
 def test_wrong_use_is_one_line(arguments: list[str], says: str, code: int) -> None:
@@ -96,3 +110,56 @@ def test_names_from_a_file_cannot_style_the_terminal(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "\x1b" not in result.output
     assert "red[bold].json" in result.output
+
+
+def test_from_a_trace() -> None:
+    result = _run(str(SAMPLE))
+    assert result.exit_code == 0, result.output
+    assert "1. vocab 50257 → 50304" in result.output
+    assert "The step now  39.9 ms" in result.output and "measured" in result.output
+    assert "this trace's" in result.output  # the arithmetic of a row
+    assert "+ vocab = 50304" in result.output
+    assert "Weights against time" in result.output
+    assert "Stays as measured: idle time" in result.output
+    assert max(len(line) for line in result.output.splitlines()) <= 80
+
+
+def test_from_a_saved_report_under_any_name(tmp_path: Path) -> None:
+    path = tmp_path / "step.yaml"
+    analyze(SAMPLE).save(path)
+    saved, traced = (json.loads(_run(str(one), "--json", "-").output) for one in (path, SAMPLE))
+    assert (saved.pop("source"), traced.pop("source")) == ("report", "trace")
+    assert saved == traced
+    assert traced["not_searched"] == {} and traced["step_ms"]["basis"] == "measured"
+
+
+def test_a_trace_on_another_gpu() -> None:
+    found = json.loads(_run(str(SAMPLE), "--gpu", "a100-sxm-80gb", "--json", "-").output)
+    assert found["gpu"] == "a100-sxm-80gb"
+
+
+def test_layers_that_the_trace_does_not_show(tmp_path: Path) -> None:
+    report = analyze(SAMPLE).report
+    unknown = replace(report.model, layers=Known(None, "no layer is named in the trace"))
+    path = tmp_path / "report.json"
+    Analysis(replace(report, model=unknown)).save(path)
+    found = json.loads(_run(str(path), "--json", "-").output)
+    assert set(found["searched"]) == {"heads", "head_dim", "vocab"}
+    assert all("--layers N" in found["not_searched"][name] for name in ("hidden", "ffn"))
+    assert found["parameters"] is None and found["memory_gb"] is None
+    words = _run(str(path)).output
+    assert "weights not known" in words and "weights not counted" in words
+    told = json.loads(_run(str(path), "--layers", "12", "--json", "-").output)
+    assert told["not_searched"] == {} and told["sizes"]["layers"]["source"] == "given on the command line"
+    assert told["picks"] == json.loads(_run(str(SAMPLE), "--json", "-").output)["picks"]
+
+
+def test_a_trace_in_which_nothing_can_be_searched_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    spec = ModelSpec(hidden=256, heads=4, layers=1, vocab=1000, sequence=128)
+    path.write_text(build(spec, Options(steps=1, shapes=False)).text())
+    command = [sys.executable, "-m", "tracelens", "suggest", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "No shape was searched" in done.stderr and "record_shapes=True" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

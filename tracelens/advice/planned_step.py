@@ -7,8 +7,8 @@ range of a difference comes from how well the *ratio* of two shapes is predicted
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tracelens.advice import planned_kernels as kernels
@@ -17,6 +17,7 @@ from tracelens.advice.hyper import Hyper
 from tracelens.advice.planned_kernels import Attention, Linear, Traffic
 from tracelens.advice.predicted import RATIO_ERROR
 from tracelens.advice.predicted_attention import ATTENTION_ERROR
+from tracelens.advice.step_change import Change, PartChange
 from tracelens.errors import InputError
 from tracelens.gemm.ladder import AlignmentLadder, alignment_ladder
 from tracelens.gemm.predict import Prediction, predict_gemm
@@ -111,6 +112,7 @@ class Planner:
         self._ladder: AlignmentLadder = alignment_ladder(gpu=gpu, dtype=dtype, measured=measured)
         self._linear = lru_cache(maxsize=None)(self._predict_linear)
         self._attention = lru_cache(maxsize=None)(self._predict_attention)
+        self._sums: dict[tuple[object, ...], float] = {}
 
     @property
     def predictions(self) -> int:
@@ -147,6 +149,36 @@ class Planner:
         """Parts that depend on hidden and vocab."""
         linear = kernels.logits_linear(hyper)
         return (*self._linears((linear,)), *self._moved(kernels.vocab_traffic(hyper)))
+
+    def vocab_ranks(self, now: Hyper) -> int:
+        """GPUs that share the vocabulary: that of a configuration is the whole one."""
+        return now.tensor_parallel or 1
+
+    def time_ms(self, then: Hyper) -> float:
+        """Mid estimate of the step, each part predicted once. Attention and MLP go with the layers."""
+        outer = (then.hidden, then.micro_batch, then.sequence)
+        attention = ("attention", *outer, then.heads, then.kv_heads, then.head_dim)
+        layer = self._sum(attention, self.attention, replace(then, layers=1))
+        layer += self._sum(("mlp", *outer, then.ffn), self.mlp, replace(then, layers=1))
+        return (
+            layer * (then.layers or 1)
+            + self._sum(("hidden", *outer, then.layers), self.hidden, then)
+            + self._sum(("vocab", *outer, then.vocab), self.vocab, then)
+        )
+
+    def change(self, now: Hyper, then: Hyper) -> Change:
+        """What ``then`` saves over ``now``, with the range of that."""
+        return compare(self.step(now), self.step(then))
+
+    def memory(self, then: Hyper) -> float:
+        """Estimate of a GPU's memory in bytes."""
+        return kernels.memory_bytes(then, self.layout)
+
+    def _sum(self, key: tuple[object, ...], parts: Callable[[Hyper], Sequence[Part]], then: Hyper) -> float:
+        found = self._sums.get(key)
+        if found is None:
+            found = self._sums[key] = sum(part.time_ms.mid or 0.0 for part in parts(then))
+        return found
 
     def _linears(self, linears: tuple[Linear, ...]) -> Iterator[Part]:
         for linear in linears:
@@ -223,45 +255,6 @@ class Planner:
                 one.component, one.phase, "bytes", one.scales_with, (round(one.plain_bytes),), 1,
                 Estimate(low, math.sqrt(low * high), high, "model"),
             )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class PartChange:
-    """One part before and after. ``saving_ms`` below zero: slower."""
-
-    component: str
-    role: str
-    kind: str
-    shape_now: str
-    shape_then: str
-    time_ms: float
-    then_ms: float
-    saving_ms: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Two steps compared, per token of the present one. Fractions are of the present step."""
-
-    now: Hyper
-    then: Hyper
-    saving_frac: Estimate
-    saving_ms: Estimate  # per micro-batch of the present size
-    flops_frac: float  # growth of operations per token
-    parts: tuple[PartChange, ...]  # those that change, largest saving first
-
-    @property
-    def shape_gain_frac(self) -> float:
-        """The saving without what fewer operations give: a smaller model is faster and no better shaped."""
-        mid = self.saving_frac.mid or 0.0
-        return mid if self.flops_frac >= 0 else 1 - (1 - mid) / (1 + self.flops_frac)
-
-    @property
-    def sure_gain_frac(self) -> float:
-        """The same at the low end of the range."""
-        low = self.saving_frac.low or 0.0
-        return low if self.flops_frac >= 0 else 1 - (1 - low) / (1 + self.flops_frac)
 
 
 def compare(now: PlannedStep, then: PlannedStep) -> Change:

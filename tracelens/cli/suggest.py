@@ -1,13 +1,17 @@
-"""``tracelens suggest``: a faster shape for a model that need not exist yet."""
+"""``tracelens suggest``: a faster shape, for a step in a trace or for a model that need not exist yet."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tracelens.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracelens.advice.config import ModelConfig
 
 _FLAGS = {
     "hidden": "Hidden size.",
@@ -31,12 +35,12 @@ def _sizes(command: click.decorators.FC) -> click.decorators.FC:
 
 
 @click.command()
-@click.argument("config", required=False)
+@click.argument("source", required=False)
 @_sizes
 @click.option("--gated/--no-gated", default=None, help="The MLP has a gate (SwiGLU, GeGLU), or none.")
 @click.option("--tied/--untied", default=None, help="Logits share the embedding's weights, or not.")
-@click.option("--gpu", required=True, metavar="NAME", help="The GPU to train on, e.g. h100-sxm.")
-@click.option("--dtype", default="bf16", show_default=True, type=click.Choice(["bf16", "fp16"]))
+@click.option("--gpu", metavar="NAME", help="The GPU to train on, e.g. h100-sxm; a trace names its own.")
+@click.option("--dtype", type=click.Choice(["bf16", "fp16"]), help="Of a configuration.  [default: bf16]")
 @click.option("--params", "params", default="1%", show_default=True, metavar="X%",
               help="How far the number of weights can move.")  # fmt: skip
 @click.option("--fix", default="", metavar="A,B", help="Sizes that stay: hidden, heads, ffn, vocab.")
@@ -45,11 +49,11 @@ def _sizes(command: click.decorators.FC) -> click.decorators.FC:
 @click.option("--memory-gb", type=float, metavar="GB", help="Memory of one GPU, to search the micro-batch.")
 @click.option("--json", "json_path", metavar="FILE", help="Everything as JSON ('-': standard output).")
 def suggest(
-    config: str | None,
+    source: str | None,
     gated: bool | None,
     tied: bool | None,
-    gpu: str,
-    dtype: str,
+    gpu: str | None,
+    dtype: str | None,
     params: str,
     fix: str,
     free: str,
@@ -57,29 +61,29 @@ def suggest(
     json_path: str | None,
     **sizes: int | None,
 ) -> None:
-    """Suggest a faster shape for the model of CONFIG: no trace and no GPU needed.
+    """Suggest a faster shape for the model of SOURCE, of the same size.
 
     \b
-    CONFIG is a Hugging Face config.json (or its folder), a Megatron-LM script or
-    YAML/JSON of its arguments, or a nanoGPT config. Sizes given as options replace
-    those of the file; without a file give at least --hidden, --heads and --layers.
+    SOURCE is a trace (.json or .json.gz), or a report that `analyze --json` saved: its
+    measured step is what every shape is judged on. Or it is a configuration, without a
+    trace or a GPU: a Hugging Face config.json (or its folder), a Megatron-LM script or
+    YAML/JSON of its arguments, or a nanoGPT config. Sizes given as options replace those
+    of a configuration; without a file give at least --hidden, --heads and --layers. Of a
+    trace that does not show its layers, --layers tells them.
     """
-    from tracelens.advice.config import config_from_flags, read_config
-    from tracelens.advice.suggestion import suggest as find
+    from tracelens.suggestions import suggest as find
 
     given = {name: value for name, value in sizes.items() if value is not None}
-    if config is None:
-        model = config_from_flags(given, gated=gated, tied=tied)
-    else:
-        model = read_config(config, overrides=given, gated=gated, tied=tied)
     found = find(
-        model,
+        _source(source, given, gated=gated, tied=tied),
         gpu=gpu,
         parameters_frac=_share(params),
         fix=_names(fix),
         free=_names(free),
         memory_gb=memory_gb,
         dtype=dtype,
+        sizes=given,
+        tied=tied,
     )
     if json_path is not None:
         _write_json(found, json_path)
@@ -88,6 +92,22 @@ def suggest(
         from tracelens.render.suggestions import render_suggestions
 
         render_suggestions(found, console=stdout_console())
+
+
+def _source(
+    source: str | None, given: dict[str, int], *, gated: bool | None, tied: bool | None
+) -> str | ModelConfig:
+    """The path of a trace or report, else the configuration with what was given beside it."""
+    from tracelens.advice.config import config_from_flags, read_config
+    from tracelens.kinds import kind_of
+
+    if source is None:
+        return config_from_flags(given, gated=gated, tied=tied)
+    if kind_of(source) == "other":
+        return read_config(source, overrides=given, gated=gated, tied=tied)
+    if gated is not None:
+        raise UsageError("whether the MLP has a gate is read from the trace")
+    return source
 
 
 def _write_json(found: object, path: str) -> None:

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
 from tracelens.analysis import Analysis, analyze
 from tracelens.compare.compare import compare_reports
 from tracelens.compare.result import Comparison
 from tracelens.errors import InputError, UsageError
+from tracelens.kinds import kind_of
 from tracelens.results import Report
-
-_HEAD = 4096  # bytes in which a saved report names its schema, also one that is cut off
-_MARK = b'"schema_version"'
-
-
-class _Keys(msgspec.Struct):
-    schema_version: str | None = None
-    traceEvents: msgspec.Raw | None = None
 
 
 def compare(
@@ -57,22 +48,4 @@ def load_report(given: Analysis | Report | str | Path) -> Report:
 
 def is_report(path: str | Path) -> bool:
     """Is it a saved report, whole or damaged? What cannot be opened is left to the trace reader to refuse."""
-    if str(path) == "-":
-        return False
-    try:
-        with open(path, "rb") as file:
-            head = file.read(_HEAD)
-            if head[:2] == b"\x1f\x8b" or not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
-                return False
-            if _MARK in head and b'"traceEvents"' not in head:
-                return True
-            data = head + file.read()
-    except OSError:
-        return False
-    if _MARK not in data:
-        return False
-    try:
-        keys = msgspec.json.decode(data, type=_Keys)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return keys.schema_version is not None and keys.traceEvents is None
+    return kind_of(path) == "report"

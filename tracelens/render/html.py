@@ -22,6 +22,7 @@ from tracelens.render import (
     layers,
     losses,
     roofline,
+    search,
     step_times,
     verified,
     waits,
@@ -275,7 +276,7 @@ def _environment() -> jinja2.Environment:
         group=facts.group, bus=facts.bus, dash=f.DASH, group_of=groups.group_of,
         lost_ms=losses.lost_ms, main_cause=losses.main_cause, split_bar=_split_bar, fall_bar=_fall_bar,
         effects_rows=costs.effects_rows, saving_line=costs.saving_line, fix_lines=costs.fix_lines,
-        scenario=what_if, verified=verified, ms_range=f.ms_range,
+        scenario=what_if, verified=verified, search=search, ms_range=f.ms_range,
     )  # fmt: skip
     return env
 

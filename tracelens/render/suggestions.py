@@ -5,10 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 
 from tracelens import numbers as f
-from tracelens.advice.suggestion import Pick, Suggestions
+from tracelens.advice.suggestion import Suggestions
+from tracelens.render import search
 from tracelens.render.console import Out
 from tracelens.render.text import clean
-from tracelens.results import Estimate
+from tracelens.results import ShapePick
 
 _COMPONENTS = 8
 #: Changes below half of the last digit shown.
@@ -29,15 +30,21 @@ def render_suggestions(found: Suggestions, *, console: Console) -> None:
 
 
 def _head(out: Out, found: Suggestions) -> None:
-    out.line(f"{clean(found.model, limit=60)} on {found.gpu_title}, {found.dtype}", "bold")
+    out.line(f"{clean(found.model, limit=140)} on {found.gpu_title}, {found.dtype}", "bold")
     sizes = [
         f"{name}={found.sizes[name].value}"
         for name in _SIZES
-        if name in found.sizes and not (name == "tensor_parallel" and found.sizes[name].value == 1)
+        if name in found.sizes
+        and found.sizes[name].value is not None
+        and not (name == "tensor_parallel" and found.sizes[name].value == 1)
     ]
     out.line(" ".join(sizes))
-    weights = f"{f.sig((found.parameters or 0) / 1e9)} billion weights in matrices"
-    out.line(f"{weights} · about {f.sig(found.memory_gb)} GB of a GPU's memory (estimate)", "dim")
+    facts = ["weights not known"]
+    if found.parameters is not None:
+        facts = [f"{f.sig(found.parameters / 1e9)} billion weights in matrices"]
+    if found.memory_gb is not None:
+        facts.append(f"about {f.sig(found.memory_gb)} GB of a GPU's memory (estimate)")
+    out.line(" · ".join(facts), "dim")
     for name in _SIZES:
         size = found.sizes.get(name)
         if size is not None and size.source.startswith("assumed"):
@@ -49,8 +56,11 @@ def _head(out: Out, found: Suggestions) -> None:
 
 def _step(out: Out, found: Suggestions) -> None:
     time = found.step_ms
-    out.line(out.text("One micro-batch now, forward and backward  ", "bold") + out.text(
-        f"{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {found.basis})"
+    what = "One micro-batch now, forward and backward  "
+    if found.source != "config":
+        what = "The step now  "
+    out.line(out.text(what, "bold") + out.text(
+        f"{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {time.basis})"
         + (f", {f.sig(found.tflops)} TFLOP/s" if found.tflops else ""), "dim"))  # fmt: skip
     table = out.table([("", "l"), ("share", "r"), ("ms", "r"), ("TFLOP/s", "r"), ("M × N × K forward", "l")])
     for row in found.components[:_COMPONENTS]:
@@ -70,21 +80,18 @@ def _step(out: Out, found: Suggestions) -> None:
     out.line()
 
 
-def _range(saving: Estimate) -> str:
-    """``16.2% (10.7 to 31.3%)``."""
-    low, mid, high = (100 * (value or 0.0) for value in (saving.low, saving.mid, saving.high))
-    return f"{mid:.1f}% ({low:.1f} to {high:.1f}%)"
-
-
-def _pick(out: Out, found: Suggestions, pick: Pick, number: int) -> None:
+def _pick(out: Out, found: Suggestions, pick: ShapePick, number: int) -> None:
     out.line(out.text(f"{number}. ", "bold") + out.text(pick.title, "bold green", limit=200))
-    time = f"{f.ms(pick.saving_ms.mid)} a micro-batch"
-    out.line(f"   saves {_range(pick.saving_frac)} of the time per token · {time}")
-    weights = f.delta((pick.parameters or 0) - (found.parameters or 0))
-    share = f" ({_signed(pick.parameters_frac)})" if abs(pick.parameters_frac) >= _ROUND else ""
-    facts = [f"weights {weights}{share}", f"operations {_signed(pick.flops_frac)}"]
-    if abs(pick.memory_frac) >= 0.0005:
-        facts.append(f"memory {_signed(pick.memory_frac)}")
+    per = "a micro-batch" if found.source == "config" else "per step"
+    time = f"{f.ms(pick.saving_ms.mid)} {per}"
+    out.line(f"   saves {search.spread(pick.saving_frac)} of the time per token · {time}")
+    facts = ["weights not counted"]
+    if pick.parameters is not None and found.parameters is not None:
+        share = f" ({search.signed(pick.parameters_frac)})" if abs(pick.parameters_frac) >= _ROUND else ""
+        facts = [f"weights {f.delta(pick.parameters - found.parameters)}{share}"]
+    facts.append(f"operations {search.signed(pick.flops_frac)}")
+    if pick.memory_frac is not None and abs(pick.memory_frac) >= 0.0005:
+        facts.append(f"memory {search.signed(pick.memory_frac)}")
     out.line(f"   {' · '.join(facts)}", "dim")
     out.line(f"   {pick.effort}: {pick.effort_why}", "dim")
     table = out.table([("", "l"), ("", "l"), ("", "r"), ("", "fold")])
@@ -98,14 +105,10 @@ def _pick(out: Out, found: Suggestions, pick: Pick, number: int) -> None:
     out.line()
 
 
-def _signed(frac: float) -> str:
-    return "±0" if abs(frac) < _ROUND else f"{frac:+.2%}"
-
-
 def _others(out: Out, found: Suggestions) -> None:
     if found.unsure is not None:
         one = found.unsure
-        why = f"Predicted {_range(one.saving_frac)}, but what it adds reaches to slower: measure it."
+        why = f"Predicted {search.spread(one.saving_frac)}, but what it adds reaches to slower: measure it."
         out.line(out.text("Not recommended: ", "bold") + out.text(f"{one.title}. {why}"))
         out.line()
     if found.heads:
@@ -114,10 +117,36 @@ def _others(out: Out, found: Suggestions) -> None:
         table = out.table([("heads", "r"), ("head_dim", "r"), ("saves", "l")])
         for row in found.heads:
             table.add_row(
-                out.text(str(row.heads)), out.text(str(row.head_dim)), out.text(_range(row.saving_frac))
+                out.text(str(row.heads)),
+                out.text(str(row.head_dim)),
+                out.text(search.spread(row.saving_frac)),
             )
         out.print(table)
         out.line()
+    _front(out, found)
+
+
+def _front(out: Out, found: Suggestions) -> None:
+    """The Pareto front, thinned to what a reader takes in."""
+    points = search.thinned(found.front)
+    if len(points) < 2:
+        return
+    out.line(
+        out.text("Weights against time  ", "bold")
+        + out.text("no other has as many weights and is faster; mid estimates, no recommendations", "dim")
+    )
+    table = out.table([("weights", "r"), ("time per token", "r"), ("", "fold")])
+    titles = {search.key(pick.change): number for number, pick in enumerate(found.picks, 1)}
+    for point in points:
+        pick = titles.get(search.key(point.change))
+        words = f"pick {pick}" if pick else search.words(point.change)
+        table.add_row(
+            out.text(search.signed(point.parameters_frac)),
+            out.text(search.signed(point.time_frac - 1)),
+            out.text(words, "" if pick else "dim", limit=120),
+        )
+    out.print(table)
+    out.line()
 
 
 def _tail(out: Out, found: Suggestions) -> None:
@@ -125,6 +154,10 @@ def _tail(out: Out, found: Suggestions) -> None:
     out.line(
         f"Searched {', '.join(found.searched)}: {found.tried:,} shapes with weights within ±{limit}.", "dim"
     )
-    out.line(f"Not included: {'; '.join(found.not_included)}.", "dim")
+    for name, why in found.not_searched.items():
+        out.line(clean(f"Not searched: {name}: {why.rstrip('.')}.", limit=300), "dim")
+    if found.not_included:
+        said = "Not included" if found.source == "config" else "Stays as measured"
+        out.line(f"{said}: {'; '.join(found.not_included)}.", "dim")
     for note in found.notes:
         out.line(clean(note, limit=240), "dim")

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tracelens import numbers as f
 from tracelens.errors import UsageError
-from tracelens.render import costs, facts, groups, losses, step_times, verified, waits, what_if
+from tracelens.render import costs, facts, groups, losses, search, step_times, verified, waits, what_if
 from tracelens.render.console import WIDEST
 from tracelens.render.console import Out as _Out
 from tracelens.render.text import clean
@@ -36,6 +36,7 @@ def render_terminal(report: Report, *, console: Console, outputs: Sequence[tuple
     _numbers(out, report)
     _findings(out, report)
     _what_if(out, report)
+    _shape_search(out, report)
     _step(out, report)
     _gemms(out, report)
     _communication(out, report)
@@ -148,6 +149,18 @@ def _what_if(out: _Out, report: Report) -> None:
         for line in [*what_if.rest_lines(one), *one.notes]:
             out.line(line, "dim")
         out.line()
+
+
+def _shape_search(out: _Out, report: Report) -> None:
+    """Say what the search for a faster shape came to."""
+    found = report.shape_search
+    if found is None or (found.state == "could_not_run" and not report.model.transformer):
+        return
+    style = "green" if found.picks else ""
+    out.line(out.text("Shape search  ", "bold") + out.text(search.line(found), style, limit=300))
+    if found.picks or found.unsure:
+        out.line("all of them, and why: tracelens suggest TRACE", "dim")
+    out.line()
 
 
 def _style(out: _Out, at: int, share: groups.Share) -> tuple[str, str]:

@@ -131,3 +131,71 @@ class WhatIf:
     unpredicted_ms: float  # per step: time of affected products without a formula or a prediction
     notes: list[str] = field(default_factory=list)
     verified: Verified | None = None  # what `tracelens verify` measured of it
+
+
+@dataclass(frozen=True, slots=True)
+class PickReason:
+    """One kernel that a pick changes. ``saving_ms`` below zero: slower."""
+
+    component: str
+    role: str
+    shape_now: str
+    shape_then: str
+    time_ms: float
+    then_ms: float
+    saving_ms: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShapePick:
+    """One change of a model's shape, predicted as a whole."""
+
+    title: str
+    change: dict[str, list[int | None]]
+    saving_frac: Estimate  # of the time per token
+    saving_ms: Estimate  # per micro-batch of the present size; per step where a step was analysed
+    shape_gain_frac: float  # what is left of it without what fewer operations give
+    parameters: int | None
+    parameters_frac: float  # zero where the weights cannot be counted
+    flops_frac: float
+    memory_frac: float | None  # growth of the estimate of a GPU's memory
+    effort: str  # config | retrain
+    effort_why: str
+    reasons: list[PickReason]
+    diff: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class OtherHeads:
+    """Another number of heads at the present hidden size. Below zero: slower."""
+
+    heads: int
+    head_dim: int
+    saving_frac: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """A point of the Pareto front; its time is a mid estimate and no recommendation."""
+
+    change: dict[str, list[int | None]]
+    parameters_frac: float
+    time_frac: float  # per token, of the present
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeSearch:
+    """The joint search for a faster shape of the same size, and what it came to."""
+
+    state: str  # found | good | unsure | could_not_run
+    verdict: str
+    picks: list[ShapePick] = field(default_factory=list)  # best first; each surely faster
+    unsure: ShapePick | None = None  # predicted faster, but the range reaches to slower: not recommended
+    heads: list[OtherHeads] = field(default_factory=list)
+    front: list[FrontPoint] = field(default_factory=list)  # most weights first
+    tried: int = 0
+    searched: list[str] = field(default_factory=list)
+    not_searched: dict[str, str] = field(default_factory=dict)  # parameter -> why, and what would tell
+    parameters_limit_frac: float = 0.0
+    notes: list[str] = field(default_factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tracelens.results.advice import Check, Finding, WhatIf
+from tracelens.results.advice import Check, Finding, ShapeSearch, WhatIf
 from tracelens.results.cost import JobCost
 from tracelens.results.explorer import Explorer
 from tracelens.results.gemm import GemmRow, GemmTime
@@ -42,3 +42,4 @@ class Report:
     explorer: Explorer = field(default_factory=Explorer)  # step time against each hyper-parameter
     layers: Layers = field(default_factory=Layers)  # time by layer, and one layer kernel by kernel
     verification: Verification | None = None  # of `tracelens verify`, where it measured the findings
+    shape_search: ShapeSearch | None = None  # a faster shape of the same size; None where nothing searched

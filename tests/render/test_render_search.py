@@ -1,0 +1,115 @@
+"""The shape search on the page and in the terminal."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from tests.render.sample_report import HOSTILE, full
+from tracelens.render import search
+from tracelens.render.html import render_html
+from tracelens.render.terminal import render_terminal
+from tracelens.results import Estimate, FrontPoint, PickReason, ShapePick, ShapeSearch
+
+PICK = ShapePick(
+    "heads 32 → 20", {"heads": [32, 20], "kv_heads": [32, 20], "head_dim": [80, 128]},
+    Estimate(0.017, 0.033, 0.046, "model"), Estimate(1.7, 3.3, 4.6, "model"), 0.033, 2_651_000_000, 0.0, 0.0,
+    0.0, "retrain", "another architecture, for a model trained from the start",
+    [PickReason("attention.core", "forward", "b=4", "b=4", 8.8, 5.74, 3.06, "fewer exponentials")],
+    ["- heads = 32", "+ heads = 20"],
+)  # fmt: skip
+FRONT = [
+    FrontPoint({"ffn": [10240, 10304]}, 0.005, 1.002),
+    FrontPoint({"heads": [32, 20], "head_dim": [80, 128]}, 0.0, 0.966),
+    FrontPoint({"heads": [32, 20], "ffn": [10240, 10176]}, -0.005, 0.961),
+]
+VERDICT = "heads 32 → 20: predicted 3.3% less time per token (1.7% to 4.6%)."
+FOUND = ShapeSearch("found", VERDICT, [PICK], PICK,
+                    front=FRONT, tried=351, searched=["heads"], not_searched={"vocab": "not known"},
+                    parameters_limit_frac=0.01)  # fmt: skip
+GOOD = ShapeSearch("good", "This shape is already good on the H100.", tried=20, parameters_limit_frac=0.01)
+REFUSED = ShapeSearch("could_not_run", "No shape was searched: no step time is known.")
+
+
+def _terminal(found: ShapeSearch | None, *, transformer: bool = True) -> str:
+    report = full()
+    report = replace(report, shape_search=found, model=replace(report.model, transformer=transformer))
+    console = Console(file=io.StringIO(), width=80, no_color=True)
+    render_terminal(report, console=console)
+    return str(console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def _section(found: ShapeSearch | None) -> str:
+    page = render_html(replace(full(), shape_search=found))
+    return page.partition('aria-labelledby="h-search"')[2].partition("</section>")[0]
+
+
+def test_the_terminal_says_it_in_two_lines() -> None:
+    said = " ".join(_terminal(FOUND).split())
+    assert "Shape search heads 32 → 20: 3.30 ms less per step, 3.3% (1.7 to 4.6%)" in said
+    assert "among 351 shapes of this size (retrain)" in said and "tracelens suggest TRACE" in said
+    assert GOOD.verdict in " ".join(_terminal(GOOD).split())
+    assert "Shape search" not in _terminal(None)
+
+
+def test_a_model_that_cannot_be_searched_says_why_and_no_model_says_nothing() -> None:
+    assert REFUSED.verdict in " ".join(_terminal(REFUSED).split())
+    assert "Shape search" not in _terminal(REFUSED, transformer=False)
+
+
+def test_the_page_shows_picks_front_and_what_was_left_out() -> None:
+    section = _section(FOUND)
+    for words in (FOUND.verdict, "3.3% (1.7 to 4.6%)", "3.30 ms", "retrain", "8.80 ms → 5.74 ms", "±1%",
+                  "Not recommended: heads 32 → 20", "Searched: heads.",
+                  "Not searched: vocab: not known."):  # fmt: skip
+        assert words in section
+    assert section.count('class="dot-front"') == 3
+    assert section.count('class="dot-pick"') == section.count('class="dot-now"') == 1
+    assert "style=" not in section  # the policy allows none
+    assert _section(None) == ""
+    assert "<svg" not in _section(GOOD) and GOOD.verdict in _section(GOOD)
+
+
+def test_hostile_text_stays_text() -> None:
+    hostile = replace(FOUND, verdict=HOSTILE, picks=[replace(PICK, title=HOSTILE, change={HOSTILE: [1, 2]})],
+                      not_searched={HOSTILE: HOSTILE})  # fmt: skip
+    assert "<img" not in _section(hostile)
+    assert "\x1b" not in _terminal(replace(hostile, picks=[replace(PICK, title="\x1b[31mred")]))
+
+
+def test_the_figure_holds_every_point_inside_its_frame() -> None:
+    figure = search.figure(FOUND)
+    assert figure is not None
+    for dot in figure.dots:
+        assert search.LEFT <= dot.x <= search.WIDTH - search.RIGHT
+        assert search.TOP <= dot.y <= search.HEIGHT - search.BOTTOM
+    by_kind = {dot.kind: dot for dot in figure.dots}
+    assert by_kind["pick"].y > by_kind["now"].y  # faster is lower
+    assert by_kind["pick"].x == by_kind["now"].x  # as many weights
+    assert "weights +0.50%, time per token +0.20%" in figure.dots[0].title
+    assert any(tick.text == "0" for tick in figure.x_ticks) and any(
+        tick.text == "0" for tick in figure.y_ticks
+    )
+    assert search.figure(GOOD) is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 6, 7, 12, 50])
+def test_few_points_of_a_front_keep_its_ends(count: int) -> None:
+    front = [FrontPoint({}, -0.001 * at, 1 - 0.001 * at) for at in range(count)]
+    shown = search.thinned(front)
+    assert len(shown) == min(count, 6)
+    if count:
+        assert (shown[0], shown[-1]) == (front[0], front[-1])
+
+
+@pytest.mark.parametrize("spread", [1e-9, 1e-4, 0.003, 0.02, 0.3, 4.0])
+def test_ticks_are_few_and_inside(spread: float) -> None:
+    front = [FrontPoint({}, 0.0, 1.0), FrontPoint({"ffn": [1, 2]}, -spread, 1.0 - spread)]
+    figure = search.figure(replace(GOOD, front=front))
+    assert figure is not None
+    assert 2 <= len(figure.x_ticks) <= 6 and len({tick.text for tick in figure.x_ticks}) == len(
+        figure.x_ticks
+    )

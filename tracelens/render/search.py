@@ -1,0 +1,172 @@
+"""The shape search as page and terminal show it: its picks, and the Pareto front as a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tracelens import numbers as f
+from tracelens.results import Estimate, FrontPoint, ShapePick, ShapeSearch
+
+WIDTH, HEIGHT = 640, 240
+LEFT, RIGHT, TOP, BOTTOM = 64, 20, 16, 40
+#: Points of the front that a terminal shows.
+POINTS = 6
+#: Changes below half of the last digit shown.
+_ROUND = 0.00005
+_TICKS = 4
+#: An axis shows no less than this: what is below it is nothing to see.
+_NARROWEST = 0.002
+
+
+def signed(frac: float) -> str:
+    """A growth, with its sign.
+
+    >>> signed(-0.0461), signed(0.00018), signed(0.0)
+    ('-4.61%', '+0.02%', '±0')
+    """
+    return "±0" if abs(frac) < _ROUND else f"{frac:+.2%}"
+
+
+def words(change: Mapping[str, Sequence[int | None]]) -> str:
+    """A change in short: "heads 20, vocab 50304". head_dim and kv_heads are left out beside heads.
+
+    >>> words({"heads": [32, 20], "kv_heads": [32, 20], "head_dim": [80, 128]})
+    'heads 20'
+    """
+    if not change:
+        return "the present shape"
+    left = {"head_dim"} if "heads" in change else set()
+    if "heads" in change and change.get("kv_heads") == change["heads"]:
+        left.add("kv_heads")
+    return ", ".join(f"{name} {pair[1]}" for name, pair in change.items() if name not in left)
+
+
+def key(change: Mapping[str, Sequence[int | None]]) -> tuple[tuple[str, int | None], ...]:
+    """What two changes are told apart by."""
+    return tuple(sorted((name, pair[1]) for name, pair in change.items()))
+
+
+def thinned(front: Sequence[FrontPoint], *, most: int = POINTS) -> list[FrontPoint]:
+    """At most ``most`` points, evenly, with both ends."""
+    if len(front) <= most:
+        return list(front)
+    step = (len(front) - 1) / (most - 1)
+    return [front[round(at * step)] for at in range(most)]
+
+
+def spread(saving: Estimate) -> str:
+    """``16.2% (10.7 to 31.3%)``."""
+    low, mid, high = (100 * (value or 0.0) for value in (saving.low, saving.mid, saving.high))
+    return f"{mid:.1f}% ({low:.1f} to {high:.1f}%)"
+
+
+def line(found: ShapeSearch) -> str:
+    """What the search says in one line of a summary."""
+    if not found.picks:
+        return found.verdict
+    best = found.picks[0]
+    return (
+        f"{best.title}: {f.ms(best.saving_ms.mid)} less per step, {spread(best.saving_frac)}, among"
+        f" {found.tried:,} shapes of this size ({best.effort})"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A point of the figure; ``kind``: front | pick | now."""
+
+    kind: str
+    x: float
+    y: float
+    label: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """The Pareto front in user units of WIDTH x HEIGHT: growth of the weights across, of the time upwards."""
+
+    line: str  # of the front, for <polyline>
+    dots: list[Dot]
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+
+
+def figure(found: ShapeSearch) -> Figure | None:
+    """The figure, or None where the front has no two points to join."""
+    if len(found.front) < 2:
+        return None
+    points = [(point.parameters_frac, point.time_frac - 1.0) for point in found.front]
+    picked = [(pick.parameters_frac, -(pick.saving_frac.mid or 0.0)) for pick in found.picks]
+    across = _Axis.of([x for x, _ in (*points, *picked, (0.0, 0.0))], LEFT, WIDTH - RIGHT)
+    up = _Axis.of([y for _, y in (*points, *picked, (0.0, 0.0))], HEIGHT - BOTTOM, TOP)
+    dots = [
+        Dot("front", across.at(x), up.at(y), "", _title(words(point.change), x, y))
+        for point, (x, y) in zip(found.front, points, strict=True)
+    ]
+    dots.append(Dot("now", across.at(0.0), up.at(0.0), "now", "the present shape"))
+    dots += [
+        Dot("pick", across.at(x), up.at(y), str(number), _title(f"{number}. {words(pick.change)}", x, y))
+        for number, (pick, (x, y)) in enumerate(zip(found.picks, picked, strict=True), 1)
+    ]
+    line = " ".join(f"{across.at(x)},{up.at(y)}" for x, y in sorted(points))
+    return Figure(line, dots, across.ticks(), up.ticks())
+
+
+def _title(text: str, weights: float, time: float) -> str:
+    return f"{text}: weights {signed(weights)}, time per token {signed(time)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Shares from ``low`` to ``high`` on pixels from ``start`` to ``end``."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], start: float, end: float) -> _Axis:
+        low, high = min(values), max(values)
+        margin = max(0.08 * (high - low), (_NARROWEST - (high - low)) / 2)
+        return cls(low - margin, high + margin, start, end)
+
+    def at(self, value: float) -> float:
+        return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
+
+    def ticks(self) -> list[Tick]:
+        """Round numbers, zero among them where it is inside."""
+        step = _round_step((self.high - self.low) / _TICKS)
+        first = int(self.low // step) + 1
+        last = int(self.high // step)
+        digits = 0 if step >= 0.01 else 1 if step >= 0.001 else 2
+        return [
+            Tick(self.at(n * step), f"{100 * n * step:+.{digits}f}%" if n else "0")
+            for n in range(first, last + 1)
+        ]
+
+
+def _round_step(least: float) -> float:
+    """The next 1, 2 or 5 times a power of ten."""
+    power = 1e-6
+    while True:
+        for digit in (1, 2, 5):
+            if digit * power >= least:
+                return digit * power
+        power *= 10
+
+
+def reasons(pick: ShapePick, *, most: int = 4) -> list[str]:
+    """Where a pick's saving comes from."""
+    return [
+        f"{one.component} {one.role}: {f.ms(one.time_ms)} → {f.ms(one.then_ms)}"
+        for one in pick.reasons[:most]
+    ]
