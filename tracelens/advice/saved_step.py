@@ -31,6 +31,7 @@ def step_of(
         step_ms=report.summary.step_ms.median,
         busy_frac=report.summary.gpu_busy_frac,
         measured=_measured(hardware),
+        communication=report.communication,
     )
     return step if tied is None else replace(step, now=replace(step.now, tied=tied))
 
