@@ -1,0 +1,254 @@
+"""The pictures of a report for a notebook or a file: ``analysis.plots``. The geometry is that of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from markupsafe import Markup, escape
+
+from tracelens import numbers as f
+from tracelens.errors import UsageError
+from tracelens.render import facts, groups, losses
+from tracelens.render import roofline as roofs
+from tracelens.render.svg import (
+    EDGE,
+    INK,
+    LINE,
+    MUTED,
+    WIDTH,
+    Plot,
+    element,
+    keys,
+    picture,
+    safe,
+    segment,
+    text,
+)
+from tracelens.render.text import clean
+from tracelens.results import Report
+
+#: As on the page; a test holds them to its style sheet.
+PHASE_COLOURS = {
+    "forward": "#55687c",
+    "backward": "#8fa2b6",
+    "recompute": "#a8432f",
+    "optimizer": "#8257b0",
+    "other": "#bcc4cd",
+}
+CAUSE_COLOURS = {
+    "total": "#99a2ac",
+    "useful": "#2a7f4f",
+    "alignment": "#dba92f",
+    "wave": "#8257b0",
+    "tile": "#bd4a26",
+    "memory": "#3d6fb6",
+    "other": "#99a2ac",
+    "ceiling": "#bcc4cd",
+    "helpers": "#bcc4cd",
+    "small": "#bcc4cd",
+}
+_GROUP_COLOURS: dict[str, str | None] = {group.key: group.colour for group in groups.GROUPS} | {
+    "unattributed": None
+}
+_POINT, _BAD = "#5b8fd6", "#b3261e"
+_INNER = WIDTH - 2 * EDGE
+
+
+class Plots:
+    """The pictures that can be drawn of a report, each a method that gives a ``Plot``.
+
+    A method raises UsageError with the reason where the report does not hold what the picture shows.
+    Shown in a notebook, it is all of them below one another, and why the others are not there.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def components(self) -> Plot:
+        """GPU time of a step by component group and by phase: all of it, nothing left out."""
+        return _components(self._report)
+
+    def gemm_time(self) -> Plot:
+        """Where the GEMM time of a step is lost, from all of it down to what is useful."""
+        return _gemm_time(self._report)
+
+    def roofline(self) -> Plot:
+        """What each product reaches of what the GPU allows: TFLOP/s against FLOP per byte."""
+        return _roofline(self._report)
+
+    def _methods(self) -> Iterator[Callable[[], Plot]]:
+        yield from (self.components, self.gemm_time, self.roofline)
+
+    def __repr__(self) -> str:
+        return f"<Plots of {clean(self._report.trace.path, limit=80)}>"
+
+    def _repr_html_(self) -> str:
+        parts = []
+        for draw in self._methods():
+            try:
+                parts.append(Markup("<div style='margin:0 0 12px'>{}</div>").format(Markup(draw().svg)))
+            except UsageError as error:
+                parts.append(Markup("<p>{}</p>").format(escape(str(error))))
+        return str(Markup("").join(parts))
+
+
+def _notes(report: Report, said: str) -> list[str]:
+    """What is drawn, and of what: a picture travels without the report."""
+    of = [clean(report.trace.path, limit=50), report.gpu.title, facts.steps_text(report)]
+    return [said, " · ".join(part for part in of if part)]
+
+
+def _warning(report: Report) -> str:
+    return facts.GENERATED if report.trace.generated else ""
+
+
+def _components(report: Report) -> Plot:
+    shares, phases = groups.group_shares(report), groups.phase_shares(report)
+    if not shares:
+        raise UsageError("no picture of components: the analysed steps hold no GPU time")
+    drawn = [
+        segment(
+            EDGE + s.start_frac * _INNER, 6, s.frac * _INNER, 54, fill=_GROUP_COLOURS[s.key], size=13,
+            title=_said(s), label=_longest(f"{s.short} {100 * s.frac:.0f}%", f"{100 * s.frac:.0f}%", s.frac),
+        )
+        for s in shares
+    ]  # fmt: skip
+    drawn += [
+        segment(
+            EDGE + s.start_frac * _INNER, 64, s.frac * _INNER, 20, fill=PHASE_COLOURS[s.key],
+            title=_said(s), label=f"{s.title} {100 * s.frac:.0f}%",
+        )
+        for s in phases
+    ]  # fmt: skip
+    legend, below = keys([(_GROUP_COLOURS[s.key], s.title, *_figures(s)) for s in shares], 112)
+    more, end = keys([(PHASE_COLOURS[s.key], s.title, *_figures(s)) for s in phases], below + 34)
+    rule = element("path", d=f"M{EDGE} {below + 12}H{WIDTH - EDGE}", stroke=LINE)
+    described = [_said(s) for s in (*shares, *phases)]
+    return picture(
+        "components",
+        title="Where the GPU time goes",
+        notes=_notes(
+            report,
+            f"{f.ms(report.summary.gpu_ms_per_step)} of GPU time per step, the sum over every GPU event;"
+            " shares are of all of it",
+        ),
+        warning=_warning(report),
+        description=f"{'; '.join(described)}.",
+        body="".join(drawn) + legend + rule + more,
+        height=end,
+    )
+
+
+def _longest(label: str, short: str, frac: float) -> str:
+    """The label that fits a part of the bar."""
+    return label if frac >= 0.13 else short
+
+
+def _said(share: groups.Share) -> str:
+    return f"{share.title}: {f.pct(share.frac)}, {f.ms(share.ms_per_step)} per step"
+
+
+def _figures(share: groups.Share) -> tuple[str, str]:
+    return f.pct(share.frac), f.ms(share.ms_per_step)
+
+
+def _gemm_time(report: Report) -> Plot:
+    falls, time = losses.waterfall(report), report.gemm_time
+    if not falls or time is None:
+        why = losses.time_line(time) if time is not None and time.total else "no GEMM time in these steps."
+        raise UsageError(f"no picture of GEMM time: {why.rstrip('.')}")
+    left, right, step = 330.0, 780.0, 34.0
+    drawn = []
+    for at, fall in enumerate(falls):
+        y = 4 + at * step
+        part = fall.key in ("ceiling", "helpers", "small")
+        strong = fall.key in ("total", "useful")
+        line = y + (12 if fall.note else 17)
+        drawn.append(text(EDGE + (16 if part else 0), line, fall.title, bold=not part))
+        drawn.append(text(EDGE + (16 if part else 0), y + 26, fall.note, size=11.5, fill=MUTED, limit=56))
+        drawn.append(
+            segment(
+                left + fall.start * (right - left), y + 4, max(fall.frac * (right - left), 1.0), 18,
+                fill=CAUSE_COLOURS.get(fall.key),
+                title=f"{fall.title}: {fall.text}, {f.pct(fall.frac)} of GEMM time",
+            )
+        )  # fmt: skip
+        drawn.append(text(880, y + 17, fall.text, anchor="end", bold=strong))
+        drawn.append(text(WIDTH - EDGE, y + 17, f.pct(fall.frac), anchor="end", fill=MUTED))
+    attention = f"; fused attention, {f.ms(time.attention)}, is not split" if time.attention else ""
+    return picture(
+        "gemm_time",
+        title="Where the GEMM time is lost",
+        notes=_notes(report, f"{falls[0].text} per step{attention}"),
+        warning=_warning(report),
+        description="; ".join(f"{one.title} {one.text} ({f.pct(one.frac)})" for one in falls) + ".",
+        body="".join(drawn),
+        height=4 + len(falls) * step,
+    )
+
+
+def _roofline(report: Report) -> Plot:
+    roof = roofs.roofline(report, report.gemms)
+    if roof is None:
+        why = "no row has a known shape, time, peak and bandwidth"
+        if report.gpu.name == "unknown":
+            why = 'the peaks of this GPU are not known; name it with gpu="h100-sxm" or the like'
+        raise UsageError(f"no roofline: {why}")
+    drawn = [_axes(roof), *(_roof(one) for one in roof.roofs), *(_mark(one) for one in reversed(roof.points))]
+    drawn += [_name(one) for one in roof.points if one.label]
+    rest = f"; {roof.left_out} rows without shape or peak, or under 0.1% of GPU time, not drawn"
+    best = max(roof.points, key=lambda one: one.r)
+    return picture(
+        "roofline",
+        title="What each product reaches of what the GPU allows",
+        notes=_notes(
+            report,
+            "achieved TFLOP/s against FLOP per byte, each operand counted once; larger marks take more time,"
+            f" ▲ has a finding{rest if roof.left_out else ''}",
+        ),
+        warning=_warning(report),
+        description=f"{len(roof.points)} rows under {roof.roofs[0].label}. Most time: {best.title}.",
+        body=element("g", "".join(drawn), transform=f"translate(0 {-roofs.TOP + 8})"),
+        height=roofs.HEIGHT - roofs.TOP + 6,
+    )
+
+
+def _axes(roof: roofs.Roofline) -> str:
+    right, bottom = WIDTH - roofs.RIGHT, roofs.HEIGHT - roofs.BOTTOM
+    drawn = []
+    for tick in roof.y_ticks:
+        drawn.append(element("path", d=f"M{roofs.LEFT} {tick.at}H{right}", stroke=LINE))
+        drawn.append(text(roofs.LEFT - 7, tick.at + 4, tick.text, size=11.5, fill=MUTED, anchor="end"))
+    for tick in roof.x_ticks:
+        drawn.append(element("path", d=f"M{tick.at} {roofs.TOP}V{bottom}", stroke=LINE))
+        drawn.append(text(tick.at, bottom + 16, tick.text, size=11.5, fill=MUTED, anchor="middle"))
+    across, along = (roofs.LEFT + right) / 2, (roofs.TOP + bottom) / 2
+    drawn.append(text(across, bottom + 34, "FLOP per byte", size=11.5, fill=MUTED, anchor="middle"))
+    name = text(0, 0, "TFLOP/s", size=11.5, fill=MUTED, anchor="middle")
+    return "".join([*drawn, element("g", name, transform=f"translate(14 {along}) rotate(-90)")])
+
+
+def _roof(roof: roofs.Roof) -> str:
+    right = WIDTH - roofs.RIGHT
+    drawn = element("polyline", points=roof.points, fill="none", stroke=INK, stroke_width=1.6)
+    drawn += text(right - 4, roof.y - 5, roof.label, size=11.5, fill=MUTED, anchor="end")
+    if roof.ceiling_y is not None:
+        line = f"M{roofs.LEFT} {roof.ceiling_y}H{right}"
+        drawn += element("path", d=line, stroke=MUTED, stroke_dasharray="5 4")
+        drawn += text(right - 4, roof.ceiling_y + 14, roof.ceiling_label, size=11.5, fill=MUTED, anchor="end")
+    return drawn
+
+
+def _mark(point: roofs.Point) -> str:
+    x, y, r = point.x, point.y, point.r
+    if point.bad:
+        path = f"M{x} {y - 1.15 * r:.1f}l{1.1 * r:.1f} {1.9 * r:.1f}h{-2.2 * r:.1f}z"
+        drawn = element("path", d=path, fill=_BAD, fill_opacity=0.9, stroke="#ffffff")
+    else:
+        drawn = element("circle", cx=x, cy=y, r=r, fill=_POINT, fill_opacity=0.8, stroke="#ffffff")
+    return element("g", element("title", safe(point.title)) + drawn)
+
+
+def _name(point: roofs.Point) -> str:
+    anchor = "end" if point.anchor == "end" else None
+    return text(point.label_x, point.label_y, point.label, size=12, anchor=anchor, limit=40, halo=True)
