@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from markupsafe import Markup, escape
 
 from tracelens import numbers as f
 from tracelens.errors import UsageError
-from tracelens.render import facts, groups, losses
+from tracelens.render import groups, losses
 from tracelens.render import roofline as roofs
+from tracelens.render.palette import BAD, MARK, colour_of, notes, warning
+from tracelens.render.plots_layers import layer_plot, layers_plot, shares_plot
+from tracelens.render.plots_shape import shape_plot
 from tracelens.render.svg import (
     EDGE,
     INK,
@@ -22,35 +26,12 @@ from tracelens.render.svg import (
     picture,
     safe,
     segment,
+    standing_out,
     text,
 )
 from tracelens.render.text import clean
 from tracelens.results import Report
 
-#: As on the page; a test holds them to its style sheet.
-PHASE_COLOURS = {
-    "forward": "#55687c",
-    "backward": "#8fa2b6",
-    "recompute": "#a8432f",
-    "optimizer": "#8257b0",
-    "other": "#bcc4cd",
-}
-CAUSE_COLOURS = {
-    "total": "#99a2ac",
-    "useful": "#2a7f4f",
-    "alignment": "#dba92f",
-    "wave": "#8257b0",
-    "tile": "#bd4a26",
-    "memory": "#3d6fb6",
-    "other": "#99a2ac",
-    "ceiling": "#bcc4cd",
-    "helpers": "#bcc4cd",
-    "small": "#bcc4cd",
-}
-_GROUP_COLOURS: dict[str, str | None] = {group.key: group.colour for group in groups.GROUPS} | {
-    "unattributed": None
-}
-_POINT, _BAD = "#5b8fd6", "#b3261e"
 _INNER = WIDTH - 2 * EDGE
 
 
@@ -76,30 +57,42 @@ class Plots:
         """What each product reaches of what the GPU allows: TFLOP/s against FLOP per byte."""
         return _roofline(self._report)
 
-    def _methods(self) -> Iterator[Callable[[], Plot]]:
-        yield from (self.components, self.gemm_time, self.roofline)
+    def layers(self) -> Plot:
+        """GPU time of a step by phase, group and component, and by layer."""
+        return layers_plot(self._report)
+
+    def layer(self) -> Plot:
+        """One layer kernel by kernel: each pass from its first kernel to its last."""
+        return layer_plot(self._report)
+
+    def shares(self) -> Plot:
+        """Shares by component: of the layers' forward pass, and of the step's GEMMs and attention."""
+        return shares_plot(self._report)
+
+    def shape(self, parameter: str) -> Plot:
+        """The predicted step time against one hyper-parameter: one of ``parameters``."""
+        return shape_plot(self._report, parameter)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The hyper-parameters that the step time can be drawn against."""
+        return tuple(curve.parameter for curve in self._report.explorer.curves if curve.why is None)
+
+    def _drawers(self) -> Iterator[Callable[[], Plot]]:
+        yield from (self.components, self.gemm_time, self.roofline, self.shares, self.layers, self.layer)
+        yield from (partial(self.shape, parameter) for parameter in self.parameters)
 
     def __repr__(self) -> str:
         return f"<Plots of {clean(self._report.trace.path, limit=80)}>"
 
     def _repr_html_(self) -> str:
         parts = []
-        for draw in self._methods():
+        for draw in self._drawers():
             try:
                 parts.append(Markup("<div style='margin:0 0 12px'>{}</div>").format(Markup(draw().svg)))
             except UsageError as error:
                 parts.append(Markup("<p>{}</p>").format(escape(str(error))))
         return str(Markup("").join(parts))
-
-
-def _notes(report: Report, said: str) -> list[str]:
-    """What is drawn, and of what: a picture travels without the report."""
-    of = [clean(report.trace.path, limit=50), report.gpu.title, facts.steps_text(report)]
-    return [said, " · ".join(part for part in of if part)]
-
-
-def _warning(report: Report) -> str:
-    return facts.GENERATED if report.trace.generated else ""
 
 
 def _components(report: Report) -> Plot:
@@ -108,31 +101,31 @@ def _components(report: Report) -> Plot:
         raise UsageError("no picture of components: the analysed steps hold no GPU time")
     drawn = [
         segment(
-            EDGE + s.start_frac * _INNER, 6, s.frac * _INNER, 54, fill=_GROUP_COLOURS[s.key], size=13,
+            EDGE + s.start_frac * _INNER, 6, s.frac * _INNER, 54, fill=colour_of(f"g-{s.key}"), size=13,
             title=_said(s), label=_longest(f"{s.short} {100 * s.frac:.0f}%", f"{100 * s.frac:.0f}%", s.frac),
         )
         for s in shares
     ]  # fmt: skip
     drawn += [
         segment(
-            EDGE + s.start_frac * _INNER, 64, s.frac * _INNER, 20, fill=PHASE_COLOURS[s.key],
+            EDGE + s.start_frac * _INNER, 64, s.frac * _INNER, 20, fill=colour_of(f"p-{s.key}"),
             title=_said(s), label=f"{s.title} {100 * s.frac:.0f}%",
         )
         for s in phases
     ]  # fmt: skip
-    legend, below = keys([(_GROUP_COLOURS[s.key], s.title, *_figures(s)) for s in shares], 112)
-    more, end = keys([(PHASE_COLOURS[s.key], s.title, *_figures(s)) for s in phases], below + 34)
+    legend, below = keys([(colour_of(f"g-{s.key}"), s.title, *_figures(s)) for s in shares], 112)
+    more, end = keys([(colour_of(f"p-{s.key}"), s.title, *_figures(s)) for s in phases], below + 34)
     rule = element("path", d=f"M{EDGE} {below + 12}H{WIDTH - EDGE}", stroke=LINE)
     described = [_said(s) for s in (*shares, *phases)]
     return picture(
         "components",
         title="Where the GPU time goes",
-        notes=_notes(
+        notes=notes(
             report,
             f"{f.ms(report.summary.gpu_ms_per_step)} of GPU time per step, the sum over every GPU event;"
             " shares are of all of it",
         ),
-        warning=_warning(report),
+        warning=warning(report),
         description=f"{'; '.join(described)}.",
         body="".join(drawn) + legend + rule + more,
         height=end,
@@ -157,7 +150,7 @@ def _gemm_time(report: Report) -> Plot:
     if not falls or time is None:
         why = losses.time_line(time) if time is not None and time.total else "no GEMM time in these steps."
         raise UsageError(f"no picture of GEMM time: {why.rstrip('.')}")
-    left, right, step = 330.0, 780.0, 34.0
+    left, right, step = 380.0, 780.0, 34.0
     drawn = []
     for at, fall in enumerate(falls):
         y = 4 + at * step
@@ -165,11 +158,11 @@ def _gemm_time(report: Report) -> Plot:
         strong = fall.key in ("total", "useful")
         line = y + (12 if fall.note else 17)
         drawn.append(text(EDGE + (16 if part else 0), line, fall.title, bold=not part))
-        drawn.append(text(EDGE + (16 if part else 0), y + 26, fall.note, size=11.5, fill=MUTED, limit=56))
+        drawn.append(text(EDGE + (16 if part else 0), y + 26, fall.note, size=11.5, fill=MUTED, limit=70))
         drawn.append(
             segment(
                 left + fall.start * (right - left), y + 4, max(fall.frac * (right - left), 1.0), 18,
-                fill=CAUSE_COLOURS.get(fall.key),
+                fill=colour_of(f"f-{fall.key}"),
                 title=f"{fall.title}: {fall.text}, {f.pct(fall.frac)} of GEMM time",
             )
         )  # fmt: skip
@@ -179,8 +172,8 @@ def _gemm_time(report: Report) -> Plot:
     return picture(
         "gemm_time",
         title="Where the GEMM time is lost",
-        notes=_notes(report, f"{falls[0].text} per step{attention}"),
-        warning=_warning(report),
+        notes=notes(report, f"{falls[0].text} per step{attention}"),
+        warning=warning(report),
         description="; ".join(f"{one.title} {one.text} ({f.pct(one.frac)})" for one in falls) + ".",
         body="".join(drawn),
         height=4 + len(falls) * step,
@@ -195,18 +188,19 @@ def _roofline(report: Report) -> Plot:
             why = 'the peaks of this GPU are not known; name it with gpu="h100-sxm" or the like'
         raise UsageError(f"no roofline: {why}")
     drawn = [_axes(roof), *(_roof(one) for one in roof.roofs), *(_mark(one) for one in reversed(roof.points))]
-    drawn += [_name(one) for one in roof.points if one.label]
+    names = [_name(one) for one in roof.points if one.label]
+    drawn += [halo for halo, _ in names] + [name for _, name in names]
     rest = f"; {roof.left_out} rows without shape or peak, or under 0.1% of GPU time, not drawn"
     best = max(roof.points, key=lambda one: one.r)
     return picture(
         "roofline",
         title="What each product reaches of what the GPU allows",
-        notes=_notes(
+        notes=notes(
             report,
             "achieved TFLOP/s against FLOP per byte, each operand counted once; larger marks take more time,"
             f" ▲ has a finding{rest if roof.left_out else ''}",
         ),
-        warning=_warning(report),
+        warning=warning(report),
         description=f"{len(roof.points)} rows under {roof.roofs[0].label}. Most time: {best.title}.",
         body=element("g", "".join(drawn), transform=f"translate(0 {-roofs.TOP + 8})"),
         height=roofs.HEIGHT - roofs.TOP + 6,
@@ -243,12 +237,12 @@ def _mark(point: roofs.Point) -> str:
     x, y, r = point.x, point.y, point.r
     if point.bad:
         path = f"M{x} {y - 1.15 * r:.1f}l{1.1 * r:.1f} {1.9 * r:.1f}h{-2.2 * r:.1f}z"
-        drawn = element("path", d=path, fill=_BAD, fill_opacity=0.9, stroke="#ffffff")
+        drawn = element("path", d=path, fill=BAD, fill_opacity=0.9, stroke="#ffffff")
     else:
-        drawn = element("circle", cx=x, cy=y, r=r, fill=_POINT, fill_opacity=0.8, stroke="#ffffff")
+        drawn = element("circle", cx=x, cy=y, r=r, fill=MARK, fill_opacity=0.8, stroke="#ffffff")
     return element("g", element("title", safe(point.title)) + drawn)
 
 
-def _name(point: roofs.Point) -> str:
+def _name(point: roofs.Point) -> tuple[str, str]:
     anchor = "end" if point.anchor == "end" else None
-    return text(point.label_x, point.label_y, point.label, size=12, anchor=anchor, limit=40, halo=True)
+    return standing_out(point.label_x, point.label_y, point.label, size=12, anchor=anchor)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
@@ -21,6 +22,7 @@ _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif
 _HEAD = 24  # from the upper edge to the line of the title
 _CHARACTER = 0.56  # of the font's size: the width of a character, on average
 _SLIM = 6.0  # a part of a bar too slim for a dashed border
+_LINE_OF = 132  # characters between the edges, in the widest of the usual fonts
 _NO_XML = str.maketrans(dict.fromkeys((0xFFFE, 0xFFFF), "\ufffd"))  # no XML file can hold these two
 
 
@@ -90,18 +92,28 @@ def text(
     limit: int = 160,
     halo: bool = False,
 ) -> str:
-    """A line of text; ``anchor`` is middle or end, ``halo`` keeps it readable upon lines."""
-    around = {"stroke": PAPER, "stroke_width": 4, "stroke_linejoin": "round", "paint_order": "stroke"}
+    """A line of text; ``anchor`` is start, middle or end. A ``halo`` is the edge that others stand out by."""
+    around = {"stroke": PAPER, "stroke_width": 4, "stroke_linejoin": "round", "aria_hidden": "true"}
     return element(
         "text",
         safe(words, limit),
         x=x,
         y=y,
         font_size=size,
-        fill=fill,
+        fill=PAPER if halo else fill,
         text_anchor=anchor,
         font_weight="650" if bold else None,
         **(around if halo else {}),
+    )
+
+
+def standing_out(
+    x: float, y: float, words: str, *, size: float = 13, anchor: str | None = None, bold: bool = False
+) -> tuple[str, str]:
+    """A line of text upon lines: its halo, to be drawn before every such text, and the text."""
+    return (
+        text(x, y, words, size=size, anchor=anchor, bold=bold, halo=True, limit=40),
+        text(x, y, words, size=size, anchor=anchor, bold=bold, limit=40),
     )
 
 
@@ -172,6 +184,16 @@ def keys(
         drawn.append(text(x + across - 98, line, share, anchor="end", bold=True))
         drawn.append(text(x + across - 30, line, time, fill=MUTED, anchor="end"))
     return "".join(drawn), y + (each - 1) * step
+
+
+def paragraphs(said: Sequence[str], y: float) -> tuple[str, float]:
+    """Sentences below one another, broken where the picture ends; the markup and where it ends."""
+    drawn = []
+    for words in said:
+        for line in textwrap.wrap(_clean(words, 600), _LINE_OF):
+            drawn.append(text(EDGE, y, line, fill=MUTED))
+            y += 18
+    return "".join(drawn), y - 6
 
 
 def picture(
