@@ -7,6 +7,7 @@ are not compared, "not said"; the reason stands in ``why``, ``not_compared`` or 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tracelens.results import Estimate, StepTime
 
@@ -177,3 +178,13 @@ class Comparison:
     gemms: list[GemmChange]
     findings: list[Outcome]
     caveats: list[str]
+
+    def _repr_html_(self) -> str:
+        """The page of ``tracelens compare``, in a frame of a notebook."""
+        from tracelens.render.notebook import comparison_html
+
+        return comparison_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Where a notebook shows text: the verdict, for the rest is long."""
+        printer.text(f"<Comparison: {self.verdict}>")
