@@ -20,7 +20,7 @@ _COLUMNS = 100
 #: Paper of its own: the colours of the text are made for it, whatever the notebook's are.
 _PRE = (
     "<pre style=\"background:#fff;color:#16191d;padding:12px 16px;line-height:1.4;font-family:Menlo,'DejaVu"
-    ' Sans Mono\',Consolas,monospace;overflow-x:auto;border:1px solid #e0e4e9;border-radius:8px">{code}</pre>'
+    " Sans Mono',Consolas,monospace;overflow-x:auto;border:1px solid #e0e4e9;border-radius:8px\">{code}</pre>"
 )
 #: Darker than a terminal's, for white paper. What is dim is mixed from the first two: the first is no paper.
 _INK = TerminalTheme(
@@ -50,9 +50,7 @@ def _frame(page: str, title: str) -> str:
     """A page keeps its own style and policy in a frame, and the notebook its own."""
     style = "width:100%;height:900px;border:0"
     return str(
-        Markup('<iframe srcdoc="{}" style="{}" title="{}"></iframe>').format(
-            escape(str(page)), style, title
-        )
+        Markup('<iframe srcdoc="{}" style="{}" title="{}"></iframe>').format(escape(str(page)), style, title)
     )
 
 

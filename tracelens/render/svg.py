@@ -51,7 +51,7 @@ class Plot:
         write_text(path, self.svg)
 
 
-def element(name: str, body: str = "", **attributes: str | float | None) -> str:
+def element(name: str, body: str = "", /, **attributes: str | float | None) -> str:
     """One element; ``body`` is markup already, attributes are escaped, and None leaves one out.
 
     >>> element("text", safe("a<b"), x=1.25, text_anchor="end", fill=None)
@@ -93,7 +93,12 @@ def text(
     halo: bool = False,
 ) -> str:
     """A line of text; ``anchor`` is start, middle or end. A ``halo`` is the edge that others stand out by."""
-    around = {"stroke": PAPER, "stroke_width": 4, "stroke_linejoin": "round", "aria_hidden": "true"}
+    around: dict[str, str | float | None] = {
+        "stroke": PAPER,
+        "stroke_width": 4,
+        "stroke_linejoin": "round",
+        "aria_hidden": "true",
+    }
     return element(
         "text",
         safe(words, limit),
