@@ -34,7 +34,7 @@ def drawn() -> list[Plot]:
 
 @pytest.fixture
 def page(browser: devtools.Browser) -> Iterator[devtools.Page]:
-    opened = devtools.Page(browser, width=1100, height=1000)
+    opened = devtools.Page(browser, width=1100)
     yield opened
     opened.close()
 

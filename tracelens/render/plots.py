@@ -190,7 +190,8 @@ def _roofline(report: Report) -> Plot:
     drawn = [_axes(roof), *(_roof(one) for one in roof.roofs), *(_mark(one) for one in reversed(roof.points))]
     names = [_name(one) for one in roof.points if one.label]
     drawn += [halo for halo, _ in names] + [name for _, name in names]
-    rest = f"; {roof.left_out} rows without shape or peak, or under 0.1% of GPU time, not drawn"
+    rows = "1 row is" if roof.left_out == 1 else f"{roof.left_out} rows are"
+    rest = f"; {rows} not drawn: no shape, no peak, or under 0.1% of GPU time" if roof.left_out else ""
     best = max(roof.points, key=lambda one: one.r)
     return picture(
         "roofline",
@@ -198,7 +199,7 @@ def _roofline(report: Report) -> Plot:
         notes=notes(
             report,
             "achieved TFLOP/s against FLOP per byte, each operand counted once; larger marks take more time,"
-            f" ▲ has a finding{rest if roof.left_out else ''}",
+            f" ▲ has a finding{rest}",
         ),
         warning=warning(report),
         description=f"{len(roof.points)} rows under {roof.roofs[0].label}. Most time: {best.title}.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 
 from tracelens.errors import UsageError
@@ -31,6 +32,7 @@ _TOP = 10
 _BOTTOM = explorer.HEIGHT - explorer.BOTTOM
 _RIGHT = explorer.WIDTH - explorer.RIGHT
 _TABLE = 716.0  # where the values stand
+_NOTE = 20  # characters between a value and its time
 #: kind -> colour, dashes.
 _KINDS: dict[str, tuple[str, str | None]] = {
     "full": (ACCENT, None),
@@ -171,8 +173,10 @@ def _table(figure: explorer.Figure) -> tuple[str, float]:
         y += 20
         drawn.append(text(_TABLE, y, row.value, bold=True))
         note = row.note or (f"on {row.aligned}" if row.aligned else "")
-        drawn.append(text(_TABLE + 66, y, note, size=11.5, fill=MUTED, limit=24))
         drawn.append(text(WIDTH - EDGE, y, row.time, anchor="end"))
+        for at, line in enumerate(textwrap.wrap(note, _NOTE)):
+            y += 15 if at else 0
+            drawn.append(text(_TABLE + 62, y, line, size=11.5, fill=MUTED, limit=_NOTE))
     return "".join(drawn), y
 
 

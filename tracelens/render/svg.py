@@ -212,8 +212,8 @@ def picture(
     lines = text(EDGE, _HEAD + 6, title, size=17, bold=True, limit=90)
     if warning:
         lines += text(WIDTH - EDGE, _HEAD + 6, warning, size=13, fill=WARNING, anchor="end", bold=True)
-    for line in notes:
-        lines += text(EDGE, top, line, fill=MUTED, limit=150)
+    for line in (line for note in notes for line in textwrap.wrap(_clean(note, 400), _LINE_OF)):
+        lines += text(EDGE, top, line, fill=MUTED)
         top += 19
     content = lines + element("g", body, transform=f"translate(0 {top})")
     key = f"tl-{hashlib.sha256(content.encode('utf-8', 'replace')).hexdigest()[:10]}"
