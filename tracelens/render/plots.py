@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from markupsafe import Markup, escape
@@ -28,6 +28,7 @@ from tracelens.render.svg import (
     segment,
     standing_out,
     text,
+    wide,
 )
 from tracelens.render.text import clean
 from tracelens.results import Report
@@ -187,7 +188,11 @@ def _roofline(report: Report) -> Plot:
         if report.gpu.name == "unknown":
             why = 'the peaks of this GPU are not known; name it with gpu="h100-sxm" or the like'
         raise UsageError(f"no roofline: {why}")
-    drawn = [_axes(roof), *(_roof(one) for one in roof.roofs), *(_mark(one) for one in reversed(roof.points))]
+    drawn = [
+        _axes(roof),
+        *(_roof(one, roof.roofs) for one in roof.roofs),
+        *(_mark(one) for one in reversed(roof.points)),
+    ]
     names = [_name(one) for one in roof.points if one.label]
     drawn += [halo for halo, _ in names] + [name for _, name in names]
     rows = "1 row is" if roof.left_out == 1 else f"{roof.left_out} rows are"
@@ -223,14 +228,18 @@ def _axes(roof: roofs.Roofline) -> str:
     return "".join([*drawn, element("g", name, transform=f"translate(14 {along}) rotate(-90)")])
 
 
-def _roof(roof: roofs.Roof) -> str:
+def _roof(roof: roofs.Roof, all_of_them: Sequence[roofs.Roof]) -> str:
+    """A bound and its name at the right end; the name of a ceiling stands before one that is there."""
     right = WIDTH - roofs.RIGHT
     drawn = element("polyline", points=roof.points, fill="none", stroke=INK, stroke_width=1.6)
     drawn += text(right - 4, roof.y - 5, roof.label, size=11.5, fill=MUTED, anchor="end")
     if roof.ceiling_y is not None:
         line = f"M{roofs.LEFT} {roof.ceiling_y}H{right}"
         drawn += element("path", d=line, stroke=MUTED, stroke_dasharray="5 4")
-        drawn += text(right - 4, roof.ceiling_y + 14, roof.ceiling_label, size=11.5, fill=MUTED, anchor="end")
+        y = roof.ceiling_y + 14
+        near = [wide(one.label, 12.5) for one in all_of_them if abs(one.y - 5 - y) < 14]
+        x = right - 4 - max(near, default=0.0)
+        drawn += text(x, y, roof.ceiling_label, size=11.5, fill=MUTED, anchor="end")
     return drawn
 
 
