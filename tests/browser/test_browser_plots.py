@@ -15,7 +15,10 @@ from tests.render import sample_report
 from tracelens.render.plots import Plots
 from tracelens.render.svg import Plot
 
-SAMPLE = Path(__file__).resolve().parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
+SAMPLE, TWIN = (
+    Path(__file__).resolve().parents[2] / "sample_traces" / f"generated_gpt2_vocab{size}.json.gz"
+    for size in (50257, 50304)
+)
 #: The words of every line of text with its box, halos apart: they are drawn under the same words.
 BOXES = """[...document.querySelectorAll('text:not([aria-hidden])')].map(one => {
   const box = one.getBoundingClientRect();
@@ -29,7 +32,8 @@ _TOUCH = 3.0  # pixels by which boxes of letters overlap without the letters doi
 @pytest.fixture(scope="module")
 def drawn() -> list[Plot]:
     made, real = Plots(sample_report.full()), tracelens.analyze(SAMPLE).plots
-    return [draw() for plots in (made, real) for draw in plots._drawers()]
+    found = [draw() for plots in (made, real) for draw in plots._drawers()]
+    return [*found, tracelens.compare(SAMPLE, TWIN).plots.components()]
 
 
 @pytest.fixture

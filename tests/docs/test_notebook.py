@@ -124,7 +124,7 @@ def test_every_cell_runs_and_nothing_complains(ran: dict[str, Any]) -> None:
 
 
 def test_pictures_come_out_as_svg(ran: dict[str, Any]) -> None:
-    drawn = [cell["id"] for cell in code(ran) if "analysis.plots." in "".join(cell["source"])]
+    drawn = [cell["id"] for cell in code(ran) if ".plots." in "".join(cell["source"])]
     assert len(drawn) >= 4
     for cell_id in drawn:
         (one,) = outputs(ran, cell_id)

@@ -9,7 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+import tracelens
 from tests.render import sample_report
+from tracelens import numbers as f
+from tracelens.compare.spelling import signed_ms
 from tracelens.errors import UsageError
 from tracelens.render import facts, groups, losses, palette
 from tracelens.render.plots import Plots
@@ -182,6 +185,13 @@ def test_a_generated_trace_says_so_on_every_picture(report: Report, name: str) -
 
 
 @pytest.mark.parametrize("hostile", [*sample_report.HOSTILE_NAMES, "a\x00b\ufffe\uffff\ud800]]>&amp;<!--"])
+def test_names_in_a_comparison_are_text(report: Report, hostile: str) -> None:
+    other = replace(report, components=[replace(row, component=hostile) for row in report.components])
+    drawn = tracelens.compare(report, other).plots.components()
+    assert {one.tag.removeprefix(SVG) for one in read(drawn).iter()} <= ELEMENTS
+
+
+@pytest.mark.parametrize("hostile", [*sample_report.HOSTILE_NAMES, "a\x00b\ufffe\uffff\ud800]]>&amp;<!--"])
 def test_names_from_a_trace_are_text(report: Report, hostile: str) -> None:
     gemms = [replace(row, component=hostile) for row in report.gemms]
     components = [replace(row, component=hostile) for row in report.components]
@@ -205,6 +215,21 @@ def test_names_from_a_trace_are_text(report: Report, hostile: str) -> None:
         assert len(drawn.svg) < 120_000
     html = Plots(named)._repr_html_()
     assert "<img" not in html and "<script" not in html
+
+
+def test_a_comparison_is_drawn_where_its_times_compare(report: Report) -> None:
+    found = tracelens.compare(report, sample_report.no_findings())
+    drawn = found.plots.components()
+    said = words(drawn)
+    assert found.verdict in said
+    for row in found.components[:12]:
+        assert f"{row.component} {row.phase}" in said and signed_ms(row.diff_ms) in said
+        assert (
+            f"{row.component} {row.phase} {f.ms(row.before_ms)} → {f.ms(row.after_ms)}" in drawn.description
+        )
+    other = replace(report, gpu=replace(report.gpu, name="a100-sxm-80gb", title="NVIDIA A100"))
+    with pytest.raises(UsageError, match=r"^no picture of components: times are not compared: "):
+        tracelens.compare(report, other, across=True).plots.components()
 
 
 def test_a_picture_is_saved_as_it_is_shown(report: Report, tmp_path: Path) -> None:
