@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import tracelens
 from tests.browser import devtools
 from tests.render import sample_report
+from tests.render.test_render_search import FOUND
 from tracelens.render.plots import Plots
 from tracelens.render.svg import Plot
 
@@ -31,9 +33,8 @@ _TOUCH = 3.0  # pixels by which boxes of letters overlap without the letters doi
 
 @pytest.fixture(scope="module")
 def drawn() -> list[Plot]:
-    made, real = Plots(sample_report.full()), tracelens.analyze(SAMPLE).plots
-    found = [draw() for plots in (made, real) for draw in plots._drawers()]
-    return [*found, tracelens.compare(SAMPLE, TWIN).plots.components()]
+    made = Plots(replace(sample_report.full(), shape_search=FOUND))
+    return [*made, *tracelens.analyze(SAMPLE).plots, tracelens.compare(SAMPLE, TWIN).plots.components()]
 
 
 @pytest.fixture

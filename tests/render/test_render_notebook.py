@@ -6,6 +6,7 @@ import html
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ import tracelens
 from tests.render import sample_report
 from tracelens import Analysis
 from tracelens.advice.suggestion import Suggestions
+from tracelens.compare.folder import compare_folders
 from tracelens.compare.result import Comparison
-from tracelens.render.compare_html import render_compare_html
+from tracelens.render.compare_html import render_compare_html, render_folders_html
 from tracelens.render.html import render_html
 
 
@@ -73,6 +75,15 @@ def test_an_analysis_gives_the_pictures_of_its_report() -> None:
 def test_a_comparison_shows_its_page_and_is_kept_as_a_line(comparison: Comparison) -> None:
     assert framed(comparison._repr_html_()) == render_compare_html(comparison)
     assert kept(comparison) == f"<Comparison: {comparison.verdict}>"
+
+
+def test_a_comparison_of_folders_shows_its_page(tmp_path: Path) -> None:
+    for name, report in (("before", sample_report.full()), ("after", sample_report.no_findings())):
+        (tmp_path / name).mkdir()
+        Analysis(report).save(tmp_path / name / "rank0.json")
+    found = compare_folders(tmp_path / "before", tmp_path / "after")
+    assert framed(found._repr_html_()) == render_folders_html(found)
+    assert kept(found) == f"<FolderComparison: {found.verdict}>"
 
 
 def test_suggestions_show_what_the_terminal_shows(suggestions: Suggestions) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import tracelens
 from tests.render import sample_report
+from tests.render.test_render_search import FOUND, FRONT, GOOD, PICK
 from tracelens import numbers as f
 from tracelens.compare.spelling import signed_ms
 from tracelens.errors import UsageError
@@ -23,7 +24,11 @@ from tracelens.results import Report
 SVG = "{http://www.w3.org/2000/svg}"
 #: All that a picture is made of: nothing that runs, styles its surroundings, or points outside.
 ELEMENTS = {"svg", "title", "desc", "g", "rect", "path", "polygon", "polyline", "circle", "text"}
-NAMES = ("components", "gemm_time", "roofline", "shares", "layers", "layer", "shape")
+NAMES = ("components", "gemm_time", "roofline", "shares", "layers", "layer", "front", "shape")
+
+
+def searched() -> Report:
+    return replace(sample_report.full(), shape_search=FOUND)
 
 
 def plot(report: Report, name: str) -> Plot:
@@ -42,7 +47,7 @@ def words(drawn: Plot) -> list[str]:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return sample_report.full()
+    return searched()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -145,6 +150,18 @@ def test_one_curve_for_each_hyper_parameter_that_has_one(report: Report) -> None
         plots.shape("depth")
 
 
+def test_the_front_of_the_shape_search_names_its_picks(report: Report) -> None:
+    drawn = plot(report, "front")
+    circles = list(read(drawn).iter(f"{SVG}circle"))
+    assert len(circles) == len(FRONT) + 1 + 1  # the present shape and the pick
+    assert "1. heads 32 → 20: 3.3% (1.7 to 4.6%) less time per token, weights ±0 (retrain)" in words(drawn)
+    assert PICK.title in drawn.description and {"1", "now"} <= {one.strip() for one in words(drawn)}
+    two = replace(report, shape_search=replace(FOUND, picks=[PICK, PICK]))
+    assert "1, 2" in words(plot(two, "front")), "numbers of one place are one name"
+    with pytest.raises(UsageError, match=r"no picture of the shape search: This shape is already good"):
+        Plots(replace(report, shape_search=GOOD)).front()
+
+
 def test_the_layer_is_drawn_kernel_by_kernel(report: Report) -> None:
     timeline = report.layers.timeline
     assert timeline is not None
@@ -160,15 +177,21 @@ def test_what_cannot_be_drawn_says_why() -> None:
         Plots(unknown).roofline()
     layers = replace(unknown.layers, rows=[], timeline=None)
     empty = replace(unknown, components=[], gemms=[], gemm_time=None, layers=layers)
-    for draw in (Plots(empty).components, Plots(empty).gemm_time, Plots(empty).layers, Plots(empty).layer):
+    plots = Plots(empty)
+    for draw in (plots.components, plots.gemm_time, plots.layers, plots.layer, plots.front):
         with pytest.raises(UsageError, match=r"^no picture of .*: "):
             draw()
+    assert list(plots) == []
     shown = Plots(empty)._repr_html_()
     assert "<svg" not in shown and "the peaks of this GPU are not known" in shown
 
 
 def test_all_pictures_are_shown_below_one_another(report: Report) -> None:
     shown = Plots(report)._repr_html_()
+    found = list(Plots(report))
+    assert [one.svg in shown for one in found] == [True] * shown.count("<svg ")
+    assert len({one.name for one in found}) == len(found)
+    assert all(re.fullmatch(r"[a-z_-]+", one.name) for one in found), "names are good for files"
     assert shown.count("<svg ") == len(NAMES) - 1 + len(Plots(report).parameters)
     keys = re.findall(r' id="([^"]+)"', shown)
     assert len(keys) == len(set(keys)), "an id names one thing on a page with many pictures"
@@ -204,6 +227,7 @@ def test_names_from_a_trace_are_text(report: Report, hostile: str) -> None:
         gpu=replace(report.gpu, title=hostile),
         gemms=gemms,
         components=components,
+        shape_search=replace(FOUND, verdict=hostile, picks=[replace(PICK, title=hostile)]),
         layers=replace(
             report.layers, rows=rows, timeline=replace(timeline, names=[hostile] * len(timeline.names))
         ),
@@ -242,4 +266,4 @@ def test_a_picture_is_saved_as_it_is_shown(report: Report, tmp_path: Path) -> No
 
 def test_the_same_report_gives_the_same_picture(report: Report) -> None:
     for name in NAMES:
-        assert plot(report, name) == plot(sample_report.full(), name)
+        assert plot(report, name) == plot(searched(), name)

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
 from tracelens.advice.suggestion import Suggestions
+from tracelens.compare.folder_result import FolderComparison
 from tracelens.compare.result import Comparison
-from tracelens.render.compare_html import render_compare_html
+from tracelens.render.compare_html import render_compare_html, render_folders_html
 from tracelens.render.html import render_html
 from tracelens.render.suggestions import render_suggestions
 from tracelens.results import Report
@@ -39,6 +40,11 @@ def report_html(report: Report) -> str:
 def comparison_html(found: Comparison) -> str:
     """The page of a comparison in a frame."""
     return _frame(render_compare_html(found), "tracelens comparison")
+
+
+def folders_html(found: FolderComparison) -> str:
+    """The page of a comparison of folders in a frame."""
+    return _frame(render_folders_html(found), "tracelens comparison of folders")
 
 
 def suggestions_html(found: Suggestions) -> str:

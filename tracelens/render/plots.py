@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -13,6 +14,7 @@ from tracelens.render import groups, losses
 from tracelens.render import roofline as roofs
 from tracelens.render.palette import BAD, MARK, colour_of, notes, warning
 from tracelens.render.plots_layers import layer_plot, layers_plot, shares_plot
+from tracelens.render.plots_search import front_plot
 from tracelens.render.plots_shape import shape_plot
 from tracelens.render.svg import (
     EDGE,
@@ -74,6 +76,10 @@ class Plots:
         """The predicted step time against one hyper-parameter: one of ``parameters``."""
         return shape_plot(self._report, parameter)
 
+    def front(self) -> Plot:
+        """The shape search: weights against time per token, the shapes that none beats in both, the picks."""
+        return front_plot(self._report)
+
     @property
     def parameters(self) -> tuple[str, ...]:
         """The hyper-parameters that the step time can be drawn against."""
@@ -81,7 +87,14 @@ class Plots:
 
     def _drawers(self) -> Iterator[Callable[[], Plot]]:
         yield from (self.components, self.gemm_time, self.roofline, self.shares, self.layers, self.layer)
+        yield self.front
         yield from (partial(self.shape, parameter) for parameter in self.parameters)
+
+    def __iter__(self) -> Iterator[Plot]:
+        """Every picture that can be drawn."""
+        for draw in self._drawers():
+            with contextlib.suppress(UsageError):
+                yield draw()
 
     def __repr__(self) -> str:
         return f"<Plots of {clean(self._report.trace.path, limit=80)}>"

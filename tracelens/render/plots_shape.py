@@ -60,7 +60,7 @@ def shape_plot(report: Report, parameter: str) -> Plot:
     curve = found.curve
     times = "times are for the tokens of a step now" if curve.per_token else "time per step"
     return picture(
-        f"shape:{parameter}",
+        f"shape-{parameter}",
         title=f"The step against {found.title}",
         notes=notes(report, f"predicted, not run; {times}; now {curve.now}: {found.time_now}"),
         warning=warning(report),
