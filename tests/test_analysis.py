@@ -103,6 +103,15 @@ def test_hostile_names_pass_through_as_text(tmp_path: Path) -> None:
     assert "<img" not in page
 
 
+def test_sizes_stay_integers_where_some_are_not_known(analysis: Analysis) -> None:
+    sizes = analysis.gemms[["m", "n", "k", "tile_m"]]
+    assert {str(kind) for kind in sizes.dtypes} == {"Int64"}
+    assert sizes.astype(object).where(sizes.notna(), None).to_numpy().tolist() == [
+        [row.m, row.n, row.k, row.tile_m] for row in analysis.report.gemms
+    ]
+    assert sizes["m"].isna().any()
+
+
 def test_layers_of_a_row_are_shown_as_runs(analysis: Analysis) -> None:
     assert {row.layers for row in analysis.report.gemms if row.component == "mlp.up"} == {"0-11"}
     assert {row.layers for row in analysis.report.gemms if row.component == "logits"} == {None}

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.hta import WaitFrames
+    from tracelens.render.plots import Plots
 
 
 #: Told what is done now: parts done, parts in all, the name of the next.
@@ -140,15 +141,22 @@ class Analysis:
             raise InputError(f"cannot read {path}: {error.strerror or error}") from None
         return cls(from_json(data))
 
+    @property
+    def plots(self) -> Plots:
+        """The pictures of the page, each by itself as SVG: ``analysis.plots.roofline()``."""
+        from tracelens.render.plots import Plots
+
+        return Plots(self.report)
+
     def _repr_html_(self) -> str:
         """The page itself, in a frame of a notebook."""
-        import html
+        from tracelens.render.notebook import report_html
 
-        from tracelens.render.html import render_html
+        return report_html(self.report)
 
-        page = html.escape(render_html(self.report), quote=True)
-        style = "width:100%;height:900px;border:0"
-        return f'<iframe srcdoc="{page}" style="{style}" title="tracelens report"></iframe>'
+    def __repr__(self) -> str:
+        """One line: a notebook keeps it beside the page, and the tables behind a report are long."""
+        return f"<Analysis of {self.report.trace.path!r}: {self.report.summary.verdict}>"
 
 
 def analyze(

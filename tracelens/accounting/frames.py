@@ -135,6 +135,7 @@ def gemms_frame(rows: Sequence[GemmRow]) -> pd.DataFrame:
     In place of ``lost_ms`` (all ms per step, NaN = not told): useful_ms, lost_alignment_ms, lost_wave_ms,
     lost_tile_ms, lost_memory_ms, lost_other_ms, which add up to time_ms_per_step; lost_ceiling_ms and
     lost_helpers_ms, parts of lost_other_ms; and lost_why, a dict of reasons. See ``tracelens.gemm.lost``.
+    Integers that can be missing (m, n, k, tiles, ...) are Int64, <NA> = not known.
     """
     frame = rows_frame(rows, GemmRow)
     at = list(frame.columns).index("lost_ms")
@@ -148,8 +149,15 @@ def gemms_frame(rows: Sequence[GemmRow]) -> pd.DataFrame:
 
 
 def rows_frame(rows: Sequence[GemmRow] | Sequence[ComponentRow], kind: type[Any]) -> pd.DataFrame:
-    """Result rows as a DataFrame, one column per field of ``tracelens.results``."""
-    return pd.DataFrame([_fields(row) for row in rows], columns=list(kind.__dataclass_fields__))
+    """Result rows as a DataFrame, one column per field of ``tracelens.results``.
+
+    Integers that can be missing stay integers, <NA> where they are not known.
+    """
+    frame = pd.DataFrame([_fields(row) for row in rows], columns=list(kind.__dataclass_fields__))
+    for name, field in kind.__dataclass_fields__.items():
+        if field.type == "int | None":  # as written there: pandas would make them floats
+            frame[name] = pd.array([getattr(row, name) for row in rows], dtype="Int64")
+    return frame
 
 
 def _fields(row: Any) -> dict[str, Any]:

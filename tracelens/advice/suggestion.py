@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tracelens.advice.config import ModelConfig, read_config
 from tracelens.advice.config.diff import config_diff
@@ -66,6 +67,16 @@ class Suggestions:
     notes: list[str] = field(default_factory=list)
     source: str = "config"  # config | trace | report: whether the step is planned or was measured
     not_searched: dict[str, str] = field(default_factory=dict)  # parameter -> why, and what would tell
+
+    def _repr_html_(self) -> str:
+        """What the terminal shows, in a notebook."""
+        from tracelens.render.notebook import suggestions_html
+
+        return suggestions_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Where a notebook shows text: the verdict, for the rest is long."""
+        printer.text(f"<Suggestions: {self.verdict}>")
 
 
 def suggest(

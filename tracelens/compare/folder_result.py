@@ -6,6 +6,7 @@ Differences are after minus before. Figures over all pairs of files are medians,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tracelens.compare.result import Change, ComponentChange, Noise, StepChange, StepPart
 
@@ -103,3 +104,13 @@ class FolderComparison:
     findings: list[SharedOutcome]
     left: list[Left]
     caveats: list[str]
+
+    def _repr_html_(self) -> str:
+        """The page of ``tracelens compare``, in a frame of a notebook."""
+        from tracelens.render.notebook import folders_html
+
+        return folders_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Where a notebook shows text: the verdict, for the rest is long."""
+        printer.text(f"<FolderComparison: {self.verdict}>")

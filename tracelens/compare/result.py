@@ -7,8 +7,12 @@ are not compared, "not said"; the reason stands in ``why``, ``not_compared`` or 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from tracelens.results import Estimate, StepTime
+
+if TYPE_CHECKING:
+    from tracelens.render.plots_compare import ComparisonPlots
 
 SCHEMA_VERSION = "1.0"
 
@@ -177,3 +181,20 @@ class Comparison:
     gemms: list[GemmChange]
     findings: list[Outcome]
     caveats: list[str]
+
+    @property
+    def plots(self) -> ComparisonPlots:
+        """Pictures of the comparison as SVG: ``comparison.plots.components()``."""
+        from tracelens.render.plots_compare import ComparisonPlots
+
+        return ComparisonPlots(self)
+
+    def _repr_html_(self) -> str:
+        """The page of ``tracelens compare``, in a frame of a notebook."""
+        from tracelens.render.notebook import comparison_html
+
+        return comparison_html(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Where a notebook shows text: the verdict, for the rest is long."""
+        printer.text(f"<Comparison: {self.verdict}>")

@@ -1,0 +1,119 @@
+"""What objects show of themselves in a notebook, and what is kept of them there as text."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracelens
+from tests.render import sample_report
+from tracelens import Analysis
+from tracelens.advice.suggestion import Suggestions
+from tracelens.compare.folder import compare_folders
+from tracelens.compare.result import Comparison
+from tracelens.render.compare_html import render_compare_html, render_folders_html
+from tracelens.render.html import render_html
+
+
+class Printer:
+    """The one method of IPython's pretty printer that objects call."""
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    def text(self, words: str) -> None:
+        self.said += words
+
+
+def kept(shown: Any) -> str:
+    printer = Printer()
+    shown._repr_pretty_(printer, False)
+    return printer.said
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    return tracelens.compare(sample_report.full(), sample_report.no_findings())
+
+
+@pytest.fixture(scope="module")
+def suggestions(tmp_path_factory: pytest.TempPathFactory) -> Suggestions:
+    config = tmp_path_factory.mktemp("model") / "config.json"
+    sizes = {"hidden_size": 2560, "num_attention_heads": 32, "num_hidden_layers": 4, "vocab_size": 50257,
+             "intermediate_size": 6912, "max_position_embeddings": 2048}  # fmt: skip
+    config.write_text(json.dumps({"model_type": "llama", **sizes}))
+    return tracelens.suggest(config, gpu="h100-sxm")
+
+
+def framed(shown: str) -> str:
+    found = re.fullmatch(r'<iframe srcdoc="([^"]*)" style="[^"]*" title="[^"]*"></iframe>', shown)
+    assert found is not None
+    return html.unescape(found[1])
+
+
+def test_an_analysis_shows_its_page_and_is_kept_as_a_line() -> None:
+    analysis = Analysis(sample_report.full())
+    assert framed(analysis._repr_html_()) == render_html(analysis.report)
+    assert repr(analysis) == f"<Analysis of 'rank0.pt.trace.json.gz': {analysis.report.summary.verdict}>"
+    assert "\n" not in repr(analysis)
+
+
+def test_an_analysis_gives_the_pictures_of_its_report() -> None:
+    analysis = Analysis(sample_report.full())
+    assert analysis.plots.components().svg in analysis.plots._repr_html_()
+    assert analysis.plots.parameters == tuple(
+        curve.parameter for curve in analysis.report.explorer.curves if curve.why is None
+    )
+
+
+def test_a_comparison_shows_its_page_and_is_kept_as_a_line(comparison: Comparison) -> None:
+    assert framed(comparison._repr_html_()) == render_compare_html(comparison)
+    assert kept(comparison) == f"<Comparison: {comparison.verdict}>"
+
+
+def test_a_comparison_of_folders_shows_its_page(tmp_path: Path) -> None:
+    for name, report in (("before", sample_report.full()), ("after", sample_report.no_findings())):
+        (tmp_path / name).mkdir()
+        Analysis(report).save(tmp_path / name / "rank0.json")
+    found = compare_folders(tmp_path / "before", tmp_path / "after")
+    assert framed(found._repr_html_()) == render_folders_html(found)
+    assert kept(found) == f"<FolderComparison: {found.verdict}>"
+
+
+def test_suggestions_show_what_the_terminal_shows(suggestions: Suggestions) -> None:
+    shown = suggestions._repr_html_()
+    assert shown.startswith("<pre ") and shown.endswith("</pre>")
+    said = html.unescape(re.sub(r"<[^>]*>", "", shown))
+    assert suggestions.verdict in said
+    for pick in suggestions.picks:
+        assert pick.title in said
+    assert kept(suggestions) == f"<Suggestions: {suggestions.verdict}>"
+
+
+def test_suggestions_are_read_on_white_paper(suggestions: Suggestions) -> None:
+    shown = suggestions._repr_html_()
+    assert "background:#fff" in shown
+    inks = set(re.findall(r"(?<!-)color: (#[0-9a-f]{6})", shown))
+    assert inks
+    for ink in inks:
+        assert 1.05 / (_luminance(ink) + 0.05) >= 4.5, ink
+
+
+def _luminance(colour: str) -> float:
+    from tracelens.render.svg import luminance
+
+    return luminance(colour)
+
+
+@pytest.mark.parametrize("hostile", sample_report.HOSTILE_NAMES)
+def test_names_are_text(hostile: str, suggestions: Suggestions, comparison: Comparison) -> None:
+    shown = replace(suggestions, model=hostile)._repr_html_()
+    assert set(re.findall(r"<(/?[a-z]+)", shown)) <= {"pre", "/pre", "span", "/span"}
+    framed(replace(comparison, verdict=hostile)._repr_html_())
+    assert "\x1b" not in shown
