@@ -24,7 +24,13 @@ Verify = Callable[..., Done]
 @pytest.fixture(scope="session")
 def report_bytes() -> bytes:
     """GPT-2 large with 12 layers, an odd vocabulary, and some scenarios."""
-    return to_json(analyze(SAMPLE, what_ifs=WHAT_IFS).report)
+    return to_json(analyze(SAMPLE, what_ifs=WHAT_IFS, shape_search=False).report)
+
+
+@pytest.fixture(scope="session")
+def searched_bytes() -> bytes:
+    """The same step with what the shape search picked."""
+    return to_json(analyze(SAMPLE).report)
 
 
 @pytest.fixture

@@ -28,6 +28,13 @@ def test_a_report_is_read_with_its_suggestions(source: Source) -> None:
     assert scenarios[0].changes == {"heads": 10, "kv_heads": 10, "head_dim": 128}
 
 
+def test_what_the_shape_search_picked_is_asked_too(searched_bytes: bytes, tmp_path: Path) -> None:
+    found = read(json.loads(searched_bytes), tmp_path)
+    finding, pick = found.asked
+    assert (finding.changes, pick.changes) == ({"vocab": 50304}, {"vocab": 50304})
+    assert pick.predicted_ms.mid == pytest.approx(finding.predicted_ms.mid, rel=1e-6)
+
+
 def test_a_change_that_was_not_simulated_is_taken_as_the_finding_names_it(
     raw: dict[str, Any], tmp_path: Path
 ) -> None:
