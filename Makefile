@@ -33,9 +33,9 @@ docs: $(VENV)/.tested
 	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 	@echo "The pages: $(CURDIR)/docs/_build/index.html"
 
-# last, so that the output ends with pytest's own summary line
+# last, so that the output ends with pytest's own summary line; neighbours share a process, and so what they set up
 unit: $(VENV)/.tested
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("tracelens needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'
