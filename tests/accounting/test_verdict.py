@@ -80,7 +80,7 @@ def test_a_bound_says_at_most() -> None:
 def test_little_is_called_little() -> None:
     said, _ = verdict(picture(gain=Estimate(0.05, 0.1, 0.15, "model")))
     assert said.startswith(
-        "Shapes cost little here, about 100 µs of each 20.0 ms step (0.5%, predicted): pad"
+        "1 change is worth little here, about 100 µs of each 20.0 ms step (0.5%, predicted): pad"
     )
 
 
@@ -113,8 +113,12 @@ def test_an_idle_gpu_is_said_first_with_its_figure_and_the_shapes_second() -> No
     assert (
         said == "The GPU is idle 60.0% of the step (12.0 of 20.0 ms): the host sets the pace, not the shapes."
     )
-    assert detail.startswith("1 change shortens the GPU's work by about 2.00 ms")
-    assert "Measured under the profiler, which slows the host" in detail
+    assert detail.startswith("Measured under the profiler, which slows the host")
+    assert "If idle there too: a larger batch, torch.compile or CUDA graphs." in detail
+    assert (
+        "1 change shortens the GPU's work by about 2.00 ms of each 20.0 ms step (10.0%, predicted), the step"
+        " only where the GPU does not wait: pad"
+    ) in detail
     assert verdict(picture(gain=GAIN, busy=0.8))[0].endswith("(4.00 of 20.0 ms): more than shapes cost.")
 
 
@@ -125,8 +129,8 @@ def test_exposed_communication_is_named_with_what_it_serves() -> None:
         "Communication that no compute hides takes 27.5% of the step (5.50 of 20.0 ms): more than"
         " shapes cost."
     )
-    assert detail.startswith("1 change saves about 2.00 ms")
-    assert "Most of that communication is all_reduce for data-parallel gradients (4.50 ms" in detail
+    assert "1 change saves about 2.00 ms of each 20.0 ms step" in detail
+    assert detail.startswith("Most of that communication is all_reduce for data-parallel gradients (4.50 ms" in detail
     alone = verdict(
         picture(exposed_ms=5.5, communication=[collective(2.0), collective(1.9, "barrier", "unknown")])
     )
@@ -218,3 +222,21 @@ def test_memory_is_not_claimed_where_components_are_not_known() -> None:
 def test_a_title_that_begins_with_a_name_keeps_its_capitals() -> None:
     finding = replace(REPORT.findings[0], title="TF32 for fp32 products.")
     assert verdict(replace(picture(gain=GAIN), findings=[finding]))[0].endswith(": TF32 for fp32 products.")
+
+
+def test_a_range_so_wide_that_its_middle_misleads_is_told() -> None:
+    said, _ = verdict(picture(gain=Estimate(0.2, 2.0, 2.5, "model")))
+    assert "(10.0%, predicted, range 0.20–2.50 ms): pad" in said
+
+
+def test_idle_time_is_of_the_mean_step_where_that_is_not_the_median() -> None:
+    seen = picture(busy=0.5)
+    summary = replace(seen.summary, idle_ms=15.0)  # of steps of 30 ms in the mean, 20 ms in the median
+    said, _ = verdict(replace(seen, summary=summary))
+    assert said.startswith("The GPU is idle 50.0% of the step (15.0 of 30.0 ms on average)")
+
+
+def test_a_trace_that_few_checks_could_judge_is_not_called_good() -> None:
+    checks = [replace(REPORT.checks[0], state=state) for state in ("passed", "could_not_run", "could_not_run")]
+    said, _ = verdict(picture(checks=checks))
+    assert said == "Little of it could be judged: 2 of 3 checks could not run, 1 check passed."

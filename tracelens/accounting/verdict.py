@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPicture, byte_times, limits
-from tracelens.numbers import ms, pct
+from tracelens.numbers import ms, ms_range, pct
+from tracelens.results import Estimate
 
 #: Idle for this share of the step, the GPU waits for the host above all.
 _HOST = 0.30
@@ -11,8 +12,11 @@ _HOST = 0.30
 _SAME = 0.03
 #: Below this share of the step, shapes are said to cost little.
 _LITTLE = 0.01
+#: A prediction whose low end is below this share of its middle is told with its range.
+_WIDE = 0.40
 #: Components named where the step is bound by memory.
 _NAMED = 3
+_PROFILED = "Measured under the profiler, which slows the host; tracelens capture times steps without it."
 _MARK = "Call prof.step() after each step, or record with tracelens capture."
 
 
@@ -26,7 +30,7 @@ def verdict(seen: StepPicture) -> tuple[str, str]:
         head, rest = unknown
         if waits:
             said, more = _wait(seen, found)
-            return f"{head}, and {said}.", _joined(rest, _if_any(seen, shapes), more)
+            return f"{head}, and {said}.", _joined(rest, more, _if_any(seen, shapes))
         return f"{head}.", _joined(rest, _if_any(seen, shapes))
     idle = seen.summary.gpu_busy_frac < 1 - LARGE
     if idle and not seen.marked:
@@ -37,7 +41,9 @@ def verdict(seen: StepPicture) -> tuple[str, str]:
         said, more = _wait(seen, found)
         far = found.first == "idle" and found.idle_ms >= _HOST * found.step_ms
         end = ": the host sets the pace, not the shapes." if far else ": more than shapes cost."
-        return f"{said[:1].upper()}{said[1:]}{end}", _joined(shapes, more, others)
+        return f"{said[:1].upper()}{said[1:]}{end}", _joined(
+            more, _launches(far and more == _PROFILED), shapes, others
+        )
     if found.first == "memory":
         return _memory(seen, found), _joined(shapes, others)
     return shapes, others or _busy(seen)
@@ -56,7 +62,7 @@ def _not_judged(seen: StepPicture) -> tuple[str, str] | None:
     if not seen.model.transformer:
         return (
             "No transformer was found in this trace",
-            "GPU time is shown by phase and by what operators and kernels say of themselves.",
+            "GPU time is shown by phase and by the names of operators and kernels.",
         )
     if seen.gpu.vendor == "amd":
         rest = "Where the time went is shown all the same."
@@ -75,10 +81,7 @@ def _wait(seen: StepPicture, found: Limits) -> tuple[str, str]:
         who = "it" if seen.gpu.vendor == "amd" else "the GPU"
         without_ms = seen.summary.unprofiled.median_ms
         if without_ms is None:
-            more = (
-                "Measured under the profiler, which slows the host; tracelens capture times steps without it."
-            )
-            return f"{who} is idle {_part(found.idle_ms, found.step_ms, 'the step')}", more
+            return f"{who} is idle {_idle_part(seen)}", _PROFILED
         part = _part(found.idle_ms, without_ms, "a step without the profiler")
         return f"{who} is idle {part}", f"Not only under the profiler: {_without(seen)}."
     said = f"communication that no compute hides takes {_part(found.exposed_ms, found.step_ms, 'the step')}"
@@ -92,6 +95,21 @@ def _wait(seen: StepPicture, found: Limits) -> tuple[str, str]:
     share = "Most of" if times[main] > found.exposed_ms / 2 else "The largest part of"
     size = f"{ms(times[main])}, the wait for the slowest rank included"
     return said, f"{share} that communication is {main} ({size})."
+
+
+def _idle_part(seen: StepPicture) -> str:
+    """The idle share of the steps; where their mean is not their median, it says that it is the mean's."""
+    summary = seen.summary
+    idle_frac = 1 - summary.gpu_busy_frac
+    mean_ms = summary.idle_ms / idle_frac
+    if abs(mean_ms - summary.step_ms.median) <= _SAME * mean_ms:
+        return _part(idle_frac * summary.step_ms.median, summary.step_ms.median, "the step")
+    return _part(summary.idle_ms, mean_ms, "the step").removesuffix(")") + " on average)"
+
+
+def _launches(far: bool) -> str:
+    """What helps where the GPU waits for the host above all."""
+    return "If idle there too: a larger batch, torch.compile or CUDA graphs." if far else ""
 
 
 def _part(time_ms: float, whole_ms: float, of: str) -> str:
@@ -183,24 +201,38 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
         bound = stake.mid is None
         time_ms = stake.high if stake.mid is None else stake.mid
         time = f"{'at most' if bound else 'about'} {ms(time_ms)} of {step}"
-        share = pct(time_ms / found.step_ms) + ("" if bound else ", predicted")
+        share = pct(time_ms / found.step_ms) + ("" if bound else f", predicted{_spread(stake)}")
         if time_ms < _LITTLE * found.step_ms:
-            return f"Shapes cost little here, {time} ({share}): {title}."
+            return f"{changes} {'is' if count == 1 else 'are'} worth little here, {time} ({share}): {title}."
         if bound:
             return f"{changes} {'has' if count == 1 else 'have'} {time} at stake ({share}): {title}."
-        # where the GPU waits, a shorter kernel leaves a longer gap
-        verb, rest = ("shorten", " the GPU's work by") if found.first == "idle" else ("save", "")
-        does = f"{verb}s" if count == 1 else f"together {verb}"
-        return f"{changes} {does}{rest} {time} ({share}): {title}."
+        if found.first == "idle":  # a shorter kernel leaves a longer gap
+            does = "shortens" if count == 1 else "together shorten"
+            return (
+                f"{changes} {does} the GPU's work by {time} ({share}), the step only where the GPU does not"
+                f" wait: {title}."
+            )
+        return f"{changes} {'saves' if count == 1 else 'together save'} {time} ({share}): {title}."
     states = [check.state for check in seen.checks]
     passed, open_ = states.count("passed"), states.count("could_not_run")
-    if passed:
-        rest = f", {open_} could not run" if open_ else ""
-        return f"No shape finding: {passed} of {len(seen.checks)} checks passed{rest}."
-    return "No shape check could run on this trace."
+    if not passed:
+        return "No check could run on this trace."
+    many = f"{passed} check{'' if passed == 1 else 's'} passed"
+    if open_ > passed:
+        return f"Little of it could be judged: {open_} of {len(seen.checks)} checks could not run, {many}."
+    rest = f", {open_} could not run" if open_ else ""
+    return f"No change was found that saves time: {many}{rest}."
+
+
+def _spread(stake: Estimate) -> str:
+    """The range of a prediction so wide that its middle alone would mislead."""
+    if stake.low is None or stake.mid is None or stake.low > _WIDE * stake.mid:
+        return ""
+    return f", range {ms_range(stake.low, stake.high)}"
 
 
 def _lower(title: str) -> str:
-    """A title inside a sentence; one that begins with a name stays."""
+    """A title inside a sentence; one that begins with a name stays, and a colon becomes brackets."""
     first = title[:1].lower() if title[1:2].islower() else title[:1]
-    return first + title[1:].rstrip(".")
+    what, _, more = title[1:].rstrip(".").partition(": ")
+    return first + what + (f" ({more})" if more else "")

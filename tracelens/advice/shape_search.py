@@ -47,8 +47,8 @@ def claim(best: ShapePick) -> str:
 def none_faster(found: Found, limits: Limits) -> str:
     """That nothing is recommended, as the end of a sentence."""
     return (
-        f"none of {found.tried:,} others within ±{100 * limits.parameters_frac:g}% of its weights is surely"
-        f" faster, by {WORTH_FRAC:.0%} or more, than fewer operations explain."
+        f"none of {found.tried:,} others of its size (weights ±{100 * limits.parameters_frac:g}%) is sure to"
+        f" be faster by {WORTH_FRAC:.0%} or more for the same work."
     )
 
 

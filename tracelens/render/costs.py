@@ -13,6 +13,7 @@ _CHECKPOINT = {
     "scratch": "from scratch",
     "unknown": "checkpoint: not known",
 }
+_EFFORTS = {"config": "a setting", "code": "a change of the code", "retrain": "a new training run"}
 _PER = "per 1000 steps"
 
 
@@ -55,12 +56,12 @@ def saving_line(saving: Saving | None, price: Price | None) -> str:
 def finding_line(finding: Finding, price: Price | None) -> str:
     """Say in one line what a finding takes and what it saves of the job."""
     effects = finding.effects
-    parts = [finding.effort]
+    parts = [_EFFORTS.get(finding.effort, finding.effort)]
     if effects is not None:
         parts.append(_CHECKPOINT.get(effects.checkpoint, effects.checkpoint))
         if effects.parameters.delta:
             parts.append(f"{f.delta(effects.parameters.delta)} parameters")
-    saved = saving_line(finding.saving, price)
+    saved = saving_line(finding.saving, price) if price is not None else ""
     return " · ".join([*parts, *([f"saves {saved}"] if saved else [])])
 
 

@@ -11,6 +11,7 @@ GENERATED = "Generated trace, not a measurement"
 STATES = {"passed": "passed", "not_applicable": "not applicable", "could_not_run": "could not run"}
 MARKS = {"high": "▲", "medium": "■", "low": "●"}
 _ROLES = {"forward": "fwd"}
+_SAME = 0.03  # step times that differ by less are taken for the same
 _BANDWIDTH_FROM = 2**20  # bytes: the time of a smaller message is latency and waiting
 
 
@@ -64,9 +65,9 @@ def model_line(report: Report) -> list[str]:
             "experts": value > 1,
         }
         if told.get(name, True):
-            parts.append(
-                f"{value} {name}" if name.endswith(("heads", "layers", "experts")) else f"{name} {value}"
-            )
+            counted = name.endswith(("heads", "layers", "experts"))
+            one = name.removesuffix("s") if value == 1 else name
+            parts.append(f"{value} {one}" if counted else f"{name} {value}")
     return parts or ["Transformer of unknown dimensions"]
 
 
@@ -83,7 +84,7 @@ def main_dtype(report: Report) -> str | None:
 def steps_text(report: Report) -> str:
     """Say which steps were read."""
     if report.summary.step_source.startswith("whole trace") or not report.steps:
-        return "whole trace as one step"
+        return "whole recording, no step marked"
     runs = f.integers([step.index for step in report.steps])
     return f"step {runs}" if len(report.steps) == 1 else f"steps {runs} ({len(report.steps)})"
 
@@ -105,17 +106,23 @@ def run_line(report: Report) -> list[str]:
     return parts
 
 
+def _marked(report: Report) -> bool:
+    """Are there steps, and not only a trace taken for one?"""
+    return not report.summary.step_source.startswith("whole trace")
+
+
+def per_step(report: Report) -> str:
+    """What times are of: " per step", or nothing to add where no step is marked."""
+    return " per step" if _marked(report) else ""
+
+
 def _step_time(report: Report) -> Number:
     step = report.summary.step_ms
     if step.n > 1:
         note = f"median of {step.n}, {f.ms_range(step.low, step.high)}"
     else:
-        note = (
-            "one step"
-            if not report.summary.step_source.startswith("whole trace")
-            else "whole trace as one step"
-        )
-    return Number("step", f.ms(step.median), "step time", note)
+        note = "one step" if _marked(report) else "no step is marked in it"
+    return Number("step", f.ms(step.median), "step time" if _marked(report) else "recorded", note)
 
 
 def _mfu(report: Report) -> Number:
@@ -137,30 +144,40 @@ def _busy(report: Report) -> Number:
     note = f"{f.ms(summary.idle_ms)} idle"
     if summary.exposed_communication_ms > 0:
         note += f", {f.ms(summary.exposed_communication_ms)} exposed comm"
-    return Number("busy", f.pct(summary.gpu_busy_frac), "GPU busy", f"{note} per step", summary.gpu_busy_frac)
+    note += per_step(report)
+    if summary.gpu_busy_frac < 1:  # a mean, which one long step moves and the median does not
+        mean_ms = summary.idle_ms / (1 - summary.gpu_busy_frac)
+        note += " on average" if abs(mean_ms - summary.step_ms.median) > _SAME * mean_ms else ""
+    return Number("busy", f.pct(summary.gpu_busy_frac), "GPU busy", note, summary.gpu_busy_frac)
 
 
 def _stake(report: Report) -> Number:
-    label = "at stake in shapes"
+    label = "savings found"
     waste: Estimate | None = report.summary.shape_waste_ms
     if waste is None or (waste.mid is None and waste.high is None):
-        judged = any(check.state in ("passed", "found") for check in report.checks)
-        value, note = (
-            ("none found", "see the checks below") if judged else ("not judged", "no rule could run")
-        )
-        return Number("stake", value, label, note)
+        states = [check.state for check in report.checks]
+        judged, open_ = states.count("passed") + states.count("found"), states.count("could_not_run")
+        if judged and judged >= open_:
+            return Number("stake", "none", label, f"{_checks(judged)} passed")
+        note = f"{open_} of {_checks(len(states))} could not run" if judged else "no check could run"
+        return Number("stake", "not judged", label, note)
+    of = per_step(report)
     if waste.mid is not None:
         spread = f.ms_range(waste.low, waste.high)
-        note = f"per step, {spread}, {waste.basis}" if spread != f.UNKNOWN else f"per step, {waste.basis}"
+        note = f"{spread}{of}, predicted" if spread != f.UNKNOWN else f"predicted{of}"
         return Number("stake", f"≈ {f.ms(waste.mid)}", label, note)
-    value = f.ms_range(waste.low, waste.high) if waste.low else f.ms(waste.high)
-    return Number("stake", value, label, f"per step; bound, not a prediction ({waste.basis})")
+    value = f.ms_range(waste.low, waste.high) if waste.low else f"≤ {f.ms(waste.high)}"
+    return Number("stake", value, label, f"a bound{of}, not a prediction")
+
+
+def _checks(many: int) -> str:
+    return f"{many} check{'' if many == 1 else 's'}"
 
 
 def five_numbers(report: Report) -> list[Number]:
-    """Return step time, MFU, GPU busy, GEMM + attention share, and the time at stake."""
+    """Return step time, MFU, GPU busy, GEMM + attention share, and what the findings save."""
     gemm = report.summary.gemm_frac
-    note = f"of {f.ms(report.summary.gpu_ms_per_step)} GPU time per step"
+    note = f"of {f.ms(report.summary.gpu_ms_per_step)} GPU time{per_step(report)}"
     return [
         _step_time(report),
         _mfu(report),
@@ -217,9 +234,8 @@ def checks_by_state(report: Report) -> dict[str, list[Check]]:
 def checks_line(report: Report) -> str:
     """Count the checks in one line, "9 checks passed, 1 not applicable, 0 could not run"."""
     groups = checks_by_state(report)
-    passed = len(groups["passed"])
-    head = f"{passed} check{'' if passed == 1 else 's'} passed"
-    return ", ".join([head, *(f"{len(groups[s])} {STATES[s]}" for s in ("not_applicable", "could_not_run"))])
+    rest = [f"{len(groups[s])} {STATES[s]}" for s in ("not_applicable", "could_not_run") if groups[s]]
+    return ", ".join([f"{_checks(len(groups['passed']))} passed", *rest])
 
 
 def partial_line(report: Report) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracelens import numbers as f
-from tracelens.results import Estimate, FrontPoint, ShapePick, ShapeSearch
+from tracelens.results import Estimate, Finding, FrontPoint, ShapePick, ShapeSearch
 
 WIDTH, HEIGHT = 640, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 20, 16, 40
@@ -17,6 +17,8 @@ _ROUND = 0.00005
 _TICKS = 4
 #: An axis shows no less than this: what is below it is nothing to see.
 _NARROWEST = 0.002
+#: Parameters that a finding names as a configuration does.
+_NAMES = {"vocab_size": "vocab"}
 
 
 def signed(frac: float) -> str:
@@ -61,11 +63,23 @@ def spread(saving: Estimate) -> str:
     return f"{mid:.1f}% ({low:.1f} to {high:.1f}%)"
 
 
-def line(found: ShapeSearch) -> str:
-    """What the search says in one line of a summary."""
+def same_change(finding: Finding, pick: ShapePick) -> bool:
+    """Whether a finding and a pick are one change under two names."""
+    named = {_NAMES.get(name, name): pair[-1] for name, pair in finding.change.items()}
+    return bool(named) and named == {name: pair[-1] for name, pair in pick.change.items()}
+
+
+def line(found: ShapeSearch, findings: Sequence[Finding] = ()) -> str:
+    """What the search says in one line of a summary; a pick that is a finding's change only names it."""
     if not found.picks:
         return found.verdict
     best = found.picks[0]
+    known = next((one.rule for one in findings if same_change(one, best)), None)
+    if known is not None:
+        change = f"{known}'s change, {best.title}"
+        if len(found.picks) == 1:
+            return f"None of {found.tried:,} shapes of this size is sure to be faster than {change}."
+        return f"{change}, comes first of the {len(found.picks)} picks among {found.tried:,} shapes."
     return (
         f"{best.title}: {f.ms(best.saving_ms.mid)} less per step, {spread(best.saving_frac)}, among"
         f" {found.tried:,} shapes of this size ({best.effort})"

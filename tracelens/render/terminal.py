@@ -15,7 +15,8 @@ from tracelens.render.console import Out as _Out
 from tracelens.render.text import clean
 from tracelens.results import GemmRow, Report
 
-TOP = 8  # GEMM rows; the page has the rest
+TOP = 6  # GEMM rows; the page has the rest
+WHYS = 3  # findings whose evidence is told
 CALLS = 4  # communication rows
 _NAMED = 5  # rows that an error names
 WIDE = 100  # room for the columns a narrow terminal goes without
@@ -55,7 +56,7 @@ def _head(out: _Out, report: Report) -> None:
     out.line()
     out.line(report.summary.verdict, "bold")
     if report.summary.verdict_detail:
-        out.line(report.summary.verdict_detail)
+        out.line(out.text(report.summary.verdict_detail, limit=900))
     out.line()
 
 
@@ -74,24 +75,14 @@ def _numbers(out: _Out, report: Report) -> None:
 def _findings(out: _Out, report: Report) -> None:
     checks = facts.checks_line(report)
     if not report.findings:
-        passed = ", ".join(check.slug for check in facts.checks_by_state(report)["passed"])
-        out.line("No findings." if passed else "No check could judge this trace.", "bold")
-        out.line(f"{checks}.")
-        for line in costs.job_lines(report):
-            out.line(clean(line, limit=240), "dim")
-        if passed:
-            out.line(f"Passed: {passed}.", "dim")
+        passed = facts.checks_by_state(report)["passed"]
+        head = "No findings" if passed else "No check could judge this trace"
+        out.line(out.text(head, "bold") + out.text(f": {checks} (the page says why)."))
+        _job(out, report)
         out.line()
         return
-    heads = [
-        ("", "l"),
-        ("rule", "l"),
-        ("fix", "fold"),
-        ("per step", "r"),
-        ("share", "r"),
-        ("confidence", "l"),
-    ]
-    wide = out.width >= WIDE
+    heads = [("", "l"), ("rule", "l"), ("fix", "fold"), (facts.per_step(report).strip(), "r")]
+    heads += [("share", "r"), ("confidence", "l")]
     table = out.table(heads)
     for finding in report.findings:
         style = _SEVERITY.get(finding.severity, "bold blue")
@@ -108,21 +99,33 @@ def _findings(out: _Out, report: Report) -> None:
             out.text(finding.title, limit=160),
             out.text(claim, style),
             out.text(f.pct(frac)),
-            out.text(f"{finding.confidence}, {finding.basis}" if wide else finding.confidence, limit=18),
+            out.text(finding.confidence, limit=18),
         )
     out.print(table)
     if any(finding.saving_ms.mid is None for finding in report.findings):
         out.line("at stake: a bound, not a prediction; what overlaps does not add up", "dim")
-    price = report.cost.price if report.cost else None
-    said = [f"{one.rule}: {costs.finding_line(one, price)}" for one in report.findings]
-    for line in dict.fromkeys(said):
-        out.line(clean(line, limit=240))
-    for line in costs.job_lines(report):
-        out.line(clean(line, limit=240), "dim")
+    _why(out, report)
+    _job(out, report)
     for line in verified.lines(report):
         out.line(clean(line, limit=240))
     out.line(checks, "dim")
     out.line()
+
+
+def _why(out: _Out, report: Report) -> None:
+    """Say what was seen, and what each change takes; findings that share both share the lines."""
+    price = report.cost.price if report.cost else None
+    said = [(f"{one.rule}: {one.saw}", costs.finding_line(one, price)) for one in report.findings]
+    for saw, takes in list(dict.fromkeys(said))[:WHYS]:
+        out.line(clean(saw, limit=300))
+        out.line(f"  {clean(takes, limit=240)}", "dim")
+
+
+def _job(out: _Out, report: Report) -> None:
+    """What the job costs, where a price was given; the page has the GPU-hours without one."""
+    if report.cost is not None and report.cost.price is not None:
+        for line in costs.job_lines(report):
+            out.line(clean(line, limit=240), "dim")
 
 
 def _what_if(out: _Out, report: Report) -> None:
@@ -157,9 +160,9 @@ def _shape_search(out: _Out, report: Report) -> None:
     if found is None or (found.state == "could_not_run" and not report.model.transformer):
         return
     style = "green" if found.picks else ""
-    out.line(out.text("Shape search  ", "bold") + out.text(search.line(found), style, limit=300))
-    if found.picks or found.unsure:
-        out.line("all of them, and why: tracelens suggest TRACE", "dim")
+    out.line(
+        out.text("Shape search  ", "bold") + out.text(search.line(found, report.findings), style, limit=300)
+    )
     out.line()
 
 
@@ -175,7 +178,7 @@ def _step(out: _Out, report: Report) -> None:
     shares = groups.group_shares(report)
     if not shares:
         return
-    per_step = f"  {f.ms(report.summary.gpu_ms_per_step)} per step"
+    per_step = f"  {f.ms(report.summary.gpu_ms_per_step)}{facts.per_step(report)}"
     out.line(out.text("Where the GPU time goes", "bold") + out.text(per_step, "dim"))
     styles = {share.key: _style(out, at, share) for at, share in enumerate(shares)}
     cells = []
@@ -254,12 +257,6 @@ def _gemms(out: _Out, report: Report) -> None:
         out.line(f"and {more} more row{'s' if more > 1 else ''} in the report", "dim")
     if report.gemm_time is not None and report.gemm_time.total:
         out.line(losses.time_line(report.gemm_time))
-        for line in losses.detail_lines(report.gemm_time):
-            out.line(line, "dim")
-        largest = next((row.id for row in rows if row.lost_ms.useful is not None), None)
-        if largest:
-            how = f"How a row comes about: tracelens analyze TRACE --gemm {largest}"
-            out.line(f"{how} (rows are g1, g2, ...)", "dim")
     out.line()
 
 
@@ -367,5 +364,18 @@ def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]]) -> None
             out.line(f"warning: {clean(warning, limit=200)}", "yellow")
     for path, size in outputs:
         out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(f" ({f.nbytes(size)})", "dim"))
-    if report.findings:
-        out.line(f"Why and how: tracelens explain {clean(report.findings[0].rule, limit=12)}", "dim")
+    more = _more(report)
+    if more:
+        out.line(" · ".join(more), "dim")
+
+
+def _more(report: Report) -> list[str]:
+    """Where the numbers above come from: commands that tell more."""
+    told = (
+        [f"the rule: tracelens explain {clean(report.findings[0].rule, limit=12)}"] if report.findings else []
+    )
+    row = next((row.id for row in report.gemms[:TOP] if row.lost_ms.useful is not None), None)
+    told += [f"a GEMM: tracelens analyze TRACE --gemm {row}"] if row else []
+    found = report.shape_search
+    told += ["other shapes: tracelens suggest TRACE"] if found and (found.picks or found.unsure) else []
+    return told
