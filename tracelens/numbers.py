@@ -178,11 +178,15 @@ def integers(values: Sequence[int], dash: str = "–") -> str:
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}{dash}{run[-1]}" for run in runs)
 
 
+#: What a saving's basis is called beside it.
+_BASES = {"model": "predicted", "calibrated": "predicted, calibrated"}
+
+
 def saving(saving_ms: Estimate, saving_frac: Estimate, basis: str) -> tuple[str, str]:
     """Write a finding's saving as (claim, qualifier): a prediction, or a bound that says it is one.
 
     >>> saving(Estimate(12, 14.6, 16, "model"), Estimate(.03, .0354, .04, "model"), "model")
-    ('saves ≈ 14.6 ms/step', '3.5%; 12.0–16.0 ms; model')
+    ('saves ≈ 14.6 ms/step', '3.5%; 12.0–16.0 ms; predicted')
     >>> saving(Estimate(0, None, 3.2, "heuristic"), Estimate(0, None, .008, "heuristic"), "heuristic")
     ('at stake: 3.20 ms/step', '0.8%; bound, not a prediction')
     >>> saving(Estimate(-3, -2, -1, "measured"), Estimate(-.03, -.02, -.01, "measured"), "measured")
@@ -194,7 +198,7 @@ def saving(saving_ms: Estimate, saving_frac: Estimate, basis: str) -> tuple[str,
         share = [pct(saving_frac.mid)] if _known(saving_frac.mid) else []
         spread = ms_range(saving_ms.low, saving_ms.high)
         return f"saves ≈ {ms(saving_ms.mid)}/step", "; ".join(
-            [*share, *([spread] if spread != UNKNOWN else []), basis]
+            [*share, *([spread] if spread != UNKNOWN else []), _BASES.get(basis, basis)]
         )
     if not _known(saving_ms.high):
         return "saving not known", basis

@@ -14,6 +14,7 @@ _CHECKPOINT = {
     "unknown": "checkpoint: not known",
 }
 _EFFORTS = {"config": "a setting", "code": "a change of the code", "retrain": "a new training run"}
+_ROUND = 0.00005  # shares below half of the last digit shown
 _PER = "per 1000 steps"
 
 
@@ -71,8 +72,7 @@ def job_lines(report: Report) -> list[str]:
     if cost is None:
         return []
     if cost.gpu_hours is None:
-        asked = cost.price is not None or bool(report.findings)
-        return [f"Cost: {cost.why}."] if asked and cost.why else []
+        return [f"Cost: {cost.why}."] if cost.price is not None and cost.why else []
     text = f"1000 steps cost {f.sig(cost.gpu_hours)} GPU-hours"
     if cost.price is not None:
         text += f" = {money(cost.money, cost.price)} (at {_price(cost.price)} a GPU-hour)"
@@ -112,10 +112,11 @@ def _amount(amount: Amount, per: str = "") -> str:
     if not amount.delta and not amount.frac:
         return f"±0: {amount.how}"
     share = ""
-    if amount.frac is not None:
-        share = f"{'+' if amount.frac > 0 else '-'}{f.pct(abs(amount.frac))}"
+    if amount.frac is not None and abs(amount.frac) >= _ROUND:
+        share = f"{amount.frac:+.2%}"
     size = f"{_signed(amount.delta)}{per}" if amount.delta is not None and per else ""
-    return f"{', '.join(part for part in (share, size) if part)}: {amount.how}"
+    head = ", ".join(part for part in (share, size) if part)
+    return f"{head}: {amount.how}" if head else amount.how
 
 
 def _signed(value: float) -> str:
