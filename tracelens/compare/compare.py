@@ -119,15 +119,17 @@ def _detail(step: StepChange, found: Noise | None, gemms: list[GemmChange]) -> s
     if step.state == "identical":
         return ""
     parts = []
-    if found is not None:
-        parts.append(
-            f"GEMMs that did the same work ({f.pct(found.share_frac)} of the GPU time) changed by "
-            f"{signed_pct(found.mid_frac)}: the GPU's own pace."
-        )
     changed = [one for one in gemms if one.state != "same_shape" and one.beyond_noise]
     if changed:
         total = sum(one.diff_ms or 0.0 for one in changed)
-        parts.append(f"GEMMs of another shape take {signed_ms(total)} per step.")
+        parts.append(
+            f"GEMMs of another shape take {f.ms(abs(total))} {'less' if total < 0 else 'more'} per step."
+        )
+    if found is not None:
+        parts.append(
+            f"GEMMs that did the same work ({f.pct(found.share_frac)} of the GPU time) changed by "
+            f"{signed_pct(found.mid_frac)}: the GPU's own pace, and no effect of the change."
+        )
     without = (step.unprofiled_before_ms, step.unprofiled_after_ms)
     if without[0] is not None and without[1] is not None:
         times = arrow_ms(without[0], without[1])

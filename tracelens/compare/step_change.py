@@ -76,7 +76,7 @@ def step_verdict(step: StepChange, *, name: str = "step", what: str = "steps") -
         return f"No measurable change: the same recording twice ({name} {f.ms(step.before.median)})."
     share = signed_pct(step.diff_frac)
     if step.state == "too_few_steps":
-        few = f"{step.before.n} and {step.after.n} {what} are too few for a test"
+        few = f"{step.before.n} and {step.after.n} {what} are too few for a test, 4 on each side would do"
         return f"{name.capitalize()} {times}, {share}: {few}."
     if step.p is not None and step.state == "no_measurable_change":
         return f"No measurable change: {name} {times}, {share} (p = {p_value(step.p)})."

@@ -30,8 +30,9 @@ def render_report_markdown(report: Report, *, gates: Sequence[Judged] = ()) -> s
     lines += [escape(" · ".join(who)), ""]
     lines += gates_markdown(gates)
     lines += [*_numbers(report), ""]
-    for line in costs.job_lines(report):
-        lines += [escape(line), ""]
+    if report.cost is not None and report.cost.price is not None:
+        for line in costs.job_lines(report):
+            lines += [escape(line), ""]
     lines += [*_findings(report), *_step(report), *_gemms(report), *_tail(report)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -67,7 +68,16 @@ def _diff(one: Finding) -> list[str]:
         return []
     more = [f"- {escape(line)}" for line in one.caveats]
     title = f"**{escape(f'{one.rule} {one.title}')}**"
-    return [title, "", *fenced(one.fix[:_DIFF_LINES], language="diff"), "", *more, *([""] if more else [])]
+    saw = [escape(one.saw), ""] if one.saw else []
+    return [
+        title,
+        "",
+        *saw,
+        *fenced(one.fix[:_DIFF_LINES], language="diff"),
+        "",
+        *more,
+        *([""] if more else []),
+    ]
 
 
 def _step(report: Report) -> list[str]:
