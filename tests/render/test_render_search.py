@@ -113,3 +113,11 @@ def test_ticks_are_few_and_inside(spread: float) -> None:
     assert 2 <= len(figure.x_ticks) <= 6 and len({tick.text for tick in figure.x_ticks}) == len(
         figure.x_ticks
     )
+
+
+def test_a_pick_that_is_a_findings_change_names_the_finding() -> None:
+    change: dict[str, list[int | None]] = {"vocab": [50257, 50304]}
+    one = replace(FOUND, picks=[replace(PICK, title="vocab 50257 → 50304", change=change)])
+    finding = replace(full().findings[0], rule="TL101", change={"vocab_size": [50257, 50304]})
+    assert "sure to be faster than TL101's change, vocab 50257 → 50304" in search.line(one, [finding])
+    assert "TL101" not in search.line(one, [replace(finding, change={"heads": [2, 4]})])

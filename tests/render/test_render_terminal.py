@@ -90,3 +90,17 @@ def test_golden_80_columns(name: str) -> None:
 
 def test_golden_120_columns() -> None:
     check("terminal_wide.txt", _render(sample_report.full(), 120))
+
+
+def test_a_file_with_more_than_its_steps_says_that_two_columns_count_differently() -> None:
+    report = sample_report.full()
+    whole = [replace(row, time_ns=int(row.time_ms_per_step * 5e6)) for row in report.components]
+    assert "outside these steps" not in _render(replace(report, components=whole))
+    more = [*whole, replace(whole[0], time_ns=sum(row.time_ns for row in whole), time_ms_per_step=0.0)]
+    assert "50.0% of the file's GPU time is outside these steps" in _render(replace(report, components=more))
+
+
+def test_money_and_gpu_hours_are_told_where_a_price_was_given() -> None:
+    report = sample_report.full()
+    assert report.cost is not None and "GPU-hours" in _render(report)
+    assert "GPU-hours" not in _render(replace(report, cost=replace(report.cost, price=None)))

@@ -128,7 +128,7 @@ def _detail(step: StepChange, found: Noise | None, gemms: list[GemmChange]) -> s
     if found is not None:
         parts.append(
             f"GEMMs that did the same work ({f.pct(found.share_frac)} of the GPU time) changed by "
-            f"{signed_pct(found.mid_frac)}: the GPU's own pace, and no effect of the change."
+            f"{signed_pct(found.mid_frac)}: the GPU's own pace."
         )
     without = (step.unprofiled_before_ms, step.unprofiled_after_ms)
     if without[0] is not None and without[1] is not None:

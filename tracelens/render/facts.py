@@ -11,6 +11,7 @@ GENERATED = "Generated trace, not a measurement"
 STATES = {"passed": "passed", "not_applicable": "not applicable", "could_not_run": "could not run"}
 MARKS = {"high": "▲", "medium": "■", "low": "●"}
 _ROLES = {"forward": "fwd"}
+_OUTSIDE = 0.01  # of the file's GPU time
 _SAME = 0.03  # step times that differ by less are taken for the same
 _BANDWIDTH_FROM = 2**20  # bytes: the time of a smaller message is latency and waiting
 
@@ -244,11 +245,23 @@ def partial_line(report: Report) -> str:
     return f"Partial: {why}"
 
 
+def _outside(report: Report) -> list[str]:
+    """Say that a file holds more than its steps, where that parts the GEMM table from the bar."""
+    total_ms = sum(row.time_ns for row in report.components) / 1e6
+    outside_ms = total_ms - sum(row.time_ms_per_step for row in report.components) * len(report.steps)
+    if not report.steps or outside_ms < _OUTSIDE * total_ms:
+        return []
+    share = f.pct(outside_ms / total_ms)
+    return [
+        f"{share} of the file's GPU time is outside these steps; GEMM shares count it, ms per step do not."
+    ]
+
+
 def lent_lines(report: Report) -> list[str]:
     """Say how much is known only because the same kernels are known elsewhere, and from where."""
     coverage, reference = report.coverage, report.reference
     within = coverage.lent_frac - (reference.lent_frac if reference else 0.0)
-    lines = []
+    lines = _outside(report)
     if coverage.lent_kernels > (reference.lent_kernels if reference else 0):
         lines.append(
             f"{f.pct(within)} of GPU time is known from the same kernels in other steps of this trace."
