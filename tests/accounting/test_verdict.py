@@ -130,7 +130,7 @@ def test_exposed_communication_is_named_with_what_it_serves() -> None:
         " shapes cost."
     )
     assert "1 change saves about 2.00 ms of each 20.0 ms step" in detail
-    assert detail.startswith("Most of that communication is all_reduce for data-parallel gradients (4.50 ms" in detail
+    assert detail.startswith("Most of that communication is all_reduce for data-parallel gradients (4.50 ms")
     alone = verdict(
         picture(exposed_ms=5.5, communication=[collective(2.0), collective(1.9, "barrier", "unknown")])
     )
@@ -237,6 +237,7 @@ def test_idle_time_is_of_the_mean_step_where_that_is_not_the_median() -> None:
 
 
 def test_a_trace_that_few_checks_could_judge_is_not_called_good() -> None:
-    checks = [replace(REPORT.checks[0], state=state) for state in ("passed", "could_not_run", "could_not_run")]
+    states = ("passed", "could_not_run", "could_not_run")
+    checks = [replace(REPORT.checks[0], state=state) for state in states]
     said, _ = verdict(picture(checks=checks))
     assert said == "Little of it could be judged: 2 of 3 checks could not run, 1 check passed."
