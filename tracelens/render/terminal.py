@@ -16,8 +16,8 @@ from tracelens.render.text import clean
 from tracelens.results import GemmRow, Report
 
 TOP = 6  # GEMM rows; the page has the rest
-WHYS = 3  # findings whose evidence is told
-CALLS = 4  # communication rows
+WHYS = 2  # findings whose evidence is told
+CALLS = 3  # communication rows
 _NAMED = 5  # rows that an error names
 WIDE = 100  # room for the columns a narrow terminal goes without
 _SEVERITY = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
