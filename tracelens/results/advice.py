@@ -164,6 +164,7 @@ class ShapePick:
     effort_why: str
     reasons: list[PickReason]
     diff: list[str]
+    verified: Verified | None = None  # what `tracelens verify` measured of it
 
 
 @dataclass(frozen=True, slots=True)
