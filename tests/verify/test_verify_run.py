@@ -395,7 +395,7 @@ def test_a_pick_of_a_report_keeps_what_was_measured(
             "saving_ms": {"low": 1.0, "mid": 2.0, "high": 3.0, "basis": "model"}, "shape_gain_frac": 0.02,
             "parameters": None, "parameters_frac": 0.0, "flops_frac": 0.0, "memory_frac": None,
             "effort": "config", "effort_why": "", "reasons": [], "diff": []}  # fmt: skip
-    raw["shape_search"] = {**(raw["shape_search"] or {}), "picks": [pick], "state": "found"}
+    raw["shape_search"] = {"state": "found", "verdict": "faster", "picks": [pick]}
     done = verify_on(read(raw, tmp_path))
     written = from_json(json.dumps(done.document()).encode())
     assert written.shape_search is not None

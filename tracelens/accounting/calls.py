@@ -301,9 +301,7 @@ def call_role(attribution: Attribution, calls: Calls, at: int) -> str | None:
     return ROLES[by_order] if found is None and by_order >= 0 else found
 
 
-def role_of(
-    shape: Shape | None, forward: Shape | None, phase: str, *, weighted: bool = False
-) -> str | None:
+def role_of(shape: Shape | None, forward: Shape | None, phase: str, *, weighted: bool = False) -> str | None:
     """``forward``, ``dgrad`` or ``wgrad``; None where nothing tells.
 
     Of a batched product both operands are activations, unless it is ``weighted``: one weight of each expert.

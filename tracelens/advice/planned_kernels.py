@@ -222,7 +222,5 @@ def kept_of_trace(hyper: Hyper) -> float:
     among them (Narayanan et al., arXiv 2104.04473): this is the last stage's.
     """
     t = hyper.tensor_parallel or 1
-    rank = replace(
-        hyper, vocab=hyper.vocab * t if hyper.vocab else None, layers=hyper.stage_layers
-    )
+    rank = replace(hyper, vocab=hyper.vocab * t if hyper.vocab else None, layers=hyper.stage_layers)
     return activation_bytes(rank, Layout())
