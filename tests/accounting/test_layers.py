@@ -135,7 +135,7 @@ def test_without_layers_the_time_is_there_and_the_reason_too(tmp_path: Path) -> 
 
 
 def test_gradients_that_a_compiler_put_off_are_said_to_be_of_the_layer_before(tmp_path: Path) -> None:
-    """Inductor moves weight gradients behind the next layer's: they stand in its time, and are not its own."""
+    """Inductor moves weight gradients behind the next layer's: in its time, not its own."""
     pytest.importorskip("torch")
     from tests.zoo.compiled import CompiledOptions, record_compiled
 

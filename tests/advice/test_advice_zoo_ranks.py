@@ -102,7 +102,7 @@ def bare(step: StepModel) -> StepModel:
 def test_a_saved_report_gives_the_same_step_where_a_configuration_states_the_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The vocabulary in the captured configuration says that ranks split it, and a saved report keeps that."""
+    """The vocabulary in the captured configuration says whether ranks split it: a saved report keeps that."""
     made: list[StepModel] = []
 
     def kept(*rows: Any, **more: Any) -> StepModel:

@@ -16,8 +16,8 @@ from tracelens.bench.cases import GemmCase
 from tracelens.bench.layer_shapes import LayerShape
 from tracelens.bench.pairs import PairTimes
 from tracelens.errors import InputError, UsageError
-from tracelens.results import Verified
 from tracelens.render.json import from_json
+from tracelens.results import Verified
 from tracelens.verify import Done, Source, read_source
 from tracelens.verify.meter import CallTime
 from tracelens.verify.plan import make_trial

@@ -187,8 +187,8 @@ _BY_WORD: Sequence[tuple[tuple[str, ...], _Kind]] = (
 #: Of a vocabulary that tensor-parallel ranks perhaps share: the trace shows one rank's columns.
 _VOCAB_UNTOLD = _Way(
     "pads",
-    "Pad it once, the embedding and the output matrix alike, with zeros in their optimizer moments to resume a"
-    " run: {more} rows where each of the {ranks} ranks has the whole vocabulary, {ranks} times {more} where"
+    "Pad it once, the embedding and the output matrix alike, with zeros in their optimizer moments to resume"
+    " a run: {more} rows where each of the {ranks} ranks has the whole vocabulary, {ranks} times {more} where"
     " each has a part. The trace does not tell which.",
     "Set {name} back to what it was and cut the rows that were added; no token ever used them, so with their"
     " logits masked nothing is lost.",
@@ -283,9 +283,9 @@ def effects_of(
 
 def _way(name: str, pair: Sequence[int | float | str], effort: str, now: Hyper) -> _Way:
     """What changing one parameter does."""
-    if size_name(name) == "vocab" and (now.tensor_parallel or 1) > 1 and now.vocab_split is None:
-        if not _falls(pair):
-            return _VOCAB_UNTOLD
+    untold = (now.tensor_parallel or 1) > 1 and now.vocab_split is None
+    if untold and size_name(name) == "vocab" and not _falls(pair):
+        return _VOCAB_UNTOLD
     kind = _TABLE.get(size_name(name) or "")
     if kind is None:
         text = f"{name} {pair[-1]}".lower()

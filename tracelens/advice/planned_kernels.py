@@ -215,8 +215,7 @@ def activation_bytes(hyper: Hyper, layout: Layout) -> float:
 
 
 def kept_of_trace(hyper: Hyper) -> float:
-    """``activation_bytes`` of a model read off a trace: one pipeline stage's layers, and the vocabulary as one
-    rank has it.
+    """``activation_bytes`` of a model read off a trace: one stage's layers, one rank's vocabulary.
 
     A rank of a 1F1B schedule keeps those of as many micro-batches as there are stages behind it, itself
     among them (Narayanan et al., arXiv 2104.04473): this is the last stage's.

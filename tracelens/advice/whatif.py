@@ -466,8 +466,8 @@ def _gap_notes(step: StepModel, affected: _Affected, *, known: bool, other_token
         )
         if other_tokens:
             notes.append(
-                "idle time is taken as it is now: whether the host takes longer with other tokens is not known, so"
-                " the time per token is no prediction"
+                "idle time is taken as it is now: whether the host takes longer with other tokens is not"
+                " known, so the time per token is no prediction"
             )
     return notes
 
