@@ -306,6 +306,7 @@ def analyze_trace(
         explorer=explore(step, advice.findings),
         layers=layer_times(trace, attribution, times),
         shape_search=search_step(step, dims, lacks=lacks) if shape_search else None,
+        declared=sizes,
     )
     told = with_cost(with_findings(report, advice), parse_price(price) if price is not None else None)
     return Analysis(told, trace, links, attribution, calls)

@@ -138,3 +138,28 @@ def _launches_wgrad(made: Synthetic, op: Event, truth: dict[int, Truth]) -> bool
         if e.cat in ("cuda_runtime", "cuda_driver") and e.tid == op.tid and op.ts <= e.ts < op.ts + op.dur
     ]
     return any(number in truth and truth[number].role == "wgrad" for number in inside)
+
+
+@pytest.mark.parametrize("family", ["moe_grouped", "moe"])
+def test_roles_of_experts_in_one_batched_product_are_the_truth(tmp_path: Path, family: str) -> None:
+    """One weight of each expert makes a batched product that has a weight gradient, unlike attention's."""
+    pytest.importorskip("torch")
+    from tests.zoo import ZooOptions, program_of, trace_of
+
+    options = ZooOptions(steps=1)
+    made = trace_of(family, options, program_of(family, options))
+    path = tmp_path / "t.json"
+    path.write_text(made.text())
+    trace = read_trace(path)
+    links = link(trace)
+    attribution = attribute(trace, links)
+    calls = find_calls(trace, links, attribution)
+    truth = {row.correlation: row for row in made.truth}
+    roles = set()
+    for at, main in enumerate(calls.main.tolist()):
+        row = truth[int(trace.kernels.correlation[main])]
+        if row.component == "moe.experts" and row.role is not None:
+            assert call_role(attribution, calls, at) == row.role, row
+            roles.add((row.role, (row.batch or 1) > 1))
+    assert roles == {(role, batched) for role in ("forward", "dgrad", "wgrad")
+                     for batched in ({True, False} if family == "moe_grouped" else {False})}  # fmt: skip

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.synthetic import ModelSpec, Options, Synthetic, build
-from tracelens.analysis import analyze
+from tests.trace.tools import read
+from tracelens.analysis import analyze, analyze_trace
+from tracelens.render import layers
 from tracelens.results import LayerPass, Report
 
 SPEC = ModelSpec(family="gpt2", hidden=256, heads=4, vocab=1000, layers=5, sequence=128, micro_batch=2)
@@ -130,3 +132,27 @@ def test_without_layers_the_time_is_there_and_the_reason_too(tmp_path: Path) -> 
     assert report.layers.layers == [] and report.layers.timeline is None
     assert "no kernel is tied to one" in (report.layers.why or "")
     assert sum(row.rest_ms for row in report.layers.rows) == pytest.approx(0.005)
+
+
+def test_gradients_that_a_compiler_put_off_are_said_to_be_of_the_layer_before(tmp_path: Path) -> None:
+    """Inductor moves weight gradients behind the next layer's: in its time, not its own."""
+    pytest.importorskip("torch")
+    from tests.zoo.compiled import CompiledOptions, record_compiled
+
+    made = record_compiled("gpt2", CompiledOptions(steps=1, defer_wgrad=3))
+    report = analyze_trace(read(tmp_path, made.text())).report
+    assert report.layers.timeline is not None and report.layers.timeline.layer == 1
+    one = passes(report)["backward"]
+    mine = [row for row in made.truth if row.layer == 1 and row.phase == "backward"]
+    first = min(row.start_ns for row in mine)
+    late = [
+        row for row in made.truth
+        if row.layer == 2 and row.phase == "backward"
+        and first <= row.start_ns < first + 1000 * one.length_us
+    ]  # fmt: skip
+    assert {row.role for row in late} == {"wgrad"}
+    found = [time for time, layer in zip(one.duration_us, one.layer, strict=True) if layer == 2]
+    assert found == pytest.approx([row.duration_ns / 1e3 for row in late])
+    titles = {one.phase: one.title for one in layers.passes(report)}
+    assert "of layer 2 in it, whose backward comes before: put off until here" in titles["backward"]
+    assert "put off" not in titles["forward"]

@@ -170,3 +170,22 @@ def test_without_a_step_or_a_formula_there_is_one_reason(gpt: StepModel) -> None
     assert explore(replace(gpt, step_ms=None)) == Explorer(why="the step time is not known")
     empty = replace(gpt, work=replace(gpt.work, products=(), attention=()))
     assert "no product of this step" in (explore(empty).why or "")
+
+
+def test_a_step_that_waits_for_the_host_saves_no_idle_time_with_more_tokens() -> None:
+    """Of a step that is 7 % busy, twice the tokens are not half the time: the kernels alone are compared."""
+    busy = model_of(GPT, rest_ms=20.0)
+    assert busy.step_ms is not None
+    idle = replace(busy, step_ms=busy.step_ms / 0.07, busy_frac=0.07)
+    one, other = curves(explore(idle))["micro_batch"], curves(explore(busy))["micro_batch"]
+    now = one.now
+    saved_idle = mid(one, now) - mid(one, 2 * now)
+    saved_busy = mid(other, now) - mid(other, 2 * now)
+    assert abs(saved_idle) <= abs(saved_busy) + 1e-9 < 0.2 * busy.step_ms
+    assert mid(one, 2 * now) > 0.98 * mid(one, now)
+    assert any("taken to follow the tokens" in note for note in one.notes)
+    assert not any("taken to follow the tokens" in note for note in other.notes)
+    assert not any("taken to follow" in note for note in curves(explore(idle))["ffn"].notes)
+    notes = what_if(idle, {"micro_batch": 2 * now}).notes
+    assert any("the time per token is no prediction" in note for note in notes)
+    assert not any("per token" in note for note in what_if(idle, {"ffn": 10304}).notes)

@@ -159,3 +159,20 @@ def test_logits_that_were_not_recognized_are_not_called_absent() -> None:
 def test_other_vendors_are_not_judged_by_nvidia_figures() -> None:
     outcome = RULE.check(facts(bert_small_logits(), gpu=replace(H100, name="mi300x", vendor="amd")))
     assert outcome.state == "could_not_run" and "AMD" in outcome.why
+
+
+def test_what_torch_compile_padded_is_not_the_vocabulary() -> None:
+    """pad_mm ran 50257 as 50264: the model is padded from what it has, and alignment is what ran."""
+    rows = [replace(row, padded_from={letter: 50257})
+            for row, letter in zip(training(50264, NVJET), "nkm", strict=True)]  # fmt: skip
+    dims = model(vocab=50264, hidden=2560)
+    finding = one(*rows, step_ms=100.0, dims=dims)
+    assert finding.title == "Pad vocab_size from 50257 to 50304"
+    assert finding.change == {"vocab_size": [50257, 50304]} and finding.parameter_delta == 47 * 2560
+    assert finding.gemms == ["g1", "g2", "g3"]
+    assert finding.flops_delta == pytest.approx(40 / 50264)
+    assert "The vocabulary is 50257" in finding.saw and "torch.compile pads it to 50264" in finding.saw
+    assert finding.evidence["row_begins_on_bytes"] == 16
+    wide = [replace(row, padded_from={"n": 50257}) for row in training(50304, NVJET)[:1]]
+    passed = RULE.check(facts(*wide, step_ms=100.0, dims=model(vocab=50304, hidden=2560)))
+    assert passed.state == "passed" and "runs padded to 50304 by torch.compile" in passed.why

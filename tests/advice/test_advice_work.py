@@ -216,3 +216,30 @@ def test_what_is_no_change_is_one_line_with_the_present_values(text: str) -> Non
     message = str(error.value)
     assert "\n" not in message and len(message) < 400
     assert "twice" in message or "vocab=50257" in message
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize(("f", "tokens"), [(4096, 8192), (4096, 4096), (2048, 4096), (512, 2048)])
+def test_tokens_that_are_twice_the_mlp_are_no_gate(f: int, tokens: int, train: bool) -> None:
+    """Plain BERT with 8192 tokens and ffn 4096 has 2 * ffn rows in every product of its MLP."""
+    shape = Shape(1024, 16, f, b=4, s=tokens // 4)
+    assert is_gated(rows_of(shape, train=train), f) is False
+    assert is_gated(rows_of(replace(shape, gated=True), train=train), f) is True
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("role", ["forward", "dgrad", "wgrad"])
+@pytest.mark.parametrize(("hidden", "tokens"), [(1024, 8192), (1024, 2048), (8192, 2048)])
+def test_a_gate_in_one_product_shows_in_its_outputs(
+    role: str, hidden: int, tokens: int, turned: bool
+) -> None:
+    """Whatever else has twice the MLP's width: the tokens, the hidden size, or nothing."""
+    f = 4096
+    for wide in (f, 2 * f):
+        m, n, k = {"forward": (tokens, wide, hidden), "dgrad": (tokens, hidden, wide),
+                   "wgrad": (wide, hidden, tokens)}[role]  # fmt: skip
+        if turned:
+            if role == "forward" and wide == f and tokens == 2 * f:
+                continue  # a transposed plain product reads like a gated one of other tokens
+            m, n = n, m
+        assert is_gated([gemm(1, m, n, k, component="mlp.up", role=role)], f) is (wide == 2 * f)

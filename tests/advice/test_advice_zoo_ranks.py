@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.trace.tools import read
 from tests.zoo import ZooOptions, program_of, trace_of
+from tracelens import analysis
 from tracelens.advice.hyper import DTYPES, NAMES
+from tracelens.advice.saved_step import step_of
 from tracelens.advice.whatif import StepModel, step_model, what_if
+from tracelens.advice.work import Work
 from tracelens.analysis import analyze_trace
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
+from tracelens.render.json import from_json, to_json
 from tracelens.results import Report
 
 RULES = ("TL107", "TL108", "TL109")
@@ -34,7 +41,7 @@ def model(one: Report) -> StepModel:
     return step_model(
         one.gemms, one.model, one.components, gpu=find_gpu(None, override=one.gpu.name),
         step_ms=one.summary.step_ms.median, busy_frac=one.summary.gpu_busy_frac,
-        communication=one.communication,
+        communication=one.communication, declared=one.declared,
     )  # fmt: skip
 
 
@@ -82,3 +89,35 @@ def test_no_change_of_ranks_experts_or_types_breaks(family: str, ranks: int, tmp
         assert all((row.then_ms.mid or 0.0) > 0 for row in one.rows), change
         if not one.change:
             assert (one.rows, one.rest, low, mid, high) == ([], [], 0.0, 0.0, 0.0)
+
+
+def bare(step: StepModel) -> StepModel:
+    """Without what no prediction reads: the findings named beside a row, the memory that tells two boards."""
+    products = tuple(replace(one, row=replace(one.row, findings=[])) for one in step.work.products)
+    calls = tuple(replace(one, row=replace(one.row, findings=[])) for one in step.work.attention)
+    fixed = tuple((replace(row, findings=[]), why) for row, why in step.work.fixed)
+    return replace(step, work=Work(products, calls, fixed), gpu=replace(step.gpu, memory_gb=None))
+
+
+def test_a_saved_report_gives_the_same_step_where_a_configuration_states_the_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vocabulary in the captured configuration says whether ranks split it: a saved report keeps that."""
+    made: list[StepModel] = []
+
+    def kept(*rows: Any, **more: Any) -> StepModel:
+        made.append(step_model(*rows, **more))
+        return made[-1]
+
+    monkeypatch.setattr(analysis, "step_model", kept)
+    columns = report("llama", 4, tmp_path).model.vocab.value or 0
+    # the zoo's logits are whole on every rank: a configuration of four times the columns splits them
+    for vocab, split in ((columns, False), (4 * columns, True)):
+        data = json.loads(text("llama", 4))
+        stated = {"vocab": {"value": vocab, "source": "config.vocab_size"}}
+        data["tracelens"] = {"models": [{"trained": True, "dimensions": stated}]}
+        one = analyze_trace(read(tmp_path, json.dumps(data))).report
+        assert one.declared == {"vocab": vocab}
+        back = from_json(to_json(one))
+        assert bare(step_of(back)) == bare(made[-1])
+        assert step_of(back).now.vocab_split is split

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,6 +75,19 @@ def test_a_vocabulary_that_ranks_can_share_has_no_lines() -> None:
     found = of({"vocab_size": [50257, 50304]}, Shape(2560, 32, 10240, 50257, layers=2, t=2))
     assert list(found) == ["Every framework"]
     assert found["Every framework"].lines == [] and "multiple of 64 × 2" in found["Every framework"].note
+
+
+@pytest.mark.parametrize(("split", "now", "then"), [(True, 100352, 100608), (False, 50176, 50304)])
+def test_a_vocabulary_whose_ranks_are_known_has_the_lines_of_the_whole(
+    split: bool, now: int, then: int
+) -> None:
+    facts = facts_of(Shape(2560, 32, 10240, 50176, layers=2, t=2))
+    assert facts.step is not None
+    facts = replace(facts, step=replace(facts.step, now=replace(facts.step.now, vocab_split=split)))
+    found = {one.framework: one for one in config_diffs(sizes_of(facts, {"vocab_size": [50176, 50304]}))}
+    assert found["nanoGPT"].lines == [f"- vocab_size = {now}", f"+ vocab_size = {then}"]
+    assert ("2 ranks' parts together" in found["nanoGPT"].note) == split
+    assert "Every framework" not in found
 
 
 @pytest.mark.parametrize("change", [{}, {"dtype": ["fp32", "bf16"]}, {"dimension": [12, 16]}])

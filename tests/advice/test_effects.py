@@ -9,7 +9,7 @@ import pytest
 
 from tests.advice.advice_rows import facts as bare_facts
 from tests.advice.advice_rows import gemm, model
-from tests.advice.advice_steps import Shape, facts_of, model_of, rows_of
+from tests.advice.advice_steps import Shape, dims_of, facts_of, model_of, rows_of, spread
 from tracelens.advice import Outcome, StepFacts
 from tracelens.advice.advise import advise
 from tracelens.advice.config.model import Layout
@@ -89,10 +89,10 @@ def test_settings_of_the_run_leave_the_weights_alone(facts: StepFacts) -> None:
 
 def test_ranks_hold_other_slices_of_the_same_weights(facts: StepFacts) -> None:
     split = of(facts, {"tensor_parallel": [1, 2]})
-    weights = facts.step.now.parameters if facts.step else None
-    assert weights is not None
+    in_layers = 4 * (4 + 8) * 2560**2  # the logits stay whole on each rank unless a framework splits them
     assert (split.parameters.delta, split.checkpoint) == (0, "reshards")
-    assert split.memory.states == -8 * weights
+    assert split.memory.states == -8 * in_layers
+    assert "the vocabulary whole on every rank" in split.memory.how
     assert split.flops.delta is None and "another share" in split.flops.how
     stages = of(facts, {"pipeline_parallel": [1, 2]})
     assert (stages.checkpoint, stages.memory.delta, stages.memory.states) == ("reshards", None, None)
@@ -137,6 +137,50 @@ def test_the_whole_model_counts_where_ranks_share_it() -> None:
     assert found.memory.states == 16 * found.parameters.delta / 2
     assert of(shared, {"ffn": [5120, 5184]}, "retrain", parameter_delta=1).parameters == found.parameters
     assert of(shared, {"ffn": [10240, 10368]}, "retrain").parameters == found.parameters
+
+
+def test_a_gpu_holds_one_stage_of_the_layers() -> None:
+    """Eight layers in two stages of four: the memory of a GPU is that of four layers alone."""
+    staged = facts_of(SHAPE, dims=spread(dims_of(SHAPE), pipeline_parallel=2))
+    alone = facts_of(SHAPE, dims=spread(dims_of(SHAPE), pipeline_parallel=1))
+    change = {"ffn": [10240, 10304]}
+    two, one = of(staged, change, "retrain"), of(alone, change, "retrain")
+    assert two.parameters.delta == 2 * (one.parameters.delta or 0) == 8 * 2 * 2560 * 64
+    assert two.memory.states == one.memory.states == 16 * 4 * 2 * 2560 * 64
+    assert two.memory.activations == one.memory.activations
+    assert f"{4 * 2 * 2560 * 64:,} weights of one GPU" in two.memory.how
+    assert "the first of 2 stages keeps 2 at once" in two.memory.how and "stages" not in one.memory.how
+
+
+def test_a_gpu_holds_its_part_of_the_experts(facts: StepFacts) -> None:
+    assert facts.step is not None
+    now = replace(facts.step.now, experts=8, expert_parallel=4)
+    found = of(replace(facts, step=replace(facts.step, now=now)), {"ffn": [10240, 10304]}, "retrain")
+    assert found.parameters.delta == 8 * 4 * 2 * 2560 * 64
+    assert found.memory.states == 16 * 2 * 4 * 2 * 2560 * 64
+
+
+@pytest.mark.parametrize(
+    ("split", "parameters", "how", "undo"),
+    [
+        (True, 94 * 2560, "append 94 rows", "back to 100514 and cut the last 94 rows"),
+        (False, 47 * 2560, "append 47 rows", "back to 50257 and cut the last 47 rows"),
+        (None, 47 * 2560, "2 times 47 where each has a part", "what it was and cut the rows"),
+    ],
+)
+def test_the_words_of_a_vocabulary_are_of_the_whole_one(
+    split: bool | None, parameters: int, how: str, undo: str
+) -> None:
+    """The trace shows what one of two ranks computes; the checkpoint has what both hold."""
+    facts = facts_of(replace(SHAPE, t=2))
+    assert facts.step is not None
+    facts = replace(facts, step=replace(facts.step, now=replace(facts.step.now, vocab_split=split)))
+    found = of(facts, {"vocab_size": [50257, 50304]})
+    assert found.parameters.delta == parameters
+    assert found.memory.states == 16 * 47 * 2560  # one rank's rows, however the ranks share them
+    assert found.memory.activations == 2 * 8192 * 3 * 47
+    assert how in found.checkpoint_how and undo in found.undo
+    assert ("2 times that" in found.parameters.how) == (split is None)
 
 
 def test_states_that_ranks_share_are_said_to_be_less(facts: StepFacts) -> None:

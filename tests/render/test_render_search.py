@@ -8,10 +8,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from tests.render import verified_report
 from tests.render.sample_report import HOSTILE, full
+from tests.render.verified_report import verified
 from tracelens.render import search
 from tracelens.render.html import render_html
 from tracelens.render.terminal import render_terminal
+from tracelens.render.verified import lines as verified_lines
 from tracelens.results import Estimate, FrontPoint, PickReason, ShapePick, ShapeSearch
 
 PICK = ShapePick(
@@ -121,3 +124,16 @@ def test_a_pick_that_is_a_findings_change_names_the_finding() -> None:
     finding = replace(full().findings[0], rule="TL101", change={"vocab_size": [50257, 50304]})
     assert "sure to be faster than TL101's change, vocab 50257 → 50304" in search.line(one, [finding])
     assert "TL101" not in search.line(one, [replace(finding, change={"heads": [2, 4]})])
+
+
+def test_what_was_measured_of_a_pick_stands_beside_its_prediction() -> None:
+    """On the page under the picks, in the terminal among what was measured."""
+    assert "nothing of it was run" in _section(FOUND)
+    checked = replace(FOUND, picks=[replace(PICK, verified=verified(3.1, name="<layer>"))])
+    section = _section(checked)
+    assert "Measured 3.10 ms" in section and "its pick was measured" in section
+    assert "<layer>" not in section and "&lt;layer&gt;" in section
+    run = verified_report.report(verified(), notes=())
+    said = verified_lines(replace(run, shape_search=checked))
+    assert "heads 32 → 20: Measured 3.10 ms (3.00–3.20 ms) per step, predicted" in " ".join(said)
+    assert len(verified_lines(replace(run, shape_search=FOUND))) == len(said) - 1

@@ -16,11 +16,12 @@ from tracelens.bench.cases import GemmCase
 from tracelens.bench.layer_shapes import LayerShape
 from tracelens.bench.pairs import PairTimes
 from tracelens.errors import InputError, UsageError
+from tracelens.render.json import from_json
 from tracelens.results import Verified
 from tracelens.verify import Done, Source, read_source
 from tracelens.verify.meter import CallTime
 from tracelens.verify.plan import make_trial
-from tracelens.verify.standin import stand_in
+from tracelens.verify.standin import StandIn, stand_in
 
 LAYER = LayerShape(1280, 20, 5120, sequence=1024, micro_batch=8)
 
@@ -373,6 +374,34 @@ def test_picks_are_measured_and_are_shares_of_the_measured_step(suggestions: Pat
     pick = done.document()["picks"][at]
     assert pick["saving_frac"]["basis"] == "measured"
     assert pick["verified"]["predicted_frac"]["basis"] == "model"
+
+
+def test_a_layer_of_a_configuration_is_built_as_it_states(suggestions: Path, tmp_path: Path) -> None:
+    raw = json.loads(suggestions.read_text())
+    assert (raw["causal"], raw["fused_qkv"], raw["fused_gate"]) == (True, True, None)
+    told = stand_in(read({**raw, "causal": False, "fused_qkv": False}, tmp_path))
+    assert isinstance(told, StandIn) and (told.causal, told.fused_qkv) == (False, False)
+    assert told.assumed == ("FlashAttention: assumed",)
+    untold = stand_in(read({**raw, "causal": None}, tmp_path))
+    assert isinstance(untold, StandIn) and untold.causal and "a causal mask" in untold.assumed[0]
+
+
+def test_a_pick_of_a_report_keeps_what_was_measured(
+    raw: dict[str, Any], tmp_path: Path, verify_on: Verify
+) -> None:
+    """The file that is written is a report again, whose picks say what the GPU said."""
+    pick = {"title": "vocab 50257 → 50304", "change": {"vocab": [50257, 50304]},
+            "saving_frac": {"low": 0.01, "mid": 0.02, "high": 0.03, "basis": "model"},
+            "saving_ms": {"low": 1.0, "mid": 2.0, "high": 3.0, "basis": "model"}, "shape_gain_frac": 0.02,
+            "parameters": None, "parameters_frac": 0.0, "flops_frac": 0.0, "memory_frac": None,
+            "effort": "config", "effort_why": "", "reasons": [], "diff": []}  # fmt: skip
+    raw["shape_search"] = {"state": "found", "verdict": "faster", "picks": [pick]}
+    done = verify_on(read(raw, tmp_path))
+    written = from_json(json.dumps(done.document()).encode())
+    assert written.shape_search is not None
+    (one,) = written.shape_search.picks
+    assert one.verified is not None and one.verified.state == "measured"
+    assert one.saving_ms == one.verified.saving_ms and one.verified.predicted_ms.mid == 2.0
 
 
 def read(raw: dict[str, Any], folder: Path) -> Source:

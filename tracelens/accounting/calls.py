@@ -27,7 +27,7 @@ from tracelens.gemm import (
     shape_of,
 )
 from tracelens.trace import Links, Trace, look_up
-from tracelens.words import PHASES, ROLES
+from tracelens.words import COMPONENTS, PHASES, ROLES
 
 IntArray = npt.NDArray[np.int64]
 Shape = GemmShape | AttentionShape
@@ -291,13 +291,20 @@ class _Shapes:
 def call_role(attribution: Attribution, calls: Calls, at: int) -> str | None:
     """The role of one call: by its forward operator, else by the order of the backward."""
     main = int(calls.main[at])
-    found = role_of(calls.shape[at], calls.forward[at], PHASES[attribution.phase[main]])
+    found = role_of(
+        calls.shape[at],
+        calls.forward[at],
+        PHASES[attribution.phase[main]],
+        weighted=COMPONENTS[attribution.component[main]] == "moe.experts",
+    )
     by_order = int(attribution.role[main])
     return ROLES[by_order] if found is None and by_order >= 0 else found
 
 
-def role_of(shape: Shape | None, forward: Shape | None, phase: str) -> str | None:
+def role_of(shape: Shape | None, forward: Shape | None, phase: str, *, weighted: bool = False) -> str | None:
     """``forward``, ``dgrad`` or ``wgrad``; None where nothing tells.
+
+    Of a batched product both operands are activations, unless it is ``weighted``: one weight of each expert.
 
     With out[M,N] = a[M,K] b[K,N]: dgrad reduces over N and wgrad over M. Where M = N both fit, and the
     layout decides: wgrad reads both activations along their rows (NT), dgrad never does.
@@ -306,7 +313,7 @@ def role_of(shape: Shape | None, forward: Shape | None, phase: str) -> str | Non
         return "forward"
     if phase != "backward" or not isinstance(shape, GemmShape) or not isinstance(forward, GemmShape):
         return None
-    if forward.batch > 1:
+    if forward.batch > 1 and not weighted:
         return "dgrad"  # both operands are activations
     fits = [role for role, reduced in (("dgrad", forward.n), ("wgrad", forward.m)) if shape.k == reduced]
     if len(fits) == 2:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.advice.config.model import Layout
 from tracelens.advice.facts import StepFacts
-from tracelens.advice.hyper import Hyper
 from tracelens.advice.numbers import percent
-from tracelens.advice.planned_kernels import memory_bytes
+from tracelens.advice.planned_kernels import kept_of_trace
 from tracelens.advice.sizes import Change, Sizes
 from tracelens.advice.whatif import what_if
 from tracelens.errors import InputError, UsageError
@@ -41,6 +39,9 @@ def parameters(sizes: Sizes, *, counted: int | None) -> Amount:
     how = f"{delta(more)} weights in matrices" + (f", of {before:,} now" if before else "")
     if "vocab" in sizes.names and now.tied is None:
         how += "; twice that where embedding and output matrix are not tied"
+    ranks = now.tensor_parallel or 1
+    if "vocab" in sizes.names and ranks > 1 and now.vocab_split is None:
+        how += f"; {ranks} times that where each rank holds a part of the vocabulary"
     return Amount(more, frac, how)
 
 
@@ -136,22 +137,24 @@ def _states(facts: StepFacts, sizes: Sizes, weights: Amount) -> tuple[float | No
     each = TRAINING_BYTES if facts.trains else width
     what = "weight, gradient, fp32 copy and Adam's two moments" if facts.trains else "weights"
     now, then = sizes.now, sizes.then
-    ranks = [(one.tensor_parallel or 1) if one is not None else 1 for one in (now, then)]
-    if ranks[0] != ranks[1]:
-        if now.parameters is None:
-            return None, f"{what}: not known ({_missing(sizes)})"
-        moved = each * now.parameters * (1 / ranks[1] - 1 / ranks[0])
-        how = (
-            f"{each} B × {now.parameters:,} × (1/{ranks[1]} - 1/{ranks[0]}) = {signed_bytes(moved)} ({what})"
-        )
-        return moved, how + _shards(facts)
-    if weights.delta is None:
+    before = now.rank_parameters
+    after = then.rank_parameters if then is not None else None
+    alone = now.model_ranks == 1 and (now.expert_parallel or 1) == 1
+    if before is not None and after is not None:
+        moved = after - before
+    elif weights.delta is not None and (alone or not weights.delta):
+        moved = weights.delta
+    else:
         return None, f"{what}: not known ({_missing(sizes)})"
-    found = each * weights.delta / ranks[0]
-    split = f" / {ranks[0]} ranks" if ranks[0] > 1 else ""
-    if not weights.delta:
+    if not moved:
         return 0.0, f"{what}: as now"
-    return found, f"{each} B × {weights.delta:,.0f}{split} = {signed_bytes(found)} ({what}){_shards(facts)}"
+    found = each * moved
+    text = f"{each} B × {moved:,.0f}"
+    if before is not None and after is not None and moved != weights.delta:
+        text += f" weights of one GPU ({before:,.0f} → {after:,.0f})"
+    if then is not None and then.tensor_parallel != now.tensor_parallel and now.vocab_split is None:
+        text += ", the vocabulary whole on every rank,"
+    return found, f"{text} = {signed_bytes(found)} ({what}){_shards(facts)}"
 
 
 def _shards(facts: StepFacts) -> str:
@@ -172,20 +175,19 @@ def _activations(facts: StepFacts, sizes: Sizes) -> tuple[float | None, str]:
         return None, f"activations: not known ({_missing(sizes)})"
     if sizes.now.experts:
         return None, "activations: not known, the experts of a token are not in the trace"
+    now, then = sizes.now, sizes.then
     try:
-        before, after = _kept(sizes.now), _kept(sizes.then)
+        before, after = kept_of_trace(now), kept_of_trace(then)
     except InputError as error:
         return None, f"activations: not known ({str(error).split(':')[0]})"
     more = (after - before) * _width(facts) / 2
     if not more:
         return 0.0, "activations: as now"
-    return more, f"activations {signed_bytes(more)} (arXiv 2205.05198, fused attention, no recompute)"
-
-
-def _kept(hyper: Hyper) -> float:
-    """Activations in 16 bits."""
-    states = TRAINING_BYTES * (hyper.parameters or 0) / (hyper.tensor_parallel or 1)
-    return memory_bytes(hyper, Layout()) - states
+    how = f"activations {signed_bytes(more)} (arXiv 2205.05198, fused attention, no recompute)"
+    stages = max(now.pipeline_parallel or 1, then.pipeline_parallel or 1)
+    if stages > 1:
+        how += f" of one micro-batch; with 1F1B the first of {stages} stages keeps {stages} at once"
+    return more, how
 
 
 def _width(facts: StepFacts) -> int:

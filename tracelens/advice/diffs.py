@@ -7,6 +7,7 @@ train.py and model.py of karpathy/nanoGPT. ``config.diff`` does the same for a f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tracelens.advice.hyper import Hyper
 from tracelens.advice.numbers import round_up
@@ -54,17 +55,33 @@ def config_diffs(sizes: Sizes) -> list[ConfigDiff]:
     then = sizes.then
     if then is None:
         return []
-    now = sizes.now
+    now, then = _whole_vocab(sizes.now), _whole_vocab(then)
     names = [name for name in _ORDER if now.get(name) != then.get(name)]
     part: list[ConfigDiff] = []
-    if "vocab" in names and (now.tensor_parallel or 1) > 1:
+    if "vocab" in names and (now.tensor_parallel or 1) > 1 and now.vocab_split is None:
         # whether the ranks share the vocabulary is not known, so neither is its whole size
         names.remove("vocab")
         part = [ConfigDiff("Every framework", [], _PART.format(ranks=now.tensor_parallel))]
     if not names:
         return part
     found = [*_huggingface(now, then, names), _megatron(now, then, names), _nanogpt(now, then, names)]
-    return [*part, *found]
+    return [*part, *(_of_parts(one, now) if "vocab" in names else one for one in found)]
+
+
+def _whole_vocab(hyper: Hyper) -> Hyper:
+    """With the vocabulary of all ranks together where each is known to hold a part."""
+    if not hyper.vocab_split or hyper.vocab is None:
+        return hyper
+    return replace(hyper, vocab=hyper.vocab * (hyper.tensor_parallel or 1))
+
+
+def _of_parts(diff: ConfigDiff, now: Hyper) -> ConfigDiff:
+    """Where the whole vocabulary is the sum of the ranks' parts, the lines say so."""
+    ranks = now.tensor_parallel or 1
+    if not now.vocab_split or ranks == 1 or not diff.lines:
+        return diff
+    note = f"{now.vocab} is {ranks} ranks' parts together: a file can have less, which the framework pads"
+    return replace(diff, note="; ".join(part for part in (diff.note, note) if part))
 
 
 def _derived(hyper: Hyper) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from tracelens.advice.amounts import memory, operations, parameters
 from tracelens.advice.diffs import config_diffs
 from tracelens.advice.facts import StepFacts
+from tracelens.advice.hyper import Hyper
 from tracelens.advice.sizes import Change, size_name, sizes_of
 from tracelens.results import Effects, Finding, GemmRow
 
@@ -183,6 +184,16 @@ _BY_WORD: Sequence[tuple[tuple[str, ...], _Kind]] = (
     (("top_k", "experts_per"), _Kind(_TOP_K)),
     (("capacity",), _Kind(_CAPACITY)),
 )
+#: Of a vocabulary that tensor-parallel ranks perhaps share: the trace shows one rank's columns.
+_VOCAB_UNTOLD = _Way(
+    "pads",
+    "Pad it once, the embedding and the output matrix alike, with zeros in their optimizer moments to resume"
+    " a run: {more} rows where each of the {ranks} ranks has the whole vocabulary, {ranks} times {more} where"
+    " each has a part. The trace does not tell which.",
+    "Set {name} back to what it was and cut the rows that were added; no token ever used them, so with their"
+    " logits masked nothing is lost.",
+    "Unchanged: it keeps giving the ids that it gives. The added ids are never given.",
+)
 _DIMENSION = _Way(
     "unknown",
     "Not known: the trace does not say which weight has this dimension. Where it is one, zero rows or columns"
@@ -249,7 +260,9 @@ def effects_of(
     """
     sizes = sizes_of(facts, change, simulate)
     weights = parameters(sizes, counted=parameter_delta)
-    ways = [(_way(name, pair, effort), _words(name, pair)) for name, pair in change.items()]
+    ways = [
+        (_way(name, pair, effort, sizes.now), _words(name, pair, sizes.now)) for name, pair in change.items()
+    ]
     if any(way.state == "unknown" for way, _ in ways) and parameter_delta is None:
         weights = replace(weights, delta=None, frac=None, how="not known for this change")
     work = operations(facts, change, sizes, weights, of_rows=flops_delta, rows=rows)
@@ -268,8 +281,11 @@ def effects_of(
     return replace(found, **dict(override)) if override else found
 
 
-def _way(name: str, pair: Sequence[int | float | str], effort: str) -> _Way:
+def _way(name: str, pair: Sequence[int | float | str], effort: str, now: Hyper) -> _Way:
     """What changing one parameter does."""
+    untold = (now.tensor_parallel or 1) > 1 and now.vocab_split is None
+    if untold and size_name(name) == "vocab" and not _falls(pair):
+        return _VOCAB_UNTOLD
     kind = _TABLE.get(size_name(name) or "")
     if kind is None:
         text = f"{name} {pair[-1]}".lower()
@@ -286,10 +302,15 @@ def _falls(pair: Sequence[int | float | str]) -> bool:
     return not isinstance(before, str) and not isinstance(after, str) and after < before
 
 
-def _words(name: str, pair: Sequence[int | float | str]) -> dict[str, str]:
+def _words(name: str, pair: Sequence[int | float | str], model: Hyper) -> dict[str, str]:
+    """Of a vocabulary that ranks share, the whole: a checkpoint knows nothing of ranks."""
     before, after = pair[0], pair[-1]
+    ranks = model.tensor_parallel or 1
+    if size_name(name) == "vocab" and model.vocab_split and before == model.vocab:
+        before, after = (one if isinstance(one, str) else one * ranks for one in (before, after))
     more = after - before if not isinstance(before, str) and not isinstance(after, str) else 0
-    return {"name": name, "now": str(before), "then": str(after), "more": f"{more:,}", "less": f"{-more:,}"}
+    return {"name": name, "now": str(before), "then": str(after), "more": f"{more:,}", "less": f"{-more:,}",
+            "ranks": str(ranks)}  # fmt: skip
 
 
 def _said(texts: Sequence[tuple[str, Mapping[str, str]]]) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tracelens.advice.alignment import grid_elements
 from tracelens.advice.hyper import Hyper, canonical, changed
+from tracelens.advice.per_token import affected_ms
 from tracelens.advice.whatif import StepModel, what_if
 from tracelens.errors import UsageError
 from tracelens.results import Curve, Explorer, Finding, Suggested, WhatIf
@@ -38,6 +39,13 @@ _TOKENS = frozenset({"sequence", "micro_batch", "tokens"})
 _FULL_BYTES = 128
 #: How a what-if without an answer begins to say why.
 _REFUSED = "no saving is given: "
+#: A curve shows no count of parameters, and says itself what becomes of idle time.
+_NOT_OF_CURVES = ("parameters: ", "idle time is taken")
+#: Of a curve per token of a step that is mostly idle.
+_WAITS = (
+    "how long the step waits for the host with other tokens is not known: everything but the kernels that"
+    " change is taken to follow the tokens, so this is what the kernels' shapes do alone"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +113,10 @@ def _curve(step: StepModel, name: str, suggested: list[Suggested]) -> Curve:
     answers = _answers(step, name, values, now)
     known = {value: one for value, one in answers.items() if one.then_ms.mid is not None}
     shown = sorted(answers) if len(known) >= _LEAST else []
-    low, mid, high = ([_time(answers[value], end) for value in shown] for end in ("low", "mid", "high"))
+    waits = name in _TOKENS and step.waits_for_host
+    low, mid, high = (
+        [_time(answers[value], end, waits=waits) for value in shown] for end in ("low", "mid", "high")
+    )
     bases = {one.saving_ms.basis for value, one in known.items() if value != now}
     return Curve(
         parameter=name,
@@ -119,7 +130,7 @@ def _curve(step: StepModel, name: str, suggested: list[Suggested]) -> Curve:
         suggested=[one for one in suggested if one.value in shown],
         follows=_follows(step.now, name),
         basis="calibrated" if bases == {"calibrated"} else "model",
-        notes=_notes(name, answers, known) if shown else [],
+        notes=[*([_WAITS] if waits else []), *_notes(name, answers, known)] if shown else [],
         why=None if shown else _why(answers, known, now),
     )
 
@@ -139,9 +150,17 @@ def _answers(step: StepModel, name: str, values: Sequence[int], now: int) -> dic
     return answers
 
 
-def _time(one: WhatIf, end: str) -> float | None:
+def _time(one: WhatIf, end: str, *, waits: bool) -> float | None:
+    """Of the tokens of a step now. Where the step waits for the host, the rest of it follows the tokens:
+    how long it waits with others is not known, and shared among more tokens it would pass for a saving."""
     value: float | None = getattr(one.then_ms, end)
-    return None if value is None else max(0.0, value) / (1 + one.tokens_frac)
+    if value is None:
+        return None
+    if waits and one.step_ms is not None:
+        moved = affected_ms(one)
+        rest = one.step_ms - moved
+        return max(0.0, rest + (value - rest) / (1 + one.tokens_frac))
+    return max(0.0, value) / (1 + one.tokens_frac)
 
 
 def _why(answers: dict[int, WhatIf], known: dict[int, WhatIf], now: int) -> str:
@@ -165,7 +184,7 @@ def _notes(name: str, answers: dict[int, WhatIf], known: dict[int, WhatIf]) -> l
         note
         for one in known.values()
         for note in one.notes
-        if one.change and not note.startswith("parameters: ")  # a curve shows no count of them
+        if one.change and not note.startswith(_NOT_OF_CURVES)
     )
     notes = [note for note, count in said.items() if 2 * count > len(known)]
     lost = [one for value, one in answers.items() if value not in known]

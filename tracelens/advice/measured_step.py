@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tracelens.advice.config.model import Layout
 from tracelens.advice.hyper import Hyper
-from tracelens.advice.planned_kernels import memory_bytes
+from tracelens.advice.planned_kernels import kept_of_trace
 from tracelens.advice.predicted import scaled_product
 from tracelens.advice.predicted_attention import scaled_attention
 from tracelens.advice.search_space import SEARCHED
@@ -100,10 +99,9 @@ class MeasuredStep:
         """Estimate of this GPU's memory in bytes; None where a size is not known, or experts share tokens."""
         if then.experts and then.experts > 1:
             return None
-        ranks = then.tensor_parallel or 1
-        whole = replace(then, vocab=then.vocab * ranks if then.vocab else None)
+        weights = then.rank_parameters
         try:
-            return memory_bytes(whole, Layout())
+            return 16.0 * weights + kept_of_trace(then) if weights is not None else None
         except InputError:
             return None
 

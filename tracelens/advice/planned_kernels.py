@@ -8,7 +8,7 @@ fused (torch.compile or hand-written kernels) and plain PyTorch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracelens.advice.config.model import Layout
 from tracelens.advice.hyper import Hyper
@@ -197,12 +197,29 @@ def vocab_traffic(hyper: Hyper) -> Iterator[Traffic]:
 def memory_bytes(hyper: Hyper, layout: Layout) -> float:
     """Estimate of a rank's memory: 16 bytes a weight, and the activations kept for the backward.
 
-    Weights and gradients in 16 bits, master weights and Adam's two moments in fp32 (ZeRO, arXiv 1910.02054);
-    activations as in Korthikanti et al. (arXiv 2205.05198), with fused attention and no recompute.
+    Weights and gradients in 16 bits, master weights and Adam's two moments in fp32 (ZeRO, arXiv 1910.02054).
+    """
+    t = hyper.tensor_parallel or 1
+    return 16.0 * (hyper.parameters or 0) / t + activation_bytes(hyper, layout)
+
+
+def activation_bytes(hyper: Hyper, layout: Layout) -> float:
+    """Activations of one micro-batch that a rank keeps for the backward of ``layers`` layers, in 16 bits.
+
+    As in Korthikanti et al. (arXiv 2205.05198), with fused attention and no recompute.
     """
     s = Sizes.of(hyper)
-    t = hyper.tensor_parallel or 1
     per_expert = layout.experts_per_token or 1
     width = (2 * s.heads + 2 * s.kv_heads) * s.head_dim + (3 if hyper.gated else 2) * s.ffn * per_expert
-    activations = 2.0 * s.tokens * (s.layers * (4 * s.hidden + width) + 3 * s.vocab)
-    return 16.0 * (hyper.parameters or 0) / t + activations
+    return 2.0 * s.tokens * (s.layers * (4 * s.hidden + width) + 3 * s.vocab)
+
+
+def kept_of_trace(hyper: Hyper) -> float:
+    """``activation_bytes`` of a model read off a trace: one stage's layers, one rank's vocabulary.
+
+    A rank of a 1F1B schedule keeps those of as many micro-batches as there are stages behind it, itself
+    among them (Narayanan et al., arXiv 2104.04473): this is the last stage's.
+    """
+    t = hyper.tensor_parallel or 1
+    rank = replace(hyper, vocab=hyper.vocab * t if hyper.vocab else None, layers=hyper.stage_layers)
+    return activation_bytes(rank, Layout())

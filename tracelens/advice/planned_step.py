@@ -15,10 +15,10 @@ from tracelens.advice import planned_kernels as kernels
 from tracelens.advice.config.model import Layout
 from tracelens.advice.hyper import Hyper
 from tracelens.advice.planned_kernels import Attention, Linear, Traffic
-from tracelens.advice.predicted import RATIO_ERROR
 from tracelens.advice.predicted_attention import ATTENTION_ERROR
 from tracelens.advice.step_change import Change, PartChange
 from tracelens.errors import InputError
+from tracelens.gemm.gain import ratio_error
 from tracelens.gemm.ladder import AlignmentLadder, alignment_ladder
 from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.gemm.predict.attention import predict_attention
@@ -309,7 +309,7 @@ def _errors(old: Part, new: Part, before: float, after: float) -> dict[str, tupl
         error = max(ATTENTION_ERROR, old.open, new.open)
         return {"attention": (after * math.expm1(error), -after * math.expm1(-error))}
     far = max(abs(math.log(b / a)) for a, b in zip(old.sizes, new.sizes, strict=True))
-    error = next(error for limit, error in RATIO_ERROR if far < limit)
+    error = ratio_error(far)
     found = {"product": (after * math.expm1(error), -after * math.expm1(-error))}
     if old.alignment != new.alignment:
         less = -before * math.expm1(-old.ladder[0]) + after * math.expm1(new.ladder[1])

@@ -15,6 +15,7 @@ from tracelens.advice.hyper import Hyper
 from tracelens.advice.work import Product, Work
 from tracelens.errors import InputError
 from tracelens.gemm import bytes_per_element
+from tracelens.gemm.gain import ratio_error
 from tracelens.gemm.ladder import alignment_ladder
 from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.hardware import Gpu
@@ -22,14 +23,14 @@ from tracelens.hardware.measurements import Measurements
 from tracelens.numbers import sig
 from tracelens.results import GemmRow
 
-#: 90th percentile of |log(predicted ratio) - log(measured ratio)| between two shapes of one sweep, by how
-#: far apart their largest dimension is (log): the A100 sweeps of the paper's authors (EleutherAI/cookbook,
-#: mm/ksweep_high and ksweep_low), GPU not calibrated.
-RATIO_ERROR = ((0.1, 0.07), (0.7, 0.12), (math.inf, 0.25))
 #: Fewer aligned rows than this say nothing about how this trace runs against its predictions.
 _FEW = 2
-#: The new shape against other shapes of the trace: no surer than shapes a factor of two apart.
-_ANCHOR_ERROR = RATIO_ERROR[1][1]
+#: Errors of the ratio of two times (``gemm.gain.RATIO_ERROR``): of shapes that differ by a half, and of ones
+#: that are as far apart as can be.
+NEAR_ERROR = ratio_error(math.log(1.5))
+FAR_ERROR = ratio_error(math.inf)
+#: The new shape against other shapes of the trace.
+_ANCHOR_ERROR = NEAR_ERROR
 #: A measured time this far below the datasheet's floor speaks against the floor (another GPU, less work).
 BELOW_FLOOR = 0.98
 _SIXTEEN_BITS = {"bf16", "fp16"}
@@ -127,7 +128,7 @@ def scaled_product(
     same_type = dtype == _math(row)
     error = _error(before, after)
     if not same_type and {dtype, _math(row)} != _SIXTEEN_BITS:  # two of equal rates and bytes, else
-        error = max(error, RATIO_ERROR[-1][1])
+        error = max(error, FAR_ERROR)
     faster, slower = (
         _ladder_error(old, new, row, gpu=gpu, measured=measured)
         if same_type or {dtype, _math(row)} == _SIXTEEN_BITS
@@ -257,7 +258,7 @@ def _on_grid(sizes: tuple[int, int, int, int], row: GemmRow) -> tuple[int, int, 
 
 def _error(before: tuple[int, ...], after: tuple[int, ...]) -> float:
     far = max(abs(math.log(b / a)) for a, b in zip(before, after, strict=True))
-    return next(error for limit, error in RATIO_ERROR if far < limit)
+    return ratio_error(far)
 
 
 def _ladder_error(

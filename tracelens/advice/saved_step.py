@@ -32,6 +32,7 @@ def step_of(
         busy_frac=report.summary.gpu_busy_frac,
         measured=_measured(hardware),
         communication=report.communication,
+        declared=report.declared,
     )
     return step if tied is None else replace(step, now=replace(step.now, tied=tied))
 

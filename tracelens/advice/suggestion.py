@@ -67,6 +67,9 @@ class Suggestions:
     notes: list[str] = field(default_factory=list)
     source: str = "config"  # config | trace | report: whether the step is planned or was measured
     not_searched: dict[str, str] = field(default_factory=dict)  # parameter -> why, and what would tell
+    causal: bool | None = None  # the mask that attention was predicted with; None where a step was measured
+    fused_qkv: bool | None = None  # one product for query, key and value
+    fused_gate: bool | None = None  # gate and up in one product; None without a gate
 
     def _repr_html_(self) -> str:
         """What the terminal shows, in a notebook."""
@@ -162,6 +165,9 @@ def _suggestions(
         parameters_limit_frac=limits.parameters_frac,
         not_included=list(NOT_INCLUDED),
         notes=notes,
+        causal=config.layout.causal,
+        fused_qkv=config.layout.fused_qkv,
+        fused_gate=config.layout.fused_gate if now.gated else None,
     )
 
 

@@ -94,6 +94,11 @@ class StepModel:
         """Does the step hold communication?"""
         return any(name == "communication" and time > 0 for name, _, time, _ in self.components)
 
+    @property
+    def waits_for_host(self) -> bool:
+        """Is the GPU idle for so much of the step that shorter kernels need not make it shorter?"""
+        return self.busy_frac is not None and self.busy_frac < _BUSY
+
     def work_ms(self, then: Hyper) -> float:
         """GPU time of a step's micro-batches on one rank, as often as they run under ``then``."""
         return sum(
@@ -256,10 +261,11 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
         rows=_rows(affected.parts),
         rest=list(rest),
         unpredicted_ms=affected.gap_ms,
+        waits_for_host=step.waits_for_host,
         notes=[
             *([unknown] if unknown else []),
             *exchange.notes,
-            *_gap_notes(step, affected, known=not unknown),
+            *_gap_notes(step, affected, known=not unknown, other_tokens=tokens[0] != tokens[1]),
             *notes_of(
                 now, then, communicates=step.communicates and not exchange.rest, work_ms=step.work_ms(then)
             ),
@@ -398,7 +404,7 @@ def _saving(step: StepModel, affected: _Affected, rest: Sequence[Rest]) -> Estim
     predicted_ms = affected.time_ms - affected.gap_ms
     open_ms = affected.gap_ms * abs(mid) / predicted_ms if predicted_ms > 0 else 0.0
     low, high = mid - math.hypot(*down) - open_ms, mid + math.hypot(*up) + open_ms
-    if step.busy_frac is not None and step.busy_frac < _BUSY:
+    if step.waits_for_host and step.busy_frac is not None:
         idle_ms = (1 - step.busy_frac) * step.step_ms if step.step_ms is not None else math.inf
         low, high = min(low, 0.0), max(high, min(0.0, mid + idle_ms))
     if step.step_ms is not None:  # kernels on parallel streams can add to more than the step
@@ -446,18 +452,23 @@ def _grown_calls(row: GemmRow, now: Hyper, then: Hyper, each_expert: bool = Fals
     return calls
 
 
-def _gap_notes(step: StepModel, affected: _Affected, *, known: bool) -> list[str]:
+def _gap_notes(step: StepModel, affected: _Affected, *, known: bool, other_tokens: bool) -> list[str]:
     notes = []
     if affected.lost and known:
         notes.append(
             f"{ms(affected.gap_ms)} per step of affected products are not predicted ({_reasons(affected)}):"
             " taken as unchanged, and the range lets them move as the others do"
         )
-    if step.busy_frac is not None and step.busy_frac < _BUSY:
+    if step.waits_for_host and step.busy_frac is not None:
         notes.append(
             f"the GPU is busy {step.busy_frac:.0%} of the step: where it waits for the host, shorter kernels"
             " leave longer gaps and not a shorter step"
         )
+        if other_tokens:
+            notes.append(
+                "idle time is taken as it is now: whether the host takes longer with other tokens is not"
+                " known, so the time per token is no prediction"
+            )
     return notes
 
 

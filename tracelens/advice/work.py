@@ -214,10 +214,25 @@ def is_gated(rows: Sequence[GemmRow], ffn: int | None) -> bool | None:
     mlp = [row for row in rows if row.kind == "gemm" and row.component in ("mlp.up", "mlp.gate", "mlp.down")]
     if not mlp:
         return None
-    wide = ffn is not None and any(
-        2 * ffn in (row.m, row.n, row.k) for row in mlp if row.component != "mlp.down"
-    )
-    return wide or any(row.component == "mlp.gate" or "mlp.gate" in row.components for row in mlp)
+    if any(row.component == "mlp.gate" or "mlp.gate" in row.components for row in mlp):
+        return True
+    return ffn is not None and _is_wide([row for row in mlp if row.component == "mlp.up"], ffn)
+
+
+def _is_wide(rows: Sequence[GemmRow], ffn: int) -> bool:
+    """Does the up projection give out 2 * ffn: the side of its outputs by role, never that of the tokens?
+
+    The gradient of the inputs tells first: its K is the outputs and nothing else. Elsewhere a transposed
+    product has them as M, and then N is what is not ffn.
+    """
+    sums = [row.k for row in rows if row.role == "dgrad" and row.k is not None]
+    if sums:
+        return 2 * ffn in sums
+    forward = [row for row in rows if row.role in ("forward", None)]
+    if any(row.n == 2 * ffn or (row.m == 2 * ffn and row.n != ffn) for row in forward):
+        return True
+    weights = [(row.m, row.n) for row in rows if row.role == "wgrad"]
+    return any(2 * ffn in sides and ffn not in sides for sides in weights)
 
 
 def _products(row: GemmRow, now: Hyper, outputs: int) -> list[Product]:

@@ -21,8 +21,10 @@ from tracelens.results import Estimate
 #: pairs of one sweep, A100, fp16 (mm/ksweep_high and ksweep_low, raw sweeps of arXiv 2401.14489,
 #: EleutherAI/cookbook), of the sweep that is worse; calibrated: on one half (by hash), pairs of the other.
 #: Only N varies there; M and K are taken to be followed as well.
-#: Model: 0.044, 0.075, 0.095 to 0.115, 0.18. Calibrated: 0.03 to 0.06, 0.05 to 0.07, 0.03 to 0.106, 0.105.
-_RATIO_ERROR = ((0.05, 0.05, 0.06), (0.10, 0.08, 0.07), (0.50, 0.12, 0.11), (math.inf, 0.20, 0.11))
+#: Model: 0.047, 0.076, 0.108, 0.173, 0.236. Calibrated: 0.03 to 0.06, 0.05 to 0.07, 0.03 to 0.106, 0.105.
+RATIO_ERROR = (
+    (0.05, 0.05, 0.06), (0.10, 0.08, 0.07), (0.50, 0.12, 0.11), (0.70, 0.18, 0.11), (math.inf, 0.25, 0.11),
+)  # fmt: skip
 #: Large changes of the time per FLOP are predicted too large on those pairs (a wave that begins costs 0.2 to
 #: 0.3 there where 0.3 to 0.4 are predicted): this share of the change (ln, up to 0.5) is error too.
 _ERROR_OF_CHANGE = 0.25
@@ -75,7 +77,7 @@ def _ratio(now: Prediction, then: Prediction, gpu: Gpu, measured: Measurements |
     one, other = now.time_us, then.time_us
     if not (one.low and one.mid and one.high and other.low and other.mid and other.high):
         return None
-    at = 2 if other.basis == "calibrated" else 1  # column of ``_RATIO_ERROR``
+    at = 2 if other.basis == "calibrated" else 1  # column of ``RATIO_ERROR``
     mid = other.mid / one.mid
     error = _error(now, then, at) + _ERROR_OF_CHANGE * min(_change(now, then, mid), _LARGEST_CHANGE)
     if at == 2:
@@ -135,9 +137,17 @@ def _work(now: Prediction, then: Prediction) -> float:
     return math.prod((then.m, then.n, then.k, then.batch)) / math.prod((now.m, now.n, now.k, now.batch))
 
 
+def ratio_error(apart: float, *, calibrated: bool = False) -> float:
+    """Error (ln) of the ratio of two times whose shapes are ``apart``: ln of their largest ratio of one size.
+
+    >>> ratio_error(0.01), ratio_error(math.log(1.5)), ratio_error(math.log(4), calibrated=True)
+    (0.05, 0.12, 0.11)
+    """
+    return next(row[2 if calibrated else 1] for row in RATIO_ERROR if apart <= row[0])
+
+
 def _error(now: Prediction, then: Prediction, column: int) -> float:
-    apart = _apart(now, then)
-    return next(row[column] for row in _RATIO_ERROR if apart <= row[0])
+    return ratio_error(_apart(now, then), calibrated=column == 2)
 
 
 def _apart(now: Prediction, then: Prediction) -> float:

@@ -86,6 +86,14 @@ def line(found: ShapeSearch, findings: Sequence[Finding] = ()) -> str:
     )
 
 
+def ran(found: ShapeSearch) -> str:
+    """What of the search was run on a GPU, in a few words."""
+    count = sum(one.verified is not None and one.verified.state == "measured" for one in found.picks)
+    if not count:
+        return "nothing of it was run"
+    return "its pick was measured" if count == len(found.picks) == 1 else f"{count} of its picks measured"
+
+
 @dataclass(frozen=True, slots=True)
 class Dot:
     """A point of the figure; ``kind``: front | pick | now."""

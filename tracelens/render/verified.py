@@ -46,11 +46,13 @@ def claim(one: Verified) -> str:
 
 
 def lines(report: Report) -> list[str]:
-    """What was measured of the report's findings, and where; nothing where nothing was."""
+    """What was measured of the report's findings and picks, and where; nothing where nothing was."""
     if report.verification is None:
         return []
     found = [(finding.rule, finding.verified) for finding in report.findings if finding.verified is not None]
     said = [f"{rule}: {claim(one)}" for rule, one in found]
+    picks = report.shape_search.picks if report.shape_search is not None else []
+    said += [f"{pick.title}: {claim(pick.verified)}" for pick in picks if pick.verified is not None]
     return [*said, *report.verification.notes, about(report.verification)]
 
 

@@ -63,7 +63,8 @@ def costs(one: WhatIf) -> list[str]:
         parts.append(f"FLOPs {_signed(one.flops_frac)}")
     if one.tokens_frac and one.step_ms and one.then_ms.mid is not None:
         per_token = one.then_ms.mid / one.step_ms / (1 + one.tokens_frac) - 1
-        parts.append(f"tokens {_signed(one.tokens_frac)}, time per token {_signed(per_token)}")
+        said = "not known" if one.waits_for_host else _signed(per_token)
+        parts.append(f"tokens {_signed(one.tokens_frac)}, time per token {said}")
     return parts
 
 

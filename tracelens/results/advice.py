@@ -131,6 +131,7 @@ class WhatIf:
     unpredicted_ms: float  # per step: time of affected products without a formula or a prediction
     notes: list[str] = field(default_factory=list)
     verified: Verified | None = None  # what `tracelens verify` measured of it
+    waits_for_host: bool = False  # idle for much of the step: a time per token would share out idle time
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,7 @@ class ShapePick:
     effort_why: str
     reasons: list[PickReason]
     diff: list[str]
+    verified: Verified | None = None  # what `tracelens verify` measured of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,3 +43,6 @@ class Report:
     layers: Layers = field(default_factory=Layers)  # time by layer, and one layer kernel by kernel
     verification: Verification | None = None  # of `tracelens verify`, where it measured the findings
     shape_search: ShapeSearch | None = None  # a faster shape of the same size; None where nothing searched
+    declared: dict[str, int] = field(
+        default_factory=dict
+    )  # sizes in the model's own configuration, where the capture wrote them

@@ -138,17 +138,20 @@ def trace_logits_ms(source: Source, passes: int) -> float | None:
 
 
 def _as_configured(source: Source, gated: bool) -> StandIn:
-    """A configuration has no kernels: what a usual framework would run."""
+    """A configuration has no kernels: what it states, and beside that what a usual framework would run."""
+    told = {name: source.raw.get(name) for name in ("causal", "fused_qkv", "fused_gate")}
+    words = {"causal": "a causal mask", "fused_qkv": "one product for query, key and value"}
+    assumed = [text for name, text in words.items() if told[name] is None]
     return StandIn(
         dtype=source.dtype or "bf16",
         attention="flash",
-        causal=True,
+        causal=told["causal"] is not False,
         gated=gated,
-        fused_qkv=True,
-        fused_gate=True,
+        fused_qkv=told["fused_qkv"] is not False,
+        fused_gate=told["fused_gate"] is not False,
         recompute=False,
         passes=1,
-        assumed=("a causal mask, FlashAttention, and one product for query, key and value are assumed",),
+        assumed=(f"{', '.join([*assumed, 'FlashAttention'])}: assumed",),
     )
 
 

@@ -9,7 +9,7 @@ from tracelens.advice.alignment import misfit_of
 from tracelens.advice.experts import Mixture, mixture_of
 from tracelens.advice.facts import Outcome, StepFacts
 from tracelens.advice.numbers import percent, plural
-from tracelens.advice.predicted import RATIO_ERROR, call_us_of
+from tracelens.advice.predicted import NEAR_ERROR, call_us_of
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.stakes import Stake, time_at_stake
 from tracelens.advice.work import groups_of, tokens_of
@@ -22,7 +22,7 @@ _LAYOUTS = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
 #: Twice the rows for each expert have to save this share of the experts' time per row to be worth a word.
 _WORTH_FRAC = 0.1
 #: How far predicted ratios of such shapes miss (see docs/what-if.md).
-_NEAR = RATIO_ERROR[1][1]
+_NEAR = NEAR_ERROR
 
 
 @dataclass(frozen=True, slots=True)

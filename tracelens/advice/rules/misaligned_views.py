@@ -16,7 +16,7 @@ from tracelens.advice.alignment import (
 from tracelens.advice.claims import Claim, settle, total
 from tracelens.advice.facts import Outcome, StepFacts
 from tracelens.advice.numbers import listed, plural, round_up
-from tracelens.advice.predicted import RATIO_ERROR
+from tracelens.advice.predicted import NEAR_ERROR
 from tracelens.advice.products import call_us, minus, moving_ms, predicted
 from tracelens.advice.proposals import cannot_judge, heuristic, took
 from tracelens.advice.stakes import name, time_at_stake
@@ -26,7 +26,7 @@ from tracelens.results import Estimate, GemmRow
 
 _ON_WEIGHTS = frozenset({"optimizer", "grad_clip"})
 #: An aligned product against this trace's other aligned ones: no surer than shapes a factor of two apart.
-_ERROR = RATIO_ERROR[1][1]
+_ERROR = NEAR_ERROR
 
 
 @dataclass(frozen=True, slots=True)

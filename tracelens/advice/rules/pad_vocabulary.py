@@ -48,6 +48,12 @@ class PadVocabulary:
             )
         if vocab % TARGET == 0:
             return Outcome("passed", f"The vocabulary, {vocab}, is a multiple of {TARGET}.")
+        ran = columns(facts) or vocab
+        if ran % TARGET == 0:
+            return Outcome(
+                "passed",
+                f"The vocabulary, {vocab}, runs padded to {ran} by torch.compile, a multiple of {TARGET}.",
+            )
         judged = [row for row in rows if not fp32_on_cuda_cores(row)]
         passed = (
             f"The vocabulary, {vocab}, is no multiple of {TARGET}, but its GEMMs run in fp32 on CUDA cores,"
@@ -58,6 +64,16 @@ class PadVocabulary:
 
 
 def vocabulary(facts: StepFacts) -> int | None:
+    """The vocabulary as the model has it, before torch.compile padded it."""
+    ran = columns(facts)
+    for row in facts.gemms:
+        asked = row.padded_from.get("n")
+        if asked and row.n == ran and _is_logits(row) and row.role == "forward":
+            return asked
+    return ran
+
+
+def columns(facts: StepFacts) -> int | None:
     """The vocabulary as the GEMMs have it: the model's, or N of the largest forward logits GEMM."""
     if facts.model.vocab.value is not None:
         return facts.model.vocab.value if facts.model.vocab.value > 0 else None
@@ -67,7 +83,7 @@ def vocabulary(facts: StepFacts) -> int | None:
 
 def vocabulary_rows(facts: StepFacts) -> list[GemmRow]:
     """GEMMs with the vocabulary as M, N or K: the logits' forward, dgrad and wgrad."""
-    vocab = vocabulary(facts)
+    vocab = columns(facts)
     if vocab is None:
         return []
     return [
@@ -128,29 +144,31 @@ def _stake(facts: StepFacts, row: GemmRow, vocab: int) -> Stake:
 
 
 def _proposal(facts: StepFacts, vocab: int, rows: list[GemmRow]) -> Proposal:
-    stakes = [_stake(facts, row, vocab) for row in rows]
+    ran = columns(facts) or vocab  # as the GEMMs have it: alignment and operations are those
+    stakes = [_stake(facts, row, ran) for row in rows]
     padded = round_up(vocab, TARGET)
-    goal = Target("vocab_size", vocab, padded)
-    hidden = _hidden(facts, vocab, rows)
+    goal = Target("vocab_size", ran, padded)
+    hidden = _hidden(facts, ran, rows)
     extra = padded - vocab
     return Proposal(
         title=f"Pad vocab_size from {vocab} to {padded}",
         stakes=stakes,
-        confidence=_confidence(stakes, vocab),
+        confidence=_confidence(stakes, ran),
         effort="config",
-        saw=_saw(facts, vocab, rows),
-        why=_why(vocab, rows),
+        saw=_saw(facts, vocab, ran, rows),
+        why=_why(ran, rows),
         change={"vocab_size": [vocab, padded]},
         fix=[f"- vocab_size = {vocab}", f"+ vocab_size = {padded}"],
         caveats=_caveats(facts, padded, extra, hidden),
         evidence={
             "vocabulary": vocab,
-            "row_begins_on_bytes": boundary_bytes(vocab, rows[0].dtype),
+            "row_begins_on_bytes": boundary_bytes(ran, rows[0].dtype),
             "kernel_loads_bytes": {row.id: load_bytes(row) for row in rows},
             "next_multiple_of_128": round_up(vocab, 128),
+            **({"padded_by_torch_compile": ran} if ran != vocab else {}),
         },
         parameter_delta=extra * hidden if hidden is not None else None,
-        flops_delta=flops_growth(rows, goal=goal, sizes=frozenset({vocab})),
+        flops_delta=flops_growth(rows, goal=goal, sizes=frozenset({ran})),
         simulate={"vocab": padded},
     )
 
@@ -177,11 +195,12 @@ def _confidence(stakes: list[Stake], vocab: int) -> str:
     return "medium" if total and 2 * (shown + silent) >= total else "low"
 
 
-def _saw(facts: StepFacts, vocab: int, rows: list[GemmRow]) -> str:
+def _saw(facts: StepFacts, vocab: int, ran: int, rows: list[GemmRow]) -> str:
     dtype = rows[0].dtype
-    boundary = boundary_bytes(vocab, dtype)
+    boundary = boundary_bytes(ran, dtype)
     grid = f", so its rows begin on {boundary}-byte boundaries in {dtype}" if boundary is not None else ""
-    text = f"The vocabulary is {vocab}, no multiple of {TARGET}{grid}."
+    by = f"; torch.compile pads it to {ran} in every call" if ran != vocab else ""
+    text = f"The vocabulary is {vocab}, no multiple of {TARGET}{by}{grid}."
     text += f" {took(rows, 'GEMM shape')} with it."
     shown = sorted({kernel for row in rows if (kernel := narrow_kernel(row)) is not None})
     if shown:

@@ -10,11 +10,11 @@ from tracelens.advice.alignment import grid_elements
 from tracelens.advice.claims import Claim, settle, total
 from tracelens.advice.facts import Outcome, StepFacts
 from tracelens.advice.numbers import listed, plural
-from tracelens.advice.predicted import RATIO_ERROR
 from tracelens.advice.products import call_us, minus, moving_ms, predicted, sizes_of
 from tracelens.advice.proposals import cannot_judge, heuristic, took
 from tracelens.advice.stakes import time_at_stake
 from tracelens.gemm import bytes_per_element
+from tracelens.gemm.gain import ratio_error
 from tracelens.numbers import count as counted
 from tracelens.numbers import ms, sig
 from tracelens.results import Estimate, GemmRow
@@ -279,7 +279,7 @@ def _fused(facts: StepFacts, group: _Group) -> _Fused:
     mid = one.time_us.mid or 0.0
     ratio = mid / apart_us if apart_us else 1.0
     far = math.log(group.width / max(part.width for part in group.parts))
-    error = next(error for limit, error in RATIO_ERROR if far < limit)
+    error = ratio_error(far)
     now = group.time_us * group.calls / 1e3
     low, high = now * ratio * math.exp(-error), now * ratio * math.exp(error)
     m, n, k, _ = group.sizes
