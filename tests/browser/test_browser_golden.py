@@ -8,14 +8,14 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.browser import devtools
-from tests.render import sample_report, sample_search, verified_report
+from tests.render import asked_report, sample_report
+from tracelens.analysis import analyze
 from tracelens.compare.load import compare
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.html import render_html
@@ -32,13 +32,6 @@ VIEWS: dict[str, dict[str, Any]] = {
 }
 
 
-def _asked() -> str:
-    """Everything that can be asked for: what-if, a search, waits, and what was measured."""
-    report = verified_report.report(verified_report.verified())
-    waits, scenarios = sample_report.waits().waits, sample_report.what_if().what_if
-    return render_html(replace(report, shape_search=sample_search.FOUND, waits=waits, what_if=scenarios))
-
-
 def _compared() -> str:
     return render_compare_html(
         compare(*(SAMPLES / f"generated_gpt2_vocab{size}.json.gz" for size in (50257, 50304)))
@@ -47,7 +40,7 @@ def _compared() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "full": lambda: render_html(sample_report.full()),
-    "asked": _asked,
+    "asked": lambda: render_html(asked_report.asked()),
     "compare": _compared,
 }
 KEPT = [("full", view) for view in VIEWS] + [("compare", view) for view in VIEWS]
@@ -64,10 +57,13 @@ DAMAGES = {
     "a bar is not drawn": (".bar{visibility:hidden}", "h-step has other colours"),
     "one colour is another": (".g-mlp{--c:#888!important}", "h-step has other colours"),
     "all is grey": ("main{filter:grayscale(1)}", "h-tree has other colours"),
-    "text has no colour": (".finding{color:transparent;--fg:transparent;--mut:transparent}", "h-findings looks otherwise"),
+    "text has no colour": (
+        ".finding{color:transparent;--fg:transparent;--mut:transparent}",
+        "h-findings has 0.",
+    ),
     "curves are huge": (".curves{grid-template-columns:1fr!important}", "h-explorer is"),
     "a table is gone": ("#gemms{display:none}", "h-gemms is"),
-    "a table is blank": ("#gemms tbody{opacity:0}", "h-gemms looks otherwise"),
+    "a table is blank": ("#gemms tbody{opacity:0}", "h-gemms has 0."),
     "the page is dark": ("html{filter:invert(1)}", "looks otherwise"),
 }  # fmt: skip
 
@@ -126,4 +122,23 @@ def test_damage_fails(browser: devtools.Browser, tmp_path: Path, damage: str) ->
 def test_kept_pictures_are_small_and_none_is_left_over() -> None:
     found = {path.name: path.stat().st_size for path in GOLDEN.glob("*")}
     assert set(found) == {f"{name}.{view}.png" for name, view in KEPT}
-    assert max(found.values()) < 40_000
+    assert max(found.values()) < pictures.LARGEST
+
+
+def test_the_picture_in_the_readme_is_the_page(browser: devtools.Browser, tmp_path: Path) -> None:
+    """Of the sample trace, as wide as the picture; what stands on it changes with every rule."""
+    image, io = pytest.importorskip("PIL.Image"), pytest.importorskip("io")
+    path = SAMPLES.parent / "docs" / "images" / "page.png"
+    html = tmp_path / "page.html"
+    html.write_text(render_html(analyze(SAMPLES / "generated_gpt2_vocab50257.json.gz").report), "utf-8")
+    page = devtools.Page(browser, width=1080)
+    try:
+        page.open(html)
+        now = image.open(io.BytesIO(page.picture(0, 0, 1080, 1180))).convert("RGB")
+    finally:
+        page.close()
+    if os.environ.get("TRACELENS_REGOLD"):
+        now.quantize(128, image.Quantize.MAXCOVERAGE, dither=image.Dither.NONE).save(path, optimize=True)
+    kept = image.open(path)
+    assert kept.size == now.size == (1080, 1180) and path.stat().st_size < 120_000
+    assert pictures.alike(kept.convert("RGB"), now)
