@@ -1,4 +1,4 @@
-"""A report with every section that can be asked for, and the same with names that try to leave their place."""
+"""A report with every section that can be asked for, and the same with names that would leave their place."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ def asked() -> Report:
 def hostile() -> Report:
     """`sample_report.hostile`, and hostile names in the search and in what was measured."""
     names = HOSTILE_NAMES
-    one = replace(verified_report.verified(name=HOSTILE), how=names[3], device=names[1])
-    calls = [replace(call, gemm=name, shape_now=name, shape_then=name, why=name) for call, name in zip(
-        one.calls, names, strict=False)]  # fmt: skip
-    made = verified_report.report(replace(one, calls=calls, not_covered=[*names]), notes=tuple(names))
-    assert made.verification is not None
-    run = replace(made.verification, gpu=HOSTILE, device=HOSTILE, versions={HOSTILE: HOSTILE})
-    report = sample_report.hostile()
-    first, second, *rest = report.findings
-    refused = replace(one, state="not_measured", why=HOSTILE)
+    one = replace(verified_report.verified(name=HOSTILE), how=names[3], device=names[1], not_covered=[*names])
+    calls = [replace(one.calls[at % 2], component=name, role=name, shape_now=name, shape_then=name)
+             for at, name in enumerate(names)]  # fmt: skip
+    made = verified_report.report(one, notes=tuple(names)).verification
+    assert made is not None
+    run = replace(made, gpu=HOSTILE, device=HOSTILE, date=names[4], software={"torch": HOSTILE})
     reasons = [PickReason(HOSTILE, HOSTILE, name, name, 2.0, 1.0, 1.0, name) for name in names]
-    pick = replace(sample_search.PICK, title=HOSTILE, change={n: [1, 2] for n in names}, effort=names[0],
-                   needs=names[1], reasons=reasons, diff=[*names])  # fmt: skip
+    pick = replace(sample_search.PICK, title=HOSTILE, change={name: [1, 2] for name in names},
+                   effort_why=names[1], reasons=reasons, diff=[*names])  # fmt: skip
     search = replace(
-        sample_search.FOUND, verdict=HOSTILE, picks=[pick], unsure=pick, searched=[*names],
+        sample_search.FOUND, verdict=HOSTILE, picks=[pick], unsure=pick, searched=[*names], notes=[*names],
         not_searched={name: name for name in names},
         front=[replace(point, change={HOSTILE: [1, 2]}) for point in sample_search.FOUND.front],
     )  # fmt: skip
-    return replace(report, shape_search=search, verification=run,
-                   findings=[replace(first, verified=one if not calls else replace(one, calls=calls)),
-                             replace(second, verified=refused), *rest])  # fmt: skip
+    report = sample_report.hostile()
+    first, second, *rest = report.findings
+    first = replace(first, verified=replace(one, calls=calls))
+    second = replace(second, verified=replace(one, state="not_measured", why=HOSTILE))
+    return replace(report, shape_search=search, verification=run, findings=[first, second, *rest])
