@@ -35,7 +35,7 @@ from PIL.PngImagePlugin import PngInfo
 from tests.browser import devtools
 
 SHRINK = 5  # the kept pictures are this much smaller, on each side
-COLOURS = (20, 14, 8)  # of their palette: the first with which the file is small
+COLOURS = (32, 20, 12)  # of their palette: the first with which the file is small
 LARGEST = 40_000  # bytes of a kept picture
 BLOCK = 64
 HUES = 12
@@ -90,7 +90,7 @@ def save(picture: Image.Image, parts: list[Part], path: Path) -> None:
     said = PngInfo()
     said.add_text("parts", json.dumps([asdict(part) for part in parts], separators=(",", ":")), zip=True)
     for colours in COLOURS:
-        small = picture.quantize(colours, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        small = picture.quantize(colours, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
         small.save(path, optimize=True, pnginfo=said)
         if path.stat().st_size < LARGEST:
             return

@@ -23,9 +23,9 @@ def large(gemms: int = 18, findings: int = 3) -> Report:
 
 
 def _row(row: GemmRow, at: int, of: int) -> GemmRow:
-    shape = {} if row.m is None else {"m": row.m + at}
     share = 2 * (of - at) / of / (of + 1)  # they fall evenly, and sum to one
-    return replace(row, id=f"g{at + 1}", kernel=KERNEL, frac=share, findings=[], **shape)
+    return replace(row, id=f"g{at + 1}", kernel=KERNEL, frac=share, findings=[],
+                   m=None if row.m is None else row.m + at)  # fmt: skip
 
 
 def _finding(finding: Finding, at: int, rows: list[GemmRow]) -> Finding:
