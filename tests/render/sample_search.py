@@ -20,3 +20,4 @@ VERDICT = "heads 32 → 20: predicted 3.3% less time per token (1.7% to 4.6%)."
 FOUND = ShapeSearch("found", VERDICT, [PICK], PICK,
                     front=FRONT, tried=351, searched=["heads"], not_searched={"vocab": "not known"},
                     parameters_limit_frac=0.01)  # fmt: skip
+GOOD = ShapeSearch("good", "This shape is already good on the H100.", tried=20, parameters_limit_frac=0.01)

@@ -9,13 +9,12 @@ import pytest
 from rich.console import Console
 
 from tests.render.sample_report import HOSTILE, full
-from tests.render.sample_search import FOUND, PICK
+from tests.render.sample_search import FOUND, GOOD, PICK
 from tracelens.render import search
 from tracelens.render.html import render_html
 from tracelens.render.terminal import render_terminal
 from tracelens.results import FrontPoint, ShapeSearch
 
-GOOD = ShapeSearch("good", "This shape is already good on the H100.", tried=20, parameters_limit_frac=0.01)
 REFUSED = ShapeSearch("could_not_run", "No shape was searched: no step time is known.")
 
 
