@@ -5,7 +5,7 @@ line more in one part moves nothing in the next. Of a part are compared
 
 * its place: the same parts in the same order, none over another;
 * its height, within `HEIGHT`;
-* where the ink is: the greys of blocks of twice `BLOCK` pixels, the mean difference of which is within `INK` of
+* where the ink is: the greys of blocks of twice `BLOCK` pixels, their mean difference within `INK` times
   the contrast of the kept ones;
 * how much ink there is: the mean distance of its points from the grey of the paper, within `AMOUNT`;
 * its colours: how much colour of each hue it holds, the share of its area times its saturation, which moving
