@@ -198,6 +198,13 @@ class Page:
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
         path.write_bytes(decode(data))
 
+    def picture(self, left: float, top: float, width: float, height: float) -> bytes:
+        """Return a PNG of this part of the page, wherever it is scrolled to."""
+        clip = {"x": left, "y": top, "width": width, "height": height, "scale": 1}
+        return decode(
+            self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"]
+        )
+
     def close(self) -> None:
         """Close the tab."""
         self.browser.call("Target.closeTarget", targetId=self.target)

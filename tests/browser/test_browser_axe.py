@@ -5,16 +5,19 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.browser import devtools
-from tests.render import sample_report, verified_report
+from tests.compare.test_folders import ranks, vocab
+from tests.render import asked_report, large_report, sample_report, verified_report
 from tracelens.analysis import analyze
 from tracelens.compare.compare import compare_reports
-from tracelens.render.compare_html import render_compare_html
+from tracelens.compare.folder import compare_folders
+from tracelens.render.compare_html import render_compare_html, render_folders_html
 from tracelens.render.html import render_html
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,3 +111,31 @@ def test_no_violation_on_a_comparison(
     before, after = (analyze(path).report for path in SAMPLES[:2])
     html = render_compare_html(compare_reports(before, after))
     assert violations(browser, axe, html, tmp_path, dark=dark) == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_no_violation_with_everything_that_can_be_asked_for(
+    browser: devtools.Browser, axe: str, tmp_path: Path, width: int, dark: bool
+) -> None:
+    html = render_html(asked_report.asked())
+    assert violations(browser, axe, html, tmp_path, width=width, dark=dark) == []
+
+
+@pytest.mark.parametrize("html", [lambda: render_html(asked_report.hostile()),
+                                  lambda: render_html(large_report.large(18, 40))],
+                         ids=["hostile", "findings of one line"])  # fmt: skip
+def test_no_violation_on_hostile_and_on_many(
+    browser: devtools.Browser, axe: str, tmp_path: Path, html: Callable[[], str]
+) -> None:
+    assert violations(browser, axe, html(), tmp_path) == []
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_no_violation_on_a_comparison_of_folders(
+    browser: devtools.Browser, axe: str, tmp_path: Path, width: int, dark: bool
+) -> None:
+    folders = (ranks(tmp_path / "before"), ranks(tmp_path / "after", factor=1.1, change=vocab))
+    html = render_folders_html(compare_folders(*folders))
+    assert violations(browser, axe, html, tmp_path, width=width, dark=dark) == []

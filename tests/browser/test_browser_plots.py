@@ -13,7 +13,7 @@ import pytest
 import tracelens
 from tests.browser import devtools
 from tests.render import sample_report
-from tests.render.test_render_search import FOUND
+from tests.render.sample_search import FOUND
 from tracelens.render.plots import Plots
 from tracelens.render.svg import Plot
 

@@ -21,10 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tracelens
-from tests.render import sample_report, sample_shapes
+from tests.render import large_report, sample_report, sample_shapes
 from tests.render.golden import check
 from tracelens.render import explorer, groups, layers, losses
-from tracelens.render.html import BUDGET, LARGEST, render_html
+from tracelens.render.html import render_html
+from tracelens.render.limits import BUDGET, FEWEST_WHOLE, LARGEST, LINES, WHOLE, Limits
 from tracelens.render.schema import json_schema
 from tracelens.render.templates import part
 from tracelens.results import Curve, Estimate, Explorer, Report, Suggested
@@ -501,3 +502,75 @@ def test_the_largest_report_stays_below_a_megabyte() -> None:
     page = render_html(replace(report, gemms=many, layers=deep, explorer=curves))
     assert len(page.encode()) < LARGEST <= 1_000_000
     assert re.search(r"\d+ of 5000 rows are shown", page)
+
+
+@pytest.mark.parametrize(("gemms", "findings"), [(18, 500), (5000, 3), (5000, 500)])
+def test_many_findings_and_shapes_stay_below_a_megabyte_and_nothing_is_silent(
+    gemms: int, findings: int
+) -> None:
+    report = large_report.large(gemms, findings)
+    page = render_html(report)
+    assert len(page.encode()) < LARGEST
+    parsed = _Page(page)
+    ids = [attrs["id"] for _, attrs in parsed.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert {(attrs.get("href") or "")[1:] for tag, attrs in parsed.tags if tag == "a"} <= set(ids)
+    assert {f"f{n}" for n in range(1, findings + 1)} <= set(ids)
+    shown = sum(bool(re.fullmatch(r"g\d+", one or "")) for one in ids)
+    if gemms > shown:
+        assert f"{shown} of {gemms} rows are shown" in parsed.text
+        assert f"the other {gemms - shown} take" in parsed.text
+    if findings > WHOLE:
+        whole = page.count('<details class="finding ')
+        assert FEWEST_WHOLE <= whole <= WHOLE
+        assert f"The {whole} largest of {findings} findings are told in full." in parsed.text
+        assert f"The next {findings - whole} have a line each" in parsed.text
+        assert "--json writes tells all of them in full" in parsed.text
+        assert "(number 500)" in parsed.text
+        assert len(_data(page)["findings"]) == whole  # type: ignore[arg-type]
+    jsonschema.validate(_data(page), json_schema())
+
+
+def test_a_finding_of_one_line_says_what_it_saves_as_one_in_full_does() -> None:
+    report = large_report.large(18, WHOLE + 1)
+    table = re.search(r'<tr id="f25".*?</tr>', render_html(report), re.DOTALL)
+    alone = re.search(r'<span class="sv">(.*?)</span>', render_html(
+        replace(report, findings=report.findings[-1:])), re.DOTALL)  # fmt: skip
+    assert table and alone
+    said = _Page(f"<table>{table[0]}</table>").text
+    assert report.findings[-1].title in said and report.findings[-1].rule in said
+    assert _Page(f"<p>{alone[1]}</p>").text.replace(" ", "") in said.replace(" ", "")
+
+
+def test_a_usual_report_tells_every_finding_in_full() -> None:
+    page = render_html(large_report.large(18, WHOLE))
+    assert page.count('<details class="finding ') == WHOLE and "told in full" not in page
+
+
+def test_findings_beyond_the_table_are_counted() -> None:
+    count = WHOLE + LINES + 77
+    page = render_html(large_report.large(18, count))
+    assert len(page.encode()) < LARGEST
+    assert "and 77 more are not on this page" in _Page(page).text
+
+
+def test_names_of_ten_thousand_characters_in_every_finding_stay_below_a_megabyte() -> None:
+    report = large_report.large(5000, 500)
+    long = "w" * 10_000
+    dressed = [
+        replace(one, title=long, saw=long, why=long, how=long, caveats=[long] * 9) for one in report.findings
+    ]
+    page = render_html(replace(report, findings=dressed))
+    assert page.count('<details class="finding ') >= FEWEST_WHOLE
+    assert len(page.split('id="report">')[0].encode()) < LARGEST
+
+
+def test_limits_end_and_only_fall() -> None:
+    limit: Limits | None = Limits()
+    seen = []
+    while limit is not None:
+        seen.append(limit)
+        limit = limit.tighter()
+    assert len(seen) < 20 and len(set(seen)) == len(seen)
+    for before, after in itertools.pairwise(seen):
+        assert all(getattr(after, name) <= getattr(before, name) for name in Limits.__slots__)

@@ -11,7 +11,7 @@ import pytest
 
 import tracelens
 from tests.render import sample_report
-from tests.render.test_render_search import FOUND, FRONT, GOOD, PICK
+from tests.render.sample_search import FOUND, FRONT, GOOD, PICK
 from tracelens import numbers as f
 from tracelens.compare.spelling import signed_ms
 from tracelens.errors import UsageError

@@ -20,6 +20,7 @@ from tracelens.render import (
     groups,
     json,
     layers,
+    limits,
     losses,
     roofline,
     search,
@@ -28,22 +29,15 @@ from tracelens.render import (
     waits,
     what_if,
 )
+from tracelens.render.limits import Limits
 from tracelens.render.templates import environment, part
 from tracelens.render.text import clean, short_kernel
 from tracelens.results import GemmRow, Report
 from tracelens.words import EVIDENCE
 
-ROWS = 100  # GEMM rows shown of a usual report, which has no more
-MOST_ROWS = 300  # of a larger one; all are in --json
 CALLS = 24  # communication rows shown
-BUDGET = 300_000  # bytes of the page of a usual report; one that would be larger shows less
-LARGEST = 1_000_000  # bytes of the page of any other
-FEWEST_ROWS = 12
 EMBEDDED = 16  # rows in the embedded JSON, besides those that findings name
-DERIVED = 16  # rows whose derivation is shown
-FEWEST_DERIVED = 4
-LISTED = 150  # kernels of a pass in a table
-FEWEST_LISTED = 40
+STEPS = 200  # steps in it, as many as the page lists
 
 #: What could end the script element, a line in it, or hide and reorder text for who reads the source.
 _ESCAPED = re.compile("[<>&\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -61,38 +55,23 @@ _EVIDENCE_WORDS = {
 def render_html(report: Report, *, generated_at: str | None = None) -> str:
     """Return the page; ``generated_at`` is shown in the footer when given.
 
-    The page needs no network and no script. It stays under 300 kB (1 MB with more than 100 GEMM rows) by
-    showing fewer derivations, then shorter tables of kernels, then fewer GEMM rows. The embedded JSON follows
-    the published schema and holds the longest rows.
+    The page needs no network and no script. It stays under 300 kB (1 MB with more than 100 GEMM rows or 24
+    findings) by showing fewer derivations, then shorter tables of kernels, then fewer GEMM rows, and says
+    what it leaves out. The embedded JSON follows the published schema and holds the longest rows and the
+    findings that are told in full.
     """
-    usual = len(report.gemms) <= ROWS
-    budget, rows, derived, listed = (
-        BUDGET if usual else LARGEST,
-        ROWS if usual else MOST_ROWS,
-        DERIVED,
-        LISTED,
-    )
+    limit, budget = limits.first(report)
     while True:
-        page = _render(report, _shown(report, rows), derived, listed, generated_at)
-        if rows <= FEWEST_ROWS or len(page.encode("utf-8", "replace")) <= budget:
+        page = _render(report, limit, generated_at)
+        smaller = limit.tighter()
+        if smaller is None or len(page.encode("utf-8", "replace")) <= budget:
             return page
-        if derived > FEWEST_DERIVED:
-            derived = max(FEWEST_DERIVED, derived // 2)
-        elif listed > FEWEST_LISTED:
-            listed = FEWEST_LISTED
-        else:
-            rows = max(FEWEST_ROWS, rows * 3 // 4)
+        limit = smaller
 
 
-def _shown(report: Report, limit: int) -> list[GemmRow]:
-    """Choose the longest rows, and beyond them those a finding points to, in the report's order."""
-    linked = {row_id for finding in report.findings for row_id in finding.gemms}
-    extra = [row for row in report.gemms[limit:] if row.id in linked]
-    return report.gemms[:limit] + extra[:limit]
-
-
-def _render(report: Report, rows: list[GemmRow], derived: int, listed: int, generated_at: str | None) -> str:
+def _render(report: Report, limit: Limits, generated_at: str | None) -> str:
     css, js = part("report.css"), part("report.js")
+    rows = limits.rows(report, limit)
     numbers = {"r": report, "rows": rows, "generated_at": generated_at}
     page: str = (
         _environment()
@@ -100,28 +79,29 @@ def _render(report: Report, rows: list[GemmRow], derived: int, listed: int, gene
         .render(
             **numbers,
             **_words(report),
+            **_findings(report, limit),
             **_figures(report, rows),
-            **_losses(report, rows, derived),
+            **_losses(report, rows, limit.derived),
             **_waits(report),
             **_explorer(report),
-            **_layers(report, listed),
+            **_layers(report, limit.listed),
             css=Markup(css),
             js=Markup(js),
-            data=Markup(_embedded(_cut(report, rows))),
+            data=Markup(_embedded(_cut(report, rows, limit.whole))),
             csp=Markup(_policy(css, js)),
         )
     )
     return page
 
 
-def _cut(report: Report, rows: list[GemmRow]) -> Report:
+def _cut(report: Report, rows: list[GemmRow], whole: int) -> Report:
     """Leave in the embedded report what a script needs and a reader without the file of --json would miss.
 
     Of the GEMM rows, the longest and those that findings name: the table on the page has all that are
     shown. Without the words that stand in the text of the page (why a cause has no figure, what an
     alignment rests on) and without the timeline, whose kernels are a table of the page.
     """
-    linked = {row_id for finding in report.findings for row_id in finding.gemms}
+    linked = limits.named(report.findings[:whole])
     kept = rows[:EMBEDDED] + [row for row in rows[EMBEDDED:] if row.id in linked]
     plain = [
         replace(
@@ -132,6 +112,8 @@ def _cut(report: Report, rows: list[GemmRow]) -> Report:
     return replace(
         report,
         gemms=plain,
+        findings=report.findings[:whole],
+        steps=report.steps[:STEPS],
         communication=report.communication[:CALLS],
         waits=waits.shortened(report.waits),
         layers=replace(report.layers, timeline=None),
@@ -140,8 +122,6 @@ def _cut(report: Report, rows: list[GemmRow]) -> Report:
 
 def _words(report: Report) -> dict[str, Any]:
     """Collect what the page says in words that the terminal says too."""
-    position = {finding.rule: n for n, finding in reversed(list(enumerate(report.findings, 1)))}
-    exact = {(finding.rule, row): n for n, finding in enumerate(report.findings, 1) for row in finding.gemms}
     return {
         "generated": facts.GENERATED,
         "model_line": facts.model_line(report),
@@ -159,6 +139,18 @@ def _words(report: Report) -> dict[str, Any]:
         "lent_lines": facts.lent_lines(report),
         "step_lines": step_times.lines(report),
         "step_rows": step_times.rows(report),
+    }
+
+
+def _findings(report: Report, limit: Limits) -> dict[str, Any]:
+    """Collect the findings told in full, those of one line, and how a rule's name finds its place."""
+    listed = report.findings[: limit.whole + limit.lines]
+    position = {finding.rule: n for n, finding in reversed(list(enumerate(listed, 1)))}
+    exact = {(finding.rule, row): n for n, finding in enumerate(listed, 1) for row in finding.gemms}
+    return {
+        "whole": listed[: limit.whole],
+        "more": listed[limit.whole :],
+        "unlisted": len(report.findings) - len(listed),
         "finding_of": lambda rule, row: exact.get((rule, row)) or position.get(rule),
     }
 

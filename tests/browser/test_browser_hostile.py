@@ -1,0 +1,143 @@
+"""Names from a trace are text in every section and page; large pages work, and without script too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser import devtools
+from tests.compare.test_folders import hostile as hostile_folders
+from tests.render import asked_report, large_report
+from tests.render.sample_report import HOSTILE
+from tracelens.analysis import analyze
+from tracelens.render.compare_html import render_folders_html
+from tracelens.render.html import render_html
+from tracelens.render.limits import WHOLE
+from tracelens.render.markdown import render_report_markdown
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACES = sorted((ROOT / "sample_traces").glob("*.json.gz")) + sorted(
+    (ROOT.parent / "shared" / "traces").glob("*.json.gz")
+)
+ROWS = "[...document.querySelectorAll('#gemms tbody tr')]"
+SECTIONS = ("h-findings", "h-whatif", "h-search", "h-explorer", "h-tree", "h-layer", "h-waits")
+Show = Callable[..., devtools.Page]
+
+
+@pytest.fixture
+def show(browser: devtools.Browser, tmp_path: Path) -> Iterator[Show]:
+    pages: list[devtools.Page] = []
+
+    def go(html: str, fragment: str = "", **how: Any) -> devtools.Page:
+        path = tmp_path / "page.html"
+        path.write_text(html, encoding="utf-8")
+        page = devtools.Page(browser, **how)
+        pages.append(page)
+        page.open(path, fragment)
+        return page
+
+    yield go
+    for page in pages:
+        page.close()
+
+
+def _quiet(page: devtools.Page) -> None:
+    page.run("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert page.run("document.querySelectorAll('img, svg[onload], main script, iframe').length") == 0
+    assert page.seen("Page.javascriptDialogOpening") == []
+    assert page.complaints() == []
+    assert [url.rsplit("/", 1)[-1] for url in page.requests()] == ["page.html"]
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_hostile_names_are_text_in_every_section(show: Show, width: int) -> None:
+    page = show(render_html(asked_report.hostile()), width=width)
+    _quiet(page)
+    for name in SECTIONS:
+        text = page.run(f"document.querySelector('section[aria-labelledby={name}]').textContent")
+        assert "onerror=alert(1)" in text, name
+    assert "onerror=alert(1)" in page.run("document.querySelector('.measured').textContent")
+    data = json.loads(page.run("document.getElementById('report').textContent"))
+    assert data["shape_search"]["verdict"] == HOSTILE
+    assert page.run("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_hostile_names_are_text_in_a_comparison_of_folders(show: Show, tmp_path: Path, width: int) -> None:
+    page = show(render_folders_html(hostile_folders(tmp_path)), width=width)
+    _quiet(page)
+    assert "onerror=alert(1)" in page.run("document.body.textContent")
+    assert page.run("document.querySelectorAll('a[href^=http]').length") == 0
+    assert page.run("document.documentElement.scrollWidth") <= width
+
+
+def test_hostile_names_are_text_in_markdown() -> None:
+    text = render_report_markdown(asked_report.hostile())
+    assert "onerror" in text and "\x1b" not in text and "\u202e" not in text
+    outside = "".join(text.split("```")[::2])  # a block of code holds text already
+    assert "<img" not in outside.replace("\\<img", "")
+    assert "](http" not in outside.replace("\\](", "").replace("\\]\\(", "")
+
+
+def test_without_script_every_section_that_can_be_asked_for_stands(show: Show) -> None:
+    page = show(render_html(asked_report.asked()), scripts=False)
+    document = page.call("DOM.getDocument", depth=0)["root"]["nodeId"]
+    for name in SECTIONS:
+        node = page.call("DOM.querySelector", nodeId=document, selector=f"section[aria-labelledby={name}]")
+        assert page.call("DOM.getBoxModel", nodeId=node["nodeId"])["model"]["height"] > 60, name
+    for selector in (".measured table", "section[aria-labelledby=h-search] table", ".front svg"):
+        node = page.call("DOM.querySelector", nodeId=document, selector=selector)
+        assert page.call("DOM.getBoxModel", nodeId=node["nodeId"])["model"]["height"] > 30, selector
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_link_to_a_finding_of_one_line_unfolds_the_table(show: Show, scripts: bool) -> None:
+    count = WHOLE + 40
+    page = show(render_html(large_report.large(18, count)), f"#f{count}", scripts=scripts)
+    document = page.call("DOM.getDocument", depth=0)["root"]["nodeId"]
+    node = page.call("DOM.querySelector", nodeId=document, selector=f"details[open] #f{count}")["nodeId"]
+    assert page.call("DOM.getBoxModel", nodeId=node)["model"]["height"] > 10
+
+
+def test_the_largest_page_sorts_filters_and_fits(show: Show) -> None:
+    page = show(render_html(large_report.large(5000, 500)), width=360)
+    _quiet(page)
+    assert page.run("document.documentElement.scrollWidth") <= 360
+    _sorts_and_filters(page)
+
+
+@pytest.mark.parametrize("trace", TRACES, ids=lambda path: path.name.split(".")[0])
+def test_the_table_of_a_real_trace_sorts_and_filters(show: Show, trace: Path) -> None:
+    page = show(render_html(analyze(trace).report))
+    if page.run(f"{ROWS}.length") == 0:
+        pytest.skip("no GEMM in it")
+    _sorts_and_filters(page)
+    assert page.complaints() == []
+
+
+def _sorts_and_filters(page: devtools.Page) -> None:
+    before = sorted(page.run(f"{ROWS}.map(row => row.id)"))
+    columns = page.run("document.querySelectorAll('#gemms thead th').length")
+    for column in range(columns):
+        page.run(f"document.querySelectorAll('#gemms thead button')[{column}].click()")
+        values = page.run(f"{ROWS}.map(row => row.cells[{column}].dataset.v ?? null)")
+        known = [float(value) for value in values if value is not None]
+        assert known == sorted(known, reverse=True)
+        assert all(value is None for value in values[len(known) :]), "what is unknown comes last"
+    assert sorted(page.run(f"{ROWS}.map(row => row.id)")) == before
+    word = page.run(f"{ROWS}[0].querySelector('th').firstChild.textContent.trim().split(/\\s/)[0]")
+    page.run(
+        "{ const box = document.getElementById('filter');"
+        f"box.value = {json.dumps(word)}; box.dispatchEvent(new Event('input')); }}"
+    )
+    shown = page.run(f"{ROWS}.filter(row => !row.hidden).length")
+    holding = page.run(
+        f"{ROWS}.filter(row => (row.textContent + row.querySelector('.kernel').title)"
+        f".toLowerCase().includes({json.dumps(word.lower())})).length"
+    )
+    assert 0 < shown == holding
+    assert page.run("document.getElementById('shown').value") == f"{shown} of {len(before)} rows"

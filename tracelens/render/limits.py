@@ -1,0 +1,65 @@
+"""How much of a report its page shows, and what is shown less of when the page would be too large."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tracelens.results import Finding, GemmRow, Report
+
+ROWS = 100  # GEMM rows shown of a usual report, which has no more
+MOST_ROWS = 300  # of a larger one; all are in --json
+FEWEST_ROWS = 12
+DERIVED = 16  # rows whose derivation is shown
+FEWEST_DERIVED = 4
+LISTED = 150  # kernels of a pass in a table
+FEWEST_LISTED = 40
+WHOLE = 24  # findings told in full; a usual report has no more
+FEWEST_WHOLE = 6
+LINES = 500  # further findings of one line each
+FEWEST_LINES = 100
+BUDGET = 300_000  # bytes of the page of a usual report; one that would be larger shows less
+LARGEST = 1_000_000  # bytes of the page of any other
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that a page shows of each of its long lists."""
+
+    rows: int = ROWS
+    derived: int = DERIVED
+    listed: int = LISTED
+    whole: int = WHOLE
+    lines: int = LINES
+
+    def tighter(self) -> Limits | None:
+        """Return the next smaller page: what explains goes before what is a result; None at the smallest."""
+        if self.derived > FEWEST_DERIVED:
+            return replace(self, derived=max(FEWEST_DERIVED, self.derived // 2))
+        if self.listed > FEWEST_LISTED:
+            return replace(self, listed=FEWEST_LISTED)
+        if self.rows > FEWEST_ROWS:
+            return replace(self, rows=max(FEWEST_ROWS, self.rows * 3 // 4))
+        if self.whole > FEWEST_WHOLE:
+            return replace(self, whole=max(FEWEST_WHOLE, self.whole // 2))
+        if self.lines > FEWEST_LINES:
+            return replace(self, lines=FEWEST_LINES)
+        return None
+
+
+def first(report: Report) -> tuple[Limits, int]:
+    """Return what a page of this report shows at most, and the bytes that it keeps below."""
+    if len(report.gemms) <= ROWS and len(report.findings) <= WHOLE:
+        return Limits(), BUDGET
+    return Limits(rows=ROWS if len(report.gemms) <= ROWS else MOST_ROWS), LARGEST
+
+
+def rows(report: Report, limits: Limits) -> list[GemmRow]:
+    """Choose the longest rows, and beyond them those a finding told in full names, in the report's order."""
+    linked = named(report.findings[: limits.whole])
+    extra = [row for row in report.gemms[limits.rows :] if row.id in linked]
+    return report.gemms[: limits.rows] + extra[: limits.rows]
+
+
+def named(findings: list[Finding]) -> set[str]:
+    """Return the ids of the GEMM rows that findings name."""
+    return {row_id for finding in findings for row_id in finding.gemms}
