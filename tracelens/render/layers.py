@@ -65,6 +65,7 @@ class Pass:
 
     phase: str
     title: str
+    late: str  # what of it belongs to other layers, or ""
     spoken: str
     lanes: list[tuple[str, list[Cell]]]
     ticks: list[tuple[float, str]]
@@ -278,7 +279,8 @@ def _pass(one: LayerPass, layer: int, names: Sequence[str], listed: int) -> Pass
     begins = f"begins {f.ms(one.begins_ms)} after the step"
     return Pass(
         one.phase,
-        f"{words}; {begins}{_put_off(one, layer)}",
+        f"{words}; {begins}",
+        _put_off(one, layer),
         f"{one.phase} of layer {layer}: {words}",
         sorted(lanes.items(), key=lambda one: order.index(one[0])),
         _ticks(length),
@@ -300,9 +302,8 @@ def _put_off(one: LayerPass, layer: int) -> str:
     if not late:
         return ""
     name = f"{'layer' if len(late) == 1 else 'layers'} {f.integers(sorted(late))}"
-    return (
-        f"; {f.ms(sum(late.values()) / 1e3)} of {name} in it, whose backward comes before: put off until here"
-    )
+    taken = f.ms(sum(late.values()) / 1e3)
+    return f"{taken} of {name} in it, whose backward comes before: put off until here"
 
 
 def _ticks(length_us: float) -> list[tuple[float, str]]:

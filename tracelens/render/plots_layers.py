@@ -51,6 +51,9 @@ def layer_plot(report: Report) -> Plot:
     for one in found:
         y += 16
         drawn += text(EDGE, y, one.phase, bold=True) + text(EDGE + 86, y, one.title, fill=MUTED)
+        if one.late:
+            y += 17
+            drawn += text(EDGE + 86, y, one.late, fill=MUTED)
         y += 8
         for name, cells in one.lanes:
             if len(one.lanes) > 1:
