@@ -34,9 +34,9 @@ def pack(lines: Sequence[Line], seconds: float) -> list[Line]:
     """
     chosen, cut = [], None
     for line in lines:
-        if not line.seconds:
+        if line.state.current:
             continue
-        if line.seconds <= seconds:
+        if line.seconds <= seconds:  # nothing is left where a kill fell between the last item and the result
             chosen.append(line)
             seconds -= line.seconds
         elif cut is None:

@@ -33,9 +33,9 @@ sys.modules |= dict.fromkeys({names})
 """
 
 
-def start(out: Path) -> subprocess.Popen[str]:
+def start(out: Path, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.gpu.collect", "--dry-run-cpu", "--out", str(out)],
+        [sys.executable, "-m", "benchmarks.gpu.collect", "--dry-run-cpu", "--out", str(out), *more],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -84,6 +84,20 @@ def test_what_was_measured_before_the_kill_is_not_measured_again(
     assert before
     assert after
     assert not set(before) & set(after)
+
+
+def test_a_kill_between_the_last_item_and_the_result_is_made_good(tmp_path: Path) -> None:
+    process = start(tmp_path, "--only", "ceilings")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if re.match(r"ceilings 3/3 ", line):
+            process.send_signal(signal.SIGKILL)
+            break
+    process.communicate()
+    again = start(tmp_path, "--only", "ceilings")
+    said, errors = again.communicate(timeout=600)
+    assert again.returncode == 0, said + errors
+    assert [path.name for path in (tmp_path / "results" / "cpu").iterdir()] == ["ceilings.json"]
 
 
 def traces(out: Path) -> list[Path]:
