@@ -5,6 +5,7 @@ What they show is computed by the same code that judges a trace: tiles, waves, t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
@@ -143,11 +144,11 @@ def _sawtooth(gpu: Gpu) -> str:
     )
 
 
-def main() -> None:
-    FOLDER.mkdir(exist_ok=True)
+def main(folder: Path = FOLDER) -> None:
+    folder.mkdir(exist_ok=True)
     for name, text in drawings().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))

@@ -1,9 +1,10 @@
-"""The reference pages, made from the code: ``python docs/generate.py`` writes them, a test compares."""
+"""Reference pages made from the code: ``python docs/generate.py [FOLDER]`` writes them; a test compares."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -125,11 +126,11 @@ def _escaped(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>{}])", r"\\\1", text)
 
 
-def main() -> None:
-    FOLDER.mkdir(exist_ok=True)
+def main(folder: Path = FOLDER) -> None:
+    folder.mkdir(exist_ok=True)
     for name, text in pages().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(Path, sys.argv[1:]))
