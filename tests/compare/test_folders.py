@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -14,6 +15,7 @@ from statistics import median
 
 import jsonschema
 import pytest
+from rich.console import Console
 
 import tracelens
 from tests.render import sample_report
@@ -366,20 +368,21 @@ def hostile(tmp_path: Path) -> FolderComparison:
     )
 
 
+def terminal(result: FolderComparison) -> str:
+    stream = io.StringIO()
+    render_folders(result, console=Console(file=stream, width=80, force_terminal=False))
+    return stream.getvalue()
+
+
 def test_hostile_names_stay_text_everywhere(tmp_path: Path) -> None:
-    import io
-
-    from rich.console import Console
-
     result = hostile(tmp_path)
     text = folders_markdown(result)
     assert "\x1b" not in text and "\u202e" not in text
     assert not re.search(r"(?<!\\)<|(?<!\\)\[|(?<!\\)@", text)
     assert not re.search(r"(?m)^\s*::|##\[", text)
-    stream = io.StringIO()
-    render_folders(result, console=Console(file=stream, width=80, force_terminal=False))
-    assert "\x1b" not in stream.getvalue() and "alert" in stream.getvalue()
-    assert max(map(len, stream.getvalue().splitlines())) <= 80
+    shown = terminal(result)
+    assert "\x1b" not in shown and "alert" in shown
+    assert max(map(len, shown.splitlines())) <= 80
     page = render_folders_html(result)
     assert not re.search(r"<(img|svg|script)", page) and "&lt;img" in page and "\x1b" not in page
 
@@ -417,12 +420,51 @@ def test_the_command_takes_folders(tmp_path: Path) -> None:
     assert "FAILED" in (tmp_path / "c.md").read_text()
 
 
+def on_another_gpu(one: Report) -> Report:
+    gemms = [
+        replace(row, peak_frac=None if row.peak_frac is None else row.peak_frac / 2) for row in one.gemms
+    ]
+    gpu = replace(one.gpu, name="a100-sxm-80gb", title="A100 SXM 80GB", sms=108)
+    return replace(one, gpu=gpu, gemms=gemms)
+
+
+def test_across_gpus_shares_of_peak_are_compared_and_no_time_is(tmp_path: Path) -> None:
+    a, b = ranks(tmp_path / "a"), ranks(tmp_path / "b", factor=0.5, change=on_another_gpu)
+    with pytest.raises(UsageError, match=r"rank 0: times cannot be compared: different GPUs .*--across"):
+        compare_folders(a, b)
+    result = compare_folders(a, b, across=True)
+    assert result.verdict.startswith("Times are not compared: different GPUs (H100")
+    assert result.step is None and not result.parts and not result.components and result.noise is None
+    assert {pair.state for pair in result.pairs} == {"not_compared"}
+    assert "MFU 23.6% → 23.6%" in result.detail and "medians over 4 pairs" in result.detail
+    known = [row for row in result.peaks if row.before_frac is not None]
+    assert known and all(row.after_frac == pytest.approx((row.before_frac or 0) / 2) for row in known)
+    assert {row.pairs for row in result.peaks} == {4}
+    assert regression(result) == "unknown"
+    for text in (folders_markdown(result), terminal(result)):
+        body = text.partition("Times are not compared")[2]
+        assert "times not compared" in body and " ms" not in body and "MFU" in body
+        assert "mlp.down" in body
+
+
+def test_across_means_nothing_where_times_compare(tmp_path: Path) -> None:
+    a, b = ranks(tmp_path / "a"), ranks(tmp_path / "b", factor=0.5)
+    assert compare_folders(a, b, across=True) == compare_folders(a, b)
+
+
+def test_one_pair_on_another_gpu_keeps_the_times_of_all_out(tmp_path: Path) -> None:
+    a, b = ranks(tmp_path / "a"), ranks(tmp_path / "b")
+    path = next(iter(b.glob("*.json")))
+    Analysis(on_another_gpu(Analysis.load(path).report)).save(path)
+    result = compare_folders(a, b, across=True)
+    assert result.step is None and {pair.diff_frac for pair in result.pairs} == {None}
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
         (["a", "a/host_0.json"], 2, "a is a folder and a/host_0.json is none"),
         (["-", "a"], 2, "a is a folder and - is none"),
-        (["a", "a", "--across"], 2, "--across compares two files"),
         (["a", "nowhere"], 2, "a is a folder and nowhere is none"),
     ],
 )

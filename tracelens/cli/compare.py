@@ -90,12 +90,10 @@ def _compare(before: str, after: str, *, across: bool) -> Compared:
     if len(folders) == 1:
         other = after if folders[0] == before else before
         raise UsageError(f"{folders[0]} is a folder and {other} is none: give two files or two folders")
-    if across:
-        raise UsageError("--across compares two files; of two folders give a pair of their files")
     from tracelens.cli.progress import progress
 
     with progress("comparing") as heard:
-        return compare_folders(before, after, heard=heard)
+        return compare_folders(before, after, across=across, heard=heard)
 
 
 def _write(result: Compared, gates: list[Judged], asked: dict[str, str | None]) -> list[tuple[str, int]]:

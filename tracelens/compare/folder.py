@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
-from tracelens.compare.changes import caveats, not_comparable
+from tracelens.compare.changes import caveats
 from tracelens.compare.compare import compare_reports, only_same_work
-from tracelens.compare.folder_result import FolderComparison, Left, Pair, PairTime
+from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison, Left, Pair, PairTime
+from tracelens.compare.gemms import Place
 from tracelens.compare.load import load_report
 from tracelens.compare.matching import File, match_folders
-from tracelens.compare.result import Change, GemmChange
+from tracelens.compare.result import Change, GemmChange, GemmSide
 from tracelens.compare.together import Compared, together
 from tracelens.errors import InputError, UsageError
 from tracelens.results import Report
@@ -23,15 +24,19 @@ from tracelens.results import Report
 Heard = Callable[[int, int, str], None]
 
 
-def compare_folders(before: str | Path, after: str | Path, *, heard: Heard | None = None) -> FolderComparison:
+def compare_folders(
+    before: str | Path, after: str | Path, *, across: bool = False, heard: Heard | None = None
+) -> FolderComparison:
     """Compare the traces and saved reports of two folders, pair by pair.
 
-    Files are paired by rank where every one has a rank of its own, else by name. ``heard`` is told of the
-    progress.
+    Files are paired by rank where every one has a rank of its own, else by name. ``across`` allows other
+    GPUs, dtypes or world sizes: where one pair differs in them, shares of peak are compared and no times.
+    ``heard`` is told of the progress.
 
     Raises:
         InputError: a folder holds nothing to compare, or nothing has a partner.
-        UsageError: the times of a pair cannot be compared (another GPU, dtype or world size).
+        UsageError: the times of a pair cannot be compared (another GPU, dtype or world size) and ``across``
+            is not given.
     """
     matched = match_folders(Path(before), Path(after))
     left, found = list(matched.left), []
@@ -46,7 +51,7 @@ def compare_folders(before: str | Path, after: str | Path, *, heard: Heard | Non
             except InputError as error:
                 left.append(Left(side, file.name, str(error)))
         if len(reports) == 2:
-            found.append(_compared(name, (old, new), (reports[0], reports[1])))
+            found.append(_compared(name, (old, new), (reports[0], reports[1]), across=across))
         else:
             left += [Left(side, file.name, "its partner cannot be used")
                      for side, file in (("before", old), ("after", new))
@@ -60,21 +65,28 @@ def compare_folders(before: str | Path, after: str | Path, *, heard: Heard | Non
     return together(found, by=matched.by, folders=(Path(before), Path(after)), left=left)
 
 
-def _compared(name: str, files: tuple[File, File], reports: tuple[Report, Report]) -> Compared:
+def _compared(
+    name: str, files: tuple[File, File], reports: tuple[Report, Report], *, across: bool
+) -> Compared:
     before, after = reports
-    why = not_comparable(before, after)
-    if why:
-        raise UsageError(
-            f"{name}: times cannot be compared: {' and '.join(why)}; "
-            "--across compares two files by shares of peak"
-        )
-    result = compare_reports(before, after)
-    assert result.step is not None  # times are compared
+    try:
+        result = compare_reports(before, after, across=across)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
     times = [_time(file, report) for file, report in zip(files, reports, strict=True)]
     step = result.step
     rank = files[0].rank if files[0].rank == files[1].rank else None
     return Compared(
-        Pair(name, rank, times[0], times[1], step.state, step.diff_frac, step.p, result.verdict),
+        Pair(
+            name,
+            rank,
+            times[0],
+            times[1],
+            step.state if step else NOT_COMPARED,
+            step.diff_frac if step else None,
+            step.p if step else None,
+            result.verdict,
+        ),
         (result.before, result.after),
         (before.model, after.model),
         (_steps(before), _steps(after)),
@@ -86,6 +98,8 @@ def _compared(name: str, files: tuple[File, File], reports: tuple[Report, Report
         result.components,
         {(one.rule, one.title, one.state) for one in result.findings},
         caveats(before, after, times=False),
+        result.not_compared,
+        _peaks(result.gemms),
     )
 
 
@@ -93,7 +107,32 @@ def _time(file: File, report: Report) -> PairTime:
     summary = report.summary
     mean = fmean(step.duration_ms for step in report.steps) if report.steps else summary.step_ms.median
     computing = max(0.0, mean - summary.idle_ms - summary.exposed_communication_ms)
-    return PairTime(file.name, summary.step_ms.median, summary.step_ms.n, computing)
+    return PairTime(
+        file.name,
+        summary.step_ms.median,
+        summary.step_ms.n,
+        computing,
+        summary.gpu_busy_frac,
+        summary.gemm_frac,
+        summary.mfu_frac,
+    )
+
+
+def _peaks(gemms: list[GemmChange]) -> dict[Place, tuple[float | None, float | None]]:
+    """Share of peak before and after, of the GEMM of a place that does most."""
+    found: dict[Place, tuple[float | None, float | None]] = {}
+    for one in sorted(gemms, key=lambda one: -_work(one.before)):
+        if one.before is not None and one.after is not None:
+            place = (one.kind, one.component, one.role, one.phase)
+            found.setdefault(place, (one.before.peak_frac, one.after.peak_frac))
+    return found
+
+
+def _work(side: GemmSide | None) -> float:
+    """Multiply-adds per step, 0 where the shape is not known; attention has no M, N, K."""
+    if side is None or side.m is None or side.n is None or side.k is None:
+        return 0.0
+    return side.calls_per_step * (side.batch or 1) * side.m * side.n * side.k
 
 
 def _steps(report: Report) -> dict[int, float]:

@@ -5,7 +5,7 @@ Differences are after minus before. Figures over all pairs of files are medians,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tracelens.compare.result import Change, ComponentChange, Noise, StepChange, StepPart
@@ -14,6 +14,8 @@ SCHEMA_VERSION = "1.0"
 
 #: What the files of a folder are to each other. ``files``: of different models, so only their pairs compare.
 KINDS = ("ranks", "runs", "files")
+#: The state of a pair where no time is compared.
+NOT_COMPARED = "not_compared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class PairTime:
     step_ms: float  # median
     steps: int
     computing_ms: float  # mean per step: some kernel besides communication runs
+    gpu_busy_frac: float | None = None
+    gemm_frac: float | None = None  # of the GPU time, in GEMMs and attention
+    mfu_frac: float | None = None  # None = not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Pair:
     rank: int | None
     before: PairTime
     after: PairTime
-    state: str  # STEP_STATES of ``tracelens.compare.result``, by the test over its own steps
+    state: str  # STEP_STATES of ``tracelens.compare.result`` by the test over its own steps; not_compared
     diff_frac: float | None
     p: float | None
     verdict: str
@@ -68,6 +73,19 @@ class SharedOutcome:
     rule: str
     title: str
     state: str  # as in Outcome
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPeak:
+    """What the GEMMs of a component, role and phase reach of the datasheet peak: medians over the pairs."""
+
+    kind: str  # gemm | attention
+    component: str
+    role: str | None
+    phase: str
+    before_frac: float | None  # None = not known
+    after_frac: float | None
     pairs: int
 
 
@@ -104,6 +122,8 @@ class FolderComparison:
     findings: list[SharedOutcome]
     left: list[Left]
     caveats: list[str]
+    not_compared: list[str] = field(default_factory=list)  # why times are not compared; empty where they are
+    peaks: list[SharedPeak] = field(default_factory=list)  # where times are not compared
 
     def _repr_html_(self) -> str:
         """The page of ``tracelens compare``, in a frame of a notebook."""

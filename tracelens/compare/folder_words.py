@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from statistics import median
 
 from tracelens import numbers as f
-from tracelens.compare.folder_result import FolderComparison
+from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison
 from tracelens.compare.spelling import arrow_ms, signed_ms, signed_pct
 from tracelens.compare.step_change import step_verdict
 
@@ -16,11 +17,14 @@ STATE_WORDS = {
     "pace": "the GPU's own pace",
     "too_few_steps": "too few steps for a test",
     "identical": "the same recording",
+    NOT_COMPARED: "times not compared",
 }
 
 
 def verdict(result: FolderComparison) -> str:
     """One sentence: of the job, of the runs, or how many pairs did what."""
+    if result.not_compared:
+        return f"Times are not compared: {' and '.join(result.not_compared)}."
     if result.step is None:
         return f"{_pairs(len(result.pairs))}: {states(result)}."
     if result.kind == "ranks" and len(result.pairs) > 1:
@@ -41,6 +45,8 @@ def states(result: FolderComparison) -> str:
 
 def detail(result: FolderComparison) -> str:
     """One or two sentences below the verdict."""
+    if result.not_compared:
+        return _shares(result)
     parts = []
     if len(result.pairs) > 1 and result.step is not None:
         what = "rank by rank" if result.kind == "ranks" else "run by run"
@@ -51,6 +57,22 @@ def detail(result: FolderComparison) -> str:
             f"{signed_pct(result.noise.mid_frac)}: the GPU's own pace."
         )
     return " ".join([*parts, slowest(result)]).strip()
+
+
+def _shares(result: FolderComparison) -> str:
+    names = (("MFU", "mfu_frac"), ("GPU busy", "gpu_busy_frac"), ("in GEMMs and attention", "gemm_frac"))
+    parts = []
+    for title, name in names:
+        old, new = (
+            None if None in side else median(side)
+            for side in (
+                [getattr(pair.before, name) for pair in result.pairs],
+                [getattr(pair.after, name) for pair in result.pairs],
+            )
+        )
+        parts.append(f"{title} {f.pct(old)} → {f.pct(new)}")
+    many = len(result.pairs)
+    return "; ".join(parts) + (f" (medians over {many} pairs)." if many > 1 else ".")
 
 
 def slowest(result: FolderComparison) -> str:
@@ -68,7 +90,9 @@ def slowest(result: FolderComparison) -> str:
 def open_ends(result: FolderComparison) -> list[str]:
     """What the recordings leave open."""
     step, said = result.step, []
-    if step is None:
+    if result.not_compared:
+        said.append("a share of peak is of each GPU's own datasheet peak")
+    elif step is None:
         said.append(result.why)
     elif step.state != "identical" and step.p is not None:
         said.append(
@@ -79,9 +103,9 @@ def open_ends(result: FolderComparison) -> list[str]:
     world = result.before.world_size
     if result.kind == "ranks" and world is not None and len(result.pairs) < world:
         said.append(f"{len(result.pairs)} of {world} ranks are compared")
-    if result.kind == "ranks" and (step is None or step.state != "identical"):
+    if result.kind == "ranks" and not result.not_compared and (step is None or step.state != "identical"):
         said.append("one run on each side: how much runs differ among themselves is not in the test")
-    if len(result.pairs) > 1:
+    if len(result.pairs) > 1 and not result.not_compared:
         said.append("times of components and of parts of the step are medians over the pairs")
     return said
 

@@ -11,6 +11,7 @@ from statistics import median
 from tracelens import __version__
 from tracelens.compare.changes import LONG_STEP
 from tracelens.compare.folder_result import (
+    NOT_COMPARED,
     SCHEMA_VERSION,
     FolderComparison,
     FolderSide,
@@ -18,8 +19,10 @@ from tracelens.compare.folder_result import (
     Pair,
     SharedChange,
     SharedOutcome,
+    SharedPeak,
 )
 from tracelens.compare.folder_words import detail, open_ends, verdict
+from tracelens.compare.gemms import Place
 from tracelens.compare.result import Change, ComponentChange, Noise, Side, StepChange, StepPart
 from tracelens.compare.step_change import step_change
 from tracelens.results import ModelDims, StepTime
@@ -33,7 +36,7 @@ class Compared:
     sides: tuple[Side, Side]
     models: tuple[ModelDims, ModelDims]
     steps: tuple[dict[int, float], dict[int, float]]  # step's number -> ms
-    step: StepChange
+    step: StepChange | None  # None where times are not compared
     parts: list[StepPart]
     noise: Noise | None
     same_work: bool
@@ -41,16 +44,21 @@ class Compared:
     components: list[ComponentChange]
     findings: set[tuple[str, str, str]]  # rule, title, state
     caveats: list[str]
+    not_compared: list[str]  # why times are not
+    peaks: dict[Place, tuple[float | None, float | None]]
 
 
 def together(
     found: list[Compared], *, by: str, folders: tuple[Path, Path], left: list[Left]
 ) -> FolderComparison:
     kind = _kind(found, by)
+    reasons = list(dict.fromkeys(why for one in found for why in one.not_compared))
+    if reasons:  # of the whole: a median over some of the pairs would be another job's
+        found = [_without_times(one) for one in found]
     noise = _noise([one.noise for one in found])
     step, why = _step(found, kind, noise)
     components = _components(found)
-    slowest = _slowest(found) if len(found) > 1 and kind != "files" else (None, None)
+    slowest = _slowest(found) if len(found) > 1 and kind != "files" and not reasons else (None, None)
     result = FolderComparison(
         SCHEMA_VERSION, __version__, kind, by,
         _side(folders[0], [one.sides[0] for one in found]),
@@ -68,11 +76,29 @@ def together(
         components=components,
         findings=_findings(found),
         left=left,
-        caveats=[*_caveats(found), *_long_steps(found)],
+        caveats=[*_caveats(found), *(_long_steps(found) if not reasons else [])],
+        not_compared=reasons,
+        peaks=_peaks(found) if reasons else [],
     )  # fmt: skip
     return replace(
         result, verdict=verdict(result), detail=detail(result), caveats=[*result.caveats, *open_ends(result)]
     )
+
+
+def _without_times(one: Compared) -> Compared:
+    pair = replace(one.pair, state=NOT_COMPARED, diff_frac=None, p=None)
+    return replace(one, pair=pair, step=None, parts=[], noise=None, components=[])
+
+
+def _peaks(found: list[Compared]) -> list[SharedPeak]:
+    places = list(dict.fromkeys(place for one in found for place in one.peaks))
+    rows = []
+    for place in places:
+        every = [one.peaks[place] for one in found if place in one.peaks]
+        sides = [[known for known in side if known is not None] for side in zip(*every, strict=True)]
+        old, new = (median(side) if side else None for side in sides)
+        rows.append(SharedPeak(*place, old, new, len(every)))
+    return rows
 
 
 def _kind(found: list[Compared], by: str) -> str:
@@ -92,19 +118,22 @@ def _kind(found: list[Compared], by: str) -> str:
 
 def _step(found: list[Compared], kind: str, noise: Noise | None) -> tuple[StepChange | None, str]:
     """The step of the whole: of the job's steps, or of the runs' medians."""
-    if len(found) == 1:
-        return found[0].step, "the only pair of files"
+    steps = [one.step for one in found if one.step is not None]
+    if len(steps) < len(found):
+        return None, "times are not compared"
+    if len(steps) == 1:
+        return steps[0], "the only pair of files"
     if kind == "files":
         return None, "the files are of different models: only their pairs are judged"
     same = all(one.same_work for one in found)
-    identical = all(one.step.state == "identical" for one in found)
+    identical = all(step.state == "identical" for step in steps)
     if kind == "ranks":
         sides = [_job_steps([one.steps[side] for one in found]) for side in (0, 1)]
         why, what = "a step of the job takes as long as it takes on the slowest of its ranks here", "steps"
         if not sides[0] or not sides[1]:
             return None, "the ranks did not record the same steps, so there is no step of the job"
     else:
-        sides = [[one.step.before.median for one in found], [one.step.after.median for one in found]]
+        sides = [[step.before.median for step in steps], [step.after.median for step in steps]]
         why, what = "each run counts once, with its median step", "runs"
     change = step_change(
         sides[0],

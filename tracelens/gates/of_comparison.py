@@ -17,7 +17,7 @@ _CHANGED = ("faster", "slower")
 
 def _refused(result: Compared) -> str:
     """Why no time is compared; "" where times are."""
-    if isinstance(result, Comparison) and result.not_compared:
+    if result.not_compared:
         return f"times are not compared: {' and '.join(result.not_compared)}"
     return ""
 

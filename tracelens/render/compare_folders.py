@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from tracelens import numbers as f
-from tracelens.compare.folder_result import FolderComparison, Pair
+from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison, Pair, SharedPeak
 from tracelens.compare.folder_words import STATE_WORDS
 from tracelens.compare.spelling import arrow_ms, p_value, signed_ms, signed_pct
 from tracelens.gates import Judged
@@ -20,6 +20,7 @@ from tracelens.render.markdown_text import escape, table
 PAIRS = 32  # rows at a terminal; the other formats have them all
 CHANGES = 8
 LEFT = 10
+PEAKS = 20
 _MARKDOWN_PAIRS = 200
 _STATES = {"faster": "bold green", "slower": "bold red"}
 
@@ -62,8 +63,26 @@ def identity(result: FolderComparison) -> str:
     return " · ".join(part for part in parts if part)
 
 
+def pair_heads(result: FolderComparison) -> list[str]:
+    """What the cells of a pair are, after its name and before the last."""
+    if result.not_compared:
+        return ["MFU", "GPU busy", "in GEMM + attention"]
+    return ["before, ms", "after, ms", "difference", "p", "computing"]
+
+
 def pair_cells(pair: Pair) -> list[str]:
-    """Name, step before and after, difference, p, computing time, what the pair's own steps say."""
+    """Name, step before and after, difference, p, computing time, what the pair's own steps say.
+
+    Where times are not compared: name, MFU, GPU busy, share of GEMM time, that they are not.
+    """
+    if pair.state == NOT_COMPARED:
+        a, b = pair.before, pair.after
+        shares = ((a.mfu_frac, b.mfu_frac), (a.gpu_busy_frac, b.gpu_busy_frac), (a.gemm_frac, b.gemm_frac))
+        return [
+            pair.name,
+            *(f"{f.pct(old)} → {f.pct(new)}" for old, new in shares),
+            STATE_WORDS[NOT_COMPARED],
+        ]
     return [
         pair.name,
         f.sig(pair.before.step_ms),
@@ -73,6 +92,12 @@ def pair_cells(pair: Pair) -> list[str]:
         arrow_ms(pair.before.computing_ms, pair.after.computing_ms),
         STATE_WORDS.get(pair.state, pair.state),
     ]
+
+
+def peak_cells(row: SharedPeak) -> list[str]:
+    """GEMM, share of the datasheet peak before and after."""
+    name = f"{row.component} {row.role or row.phase}"
+    return [name, f.pct(row.before_frac), f.pct(row.after_frac)]
 
 
 def change_lines(result: FolderComparison, most: int) -> list[str]:
@@ -110,16 +135,10 @@ def parts_line(result: FolderComparison) -> str:
 
 
 def _pairs(out: Out, result: FolderComparison) -> None:
-    heads = [
-        ("", "l"),
-        ("before", "r"),
-        ("after", "r"),
-        ("diff", "r"),
-        ("p", "r"),
-        ("computing", "r"),
-        ("", "fold"),
-    ]
-    rows = out.table(heads)
+    shorter = {"before, ms": "before", "after, ms": "after", "difference": "diff"}
+    rows = out.table(
+        [("", "l"), *((shorter.get(head, head), "r") for head in pair_heads(result)), ("", "fold")]
+    )
     for pair in result.pairs[:PAIRS]:
         name, *cells = pair_cells(pair)
         style = _STATES.get(pair.state, "")
@@ -131,7 +150,10 @@ def _pairs(out: Out, result: FolderComparison) -> None:
     out.print(rows)
     if len(result.pairs) > PAIRS:
         out.line(f"  and {len(result.pairs) - PAIRS} more pairs", "dim")
-    out.line("  median step, ms; computing: mean time per step in which more than communication runs", "dim")
+    if not result.not_compared:
+        out.line(
+            "  median step, ms; computing: mean time per step in which more than communication runs", "dim"
+        )
     out.line()
 
 
@@ -147,6 +169,9 @@ def _findings(out: Out, result: FolderComparison) -> None:
 
 
 def _components(out: Out, result: FolderComparison) -> None:
+    if result.not_compared:
+        _peaks(out, result)
+        return
     rows = [row for row in result.components if row.beyond_noise]
     out.line(out.text("Largest movers", "bold") + out.text("  ms of GPU time per step, medians", "dim"))
     if not rows:
@@ -167,6 +192,20 @@ def _components(out: Out, result: FolderComparison) -> None:
             )
         out.print(table_)
     out.line(f"  {parts_line(result)}", "dim")
+    out.line()
+
+
+def _peaks(out: Out, result: FolderComparison) -> None:
+    out.line(
+        out.text("Share of peak", "bold") + out.text("  of each GPU's own; medians over the pairs", "dim")
+    )
+    rows = out.table([("", "l"), ("before", "r"), ("after", "r")])
+    for row in result.peaks[:PEAKS]:
+        name, *cells = peak_cells(row)
+        rows.add_row(out.text(f"  {name}", limit=40), *(out.text(cell) for cell in cells))
+    out.print(rows)
+    if len(result.peaks) > PEAKS:
+        out.line(f"  and {len(result.peaks) - PEAKS} more", "dim")
     out.line()
 
 
@@ -192,8 +231,9 @@ def folders_markdown(result: FolderComparison, *, gates: Sequence[Judged] = ()) 
     lines += [f"**{escape(result.verdict)}**", ""]
     lines += [escape(result.detail), ""] if result.detail else []
     lines += [escape(identity(result)), "", *gates_markdown(gates), "### Pair by pair", ""]
-    heads = ["", "before, ms", "after, ms", "difference", "p", "computing", ""]
-    lines += table(heads, [pair_cells(pair) for pair in result.pairs[:_MARKDOWN_PAIRS]])
+    lines += table(
+        ["", *pair_heads(result), ""], [pair_cells(pair) for pair in result.pairs[:_MARKDOWN_PAIRS]]
+    )
     if len(result.pairs) > _MARKDOWN_PAIRS:
         lines += ["", f"and {len(result.pairs) - _MARKDOWN_PAIRS} more"]
     lines += ["", "### What changed", ""]
@@ -201,8 +241,18 @@ def folders_markdown(result: FolderComparison, *, gates: Sequence[Judged] = ()) 
     if result.findings:
         lines += ["", "### Findings of the reports before", ""]
         lines += [f"- {escape(line)}" for line in finding_lines(result)]
+    lines += _movers_markdown(result)
+    for title, said in (("Not compared", left_lines(result, 200)), ("To know", result.caveats)):
+        lines += ["", f"### {title}", "", *(f"- {escape(line)}" for line in said)] if said else []
+    return "\n".join(lines) + "\n"
+
+
+def _movers_markdown(result: FolderComparison) -> list[str]:
+    if result.not_compared:
+        heads = ["", "share of peak before", "after"]
+        return ["", "### Share of peak", "", *table(heads, [peak_cells(row) for row in result.peaks])]
     rows = [row for row in result.components if row.beyond_noise]
-    lines += ["", "### Largest movers", ""]
+    lines = ["", "### Largest movers", ""]
     if rows:
         cells = [
             [row.component, row.phase, f.sig(row.before_ms), f.sig(row.after_ms), signed_ms(row.diff_ms),
@@ -212,7 +262,4 @@ def folders_markdown(result: FolderComparison, *, gates: Sequence[Judged] = ()) 
         lines += table(["component", "phase", "before, ms", "after, ms", "difference", "", "because"], cells)
     else:
         lines += [f"None: {nothing_moved(result)}."]
-    lines += ["", escape(parts_line(result))]
-    for title, said in (("Not compared", left_lines(result, 200)), ("To know", result.caveats)):
-        lines += ["", f"### {title}", "", *(f"- {escape(line)}" for line in said)] if said else []
-    return "\n".join(lines) + "\n"
+    return [*lines, "", escape(parts_line(result))]
