@@ -24,6 +24,7 @@ from tracelens.accounting.steps import step_times
 from tracelens.advice import StepFacts, advise
 from tracelens.advice.explorer import explore
 from tracelens.advice.hyper import parse_changes
+from tracelens.advice.saved_step import step_of
 from tracelens.advice.step_search import search_step
 from tracelens.advice.whatif import step_model, what_if
 from tracelens.attribution import Attribution, attribute
@@ -96,6 +97,22 @@ class Analysis:
             self,
             report=replace(self.report, waits=report_waits(lambda: self.waits, steps=len(self.report.steps))),
         )
+
+    def with_what_if(self, *changes: str) -> Analysis:
+        """The same with these scenarios ("vocab=50304,heads=20") in ``report.what_if``.
+
+        Raises UsageError for a change that cannot be made.
+        """
+        step = step_of(self.report)
+        found = [what_if(step, parse_changes([text], now=step.now)) for text in changes]
+        return replace(self, report=replace(self.report, what_if=[*self.report.what_if, *found]))
+
+    def with_price(self, price: str) -> Analysis:
+        """The same with steps and savings in money too; ``price`` of one GPU-hour, "2.50" or "2.50 EUR".
+
+        Raises UsageError when that is no price.
+        """
+        return replace(self, report=with_cost(self.report, parse_price(price)))
 
     @cached_property
     def gemms(self) -> pd.DataFrame:

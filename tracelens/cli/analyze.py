@@ -99,15 +99,24 @@ def analyze(
 ) -> None:
     """Analyze TRACE, a torch.profiler trace (.json or .json.gz; '-' reads standard input).
 
-    Prints a summary and writes one self-contained HTML page.
+    Prints a summary and writes one self-contained HTML page. A report that --json wrote is shown again,
+    without its trace: what needs the trace is refused.
     """
     from tracelens.cli.streams import echo_json
     from tracelens.gates import judge_report
     from tracelens.gates.judge import parse_report_gate
+    from tracelens.kinds import kind_of
     from tracelens.render.json import to_json
 
     if kernels is not None and Path(kernels).suffix.lower() not in (".parquet", ".csv"):
         raise UsageError(f"cannot tell the format of {kernels}: end it in .parquet or .csv")
+    saved = kind_of(trace) == "report"
+    if saved:
+        _refuse(
+            trace,
+            {"--kernels": kernels, "--perfetto": perfetto, "--gpu": gpu, "--steps": steps,
+             "--reference": reference, "--waits": waits or None},
+        )  # fmt: skip
     if perfetto is not None:
         from tracelens.render.perfetto import check_perfetto
 
@@ -122,9 +131,18 @@ def analyze(
     check_outputs(markdown=markdown, annotations=annotations is not None, on_stdout=on_stdout)
     ci = Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None)
     wanted = [parse_report_gate(text) for text in fail_on]
-    result = _analyze(
-        trace, gpu=gpu, steps=_steps(steps), reference=reference, what_ifs=what_ifs, waits=waits, price=price
-    )
+    if saved:
+        result = _reopen(trace, what_ifs=what_ifs, price=price)
+    else:
+        result = _analyze(
+            trace,
+            gpu=gpu,
+            steps=_steps(steps),
+            reference=reference,
+            what_ifs=what_ifs,
+            waits=waits,
+            price=price,
+        )
     gates = judge_report(result.report, wanted)
     told = not quiet and not on_stdout
     if ids:
@@ -154,6 +172,24 @@ def _analyze(trace: str, **asked: Any) -> Analysis:
 
     with progress("analyzing", long=is_large(trace)) as heard:
         return analysis.analyze(trace, heard=heard, **asked)
+
+
+def _refuse(report: str, asked: dict[str, object]) -> None:
+    given = [name for name, value in asked.items() if value is not None]
+    if given:
+        raise UsageError(
+            f"{report} is a saved report: {', '.join(given)} need{'s' if len(given) == 1 else ''} the trace"
+        )
+
+
+def _reopen(report: str, *, what_ifs: tuple[str, ...], price: str | None) -> Analysis:
+    """A saved report as it is, with what can be added to it without the trace."""
+    from tracelens.analysis import Analysis
+
+    result = Analysis.load(report)
+    if what_ifs:
+        result = result.with_what_if(*what_ifs)
+    return result if price is None else result.with_price(price)
 
 
 def _print(result: Analysis, written: list[tuple[str, int]], gates: list[Judged], *, derived: bool) -> None:
@@ -232,7 +268,7 @@ def _size(name: str) -> int:
 
 def _page_name(trace: str) -> str:
     name = "trace" if trace == "-" else Path(trace).name
-    for suffix in (".gz", ".json", ".trace", ".pt"):
+    for suffix in (".gz", ".json", ".trace", ".pt", ".report"):
         name = name.removesuffix(suffix)
     return f"{name or 'trace'}.report.html"
 

@@ -17,16 +17,18 @@ class _Head(msgspec.Struct):
 
 
 def to_json(report: Report, *, indent: int | None = 2, compact: bool = False) -> bytes:
-    """Encode a report; the same report gives the same bytes, and a number that is not finite is null.
+    """Encode a report; the same trace gives the same bytes, and a number that is not finite is null.
+
+    Mappings keep their order: a saved report says "hidden, then heads" as the analysis did.
 
     ``compact`` leaves out fields at their default and rounds to six significant digits, as on the page.
     """
     what: Any = _compacted(report) if compact else report
     try:
-        data = msgspec.json.encode(what, order="deterministic")
+        data = msgspec.json.encode(what)
     except UnicodeEncodeError:
         # A lone surrogate, from a trace's "\\ud800", has no UTF-8 form.
-        data = msgspec.json.encode(without_surrogates(msgspec.to_builtins(what)), order="deterministic")
+        data = msgspec.json.encode(without_surrogates(msgspec.to_builtins(what)))
     return data if indent is None else msgspec.json.format(data, indent=indent) + b"\n"
 
 
