@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tracelens.advice.affected import concerns
 from tracelens.advice.hyper import Hyper, changed
 from tracelens.advice.per_token import growth_frac
 from tracelens.advice.predicted_attention import AttentionSizes, attention_sizes
-from tracelens.advice.whatif import concerns
 from tracelens.advice.work import AttentionCall, Product
 from tracelens.bench.cases import DTYPES, LAYOUTS, AttentionCase, GemmCase
 from tracelens.bench.layer_shapes import LayerShape, StepShape
