@@ -34,7 +34,7 @@ _ORDER = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "
           "capacity", "dtype")  # fmt: skip
 #: Their kernels have the vocabulary as a side.
 OF_VOCAB = frozenset({"logits", "loss"})
-_VOCAB_UNTOLD = "whether ranks split the vocabulary is not known: `tracelens capture` writes down its size"
+VOCAB_UNTOLD = "whether ranks split the vocabulary is not known: `tracelens capture` writes down its size"
 #: They repeat the kernels of a layer and change none.
 _COUNTS = frozenset({"layers", "pipeline_parallel"})
 #: They change fused attention.
@@ -101,7 +101,7 @@ def affected_by(step: StepModel, then: Hyper) -> Affected:
             product, now, then, anchors=step.anchors, gpu=step.gpu, measured=step.measured
         )
         if product.row.component == "logits" and vocab_untold(now, then):
-            scaled = _VOCAB_UNTOLD
+            scaled = VOCAB_UNTOLD
         take(product.row, product.weight, scaled, each_expert=product.each_expert)
     for call in step.work.attention if names else ():
         if _OF_ATTENTION & set(names):
@@ -112,7 +112,7 @@ def affected_by(step: StepModel, then: Hyper) -> Affected:
     if vocab_untold(now, then):
         for name, _, time, products in step.components:
             if name in OF_VOCAB and time > products:
-                lost.append((time - products, _VOCAB_UNTOLD))
+                lost.append((time - products, VOCAB_UNTOLD))
     for row, why in step.work.fixed if names else ():
         if set(names) <= _COUNTS:  # its shape stays, whatever it is
             take(row, 1.0, _SAME)

@@ -154,7 +154,7 @@ class _Run:
         if self.source.kind == "suggestions":
             logits = self._present(self.built.layer(now, vocab=now.vocab)) if now.vocab else None
             if logits is not None or not now.vocab:
-                self.before_ms = (now.layers or 0) * layer.ms[0] + (
+                self.before_ms = (self.source.layers or 0) * layer.ms[0] + (
                     logits.ms[0] if logits is not None else 0.0
                 )
         self.noise_frac = abs(layer.ms[0] / layer.ms[1] - 1)
