@@ -214,6 +214,21 @@ def activation_bytes(hyper: Hyper, layout: Layout) -> float:
     return 2.0 * s.tokens * (s.layers * (4 * s.hidden + width) + 3 * s.vocab)
 
 
+def memory_of_trace(hyper: Hyper) -> float | None:
+    """Estimate of a rank's memory in bytes for a model read off a trace: weights as in ``memory_bytes``.
+
+    None where a size is not known, or experts share the tokens. What data-parallel ranks share (ZeRO, FSDP),
+    and activations that are computed again, make it less.
+    """
+    if hyper.experts and hyper.experts > 1:
+        return None
+    weights = hyper.rank_parameters
+    try:
+        return 16.0 * weights + kept_of_trace(hyper) if weights is not None else None
+    except InputError:
+        return None
+
+
 def kept_of_trace(hyper: Hyper) -> float:
     """``activation_bytes`` of a model read off a trace: one stage's layers, one rank's vocabulary.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tracelens.advice.affected import VOCAB_UNTOLD, changed_names, concerns, grown_calls, vocab_untold
 from tracelens.advice.hyper import Hyper, changed
 from tracelens.advice.per_token import growth_frac
+from tracelens.advice.planned_kernels import memory_of_trace
 from tracelens.advice.predicted import dtype_then
 from tracelens.advice.predicted_attention import AttentionSizes, attention_sizes
 from tracelens.advice.traffic import repeats
@@ -118,6 +119,7 @@ def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: boo
             notes += built.assumed
         if model:
             step = _step(source, then, built)
+    notes += _too_large(source, then)
     left = _left_ms(source, then)
     if left:
         notes.append(f"{ms(left)} per step of products whose sizes follow from no dimension of the model")
@@ -130,6 +132,23 @@ def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: boo
     return Trial(
         asked, "", calls, wholes, step, apart, _scale(asked, now, then), tuple(notes), partial=partial
     )
+
+
+def _too_large(source: Source, then: Hyper) -> list[str]:
+    """A layer fits where the whole step with its optimizer does not: said where the estimate shows it."""
+    gpu = source.memory_gib
+    now_bytes, then_bytes = memory_of_trace(source.now), memory_of_trace(then)
+    if gpu is None or now_bytes is None or then_bytes is None:
+        return []
+    before, after = now_bytes / 2**30, then_bytes / 2**30
+    if not before <= gpu < after:  # a present step that is estimated too large is one that ranks share
+        return []
+    return [
+        (
+            f"whether the whole step fits: its memory is estimated to grow from {before:.1f} to"
+            f" {after:.1f} GiB, and the GPU has {gpu:.1f}"
+        )
+    ]
 
 
 def _scale(asked: Asked, now: Hyper, then: Hyper) -> float:

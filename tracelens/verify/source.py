@@ -58,6 +58,7 @@ class Source:
     gpu_title: str
     device: str | None  # name of the device that was traced
     sms: int | None
+    memory_gib: float | None  # that the trace reports
     now: Hyper  # of the whole model; what the analysis that wrote the report took it for
     layers: int | None  # of the rank that was traced
     transformer: bool
@@ -134,6 +135,7 @@ def _report(name: str, raw: dict[str, Any]) -> Source:
         gpu_title=str(gpu["title"]),
         device=raw["trace"].get("device"),
         sms=gpu.get("sms"),
+        memory_gib=gpu.get("memory_gib"),
         now=now,
         layers=dims.layers.value,
         transformer=dims.transformer,
@@ -252,6 +254,7 @@ def _suggestions(name: str, raw: dict[str, Any]) -> Source:
         gpu_title=str(raw["gpu_title"]),
         device=None,
         sms=None,
+        memory_gib=None,
         now=now,
         layers=now.stage_layers,
         transformer=True,
