@@ -210,7 +210,8 @@ def activation_bytes(hyper: Hyper, layout: Layout) -> float:
     """
     s = Sizes.of(hyper)
     per_expert = layout.experts_per_token or 1
-    width = (2 * s.heads + 2 * s.kv_heads) * s.head_dim + (3 if hyper.gated else 2) * s.ffn * per_expert
+    kv_heads = s.heads if hyper.kv_repeated else s.kv_heads
+    width = (2 * s.heads + 2 * kv_heads) * s.head_dim + (3 if hyper.gated else 2) * s.ffn * per_expert
     return 2.0 * s.tokens * (s.layers * (4 * s.hidden + width) + 3 * s.vocab)
 
 

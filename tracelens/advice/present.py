@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tracelens.advice.exchange import vocab_is_split
 from tracelens.advice.experts import mixture_of
 from tracelens.advice.hyper import DTYPES, Hyper, hyper_of
-from tracelens.advice.work import is_gated, tokens_of, vocab_of
+from tracelens.advice.work import is_gated, repeats_keys, tokens_of, vocab_of
 from tracelens.results import CommunicationRow, GemmRow, ModelDims
 
 
@@ -27,6 +27,7 @@ def present_hyper(
     more: dict[str, int | str | bool | None] = {
         "dtype": _main_dtype(rows),
         "micro_batches": micro_batches_of(rows, dims),
+        "kv_repeated": repeats_keys(rows, dims),
     }
     if tokens is not None:
         more["vocab_split"] = vocab_is_split(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tracelens.advice.hyper import Hyper
 from tracelens.results import Estimate, Rest
@@ -35,6 +36,11 @@ def _heads(x: Hyper) -> int | None:
     if x.heads is None or x.head_dim is None:
         return None
     return _times(x.token_count, _local((x.heads + 2 * (x.kv_heads or x.heads)) * x.head_dim, x))
+
+
+def _copies(x: Hyper) -> int | None:
+    """Of keys and values as attention gets them."""
+    return _heads(replace(x, kv_heads=x.heads)) if x.kv_repeated else _heads(x)
 
 
 def _scores(x: Hyper) -> int | None:
@@ -71,7 +77,7 @@ _BYTES: dict[str, tuple[str, _Size]] = {
     "dropout": ("b*s*h", _hidden),
     "attention.qkv": ("b*s*(a+2*kv)*d", _heads),
     "attention.rope": ("b*s*(a+2*kv)*d", _heads),
-    "attention.other": ("b*s*(a+2*kv)*d", _heads),
+    "attention.other": ("b*s*(a+2*kv)*d", _copies),
     "attention.softmax": ("b*s*s*a", _scores),
     "attention.output": ("b*s*h", _hidden),
     "mlp.up": ("b*s*f", _ffn),

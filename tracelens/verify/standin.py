@@ -101,6 +101,12 @@ def stand_in(source: Source) -> StandIn | str:
     if fused and family not in BACKENDS:
         return f"its attention runs kernels ({family}) that scaled_dot_product_attention does not have"
     causal = causal_of(fused)
+    assumed = []
+    if now.kv_repeated:
+        assumed.append(
+            "attention of the layers is given each key-value head once; the trace's is given a copy for every"
+            " head"
+        )
     untold = "a causal mask is assumed: the trace does not show which mask attention has"
     return StandIn(
         dtype=dtype,
@@ -111,7 +117,7 @@ def stand_in(source: Source) -> StandIn | str:
         fused_gate=not any(row.kind == "gemm" and row.component == "mlp.gate" for row in rows),
         recompute=any(row.phase == "recompute" and row.component.startswith(_IN_LAYERS) for row in rows),
         passes=passes,
-        assumed=(untold,) if causal is None else (),
+        assumed=(*assumed, *([untold] if causal is None else [])),
     )
 
 
