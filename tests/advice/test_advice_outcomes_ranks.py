@@ -65,7 +65,7 @@ def test_fewer_ranks_save_what_was_predicted_at_the_same_gpus_and_tokens(tmp_pat
     whole = 8 * 4096
     now = zoo(tmp_path, "llama", ranks=8, dims=dims, vocab=whole)
     finding = found(now, "TL107")
-    before, after = finding.change["tensor_parallel"]
+    before, after = (int(one) for one in finding.change["tensor_parallel"])
     assert (before, after) == (8, 4)
     then = zoo(tmp_path, "llama", ranks=after, dims=replace(dims, vocab=whole // after), vocab=whole)
     once = time(then, *_ONCE)
@@ -108,7 +108,7 @@ def test_layers_moved_from_the_last_stage_shorten_the_longest_one(tmp_path: Path
     """The other stages have layers alone; all wait for the longest, in a step of one micro-batch."""
     now = stage(tmp_path, LAST.layers)
     finding = found(now, "TL108")
-    here, left = finding.change["last_stage_layers"]
+    here, left = (int(one) for one in finding.change["last_stage_layers"])
     moved = here - left
     assert here == LAST.layers and moved > 0
     others = here + -(-moved // (STAGES - 1))
