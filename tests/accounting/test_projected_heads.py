@@ -113,3 +113,23 @@ def test_the_weights_are_those_of_the_model(tmp_path: Path) -> None:
     now = step_of(report(GQA, Options(steps=1), tmp_path)).now
     layer = 2048 * (16 + 2 * 4) * 128 + 2048 * 2048 + 3 * 2048 * 5632
     assert now.parameters == 2 * layer + 32000 * 2048
+
+
+@pytest.mark.parametrize(
+    ("family", "kv_heads", "by"),
+    [
+        ("llama_fused", 8, "one product makes q, k and v"),
+        ("qk_norm", 8, "k and v are made by products"),
+        ("gated_attention", 8, "fused attention"),
+        ("mla", 12, "fused attention"),
+    ],
+)
+def test_modules_as_pytorch_records_them(family: str, kv_heads: int, by: str, tmp_path: Path) -> None:
+    """Two that repeat keys, one whose query has a gate, and latent attention."""
+    pytest.importorskip("torch")
+    from tests.zoo import ZooOptions, program_of, trace_of
+
+    options = ZooOptions(steps=1)
+    text = trace_of(family, options, program_of(family, options)).text()
+    known = analyze_trace(read(tmp_path, text), shape_search=False).report.model.kv_heads
+    assert known.value == kv_heads and by in known.source
