@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from tracelens.advice import suggestion
 from tracelens.advice.config import ModelConfig
 from tracelens.advice.measured_step import MeasuredStep
 from tracelens.advice.saved_step import step_of
+from tracelens.advice.search_space import Limits
 from tracelens.advice.step_search import search_step
 from tracelens.advice.suggestion import FORMAT_VERSION, ComponentTime, Size, Suggestions, limits_of
 from tracelens.advice.whatif import StepModel
@@ -51,6 +53,8 @@ def suggest(
         UsageError: the GPU is not known, or the limits make no sense.
     """
     limits = limits_of(parameters_frac, fix=fix, free=free, memory_gb=memory_gb)
+    # A trace can tell the memory that the user does not.
+    (replace(limits, memory_gb=1.0) if limits.lacks_memory else limits).checked()
     if isinstance(source, ModelConfig) or (isinstance(source, str | Path) and kind_of(source) == "other"):
         if gpu is None:
             raise UsageError("name the GPU to train on: --gpu NAME, e.g. --gpu h100-sxm")
@@ -62,6 +66,7 @@ def suggest(
     _only_known_sizes(report.model, sizes or {}, dtype)
     analysed_on = gpu if kind == "report" or not isinstance(source, str | Path) else None  # else it is on it
     step = step_of(report, gpu=analysed_on, layers=(sizes or {}).get("layers"), tied=tied)
+    limits, told = _with_memory(limits, step)
     searched = search_step(step, report.model, limits=limits, lacks=report.recording)
     if searched.state == "could_not_run":
         raise InputError(f"{report.trace.path}: {searched.verdict}")
@@ -89,7 +94,7 @@ def suggest(
         searched=searched.searched,
         parameters_limit_frac=searched.parameters_limit_frac,
         not_included=_as_measured(step, report),
-        notes=searched.notes,
+        notes=[*told, *searched.notes],
         source=kind,
         not_searched=searched.not_searched,
     )
@@ -104,6 +109,15 @@ def _analysed(source: str | Path | Analysis | Report, gpu: str | None) -> tuple[
     if kind_of(source) == "report":
         return Analysis.load(source).report, "report"
     return analyze(source, gpu=gpu, shape_search=False).report, "trace"
+
+
+def _with_memory(limits: Limits, step: StepModel) -> tuple[Limits, list[str]]:
+    """The memory that the trace reports, where a search needs it and nothing else was given."""
+    traced = step.gpu.traced_memory_gib if step.gpu.matched_by != "--gpu" else None
+    if not limits.lacks_memory or traced is None:
+        return limits.checked(), []
+    told = f"shapes have to fit into the {traced:.1f} GiB that the trace reports of its GPU"
+    return replace(limits, memory_gb=traced * 2**30 / 1e9).checked(), [told]
 
 
 def _name(report: Report) -> str:

@@ -206,6 +206,31 @@ def test_limits_are_kept() -> None:
         _search(GPT, Limits(free=BY_DEFAULT | {"micro_batch"}))
 
 
+def test_the_traces_own_memory_bounds_the_micro_batch_also_from_a_saved_report(tmp_path: Path) -> None:
+    """Nobody has to say how much memory there is where the trace does; given, that is what counts."""
+    path = tmp_path / "trace.json"
+    path.write_text(build(ModelSpec(layers=2, micro_batch=4), Options(steps=2)).text())
+    analysis = tracelens.analyze(path, shape_search=False)
+    assert analysis.report.gpu.memory_gib == pytest.approx(85028634624 / 2**30)
+    analysis.save(tmp_path / "report.json")
+    for source in (path, tmp_path / "report.json"):
+        found = tracelens.suggest(source, free=("micro_batch",))
+        assert "micro_batch" in found.searched
+        assert "shapes have to fit into the 79.2 GiB that the trace reports of its GPU" in found.notes
+        larger = [pick.change["micro_batch"][1] or 0 for pick in found.picks if "micro_batch" in pick.change]
+        tight = tracelens.suggest(source, free=("micro_batch",), memory_gb=1.0)
+        assert not any("GiB" in text for text in tight.notes)
+        assert max(larger, default=0) >= max(
+            (pick.change["micro_batch"][1] or 0 for pick in tight.picks if "micro_batch" in pick.change),
+            default=0,
+        )
+    with pytest.raises(UsageError, match="--memory-gb"):  # another GPU's memory is not the trace's
+        tracelens.suggest(tmp_path / "report.json", gpu="a100-sxm-40gb", free=("micro_batch",))
+    silent = replace(analysis.report, gpu=replace(analysis.report.gpu, memory_gib=None))
+    with pytest.raises(UsageError, match="--memory-gb"):
+        tracelens.suggest(silent, free=("micro_batch",))
+
+
 # A trace and a configuration of the same model.
 
 

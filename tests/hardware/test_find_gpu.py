@@ -164,6 +164,7 @@ def test_clock_and_memory_are_the_traces_where_it_has_them() -> None:
         "NVIDIA H100 80GB HBM3", properties={"clockRate": 1755000, "totalGlobalMem": 79 * 2**30}
     )
     assert (traced.boost_mhz, traced.memory_gb) == (1755.0, 79.0)
+    assert (traced.info().memory_gib, printed.info().memory_gib) == (79.0, None)  # a box is no device
     assert find_gpu(None, properties={"clockRate": 1000000}).boost_mhz == 1000.0
     assert find_gpu("NVIDIA A10G").boost_mhz is None
 

@@ -82,9 +82,14 @@ class Meter:
             raise KeyboardInterrupt
 
 
-def gpu(name: str = "h100-sxm", device: str = "NVIDIA H100 80GB HBM3", sms: int = 132) -> DeviceFacts:
+def gpu(
+    name: str = "h100-sxm",
+    device: str = "NVIDIA H100 80GB HBM3",
+    sms: int = 132,
+    memory_bytes: int | None = None,
+) -> DeviceFacts:
     """What a machine with this GPU says of itself."""
-    about = {"name": device, "kind": "cuda", "sms": sms}
+    about = {"name": device, "kind": "cuda", "sms": sms, "memory_bytes": memory_bytes}
     return DeviceFacts(find_gpu(None, override=name), about, {"torch": "2.11.0"})
 
 

@@ -103,6 +103,14 @@ def test_what_is_measured_counts_for_the_tokens_that_the_prediction_counts(
     assert make_trial(one, source, stand_in(source)).scale == scale
 
 
+def test_a_step_that_does_not_fit_is_said_although_its_layer_does(source: Source) -> None:
+    assert not any("fits" in text for text in planned(source, micro_batch=16).notes)
+    (told,) = [text for text in planned(source, micro_batch=128).notes if "fits" in text]
+    assert "the GPU has 79.2" in told
+    small = replace(source, memory_gib=1.0)  # the present estimate is too large: ranks share the weights
+    assert not any("fits" in text for text in planned(small, micro_batch=128).notes)
+
+
 def test_a_small_step_is_four_layers_deep(source: Source) -> None:
     step = planned(source, model=True, vocab=50304).step
     assert isinstance(step, WholePair)

@@ -170,6 +170,14 @@ def test_another_gpu_is_refused(source: Source, verify_on: Verify) -> None:
         verify_on(source, on=rig.gpu(sms=60))
 
 
+def test_a_board_of_the_name_with_another_memory_is_another_gpu(source: Source, verify_on: Verify) -> None:
+    """The trace's H100 reports 79.2 GiB; GH200's is an "H100" of 96 with another bandwidth."""
+    assert source.memory_gib == pytest.approx(79.2, abs=0.05)
+    with pytest.raises(UsageError, match=r"with 79\.2 GiB, and this one has 93\.1"):
+        verify_on(source, on=rig.gpu(memory_bytes=100 * 10**9))
+    assert found(verify_on(source, on=rig.gpu(memory_bytes=80 * 2**30))).state == "measured"
+
+
 def test_another_gpu_told_to_is_said_and_replaces_nothing(source: Source, verify_on: Verify) -> None:
     done = verify_on(source, on=rig.gpu("a100-sxm-80gb", "NVIDIA A100-SXM4-80GB", 108), anyway=True)
     one = found(done)

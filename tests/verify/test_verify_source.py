@@ -46,6 +46,13 @@ def test_a_change_that_was_not_simulated_is_taken_as_the_finding_names_it(
     assert read(raw, tmp_path).asked[0].why == "compile is no size that the layers of a model are built from"
 
 
+def test_a_scenario_of_another_type_does_not_make_the_report_unreadable(
+    raw: dict[str, Any], tmp_path: Path
+) -> None:
+    raw["what_if"][0]["change"] = {"dtype": ["bf16", "fp8"]}
+    assert read(raw, tmp_path).asked[1].changes == {"dtype": "fp8"}
+
+
 def test_what_was_measured_before_is_no_prediction(raw: dict[str, Any], tmp_path: Path) -> None:
     finding = raw["findings"][0]
     predicted = finding["saving_ms"]
@@ -95,7 +102,9 @@ def test_a_report_that_was_cut_off_is_no_report(report_bytes: bytes, tmp_path: P
         read_source(path)
 
 
-@pytest.mark.parametrize("part", ["gemms", "model", "gpu", "trace", "summary", "components"])
+@pytest.mark.parametrize(
+    "part", ["gemms", "model", "gpu", "trace", "summary", "components", "communication", "declared"]
+)
 @pytest.mark.parametrize("value", [None, 3, "x", [1], [{}], {}])
 def test_a_damaged_part_is_an_error_or_an_empty_one_and_no_traceback(
     raw: dict[str, Any], tmp_path: Path, part: str, value: object
@@ -106,7 +115,8 @@ def test_a_damaged_part_is_an_error_or_an_empty_one_and_no_traceback(
     except InputError as error:
         assert "damaged" in str(error) or "no tracelens report" in str(error)
     else:
-        assert part == "trace" or found.rows == [] or found.components == ()
+        spare = part in ("trace", "communication", "declared")
+        assert spare or found.rows == [] or found.components == ()
 
 
 def test_a_report_without_a_finding_says_how_to_ask(raw: dict[str, Any], tmp_path: Path) -> None:

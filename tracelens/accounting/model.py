@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from tracelens.accounting.calls import Calls
+from tracelens.accounting.projected_heads import projected_kv_heads
 from tracelens.attribution import Attribution
 from tracelens.gemm import AttentionShape, GemmShape
 from tracelens.results import Known, ModelDims
@@ -43,6 +44,14 @@ def model_dims(attribution: Attribution, calls: Calls, *, sharded: bool = False)
         head_dim = forward.gemm(("attention.scores", lambda s: s.k))
         sequence = forward.gemm(("attention.scores", lambda s: s.m))
         heads, batch, kv_heads = _unfused_heads(forward, head_dim, hidden)
+    if kv_heads.value in (None, heads.value):  # attention sees every head have keys of its own
+        shown = projected_kv_heads(
+            forward.widths("attention.qkv"),
+            layers=forward.widths("attention.output").total(),
+            heads=heads.value,
+            head_dim=head_dim.value,
+        )
+        kv_heads = shown or kv_heads
     ffn = forward.gemm(
         ("mlp.down", lambda s: s.k),
         ("moe.experts", lambda s: s.k if s.n == hidden.value != s.k else None),
@@ -96,6 +105,10 @@ class _Forward:
             if found.value is not None:
                 return found
         return Known(None, _UNKNOWN_NAMES)
+
+    def widths(self, component: str) -> Counter[int]:
+        """N of every product."""
+        return Counter(s.n for s in self._shapes.get(component, []) if isinstance(s, GemmShape))
 
     def batches(self, component: str) -> Counter[int]:
         return Counter(s.batch for s in self._shapes.get(component, []) if isinstance(s, GemmShape))

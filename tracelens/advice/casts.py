@@ -31,7 +31,7 @@ def casts_of(products: tuple[Product, ...], now: Hyper, then: Hyper, *, gpu: Gpu
             continue
         m, n, k, batch = sizes
         calls = product.row.calls_per_step * product.weight
-        calls *= repeats(product.row.component, now, then, once=())
+        calls *= repeats(product.row.component, now, then)
         elements += calls * batch * (m * k + k * n)
     if not elements:
         return ()

@@ -82,6 +82,7 @@ class Hyper:
     vocab_split: bool | None = (
         None  # each tensor-parallel rank holds a part of the vocabulary: ``vocab`` is it
     )
+    kv_repeated: bool | None = None  # each key/value head is copied for its heads before attention
 
     def get(self, name: str) -> int | None:
         """The value of the integer parameter ``name``."""
@@ -149,7 +150,7 @@ class Hyper:
 NAMES = tuple(
     one.name
     for one in fields(Hyper)
-    if one.name not in ("gated", "tied", "dtype", "micro_batches", "vocab_split")
+    if one.name not in ("gated", "tied", "dtype", "micro_batches", "vocab_split", "kv_repeated")
 )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tracelens.advice.hyper import Hyper
-from tracelens.advice.planned_kernels import kept_of_trace
+from tracelens.advice.planned_kernels import memory_of_trace
 from tracelens.advice.predicted import scaled_product
 from tracelens.advice.predicted_attention import scaled_attention
 from tracelens.advice.search_space import SEARCHED
@@ -97,13 +97,7 @@ class MeasuredStep:
 
     def memory(self, then: Hyper) -> float | None:
         """Estimate of this GPU's memory in bytes; None where a size is not known, or experts share tokens."""
-        if then.experts and then.experts > 1:
-            return None
-        weights = then.rank_parameters
-        try:
-            return 16.0 * weights + kept_of_trace(then) if weights is not None else None
-        except InputError:
-            return None
+        return memory_of_trace(then)
 
     def at(self, hyper: Hyper) -> StepModel:
         """The step as it is predicted with ``hyper``, to change it further."""

@@ -210,8 +210,24 @@ def activation_bytes(hyper: Hyper, layout: Layout) -> float:
     """
     s = Sizes.of(hyper)
     per_expert = layout.experts_per_token or 1
-    width = (2 * s.heads + 2 * s.kv_heads) * s.head_dim + (3 if hyper.gated else 2) * s.ffn * per_expert
+    kv_heads = s.heads if hyper.kv_repeated else s.kv_heads
+    width = (2 * s.heads + 2 * kv_heads) * s.head_dim + (3 if hyper.gated else 2) * s.ffn * per_expert
     return 2.0 * s.tokens * (s.layers * (4 * s.hidden + width) + 3 * s.vocab)
+
+
+def memory_of_trace(hyper: Hyper) -> float | None:
+    """Estimate of a rank's memory in bytes for a model read off a trace: weights as in ``memory_bytes``.
+
+    None where a size is not known, or experts share the tokens. What data-parallel ranks share (ZeRO, FSDP),
+    and activations that are computed again, make it less.
+    """
+    if hyper.experts and hyper.experts > 1:
+        return None
+    weights = hyper.rank_parameters
+    try:
+        return 16.0 * weights + kept_of_trace(hyper) if weights is not None else None
+    except InputError:
+        return None
 
 
 def kept_of_trace(hyper: Hyper) -> float:

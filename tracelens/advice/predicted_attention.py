@@ -139,7 +139,7 @@ def _predict_attention(
 def attention_sizes(call: AttentionCall, hyper: Hyper, now: Hyper, length: int) -> AttentionSizes | None:
     """Sizes of the call on one rank under ``hyper``; None where they do not follow from it."""
     ranks = hyper.tensor_parallel or 1
-    kv_heads = hyper.kv_heads or hyper.heads
+    kv_heads = hyper.heads if hyper.kv_repeated else hyper.kv_heads or hyper.heads
     tokens, tokens_now = hyper.token_count, now.token_count
     if not hyper.heads or not hyper.head_dim or not kv_heads or hyper.heads % ranks:
         return None

@@ -50,6 +50,8 @@ def _gpu(report: Report) -> Gpu:
         matched_by=info.matched_by,
         peak_tflops=dict(info.peak_tflops),
         ceiling_tflops=dict(info.ceiling_tflops),
+        memory_gb=info.memory_gib if info.memory_gib is not None else row.memory_gb,
+        traced_memory_gib=info.memory_gib,
     )
 
 

@@ -36,6 +36,11 @@ class Limits:
     free: frozenset[str] = BY_DEFAULT
     memory_gb: float | None = None  # of one GPU; without it the present estimate must not grow
 
+    @property
+    def lacks_memory(self) -> bool:
+        """Is a size free that only the GPU's memory bounds, and that is not given?"""
+        return bool({"micro_batch", "sequence"} & self.free) and self.memory_gb is None
+
     def checked(self) -> Limits:
         """UsageError where they make no sense."""
         unknown = sorted(self.free - set(SEARCHED))
@@ -45,7 +50,7 @@ class Limits:
             raise UsageError("the parameters can change by 0 to 20 %")
         if self.memory_gb is not None and not 0 < self.memory_gb < 10_000:
             raise UsageError(f"{self.memory_gb} GB is no memory of a GPU")
-        if {"micro_batch", "sequence"} & self.free and self.memory_gb is None:
+        if self.lacks_memory:
             raise UsageError(
                 "to search micro_batch or sequence, say how much memory a GPU has: --memory-gb 80"
             )

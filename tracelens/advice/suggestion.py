@@ -100,7 +100,7 @@ def suggest(
     ``InputError`` for a configuration that cannot be used and ``UsageError`` for a GPU that is not known.
     """
     known = config if isinstance(config, ModelConfig) else read_config(config, overrides=sizes)
-    limits = limits_of(parameters_frac, fix=fix, free=free, memory_gb=memory_gb)
+    limits = limits_of(parameters_frac, fix=fix, free=free, memory_gb=memory_gb).checked()
     hardware = find_gpu(None, override=gpu)
     measured, notes = _measured(hardware)
     planner = Planner(known.layout, gpu=hardware, dtype=dtype, measured=measured)
@@ -113,7 +113,7 @@ def suggest(
 def limits_of(
     parameters_frac: float, *, fix: Collection[str], free: Collection[str], memory_gb: float | None
 ) -> Limits:
-    """What the search keeps; UsageError where that makes no sense."""
+    """What the search keeps, not ``checked`` yet; UsageError for names that make no sense."""
     for name in (*fix, *free):
         if name not in SEARCHED:
             raise UsageError(f"{name[:40]!r} cannot be searched (known: {', '.join(SEARCHED)})")
@@ -122,7 +122,7 @@ def limits_of(
         raise UsageError(f"{', '.join(sorted(both))}: fixed or free, not both")
     names = (BY_DEFAULT | frozenset(free)) - frozenset(fix)
     names = names - {"heads", "head_dim"} if "heads" in fix else names
-    return Limits(parameters_frac, names, memory_gb).checked()
+    return Limits(parameters_frac, names, memory_gb)
 
 
 def _measured(gpu: Gpu) -> tuple[Measurements | None, list[str]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tracelens.advice.hyper import Hyper
 from tracelens.results import Estimate, Rest
 
 _Size = Callable[[Hyper], float | None]
+#: Not in layers: their calls do not grow with ``layers``.
+_ONCE = frozenset({"embedding", "logits", "loss", "optimizer", "grad_clip", "other", "unattributed"})
 #: Once in a step and not in every micro-batch; their state keeps its own type.
 _ON_WEIGHTS = frozenset({"optimizer", "grad_clip"})
 
@@ -33,6 +36,11 @@ def _heads(x: Hyper) -> int | None:
     if x.heads is None or x.head_dim is None:
         return None
     return _times(x.token_count, _local((x.heads + 2 * (x.kv_heads or x.heads)) * x.head_dim, x))
+
+
+def _copies(x: Hyper) -> int | None:
+    """Of keys and values as attention gets them."""
+    return _heads(replace(x, kv_heads=x.heads)) if x.kv_repeated else _heads(x)
 
 
 def _scores(x: Hyper) -> int | None:
@@ -69,7 +77,7 @@ _BYTES: dict[str, tuple[str, _Size]] = {
     "dropout": ("b*s*h", _hidden),
     "attention.qkv": ("b*s*(a+2*kv)*d", _heads),
     "attention.rope": ("b*s*(a+2*kv)*d", _heads),
-    "attention.other": ("b*s*(a+2*kv)*d", _heads),
+    "attention.other": ("b*s*(a+2*kv)*d", _copies),
     "attention.softmax": ("b*s*s*a", _scores),
     "attention.output": ("b*s*h", _hidden),
     "mlp.up": ("b*s*f", _ffn),
@@ -87,7 +95,7 @@ _BYTES: dict[str, tuple[str, _Size]] = {
 }  # fmt: skip
 
 
-def repeats(component: str, now: Hyper, then: Hyper, *, once: Collection[str]) -> float:
+def repeats(component: str, now: Hyper, then: Hyper) -> float:
     """How much more often a kernel of ``component`` runs in a step.
 
     With the layers of its stage, where it is in them. At the same GPUs and tokens per step, a model on more
@@ -97,12 +105,10 @@ def repeats(component: str, now: Hyper, then: Hyper, *, once: Collection[str]) -
         return 1.0
     batches = then.model_ranks / now.model_ranks
     before, after = now.stage_layers, then.stage_layers
-    return batches * (after / before if component not in once and before and after else 1.0)
+    return batches * (after / before if component not in _ONCE and before and after else 1.0)
 
 
-def rest_of(
-    parts: Sequence[tuple[str, str, float, float]], now: Hyper, then: Hyper, *, once: Collection[str]
-) -> tuple[Rest, ...]:
+def rest_of(parts: Sequence[tuple[str, str, float, float]], now: Hyper, then: Hyper) -> tuple[Rest, ...]:
     """The components whose byte-moving kernels change, by time.
 
     ``parts``: component, phase, its ms per step, and of those the ms of products. A kernel can also be
@@ -121,7 +127,7 @@ def rest_of(
         if component not in _ON_WEIGHTS and now.dtype != then.dtype:
             ratio *= _ELEMENT[then.dtype or "bf16"] / _ELEMENT.get(now.dtype or "bf16", 2)
             text += "*bytes of an element"
-        kernels = repeats(component, now, then, once=once)
+        kernels = repeats(component, now, then)
         if kernels != 1.0:
             what = "layers" if now.model_ranks == then.model_ranks else "calls"
             text = what if ratio == 1.0 else f"{text}*{what}"

@@ -209,6 +209,26 @@ def vocab_of(rows: Sequence[GemmRow], dims: ModelDims) -> int | None:
     return dims.vocab.value
 
 
+def repeats_keys(rows: Sequence[GemmRow], dims: ModelDims) -> bool | None:
+    """Is attention handed a copy of its key and value for every head? None where nothing tells.
+
+    So where the model has fewer key/value heads than heads, and attention's own sizes as many.
+    """
+    heads, kv_heads = dims.heads.value, dims.kv_heads.value
+    if not heads or not kv_heads or kv_heads >= heads:
+        return None
+    seen = set()
+    for row in rows:
+        note = (row.shape_note or "").removesuffix(", causal")
+        if row.kind == "gemm" and row.component == "attention.scores":
+            seen.add(heads)
+        elif row.kind == "attention" and (packed := _PACKED.match(note)):
+            seen.add(int(packed[3]))
+        elif row.kind == "attention" and (found := _NOTE.match(note)):
+            seen.add(int(found[3] or found[2]))
+    return seen == {heads} if seen else None
+
+
 def is_gated(rows: Sequence[GemmRow], ffn: int | None) -> bool | None:
     """True when the MLP has a gate: a GEMM of its own, or one twice as wide; None without an MLP."""
     mlp = [row for row in rows if row.kind == "gemm" and row.component in ("mlp.up", "mlp.gate", "mlp.down")]
@@ -408,7 +428,7 @@ def _attention(row: GemmRow, now: Hyper) -> AttentionCall | str:
     ranks = now.tensor_parallel or 1
     heads = now.heads // ranks if now.heads else None
     kv_heads = max(1, now.kv_heads // ranks) if now.kv_heads else None
-    model = (heads, kv_heads or heads, now.head_dim)
+    model = (heads, (None if now.kv_repeated else kv_heads) or heads, now.head_dim)
     if found := _PACKED.match(note):
         if (int(found[2]), int(found[3]), int(found[4])) != model:
             return _OTHER_HEADS

@@ -41,6 +41,7 @@ class Gpu:
     notes: tuple[str, ...] = ()
     memory_gb: float | None = None  # as the trace reports it, in GiB, else as printed
     boost_mhz: float | None = None  # the highest clock: as the trace reports it, else as printed
+    traced_memory_gib: float | None = None  # ``memory_gb`` where it is the trace's
     peak_tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
     ceiling_tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
     cells: Mapping[str, Cell] = field(default_factory=dict, hash=False, repr=False)  # "peak.bf16" -> source
@@ -84,6 +85,7 @@ class Gpu:
             l2_mb=self.l2_mb,
             measured_tflops=best,
             measured_bandwidth_gbps=measured.bandwidth_gbps if measured is not None else None,
+            memory_gib=self.traced_memory_gib,
             **({"gemm_floor_us": floor} if floor is not None else {}),
         )
 
@@ -149,6 +151,7 @@ def find_gpu(
         notes=(_why_unknown(name),) if name else (),
         memory_gb=traced.memory_gb,
         boost_mhz=traced.clock_mhz,
+        traced_memory_gib=traced.memory_gb,
     )
 
 
@@ -256,6 +259,7 @@ def _from_row(row: Row, *, device_name: str | None, matched_by: str, traced: _Tr
         cells=cells,
         memory_gb=figures["memory_gb"] if traced.memory_gb is None else traced.memory_gb,
         boost_mhz=figures["boost_mhz"] if traced.clock_mhz is None else traced.clock_mhz,
+        traced_memory_gib=traced.memory_gb,
     )
 
 

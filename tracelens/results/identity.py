@@ -43,6 +43,7 @@ class GpuInfo:
     measured_tflops: dict[str, float] = field(default_factory=dict)  # best matmul of `tracelens bench` here
     measured_bandwidth_gbps: float | None = None
     gemm_floor_us: float = 3.0  # what a GEMM kernel takes however little it computes
+    memory_gib: float | None = None  # of the device, as the trace reports it; None where it does not
 
 
 _UNSTATED = Known(None, "this report does not say")

@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tracelens.advice.affected import VOCAB_UNTOLD, changed_names, concerns, grown_calls, vocab_untold
 from tracelens.advice.hyper import Hyper, changed
 from tracelens.advice.per_token import growth_frac
+from tracelens.advice.planned_kernels import memory_of_trace
+from tracelens.advice.predicted import dtype_then
 from tracelens.advice.predicted_attention import AttentionSizes, attention_sizes
-from tracelens.advice.whatif import concerns
-from tracelens.advice.work import AttentionCall, Product
+from tracelens.advice.traffic import repeats
+from tracelens.advice.work import AttentionCall, Product, groups_of
 from tracelens.bench.cases import DTYPES, LAYOUTS, AttentionCase, GemmCase
 from tracelens.bench.layer_shapes import LayerShape, StepShape
 from tracelens.errors import UsageError
@@ -42,6 +45,9 @@ _LAYER_SIZES = (
     "micro_batch",
     "tensor_parallel",
 )
+#: What GPUs say to each other changes with them, and one GPU does not measure it.
+_RANKS = ("tensor_parallel", "pipeline_parallel", "expert_parallel")
+_CASTS = "casts to the other type, and its scaling, are not in this saving"
 _LOGITS_SIZES = ("hidden", "vocab", "sequence", "micro_batch", "tensor_parallel")
 
 
@@ -113,13 +119,36 @@ def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: boo
             notes += built.assumed
         if model:
             step = _step(source, then, built)
+    notes += _too_large(source, then)
     left = _left_ms(source, then)
     if left:
         notes.append(f"{ms(left)} per step of products whose sizes follow from no dimension of the model")
     if not calls and not wholes:
         return Trial(asked, why=apart or "no product, attention call or layer of the step changes with it")
-    ranks = now.tensor_parallel != then.tensor_parallel
-    return Trial(asked, "", calls, wholes, step, apart, _scale(asked, now, then), tuple(notes), partial=ranks)
+    ranks = any(now.get(name) != then.get(name) for name in _RANKS)
+    if now.dtype != then.dtype:
+        notes.append(_CASTS)
+    partial = ranks or now.dtype != then.dtype
+    return Trial(
+        asked, "", calls, wholes, step, apart, _scale(asked, now, then), tuple(notes), partial=partial
+    )
+
+
+def _too_large(source: Source, then: Hyper) -> list[str]:
+    """A layer fits where the whole step with its optimizer does not: said where the estimate shows it."""
+    gpu = source.memory_gib
+    now_bytes, then_bytes = memory_of_trace(source.now), memory_of_trace(then)
+    if gpu is None or now_bytes is None or then_bytes is None:
+        return []
+    before, after = now_bytes / 2**30, then_bytes / 2**30
+    if not before <= gpu < after:  # a present step that is estimated too large is one that ranks share
+        return []
+    return [
+        (
+            f"whether the whole step fits: its memory is estimated to grow from {before:.1f} to"
+            f" {after:.1f} GiB, and the GPU has {gpu:.1f}"
+        )
+    ]
 
 
 def _scale(asked: Asked, now: Hyper, then: Hyper) -> float:
@@ -144,12 +173,6 @@ def _row_calls(source: Source, then: Hyper, built: StandIn | str) -> tuple[CallP
     return tuple(one for one in found if one is not None)
 
 
-def _grown(row: GemmRow, now: Hyper, then: Hyper) -> float:
-    """How much more often it runs: with the layers, where it is in them."""
-    inside = row.component.startswith(("attention.", "mlp.", "moe.", "norm"))
-    return then.layers / now.layers if inside and now.layers and then.layers else 1.0
-
-
 def _of_rows(asked: Asked, source: Source) -> Trial:
     """A finding about some products of the step and no size of the model: those products alone."""
     if asked.resize is None and asked.precision is None:
@@ -159,7 +182,7 @@ def _of_rows(asked: Asked, source: Source) -> Trial:
     if not calls:
         return Trial(asked, why="the sizes of the products it names are not in the report")
     apart = "the change is one of single products, so that no layer shows it"
-    casts = ("casts to the other type, and its scaling, are not in this saving",) if asked.precision else ()
+    casts = (_CASTS,) if asked.precision else ()
     return Trial(asked, "", calls, (), "", apart, 1.0, casts, partial=bool(casts))
 
 
@@ -197,22 +220,28 @@ def _layout(row: GemmRow) -> str:
 def _product(product: Product, now: Hyper, then: Hyper) -> CallPair | None:
     row, before, after = product.row, product.sizes(now), product.sizes(then)
     calls = row.calls_per_step * product.weight
-    grown = _grown(row, now, then)
-    if before is None or (before == after and grown == 1.0):
+    grown = grown_calls(row, now, then, product.each_expert)
+    dtype, dtype_after = row_dtype(row), dtype_then(row, now, then)
+    untold = row.component == "logits" and vocab_untold(now, then)
+    if before is None or (before == after and dtype == dtype_after and grown == 1.0 and not untold):
         return None
     pair = CallPair(row.component, row.role or row.phase, row.id, None, None, calls, calls * grown,
                     _call_us(row), row.time_ms_per_step * product.weight)  # fmt: skip
     if after is None:
         return replace(pair, why="what the change does to its sizes is not known")
-    dtype = row_dtype(row)
-    if dtype not in DTYPES:
-        return replace(pair, why=f"products in {dtype} are not measured")
-    layout = _layout(row)
+    if untold:
+        return replace(pair, why=VOCAB_UNTOLD)
+    if groups_of(row) is not None:
+        return replace(pair, why="products of groups of unequal size are not measured")
+    if unmeasured := next((one for one in (dtype, dtype_after) if one not in DTYPES), None):
+        return replace(pair, why=f"products in {unmeasured} are not measured")
     sides = []
-    for m, n, k, batch in (before, after):
-        case = GemmCase("verify", m, n, k, batch, dtype, layout)
+    for (m, n, k, batch), kind in ((before, dtype), (after, dtype_after)):
+        # fp8 products are TN alone: frameworks transpose first
+        layout = "TN" if kind == "fp8" != dtype else _layout(row)
+        case = GemmCase("verify", m, n, k, batch, kind, layout)
         other = row.out_dtype if row.out_dtype not in (None, case.result_dtype) else None
-        sides.append(replace(case, out_dtype=other))
+        sides.append(replace(case, out_dtype=other if kind == dtype else None))
     return replace(pair, now=sides[0], then=sides[1])
 
 
@@ -222,7 +251,7 @@ def _call_us(row: GemmRow) -> float | None:
 
 def _attention(call: AttentionCall, now: Hyper, then: Hyper, built: StandIn | str) -> CallPair | None:
     row, length = call.row, call.seq_k or call.tokens
-    grown = _grown(row, now, then)
+    grown = grown_calls(row, now, then)
     before, after = (attention_sizes(call, hyper, now, length) for hyper in (now, then))
     if before == after and grown == 1.0:
         return None
@@ -286,7 +315,7 @@ def _cases(layer: LayerShape) -> list[tuple[str, str, Case]]:
 
 def _left_ms(source: Source, then: Hyper) -> float:
     """Time of rows that the change concerns and that have no formula."""
-    names = [name for name in (*_LAYER_SIZES, "vocab", "experts") if source.now.get(name) != then.get(name)]
+    names = changed_names(source.now, then)
     return sum(row.time_ms_per_step for row, _ in source.work.fixed if concerns(row, names, source.now))
 
 
@@ -296,22 +325,26 @@ def _left_ms(source: Source, then: Hyper) -> float:
 def _wholes(source: Source, then: Hyper, built: StandIn) -> tuple[WholePair, ...] | str:
     """The layer and the logits where the change reaches them; a sentence where they cannot be built."""
     now, found = source.now, []
-    layers = now.layers or 0, then.layers or 0
-    if any(now.get(name) != then.get(name) for name in (*_LAYER_SIZES, "layers")):
+    if any(now.get(name) != then.get(name) for name in (*_LAYER_SIZES, "layers", "pipeline_parallel")):
         sides = built.layer(now), built.layer(then)
         for side in sides:
             if isinstance(side, str):
                 return side
-        calls = (built.passes * layers[0], built.passes * layers[1])
+        runs = built.passes * (source.layers or 0)
+        calls = runs, runs * repeats("mlp.down", now, then)
         found.append(
             WholePair("layer", sides[0], sides[1], *calls, trace_layer_ms(source, built.passes))  # type: ignore[arg-type]
         )
-    if now.vocab and any(now.get(name) != then.get(name) for name in _LOGITS_SIZES):
+    if (
+        now.vocab
+        and not vocab_untold(now, then)
+        and any(now.get(name) != then.get(name) for name in _LOGITS_SIZES)
+    ):
         sides = built.layer(now, vocab=now.vocab), built.layer(then, vocab=then.vocab or 0)
         for side in sides:
             if isinstance(side, str):
                 return side
-        calls = (built.passes, built.passes)
+        calls = built.passes, built.passes * repeats("logits", now, then)
         found.append(
             WholePair("logits", sides[0], sides[1], *calls, trace_logits_ms(source, built.passes))  # type: ignore[arg-type]
         )
@@ -323,8 +356,11 @@ def _apart(source: Source, then: Hyper, built: StandIn) -> str:
     if source.kind != "report":
         return ""
     now = source.now
-    if now.tensor_parallel != then.tensor_parallel:
-        return "what ranks exchange changes with tensor_parallel and is not measured"
+    for name in _RANKS:
+        if now.get(name) != then.get(name):
+            return f"what ranks exchange changes with {name} and is not measured"
+    if now.dtype != then.dtype:
+        return "layers are measured in the present type alone"
     sides = [built.layer(now)] + ([built.layer(now, vocab=now.vocab)] if now.vocab else [])
     built_with = {
         tuple(sorted((one.m, one.n, one.k)))

@@ -24,6 +24,8 @@ from tracelens.verify.standin import StandIn, stand_in
 
 #: A layer against itself that differs by more than this: something else uses the GPU, or its clock moves.
 NOISY_FRAC = 0.02
+#: Boards of one name whose memories differ by more are two, with other bandwidths. ECC takes a sixteenth.
+_OTHER_BOARD = 0.1
 _LATER = "its turn has not come yet"
 #: Hears of each suggestion before it is measured: which, how many are done, of how many.
 Progress = Callable[[str, int, int], None]
@@ -154,7 +156,7 @@ class _Run:
         if self.source.kind == "suggestions":
             logits = self._present(self.built.layer(now, vocab=now.vocab)) if now.vocab else None
             if logits is not None or not now.vocab:
-                self.before_ms = (now.layers or 0) * layer.ms[0] + (
+                self.before_ms = (self.source.layers or 0) * layer.ms[0] + (
                     logits.ms[0] if logits is not None else 0.0
                 )
         self.noise_frac = abs(layer.ms[0] / layer.ms[1] - 1)
@@ -221,6 +223,13 @@ def other_gpu(source: Source, facts: DeviceFacts, device: Device) -> str:
     if source.sms is not None and sms is not None and sms != source.sms:
         return (
             f"{source.name} is of {source.sms} multiprocessors of {source.gpu_title}, and this one has {sms}"
+        )
+    memory = facts.device.get("memory_bytes")
+    here_gib = memory / 2**30 if memory else None
+    if source.memory_gib and here_gib and abs(here_gib / source.memory_gib - 1) > _OTHER_BOARD:
+        return (
+            f"{source.name} is of a {source.gpu_title} with {source.memory_gib:.1f} GiB, and this one has"
+            f" {here_gib:.1f}"
         )
     return ""
 

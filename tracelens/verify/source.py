@@ -8,11 +8,21 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tracelens.advice.hyper import NAMES, Hyper, canonical, hyper_of
-from tracelens.advice.work import Work, is_gated, tokens_of, vocab_of, work_of
+from tracelens.advice.hyper import NAMES, Hyper, canonical
+from tracelens.advice.present import present_hyper
+from tracelens.advice.work import Work, work_of
 from tracelens.errors import InputError, UsageError
 from tracelens.numbers import ms
-from tracelens.results import SCHEMA_VERSION, ComponentRow, Estimate, GemmRow, Known, Lost, ModelDims
+from tracelens.results import (
+    SCHEMA_VERSION,
+    CommunicationRow,
+    ComponentRow,
+    Estimate,
+    GemmRow,
+    Known,
+    Lost,
+    ModelDims,
+)
 
 _T = TypeVar("_T")
 _WRITE_ONE = "write one with `tracelens analyze TRACE --json REPORT.json`"
@@ -27,7 +37,7 @@ class Asked:
 
     place: tuple[str | int, ...]  # of its object in the JSON: ("findings", 0)
     title: str
-    changes: Mapping[str, int]  # empty: nothing a GPU can be asked
+    changes: Mapping[str, int | str]  # empty: nothing a GPU can be asked
     why: str  # why there are none
     predicted_ms: Estimate  # as it was predicted, also where it has been measured before
     predicted_frac: Estimate
@@ -48,7 +58,9 @@ class Source:
     gpu_title: str
     device: str | None  # name of the device that was traced
     sms: int | None
-    now: Hyper
+    memory_gib: float | None  # that the trace reports
+    now: Hyper  # of the whole model; what the analysis that wrote the report took it for
+    layers: int | None  # of the rank that was traced
     transformer: bool
     work: Work  # empty for suggestions, which have no rows
     components: tuple[ComponentRow, ...]
@@ -111,9 +123,8 @@ def _report(name: str, raw: dict[str, Any]) -> Source:
         raise InputError(f"{name} has schema {version}, this tracelens reads {SCHEMA_VERSION}: {_WRITE_ONE}")
     rows = [_row(one) for one in raw["gemms"]]
     dims = _dims(raw["model"])
-    now = hyper_of(
-        dims, gated=is_gated(rows, dims.ffn.value), tokens=tokens_of(rows), vocab=vocab_of(rows, dims)
-    )
+    communication = [_made(CommunicationRow, one) for one in raw.get("communication", [])]
+    now = present_hyper(rows, dims, communication, raw.get("declared", {}))
     gpu, summary = raw["gpu"], raw["summary"]
     step_ms = summary["step_ms"]["median"]
     return Source(
@@ -124,7 +135,9 @@ def _report(name: str, raw: dict[str, Any]) -> Source:
         gpu_title=str(gpu["title"]),
         device=raw["trace"].get("device"),
         sms=gpu.get("sms"),
+        memory_gib=gpu.get("memory_gib"),
         now=now,
+        layers=dims.layers.value,
         transformer=dims.transformer,
         work=work_of(rows, now),
         components=tuple(_made(ComponentRow, one) for one in raw["components"]),
@@ -178,12 +191,12 @@ def _predicted(suggestion: Mapping[str, Any]) -> tuple[Estimate, Estimate]:
     return _made(Estimate, suggestion["saving_ms"]), _made(Estimate, suggestion["saving_frac"])
 
 
-def _changes(finding: Mapping[str, Any], now: Hyper) -> tuple[dict[str, int], str]:
+def _changes(finding: Mapping[str, Any], now: Hyper) -> tuple[dict[str, int | str], str]:
     """The change as sizes of the whole model: as it was simulated, else as the finding names it."""
     simulated = finding["evidence"].get("simulated")
     if simulated:
-        return {str(name): int(value) for name, value in simulated.items()}, ""
-    found: dict[str, int] = {}
+        return {str(name): _size(value) for name, value in simulated.items()}, ""
+    found: dict[str, int | str] = {}
     for name, (before, after) in finding["change"].items():
         try:
             known = canonical(name)
@@ -203,8 +216,13 @@ def _pair(change: Mapping[str, Any], name: str, kind: type[_T]) -> tuple[_T, _T]
     return (before, after) if type(before) is kind and type(after) is kind else None
 
 
-def _to(change: Mapping[str, Any]) -> dict[str, int]:
-    return {name: int(then) for name, (_, then) in change.items() if then is not None}
+def _to(change: Mapping[str, Any]) -> dict[str, int | str]:
+    return {name: _size(then) for name, (_, then) in change.items() if then is not None}
+
+
+def _size(value: object) -> int | str:
+    """A size, or the name of a type."""
+    return value if isinstance(value, str) else int(value)  # type: ignore[call-overload]
 
 
 def _words(change: Mapping[str, Any]) -> str:
@@ -236,7 +254,9 @@ def _suggestions(name: str, raw: dict[str, Any]) -> Source:
         gpu_title=str(raw["gpu_title"]),
         device=None,
         sms=None,
+        memory_gib=None,
         now=now,
+        layers=now.stage_layers,
         transformer=True,
         work=Work((), (), ()),
         components=(),

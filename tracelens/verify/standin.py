@@ -36,11 +36,14 @@ class StandIn:
     recompute: bool
     passes: int  # micro-batches of a step
     assumed: tuple[str, ...]  # what nothing told, as sentences
+    whole_vocab: bool = False  # a configuration has the whole vocabulary, a trace the columns of its rank
 
     def layer(self, hyper: Hyper, *, vocab: int = 0) -> LayerShape | str:
         """The layer of these sizes, or its logits; a sentence where they do not fit together."""
         sizes = {name: hyper.get(name) or 0 for name in _NEEDED if name != "layers"}
         t = hyper.tensor_parallel or 1
+        if vocab and not self.whole_vocab:
+            t = 1
         kv_heads = hyper.kv_heads or sizes["heads"]
         if kv_heads % t or vocab % t:
             return f"{kv_heads} key-value heads and a vocabulary of {vocab} do not divide over {t} ranks"
@@ -87,7 +90,7 @@ def stand_in(source: Source) -> StandIn | str:
         return f"layers whose products run in {dtype} are not built"
     if lack := _lacks_gradients(rows):
         return lack
-    passes = _passes(rows, now)
+    passes = _passes(rows, source.layers)
     if passes is None:
         return "how many micro-batches a step has does not follow from the calls of the layers' products"
     fused = [row for row in rows if row.kind == "attention"]
@@ -98,6 +101,12 @@ def stand_in(source: Source) -> StandIn | str:
     if fused and family not in BACKENDS:
         return f"its attention runs kernels ({family}) that scaled_dot_product_attention does not have"
     causal = causal_of(fused)
+    assumed = []
+    if now.kv_repeated:
+        assumed.append(
+            "attention of the layers is given each key-value head once; the trace's is given a copy for every"
+            " head"
+        )
     untold = "a causal mask is assumed: the trace does not show which mask attention has"
     return StandIn(
         dtype=dtype,
@@ -108,7 +117,7 @@ def stand_in(source: Source) -> StandIn | str:
         fused_gate=not any(row.kind == "gemm" and row.component == "mlp.gate" for row in rows),
         recompute=any(row.phase == "recompute" and row.component.startswith(_IN_LAYERS) for row in rows),
         passes=passes,
-        assumed=(untold,) if causal is None else (),
+        assumed=(*assumed, *([untold] if causal is None else [])),
     )
 
 
@@ -128,7 +137,7 @@ def trace_layer_ms(source: Source, passes: int) -> float | None:
         for row in source.components
         if row.component.startswith(_IN_LAYERS) and row.phase in ("forward", "backward", "recompute")
     )
-    return whole / passes / source.now.layers if whole > 0 and source.now.layers else None
+    return whole / passes / source.layers if whole > 0 and source.layers else None
 
 
 def trace_logits_ms(source: Source, passes: int) -> float | None:
@@ -152,6 +161,7 @@ def _as_configured(source: Source, gated: bool) -> StandIn:
         recompute=False,
         passes=1,
         assumed=(f"{', '.join([*assumed, 'FlashAttention'])}: assumed",),
+        whole_vocab=True,
     )
 
 
@@ -180,15 +190,15 @@ def _lacks_gradients(rows: Sequence[GemmRow]) -> str:
     return ""
 
 
-def _passes(rows: Sequence[GemmRow], now: Hyper) -> int | None:
+def _passes(rows: Sequence[GemmRow], layers: int | None) -> int | None:
     """Micro-batches of a step: how often a layer's down (or output) projection runs forward."""
     for component in ("mlp.down", "attention.output"):
         calls = sum(
             row.calls_per_step for row in rows
             if row.component == component and row.role == "forward" and row.phase == "forward"
         )  # fmt: skip
-        if calls > 0 and now.layers:
-            times = calls / now.layers
+        if calls > 0 and layers:
+            times = calls / layers
             return round(times) if times > 0.9 and abs(times - round(times)) < 0.1 else None
     return None
 

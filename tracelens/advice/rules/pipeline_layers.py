@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tracelens.advice.facts import Outcome, StepFacts
 from tracelens.advice.numbers import percent, plural
+from tracelens.advice.present import micro_batches_of
 from tracelens.advice.proposals import Proposal, cannot_judge, decide
 from tracelens.advice.stakes import Stake, name
-from tracelens.advice.whatif import micro_batches_of
 from tracelens.numbers import ms, sig
 from tracelens.results import GemmRow
 

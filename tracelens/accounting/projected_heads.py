@@ -1,0 +1,54 @@
+"""Key/value heads as the projections show them, where attention is handed keys and values repeated.
+
+Many models store fewer key/value heads than heads and repeat each of them before attention (Hugging Face's
+``repeat_kv``, transformers/models/llama/modeling_llama.py): the attention kernel then sees as many as heads.
+The matrices that make keys and values are as wide as the heads that the model has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tracelens.results import Known
+
+
+def projected_kv_heads(
+    widths: Counter[int], *, layers: int, heads: int | None, head_dim: int | None
+) -> Known | None:
+    """Key/value heads behind the ``widths`` of the forward projections; None unless nothing else fits.
+
+    ``widths``: N of every forward call that makes queries, keys or values -> calls; ``layers``: calls of
+    the output projection, of which attention has one. Only fewer than the heads are told. Not told is what
+    another reading fits as well: a gated query, an adapter, a latent, a padded or an unequal layer.
+
+    >>> projected_kv_heads(Counter({4096: 32, 1024: 64}), layers=32, heads=32, head_dim=128).value
+    8
+    >>> projected_kv_heads(Counter({6144: 32}), layers=32, heads=32, head_dim=128).value
+    8
+    >>> projected_kv_heads(Counter({4096: 96}), layers=32, heads=32, head_dim=128) is None
+    True
+    """
+    if not heads or not head_dim or not layers or heads < 2:
+        return None
+    queries = heads * head_dim
+    if set(widths.values()) == {layers} and len(widths) == 1:
+        (width,) = widths
+        return _known(width - queries, 2, heads, head_dim, f"one product makes q, k and v, {width} wide")
+    if len(widths) != 2 or widths.get(queries) != layers:
+        return None
+    ((width, calls),) = ((width, calls) for width, calls in widths.items() if width != queries)
+    if calls == 2 * layers:
+        return _known(width, 1, heads, head_dim, f"k and v are made by products {width} wide")
+    if calls == layers:
+        return _known(width, 2, heads, head_dim, f"one product makes k and v, {width} wide")
+    return None
+
+
+def _known(width: int, parts: int, heads: int, head_dim: int, what: str) -> Known | None:
+    """``parts`` x key/value heads x head dimension = ``width``, where those are fewer than the heads."""
+    count = width // (parts * head_dim)
+    if width <= 0 or count * parts * head_dim != width or count >= heads or heads % count:
+        return None
+    return Known(
+        count, f"{what}, with heads of {head_dim}; each is repeated for {heads // count} of the {heads} heads"
+    )
