@@ -11,6 +11,8 @@ from tests.synthetic import ModelSpec, Options, build
 FOLDER = Path(__file__).resolve().parent.parent / "sample_traces"
 #: GPT-2 large's width and head size, 12 of its 36 layers; the two files differ in the vocabulary only.
 VOCABULARIES = (50257, 50304)
+STEPS = 4  # the fewest that a test of two recordings can tell apart
+PACE = 0.003  # steps differ by this share or less: of equal steps no test says anything
 
 
 def file_name(vocabulary: int) -> str:
@@ -20,7 +22,7 @@ def file_name(vocabulary: int) -> str:
 def sample_text(vocabulary: int) -> str:
     """JSON of the sample with that vocabulary."""
     model = ModelSpec(hidden=1280, heads=20, layers=12, sequence=1024, micro_batch=8, vocab=vocabulary)
-    return build(model, Options(steps=2)).text()
+    return build(model, Options(steps=STEPS, pace=PACE, seed=vocabulary)).text()
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,16 +1,16 @@
 "use strict";
 // Everything on the page stands without this script; it adds sorting, filtering and opening by link.
 (() => {
-  const table = document.getElementById("gemms");
-  const body = table.tBodies[0];
-  const rows = [...body.rows];
+  const tables = [...document.querySelectorAll("table#gemms, table.gemms")]; // one filter, each its order
+  const rows = tables.flatMap((table) => [...table.tBodies[0].rows]);
 
   const key = (row, column) => {
     const cell = row.cells[column];
     return cell.dataset.v === undefined ? cell.textContent.trim() : Number(cell.dataset.v);
   };
   const known = (value) => value !== "–" && value !== "";
-  const sortBy = (column, head) => {
+  const sortBy = (table, column, head) => {
+    const rows = [...table.tBodies[0].rows].sort((a, b) => first.get(a) - first.get(b));
     const numeric = rows.some((row) => row.cells[column].dataset.v !== undefined);
     const was = head.getAttribute("aria-sort");
     const down = was ? was === "ascending" : numeric; // numbers start with the largest
@@ -23,20 +23,23 @@
       const order = numeric && typeof a === "number" ? a - b : String(a).localeCompare(String(b));
       return (down ? -order : order) || i - j;
     });
-    body.append(...keyed.map(([, , row]) => row));
+    table.tBodies[0].append(...keyed.map(([, , row]) => row));
   };
-  [...table.tHead.rows[0].cells].forEach((head, column) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.append(...head.childNodes);
-    button.addEventListener("click", () => sortBy(column, head));
-    head.append(button);
-  });
+  const first = new Map(rows.map((row, at) => [row, at])); // the order without a script
+  for (const table of tables) {
+    [...table.tHead.rows[0].cells].forEach((head, column) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...head.childNodes);
+      button.addEventListener("click", () => sortBy(table, column, head));
+      head.append(button);
+    });
+  }
 
   const input = document.getElementById("filter");
   const shown = document.getElementById("shown");
   const texts = rows.map((row) =>
-    [row.textContent, row.querySelector(".shape").dataset.q || "", row.querySelector(".kernel").title].join(" ").toLowerCase()
+    [row.textContent, row.querySelector(".shape").dataset.q || "", row.querySelector(".kernel")?.title || ""].join(" ").toLowerCase()
   );
   const filter = () => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -44,6 +47,8 @@
     rows.forEach((row, at) => {
       row.hidden = !words.every((word) => texts[at].includes(word));
       count += !row.hidden;
+      const fold = words.length && !row.hidden && row.closest("details");
+      if (fold) fold.open = true;
     });
     shown.value = words.length ? `${count} of ${rows.length} rows` : `${rows.length} rows`;
   };

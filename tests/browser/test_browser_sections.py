@@ -179,3 +179,32 @@ def test_the_embedded_data_is_what_the_curves_show(opened: Open) -> None:
     shown = [curve for curve in data["explorer"]["curves"] if not curve.get("why")]
     titles = page.run("[...document.querySelectorAll('.curve h3')].map(h => h.textContent)")
     assert [curve["parameter"] for curve in shown] == titles
+
+
+def test_the_gemms_of_a_comparison_are_filtered_and_sorted_with_those_that_are_folded(
+    browser: devtools.Browser, tmp_path: Path
+) -> None:
+    before, after = (SAMPLES / f"generated_gpt2_vocab{size}.json.gz" for size in (50257, 50304))
+    path = tmp_path / "compare.html"
+    path.write_text(render_compare_html(compare(before, after)), encoding="utf-8")
+    page = devtools.Page(browser)
+    try:
+        page.open(path)
+        seen = "[...document.querySelectorAll('.gemms tbody tr')].filter(r => !r.hidden).length"
+        every, fold = page.run(seen), "document.querySelector('#gemms-still').closest('details').open"
+        assert page.run(fold) is False
+        page.run(
+            "{ const i = document.getElementById('filter'); i.value = 'mlp wgrad';"
+            "i.dispatchEvent(new Event('input')); }"
+        )
+        assert 0 < page.run(seen) < every and page.run(fold) is True
+        assert f"of {every} rows" in page.run("document.getElementById('shown').value")
+        page.run("document.querySelectorAll('#gemms-still thead button')[3].click()")
+        times = page.run(
+            "[...document.querySelectorAll('#gemms-still tbody tr')].map(r => +r.cells[3].dataset.v)"
+        )
+        assert times == sorted(times, reverse=True) and len(times) > 3
+        assert page.run("document.querySelectorAll('#gemms [aria-sort]').length") == 0
+        assert page.complaints() == []
+    finally:
+        page.close()

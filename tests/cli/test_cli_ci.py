@@ -75,7 +75,10 @@ def test_a_figure_that_is_unknown_fails_unless_told_otherwise_and_is_never_silen
 
 
 def test_two_steps_are_too_few_to_pass_a_regression_gate(tmp_path: Path) -> None:
-    done = run("compare", SAMPLE, AFTER, "--fail-on", "regression>3%", cwd=tmp_path)
+    for size in (1003, 1024):
+        spec = ModelSpec(hidden=256, heads=4, layers=1, vocab=size, sequence=128)
+        (tmp_path / f"{size}.json").write_text(build(spec, Options(steps=2)).text())
+    done = run("compare", "1003.json", "1024.json", "--fail-on", "regression>3%", cwd=tmp_path)
     assert done.returncode == 1 and "2 and 2 steps are too few for a test" in done.stderr
 
 

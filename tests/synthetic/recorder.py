@@ -48,6 +48,7 @@ class Recorder:
     where: Where = field(default_factory=Where)
     tid: int = MAIN
     step: int | None = None
+    pace: float = 1.0  # of the step's kernels: their times times this
     clock: dict[int, int] = field(default_factory=lambda: {MAIN: START_NS, AUTOGRAD: START_NS})
     stream_free: dict[int, int] = field(default_factory=dict)
     ops: dict[int, list[Event]] = field(default_factory=lambda: {AUTOGRAD: [], MAIN: []})
@@ -214,6 +215,8 @@ class Recorder:
         extra: dict[str, Any] | None = None,
     ) -> None:
         """Launch ``work`` from the current thread; it starts on a free stream, at ``after`` or later."""
+        if self.pace != 1.0:
+            work = replace(work, duration_ns=round(self.pace * work.duration_ns))
         call = self._call(work.api, 4300)
         start = max(self.stream_free.get(stream, 0) + 640, call.ts + round(call.dur * 0.7) + 1900, after)
         args: dict[str, Any] = {k: v for k, v in call.args.items() if k == "External id"}

@@ -55,7 +55,8 @@ class Options:
     accumulate: int = 1  # micro-batches per step
     all_reduce: bool = False  # data-parallel gradient buckets on a stream of their own
     prelaunched: int = 0  # kernels at the start whose launch is not in the recording
-    seed: int = 0  # of the small variation in host times
+    pace: float = 0.0  # every kernel of a step takes up to this share longer or shorter, each step its own
+    seed: int = 0  # of the small variation in host times, and of the steps' paces
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -38,6 +39,7 @@ class _Job:
                 rec.prelaunched([tail] * options.prelaunched, Where("optimizer", "optimizer"))
             for i in range(options.steps):
                 rec.step = options.first_step + i
+                rec.pace = self.pace(rec.step)
                 with rec.annotation(f"ProfilerStep#{rec.step}"), rec.frame("train.py(48): step"):
                     self.step()
                 rec.spend(60_000)
@@ -45,6 +47,11 @@ class _Job:
         rec.truth.sort(key=lambda row: (row.start_ns, row.correlation))
         records = in_file_order(rec)
         return Synthetic(self.spec, options, header(options), records, rec.truth)
+
+    def pace(self, step: int) -> float:
+        """How fast the GPU runs in a step: the same for all its kernels, as if its clock drifted."""
+        spread = self.options.pace
+        return 1.0 + random.Random(f"{self.options.seed} {step}").uniform(-spread, spread)
 
     def step(self) -> None:
         rec, options = self.rec, self.options

@@ -56,7 +56,7 @@ def test_a_vocabulary_moves_three_products_and_the_logits(source: Source) -> Non
     ]
     assert trial.calls[1].now == GemmCase("verify", 8192, 50257, 1280)
     assert trial.calls[1].then == GemmCase("verify", 8192, 50304, 1280)
-    assert trial.calls[1].trace_us == pytest.approx(4054.4, rel=1e-3)
+    assert trial.calls[1].trace_us == pytest.approx(4049.9, rel=1e-3)
     (logits,) = trial.wholes
     assert (logits.what, logits.calls_now, logits.calls_then) == ("logits", 1, 1)
     assert trial.apart == ""

@@ -17,8 +17,8 @@ from tracelens.compare.result import (
     StepChange,
     StepPart,
 )
-from tracelens.compare.spelling import arrow_ms, signed_ms, signed_pct
-from tracelens.compare.step_change import step_change, step_verdict
+from tracelens.compare.spelling import arrow_ms, signed_pct
+from tracelens.compare.step_change import left_open, step_change, step_verdict
 from tracelens.errors import UsageError
 from tracelens.results import Report
 
@@ -39,7 +39,7 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
     said = caveats(before, after, times=not why)
     if why:
         return Comparison(
-            SCHEMA_VERSION, __version__, _side(before), _side(after), why,
+            SCHEMA_VERSION, __version__, _side(before, times=False), _side(after, times=False), why,
             verdict="Times are not compared: " + " and ".join(why) + ".",
             detail=_shares(before, after), step=None, parts=[], noise=None, changes=changes, components=[],
             gemms=without_times(gemms), findings=outcomes(before, after, gemms, times=False),
@@ -65,7 +65,7 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
     )  # fmt: skip
 
 
-def _side(report: Report) -> Side:
+def _side(report: Report, *, times: bool = True) -> Side:
     trace, summary = report.trace, report.summary
     return Side(
         path=trace.path,
@@ -85,6 +85,8 @@ def _side(report: Report) -> Side:
         gpu_busy_frac=summary.gpu_busy_frac,
         gemm_frac=summary.gemm_frac,
         mfu_frac=summary.mfu_frac,
+        steps_ms=[step.duration_ms for step in report.steps] if times else [],
+        mfu_why=summary.mfu_why,
     )
 
 
@@ -112,7 +114,12 @@ def _parts(before: Report, after: Report) -> list[StepPart]:
         StepPart("idle", a.idle_ms, b.idle_ms),
         StepPart("exposed communication", a.exposed_communication_ms, b.exposed_communication_ms),
         StepPart("sum of GPU time", a.gpu_ms_per_step, b.gpu_ms_per_step),
+        StepPart("GEMMs and attention", _gemm_ms(before), _gemm_ms(after)),
     ]
+
+
+def _gemm_ms(report: Report) -> float:
+    return sum(row.time_ms_per_step for row in report.gemms)
 
 
 def _detail(step: StepChange, found: Noise | None, gemms: list[GemmChange]) -> str:
@@ -143,10 +150,7 @@ def _open(step: StepChange, found: Noise | None) -> list[str]:
         return []
     said = []
     if step.p is not None:
-        said.append(
-            f"the steps leave open a difference from {signed_ms(step.shift_low_ms)} to "
-            f"{signed_ms(step.shift_high_ms)} ({step.shift_level:.0%} interval)"
-        )
+        said.append(left_open(step))
     if found is None:
         said.append("too few GEMMs did the same work to say what the GPU's own pace did")
     said.append("one run on each side: how much runs differ among themselves is not in the test")

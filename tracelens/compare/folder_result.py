@@ -29,6 +29,13 @@ class FolderSide:
     world_size: int | None
     generated: bool  # some file of it is
     partial: bool
+    steps_ms: list[float] = field(
+        default_factory=list
+    )  # what ``step`` is of: the job's steps, or the runs' medians
+    gpu_busy_frac: float | None = None  # median over the files, as are the next two
+    gemm_frac: float | None = None
+    mfu_frac: float | None = None  # None where one file at least does not show it
+    mfu_why: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from statistics import median
 
 from tracelens import numbers as f
 from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison
-from tracelens.compare.spelling import arrow_ms, signed_ms, signed_pct
-from tracelens.compare.step_change import step_verdict
+from tracelens.compare.spelling import arrow_ms, signed_pct
+from tracelens.compare.step_change import left_open, step_verdict
 
 STATE_WORDS = {
     "faster": "faster",
@@ -95,11 +95,7 @@ def open_ends(result: FolderComparison) -> list[str]:
     elif step is None:
         said.append(result.why)
     elif step.state != "identical" and step.p is not None:
-        said.append(
-            f"the {'runs' if result.kind == 'runs' else 'steps'} leave open a difference from "
-            f"{signed_ms(step.shift_low_ms)} to {signed_ms(step.shift_high_ms)} "
-            f"({step.shift_level:.0%} interval)"
-        )
+        said.append(left_open(step, "runs" if result.kind == "runs" else "steps"))
     world = result.before.world_size
     if result.kind == "ranks" and world is not None and len(result.pairs) < world:
         said.append(f"{len(result.pairs)} of {world} ranks are compared")

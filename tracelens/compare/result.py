@@ -6,7 +6,7 @@ are not compared, "not said"; the reason stands in ``why``, ``not_compared`` or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tracelens.results import Estimate, StepTime
@@ -41,6 +41,8 @@ class Side:
     gpu_busy_frac: float
     gemm_frac: float
     mfu_frac: float | None
+    steps_ms: list[float] = field(default_factory=list)  # of ``steps``; empty where times are not compared
+    mfu_why: str | None = None  # why mfu_frac is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class StepChange:
 
 @dataclass(frozen=True, slots=True)
 class StepPart:
-    """A part of the step, per step: idle, exposed communication (``Summary``). Not tested."""
+    """A part of the step, per step: idle, exposed communication (``Summary``), GEMMs. Not tested."""
 
     name: str
     before_ms: float

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracelens import numbers as f
 from tracelens.compare.result import Noise, StepChange
-from tracelens.compare.spelling import arrow_ms, p_value, signed_pct
+from tracelens.compare.spelling import arrow_ms, p_value, signed_ms, signed_pct
 from tracelens.compare.steps import LEVEL, rank_test, shift, smallest_p
 from tracelens.results import StepTime
 
@@ -85,4 +85,10 @@ def step_verdict(step: StepChange, *, name: str = "step", what: str = "steps") -
     return f"{name.capitalize()} {times}, {share} (p = {p_value(step.p)})."
 
 
-__all__ = ["step_change", "step_verdict"]
+def left_open(step: StepChange, what: str = "steps") -> str:
+    """Say which differences the test does not exclude."""
+    interval = f"{signed_ms(step.shift_low_ms)} to {signed_ms(step.shift_high_ms)}"
+    return f"the {what} leave open a difference from {interval} ({step.shift_level:.0%} interval)"
+
+
+__all__ = ["left_open", "step_change", "step_verdict"]

@@ -56,13 +56,14 @@ def together(
     if reasons:  # of the whole: a median over some of the pairs would be another job's
         found = [_without_times(one) for one in found]
     noise = _noise([one.noise for one in found])
-    step, why = _step(found, kind, noise)
+    times = _times(found, kind)
+    step, why = _step(found, kind, noise, times)
     components = _components(found)
     slowest = _slowest(found) if len(found) > 1 and kind != "files" and not reasons else (None, None)
     result = FolderComparison(
         SCHEMA_VERSION, __version__, kind, by,
-        _side(folders[0], [one.sides[0] for one in found]),
-        _side(folders[1], [one.sides[1] for one in found]),
+        _side(folders[0], [one.sides[0] for one in found], times[0]),
+        _side(folders[1], [one.sides[1] for one in found], times[1]),
         verdict="",
         detail="",
         step=step,
@@ -116,7 +117,27 @@ def _kind(found: list[Compared], by: str) -> str:
     return "runs" if same else "files"
 
 
-def _step(found: list[Compared], kind: str, noise: Noise | None) -> tuple[StepChange | None, str]:
+Times = tuple[list[float], list[float]]
+
+
+def _times(found: list[Compared], kind: str) -> Times:
+    """What the step of the whole is judged by, on both sides; nothing where no such step is."""
+    steps = [one.step for one in found if one.step is not None]
+    if len(steps) < len(found):
+        return [], []
+    if len(found) == 1:
+        one = found[0]
+        return list(one.steps[0].values()), list(one.steps[1].values())
+    if kind == "ranks":
+        return _job_steps([one.steps[0] for one in found]), _job_steps([one.steps[1] for one in found])
+    if kind == "runs":
+        return [step.before.median for step in steps], [step.after.median for step in steps]
+    return [], []
+
+
+def _step(
+    found: list[Compared], kind: str, noise: Noise | None, sides: Times
+) -> tuple[StepChange | None, str]:
     """The step of the whole: of the job's steps, or of the runs' medians."""
     steps = [one.step for one in found if one.step is not None]
     if len(steps) < len(found):
@@ -128,12 +149,10 @@ def _step(found: list[Compared], kind: str, noise: Noise | None) -> tuple[StepCh
     same = all(one.same_work for one in found)
     identical = all(step.state == "identical" for step in steps)
     if kind == "ranks":
-        sides = [_job_steps([one.steps[side] for one in found]) for side in (0, 1)]
         why, what = "a step of the job takes as long as it takes on the slowest of its ranks here", "steps"
         if not sides[0] or not sides[1]:
             return None, "the ranks did not record the same steps, so there is no step of the job"
     else:
-        sides = [[step.before.median for step in steps], [step.after.median for step in steps]]
         why, what = "each run counts once, with its median step", "runs"
     change = step_change(
         sides[0],
@@ -166,7 +185,9 @@ def _slowest(found: list[Compared]) -> tuple[str, str]:
     return before.pair.name, after.pair.name
 
 
-def _side(folder: Path, sides: list[Side]) -> FolderSide:
+def _side(folder: Path, sides: list[Side], times: list[float]) -> FolderSide:
+    mfu = [one.mfu_frac for one in sides if one.mfu_frac is not None]
+    why = [one.mfu_why or "not judged" for one in sides if one.mfu_frac is None]
     worlds = {one.world_size for one in sides}
     dtypes = {one.dtype for one in sides}
     return FolderSide(
@@ -177,6 +198,11 @@ def _side(folder: Path, sides: list[Side]) -> FolderSide:
         world_size=next(iter(worlds)) if len(worlds) == 1 else None,
         generated=any(one.generated for one in sides),
         partial=any(one.partial for one in sides),
+        steps_ms=times,
+        gpu_busy_frac=median(one.gpu_busy_frac for one in sides),
+        gemm_frac=median(one.gemm_frac for one in sides),
+        mfu_frac=None if why else median(mfu),
+        mfu_why=why[0] if why else None,
     )
 
 

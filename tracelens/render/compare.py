@@ -10,6 +10,7 @@ from tracelens import numbers as f
 from tracelens.compare.result import Comparison, ComponentChange, GemmChange, GemmSide, Outcome
 from tracelens.compare.spelling import arrow_ms, signed_ms, signed_pct
 from tracelens.render import facts
+from tracelens.render.compare_figures import shares_line
 from tracelens.render.console import Out
 
 MOVERS = 5
@@ -137,9 +138,9 @@ def _bullets(out: Out, lines: Sequence[str], *, mark: str = "·", style: str = "
 
 
 def parts_line(result: Comparison) -> str:
-    """Idle time, exposed communication and the sum of GPU time, before and after; "" without times."""
+    """Idle time, exposed communication, GPU and GEMM time, shares, before and after; "" without times."""
     parts = [f"{one.name} {arrow_ms(one.before_ms, one.after_ms)}" for one in result.parts]
-    return f"{', '.join(parts)} per step (not tested)" if parts else ""
+    return f"{', '.join(parts)} per step (not tested); {shares_line(result)}" if parts else ""
 
 
 def _changes(out: Out, result: Comparison) -> None:

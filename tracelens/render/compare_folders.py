@@ -13,6 +13,7 @@ from tracelens.compare.spelling import arrow_ms, p_value, signed_ms, signed_pct
 from tracelens.gates import Judged
 from tracelens.render import facts
 from tracelens.render.compare import FINDINGS, MOVERS, OUTCOMES
+from tracelens.render.compare_figures import shares_line
 from tracelens.render.console import Out
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, table
@@ -129,9 +130,9 @@ def left_lines(result: FolderComparison, most: int) -> list[str]:
 
 
 def parts_line(result: FolderComparison) -> str:
-    """Medians of idle time, exposed communication and the sum of GPU time, before and after."""
+    """Medians of idle time, exposed communication, GPU and GEMM time and shares, before and after."""
     parts = [f"{one.name} {arrow_ms(one.before_ms, one.after_ms)}" for one in result.parts]
-    return f"{', '.join(parts)} per step (medians, not tested)" if parts else ""
+    return f"{', '.join(parts)} per step; {shares_line(result)} (medians, not tested)" if parts else ""
 
 
 def _pairs(out: Out, result: FolderComparison) -> None:

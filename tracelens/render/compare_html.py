@@ -1,83 +1,164 @@
-"""A comparison as one offline HTML file, in the dress of the report's page: no script, no network."""
+"""A comparison as one offline HTML file, in the dress of the report's page; no network, no script needed."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
 
 from tracelens import numbers as f
 from tracelens.compare.folder_result import FolderComparison
-from tracelens.compare.result import Comparison
-from tracelens.compare.spelling import signed_ms, signed_pct
+from tracelens.compare.folder_words import STATE_WORDS
+from tracelens.compare.result import Comparison, ComponentChange
+from tracelens.compare.spelling import arrow_ms, p_value, signed_pct
+from tracelens.compare.step_change import left_open
 from tracelens.render import compare as words
+from tracelens.render import compare_figures as figures
 from tracelens.render import compare_folders as folder_words
 from tracelens.render import facts
+from tracelens.render.groups import group_of
 from tracelens.render.templates import environment, part
 from tracelens.render.text import clean
 
 PAIRS = 1024
-ROWS = 200  # GEMM rows shown; all are in --json
+ROWS = 200  # GEMM rows shown of those that count and of those that do not; all are in --json
 _JUDGED = {True: "more than noise", False: "noise, or too small to matter", None: "cannot be told"}
+_GENERATED = "{}: generated, not measured"  # the caveat that the badge says
 
 
 def render_compare_html(result: Comparison, *, generated_at: str | None = None) -> str:
     """Return the page; ``generated_at`` is shown in the footer when given."""
-    css = part("report.css")
-    return (
-        _environment()
-        .get_template("compare.html.j2")
-        .render(
-            c=result,
-            gemms=result.gemms[:ROWS],
-            changes=[line.replace("->", "→") for line in words.changes_lines(result)],
-            findings=[words.outcome_line(one) for one in result.findings],
-            identity=words.identity(result),
-            parts=words.parts_line(result),
-            generated=facts.GENERATED,
-            generated_at=generated_at,
-            css=Markup(css),
-            csp=Markup(_policy(css)),
-        )
+    return _render(
+        "compare.html.j2",
+        result,
+        generated_at,
+        changes=[line.replace("->", "→") for line in words.changes_lines(result)],
+        findings=[words.outcome_line(one) for one in result.findings],
+        identity=words.identity(result),
+        most=ROWS,
     )
 
 
 def render_folders_html(result: FolderComparison, *, generated_at: str | None = None) -> str:
     """Return the page of a comparison of two folders."""
-    css = part("report.css")
+    pairs = result.pairs[:PAIRS]
+    return _render(
+        "compare_folders.html.j2",
+        result,
+        generated_at,
+        pairs=pairs,
+        pair_heads=folder_words.pair_heads(result),
+        cells=[folder_words.pair_cells(pair) for pair in pairs] if result.not_compared else [],
+        peak_cells=folder_words.peak_cells,
+        most=ROWS,
+        longest=max((max(pair.before.step_ms, pair.after.step_ms) for pair in pairs), default=0.0),
+        changes=[line.replace("->", "→") for line in folder_words.change_lines(result, ROWS)],
+        findings=folder_words.finding_lines(result),
+        left=folder_words.left_lines(result, ROWS),
+        identity=folder_words.identity(result),
+    )
+
+
+def _render(template: str, result: figures.Found, generated_at: str | None, **more: Any) -> str:
+    """Fill in what both pages have, and what only one of them has."""
+    css, js = part("report.css") + part("compare.css"), part("report.js")
     return (
         _environment()
-        .get_template("compare_folders.html.j2")
+        .get_template(template)
         .render(
             c=result,
-            pairs=[folder_words.pair_cells(pair) for pair in result.pairs[:PAIRS]],
-            changes=[line.replace("->", "→") for line in folder_words.change_lines(result, ROWS)],
-            findings=folder_words.finding_lines(result),
-            left=folder_words.left_lines(result, ROWS),
-            identity=folder_words.identity(result),
-            parts=folder_words.parts_line(result),
-            generated=facts.GENERATED,
+            title=result.verdict.partition(": ")[0] if result.step else result.verdict,
+            badge=_badge(result),
+            numbers=figures.five_numbers(result),
+            points=figures.step_points(result),
+            bars=figures.step_bars(result),
+            caveats=_caveats(result),
             generated_at=generated_at,
             css=Markup(css),
-            csp=Markup(_policy(css)),
+            js=Markup(js),
+            csp=Markup(_policy(css, js)),
+            **more,
         )
     )
 
 
+def _badge(result: figures.Found) -> str:
+    """Which side is generated; "" where both are measured."""
+    sides = [name for name, one in (("before", result.before), ("after", result.after)) if one.generated]
+    return f"{facts.GENERATED}: {' and '.join(sides)}" if sides else ""
+
+
+def _caveats(result: figures.Found) -> list[str]:
+    """The caveats, without what stands at the top of the page: the badge, and the interval of the step."""
+    said = {_GENERATED.format("before"), _GENERATED.format("after")}
+    if result.step is not None:
+        said |= {left_open(result.step, "steps"), left_open(result.step, "runs")}
+    return [line for line in result.caveats if line not in said]
+
+
 def _environment() -> Environment:
     env = environment()
-    env.filters.update(sig=f.sig, cut=lambda text, limit: clean(str(text), limit=limit))
+    env.filters.update(
+        sig=f.sig,
+        ms=f.ms,
+        cut=lambda text, limit: clean(str(text), limit=limit),
+        num6=lambda value: f"{value:.6g}",
+        percent2=_percent,
+    )
     env.globals.update(
-        signed_ms=signed_ms, signed_pct=signed_pct, dash=f.DASH, gemm_name=words.gemm_name,
-        shape=words.shape, shape_change=words.shape_change, peak_change=words.peak_change,
-        judged=lambda beyond: _JUDGED[beyond],
+        arrow_ms=arrow_ms, difference=figures.signed, signed_pct=signed_pct, p_value=p_value, dash=f.DASH,
+        gemm_name=words.gemm_name, shape=words.shape, shape_change=words.shape_change,
+        peak_change=words.peak_change, judged=lambda beyond: _JUDGED[beyond], share=_share,
+        states=STATE_WORDS, group_of=group_of, reach=figures.reach, folded=figures.folded,
+        diff_bar=_diff_bar, two_bars=_two_bars,
     )  # fmt: skip
     return env
 
 
-def _policy(css: str) -> str:
-    """Allow exactly our own style and nothing else: no script, no network, no frames."""
-    style = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode("ascii")
-    return f"default-src 'none'; style-src 'sha256-{style}'; base-uri 'none'; form-action 'none'"
+def _percent(frac: float) -> str:
+    return f"{100 * frac:.2f}".rstrip("0").rstrip(".") + "%"
+
+
+def _share(row: ComponentChange) -> str:
+    """The change in percent, or that there is none because a side has no such kernels."""
+    if row.diff_frac is not None:
+        return signed_pct(row.diff_frac)
+    return "new" if row.after_ms else "gone"
+
+
+def _diff_bar(reach: figures.Reach, diff_ms: float, counts: bool | None = True) -> Markup:
+    """Draw a difference to the left or right of zero; its number stands beside it, so it is silent.
+
+    Only a difference that counts has the colour of a saving or of a loss.
+    """
+    start, width = reach.bar(diff_ms)
+    kind = "" if not counts else "less" if diff_ms < 0 else "more"
+    zero = _percent(reach.zero)
+    drawn = f'<rect class="{kind}" x="{_percent(start)}" width="{_percent(width)}" height="100%"/>'
+    return Markup(
+        f'<svg class="away" aria-hidden="true">{drawn if diff_ms else ""}'
+        f'<line x1="{zero}" x2="{zero}" y1="0" y2="100%"/></svg>'
+    )
+
+
+def _two_bars(before_ms: float, after_ms: float, longest_ms: float) -> Markup:
+    """Draw two times from zero, before above after; their numbers stand below."""
+    old, new = (_percent(ms / longest_ms if longest_ms else 0.0) for ms in (before_ms, after_ms))
+    return Markup(
+        f'<svg aria-hidden="true"><rect class="old" width="{old}" height="7"/>'
+        f'<rect class="new" y="8" width="{new}" height="7"/></svg>'
+    )
+
+
+def _policy(css: str, js: str) -> str:
+    """Allow exactly our own style and script, and nothing else: no network, no frames, no inline code."""
+    style, script = (
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in (css, js)
+    )
+    return (
+        f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; "
+        "base-uri 'none'; form-action 'none'"
+    )

@@ -1,4 +1,4 @@
-"""The picture of a comparison, as SVG that stands alone: ``comparison.plots``."""
+"""The pictures of a comparison, as SVG that stands alone: ``comparison.plots``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,23 @@ from tracelens.compare.result import Comparison, ComponentChange
 from tracelens.compare.spelling import signed_ms, signed_pct
 from tracelens.errors import UsageError
 from tracelens.render import compare, facts
+from tracelens.render.compare_figures import IDLE, Piece, StepBars, StepPoints, signed, step_bars, step_points
 from tracelens.render.groups import group_of
-from tracelens.render.svg import EDGE, INK, LINE, MUTED, WIDTH, Plot, element, picture, rect, text
+from tracelens.render.palette import ACCENT, LAYER, colour_of
+from tracelens.render.svg import (
+    EDGE,
+    INK,
+    LINE,
+    MUTED,
+    PAPER,
+    WIDTH,
+    Plot,
+    element,
+    picture,
+    rect,
+    segment,
+    text,
+)
 from tracelens.render.text import clean
 
 _ROWS = 12  # components and phases drawn
@@ -23,6 +38,13 @@ class ComparisonPlots:
     def __init__(self, comparison: Comparison) -> None:
         self._comparison = comparison
 
+    def step(self) -> Plot:
+        """The step before above the step after, on one scale: its parts, its idle time, and every step.
+
+        Raises UsageError with the reason where the two sides' times are not compared.
+        """
+        return _step(self._comparison)
+
     def components(self) -> Plot:
         """GPU time per step by component and phase before and after, the largest difference first.
 
@@ -34,9 +56,119 @@ class ComparisonPlots:
         return "<Plots of a comparison>"
 
 
-def _components(found: Comparison) -> Plot:
+def _refuse(found: Comparison, what: str) -> None:
     if found.not_compared:
-        raise UsageError(f"no picture of components: times are not compared: {'; '.join(found.not_compared)}")
+        raise UsageError(f"no picture of {what}: times are not compared: {'; '.join(found.not_compared)}")
+
+
+def _step(found: Comparison) -> Plot:
+    _refuse(found, "the step")
+    bars, points = step_bars(found), step_points(found)
+    if bars is None:
+        raise UsageError("no picture of the step: neither side has GPU time in its steps")
+    drawn, y = _points(points, 8.0) if points else ("", 0.0)
+    body = [drawn, _bar(bars, 0, y + 18), _flow(bars, y + 66), _bar(bars, 1, y + 102)]
+    body.append(_axis([(tick.at, tick.said) for tick in bars.ticks], y + 152))
+    table, end = _pieces(bars, y + 196)
+    generated = found.before.generated or found.after.generated
+    said = "; ".join(f"{one.title} {f.ms(one.before_ms)} → {f.ms(one.after_ms)}" for one in bars.pieces)
+    return picture(
+        "step",
+        title="The step before and after",
+        notes=[
+            clean(found.verdict, limit=260),
+            "; ".join(["GPU time by component group and idle time, ms per step, on one scale", *bars.notes]),
+            compare.identity(found),
+        ],
+        warning=facts.GENERATED if generated else "",
+        description=f"{said}. Steps: {points.spoken}." if points else f"{said}.",
+        body="".join([*body, table]),
+        height=end,
+    )
+
+
+_INNER = WIDTH - 2 * EDGE
+
+
+def _points(points: StepPoints, y: float) -> tuple[str, float]:
+    """Every step of both sides as a point on one axis, and where that ends."""
+    drawn = []
+    for side, fill in zip(points.sides, (MUTED, ACCENT), strict=True):
+        drawn.append(text(EDGE, y + 10, f"{side.name}: {side.said}", fill=MUTED))
+        drawn.append(rect(EDGE, y + 16, _INNER, 30, fill=LAYER))
+        x = EDGE + side.median * _INNER
+        drawn.append(element("path", d=f"M{x:.1f} {y + 17:.1f}v28", stroke=INK, stroke_width=2))
+        for across, down, said in side.dots:
+            drawn.append(
+                element("circle", element("title", said), cx=EDGE + across * _INNER, cy=y + 22 + 18 * down,
+                        r=4, fill=fill, fill_opacity="0.65")
+            )  # fmt: skip
+        y += 56
+    return "".join(drawn) + _axis([(tick.at, tick.said) for tick in points.ticks], y - 10), y + 28
+
+
+def _axis(ticks: list[tuple[float, str]], y: float) -> str:
+    drawn = []
+    for at, said in ticks:
+        x = EDGE + at * _INNER
+        anchor = "end" if at > 0.9 else "start" if at < 0.04 else "middle"
+        drawn.append(element("path", d=f"M{x:.1f} {y:.1f}v5", stroke=LINE))
+        drawn.append(text(x, y + 18, said, fill=MUTED, size=12, anchor=anchor))
+    return "".join(drawn)
+
+
+def _fill(one: Piece) -> str | None:
+    return LAYER if one.key == IDLE else colour_of(f"g-{one.key}")
+
+
+def _bar(bars: StepBars, side: int, y: float) -> str:
+    """One step as a bar of its parts; the side's name and sum stand above it."""
+    name, total = ("before", bars.before_ms) if side == 0 else ("after", bars.after_ms)
+    drawn = [text(EDGE, y - 4, f"{name} {f.ms(total)}", fill=MUTED)]
+    for one in bars.pieces:
+        start, width = one.after if side else one.before
+        ms = one.after_ms if side else one.before_ms
+        if not width:
+            continue
+        said = f"{one.title}, {name}: {f.ms(ms)}"
+        label = f"{one.short} {f.sig(ms)}" if width > 0.1 else f.sig(ms)
+        drawn.append(
+            segment(
+                EDGE + start * _INNER, y + 2, width * _INNER, 46, fill=_fill(one), title=said, label=label
+            )
+        )
+    return "".join(drawn)
+
+
+def _flow(bars: StepBars, y: float) -> str:
+    """From each part of the upper bar to the same part of the lower one."""
+    drawn = []
+    for one in bars.pieces:
+        corners = [
+            (one.before[0], y), (sum(one.before), y), (sum(one.after), y + 18), (one.after[0], y + 18)
+        ]  # fmt: skip
+        places = " ".join(f"{EDGE + x * _INNER:.1f},{at:.1f}" for x, at in corners)
+        drawn.append(element("polygon", points=places, fill=_fill(one) or MUTED, fill_opacity="0.28"))
+    return "".join(drawn)
+
+
+def _pieces(bars: StepBars, y: float) -> tuple[str, float]:
+    """The legend: before, after and the difference of every part, and where it ends."""
+    ends = (_LEFT + 90, _LEFT + 190, _LEFT + 300)
+    heads = zip(ends, ("before", "after", "difference"), strict=True)
+    drawn = [text(x, y, head, fill=MUTED, size=12, anchor="end") for x, head in heads]
+    for one in bars.pieces:
+        y += 21
+        known = {} if _fill(one) else {"stroke": MUTED, "stroke_dasharray": "3 2"}
+        drawn.append(rect(EDGE + 0.5, y - 10, 11, 11, fill=_fill(one) or PAPER, rx=2, **known))
+        drawn.append(text(EDGE + 20, y, one.title, limit=38))
+        said = (f.ms(one.before_ms), f.ms(one.after_ms), signed(one.diff_ms))
+        drawn += [text(x, y, words, anchor="end") for x, words in zip(ends, said, strict=True)]
+    return "".join(drawn), y + 10
+
+
+def _components(found: Comparison) -> Plot:
+    _refuse(found, "components")
     rows = found.components[:_ROWS]
     longest = max((max(row.before_ms, row.after_ms) for row in rows), default=0.0)
     if not longest:
