@@ -44,8 +44,8 @@ class Frame:
         return self.height - self.bottom
 
 
-WIDE = Frame(1000, 320, 56, 26, 30, 40, 9, 8, 6.6)
-NARROW = Frame(328, 260, 44, 6, 22, 38, 6, 4, 6.4, brief=True)  # a telephone of 360 points without its margins
+WIDE = Frame(1000, 310, 56, 26, 20, 40, 9, 8, 6.6)
+NARROW = Frame(328, 256, 44, 16, 18, 38, 6, 4, 6.4, brief=True)  # a telephone of 360 points without its margins
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +209,12 @@ def _roofs(bounds: list[_Bound], slope: float, x: _Axis, y: _Axis) -> list[Roof]
 
 
 def _drawn(roofs: list[Roof], x: _Axis, frame: Frame) -> tuple[list[_Box], list[_Box]]:
-    """What a name must not touch: the names of the bounds, and, if it can be, their lines."""
-    names = [
+    """What a name must not touch: the bounds with their names; and what it lies over only where it must."""
+    taken = [
         (one.label_x - frame.character * len(one.label), one.label_y - 10, one.label_x, one.label_y + 3)
         for one in roofs
     ]
-    lines: list[_Box] = []
+    dashed: list[_Box] = []
     for one in roofs:
         corners = [tuple(map(float, pair.split(","))) for pair in one.points.split()]
         for (a, b), (c, d) in itertools.pairwise(corners):
@@ -222,17 +222,17 @@ def _drawn(roofs: list[Roof], x: _Axis, frame: Frame) -> tuple[list[_Box], list[
             for at in range(steps):
                 across = [a + (c - a) * part / steps for part in (at, at + 1)]
                 up = sorted(b + (d - b) * part / steps for part in (at, at + 1))
-                lines.append((across[0], up[0] - 1, across[1], up[1] + 1))
+                taken.append((across[0], up[0] - 1, across[1], up[1] + 1))
         if one.ceiling is not None:
-            lines.append((one.ceiling[0], one.ceiling[1] - 1, x.end, one.ceiling[1] + 1))
-    return names, lines
+            dashed.append((one.ceiling[0], one.ceiling[1] - 1, x.end, one.ceiling[1] + 1))
+    return taken, dashed
 
 
 def _points(
     rows: list[GemmRow], x: _Axis, y: _Axis, frame: Frame, drawn: tuple[list[_Box], list[_Box]]
 ) -> list[Point]:
     longest = max(row.time_ms for row in rows) or 1.0
-    taken, lines = drawn
+    taken, dashed = drawn
     centres = [
         (x.at(r.intensity or 1.0), y.at(r.tflops or 1.0), 3.5 + 5.5 * math.sqrt(r.time_ms / longest))
         for r in rows
@@ -246,7 +246,7 @@ def _points(
         name = _name(rows[at])
         if len(named) == frame.names or name in named or len(name) >= 40:
             continue
-        place = _place(name, centres[at], frame, taken + lines) or _place(name, centres[at], frame, taken)
+        place = _place(name, centres[at], frame, taken + dashed) or _place(name, centres[at], frame, taken)
         if place:
             places[at] = place[0]
             taken.append(place[1])
