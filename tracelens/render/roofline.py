@@ -45,7 +45,9 @@ class Frame:
 
 
 WIDE = Frame(1000, 310, 56, 26, 20, 40, 9, 8, 6.6)
-NARROW = Frame(328, 256, 44, 16, 18, 38, 6, 4, 6.4, brief=True)  # a telephone of 360 points without its margins
+NARROW = Frame(
+    328, 256, 44, 16, 18, 38, 6, 4, 6.4, brief=True
+)  # a telephone of 360 points without its margins
 
 
 @dataclass(frozen=True, slots=True)
