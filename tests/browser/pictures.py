@@ -58,9 +58,9 @@ PARTS = """[...document.querySelectorAll("body > header, main > section, body > 
 })"""
 
 
-#: Of a part, by its number: [name, left, top, width, height] of every text and of every drawing 100 high, in pixels of
-#: the page. A text belongs to a kind: "2.3" is column 3 of the part's table 2, "0 axis" and "0 label" are texts
-#: of its drawing 0. What a container cuts has no width; what is folded is not there.
+#: Of a part, by its number: [name, left, top, width, height] of every text and of every drawing 100 high, in
+#: pixels of the page. A text belongs to a kind: "2.3" is column 3 of the part's table 2, "0 axis" and
+#: "0 label" are texts of its drawing 0. What a container cuts has no width; what is folded is not there.
 PIECES = """(at => {
   const part = [...document.querySelectorAll("body > header, main > section, body > footer")][at];
   const tables = [...part.querySelectorAll("table")], words = [], drawings = [];

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from markupsafe import Markup, escape
@@ -30,7 +30,6 @@ from tracelens.render.svg import (
     segment,
     standing_out,
     text,
-    wide,
 )
 from tracelens.render.text import clean
 from tracelens.results import Report
