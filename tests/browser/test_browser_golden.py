@@ -71,7 +71,7 @@ DAMAGES = {
     "a bound is not drawn": (".roof{display:none}", "h-roofline: drawings 0"),
     "the points are not drawn": (".pt{visibility:hidden}", "h-roofline: drawings 0"),
     "a column is blank": ("#gemms td:nth-child(8){opacity:0}", "h-gemms: words 0.7"),
-    "a column is gone": (".tree :is(th,td):last-child{display:none}", "h-tree: words 1.7 gone"),
+    "a column is gone": (".tree :is(th,td):last-child{display:none}", "h-tree: words 1.8 gone"),
     "a strip has no times": (".ticks text{visibility:hidden}", "h-layer: words"),
     "headings are blank": ("h2{opacity:0}", "h-step: words h2"),
     "the page is dark": ("html{filter:invert(1)}", "looks otherwise"),
