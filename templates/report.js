@@ -92,8 +92,7 @@
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!target) return;
     if (target.hidden) { input.value = ""; filter(); }
-    const fold = target.closest("details");
-    if (fold) fold.open = true;
+    for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
     target.scrollIntoView({ block: target.tagName === "TR" ? "center" : "nearest" });
   };
   addEventListener("hashchange", reveal);

@@ -64,6 +64,16 @@ DAMAGES = {
     "curves are huge": (".curves{grid-template-columns:1fr!important}", "h-explorer is"),
     "a table is gone": ("#gemms{display:none}", "h-gemms is"),
     "a table is blank": ("#gemms tbody{opacity:0}", "h-gemms has 0."),
+    "a curve has no line": (".curve polyline{visibility:hidden}", "h-explorer: drawings 0"),
+    "a curve has no range": (".band{display:none}", "h-explorer: drawings 0"),
+    "an axis has no numbers": (".curve .ax{visibility:hidden}", "h-explorer: words 0 axis"),
+    "an axis is gone": (".roofline .ax{display:none}", "h-roofline: words 0 axis gone"),
+    "a bound is not drawn": (".roof{display:none}", "h-roofline: drawings 0"),
+    "the points are not drawn": (".pt{visibility:hidden}", "h-roofline: drawings 0"),
+    "a column is blank": ("#gemms td:nth-child(8){opacity:0}", "h-gemms: words 0.7"),
+    "a column is gone": (".tree :is(th,td):last-child{display:none}", "h-tree: words 1.8 gone"),
+    "a strip has no times": (".ticks text{visibility:hidden}", "h-layer: words"),
+    "headings are blank": ("h2{opacity:0}", "h-step: words h2"),
     "the page is dark": ("html{filter:invert(1)}", "looks otherwise"),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 from pathlib import Path
@@ -200,6 +201,61 @@ def test_a_rows_link_opens_its_derivation_and_no_other(opened: Open, scripts: bo
 
     assert count("#g3 a[href='#d-g3']") == count("#d-g3 a[href='#g3']") == 1
     assert count("details.derived[open]") == count("details.derived[open] #d-g3") == 1
+    assert count("details.fold") == count("details.fold[open]") == 1, "the fold around them opens, too"
+
+
+def test_many_derivations_are_folded_into_one_line(opened: Open) -> None:
+    page = opened()
+    fold = "document.querySelector('details.fold')"
+    assert page.run(f"{fold}.open") is False
+    count = page.run(f"{fold}.querySelectorAll('details.derived').length")
+    assert page.run(f"{fold}.querySelector('summary').textContent") == f"{count} rows" == "15 rows"
+
+
+def test_on_paper_derivations_are_those_of_the_longest_rows_and_of_findings(opened: Open) -> None:
+    page = opened()
+    assert page.run("getComputedStyle(document.querySelector('.paper')).display") == "none"
+    page.call("Emulation.setEmulatedMedia", media="print", features=[])
+    rows = page.run(
+        "[...document.querySelectorAll('.columns details')].filter(d => d.checkVisibility())"
+        ".map(d => d.querySelector('div').id.slice(2))"
+    )
+    judged = [row for row in sample_report.full().gemms if row.lost_ms.useful is not None]
+    assert rows == [row.id for at, row in enumerate(judged) if at < 10 or row.findings]
+    words = page.run("document.querySelector('#h-derived ~ .paper').textContent")
+    assert f"the other {len(judged) - len(rows)} are on the page on a screen" in words
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_roofline_fits_the_window_and_is_read_once(opened: Open, width: int) -> None:
+    page = opened(width=width)
+    seen = page.run(
+        "[...document.querySelectorAll('.roofline')].filter(s => s.checkVisibility())"
+        ".map(s => [s.getBoundingClientRect().width, s.parentElement.clientWidth])"
+    )
+    assert len(seen) == 1 and seen[0][0] <= seen[0][1]
+    tree = page.call("Accessibility.getFullAXTree")["nodes"]
+    names = [node.get("name", {}).get("value", "") for node in tree if not node.get("ignored")]
+    assert sum(name.startswith("Roofline:") for name in names) == 1
+    links = sum("TFLOP/s at" in name for name in names)
+    assert links > 10 if width > 700 else links == 1, "a telephone's marks are too small to be pressed"
+
+
+@pytest.mark.parametrize("name", ["full", "no_findings"])
+def test_no_label_of_a_telephones_picture_is_cut_or_touches_another(opened: Open, name: str) -> None:
+    page = opened(name, width=360)
+    cut = page.run(
+        "[...document.querySelectorAll('.strip svg text')].filter(t => t.checkVisibility() &&"
+        " t.getBoundingClientRect().right > t.closest('svg').getBoundingClientRect().right + 2)"
+        ".map(t => t.textContent)"
+    )
+    assert cut == []
+    for ticks in page.run(
+        "[...document.querySelectorAll('.ticks')].map(s => [...s.querySelectorAll('text')]"
+        ".filter(t => t.checkVisibility()).map(t => t.getBoundingClientRect()).map(b => [b.left, b.right]))"
+    ):
+        assert len(ticks) > 1
+        assert all(one[1] < other[0] for one, other in itertools.pairwise(ticks))
 
 
 def test_every_control_can_be_reached_by_keyboard_and_has_a_name(opened: Open) -> None:

@@ -53,8 +53,8 @@ def test_the_page_shows_picks_front_and_what_was_left_out() -> None:
                   "Not recommended: heads 32 → 20", "Searched: heads.",
                   "Not searched: vocab: not known."):  # fmt: skip
         assert words in section
-    assert section.count('class="dot-front"') == 3
-    assert section.count('class="dot-pick"') == section.count('class="dot-now"') == 1
+    assert section.count('class="dot-front"') == 2 * 3, "a wide figure and a narrow one"
+    assert section.count('class="dot-pick"') == section.count('class="dot-now"') == 2
     assert "style=" not in section  # the policy allows none
     assert _section(None) == ""
     assert "<svg" not in _section(GOOD) and GOOD.verdict in _section(GOOD)

@@ -173,13 +173,8 @@ def _figures(report: Report, rows: list[GemmRow]) -> dict[str, Any]:
         "rest_ms": sum(row.time_ms for row in report.communication[CALLS:]),
         "longest_step": max((step.duration_ms for step in report.steps), default=0.0) or 1.0,
         "roof": roofline.roofline(report, rows),
-        "roof_size": (roofline.WIDTH, roofline.HEIGHT),
-        "box": {
-            "left": roofline.LEFT,
-            "right": roofline.WIDTH - roofline.RIGHT,
-            "top": roofline.TOP,
-            "bottom": roofline.HEIGHT - roofline.BOTTOM,
-        },
+        "small_roof": roofline.roofline(report, rows, frame=roofline.NARROW),
+        "roof_words": roofline.words(report, rows),
     }
 
 

@@ -35,7 +35,7 @@ class Fall:
     key: str
     title: str
     note: str
-    text: str  # the time per step, every bar in one unit
+    text: str  # the time per step
     frac: float
     start: float
     judged_frac: float | None  # share of GEMM time in which this cause has a figure
@@ -49,7 +49,7 @@ def waterfall(report: Report) -> list[Fall]:
         return []
 
     def fall(key: str, title: str, note: str, lost: float, start: float = 0.0) -> Fall:
-        text, judged = _in_unit_of(time.total, lost), time.judged_frac.get(key)
+        text, judged = f.ms(lost), time.judged_frac.get(key)
         text = f"≥ {text}" if key in time.at_least else text
         share, begin = lost / time.total, max(0.0, start / time.total)
         return Fall(key, title, note, text, share, begin, judged, _most(report, key))
@@ -116,13 +116,13 @@ def detail_lines(time: GemmTime, *, parts: bool = True) -> list[str]:
         return []
     known = []
     if time.ceiling and parts:
-        known.append(f"{_in_unit_of(time.total, time.ceiling)}, {_CEILING}")
+        known.append(f"{f.ms(time.ceiling)}, {_CEILING}")
     if time.helpers and parts:
-        known.append(f"{_in_unit_of(time.total, time.helpers)} in {_HELPERS}")
+        known.append(f"{f.ms(time.helpers)} in {_HELPERS}")
     if time.small and parts:
-        known.append(f"{_in_unit_of(time.total, time.small)} in {_SMALL}")
+        known.append(f"{f.ms(time.small)} in {_SMALL}")
     untold = [
-        f"{cause} in {_in_unit_of(time.total, missing)}"
+        f"{cause} in {f.ms(missing)}"
         for cause, missing in time.untold.items()
         if missing > _WORTH_SAYING * time.total
     ]

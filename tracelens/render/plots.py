@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from markupsafe import Markup, escape
@@ -30,7 +30,6 @@ from tracelens.render.svg import (
     segment,
     standing_out,
     text,
-    wide,
 )
 from tracelens.render.text import clean
 from tracelens.results import Report
@@ -203,56 +202,51 @@ def _roofline(report: Report) -> Plot:
         raise UsageError(f"no roofline: {why}")
     drawn = [
         _axes(roof),
-        *(_roof(one, roof.roofs) for one in roof.roofs),
+        *(_roof(one, roof.frame) for one in roof.roofs),
         *(_mark(one) for one in reversed(roof.points)),
     ]
     names = [_name(one) for one in roof.points if one.label]
     drawn += [halo for halo, _ in names] + [name for _, name in names]
     rows = "1 row is" if roof.left_out == 1 else f"{roof.left_out} rows are"
     rest = f"; {rows} not drawn: no shape, no peak, or under 0.1% of GPU time" if roof.left_out else ""
-    best = max(roof.points, key=lambda one: one.r)
+    dashed = ", dashed is the best matmul measured" if any(one.ceiling for one in roof.roofs) else ""
     return picture(
         "roofline",
         title="What each product reaches of what the GPU allows",
         notes=notes(
             report,
             "achieved TFLOP/s against FLOP per byte, each operand counted once; larger marks take more time,"
-            f" ▲ has a finding{rest}",
+            f" ▲ has a finding{dashed}{rest}",
         ),
         warning=warning(report),
-        description=f"{len(roof.points)} rows under {roof.roofs[0].label}. Most time: {best.title}.",
-        body=element("g", "".join(drawn), transform=f"translate(0 {-roofs.TOP + 8})"),
-        height=roofs.HEIGHT - roofs.TOP + 6,
+        description=roofs.words(report, report.gemms),
+        body=element("g", "".join(drawn), transform=f"translate(0 {12 - roof.frame.top})"),
+        height=roof.frame.height - roof.frame.top + 10,
     )
 
 
 def _axes(roof: roofs.Roofline) -> str:
-    right, bottom = WIDTH - roofs.RIGHT, roofs.HEIGHT - roofs.BOTTOM
+    left, right, top, bottom = roof.frame.left, roof.frame.end, roof.frame.top, roof.frame.floor
     drawn = []
     for tick in roof.y_ticks:
-        drawn.append(element("path", d=f"M{roofs.LEFT} {tick.at}H{right}", stroke=LINE))
-        drawn.append(text(roofs.LEFT - 7, tick.at + 4, tick.text, size=11.5, fill=MUTED, anchor="end"))
+        drawn.append(element("path", d=f"M{left} {tick.at}H{right}", stroke=LINE))
+        drawn.append(text(left - 7, tick.at + 4, tick.text, size=11.5, fill=MUTED, anchor="end"))
     for tick in roof.x_ticks:
-        drawn.append(element("path", d=f"M{tick.at} {roofs.TOP}V{bottom}", stroke=LINE))
+        drawn.append(element("path", d=f"M{tick.at} {top}V{bottom}", stroke=LINE))
         drawn.append(text(tick.at, bottom + 16, tick.text, size=11.5, fill=MUTED, anchor="middle"))
-    across, along = (roofs.LEFT + right) / 2, (roofs.TOP + bottom) / 2
+    across, along = (left + right) / 2, (top + bottom) / 2
     drawn.append(text(across, bottom + 34, "FLOP per byte", size=11.5, fill=MUTED, anchor="middle"))
     name = text(0, 0, "TFLOP/s", size=11.5, fill=MUTED, anchor="middle")
     return "".join([*drawn, element("g", name, transform=f"translate(14 {along}) rotate(-90)")])
 
 
-def _roof(roof: roofs.Roof, all_of_them: Sequence[roofs.Roof]) -> str:
-    """A bound and its name at the right end; the name of a ceiling stands before one that is there."""
-    right = WIDTH - roofs.RIGHT
+def _roof(roof: roofs.Roof, frame: roofs.Frame) -> str:
+    """A bound, its name, and below it the best matmul measured."""
     drawn = element("polyline", points=roof.points, fill="none", stroke=INK, stroke_width=1.6)
-    drawn += text(right - 4, roof.y - 5, roof.label, size=11.5, fill=MUTED, anchor="end")
-    if roof.ceiling_y is not None:
-        line = f"M{roofs.LEFT} {roof.ceiling_y}H{right}"
+    drawn += text(roof.label_x, roof.label_y, roof.label, size=11.5, fill=MUTED, anchor="end")
+    if roof.ceiling is not None:
+        line = f"M{roof.ceiling[0]} {roof.ceiling[1]}H{frame.end}"
         drawn += element("path", d=line, stroke=MUTED, stroke_dasharray="5 4")
-        y = roof.ceiling_y + 14
-        near = [wide(one.label, 12.5) for one in all_of_them if abs(one.y - 5 - y) < 14]
-        x = right - 4 - max(near, default=0.0)
-        drawn += text(x, y, roof.ceiling_label, size=11.5, fill=MUTED, anchor="end")
     return drawn
 
 

@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
 from tracelens import numbers as f
 from tracelens.render import facts
-from tracelens.results import GemmRow, Report
+from tracelens.results import GemmRow, GpuInfo, Report
 
-WIDTH, HEIGHT = 1000, 320
-LEFT, RIGHT, TOP, BOTTOM = 56, 26, 16, 40
+_Box = tuple[float, float, float, float]  # left, top, right, bottom
+
 NEGLIGIBLE = 0.001  # of all GPU time: smaller rows would stretch the axes over decades of nothing
-LABELS = 8  # more names than this hide the points
+_BOUNDS = 3  # dtypes whose bound is drawn
+_LINE = 14  # user units from a line of text to the next
+_OVER = 5  # from a bound up to its name
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The size of a figure in user units, its margins, and how many names it has room for."""
+
+    width: int
+    height: int
+    left: int
+    right: int  # the margins
+    top: int
+    bottom: int
+    ticks: int  # at most, of an axis
+    names: int  # of points: more would hide them
+    character: float  # width of one, about
+    brief: bool = False  # the names of the bounds without the words that the caption has, too
+
+    @property
+    def end(self) -> int:
+        """Where the axes end at the right."""
+        return self.width - self.right
+
+    @property
+    def floor(self) -> int:
+        """Where the axis across is."""
+        return self.height - self.bottom
+
+
+WIDE = Frame(1000, 310, 56, 26, 20, 40, 9, 8, 6.6)
+NARROW = Frame(
+    328, 256, 44, 16, 18, 38, 6, 4, 6.4, brief=True
+)  # a telephone of 360 points without its margins
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +60,13 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """One dtype's bound: memory slope, then the flat peak."""
+    """One bound: the memory slope, then the flat peak; its name stands over where the flat part begins."""
 
     points: str  # for <polyline>
     label: str
-    y: float
-    ceiling_y: float | None  # best matmul anyone measured
-    ceiling_label: str
+    label_x: float  # where the label ends
+    label_y: float
+    ceiling: tuple[float, float] | None  # where the line of the best matmul measured begins: x, y
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +87,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Everything the figure draws, in user units of WIDTH x HEIGHT."""
+    """Everything the figure draws, in user units of its frame."""
 
+    frame: Frame
     x_ticks: list[Tick]
     y_ticks: list[Tick]
     roofs: list[Roof]
@@ -72,11 +108,11 @@ class _Axis:
         part = math.log(value / self.low) / math.log(self.high / self.low)
         return round(self.start + part * (self.end - self.start), 1)
 
-    def ticks(self) -> list[Tick]:
+    def ticks(self, most: int) -> list[Tick]:
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         values = [m * 10.0**e for e in range(first, last + 1) for m in (1, 2, 5)]
         inside = [v for v in values if self.low * 0.999 <= v <= self.high * 1.001]
-        if len(inside) > 9:
+        if len(inside) > most:
             inside = [v for v in inside if math.isclose(math.log10(v) % 1, 0, abs_tol=1e-9)] or inside
         return [Tick(self.at(v), f"{v:,g}") for v in inside]
 
@@ -92,90 +128,170 @@ def _usable(row: GemmRow) -> bool:
     return bool(known and (row.frac >= NEGLIGIBLE or row.findings))
 
 
-def roofline(report: Report, shown: list[GemmRow]) -> Roofline | None:
+def roofline(report: Report, shown: list[GemmRow], *, frame: Frame = WIDE) -> Roofline | None:
     """Lay out the figure, or return None where peak, bandwidth or every point is unknown."""
     gpu = report.gpu
     rows = [row for row in shown if _usable(row) and row.math_dtype in gpu.peak_tflops]
     if not rows or not gpu.bandwidth_gbps:
         return None
-    seen = [row.math_dtype for row in rows]
-    dtypes = sorted({d for d in seen if d is not None}, key=lambda d: -seen.count(d))[:3]
-    peaks = {dtype: gpu.peak_tflops[dtype] for dtype in dtypes}
+    bounds = _bounds(rows, gpu, brief=frame.brief)
     slope = gpu.bandwidth_gbps / 1e3  # GB/s x FLOP/byte = GFLOP/s
     xs, ys = [row.intensity or 0.0 for row in rows], [row.tflops or 0.0 for row in rows]
-    ridge = [peak / slope for peak in peaks.values()]
-    x = _Axis(_nice(min(*xs, *ridge) * 0.7, False), _nice(max(*xs, *ridge) * 1.3, True), LEFT, WIDTH - RIGHT)
-    y = _Axis(_nice(min(ys) * 0.7, False), _nice(max(*ys, *peaks.values()) * 1.1, True), HEIGHT - BOTTOM, TOP)
-    best = gpu.ceiling_tflops | gpu.measured_tflops  # measured on this very GPU where there are any
-    roofs = [_roof(dtype, peak, slope, best.get(dtype), x, y) for dtype, peak in peaks.items()]
-    return Roofline(x.ticks(), y.ticks(), roofs, _points(rows, x, y, roofs), len(shown) - len(rows))
+    ridges = [bound.peak / slope for bound in bounds]
+    low, high = min(*xs, *ridges) * 0.7, _nice(max(*xs, *ridges) * 1.3, True)
+    low = min([low, *(_room(bound, slope, high, frame) for bound in bounds)])
+    x = _Axis(_nice(low, False), high, frame.left, frame.end)
+    top = max(*ys, *(bound.peak for bound in bounds)) * 1.1
+    y = _Axis(_nice(min(ys) * 0.7, False), _nice(top, True), frame.floor, frame.top)
+    roofs = _roofs(bounds, slope, x, y)
+    points = _points(rows, x, y, frame, _drawn(roofs, x, frame))
+    return Roofline(frame, x.ticks(frame.ticks), y.ticks(frame.ticks), roofs, points, len(shown) - len(rows))
 
 
-def _roof(dtype: str, peak: float, slope: float, ceiling: float | None, x: _Axis, y: _Axis) -> Roof:
-    start = max(x.low, y.low / slope)
-    corners = [(start, min(start * slope, peak)), (max(peak / slope, start), peak), (x.high, peak)]
-    points = " ".join(f"{x.at(a)},{y.at(b)}" for a, b in corners)
-    known = ceiling is not None and y.low < ceiling < peak
-    return Roof(
-        points,
-        f"{f.sig(peak)} TFLOP/s dense {dtype} (datasheet)",
-        y.at(peak),
-        y.at(ceiling) if known and ceiling is not None else None,
-        f"{f.sig(ceiling)} best measured matmul" if known else "",
-    )
+def words(report: Report, shown: list[GemmRow]) -> str:
+    """What the figure shows, for who does not see it."""
+    roof = roofline(report, shown)
+    if roof is None:
+        return ""
+    most = max(roof.points, key=lambda one: one.r)
+    count = f"{len(roof.points)} row{'' if len(roof.points) == 1 else 's'}"
+    return f"Roofline: {count} under {roof.roofs[0].label}. Most time: {most.title}."
 
 
-def _points(rows: list[GemmRow], x: _Axis, y: _Axis, roofs: list[Roof]) -> list[Point]:
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    peak: float
+    best: float | None  # the best matmul anyone measured
+    label: str
+
+
+def _bounds(rows: list[GemmRow], gpu: GpuInfo, *, brief: bool) -> list[_Bound]:
+    """The bounds of the dtypes that most rows compute in, the highest first; equal ones are one."""
+    seen = [row.math_dtype for row in rows]
+    dtypes = sorted({d for d in seen if d is not None}, key=lambda d: -seen.count(d))[:_BOUNDS]
+    measured = gpu.ceiling_tflops | gpu.measured_tflops  # on this very GPU where there are any
+    together: dict[tuple[float, float | None], list[str]] = {}
+    for dtype in dtypes:
+        peak, best = gpu.peak_tflops[dtype], measured.get(dtype)
+        known = best if best is not None and best < peak else None
+        together.setdefault((peak, known), []).append(dtype)
+    bounds = []
+    for (peak, best), names in sorted(together.items(), key=lambda one: -one[0][0]):
+        head, words = ("", "best ") if brief else (" TFLOP/s dense", "best measured matmul ")
+        tail = f", {words}{f.sig(best)}" if best is not None else ""
+        bounds.append(_Bound(peak, best, f"{f.sig(peak)}{head} {', '.join(names)}{tail}"))
+    return bounds
+
+
+def _room(bound: _Bound, slope: float, high: float, frame: Frame) -> float:
+    """The lowest intensity of an axis that leaves room for a bound's name before its flat part."""
+    part = (frame.character * len(bound.label) + 8) / (frame.end - frame.left)
+    ridge = bound.peak / slope
+    return ridge if part >= 0.9 else high * (ridge / high) ** (1 / (1 - part))
+
+
+def _roofs(bounds: list[_Bound], slope: float, x: _Axis, y: _Axis) -> list[Roof]:
+    """The bounds with their names, from below: each name a line over its own bound and the name below it.
+
+    Over the memory slope there is no point, so that names that end where the flat part begins hide none.
+    """
+    roofs: list[Roof] = []
+    last = math.inf
+    for bound in reversed(bounds):
+        start = max(x.low, y.low / slope)
+        ridge = max(bound.peak / slope, start)
+        corners = [(start, min(start * slope, bound.peak)), (ridge, bound.peak), (x.high, bound.peak)]
+        points = " ".join(f"{x.at(a)},{y.at(b)}" for a, b in corners)
+        last = round(min(y.at(bound.peak) - _OVER, last - _LINE), 1)
+        best = bound.best
+        known = best is not None and best > y.low
+        ceiling = (x.at(max(start, best / slope)), y.at(best)) if known and best is not None else None
+        roofs.append(Roof(points, bound.label, x.at(ridge), last, ceiling))
+    return roofs[::-1]
+
+
+def _drawn(roofs: list[Roof], x: _Axis, frame: Frame) -> tuple[list[_Box], list[_Box]]:
+    """What a name must not touch: the bounds with their names; and what it lies over only where it must."""
+    taken = [
+        (one.label_x - frame.character * len(one.label), one.label_y - 10, one.label_x, one.label_y + 3)
+        for one in roofs
+    ]
+    dashed: list[_Box] = []
+    for one in roofs:
+        corners = [tuple(map(float, pair.split(","))) for pair in one.points.split()]
+        for (a, b), (c, d) in itertools.pairwise(corners):
+            steps = max(1, round((c - a) / 12))
+            for at in range(steps):
+                across = [a + (c - a) * part / steps for part in (at, at + 1)]
+                up = sorted(b + (d - b) * part / steps for part in (at, at + 1))
+                taken.append((across[0], up[0] - 1, across[1], up[1] + 1))
+        if one.ceiling is not None:
+            dashed.append((one.ceiling[0], one.ceiling[1] - 1, x.end, one.ceiling[1] + 1))
+    return taken, dashed
+
+
+def _points(
+    rows: list[GemmRow], x: _Axis, y: _Axis, frame: Frame, drawn: tuple[list[_Box], list[_Box]]
+) -> list[Point]:
     longest = max(row.time_ms for row in rows) or 1.0
-    taken: list[tuple[float, float, float, float]] = []
-    for roof in roofs:  # the roofs' own labels stand at the right end, above the line
-        taken.append((WIDTH - 260, roof.y - 16, WIDTH, roof.y + 2))
-        if roof.ceiling_y is not None:
-            taken.append((WIDTH - 180, roof.ceiling_y - 2, WIDTH, roof.ceiling_y + 16))
+    taken, dashed = drawn
     centres = [
         (x.at(r.intensity or 1.0), y.at(r.tflops or 1.0), 3.5 + 5.5 * math.sqrt(r.time_ms / longest))
         for r in rows
     ]
     taken += [(cx - r, cy - r, cx + r, cy + r) for cx, cy, r in centres]
-    points: list[Point] = []
+    # Those with a finding are named first: the reader came for them.
+    order = sorted(range(len(rows)), key=lambda at: (not rows[at].findings, at))
+    places: dict[int, tuple[float, float, str]] = {}
     named: set[str] = set()
-    for row, (cx, cy, r) in zip(rows, centres, strict=True):
-        name = f"{row.component} {row.role}" if row.role else row.component
-        place = None
-        if len(named) < LABELS and name not in named and len(name) < 40:
-            place = _place(name, cx, cy, r, taken)
-        lx, ly, anchor = place or (0.0, 0.0, "start")
+    for at in order:
+        name = _name(rows[at])
+        if len(named) == frame.names or name in named or len(name) >= 40:
+            continue
+        place = _place(name, centres[at], frame, taken + dashed) or _place(name, centres[at], frame, taken)
         if place:
+            places[at] = place[0]
+            taken.append(place[1])
             named.add(name)
+    points = []
+    for at, (row, (cx, cy, r)) in enumerate(zip(rows, centres, strict=True)):
+        name, bad = _name(row), bool(row.findings)
         title = (
             f"{name}, {facts.shape(row)}: {f.sig(row.tflops)} TFLOP/s at {f.sig(row.intensity)} FLOP/byte, "
             f"{f.ms(row.time_ms_per_step)} per step"
         )
+        label = name if at in places else ""
         points.append(
-            Point(
-                row.id, cx, cy, round(r, 1), bool(row.findings), title, name if place else "", lx, ly, anchor
-            )
+            Point(row.id, cx, cy, round(r, 1), bad, title, label, *(places.get(at) or (0.0, 0.0, "start")))
         )
     return points
 
 
+def _name(row: GemmRow) -> str:
+    return f"{row.component} {row.role}" if row.role else row.component
+
+
 def _place(
-    name: str, cx: float, cy: float, r: float, taken: list[tuple[float, float, float, float]]
-) -> tuple[float, float, str] | None:
+    name: str, centre: tuple[float, float, float], frame: Frame, taken: list[_Box]
+) -> tuple[tuple[float, float, str], _Box] | None:
     """Find a free place for a label beside its point; a label that fits nowhere is left to the title."""
-    width = 6.6 * len(name)
+    cx, cy, r = centre
+    width = frame.character * len(name)
     for dx, dy, anchor in (
         (r + 4, 4, "start"),
         (-r - 4, 4, "end"),
         (r + 2, -r - 2, "start"),
         (r + 2, r + 11, "start"),
+        (-r - 2, -r - 2, "end"),
+        (-r - 2, r + 11, "end"),
     ):
         left = cx + dx if anchor == "start" else cx + dx - width
         box = (left, cy + dy - 10, left + width, cy + dy + 3)
-        inside = box[0] > LEFT and box[2] < WIDTH - RIGHT and box[1] > TOP - 10 and box[3] < HEIGHT - BOTTOM
-        if inside and not any(
-            a < box[2] and c > box[0] and b < box[3] and d > box[1] for a, b, c, d in taken
-        ):
-            taken.append(box)
-            return round(cx + dx, 1), round(cy + dy, 1), anchor
+        inside = box[0] > frame.left and box[2] < frame.end and box[1] > frame.top - 10
+        if inside and box[3] < frame.floor and not any(_meet(box, other) for other in taken):
+            return (round(cx + dx, 1), round(cy + dy, 1), anchor), box
     return None
+
+
+def _meet(one: _Box, other: _Box) -> bool:
+    return other[0] < one[2] and other[2] > one[0] and other[1] < one[3] and other[3] > one[1]

@@ -113,21 +113,23 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """The Pareto front in user units of WIDTH x HEIGHT: growth of the weights across, of the time upwards."""
+    """The Pareto front in user units of width x HEIGHT: growth of the weights across, of the time upwards."""
 
+    width: int
+    left: int
     line: str  # of the front, for <polyline>
     dots: list[Dot]
     x_ticks: list[Tick]
     y_ticks: list[Tick]
 
 
-def figure(found: ShapeSearch) -> Figure | None:
+def figure(found: ShapeSearch, *, width: int = WIDTH, left: int = LEFT) -> Figure | None:
     """The figure, or None where the front has no two points to join."""
     if len(found.front) < 2:
         return None
     points = [(point.parameters_frac, point.time_frac - 1.0) for point in found.front]
     picked = [(pick.parameters_frac, -(pick.saving_frac.mid or 0.0)) for pick in found.picks]
-    across = _Axis.of([x for x, _ in (*points, *picked, (0.0, 0.0))], LEFT, WIDTH - RIGHT)
+    across = _Axis.of([x for x, _ in (*points, *picked, (0.0, 0.0))], left, width - RIGHT)
     up = _Axis.of([y for _, y in (*points, *picked, (0.0, 0.0))], HEIGHT - BOTTOM, TOP)
     dots = [
         Dot("front", across.at(x), up.at(y), "", _title(words(point.change), x, y))
@@ -139,7 +141,7 @@ def figure(found: ShapeSearch) -> Figure | None:
         for number, (pick, (x, y)) in enumerate(zip(found.picks, picked, strict=True), 1)
     ]
     line = " ".join(f"{across.at(x)},{up.at(y)}" for x, y in sorted(points))
-    return Figure(line, dots, across.ticks(), up.ticks())
+    return Figure(width, left, line, dots, across.ticks(), up.ticks())
 
 
 def _title(text: str, weights: float, time: float) -> str:
