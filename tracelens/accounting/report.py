@@ -77,14 +77,14 @@ def summarize(
             else f"no dense {dtype or 'dtype'} peak in the GPU table"
         )
     mfu = achieved / peak if achieved is not None and peak else None
-    total_ms = float(trace.kernels.dur_ns.sum()) / 1e6
+    gpu_ms = float(trace.kernels.dur_ns[in_step].sum()) / 1e6 / times.count
     return Summary(
         step_ms=times.time(),
-        gpu_ms_per_step=float(trace.kernels.dur_ns[in_step].sum()) / 1e6 / times.count,
+        gpu_ms_per_step=gpu_ms,
         gpu_busy_frac=float(times.busy_ns.sum()) / length if length else 0.0,
         idle_ms=(length - float(times.busy_ns.sum())) / 1e6 / times.count,
         exposed_communication_ms=float(times.exposed_ns.sum()) / 1e6 / times.count,
-        gemm_frac=sum(row.time_ms for row in gemms) / total_ms if total_ms else 0.0,
+        gemm_frac=sum(row.time_ms_per_step for row in gemms) / gpu_ms if gpu_ms else 0.0,
         mfu_frac=mfu,
         mfu_dtype=dtype,
         mfu_why=why,

@@ -239,7 +239,7 @@ REPORT_METRICS: dict[str, Metric[Report]] = {
         Metric(
             "communication",
             _BOTH,
-            "Time of communication kernels per step; % of all GPU time.",
+            "Time of communication kernels per step; % of the steps' GPU time.",
             _communication,
         ),
         Metric(
@@ -248,7 +248,7 @@ REPORT_METRICS: dict[str, Metric[Report]] = {
             "Bytes per step that this rank hands to collectives.",
             _communication_bytes,
         ),
-        Metric("gemm", ("share",), "GEMM and attention kernels, of all GPU time.", _gemm),
+        Metric("gemm", ("share",), "GEMM and attention kernels, of the steps' GPU time.", _gemm),
         Metric("mfu", ("share",), "Model FLOPs utilization, of the dense datasheet peak.", _mfu),
         Metric("achieved", ("rate",), "GEMM and attention FLOPs of a step over its time.", _achieved),
         Metric(
@@ -275,12 +275,12 @@ REPORT_METRICS: dict[str, Metric[Report]] = {
         Metric(
             "component",
             _BOTH,
-            "GPU time of this component per step, all phases; % of all GPU time.",
+            "GPU time of this component per step, all phases; % of the steps' GPU time.",
             _component,
             choices=COMPONENTS,
             choice="COMPONENT",
         ),
-        Metric("unattributed", ("share",), "GPU time without a component, of all GPU time.", _unattributed),
+        Metric("unattributed", ("share",), "GPU time without a component, of the steps' GPU time.", _unattributed),
         Metric(
             "unknown_shapes",
             ("share",),

@@ -112,7 +112,8 @@ def _tail(report: Report) -> list[str]:
     """What is not known, and what would show it."""
     lines = []
     for missing in report.coverage.unattributed[:3]:
-        said = f"unattributed {f.ms(missing.time_ms)}: {missing.reason}; {missing.remedy}"
+        time = f"{f.ms(missing.time_ms / max(1, len(report.steps)))}{facts.per_step(report)}"
+        said = f"unattributed {time}: {missing.reason}; {missing.remedy}"
         lines.append(f"- {escape(said)}")
     for lack in facts.lacks_worth_a_line(report):
         lines.append(f"- {escape(lack.title)}: {escape(lack.remedy)}")
