@@ -81,9 +81,7 @@ def coverage(trace: Trace, links: Links, attribution: Attribution, gemms: list[G
         shape_frac=_shape_share(gemms, "exact"),
         shape_bounded_frac=_shape_share(gemms, "bounded"),
         shape_unknown_frac=_shape_share(gemms, "unknown"),
-        tile_frac=_share(
-            sum(row.time_ms_per_step for row in products if row.tile_m is not None), product_ms
-        ),
+        tile_frac=_share(sum(row.time_ms_per_step for row in products if row.tile_m is not None), product_ms),
         by_evidence=by_evidence,
         unattributed=sorted(
             (

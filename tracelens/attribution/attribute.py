@@ -98,7 +98,7 @@ class Attribution:
 
     @property
     def counted(self) -> BoolArray:
-        """Mask over kernels: those of the analysed steps, of which every share is; all where a step holds none."""
+        """Mask over kernels: those of the analysed steps, which shares are of; all where no step has any."""
         inside: BoolArray = self.step >= 0
         return inside if inside.any() else np.ones_like(inside)
 

@@ -143,7 +143,9 @@ def _without_names(lost: float, rest: float) -> str:
     """Say what share has no component, and what share has one but no module."""
     said = [f"{lost:.1%} of the file's GPU time has no component"] if lost >= _NEGLIGIBLE else []
     if rest >= _NEGLIGIBLE:
-        said.append(f"{rest:.1%} of the file's GPU time has no module: operators, shapes and order tell its component")
+        said.append(
+            f"{rest:.1%} of the file's GPU time has no module: operators, shapes and order tell its component"
+        )
     return "; ".join(said)
 
 
@@ -157,7 +159,8 @@ def _by_order(lost: float, rest: float) -> str:
     """Say what share has no component, and what share owes it to other kernels or to its place."""
     said = [f"{lost:.1%} of the file's GPU time has no component"] if lost >= _NEGLIGIBLE else []
     if rest >= _NEGLIGIBLE:
-        said.append(f"{rest:.1%} of the file's GPU time is known from its order only, and belongs to no step or module")
+        how = "from its order only, and belongs to no step or module"
+        said.append(f"{rest:.1%} of the file's GPU time is known {how}")
     return "; ".join(said)
 
 

@@ -18,12 +18,13 @@ def _stepped(report: Report) -> bool:
 
 
 def _per_step(time_ms: Callable[[Report], float]) -> Callable[[Report, str], Reading]:
-    """A time of a step, also as a share of it."""
+    """A mean time of a step, also as a share of the mean step."""
 
     def read(report: Report, _: str) -> Reading:
         if not _stepped(report):
             return unknown(_NO_STEP)
-        value, step = time_ms(report), report.summary.step_ms.median
+        value = time_ms(report)
+        step = sum(one.duration_ms for one in report.steps) / len(report.steps)
         return Reading({"time": exact(value)} | ({"share": exact(value / step)} if step else {}))
 
     return read
@@ -280,7 +281,9 @@ REPORT_METRICS: dict[str, Metric[Report]] = {
             choices=COMPONENTS,
             choice="COMPONENT",
         ),
-        Metric("unattributed", ("share",), "GPU time without a component, of the steps' GPU time.", _unattributed),
+        Metric(
+            "unattributed", ("share",), "GPU time without a component, of the steps' GPU time.", _unattributed
+        ),
         Metric(
             "unknown_shapes",
             ("share",),
