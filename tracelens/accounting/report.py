@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracelens.accounting.calls import Calls
+from tracelens.accounting.calls import Calls, Shape
 from tracelens.accounting.limits import StepPicture
 from tracelens.accounting.shares import call_flops
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.accounting.verdict import verdict
 from tracelens.advice import Advice
 from tracelens.attribution import Attribution, Loan
-from tracelens.gemm import math_dtype
+from tracelens.gemm import AttentionShape, math_dtype
 from tracelens.hardware import Gpu
 from tracelens.results import GemmRow, Report, Summary, TraceInfo
 from tracelens.trace import Trace
@@ -117,7 +117,7 @@ def _work(
             continue
         shape, dur_ns = calls.shape[at], int(calls.dur_ns[at])
         if work is None:
-            why = _no_work(shape is None, calls.op_name[at] is not None, graphs)
+            why = _no_work(shape, calls.op_name[at] is not None, graphs)
             missing[why] = missing.get(why, 0) + dur_ns
             continue
         known_ns += dur_ns
@@ -136,10 +136,12 @@ def _work(
     return sum(by_type.values()), max(by_type, key=lambda dtype: by_type[dtype]), None
 
 
-def _no_work(shapeless: bool, operator: bool, graphs: bool) -> str:
+def _no_work(shape: Shape | None, operator: bool, graphs: bool) -> str:
     """Why a call's FLOPs are not known; shapes come with operators, of which a CUDA graph has none."""
-    if not shapeless:
-        return "packed or windowed attention"
+    if isinstance(shape, AttentionShape) and (shape.varlen or shape.windowed):
+        return "packed attention" if shape.varlen else "windowed attention"
+    if shape is not None:
+        return "a size is not known"
     if operator:
         return "no shapes recorded (record_shapes=True)"
     return "a CUDA graph hides its operators" if graphs else "its kernels have no operator in the file"

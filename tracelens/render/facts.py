@@ -183,7 +183,7 @@ def five_numbers(report: Report) -> list[Number]:
         _step_time(report),
         _mfu(report),
         _busy(report),
-        Number("gemm", f.pct(gemm), "in GEMM + attention", note, gemm),
+        Number("gemm", f.pct(gemm), "GEMM + attention", note, gemm),
         _stake(report),
     ]
 
