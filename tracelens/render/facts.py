@@ -145,10 +145,11 @@ def _busy(report: Report) -> Number:
     note = f"{f.ms(summary.idle_ms)} idle"
     if summary.exposed_communication_ms > 0:
         note += f", {f.ms(summary.exposed_communication_ms)} exposed comm"
-    note += per_step(report)
-    if summary.gpu_busy_frac < 1:  # a mean, which one long step moves and the median does not
+    apart = False  # a mean, which one long step moves and the median does not
+    if summary.gpu_busy_frac < 1:
         mean_ms = summary.idle_ms / (1 - summary.gpu_busy_frac)
-        note += " on average" if abs(mean_ms - summary.step_ms.median) > _SAME * mean_ms else ""
+        apart = abs(mean_ms - summary.step_ms.median) > _SAME * mean_ms
+    note = f"mean{per_step(report)}: {note}" if apart else note + per_step(report)
     return Number("busy", f.pct(summary.gpu_busy_frac), "GPU busy", note, summary.gpu_busy_frac)
 
 

@@ -69,6 +69,7 @@ def _diff(one: Finding) -> list[str]:
     more = [f"- {escape(line)}" for line in one.caveats]
     title = f"**{escape(f'{one.rule} {one.title}')}**"
     saw = [escape(one.saw), ""] if one.saw else []
+    saw += [escape(costs.finding_line(one, None)), ""]
     return [
         title,
         "",

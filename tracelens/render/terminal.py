@@ -108,8 +108,12 @@ def _findings(out: _Out, report: Report) -> None:
     _job(out, report)
     for line in verified.lines(report):
         out.line(clean(line, limit=240))
-    bound = any(finding.saving_ms.mid is None for finding in report.findings)
-    out.line(checks + ("; ≤: at stake at most, a bound and no prediction" if bound else ""), "dim")
+    notes = [checks]
+    if any(finding.saving_ms.mid is None for finding in report.findings):
+        notes.append("≤: at stake at most, no prediction")
+    if len(report.findings) > 1:
+        notes.append("what overlaps does not add up")
+    out.line("; ".join(notes), "dim")
 
 
 def _why(out: _Out, report: Report) -> None:
@@ -258,7 +262,7 @@ def _gemms(out: _Out, report: Report) -> None:
         table.add_row(*(out.text(cells[title], limit=limits.get(title, 18)) for title, _ in heads))
     out.print(table)
     more = len(report.gemms) - TOP
-    rest = f"{more} more row{'s' if more > 1 else ''} on the page." if more > 0 else ""
+    rest = f"{more} more row{'s' if more > 1 else ''} in the report." if more > 0 else ""
     if report.gemm_time is not None and report.gemm_time.total:
         out.line(out.text(losses.time_line(report.gemm_time)) + out.text(f" {rest}" if rest else "", "dim"))
     elif rest:
@@ -343,7 +347,7 @@ def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]]) -> None
     missing = max(report.coverage.unattributed, key=lambda u: u.time_ms, default=None)
     frac = sum(share.frac for share in groups.group_shares(report) if share.key == "unattributed")
     if frac and missing is not None:
-        out.line(f"Unattributed {f.pct(frac)}, most of it {clean(missing.reason, limit=120)}")
+        out.line(f"Unattributed {f.pct(frac)}, mostly: {clean(missing.reason, limit=120)}")
     elif frac:
         out.line(f"Unattributed {f.pct(frac)}")
     else:
