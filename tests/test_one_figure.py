@@ -1,4 +1,4 @@
-"""A figure that a report gives twice is the same twice: in JSON, at the terminal, on the page, in Markdown."""
+"""A figure that a report gives twice is the same twice: JSON, terminal, page and Markdown."""
 
 from __future__ import annotations
 

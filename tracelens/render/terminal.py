@@ -202,8 +202,8 @@ def _step(out: _Out, report: Report) -> None:
     for share in cells:
         bar += out.text(*styles[share.key])
     out.print(bar)
-    columns = 3 if out.width >= 110 else 2
-    table = out.table([("", "l"), ("", "l"), ("", "r"), ("", "r")] * columns, gap=1 if columns == 2 else 2)
+    columns, gap = next((fit for fit in ((3, 2), (3, 1)) if _legend_width(shares, *fit) <= out.width), (2, 1))
+    table = out.table([("", "l"), ("", "l"), ("", "r"), ("", "r")] * columns, gap=gap)
     lines = -(-len(shares) // columns)
     for at in range(lines):
         row: list[Text] = []
@@ -220,6 +220,17 @@ def _step(out: _Out, report: Report) -> None:
         table.add_row(*row)
     out.print(table)
     out.line()
+
+
+def _legend_width(shares: Sequence[groups.Share], columns: int, gap: int) -> int:
+    """How wide the legend is in so many columns: a unit that is cut off is a wrong number."""
+    lines = -(-len(shares) // columns)
+    width = 0
+    for at in range(0, len(shares), lines):
+        part = shares[at : at + lines]
+        width += 1 + max(len(one.title) for one in part) + max(len(f.pct(one.frac)) for one in part)
+        width += max(len(f.ms(one.ms_per_step)) for one in part) + 4 * gap
+    return width
 
 
 def _gemms(out: _Out, report: Report) -> None:
