@@ -67,7 +67,8 @@ def test_the_report_is_valid_and_the_page_renders(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=_unmarked)
 def test_what_is_unattributed_has_a_reason_and_a_remedy(path: Path) -> None:
     report = _analysis(path).report
-    missing = sum(row.time_ms for row in report.components if row.component == "unattributed")
+    missing = sum(row.time_ms_per_step for row in report.components if row.component == "unattributed")
+    missing *= len(report.steps)
     explained = sum(row.time_ms for row in report.coverage.unattributed)
     assert explained == pytest.approx(missing)
     assert all(row.reason and row.remedy for row in report.coverage.unattributed)

@@ -143,3 +143,34 @@ def test_full_precision_on_cuda_cores_is_not_judged() -> None:
 
 def test_without_gemms_it_does_not_apply() -> None:
     assert RULE.check(facts(gpu=H100)).state == "not_applicable"
+
+
+def test_two_sizes_of_one_product_without_a_parameter_are_one_finding() -> None:
+    rows = (
+        gemm(1, 32768, 6, 12, component="attention.other", kernel=cutlass(2), calls=10, time_us=57.0),
+        gemm(2, 32768, 12, 6, component="attention.other", kernel=cutlass(2), calls=10, time_us=49.0),
+    )
+    (finding,) = check(*rows, step_ms=10.0).findings
+    assert finding.title == "Pad the dimensions 6 and 12 of attention.other to 8 and 16"
+    assert finding.change == {"dimension_6": [6, 8], "dimension_12": [12, 16]}
+    assert finding.fix == [
+        "- dimension_6 = 6",
+        "- dimension_12 = 12",
+        "+ dimension_6 = 8",
+        "+ dimension_12 = 16",
+    ]
+    assert finding.flops_delta == pytest.approx(8 / 6 * 16 / 12 - 1)
+    assert "It takes both: each alone keeps them off the grid." in finding.caveats
+    assert finding.effects is not None and finding.effects.checkpoint == "unknown"
+    assert "more in products that do 100" in finding.effects.flops.how
+
+
+def test_sizes_of_different_products_stay_findings_of_their_own() -> None:
+    rows = (
+        gemm(1, 32768, 4, 1024, component="other", kernel=cutlass(2), calls=10, time_us=57.0),
+        gemm(2, 32768, 1024, 6, component="other", kernel=cutlass(2), calls=10, time_us=49.0),
+    )
+    assert {one.title for one in check(*rows, step_ms=10.0).findings} == {
+        "Pad the dimension 4 of other GEMMs to 8",
+        "Pad the dimension 6 of other GEMMs to 8",
+    }

@@ -68,7 +68,10 @@ def test_all_three_products_of_training_count() -> None:
     assert finding.severity == "high"
     assert finding.parameter_delta == 47 * 2560
     text = " ".join(finding.caveats)
-    assert "120,320 parameters when embedding and output matrix are tied and 240,640" in text
+    assert "parameters" not in text and "checkpoint" not in text  # the effects say both, once
+    assert finding.effects is not None
+    assert "+120,320 weights" in finding.effects.parameters.how
+    assert "twice that where embedding and output matrix are not tied" in finding.effects.parameters.how
     assert "50304 is a multiple of 128 as well" in text
     assert "in the loss and in sampling" in text
 

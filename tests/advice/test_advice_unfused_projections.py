@@ -66,7 +66,7 @@ def test_narrow_keys_and_values_beside_q_are_one_product() -> None:
     assert finding.gemms == ["g1", "g11", "g2", "g12", "g3", "g13"] or len(finding.gemms) == 6
     assert (finding.effort, finding.flops_delta, finding.parameter_delta) == ("code", 0.0, 0)
     assert (finding.saving_ms.low or 0.0) > 0
-    assert "concatenate them along the output dimension" in finding.caveats[0]
+    assert not any("checkpoint" in caveat for caveat in finding.caveats)  # the effects say it
 
 
 def test_the_saving_is_measured_times_the_ratio_of_predictions() -> None:

@@ -8,8 +8,7 @@ import threading
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -338,32 +337,26 @@ def test_a_graph_kept_for_a_second_pass_has_one_range_each(tmp_path: Path) -> No
             assert sum(outer["name"] == "0" for outer in around) == 1
 
 
-@contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Nothing of ours is left on the modules, the engine or the optimizers."""
+def hooked(model: nn.Module) -> Any:
+    """What a window could leave behind on the modules, the engine or the optimizers."""
+    from torch.optim import optimizer
 
-    def state() -> Any:
-        from torch.optim import optimizer
-
-        return (
-            [(len(m._forward_hooks), len(m._forward_pre_hooks), set(m.__dict__)) for m in model.modules()],
-            torch.autograd._engine_run_backward,  # type: ignore[attr-defined]
-            torch.amp.GradScaler.step,
-            len(optimizer._global_optimizer_post_hooks),
-            len(nn_module._global_parameter_registration_hooks),
-            len(nn_module._global_module_registration_hooks),
-            nn_module._has_any_global_hook(),
-        )
-
-    before = state()
-    yield
-    assert state() == before
+    return (
+        [(len(m._forward_hooks), len(m._forward_pre_hooks), set(m.__dict__)) for m in model.modules()],
+        torch.autograd._engine_run_backward,  # type: ignore[attr-defined]
+        torch.amp.GradScaler.step,
+        len(optimizer._global_optimizer_post_hooks),
+        len(nn_module._global_parameter_registration_hooks),
+        len(nn_module._global_module_registration_hooks),
+        nn_module._has_any_global_hook(),
+    )
 
 
 def test_nothing_is_left_after_the_window(tmp_path: Path) -> None:
     model = Stack()
-    with unchanged(model):
-        recorded(tmp_path, model, train(model))
+    before = hooked(model)
+    recorded(tmp_path, model, train(model))
+    assert hooked(model) == before
 
 
 def test_gradients_are_the_same_bit_for_bit(tmp_path: Path) -> None:

@@ -126,11 +126,13 @@ def _alone(block: Block) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_the_workflows_of_a_page_are_valid(page: Path) -> None:
-    for block in blocks(page):
-        if block.language == "yaml":
-            for line in _scripts(yaml.safe_load(block.text)):
-                if line.strip().startswith("tracelens "):
-                    _options_exist(line.strip(), block)
+    written = [block for block in blocks(page) if block.language == "yaml"]
+    for block in written:
+        found = yaml.safe_load(block.text)
+        assert isinstance(found, dict | list), f"{page.name}:{block.line} is no workflow"
+        for line in _scripts(found):
+            if line.strip().startswith("tracelens "):
+                _options_exist(line.strip(), block)
 
 
 def _scripts(node: Any) -> Iterator[str]:

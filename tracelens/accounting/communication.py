@@ -18,7 +18,7 @@ _SIZE_CLASS = 4  # bits: messages of sizes within a factor of 16 share a row
 def communication_rows(
     trace: Trace, attribution: Attribution, communication: Communication, *, steps: int
 ) -> list[CommunicationRow]:
-    """One row per (collective, group, purpose, type, size class, phase), longest first; ``steps`` long."""
+    """One row per (collective, group, purpose, type, size class, phase), longest in the ``steps`` first."""
     if not len(communication):
         return []
     groups: dict[tuple[object, ...], list[int]] = {}
@@ -33,7 +33,7 @@ def communication_rows(
     rows = [
         _row(trace, attribution, communication, np.array(positions), steps) for positions in groups.values()
     ]
-    return sorted(rows, key=lambda row: -row.time_ms)
+    return sorted(rows, key=lambda row: (-row.time_ms_per_step, -row.time_ms))
 
 
 def _kind(call: Call) -> tuple[object, ...]:

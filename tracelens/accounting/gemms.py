@@ -60,8 +60,12 @@ def gemm_rows(
     steps: int,
     measured: Measurements | None = None,
 ) -> list[GemmRow]:
-    """One row per (component, role, phase, shape, kernel), longest first. ``steps`` is their number."""
-    total_ns = int(trace.kernels.dur_ns.sum())
+    """One row per (component, role, phase, shape, kernel), longest in the steps first.
+
+    Time per step, calls per step and share are of the ``steps`` analysed steps. Rates are of all calls in
+    the file: the more calls, the surer the rate.
+    """
+    total_ns = int(trace.kernels.dur_ns[attribution.step >= 0].sum())
     ladders, info = Ladders(gpu, measured), gpu.info(measured=measured)
     rows = []
     for number, group in enumerate(_groups(trace, attribution, calls), 1):
@@ -100,8 +104,12 @@ def _groups(trace: Trace, attribution: Attribution, calls: Calls) -> list[_Group
             tuple(padded.items()),
         )
         groups.setdefault(key, _Group([], calls.shape[at], role, padded)).calls.append(at)
-    times = {key: int(calls.dur_ns[group.calls].sum()) for key, group in groups.items()}
-    return [group for key, group in sorted(groups.items(), key=lambda item: -times[item[0]])]
+    in_step = np.where(attribution.step[calls.main] >= 0, calls.dur_ns, 0)
+
+    def longest(group: _Group) -> tuple[int, int]:
+        return -int(in_step[group.calls].sum()), -int(calls.dur_ns[group.calls].sum())
+
+    return sorted(groups.values(), key=longest)
 
 
 def _row(
@@ -150,7 +158,7 @@ def _row(
         time_ms=time_ns / 1e6,
         time_ms_per_step=step_ns / 1e6 / steps,
         helper_ms=(time_ns - int(trace.kernels.dur_ns[mains].sum())) / 1e6,
-        frac=time_ns / total_ns if total_ns else 0.0,
+        frac=step_ns / total_ns if total_ns else 0.0,
         op=op,
         kernel=kernel_text,
         kernel_family=kernel.family if kernel else "unknown",

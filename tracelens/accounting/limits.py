@@ -1,6 +1,6 @@
 """What limits a step: idle time, communication, memory or shapes, by one rule.
 
-What is compared, all in ms per step:
+What is compared, all in ms of the median step (idle and exposed are shares of all steps, times it):
 
 - idle: no GPU event runs. Where the run timed steps without the profiler, idle = their time - the time the
   GPU works in a profiled one; without such steps it is the profiled step's, and the sentence says so.
@@ -92,6 +92,17 @@ class StepPicture:
     at_stake: Estimate | None = None  # of all findings together
 
     @property
+    def mean_ms(self) -> float:
+        """Mean length of a step, which idle time and exposed communication are of."""
+        busy = self.summary.gpu_busy_frac
+        return self.summary.idle_ms / (1 - busy) if busy < 1 else self.summary.step_ms.median
+
+    @property
+    def exposed_frac(self) -> float:
+        """Exposed communication as a share of the steps: of their mean, as it is a mean."""
+        return self.summary.exposed_communication_ms / self.mean_ms if self.mean_ms else 0.0
+
+    @property
     def marked(self) -> bool:
         """Is there a step, and not only a trace taken for one?"""
         return not self.summary.step_source.startswith("whole trace")
@@ -110,7 +121,7 @@ def limits(seen: StepPicture) -> Limits:
     return Limits(
         step_ms=step_ms,
         idle_ms=idle_ms,
-        exposed_ms=summary.exposed_communication_ms,
+        exposed_ms=seen.exposed_frac * step_ms,
         bytes_ms=sum(time for _, time in byte_times(seen)) if known else 0.0,
         slow_ms=sum(row.time_ms_per_step for row in seen.gemms if row.bound in ("memory", "latency"))
         if known

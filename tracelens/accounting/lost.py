@@ -183,7 +183,9 @@ def _unknown(row: GemmRow, shape: Shape | None, kernel: KernelName | None, gpu: 
         )
     elif row.math_dtype not in gpu.peak_tflops:
         why["useful"] = (
-            "the peaks of this GPU are not known: name it with --gpu"
+            "no peaks of AMD GPUs are known here"
+            if gpu.vendor == "amd"
+            else "the peaks of this GPU are not known: name it with --gpu"
             if gpu.name == "unknown"
             else f"the GPU table has no dense {row.math_dtype} peak for {gpu.title}"
         )

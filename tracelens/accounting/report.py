@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracelens.accounting.calls import Calls
+from tracelens.accounting.calls import Calls, Shape
 from tracelens.accounting.limits import StepPicture
 from tracelens.accounting.shares import call_flops
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.accounting.verdict import verdict
 from tracelens.advice import Advice
 from tracelens.attribution import Attribution, Loan
-from tracelens.gemm import math_dtype
+from tracelens.gemm import AttentionShape, math_dtype
 from tracelens.hardware import Gpu
 from tracelens.results import GemmRow, Report, Summary, TraceInfo
 from tracelens.trace import Trace
@@ -67,24 +67,26 @@ def summarize(
     """The five numbers and their kin; the verdict is added once the findings are known."""
     in_step = attribution.step >= 0
     length = float((times.end_ns - times.start_ns).sum())
-    work, dtype, why = _work(calls, attribution)
+    work, dtype, why = _work(trace, calls, attribution)
     peak = gpu.peak(dtype)
     achieved = work / length / 1e3 if work is not None and length else None
     if achieved is not None and peak is None:
         why = (
-            "no peak for this GPU: name it with --gpu"
+            "no peaks of AMD GPUs are known here"
+            if gpu.vendor == "amd"
+            else "no peak for this GPU: name it with --gpu"
             if gpu.name == "unknown"
             else f"no dense {dtype or 'dtype'} peak in the GPU table"
         )
     mfu = achieved / peak if achieved is not None and peak else None
-    total_ms = float(trace.kernels.dur_ns.sum()) / 1e6
+    gpu_ms = float(trace.kernels.dur_ns[in_step].sum()) / 1e6 / times.count
     return Summary(
         step_ms=times.time(),
-        gpu_ms_per_step=float(trace.kernels.dur_ns[in_step].sum()) / 1e6 / times.count,
+        gpu_ms_per_step=gpu_ms,
         gpu_busy_frac=float(times.busy_ns.sum()) / length if length else 0.0,
         idle_ms=(length - float(times.busy_ns.sum())) / 1e6 / times.count,
         exposed_communication_ms=float(times.exposed_ns.sum()) / 1e6 / times.count,
-        gemm_frac=sum(row.time_ms for row in gemms) / total_ms if total_ms else 0.0,
+        gemm_frac=sum(row.time_ms_per_step for row in gemms) / gpu_ms if gpu_ms else 0.0,
         mfu_frac=mfu,
         mfu_dtype=dtype,
         mfu_why=why,
@@ -97,7 +99,9 @@ def summarize(
     )
 
 
-def _work(calls: Calls, attribution: Attribution) -> tuple[float | None, str | None, str | None]:
+def _work(
+    trace: Trace, calls: Calls, attribution: Attribution
+) -> tuple[float | None, str | None, str | None]:
     """FLOPs in the steps, the type that does most of them, or why they are not known.
 
     A sum that leaves GEMM time out is no utilization, nor is one without a model's convolutions.
@@ -107,14 +111,13 @@ def _work(calls: Calls, attribution: Attribution) -> tuple[float | None, str | N
     by_type: dict[str | None, float] = {}
     missing: dict[str, int] = {}
     known_ns = 0
+    graphs = bool(trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name].any())
     for at, work in enumerate(call_flops(calls)):
         if attribution.step[calls.main[at]] < 0:
             continue
         shape, dur_ns = calls.shape[at], int(calls.dur_ns[at])
         if work is None:
-            why = (
-                "no shapes recorded (record_shapes=True)" if shape is None else "packed or windowed attention"
-            )
+            why = _no_work(shape, calls.op_name[at] is not None, graphs)
             missing[why] = missing.get(why, 0) + dur_ns
             continue
         known_ns += dur_ns
@@ -126,11 +129,22 @@ def _work(calls: Calls, attribution: Attribution) -> tuple[float | None, str | N
         return (
             None,
             None,
-            f"FLOPs of {share:.0%} of GEMM time unknown: {max(missing, key=lambda why: missing[why])}",
+            f"FLOPs unknown for {share:.0%} of GEMM time: {max(missing, key=lambda why: missing[why])}",
         )
     if not by_type:
         return None, None, "no GEMM or attention in the steps"
     return sum(by_type.values()), max(by_type, key=lambda dtype: by_type[dtype]), None
+
+
+def _no_work(shape: Shape | None, operator: bool, graphs: bool) -> str:
+    """Why a call's FLOPs are not known; shapes come with operators, of which a CUDA graph has none."""
+    if isinstance(shape, AttentionShape) and (shape.varlen or shape.windowed):
+        return "packed attention" if shape.varlen else "windowed attention"
+    if shape is not None:
+        return "a size is not known"
+    if operator:
+        return "no shapes recorded (record_shapes=True)"
+    return "a CUDA graph hides its operators" if graphs else "its kernels have no operator in the file"
 
 
 def with_findings(report: Report, advice: Advice) -> Report:

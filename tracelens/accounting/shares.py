@@ -1,4 +1,7 @@
-"""Components and coverage: shares of all GPU event time, never renormalized."""
+"""Components and coverage: shares of the GPU time of the analysed steps, never renormalized.
+
+The file's total is kept beside them as the exact ledger: a file also holds work before and between steps.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,9 @@ def call_flops(calls: Calls) -> list[float | None]:
 def component_rows(trace: Trace, attribution: Attribution, calls: Calls, *, steps: int) -> list[ComponentRow]:
     """One row per (component, phase), in word-list order; the exact ns add up to all GPU time.
 
-    Per step counts what belongs to one of the ``steps`` analysed: a file also holds work between them.
+    Shares and what is per step count what belongs to one of the ``steps`` analysed.
     """
     dur = trace.kernels.dur_ns
-    total = int(dur.sum())
     cell = attribution.component.astype(np.int64) * len(PHASES) + attribution.phase
     size = len(COMPONENTS) * len(PHASES)
     time, count = np.zeros(size, np.int64), np.bincount(cell, minlength=size)
@@ -31,6 +33,7 @@ def component_rows(trace: Trace, attribution: Attribution, calls: Calls, *, step
     inside = attribution.step >= 0
     step_time = np.zeros(size, np.int64)
     np.add.at(step_time, cell[inside], dur[inside])
+    total = int(step_time.sum())
     step_count = np.bincount(cell[inside], minlength=size)
     work: dict[int, float] = {}
     work_ns: dict[int, int] = {}
@@ -45,7 +48,7 @@ def component_rows(trace: Trace, attribution: Attribution, calls: Calls, *, step
             phase=PHASES[at % len(PHASES)],
             time_ms=int(time[at]) / 1e6,
             time_ns=int(time[at]),
-            frac=int(time[at]) / total if total else 0.0,
+            frac=int(step_time[at]) / total if total else 0.0,
             kernels=int(count[at]),
             flops=work.get(at),
             tflops=work[at] / work_ns[at] / 1e3 if work_ns.get(at) else None,
@@ -57,36 +60,38 @@ def component_rows(trace: Trace, attribution: Attribution, calls: Calls, *, step
 
 
 def coverage(trace: Trace, links: Links, attribution: Attribution, gemms: list[GemmRow]) -> Coverage:
-    """What is known of the GPU time, with what evidence, and why the rest is not."""
-    dur = trace.kernels.dur_ns
+    """What is known of the steps' GPU time, with what evidence, and why the rest is not."""
+    counted, whole = attribution.counted, trace.kernels.dur_ns
+    dur = np.where(counted, whole, 0)
     total = max(1, int(dur.sum()))
     known = attribution.component != COMPONENTS.index("unattributed")
     named = (attribution.module >= 0) & known
     no_launch = links.kernel_node < 0
-    lent = lent_kernels(attribution)
+    lent = lent_kernels(attribution) & counted
     by_evidence = {
         word: int(dur[attribution.evidence == code].sum()) / total
         for code, word in enumerate(EVIDENCE)
-        if (attribution.evidence == code).any()
+        if (counted & (attribution.evidence == code)).any()
     }
     products = [row for row in gemms if row.kind == "gemm"]
-    product_ms = sum(row.time_ms for row in products)
+    product_ms = sum(row.time_ms_per_step for row in products)
     return Coverage(
         component_frac=int(dur[known].sum()) / total,
         module_frac=int(dur[named].sum()) / total,
         shape_frac=_shape_share(gemms, "exact"),
         shape_bounded_frac=_shape_share(gemms, "bounded"),
         shape_unknown_frac=_shape_share(gemms, "unknown"),
-        tile_frac=_share(sum(row.time_ms for row in products if row.tile_m is not None), product_ms),
+        tile_frac=_share(sum(row.time_ms_per_step for row in products if row.tile_m is not None), product_ms),
         by_evidence=by_evidence,
         unattributed=sorted(
             (
-                Unattributed(reason, remedy, int(dur[mask].sum()) / 1e6, int(mask.sum()))
+                Unattributed(reason, remedy, int(dur[mask].sum()) / 1e6, int((mask & counted).sum()))
                 for reason, remedy, mask in attribution.reasons()
+                if (mask & counted).any()
             ),
             key=lambda row: -row.time_ms,
         ),
-        no_launch_frac=int(dur[no_launch].sum()) / total,
+        no_launch_frac=_share(float(whole[no_launch].sum()), float(whole.sum())),
         no_launch_kernels=int(no_launch.sum()),
         lent_frac=int(dur[lent].sum()) / total,
         lent_kernels=int(lent.sum()),
@@ -98,7 +103,7 @@ def reference_info(trace: Trace, attribution: Attribution, calls: Calls) -> Refe
     loan = attribution.loan
     if loan is None:
         return None
-    dur = trace.kernels.dur_ns
+    dur = np.where(attribution.counted, trace.kernels.dur_ns, 0)
     total = max(1, int(dur.sum()))
     lent = loan.filled & lent_kernels(attribution)
     shaped = calls.lent & (loan.like[calls.main] >= 0) & (attribution.like[calls.main] < 0)
@@ -106,17 +111,18 @@ def reference_info(trace: Trace, attribution: Attribution, calls: Calls) -> Refe
         path=loan.trace.source.name,
         sha256=loan.trace.source.sha256,
         matched_frac=int(dur[loan.matched].sum()) / total,
-        matched_kernels=int(loan.matched.sum()),
+        matched_kernels=int((loan.matched & attribution.counted).sum()),
         lent_frac=int(dur[lent].sum()) / total,
-        lent_kernels=int(lent.sum()),
-        lent_calls=int(shaped.sum()),
+        lent_kernels=int((lent & attribution.counted).sum()),
+        lent_calls=int((shaped & attribution.counted[calls.main]).sum()),
     )
 
 
 def _shape_share(gemms: list[GemmRow], known: str) -> float:
     """Share of the rows' time whose sizes are known exactly, within bounds, or not."""
     return _share(
-        sum(row.time_ms for row in gemms if row.shape_known == known), sum(row.time_ms for row in gemms)
+        sum(row.time_ms_per_step for row in gemms if row.shape_known == known),
+        sum(row.time_ms_per_step for row in gemms),
     )
 
 

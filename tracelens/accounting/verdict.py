@@ -65,7 +65,7 @@ def _not_judged(seen: StepPicture) -> tuple[str, str] | None:
             "GPU time is shown by phase and by the names of operators and kernels.",
         )
     if seen.gpu.vendor == "amd":
-        rest = "Where the time went is shown all the same."
+        rest = "Times, components and shapes are shown all the same; MFU, peaks and changes are not."
         return "This is an AMD GPU, whose tensor-core and tile rules are not judged", rest
     if seen.coverage.component_frac < 1 - UNKNOWN:
         main = seen.coverage.unattributed[0] if seen.coverage.unattributed else None
@@ -84,7 +84,8 @@ def _wait(seen: StepPicture, found: Limits) -> tuple[str, str]:
             return f"{who} is idle {_idle_part(seen)}", _PROFILED
         part = _part(found.idle_ms, without_ms, "a step without the profiler")
         return f"{who} is idle {part}", f"Not only under the profiler: {_without(seen)}."
-    said = f"communication that no compute hides takes {_part(found.exposed_ms, found.step_ms, 'the step')}"
+    exposed_ms = seen.summary.exposed_communication_ms
+    said = f"communication that no compute hides takes {_mean_part(seen, exposed_ms)}"
     times: dict[str, float] = {}
     for row in seen.communication:
         name = row.collective + (f" for {row.purpose}" if row.purpose != "unknown" else "")
@@ -92,19 +93,22 @@ def _wait(seen: StepPicture, found: Limits) -> tuple[str, str]:
     main = max(times, key=lambda name: times[name], default=None)
     if main is None or not times[main]:
         return said, ""
-    share = "Most of" if times[main] > found.exposed_ms / 2 else "The largest part of"
+    share = "Most of" if times[main] > exposed_ms / 2 else "The largest part of"
     size = f"{ms(times[main])}, the wait for the slowest rank included"
     return said, f"{share} that communication is {main} ({size})."
 
 
 def _idle_part(seen: StepPicture) -> str:
-    """The idle share of the steps; where their mean is not their median, it says that it is the mean's."""
-    summary = seen.summary
-    idle_frac = 1 - summary.gpu_busy_frac
-    mean_ms = summary.idle_ms / idle_frac
-    if abs(mean_ms - summary.step_ms.median) <= _SAME * mean_ms:
-        return _part(idle_frac * summary.step_ms.median, summary.step_ms.median, "the step")
-    return _part(summary.idle_ms, mean_ms, "the step").removesuffix(")") + " on average)"
+    """The idle share of the steps."""
+    return _mean_part(seen, seen.summary.idle_ms)
+
+
+def _mean_part(seen: StepPicture, mean_ms: float) -> str:
+    """The share that a mean over the steps has in them; where mean and median differ, it says which it is."""
+    whole_ms, median_ms = seen.mean_ms, seen.summary.step_ms.median
+    if abs(whole_ms - median_ms) <= _SAME * whole_ms:
+        return _part(mean_ms / whole_ms * median_ms, median_ms, "the step")
+    return _part(mean_ms, whole_ms, "the step").removesuffix(")") + " on average)"
 
 
 def _launches(far: bool) -> str:

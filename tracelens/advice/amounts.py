@@ -71,7 +71,9 @@ def operations(
     source = "the step simulated with the change"
     if frac is None and of_rows is not None and total:
         part = _flops(rows) or 0.0
-        frac, source = of_rows * part / total, f"{percent(of_rows)} of {percent(part / total)} of them"
+        word = "more" if of_rows >= 0 else "less"
+        frac = of_rows * part / total
+        source = f"{percent(abs(of_rows))} {word} in products that do {percent(part / total)} of the work"
     if frac is None and not sizes.names and weights.delta is None:
         return Amount(None, None, weights.how)
     if frac is None and not sizes.names:

@@ -70,12 +70,15 @@ def target(row: GemmRow, letter: str, size: int, *, facts: StepFacts) -> Target:
     return Target(parameter, now, then)
 
 
-def flops_growth(rows: Sequence[GemmRow], *, goal: Target, sizes: frozenset[int]) -> float | None:
+def flops_growth(
+    rows: Sequence[GemmRow], *, goal: Target, sizes: frozenset[int], more: Sequence[Target] = ()
+) -> float | None:
     """Added operations of ``rows``, as a fraction, when ``goal`` is applied; None where counts are unknown.
 
     Every M, N or K that the parameter sets, or that has one of ``sizes`` where no parameter is known,
-    grows by then / now.
+    grows by then / now. ``more`` are sizes without a parameter that change with it.
     """
+    others = {one.now: one.then / one.now for one in more}
     before = after = 0.0
     for row in rows:
         if row.flops is None:
@@ -84,7 +87,7 @@ def flops_growth(rows: Sequence[GemmRow], *, goal: Target, sizes: frozenset[int]
         for letter, size in (("m", row.m), ("n", row.n), ("k", row.k)):
             parameter = parameter_of(row, letter)
             hit = parameter == goal.parameter if goal.parameter and parameter else size in sizes
-            scale *= goal.then / goal.now if hit else 1.0
+            scale *= goal.then / goal.now if hit else others.get(size or 0, 1.0)
         before += row.calls_per_step * row.flops
         after += row.calls_per_step * row.flops * scale
     return after / before - 1.0 if before else None

@@ -292,7 +292,7 @@ def _way(name: str, pair: Sequence[int | float | str], effort: str, now: Hyper) 
         kind = next((kind for words, kind in _BY_WORD if any(word in text for word in words)), None)
     if kind is not None:
         return kind.down if kind.down is not None and _falls(pair) else kind.up
-    if name == "dimension":
+    if name.partition("_")[0] == "dimension":  # dimension, or dimension_12
         return _DIMENSION
     return _OTHER_MODEL if effort == "retrain" else _SETTING
 

@@ -24,6 +24,15 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def times(number: str) -> str:
+    """How often, of a count that is written already.
+
+    >>> times("1"), times("4"), times("2.50")
+    ('once', '4 times', '2.50 times')
+    """
+    return "once" if number == "1" else f"{number} times"
+
+
 def grouped(value: int) -> str:
     """An integer with thousands separators."""
     return f"{value:,}"

@@ -96,6 +96,12 @@ class Attribution:
     like: IntArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
     loan: Loan | None = None  # what a reference trace lent
 
+    @property
+    def counted(self) -> BoolArray:
+        """Mask over kernels: those of the analysed steps, which shares are of; all where no step has any."""
+        inside: BoolArray = self.step >= 0
+        return inside if inside.any() else np.ones_like(inside)
+
     def within_steps(self, positions: list[int]) -> Attribution:
         """The same with only these steps counted as steps; kernels of the others are in none."""
         return replace(self, step=np.where(np.isin(self.step, positions), self.step, -1).astype(np.int32))

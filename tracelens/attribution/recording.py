@@ -24,8 +24,8 @@ from tracelens.words import COMPONENTS
 
 BoolArray = npt.NDArray[np.bool_]
 
-_HIGH, _MEDIUM = 0.20, 0.05  # share of GPU time from which a lack is that severe
-_NEGLIGIBLE = 0.005  # of GPU time: what is smaller is named in coverage only
+_HIGH, _MEDIUM = 0.20, 0.05  # share of the file's GPU time from which a lack is that severe
+_NEGLIGIBLE = 0.005  # of the file's GPU time: what is smaller is named in coverage only
 _SEVERITIES = ("high", "medium", "low")
 _CURRENT = "record with a current PyTorch"
 _SLOW = 2.0  # a step so many times as long as the median one is no usual step
@@ -53,7 +53,7 @@ class _Recording:
         return max(1, int(self.trace.kernels.dur_ns.sum()))
 
     def share(self, kernels: BoolArray) -> float:
-        """Of all GPU time, that of some kernels."""
+        """Of the file's GPU time, that of some kernels: what is lacking is of the recording, steps or not."""
         return int(self.trace.kernels.dur_ns[kernels].sum()) / self.total_ns
 
     @cached_property
@@ -141,9 +141,11 @@ def _names(r: _Recording) -> Iterator[Lack]:
 
 def _without_names(lost: float, rest: float) -> str:
     """Say what share has no component, and what share has one but no module."""
-    said = [f"{lost:.1%} of GPU time has no component"] if lost >= _NEGLIGIBLE else []
+    said = [f"{lost:.1%} of the file's GPU time has no component"] if lost >= _NEGLIGIBLE else []
     if rest >= _NEGLIGIBLE:
-        said.append(f"{rest:.1%} of GPU time has no module: operators, shapes and order tell its component")
+        said.append(
+            f"{rest:.1%} of the file's GPU time has no module: operators, shapes and order tell its component"
+        )
     return "; ".join(said)
 
 
@@ -155,9 +157,10 @@ def _nowhere(r: _Recording) -> BoolArray:
 
 def _by_order(lost: float, rest: float) -> str:
     """Say what share has no component, and what share owes it to other kernels or to its place."""
-    said = [f"{lost:.1%} of GPU time has no component"] if lost >= _NEGLIGIBLE else []
+    said = [f"{lost:.1%} of the file's GPU time has no component"] if lost >= _NEGLIGIBLE else []
     if rest >= _NEGLIGIBLE:
-        said.append(f"{rest:.1%} of GPU time is known from its order only, and belongs to no step or module")
+        how = "from its order only, and belongs to no step or module"
+        said.append(f"{rest:.1%} of the file's GPU time is known {how}")
     return "; ".join(said)
 
 
@@ -200,7 +203,7 @@ def _other_reasons(r: _Recording) -> Iterator[Lack]:
         share = r.share(mask)
         if (why, remedy) not in told and share >= _NEGLIGIBLE:
             code = next(name for name, texts in REASONS.items() if texts == (why, remedy)).replace(" ", "-")
-            effect = f"{share:.1%} of GPU time has no component"
+            effect = f"{share:.1%} of the file's GPU time has no component"
             yield Lack(code, why[:1].upper() + why[1:], effect, remedy, _by_share(share), share)
 
 

@@ -18,12 +18,13 @@ def _stepped(report: Report) -> bool:
 
 
 def _per_step(time_ms: Callable[[Report], float]) -> Callable[[Report, str], Reading]:
-    """A time of a step, also as a share of it."""
+    """A mean time of a step, also as a share of the mean step."""
 
     def read(report: Report, _: str) -> Reading:
         if not _stepped(report):
             return unknown(_NO_STEP)
-        value, step = time_ms(report), report.summary.step_ms.median
+        value = time_ms(report)
+        step = sum(one.duration_ms for one in report.steps) / len(report.steps)
         return Reading({"time": exact(value)} | ({"share": exact(value / step)} if step else {}))
 
     return read
@@ -239,7 +240,7 @@ REPORT_METRICS: dict[str, Metric[Report]] = {
         Metric(
             "communication",
             _BOTH,
-            "Time of communication kernels per step; % of all GPU time.",
+            "Time of communication kernels per step; % of the steps' GPU time.",
             _communication,
         ),
         Metric(
@@ -248,7 +249,7 @@ REPORT_METRICS: dict[str, Metric[Report]] = {
             "Bytes per step that this rank hands to collectives.",
             _communication_bytes,
         ),
-        Metric("gemm", ("share",), "GEMM and attention kernels, of all GPU time.", _gemm),
+        Metric("gemm", ("share",), "GEMM and attention kernels, of the steps' GPU time.", _gemm),
         Metric("mfu", ("share",), "Model FLOPs utilization, of the dense datasheet peak.", _mfu),
         Metric("achieved", ("rate",), "GEMM and attention FLOPs of a step over its time.", _achieved),
         Metric(
@@ -275,12 +276,14 @@ REPORT_METRICS: dict[str, Metric[Report]] = {
         Metric(
             "component",
             _BOTH,
-            "GPU time of this component per step, all phases; % of all GPU time.",
+            "GPU time of this component per step, all phases; % of the steps' GPU time.",
             _component,
             choices=COMPONENTS,
             choice="COMPONENT",
         ),
-        Metric("unattributed", ("share",), "GPU time without a component, of all GPU time.", _unattributed),
+        Metric(
+            "unattributed", ("share",), "GPU time without a component, of the steps' GPU time.", _unattributed
+        ),
         Metric(
             "unknown_shapes",
             ("share",),

@@ -145,10 +145,11 @@ def _busy(report: Report) -> Number:
     note = f"{f.ms(summary.idle_ms)} idle"
     if summary.exposed_communication_ms > 0:
         note += f", {f.ms(summary.exposed_communication_ms)} exposed comm"
-    note += per_step(report)
-    if summary.gpu_busy_frac < 1:  # a mean, which one long step moves and the median does not
+    apart = False  # a mean, which one long step moves and the median does not
+    if summary.gpu_busy_frac < 1:
         mean_ms = summary.idle_ms / (1 - summary.gpu_busy_frac)
-        note += " on average" if abs(mean_ms - summary.step_ms.median) > _SAME * mean_ms else ""
+        apart = abs(mean_ms - summary.step_ms.median) > _SAME * mean_ms
+    note = f"mean{per_step(report)}: {note}" if apart else note + per_step(report)
     return Number("busy", f.pct(summary.gpu_busy_frac), "GPU busy", note, summary.gpu_busy_frac)
 
 
@@ -183,23 +184,23 @@ def five_numbers(report: Report) -> list[Number]:
         _step_time(report),
         _mfu(report),
         _busy(report),
-        Number("gemm", f.pct(gemm), "in GEMM + attention", note, gemm),
+        Number("gemm", f.pct(gemm), "GEMM + attention", note, gemm),
         _stake(report),
     ]
 
 
 def communication_frac(report: Report) -> float:
-    """Return the share of all GPU time that communication takes."""
-    total_ns = sum(row.time_ns for row in report.components)
-    return sum(row.time_ms for row in report.communication) * 1e6 / total_ns if total_ns else 0.0
+    """Return the share of the steps' GPU time that communication takes."""
+    total_ms = report.summary.gpu_ms_per_step
+    return sum(row.time_ms_per_step for row in report.communication) / total_ms if total_ms else 0.0
 
 
 def communication_line(report: Report) -> str:
     """Say how much communication there is and how much of it hides behind nothing."""
     rows = report.communication
-    time_ms = sum(row.time_ms for row in rows)
-    exposed = sum(row.exposed_ms for row in rows)
-    share = f"{f.pct(communication_frac(report))} of GPU time"
+    time_ms = sum(row.time_ms_per_step for row in rows)
+    exposed = sum(row.exposed_ms_per_step for row in rows)
+    share = f"{f.pct(communication_frac(report))} of GPU time, {f.ms(time_ms)}{per_step(report)}"
     return f"{share}; {f.pct(exposed / time_ms if time_ms else 0.0)} of it exposed: no compute kernel runs"
 
 
@@ -246,15 +247,13 @@ def partial_line(report: Report) -> str:
 
 
 def _outside(report: Report) -> list[str]:
-    """Say that a file holds more than its steps, where that parts the GEMM table from the bar."""
+    """Say that a file holds more than its steps, where that is worth a word."""
     total_ms = sum(row.time_ns for row in report.components) / 1e6
     outside_ms = total_ms - sum(row.time_ms_per_step for row in report.components) * len(report.steps)
     if not report.steps or outside_ms < _OUTSIDE * total_ms:
         return []
     share = f.pct(outside_ms / total_ms)
-    return [
-        f"{share} of the file's GPU time is outside these steps; GEMM shares count it, ms per step do not."
-    ]
+    return [f"Not counted: {share} of the file's GPU time, which is outside these steps."]
 
 
 def lent_lines(report: Report) -> list[str]:

@@ -170,7 +170,7 @@ def _figures(report: Report, rows: list[GemmRow]) -> dict[str, Any]:
         "top": max((row.frac for row in rows), default=0.0) or 1.0,
         "rest_frac": sum(row.frac for row in report.gemms if row.id not in shown),
         "calls": report.communication[:CALLS],
-        "rest_ms": sum(row.time_ms for row in report.communication[CALLS:]),
+        "rest_ms": sum(row.time_ms_per_step for row in report.communication[CALLS:]),
         "longest_step": max((step.duration_ms for step in report.steps), default=0.0) or 1.0,
         "roof": roofline.roofline(report, rows),
         "small_roof": roofline.roofline(report, rows, frame=roofline.NARROW),

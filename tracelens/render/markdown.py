@@ -69,6 +69,7 @@ def _diff(one: Finding) -> list[str]:
     more = [f"- {escape(line)}" for line in one.caveats]
     title = f"**{escape(f'{one.rule} {one.title}')}**"
     saw = [escape(one.saw), ""] if one.saw else []
+    saw += [escape(costs.finding_line(one, None)), ""]
     return [
         title,
         "",
@@ -112,7 +113,8 @@ def _tail(report: Report) -> list[str]:
     """What is not known, and what would show it."""
     lines = []
     for missing in report.coverage.unattributed[:3]:
-        said = f"unattributed {f.ms(missing.time_ms)}: {missing.reason}; {missing.remedy}"
+        time = f"{f.ms(missing.time_ms / max(1, len(report.steps)))}{facts.per_step(report)}"
+        said = f"unattributed {time}: {missing.reason}; {missing.remedy}"
         lines.append(f"- {escape(said)}")
     for lack in facts.lacks_worth_a_line(report):
         lines.append(f"- {escape(lack.title)}: {escape(lack.remedy)}")

@@ -71,6 +71,8 @@ def same_change(finding: Finding, pick: ShapePick) -> bool:
 
 def line(found: ShapeSearch, findings: Sequence[Finding] = ()) -> str:
     """What the search says in one line of a summary; a pick that is a finding's change only names it."""
+    if found.state == "good" and found.tried:
+        return f"None of {found.tried:,} other shapes of this size is sure to be faster."
     if not found.picks:
         return found.verdict
     best = found.picks[0]

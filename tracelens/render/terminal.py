@@ -13,11 +13,12 @@ from tracelens.render import costs, facts, groups, losses, search, step_times, v
 from tracelens.render.console import WIDEST
 from tracelens.render.console import Out as _Out
 from tracelens.render.text import clean
-from tracelens.results import GemmRow, Report
+from tracelens.results import CommunicationRow, Finding, GemmRow, Report
 
 TOP = 6  # GEMM rows; the page has the rest
 WHYS = 2  # findings whose evidence is told
-CALLS = 3  # communication rows
+WORTH_WHY = 0.01  # of the step: a finding below it has one line, the page and ``explain`` tell the rest
+CALLS = 2  # kinds of communication that are named
 _NAMED = 5  # rows that an error names
 WIDE = 100  # room for the columns a narrow terminal goes without
 _SEVERITY = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
@@ -36,8 +37,9 @@ def render_terminal(report: Report, *, console: Console, outputs: Sequence[tuple
     _head(out, report)
     _numbers(out, report)
     _findings(out, report)
-    _what_if(out, report)
     _shape_search(out, report)
+    out.line()
+    _what_if(out, report)
     _step(out, report)
     _gemms(out, report)
     _communication(out, report)
@@ -54,9 +56,10 @@ def _head(out: _Out, report: Report) -> None:
     out.line(" · ".join(clean(part, limit=60) for part in facts.run_line(report)))
     out.line(report.trace.path, "dim")
     out.line()
-    out.line(report.summary.verdict, "bold")
+    said = out.text(report.summary.verdict, "bold")
     if report.summary.verdict_detail:
-        out.line(out.text(report.summary.verdict_detail, limit=900))
+        said += out.text(f" {report.summary.verdict_detail}", limit=900)
+    out.line(said)
     out.line()
 
 
@@ -79,7 +82,6 @@ def _findings(out: _Out, report: Report) -> None:
         head = "No findings" if passed else "No check could judge this trace"
         out.line(out.text(head, "bold") + out.text(f": {checks} (the page says why)."))
         _job(out, report)
-        out.line()
         return
     heads = [("", "l"), ("rule", "l"), ("fix", "fold"), (facts.per_step(report).strip(), "r")]
     heads += [("share", "r"), ("confidence", "l")]
@@ -92,7 +94,7 @@ def _findings(out: _Out, report: Report) -> None:
             if saving.mid < 0:
                 claim, frac = f"slower by {f.ms(-saving.mid)}", -(share.mid or 0.0)
         else:
-            claim, frac = f"at stake: {f.ms(saving.high)}", share.high
+            claim, frac = f"≤ {f.ms(saving.high)}", share.high
         table.add_row(
             out.text(facts.MARKS.get(finding.severity, "●"), style),
             out.text(finding.rule, limit=8),
@@ -102,23 +104,32 @@ def _findings(out: _Out, report: Report) -> None:
             out.text(finding.confidence, limit=18),
         )
     out.print(table)
-    if any(finding.saving_ms.mid is None for finding in report.findings):
-        out.line("at stake: a bound, not a prediction; what overlaps does not add up", "dim")
     _why(out, report)
     _job(out, report)
     for line in verified.lines(report):
         out.line(clean(line, limit=240))
-    out.line(checks, "dim")
-    out.line()
+    notes = [checks]
+    if any(finding.saving_ms.mid is None for finding in report.findings):
+        notes.append("≤: at stake at most, no prediction")
+    if len(report.findings) > 1:
+        notes.append("what overlaps does not add up")
+    out.line("; ".join(notes), "dim")
 
 
 def _why(out: _Out, report: Report) -> None:
     """Say what was seen, and what each change takes; findings that share both share the lines."""
     price = report.cost.price if report.cost else None
-    said = [(f"{one.rule}: {one.saw}", costs.finding_line(one, price)) for one in report.findings]
+    worth = [one for one in report.findings if _share(one) >= WORTH_WHY]
+    said = [(f"{one.rule}: {one.saw}", costs.finding_line(one, price)) for one in worth]
     for saw, takes in list(dict.fromkeys(said))[:WHYS]:
         out.line(clean(saw, limit=300))
         out.line(f"  {clean(takes, limit=240)}", "dim")
+
+
+def _share(finding: Finding) -> float:
+    """What a finding saves of the step, or its bound."""
+    share = finding.saving_frac
+    return abs((share.mid if share.mid is not None else share.high) or 0.0)
 
 
 def _job(out: _Out, report: Report) -> None:
@@ -163,7 +174,6 @@ def _shape_search(out: _Out, report: Report) -> None:
     out.line(
         out.text("Shape search  ", "bold") + out.text(search.line(found, report.findings), style, limit=300)
     )
-    out.line()
 
 
 def _style(out: _Out, at: int, share: groups.Share) -> tuple[str, str]:
@@ -178,8 +188,9 @@ def _step(out: _Out, report: Report) -> None:
     shares = groups.group_shares(report)
     if not shares:
         return
-    per_step = f"  {f.ms(report.summary.gpu_ms_per_step)}{facts.per_step(report)}"
-    out.line(out.text("Where the GPU time goes", "bold") + out.text(per_step, "dim"))
+    parts = [f"  {f.ms(report.summary.gpu_ms_per_step)}{facts.per_step(report)}"]
+    parts += [f"{s.title} {f.pct(s.frac)}" for s in groups.phase_shares(report) if s.frac >= _SEEN]
+    out.line(out.text("Where the GPU time goes", "bold") + out.text(" · ".join(parts), "dim"))
     styles = {share.key: _style(out, at, share) for at, share in enumerate(shares)}
     cells = []
     for cell in range(out.width):
@@ -191,8 +202,8 @@ def _step(out: _Out, report: Report) -> None:
     for share in cells:
         bar += out.text(*styles[share.key])
     out.print(bar)
-    columns = 3 if out.width >= 110 else 2
-    table = out.table([("", "l"), ("", "l"), ("", "r"), ("", "r")] * columns, gap=1 if columns == 2 else 2)
+    columns, gap = next((fit for fit in ((3, 2), (3, 1)) if _legend_width(shares, *fit) <= out.width), (2, 1))
+    table = out.table([("", "l"), ("", "l"), ("", "r"), ("", "r")] * columns, gap=gap)
     lines = -(-len(shares) // columns)
     for at in range(lines):
         row: list[Text] = []
@@ -208,10 +219,18 @@ def _step(out: _Out, report: Report) -> None:
             ]
         table.add_row(*row)
     out.print(table)
-    out.line(
-        "phases: " + " · ".join(f"{s.title} {f.pct(s.frac)}" for s in groups.phase_shares(report)), "dim"
-    )
     out.line()
+
+
+def _legend_width(shares: Sequence[groups.Share], columns: int, gap: int) -> int:
+    """How wide the legend is in so many columns: a unit that is cut off is a wrong number."""
+    lines = -(-len(shares) // columns)
+    width = 0
+    for at in range(0, len(shares), lines):
+        part = shares[at : at + lines]
+        width += 1 + max(len(one.title) for one in part) + max(len(f.pct(one.frac)) for one in part)
+        width += max(len(f.ms(one.ms_per_step)) for one in part) + 4 * gap
+    return width
 
 
 def _gemms(out: _Out, report: Report) -> None:
@@ -224,7 +243,8 @@ def _gemms(out: _Out, report: Report) -> None:
     wide = out.width >= WIDE
     roomy = out.width >= WIDEST
     heads = [("id", "l")] if roomy else []
-    heads += [("GEMM", "l"), ("M × N × K", "l"), ("ms/step", "r"), ("% GPU", "r")]
+    per = "ms/step" if facts.per_step(report) else "ms"
+    heads += [("GEMM", "l"), ("M × N × K", "l"), (per, "r"), ("% GPU", "r")]
     heads += [("TFLOP/s", "r")] if wide or not peaks else []
     heads += [("% peak", "r")] if peaks else []
     heads += [("tiles/waves", "r")] if wide else []
@@ -236,7 +256,7 @@ def _gemms(out: _Out, report: Report) -> None:
             "id": row.id,
             "GEMM": _name(row),
             "M × N × K": facts.shape(row),
-            "ms/step": f.sig(row.time_ms_per_step),
+            per: f.sig(row.time_ms_per_step),
             "% GPU": f.pct(row.frac),
             "TFLOP/s": _or_dash(f.sig(row.tflops)),
             "% peak": _or_dash(f.pct(row.peak_frac)),
@@ -252,11 +272,12 @@ def _gemms(out: _Out, report: Report) -> None:
         }
         table.add_row(*(out.text(cells[title], limit=limits.get(title, 18)) for title, _ in heads))
     out.print(table)
-    if len(report.gemms) > TOP:
-        more = len(report.gemms) - TOP
-        out.line(f"and {more} more row{'s' if more > 1 else ''} in the report", "dim")
+    more = len(report.gemms) - TOP
+    rest = f"{more} more row{'s' if more > 1 else ''} in the report." if more > 0 else ""
     if report.gemm_time is not None and report.gemm_time.total:
-        out.line(losses.time_line(report.gemm_time))
+        out.line(out.text(losses.time_line(report.gemm_time)) + out.text(f" {rest}" if rest else "", "dim"))
+    elif rest:
+        out.line(rest, "dim")
     out.line()
 
 
@@ -289,41 +310,27 @@ def render_derivations(report: Report, ids: Sequence[str], *, console: Console) 
 
 
 def _communication(out: _Out, report: Report) -> None:
-    """Show the longest rows, where communication takes enough time to matter."""
+    """Say how much there is, how much is exposed, and in what, where it takes enough time to matter."""
     if facts.communication_frac(report) < _WORTH_SHOWING:
         return
-    out.line(out.text("Communication  ", "bold") + out.text(facts.communication_line(report), "dim"))
-    wide = out.width >= WIDE
-    heads = [("collective", "l"), ("serves", "l"), ("message", "r"), ("calls/step", "r")]
-    heads += [("ms/step", "r"), ("exposed", "r")] + ([("bus GB/s", "r")] if wide else [])
-    table = out.table(heads)
-    rows = sorted(report.communication, key=lambda row: -row.time_ms_per_step)
-    for row in rows[:CALLS]:
-        cells = {
-            "collective": row.collective,
-            "serves": row.purpose,
-            "message": facts.message(row),
-            "calls/step": f.count(row.calls_per_step),
-            "ms/step": f.sig(row.time_ms_per_step),
-            "exposed": f.sig(row.exposed_ms_per_step),
-            "bus GB/s": facts.bus(row),
-        }
-        limits = {"collective": 14, "serves": 23}  # the longest of both word lists: 80 columns hold them
-        table.add_row(*(out.text(cells[title], limit=limits.get(title, 9)) for title, _ in heads))
-    out.print(table)
-    if len(rows) > CALLS:
-        out.line(
-            f"and {len(rows) - CALLS} more row{'s' if len(rows) > CALLS + 1 else ''} in the report", "dim"
-        )
+    kinds: dict[str, list[CommunicationRow]] = {}
+    for row in report.communication:
+        kinds.setdefault(
+            row.collective + (f" for {row.purpose}" if row.purpose != "unknown" else ""), []
+        ).append(row)
+    times = {name: sum(row.time_ms_per_step for row in rows) for name, rows in kinds.items()}
+    named = sorted(times, key=lambda name: -times[name])[:CALLS]
+    most = ", ".join(f"{clean(name, limit=60)} {f.ms(times[name])}" for name in named)
+    line = f"{facts.communication_line(report)}. Most: {most}."
+    out.line(out.text("Communication  ", "bold") + out.text(line, limit=400))
     out.line()
 
 
 def _waits(out: _Out, report: Report) -> None:
     """Say where the step waits, where it was asked for."""
     said = waits.lines(report)
-    for at, line in enumerate(said):
-        out.line(out.text("" if at else "Waits  ", "bold") + out.text(clean(line, limit=240)))
     if said:
+        out.line(out.text("Waits  ", "bold") + out.text(" ".join(said), limit=500))
         out.line()
 
 
@@ -344,19 +351,20 @@ def _tiles(row: GemmRow) -> str:
 
 
 _WORTH_SHOWING = 0.01  # of GPU time in communication
+_SEEN = 0.001  # of GPU time in a phase
 
 
 def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]]) -> None:
     missing = max(report.coverage.unattributed, key=lambda u: u.time_ms, default=None)
     frac = sum(share.frac for share in groups.group_shares(report) if share.key == "unattributed")
     if frac and missing is not None:
-        out.line(f"{f.pct(frac)} of GPU time unattributed, most of it: {clean(missing.reason, limit=120)}")
+        out.line(f"Unattributed {f.pct(frac)}, mostly: {clean(missing.reason, limit=120)}")
     elif frac:
-        out.line(f"{f.pct(frac)} of GPU time unattributed")
+        out.line(f"Unattributed {f.pct(frac)}")
     else:
         out.line("All GPU time has a component.", "dim")
     for lack in facts.lacks_worth_a_line(report):
-        out.line(f"To see more: {clean(lack.remedy, limit=120)} ({clean(lack.title, limit=60)})", "dim")
+        out.line(f"{clean(lack.title, limit=60)}: {clean(lack.remedy, limit=120)}", "dim")
     for line in facts.lent_lines(report):
         out.line(clean(line, limit=240), "dim")
     if not report.trace.partial:

@@ -63,7 +63,10 @@ def lines(report: Report) -> list[str]:
     told, said = shares(report), []
     if told:
         *first, last = (f"{share.title} {f.ms(share.ms)} ({f.pct(share.frac)})" for share in told)
-        said = [f"In a step the GPU {', '.join(first)} and {last}{_hidden(found)}."]
+        whole = sum(share.ms for share in told)
+        said = [
+            f"Of a step's {f.ms(whole)} on average the GPU {', '.join(first)} and {last}{_hidden(found)}."
+        ]
     if found.path:
         named = ", ".join(
             f"{BOUNDS.get(part.bound_by, part.bound_by)} {f.pct(part.frac)}" for part in found.path[:_NAMED]

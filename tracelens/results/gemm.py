@@ -75,7 +75,7 @@ class GemmRow:
     calls_per_step: float
     time_ms: float  # whole file
     time_ms_per_step: float
-    frac: float  # of all GPU event time
+    frac: float  # of the GPU time of the analysed steps
     m: int | None
     n: int | None
     k: int | None

@@ -71,7 +71,7 @@ class ModelDims:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceInfo:
-    """A second trace of the same job, and what it lent. Shares of all GPU event time in the file."""
+    """A second trace of the same job, and what it lent. Shares of the GPU time of the analysed steps."""
 
     path: str  # file name only
     sha256: str

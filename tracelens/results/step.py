@@ -47,7 +47,7 @@ class Summary:
     gpu_busy_frac: float
     idle_ms: float  # per step: no GPU event of any kind running
     exposed_communication_ms: float  # per step: only communication running
-    gemm_frac: float  # share of all GPU event time spent in GEMM and attention kernels
+    gemm_frac: float  # share of the steps' GPU time spent in GEMM and attention kernels
     mfu_frac: float | None
     mfu_dtype: str | None  # the type whose dense peak it is measured against
     mfu_why: str | None  # why mfu_frac is not known
@@ -63,13 +63,13 @@ class Summary:
 class Unattributed:
     reason: str  # what evidence is missing
     remedy: str  # how to get it
-    time_ms: float
+    time_ms: float  # of all analysed steps together
     kernels: int
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Shares of all GPU event time in the file; nothing is renormalized."""
+    """Shares of the GPU time of the analysed steps; nothing is renormalized."""
 
     component_frac: float
     module_frac: float
@@ -77,8 +77,8 @@ class Coverage:
     tile_frac: float  # of GEMM time: tile known from the kernel's name
     by_evidence: dict[str, float]
     unattributed: list[Unattributed]
-    no_launch_frac: float  # kernels whose launch is not in the file
-    no_launch_kernels: int
+    no_launch_frac: float  # of the file's GPU time: kernels whose launch is not in it
+    no_launch_kernels: int  # whole file
     shape_bounded_frac: float = 0.0  # of GEMM and attention time: ranges of M and N, or packed sequences
     shape_unknown_frac: float = 0.0  # the rest; the three add to one
     lent_frac: float = 0.0  # component known from an identical kernel, of another step or of the reference
@@ -91,8 +91,8 @@ class ComponentRow:
     phase: str
     time_ms: float  # whole file
     time_ns: int  # exact: these add up to all GPU event time
-    frac: float  # of all GPU event time
-    kernels: int
+    frac: float  # of the GPU time of the analysed steps
+    kernels: int  # whole file
     flops: float | None  # of its GEMM and attention calls whose shape is known; None without any
     tflops: float | None  # over the time of those calls
     time_ms_per_step: float  # of the analysed steps alone: a file also holds work before and between them
@@ -137,4 +137,4 @@ class Lack:
     effect: str  # what is lost
     remedy: str  # the flag or line that gives it
     severity: str  # high | medium | low
-    share: float | None  # of GPU time it touches, 0..1; None where that has no meaning
+    share: float | None  # of the file's GPU time it touches, 0..1; None where that has no meaning

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tracelens.advice.alignment import Misfit, boundary_bytes, fp32_on_cuda_cores, misfit_of
 from tracelens.advice.dimensions import TARGET, Target, flops_growth, target
 from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, plural
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.rules.misaligned_views import view_of
@@ -32,6 +33,12 @@ class Case:
     goal: Target | None
     misfits: list[Misfit]
     sizes: set[int]
+    more: list[Target] = field(default_factory=list)  # other bare dimensions of the same GEMMs
+
+    @property
+    def goals(self) -> list[Target]:
+        """Every dimension to change."""
+        return [*([self.goal] if self.goal is not None else []), *self.more]
 
     @property
     def parameter(self) -> str | None:
@@ -72,7 +79,7 @@ class AlignDimensions:
         if not shaped and not misfits:
             return Outcome(
                 "could_not_run",
-                f"None of the {plural(len(gemms), 'GEMM row')} has a shape: record with record_shapes=True.",
+                f"None of the {plural(len(gemms), 'GEMM row')} has a shape: {for_shapes(gemms)}.",
             )
         cases = cases_of(facts, misfits)
         elsewhere = {case.parameter: rule for case in cases if (rule := owner(facts, case)) is not None}
@@ -113,7 +120,10 @@ def case_of(facts: StepFacts, parameter: str) -> Case | None:
 
 
 def cases_of(facts: StepFacts, misfits: list[Misfit]) -> list[Case]:
-    """One case per offending model dimension; a GEMM with two of them is in two cases."""
+    """One case per offending model dimension; a GEMM with two of them is in two cases.
+
+    Dimensions of the same GEMMs that no parameter explains are one case: it takes both to align them.
+    """
     cases: dict[tuple[object, ...], Case] = {}
     for misfit in misfits:
         row = misfit.row
@@ -131,7 +141,31 @@ def cases_of(facts: StepFacts, misfits: list[Misfit]) -> list[Case]:
                 case.misfits.append(misfit)
         if not goals:
             cases.setdefault((None, misfit.kernel), Case(None, [], set())).misfits.append(misfit)
-    return list(cases.values())
+    return _merged(list(cases.values()))
+
+
+def _merged(cases: list[Case]) -> list[Case]:
+    """Cases without a parameter that share a GEMM, as one."""
+    found: list[Case] = []
+    for case in cases:
+        ids = {row.id for row in case.rows}
+        twin = next(
+            (one for one in found if _bare(one) and _bare(case) and ids & {row.id for row in one.rows}),
+            None,
+        )
+        if twin is None:
+            found.append(case)
+            continue
+        twin.more.extend(case.goals)
+        twin.sizes.update(case.sizes)
+        known = {row.id for row in twin.rows}
+        twin.misfits.extend(misfit for misfit in case.misfits if misfit.row.id not in known)
+    return found
+
+
+def _bare(case: Case) -> bool:
+    """A dimension, and no parameter behind it."""
+    return case.goal is not None and case.goal.parameter is None
 
 
 def _is_head(goal: Target, facts: StepFacts) -> bool:
@@ -140,7 +174,10 @@ def _is_head(goal: Target, facts: StepFacts) -> bool:
 
 def _proposal(facts: StepFacts, case: Case) -> Proposal:
     rows, goal = case.rows, case.goal
-    growth = flops_growth(rows, goal=goal, sizes=frozenset(case.sizes)) if goal is not None else None
+    growth = None
+    if goal is not None:
+        own = frozenset(case.sizes - {one.now for one in case.more})
+        growth = flops_growth(rows, goal=goal, sizes=own, more=case.more)
     return Proposal(
         title=_title(case),
         stakes=[time_at_stake(row, gpu=facts.gpu) for row in rows],
@@ -148,7 +185,7 @@ def _proposal(facts: StepFacts, case: Case) -> Proposal:
         effort=_EFFORT.get(goal.parameter or "", "code") if goal is not None else "code",
         saw=saw_of(case),
         why=why_of(case),
-        change={goal.parameter or "dimension": [goal.now, goal.then]} if goal is not None else {},
+        change={_name(case, one): [one.now, one.then] for one in case.goals},
         fix=_fix(case),
         caveats=_caveats(facts, case),
         evidence={
@@ -177,8 +214,18 @@ def _title(case: Case) -> str:
         kernel = case.misfits[0].kernel or "narrow loads"
         return f"Align the operands of {components} to 16 bytes: the kernel is {kernel}"
     if goal.parameter is None:
-        return f"Pad the dimension {goal.now} of {components} to {goal.then}"
+        now, then = (listed([str(size) for size in sizes]) for sizes in zip(*_moves(case), strict=True))
+        return f"Pad the dimension{'s' if case.more else ''} {now} of {components} to {then}"
     return f"Change {goal.parameter} from {goal.now} to {goal.then}"
+
+
+def _moves(case: Case) -> list[tuple[int, int]]:
+    return [(one.now, one.then) for one in case.goals]
+
+
+def _name(case: Case, one: Target) -> str:
+    """A dimension without a parameter goes by its size where there are several."""
+    return one.parameter or (f"dimension_{one.now}" if case.more else "dimension")
 
 
 def _component(row: GemmRow) -> str:
@@ -239,11 +286,11 @@ def why_of(case: Case) -> str:
 
 
 def _fix(case: Case) -> list[str]:
-    goal = case.goal
-    if goal is None:
-        return []
-    name = goal.parameter or "dimension"
-    return [f"- {name} = {goal.now}", f"+ {name} = {goal.then}"]
+    named = [(_name(case, one), one) for one in case.goals]
+    return [
+        *(f"- {name} = {one.now}" for name, one in named),
+        *(f"+ {name} = {one.then}" for name, one in named),
+    ]
 
 
 def mlp_parameters(facts: StepFacts, goal: Target) -> int | None:
@@ -263,7 +310,13 @@ def _caveats(facts: StepFacts, case: Case) -> list[str]:
     others = listed([str(size) for size in sorted({s for row in both for _, s in row.dims} - case.sizes)])
     where = plural(len(both), "GEMM shape")
     shared = f"{others} is off the grid as well in {where} of these: both have to change."
-    return [*_own_caveats(facts, case.goal), *([shared] if both else [])]
+    every = "both" if len(case.more) == 1 else f"all {len(case.goals)}"
+    together = f"It takes {every}: each alone keeps them off the grid."
+    return [
+        *_own_caveats(facts, case.goal),
+        *([together] if case.more else []),
+        *([shared] if both else []),
+    ]
 
 
 def _own_caveats(facts: StepFacts, goal: Target | None) -> list[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tracelens.advice.claims import Claim, settle
 from tracelens.advice.dimensions import parameter_of
 from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, plural
 from tracelens.advice.proposals import cannot_judge, took
 from tracelens.numbers import count, ms
@@ -55,7 +56,7 @@ def _none(facts: StepFacts, pads: Sequence[OtherRow]) -> Outcome:
         return Outcome(
             "could_not_run",
             f"None of the {plural(len(gemms), 'GEMM row')} has a shape, and padding shows in nothing else:"
-            " record with record_shapes=True.",
+            f" {for_shapes(gemms)}.",
         )
     if not compiled:
         return Outcome(

@@ -8,6 +8,7 @@ from typing import Any
 from tracelens.advice.alignment import misfit_of
 from tracelens.advice.experts import Mixture, mixture_of
 from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import percent, plural
 from tracelens.advice.predicted import NEAR_ERROR, call_us_of
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
@@ -68,7 +69,7 @@ def _without_experts(facts: StepFacts) -> Outcome:
         return Outcome(
             "could_not_run",
             f"The step has a mixture of experts, and none of its {plural(len(rows), 'product row')} has a"
-            " shape: record with record_shapes=True. Experts inside a fused Triton kernel have none either"
+            f" shape: {for_shapes(rows)}. Experts inside a fused Triton kernel have none either"
             " way.",
         )
     return Outcome(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tracelens.advice.claims import Claim, settle
 from tracelens.advice.dimensions import parameter_of
 from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, percent, plural, round_up
 from tracelens.advice.products import moving_ms, sizes_of, sum_ms
 from tracelens.advice.proposals import cannot_judge, heuristic, took
@@ -54,9 +55,7 @@ class Fp8:
             return Outcome("not_applicable", "The step has no product of a transformer's linear layers.")
         if not wide and not in_fp8:
             if all(row.dtype is None for row in linear):
-                return Outcome(
-                    "could_not_run", "No product has a shape and a type: record with record_shapes=True."
-                )
+                return Outcome("could_not_run", f"No product has a shape and a type: {for_shapes(linear)}.")
             return Outcome(
                 "not_applicable",
                 "The linear layers compute in neither 16 nor 8 bits, and fp8 starts from 16.",

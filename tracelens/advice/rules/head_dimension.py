@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, percent, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.simulated import pays, simulate
@@ -81,8 +82,8 @@ class HeadDimension:
         if not groups:
             return Outcome(
                 "could_not_run",
-                f"The head dimension of {plural(len(rows), 'attention row')} is not known: record with"
-                " record_shapes=True.",
+                f"The head dimension of {plural(len(rows), 'attention row')} is not known:"
+                f" {for_shapes(rows)}.",
             )
         proposals = [_proposal(facts, group) for group in groups if _is_misfit(group)]
         passed = " ".join(_fits(group) for group in groups)

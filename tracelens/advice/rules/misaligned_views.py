@@ -15,6 +15,7 @@ from tracelens.advice.alignment import (
 )
 from tracelens.advice.claims import Claim, settle, total
 from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, plural, round_up
 from tracelens.advice.predicted import NEAR_ERROR
 from tracelens.advice.products import call_us, minus, moving_ms, predicted
@@ -61,7 +62,7 @@ class MisalignedViews:
             return Outcome(
                 "could_not_run",
                 f"None of the {plural(len(gemms), 'GEMM row')} has strides or a kernel whose name says how"
-                " it loads: record with record_shapes=True and a current PyTorch.",
+                f" it loads: {for_shapes(gemms)}, with a current PyTorch.",
             )
         views = [view for row in gemms if (view := view_of(row)) is not None]
         groups: dict[tuple[object, ...], list[View]] = {}

@@ -14,7 +14,8 @@ from tracelens.advice.alignment import (
 )
 from tracelens.advice.dimensions import TARGET, Target, flops_growth
 from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.numbers import grouped, listed, plural, round_up
+from tracelens.advice.missing import for_shapes
+from tracelens.advice.numbers import listed, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.stakes import Stake, time_at_stake
 from tracelens.numbers import ms
@@ -105,10 +106,10 @@ def _without_vocabulary(facts: StepFacts) -> Outcome:
     if logits and all(row.n is None for row in logits):
         return Outcome(
             "could_not_run",
-            f"None of the {plural(len(logits), 'logits GEMM')} has a shape: record with record_shapes=True.",
+            f"None of the {plural(len(logits), 'logits GEMM')} has a shape: {for_shapes(logits)}.",
         )
     if not shaped and any(row.kind == "gemm" for row in facts.gemms):
-        return Outcome("could_not_run", "No GEMM of the step has a shape: record with record_shapes=True.")
+        return Outcome("could_not_run", f"No GEMM of the step has a shape: {for_shapes(facts.gemms)}.")
     if not facts.model.transformer:
         return Outcome("not_applicable", "No transformer was seen in the trace.")
     lost = [row for row in facts.gemms if row.kind == "gemm" and row.component == "unattributed"]
@@ -159,7 +160,7 @@ def _proposal(facts: StepFacts, vocab: int, rows: list[GemmRow]) -> Proposal:
         why=_why(ran, rows),
         change={"vocab_size": [vocab, padded]},
         fix=[f"- vocab_size = {vocab}", f"+ vocab_size = {padded}"],
-        caveats=_caveats(facts, padded, extra, hidden),
+        caveats=_caveats(facts, padded, extra),
         evidence={
             "vocabulary": vocab,
             "row_begins_on_bytes": boundary_bytes(ran, rows[0].dtype),
@@ -228,20 +229,12 @@ def _why(vocab: int, rows: list[GemmRow]) -> str:
     )
 
 
-def _caveats(facts: StepFacts, padded: int, extra: int, hidden: int | None) -> list[str]:
-    caveats = []
-    if hidden is not None:
-        one = extra * hidden
-        caveats.append(
-            f"The {extra} added rows of {hidden} are {grouped(one)} parameters when embedding and output"
-            f" matrix are tied and {grouped(2 * one)} when they are not; the trace does not say which."
-        )
-    caveats.append("The checkpoint changes shape: pad the embedding and the output matrix when loading one.")
-    caveats.append(
+def _caveats(facts: StepFacts, padded: int, extra: int) -> list[str]:
+    caveats = [
         f"Mask the {extra} added logits in the loss and in sampling, so that they get no probability."
         if facts.trains
         else f"Mask the {extra} added logits before sampling, so that they get no probability."
-    )
+    ]
     wide = round_up(padded, 128)
     if wide == padded:
         caveats.append(f"{padded} is a multiple of 128 as well, so no further padding is needed.")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tracelens.advice.alignment import fp32_on_cuda_cores
 from tracelens.advice.dimensions import TARGET, Target, flops_growth
 from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, percent, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.rules.align_dimensions import (
@@ -77,7 +78,7 @@ def _not_applicable(facts: StepFacts) -> Outcome | None:
     if rows and all(row.n is None for row in rows):
         return Outcome(
             "could_not_run",
-            f"None of the {plural(len(rows), 'MLP GEMM row')} has a shape: record with record_shapes=True.",
+            f"None of the {plural(len(rows), 'MLP GEMM row')} has a shape: {for_shapes(rows)}.",
         )
     if not rows or not facts.model.ffn.value or facts.model.ffn.value < 1:
         return Outcome("not_applicable", "No MLP is known in the step.")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from tracelens.advice.claims import Claim, settle, total
 from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.numbers import listed, percent, plural
+from tracelens.advice.missing import for_shapes
+from tracelens.advice.numbers import listed, percent, plural, times
 from tracelens.advice.products import (
     at_stake_in,
     call_us,
@@ -95,7 +96,7 @@ def _cannot_tell(facts: StepFacts, rows: Sequence[GemmRow]) -> Outcome | None:
     if facts.gpu.name == "unknown":
         why = "the GPU is not known, and with it the types that its tensor cores take: name it with --gpu"
     elif all(row.m is None for row in silent):
-        why = "their shapes and types are not recorded: record with record_shapes=True"
+        why = f"their shapes and types are not recorded: {for_shapes(silent)}"
     else:
         why = "their kernels' names do not say what multiplied their fp32 operands"
     return Outcome("could_not_run", f"{took(silent, 'GEMM row')}, and {why}.")
@@ -253,7 +254,7 @@ def _arithmetic(facts: StepFacts, case: _Case, target: str) -> list[str]:
         if not isinstance(found, str):
             said.append(
                 f"{name(row)}: {sig(call_us(row))} µs measured, {sig(found.time_us.mid)} µs predicted in"
-                f" {target}, {count(row.calls_per_step)} times per step."
+                f" {target}, {times(count(row.calls_per_step))} per step."
             )
     rest = len(rows) - len(said)
     said += [f"{plural(rest, 'more row')} in the same way."] if rest else []

@@ -9,6 +9,7 @@ from tracelens.advice.alignment import grid_elements
 from tracelens.advice.dimensions import TARGET
 from tracelens.advice.facts import Outcome, StepFacts
 from tracelens.advice.hyper import Hyper, changed
+from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.simulated import pays, simulate
@@ -53,8 +54,8 @@ class TensorParallel:
         if not slices.rows:
             return Outcome(
                 "could_not_run",
-                f"None of the products that {slices.ranks} ranks share has a shape: record with"
-                " record_shapes=True.",
+                f"None of the products that {slices.ranks} ranks share has a shape:"
+                f" {for_shapes(facts.gemms)}.",
             )
         if facts.step is None:
             return Outcome("could_not_run", f"{_saw(facts, slices)} The step cannot be simulated.")

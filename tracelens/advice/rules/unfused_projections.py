@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from tracelens.advice.alignment import grid_elements
 from tracelens.advice.claims import Claim, settle, total
 from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.numbers import listed, plural
+from tracelens.advice.missing import for_shapes
+from tracelens.advice.numbers import listed, plural, times
 from tracelens.advice.products import call_us, minus, moving_ms, predicted, sizes_of
 from tracelens.advice.proposals import cannot_judge, heuristic, took
 from tracelens.advice.stakes import time_at_stake
@@ -94,7 +95,7 @@ class UnfusedProjections:
         if all(row.m is None for row in mine):
             return Outcome(
                 "could_not_run",
-                f"None of the {plural(len(mine), 'projection')} has a shape: record with record_shapes=True.",
+                f"None of the {plural(len(mine), 'projection')} has a shape: {for_shapes(mine)}.",
             )
         claims, said = [], []
         for family in _FAMILIES:
@@ -286,7 +287,7 @@ def _fused(facts: StepFacts, group: _Group) -> _Fused:
     how = (
         f"{group.role}: {_apart(group)} take {sig(group.time_us)} µs measured; one {m} × {n} × {k} takes"
         f" {sig(mid)} / {sig(apart_us)} = {sig(ratio)} of that by the predictions of both,"
-        f" {sig(group.time_us * ratio)} µs, {counted(group.calls)} times per step."
+        f" {sig(group.time_us * ratio)} µs, {times(counted(group.calls))} per step."
     )
     return _Fused(Estimate(now - high, now - now * ratio, now - low, one.time_us.basis), how)
 
@@ -294,6 +295,10 @@ def _fused(facts: StepFacts, group: _Group) -> _Fused:
 def _apart(group: _Group) -> str:
     """``2 × (8192 × 1024 × 4096) and 1 × (...)``."""
     return listed([f"{part.count} × ({part.row.m} × {part.row.n} × {part.row.k})" for part in group.parts])
+
+
+def _each(calls: str) -> str:
+    return "a single call" if calls == "1" else f"each of {calls} calls"
 
 
 def _split_ms(facts: StepFacts, groups: Sequence[_Group]) -> float:
@@ -337,8 +342,8 @@ def _claim(facts: StepFacts, family: _Family, groups: Sequence[_Group]) -> Claim
         confidence="medium" if saving.mid is not None else "low",
         effort="code",
         saw=(
-            f"{_upper(words)} are {count} products of one input in each of {counted(forward.calls)} calls:"
-            f" {_apart(forward)}. {took(list(rows.values()), 'GEMM shape')}"
+            f"{_upper(words)} are {count} products of one input in"
+            f" {_each(counted(forward.calls))}: {_apart(forward)}. {took(list(rows.values()), 'GEMM shape')}"
             + (", gradients included." if len(groups) > 1 else ".")
         ),
         why=(
@@ -349,10 +354,6 @@ def _claim(facts: StepFacts, family: _Family, groups: Sequence[_Group]) -> Claim
         how=" ".join(how),
         fix=_fix(family, words),
         caveats=[
-            (
-                "The same weights side by side: concatenate them along the output dimension when you load a"
-                f" checkpoint, and split the output of {family.one}. The model computes what it did."
-            ),
             "Tensor parallelism splits each of them by itself: keep that order in the one weight.",
             *(
                 ["The sums of the parts' input gradients fall away as well; they are not counted."]

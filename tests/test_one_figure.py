@@ -1,0 +1,83 @@
+"""A figure that a report gives twice is the same twice: JSON, terminal, page and Markdown."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tracelens import numbers as f
+from tracelens.analysis import analyze
+from tracelens.render import groups
+from tracelens.render.html import render_html
+from tracelens.render.markdown import render_report_markdown
+from tracelens.render.terminal import render_terminal
+from tracelens.results import Report
+
+ROOT = Path(__file__).parents[1]
+TRACES = ROOT.parent / "shared" / "traces"
+FILES = [
+    *sorted((ROOT / "sample_traces").glob("*50257.json.gz")),
+    *(path for name in ("d1_", "d3_", "d4_") for path in sorted(TRACES.glob(f"{name}*.json.gz"))),
+]
+
+
+@cache
+def _report(path: Path) -> Report:
+    return analyze(path).report
+
+
+def _terminal(report: Report, width: int) -> str:
+    file = io.StringIO()
+    render_terminal(report, console=Console(file=file, width=width))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
+def test_shares_and_times_of_the_steps_agree(path: Path) -> None:
+    report = _report(path)
+    whole = report.summary.gpu_ms_per_step
+    assert sum(row.frac for row in report.components) == pytest.approx(1)
+    assert sum(row.time_ms_per_step for row in report.components) == pytest.approx(whole)
+    for component in report.components:
+        assert component.frac == pytest.approx(component.time_ms_per_step / whole)
+    for row in report.gemms:
+        assert row.frac == pytest.approx(row.time_ms_per_step / whole)
+    assert report.summary.gemm_frac == pytest.approx(sum(row.frac for row in report.gemms))
+    shown = {share.key: share.frac for share in groups.group_shares(report)}
+    assert 1 - report.coverage.component_frac == pytest.approx(shown.get("unattributed", 0.0), abs=1e-9)
+    calls = sum(row.time_ms_per_step for row in report.communication)
+    assert calls / whole == pytest.approx(shown.get("comm", 0.0), abs=1e-9)
+    missing_ms = sum(one.time_ms for one in report.coverage.unattributed) / len(report.steps)
+    assert missing_ms / whole == pytest.approx(shown.get("unattributed", 0.0), abs=1e-9)
+    assert sum(step.duration_ms * step.gpu_busy_frac for step in report.steps) == pytest.approx(
+        report.summary.gpu_busy_frac * sum(step.duration_ms for step in report.steps)
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
+def test_terminal_page_and_markdown_say_the_same(path: Path) -> None:
+    report = _report(path)
+    told = [_terminal(report, 120), render_html(report), render_report_markdown(report).replace("\\", "")]
+    for share in groups.group_shares(report):
+        for text in told:
+            assert f.pct(share.frac).replace("<", "") in text and f.ms(share.ms_per_step) in text
+    for row in report.gemms[:6]:
+        for text in told:
+            assert f.sig(row.time_ms_per_step) in text and f.pct(row.frac) in text
+    terminal = " ".join(told[0].split())
+    communication = next((one for one in groups.group_shares(report) if one.key == "comm"), None)
+    if communication is not None:
+        assert f"{f.pct(communication.frac)} of GPU time, {f.ms(communication.ms_per_step)}" in terminal
+    assert "GEMM shares count it" not in terminal
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_no_real_report_leaves_the_terminal(path: Path, width: int) -> None:
+    lines = _terminal(_report(path), width).splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert width < 100 or len(lines) <= 50
