@@ -574,3 +574,15 @@ def test_limits_end_and_only_fall() -> None:
     assert len(seen) < 20 and len(set(seen)) == len(seen)
     for before, after in itertools.pairwise(seen):
         assert all(getattr(after, name) <= getattr(before, name) for name in Limits.__slots__)
+
+
+def test_the_arithmetic_of_a_finding_stands_line_by_line() -> None:
+    one = sample_report.full()
+    how = "Predicted, not measured.\n<b>logits</b> forward: 3 - 1 = 2 ms.\x1b[31m\nTogether 2 ms."
+    page = render_html(replace(one, findings=[replace(one.findings[0], how=how)]))
+    told = page.partition("<dt>How we know</dt><dd>")[2].partition("</dd>")[0]
+    assert told.startswith(
+        "Predicted, not measured.<br>&lt;b&gt;logits&lt;/b&gt; forward: 3 - 1 = 2 ms.<br>Together 2 ms."
+    )
+    many = render_html(replace(one, findings=[replace(one.findings[0], how="\n".join("abcdefghij" * 9))]))
+    assert "<br>f…" in many

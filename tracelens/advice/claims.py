@@ -169,11 +169,11 @@ def _how(one: Claim, step_ms: float) -> str:
     saving = one.saving
     if saving.mid is None:
         return (
-            f"A bound and not a prediction. {one.how} Together {ms(saving.high)} of the {ms(step_ms)} step"
+            f"A bound and not a prediction.\n{one.how}\nTogether {ms(saving.high)} of the {ms(step_ms)} step"
             f" = {percent((saving.high or 0.0) / step_ms)}."
         )
     return (
-        f"Predicted, not measured. {one.how} Together {ms(saving.mid)} per step, range"
+        f"Predicted, not measured.\n{one.how}\nTogether {ms(saving.mid)} per step, range"
         f" {ms_range(saving.low, saving.high)}."
     )
 

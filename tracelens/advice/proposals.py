@@ -182,7 +182,7 @@ def _finding(rule: Rule, judged: _Judged, *, facts: StepFacts, step_ms: float) -
     evidence = one.evidence | {"rows": rows}
     if simulated is not None:
         evidence |= {"bound_ms": min(one.bound_ms, step_ms), "simulated": dict(one.simulate or {})}
-        how = " ".join(derivation(simulated, min(one.bound_ms, step_ms), rows_in_full=_ROWS_IN_FULL))
+        how = "\n".join(derivation(simulated, min(one.bound_ms, step_ms), rows_in_full=_ROWS_IN_FULL))
     else:
         how = _how(one, stakes, facts=facts, high=saving.high or 0.0, step_ms=step_ms)
     finding = Finding(
@@ -240,7 +240,7 @@ def _how(one: Proposal, stakes: Sequence[Stake], *, facts: StepFacts, high: floa
             f" {ms(sum(stake.bound_ms for stake in rest))}."
         )
     parts.append(f"Together {ms(high)} of the {ms(step_ms)} step = {percent(high / step_ms)}.")
-    return " ".join(parts)
+    return "\n".join(parts)
 
 
 def _common_caveats(facts: StepFacts, judged: _Judged) -> list[str]:

@@ -31,7 +31,7 @@ from tracelens.render import (
 )
 from tracelens.render.limits import Limits
 from tracelens.render.templates import environment, part
-from tracelens.render.text import clean, short_kernel
+from tracelens.render.text import clean, clean_lines, short_kernel
 from tracelens.results import GemmRow, Report
 from tracelens.words import EVIDENCE
 
@@ -263,6 +263,7 @@ def _environment() -> jinja2.Environment:
         group=facts.group, bus=facts.bus, dash=f.DASH, group_of=groups.group_of,
         lost_ms=losses.lost_ms, main_cause=losses.main_cause, split_bar=_split_bar, fall_bar=_fall_bar,
         effects_rows=costs.effects_rows, saving_line=costs.saving_line, fix_lines=costs.fix_lines,
+        lines=lambda text: clean_lines(text, limit=2000, most=16),
         scenario=what_if, verified=verified, search=search, ms_range=f.ms_range,
     )  # fmt: skip
     return env

@@ -34,6 +34,22 @@ def clean(text: str, *, limit: int | None = None) -> str:
     return text
 
 
+def clean_lines(text: str, *, limit: int, most: int) -> list[str]:
+    r"""Clean each line of a text; no more than ``most`` lines that come to ``limit`` characters.
+
+    >>> clean_lines("one\ntwo\x1b[31m\nthree", limit=100, most=2)
+    ['one', 'two…']
+    """
+    lines = text.split("\n")
+    kept = [clean(line, limit=limit) for line in lines[:most]]
+    room = limit
+    for at, line in enumerate(kept):
+        if len(line) > room:
+            return [*kept[:at], line[: max(room - 1, 0)] + "…"]
+        room -= len(line)
+    return [*kept[:-1], kept[-1] + "…"] if len(lines) > most else kept
+
+
 def short_kernel(name: str, limit: int = 44) -> str:
     """Name a kernel by the part that tells kernels apart, without wrapper and template arguments.
 

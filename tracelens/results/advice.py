@@ -66,7 +66,7 @@ class Finding:
     effort: str  # config | code | retrain
     saw: str  # what we saw
     why: str  # why it costs time
-    how: str  # the formula with numbers in it
+    how: str  # the formula with numbers in it, a line for each part of the sum
     evidence: dict[str, Any]
     change: dict[str, list[int | float | str]]  # parameter -> [from, to]
     fix: list[str]  # diff lines, "- vocab_size = 30522", "+ vocab_size = 30528"
