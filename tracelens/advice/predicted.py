@@ -58,11 +58,13 @@ class Anchors:
     """Measured over predicted time of this trace's aligned products: per type, the median and its spread."""
 
     by_dtype: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # factor, log half-width
+    fastest_tflops: Mapping[str, float] = field(default_factory=dict)  # per type, of one of them
 
     @classmethod
     def of(cls, work: Work, now: Hyper, *, gpu: Gpu, measured: Measurements | None) -> Anchors:
         """Aligned = every operand on 16 bytes or more, so the cost of alignment plays no part."""
         ratios: dict[str, list[float]] = {}
+        fastest: dict[str, float] = {}
         for product in work.products:
             sizes = product.sizes(now)
             row = product.row
@@ -73,12 +75,15 @@ class Anchors:
                 continue
             if _class(found) >= GRID_BYTES:
                 ratios.setdefault(_math(row), []).append(call_us_of(row) / found.time_us.mid)
+                reached = _operations(found) / (call_us_of(row) * 1e6)
+                fastest[_math(row)] = max(reached, fastest.get(_math(row), 0.0))
         return cls(
             {
                 dtype: (statistics.median(values), _spread(values))
                 for dtype, values in ratios.items()
                 if len(values) >= _FEW
-            }
+            },
+            fastest,
         )
 
 
@@ -119,7 +124,8 @@ def scaled_product(
     floor = _floor(new, dtype, gpu) if _floor(old, _math(row), gpu) <= call_us / BELOW_FLOOR else 0.0
     onto_grid = dtype == _math(row) and _class(old) < GRID_BYTES <= _class(new)
     if onto_grid and not loads_16_bytes(row):
-        return _anchored(new, row, anchors.by_dtype.get(_math(row)), texts, floor)
+        seen = max(gpu.ceiling(_math(row)) or math.inf, anchors.fastest_tflops.get(_math(row), 0.0))
+        return _anchored(new, row, anchors.by_dtype.get(_math(row)), texts, floor, seen)
     if onto_grid and loads_16_bytes(row):
         # Its kernel loads 16 bytes all the same (the storage is padded): compare like with like.
         old = _predict(_on_grid(before, row), row, gpu=gpu, measured=measured)
@@ -145,9 +151,18 @@ def scaled_product(
 
 
 def _anchored(
-    new: Prediction, row: GemmRow, anchor: tuple[float, float] | None, texts: tuple[str, str], floor_us: float
+    new: Prediction,
+    row: GemmRow,
+    anchor: tuple[float, float] | None,
+    texts: tuple[str, str],
+    floor_us: float,
+    seen_tflops: float,
 ) -> Scaled | str:
-    """The new shape by its own prediction, as this trace's aligned products run against theirs."""
+    """The new shape by its own prediction, as this trace's aligned products run against theirs.
+
+    ``seen_tflops`` is the fastest product known, of this trace or of anyone on such a GPU: the middle of the
+    range is no faster, for a large product's prediction is already near it where a small one's is not.
+    """
     call_us, time = call_us_of(row), new.time_us
     if time.mid is None or time.low is None or time.high is None:
         return new.unknown or "the new shape has no prediction"
@@ -162,7 +177,13 @@ def _anchored(
         f" predictions) = {sig(then_us)} µs, was {sig(call_us)} µs"
     )
     width = max(width, _ANCHOR_ERROR)
-    return bounded(then_us, call_us, (width, width), time.basis, texts, how, floor_us, "anchored")
+    least_us = _operations(new) / (seen_tflops * 1e6)
+    if then_us >= least_us:
+        return bounded(then_us, call_us, (width, width), time.basis, texts, how, floor_us, "anchored")
+    how += f", taken as {sig(least_us)} µs: {sig(seen_tflops)} TFLOP/s is the most that was measured"
+    # the ends stay where the anchor has them
+    widths = width + math.log(least_us / then_us), max(0.0, width - math.log(least_us / then_us))
+    return bounded(least_us, call_us, widths, time.basis, texts, how, floor_us, "anchored")
 
 
 def bounded(
@@ -284,6 +305,10 @@ def _spread(values: list[float]) -> float:
     return away[min(len(away) - 1, math.ceil(0.9 * len(away)) - 1)]
 
 
+def _operations(found: Prediction) -> float:
+    return 2.0 * found.m * found.n * found.k * found.batch
+
+
 def _floor(found: Prediction, dtype: str, gpu: Gpu) -> float:
     """Least time of a call in us: operations at the dense peak, operands once across memory.
 
@@ -291,7 +316,7 @@ def _floor(found: Prediction, dtype: str, gpu: Gpu) -> float:
     """
     m, n, k, batch = found.m, found.n, found.k, found.batch
     peak = gpu.peak(dtype)
-    compute = 2.0 * m * n * k * batch / (peak * 1e6) if peak else 0.0
+    compute = _operations(found) / (peak * 1e6) if peak else 0.0
     if not gpu.bandwidth_gbps:
         return compute
     size, out = bytes_per_element(found.dtype) or 0.0, bytes_per_element(found.out_dtype) or 0.0
