@@ -213,8 +213,8 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
         if found.first == "idle":  # a shorter kernel leaves a longer gap
             does = "shortens" if count == 1 else "together shorten"
             return (
-                f"{changes} {does} the GPU's work by {time} ({share}), the step only where the GPU does not"
-                f" wait: {title}."
+                f"{changes} {does} the GPU's work by {time} ({share}), but hardly the step while the GPU"
+                f" waits: {title}."
             )
         return f"{changes} {'saves' if count == 1 else 'together save'} {time} ({share}): {title}."
     states = [check.state for check in seen.checks]

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from tracelens.advice.alignment import grid_elements
 from tracelens.advice.hyper import Hyper, canonical, changed
-from tracelens.advice.per_token import affected_ms
 from tracelens.advice.whatif import StepModel, what_if
 from tracelens.errors import UsageError
 from tracelens.results import Curve, Explorer, Finding, Suggested, WhatIf
@@ -41,10 +40,9 @@ _FULL_BYTES = 128
 _REFUSED = "no saving is given: "
 #: A curve shows no count of parameters, and says itself what becomes of idle time.
 _NOT_OF_CURVES = ("parameters: ", "idle time is taken")
-#: Of a curve per token of a step that is mostly idle.
+#: Why a step that is mostly idle has no curve per token: its waiting would decide it.
 _WAITS = (
-    "how long the step waits for the host with other tokens is not known: everything but the kernels that"
-    " change is taken to follow the tokens, so this is what the kernels' shapes do alone"
+    "the GPU is busy {busy:.0%} of the step: how long it waits for the host with other tokens is not known"
 )
 
 
@@ -107,16 +105,16 @@ def _suggested(now: Hyper, name: str, findings: Sequence[Finding]) -> list[Sugge
 
 def _curve(step: StepModel, name: str, suggested: list[Suggested]) -> Curve:
     now = step.now.get(name) or 0
+    if name in _TOKENS and step.waits_for_host:
+        why = _WAITS.format(busy=step.busy_frac)
+        return Curve(name, now, True, [], [], [], [], why=why)
     wanted = [now, *(one.value for one in suggested)]
     grid = _grid(step, name)
     values = _feasible(step.now, name, {*_values(step.now, name, grid), *wanted})
     answers = _answers(step, name, values, now)
     known = {value: one for value, one in answers.items() if one.then_ms.mid is not None}
     shown = sorted(answers) if len(known) >= _LEAST else []
-    waits = name in _TOKENS and step.waits_for_host
-    low, mid, high = (
-        [_time(answers[value], end, waits=waits) for value in shown] for end in ("low", "mid", "high")
-    )
+    low, mid, high = ([_time(answers[value], end) for value in shown] for end in ("low", "mid", "high"))
     bases = {one.saving_ms.basis for value, one in known.items() if value != now}
     return Curve(
         parameter=name,
@@ -130,7 +128,7 @@ def _curve(step: StepModel, name: str, suggested: list[Suggested]) -> Curve:
         suggested=[one for one in suggested if one.value in shown],
         follows=_follows(step.now, name),
         basis="calibrated" if bases == {"calibrated"} else "model",
-        notes=[*([_WAITS] if waits else []), *_notes(name, answers, known)] if shown else [],
+        notes=_notes(name, answers, known) if shown else [],
         why=None if shown else _why(answers, known, now),
     )
 
@@ -150,17 +148,10 @@ def _answers(step: StepModel, name: str, values: Sequence[int], now: int) -> dic
     return answers
 
 
-def _time(one: WhatIf, end: str, *, waits: bool) -> float | None:
-    """Of the tokens of a step now. Where the step waits for the host, the rest of it follows the tokens:
-    how long it waits with others is not known, and shared among more tokens it would pass for a saving."""
+def _time(one: WhatIf, end: str) -> float | None:
+    """Of the tokens of a step now."""
     value: float | None = getattr(one.then_ms, end)
-    if value is None:
-        return None
-    if waits and one.step_ms is not None:
-        moved = affected_ms(one)
-        rest = one.step_ms - moved
-        return max(0.0, rest + (value - rest) / (1 + one.tokens_frac))
-    return max(0.0, value) / (1 + one.tokens_frac)
+    return None if value is None else max(0.0, value) / (1 + one.tokens_frac)
 
 
 def _why(answers: dict[int, WhatIf], known: dict[int, WhatIf], now: int) -> str:
