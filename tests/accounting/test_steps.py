@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.accounting.steps import step_times, unprofiled_steps
+from tracelens.analysis import analyze
 from tracelens.attribution import attribute
 from tracelens.errors import UsageError
 from tracelens.results import StepTime
@@ -84,6 +86,49 @@ def test_work_queued_before_the_recording_delays_the_first_step(tmp_path: Path) 
     times = _times(tmp_path, [_step(1, 10, 50), *_kernel(9, None, 0, 30), *_kernel(1, 11, 30, 40)])
     assert times.start_ns.tolist() == [30_000]
     assert times.end_ns.tolist() == [70_000]
+
+
+def test_work_queued_before_the_recording_is_no_part_of_the_first_step(tmp_path: Path) -> None:
+    """It still runs when the host has begun the step: kernels without a launch in the file, on any stream."""
+    other = _kernel(9, None, 30, 60)
+    other[0]["args"]["stream"] = 23
+    times = _times(
+        tmp_path,
+        [
+            _step(1, 0, 10), _step(2, 10, 10),
+            *_kernel(8, None, 20, 30), *_kernel(7, None, 50, 50), *other,
+            *_kernel(1, 1, 100, 100), *_kernel(2, 11, 200, 100),
+        ],
+    )  # fmt: skip
+    assert ((times.end_ns - times.start_ns) / 1000).tolist() == [100, 100]
+    assert (times.busy_ns / 1000).tolist() == [100, 100]
+
+
+def test_a_kernel_without_a_launch_amid_the_steps_stays_in_one(tmp_path: Path) -> None:
+    times = _times(
+        tmp_path,
+        [
+            _step(1, 0, 10), _step(2, 10, 10),
+            *_kernel(1, 1, 20, 100), *_kernel(8, None, 120, 30), *_kernel(2, 11, 150, 100),
+        ],
+    )  # fmt: skip
+    assert (times.start_ns[0], times.end_ns[-1], times.busy_ns.sum()) == (0, 250_000, 230_000)
+
+
+def test_the_first_steps_of_real_traces_are_as_long_as_the_others() -> None:
+    traces = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
+    found = [path for name in ("d1_*", "d1b_*", "d2_*") for path in traces.glob(name)]
+    if len(found) < 3:
+        pytest.skip("no such traces beside this checkout")
+    for path in found:
+        report = analyze(path).report
+        first, *others = (step.duration_ms for step in report.steps)
+        assert first == pytest.approx(median(others), rel=0.05), path.name
+        exposed = sum(row.exposed_ms_per_step for row in report.communication)
+        assert report.summary.exposed_communication_ms == pytest.approx(exposed, rel=0.01, abs=1e-6)
+        mean = fmean(step.duration_ms for step in report.steps)
+        busy_ms = mean * report.summary.gpu_busy_frac
+        assert busy_ms <= report.summary.gpu_ms_per_step * 1.001
 
 
 def test_without_step_ranges_the_whole_trace_is_one_step_and_says_so(tmp_path: Path) -> None:

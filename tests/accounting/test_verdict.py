@@ -116,8 +116,8 @@ def test_an_idle_gpu_is_said_first_with_its_figure_and_the_shapes_second() -> No
     assert detail.startswith("Measured under the profiler, which slows the host")
     assert "If idle there too: a larger batch, torch.compile or CUDA graphs." in detail
     assert (
-        "1 change shortens the GPU's work by about 2.00 ms of each 20.0 ms step (10.0%, predicted), but hardly"
-        " the step while the GPU waits: pad"
+        "1 change shortens the GPU's work by about 2.00 ms of each 20.0 ms step (10.0%, predicted), but"
+        " hardly the step while the GPU waits: pad"
     ) in detail
     assert verdict(picture(gain=GAIN, busy=0.8))[0].endswith("(4.00 of 20.0 ms): more than shapes cost.")
 

@@ -37,7 +37,7 @@ def test_an_mlp_is_one_finding_for_its_one_parameter() -> None:
     assert sorted(finding.components) == ["mlp.down", "mlp.up"]
     assert finding.parameter_delta == 32 * 2 * 4096 * 22
     assert finding.flops_delta == pytest.approx(22 / 10922)
-    assert (finding.severity, finding.confidence, finding.effort) == ("high", "high", "retrain")
+    assert (finding.severity, finding.confidence, finding.effort) == ("high", "medium", "retrain")
 
 
 @pytest.mark.parametrize(

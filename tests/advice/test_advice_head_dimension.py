@@ -24,7 +24,7 @@ def test_the_copied_2_7b_shape_is_found() -> None:
     assert finding.title == "Use 20 heads of 128 or 40 heads of 64 instead of 32 heads of 80"
     assert finding.change == {"head_dim": [80, 128], "heads": [32, 20]}
     assert finding.fix == ["- heads = 32   # head_dim 80", "+ heads = 20   # head_dim 128"]
-    assert (finding.effort, finding.confidence) == ("retrain", "high")
+    assert (finding.effort, finding.confidence) == ("retrain", "medium")
     assert finding.parameter_delta == 0
     assert "80 of 96 columns are useful, 16.7% are zeros" in finding.saw
     assert finding.evidence["padding_frac"] == pytest.approx(1 - 80 / 96)

@@ -45,7 +45,7 @@ def test_bert_small_is_found_with_its_kernel_as_proof() -> None:
     assert finding.fix == ["- vocab_size = 30522", "+ vocab_size = 30528"]
     assert finding.parameter_delta == 6 * 512
     assert finding.flops_delta == pytest.approx(6 / 30522)
-    assert (finding.confidence, finding.severity, finding.effort) == ("high", "low", "config")
+    assert (finding.confidence, finding.severity, finding.effort) == ("medium", "low", "config")
     assert "cutlass2 align2, 4-byte loads" in finding.saw
     assert "13.4% of all GPU time" in finding.saw
 

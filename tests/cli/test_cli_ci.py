@@ -51,9 +51,9 @@ def test_a_failed_gate_ends_with_1_after_everything_is_written(tmp_path: Path) -
     assert written == {path.name for path in tmp_path.iterdir()}
     assert "Where the GPU time goes" in done.stdout
     gates = done.stdout.partition("\nGates\n")[2]
-    assert re.search(r"FAILED +shape_waste>5% +21\.\d%", gates) and re.search(r"passed +mfu<1%", gates)
+    assert re.search(r"FAILED +shape_waste>5% +20\.\d%", gates) and re.search(r"passed +mfu<1%", gates)
     (line,) = done.stderr.splitlines()
-    assert line.startswith("tracelens: 1 of 2 gates failed: shape_waste>5% (21.")
+    assert line.startswith("tracelens: 1 of 2 gates failed: shape_waste>5% (20.")
 
 
 def test_gates_that_pass_end_with_0(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_summary_that_is_not_set_here_is_said_before_the_work(tmp_path: Path) 
 def test_markdown_on_standard_output_is_the_only_thing_there(tmp_path: Path) -> None:
     done = run("analyze", SAMPLE, "--no-html", "--markdown", "-", "--fail-on", "shape_waste>5%", cwd=tmp_path)
     assert done.returncode == 1 and done.stdout.startswith("*Generated trace, not a measurement*")
-    assert "| shape\\_waste\\>5% | FAILED | 21." in done.stdout
+    assert "| shape\\_waste\\>5% | FAILED | 20." in done.stdout
     assert "```diff\n- vocab_size = 50257\n+ vocab_size = 50304\n```" in done.stdout
     assert "wrote" not in done.stdout
 
@@ -226,7 +226,7 @@ def test_annotations_come_only_when_asked_for(tmp_path: Path) -> None:
     done = run("analyze", SAMPLE, "--no-html", "-q", *gates, "--annotations", "github", cwd=tmp_path)
     lines = done.stdout.splitlines()
     assert [line.split(" ")[0] for line in lines] == ["::error", "::error", "::warning", "::notice"]
-    assert lines[0].startswith("::error title=tracelens%3A shape_waste>5%25 FAILED::21.")
+    assert lines[0].startswith("::error title=tracelens%3A shape_waste>5%25 FAILED::20.")
     assert lines[3].startswith("::notice title=tracelens%3A TL101::Pad vocab_size from 50257 to 50304: saves")
     warned = run(
         "analyze",

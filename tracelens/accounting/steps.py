@@ -56,6 +56,8 @@ def step_times(
     The host runs ahead of the GPU, so the host's ProfilerStep says when work was queued, not when it
     ran. Step i begins when the host begins it or when the GPU is done with everything queued before,
     whichever is later; the last step ends with its host range or its last kernel, whichever is later.
+    Queued before the first step is what belongs to none and runs on a stream before any step's work does:
+    a stream runs in the order of its launches.
 
     ``wanted`` keeps the steps whose ProfilerStep number is in [first, last].
 
@@ -70,6 +72,7 @@ def step_times(
         # what is in no step and began before a step was queued earlier
         outside = owner < 0
         owner = np.where(outside, np.searchsorted(steps.start_ns, kernels.ts_ns, side="right") - 1, owner)
+        owner[outside & _before_own(trace, outside)] = -1
         done = np.full(len(steps.index) + 1, np.iinfo(np.int64).min)
         np.maximum.at(done, owner + 1, end)  # done[i + 1]: end of step i's work; done[0]: of what came before
         done = np.maximum.accumulate(done)
@@ -93,6 +96,20 @@ def step_times(
     return StepTimes(
         positions, [steps.index[at] for at in positions], start, stop, busy, exposed, source, steps.marked
     )
+
+
+def _before_own(trace: Trace, outside: BoolArray) -> BoolArray:
+    """Which kernels begin before the first one of a step on their stream (on any, where theirs has none)."""
+    kernels = trace.kernels
+    if outside.all():
+        return np.zeros(len(outside), bool)
+    _, stream = np.unique(np.stack([kernels.device, kernels.stream]), axis=1, return_inverse=True)
+    stream = stream.reshape(-1)
+    own, never = ~outside, np.iinfo(np.int64).max
+    first = np.full(int(stream.max()) + 1, never)
+    np.minimum.at(first, stream[own], kernels.ts_ns[own])
+    first[first == never] = first.min()
+    return np.asarray(kernels.ts_ns < first[stream])
 
 
 def _spread(ms: npt.NDArray[np.float64]) -> StepTime:

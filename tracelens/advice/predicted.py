@@ -180,7 +180,7 @@ def _anchored(
     least_us = _operations(new) / (seen_tflops * 1e6)
     if then_us >= least_us:
         return bounded(then_us, call_us, (width, width), time.basis, texts, how, floor_us, "anchored")
-    how += f", taken as {sig(least_us)} µs: {sig(seen_tflops)} TFLOP/s is the most that was measured"
+    how += f", held to the {sig(seen_tflops)} TFLOP/s of the best matmul: {sig(least_us)} µs"
     # the ends stay where the anchor has them
     widths = width + math.log(least_us / then_us), max(0.0, width - math.log(least_us / then_us))
     return bounded(least_us, call_us, widths, time.basis, texts, how, floor_us, "anchored")

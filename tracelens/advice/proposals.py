@@ -194,7 +194,7 @@ def _finding(rule: Rule, judged: _Judged, *, facts: StepFacts, step_ms: float) -
         saving_ms=saving,
         saving_frac=share,
         basis=saving.basis,
-        confidence="low" if (saving.low or 0.0) < 0 else one.confidence,
+        confidence=sure(one.confidence, saving),
         effort=one.effort,
         saw=one.saw,
         why=one.why,
@@ -209,6 +209,13 @@ def _finding(rule: Rule, judged: _Judged, *, facts: StepFacts, step_ms: float) -
         doc=f"docs/rules/{rule.id}.md",
     )
     return completed(finding, facts, simulate=one.simulate, override=one.effects)
+
+
+def sure(cause: str, saving: Estimate) -> str:
+    """How far to trust a saving: no more than its cause, and not highly where its range begins at nothing."""
+    if (saving.low or 0.0) < 0:
+        return "low"
+    return "medium" if cause == "high" and (saving.mid is None or not saving.low) else cause
 
 
 def _parameter_delta(one: Proposal, simulated: WhatIf | None) -> int | None:

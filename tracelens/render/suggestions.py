@@ -98,7 +98,7 @@ def _pick(out: Out, found: Suggestions, pick: ShapePick, number: int) -> None:
     for reason in pick.reasons:
         times = f"{f.sig(reason.time_ms)} → {f.sig(reason.then_ms)} ms"
         table.add_row(out.text(""), out.text(f"{reason.component} {reason.role}", limit=26), out.text(times),
-                      out.text(reason.why, "dim", limit=160))  # fmt: skip
+                      out.text(reason.why, "dim", limit=200))  # fmt: skip
     out.print(table)
     for line in pick.diff:
         out.line(f"   {line}", "red" if line.startswith("-") else "green")

@@ -62,7 +62,7 @@ class Finding:
     saving_ms: Estimate  # per step
     saving_frac: Estimate  # of the step time
     basis: str
-    confidence: str  # high | medium | low
+    confidence: str  # high | medium | low; high only where the whole range is a saving
     effort: str  # config | code | retrain
     saw: str  # what we saw
     why: str  # why it costs time
