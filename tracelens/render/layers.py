@@ -276,7 +276,7 @@ def _pass(one: LayerPass, layer: int, names: Sequence[str], listed: int) -> Pass
     order = [*(f"stream {stream}" for stream in streams[:_LANES]), "other streams"]
     count = len(rows) + one.left_out
     words = f"{_count(count, 'kernel')} in {f.ms(one.length_us / 1e3)}, GPU busy {f.pct(one.busy_frac)}"
-    begins = f"begins {f.ms(one.begins_ms)} after the step"
+    begins = f"begins {f.ms(one.begins_ms)} after the step began"
     return Pass(
         one.phase,
         f"{words}; {begins}",
