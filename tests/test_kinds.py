@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,9 @@ def test_compressed_is_a_trace_and_so_is_standard_input(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_nothing_known(tmp_path: Path) -> None:
     assert kind_of(tmp_path) == kind_of(tmp_path / "missing") == kind_of("a\0b") == "other"
+
+
+def test_a_pipe_is_taken_for_a_trace_and_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer
+    assert kind_of(tmp_path / "pipe") == "trace"
+    assert kind_of(tmp_path) == kind_of(tmp_path / "nothing") == "other"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import Literal
 
@@ -21,11 +23,13 @@ class _Keys(msgspec.Struct):
 def kind_of(path: str | Path) -> Literal["trace", "report", "other"]:
     """``trace``, ``report`` (of ``--json``, whole or damaged) or ``other``, also for what cannot be opened.
 
-    Standard input ("-") is a trace: nothing can be read there twice.
+    Standard input ("-") and pipes are traces: nothing can be read there twice.
     """
     if str(path) == "-":
         return "trace"
     try:
+        if not stat.S_ISREG(mode := os.stat(path).st_mode) and not stat.S_ISDIR(mode):
+            return "trace"
         with open(path, "rb") as file:
             head = file.read(_HEAD)
             start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
