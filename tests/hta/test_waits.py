@@ -103,7 +103,7 @@ def test_the_queue_is_what_was_launched_and_has_not_begun(made: Path) -> None:
 
 @needs_hta
 def test_a_kernel_whose_launch_is_not_in_the_file_is_not_dropped(tmp_path: Path) -> None:
-    path = _write(tmp_path, [(GEMM, "kernel", 7, None, 100, 200), (GEMM, "kernel", 7, 150, 210, 300)])
+    path = _write(tmp_path, [(GEMM, "kernel", 7, 50, 100, 200), (GEMM, "kernel", 7, None, 210, 300)])
     waits = analyze(path, waits=True).report.waits
     assert (waits.compute_ms, waits.idle_ms) == pytest.approx((0.190, 0.010))
     assert waits.queued_frac == 0.5
