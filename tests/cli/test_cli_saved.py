@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -92,15 +90,3 @@ def test_a_damaged_report_is_said_to_be_one(report: Path, tmp_path: Path) -> Non
     cut.write_bytes(report.read_bytes()[:5000])
     done = run(cut, cwd=tmp_path)
     assert done.returncode == 3 and "not a tracelens report" in done.stderr and "truncated" in done.stderr
-
-
-def test_a_named_pipe_is_read_once(tmp_path: Path) -> None:
-    """As of a shell's ``<(zcat trace.json.gz)``."""
-    os.mkfifo(tmp_path / "pipe")
-    writer = threading.Thread(
-        target=lambda: (tmp_path / "pipe").write_bytes(SAMPLE.read_bytes()), daemon=True
-    )
-    writer.start()
-    done = run("pipe", "--no-html", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "pad vocab_size" in " ".join(done.stdout.split())
