@@ -237,9 +237,11 @@ class Source:
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the bytes as given; a file is read once more for it. Empty when it is gone by now."""
+        """SHA-256 of the bytes as given; a file is read once more for it. Empty when gone, or a pipe."""
         if self.digest is not None or self.path is None:
             return self.digest or ""
+        if not self.path.is_file():  # gone by now, or a pipe: to open it again waits for ever
+            return ""
         try:
             with self.path.open("rb") as stream:
                 return hashlib.file_digest(stream, "sha256").hexdigest()
