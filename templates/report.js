@@ -58,6 +58,16 @@
     filter();
   }
 
+  const sizes = new ResizeObserver((seen) => {
+    for (const { target } of seen) target.previousElementSibling.hidden = target.scrollWidth <= target.clientWidth + 1;
+  });
+  for (const box of document.querySelectorAll(".scroll")) {
+    const hint = document.createElement("p");
+    Object.assign(hint, { className: "more", hidden: true, textContent: "More columns to the right →" });
+    box.before(hint);
+    sizes.observe(box);
+  }
+
   let report;
   const time = (ms) => (ms >= 1 ? `${Number(ms.toPrecision(4))} ms` : `${Number((1000 * ms).toPrecision(4))} µs`);
   document.querySelectorAll(".curve").forEach((figure, at) => {

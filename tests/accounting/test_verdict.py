@@ -130,11 +130,11 @@ def test_exposed_communication_is_named_with_what_it_serves() -> None:
         " shapes cost."
     )
     assert "1 change saves about 2.00 ms of each 20.0 ms step" in detail
-    assert detail.startswith("Most of that communication is all_reduce for data-parallel gradients (4.50 ms")
+    assert detail.startswith("Most of it is all_reduce for data-parallel gradients (4.50 ms")
     alone = verdict(
         picture(exposed_ms=5.5, communication=[collective(2.0), collective(1.9, "barrier", "unknown")])
     )
-    assert "The largest part of that communication is all_reduce" in alone[1]
+    assert "The largest part of it is all_reduce" in alone[1]
 
 
 def test_bytes_that_move_are_named_by_component_without_the_products_in_them() -> None:

@@ -154,10 +154,11 @@ def test_two_sizes_of_one_product_without_a_parameter_are_one_finding() -> None:
     assert finding.title == "Pad the dimensions 6 and 12 of attention.other to 8 and 16"
     assert finding.change == {"dimension_6": [6, 8], "dimension_12": [12, 16]}
     assert finding.fix == [
-        "- dimension_6 = 6",
-        "- dimension_12 = 12",
-        "+ dimension_6 = 8",
-        "+ dimension_12 = 16",
+        "# attention.other: which setting makes these sizes is not in the trace; pad its tensors",
+        "- size 6",
+        "+ size 8",
+        "- size 12",
+        "+ size 16",
     ]
     assert finding.flops_delta == pytest.approx(8 / 6 * 16 / 12 - 1)
     assert "It takes both: each alone keeps them off the grid." in finding.caveats

@@ -329,13 +329,19 @@ def _section(page: str, name: str) -> str:
 
 def test_sections_stand_in_the_order_of_the_work() -> None:
     """Verdict, numbers, bar, what to do, why, every product, every component, and how it is known."""
-    page = render_html(sample_report.what_if())
+    page = render_html(replace(sample_report.what_if(), waits=sample_report.waits().waits))
     order = re.findall(r'aria-labelledby="(h-[\w-]+)"', page)
     expected = "step findings whatif explorer lost roofline gemms tree layer comm waits method"
     assert order == [f"h-{name}" for name in expected.split()]
     assert page.index("<h1>") < page.index('class="numbers"') < page.index('id="h-step"')
     contents = re.findall(r'<li><a href="#(h-[\w-]+)">', page)
     assert contents == order[1:]
+
+
+def test_waits_that_were_not_asked_for_are_a_line_of_the_method() -> None:
+    page = render_html(sample_report.full())
+    assert "h-waits" not in page
+    assert "Not asked for: tracelens analyze TRACE --waits" in _Page(_section(page, "h-method")).text
 
 
 def test_a_curve_marks_now_and_what_is_suggested_and_says_where_the_cliffs_are() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tracelens.accounting.calls import Calls, Shape
-from tracelens.accounting.limits import StepPicture
+from tracelens.accounting.limits import StepPicture, limits
 from tracelens.accounting.shares import call_flops
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.accounting.verdict import verdict
@@ -154,22 +154,27 @@ def with_findings(report: Report, advice: Advice) -> Report:
         for row in finding.gemms:
             of_row.setdefault(row, []).append(finding.rule)
     summary = report.summary
-    said, detail = verdict(
-        StepPicture(
-            summary=summary,
-            model=report.model,
-            coverage=report.coverage,
-            gpu=report.gpu,
-            components=report.components,
-            gemms=report.gemms,
-            communication=report.communication,
-            findings=advice.findings,
-            checks=advice.checks,
-            at_stake=advice.at_stake_ms,
-        )
+    picture = StepPicture(
+        summary=summary,
+        model=report.model,
+        coverage=report.coverage,
+        gpu=report.gpu,
+        components=report.components,
+        gemms=report.gemms,
+        communication=report.communication,
+        findings=advice.findings,
+        checks=advice.checks,
+        at_stake=advice.at_stake_ms,
     )
+    said, detail = verdict(picture)
     return replace(
         report,
         gemms=[replace(row, findings=sorted(set(of_row.get(row.id, [])))) for row in report.gemms],
-        summary=replace(summary, shape_waste_ms=advice.at_stake_ms, verdict=said, verdict_detail=detail),
+        summary=replace(
+            summary,
+            shape_waste_ms=advice.at_stake_ms,
+            verdict=said,
+            verdict_detail=detail,
+            limited_by=limits(picture).first if picture.marked else "",
+        ),
     )

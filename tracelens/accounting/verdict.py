@@ -17,6 +17,24 @@ _WIDE = 0.40
 #: Components named where the step is bound by memory.
 _NAMED = 3
 _PROFILED = "Measured under the profiler, which slows the host; tracelens capture times steps without it."
+#: What hides a collective behind compute, by what it serves. Flags: megatron/training/arguments.py of
+#: Megatron-LM; no_sync of DistributedDataParallel; prefetching of FullyShardedDataParallel and fully_shard.
+_HIDES = {
+    "data-parallel gradients": "send buckets of gradients while the backward still runs, and only in the last"
+    " micro-batch of a step (DDP: no_sync before it)",
+    "FSDP parameter gather": "prefetch the next layer's weights while this one computes (FSDP's forward and"
+    " backward prefetch)",
+    "FSDP gradient scatter": "scatter a layer's gradients while the backward of the next one computes (FSDP's"
+    " backward prefetch)",
+    "optimizer shards": "start each bucket during the backward, as soon as its gradients are there (Megatron:"
+    " --overlap-grad-reduce and --overlap-param-gather)",
+    "tensor parallel": "fewer tensor-parallel ranks, or products cut in pieces that overlap with it"
+    " (Megatron: --tp-comm-overlap)",
+    "expert all-to-all": "fewer expert-parallel ranks, or a shared expert that computes meanwhile",
+    "pipeline": "more micro-batches per step, or an interleaved schedule",
+    "loss or metric": "reduce it every few steps only",
+}  # fmt: skip
+_SLOW_RANK = "The traces of all ranks in one folder tell sending from waiting for a slow rank."
 _MARK = "Call prof.step() after each step, or record with tracelens capture."
 
 
@@ -86,16 +104,19 @@ def _wait(seen: StepPicture, found: Limits) -> tuple[str, str]:
         return f"{who} is idle {part}", f"Not only under the profiler: {_without(seen)}."
     exposed_ms = seen.summary.exposed_communication_ms
     said = f"communication that no compute hides takes {_mean_part(seen, exposed_ms)}"
-    times: dict[str, float] = {}
+    times: dict[tuple[str, str], float] = {}
     for row in seen.communication:
-        name = row.collective + (f" for {row.purpose}" if row.purpose != "unknown" else "")
-        times[name] = times.get(name, 0.0) + row.exposed_ms_per_step
-    main = max(times, key=lambda name: times[name], default=None)
+        one = row.collective, row.purpose
+        times[one] = times.get(one, 0.0) + row.exposed_ms_per_step
+    main = max(times, key=lambda one: times[one], default=None)
     if main is None or not times[main]:
         return said, ""
+    collective, purpose = main
+    name = collective + (f" for {purpose}" if purpose != "unknown" else "")
     share = "Most of" if times[main] > exposed_ms / 2 else "The largest part of"
     size = f"{ms(times[main])}, the wait for the slowest rank included"
-    return said, f"{share} that communication is {main} ({size})."
+    hides = f"To hide it: {_HIDES[purpose]}." if purpose in _HIDES else ""
+    return said, _joined(f"{share} it is {name} ({size}).", hides, _SLOW_RANK)
 
 
 def _idle_part(seen: StepPicture) -> str:
@@ -212,10 +233,11 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
             return f"{changes} {'has' if count == 1 else 'have'} {time} at stake ({share}): {title}."
         if found.first == "idle":  # a shorter kernel leaves a longer gap
             does = "shortens" if count == 1 else "together shorten"
-            return (
-                f"{changes} {does} the GPU's work by {time} ({share}), but hardly the step while the GPU"
-                f" waits: {title}."
+            far = found.idle_ms >= _HOST * found.step_ms
+            step = (
+                "but hardly the step while the GPU waits" if far else "and the step by less, as the GPU waits"
             )
+            return f"{changes} {does} the GPU's work by {time} ({share}), {step}: {title}."
         return f"{changes} {'saves' if count == 1 else 'together save'} {time} ({share}): {title}."
     states = [check.state for check in seen.checks]
     passed, open_ = states.count("passed"), states.count("could_not_run")

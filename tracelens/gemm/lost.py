@@ -58,7 +58,7 @@ FACTORS = ("alignment", "wave", "tile")
 PARTS = ("useful", *FACTORS, "memory", "other")
 #: Boards run above the boost clock that the datasheet's peak is computed with, consumer boards by 5 to 10 %.
 CLOCK_MARGIN = 0.10
-#: How the reason begins where the fixed cost of a kernel rules.
+#: How the reason begins where a kernel's fixed cost takes most of the time.
 TOO_SMALL = "too small: "
 
 

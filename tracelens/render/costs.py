@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tracelens import numbers as f
 from tracelens.results import Amount, ConfigDiff, Effects, Estimate, Finding, Price, Report, Saving
 
@@ -15,6 +17,7 @@ _CHECKPOINT = {
 }
 _EFFORTS = {"config": "a setting", "code": "a change of the code", "retrain": "a new training run"}
 _ROUND = 0.00005  # shares below half of the last digit shown
+_SMALL_HOURS = 0.1  # less is written in seconds
 _PER = "per 1000 steps"
 
 
@@ -36,18 +39,39 @@ def _range(one: Estimate) -> str:
     return f"{one.low + 0.0:,.{len(high.partition('.')[2])}f}–{high}"
 
 
+def _small(hours: float | None, price: Price | None) -> bool:
+    """A price is of a GPU-hour, so beside one hours stay hours."""
+    return hours is not None and price is None and 0 < abs(hours) < _SMALL_HOURS
+
+
+def _time(hours: float | None, price: Price | None = None) -> str:
+    """Write GPU-hours; a small part of one in GPU-seconds.
+
+    >>> _time(2.5), _time(0.00229), _time(0.00229, Price(2.5, "$"))
+    ('2.50 GPU-hours', '8.24 GPU-seconds', '0.00229 GPU-hours')
+    """
+    if hours is None or not _small(hours, price):
+        return f"{f.sig(hours)} GPU-hours"
+    return f"{f.sig(3600 * hours)} GPU-seconds"
+
+
+def _seconds(hours: Estimate) -> Estimate:
+    low, mid, high = (None if one is None else 3600 * one for one in (hours.low, hours.mid, hours.high))
+    return replace(hours, low=low, mid=mid, high=high)
+
+
 def saving_line(saving: Saving | None, price: Price | None) -> str:
     """Say what is saved per 1000 steps of the job; a bound says that it is one. "" where it is not known."""
     if saving is None:
         return ""
     hours, coins = saving.gpu_hours, saving.money
     if hours.mid is None:
-        text = f"at most {f.sig(hours.high)} GPU-hours"
+        text = f"at most {_time(hours.high, price)}"
         if coins is not None and price is not None:
             text += f", at most {money(coins.high, price)}"
         return f"{text} {_PER}"
-    spread = _range(hours)
-    text = f"{f.sig(hours.mid)} GPU-hours{f' ({spread})' if spread else ''}"
+    spread = _range(_seconds(hours) if _small(hours.mid, price) else hours)
+    text = f"{_time(hours.mid, price)}{f' ({spread})' if spread else ''}"
     if coins is not None and price is not None:
         spread = _range(coins)
         text += f" = {money(coins.mid, price)}{f' ({spread})' if spread else ''}"
@@ -73,11 +97,11 @@ def job_lines(report: Report) -> list[str]:
         return []
     if cost.gpu_hours is None:
         return [f"Cost: {cost.why}."] if cost.price is not None and cost.why else []
-    text = f"1000 steps cost {f.sig(cost.gpu_hours)} GPU-hours"
+    text = f"1000 steps cost {_time(cost.gpu_hours, cost.price)}"
     if cost.price is not None:
         text += f" = {money(cost.money, cost.price)} (at {_price(cost.price)} a GPU-hour)"
     if cost.unprofiled_gpu_hours is not None:
-        without = f"{f.sig(cost.unprofiled_gpu_hours)} GPU-hours"
+        without = _time(cost.unprofiled_gpu_hours, cost.price)
         if cost.price is not None:
             without += f" = {money(cost.unprofiled_money, cost.price)}"
         text += f" as profiled, {without} without the profiler"

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens import numbers as f
+from tracelens.advice.proposals import HIGH, MEDIUM
 from tracelens.results import Check, CommunicationRow, Estimate, GemmRow, Known, Lack, ModelDims, Report
 
 GENERATED = "Generated trace, not a measurement"
 STATES = {"passed": "passed", "not_applicable": "not applicable", "could_not_run": "could not run"}
 MARKS = {"high": "▲", "medium": "■", "low": "●"}
+#: Shares of the step from which a finding has the mark.
+SEVERITY_FROM = {"high": HIGH, "medium": MEDIUM}
 _ROLES = {"forward": "fwd"}
 _OUTSIDE = 0.01  # of the file's GPU time
 _SAME = 0.03  # step times that differ by less are taken for the same
+_ADDS = 0.02  # savings whose sum is off by less add up
 _BANDWIDTH_FROM = 2**20  # bytes: the time of a smaller message is latency and waiting
 
 
@@ -25,6 +29,7 @@ class Number:
     label: str
     note: str
     frac: float | None = None
+    quiet: bool = False  # not to be shown as a gain
 
 
 def dims(model: ModelDims) -> list[tuple[str, Known]]:
@@ -133,6 +138,8 @@ def _mfu(report: Report) -> Number:
         note = f"of {f.sig(peak)} TFLOP/s, dense {dtype}" if peak else "of the dense peak"
         if achieved is not None and peak:
             note = f"{f.sig(achieved)} {note}"
+        if _apart(report):
+            note += ", of the mean step"
         return Number("mfu", f.pct(mfu), "MFU", note, mfu)
     why = report.summary.mfu_why or "not judged"
     return Number(
@@ -145,12 +152,17 @@ def _busy(report: Report) -> Number:
     note = f"{f.ms(summary.idle_ms)} idle"
     if summary.exposed_communication_ms > 0:
         note += f", {f.ms(summary.exposed_communication_ms)} exposed comm"
-    apart = False  # a mean, which one long step moves and the median does not
-    if summary.gpu_busy_frac < 1:
-        mean_ms = summary.idle_ms / (1 - summary.gpu_busy_frac)
-        apart = abs(mean_ms - summary.step_ms.median) > _SAME * mean_ms
-    note = f"mean{per_step(report)}: {note}" if apart else note + per_step(report)
+    note = f"mean{per_step(report)}: {note}" if _apart(report) else note + per_step(report)
     return Number("busy", f.pct(summary.gpu_busy_frac), "GPU busy", note, summary.gpu_busy_frac)
+
+
+def _apart(report: Report) -> bool:
+    """Do the mean and the median of the steps differ? One long step moves the mean and not the median."""
+    summary = report.summary
+    if summary.gpu_busy_frac >= 1:
+        return False
+    mean_ms = summary.idle_ms / (1 - summary.gpu_busy_frac)
+    return abs(mean_ms - summary.step_ms.median) > _SAME * mean_ms
 
 
 def _stake(report: Report) -> Number:
@@ -164,12 +176,31 @@ def _stake(report: Report) -> Number:
         note = f"{open_} of {_checks(len(states))} could not run" if judged else "no check could run"
         return Number("stake", "not judged", label, note)
     of = per_step(report)
+    if report.summary.limited_by == "idle":
+        # Shorter kernels leave longer gaps: not a gain to put in red.
+        size = f"≤ {f.ms(waste.high)}" if waste.mid is None else f"≈ {f.ms(waste.mid)}"
+        note = f"of GPU work{of}, not of the step: it waits"
+        return Number("stake", size, label, note, quiet=True)
     if waste.mid is not None:
         spread = f.ms_range(waste.low, waste.high)
         note = f"{spread}{of}, predicted" if spread != f.UNKNOWN else f"predicted{of}"
         return Number("stake", f"≈ {f.ms(waste.mid)}", label, note)
     value = f.ms_range(waste.low, waste.high) if waste.low else f"≤ {f.ms(waste.high)}"
     return Number("stake", value, label, f"a bound{of}, not a prediction")
+
+
+def overlap_words(report: Report) -> str:
+    """Say what all findings save together where that is less than their sum, "" where nothing overlaps."""
+    together = report.summary.shape_waste_ms
+    if len(report.findings) < 2 or together is None:
+        return ""
+    claims = [one.saving_ms for one in report.findings]
+    bound = together.mid is None
+    whole = together.high if bound else together.mid
+    total = sum((one.high if bound else one.mid) or 0.0 for one in claims)
+    if whole is None or abs(total - whole) <= _ADDS * total:
+        return ""
+    return f"together {'≤' if bound else '≈'} {f.ms(whole)}, not their sum: savings overlap"
 
 
 def _checks(many: int) -> str:

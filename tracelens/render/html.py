@@ -135,6 +135,8 @@ def _words(report: Report) -> dict[str, Any]:
         "communication_line": facts.communication_line(report),
         "states": facts.STATES,
         "marks": facts.MARKS,
+        "severity_from": facts.SEVERITY_FROM,
+        "overlap": facts.overlap_words(report),
         "dims": facts.dims(report.model),
         "lent_lines": facts.lent_lines(report),
         "step_lines": step_times.lines(report),

@@ -303,7 +303,7 @@ def _put_off(one: LayerPass, layer: int) -> str:
         return ""
     name = f"{'layer' if len(late) == 1 else 'layers'} {f.integers(sorted(late))}"
     taken = f.ms(sum(late.values()) / 1e3)
-    return f"{taken} of {name} in it, whose backward comes before: put off until here"
+    return f"{taken} of {name} in it: kernels of an earlier backward that ran only now"
 
 
 def _ticks(length_us: float) -> list[tuple[float, str]]:

@@ -22,7 +22,7 @@ CAUSES = {
 }
 _CEILING = "what the best matmul measured on such a GPU loses, too"
 _HELPERS = "kernels beside the products (split-K reductions)"
-_SMALL = "GEMMs too small for tiles to matter: the fixed cost of a kernel rules"
+_SMALL = "GEMMs so small that starting and ending a kernel takes most of their time"
 _WORTH_NAMING = 0.05  # of a row's time: a cause
 _WORTH_DRAWING = 0.01  # of a row's time: a part of its bar
 _WORTH_SAYING = 0.05  # of GEMM time without a figure for a cause
@@ -127,7 +127,7 @@ def detail_lines(time: GemmTime, *, parts: bool = True) -> list[str]:
         if missing > _WORTH_SAYING * time.total
     ]
     if untold:
-        known.append(f"costs that are not known or without effect ({', '.join(untold)})")
+        known.append(f"causes without a figure of their own ({', '.join(untold)})")
     lines = [f"In other: {'; '.join(known)}."] if known else []
     if time.not_judged:
         lines.append(f"Not judged: {_why_not(time)}.")

@@ -55,8 +55,9 @@ def _findings(report: Report) -> list[str]:
     lines = ["### Findings", "", *table(["rule", "fix", "per step", "", "confidence", "effort"], rows), ""]
     if len(report.findings) > _FINDINGS:
         lines += [f"and {len(report.findings) - _FINDINGS} more", ""]
-    if len(report.findings) > 1:
-        lines += ["Savings overlap: they do not add up.", ""]
+    overlap = facts.overlap_words(report)
+    if overlap:
+        lines += [f"{overlap[:1].upper()}{overlap[1:]}.", ""]
     for one in report.findings[:_DIFFS]:
         lines += _diff(one)
     return [*lines, f"{checks}.", ""]

@@ -72,7 +72,7 @@ def same_change(finding: Finding, pick: ShapePick) -> bool:
 def line(found: ShapeSearch, findings: Sequence[Finding] = ()) -> str:
     """What the search says in one line of a summary; a pick that is a finding's change only names it."""
     if found.state == "good" and found.tried:
-        return f"None of {found.tried:,} other shapes of this size is sure to be faster."
+        return f"None of {found.tried:,} other shapes of this size clearly beats the present one."
     if not found.picks:
         return found.verdict
     best = found.picks[0]
@@ -80,7 +80,7 @@ def line(found: ShapeSearch, findings: Sequence[Finding] = ()) -> str:
     if known is not None:
         change = f"{known}'s change, {best.title}"
         if len(found.picks) == 1:
-            return f"None of {found.tried:,} shapes of this size is sure to be faster than {change}."
+            return f"None of {found.tried:,} shapes of this size clearly beats {change}."
         return f"{change}, comes first of the {len(found.picks)} picks among {found.tried:,} shapes."
     return (
         f"{best.title}: {f.ms(best.saving_ms.mid)} less per step, {spread(best.saving_frac)}, among"

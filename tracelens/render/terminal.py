@@ -111,8 +111,9 @@ def _findings(out: _Out, report: Report) -> None:
     notes = [checks]
     if any(finding.saving_ms.mid is None for finding in report.findings):
         notes.append("≤: at stake at most, no prediction")
-    if len(report.findings) > 1:
-        notes.append("what overlaps does not add up")
+    overlap = facts.overlap_words(report)
+    if overlap:
+        notes.append(overlap)
     out.line("; ".join(notes), "dim")
 
 

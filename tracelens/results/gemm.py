@@ -41,7 +41,7 @@ class GemmTime:
     not_judged: float
     ceiling: float  # of other, as in Lost
     helpers: float  # of other
-    small: float  # of other, without those two: GEMMs so small that the fixed cost of a kernel rules
+    small: float  # of other, without those two: GEMMs that a kernel's fixed cost takes most of
     untold: dict[str, float]  # cause -> time of rows in which it has no figure, though not too small
     judged_frac: dict[str, float]  # cause -> share of GEMM time in which it has a figure
     not_judged_why: list[str]  # reasons, the one with most time first

@@ -57,6 +57,7 @@ class Summary:
     verdict_detail: str  # one or two sentences below it
     step_source: str  # how steps were found: "ProfilerStep ranges" | "whole trace"
     unprofiled: UnprofiledSteps = field(default_factory=UnprofiledSteps)
+    limited_by: str = ""  # idle | exposed | memory | shapes, by the rule of the verdict; "" = not judged
 
 
 @dataclass(frozen=True, slots=True)

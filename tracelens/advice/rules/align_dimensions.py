@@ -286,6 +286,13 @@ def why_of(case: Case) -> str:
 
 
 def _fix(case: Case) -> list[str]:
+    if case.goal is not None and case.goal.parameter is None:
+        # No line of a configuration: a diff with a name made up here would look like one.
+        where = listed(sorted({_component(row) for row in case.rows}))
+        return [
+            f"# {where}: which setting makes these sizes is not in the trace; pad its tensors",
+            *(line for one in case.goals for line in (f"- size {one.now}", f"+ size {one.then}")),
+        ]
     named = [(_name(case, one), one) for one in case.goals]
     return [
         *(f"- {name} = {one.now}" for name, one in named),

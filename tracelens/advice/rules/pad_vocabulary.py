@@ -156,6 +156,7 @@ def _proposal(facts: StepFacts, vocab: int, rows: list[GemmRow]) -> Proposal:
         stakes=stakes,
         confidence=_confidence(stakes, ran),
         effort="config",
+        effects={"needs": "a setting, and masking the added logits; no new training"},
         saw=_saw(facts, vocab, ran, rows),
         why=_why(ran, rows),
         change={"vocab_size": [vocab, padded]},
@@ -212,9 +213,12 @@ def _saw(facts: StepFacts, vocab: int, ran: int, rows: list[GemmRow]) -> str:
 
 
 def _why(vocab: int, rows: list[GemmRow]) -> str:
-    boundary = boundary_bytes(vocab, rows[0].dtype)
+    boundary, then = (boundary_bytes(size, rows[0].dtype) for size in (vocab, TARGET))
+    line = (
+        f"Rows of a multiple of {TARGET} begin on {then} bytes, a whole cache line. " if then == 128 else ""
+    )
     paper = (
-        f"Measured on an A100 (arXiv 2401.14489): {_A100_TFLOPS[2]} TFLOP/s with an odd vocabulary,"
+        f"{line}Measured on an A100 (arXiv 2401.14489): {_A100_TFLOPS[2]} TFLOP/s with an odd vocabulary,"
         f" {_A100_TFLOPS[16]} with a multiple of 8, {_A100_TFLOPS[128]} with a multiple of 64."
     )
     if boundary is not None and boundary >= GRID_BYTES:
