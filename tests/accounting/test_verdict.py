@@ -113,8 +113,9 @@ def test_an_idle_gpu_is_said_first_with_its_figure_and_the_shapes_second() -> No
     assert (
         said == "The GPU is idle 60.0% of the step (12.0 of 20.0 ms): the host sets the pace, not the shapes."
     )
-    assert detail.startswith("Measured under the profiler, which slows the host")
-    assert "If idle there too: a larger batch, torch.compile or CUDA graphs." in detail
+    assert detail.startswith(
+        "What to try: a larger batch, torch.compile or CUDA graphs. Measured under the profiler, which slows"
+    )
     assert (
         "1 change shortens the GPU's work by about 2.00 ms of each 20.0 ms step (10.0%, predicted), but"
         " hardly the step while the GPU waits: pad"
@@ -131,6 +132,7 @@ def test_exposed_communication_is_named_with_what_it_serves() -> None:
     )
     assert "1 change saves about 2.00 ms of each 20.0 ms step" in detail
     assert detail.startswith("Most of it is all_reduce for data-parallel gradients (4.50 ms")
+    assert "What to try: send buckets of gradients while the backward still runs" in detail
     alone = verdict(
         picture(exposed_ms=5.5, communication=[collective(2.0), collective(1.9, "barrier", "unknown")])
     )

@@ -17,6 +17,8 @@ _WIDE = 0.40
 #: Components named where the step is bound by memory.
 _NAMED = 3
 _PROFILED = "Measured under the profiler, which slows the host; tracelens capture times steps without it."
+#: How the sentence begins that says what helps where shapes are not the problem.
+TO_TRY = "What to try:"
 #: What hides a collective behind compute, by what it serves. Flags: megatron/training/arguments.py of
 #: Megatron-LM; no_sync of DistributedDataParallel; prefetching of FullyShardedDataParallel and fully_shard.
 _HIDES = {
@@ -60,7 +62,7 @@ def verdict(seen: StepPicture) -> tuple[str, str]:
         far = found.first == "idle" and found.idle_ms >= _HOST * found.step_ms
         end = ": the host sets the pace, not the shapes." if far else ": more than shapes cost."
         return f"{said[:1].upper()}{said[1:]}{end}", _joined(
-            more, _launches(far and more == _PROFILED), shapes, others
+            _launches(far and seen.summary.unprofiled.median_ms is None), more, shapes, others
         )
     if found.first == "memory":
         return _memory(seen, found), _joined(shapes, others)
@@ -115,7 +117,7 @@ def _wait(seen: StepPicture, found: Limits) -> tuple[str, str]:
     name = collective + (f" for {purpose}" if purpose != "unknown" else "")
     share = "Most of" if times[main] > exposed_ms / 2 else "The largest part of"
     size = f"{ms(times[main])}, the wait for the slowest rank included"
-    hides = f"To hide it: {_HIDES[purpose]}." if purpose in _HIDES else ""
+    hides = f"{TO_TRY} {_HIDES[purpose]}." if purpose in _HIDES else ""
     return said, _joined(f"{share} it is {name} ({size}).", hides, _SLOW_RANK)
 
 
@@ -134,7 +136,7 @@ def _mean_part(seen: StepPicture, mean_ms: float) -> str:
 
 def _launches(far: bool) -> str:
     """What helps where the GPU waits for the host above all."""
-    return "If idle there too: a larger batch, torch.compile or CUDA graphs." if far else ""
+    return f"{TO_TRY} a larger batch, torch.compile or CUDA graphs." if far else ""
 
 
 def _part(time_ms: float, whole_ms: float, of: str) -> str:

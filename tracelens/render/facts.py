@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 from tracelens import numbers as f
 from tracelens.advice.proposals import HIGH, MEDIUM
-from tracelens.results import Check, CommunicationRow, Estimate, GemmRow, Known, Lack, ModelDims, Report
+from tracelens.results import (
+    Check,
+    CommunicationRow,
+    Estimate,
+    Finding,
+    GemmRow,
+    Known,
+    Lack,
+    ModelDims,
+    Report,
+)
 
 GENERATED = "Generated trace, not a measurement"
 STATES = {"passed": "passed", "not_applicable": "not applicable", "could_not_run": "could not run"}
@@ -187,6 +197,12 @@ def _stake(report: Report) -> Number:
         return Number("stake", f"≈ {f.ms(waste.mid)}", label, note)
     value = f.ms_range(waste.low, waste.high) if waste.low else f"≤ {f.ms(waste.high)}"
     return Number("stake", value, label, f"a bound{of}, not a prediction")
+
+
+def claim(finding: Finding, report: Report) -> tuple[str, str]:
+    """Write what a finding saves and how that is known."""
+    waits = report.summary.limited_by == "idle"
+    return f.saving(finding.saving_ms, finding.saving_frac, finding.basis, waits=waits)
 
 
 def overlap_words(report: Report) -> str:

@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.console import Console
 
-from tracelens import numbers as f
 from tracelens.gates import Judged, Metric
 from tracelens.render import facts
 from tracelens.render.actions import annotation
@@ -103,6 +102,6 @@ def finding_annotations(report: Report) -> list[str]:
     if report.trace.partial:
         found.append(annotation("warning", "tracelens: part of the trace", facts.partial_line(report)))
     for one in report.findings[:_FINDINGS]:
-        claim, qualifier = f.saving(one.saving_ms, one.saving_frac, one.basis)
+        claim, qualifier = facts.claim(one, report)
         found.append(annotation("notice", f"tracelens: {one.rule}", f"{one.title}: {claim} ({qualifier})"))
     return found

@@ -13,6 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from tracelens import numbers as f
+from tracelens.accounting.verdict import TO_TRY
 from tracelens.render import (
     costs,
     explorer,
@@ -136,6 +137,7 @@ def _words(report: Report) -> dict[str, Any]:
         "states": facts.STATES,
         "marks": facts.MARKS,
         "severity_from": facts.SEVERITY_FROM,
+        "detail": _detail(report.summary.verdict_detail),
         "overlap": facts.overlap_words(report),
         "dims": facts.dims(report.model),
         "lent_lines": facts.lent_lines(report),
@@ -260,7 +262,7 @@ def _environment() -> jinja2.Environment:
         round_pct=lambda frac: f"{100 * frac:.0f}%",
     )
     env.globals.update(
-        saving=f.saving, meter=_meter, shape=facts.shape, shape_detail=facts.shape_detail,
+        saving=facts.claim, meter=_meter, shape=facts.shape, shape_detail=facts.shape_detail,
         role=facts.role, tile=facts.tile, alignment=facts.alignment, message=facts.message,
         group=facts.group, bus=facts.bus, dash=f.DASH, group_of=groups.group_of,
         lost_ms=losses.lost_ms, main_cause=losses.main_cause, split_bar=_split_bar, fall_bar=_fall_bar,
@@ -269,6 +271,15 @@ def _environment() -> jinja2.Environment:
         scenario=what_if, verified=verified, search=search, ms_range=f.ms_range,
     )  # fmt: skip
     return env
+
+
+def _detail(text: str) -> Markup:
+    """Write the sentences below the verdict, and in bold the one that says what to try."""
+    before, begin, rest = clean(text, limit=1000).partition(TO_TRY)
+    if not begin:
+        return Markup.escape(before)
+    what, dot, after = rest.partition(". ")
+    return Markup("{}<b>{}{}{}</b>{}").format(before, begin, what, dot, after)
 
 
 def _meter(frac: float) -> Markup:

@@ -90,7 +90,8 @@ def _findings(out: _Out, report: Report) -> None:
         style = _SEVERITY.get(finding.severity, "bold blue")
         saving, share = finding.saving_ms, finding.saving_frac
         if saving.mid is not None:
-            claim, frac = f"saves ≈ {f.ms(saving.mid)}", share.mid
+            waits = report.summary.limited_by == "idle"
+            claim, frac = f"{'GPU work −' if waits else 'saves ≈ '}{f.ms(saving.mid)}", share.mid
             if saving.mid < 0:
                 claim, frac = f"slower by {f.ms(-saving.mid)}", -(share.mid or 0.0)
         else:
