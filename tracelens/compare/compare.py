@@ -142,9 +142,9 @@ def _reasons(
         parts.append(
             f"GEMMs of another shape take {f.ms(abs(total))} {'less' if total < 0 else 'more'} per step."
         )
+    parts += [said for said in (p_in_words(step),) if said]
     if found is not None:
         parts.append(control(found))
-    parts += [said for said in (p_in_words(step),) if said]
     without = (step.unprofiled_before_ms, step.unprofiled_after_ms)
     if without[0] is not None and without[1] is not None:
         times = arrow_ms(without[0], without[1])

@@ -153,7 +153,7 @@ def _reshaped(one: GemmChange) -> Change:
     if one.state == "moved":
         word = f"now counted as {place_name(*one.moved_to)}"
     said = word or ", ".join(one.changed)
-    return Change("kernels", name, "", "", f"GEMM {name}{f' ({size})' if size else ''}: {said}")
+    return Change("kernels", name, "", "", f"GEMM {name}{f' {size}' if size else ''}: {said}")
 
 
 __all__ = ["compare_folders"]

@@ -39,9 +39,12 @@ def verdict(result: FolderComparison) -> str:
 
 
 def states(result: FolderComparison) -> str:
-    """How many pairs did what, "3 slower, 1 no measurable change"."""
+    """How many pairs did what, "slower in 3, no measurable change in 1"."""
     counts = Counter(pair.state for pair in result.pairs)
-    return ", ".join(f"{counts[state]} {words}" for state, words in STATE_WORDS.items() if counts[state])
+    if len(counts) == 1 and len(result.pairs) > 1:
+        (state,) = counts
+        return f"{STATE_WORDS[state]} in all {len(result.pairs)}"
+    return ", ".join(f"{words} in {counts[state]}" for state, words in STATE_WORDS.items() if counts[state])
 
 
 def reasons(result: FolderComparison) -> list[str]:
@@ -52,10 +55,10 @@ def reasons(result: FolderComparison) -> list[str]:
     if len(result.pairs) > 1 and result.step is not None:
         what = "rank by rank" if result.kind == "ranks" else "run by run"
         parts.append(f"{what.capitalize()}: {states(result)}.")
-    if result.noise is not None and (result.step is None or result.step.state != "identical"):
-        parts.append(control(result.noise))
     if result.step is not None:
         parts.append(p_in_words(result.step, "runs" if result.kind == "runs" else "steps"))
+    if result.noise is not None and (result.step is None or result.step.state != "identical"):
+        parts.append(control(result.noise))
     return [said for said in (*parts, slowest(result)) if said]
 
 

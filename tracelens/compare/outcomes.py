@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens import numbers as f
 from tracelens.compare.result import GemmChange, Outcome
-from tracelens.compare.spelling import signed_ms
+from tracelens.compare.spelling import signed_ms, span_ms
 from tracelens.results import Estimate, Finding, Known, Report
 
 #: The word of a finding's change -> field of ModelDims.
@@ -87,7 +87,7 @@ def against(one: Outcome) -> str:
         return ""
     low, mid, high = one.predicted_ms.low, one.predicted_ms.mid, one.predicted_ms.high
     if mid is not None and low is not None and high is not None:
-        said = f"predicted {signed_ms(-mid)} per step ({signed_ms(-high)} to {signed_ms(-low)})"
+        said = f"predicted {signed_ms(-mid)} per step ({span_ms(-high, -low)})"
     elif high is not None:
         said = f"at most {f.ms(high)} per step at stake (a bound, no prediction)"
     else:

@@ -46,6 +46,18 @@ VARIATION = "clock or run-to-run variation"
 NOT_YOURS = "clock speed or run-to-run variation, not your change"
 
 
+def span_ms(low: float, high: float) -> str:
+    """Write two signed times, the unit once where it is the same.
+
+    >>> span_ms(-8.39, -8.01), span_ms(-0.4, 1.5)
+    ('−8.39 to −8.01 ms', '−400 µs to +1.50 ms')
+    """
+    old, new = signed_ms(low), signed_ms(high)
+    if old.rpartition(" ")[2] == new.rpartition(" ")[2]:
+        old = old.rpartition(" ")[0]
+    return f"{old} to {new}"
+
+
 def place_name(component: str, role: str | None, phase: str) -> str:
     """Write where a GEMM is: its component and role, or phase where no role is known.
 

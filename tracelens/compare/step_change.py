@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracelens import numbers as f
 from tracelens.compare.result import Noise, StepChange
-from tracelens.compare.spelling import NOT_YOURS, arrow_ms, p_said, signed_ms, signed_pct
+from tracelens.compare.spelling import NOT_YOURS, arrow_ms, p_said, signed_pct, span_ms
 from tracelens.compare.steps import LEVEL, rank_test, shift, smallest_p
 from tracelens.results import StepTime
 
@@ -88,21 +88,21 @@ def step_verdict(step: StepChange, *, name: str = "step", what: str = "steps") -
 def p_in_words(step: StepChange, what: str = "steps") -> str:
     """Say what the p of the verdict is; "" where there is none.
 
-    For p = 0.0286: "p = 0.029: if nothing had changed, steps would differ this much in 2.9% of cases by
+    For p = 0.0286: "p = 0.029: if nothing had changed, steps would differ at least this much in 2.9% of cases by
     chance; less than 5% counts as a change."
     """
     if step.p is None or step.state == "identical":
         return ""
     often = "fewer than 0.1%" if step.p < 0.001 else f"{f.sig(100 * step.p, 2)}%"
     return (
-        f"{p_said(step.p)}: if nothing had changed, {what} would differ this much in {often} of cases by "
+        f"{p_said(step.p)}: if nothing had changed, {what} would differ at least this much in {often} of cases by "
         f"chance; less than {LEVEL:.0%} counts as a change."
     )
 
 
 def left_open(step: StepChange, what: str = "steps") -> str:
     """Say which differences the test does not exclude."""
-    interval = f"{signed_ms(step.shift_low_ms)} to {signed_ms(step.shift_high_ms)}"
+    interval = span_ms(step.shift_low_ms, step.shift_high_ms)
     why = f": {level_why(step, what)}" if level_why(step, what) else ""
     return f"the {what} leave open a difference from {interval} ({step.shift_level:.0%} interval{why})"
 

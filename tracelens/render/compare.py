@@ -107,9 +107,7 @@ def moved_gemms(result: Comparison) -> list[GemmChange]:
 
 def untold(result: Found) -> list[ComponentChange]:
     """Components whose difference is large enough to matter, without a way to tell it from noise."""
-    return [
-        row for row in component_rows(result) if row.beyond_noise is None and not is_move(result, row)
-    ]
+    return [row for row in component_rows(result) if row.beyond_noise is None and not is_move(result, row)]
 
 
 def outcome_line(one: Outcome) -> str:
@@ -159,6 +157,30 @@ def _bullets(out: Out, lines: Sequence[str], *, mark: str = "·", style: str = "
         out.print(table)
 
 
+def moved_lines(result: Found) -> list[str]:
+    """Each move in a line with its net."""
+    lines = []
+    for move in result.moves:
+        net = move.net
+        times = arrow_ms(net.before_ms, net.after_ms)
+        lines.append(f"{row_name(result, net)}, {times} per step: net {net_difference(net)}; {net.why}")
+    return lines
+
+
+def net_difference(row: ComponentChange) -> str:
+    """The difference of a move, nothing where it rounds to no percent."""
+    return "±0" if _rounds_to_none(row) else signed(row.diff_ms)
+
+
+def drawn_ms(result: Found, row: ComponentChange) -> float:
+    """The difference that a row's bar is drawn of."""
+    return 0.0 if is_move(result, row) and _rounds_to_none(row) else row.diff_ms
+
+
+def _rounds_to_none(row: ComponentChange) -> bool:
+    return row.diff_frac is not None and abs(row.diff_frac) < 0.0005
+
+
 def share(row: ComponentChange) -> str:
     """The change in percent, or that there is none because a side has no such kernels."""
     if row.diff_frac is not None:
@@ -168,7 +190,9 @@ def share(row: ComponentChange) -> str:
 
 def nothing_moved(result: Comparison) -> str:
     """Why no component is named."""
-    return f"nothing changed by more than noise ({VARIATION})" if result.noise else "cannot be told from noise"
+    return (
+        f"nothing changed by more than noise ({VARIATION})" if result.noise else "cannot be told from noise"
+    )
 
 
 def parts_line(result: Comparison) -> str:
@@ -196,7 +220,7 @@ def _findings(out: Out, result: Comparison) -> None:
 def _components(out: Out, result: Comparison) -> None:
     if result.not_compared:
         return
-    rows = movers(result)
+    rows = [row for row in movers(result) if not is_move(result, row)]
     out.line(out.text("Largest movers", "bold") + out.text("  ms of GPU time per step", "dim"))
     if not rows:
         out.line(f"  None: {nothing_moved(result)}.")
@@ -206,7 +230,7 @@ def _components(out: Out, result: Comparison) -> None:
         )
         for row in rows[:MOVERS]:
             table.add_row(
-                out.text(f"  {row_name(result, row)}", limit=48),
+                out.text(f"  {row.component} {row.phase}", limit=32),
                 out.text(f.sig(row.before_ms)),
                 out.text(f.sig(row.after_ms)),
                 out.text(signed(row.diff_ms), "bold"),
@@ -214,6 +238,8 @@ def _components(out: Out, result: Comparison) -> None:
                 out.text(row.why, "dim"),
             )
         out.print(table)
+    for line in moved_lines(result):
+        out.line(f"  {line}")
     more = untold(result)
     if more:
         names = ", ".join(f"{row.component} {row.phase} {signed_ms(row.diff_ms)}" for row in more[:3])

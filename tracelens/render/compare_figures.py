@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tracelens import numbers as f
 from tracelens.compare.folder_result import FolderComparison
 from tracelens.compare.result import Comparison, ComponentChange, GemmChange, StepChange
-from tracelens.compare.spelling import arrow_ms, p_said, p_value, signed_ms, signed_pct
+from tracelens.compare.spelling import arrow_ms, p_said, p_value, signed_ms, signed_pct, span_ms
 from tracelens.compare.step_change import level_why
 from tracelens.compare.steps import LEVEL
 from tracelens.render.facts import Number
@@ -61,7 +61,7 @@ def difference(step: StepChange) -> str:
     said = f"{signed_ms(step.diff_ms)}{share}"
     if step.p is None:
         return f"{said}; not tested"
-    interval = f"{signed_ms(step.shift_low_ms)} to {signed_ms(step.shift_high_ms)}"
+    interval = span_ms(step.shift_low_ms, step.shift_high_ms)
     return f"{said}; {step.shift_level:.0%} interval {interval}; {p_said(step.p)}"
 
 

@@ -12,7 +12,7 @@ from tracelens.compare.folder_words import STATE_WORDS
 from tracelens.compare.spelling import arrow_ms, p_value, signed_ms, signed_pct
 from tracelens.gates import Judged
 from tracelens.render import facts
-from tracelens.render.compare import FINDINGS, MOVERS, OUTCOMES, movers, row_name, share
+from tracelens.render.compare import FINDINGS, MOVERS, OUTCOMES, is_move, moved_lines, movers, row_name, share
 from tracelens.render.compare_figures import shares_line, signed
 from tracelens.render.console import Out
 from tracelens.render.gates import gates_markdown
@@ -174,7 +174,7 @@ def _components(out: Out, result: FolderComparison) -> None:
     if result.not_compared:
         _peaks(out, result)
         return
-    rows = movers(result)
+    rows = [row for row in movers(result) if not is_move(result, row)]
     out.line(out.text("Largest movers", "bold") + out.text("  ms of GPU time per step, medians", "dim"))
     if not rows:
         out.line(f"  None: {nothing_moved(result)}.")
@@ -184,7 +184,7 @@ def _components(out: Out, result: FolderComparison) -> None:
         )
         for row in rows[:MOVERS]:
             table_.add_row(
-                out.text(f"  {row_name(result, row)}", limit=48),
+                out.text(f"  {row.component} {row.phase}", limit=32),
                 out.text(f.sig(row.before_ms)),
                 out.text(f.sig(row.after_ms)),
                 out.text(signed(row.diff_ms), "bold"),
@@ -192,6 +192,8 @@ def _components(out: Out, result: FolderComparison) -> None:
                 out.text(row.why, "dim"),
             )
         out.print(table_)
+    for line in moved_lines(result):
+        out.line(f"  {line}")
     out.line(f"  {parts_line(result)}", "dim")
     out.line()
 
