@@ -27,7 +27,7 @@ def row(
     """``before`` and ``after``: ms and kernels per step."""
     frac = after[0] / before[0] - 1 if before[0] and after[0] else None
     return ComponentChange(
-        component, phase, before[0], after[0], after[0] - before[0], frac, before[1], after[1], told, "because"
+        component, phase, before[0], after[0], after[0] - before[0], frac, before[1], after[1], told, "why"
     )  # fmt: skip
 
 

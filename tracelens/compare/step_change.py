@@ -88,15 +88,15 @@ def step_verdict(step: StepChange, *, name: str = "step", what: str = "steps") -
 def p_in_words(step: StepChange, what: str = "steps") -> str:
     """Say what the p of the verdict is; "" where there is none.
 
-    For p = 0.0286: "p = 0.029: if nothing had changed, steps would differ at least this much in 2.9% of cases by
-    chance; less than 5% counts as a change."
+    For p = 0.0286: "p = 0.029: if nothing had changed, steps would differ at least this much in 2.9% of
+    cases by chance; less than 5% counts as a change."
     """
     if step.p is None or step.state == "identical":
         return ""
     often = "fewer than 0.1%" if step.p < 0.001 else f"{f.sig(100 * step.p, 2)}%"
     return (
-        f"{p_said(step.p)}: if nothing had changed, {what} would differ at least this much in {often} of cases by "
-        f"chance; less than {LEVEL:.0%} counts as a change."
+        f"{p_said(step.p)}: if nothing had changed, {what} would differ at least this much in {often} of "
+        f"cases by chance; less than {LEVEL:.0%} counts as a change."
     )
 
 

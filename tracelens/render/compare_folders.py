@@ -9,7 +9,7 @@ from rich.console import Console
 from tracelens import numbers as f
 from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison, Pair, SharedPeak
 from tracelens.compare.folder_words import STATE_WORDS
-from tracelens.compare.spelling import arrow_ms, p_value, signed_ms, signed_pct
+from tracelens.compare.spelling import arrow_ms, p_value, signed_pct
 from tracelens.gates import Judged
 from tracelens.render import facts
 from tracelens.render.compare import FINDINGS, MOVERS, OUTCOMES, is_move, moved_lines, movers, row_name, share

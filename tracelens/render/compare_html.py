@@ -127,11 +127,12 @@ def _environment() -> Environment:
         percent2=_percent,
     )
     env.globals.update(
-        arrow_ms=arrow_ms, difference=figures.signed, signed_pct=signed_pct, p_value=p_value, moved_to=words.moved_to, variation=VARIATION, dash=f.DASH,
-        gemm_name=words.gemm_name, shape=words.shape, shape_change=words.shape_change,
-        peak_change=words.peak_change, judged=lambda beyond: _JUDGED[beyond], share=words.share,
-        is_move=words.is_move, net=words.net_difference, drawn_ms=words.drawn_ms,
-        reached=lambda c, rows: [words.drawn_ms(c, row) for row in rows], states=STATE_WORDS, group_of=group_of, reach=figures.reach, folded=figures.folded,
+        arrow_ms=arrow_ms, difference=figures.signed, signed_pct=signed_pct, p_value=p_value, dash=f.DASH,
+        variation=VARIATION, gemm_name=words.gemm_name, shape=words.shape, shape_change=words.shape_change,
+        moved_to=words.moved_to, peak_change=words.peak_change, judged=lambda beyond: _JUDGED[beyond],
+        share=words.share, is_move=words.is_move, net=words.net_difference, drawn_ms=words.drawn_ms,
+        reached=lambda c, rows: [words.drawn_ms(c, row) for row in rows],
+        states=STATE_WORDS, group_of=group_of, reach=figures.reach, folded=figures.folded,
         diff_bar=_diff_bar, two_bars=_two_bars,
     )  # fmt: skip
     return env
