@@ -11,6 +11,8 @@ from tracelens.results import Report
 
 WAIT = "holds the wait for the slowest rank, which one rank's trace does not show"
 
+UNTOLD = "too few GEMMs did the same work to tell a change from noise"
+
 
 @dataclass(frozen=True, slots=True)
 class _PerStep:
@@ -35,8 +37,10 @@ def compare_components(
         elif differ(a.kernels, b.kernels):
             why, new_work = _fewer_or_more(a.kernels, b.kernels), True
         told = beyond(diff, frac, noise=noise, gpu_ms=gpu_ms, other_work=new_work)
-        if key[0] == "communication" and not new_work and told:
+        if key[0] == "communication" and not new_work and told is not False:
             told, why = None, WAIT
+        elif told is None:
+            why = UNTOLD
         rows.append(ComponentChange(*key, a.ms, b.ms, diff, frac, a.kernels, b.kernels, told, why))
     return sorted(rows, key=lambda row: -abs(row.diff_ms))
 

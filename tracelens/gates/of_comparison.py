@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from tracelens.compare.components import UNTOLD
 from tracelens.compare.folder_result import FolderComparison
 from tracelens.compare.moves import with_moves
 from tracelens.compare.result import Comparison, ComponentChange, StepChange
@@ -140,8 +141,8 @@ def _of(time: Range, before_ms: float) -> Range:
 
 def _untold(rows: Iterable[ComponentChange]) -> str:
     why = next((row.why for row in rows if row.beyond_noise is None and row.why), "")
-    if why.startswith("same number of kernels"):  # judged by the GEMMs' noise, which is unknown
-        return "too few GEMMs did the same work to tell a change from noise"
+    if why == UNTOLD:
+        return why
     return f"not told from noise: {why}"
 
 
