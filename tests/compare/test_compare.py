@@ -231,10 +231,11 @@ def test_a_step_that_truly_changed_is_called_faster_or_slower() -> None:
         result = compare_reports(with_steps(one, BASE), after)
         assert result.step is not None and result.step.state == state
         assert result.step.p is not None and result.step.p < 0.05
-        assert re.fullmatch(r"Step 100 → [\d.]+ ms, [−+]7\.0% \(p = 0\.002\d*\)\.", result.verdict)
+        said = rf"{state.capitalize()}: step 100 → [\d.]+ ms, [−+]7\.0% \(p = 0\.002\d*\)\."
+        assert re.fullmatch(said, result.verdict)
 
 
-def test_steps_that_differ_as_much_as_the_same_gemms_do_are_the_gpus_pace() -> None:
+def test_steps_that_differ_as_much_as_the_same_gemms_do_are_no_change() -> None:
     one = sample_report.full()
     rows = [
         replace(row, time_ms_per_step=row.time_ms_per_step * (1.02 + 0.001 * (at % 3)))
@@ -243,7 +244,7 @@ def test_steps_that_differ_as_much_as_the_same_gemms_do_are_the_gpus_pace() -> N
     after = replace(with_steps(one, [ms * 1.021 for ms in BASE]), gemms=rows)
     result = compare_reports(with_steps(one, BASE), after)
     assert result.step is not None and result.step.state == "pace"
-    assert result.verdict.startswith("No change beyond the GPU's own pace")
+    assert result.verdict.startswith("No change beyond clock speed and run-to-run variation")
 
 
 def test_a_gemm_of_the_same_shape_that_became_slower_stands_out_of_the_noise() -> None:

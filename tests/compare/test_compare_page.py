@@ -66,7 +66,7 @@ def test_the_step_has_its_difference_and_how_sure_it_is() -> None:
     found = compared([100.0, 101, 102, 103], [90.0, 91, 92, 93])
     step = number(found, "step")
     assert step.key == "step faster" and step.value == "102 → 91.5 ms"
-    assert step.note == "−10.0 ms (−9.9%); 97% interval −13.0 ms to −7.00 ms; p = 0.029"
+    assert step.note == "−10.0 ms (−9.9%); 97% interval −13.0 to −7.00 ms; p = 0.029"
     few = number(compared([100.0, 101], [90.0, 91]), "step")
     assert few.key == "step too_few_steps" and few.note == "−10.0 ms (−10.0%); not tested"
 
@@ -163,7 +163,7 @@ def test_a_fact_at_the_top_is_not_said_again_below() -> None:
     told = compared([100.0, 101, 102, 103], [90.0, 91, 92, 93])
     body = Parsed(render_compare_html(told)).text
     assert any("the steps leave open a difference" in line for line in told.caveats)
-    assert "leave open" not in body and body.count("−13.0 ms to −7.00 ms") == 1
+    assert "leave open" not in body and body.count("−13.0 to −7.00 ms") == 1
     said = Parsed(render_compare_html(samples())).text
     assert "Generated trace, not a measurement: before and after" in said
     assert "generated, not measured" not in said

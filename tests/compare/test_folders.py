@@ -143,7 +143,9 @@ def test_a_real_job_against_a_slower_copy_of_it_fails_and_names_what_grew(tmp_pa
     result = compare_folders(JOB, tmp_path / "after")
     assert result.step is not None and result.step.state == "slower"
     assert result.step.diff_frac == pytest.approx(1.0, abs=0.1)
-    assert re.match(r"Step of the job 42\.3 → 85\.\d ms, \+10\d\.\d% \(p = 0\.029\)\.", result.verdict)
+    assert re.match(
+        r"Slower: step of the job 42\.3 → 85\.\d ms, \+10\d\.\d% \(p = 0\.029\)\.", result.verdict
+    )
     assert regression(result) == "failed"
     grown = [row for row in result.components if row.beyond_noise]
     assert grown and all(row.component.startswith("mlp") and row.diff_ms > 0 for row in grown)
@@ -281,7 +283,7 @@ def test_files_of_different_models_are_judged_pair_by_pair(tmp_path: Path) -> No
     after = folder("b", {"small.json": 0.9, "large.json": 1.08, "new.json": 1.0}, 50304)
     result = compare_folders(before, after)
     assert result.kind == "files" and result.step is None
-    assert result.verdict == "2 pairs of files: 1 faster, 1 slower."
+    assert result.verdict == "2 pairs of files: faster in 1, slower in 1."
     assert {(one.side, one.file) for one in result.left} == {("before", "old.json"), ("after", "new.json")}
     (found,) = judge_comparison(result, ["regression>3%"])
     assert found.state == "failed" and "large" in found.why and found.value == "+8.0%"

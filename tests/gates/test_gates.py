@@ -333,7 +333,7 @@ def test_the_gpus_own_pace_is_no_regression() -> None:
     result = compare_reports(with_steps(one, STEADY), after)
     assert result.step is not None and result.step.state == "pace"
     found = verdict(result, "regression>3%")
-    assert found.state == "open" and "GPU's own pace" in found.why
+    assert found.state == "open" and "run-to-run variation" in found.why
     assert verdict(result, "regression>5%").state == "passed"
 
 

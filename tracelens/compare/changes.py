@@ -46,14 +46,23 @@ def model_changes(before: Report, after: Report) -> list[Change]:
     return found
 
 
-def unknown_parameters(before: Report, after: Report) -> list[str]:
-    """Dimensions that one side at least does not show: whether they changed cannot be told."""
+def not_shown(before: Report, after: Report) -> list[str]:
+    """Dimensions that one side at least does not show, and which: whether they changed cannot be told."""
+    lacking: dict[str, list[str]] = {}
+    for name, title in _PARAMETERS.items():
+        sides = [_known(one, name).value is None for one in (before, after)]
+        if name != "experts" and any(sides):  # experts: unknown in every dense model
+            side = "either trace" if all(sides) else f"the trace {'before' if sides[0] else 'after'}"
+            lacking.setdefault(side, []).append(title)
     return [
-        title
-        for name, title in _PARAMETERS.items()
-        if name != "experts"  # unknown in every dense model
-        and (_known(before, name).value is None or _known(after, name).value is None)
+        f"{_and(names)} could not be read from {side}: a change of {'it' if len(names) == 1 else 'them'} "
+        "would not be seen"
+        for side, names in lacking.items()
     ]
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 def _known(report: Report, name: str) -> Known:
@@ -174,10 +183,7 @@ def caveats(before: Report, after: Report, *, times: bool = True) -> list[str]:
         said += _unknown(both, "world size", lambda one: one.trace.world_size)
     if before.tool_version != after.tool_version:
         said.append(f"analyzed by different versions: {before.tool_version} and {after.tool_version}")
-    unknown = unknown_parameters(before, after)
-    if unknown:
-        said.append(f"cannot tell whether these changed, not seen on both sides: {', '.join(unknown)}")
-    return said
+    return said + not_shown(before, after)
 
 
 def _unknown(both: Iterable[tuple[str, Report]], what: str, read: Callable[[Report], object]) -> list[str]:

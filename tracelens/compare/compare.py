@@ -6,19 +6,21 @@ from tracelens import __version__
 from tracelens import numbers as f
 from tracelens.compare.changes import caveats, find_changes, main_dtype, not_comparable
 from tracelens.compare.components import compare_components
-from tracelens.compare.gemms import judged, match_gemms, noise, without_times
-from tracelens.compare.outcomes import outcomes
+from tracelens.compare.gemms import judged, match_gemms, noise, other_work, without_times
+from tracelens.compare.moves import find_moves
+from tracelens.compare.outcomes import foretold, outcomes
 from tracelens.compare.result import (
     SCHEMA_VERSION,
     Comparison,
     GemmChange,
     Noise,
+    Outcome,
     Side,
     StepChange,
     StepPart,
 )
-from tracelens.compare.spelling import arrow_ms, signed_pct
-from tracelens.compare.step_change import left_open, step_change, step_verdict
+from tracelens.compare.spelling import NOT_YOURS, arrow_ms, signed_pct
+from tracelens.compare.step_change import left_open, p_in_words, step_change, step_verdict
 from tracelens.errors import UsageError
 from tracelens.results import Report
 
@@ -44,24 +46,29 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
             detail=_shares(before, after), step=None, parts=[], noise=None, changes=changes, components=[],
             gemms=without_times(gemms), findings=outcomes(before, after, gemms, times=False),
             caveats=[*said, "a share of peak is of each GPU's own datasheet peak"],
+            reasons=[_shares(before, after)],
         )  # fmt: skip
     gpu_ms = before.summary.gpu_ms_per_step
     found = noise(gemms, gpu_ms)
     gemms = judged(gemms, found, gpu_ms)
     components = compare_components(before, after, gemms, found)
     step = _step(before, after, found, same_work=not changes and only_same_work(gemms))
+    findings = outcomes(before, after, gemms)
+    reasons = _reasons(step, found, gemms, findings)
     return Comparison(
         SCHEMA_VERSION, __version__, _side(before), _side(after), [],
         verdict=step_verdict(step),
-        detail=_detail(step, found, gemms),
+        detail=" ".join(reasons),
         step=step,
         parts=_parts(before, after),
         noise=found,
         changes=changes,
         components=components,
         gemms=gemms,
-        findings=outcomes(before, after, gemms),
+        findings=findings,
         caveats=[*said, *_open(step, found)],
+        reasons=reasons,
+        moves=find_moves(components, gemms, noise=found, gpu_ms=gpu_ms),
     )  # fmt: skip
 
 
@@ -105,7 +112,7 @@ def _step(before: Report, after: Report, found: Noise | None, *, same_work: bool
 
 def only_same_work(gemms: list[GemmChange]) -> bool:
     """Did every GEMM that could matter do the same work with the same kernel?"""
-    return not any(one.state != "same_shape" or one.changed for one in gemms if one.beyond_noise is not False)
+    return not any(other_work(one) or one.changed for one in gemms if one.beyond_noise is not False)
 
 
 def _parts(before: Report, after: Report) -> list[StepPart]:
@@ -122,26 +129,35 @@ def _gemm_ms(report: Report) -> float:
     return sum(row.time_ms_per_step for row in report.gemms)
 
 
-def _detail(step: StepChange, found: Noise | None, gemms: list[GemmChange]) -> str:
+def _reasons(
+    step: StepChange, found: Noise | None, gemms: list[GemmChange], findings: list[Outcome]
+) -> list[str]:
+    """Why to believe the verdict: the prediction, what changed with the shapes, the control, the test."""
     if step.state == "identical":
-        return ""
-    parts = []
-    changed = [one for one in gemms if one.state != "same_shape" and one.beyond_noise]
+        return []
+    parts = foretold(findings)
+    changed = [one for one in gemms if one.state not in ("same_shape", "moved") and one.beyond_noise]
     if changed:
         total = sum(one.diff_ms or 0.0 for one in changed)
         parts.append(
             f"GEMMs of another shape take {f.ms(abs(total))} {'less' if total < 0 else 'more'} per step."
         )
+    parts += [said for said in (p_in_words(step),) if said]
     if found is not None:
-        parts.append(
-            f"GEMMs that did the same work ({f.pct(found.share_frac)} of the GPU time) changed by "
-            f"{signed_pct(found.mid_frac)}: the GPU's own pace."
-        )
+        parts.append(control(found))
     without = (step.unprofiled_before_ms, step.unprofiled_after_ms)
     if without[0] is not None and without[1] is not None:
         times = arrow_ms(without[0], without[1])
         parts.append(f"Without the profiler: {times}, {signed_pct(step.unprofiled_diff_frac)} (not tested).")
-    return " ".join(parts)
+    return parts
+
+
+def control(found: Noise) -> str:
+    """What the GEMMs did that the change did not touch."""
+    return (
+        f"As a control, GEMMs that did the same work on both sides ({f.pct(found.share_frac)} of the GPU "
+        f"time) changed by {signed_pct(found.mid_frac)}: {NOT_YOURS}."
+    )
 
 
 def _open(step: StepChange, found: Noise | None) -> list[str]:
@@ -152,7 +168,10 @@ def _open(step: StepChange, found: Noise | None) -> list[str]:
     if step.p is not None:
         said.append(left_open(step))
     if found is None:
-        said.append("too few GEMMs did the same work to say what the GPU's own pace did")
+        said.append(
+            "too few GEMMs did the same work on both sides to say how much is clock speed or run-to-run "
+            "variation"
+        )
     said.append("one run on each side: how much runs differ among themselves is not in the test")
     return said
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracelens.compare.gemms import beyond, differ
+from tracelens.compare.gemms import beyond, differ, other_work
 from tracelens.compare.result import ComponentChange, GemmChange, Noise
 from tracelens.compare.spelling import signed_pct
 from tracelens.results import Report
 
-_WAIT = "holds the wait for the slowest rank, which one rank's trace does not show"
+WAIT = "holds the wait for the slowest rank, which one rank's trace does not show"
+
+UNTOLD = "too few GEMMs did the same work to tell a change from noise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +25,24 @@ def compare_components(
 ) -> list[ComponentChange]:
     """Compare every component and phase, the largest difference first."""
     old, new = _per_step(before), _per_step(after)
-    changed = {(one.component, one.phase) for one in gemms if one.beyond_noise and _other_work(one)}
+    changed = {(one.component, one.phase) for one in gemms if one.beyond_noise and other_work(one)}
     gpu_ms = before.summary.gpu_ms_per_step
     rows = []
     for key in {**old, **new}:
         a, b = old.get(key, _PerStep()), new.get(key, _PerStep())
         diff, frac = b.ms - a.ms, b.ms / a.ms - 1 if a.ms and b.ms else None
-        why, other_work = "same number of kernels, same GEMM shapes", False
+        why, new_work = "same number of kernels, same GEMM shapes", False
         if key in changed:
-            why, other_work = "its GEMMs changed", True
+            why, new_work = "its GEMMs changed", True
         elif differ(a.kernels, b.kernels):
-            why, other_work = _fewer_or_more(a.kernels, b.kernels), True
-        told = beyond(diff, frac, noise=noise, gpu_ms=gpu_ms, other_work=other_work)
-        if key[0] == "communication" and not other_work and told:
-            told, why = None, _WAIT
+            why, new_work = _fewer_or_more(a.kernels, b.kernels), True
+        told = beyond(diff, frac, noise=noise, gpu_ms=gpu_ms, other_work=new_work)
+        if key[0] == "communication" and not new_work and told is not False:
+            told, why = None, WAIT
+        elif told is None:
+            why = UNTOLD
         rows.append(ComponentChange(*key, a.ms, b.ms, diff, frac, a.kernels, b.kernels, told, why))
     return sorted(rows, key=lambda row: -abs(row.diff_ms))
-
-
-def _other_work(one: GemmChange) -> bool:
-    return one.state != "same_shape" or any(said != "kernel" for said in one.changed)
 
 
 def _fewer_or_more(before: float, after: float) -> str:

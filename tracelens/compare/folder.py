@@ -9,13 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
+from tracelens import numbers as f
 from tracelens.compare.changes import caveats
 from tracelens.compare.compare import compare_reports, only_same_work
 from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison, Left, Pair, PairTime
-from tracelens.compare.gemms import Place
+from tracelens.compare.gemms import Place, other_work
 from tracelens.compare.load import load_report
 from tracelens.compare.matching import File, match_folders
 from tracelens.compare.result import Change, GemmChange, GemmSide
+from tracelens.compare.spelling import place_name
 from tracelens.compare.together import Compared, together
 from tracelens.errors import InputError, UsageError
 from tracelens.results import Report
@@ -140,14 +142,18 @@ def _steps(report: Report) -> dict[int, float]:
 
 
 def _is_reshaped(one: GemmChange) -> bool:
-    return one.state != "same_shape" or any(said != "kernel" for said in one.changed)
+    return other_work(one) or one.state == "moved"
 
 
 def _reshaped(one: GemmChange) -> Change:
-    name = f"{one.component} {one.role or one.phase}"
+    name = place_name(one.component, one.role, one.phase)
+    side = one.before or one.after
+    size = f.mnk(side.m, side.n, side.k, side.batch) if side is not None else ""
     word = {"only_before": "only before", "only_after": "only after"}.get(one.state)
+    if one.state == "moved":
+        word = f"now counted as {place_name(*one.moved_to)}"
     said = word or ", ".join(one.changed)
-    return Change("kernels", name, "", "", f"GEMM {name}: {said}")
+    return Change("kernels", name, "", "", f"GEMM {name}{f' {size}' if size else ''}: {said}")
 
 
 __all__ = ["compare_folders"]

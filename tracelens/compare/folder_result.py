@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracelens.compare.result import Change, ComponentChange, Noise, StepChange, StepPart
+from tracelens.compare.result import Change, ComponentChange, Move, Noise, StepChange, StepPart
 
 SCHEMA_VERSION = "1.0"
 
@@ -131,6 +131,8 @@ class FolderComparison:
     caveats: list[str]
     not_compared: list[str] = field(default_factory=list)  # why times are not compared; empty where they are
     peaks: list[SharedPeak] = field(default_factory=list)  # where times are not compared
+    reasons: list[str] = field(default_factory=list)  # why to believe the verdict; ``detail`` is all of them
+    moves: list[Move] = field(default_factory=list)  # to be read in place of their rows of ``components``
 
     def _repr_html_(self) -> str:
         """The page of ``tracelens compare``, in a frame of a notebook."""

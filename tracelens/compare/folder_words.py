@@ -6,15 +6,16 @@ from collections import Counter
 from statistics import median
 
 from tracelens import numbers as f
+from tracelens.compare.compare import control
 from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison
-from tracelens.compare.spelling import arrow_ms, signed_pct
-from tracelens.compare.step_change import left_open, step_verdict
+from tracelens.compare.spelling import VARIATION, arrow_ms
+from tracelens.compare.step_change import left_open, p_in_words, step_verdict
 
 STATE_WORDS = {
     "faster": "faster",
     "slower": "slower",
     "no_measurable_change": "no measurable change",
-    "pace": "the GPU's own pace",
+    "pace": VARIATION,
     "too_few_steps": "too few steps for a test",
     "identical": "the same recording",
     NOT_COMPARED: "times not compared",
@@ -38,25 +39,27 @@ def verdict(result: FolderComparison) -> str:
 
 
 def states(result: FolderComparison) -> str:
-    """How many pairs did what, "3 slower, 1 no measurable change"."""
+    """How many pairs did what, "slower in 3, no measurable change in 1"."""
     counts = Counter(pair.state for pair in result.pairs)
-    return ", ".join(f"{counts[state]} {words}" for state, words in STATE_WORDS.items() if counts[state])
+    if len(counts) == 1 and len(result.pairs) > 1:
+        (state,) = counts
+        return f"{STATE_WORDS[state]} in all {len(result.pairs)}"
+    return ", ".join(f"{words} in {counts[state]}" for state, words in STATE_WORDS.items() if counts[state])
 
 
-def detail(result: FolderComparison) -> str:
-    """One or two sentences below the verdict."""
+def reasons(result: FolderComparison) -> list[str]:
+    """The sentences below the verdict: why to believe it."""
     if result.not_compared:
-        return _shares(result)
+        return [_shares(result)]
     parts = []
     if len(result.pairs) > 1 and result.step is not None:
         what = "rank by rank" if result.kind == "ranks" else "run by run"
         parts.append(f"{what.capitalize()}: {states(result)}.")
+    if result.step is not None:
+        parts.append(p_in_words(result.step, "runs" if result.kind == "runs" else "steps"))
     if result.noise is not None and (result.step is None or result.step.state != "identical"):
-        parts.append(
-            f"GEMMs that did the same work ({f.pct(result.noise.share_frac)} of the GPU time) changed by "
-            f"{signed_pct(result.noise.mid_frac)}: the GPU's own pace."
-        )
-    return " ".join([*parts, slowest(result)]).strip()
+        parts.append(control(result.noise))
+    return [said for said in (*parts, slowest(result)) if said]
 
 
 def _shares(result: FolderComparison) -> str:
@@ -110,4 +113,4 @@ def _pairs(many: int) -> str:
     return f"{many} pair{'' if many == 1 else 's'} of files"
 
 
-__all__ = ["STATE_WORDS", "detail", "open_ends", "slowest", "states", "verdict"]
+__all__ = ["STATE_WORDS", "open_ends", "reasons", "slowest", "states", "verdict"]

@@ -11,6 +11,8 @@ from tracelens.compare.result import GemmChange, GemmSide, Noise
 from tracelens.results import GemmRow, Report
 
 Place = tuple[str, str, str | None, str]  # kind, component, role, phase
+Left = tuple[Place, list[GemmRow]]  # rows of one shape without a partner in their place
+_NAMED = 3  # shapes named of several that stand together
 _LETTERS = ("m", "n", "k", "batch")
 #: A row of less than this share of the GPU time says little of the GPU's pace.
 _WEIGHTY = 0.002
@@ -27,26 +29,101 @@ def match_gemms(before: Report, after: Report) -> list[GemmChange]:
 
     Rows of one shape and dtype in one place (component, role, phase) are one GEMM here, whatever their
     kernels. What is left in a place is paired when its sizes are the same; when they are the same model
-    dimensions ("b*s", "v", "h"); when it is in the same layers with two of M, N and K in common; or when it
-    is the only one left. Parts that no module names are never paired by that last rule.
+    dimensions ("b*s", "v", "h"); when it is as much work (a product transposed, or batched); when it is in
+    the same layers with two of M, N and K in common; or when it is the only one left. Parts that no module
+    names are never paired by that last rule. What then has no partner in its own place has one elsewhere
+    where a single one of the same shape and calls is left: it moved. What is left of one place on both
+    sides stands together: one difference, where a row of each would look like a saving and a loss.
     """
     changes: list[GemmChange] = []
     old, new = _places(before.gemms), _places(after.gemms)
+    rest: tuple[list[Left], list[Left]] = ([], [])
     for place in {**old, **new}:
         a, b = dict(old.get(place, {})), dict(new.get(place, {}))
         for shape in [shape for shape in a if shape in b]:
             changes.append(_pair(place, a.pop(shape), b.pop(shape)))
         left, right = list(a.values()), list(b.values())
-        for rule in (_same_sizes, _same_expressions, _same_layers, _alone):
+        for rule in (_same_sizes, _same_expressions, _same_work, _same_layers, _alone):
             for one in list(left):
                 fits = [other for other in right if rule(place, one, other, left, right)]
                 if len(fits) == 1 and sum(rule(place, o, fits[0], left, right) for o in left) == 1:
                     left.remove(one)
                     right.remove(fits[0])
                     changes.append(_pair(place, one, fits[0]))
-        changes += [_lone(place, one, "only_before") for one in left]
-        changes += [_lone(place, one, "only_after") for one in right]
+        rest[0].extend((place, one) for one in left)
+        rest[1].extend((place, one) for one in right)
+    changes += [*_moved(*rest), *_together(*rest)]
     return sorted(changes, key=lambda one: -abs(one.diff_ms or 0.0))
+
+
+def _moved(left: list[Left], right: list[Left]) -> list[GemmChange]:
+    """Take out of both lists what is the same work in another component, role or phase."""
+
+    def same(a: Left, b: Left) -> bool:
+        return (
+            a[0][0] == b[0][0]
+            and a[0] != b[0]
+            and _shape(a[1][0]) == _shape(b[1][0])
+            and not differ(*(sum(row.calls_per_step for row in rows) for rows in (a[1], b[1])))
+        )
+
+    found = []
+    for one in list(left):
+        fits = [other for other in right if same(one, other)]
+        if len(fits) == 1 and sum(same(other, fits[0]) for other in left) == 1:
+            left.remove(one)
+            right.remove(fits[0])
+            _, component, role, phase = fits[0][0]
+            pair = _pair(one[0], one[1], fits[0][1])
+            found.append(replace(pair, state="moved", moved_to=[component, role or "", phase]))
+    return found
+
+
+def _together(left: list[Left], right: list[Left]) -> list[GemmChange]:
+    """What has no partner: of one place on both sides as one row, else as a row each."""
+    found = []
+    for place in dict.fromkeys(place for place, _ in [*left, *right]):
+        old, new = ([rows for at, rows in side if at == place] for side in (left, right))
+        if old and new:
+            found.append(_regrouped(place, old, new))
+        else:
+            found += [_lone(place, rows, "only_before") for rows in old]
+            found += [_lone(place, rows, "only_after") for rows in new]
+    return found
+
+
+def _regrouped(place: Place, old: list[list[GemmRow]], new: list[list[GemmRow]]) -> GemmChange:
+    a, b = (_many(rows) for rows in (old, new))
+    said = f"{a.shape_note} -> {b.shape_note}"
+    return _with_diff(GemmChange("regrouped", *place, a, b, [said], None, None, None))
+
+
+def _many(groups: list[list[GemmRow]]) -> GemmSide:
+    """Several shapes as one side; its note names them."""
+    one = _side([row for rows in groups for row in rows])
+    if len(groups) == 1:
+        return replace(one, shape_note=_spelled(groups[0][0]))
+    names = [_spelled(rows[0]) for rows in sorted(groups, key=lambda rows: -_time(rows))]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return replace(
+        one, m=None, n=None, k=None, batch=None, shape_note=" + ".join(names[:_NAMED]) + more,
+        dtype=_common(row.math_dtype or row.dtype for rows in groups for row in rows),
+        layout=_common(row.layout for rows in groups for row in rows),
+    )  # fmt: skip
+
+
+def _spelled(row: GemmRow) -> str:
+    return f.mnk(row.m, row.n, row.k, row.batch) or row.shape_note or row.kernel
+
+
+def _time(rows: list[GemmRow]) -> float:
+    return sum(row.time_ms_per_step for row in rows)
+
+
+def _common(values: Iterable[str | None]) -> str | None:
+    """The one value of them all, else None."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
 
 
 def _places(rows: Iterable[GemmRow]) -> dict[Place, dict[object, list[GemmRow]]]:
@@ -72,6 +149,20 @@ def _same_sizes(place: Place, a: list[GemmRow], b: list[GemmRow], left: object, 
 def _same_expressions(place: Place, a: list[GemmRow], b: list[GemmRow], left: object, right: object) -> bool:
     one, two = ((rows[0].m_expr, rows[0].n_expr, rows[0].k_expr) for rows in (a, b))
     return one == two and any(part is not None for part in one)
+
+
+def _same_work(place: Place, a: list[GemmRow], b: list[GemmRow], left: object, right: object) -> bool:
+    """As many multiply-adds per step in the same type: transposed, or a batch in one call."""
+    old, new = _work(a), _work(b)
+    types = [rows[0].math_dtype or rows[0].dtype for rows in (a, b)]
+    return old is not None and new is not None and types[0] == types[1] and not differ(old, new)
+
+
+def _work(rows: list[GemmRow]) -> float | None:
+    m, n, k = rows[0].m, rows[0].n, rows[0].k
+    if m is None or n is None or k is None:
+        return None
+    return sum(row.calls_per_step for row in rows) * (rows[0].batch or 1) * m * n * k
 
 
 def _same_layers(place: Place, a: list[GemmRow], b: list[GemmRow], left: object, right: object) -> bool:
@@ -203,6 +294,11 @@ def beyond(
     return not noise.low_frac - _MARGIN <= diff_frac <= noise.high_frac + _MARGIN
 
 
+def other_work(one: GemmChange) -> bool:
+    """Is it not the same work on both sides, whatever the kernel and whatever it is counted as?"""
+    return one.state not in ("same_shape", "moved") or any(said != "kernel" for said in one.changed)
+
+
 def judged(changes: list[GemmChange], found: Noise | None, gpu_ms: float) -> list[GemmChange]:
     """Say of each row whether its difference is more than noise."""
     return [
@@ -213,7 +309,7 @@ def judged(changes: list[GemmChange], found: Noise | None, gpu_ms: float) -> lis
                 one.diff_frac,
                 noise=found,
                 gpu_ms=gpu_ms,
-                other_work=one.state != "same_shape" or any(said != "kernel" for said in one.changed),
+                other_work=other_work(one),
             ),
         )
         for one in changes

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from tracelens import numbers as f
 from tracelens.compare.result import GemmChange, Outcome
+from tracelens.compare.spelling import signed_ms, span_ms
 from tracelens.results import Estimate, Finding, Known, Report
 
 #: The word of a finding's change -> field of ModelDims.
@@ -63,7 +65,50 @@ def _measured(one: Finding, gemms: list[GemmChange]) -> float | None:
     own = _own(one, gemms)
     if not own or any(change.after is None or change.diff_ms is None for change in own):
         return None
+    if any(change.state == "regrouped" and not _all_of(one, change) for change in own):
+        return None  # others are in the same row
     return -sum(change.diff_ms or 0.0 for change in own)
+
+
+#: What became of a prediction, to be read after "measured ...:".
+AGREES = {
+    "as predicted": "inside the range",
+    "less than predicted": "less saved than predicted",
+    "more than predicted": "more saved than predicted",
+    "within the bound": "within the bound",
+    "more than the bound": "more than the bound",
+}
+_FORETOLD = 3  # findings named above all else
+
+
+def against(one: Outcome) -> str:
+    """Predicted against measured, in one clause; "" where the saving was not measured."""
+    if one.measured_ms is None:
+        return ""
+    low, mid, high = one.predicted_ms.low, one.predicted_ms.mid, one.predicted_ms.high
+    if mid is not None and low is not None and high is not None:
+        said = f"predicted {signed_ms(-mid)} per step ({span_ms(-high, -low)})"
+    elif high is not None:
+        said = f"at most {f.ms(high)} per step at stake (a bound, no prediction)"
+    else:
+        said = "nothing was predicted"
+    agrees = f": {AGREES.get(one.agrees, one.agrees)}" if one.agrees else ""
+    return f"{said}, measured {signed_ms(-one.measured_ms)} in its GEMMs{agrees}"
+
+
+def foretold(findings: list[Outcome]) -> list[str]:
+    """A sentence for each finding that was acted on and whose saving was measured."""
+    done = [one for one in findings if one.state == "acted_on" and one.measured_ms is not None]
+    said = [f"{_capital(against(one))} ({one.rule} {one.title})." for one in done[:_FORETOLD]]
+    return [*said, f"{len(done) - _FORETOLD} more findings were acted on."] if done[_FORETOLD:] else said
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _all_of(one: Finding, change: GemmChange) -> bool:
+    return change.before is not None and set(change.before.ids) <= set(one.gemms)
 
 
 def _agrees(predicted: Estimate, measured: float) -> str | None:

@@ -77,7 +77,7 @@ class StepPart:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How the times of GEMMs of the same shape and kernel differ: the GPU's pace, not the change.
+    """How the times of GEMMs of the same shape and kernel differ: clock speed or the run, not the change.
 
     A difference between ``low_frac`` and ``high_frac`` is taken for noise.
     """
@@ -121,7 +121,10 @@ class GemmSide:
 
 @dataclass(frozen=True, slots=True)
 class GemmChange:
-    state: str  # same_shape | shape_changed | only_before | only_after
+    # same_shape | shape_changed | only_before | only_after
+    # | moved: the same work, counted elsewhere after (``moved_to``)
+    # | regrouped: several of a place that cannot be paired one by one, together on both sides
+    state: str
     kind: str  # gemm | attention
     component: str
     role: str | None
@@ -132,6 +135,7 @@ class GemmChange:
     diff_ms: float | None
     diff_frac: float | None
     beyond_noise: bool | None  # None = cannot be told
+    moved_to: list[str] = field(default_factory=list)  # component, role or "", phase: where it counts after
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,14 @@ class ComponentChange:
     after_kernels: float
     beyond_noise: bool | None
     why: str  # what the judgement rests on
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Rows whose work is counted in one of them before and in another after: neither a saving nor a loss."""
+
+    parts: list[list[str]]  # component and phase of every row that it is in
+    net: ComponentChange  # of all of them; named for reading: "communication", "optimizer → backward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +195,8 @@ class Comparison:
     gemms: list[GemmChange]
     findings: list[Outcome]
     caveats: list[str]
+    reasons: list[str] = field(default_factory=list)  # why to believe the verdict; ``detail`` is all of them
+    moves: list[Move] = field(default_factory=list)  # to be read in place of their rows of ``components``
 
     @property
     def plots(self) -> ComparisonPlots:

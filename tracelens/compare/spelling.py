@@ -41,6 +41,43 @@ def signed_ms(value: float | None) -> str:
     return ("+" if value > 0 else "−") + f.ms(abs(value))
 
 
+#: What moves the times of work that did not change: as a cell, and as the end of a sentence.
+VARIATION = "clock or run-to-run variation"
+NOT_YOURS = "clock speed or run-to-run variation, not your change"
+
+
+def span_ms(low: float, high: float) -> str:
+    """Write two signed times, the unit once where it is the same.
+
+    >>> span_ms(-8.39, -8.01), span_ms(-0.4, 1.5)
+    ('−8.39 to −8.01 ms', '−400 µs to +1.50 ms')
+    """
+    old, new = signed_ms(low), signed_ms(high)
+    if old.rpartition(" ")[2] == new.rpartition(" ")[2]:
+        old = old.rpartition(" ")[0]
+    return f"{old} to {new}"
+
+
+def place_name(component: str, role: str | None, phase: str) -> str:
+    """Write where a GEMM is: its component and role, or phase where no role is known.
+
+    >>> place_name("mlp.up", "forward", "forward"), place_name("optimizer", None, "optimizer")
+    ('mlp.up fwd', 'optimizer')
+    """
+    short = {"forward": "fwd", "backward": "bwd"}
+    word = role or phase
+    return component if word == component else f"{component} {short.get(word, word)}"
+
+
+def p_said(p: float | None) -> str:
+    """Write a probability with its sign.
+
+    >>> p_said(0.0286), p_said(0.00001)
+    ('p = 0.029', 'p < 0.001')
+    """
+    return "p < 0.001" if p is not None and p < 0.001 else f"p = {p_value(p)}"
+
+
 def p_value(p: float | None) -> str:
     """Write a probability with two digits.
 

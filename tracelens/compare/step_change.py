@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracelens import numbers as f
 from tracelens.compare.result import Noise, StepChange
-from tracelens.compare.spelling import arrow_ms, p_value, signed_ms, signed_pct
+from tracelens.compare.spelling import NOT_YOURS, arrow_ms, p_said, signed_pct, span_ms
 from tracelens.compare.steps import LEVEL, rank_test, shift, smallest_p
 from tracelens.results import StepTime
 
@@ -25,7 +25,7 @@ def step_change(
     """Judge the step's time from times in ms on both sides, at least one on each.
 
     ``noise``: how GEMMs with the same work differ; with ``same_work`` a difference within it is the GPU's
-    pace. ``what`` the times are of ("steps", "runs"), for the sentences.
+    clock or the run, not the change. ``what`` the times are of ("steps", "runs"), for the sentences.
     """
     old, new = medians
     diff = new.median - old.median
@@ -65,8 +65,8 @@ def _state(p: float | None, frac: float | None, counted: str, noise: Noise | Non
     if p >= LEVEL or not frac:
         return "no_measurable_change", f"{counted} differ by no more than they do among themselves"
     if noise is not None and noise.low_frac <= frac <= noise.high_frac:
-        return "pace", "GEMMs that did the same work changed by as much: the GPU's pace, not the work"
-    return ("faster" if frac < 0 else "slower"), f"{counted}, tested by rank"
+        return "pace", f"GEMMs that did the same work changed by as much: {NOT_YOURS}"
+    return ("faster" if frac < 0 else "slower"), f"{counted} differ by more than they do among themselves"
 
 
 def step_verdict(step: StepChange, *, name: str = "step", what: str = "steps") -> str:
@@ -78,17 +78,40 @@ def step_verdict(step: StepChange, *, name: str = "step", what: str = "steps") -
     if step.state == "too_few_steps":
         few = f"{step.before.n} and {step.after.n} {what} are too few for a test, 4 on each side would do"
         return f"{name.capitalize()} {times}, {share}: {few}."
-    if step.p is not None and step.state == "no_measurable_change":
-        return f"No measurable change: {name} {times}, {share} (p = {p_value(step.p)})."
-    if step.state == "pace":
-        return f"No change beyond the GPU's own pace: {name} {times}, {share} (p = {p_value(step.p)})."
-    return f"{name.capitalize()} {times}, {share} (p = {p_value(step.p)})."
+    said = {
+        "no_measurable_change": "No measurable change",
+        "pace": "No change beyond clock speed and run-to-run variation",
+    }.get(step.state, step.state.capitalize())
+    return f"{said}: {name} {times}, {share} ({p_said(step.p)})."
+
+
+def p_in_words(step: StepChange, what: str = "steps") -> str:
+    """Say what the p of the verdict is; "" where there is none.
+
+    For p = 0.0286: "p = 0.029: if nothing had changed, steps would differ at least this much in 2.9% of
+    cases by chance; less than 5% counts as a change."
+    """
+    if step.p is None or step.state == "identical":
+        return ""
+    often = "fewer than 0.1%" if step.p < 0.001 else f"{f.sig(100 * step.p, 2)}%"
+    return (
+        f"{p_said(step.p)}: if nothing had changed, {what} would differ at least this much in {often} of "
+        f"cases by chance; less than {LEVEL:.0%} counts as a change."
+    )
 
 
 def left_open(step: StepChange, what: str = "steps") -> str:
     """Say which differences the test does not exclude."""
-    interval = f"{signed_ms(step.shift_low_ms)} to {signed_ms(step.shift_high_ms)}"
-    return f"the {what} leave open a difference from {interval} ({step.shift_level:.0%} interval)"
+    interval = span_ms(step.shift_low_ms, step.shift_high_ms)
+    why = f": {level_why(step, what)}" if level_why(step, what) else ""
+    return f"the {what} leave open a difference from {interval} ({step.shift_level:.0%} interval{why})"
 
 
-__all__ = ["left_open", "step_change", "step_verdict"]
+def level_why(step: StepChange, what: str = "steps") -> str:
+    """Why the interval's level is an odd one; "" where it is the usual one."""
+    if f"{step.shift_level:.0%}" == f"{1 - LEVEL:.0%}":
+        return ""
+    return f"an exact test of so few {what} has no level nearer to {1 - LEVEL:.0%} from above"
+
+
+__all__ = ["left_open", "level_why", "p_in_words", "step_change", "step_verdict"]

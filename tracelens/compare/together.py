@@ -21,8 +21,9 @@ from tracelens.compare.folder_result import (
     SharedOutcome,
     SharedPeak,
 )
-from tracelens.compare.folder_words import detail, open_ends, verdict
+from tracelens.compare.folder_words import open_ends, reasons, verdict
 from tracelens.compare.gemms import Place
+from tracelens.compare.moves import find_moves
 from tracelens.compare.result import Change, ComponentChange, Noise, Side, StepChange, StepPart
 from tracelens.compare.step_change import step_change
 from tracelens.results import ModelDims, StepTime
@@ -52,14 +53,14 @@ def together(
     found: list[Compared], *, by: str, folders: tuple[Path, Path], left: list[Left]
 ) -> FolderComparison:
     kind = _kind(found, by)
-    reasons = list(dict.fromkeys(why for one in found for why in one.not_compared))
-    if reasons:  # of the whole: a median over some of the pairs would be another job's
+    refused = list(dict.fromkeys(why for one in found for why in one.not_compared))
+    if refused:  # of the whole: a median over some of the pairs would be another job's
         found = [_without_times(one) for one in found]
     noise = _noise([one.noise for one in found])
     times = _times(found, kind)
     step, why = _step(found, kind, noise, times)
     components = _components(found)
-    slowest = _slowest(found) if len(found) > 1 and kind != "files" and not reasons else (None, None)
+    slowest = _slowest(found) if len(found) > 1 and kind != "files" and not refused else (None, None)
     result = FolderComparison(
         SCHEMA_VERSION, __version__, kind, by,
         _side(folders[0], [one.sides[0] for one in found], times[0]),
@@ -77,12 +78,18 @@ def together(
         components=components,
         findings=_findings(found),
         left=left,
-        caveats=[*_caveats(found), *(_long_steps(found) if not reasons else [])],
-        not_compared=reasons,
-        peaks=_peaks(found) if reasons else [],
+        caveats=[*_caveats(found), *(_long_steps(found) if not refused else [])],
+        not_compared=refused,
+        peaks=_peaks(found) if refused else [],
+        moves=find_moves(components, [], noise=noise, gpu_ms=sum(row.before_ms for row in components)),
     )  # fmt: skip
+    said = reasons(result)
     return replace(
-        result, verdict=verdict(result), detail=detail(result), caveats=[*result.caveats, *open_ends(result)]
+        result,
+        verdict=verdict(result),
+        detail=" ".join(said),
+        caveats=[*result.caveats, *open_ends(result)],
+        reasons=said,
     )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+from tracelens.compare.components import UNTOLD
 from tracelens.compare.folder_result import FolderComparison
+from tracelens.compare.moves import with_moves
 from tracelens.compare.result import Comparison, ComponentChange, StepChange
-from tracelens.compare.spelling import signed_ms, signed_pct
+from tracelens.compare.spelling import VARIATION, signed_ms, signed_pct
 from tracelens.gates.metrics import Metric, Range, Reading, exact, unknown
 from tracelens.words import COMPONENTS
 
@@ -41,7 +43,7 @@ def _regression(result: Compared, _: str) -> Reading:
     seen = f"{signed_ms(step.diff_ms)} ({signed_pct(step.diff_frac)})"
     if step.state == "pace":
         low, high = min(0.0, step.diff_ms), max(0.0, step.diff_ms)
-        return Reading(_both(Range(low, 0.0, high, True), step), note=f"{seen} is the GPU's own pace")
+        return Reading(_both(Range(low, 0.0, high, True), step), note=f"{seen} is {VARIATION}")
     found = Range(min(low, 0.0), 0.0, max(high, 0.0), True)
     return Reading(_both(found, step), note=f"no measurable change: {seen} is within what steps differ by")
 
@@ -80,7 +82,7 @@ def _step_change(result: Compared, _: str) -> Reading:
     if result.step is None:
         return unknown("of files of different models there is no one step; regression judges their pairs")
     step = result.step
-    note = {"too_few_steps": "not tested: too few steps", "pace": "the GPU's own pace"}.get(step.state, "")
+    note = {"too_few_steps": "not tested: too few steps", "pace": VARIATION}.get(step.state, "")
     if step.state == "no_measurable_change":
         note = "no measurable change"
     return Reading(_both(exact(step.diff_ms), step), note=note)
@@ -139,8 +141,8 @@ def _of(time: Range, before_ms: float) -> Range:
 
 def _untold(rows: Iterable[ComponentChange]) -> str:
     why = next((row.why for row in rows if row.beyond_noise is None and row.why), "")
-    if why.startswith("same number of kernels"):  # judged by the GEMMs' noise, which is unknown
-        return "too few GEMMs did the same work to tell a change from noise"
+    if why == UNTOLD:
+        return why
     return f"not told from noise: {why}"
 
 
@@ -152,13 +154,14 @@ def _worst_component(result: Compared, _: str) -> Reading:
     """The component (of one phase) that takes most more."""
     if why := _refused(result):
         return unknown(why)
-    known = [row for row in result.components if row.beyond_noise is not None]
-    if not known and any(row.diff_ms for row in result.components):
-        return unknown(_untold(result.components))
+    rows = with_moves(result.components, result.moves)  # work counted elsewhere is no growth
+    known = [row for row in rows if row.beyond_noise is not None]
+    if not known and any(row.diff_ms for row in rows):
+        return unknown(_untold(rows))
     if not result.components:
         return unknown("no component is known")
     slower = [row for row in known if row.beyond_noise and row.diff_ms > 0]
-    untold = [row for row in result.components if row.beyond_noise is None and row.diff_ms > 0]
+    untold = [row for row in rows if row.beyond_noise is None and row.diff_ms > 0]
 
     def most(rows: list[ComponentChange], read: Callable[[ComponentChange], float]) -> float:
         return max((read(row) for row in rows), default=0.0)

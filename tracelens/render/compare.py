@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from tracelens import numbers as f
+from tracelens.compare.moves import with_moves
+from tracelens.compare.outcomes import against
 from tracelens.compare.result import Comparison, ComponentChange, GemmChange, GemmSide, Outcome
-from tracelens.compare.spelling import arrow_ms, signed_ms, signed_pct
+from tracelens.compare.spelling import VARIATION, arrow_ms, place_name, signed_ms, signed_pct
 from tracelens.render import facts
-from tracelens.render.compare_figures import shares_line
+from tracelens.render.compare_figures import Found, shares_line, signed
 from tracelens.render.console import Out
 
 MOVERS = 5
@@ -32,15 +34,16 @@ def render_compare(result: Comparison, *, console: Console, outputs: Sequence[tu
     if result.before.generated or result.after.generated:
         out.line(f" {facts.GENERATED} ", "reverse bold")
     out.line(result.verdict, _STATES.get(result.step.state if result.step else "", "bold"))
-    if result.detail:
-        out.line(result.detail)
+    _bullets(out, result.reasons)
     out.line(identity(result), "dim")
     out.line()
     _changes(out, result)
     _findings(out, result)
     _components(out, result)
     _gemms(out, result)
-    _bullets(out, result.caveats, mark="!", style="dim")
+    if result.caveats:
+        out.line("Caveats", "bold")
+        _bullets(out, result.caveats, mark="!", style="dim")
     for path, size in outputs:
         out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(f" ({f.nbytes(size)})", "dim"))
 
@@ -57,6 +60,8 @@ def identity(result: Comparison) -> str:
 def changes_lines(result: Comparison) -> list[str]:
     """What changed, a line each; says so where nothing did."""
     reshaped = [one for one in result.gemms if one.state == "shape_changed"]
+    other = [one for one in result.gemms if one.state == "regrouped"]
+    moved = [one for one in result.gemms if one.state == "moved"]
     lone = [one for one in result.gemms if one.state.startswith("only")]
     lines = [change.said for change in result.changes]
     if reshaped:
@@ -65,12 +70,31 @@ def changes_lines(result: Comparison) -> list[str]:
         there = [one for one in lone if one.state == state]
         if there:
             lines.append(f"{_count(len(there), 'GEMM')} only {word}: {_places(there)}")
+    if other:
+        lines.append(f"Other GEMMs in the place of those before: {_places(other)}")
+    if moved:
+        lines.append(f"{_count(len(moved), 'GEMM')} of the same shape counted elsewhere now: {_moves(moved)}")
     return lines or ["Nothing that can be seen: same model dimensions, GEMM shapes and collectives."]
 
 
-def movers(result: Comparison) -> list[ComponentChange]:
-    """Components whose time changed by more than noise, the largest first."""
-    return [row for row in result.components if row.beyond_noise]
+def movers(result: Found) -> list[ComponentChange]:
+    """Components whose time changed by more than noise, and moves, the largest first."""
+    return [row for row in component_rows(result) if row.beyond_noise or is_move(result, row)]
+
+
+def component_rows(result: Found) -> list[ComponentChange]:
+    """Every component and phase, a move in place of its rows."""
+    return with_moves(result.components, result.moves)
+
+
+def is_move(result: Found, row: ComponentChange) -> bool:
+    """Is the row the net of several, whose work is counted elsewhere now?"""
+    return any(row is move.net for move in result.moves)
+
+
+def row_name(result: Found, row: ComponentChange) -> str:
+    """Component and phase; a move says that it is one."""
+    return f"{'moved: ' if is_move(result, row) else ''}{row.component} {row.phase}"
 
 
 def moved_gemms(result: Comparison) -> list[GemmChange]:
@@ -81,25 +105,16 @@ def moved_gemms(result: Comparison) -> list[GemmChange]:
     return [one for one in result.gemms if one.beyond_noise]
 
 
-def untold(result: Comparison) -> list[ComponentChange]:
+def untold(result: Found) -> list[ComponentChange]:
     """Components whose difference is large enough to matter, without a way to tell it from noise."""
-    return [row for row in result.components if row.beyond_noise is None]
+    return [row for row in component_rows(result) if row.beyond_noise is None and not is_move(result, row)]
 
 
 def outcome_line(one: Outcome) -> str:
     """A finding of before, in a line: what became of it, predicted against measured."""
     parts = [f"{one.rule} {one.title}: {OUTCOMES.get(one.state, one.state)}"]
     if one.measured_ms is not None:
-        high = one.predicted_ms.high
-        if one.predicted_ms.mid is not None:
-            spread = f.ms_range(one.predicted_ms.low, high)
-            parts.append(f"predicted {f.ms(one.predicted_ms.mid)} less ({spread}) for the whole step")
-        elif high is not None:
-            parts.append(f"at stake {f.ms(high)} per step (a bound, no prediction)")
-        less = "less" if one.measured_ms >= 0 else "more"
-        parts.append(f"its GEMMs alone take {f.ms(abs(one.measured_ms))} {less}")
-        if one.agrees:
-            parts.append(one.agrees)
+        parts.append(against(one))
     if one.why:
         parts.append(one.why)
     return "; ".join(parts)
@@ -107,9 +122,7 @@ def outcome_line(one: Outcome) -> str:
 
 def gemm_name(one: GemmChange) -> str:
     """Component and role, or phase where no role is known."""
-    role = {"forward": "fwd", "backward": "bwd"}
-    word = one.role or one.phase
-    return f"{one.component} {role.get(word, word)}"
+    return place_name(one.component, one.role, one.phase)
 
 
 def shape(side: GemmSide | None) -> str:
@@ -125,8 +138,15 @@ def shape_change(one: GemmChange) -> str:
         return f"{shape(one.before)}, only before"
     if one.state == "only_after":
         return f"{shape(one.after)}, only after"
+    if one.state == "moved":
+        return f"{shape(one.before)}, {moved_to(one)}"
     said = [part.replace("->", "→") for part in one.changed]
     return ", ".join(said) or shape(one.before)
+
+
+def moved_to(one: GemmChange) -> str:
+    """Where a GEMM that moved is counted after."""
+    return ", ".join([f"moved: now {place_name(*one.moved_to)}", *one.changed])
 
 
 def _bullets(out: Out, lines: Sequence[str], *, mark: str = "·", style: str = "") -> None:
@@ -135,6 +155,44 @@ def _bullets(out: Out, lines: Sequence[str], *, mark: str = "·", style: str = "
         table.add_row(out.text(mark, "yellow" if mark == "!" else "dim"), out.text(line, style, limit=600))
     if lines:
         out.print(table)
+
+
+def moved_lines(result: Found) -> list[str]:
+    """Each move in a line with its net."""
+    lines = []
+    for move in result.moves:
+        net = move.net
+        times = arrow_ms(net.before_ms, net.after_ms)
+        lines.append(f"{row_name(result, net)}, {times} per step: net {net_difference(net)}; {net.why}")
+    return lines
+
+
+def net_difference(row: ComponentChange) -> str:
+    """The difference of a move, nothing where it rounds to no percent."""
+    return "±0" if _rounds_to_none(row) else signed(row.diff_ms)
+
+
+def drawn_ms(result: Found, row: ComponentChange) -> float:
+    """The difference that a row's bar is drawn of."""
+    return 0.0 if is_move(result, row) and _rounds_to_none(row) else row.diff_ms
+
+
+def _rounds_to_none(row: ComponentChange) -> bool:
+    return row.diff_frac is not None and abs(row.diff_frac) < 0.0005
+
+
+def share(row: ComponentChange) -> str:
+    """The change in percent, or that there is none because a side has no such kernels."""
+    if row.diff_frac is not None:
+        return signed_pct(row.diff_frac)
+    return "new" if row.after_ms else "gone"
+
+
+def nothing_moved(result: Comparison) -> str:
+    """Why no component is named."""
+    return (
+        f"nothing changed by more than noise ({VARIATION})" if result.noise else "cannot be told from noise"
+    )
 
 
 def parts_line(result: Comparison) -> str:
@@ -162,11 +220,10 @@ def _findings(out: Out, result: Comparison) -> None:
 def _components(out: Out, result: Comparison) -> None:
     if result.not_compared:
         return
-    rows = movers(result)
+    rows = [row for row in movers(result) if not is_move(result, row)]
     out.line(out.text("Largest movers", "bold") + out.text("  ms of GPU time per step", "dim"))
     if not rows:
-        word = "nothing changed by more than noise" if result.noise else "cannot be told from noise"
-        out.line(f"  None: {word}.")
+        out.line(f"  None: {nothing_moved(result)}.")
     if rows:
         table = out.table(
             [("", "l"), ("before", "r"), ("after", "r"), ("diff", "r"), ("", "r"), ("because", "fold")]
@@ -176,17 +233,13 @@ def _components(out: Out, result: Comparison) -> None:
                 out.text(f"  {row.component} {row.phase}", limit=32),
                 out.text(f.sig(row.before_ms)),
                 out.text(f.sig(row.after_ms)),
-                out.text(signed_ms(row.diff_ms), "bold"),
-                out.text(
-                    signed_pct(row.diff_frac)
-                    if row.diff_frac is not None
-                    else "new"
-                    if row.after_ms
-                    else "gone"
-                ),
+                out.text(signed(row.diff_ms), "bold"),
+                out.text(share(row)),
                 out.text(row.why, "dim"),
             )
         out.print(table)
+    for line in moved_lines(result):
+        out.line(f"  {line}")
     more = untold(result)
     if more:
         names = ", ".join(f"{row.component} {row.phase} {signed_ms(row.diff_ms)}" for row in more[:3])
@@ -226,6 +279,11 @@ def peak_change(one: GemmChange) -> str:
 
 def _count(many: int, what: str) -> str:
     return f"{many} {what}{'' if many == 1 else 's'}"
+
+
+def _moves(rows: list[GemmChange]) -> str:
+    names = list(dict.fromkeys(f"{gemm_name(one)} → {place_name(*one.moved_to)}" for one in rows))
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 def _places(rows: list[GemmChange]) -> str:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from tracelens import numbers as f
 from tracelens.compare.folder_result import FolderComparison
 from tracelens.compare.result import Comparison, ComponentChange, GemmChange, StepChange
-from tracelens.compare.spelling import arrow_ms, p_value, signed_ms, signed_pct
+from tracelens.compare.spelling import arrow_ms, p_said, p_value, signed_ms, signed_pct, span_ms
+from tracelens.compare.step_change import level_why
 from tracelens.compare.steps import LEVEL
 from tracelens.render.facts import Number
 from tracelens.render.groups import GROUPS, group_of
@@ -60,8 +61,8 @@ def difference(step: StepChange) -> str:
     said = f"{signed_ms(step.diff_ms)}{share}"
     if step.p is None:
         return f"{said}; not tested"
-    interval = f"{signed_ms(step.shift_low_ms)} to {signed_ms(step.shift_high_ms)}"
-    return f"{said}; {step.shift_level:.0%} interval {interval}; p = {p_value(step.p)}"
+    interval = span_ms(step.shift_low_ms, step.shift_high_ms)
+    return f"{said}; {step.shift_level:.0%} interval {interval}; {p_said(step.p)}"
 
 
 def _share(old: float | None, new: float | None) -> str:
@@ -193,7 +194,10 @@ def _points_notes(step: StepChange, sides: dict[str, list[float]], low: float, w
             f"with so few it could not go below p = {p_value(step.smallest_p)}, and {LEVEL:g} is asked for"
         )
         return [*said, f"{step.test}: {least}"]
-    return [*said, f"{step.test}: {step.why}"]
+    said.append(f"{step.test}: {step.why}")
+    if odd := level_why(step, f"{what}s"):
+        said.append(f"the interval is of {step.shift_level:.0%} because {odd}")
+    return said
 
 
 def _around(low: float, high: float) -> tuple[float, float]:

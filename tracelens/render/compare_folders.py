@@ -9,11 +9,11 @@ from rich.console import Console
 from tracelens import numbers as f
 from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison, Pair, SharedPeak
 from tracelens.compare.folder_words import STATE_WORDS
-from tracelens.compare.spelling import arrow_ms, p_value, signed_ms, signed_pct
+from tracelens.compare.spelling import arrow_ms, p_value, signed_pct
 from tracelens.gates import Judged
 from tracelens.render import facts
-from tracelens.render.compare import FINDINGS, MOVERS, OUTCOMES
-from tracelens.render.compare_figures import shares_line
+from tracelens.render.compare import FINDINGS, MOVERS, OUTCOMES, is_move, moved_lines, movers, row_name, share
+from tracelens.render.compare_figures import shares_line, signed
 from tracelens.render.console import Out
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, table
@@ -34,8 +34,7 @@ def render_folders(
     if result.before.generated or result.after.generated:
         out.line(f" {facts.GENERATED} ", "reverse bold")
     out.line(result.verdict, _STATES.get(result.step.state if result.step else "", "bold"))
-    if result.detail:
-        out.line(result.detail)
+    _bullets(out, result.reasons)
     out.line(identity(result), "dim")
     out.line()
     _pairs(out, result)
@@ -49,7 +48,9 @@ def render_folders(
         out.line("Not compared", "bold")
         _bullets(out, lines)
         out.line()
-    _bullets(out, result.caveats, mark="!", style="dim")
+    if result.caveats:
+        out.line("Caveats", "bold")
+        _bullets(out, result.caveats, mark="!", style="dim")
     for path, size in outputs:
         out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(f" ({f.nbytes(size)})", "dim"))
 
@@ -173,7 +174,7 @@ def _components(out: Out, result: FolderComparison) -> None:
     if result.not_compared:
         _peaks(out, result)
         return
-    rows = [row for row in result.components if row.beyond_noise]
+    rows = [row for row in movers(result) if not is_move(result, row)]
     out.line(out.text("Largest movers", "bold") + out.text("  ms of GPU time per step, medians", "dim"))
     if not rows:
         out.line(f"  None: {nothing_moved(result)}.")
@@ -182,16 +183,17 @@ def _components(out: Out, result: FolderComparison) -> None:
             [("", "l"), ("before", "r"), ("after", "r"), ("diff", "r"), ("", "r"), ("because", "fold")]
         )
         for row in rows[:MOVERS]:
-            share = "new" if row.after_ms else "gone"
             table_.add_row(
                 out.text(f"  {row.component} {row.phase}", limit=32),
                 out.text(f.sig(row.before_ms)),
                 out.text(f.sig(row.after_ms)),
-                out.text(signed_ms(row.diff_ms), "bold"),
-                out.text(share if row.diff_frac is None else signed_pct(row.diff_frac)),
+                out.text(signed(row.diff_ms), "bold"),
+                out.text(share(row)),
                 out.text(row.why, "dim"),
             )
         out.print(table_)
+    for line in moved_lines(result):
+        out.line(f"  {line}")
     out.line(f"  {parts_line(result)}", "dim")
     out.line()
 
@@ -230,7 +232,7 @@ def folders_markdown(result: FolderComparison, *, gates: Sequence[Judged] = ()) 
     generated = result.before.generated or result.after.generated
     lines = [f"*{escape(facts.GENERATED)}*", ""] if generated else []
     lines += [f"**{escape(result.verdict)}**", ""]
-    lines += [escape(result.detail), ""] if result.detail else []
+    lines += [*(f"- {escape(said)}" for said in result.reasons), ""] if result.reasons else []
     lines += [escape(identity(result)), "", *gates_markdown(gates), "### Pair by pair", ""]
     lines += table(
         ["", *pair_heads(result), ""], [pair_cells(pair) for pair in result.pairs[:_MARKDOWN_PAIRS]]
@@ -243,7 +245,7 @@ def folders_markdown(result: FolderComparison, *, gates: Sequence[Judged] = ()) 
         lines += ["", "### Findings of the reports before", ""]
         lines += [f"- {escape(line)}" for line in finding_lines(result)]
     lines += _movers_markdown(result)
-    for title, said in (("Not compared", left_lines(result, 200)), ("To know", result.caveats)):
+    for title, said in (("Not compared", left_lines(result, 200)), ("Caveats", result.caveats)):
         lines += ["", f"### {title}", "", *(f"- {escape(line)}" for line in said)] if said else []
     return "\n".join(lines) + "\n"
 
@@ -252,15 +254,15 @@ def _movers_markdown(result: FolderComparison) -> list[str]:
     if result.not_compared:
         heads = ["", "share of peak before", "after"]
         return ["", "### Share of peak", "", *table(heads, [peak_cells(row) for row in result.peaks])]
-    rows = [row for row in result.components if row.beyond_noise]
+    rows = movers(result)
     lines = ["", "### Largest movers", ""]
     if rows:
         cells = [
-            [row.component, row.phase, f.sig(row.before_ms), f.sig(row.after_ms), signed_ms(row.diff_ms),
-             f.DASH if row.diff_frac is None else signed_pct(row.diff_frac), row.why]
+            [row_name(result, row), f.sig(row.before_ms), f.sig(row.after_ms), signed(row.diff_ms),
+             share(row), row.why]
             for row in rows[:20]
         ]  # fmt: skip
-        lines += table(["component", "phase", "before, ms", "after, ms", "difference", "", "because"], cells)
+        lines += table(["component and phase", "before, ms", "after, ms", "difference", "", "because"], cells)
     else:
         lines += [f"None: {nothing_moved(result)}."]
     return [*lines, "", escape(parts_line(result))]

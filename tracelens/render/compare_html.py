@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from typing import Any
 
 from jinja2 import Environment
@@ -12,8 +13,8 @@ from markupsafe import Markup
 from tracelens import numbers as f
 from tracelens.compare.folder_result import FolderComparison
 from tracelens.compare.folder_words import STATE_WORDS
-from tracelens.compare.result import Comparison, ComponentChange
-from tracelens.compare.spelling import arrow_ms, p_value, signed_pct
+from tracelens.compare.result import Comparison
+from tracelens.compare.spelling import VARIATION, arrow_ms, p_value, signed_pct
 from tracelens.compare.step_change import left_open
 from tracelens.render import compare as words
 from tracelens.render import compare_figures as figures
@@ -64,13 +65,18 @@ def render_folders_html(result: FolderComparison, *, generated_at: str | None = 
 
 def _render(template: str, result: figures.Found, generated_at: str | None, **more: Any) -> str:
     """Fill in what both pages have, and what only one of them has."""
+    rows = words.component_rows(result)
     css, js = part("report.css") + part("compare.css"), part("report.js")
     return (
         _environment()
         .get_template(template)
         .render(
             c=result,
-            title=result.verdict.partition(": ")[0] if result.step else result.verdict,
+            title=_title(result),
+            verdict=unbroken(result.verdict),
+            reasons=[unbroken(said) for said in result.reasons],
+            moved=[row for row in rows if words.is_move(result, row) or row.beyond_noise is not False],
+            still=[row for row in rows if not words.is_move(result, row) and row.beyond_noise is False],
             badge=_badge(result),
             numbers=figures.five_numbers(result),
             points=figures.step_points(result),
@@ -83,6 +89,18 @@ def _render(template: str, result: figures.Found, generated_at: str | None, **mo
             **more,
         )
     )
+
+
+def _title(result: figures.Found) -> str:
+    """The verdict, without its numbers where nothing changed."""
+    changed = result.step is None or result.step.state in ("faster", "slower")
+    return result.verdict if changed else result.verdict.partition(": ")[0]
+
+
+def unbroken(text: str) -> str:
+    """Keep "61.0 → 60.5 ms" and "p = 0.34" on one line each."""
+    whole = re.sub(r"(?<=\S) (→|=|<) (?=\S)", "\u00a0\\1\u00a0", text)
+    return re.sub(r"(?<=\d) (?=(?:ms|µs|s)\b)", "\u00a0", whole)
 
 
 def _badge(result: figures.Found) -> str:
@@ -110,8 +128,10 @@ def _environment() -> Environment:
     )
     env.globals.update(
         arrow_ms=arrow_ms, difference=figures.signed, signed_pct=signed_pct, p_value=p_value, dash=f.DASH,
-        gemm_name=words.gemm_name, shape=words.shape, shape_change=words.shape_change,
-        peak_change=words.peak_change, judged=lambda beyond: _JUDGED[beyond], share=_share,
+        variation=VARIATION, gemm_name=words.gemm_name, shape=words.shape, shape_change=words.shape_change,
+        moved_to=words.moved_to, peak_change=words.peak_change, judged=lambda beyond: _JUDGED[beyond],
+        share=words.share, is_move=words.is_move, net=words.net_difference, drawn_ms=words.drawn_ms,
+        reached=lambda c, rows: [words.drawn_ms(c, row) for row in rows],
         states=STATE_WORDS, group_of=group_of, reach=figures.reach, folded=figures.folded,
         diff_bar=_diff_bar, two_bars=_two_bars,
     )  # fmt: skip
@@ -120,13 +140,6 @@ def _environment() -> Environment:
 
 def _percent(frac: float) -> str:
     return f"{100 * frac:.2f}".rstrip("0").rstrip(".") + "%"
-
-
-def _share(row: ComponentChange) -> str:
-    """The change in percent, or that there is none because a side has no such kernels."""
-    if row.diff_frac is not None:
-        return signed_pct(row.diff_frac)
-    return "new" if row.after_ms else "gone"
 
 
 def _diff_bar(reach: figures.Reach, diff_ms: float, counts: bool | None = True) -> Markup:

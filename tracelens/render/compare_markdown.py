@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from tracelens import numbers as f
 from tracelens.compare.result import Comparison
-from tracelens.compare.spelling import signed_ms, signed_pct
+from tracelens.compare.spelling import signed_ms
 from tracelens.gates import Judged
 from tracelens.render import compare as words
 from tracelens.render import facts
+from tracelens.render.compare_figures import signed
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, table
 
@@ -21,8 +22,7 @@ def render_markdown(result: Comparison, *, gates: Sequence[Judged] = ()) -> str:
     generated = result.before.generated or result.after.generated
     lines = [f"*{escape(facts.GENERATED)}*", ""] if generated else []
     lines += [f"**{escape(result.verdict)}**", ""]
-    if result.detail:
-        lines += [escape(result.detail), ""]
+    lines += [*(f"- {escape(said)}" for said in result.reasons), ""] if result.reasons else []
     lines += [escape(words.identity(result)), "", *gates_markdown(gates), "### What changed", ""]
     lines += [f"- {escape(line.replace('->', '→'))}" for line in words.changes_lines(result)]
     if result.findings:
@@ -33,25 +33,23 @@ def render_markdown(result: Comparison, *, gates: Sequence[Judged] = ()) -> str:
         lines += ["", escape(words.parts_line(result))]
     lines += _gemms(result)
     if result.caveats:
-        lines += ["", "### To know", "", *(f"- {escape(line)}" for line in result.caveats)]
+        lines += ["", "### Caveats", "", *(f"- {escape(line)}" for line in result.caveats)]
     return "\n".join(lines) + "\n"
 
 
 def _movers(result: Comparison) -> list[str]:
     rows = words.movers(result)
     if not rows:
-        why = "nothing changed by more than noise" if result.noise else "cannot be told from noise"
-        return [f"None: {why}."]
+        return [f"None: {words.nothing_moved(result)}."]
     return table(
-        ["component", "phase", "before, ms", "after, ms", "difference", "", "because"],
+        ["component and phase", "before, ms", "after, ms", "difference", "", "because"],
         [
             [
-                row.component,
-                row.phase,
+                words.row_name(result, row),
                 f.sig(row.before_ms),
                 f.sig(row.after_ms),
-                signed_ms(row.diff_ms),
-                signed_pct(row.diff_frac) if row.diff_frac is not None else f.DASH,
+                signed(row.diff_ms),
+                words.share(row),
                 row.why,
             ]
             for row in rows[:_ROWS]

@@ -121,4 +121,4 @@ def _tail(report: Report) -> list[str]:
         lines.append(f"- {escape(lack.title)}: {escape(lack.remedy)}")
     if not report.trace.partial:
         lines += [f"- warning: {escape(one)}" for one in report.trace.warnings[:_WARNINGS]]
-    return ["### To know", "", *lines, ""] if lines else []
+    return ["### Caveats", "", *lines, ""] if lines else []

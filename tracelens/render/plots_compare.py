@@ -169,12 +169,13 @@ def _pieces(bars: StepBars, y: float) -> tuple[str, float]:
 
 def _components(found: Comparison) -> Plot:
     _refuse(found, "components")
-    rows = found.components[:_ROWS]
+    every = compare.component_rows(found)
+    rows = every[:_ROWS]
     longest = max((max(row.before_ms, row.after_ms) for row in rows), default=0.0)
     if not longest:
         raise UsageError("no picture of components: neither side has GPU time in its steps")
     generated = found.before.generated or found.after.generated
-    rest = found.components[_ROWS:]
+    rest = every[_ROWS:]
     also = (
         f"; {len(rest)} more differ by {signed_ms(sum(row.diff_ms for row in rest))} together" if rest else ""
     )
@@ -188,7 +189,9 @@ def _components(found: Comparison) -> Plot:
         ],
         warning=facts.GENERATED if generated else "",
         description="; ".join(f"{_name(row)} {_times(row)}" for row in rows) + ".",
-        body="".join(_row(row, longest, 6 + 34 * at) for at, row in enumerate(rows)),
+        body="".join(
+            _row(row, longest, 6 + 34 * at, moved=compare.is_move(found, row)) for at, row in enumerate(rows)
+        ),
         height=6 + 34 * len(rows),
     )
 
@@ -201,14 +204,14 @@ def _times(row: ComponentChange) -> str:
     return f"{f.ms(row.before_ms)} → {f.ms(row.after_ms)}"
 
 
-def _row(row: ComponentChange, longest: float, y: float) -> str:
+def _row(row: ComponentChange, longest: float, y: float, *, moved: bool = False) -> str:
     """Two bars and the difference, faint words where it is none that counts."""
     scale = (_RIGHT - _LEFT) / longest
     group = group_of(row.component)
     colour = _NOT_KNOWN if group.key == "unattributed" else group.colour
     said = f"{_name(row)}: {_times(row)}"
     growth = signed_pct(row.diff_frac) if row.diff_frac is not None else ""
-    judged, more = _JUDGED[row.beyond_noise], bool(row.beyond_noise)
+    judged, more = "moved" if moved else _JUDGED[row.beyond_noise], bool(row.beyond_noise)
     ink = INK if more else MUTED
     parts = [
         element("path", d=f"M{_LEFT:g} {y}v28", stroke=LINE),

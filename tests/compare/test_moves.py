@@ -1,0 +1,198 @@
+"""Work that is counted elsewhere after is one line with its net, not a saving and a loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.compare.parsed import Parsed
+from tests.compare.test_compare import BASE, shared, with_steps
+from tests.render import sample_report
+from tracelens.compare.compare import compare_reports
+from tracelens.compare.gemms import match_gemms
+from tracelens.compare.moves import find_moves, with_moves
+from tracelens.compare.result import ComponentChange, GemmChange
+from tracelens.gates.of_comparison import COMPARISON_METRICS
+from tracelens.render.compare import moved_lines, movers
+from tracelens.render.compare_html import render_compare_html
+from tracelens.render.compare_markdown import render_markdown
+from tracelens.results import GemmRow, Report
+
+
+def row(
+    component: str, phase: str, before: tuple[float, float], after: tuple[float, float], told: bool = True
+) -> ComponentChange:
+    """``before`` and ``after``: ms and kernels per step."""
+    frac = after[0] / before[0] - 1 if before[0] and after[0] else None
+    return ComponentChange(
+        component, phase, before[0], after[0], after[0] - before[0], frac, before[1], after[1], told, "why"
+    )  # fmt: skip
+
+
+def gemm(
+    component: str, role: str, shape: tuple[int, int, int], *, ms: float, calls: float = 12.0
+) -> GemmRow:
+    """A product of the sample report, elsewhere and with other sizes."""
+    one = next(one for one in sample_report.full().gemms if one.component == "mlp.down" and one.m)
+    m, n, k = shape
+    phase = "forward" if role == "forward" else "backward"
+    return replace(
+        one, id=f"{component}.{role}.{m}.{n}.{k}", component=component, role=role, phase=phase, m=m, n=n, k=k,
+        batch=None, m_expr=None, n_expr=None, k_expr=None, layers=None, calls_per_step=calls,
+        time_ms_per_step=ms, time_ms=ms,
+    )  # fmt: skip
+
+
+def of(*rows: GemmRow) -> Report:
+    return replace(sample_report.full(), gemms=list(rows))
+
+
+def states(before: Report, after: Report) -> list[GemmChange]:
+    return match_gemms(before, after)
+
+
+# rows of components
+
+
+def test_calls_in_another_phase_are_one_row_with_their_net() -> None:
+    rows = [
+        row("communication", "backward", (0.0, 0.0), (1.13, 3.0)),
+        row("communication", "optimizer", (4.55, 14.0), (3.43, 11.0)),
+        row("norm", "forward", (2.0, 22.0), (2.0, 22.0), told=False),
+    ]
+    (move,) = find_moves(rows, [], noise=None, gpu_ms=60.0)
+    assert (move.net.component, move.net.phase) == ("communication", "optimizer → backward")
+    assert move.net.diff_ms == pytest.approx(0.01) and move.net.before_ms == pytest.approx(4.55)
+    shown = with_moves(rows, [move])
+    assert len(shown) == 2 and move.net in shown and rows[2] in shown
+
+
+def test_kernels_that_no_other_row_gained_did_not_move() -> None:
+    lost = row("norm", "forward", (2.0, 24.0), (1.0, 12.0))
+    for other in (
+        row("norm", "backward", (2.0, 24.0), (2.5, 30.0)),  # fewer than were lost
+        row("attention.core", "forward", (2.0, 24.0), (2.4, 36.0)),  # as many, but not as long
+        row("attention.core", "backward", (2.0, 24.0), (3.0, 36.0)),  # in another phase, and nothing shows it
+    ):
+        assert find_moves([lost, other], [], noise=None, gpu_ms=60.0) == []
+
+
+def test_kernels_of_another_component_moved_when_they_are_as_many_and_take_as_long() -> None:
+    lost = row("unattributed", "forward", (1.0, 12.0), (0.0, 0.0))
+    gained = row("norm", "forward", (2.0, 24.0), (3.01, 36.0))
+    (move,) = find_moves([lost, gained], [], noise=None, gpu_ms=60.0)
+    assert (move.net.component, move.net.phase) == ("unattributed → norm", "forward")
+    twin = replace(gained, component="loss")
+    assert find_moves([lost, gained, twin], [], noise=None, gpu_ms=60.0) == [], "which of the two is a guess"
+
+
+def test_rows_with_gemms_of_another_shape_are_no_move() -> None:
+    rows = [
+        row("mlp.up", "forward", (2.0, 24.0), (1.0, 12.0)),
+        row("mlp.up", "backward", (1.0, 12.0), (2.0, 24.0)),
+    ]
+    assert find_moves(rows, [], noise=None, gpu_ms=60.0)
+    changed = states(
+        of(gemm("mlp.up", "forward", (8192, 5120, 1280), ms=1.0)),
+        of(gemm("mlp.up", "forward", (8192, 5120, 2560), ms=2.0)),
+    )
+    assert [one.state for one in changed] == ["shape_changed"]
+    assert find_moves(rows, changed, noise=None, gpu_ms=60.0) == []
+
+
+# products
+
+
+def test_the_same_product_in_another_component_is_one_row() -> None:
+    before = of(gemm("attention.other", "forward", (8192, 1280, 1280), ms=1.0))
+    after = of(gemm("attention.output", "forward", (8192, 1280, 1280), ms=1.01))
+    (one,) = states(before, after)
+    assert one.state == "moved" and one.moved_to == ["attention.output", "forward", "forward"]
+    assert one.diff_ms == pytest.approx(0.01) and one.changed == []
+    more = of(*before.gemms, replace(before.gemms[0], id="x", component="mlp.up"))
+    assert {one.state for one in states(more, after)} == {"only_before", "only_after"}, "two could be it"
+    rarer = of(replace(after.gemms[0], calls_per_step=6.0))
+    assert {one.state for one in states(before, rarer)} == {"only_before", "only_after"}
+
+
+def test_a_transposed_or_batched_product_is_the_same_work() -> None:
+    before = of(
+        gemm("mlp.up", "wgrad", (1280, 5120, 8192), ms=1.0), gemm("mlp.up", "wgrad", (256, 256, 256), ms=0.1)
+    )
+    after = of(
+        gemm("mlp.up", "wgrad", (5120, 1280, 8192), ms=1.1),
+        replace(gemm("mlp.up", "wgrad", (256, 256, 256), ms=0.1, calls=1.0), batch=12),
+    )
+    found = states(before, after)
+    assert [one.state for one in found] == ["shape_changed", "shape_changed"]
+    assert {one.diff_ms and round(one.diff_ms, 3) for one in found} == {0.1, 0.0}
+
+
+def test_products_that_cannot_be_paired_stand_in_one_row_with_their_net() -> None:
+    """Query, key and value in three products before and in one after."""
+    before = of(
+        gemm("attention.qkv", "forward", (8192, 1280, 1280), ms=1.0),
+        gemm("attention.qkv", "forward", (8192, 256, 1280), ms=0.5, calls=24.0),
+    )
+    after = of(gemm("attention.qkv", "forward", (8192, 1792, 1280), ms=1.3))
+    (one,) = states(before, after)
+    assert one.state == "regrouped" and one.diff_ms == pytest.approx(-0.2)
+    assert one.changed == ["8192 × 1280 × 1280 + 8192 × 256 × 1280 -> 8192 × 1792 × 1280"]
+    assert one.before is not None and len(one.before.ids) == 2 and one.before.m is None
+
+
+# as it is read
+
+
+def test_the_gradient_hook_is_one_line_and_no_regression() -> None:
+    """The reduce-scatters that moved to the backward pass take there what they took in the optimizer."""
+    result = compare_reports(shared("d1"), shared("d1b"))
+    (move,) = result.moves
+    assert move.net.phase == "optimizer → backward" and abs(move.net.diff_ms) < 0.01
+    assert movers(result) == [move.net]
+    (line,) = moved_lines(result)
+    assert line.startswith("moved: communication optimizer → backward, 4.55 → 4.55 ms per step: net ±0;")
+    told = render_markdown(result)
+    assert told.count("| moved: communication") == 1 and "| communication" not in told
+    page = render_compare_html(result)
+    assert '<rect class="less"' not in page and '<rect class="more"' not in page
+    assert "optimizer → backward" in Parsed(page).text
+    reading = COMPARISON_METRICS["component_regression"].read(result, "")
+    assert reading.ranges["time"].mid == 0.0
+
+
+def test_a_side_that_lacks_a_size_is_named() -> None:
+    one = with_steps(sample_report.full(), BASE)
+    unknown = replace(one.model.layers, value=None)
+    lacking = replace(with_steps(one, BASE[::-1]), model=replace(one.model, layers=unknown, sequence=unknown))
+    assert (
+        "layers and sequence could not be read from the trace after: a change of them would not be seen"
+        in compare_reports(one, lacking).caveats
+    )
+    assert any("from the trace before" in line for line in compare_reports(lacking, one).caveats)
+
+
+def test_the_p_of_the_verdict_is_said_in_words() -> None:
+    one = sample_report.full()
+    result = compare_reports(with_steps(one, [100.0, 101, 102, 103]), with_steps(one, [90.0, 91, 92, 93]))
+    assert any(
+        said
+        == "p = 0.029: if nothing had changed, steps would differ at least this much in 2.9% of cases by "
+        "chance; less than 5% counts as a change."
+        for said in result.reasons
+    )
+    assert result.detail == " ".join(result.reasons)
+
+
+def test_a_prediction_stands_beside_what_was_measured_above_all_else() -> None:
+    root = Path(__file__).resolve().parents[2] / "sample_traces"
+    from tracelens.analysis import analyze
+
+    result = compare_reports(
+        *(analyze(root / f"generated_gpt2_vocab{size}.json.gz").report for size in (50257, 50304))
+    )
+    first = result.reasons[0]
+    assert first.startswith("Predicted −8.26 ms per step (−8.90 to −7.83 ms), measured −8.20 ms in its GEMMs")
+    assert "inside the range (TL101 " in first
