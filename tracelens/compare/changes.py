@@ -111,7 +111,7 @@ def _moved(
     purposes = sorted(
         {row.purpose for row in rows if row.collective == collective and row.phase == gained[0]} - {"unknown"}
     )
-    serving = f" (there for {', '.join(purposes)})" if purposes else ""
+    serving = f", where they serve {', '.join(purposes)}" if purposes else ""
     how_many = f"{f.count(round(moved[gained[0]], 2))} of {f.count(round(before, 2))}"
     return f"{how_many} {collective} calls per step moved from {lost[0]} to {gained[0]}{serving}"
 
