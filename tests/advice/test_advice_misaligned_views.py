@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -105,6 +106,15 @@ def test_what_is_no_misaligned_view(row: GemmRow) -> None:
 def test_without_a_prediction_it_is_a_bound() -> None:
     (finding,) = check(strided(1, lda=4618), predict=False).findings
     assert finding.saving_ms.mid is None and finding.basis == "heuristic"
+
+
+def test_little_that_is_good_does_not_make_the_step_good() -> None:
+    dumb = gemm(2, 4096, 4096, 4096, kernel="unnamed", time_us=300.0)
+    good = gemm(1, 4096, 4096, 4096, kernel=NVJET, time_us=100.0)
+    outcome = check(good, dumb)
+    assert outcome.state == "could_not_run" and "Only 1 of 2 GEMM rows, 25% of their time" in outcome.why
+    assert check(good, replace(dumb, time_ms_per_step=0.05)).state == "passed"
+    assert check(strided(1, lda=4618), dumb).state == "found"
 
 
 def test_what_cannot_be_judged() -> None:

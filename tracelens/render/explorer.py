@@ -278,7 +278,7 @@ def _x_ticks(curve: Curve, scale: _Scale) -> list[Tick]:
         shown = curve.values if len(curve.values) <= _CROWDED else curve.values[::2]
         return [Tick(scale.x(value), str(value)) for value in shown]
     first, last = curve.values[0], curve.values[-1]
-    ticks = [(scale.x(round(at)), text) for at, text in _nice(first, last, 4) if at == round(at)]
+    ticks = [(scale.x(round(at)), str(round(at))) for at, _ in _nice(first, last, 4) if at == round(at)]
     return [Tick(min(x, WIDTH - 3.5 * len(text)), text) for x, text in ticks]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.alignment import (
@@ -28,6 +29,8 @@ from tracelens.results import Estimate, GemmRow
 _ON_WEIGHTS = frozenset({"optimizer", "grad_clip"})
 #: An aligned product against this trace's other aligned ones: no surer than shapes a factor of two apart.
 _ERROR = NEAR_ERROR
+#: Of the products' time: what has to be judged to call the step good.
+_ENOUGH = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +72,25 @@ class MisalignedViews:
         for view in views:
             groups.setdefault((view.row.component, view.stride, view.width), []).append(view)
         claims = [_claim(facts, group) for group in groups.values()]
-        judged = sum(1 for row in gemms if row in strided or row in told)
+        judged = [row for row in gemms if row in strided or row in told]
+        share = _time(judged) / (_time(gemms) or 1.0)
+        if not claims and share < _ENOUGH:
+            return Outcome(
+                "could_not_run",
+                f"Only {len(judged)} of {plural(len(gemms), 'GEMM row')}, {share:.0%} of their time, show"
+                " strides or a kernel whose name says how it loads, and no view of those is off 16 bytes. Strides are"
+                " recorded by a current PyTorch with record_shapes=True.",
+            )
         passed = (
-            f"{judged} of {plural(len(gemms), 'GEMM row')} can be judged, {len(strided)} by recorded"
+            f"{len(judged)} of {plural(len(gemms), 'GEMM row')} can be judged, {len(strided)} by recorded"
             f" strides and {len(told)} by how their kernels load: no view of an aligned shape is off 16"
             " bytes."
         )
         return settle(self, facts=facts, claims=claims, passed="" if claims else passed)
+
+
+def _time(rows: Sequence[GemmRow]) -> float:
+    return sum(row.time_ms_per_step for row in rows)
 
 
 def view_of(row: GemmRow) -> View | None:
