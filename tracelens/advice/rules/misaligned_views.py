@@ -78,8 +78,8 @@ class MisalignedViews:
             return Outcome(
                 "could_not_run",
                 f"Only {len(judged)} of {plural(len(gemms), 'GEMM row')}, {share:.0%} of their time, show"
-                " strides or a kernel whose name says how it loads, and no view of those is off 16 bytes. Strides are"
-                " recorded by a current PyTorch with record_shapes=True.",
+                " strides or a kernel whose name says how it loads, and no view of those is off 16 bytes."
+                " Strides are recorded by a current PyTorch with record_shapes=True.",
             )
         passed = (
             f"{len(judged)} of {plural(len(gemms), 'GEMM row')} can be judged, {len(strided)} by recorded"
