@@ -54,23 +54,20 @@ def _at_stake(
 ) -> Estimate:
     """What all findings save together: changes of the model at once, and what rules predict for other rows.
 
-    A rule's own prediction counts where no other finding counts one of its GEMM rows already. What has a
-    bound alone widens the high end. Without any prediction the bound is all.
+    A rule's own prediction counts where no other finding counts one of its rows already. Where rows would
+    count in both, the model's changes come first or last, whichever saves more. What has a bound alone widens
+    the high end. Without any prediction the bound is all.
     """
     changes = [change for _, change in found if change]
-    parts: list[Estimate] = []
-    covered: set[str] = set()
-    if changes:
-        joint = together(facts, changes)
-        if joint is None or not pays(joint.saving_ms):
-            return heuristic(bound_ms)
-        parts.append(joint.saving_ms)
-        covered = {row for finding, change in found if change for row in finding.gemms}
-    for finding, change in found:
-        alone = not change and finding.saving_ms.mid is not None
-        if alone and not covered & set(finding.gemms):
-            parts.append(finding.saving_ms)
-            covered |= set(finding.gemms)
+    joint = together(facts, changes) if changes else None
+    if changes and (joint is None or not pays(joint.saving_ms)):
+        return heuristic(bound_ms)
+    simulated = {row for finding, change in found if change for row in _rows(finding)}
+    alone = [
+        (one.saving_ms, _rows(one)) for one, change in found if not change and one.saving_ms.mid is not None
+    ]
+    model = [(joint.saving_ms, simulated)] if joint is not None else []
+    parts, covered = max((_apart(model + alone), _apart(alone + model)), key=lambda one: _mid_of(one[0]))
     if not parts:
         return heuristic(bound_ms)
     open_ms = _open_ms(found, bounds, covered)
@@ -79,11 +76,32 @@ def _at_stake(
     return within(Estimate(low, mid, high + open_ms, weakest), bound_ms)
 
 
+def _rows(finding: Finding) -> set[str]:
+    """The rows it touches: products, and kernels that are none."""
+    others = {row["row"] for row in finding.evidence.get("rows", ()) if "row" in row}
+    return {*finding.gemms, *others}
+
+
+def _apart(parts: Sequence[tuple[Estimate, set[str]]]) -> tuple[list[Estimate], set[str]]:
+    """Of these, in this order, those that touch no row of one before them; and their rows."""
+    taken: list[Estimate] = []
+    covered: set[str] = set()
+    for saving, rows in parts:
+        if not covered & rows:
+            taken.append(saving)
+            covered |= rows
+    return taken, covered
+
+
+def _mid_of(parts: Sequence[Estimate]) -> float:
+    return sum(part.mid or 0.0 for part in parts)
+
+
 def _open_ms(
     found: Sequence[tuple[Finding, Mapping[str, int] | None]], bounds: Mapping[str, float], covered: set[str]
 ) -> float:
     """What findings without a prediction have at stake in rows that no prediction counts."""
     unknown = [finding for finding, _ in found if finding.saving_ms.mid is None]
-    rows = {row for finding in unknown for row in finding.gemms} - covered
-    beside = sum(finding.saving_ms.high or 0.0 for finding in unknown if not finding.gemms)
+    beside = sum(finding.saving_ms.high or 0.0 for finding in unknown if not _rows(finding))
+    rows = {row for finding in unknown for row in _rows(finding)} - covered
     return beside + sum(bounds.get(row, 0.0) for row in rows)

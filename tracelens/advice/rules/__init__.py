@@ -17,6 +17,7 @@ from tracelens.advice.rules.pipeline_layers import PipelineLayers
 from tracelens.advice.rules.swiglu_width import SwigluWidth
 from tracelens.advice.rules.tensor_cores import TensorCores
 from tracelens.advice.rules.tensor_parallel import TensorParallel
+from tracelens.advice.rules.unfused_attention import UnfusedAttention
 from tracelens.advice.rules.unfused_projections import UnfusedProjections
 from tracelens.advice.rules.wave_cliffs import WaveCliffs
 
@@ -38,4 +39,5 @@ RULES: tuple[Rule, ...] = (
     MisalignedViews(),
     Fp8(),
     CompiledPadding(),
+    UnfusedAttention(),
 )
