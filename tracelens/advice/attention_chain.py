@@ -11,6 +11,7 @@ from tracelens.attribution.inductor import parse_fused
 from tracelens.attribution.inductor_ops import CAST, LAYOUT, MATMUL
 from tracelens.results import GemmRow, OtherRow
 
+CORE = ("attention.scores", "attention.softmax", "attention.values")
 PRODUCTS = ("attention.scores", "attention.values")
 FORWARD = ("forward", "recompute")
 _NATIVE = "aten::_native_multi_head_attention"
@@ -49,7 +50,9 @@ class Chain:
     @property
     def kernels(self) -> float:
         """Of them, per step."""
-        return sum(row.calls_per_step for row in (*self.products, *self.between, *self.beside))
+        return sum(row.calls_per_step for row in self.products) + sum(
+            row.calls_per_step for row in (*self.between, *self.beside)
+        )
 
     @property
     def softmax(self) -> bool:
@@ -127,7 +130,7 @@ def _names(row: OtherRow) -> tuple[str, ...]:
 
 
 def masks_of(chain: Chain) -> tuple[Mask, ...]:
-    """What the mask may become: something added to the scores or set in them can be a causal mask or not."""
+    """What the mask can become: something added to the scores or set in them can be a causal mask or not."""
     forward = [row for row in chain.between if row.phase in FORWARD]
     if any("upper_triang" in row.kernel.lower() for row in forward):
         return (CAUSAL,)  # Megatron's and Apex's scaled_upper_triang_masked_softmax
@@ -158,7 +161,7 @@ def unusual_of(chain: Chain) -> list[str]:
 
 def cores_of(products: Sequence[GemmRow], chain: Chain) -> list[Core] | str:
     """One per size and type: scores [b*a, s_q, s_k] with their values, or why they are not known."""
-    trains = any(row.phase == "backward" for row in (*products, *chain.between))
+    trains = any(row.phase == "backward" for row in products)
     forward = [row for row in products if row.phase in FORWARD and row.role in (None, "forward")]
     scores = [row for row in forward if row.component == "attention.scores"]
     values = [row for row in forward if row.component == "attention.values"]

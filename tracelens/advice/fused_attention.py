@@ -135,7 +135,7 @@ def _core_time(facts: StepFacts, core: Core, mask: Mask) -> Fused | str:
 
 
 def _backends(core: Core, mask: Mask, *, gpu: Gpu) -> list[str] | str:
-    """The kernels it may become, or why none takes it."""
+    """The kernels that it can become, or why none takes it."""
     likely = likely_backend(
         head_dim=max(core.head_dim, core.value_dim),
         dtype=core.dtype,

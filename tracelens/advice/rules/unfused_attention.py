@@ -6,7 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tracelens.advice.attention_chain import PRODUCTS, Chain, chain_of, cores_of, masks_of, sum_ms, unusual_of
+from tracelens.advice.attention_chain import (
+    CORE,
+    PRODUCTS,
+    Chain,
+    chain_of,
+    cores_of,
+    masks_of,
+    sum_ms,
+    unusual_of,
+)
 from tracelens.advice.claims import Claim, settle
 from tracelens.advice.effects import completed
 from tracelens.advice.facts import Outcome, StepFacts
@@ -19,7 +28,7 @@ from tracelens.advice.simulated import pays
 from tracelens.gemm import bytes_per_element
 from tracelens.numbers import count as counted
 from tracelens.numbers import ms, nbytes
-from tracelens.results import Amount, Effects, Estimate, Finding, GemmRow, MemoryEffect, OtherRow
+from tracelens.results import Amount, Effects, Estimate, Finding, MemoryEffect
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +112,9 @@ def _upper(text: str) -> str:
 
 
 def _saving(chain: Chain, fused: Sequence[Fused]) -> Estimate:
-    """Measured minus predicted; the middle and the low end with the slowest of what it may become.
+    """Measured minus predicted; the middle and the low end with the slowest of what it can become.
 
-    A bound where that may be slower than now and another of them is faster for sure.
+    A bound where that can be slower than now and another of them is faster for sure.
     """
     sure, whole = chain.sure_ms, sum(chain.times.values())
     spans = [
@@ -138,7 +147,7 @@ def _claim(
             "Run attention in one fused kernel instead of scores, softmax and values:"
             f" {ms(chain.sure_ms)} per step now"
         ),
-        components=list(dict.fromkeys(row.component for row in (*chain.products, *chain.between))),
+        components=list(CORE),
         bounds={name: max(0.0, time * part) for name, time in chain.times.items()},
         gemms=[row.id for row in chain.products],
         saving=saving,
@@ -210,7 +219,7 @@ def _saw(facts: StepFacts, chain: Chain, cores: Sequence[Core]) -> str:
     if chain.maybe:
         text += (
             f" {plural(len(chain.maybe), 'row')} of copies or dropout around it, {ms(sum_ms(chain.maybe))},"
-            " may go too."
+            " perhaps go too."
         )
     most = max(cores, key=lambda core: core.scores_bytes)
     return f"{text} One matrix of scores is {_matrix(most)}."
@@ -224,7 +233,7 @@ def _matrix(core: Core) -> str:
 def _how(chain: Chain, fits: Mapping[Mask, Fused], saving: Estimate, unusual: Sequence[str]) -> str:
     now = f"These kernels take {ms(chain.sure_ms)} per step as measured"
     if chain.maybe:
-        now += f", and {ms(sum_ms(chain.maybe))} that may go with them count in the high end alone"
+        now += f", and {ms(sum_ms(chain.maybe))} that perhaps go with them count in the high end alone"
     if unusual:
         floor = min(one.floor_ms for one in fits.values())
         return f"{now}. No fused kernel takes less than {ms(floor)}: operations at the peak, or bytes."
@@ -296,7 +305,9 @@ def _caveats(chain: Chain, cores: Sequence[Core], *, unusual: Sequence[str], mas
     if any(
         row.kind in ("copy", "transpose", "cast") for row in (*chain.between, *chain.beside, *chain.maybe)
     ):
-        caveats.append("TL113 may name copies and casts of these kernels as well: they are counted once.")
+        caveats.append(
+            "TL113 names copies and casts of these kernels by themselves: together they are counted once."
+        )
     return caveats
 
 
