@@ -189,7 +189,7 @@ def test_a_bias_that_is_trained_leaves_a_bound() -> None:
     gradient = pointwise(2, "aten::sum", phase="backward", within="AddBackward0")
     (finding,) = check(softmax(), pointwise(3, "aten::add"), gradient, rows=core(training=True)).findings
     assert finding.saving_ms.mid is None
-    assert any("a bias that is trained" in caveat for caveat in finding.caveats)
+    assert any("The bias on the scores is trained" in caveat for caveat in finding.caveats)
 
 
 def test_copies_for_the_products_count_and_copies_around_them_at_the_high_end_alone() -> None:

@@ -86,7 +86,7 @@ def test_whole_steps_of_other_families(family: str, checkpoint: str, predicted: 
     options = replace(options, checkpoint="full") if checkpoint == "full" else options
     text = trace_of(family, options, program_of(family, options)).text()
     finding = finding_of(analyze_trace(read(tmp_path, text)).report)
-    # T5's bias by distance is trained: scaled_dot_product_attention has no gradient for it but unfused.
+    # T5's bias by distance is trained: its gradient is as large as the scores, and not predicted.
     assert (finding.saving_ms.mid is not None) == predicted
     assert finding.effects is not None
 

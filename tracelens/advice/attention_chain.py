@@ -14,6 +14,7 @@ from tracelens.results import GemmRow, OtherRow
 CORE = ("attention.scores", "attention.softmax", "attention.values")
 PRODUCTS = ("attention.scores", "attention.values")
 FORWARD = ("forward", "recompute")
+TRAINED_BIAS = "a bias that is trained"
 _NATIVE = "aten::_native_multi_head_attention"
 _MATH = ("aten::_scaled_dot_product_attention_math", "aten::_safe_softmax")
 #: Operators that add or set scores: the mask, or a bias.
@@ -142,7 +143,7 @@ def masks_of(chain: Chain) -> tuple[Mask, ...]:
 
 
 def unusual_of(chain: Chain) -> list[str]:
-    """What is done to the scores that ``scaled_dot_product_attention`` does not do."""
+    """What is done to the scores for which no fused kernel is predicted."""
     found: list[str] = []
     for row in chain.between:
         names = _names(row)
@@ -155,7 +156,7 @@ def unusual_of(chain: Chain) -> list[str]:
             elif not names and not softmax:
                 found.append("a kernel of no known operator")
         elif names == ("sum",):
-            found.append("a bias that is trained")
+            found.append(TRAINED_BIAS)
     return list(dict.fromkeys(found))
 
 

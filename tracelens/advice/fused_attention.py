@@ -50,9 +50,8 @@ class Core:
         length = f"s = {self.seq_q}"
         if self.seq_q != self.seq_k:
             length = f"{self.seq_q} queries, {self.seq_k} keys"
-        return (
-            f"{times(count(self.calls))} b × a = {self.heads}, {length}, d = {self.head_dim} in {self.dtype}"
-        )
+        calls = "1 call" if self.calls == 1 else f"{count(self.calls)} calls"
+        return f"{calls} of b × a = {self.heads}, {length}, d = {self.head_dim} in {self.dtype}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tracelens.advice.attention_chain import (
     CORE,
     PRODUCTS,
+    TRAINED_BIAS,
     Chain,
     chain_of,
     cores_of,
@@ -212,9 +213,11 @@ def _saw(facts: StepFacts, chain: Chain, cores: Sequence[Core]) -> str:
     share = f"{percent(chain.sure_ms / step)} of the step"
     if gpu > 0:
         share += f", {percent(chain.sure_ms / gpu)} of its GPU time"
+    sizes = [core.text for core in cores[:3]]
+    sizes += [plural(len(cores) - 3, "other size")] if len(cores) > 3 else []
     text = (
         f"Attention runs in {counted(chain.kernels)} separate kernels per step, for"
-        f" {listed([core.text for core in cores[:3]])}: {ms(chain.sure_ms)} ({share}): {listed(parts)}."
+        f" {listed(sizes)}: {ms(chain.sure_ms)} ({share}): {listed(parts)}."
     )
     if chain.maybe:
         text += (
@@ -267,11 +270,18 @@ def _caveats(chain: Chain, cores: Sequence[Core], *, unusual: Sequence[str], mas
     caveats = [
         "The same function but for rounding: sums run in another order. Compare losses over a short run."
     ]
-    if unusual:
+    strange = [name for name in unusual if name != TRAINED_BIAS]
+    if strange:
         caveats.insert(
             0,
             "Between scores and values stands what scaled_dot_product_attention does not do"
-            f" ({listed(list(unusual))}): flex_attention can (score_mod); what it takes is not predicted.",
+            f" ({listed(strange)}): flex_attention can (score_mod); what it takes is not predicted.",
+        )
+    if TRAINED_BIAS in unusual:
+        caveats.insert(
+            0,
+            "The bias on the scores is trained: as attn_mask of full size the memory-efficient kernel takes it"
+            " and writes its gradient, as large as the scores; what that takes is not predicted.",
         )
     if masked:
         caveats.append(
@@ -292,10 +302,11 @@ def _caveats(chain: Chain, cores: Sequence[Core], *, unusual: Sequence[str], mas
         )
     if chain.call == "math":
         caveats.append(
-            "scaled_dot_product_attention is called already and took its unfused path: a mask that needs a"
-            " gradient, tensors that are not contiguous in the head dimension, or fused kernels switched off."
+            "scaled_dot_product_attention is called already and took its unfused path: fused kernels switched"
+            " off, a last dimension that is not contiguous, or unequal head dimensions. It computes bf16 and"
+            " fp16 in fp32; the prediction takes the type of the products."
         )
-    if any(core.dtype == "fp32" for core in cores):
+    elif any(core.dtype == "fp32" for core in cores):
         caveats.append(
             "In fp32 only the memory-efficient kernel takes it, in three tf32 products for one; q, k and v in"
             " bf16 or fp16 take FlashAttention and half the bytes."
