@@ -185,8 +185,15 @@ def test_names_from_the_trace_stay_out_of_sentences() -> None:
     assert "<" not in said and "\x1b" not in said
 
 
-def test_a_bias_that_is_trained_leaves_a_bound() -> None:
-    gradient = pointwise(2, "aten::sum", phase="backward", within="AddBackward0")
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"op": "aten::sum"},
+        {"op": "x", "kernel": "triton_per_fused_embedding_dense_backward_3"},
+    ],
+)
+def test_a_bias_that_is_trained_leaves_a_bound(named: dict[str, str]) -> None:
+    gradient = pointwise(2, **named, phase="backward", within="AddBackward0")
     (finding,) = check(softmax(), pointwise(3, "aten::add"), gradient, rows=core(training=True)).findings
     assert finding.saving_ms.mid is None
     assert any("The bias on the scores is trained" in caveat for caveat in finding.caveats)
@@ -256,7 +263,7 @@ def test_sdpa_that_took_its_own_unfused_path_is_told_so() -> None:
      (V100, "fp16", "efficient")],
 )  # fmt: skip
 def test_which_kernel_it_becomes_follows_from_gpu_and_type(gpu: Gpu, dtype: str, backend: str) -> None:
-    slow = {"time_us": 20000.0, "dtype": dtype}
+    slow: dict[str, Any] = {"time_us": 20000.0, "dtype": dtype}
     (finding,) = check(softmax(), rows=core(**slow), gpu=gpu, step_ms=2000.0).findings
     assert finding.evidence["kernels"] == [backend]
     chain = (2 * 20000 + 300) * LAYERS / 1e3
@@ -277,6 +284,14 @@ def test_a_step_that_waits_for_the_host_can_gain_nothing() -> None:
     (finding,) = check(gpu_busy_frac=0.3).findings
     assert finding.saving_ms.low == 0.0
     assert any("busy 30" in caveat for caveat in finding.caveats)
+
+
+def test_compiled_softmax_is_known_by_its_kernels_name() -> None:
+    name = "triton_per_fused__softmax__to_copy_abs_all_amax_eq_mul_ne_sub_view_13"
+    (finding,) = check(softmax(op=name, kernel=name)).findings
+    assert finding.saving_ms.mid is not None
+    (capped,) = check(softmax(op=name, kernel="triton_per_fused__softmax__to_copy_mul_tanh_13")).findings
+    assert capped.saving_ms.mid is None and any("(tanh)" in caveat for caveat in capped.caveats)
 
 
 # --- together with others ----------------------------------------------------------------------------

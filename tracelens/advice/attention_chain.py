@@ -27,10 +27,13 @@ _KNOWN = _MASKS | {
     "zeros", "ones", "full", "zero_", "fill_", "tril", "tril_", "triu", "triu_", "logical_not",
     "bitwise_not", "bitwise_and", "logical_and", "eq", "ne", "lt", "le", "gt", "ge", "rsub", "arange",
 }  # fmt: skip
+#: What sums the gradient of a bias over the batch, or puts it into the bias's table.
+_BIAS_GRADIENT = frozenset({"sum", "embedding_dense_backward", "index_put"})
 #: What Inductor makes of softmax and dropout, and names of scalars beside it.
 _COMPILED = _KNOWN | LAYOUT | CAST | MATMUL | {
-    "sub", "exp", "amax", "sum", "scalar_tensor", "full_like", "lift_fresh", "rand", "inductor_random",
-    "inductor_seeds", "inductor_lookup_seed", "prims", "prepare_softmax_online", "native_dropout",
+    "sub", "exp", "amax", "abs", "all", "any", "neg", "sum", "scalar_tensor", "full_like", "lift_fresh",
+    "rand", "inductor_random", "inductor_seeds", "inductor_lookup_seed", "prims",
+    "prepare_softmax_online",
 }  # fmt: skip
 
 
@@ -155,7 +158,7 @@ def unusual_of(chain: Chain) -> list[str]:
                 found += [name if name.isidentifier() and len(name) < 40 else "another" for name in strange]
             elif not names and not softmax:
                 found.append("a kernel of no known operator")
-        elif names == ("sum",):
+        elif _BIAS_GRADIENT & set(names):
             found.append(TRAINED_BIAS)
     return list(dict.fromkeys(found))
 

@@ -20,7 +20,7 @@ from tracelens.advice.attention_chain import (
 from tracelens.advice.claims import Claim, settle
 from tracelens.advice.effects import completed
 from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.fused_attention import CAUSAL, TENSOR, Core, Fused, Mask, fused_time
+from tracelens.advice.fused_attention import TENSOR, Core, Fused, Mask, fused_time
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, percent, plural
 from tracelens.advice.proposals import cannot_judge, heuristic, took
@@ -158,7 +158,13 @@ def _claim(
         why=_WHY,
         how=_how(chain, fits, saving, unusual),
         fix=_FIXES[chain.call],
-        caveats=_caveats(chain, cores, unusual=unusual, masked=CAUSAL in fits or TENSOR in fits),
+        caveats=_caveats(
+            chain,
+            cores,
+            unusual=unusual,
+            masked=TENSOR in masks_of(chain),
+            predicted=saving.mid is not None,
+        ),
         evidence={
             "cores": [_evidence(core) for core in cores],
             "chain_ms": {
@@ -266,7 +272,9 @@ def _evidence(core: Core) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _caveats(chain: Chain, cores: Sequence[Core], *, unusual: Sequence[str], masked: bool) -> list[str]:
+def _caveats(
+    chain: Chain, cores: Sequence[Core], *, unusual: Sequence[str], masked: bool, predicted: bool
+) -> list[str]:
     caveats = [
         "The same function but for rounding: sums run in another order. Compare losses over a short run."
     ]
@@ -280,15 +288,15 @@ def _caveats(chain: Chain, cores: Sequence[Core], *, unusual: Sequence[str], mas
     if TRAINED_BIAS in unusual:
         caveats.insert(
             0,
-            "The bias on the scores is trained: as attn_mask of full size the memory-efficient kernel takes it"
+            "The bias on the scores is trained: the memory-efficient kernel takes it as a full attn_mask"
             " and writes its gradient, as large as the scores; what that takes is not predicted.",
         )
     if masked:
         caveats.append(
             "Something is added to the scores or masked in them. A causal mask becomes is_causal=True. Any"
             " other (padding, ALiBi, relative positions) is passed as attn_mask: the memory-efficient kernel"
-            " takes it, FlashAttention does not; or flex_attention. The range spans both, the middle is the"
-            " slower."
+            " takes it, FlashAttention does not; or flex_attention."
+            + (" The range spans both, the middle is the slower." if predicted else "")
         )
     if chain.call == "native":
         caveats.append(
