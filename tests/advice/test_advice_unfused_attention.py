@@ -10,10 +10,12 @@ import pytest
 
 from tests.advice.advice_facts import A100, H100, RTX3060, V100, other, step_of
 from tests.advice.advice_rows import attention, gemm, model
+from tests.advice.advice_steps import Shape, facts_of
 from tracelens.advice.advise import advise
-from tracelens.advice.facts import Outcome
+from tracelens.advice.facts import Outcome, StepFacts
 from tracelens.advice.rules import RULES
 from tracelens.advice.rules.layout_copies import LayoutCopies
+from tracelens.advice.rules.pad_vocabulary import PadVocabulary
 from tracelens.advice.rules.unfused_attention import UnfusedAttention
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.hardware import Gpu
@@ -163,6 +165,12 @@ def test_a_mask_that_decides_whether_it_is_faster_leaves_a_bound() -> None:
     assert "no middle is given" in finding.how
 
 
+def test_a_head_dimension_that_takes_no_mask_tensor_leaves_the_causal_kernel() -> None:
+    (finding,) = check(softmax(), pointwise(2, "aten::add"), rows=core(d=60), gpu=A100).findings
+    assert finding.evidence["kernels"] == ["flash"]
+    assert "with a tensor as attn_mask" not in finding.how
+
+
 def test_megatrons_kernel_says_that_the_mask_is_causal() -> None:
     kernel = "void scaled_upper_triang_masked_softmax_warp_forward<c10::BFloat16, c10::BFloat16, float, 10>()"
     (finding,) = check(softmax(op=None, kernel=kernel)).findings
@@ -309,6 +317,38 @@ def test_copies_that_two_findings_name_count_once() -> None:
     assert advice.at_stake_ms is not None and alone.at_stake_ms is not None
     assert advice.at_stake_ms.mid == alone.at_stake_ms.mid
     assert advice.at_stake_ms.high == alone.at_stake_ms.high
+
+
+class _Fixed:
+    """A rule with the findings it is given."""
+
+    slug, title = "fixed", "Fixed"
+
+    def __init__(self, name: str, outcome: Outcome) -> None:
+        self.id, self.outcome = name, outcome
+
+    def check(self, facts: StepFacts, /) -> Outcome:
+        return self.outcome
+
+
+def test_a_simulated_change_of_the_same_rows_counts_where_it_saves_more_and_never_with_it() -> None:
+    base = facts_of(Shape(2560, 32, 10240, v=50257))
+    rows = [replace(row, id=f"a{row.id}", time_ms_per_step=40.0) for row in core()]
+    facts = replace(base, gemms=[*base.gemms, *rows], others=(softmax(),))
+    padded, own = PadVocabulary().check(facts), RULE.check(facts)
+    assert padded.state == own.state == "found" and any(padded.changes)
+    vocab, fused_ms = padded.findings[0].saving_ms.mid or 0.0, own.findings[0].saving_ms.mid or 0.0
+    assert 0 < vocab < fused_ms
+
+    def at_stake(*rows: str) -> float | None:
+        """Of both, where the simulated change touches ``rows`` as well."""
+        (finding,) = padded.findings
+        shared = replace(padded, findings=(replace(finding, gemms=[*finding.gemms, *rows]),))
+        found = advise(facts, rules=(_Fixed("TL101", shared), _Fixed("TL117", own))).at_stake_ms
+        return found.mid if found is not None else None
+
+    assert at_stake() == pytest.approx(vocab + fused_ms)
+    assert at_stake("ag1") == pytest.approx(fused_ms)
 
 
 def test_no_rule_adds_to_more_than_the_chain() -> None:

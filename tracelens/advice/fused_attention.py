@@ -20,6 +20,7 @@ from tracelens.results import Estimate
 
 #: One query per call is decoding: kernels that split over the keys, which no prediction covers.
 _FEWEST_QUERIES = 2
+_NOTHING = Estimate(0.0, 0.0, 0.0, "model")
 _NAMES = {
     "cudnn": "cuDNN", "flash": "FlashAttention", "flash3": "FlashAttention 3", "flash4": "FlashAttention 4",
     "efficient": "the memory-efficient kernel",
@@ -109,7 +110,7 @@ def _core_time(facts: StepFacts, core: Core, mask: Mask) -> Fused | str:
     except InputError as error:
         return f"what a fused kernel takes cannot be predicted: {error}"
     if isinstance(backends, str):
-        return Fused(Estimate(0.0, 0.0, 0.0, "model"), unfit=backends)
+        return Fused(_NOTHING, unfit=backends)
     parts: list[Estimate] = []
     lines: list[str] = []
     floor = 0.0
@@ -119,8 +120,10 @@ def _core_time(facts: StepFacts, core: Core, mask: Mask) -> Fused | str:
         found = [_predicted(facts, core, name, mask, direction) for name in backends]
         known = [one for one in found if not isinstance(one, str) and one.time_us.mid is not None]
         if not known:
-            why = next((one for one in found if isinstance(one, str)), "its time is not known")
-            return f"what a fused kernel takes is not predicted: {why}"
+            lacks = [one.unknown or "its time is not known" for one in found if not isinstance(one, str)]
+            if lacks:
+                return f"what a fused kernel takes is not predicted: {lacks[0]}"
+            return Fused(_NOTHING, unfit=next(one for one in found if isinstance(one, str)))
         each = _spanned(known, more_us=_mask_us(facts, core) if mask.tensor else 0.0)
         low, mid, high = (value or 0.0 for value in (each.low, each.mid, each.high))
         parts.append(Estimate(low * calls / 1e3, mid * calls / 1e3, high * calls / 1e3, each.basis))
@@ -146,8 +149,11 @@ def _backends(core: Core, mask: Mask, *, gpu: Gpu) -> list[str] | str:
     )
     if likely.name == "math":
         return likely.why
-    if mask.tensor:
-        return ["efficient"]  # sdp_utils.cpp: check_for_attn_mask keeps flash out
+    if mask.tensor:  # sdp_utils.cpp: check_for_attn_mask keeps flash out
+        step = 4 if core.dtype == "fp32" else 8
+        if core.head_dim % step or core.value_dim % step:
+            return f"the memory-efficient kernel takes head dimensions of {core.dtype} in steps of {step}"
+        return ["efficient"]
     return ["cudnn", "flash"] if likely.name == "cudnn" else [likely.name]
 
 
