@@ -124,8 +124,16 @@ def _why(out: _Out, report: Report) -> None:
     worth = [one for one in report.findings if _share(one) >= WORTH_WHY]
     said = [(f"{one.rule}: {one.saw}", costs.finding_line(one, price)) for one in worth]
     for saw, takes in list(dict.fromkeys(said))[:WHYS]:
-        out.line(clean(saw, limit=300))
+        out.line(clean(_whole_sentences(saw, limit=300), limit=300))
         out.line(f"  {clean(takes, limit=240)}", "dim")
+
+
+def _whole_sentences(text: str, *, limit: int) -> str:
+    """As many sentences of a text as fit; where not even the first does, the text as it is."""
+    if len(text) <= limit:
+        return text
+    end = text.rfind(". ", 0, limit)
+    return text[: end + 1] if end > 0 else text
 
 
 def _share(finding: Finding) -> float:
