@@ -157,7 +157,7 @@ def test_the_bert_vocabulary_loses_to_alignment_and_padding() -> None:
     assert row.alignment_frac is not None and row.alignment_frac < 0.8
     assert row.tile_eff_frac == pytest.approx(141 * 30522 / (240 * 128 * 256))
     assert lost.alignment is not None and lost.alignment > 0.2 * time
-    assert lost.tile is not None and lost.tile > 0.1 * time
+    assert lost.tile is not None and lost.tile > 0.09 * time  # 45 % of what its alignment leaves
 
 
 def test_an_alignment_that_is_only_bounded_is_marked_as_such() -> None:

@@ -92,7 +92,7 @@ def test_a_good_shape_gets_no_finding(x: Shape, gpu: Gpu) -> None:
 
 def test_a_change_that_is_predicted_not_to_pay_is_no_finding_and_the_check_says_so() -> None:
     """The vocabulary's products already run like aligned ones although their names show narrow loads."""
-    advice = advise(facts_of(GPT3, slowed={"logits": 0.14}))
+    advice = advise(facts_of(GPT3, slowed={"logits": 0.11}))  # an odd vocabulary runs at 0.12
     check = next(one for one in advice.checks if one.rule == "TL101")
     assert check.state == "passed" and "Not advised: vocab = 50304" in check.why
     assert "TL101" not in {one.rule for one in advice.findings}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -154,9 +155,10 @@ class MadeUpLadders(Ladders):
     def __init__(self) -> None:
         super().__init__(find_gpu("NVIDIA H100 80GB HBM3"))
 
-    def step(self, dtype: str, alignment_bytes: int) -> LadderStep:
-        mid = {128: 1.0, 16: 0.95, 8: 0.6, 4: 0.6}.get(alignment_bytes)
-        return LadderStep(alignment_bytes, mid, mid, mid or 0.72, "model", "a made-up ladder")
+    def step(self, dtype: str, operands: Mapping[str, int | None]) -> LadderStep:
+        least = min(size for size in operands.values() if size is not None)
+        mid = {128: 1.0, 16: 0.95, 8: 0.6, 4: 0.6}.get(least)
+        return LadderStep(least, mid, mid, mid or 0.72, "model", "a made-up ladder")
 
 
 def _split(row: GemmRow, gpu: GpuInfo) -> GemmRow:

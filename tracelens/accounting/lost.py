@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracelens.accounting.calls import Shape
@@ -35,10 +35,10 @@ class Ladders:
         self._measured = measured
         self._made: dict[str, AlignmentLadder] = {}
 
-    def step(self, dtype: str, alignment_bytes: int) -> LadderStep:
+    def step(self, dtype: str, operands: Mapping[str, int | None]) -> LadderStep:
         if dtype not in self._made:
             self._made[dtype] = alignment_ladder(gpu=self._gpu, dtype=dtype, measured=self._measured)
-        return self._made[dtype].step(alignment_bytes)
+        return self._made[dtype].step_of(operands)
 
 
 def with_lost(
@@ -48,7 +48,7 @@ def with_lost(
     why = _unknown(row, shape, kernel, gpu)
     alignment = worst_alignment(row)
     if alignment is not None and row.math_dtype is not None and row.kind == "gemm":
-        step = ladders.step(row.math_dtype, alignment)
+        step = ladders.step(row.math_dtype, row.alignment_bytes)
         frac, basis = step.mid, f"{step.source} ({step.basis}{_range(step)})"
         if alignment == BEST_ALIGNMENT_BYTES:
             basis = "all of them are 128-byte aligned"

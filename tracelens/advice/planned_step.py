@@ -199,13 +199,13 @@ class Planner:
         alignment = min((value for value in found.alignment.values() if value is not None), default=128)
         return Part(
             linear.component, role, "product", shape, (m, n, k), linear.calls,
-            _in_ms(time, linear.calls), self._open(found, alignment), alignment,
+            _in_ms(time, linear.calls), self._open(found), alignment,
             flops=2.0 * m * n * k * linear.batch * linear.calls, unknown=found.unknown, note=_tiles(found),
         )  # fmt: skip
 
-    def _open(self, found: Prediction, alignment: int) -> tuple[float, float]:
+    def _open(self, found: Prediction) -> tuple[float, float]:
         """How far the ladder leaves open what this alignment costs, in logs of time: faster, slower."""
-        step = self._ladder.step(max(1, alignment))
+        step = self._ladder.step_of(found.alignment)
         frac = found.alignment_frac
         if not frac or found.time_us.mid is None:
             low, high = found.time_us.low or 1.0, found.time_us.high or found.time_us.low or 1.0

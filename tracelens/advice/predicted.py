@@ -289,7 +289,7 @@ def _ladder_error(
     if old.alignment_frac == new.alignment_frac or not old.alignment_frac or not new.alignment_frac:
         return 0.0, 0.0
     ladder = alignment_ladder(gpu=gpu, dtype=_math(row), measured=measured)
-    before, after = ladder.step(max(1, _class(old))), ladder.step(max(1, _class(new)))
+    before, after = ladder.step_of(old.alignment), ladder.step_of(new.alignment)
     spread = [
         (math.log(frac / (step.low or frac)), math.log((step.high or frac) / frac))
         for step, frac in ((before, old.alignment_frac), (after, new.alignment_frac))

@@ -85,7 +85,7 @@ def _ratio(now: Prediction, then: Prediction, gpu: Gpu, measured: Measurements |
         down = max(error, math.hypot(math.log(other.mid / other.low), math.log(one.high / one.mid)))
     else:
         down = up = error * _wider(then)
-        if _aligned(now) != _aligned(then):
+        if (_aligned(now), now.alignment_frac) != (_aligned(then), then.alignment_frac):
             one_down, one_up = _ladder_range(now, gpu, measured)
             other_down, other_up = _ladder_range(then, gpu, measured)
             # A slower present and a faster other make the ratio smaller, and the other way round.
@@ -168,7 +168,7 @@ def _wider(one: Prediction) -> float:
 
 def _ladder_range(one: Prediction, gpu: Gpu, measured: Measurements | None) -> tuple[float, float]:
     """How much shorter and longer (ln) the alignment's step leaves a time open."""
-    step = alignment_ladder(gpu=gpu, dtype=one.dtype, measured=measured).step(_aligned(one))
+    step = alignment_ladder(gpu=gpu, dtype=one.dtype, measured=measured).step_of(one.alignment)
     if one.alignment_frac is None or step.mid is None:
         return 0.0, 0.0  # CUDA cores, which have no ladder
     shorter = math.log(step.high / one.alignment_frac) if step.high else 0.0

@@ -3,32 +3,10 @@
 A kernel loads and stores 16 bytes per instruction when every row of every operand starts on a multiple of
 16 bytes; below that the library falls back to kernels with narrower accesses (CUTLASS ``align4``,
 ``align2``, ``align1``), and above it a row that starts inside a 128-byte cache line costs extra lines.
+Such a kernel loads both operands narrowly, whichever is misaligned. Where the rows of both are, loads of both
+straddle lines too, which costs more (A100, 4 bytes: 0.545 in place of 0.665).
 
-The shipped steps compare like with like: the time of a product over that of the product whose misaligned
-size is rounded up to the next multiple of 128 bytes, so both have the same tiles. They come from raw
-sweeps that the authors of arXiv 2401.14489 published (EleutherAI/cookbook, commit fb3e361, folder
-``sizing/results``; torch 1.13, fp16), each step as 10th percentile, median, 90th percentile:
-
-A100, vocab_v_sweep (8192 x v x 14336, v = 51136..51264): 2 bytes 0.282, 0.290, 0.297; 4 bytes 0.539, 0.541,
-0.547; 8 bytes 0.542, 0.547, 0.553; 16 bytes 0.880, 0.886, 0.890; 32 bytes 0.873, 0.986, 0.986.
-A100, vocab_h_sweep (8192 x 51200 x h, h = 14272..14400): 2 bytes 0.276, 0.277, 0.281; 4 bytes 0.662, 0.665,
-0.683; 8 bytes 0.663, 0.665, 0.684; 16 bytes 0.985, 0.996, 1.005; 32 and 64 bytes 0.99 to 1.02.
-(The two differ because v and h misalign other operands; the files do not say which of them was K.)
-A100, ksweep_low (M 27648, K 4096, N 194..510): 4 bytes 0.615, 0.669, 0.690; 8 bytes 0.613, 0.668, 0.690;
-16 bytes 0.939, 0.983, 0.998; 32 and 64 bytes 1.00 to 1.02.
-V100, ksweep_low (N 258..510): 4 bytes 0.703, 0.734, 0.895; 8 bytes 0.690, 0.730, 0.866; 16 bytes and more
-0.99 to 1.02. Odd sizes were not measured.
-
-H100, 4 x (4096 x 4096 by d), fp16, d_ff search of 2024 in stas00/ml-engineering (training/performance):
-d = 10922 (4 bytes) 272.7 TFLOP/s, 10848 and 10912 (64 bytes) 395.6 and 395.2, 10880, 10944 and 11008 (128
-bytes) 395.5, 398.4, 395.0. That is 0.69 of what aligned sizes reached then. The aligned kernels have been
-replaced since (nvjet: median 747 TFLOP/s over the large bf16 products of public H100 traces of October and
-December 2025), the fallback is still the sm80 kernel of that time: 272.7 / 747 = 0.37. A trace of BERT-small
-(M 141, N 30522, K 512) shows it at 0.26 of nvjet's rate after tiles and waves. Odd sizes (2 bytes): scores
-and values of TimeSformer and OWLv2 (16 x 5185 x 5185 and 96 x 3137 x 3137, head dimension 64; traces in
-AMD-AGI/TraceLens) run on ``cutlass_75 .. align1`` at 0.08 and 0.10 (scores, mostly stores) and at 0.10 and
-0.11 of nvjet's rate (values, whose 128x128 tiles are half empty: 0.2 of a full tile's); A100's odd kernel (74
-TFLOP/s) times the SMs and clock of an H100 gives 113 / 747 = 0.15.
+Published steps, with the measurements that they rest on: ``tracelens.gemm.ladder_published``.
 """
 
 from __future__ import annotations
@@ -40,12 +18,15 @@ from statistics import median, quantiles
 from tracelens.errors import InputError
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.efficiency import BEST_ALIGNMENT_BYTES, alignment_bytes
+from tracelens.gemm.ladder_published import Published, Step, published
 from tracelens.gemm.shapes import GemmShape
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
 
 #: Every alignment a leading dimension can have, best first.
 STEPS_BYTES = (128, 64, 32, 16, 8, 4, 2, 1)
+#: Rows on it are loaded at full width.
+_GRID_BYTES = 16
 #: A step is taken from measurements when at least this many pairs of like with like stand behind it.
 _ENOUGH_PAIRS = 3
 #: A partner may be this much larger than the misaligned size (or stand at its next multiple of 128 bytes).
@@ -71,16 +52,34 @@ class AlignmentLadder:
     gpu: str
     dtype: str
     steps: tuple[LadderStep, ...]
+    both: tuple[LadderStep, ...] = ()  # where the rows of a and b are misaligned: the steps that then differ
 
     def step(self, alignment_bytes: int) -> LadderStep:
         """The step of an alignment: the largest power of two that divides it, at most 128 bytes.
 
-        Raises ``InputError`` for an alignment below one byte.
+        Of a product in which one operand or the output is misaligned. Raises ``InputError`` for an
+        alignment below one byte.
         """
         if alignment_bytes < 1:
             raise InputError(f"an alignment of {alignment_bytes} bytes: give at least 1")
         wanted = min(alignment_bytes & -alignment_bytes, BEST_ALIGNMENT_BYTES)
         return next(step for step in self.steps if step.alignment_bytes == wanted)
+
+    def step_of(self, operands: Mapping[str, int | None]) -> LadderStep:
+        """The step of a product whose a, b and c are aligned so (bytes); 128 where none is known.
+
+        >>> from tracelens.hardware import find_gpu
+        >>> ladder = alignment_ladder(gpu=find_gpu("NVIDIA A100-SXM4-40GB"), dtype="bf16")
+        >>> ladder.step_of({"a": 4, "b": 4, "c": 128}).mid, ladder.step_of({"a": 4, "b": 128, "c": 4}).mid
+        (0.545, 0.665)
+        """
+        least = min((size for size in operands.values() if size is not None), default=BEST_ALIGNMENT_BYTES)
+        loaded = max(operands.get("a") or BEST_ALIGNMENT_BYTES, operands.get("b") or BEST_ALIGNMENT_BYTES)
+        if loaded < _GRID_BYTES or loaded == least:
+            found = next((step for step in self.both if step.alignment_bytes == least), None)
+            if found is not None:
+                return found
+        return self.step(least)
 
     def throughput_frac(self, alignment_bytes: int) -> float | None:
         """Throughput as a share of that at 128 bytes (1.0 there), None where it is not known.
@@ -101,9 +100,11 @@ def alignment_ladder(*, gpu: Gpu, dtype: str, measured: Measurements | None = No
     if bytes_per_element(dtype) is None:
         raise InputError(f"unknown element type {dtype!r}: use bf16, fp16, fp8, tf32 or fp32")
     own = _measured_steps(measured, dtype) if measured is not None and measured.gpu == gpu.name else {}
-    published = _published_steps(gpu, dtype)
-    steps = tuple(own.get(size) or published[size] for size in STEPS_BYTES)
-    return AlignmentLadder(gpu=gpu.name, dtype=dtype, steps=steps)
+    known = published(gpu) if dtype in _TENSOR_CORE_DTYPES else {}
+    steps = tuple(own.get(size) or _step(size, known, gpu, dtype) for size in STEPS_BYTES)
+    differ = published(gpu, both=True) if dtype in _TENSOR_CORE_DTYPES else {}
+    both = tuple(_step(size, differ, gpu, dtype) for size in differ if size not in own)
+    return AlignmentLadder(gpu=gpu.name, dtype=dtype, steps=steps, both=both)
 
 
 def operand_alignment(
@@ -131,85 +132,22 @@ def operand_alignment(
     return alignment_bytes(shape)
 
 
-_PAPER = "raw sweeps of arXiv 2401.14489"
-_A100 = f"A100, fp16: median and range over three {_PAPER}"
-_V100 = f"V100, fp16: 27648 x 4096 by n among the {_PAPER}"
-_H100 = "H100, fp16: d_ff search in stas00/ml-engineering (cuBLAS of 2024)"
-_Published = dict[int, tuple[float | None, float | None, float | None, str, str]]
-
-#: alignment -> (low, mid, high, basis, source); see the module's docstring for the figures.
-_SM80: _Published = {
-    64: (0.98, 1.0, 1.0, "model", _A100),
-    32: (0.87, 1.0, 1.0, "model", _A100),
-    16: (0.88, 0.983, 1.0, "model", _A100),
-    8: (0.54, 0.665, 0.69, "model", _A100),
-    4: (0.54, 0.665, 0.69, "model", _A100),
-    2: (0.27, 0.283, 0.30, "model", f"A100, fp16: odd sizes in two {_PAPER}"),
-}
-_SM70: _Published = {
-    64: (0.98, 1.0, 1.0, "model", _V100),
-    32: (0.98, 1.0, 1.0, "model", _V100),
-    16: (0.98, 1.0, 1.0, "model", _V100),
-    8: (0.69, 0.73, 0.90, "model", _V100),
-    4: (0.69, 0.73, 0.90, "model", _V100),
-    2: (None, None, 0.90, "heuristic", "V100: odd sizes not measured; no faster than even ones"),
-}
-#: Same sm80 kernels on GPUs with less tensor throughput per byte loaded: A100's cost is the worst case,
-#: none the best.
-_SM86: _Published = {
-    64: (0.98, 1.0, 1.0, "heuristic", "as A100, whose kernels it runs"),
-    32: (0.87, 1.0, 1.0, "heuristic", "as A100, whose kernels it runs"),
-    16: (0.88, 0.983, 1.0, "heuristic", "as A100, whose kernels it runs"),
-    8: (0.54, None, 1.0, "heuristic", "not measured: between A100's, whose kernels it runs, and no cost"),
-    4: (0.54, None, 1.0, "heuristic", "not measured: between A100's, whose kernels it runs, and no cost"),
-    2: (0.27, None, 1.0, "heuristic", "not measured: between A100's, whose kernels it runs, and no cost"),
-}
-#: TMA takes any row pitch that is a multiple of 16 bytes (CUDA driver API, cuTensorMapEncodeTiled); below
-#: that cuBLAS falls back to sm80 kernels, which lack Hopper's wgmma.
-_TMA = "not measured: TMA takes it, at no more than A100's cost"
-_SM90: _Published = {
-    64: (0.98, 1.0, 1.0, "model", _H100),
-    32: (0.87, 0.98, 1.0, "heuristic", _TMA),
-    16: (0.87, 0.95, 1.0, "heuristic", _TMA),
-    8: (0.26, 0.37, 0.72, "heuristic", "as 4 bytes: on A100 and V100 the two cost the same"),
-    4: (0.26, 0.37, 0.72, "model", f"{_H100}, over today's aligned kernels in public traces"),
-    2: (0.07, 0.15, 0.22, "model", "A100's odd kernel scaled to H100; odd products of public traces"),
-}
-_SM100: _Published = {
-    64: (0.98, 1.0, 1.0, "heuristic", "not measured: taken from H100"),
-    32: (0.87, 0.98, 1.0, "heuristic", _TMA),
-    16: (0.87, 0.95, 1.0, "heuristic", _TMA),
-    8: (None, None, 0.72, "heuristic", "Blackwell: not measured; no better than H100's"),
-    4: (None, None, 0.72, "heuristic", "Blackwell: not measured; no better than H100's"),
-    2: (None, None, 0.72, "heuristic", "Blackwell: not measured; no better than H100's"),
-}
-_BY_CAPABILITY: Mapping[tuple[int, int], _Published] = {
-    (7, 0): _SM70, (8, 0): _SM80, (8, 6): _SM86, (8, 9): _SM86, (9, 0): _SM90, (10, 0): _SM100,
-    (10, 3): _SM100,
-}  # fmt: skip
 #: Types with 16-byte tensor-core loads at least; fp32 on CUDA cores loads element by element.
 _TENSOR_CORE_DTYPES = frozenset({"bf16", "fp16", "tf32", "fp8", "int8"})
 
 
-def _published_steps(gpu: Gpu, dtype: str) -> dict[int, LadderStep]:
-    known: _Published = {}
-    if gpu.vendor == "nvidia" and gpu.compute_capability is not None and dtype in _TENSOR_CORE_DTYPES:
-        known = _BY_CAPABILITY.get(gpu.compute_capability, {})
-    steps = {}
-    for size in STEPS_BYTES:
-        low, mid, high, basis, source = known.get(
-            size, (None, None, None, "heuristic", f"nothing published for {dtype} on {gpu.title}")
-        )
-        if size == BEST_ALIGNMENT_BYTES:
-            low, mid, high, basis, source = 1.0, 1.0, 1.0, "model", "the reference of the ladder"
-        elif dtype in ("fp8", "int8") and size < 16:
-            low, mid, high = None, None, None
-            basis, source = "heuristic", f"the libraries take {dtype} only in multiples of 16 bytes"
-        elif dtype == "tf32" and size < 16 and known:
-            low, mid, basis = None, None, "heuristic"
-            source = "measured for 2-byte types only; no faster than those"
-        steps[size] = LadderStep(size, low, mid, high, basis, source)
-    return steps
+def _step(size: int, known: Published, gpu: Gpu, dtype: str) -> LadderStep:
+    nothing: Step = (None, None, None, "heuristic", f"nothing published for {dtype} on {gpu.title}")
+    low, mid, high, basis, source = known.get(size, nothing)
+    if size == BEST_ALIGNMENT_BYTES:
+        low, mid, high, basis, source = 1.0, 1.0, 1.0, "model", "the reference of the ladder"
+    elif dtype in ("fp8", "int8") and size < _GRID_BYTES:
+        low, mid, high = None, None, None
+        basis, source = "heuristic", f"the libraries take {dtype} only in multiples of 16 bytes"
+    elif dtype == "tf32" and size < _GRID_BYTES and known:
+        low, mid, basis = None, None, "heuristic"
+        source = "measured for 2-byte types only; no faster than those"
+    return LadderStep(size, low, mid, high, basis, source)
 
 
 _Shape = tuple[int, int, int]

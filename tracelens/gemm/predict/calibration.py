@@ -58,9 +58,9 @@ class Fit:
     ladder: AlignmentLadder
     neighbours: Neighbours
 
-    def assumed(self, aligned: int) -> float:
-        """Throughput at an alignment, as the fit took it."""
-        return _frac(self.ladder, aligned)
+    def assumed(self, operands: Mapping[str, int | None]) -> float:
+        """Throughput with operands so aligned, as the fit took it."""
+        return _frac(self.ladder, operands)
 
 
 _FITTED: dict[tuple[int, str, str, int | None], tuple[Measurements, Fit | None]] = {}
@@ -110,10 +110,11 @@ def _fit_rows(rows: list[GemmMeasurement], measured: Measurements, gpu: Gpu, dty
     start = _start(rows, measured, gpu, dtype)
     if start is None:
         return None
-    aligned = [_aligned(one) for one in rows]
+    operands = [_operands(one) for one in rows]
+    aligned = [min(size for size in at.values() if size is not None) for at in operands]
     products = [
         (one.m, one.n, one.k, one.batch, _frac(ladder, at), _size(one.dtype), _size(one.out_dtype))
-        for one, at in zip(rows, aligned, strict=True)
+        for one, at in zip(rows, operands, strict=True)
     ]
     times = np.asarray([one.time_us for one in rows])
     ran = [_ran(one) for one in rows]
@@ -229,16 +230,13 @@ def _tile_rates(error: Array, mask: Array) -> list[float]:
     return fracs
 
 
-def _aligned(one: GemmMeasurement) -> int:
-    found = operand_alignment(
-        one.m, one.n, one.k, dtype=one.dtype, out_dtype=one.out_dtype, layout=one.layout
-    )
-    return min(value for value in found.values() if value is not None)
+def _operands(one: GemmMeasurement) -> dict[str, int | None]:
+    return operand_alignment(one.m, one.n, one.k, dtype=one.dtype, out_dtype=one.out_dtype, layout=one.layout)
 
 
-def _frac(ladder: AlignmentLadder, aligned: int) -> float:
-    """Throughput at an alignment; where no source tells, the neighbours of the class do."""
-    step = ladder.step(aligned)
+def _frac(ladder: AlignmentLadder, operands: Mapping[str, int | None]) -> float:
+    """Throughput with operands so aligned; where no source tells, the neighbours of the class do."""
+    step = ladder.step_of(operands)
     return step.mid or step.high or 1.0
 
 

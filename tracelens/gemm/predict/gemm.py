@@ -26,6 +26,8 @@ _LAYOUTS = ("TN", "NN", "NT", "TT")
 _LARGEST = 2**40
 _DTYPES = frozenset({"bf16", "fp16", "fp8", "tf32", "fp32", "fp64", "int8"})
 _TO_USE = "use bf16, fp16, fp8, tf32 (fp32 data on tensor cores), fp32, fp64 or int8"
+#: Below it no operand is loaded at full width.
+_GRID_BYTES = 16
 #: What a product of these types writes unless told otherwise.
 _OUT = {"fp8": "bf16", "tf32": "fp32", "int8": "int32"}
 
@@ -47,7 +49,7 @@ class Prediction:
     gpu: str
     time_us: Estimate  # basis: calibrated | model
     alignment: dict[str, int | None]  # bytes, of a, b and c (= out)
-    alignment_frac: float | None  # throughput at the least of them, as a share of that at 128 bytes
+    alignment_frac: float | None  # throughput with operands so aligned, as a share of that at 128 bytes
     tile: tuple[int, int] | None = None  # (tile_m, tile_n) in torch's orientation
     tile_k: int | None = None
     cluster: str | None = None
@@ -260,8 +262,8 @@ def _ladder(gpu: Gpu, math_dtype: str) -> AlignmentLadder:
 
 
 @lru_cache(maxsize=256)
-def _library(gpu: Gpu, math_dtype: str, sms: int) -> TileTable:
-    return TileTable.of(candidate_tiles(gpu, math_dtype), sms=sms)
+def _library(gpu: Gpu, math_dtype: str, sms: int, aligned: bool) -> TileTable:
+    return TileTable.of(candidate_tiles(gpu, math_dtype, aligned=aligned), sms=sms)
 
 
 @lru_cache(maxsize=1024)
@@ -281,20 +283,21 @@ def _table(asked: _Asked, kernel: KernelName | None, rates: Rates, fit: Fit | No
         return own, "the tile of the kernel given"
     if fit is not None:
         return fit.table, "the fastest of the tiles measured on this GPU"
-    return _library(asked.gpu, asked.math_dtype, rates.sms), "the fastest of the library's tiles"
+    aligned = asked.aligned >= _GRID_BYTES
+    return _library(asked.gpu, asked.math_dtype, rates.sms, aligned), "the fastest of the library's tiles"
 
 
 def _step(asked: _Asked, fit: Fit | None) -> LadderStep:
-    """The step of the ladder that holds for the least aligned operand."""
+    """The step of the ladder that holds for these operands."""
     aligned = asked.aligned
-    step = (fit.ladder if fit is not None else _ladder(asked.gpu, asked.math_dtype)).step(aligned)
+    step = (fit.ladder if fit is not None else _ladder(asked.gpu, asked.math_dtype)).step_of(asked.alignment)
     if step.mid is not None:
         return step
     if asked.math_dtype in ("fp32", "fp64"):
         return LadderStep(aligned, 1.0, 1.0, 1.0, "model", "CUDA cores load element by element")
     if fit is not None and fit.neighbours.has(asked.layout, aligned):
         why = "not known by itself; products measured at this alignment correct the time"
-        return LadderStep(aligned, step.low, fit.assumed(aligned), step.high, "calibrated", why)
+        return LadderStep(aligned, step.low, fit.assumed(asked.alignment), step.high, "calibrated", why)
     return step
 
 

@@ -55,15 +55,23 @@ _BLACKWELL = (
     *_tiles("256x256 128x256 256x128 192x256 256x192", 64, "2x1"),
     *_tiles("128x128 128x192 192x128 64x256 256x64 128x64 64x128 64x64 64x32 32x64", 64, "1x1"),
 )
+#: Hopper and Blackwell below 16-byte rows, which neither TMA nor wgmma's kernels take: cutlass_80 (align2, align4)
+#: and cutlass_75 (align1) kernels of H100 and H200 traces.
+_NARROW = _tiles("256x128 128x256 128x128 128x64 64x128 64x64 32x32", 32)
 #: fp32 on CUDA cores: ampere_sgemm, cutlass_80_simt_sgemm and sm80_xmma of public traces.
 _CUDA_CORES = _tiles("256x128 128x256 128x128 128x64 64x128 64x64 32x128 128x32 32x32", 8)
 
 
-def candidate_tiles(gpu: Gpu, math_dtype: str) -> tuple[Tile, ...]:
-    """Tiles the library of ``gpu`` chooses among for operands multiplied in ``math_dtype``."""
+def candidate_tiles(gpu: Gpu, math_dtype: str, *, aligned: bool = True) -> tuple[Tile, ...]:
+    """Tiles the library of ``gpu`` chooses among for operands multiplied in ``math_dtype``.
+
+    ``aligned``: every row begins on a multiple of 16 bytes.
+    """
     if math_dtype in ("fp32", "fp64"):
         return _CUDA_CORES
     major = gpu.compute_capability[0] if gpu.compute_capability else 8
+    if not aligned and major in (9, 10):
+        return _NARROW
     # Blackwell's GeForce (12.x) has no tcgen05 unit and runs sm80 kernels (cutlass_80_* in its traces).
     return {7: _VOLTA, 9: _HOPPER, 10: _BLACKWELL}.get(major, _AMPERE)
 
