@@ -121,6 +121,19 @@ def test_a_traced_step_moves_between_the_measured_widths_as_measured(start: int)
     assert unlike_the_measured(predicted_rates(start)) == []
 
 
+@pytest.mark.parametrize("start", [width for width in MEASURED if width != 10922])
+def test_the_way_to_the_misaligned_width_holds_the_measured_time(start: int) -> None:
+    """The H100 of 2024 ran aligned products at half of today's rate: its pace is no misaligned kernel's."""
+    facts = as_measured(start)
+    assert facts.step is not None
+    then = [
+        row.then_ms for row in what_if(facts.step, {"ffn": 10922}).rows if row.component.startswith("mlp")
+    ]
+    truth = sum(row.time_ms_per_step for row in as_measured(10922).gemms if row.component.startswith("mlp"))
+    low, mid, high = (sum(getattr(one, end) or 0.0 for one in then) for end in ("low", "mid", "high"))
+    assert low < truth < high and truth < mid < 1.5 * truth
+
+
 @GPUS
 def test_a_planned_step_orders_the_measured_widths_as_measured(gpu: Gpu) -> None:
     """On the A100 nobody measured them; the causes, alignment and tiles, are the same."""

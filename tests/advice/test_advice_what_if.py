@@ -109,6 +109,39 @@ def test_a_product_that_comes_onto_the_grid_runs_like_the_aligned_ones_of_the_tr
         assert all("this trace's aligned products" in row.how for row in one.rows)
 
 
+def test_a_product_that_leaves_the_grid_runs_like_the_misaligned_ones_of_the_trace() -> None:
+    """Here they take 0.4 of their predictions; an odd width's kernels are those of the odd vocabulary."""
+    one = what_if(model_of(GPT, slowed={"logits": 0.4}), {"ffn": 10239})
+    for row in one.rows:
+        assert "this trace's misaligned products over their predictions" in row.how
+    off = [row for row in rows_of(replace(GPT, f=10239)) if row.component.startswith("mlp")]
+    assert sum(row.then_ms.mid or 0.0 for row in one.rows) == pytest.approx(
+        0.4 * sum(row.time_ms_per_step for row in off), rel=1e-6
+    )
+
+
+@pytest.mark.parametrize(("pace", "kept"), [(1.0, 1.0), (1.2, 1.2), (2.0, 1.25), (0.5, 0.85)])
+def test_a_pace_beyond_what_predictions_vary_by_is_not_carried_off_the_grid(pace: float, kept: float) -> None:
+    """No misaligned product in the trace: as slow as its aligned kernel, but by 25 % at most on an H100."""
+    x = replace(GPT, v=50304)
+    one = what_if(model_of(x, factor=1.0, slowed={"mlp.up": pace, "mlp.down": pace}), {"ffn": 10238})
+    off = rows_of(replace(x, f=10238), factor=1.0)
+    bare = sum(row.time_ms_per_step for row in off if row.component.startswith("mlp"))
+    low, mid, high = (
+        sum(getattr(row.then_ms, end) or 0.0 for row in one.rows) for end in ("low", "mid", "high")
+    )
+    assert mid == pytest.approx(kept * bare, rel=1e-6)
+    assert low <= min(bare, pace * bare) and max(bare, pace * bare) <= high
+
+
+def test_off_the_grid_is_no_faster_than_on_it() -> None:
+    step = model_of(replace(GPT, v=50304), slowed={"mlp.up": 20.0})
+    one = what_if(step, {"ffn": 10238})
+    slow = [row for row in one.rows if row.component == "mlp.up"]
+    assert slow and all("no faster than on the grid" in row.how for row in slow)
+    assert all((row.then_ms.mid or 0.0) == pytest.approx(row.time_ms * 10238 / 10240) for row in slow)
+
+
 def test_a_kernel_that_loads_16_bytes_all_the_same_gains_no_more_than_the_grid_above_it() -> None:
     """Storage padded where the shape is odd: what is left is the step from 16 bytes to 128."""
     aligned = gemm(1, 8, 8, 8).kernel

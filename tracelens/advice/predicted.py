@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tracelens.advice.alignment import GRID_BYTES, grid_elements, loads_16_bytes
 from tracelens.advice.hyper import Hyper
@@ -16,7 +17,7 @@ from tracelens.advice.work import Product, Work
 from tracelens.errors import InputError
 from tracelens.gemm import bytes_per_element
 from tracelens.gemm.gain import ratio_error
-from tracelens.gemm.ladder import alignment_ladder
+from tracelens.gemm.ladder import LadderStep, alignment_ladder
 from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
@@ -34,6 +35,7 @@ _ANCHOR_ERROR = NEAR_ERROR
 #: A measured time this far below the datasheet's floor speaks against the floor (another GPU, less work).
 BELOW_FLOOR = 0.98
 _SIXTEEN_BITS = {"bf16", "fp16"}
+_Key = TypeVar("_Key")
 #: Linear layers that fp8 recipes take.
 _FP8 = frozenset({"attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down", "moe.experts"})
 _LAYOUTS = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
@@ -55,15 +57,20 @@ class Scaled:
 
 @dataclass(frozen=True, slots=True)
 class Anchors:
-    """Measured over predicted time of this trace's aligned products: per type, the median and its spread."""
+    """Measured over predicted time of this trace's aligned products: per type, the median and its spread.
+
+    ``narrow``: the same of its products below 16 bytes, apart for odd sizes, which have kernels of their own.
+    """
 
     by_dtype: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # factor, log half-width
     fastest_tflops: Mapping[str, float] = field(default_factory=dict)  # per type, of one of them
+    narrow: Mapping[tuple[str, bool], tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, work: Work, now: Hyper, *, gpu: Gpu, measured: Measurements | None) -> Anchors:
         """Aligned = every operand on 16 bytes or more, so the cost of alignment plays no part."""
         ratios: dict[str, list[float]] = {}
+        narrow: dict[tuple[str, bool], list[float]] = {}
         fastest: dict[str, float] = {}
         for product in work.products:
             sizes = product.sizes(now)
@@ -73,18 +80,15 @@ class Anchors:
             found = _predict(sizes, row, gpu=gpu, measured=measured)
             if isinstance(found, str) or not found.time_us.mid or found.bound == "latency":
                 continue
-            if _class(found) >= GRID_BYTES:
-                ratios.setdefault(_math(row), []).append(call_us_of(row) / found.time_us.mid)
-                reached = _operations(found) / (call_us_of(row) * 1e6)
-                fastest[_math(row)] = max(reached, fastest.get(_math(row), 0.0))
-        return cls(
-            {
-                dtype: (statistics.median(values), _spread(values))
-                for dtype, values in ratios.items()
-                if len(values) >= _FEW
-            },
-            fastest,
-        )
+            pace = call_us_of(row) / found.time_us.mid
+            if _class(found) < GRID_BYTES:
+                if not loads_16_bytes(row):
+                    narrow.setdefault(_narrow(found, row), []).append(pace)
+                continue
+            ratios.setdefault(_math(row), []).append(pace)
+            reached = _operations(found) / (call_us_of(row) * 1e6)
+            fastest[_math(row)] = max(reached, fastest.get(_math(row), 0.0))
+        return cls(_medians(ratios), fastest, _medians(narrow))
 
 
 def scaled_product(
@@ -100,7 +104,8 @@ def scaled_product(
 
     The measured time moves as the prediction moves. A product off the 16-byte grid is the exception when
     it comes onto the grid: there the ratio would rest on what misalignment costs at large, while the trace
-    shows what its own aligned products take over their predictions.
+    shows what its own aligned products take over their predictions. So is one that leaves the grid: it gets
+    another kernel, of which the measured time of this one says little.
     """
     before, after = product.sizes(now), product.sizes(then)
     row = product.row
@@ -132,6 +137,10 @@ def scaled_product(
     if isinstance(old, str) or old.time_us.mid is None:
         return old if isinstance(old, str) else old.unknown or "the present shape has no prediction"
     same_type = dtype == _math(row)
+    leaves = _class(new) < GRID_BYTES <= _class(old) and new.alignment_frac != old.alignment_frac
+    if same_type and leaves:
+        step = alignment_ladder(gpu=gpu, dtype=dtype, measured=measured).step_of(new.alignment)
+        return _left_grid(old, new, row, anchors.narrow.get(_narrow(new, row)), step, texts, floor)
     error = _error(before, after)
     if not same_type and {dtype, _math(row)} != _SIXTEEN_BITS:  # two of equal rates and bytes, else
         error = max(error, FAR_ERROR)
@@ -184,6 +193,48 @@ def _anchored(
     # the ends stay where the anchor has them
     widths = width + math.log(least_us / then_us), max(0.0, width - math.log(least_us / then_us))
     return bounded(least_us, call_us, widths, time.basis, texts, how, floor_us, "anchored")
+
+
+def _left_grid(
+    old: Prediction,
+    new: Prediction,
+    row: GemmRow,
+    narrow: tuple[float, float] | None,
+    step: LadderStep,
+    texts: tuple[str, str],
+    floor_us: float,
+) -> Scaled:
+    """The new shape by its own prediction, as this trace's own misaligned products run against theirs.
+
+    Where there are none, its pace (measured over predicted, on the grid) is carried over as far as predictions
+    of aligned products vary: a GPU that runs them faster or slower does so with other kernels, too, but what is
+    beyond that is the doing of this kernel. The range reaches from none of the pace to all of it. An H100 of
+    2024 ran aligned products at half of today's rate and misaligned ones as today (see docs/rules/TL104.md).
+    """
+    call_us, time_us, old_us = call_us_of(row), new.time_us.mid or 0.0, old.time_us.mid or 1.0
+    pace = call_us / old_us
+    if narrow is not None:
+        factor, width = narrow
+        faster = slower = max(width, _ANCHOR_ERROR)
+        why = "this trace's misaligned products over their predictions"
+    else:
+        rates = old.chosen.rates if old.chosen is not None else None
+        least, most = (rates.low_frac, rates.high_frac) if rates is not None else (1.0, 1.0)
+        factor = min(max(pace, least), most)
+        frac = new.alignment_frac or 1.0
+        faster = (
+            NEAR_ERROR + math.log(factor / min(pace, 1.0)) + math.log(max(step.high or frac, frac) / frac)
+        )
+        slower = NEAR_ERROR + math.log(max(pace, 1.0) / factor) + math.log(frac / min(step.low or frac, frac))
+        why = "this product over its prediction, as far as aligned ones vary"
+    then_us = time_us * factor
+    how = f"{sig(time_us)} µs predicted × {sig(factor)} ({why}) = {sig(then_us)} µs, was {sig(call_us)} µs"
+    aligned_us = call_us * _operations(new) / _operations(old)
+    if then_us < aligned_us:
+        how += f", taken as {sig(aligned_us)} µs: no faster than on the grid"
+        then_us = aligned_us
+    least_us = max(floor_us, aligned_us * math.exp(-NEAR_ERROR))
+    return bounded(then_us, call_us, (faster, slower), new.time_us.basis, texts, how, least_us, "ratio")
 
 
 def bounded(
@@ -303,6 +354,19 @@ def _spread(values: list[float]) -> float:
     middle = statistics.median(values)
     away = sorted(abs(math.log(value / middle)) for value in values)
     return away[min(len(away) - 1, math.ceil(0.9 * len(away)) - 1)]
+
+
+def _medians(ratios: Mapping[_Key, list[float]]) -> dict[_Key, tuple[float, float]]:
+    return {
+        key: (statistics.median(values), _spread(values))
+        for key, values in ratios.items()
+        if len(values) >= _FEW
+    }
+
+
+def _narrow(found: Prediction, row: GemmRow) -> tuple[str, bool]:
+    """The kernels that a product below 16 bytes can get: of its type, for odd sizes or for even ones."""
+    return _math(row), _class(found) <= (bytes_per_element(found.dtype) or 0)
 
 
 def _operations(found: Prediction) -> float:
