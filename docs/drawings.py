@@ -102,7 +102,11 @@ def _alignment(gpu: Gpu) -> str:
     ladder = alignment_ladder(gpu=gpu, dtype="fp16")
     steps = [step for step in ladder.steps if step.mid is not None and step.alignment_bytes > 1]
     parts = [
-        _text(30, 28, "Rate by the alignment of the least aligned row, fp16 on an A100, of that at 128 bytes")
+        _text(
+            30,
+            28,
+            "Rate by the least aligned row, of one operand or the output, fp16 on an A100, 128 bytes = 1",
+        )
     ]
     for at, step in enumerate(steps):
         y = 46 + 26 * at

@@ -1,7 +1,7 @@
 """Products whose rows are off the 16-byte grid, against what others measured on an A100, H100s and an H200.
 
-Where each figure comes from: ``tracelens.gemm.ladder_published``. The H100's and H200's also set its steps, so
-these say that one model describes all of them, not that it foresaw them.
+Where each figure comes from: ``tracelens.gemm.ladder_published``. The H100's and H200's also set its steps,
+so these say that one model describes all of them, not that it foresaw them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ H200 = find_gpu(None, override="h200")
 
 @dataclass(frozen=True)
 class Case:
-    """One product as measured. An odd base address (H200) stands here as an odd K: the kernels are the same."""
+    """One product as measured. An odd base address (H200) stands here as an odd K: the same kernels run."""
 
     name: str
     gpu: Gpu
@@ -90,7 +90,7 @@ def test_rows_of_both_operands_off_the_grid_cost_more_than_the_outputs(step: int
 
 
 def test_a_slower_library_of_2024_is_no_reason_to_call_misalignment_cheap() -> None:
-    """272.7 of 395 TFLOP/s is 0.69; the product itself is predicted near its 272.7, the others at today's rate."""
+    """272.7 of 395 TFLOP/s is 0.69: the one is predicted near its measured rate, the others at today's."""
     off = predict_gemm(4096, 4096, 10922, batch=4, gpu=H100, dtype="fp16", layout="NN").tflops
     on = predict_gemm(4096, 4096, 10944, batch=4, gpu=H100, dtype="fp16", layout="NN").tflops
     assert off == pytest.approx(272.7, rel=0.12)

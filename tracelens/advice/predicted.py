@@ -206,10 +206,11 @@ def _left_grid(
 ) -> Scaled:
     """The new shape by its own prediction, as this trace's own misaligned products run against theirs.
 
-    Where there are none, its pace (measured over predicted, on the grid) is carried over as far as predictions
-    of aligned products vary: a GPU that runs them faster or slower does so with other kernels, too, but what is
-    beyond that is the doing of this kernel. The range reaches from none of the pace to all of it. An H100 of
-    2024 ran aligned products at half of today's rate and misaligned ones as today (see docs/rules/TL104.md).
+    Where there are none, its pace (measured over predicted, on the grid) is carried over as far as
+    predictions of aligned products vary: a GPU that runs them faster or slower does so with other kernels,
+    too, but what is beyond that is the doing of this kernel. The range reaches from none of the pace to all
+    of it. An H100 of 2024 ran aligned products at half of today's rate and misaligned ones as today (see
+    docs/rules/TL104.md).
     """
     call_us, time_us, old_us = call_us_of(row), new.time_us.mid or 0.0, old.time_us.mid or 1.0
     pace = call_us / old_us
@@ -222,10 +223,9 @@ def _left_grid(
         least, most = (rates.low_frac, rates.high_frac) if rates is not None else (1.0, 1.0)
         factor = min(max(pace, least), most)
         frac = new.alignment_frac or 1.0
-        faster = (
-            NEAR_ERROR + math.log(factor / min(pace, 1.0)) + math.log(max(step.high or frac, frac) / frac)
-        )
-        slower = NEAR_ERROR + math.log(max(pace, 1.0) / factor) + math.log(frac / min(step.low or frac, frac))
+        low, high = min(step.low or frac, frac), max(step.high or frac, frac)
+        faster = NEAR_ERROR + math.log(factor / min(pace, 1.0)) + math.log(high / frac)
+        slower = NEAR_ERROR + math.log(max(pace, 1.0) / factor) + math.log(frac / low)
         why = "this product over its prediction, as far as aligned ones vary"
     then_us = time_us * factor
     how = f"{sig(time_us)} µs predicted × {sig(factor)} ({why}) = {sig(then_us)} µs, was {sig(call_us)} µs"

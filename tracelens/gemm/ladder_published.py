@@ -1,44 +1,48 @@
 """Published costs of misalignment, as shares of the throughput at 128 bytes, and what they rest on.
 
-A100 and V100: raw sweeps that the authors of arXiv 2401.14489 published (EleutherAI/cookbook, commit fb3e361,
-folder ``sizing/results``; torch 1.13, fp16). Each step is the time of the product whose misaligned size is
-rounded up to the next multiple of 128 bytes over that of the product, so both have the same tiles: 10th
-percentile, median, 90th percentile.
+A100 and V100: raw sweeps that the authors of arXiv 2401.14489 published (EleutherAI/cookbook, commit
+fb3e361, folder ``sizing/results``; torch 1.13, fp16). Each step is the time of the product whose misaligned
+size is rounded up to the next multiple of 128 bytes over that of the product, so both have the same tiles:
+10th percentile, median, 90th percentile.
 
 A100, vocab_v_sweep (8192 x v x 14336, v = 51136..51264): 2 bytes 0.282, 0.290, 0.297; 4 bytes 0.539, 0.541,
 0.547; 8 bytes 0.542, 0.547, 0.553; 16 bytes 0.880, 0.886, 0.890; 32 bytes 0.873, 0.986, 0.986.
 A100, vocab_h_sweep (8192 x 51200 x h, h = 14272..14400): 2 bytes 0.276, 0.277, 0.281; 4 bytes 0.662, 0.665,
 0.683; 8 bytes 0.663, 0.665, 0.684; 16 bytes 0.985, 0.996, 1.005; 32 and 64 bytes 0.99 to 1.02.
-A100, ksweep_low (M 27648, K 4096, N 194..510): 4 bytes 0.615, 0.669, 0.690; 8 bytes 0.613, 0.668, 0.690;
-16 bytes 0.939, 0.983, 0.998; 32 and 64 bytes 1.00 to 1.02.
+A100, ksweep_low (M 27648, K 4096, N 194..510): 4 bytes 0.615, 0.669, 0.690; 8 bytes 0.613, 0.668, 0.690; 16
+bytes 0.939, 0.983, 0.998; 32 and 64 bytes 1.00 to 1.02.
 V100, ksweep_low (N 258..510): 4 bytes 0.703, 0.734, 0.895; 8 bytes 0.690, 0.730, 0.866; 16 bytes and more
 0.99 to 1.02. Odd sizes were not measured.
 
-Which operand: the lines of both vocabulary files ("..., b=1", four digits) are printed by ``benchmark_mm_b`` of
-``mm_flops.py`` alone, which prints M x K x N and runs ``linear`` (TN). So v is K there, and misaligns a and b;
-h is N, and misaligns the output only (its time steps up by 2.9 % from 14336 = 112 x 128 to 14344, as a new
-column of tiles does and a longer K does not). ksweep_low is ``mm`` (NN): its N misaligns b and the output.
+Which operand: the lines of both vocabulary files ("..., b=1", four digits) are printed by
+``benchmark_mm_b`` of ``mm_flops.py`` alone, which prints M x K x N and runs ``linear`` (TN). So v is K
+there, and misaligns a and b; h is N, and misaligns the output only (its time steps up by 2.9 % from 14336 =
+112 x 128 to 14344, as a new column of tiles does and a longer K does not). ksweep_low is ``mm`` (NN): its N
+misaligns b and the output.
 
-H100 and H200 below 16 bytes: TMA takes no such rows (CUDA driver API, cuTensorMapEncodeTiled), so cuBLAS runs
-sm80 and sm75 kernels, which lack Hopper's wgmma. What those reach is compared with what aligned products reach
-in the formula of ``predict`` (850 TFLOP/s inside the K loop, nvjet of today):
+H100 and H200 below 16 bytes: TMA takes no such rows (CUDA driver API, cuTensorMapEncodeTiled), so cuBLAS
+runs sm80 and sm75 kernels, which lack Hopper's wgmma. What those reach is compared with what aligned
+products reach in the formula of ``predict`` (850 TFLOP/s inside the K loop, nvjet of today):
 
-- 4 bytes, a only: 4 x (4096 x 4096 by 10922), fp16, 272.7 TFLOP/s (d_ff search of March 2024, stas00/ml-
-  engineering): 0.33. Aligned widths reached 395 to 398 there, 0.69 of which is no measure of today's cost: both
-  figures are A100's sm80 kernels (173 and 255 TFLOP/s) times the SMs and clock of an H100 (263 and 388), and
-  the same author's H100 reached 739 TFLOP/s in August 2024.
+- 4 bytes, a only: 4 x (4096 x 4096 by 10922), fp16, 272.7 TFLOP/s (d_ff search of March 2024,
+  stas00/ml-engineering): 0.33. Aligned widths reached 395 to 398 there, 0.69 of which is no measure of
+  today's cost: both figures are within 4 % of A100's sm80 kernels (173 and 255 TFLOP/s) times the SMs and
+  clock of an H100 (263 and 388), so both most likely ran on those (no kernel name was recorded); the same
+  author's table has 739 TFLOP/s for an H100 in August 2024.
 - 4 and 8 bytes, output only: A100's 173 TFLOP/s so scaled: 0.31. Both operands: 139 TFLOP/s: 0.25.
-- 4 bytes, output only: BERT-small, 141 x 30522 x 512 in 41.3 us (traces in AMD-AGI/TraceLens): 0.25 to 0.30,
-  with the best tile and with the one that ran.
+- 4 bytes, output only: BERT-small, 141 x 30522 x 512 in 41.3 us (traces in AMD-AGI/TraceLens): 0.25 to
+  0.30, with the best tile and with the one that ran.
 - 8 bytes: the three products of a vision MLP, 768 tokens, 1280 wide, ffn 3420, in 57.4 us each
   (revollllt/flash-vla, results/lingbot-h100, torch 2.9.1): 0.20 to 0.23.
-- 4 and 8 bytes, all operands: 64 x (L x L x L) around L = 705 takes 2.3 times as long as with L a multiple of 8
-  (an ESMFold2 patch, torch 2.13): 0.43 of what aligned products so small reach.
-- 2 bytes, one operand or both: 72000 x 3072 by 3072 and by 14336 on an H200 (Frankaaay/FastWAM, docs/26-07-03,
-  torch 2.7.1), 14.2 and 64.0 ms where 1.715 and 9.097 ms aligned: 0.12 and 0.14 of those, 96 and 99 TFLOP/s.
-- 2 bytes: A100's 74 TFLOP/s scaled: 113, 0.13. Scores and values of OWLv2 and TimeSformer (16 x 5185 x 5185 and
-  96 x 3137 x 3137, head dimension 64; AMD-AGI/TraceLens): 0.07 and 0.10 (scores, mostly stores), 0.10 and 0.11
-  (values; 0.17 and 0.19 by the tile that ran, half of it empty). ESMFold2 as above: 3.2 times, 0.31.
+- 4 and 8 bytes, all operands: 64 x (L x L x L) around L = 705 takes 2.3 times as long as with L a multiple
+  of 8 (an ESMFold2 patch, torch 2.13): 0.43 of what aligned products so small reach.
+- 2 bytes, one operand or both: 72000 x 3072 by 3072 and by 14336 on an H200 (Frankaaay/FastWAM,
+  docs/26-07-03, torch 2.7.1), 14.2 and 64.0 ms where 1.715 and 9.097 ms aligned: 0.12 and 0.14 of those, 96
+  and 99 TFLOP/s.
+- 2 bytes: A100's 74 TFLOP/s scaled: 113, 0.13. Scores and values of OWLv2 and TimeSformer (16 x 5185 x 5185
+  and 96 x 3137 x 3137, head dimension 64; AMD-AGI/TraceLens): 0.07 and 0.10 (scores, mostly stores), 0.10
+  and 0.11 (values; 0.17 and 0.19 by the tile that ran, half of it empty). ESMFold2 as above: 3.2 times,
+  0.31.
 """
 
 from __future__ import annotations
@@ -91,15 +95,15 @@ SM86: Published = {
     2: (0.27, None, 1.0, "heuristic", "not measured: between A100's, whose kernels it runs, and no cost"),
 }
 _TMA = "not measured: TMA takes it, at no more than A100's cost"
-#: Ends below 16 bytes: the costliest and the cheapest of the cases above. 0.72 is the ratio of March 2024, for
-#: libraries whose aligned kernels are as slow as those.
+#: Ends below 16 bytes: with the range of any prediction they hold the costliest and the cheapest case above.
+#: 0.72 is the ratio of March 2024, for libraries whose aligned kernels are as slow as those.
 SM90: Published = {
     64: (0.98, 1.0, 1.0, "model", _H100),
     32: (0.87, 0.98, 1.0, "heuristic", _TMA),
     16: (0.87, 0.95, 1.0, "heuristic", _TMA),
     8: (0.19, 0.30, 0.72, "model", _NARROW),
     4: (0.19, 0.30, 0.72, "model", _NARROW),
-    2: (0.07, 0.12, 0.31, "model", "H200: odd pointers in a public benchmark; odd products of public traces"),
+    2: (0.07, 0.12, 0.24, "model", "H200: odd pointers in a public benchmark; odd products of public traces"),
 }
 #: Of one misaligned operand's, A100's share: its kernels run here.
 SM90_BOTH: Published = {
@@ -122,7 +126,7 @@ _BOTH: Mapping[tuple[int, int], Published] = {(8, 0): SM80_BOTH, (9, 0): SM90_BO
 
 
 def published(gpu: Gpu, *, both: bool = False) -> Published:
-    """The steps of a GPU's architecture; ``both``: those that differ where the rows of a and b are misaligned."""
+    """The steps of an architecture; ``both``: those that differ where rows of a and of b are misaligned."""
     if gpu.vendor != "nvidia" or gpu.compute_capability is None:
         return {}
     return (_BOTH if both else _BY_CAPABILITY).get(gpu.compute_capability, {})

@@ -55,8 +55,8 @@ _BLACKWELL = (
     *_tiles("256x256 128x256 256x128 192x256 256x192", 64, "2x1"),
     *_tiles("128x128 128x192 192x128 64x256 256x64 128x64 64x128 64x64 64x32 32x64", 64, "1x1"),
 )
-#: Hopper and Blackwell below 16-byte rows, which neither TMA nor wgmma's kernels take: cutlass_80 (align2, align4)
-#: and cutlass_75 (align1) kernels of H100 and H200 traces.
+#: Hopper and Blackwell below 16-byte rows, which neither TMA nor wgmma's kernels take: cutlass_80 (align2,
+#: align4) and cutlass_75 (align1) kernels of H100 and H200 traces.
 _NARROW = _tiles("256x128 128x256 128x128 128x64 64x128 64x64 32x32", 32)
 #: fp32 on CUDA cores: ampere_sgemm, cutlass_80_simt_sgemm and sm80_xmma of public traces.
 _CUDA_CORES = _tiles("256x128 128x256 128x128 128x64 64x128 64x64 32x128 128x32 32x32", 8)
