@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+#: Shares of the step from which a finding is of high and of medium severity.
+SEVERITY_FROM = {"high": 0.03, "medium": 0.01}
+#: How the sentence of the verdict begins that says what helps where shapes are not the problem.
+TO_TRY = "What to try:"
+
+
+def severity(share: float) -> str:
+    """high | medium | low, by the share of the step that a finding is about."""
+    return next((name for name, least in SEVERITY_FROM.items() if share >= least), "low")
+
+
 PHASES = ("forward", "backward", "recompute", "optimizer", "other")
 
 COMPONENTS = (

@@ -29,10 +29,14 @@ def component(name: str, time_ms: float) -> ComponentRow:
 
 
 def collective(
-    exposed_ms: float, name: str = "all_reduce", serves: str = "data-parallel gradients"
+    exposed_ms: float,
+    name: str = "all_reduce",
+    serves: str = "data-parallel gradients",
+    *,
+    size: float = 1e8,
 ) -> CommunicationRow:
     return CommunicationRow(
-        name, None, 8, serves, "op", "", "backward", "bf16", 1, 1.0, 1.0, exposed_ms, exposed_ms, 0.0,
+        name, None, 8, serves, "op", "", "backward", "bf16", 1, 1.0, size, exposed_ms, exposed_ms, 0.0,
         exposed_ms, exposed_ms, 0.0, None, None,
     )  # fmt: skip
 
@@ -114,11 +118,12 @@ def test_an_idle_gpu_is_said_first_with_its_figure_and_the_shapes_second() -> No
         said == "The GPU is idle 60.0% of the step (12.0 of 20.0 ms): the host sets the pace, not the shapes."
     )
     assert detail.startswith(
-        "What to try: a larger batch, torch.compile or CUDA graphs. Measured under the profiler, which slows"
+        'What to try: torch.compile(mode="reduce-overhead") (CUDA graphs) or a larger batch: at most 12.0 ms'
+        " a step. Measured under the profiler, which slows"
     )
     assert (
-        "1 change shortens the GPU's work by about 2.00 ms of each 20.0 ms step (10.0%, predicted), but"
-        " hardly the step while the GPU waits: pad"
+        "1 change shortens the GPU's work by about 2.00 ms of each 20.0 ms step (10.0%, predicted);"
+        " what the step gains is not known, as it waits for the host: pad"
     ) in detail
     assert verdict(picture(gain=GAIN, busy=0.8))[0].endswith("(4.00 of 20.0 ms): more than shapes cost.")
 
@@ -133,6 +138,13 @@ def test_exposed_communication_is_named_with_what_it_serves() -> None:
     assert "1 change saves about 2.00 ms of each 20.0 ms step" in detail
     assert detail.startswith("Most of it is all_reduce for data-parallel gradients (4.50 ms")
     assert "What to try: send buckets of gradients while the backward still runs" in detail
+    assert (
+        "find the slowest rank, with the traces of all ranks in one folder: at most 5.50 ms a step." in detail
+    )
+    assert "below 1 MB" not in detail
+    small = verdict(picture(exposed_ms=5.5, communication=[collective(3.5), collective(2.0, size=256.0)]))[1]
+    assert "2.00 ms of it is in messages below 1 MB, which wait more than they send." in small
+    assert "What to try: find the slowest rank, with the traces of all ranks in one folder; then" in small
     alone = verdict(
         picture(exposed_ms=5.5, communication=[collective(2.0), collective(1.9, "barrier", "unknown")])
     )

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from tracelens.accounting.calls import Calls
 from tracelens.attribution import Attribution
-from tracelens.attribution.inductor import parse_fused
-from tracelens.attribution.inductor_ops import CAST, LAYOUT, MATMUL, PAD
 from tracelens.gemm.dtypes import dtype_of_cpp
+from tracelens.gemm.inductor import parse_fused
+from tracelens.gemm.inductor_ops import CAST, LAYOUT, MATMUL, PAD
 from tracelens.gemm.tensors import Dims, dims_at, item_at, strides_at
 from tracelens.results import OtherRow
 from tracelens.trace import Links, Trace, look_up

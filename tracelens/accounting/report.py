@@ -6,12 +6,11 @@ from dataclasses import replace
 
 from tracelens.accounting.calls import Calls, Shape
 from tracelens.accounting.limits import StepPicture, limits
-from tracelens.accounting.shares import call_flops
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.accounting.verdict import verdict
 from tracelens.advice import Advice
 from tracelens.attribution import Attribution, Loan
-from tracelens.gemm import AttentionShape, math_dtype
+from tracelens.gemm import AttentionShape, math_dtype, model_flops
 from tracelens.hardware import Gpu
 from tracelens.results import GemmRow, Report, Summary, TraceInfo
 from tracelens.trace import Trace
@@ -22,10 +21,12 @@ from tracelens.trace.metadata import (
     torch_version,
     unprofiled_times,
 )
+from tracelens.words import PHASES
 
 #: Of GEMM time without FLOPs: the utilization is that much too low at most. Of GPU time that a reference
 #: matches: that little lends nothing worth having.
 _NEGLIGIBLE = 0.02
+_RECOMPUTE = PHASES.index("recompute")
 
 
 def trace_info(trace: Trace, loan: Loan | None = None) -> TraceInfo:
@@ -102,9 +103,11 @@ def summarize(
 def _work(
     trace: Trace, calls: Calls, attribution: Attribution
 ) -> tuple[float | None, str | None, str | None]:
-    """FLOPs in the steps, the type that does most of them, or why they are not known.
+    """FLOPs of the model in the steps, the type that does most of them, or why they are not known.
 
-    A sum that leaves GEMM time out is no utilization, nor is one without a model's convolutions.
+    What is computed a second time, by checkpointing or inside a fused backward, is no work of the model
+    (arXiv 2204.02311, appendix B). A sum that leaves GEMM time out is no utilization, nor is one without a
+    model's convolutions.
     """
     if not attribution.transformer:
         return None, None, "no transformer: only GEMM and attention FLOPs are counted"
@@ -112,17 +115,19 @@ def _work(
     missing: dict[str, int] = {}
     known_ns = 0
     graphs = bool(trace.symbols.where(lambda text: "GraphLaunch" in text)[trace.launches.name].any())
-    for at, work in enumerate(call_flops(calls)):
+    for at, shape in enumerate(calls.shape):
         if attribution.step[calls.main[at]] < 0:
             continue
-        shape, dur_ns = calls.shape[at], int(calls.dur_ns[at])
+        work = None if shape is None else model_flops(shape)
+        dur_ns = int(calls.dur_ns[at])
         if work is None:
             why = _no_work(shape, calls.op_name[at] is not None, graphs)
             missing[why] = missing.get(why, 0) + dur_ns
             continue
         known_ns += dur_ns
         judged = math_dtype(shape, kernel=calls.names[int(calls.name[at])]) if shape is not None else None
-        by_type[judged] = by_type.get(judged, 0.0) + work
+        if int(attribution.phase[calls.main[at]]) != _RECOMPUTE:
+            by_type[judged] = by_type.get(judged, 0.0) + work
     missing_ns = sum(missing.values())
     if missing_ns > _NEGLIGIBLE * (missing_ns + known_ns):
         share = missing_ns / (missing_ns + known_ns)

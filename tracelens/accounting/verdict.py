@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPicture, byte_times, limits
 from tracelens.numbers import ms, ms_range, pct
-from tracelens.results import Estimate
+from tracelens.results import CommunicationRow, Estimate
+from tracelens.words import TO_TRY
 
 #: Idle for this share of the step, the GPU waits for the host above all.
 _HOST = 0.30
@@ -16,9 +17,9 @@ _LITTLE = 0.01
 _WIDE = 0.40
 #: Components named where the step is bound by memory.
 _NAMED = 3
+#: Of exposed communication: from here on it is said that small messages wait.
+_NAMES_WAITING = 0.25
 _PROFILED = "Measured under the profiler, which slows the host; tracelens capture times steps without it."
-#: How the sentence begins that says what helps where shapes are not the problem.
-TO_TRY = "What to try:"
 #: What hides a collective behind compute, by what it serves. Flags: megatron/training/arguments.py of
 #: Megatron-LM; no_sync of DistributedDataParallel; prefetching of FullyShardedDataParallel and fully_shard.
 _HIDES = {
@@ -36,7 +37,9 @@ _HIDES = {
     "pipeline": "more micro-batches per step, or an interleaved schedule",
     "loss or metric": "reduce it every few steps only",
 }  # fmt: skip
-_SLOW_RANK = "The traces of all ranks in one folder tell sending from waiting for a slow rank."
+#: A smaller message is sent in less time than a collective takes to begin: what it takes longer is waiting.
+_SENDING_FROM = 2**20
+_FIND_RANK = "find the slowest rank, with the traces of all ranks in one folder"
 _MARK = "Call prof.step() after each step, or record with tracelens capture."
 
 
@@ -62,7 +65,7 @@ def verdict(seen: StepPicture) -> tuple[str, str]:
         far = found.first == "idle" and found.idle_ms >= _HOST * found.step_ms
         end = ": the host sets the pace, not the shapes." if far else ": more than shapes cost."
         return f"{said[:1].upper()}{said[1:]}{end}", _joined(
-            _launches(far and seen.summary.unprofiled.median_ms is None), more, shapes, others
+            _launches(found) if far else "", more, shapes, others
         )
     if found.first == "memory":
         return _memory(seen, found), _joined(shapes, others)
@@ -117,8 +120,18 @@ def _wait(seen: StepPicture, found: Limits) -> tuple[str, str]:
     name = collective + (f" for {purpose}" if purpose != "unknown" else "")
     share = "Most of" if times[main] > exposed_ms / 2 else "The largest part of"
     size = f"{ms(times[main])}, the wait for the slowest rank included"
-    hides = f"{TO_TRY} {_HIDES[purpose]}." if purpose in _HIDES else ""
-    return said, _joined(f"{share} it is {name} ({size}).", hides, _SLOW_RANK)
+    waiting_ms = sum(row.exposed_ms_per_step for row in seen.communication if _only_waits(row))
+    small = ""
+    if waiting_ms >= _NAMES_WAITING * exposed_ms:
+        small = f"{ms(waiting_ms)} of it is in messages below 1 MB, which wait more than they send."
+    hides = [_HIDES[purpose]] if purpose in _HIDES else []
+    tries = [_FIND_RANK, *hides] if small else [*hides, _FIND_RANK]
+    to_try = f"{TO_TRY} {'; then '.join(tries)}: at most {ms(exposed_ms)} a step."
+    return said, _joined(f"{share} it is {name} ({size}).", small, to_try)
+
+
+def _only_waits(row: CommunicationRow) -> bool:
+    return row.bytes_per_call is not None and row.bytes_per_call < _SENDING_FROM
 
 
 def _idle_part(seen: StepPicture) -> str:
@@ -134,9 +147,10 @@ def _mean_part(seen: StepPicture, mean_ms: float) -> str:
     return _part(mean_ms, whole_ms, "the step").removesuffix(")") + " on average)"
 
 
-def _launches(far: bool) -> str:
-    """What helps where the GPU waits for the host above all."""
-    return f"{TO_TRY} a larger batch, torch.compile or CUDA graphs." if far else ""
+def _launches(found: Limits) -> str:
+    """What helps where the GPU waits for the host above all, and what there is to win by it at most."""
+    most = f"at most {ms(found.idle_ms)} a step"
+    return f'{TO_TRY} torch.compile(mode="reduce-overhead") (CUDA graphs) or a larger batch: {most}.'
 
 
 def _part(time_ms: float, whole_ms: float, of: str) -> str:
@@ -222,7 +236,8 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
     stake, findings = seen.at_stake, seen.findings
     if findings and stake is not None and stake.high is not None and found.step_ms > 0:
         count = len(findings)
-        title = f"{_lower(findings[0].title)}{' first' if count > 1 else ''}"
+        title = " and ".join(_lower(one.title) for one in findings[: 2 if count == 2 else 1])
+        title += " first" if count > 2 else ""
         changes = "1 change" if count == 1 else f"{count} changes"
         step = f"each {ms(found.step_ms)} step" if seen.marked else f"the {ms(found.step_ms)} recorded"
         bound = stake.mid is None
@@ -235,11 +250,9 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
             return f"{changes} {'has' if count == 1 else 'have'} {time} at stake ({share}): {title}."
         if found.first == "idle":  # a shorter kernel leaves a longer gap
             does = "shortens" if count == 1 else "together shorten"
-            far = found.idle_ms >= _HOST * found.step_ms
-            step = (
-                "but hardly the step while the GPU waits" if far else "and the step by less, as the GPU waits"
-            )
-            return f"{changes} {does} the GPU's work by {time} ({share}), {step}: {title}."
+            what = f": {title}" if count == 1 else ""
+            step = "what the step gains is not known, as it waits for the host"
+            return f"{changes} {does} the GPU's work by {time} ({share}); {step}{what}."
         return f"{changes} {'saves' if count == 1 else 'together save'} {time} ({share}): {title}."
     states = [check.state for check in seen.checks]
     passed, open_ = states.count("passed"), states.count("could_not_run")

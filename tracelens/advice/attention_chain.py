@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from tracelens.advice.fused_attention import CAUSAL, NO_MASK, TENSOR, Core, Mask
 from tracelens.advice.missing import for_shapes
-from tracelens.attribution.inductor import parse_fused
-from tracelens.attribution.inductor_ops import CAST, LAYOUT, MATMUL
+from tracelens.gemm.inductor import parse_fused
+from tracelens.gemm.inductor_ops import CAST, LAYOUT, MATMUL
 from tracelens.results import GemmRow, OtherRow
 
 CORE = ("attention.scores", "attention.softmax", "attention.values")

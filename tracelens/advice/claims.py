@@ -13,10 +13,11 @@ from typing import Any
 
 from tracelens.advice.facts import Outcome, Rule, StepFacts
 from tracelens.advice.numbers import listed, percent, plural
-from tracelens.advice.proposals import HIGH, MEDIUM, WORTH_A_FINDING
+from tracelens.advice.proposals import WORTH_A_FINDING
 from tracelens.advice.simulated import as_frac, pays, within
 from tracelens.numbers import ms, ms_range
 from tracelens.results import Estimate, Finding
+from tracelens.words import severity
 
 #: Below this busy share the step waits for the host, and a shorter kernel leaves a longer gap.
 _BUSY = 0.9
@@ -139,7 +140,7 @@ def _finding(rule: Rule, one: Claim, *, facts: StepFacts, step_ms: float) -> Fin
         slug=rule.slug,
         title=one.title,
         components=list(dict.fromkeys(one.components)),
-        severity="high" if frac >= HIGH else "medium" if frac >= MEDIUM else "low",
+        severity=severity(frac),
         saving_ms=saving,
         saving_frac=share,
         basis=saving.basis,

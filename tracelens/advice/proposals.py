@@ -13,12 +13,11 @@ from tracelens.advice.simulated import as_frac, derivation, pays, simulate, why_
 from tracelens.advice.stakes import Stake
 from tracelens.numbers import ms
 from tracelens.results import Estimate, Finding, GemmRow, WhatIf
+from tracelens.words import severity
 
 #: A saving or a bound below this share of the step is noise beside step-to-step variation: the check then
 #: passes and says the figure.
 WORTH_A_FINDING = 0.001
-#: Severity by the share of the step.
-HIGH, MEDIUM = 0.03, 0.01
 #: Rows whose arithmetic is written out; the rest is one sum in the text and in ``evidence``.
 _ROWS_IN_FULL = 3
 _PREDICTED = {
@@ -190,7 +189,7 @@ def _finding(rule: Rule, judged: _Judged, *, facts: StepFacts, step_ms: float) -
         slug=rule.slug,
         title=one.title,
         components=list(dict.fromkeys(stake.row.component for stake in stakes)),
-        severity="high" if frac >= HIGH else "medium" if frac >= MEDIUM else "low",
+        severity=severity(frac),
         saving_ms=saving,
         saving_frac=share,
         basis=saving.basis,

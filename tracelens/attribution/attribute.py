@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.components import CORE, Decision
-from tracelens.attribution.inductor import custom_kernel
 from tracelens.attribution.lend import lend
 from tracelens.attribution.loan import Loan
 from tracelens.attribution.names import kernel_component
@@ -19,6 +18,7 @@ from tracelens.attribution.sites import Sites, decide_sites
 from tracelens.attribution.structure import Inference, infer
 from tracelens.attribution.twins import orphans
 from tracelens.gemm import is_gemm_op, parse_kernel_name
+from tracelens.gemm.inductor import custom_kernel
 from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES, ROLES
 

@@ -27,7 +27,7 @@ from tracelens.gemm.efficiency import (
     wave_eff,
     waves,
 )
-from tracelens.gemm.flops import bytes_moved, counted_ops, flops
+from tracelens.gemm.flops import bytes_moved, counted_ops, flops, model_flops
 from tracelens.gemm.kernel_names import KernelName, parse_kernel_name, split_k_factor
 from tracelens.gemm.ladder import AlignmentLadder, LadderStep, alignment_ladder
 from tracelens.gemm.padding import Neighbour, may_pad, padded_from
@@ -57,6 +57,7 @@ __all__ = [
     "candidates",
     "counted_ops",
     "flops",
+    "model_flops",
     "intensity",
     "is_gemm_op",
     "leading_dimensions",

@@ -40,6 +40,22 @@ def flops(shape: GemmShape | AttentionShape) -> int | None:
     return scores * (shape.head_dim + shape.value_dim)
 
 
+def model_flops(shape: GemmShape | AttentionShape) -> int | None:
+    """Operations of one call that the model needs: those of ``flops`` without what a kernel computes again.
+
+    A fused backward computes the scores a second time, which is the kernel's choice and not the model's
+    (Chowdhery et al., PaLM, arXiv 2204.02311, appendix B: utilization counts no rematerialization, and
+    attention in full).
+
+    >>> model_flops(AttentionShape(8, 12, 12, 1024, 1024, 64, 64, "bf16", True, backward=True))
+    51539607552
+    """
+    work = flops(shape)
+    if work is None or isinstance(shape, GemmShape) or not shape.backward:
+        return work
+    return work * 2 * (shape.head_dim + shape.value_dim) // (3 * shape.head_dim + 2 * shape.value_dim)
+
+
 def bytes_moved(shape: GemmShape | AttentionShape) -> float | None:
     """Bytes that must cross memory when each operand is touched once; None for an unknown type.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens import numbers as f
-from tracelens.advice.proposals import HIGH, MEDIUM
 from tracelens.results import (
     Check,
     CommunicationRow,
@@ -21,8 +20,6 @@ from tracelens.results import (
 GENERATED = "Generated trace, not a measurement"
 STATES = {"passed": "passed", "not_applicable": "not applicable", "could_not_run": "could not run"}
 MARKS = {"high": "▲", "medium": "■", "low": "●"}
-#: Shares of the step from which a finding has the mark.
-SEVERITY_FROM = {"high": HIGH, "medium": MEDIUM}
 _ROLES = {"forward": "fwd"}
 _OUTSIDE = 0.01  # of the file's GPU time
 _SAME = 0.03  # step times that differ by less are taken for the same
@@ -136,6 +133,8 @@ def _step_time(report: Report) -> Number:
     step = report.summary.step_ms
     if step.n > 1:
         note = f"median of {step.n}, {f.ms_range(step.low, step.high)}"
+        if _apart(report):
+            note += f"; mean {f.ms(_mean_ms(report))}"
     else:
         note = "one step" if _marked(report) else "no step is marked in it"
     return Number("step", f.ms(step.median), "step time" if _marked(report) else "recorded", note)
@@ -168,15 +167,20 @@ def _busy(report: Report) -> Number:
 
 def _apart(report: Report) -> bool:
     """Do the mean and the median of the steps differ? One long step moves the mean and not the median."""
+    mean_ms = _mean_ms(report)
+    return abs(mean_ms - report.summary.step_ms.median) > _SAME * mean_ms
+
+
+def _mean_ms(report: Report) -> float:
+    """Mean length of a step; the median where the GPU is never idle."""
     summary = report.summary
     if summary.gpu_busy_frac >= 1:
-        return False
-    mean_ms = summary.idle_ms / (1 - summary.gpu_busy_frac)
-    return abs(mean_ms - summary.step_ms.median) > _SAME * mean_ms
+        return summary.step_ms.median
+    return summary.idle_ms / (1 - summary.gpu_busy_frac)
 
 
 def _stake(report: Report) -> Number:
-    label = "savings found"
+    label = "gain from shapes"
     waste: Estimate | None = report.summary.shape_waste_ms
     if waste is None or (waste.mid is None and waste.high is None):
         states = [check.state for check in report.checks]
@@ -189,14 +193,15 @@ def _stake(report: Report) -> Number:
     if report.summary.limited_by == "idle":
         # Shorter kernels leave longer gaps: not a gain to put in red.
         size = f"≤ {f.ms(waste.high)}" if waste.mid is None else f"≈ {f.ms(waste.mid)}"
-        note = f"of GPU work{of}, not of the step: it waits"
+        note = f"of GPU work{of}; of the step: not known"
         return Number("stake", size, label, note, quiet=True)
     if waste.mid is not None:
         spread = f.ms_range(waste.low, waste.high)
         note = f"{spread}{of}, predicted" if spread != f.UNKNOWN else f"predicted{of}"
         return Number("stake", f"≈ {f.ms(waste.mid)}", label, note)
     value = f.ms_range(waste.low, waste.high) if waste.low else f"≤ {f.ms(waste.high)}"
-    return Number("stake", value, label, f"a bound{of}, not a prediction")
+    quiet = report.summary.limited_by == "exposed"
+    return Number("stake", value, label, f"a bound{of}, not a prediction", quiet=quiet)
 
 
 def claim(finding: Finding, report: Report) -> tuple[str, str]:

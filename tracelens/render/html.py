@@ -13,7 +13,6 @@ import jinja2
 from markupsafe import Markup
 
 from tracelens import numbers as f
-from tracelens.accounting.verdict import TO_TRY
 from tracelens.render import (
     costs,
     explorer,
@@ -34,7 +33,7 @@ from tracelens.render.limits import Limits
 from tracelens.render.templates import environment, part
 from tracelens.render.text import clean, clean_lines, short_kernel
 from tracelens.results import GemmRow, Report
-from tracelens.words import EVIDENCE
+from tracelens.words import EVIDENCE, SEVERITY_FROM, TO_TRY
 
 CALLS = 24  # communication rows shown
 EMBEDDED = 16  # rows in the embedded JSON, besides those that findings name
@@ -136,7 +135,7 @@ def _words(report: Report) -> dict[str, Any]:
         "communication_line": facts.communication_line(report),
         "states": facts.STATES,
         "marks": facts.MARKS,
-        "severity_from": facts.SEVERITY_FROM,
+        "severity_from": SEVERITY_FROM,
         "detail": _detail(report.summary.verdict_detail),
         "overlap": facts.overlap_words(report),
         "dims": facts.dims(report.model),

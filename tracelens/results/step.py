@@ -51,7 +51,7 @@ class Summary:
     mfu_frac: float | None
     mfu_dtype: str | None  # the type whose dense peak it is measured against
     mfu_why: str | None  # why mfu_frac is not known
-    achieved_tflops: float | None  # GEMM + attention FLOPs of a step / step time
+    achieved_tflops: float | None  # GEMM + attention FLOPs of the model, nothing counted twice / step time
     shape_waste_ms: Estimate | None  # per step; None until a rule has something at stake
     verdict: str  # one sentence
     verdict_detail: str  # one or two sentences below it

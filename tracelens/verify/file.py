@@ -11,11 +11,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tracelens.advice.proposals import HIGH, MEDIUM
 from tracelens.errors import UsageError
 from tracelens.numbers import ms
 from tracelens.results import Estimate, Verification, Verified
 from tracelens.verify.source import Source, object_at
+from tracelens.words import severity
 
 #: Beginnings of what findings say of a prediction: no longer true of one that was measured.
 _OF_PREDICTIONS = ("A prediction", "The low end of the range is below zero", "Not known yet:", "Measured on ")
@@ -99,7 +99,7 @@ def _measured(found: Verified, verification: Verification) -> str:
 
 def _severity(frac: Estimate) -> str:
     share = (frac.mid if frac.mid is not None else frac.high) or 0.0
-    return "high" if share >= HIGH else "medium" if share >= MEDIUM else "low"
+    return severity(share)
 
 
 def _size(finding: dict[str, Any]) -> float:

@@ -11,11 +11,11 @@ from collections import Counter
 from itertools import pairwise
 from math import prod
 
-from tracelens.attribution.inductor import parse_fused
 from tracelens.attribution.structure.backward import products_of
 from tracelens.attribution.structure.between import SERVING, operands
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.gemm.inductor import parse_fused
 
 _UP = ("mlp.up", "mlp.gate")
 _NORM = frozenset({"norm", "norm_backward"})

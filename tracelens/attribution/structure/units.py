@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.inductor import custom_kernel, parse_fused
 from tracelens.attribution.names import OP_RULES, kernel_component
 from tracelens.gemm import AttentionShape, GemmShape, parse_kernel_name, shape_of
+from tracelens.gemm.inductor import custom_kernel, parse_fused
 from tracelens.trace import Links, Trace, look_up
 
 IntArray = npt.NDArray[np.int64]

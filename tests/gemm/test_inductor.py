@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracelens import words
-from tracelens.attribution.inductor import (
+from tracelens.gemm.inductor import (
     custom_kernel,
     custom_kernel_phase,
     is_inductor,
     parse_fused,
     split_ops,
 )
-from tracelens.attribution.inductor_ops import VOCABULARY
+from tracelens.gemm.inductor_ops import VOCABULARY
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared"
 TRACES = sorted((SHARED / "traces").glob("**/*.json.gz"))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
-from tracelens.attribution import inductor_ops as known
+from tracelens.gemm import inductor_ops as known
 
 #: ``kernel_category[:3]`` of ``define_kernel``; a combo of several kernels has no single category (unk)
 _KINDS = {
