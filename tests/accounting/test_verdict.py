@@ -143,7 +143,7 @@ def test_exposed_communication_is_named_with_what_it_serves() -> None:
     )
     assert "below 1 MB" not in detail
     small = verdict(picture(exposed_ms=5.5, communication=[collective(3.5), collective(2.0, size=256.0)]))[1]
-    assert "2.00 ms of it is in messages below 1 MB, which wait more than they send." in small
+    assert "2.00 ms of the 5.50 ms is in messages below 1 MB, which wait more than they send." in small
     assert "What to try: find the slowest rank, with the traces of all ranks in one folder; then" in small
     alone = verdict(
         picture(exposed_ms=5.5, communication=[collective(2.0), collective(1.9, "barrier", "unknown")])

@@ -160,6 +160,8 @@ def test_two_sizes_of_one_product_without_a_parameter_are_one_finding() -> None:
         "- size 12",
         "+ size 16",
     ]
+    assert finding.saving_ms.high == pytest.approx(1.06 - 20 * 0.003)  # a kernel's 3 µs are no shape's
+    assert "3.00 µs that a kernel takes at least" in finding.how
     assert finding.flops_delta == pytest.approx(8 / 6 * 16 / 12 - 1)
     assert "It takes both: each alone keeps them off the grid." in finding.caveats
     assert finding.effects is not None and finding.effects.checkpoint == "unknown"

@@ -73,7 +73,7 @@ def test_all_three_products_of_training_count() -> None:
     assert "+120,320 weights" in finding.effects.parameters.how
     assert "twice that where embedding and output matrix are not tied" in finding.effects.parameters.how
     assert "50304 is a multiple of 128 as well" in text
-    assert "in the loss and in sampling" in text
+    assert "never a target" in text and "mask them before sampling" in text
 
 
 def test_inference_only_masks_the_sampling() -> None:

@@ -123,7 +123,8 @@ def _wait(seen: StepPicture, found: Limits) -> tuple[str, str]:
     waiting_ms = sum(row.exposed_ms_per_step for row in seen.communication if _only_waits(row))
     small = ""
     if waiting_ms >= _NAMES_WAITING * exposed_ms:
-        small = f"{ms(waiting_ms)} of it is in messages below 1 MB, which wait more than they send."
+        part = f"{ms(waiting_ms)} of the {ms(exposed_ms)}"
+        small = f"{part} is in messages below 1 MB, which wait more than they send."
     hides = [_HIDES[purpose]] if purpose in _HIDES else []
     tries = [_FIND_RANK, *hides] if small else [*hides, _FIND_RANK]
     to_try = f"{TO_TRY} {'; then '.join(tries)}: at most {ms(exposed_ms)} a step."

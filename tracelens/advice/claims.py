@@ -148,7 +148,7 @@ def _finding(rule: Rule, one: Claim, *, facts: StepFacts, step_ms: float) -> Fin
         effort=one.effort,
         saw=one.saw,
         why=one.why,
-        how=_how(one, step_ms),
+        how=_how(one, step_ms, host=waits(facts)),
         evidence={**one.evidence, "rows": _rows(one), "bound_ms": bound},
         change={name: list(values) for name, values in one.change.items()},
         fix=list(one.fix),
@@ -166,16 +166,17 @@ def _rows(one: Claim) -> list[dict[str, object]]:
     return [{"gemm" if row in one.gemms else "row": row, "bound_ms": bound} for row, bound in ordered]
 
 
-def _how(one: Claim, step_ms: float) -> str:
+def _how(one: Claim, step_ms: float, *, host: bool) -> str:
     saving = one.saving
     if saving.mid is None:
         return (
             f"A bound and not a prediction.\n{one.how}\nTogether {ms(saving.high)} of the {ms(step_ms)} step"
             f" = {percent((saving.high or 0.0) / step_ms)}."
         )
+    low = ": from nothing, as the step waits for the host" if host and saving.low == 0 else ""
     return (
         f"Predicted, not measured.\n{one.how}\nTogether {ms(saving.mid)} per step, range"
-        f" {ms_range(saving.low, saving.high)}."
+        f" {ms_range(saving.low, saving.high)}{low}."
     )
 
 

@@ -34,8 +34,9 @@ def time_at_stake(
 ) -> Stake:
     """Bound of ``row`` in ms per step: ``max(0, time - floor)``, and at most ``cap_frac`` of its time.
 
-    floor = calls_per_step * max(flops / dense peak, bytes / bandwidth). A term whose GPU figure or count
-    is unknown is left out, which only raises the bound; without any term the whole time is the bound.
+    floor = calls_per_step * max(flops / dense peak, bytes / bandwidth, a kernel's fixed cost). A term whose
+    GPU figure or count is unknown is left out, which only raises the bound; without any term the whole time
+    is the bound.
     ``cap_frac`` is for rules whose evidence speaks for a part of the time only; ``cap_why`` then says
     which. ``useful_frac`` is the share of the counted operations that certainly had to be done (causal
     attention is counted in full, see ``tracelens.gemm.flops``).
@@ -92,5 +93,8 @@ def _floor(row: GemmRow, *, gpu: GpuInfo, useful_frac: float) -> tuple[float | N
         terms.append((row.bytes / gpu.bandwidth_gbps / 1e6, text))
     if not terms:
         return None, ""
+    if gpu.gemm_floor_us > 1e3 * max(value for value, _ in terms):
+        # the work is nothing: what is left is the start and end of a kernel, which no shape shortens
+        terms = [(gpu.gemm_floor_us / 1e3, f"{sig(gpu.gemm_floor_us)} µs that a kernel takes at least")]
     inner = f"max({', '.join(text for _, text in terms)})" if len(terms) > 1 else terms[0][1]
     return row.calls_per_step * max(value for value, _ in terms), f"{_count(row)} × {inner}"

@@ -14,13 +14,12 @@ from tracelens.compare.result import (
     Comparison,
     GemmChange,
     Noise,
-    Outcome,
     Side,
     StepChange,
     StepPart,
 )
 from tracelens.compare.spelling import NOT_YOURS, arrow_ms, signed_pct
-from tracelens.compare.step_change import left_open, p_in_words, step_change, step_verdict
+from tracelens.compare.step_change import left_open, p_in_words, step_change, step_verdict, too_coarse
 from tracelens.errors import UsageError
 from tracelens.results import Report
 
@@ -54,7 +53,8 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
     components = compare_components(before, after, gemms, found)
     step = _step(before, after, found, same_work=not changes and only_same_work(gemms))
     findings = outcomes(before, after, gemms)
-    reasons = _reasons(step, found, gemms, findings)
+    generated = before.trace.generated or after.trace.generated
+    reasons = [*foretold(findings, generated=generated), *_reasons(step, found, gemms)]
     return Comparison(
         SCHEMA_VERSION, __version__, _side(before), _side(after), [],
         verdict=step_verdict(step),
@@ -129,20 +129,18 @@ def _gemm_ms(report: Report) -> float:
     return sum(row.time_ms_per_step for row in report.gemms)
 
 
-def _reasons(
-    step: StepChange, found: Noise | None, gemms: list[GemmChange], findings: list[Outcome]
-) -> list[str]:
-    """Why to believe the verdict: the prediction, what changed with the shapes, the control, the test."""
+def _reasons(step: StepChange, found: Noise | None, gemms: list[GemmChange]) -> list[str]:
+    """Why to believe the verdict: what changed with the shapes, the test, the control."""
     if step.state == "identical":
         return []
-    parts = foretold(findings)
+    parts = []
     changed = [one for one in gemms if one.state not in ("same_shape", "moved") and one.beyond_noise]
     if changed:
         total = sum(one.diff_ms or 0.0 for one in changed)
         parts.append(
             f"GEMMs of another shape take {f.ms(abs(total))} {'less' if total < 0 else 'more'} per step."
         )
-    parts += [said for said in (p_in_words(step),) if said]
+    parts += [said for said in (p_in_words(step), too_coarse(step)) if said]
     if found is not None:
         parts.append(control(found))
     without = (step.unprofiled_before_ms, step.unprofiled_after_ms)

@@ -81,8 +81,11 @@ AGREES = {
 _FORETOLD = 3  # findings named above all else
 
 
-def against(one: Outcome) -> str:
-    """Predicted against measured, in one clause; "" where the saving was not measured."""
+def against(one: Outcome, *, generated: bool = False) -> str:
+    """Predicted against measured, in one clause; "" where the saving was not measured.
+
+    ``generated``: a trace was made by a program, so nothing in it was measured.
+    """
     if one.measured_ms is None:
         return ""
     low, mid, high = one.predicted_ms.low, one.predicted_ms.mid, one.predicted_ms.high
@@ -93,13 +96,17 @@ def against(one: Outcome) -> str:
     else:
         said = "nothing was predicted"
     agrees = f": {AGREES.get(one.agrees, one.agrees)}" if one.agrees else ""
-    return f"{said}, measured {signed_ms(-one.measured_ms)} in its GEMMs{agrees}"
+    found = signed_ms(-one.measured_ms)
+    seen = f"{found} in the GEMMs of generated traces" if generated else f"measured {found} in its GEMMs"
+    return f"{said}, {seen}{agrees}"
 
 
-def foretold(findings: list[Outcome]) -> list[str]:
+def foretold(findings: list[Outcome], *, generated: bool = False) -> list[str]:
     """A sentence for each finding that was acted on and whose saving was measured."""
     done = [one for one in findings if one.state == "acted_on" and one.measured_ms is not None]
-    said = [f"{_capital(against(one))} ({one.rule} {one.title})." for one in done[:_FORETOLD]]
+    said = [
+        f"{_capital(against(one, generated=generated))} ({one.rule} {one.title})." for one in done[:_FORETOLD]
+    ]
     return [*said, f"{len(done) - _FORETOLD} more findings were acted on."] if done[_FORETOLD:] else said
 
 

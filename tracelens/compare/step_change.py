@@ -10,6 +10,9 @@ from tracelens.compare.spelling import NOT_YOURS, arrow_ms, p_said, signed_pct, 
 from tracelens.compare.steps import LEVEL, rank_test, shift, smallest_p
 from tracelens.results import StepTime
 
+#: Of the step: a difference of this size should not be able to hide in a test.
+_COARSE = 0.02
+
 
 def step_change(
     before: Sequence[float],
@@ -105,6 +108,15 @@ def left_open(step: StepChange, what: str = "steps") -> str:
     interval = span_ms(step.shift_low_ms, step.shift_high_ms)
     why = f": {level_why(step, what)}" if level_why(step, what) else ""
     return f"the {what} leave open a difference from {interval} ({step.shift_level:.0%} interval{why})"
+
+
+def too_coarse(step: StepChange) -> str:
+    """Say what change so few steps would not show; "" where a change was seen or little is left open."""
+    widest = max(abs(step.shift_low_ms), abs(step.shift_high_ms))
+    if step.state != "no_measurable_change" or widest < _COARSE * step.before.median:
+        return ""
+    interval = span_ms(step.shift_low_ms, step.shift_high_ms)
+    return f"Anything from {interval} can hide in so few steps: record more of them to see a smaller change."
 
 
 def level_why(step: StepChange, what: str = "steps") -> str:

@@ -110,11 +110,17 @@ def untold(result: Found) -> list[ComponentChange]:
     return [row for row in component_rows(result) if row.beyond_noise is None and not is_move(result, row)]
 
 
-def outcome_line(one: Outcome) -> str:
+def outcome_lines(result: Comparison) -> list[str]:
+    """The findings of before, a line each."""
+    generated = result.before.generated or result.after.generated
+    return [outcome_line(one, generated=generated) for one in result.findings]
+
+
+def outcome_line(one: Outcome, *, generated: bool = False) -> str:
     """A finding of before, in a line: what became of it, predicted against measured."""
     parts = [f"{one.rule} {one.title}: {OUTCOMES.get(one.state, one.state)}"]
     if one.measured_ms is not None:
-        parts.append(against(one))
+        parts.append(against(one, generated=generated))
     if one.why:
         parts.append(one.why)
     return "; ".join(parts)
@@ -211,7 +217,7 @@ def _findings(out: Out, result: Comparison) -> None:
     if not result.findings:
         return
     out.line("Findings of the report before", "bold")
-    _bullets(out, [outcome_line(one) for one in result.findings[:FINDINGS]])
+    _bullets(out, outcome_lines(result)[:FINDINGS])
     if len(result.findings) > FINDINGS:
         out.line(f"  and {len(result.findings) - FINDINGS} more", "dim")
     out.line()

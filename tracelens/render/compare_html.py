@@ -37,7 +37,7 @@ def render_compare_html(result: Comparison, *, generated_at: str | None = None) 
         result,
         generated_at,
         changes=[line.replace("->", "→") for line in words.changes_lines(result)],
-        findings=[words.outcome_line(one) for one in result.findings],
+        findings=words.outcome_lines(result),
         identity=words.identity(result),
         most=ROWS,
     )

@@ -27,7 +27,7 @@ def render_markdown(result: Comparison, *, gates: Sequence[Judged] = ()) -> str:
     lines += [f"- {escape(line.replace('->', '→'))}" for line in words.changes_lines(result)]
     if result.findings:
         lines += ["", "### Findings of the report before", ""]
-        lines += [f"- {escape(words.outcome_line(one))}" for one in result.findings]
+        lines += [f"- {escape(line)}" for line in words.outcome_lines(result)]
     if not result.not_compared:
         lines += ["", "### Largest movers", "", *_movers(result)]
         lines += ["", escape(words.parts_line(result))]

@@ -156,7 +156,7 @@ def _proposal(facts: StepFacts, vocab: int, rows: list[GemmRow]) -> Proposal:
         stakes=stakes,
         confidence=_confidence(stakes, ran),
         effort="config",
-        effects={"needs": "a setting, and masking the added logits; no new training"},
+        effects={"needs": "a setting, and a mask before sampling; no new training"},
         saw=_saw(facts, vocab, ran, rows),
         why=_why(ran, rows),
         change={"vocab_size": [vocab, padded]},
@@ -235,7 +235,9 @@ def _why(vocab: int, rows: list[GemmRow]) -> str:
 
 def _caveats(facts: StepFacts, padded: int, extra: int) -> list[str]:
     caveats = [
-        f"Mask the {extra} added logits in the loss and in sampling, so that they get no probability."
+        f"The {extra} added ids are never a target, so training learns to keep their logits low, as nanoGPT's"
+        " does; mask them before sampling. To mask them in the loss too is a pass over the logits that this"
+        " saving does not count."
         if facts.trains
         else f"Mask the {extra} added logits before sampling, so that they get no probability."
     ]
