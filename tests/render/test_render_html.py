@@ -471,6 +471,54 @@ def test_the_share_of_a_layer_by_component_is_of_all_its_kernels() -> None:
     assert "as in Figure 2 of arXiv 2401.14489" in render_html(report)
 
 
+def _in_layers(report: Report, phase: str) -> float:
+    return sum(sum(row.time_ms) for row in report.layers.rows if row.phase == phase)
+
+
+@pytest.mark.parametrize("name", ["d3_h100_bert", "generated_gpt2_vocab50257"])
+def test_the_forward_pass_of_the_layers_is_what_the_figures_by_layer_say(name: str) -> None:
+    """The last norm and the activation of a head are in no layer, and not in the layers' forward pass."""
+    paths = [*(ROOT / "sample_traces").glob("*.gz"), *(ROOT.parent / "shared" / "traces").glob("*.gz")]
+    path = next((one for one in paths if one.name.startswith(name)), None)
+    if path is None:
+        pytest.skip("no shared/traces beside this checkout")
+    report = analyze(path).report
+    forward = layers.shares(report)[0]
+    inside = _in_layers(report, "forward")
+    assert sum(time for *_, time in forward.rows) == pytest.approx(inside)
+    assert f"every kernel in them, {f.ms(inside)} per step" in forward.note
+    column = layers.layer_phases(report).index("forward")
+    assert sum(line.by_phase[column] for line in layers.layer_lines(report)) == pytest.approx(inside)
+    times = {name: time for _, name, _, time in forward.rows}
+    norm = next(row for row in report.layers.rows if (row.component, row.phase) == ("norm", "forward"))
+    assert norm.rest_ms > 0 and times["norm"] == pytest.approx(sum(norm.time_ms))
+    if layers.layer_phases(report) == ["forward"]:
+        whole = sum(sum(row.time_ms) + row.rest_ms for row in report.layers.rows)
+        assert layers.layer_words(report)[0].startswith(f"{f.pct(inside / whole)} of it is in 4 layers")
+
+
+def test_without_layers_the_forward_bar_says_what_it_counts() -> None:
+    report = sample_report.full()
+    rows = [replace(row, time_ms=[], rest_ms=sum(row.time_ms) + row.rest_ms) for row in report.layers.rows]
+    bare = replace(report, layers=replace(report.layers, layers=[], rows=rows, timeline=None, why="no names"))
+    forward = layers.shares(bare)[0]
+    assert forward.title == "Forward pass" and "layers are not known" in forward.note
+    assert "logits" not in [name for _, name, _, _ in forward.rows]
+
+
+def test_kernels_of_another_layer_in_a_backward_pass_are_explained() -> None:
+    _, backward = layers.passes(sample_report.full())
+    assert backward.late.startswith("the faint 280 µs in it are kernels of layer 17 (")
+    assert "behind that layer's own backward" in backward.late and "weight gradients" in backward.late
+    assert "torch.compile" not in backward.late, "no kernel of this timeline is Triton's"
+    report = sample_report.full()
+    timeline = report.layers.timeline
+    assert timeline is not None
+    compiled = replace(timeline, names=["triton_poi_fused_add_0", *timeline.names[1:]])
+    _, again = layers.passes(replace(report, layers=replace(report.layers, timeline=compiled)))
+    assert "torch.compile (Inductor) moved them" in again.late
+
+
 def test_one_layers_kernels_are_drawn_by_stream_and_listed() -> None:
     section = _section(render_html(sample_report.full()), "h-layer")
     text = _Page(section).text

@@ -130,7 +130,7 @@ def _curve(figure: explorer.Figure) -> str:
             drawn += [element("circle", cx=_x(x), cy=_y(y), r=3.5, fill=colour) for x, y in series.dots]
         drawn.append(_above(series.above, colour))
     if figure.unknown:
-        path = "".join(f"M{_x(x) - 4:.1f} {_y(_BOTTOM) - 10:.1f}l8 8m0-8l-8 8" for x in figure.unknown)
+        path = "".join(f"M{_x(x) - 4:.1f} {_y(_BOTTOM) - 22:.1f}l8 8m0-8l-8 8" for x in figure.unknown)
         drawn.append(element("path", d=path, stroke=MUTED, fill="none"))
     return "".join(drawn)
 
@@ -145,7 +145,9 @@ def _marks(figure: explorer.Figure) -> str:
     top, drawn, names = _y(8), "", [_name(figure.now, 12)]
     for mark in figure.suggested:
         x, y = _x(mark.x), _y(mark.y)
-        drawn += element("path", d=f"M{x:.1f} {top:g}V{_y(_BOTTOM):.1f}", stroke=GOOD, stroke_dasharray="3 3")
+        if mark.apart:
+            line = f"M{x:.1f} {top:g}V{_y(_BOTTOM):.1f}"
+            drawn += element("path", d=line, stroke=GOOD, stroke_dasharray="3 3")
         drawn += _said(element("path", d=f"M{x:.1f} {y - 8:.1f}l8 8-8 8-8-8z", fill=GOOD, stroke=PAPER), mark)
         names.append(_name(mark, 12 if mark.anchor != figure.now.anchor else 28))
     x, y = _x(figure.now.x), _y(figure.now.y)

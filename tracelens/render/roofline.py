@@ -31,7 +31,7 @@ class Frame:
     ticks: int  # at most, of an axis
     names: int  # of points: more would hide them
     character: float  # width of one, about
-    brief: bool = False  # the names of the bounds without the words that the caption has, too
+    brief: bool = False  # names without the words that the caption has, too, and short roles
 
     @property
     def end(self) -> int:
@@ -235,12 +235,13 @@ def _roofs(bounds: list[_Bound], slope: float, x: _Axis, y: _Axis) -> list[Roof]
     return roofs[::-1]
 
 
-def _drawn(roofs: list[Roof], x: _Axis, frame: Frame) -> tuple[list[Box], list[Box]]:
-    """What a name must not touch: the bounds with their names; and what it lies over only where it must."""
-    taken = [
+def _drawn(roofs: list[Roof], x: _Axis, frame: Frame) -> tuple[list[Box], list[Box], list[Box]]:
+    """Where the names of the bounds, the bounds, and the dashed lines are."""
+    names = [
         (one.label_x - frame.character * len(one.label), one.label_y - 10, one.label_x, one.label_y + 3)
         for one in roofs
     ]
+    bounds: list[Box] = []
     dashed: list[Box] = []
     for one in roofs:
         corners = [tuple(map(float, pair.split(","))) for pair in one.points.split()]
@@ -249,14 +250,14 @@ def _drawn(roofs: list[Roof], x: _Axis, frame: Frame) -> tuple[list[Box], list[B
             for at in range(steps):
                 across = [a + (c - a) * part / steps for part in (at, at + 1)]
                 up = sorted(b + (d - b) * part / steps for part in (at, at + 1))
-                taken.append((across[0], up[0] - 1, across[1], up[1] + 1))
+                bounds.append((across[0], up[0] - 1, across[1], up[1] + 1))
         if one.ceiling is not None:
             dashed.append((one.ceiling[0], one.ceiling[1] - 1, x.end, one.ceiling[1] + 1))
-    return taken, dashed
+    return names, bounds, dashed
 
 
 def _points(
-    rows: list[GemmRow], x: _Axis, y: _Axis, frame: Frame, drawn: tuple[list[Box], list[Box]]
+    rows: list[GemmRow], x: _Axis, y: _Axis, frame: Frame, drawn: tuple[list[Box], list[Box], list[Box]]
 ) -> list[Point]:
     longest = max(row.time_ms for row in rows) or 1.0
     radii = [3.5 + 5.5 * math.sqrt(row.time_ms / longest) for row in rows]
@@ -283,27 +284,29 @@ def _points(
 
 
 def _names(
-    rows: list[GemmRow], marks: list[Circle], frame: Frame, drawn: tuple[list[Box], list[Box]]
+    rows: list[GemmRow], marks: list[Circle], frame: Frame, drawn: tuple[list[Box], list[Box], list[Box]]
 ) -> dict[int, tuple[str, Place]]:
     """Names of points and their places; a name that fits nowhere is left to the title.
 
     Marks upon each other have one name, with how many more there are.
     """
-    taken, dashed = drawn
-    taken = [*taken, *((cx - r, cy - r, cx + r, cy + r) for cx, cy, r in marks)]
+    above, bounds, dashed = drawn
+    taken = [*above, *((cx - r, cy - r, cx + r, cy + r) for cx, cy, r in marks)]
     area = (frame.left, frame.top - 10, frame.end, frame.floor)
-    names = Names(area, frame.character, marks, taken, dashed)
+    names = Names(area, frame.character, marks, taken, bounds, dashed)
     places: dict[int, tuple[str, Place]] = {}
     named: set[str] = set()
     told: set[int] = set()
-    for at in _order(rows):
+    first, rest = _order(rows)
+    for at in [*first, *rest]:
         name = _name(rows[at])
         if len(places) == frame.names or name in named or at in told or len(name) >= 40:
             continue
         cx, cy, _ = marks[at]
         pile = [n for n, one in enumerate(marks) if math.hypot(one[0] - cx, one[1] - cy) <= SAME]
-        label = f"{name} +{len(pile) - 1}" if len(pile) > 1 else name
-        place = names.place(label, at)
+        short = f"{rows[at].component} {facts.role(rows[at])}" if frame.brief and rows[at].role else name
+        label = f"{short} +{len(pile) - 1}" if len(pile) > 1 else short
+        place = names.place(label, at, over_bounds=at in first)
         if place:
             places[at] = label, place
             named.add(name)
@@ -311,13 +314,13 @@ def _names(
     return places
 
 
-def _order(rows: list[GemmRow]) -> list[int]:
-    """Who is named first: the largest, the fastest, those with a finding, then by time and by speed in turn."""
+def _order(rows: list[GemmRow]) -> tuple[list[int], list[int]]:
+    """Who is named first: the largest, the fastest and those with a finding; then by time and speed in turn."""
     largest = sorted(range(len(rows)), key=lambda at: -rows[at].time_ms)
     fastest = sorted(range(len(rows)), key=lambda at: -(rows[at].tflops or 0.0))
-    found = [at for at in largest if rows[at].findings]
-    in_turn = itertools.chain.from_iterable(zip(largest, fastest, strict=True))
-    return list(dict.fromkeys([largest[0], fastest[0], *found, *in_turn]))
+    first = dict.fromkeys([largest[0], fastest[0], *(at for at in largest if rows[at].findings)])
+    in_turn = dict.fromkeys(itertools.chain.from_iterable(zip(largest, fastest, strict=True)))
+    return [*first], [at for at in in_turn if at not in first]
 
 
 def _name(row: GemmRow) -> str:

@@ -14,9 +14,9 @@ SAME = 2.0  # user units: marks with centres so near lie upon each other, and on
 CLEARER = 3.0  # a name beside its mark is nearer to it than to any other by at least so much
 APART, BEFORE = 8.0, 24.0  # a name at the end of a line from any other mark; from one at its own height
 _TEXT = (10.0, 3.0)  # a line of text reaches so far above and below where it stands
-_LENGTHS = (9.0, 15.0, 23.0, 33.0, 45.0, 60.0)  # of a line from a mark to its name
-#: Directions of such a line, in the order they are tried: below a bound there is room below.
-_ANGLES = (60, 120, 30, 150, 90, 45, 135, 75, 105, 15, 165, 0, 180, -30, -150, -60, -120, -90, -15, -165)
+_LENGTHS = (9.0, 15.0, 23.0, 33.0, 45.0, 60.0, 78.0)  # of a line from a mark to its name
+#: Directions of such a line, in degrees downwards from the right.
+_ANGLES = range(-165, 181, 15)
 _STEEP = 0.35  # cosine of a line's direction: steeper ones end at the middle of a name
 
 
@@ -39,37 +39,47 @@ class Names:
     character: float  # width of one, about
     marks: Sequence[Circle]
     taken: list[Box]
+    bounds: Sequence[Box]  # a name does not lie over these, a line to it crosses them only where it must
     dashed: Sequence[Box]  # names lie over these only where they must
 
-    def place(self, name: str, at: int) -> Place | None:
-        """Find the place for the name of mark ``at``, and keep it; None where there is no clear one."""
-        cx, cy, _ = self.marks[at]
-        others = [one for one in self.marks if math.hypot(one[0] - cx, one[1] - cy) > SAME]
+    def place(self, name: str, at: int, *, over_bounds: bool) -> Place | None:
+        """Find the place for the name of mark ``at``, and keep it; None where there is no clear one.
+
+        ``over_bounds``: where it has no other place, the line to it may cross a bound.
+        """
+        own = self.marks[at]
+        others = [one for one in self.marks if math.dist(one[:2], own[:2]) > SAME]
         width = self.character * len(name)
-        for candidates in (_beside, _at_a_line):
-            for avoid in (self.dashed, ()):
-                for place in candidates(self.marks[at], width):
-                    if self._clear(place, self.marks[at], others, avoid):
-                        self._keep(place)
-                        return place
+        beside = [*_beside(own, width)]
+        lines = [*_at_a_line(own, width, _away(own, others))]
+        strict, usual = [*self.bounds, *self.dashed], self.bounds
+        for places, under, crossed in (
+            (beside, strict, ()), (beside, usual, ()),
+            (lines, strict, usual), (lines, usual, usual), (lines if over_bounds else [], usual, ()),
+        ):  # fmt: skip
+            for place in places:
+                if self._clear(place, own, others) and self._free(place, under, crossed):
+                    self._keep(place)
+                    return place
         return None
 
-    def _clear(self, place: Place, own: Circle, others: Sequence[Circle], avoid: Sequence[Box]) -> bool:
+    def _clear(self, place: Place, own: Circle, others: Sequence[Circle]) -> bool:
+        """Inside, and nobody takes it for the name of another mark."""
         box = place.box
         left, top, right, bottom = self.area
         if box[0] <= left or box[2] >= right or box[1] <= top or box[3] >= bottom:
             return False
-        if place.line is None and any(gap(box, one) < gap(box, own) + CLEARER for one in others):
-            return False
-        if place.line is not None and any(gap(box, one) < _least(box, one) for one in others):
-            return False
-        if any(meet(box, one) for one in self.taken) or any(meet(box, one) for one in avoid):
-            return False
         if place.line is None:
-            return True
-        steps = _steps(place.line)
-        hit = any(_beyond(place.line, one) < one[2] + 1 for one in others)
-        return not hit and not any(meet(step, one) for step in steps for one in self.taken)
+            return all(gap(box, one) >= gap(box, own) + CLEARER for one in others)
+        line = place.line
+        return all(gap(box, one) >= _least(box, one) and _beyond(line, one) > one[2] + 1 for one in others)
+
+    def _free(self, place: Place, under: Sequence[Box], crossed: Sequence[Box]) -> bool:
+        """Nothing lies below the name, and its line meets nothing on its way."""
+        if any(meet(place.box, one) for one in (*self.taken, *under)):
+            return False
+        steps = _steps(place.line) if place.line is not None else []
+        return not any(meet(step, one) for step in steps for one in (*self.taken, *crossed))
 
     def _keep(self, place: Place) -> None:
         self.taken.append(place.box)
@@ -92,10 +102,20 @@ def _beside(mark: Circle, width: float) -> Iterator[Place]:
         yield _placed(cx + dx, cy + dy, anchor, width, None)
 
 
-def _at_a_line(mark: Circle, width: float) -> Iterator[Place]:
+def _away(mark: Circle, others: Sequence[Circle]) -> float:
+    """The direction in degrees that leads away from the marks around."""
+    cx, cy, _ = mark
+    away = [0.0, 1e-9]  # downwards where there is no other: below a bound there is room below
+    for x, y, _ in others:
+        near = (cx - x) ** 2 + (cy - y) ** 2
+        away = [away[0] + (cx - x) / near, away[1] + (cy - y) / near]
+    return math.degrees(math.atan2(away[1], away[0]))
+
+
+def _at_a_line(mark: Circle, width: float, away: float) -> Iterator[Place]:
     cx, cy, r = mark
     for length in _LENGTHS:
-        for angle in _ANGLES:
+        for angle in sorted(_ANGLES, key=lambda one: abs((one - away + 180) % 360 - 180)):
             across, down = math.cos(math.radians(angle)), math.sin(math.radians(angle))
             line = (
                 cx + (r + 1) * across, cy + (r + 1) * down,
