@@ -23,12 +23,16 @@ from hypothesis import strategies as st
 import tracelens
 from tests.render import large_report, sample_report, sample_shapes
 from tests.render.golden import check
+from tracelens import numbers as f
+from tracelens.analysis import analyze
 from tracelens.render import explorer, groups, layers, losses
 from tracelens.render.html import render_html
 from tracelens.render.limits import BUDGET, FEWEST_WHOLE, LARGEST, LINES, WHOLE, Limits
 from tracelens.render.schema import json_schema
 from tracelens.render.templates import part
 from tracelens.results import Curve, Estimate, Explorer, Report, Suggested
+
+ROOT = Path(__file__).resolve().parents[2]
 
 BANNED = re.compile(r"\b(up to|may|consider|sub-optimal)\b", re.IGNORECASE)
 VOID = {"meta", "link", "br", "input", "img", "hr"}
@@ -353,7 +357,9 @@ def test_a_curve_marks_now_and_what_is_suggested_and_says_where_the_cliffs_are()
     assert vocab.count('class="now"') == vocab.count('class="then"') == 1 and "TL101: 50304" in vocab
     assert '<a href="#f' in vocab and "Suggested by" in text
     assert ffn.count('class="now"') == 1 and 'class="then"' not in ffn
-    assert 'class="above"' in ffn and "above the axis" in ffn  # 80 ms more is off the axis, and said
+    assert (
+        'class="above"' in ffn and "above\u00a0axis\u00a0(▲)" in ffn
+    )  # 80 ms more is off the axis, and said
     assert 'class="unknown"' in ffn and "1 value has no prediction (its kernel is not known)" in ffn
     assert "times are for the tokens of a step now" in sequence and "per step" in heads
     assert "With it: head_dim = hidden / heads." in heads
@@ -375,6 +381,41 @@ def test_points_stand_where_their_numbers_say() -> None:
     for x, y in points:
         value = round((v1 + (x - x1) / (x2 - x1) * (v2 - v1)) / 64) * 64
         assert t1 + (y - y1) / (y2 - y1) * (t2 - t1) == pytest.approx(times[value], abs=0.05)
+
+
+def test_what_is_suggested_close_to_now_has_one_line_and_two_names() -> None:
+    curve = next(one for one in sample_report.full().explorer.curves if one.parameter == "vocab")
+    (wanted,) = curve.suggested
+    shift = curve.now + 2 - wanted.value
+    moved = [value + shift if value == wanted.value else value for value in curve.values]
+    order = sorted(range(len(moved)), key=moved.__getitem__)
+    near = replace(
+        curve,
+        values=[moved[at] for at in order],
+        mid_ms=[curve.mid_ms[at] for at in order],
+        low_ms=[curve.low_ms[at] for at in order],
+        high_ms=[curve.high_ms[at] for at in order],
+        alignment_bytes=[curve.alignment_bytes[at] for at in order],
+        suggested=[replace(wanted, value=wanted.value + shift)],
+    )
+    report = replace(sample_report.full(), explorer=replace(sample_report.full().explorer, curves=[near]))
+    (figure,) = explorer.figures(report)
+    (mark,) = figure.suggested
+    assert not mark.apart and figure.now.text == f"now: {near.now}"
+    assert {mark.anchor, figure.now.anchor} == {"start", "end"}, "the names stand on two sides of the line"
+    page = _section(render_html(report), "h-explorer")
+    assert page.count('class="at-now"') == 1 and "at-then" not in page and page.count('class="then"') == 1
+    (usual,) = (one for one in explorer.figures(sample_report.full()) if one.title == "vocab")
+    assert usual.now.text == "now" and all(one.apart for one in usual.suggested)
+
+
+def test_marks_of_no_prediction_stand_off_the_numbers_below_the_axis() -> None:
+    page = _section(render_html(sample_report.full()), "h-explorer")
+    path = re.search(r'class="unknown" d="M[\d.]+ ([\d.]+)l6 6', page)
+    assert path is not None
+    bottom = explorer.HEIGHT - explorer.BOTTOM
+    assert float(path[1]) + 6 <= bottom - 4
+    assert f'class="grid" d="M{explorer.LEFT} {bottom}H{explorer.WIDTH - explorer.RIGHT}"' in page, "between"
 
 
 def test_a_curve_reads_without_its_picture(variant: Report) -> None:

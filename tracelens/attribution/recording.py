@@ -140,7 +140,7 @@ def _names(r: _Recording) -> Iterator[Lack]:
 
 
 def _without_names(lost: float, share: float) -> str:
-    """Say what share has no module, the figure that stands beside it, and what part of it has no component."""
+    """Say what share has no module, as the figure beside it, and what part of it has no component."""
     if f"{share:.1%}" == f"{lost:.1%}":
         return f"{share:.1%} of the file's GPU time has no component"
     told = "operators, shapes and order tell"
@@ -162,7 +162,8 @@ def _by_order(lost: float, share: float) -> str:
         return f"{share:.1%} of the file's GPU time has no component"
     said = f"{share:.1%} of the file's GPU time belongs to no step or module"
     if lost < _NEGLIGIBLE:
-        return f"{said}: order alone tells {'its component' if not lost else 'the component of nearly all of it'}"
+        told = "the component of nearly all of it" if lost else "its component"
+        return f"{said}: order alone tells {told}"
     return f"{said}; {lost:.1%} has no component either, order alone tells that of the rest"
 
 

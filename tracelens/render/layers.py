@@ -308,12 +308,11 @@ def _put_off(one: LayerPass, layer: int, compiled: bool) -> str:
     most = sorted(parts, key=lambda part: -parts[part])[:_NAMED]
     listed = f"{', '.join(most)}{' and others' if len(parts) > _NAMED else ''}"
     behind = f"behind {whose} own backward"
-    moved = f"torch.compile (Inductor) moved them {behind}, as it does with" if compiled else ""
-    moved = moved or f"they run {behind}, as can"
-    return (
-        f"the faint {f.ms(sum(late.values()) / 1e3)} in it are kernels of {name} ({listed}): {moved}"
-        " weight gradients, which nothing waits for"
-    )
+    moved = f"they run {behind}, as weight gradients can"
+    if compiled:
+        moved = f"torch.compile (Inductor) moved them {behind}, as it does with weight gradients"
+    taken = f.ms(sum(late.values()) / 1e3)
+    return f"the faint {taken} in it are kernels of {name} ({listed}): {moved}, which nothing waits for"
 
 
 def _ticks(length_us: float) -> list[tuple[float, str]]:

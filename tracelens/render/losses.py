@@ -151,7 +151,7 @@ def lost_ms(row: GemmRow) -> float | None:
 def main_cause(row: GemmRow) -> str:
     """Name the cause that takes most of a row and its ms per step, "wave 0.181".
 
-    It is in the unit of the time lost, of which it is a part. Other where no cause takes five percent of the row.
+    A part of the time lost, in its unit. Other where no cause takes five percent of the row.
     """
     lost, time = row.lost_ms, row.time_ms_per_step
     if lost.useful is None or not time:

@@ -97,6 +97,8 @@ def _points(points: str) -> str:
 
 def _frame(figure: explorer.Figure) -> str:
     drawn = [text(_x(2), _y(explorer.TOP - 8), figure.unit, size=12, fill=MUTED)]
+    base = f"M{_x(explorer.LEFT):g} {_y(_BOTTOM):.1f}H{_x(_RIGHT):g}"
+    drawn.append(element("path", d=base, stroke=LINE))
     for tick in figure.y_ticks:
         line = f"M{_x(explorer.LEFT):g} {_y(tick.at):.1f}H{_x(_RIGHT):g}"
         drawn.append(element("path", d=line, stroke=LINE))
@@ -130,7 +132,7 @@ def _curve(figure: explorer.Figure) -> str:
             drawn += [element("circle", cx=_x(x), cy=_y(y), r=3.5, fill=colour) for x, y in series.dots]
         drawn.append(_above(series.above, colour))
     if figure.unknown:
-        path = "".join(f"M{_x(x) - 4:.1f} {_y(_BOTTOM) - 22:.1f}l8 8m0-8l-8 8" for x in figure.unknown)
+        path = "".join(f"M{_x(x) - 4:.1f} {_y(_BOTTOM) - 13:.1f}l8 8m0-8l-8 8" for x in figure.unknown)
         drawn.append(element("path", d=path, stroke=MUTED, fill="none"))
     return "".join(drawn)
 

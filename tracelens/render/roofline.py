@@ -315,7 +315,7 @@ def _names(
 
 
 def _order(rows: list[GemmRow]) -> tuple[list[int], list[int]]:
-    """Who is named first: the largest, the fastest and those with a finding; then by time and speed in turn."""
+    """Who is named first: the largest, the fastest, those with a finding; then by time and speed in turn."""
     largest = sorted(range(len(rows)), key=lambda at: -rows[at].time_ms)
     fastest = sorted(range(len(rows)), key=lambda at: -(rows[at].tflops or 0.0))
     first = dict.fromkeys([largest[0], fastest[0], *(at for at in largest if rows[at].findings)])

@@ -1,7 +1,8 @@
-"""Where the names of the roofline's points stand: each beside its own mark, or at the end of a short line to it."""
+"""Where the names of the roofline's points stand: beside their own marks, or at the end of a line to them."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -133,8 +134,11 @@ def _at_a_line(mark: Circle, width: float, away: float) -> Iterator[Place]:
 
 def _placed(x: float, y: float, anchor: str, width: float, line: Line | None) -> Place:
     box = text_box(x, y, anchor, width)
-    drawn = tuple(round(one, 1) for one in line) if line is not None else None
-    return Place(round(x, 1), round(y, 1), anchor, drawn, box)  # type: ignore[arg-type]
+    drawn = None
+    if line is not None:
+        x0, y0, x1, y1 = line
+        drawn = round(x0, 1), round(y0, 1), round(x1, 1), round(y1, 1)
+    return Place(round(x, 1), round(y, 1), anchor, drawn, box)
 
 
 def text_box(x: float, y: float, anchor: str, width: float) -> Box:
@@ -174,7 +178,5 @@ def _steps(line: Line) -> list[Box]:
     ax, ay, bx, by = line
     count = max(2, round(math.hypot(bx - ax, by - ay) / 4))
     ends = [(ax + (bx - ax) * at / count, ay + (by - ay) * at / count) for at in range(count + 1)]
-    pairs = list(zip(ends, ends[1:], strict=False))[1:]
-    return [
-        (min(a, c) - 0.5, min(b, d) - 0.5, max(a, c) + 0.5, max(b, d) + 0.5) for (a, b), (c, d) in pairs
-    ]
+    pairs = list(itertools.pairwise(ends))[1:]
+    return [(min(a, c) - 0.5, min(b, d) - 0.5, max(a, c) + 0.5, max(b, d) + 0.5) for (a, b), (c, d) in pairs]
