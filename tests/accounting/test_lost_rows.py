@@ -18,7 +18,7 @@ from tracelens.errors import UsageError
 from tracelens.gemm.lost import PARTS
 from tracelens.hardware.measurements import GemmMeasurement, Measurements, write_measurements
 from tracelens.render.json import from_json, to_json
-from tracelens.render.losses import derivation, main_cause, time_line
+from tracelens.render.losses import derivation, lost_ms, main_cause, time_line
 from tracelens.results import GemmRow, Report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -169,6 +169,20 @@ def test_an_alignment_that_is_only_bounded_is_marked_as_such() -> None:
     assert any(main_cause(row).startswith("alignment ≥ ") for row in rows)
     assert report.gemm_time is not None and report.gemm_time.at_least == ["alignment"]
     assert "alignment ≥ " in time_line(report.gemm_time)
+
+
+def test_the_main_cause_of_a_row_is_a_part_of_what_it_loses_in_the_same_unit() -> None:
+    named = 0
+    for row in sample_report.full().gemms:
+        said = main_cause(row)
+        if not said:
+            continue
+        name, value = said.split()[0], float(said.split()[-1].replace(",", ""))
+        assert value == pytest.approx(getattr(row.lost_ms, name) or 0.0, rel=0.01)
+        lost = lost_ms(row)
+        assert lost is not None and value <= 1.01 * lost
+        named += 1
+    assert named >= 5
 
 
 def test_padding_the_vocabulary_takes_the_alignment_loss_away() -> None:

@@ -219,3 +219,14 @@ def test_an_advice_is_worded_once(path: Path) -> None:
 def test_the_report_carries_them(tmp_path: Path, good: dict[str, Any]) -> None:
     report = analyze_trace(spoiled(tmp_path, good, deviceProperties=None)).report
     assert [lack.code for lack in report.recording] == ["no-device"]
+
+
+@pytest.mark.parametrize("name", ["d1_", "d1b_", "d2_", "d5_", "d7_"])
+def test_the_share_in_the_words_is_the_share_beside_them(name: str) -> None:
+    """59.3 % in a sentence beside 59.4 % in a column are two figures for one thing."""
+    lacks = [one for one in lacks_of(read_trace(need_shared(name))) if "of the file's GPU time" in one.effect]
+    assert lacks
+    for lack in lacks:
+        assert lack.share is not None
+        assert f"{lack.share:.1%} of the file's GPU time" in lack.effect
+        assert lack.effect.count("%") == (2 if "either" in lack.effect else 1)

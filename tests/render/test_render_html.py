@@ -23,12 +23,16 @@ from hypothesis import strategies as st
 import tracelens
 from tests.render import large_report, sample_report, sample_shapes
 from tests.render.golden import check
+from tracelens import numbers as f
+from tracelens.analysis import analyze
 from tracelens.render import explorer, groups, layers, losses
 from tracelens.render.html import render_html
 from tracelens.render.limits import BUDGET, FEWEST_WHOLE, LARGEST, LINES, WHOLE, Limits
 from tracelens.render.schema import json_schema
 from tracelens.render.templates import part
 from tracelens.results import Curve, Estimate, Explorer, Report, Suggested
+
+ROOT = Path(__file__).resolve().parents[2]
 
 BANNED = re.compile(r"\b(up to|may|consider|sub-optimal)\b", re.IGNORECASE)
 VOID = {"meta", "link", "br", "input", "img", "hr"}
@@ -353,7 +357,9 @@ def test_a_curve_marks_now_and_what_is_suggested_and_says_where_the_cliffs_are()
     assert vocab.count('class="now"') == vocab.count('class="then"') == 1 and "TL101: 50304" in vocab
     assert '<a href="#f' in vocab and "Suggested by" in text
     assert ffn.count('class="now"') == 1 and 'class="then"' not in ffn
-    assert 'class="above"' in ffn and "above the axis" in ffn  # 80 ms more is off the axis, and said
+    assert (
+        'class="above"' in ffn and "above\u00a0axis\u00a0(▲)" in ffn
+    )  # 80 ms more is off the axis, and said
     assert 'class="unknown"' in ffn and "1 value has no prediction (its kernel is not known)" in ffn
     assert "times are for the tokens of a step now" in sequence and "per step" in heads
     assert "With it: head_dim = hidden / heads." in heads
@@ -375,6 +381,41 @@ def test_points_stand_where_their_numbers_say() -> None:
     for x, y in points:
         value = round((v1 + (x - x1) / (x2 - x1) * (v2 - v1)) / 64) * 64
         assert t1 + (y - y1) / (y2 - y1) * (t2 - t1) == pytest.approx(times[value], abs=0.05)
+
+
+def test_what_is_suggested_close_to_now_has_one_line_and_two_names() -> None:
+    curve = next(one for one in sample_report.full().explorer.curves if one.parameter == "vocab")
+    (wanted,) = curve.suggested
+    shift = curve.now + 2 - wanted.value
+    moved = [value + shift if value == wanted.value else value for value in curve.values]
+    order = sorted(range(len(moved)), key=moved.__getitem__)
+    near = replace(
+        curve,
+        values=[moved[at] for at in order],
+        mid_ms=[curve.mid_ms[at] for at in order],
+        low_ms=[curve.low_ms[at] for at in order],
+        high_ms=[curve.high_ms[at] for at in order],
+        alignment_bytes=[curve.alignment_bytes[at] for at in order],
+        suggested=[replace(wanted, value=wanted.value + shift)],
+    )
+    report = replace(sample_report.full(), explorer=replace(sample_report.full().explorer, curves=[near]))
+    (figure,) = explorer.figures(report)
+    (mark,) = figure.suggested
+    assert not mark.apart and figure.now.text == f"now: {near.now}"
+    assert {mark.anchor, figure.now.anchor} == {"start", "end"}, "the names stand on two sides of the line"
+    page = _section(render_html(report), "h-explorer")
+    assert page.count('class="at-now"') == 1 and "at-then" not in page and page.count('class="then"') == 1
+    (usual,) = (one for one in explorer.figures(sample_report.full()) if one.title == "vocab")
+    assert usual.now.text == "now" and all(one.apart for one in usual.suggested)
+
+
+def test_marks_of_no_prediction_stand_off_the_numbers_below_the_axis() -> None:
+    page = _section(render_html(sample_report.full()), "h-explorer")
+    path = re.search(r'class="unknown" d="M[\d.]+ ([\d.]+)l6 6', page)
+    assert path is not None
+    bottom = explorer.HEIGHT - explorer.BOTTOM
+    assert float(path[1]) + 6 <= bottom - 4
+    assert f'class="grid" d="M{explorer.LEFT} {bottom}H{explorer.WIDTH - explorer.RIGHT}"' in page, "between"
 
 
 def test_a_curve_reads_without_its_picture(variant: Report) -> None:
@@ -469,6 +510,54 @@ def test_the_share_of_a_layer_by_component_is_of_all_its_kernels() -> None:
     up = next(time for _, name, _, time in products.rows if name == "mlp.up")
     assert up == pytest.approx(sum(row.time_ms_per_step for row in report.gemms if row.component == "mlp.up"))
     assert "as in Figure 2 of arXiv 2401.14489" in render_html(report)
+
+
+def _in_layers(report: Report, phase: str) -> float:
+    return sum(sum(row.time_ms) for row in report.layers.rows if row.phase == phase)
+
+
+@pytest.mark.parametrize("name", ["d3_h100_bert", "generated_gpt2_vocab50257"])
+def test_the_forward_pass_of_the_layers_is_what_the_figures_by_layer_say(name: str) -> None:
+    """The last norm and the activation of a head are in no layer, and not in the layers' forward pass."""
+    paths = [*(ROOT / "sample_traces").glob("*.gz"), *(ROOT.parent / "shared" / "traces").glob("*.gz")]
+    path = next((one for one in paths if one.name.startswith(name)), None)
+    if path is None:
+        pytest.skip("no shared/traces beside this checkout")
+    report = analyze(path).report
+    forward = layers.shares(report)[0]
+    inside = _in_layers(report, "forward")
+    assert sum(time for *_, time in forward.rows) == pytest.approx(inside)
+    assert f"every kernel in them, {f.ms(inside)} per step" in forward.note
+    column = layers.layer_phases(report).index("forward")
+    assert sum(line.by_phase[column] for line in layers.layer_lines(report)) == pytest.approx(inside)
+    times = {name: time for _, name, _, time in forward.rows}
+    norm = next(row for row in report.layers.rows if (row.component, row.phase) == ("norm", "forward"))
+    assert norm.rest_ms > 0 and times["norm"] == pytest.approx(sum(norm.time_ms))
+    if layers.layer_phases(report) == ["forward"]:
+        whole = sum(sum(row.time_ms) + row.rest_ms for row in report.layers.rows)
+        assert layers.layer_words(report)[0].startswith(f"{f.pct(inside / whole)} of it is in 4 layers")
+
+
+def test_without_layers_the_forward_bar_says_what_it_counts() -> None:
+    report = sample_report.full()
+    rows = [replace(row, time_ms=[], rest_ms=sum(row.time_ms) + row.rest_ms) for row in report.layers.rows]
+    bare = replace(report, layers=replace(report.layers, layers=[], rows=rows, timeline=None, why="no names"))
+    forward = layers.shares(bare)[0]
+    assert forward.title == "Forward pass" and "layers are not known" in forward.note
+    assert "logits" not in [name for _, name, _, _ in forward.rows]
+
+
+def test_kernels_of_another_layer_in_a_backward_pass_are_explained() -> None:
+    _, backward = layers.passes(sample_report.full())
+    assert backward.late.startswith("the faint 280 µs in it are kernels of layer 17 (")
+    assert "behind that layer's own backward" in backward.late and "weight gradients" in backward.late
+    assert "torch.compile" not in backward.late, "no kernel of this timeline is Triton's"
+    report = sample_report.full()
+    timeline = report.layers.timeline
+    assert timeline is not None
+    compiled = replace(timeline, names=["triton_poi_fused_add_0", *timeline.names[1:]])
+    _, again = layers.passes(replace(report, layers=replace(report.layers, timeline=compiled)))
+    assert "torch.compile (Inductor) moved them" in again.late
 
 
 def test_one_layers_kernels_are_drawn_by_stream_and_listed() -> None:

@@ -129,13 +129,14 @@ def test_the_fall_of_gemm_time_ends_at_what_is_useful(report: Report) -> None:
         )
 
 
-def test_every_row_with_a_finding_is_a_triangle_in_the_roofline(report: Report) -> None:
+def test_every_row_with_a_finding_is_a_diamond_in_the_roofline(report: Report) -> None:
     drawn = plot(report, "roofline")
     red = [one for one in read(drawn).iter(f"{SVG}path") if one.get("fill") == palette.BAD]
     blue = list(read(drawn).iter(f"{SVG}circle"))
     known = [row for row in report.gemms if row.tflops and row.math_dtype in report.gpu.peak_tflops]
     assert len(red) == sum(bool(row.findings) for row in known)
     assert len(red) + len(blue) == len(known)
+    assert any("◆ has a finding" in line for line in words(drawn)) and "▲" not in drawn.svg
 
 
 def test_one_curve_for_each_hyper_parameter_that_has_one(report: Report) -> None:

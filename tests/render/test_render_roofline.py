@@ -1,8 +1,11 @@
-"""Names in the roofline figure: none on another, on a point or outside, on pages of real traces, too."""
+"""Names in the roofline figure: each beside its own mark, on pages of real traces, too."""
 
 from __future__ import annotations
 
 import itertools
+import math
+import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +13,9 @@ import pytest
 
 from tests.render import sample_report
 from tracelens.analysis import analyze
-from tracelens.render.roofline import NARROW, WIDE, Frame, roofline
+from tracelens.render.html import render_html
+from tracelens.render.roofline import NARROW, WIDE, Frame, Point, Roofline, roofline
+from tracelens.render.roofline_names import Names
 from tracelens.results import Report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,7 +36,7 @@ def _report(name: str) -> Report:
 
 def _box(words: str, x: float, y: float, anchor: str, frame: Frame) -> Box:
     width = 0.9 * frame.character * len(words)  # a font a tenth wider than it is counted for is rare
-    left = x - width if anchor == "end" else x
+    left = x - {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor] * width
     return left, y - 9, left + width, y + 2
 
 
@@ -51,7 +56,7 @@ def test_names_are_free_of_each_other_and_of_points(name: str, frame: Frame) -> 
     assert bounds and names
     for one, other in itertools.combinations([*bounds, *names], 2):
         assert not _meet(one, other)
-    dots = [(p.x - p.r, p.y - p.r, p.x + p.r, p.y + p.r) for p in drawn.points]
+    dots = [(p.x - p.half, p.y - p.half, p.x + p.half, p.y + p.half) for p in drawn.points]
     assert not [(one, dot) for one in [*bounds, *names] for dot in dots if _meet(one, dot)]
     for left, above, right, below in [*bounds, *names]:
         assert left > 0 and right < frame.width and above > -10 and below < frame.floor
@@ -70,10 +75,130 @@ def test_a_line_of_the_best_matmul_begins_on_the_memory_slope(frame: Frame) -> N
     assert roof.label_x == x1, "the name ends where the flat part begins"
 
 
-def test_rows_with_a_finding_are_named_first() -> None:
+def _gap(box: Box, point: Point) -> float:
+    """From a mark's edge to a box."""
+    across = max(box[0] - point.x, 0.0, point.x - box[2])
+    return math.hypot(across, max(box[1] - point.y, 0.0, point.y - box[3])) - point.half
+
+
+def _line(point: Point) -> list[tuple[float, float]]:
+    """Where the line from a mark to its name goes, point by point."""
+    x0, y0, x1, y1 = (float(one) for one in re.findall(r"-?[\d.]+", point.line))
+    return [(x0 + (x1 - x0) * at / 50, y0 + (y1 - y0) * at / 50) for at in range(51)]
+
+
+def _others(point: Point, drawn: Roofline) -> list[Point]:
+    """The marks that can be told from this one."""
+    return [one for one in drawn.points if math.hypot(one.x - point.x, one.y - point.y) > 2]
+
+
+@pytest.mark.parametrize("frame", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("name", ["full", *TRACES])
+def test_a_name_is_nearer_to_its_own_mark_than_to_any_other_or_a_line_leads_there(
+    name: str, frame: Frame
+) -> None:
+    report = _report(name)
+    drawn = roofline(report, report.gemms, frame=frame)
+    if drawn is None:
+        pytest.skip("no roofline of this trace")
+    for point in drawn.points:
+        box = _box(point.label, point.label_x, point.label_y, point.anchor, frame)
+        others = _others(point, drawn)
+        if not point.label:
+            assert not point.line
+        elif not point.line:
+            assert _gap(box, point) < 8
+            assert all(_gap(box, point) + 1 < _gap(box, one) for one in others), point.label
+        else:
+            (x0, y0), *_, (x1, y1) = line = _line(point)
+            assert math.hypot(x0 - point.x, y0 - point.y) == pytest.approx(point.half + 1, abs=0.2)
+            near = (x1 - 4, y1 - 4, x1 + 4, y1 + 4)
+            assert _meet(near, box) and math.hypot(x1 - x0, y1 - y0) < 80
+            for one in others:
+                assert all(math.hypot(x - one.x, y - one.y) > one.half for x, y in line), point.label
+                assert _gap(box, one) > 6, point.label
+            names = [_box(p.label, p.label_x, p.label_y, p.anchor, frame) for p in drawn.points if p.label]
+            assert not [at for at in line[5:-5] for one in names if one != box and _meet((*at, *at), one)]
+
+
+@pytest.mark.parametrize("frame", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("name", ["full", *TRACES])
+def test_the_largest_and_the_fastest_have_a_name(name: str, frame: Frame) -> None:
+    report = _report(name)
+    drawn = roofline(report, report.gemms, frame=frame)
+    if drawn is None:
+        pytest.skip("no roofline of this trace")
+    largest, fastest = max(drawn.points, key=lambda p: p.r), min(drawn.points, key=lambda p: p.y)
+    for wanted in (largest, fastest):
+        there = [p.label for p in drawn.points if p not in _others(wanted, drawn)]
+        assert any(there), wanted.title
+
+
+def test_marks_upon_each_other_have_one_name_that_counts_them() -> None:
+    report = _report("generated")
+    drawn = roofline(report, report.gemms)
+    assert drawn is not None and drawn.piled
+    labels = [p.label for p in drawn.points if p.label]
+    assert "logits dgrad +2" in labels and "attention.core forward" in labels
+    for point in drawn.points:
+        here = [p for p in drawn.points if p not in _others(point, drawn)]
+        if point.label:
+            assert point.label.endswith(f" +{len(here) - 1}") or len(here) == 1
+            assert [p.label for p in here if p.label] == [point.label]
+
+
+def test_a_name_is_left_out_where_it_would_be_read_as_that_of_another_mark() -> None:
+    own, other = (50.0, 50.0, 5.0), (60.0, 50.0, 5.0)
+    around = [(50 + 12 * math.cos(at), 50 + 12 * math.sin(at), 5.0) for at in range(7)]
+    area = (0.0, 0.0, 300.0, 100.0)
+    free = Names(area, 6.0, [own, other], [], [], [])
+    place = free.place("mlp.up", 0, over_bounds=False)
+    assert place is not None and place.anchor == "end" and place.x < 50 and place.line is None
+    closed = Names(area, 6.0, [own, *around], [], [], [])
+    assert closed.place("mlp.up", 0, over_bounds=True) is None
+
+
+def test_rows_with_a_finding_are_named_before_the_rest() -> None:
     report = _report("full")
-    drawn = roofline(report, report.gemms, frame=NARROW)
+    drawn = roofline(report, report.gemms)
     assert drawn is not None
-    found = {p.title.split(",")[0] for p in drawn.points if p.bad}
-    assert len([p for p in drawn.points if p.label]) == NARROW.names
-    assert sum(p.label in found for p in drawn.points if p.label) >= 3
+    named = [p for p in drawn.points if p.label]
+    names = {p.title.split(",")[0] for p in named}  # two rows of one name need it once
+    for point in drawn.points:
+        if point.bad:
+            here = [p for p in named if p not in _others(point, drawn)]
+            assert here or point.title.split(",")[0] in names, point.title
+    small = roofline(report, report.gemms, frame=NARROW)
+    assert small is not None
+    first, *rest = [p for p in small.points if p.label]
+    assert first.bad and len(rest) >= 3 and sum(not p.bad for p in rest) <= 1, "the fastest is named, too"
+
+
+def test_a_finding_is_a_diamond_and_no_triangle() -> None:
+    page = render_html(_report("generated"))
+    figure = page[page.index('id="h-roofline"') : page.index('id="h-gemms"')]
+    assert "◆</span> has a finding" in figure and "▲" not in figure
+    marks = re.findall(r'class="pt bad" d="M([\d.]+) ([\d.]+)l([\d.]+) ([\d.]+)-([\d.]+) ([\d.]+)-', figure)
+    assert len(marks) == 6, "three rows, in the wide and in the narrow figure"
+    assert all(len(set(sides)) == 1 for _, _, *sides in marks)
+
+
+def test_rows_above_the_best_matmul_are_counted_and_its_source_is_named() -> None:
+    report = _report("generated")
+    drawn = roofline(report, report.gemms)
+    assert drawn is not None
+    published = "the best plain matmul published for such a GPU (mamf-finder); a row can be faster: 1 here is"
+    assert drawn.dashed == published
+    assert f"dashed: {published}." in render_html(report)
+    measured = replace(report, gpu=replace(report.gpu, measured_tflops={"bf16": 900.0}))
+    again = roofline(measured, measured.gemms)
+    assert again is not None
+    assert again.dashed == "the best plain matmul measured by tracelens on this one; a row can be faster"
+
+
+@pytest.mark.skipif("d1" not in TRACES, reason="needs shared/traces")
+def test_plain_products_above_the_best_matmul_are_counted_too() -> None:
+    report = _report("d1")
+    drawn = roofline(report, report.gemms)
+    assert drawn is not None and drawn.dashed.endswith("a row can be faster: 2 here are")
+    assert {"logits wgrad", "logits dgrad"} <= {p.label for p in drawn.points}

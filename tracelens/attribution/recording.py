@@ -134,19 +134,20 @@ def _names(r: _Recording) -> Iterator[Lack]:
     ):
         share, lost = r.share(mask), r.share(mask & nowhere)
         if share >= _MEDIUM or lost >= _NEGLIGIBLE:
-            effect = _without_names(lost, share - lost)
+            effect = _without_names(lost, share)
             severity = _by_share(lost) if lost >= _MEDIUM else "low"
             yield Lack(code, title, effect, REASONS[reason][1], severity, share)
 
 
-def _without_names(lost: float, rest: float) -> str:
-    """Say what share has no component, and what share has one but no module."""
-    said = [f"{lost:.1%} of the file's GPU time has no component"] if lost >= _NEGLIGIBLE else []
-    if rest >= _NEGLIGIBLE:
-        said.append(
-            f"{rest:.1%} of the file's GPU time has no module: operators, shapes and order tell its component"
-        )
-    return "; ".join(said)
+def _without_names(lost: float, share: float) -> str:
+    """Say what share has no module, as the figure beside it, and what part of it has no component."""
+    if f"{share:.1%}" == f"{lost:.1%}":
+        return f"{share:.1%} of the file's GPU time has no component"
+    told = "operators, shapes and order tell"
+    said = f"{share:.1%} of the file's GPU time has no module"
+    if lost < _NEGLIGIBLE:
+        return f"{said}: {told} {'its component' if not lost else 'the component of nearly all of it'}"
+    return f"{said}; {lost:.1%} has no component either, {told} that of the rest"
 
 
 def _nowhere(r: _Recording) -> BoolArray:
@@ -155,13 +156,15 @@ def _nowhere(r: _Recording) -> BoolArray:
     return out
 
 
-def _by_order(lost: float, rest: float) -> str:
-    """Say what share has no component, and what share owes it to other kernels or to its place."""
-    said = [f"{lost:.1%} of the file's GPU time has no component"] if lost >= _NEGLIGIBLE else []
-    if rest >= _NEGLIGIBLE:
-        how = "from its order only, and belongs to no step or module"
-        said.append(f"{rest:.1%} of the file's GPU time is known {how}")
-    return "; ".join(said)
+def _by_order(lost: float, share: float) -> str:
+    """Say what share has no step or module, the figure beside it, and what part of it has no component."""
+    if f"{share:.1%}" == f"{lost:.1%}":
+        return f"{share:.1%} of the file's GPU time has no component"
+    said = f"{share:.1%} of the file's GPU time belongs to no step or module"
+    if lost < _NEGLIGIBLE:
+        told = "the component of nearly all of it" if lost else "its component"
+        return f"{said}: order alone tells {told}"
+    return f"{said}; {lost:.1%} has no component either, order alone tells that of the rest"
 
 
 def _captured(r: _Recording) -> BoolArray:
@@ -175,7 +178,7 @@ def _graphs(r: _Recording) -> Iterator[Lack]:
         yield Lack(
             "cuda-graph",
             "Kernels inside a CUDA graph",
-            f"all of its kernels hang from one launch; {_by_order(lost, share - lost)}",
+            f"all of its kernels hang from one launch; {_by_order(lost, share)}",
             REASONS["graph"][1],
             _by_share(lost),
             share,
@@ -189,7 +192,7 @@ def _launches(r: _Recording) -> Iterator[Lack]:
         yield Lack(
             "no-launch",
             "Kernels launched before the recording began",
-            _by_order(lost, share - lost),
+            _by_order(lost, share),
             REASONS["no launch"][1],
             _by_share(lost),
             share,

@@ -15,6 +15,7 @@ LEFT, RIGHT, TOP, BOTTOM = 46, 12, 34, 24
 _PAD = 0.08  # of the times' range, above and below
 _BAND = 0.6  # of the times' range: a wider band is cut, or it would flatten the teeth
 _ABOVE = 15.0  # where marks stand whose time is off the axis
+_UPON = 4.0  # from one line through the figure to another: nearer ones are one
 _ROWS = 10  # values in a table
 _CROWDED = 12  # more labels than this do not fit below an axis
 #: Values spread by their place in the list: divisors are far apart.
@@ -57,6 +58,7 @@ class Mark:
     title: str
     anchor: str
     text_x: float
+    apart: bool = True  # from the line of now: a second one upon it would be read as one
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,8 @@ def _figure(curve: Curve, common: Sequence[str]) -> Figure:
     scale = _Scale(curve, low, high)
     factor, unit = (1.0, "ms") if high >= 1 else (1e3, "µs")
     series = [one for kind in _KINDS if (one := _series(curve, kinds, kind, scale)) is not None]
-    now = _mark(curve, curve.now, "now", scale)
+    upon = [_upon(curve, one.value, scale) for one in curve.suggested if one.value != curve.now]
+    now = _mark(curve, curve.now, f"now: {curve.now}" if any(upon) else "now", scale)
     suggested = [
         _mark(curve, one.value, f"{one.rule}: {one.value}", scale)
         for one in curve.suggested
@@ -269,8 +272,15 @@ def _mark(curve: Curve, value: int, text: str, scale: _Scale) -> Mark:
     if x < LEFT + 80:
         before = False
     y = _ABOVE if time is None or time > scale.high else scale.y(max(time, scale.low))
-    title = f"{text} {value}: {_ms(time)}" if value == curve.now else f"suggested {text}: {_ms(time)}"
-    return Mark(x, y, text, title, "end" if before else "start", round(x + (-5 if before else 5), 1))
+    title = f"now {value}: {_ms(time)}" if value == curve.now else f"suggested {text}: {_ms(time)}"
+    shift = -5 if before else 5
+    apart = value == curve.now or not _upon(curve, value, scale)
+    return Mark(x, y, text, title, "end" if before else "start", round(x + shift, 1), apart)
+
+
+def _upon(curve: Curve, value: int, scale: _Scale) -> bool:
+    """Whether a value stands where the one of now does."""
+    return abs(scale.x(value) - scale.x(curve.now)) < _UPON
 
 
 def _x_ticks(curve: Curve, scale: _Scale) -> list[Tick]:

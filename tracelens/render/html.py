@@ -294,7 +294,7 @@ def _split_bar(row: GemmRow) -> Markup:
         f'<rect class="f-{name}" x="{100 * start:.1f}%" width="{100 * width:.1f}%" height="6"/>'
         for name, start, width in parts
     )
-    said = ", ".join(f"{name} {f.pct(width)}" for name, _, width in parts)
+    said = "of its time " + ", ".join(f"{name} {f.pct(width)}" for name, _, width in parts)
     return Markup('<svg class="split" role="img"><title>{}</title>{}</svg>').format(said, Markup(rects))
 
 

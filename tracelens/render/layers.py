@@ -280,7 +280,7 @@ def _pass(one: LayerPass, layer: int, names: Sequence[str], listed: int) -> Pass
     return Pass(
         one.phase,
         f"{words}; {begins}",
-        _put_off(one, layer),
+        _put_off(one, layer, any(name.startswith("triton_") for name in names)),
         f"{one.phase} of layer {layer}: {words}",
         sorted(lanes.items(), key=lambda one: order.index(one[0])),
         _ticks(length),
@@ -289,21 +289,30 @@ def _pass(one: LayerPass, layer: int, names: Sequence[str], listed: int) -> Pass
     )
 
 
-def _put_off(one: LayerPass, layer: int) -> str:
+def _put_off(one: LayerPass, layer: int, compiled: bool) -> str:
     """Kernels of layers whose backward comes before: what no other kernel waits for can run late.
 
     Inductor orders a compiled graph by its own memory and fusion, and moves weight gradients behind the
     next layers' gradients of activations.
     """
     late: dict[int, float] = {}
-    for number, time in zip(one.layer, one.duration_us, strict=True):
+    parts: dict[str, float] = {}
+    for number, component, time in zip(one.layer, one.component, one.duration_us, strict=True):
         if number > layer and one.phase == "backward":
             late[number] = late.get(number, 0.0) + time
+            parts[component] = parts.get(component, 0.0) + time
     if not late:
         return ""
     name = f"{'layer' if len(late) == 1 else 'layers'} {f.integers(sorted(late))}"
+    whose = "that layer's" if len(late) == 1 else "those layers'"
+    most = sorted(parts, key=lambda part: -parts[part])[:_NAMED]
+    listed = f"{', '.join(most)}{' and others' if len(parts) > _NAMED else ''}"
+    behind = f"behind {whose} own backward"
+    moved = f"they run {behind}, as weight gradients can"
+    if compiled:
+        moved = f"torch.compile (Inductor) moved them {behind}, as it does with weight gradients"
     taken = f.ms(sum(late.values()) / 1e3)
-    return f"{taken} of {name} in it: kernels of an earlier backward that ran only now"
+    return f"the faint {taken} in it are kernels of {name} ({listed}): {moved}, which nothing waits for"
 
 
 def _ticks(length_us: float) -> list[tuple[float, str]]:
@@ -320,19 +329,31 @@ def runs(cells: Sequence[Cell]) -> list[list[Cell]]:
 
 def shares(report: Report) -> list[Bar]:
     """What a layer's forward pass takes by component, and what the step's products do."""
-    forward = _sums(
-        (row.component, _total(row))
-        for row in report.layers.rows
-        if row.phase == "forward" and row.component.startswith(_OF_A_LAYER)
-    )
+    forward, title, note = _forward(report.layers)
     products = _sums(
         (row.component, row.time_ms_per_step) for row in report.gemms if row.time_ms_per_step > 0
     )
     bars = [
-        _bar("Forward pass of the layers", "every kernel in them; all layers together", forward),
+        _bar(title, note, forward),
         _bar("GEMMs and attention of the step", "forward and backward", products),
     ]
     return [bar for bar in bars if bar is not None]
+
+
+def _forward(layers: Layers) -> tuple[dict[str, float], str, str]:
+    """Time by component of the forward pass of the layers alone, its title, and what it counts.
+
+    The model's last norm or the activation of its head are in no layer. Where no kernel is tied to a layer,
+    it is the components that a layer has, wherever they run.
+    """
+    rows = [row for row in layers.rows if row.phase == "forward"]
+    if layers.layers:
+        times = _sums((row.component, sum(row.time_ms)) for row in rows if any(row.time_ms))
+        note = f"every kernel in them, {f.ms(sum(times.values()))} per step, all layers together"
+        return times, "Forward pass of the layers", note
+    times = _sums((row.component, _total(row)) for row in rows if row.component.startswith(_OF_A_LAYER))
+    note = "what a layer is made of; layers are not known here, so a norm outside them counts too"
+    return times, "Forward pass", note
 
 
 def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:

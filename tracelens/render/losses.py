@@ -149,15 +149,18 @@ def lost_ms(row: GemmRow) -> float | None:
 
 
 def main_cause(row: GemmRow) -> str:
-    """Name the cause that takes most of a row, "wave 18%"; other where no cause takes five percent."""
+    """Name the cause that takes most of a row and its ms per step, "wave 0.181".
+
+    A part of the time lost, in its unit. Other where no cause takes five percent of the row.
+    """
     lost, time = row.lost_ms, row.time_ms_per_step
     if lost.useful is None or not time:
         return ""
-    causes = {name: (getattr(lost, name) or 0.0) / time for name in (*FACTORS, "memory")}
+    causes = {name: getattr(lost, name) or 0.0 for name in (*FACTORS, "memory")}
     name = max(causes, key=lambda one: causes[one])
-    if causes[name] < _WORTH_NAMING:
-        return f"other {f.pct((lost.other or 0.0) / time)}"
-    return f"{name} {'≥ ' if is_bound(lost, name) else ''}{f.pct(causes[name])}"
+    if causes[name] < _WORTH_NAMING * time:
+        return f"other {f.sig(lost.other or 0.0)}"
+    return f"{name} {'≥ ' if is_bound(lost, name) else ''}{f.sig(causes[name])}"
 
 
 def segments(row: GemmRow) -> list[tuple[str, float, float]]:

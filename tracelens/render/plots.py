@@ -205,18 +205,20 @@ def _roofline(report: Report) -> Plot:
         *(_roof(one, roof.frame) for one in roof.roofs),
         *(_mark(one) for one in reversed(roof.points)),
     ]
+    drawn += [element("path", d=one.line, stroke=MUTED) for one in roof.points if one.line]
     names = [_name(one) for one in roof.points if one.label]
     drawn += [halo for halo, _ in names] + [name for _, name in names]
     rows = "1 row is" if roof.left_out == 1 else f"{roof.left_out} rows are"
     rest = f"; {rows} not drawn: no shape, no peak, or under 0.1% of GPU time" if roof.left_out else ""
-    dashed = ", dashed is the best matmul measured" if any(one.ceiling for one in roof.roofs) else ""
+    dashed = f"; dashed: {roof.dashed}" if roof.dashed else ""
+    piled = "; +2: so many more rows at the same place" if roof.piled else ""
     return picture(
         "roofline",
         title="What each product reaches of what the GPU allows",
         notes=notes(
             report,
             "achieved TFLOP/s against FLOP per byte, each operand counted once; larger marks take more time,"
-            f" ▲ has a finding{dashed}{rest}",
+            f" ◆ has a finding{piled}{dashed}{rest}",
         ),
         warning=warning(report),
         description=roofs.words(report, report.gemms),
@@ -251,9 +253,9 @@ def _roof(roof: roofs.Roof, frame: roofs.Frame) -> str:
 
 
 def _mark(point: roofs.Point) -> str:
-    x, y, r = point.x, point.y, point.r
+    x, y, r, half = point.x, point.y, point.r, point.half
     if point.bad:
-        path = f"M{x} {y - 1.15 * r:.1f}l{1.1 * r:.1f} {1.9 * r:.1f}h{-2.2 * r:.1f}z"
+        path = f"M{x} {y - half:.1f}l{half} {half} {-half} {half} {-half} {-half}z"
         drawn = element("path", d=path, fill=BAD, fill_opacity=0.9, stroke="#ffffff")
     else:
         drawn = element("circle", cx=x, cy=y, r=r, fill=MARK, fill_opacity=0.8, stroke="#ffffff")
@@ -261,5 +263,5 @@ def _mark(point: roofs.Point) -> str:
 
 
 def _name(point: roofs.Point) -> tuple[str, str]:
-    anchor = "end" if point.anchor == "end" else None
+    anchor = None if point.anchor == "start" else point.anchor
     return standing_out(point.label_x, point.label_y, point.label, size=12, anchor=anchor)

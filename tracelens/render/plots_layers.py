@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from tracelens import numbers as f
@@ -12,6 +13,7 @@ from tracelens.render.svg import EDGE, MUTED, WIDTH, Plot, element, keys, pictur
 from tracelens.results import Report
 
 _INNER = WIDTH - 2 * EDGE
+_LATE = 115  # characters of a line beside the name of a pass
 
 
 def layers_plot(report: Report) -> Plot:
@@ -51,9 +53,9 @@ def layer_plot(report: Report) -> Plot:
     for one in found:
         y += 16
         drawn += text(EDGE, y, one.phase, bold=True) + text(EDGE + 86, y, one.title, fill=MUTED)
-        if one.late:
+        for line in textwrap.wrap(one.late, _LATE):
             y += 17
-            drawn += text(EDGE + 86, y, one.late, fill=MUTED)
+            drawn += text(EDGE + 86, y, line, fill=MUTED)
         y += 8
         for name, cells in one.lanes:
             if len(one.lanes) > 1:

@@ -97,6 +97,8 @@ def _points(points: str) -> str:
 
 def _frame(figure: explorer.Figure) -> str:
     drawn = [text(_x(2), _y(explorer.TOP - 8), figure.unit, size=12, fill=MUTED)]
+    base = f"M{_x(explorer.LEFT):g} {_y(_BOTTOM):.1f}H{_x(_RIGHT):g}"
+    drawn.append(element("path", d=base, stroke=LINE))
     for tick in figure.y_ticks:
         line = f"M{_x(explorer.LEFT):g} {_y(tick.at):.1f}H{_x(_RIGHT):g}"
         drawn.append(element("path", d=line, stroke=LINE))
@@ -130,7 +132,7 @@ def _curve(figure: explorer.Figure) -> str:
             drawn += [element("circle", cx=_x(x), cy=_y(y), r=3.5, fill=colour) for x, y in series.dots]
         drawn.append(_above(series.above, colour))
     if figure.unknown:
-        path = "".join(f"M{_x(x) - 4:.1f} {_y(_BOTTOM) - 10:.1f}l8 8m0-8l-8 8" for x in figure.unknown)
+        path = "".join(f"M{_x(x) - 4:.1f} {_y(_BOTTOM) - 13:.1f}l8 8m0-8l-8 8" for x in figure.unknown)
         drawn.append(element("path", d=path, stroke=MUTED, fill="none"))
     return "".join(drawn)
 
@@ -145,7 +147,9 @@ def _marks(figure: explorer.Figure) -> str:
     top, drawn, names = _y(8), "", [_name(figure.now, 12)]
     for mark in figure.suggested:
         x, y = _x(mark.x), _y(mark.y)
-        drawn += element("path", d=f"M{x:.1f} {top:g}V{_y(_BOTTOM):.1f}", stroke=GOOD, stroke_dasharray="3 3")
+        if mark.apart:
+            line = f"M{x:.1f} {top:g}V{_y(_BOTTOM):.1f}"
+            drawn += element("path", d=line, stroke=GOOD, stroke_dasharray="3 3")
         drawn += _said(element("path", d=f"M{x:.1f} {y - 8:.1f}l8 8-8 8-8-8z", fill=GOOD, stroke=PAPER), mark)
         names.append(_name(mark, 12 if mark.anchor != figure.now.anchor else 28))
     x, y = _x(figure.now.x), _y(figure.now.y)

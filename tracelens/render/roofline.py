@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from tracelens import numbers as f
 from tracelens.render import facts
+from tracelens.render.roofline_names import SAME, Box, Circle, Names, Place
 from tracelens.results import GemmRow, GpuInfo, Report
-
-_Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 NEGLIGIBLE = 0.001  # of all GPU time: smaller rows would stretch the axes over decades of nothing
 _BOUNDS = 3  # dtypes whose bound is drawn
 _LINE = 14  # user units from a line of text to the next
 _OVER = 5  # from a bound up to its name
+DIAMOND = 1.25  # half a diagonal of the diamond for a finding, in radii of the circle for none: as much area
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Frame:
     ticks: int  # at most, of an axis
     names: int  # of points: more would hide them
     character: float  # width of one, about
-    brief: bool = False  # the names of the bounds without the words that the caption has, too
+    brief: bool = False  # names without the words that the caption has, too, and short roles
 
     @property
     def end(self) -> int:
@@ -44,9 +44,9 @@ class Frame:
         return self.height - self.bottom
 
 
-WIDE = Frame(1000, 310, 56, 26, 20, 40, 9, 8, 6.6)
+WIDE = Frame(1000, 310, 56, 26, 20, 40, 9, 10, 6.6)
 NARROW = Frame(
-    328, 256, 44, 16, 18, 38, 6, 4, 6.4, brief=True
+    328, 256, 44, 16, 18, 38, 6, 5, 6.4, brief=True
 )  # a telephone of 360 points without its margins
 
 
@@ -77,12 +77,14 @@ class Point:
     x: float
     y: float
     r: float
-    bad: bool
+    half: float  # of the mark's width: of a diamond where it is bad
+    bad: bool  # has a finding
     title: str
-    label: str
+    label: str  # "" where another says it, or where there is no room
     label_x: float
     label_y: float
-    anchor: str
+    anchor: str  # start | end | middle
+    line: str  # for <path>: from the mark to a label that is not right beside it, or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ class Roofline:
     roofs: list[Roof]
     points: list[Point]
     left_out: int
+    dashed: str  # what the dashed lines are, and how many rows are above theirs; "" where there are none
+    piled: bool  # some label is for several marks upon each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,11 @@ def roofline(report: Report, shown: list[GemmRow], *, frame: Frame = WIDE) -> Ro
     y = _Axis(_nice(min(ys) * 0.7, False), _nice(top, True), frame.floor, frame.top)
     roofs = _roofs(bounds, slope, x, y)
     points = _points(rows, x, y, frame, _drawn(roofs, x, frame))
-    return Roofline(frame, x.ticks(frame.ticks), y.ticks(frame.ticks), roofs, points, len(shown) - len(rows))
+    dashed = _dashed(rows, gpu) if any(roof.ceiling for roof in roofs) else ""
+    return Roofline(
+        frame, x.ticks(frame.ticks), y.ticks(frame.ticks), roofs, points, len(shown) - len(rows), dashed,
+        any(" +" in one.label for one in points),
+    )  # fmt: skip
 
 
 def words(report: Report, shown: list[GemmRow]) -> str:
@@ -169,7 +177,7 @@ def _bounds(rows: list[GemmRow], gpu: GpuInfo, *, brief: bool) -> list[_Bound]:
     """The bounds of the dtypes that most rows compute in, the highest first; equal ones are one."""
     seen = [row.math_dtype for row in rows]
     dtypes = sorted({d for d in seen if d is not None}, key=lambda d: -seen.count(d))[:_BOUNDS]
-    measured = gpu.ceiling_tflops | gpu.measured_tflops  # on this very GPU where there are any
+    measured = _best(gpu)
     together: dict[tuple[float, float | None], list[str]] = {}
     for dtype in dtypes:
         peak, best = gpu.peak_tflops[dtype], measured.get(dtype)
@@ -181,6 +189,23 @@ def _bounds(rows: list[GemmRow], gpu: GpuInfo, *, brief: bool) -> list[_Bound]:
         tail = f", {words}{f.sig(best)}" if best is not None else ""
         bounds.append(_Bound(peak, best, f"{f.sig(peak)}{head} {', '.join(names)}{tail}"))
     return bounds
+
+
+def _best(gpu: GpuInfo) -> dict[str, float]:
+    """The best plain matmul by dtype: on this very GPU where it was measured."""
+    return gpu.ceiling_tflops | gpu.measured_tflops
+
+
+def _dashed(rows: list[GemmRow], gpu: GpuInfo) -> str:
+    """What the dashed lines are; a best measured is no bound, and rows above it are counted."""
+    best = _best(gpu)
+    known = {row.math_dtype for row in rows if row.math_dtype in best}
+    here = known & set(gpu.measured_tflops)
+    sources = ["published for such a GPU (mamf-finder)"] if known - here else []
+    sources += ["measured by tracelens on this one"] if here else []
+    above = sum((row.tflops or 0.0) > best.get(row.math_dtype or "", math.inf) for row in rows)
+    count = f": {above} here {'is' if above == 1 else 'are'}" if above else ""
+    return f"the best plain matmul {' or '.join(sources)}; a row can be faster{count}"
 
 
 def _room(bound: _Bound, slope: float, high: float, frame: Frame) -> float:
@@ -210,13 +235,14 @@ def _roofs(bounds: list[_Bound], slope: float, x: _Axis, y: _Axis) -> list[Roof]
     return roofs[::-1]
 
 
-def _drawn(roofs: list[Roof], x: _Axis, frame: Frame) -> tuple[list[_Box], list[_Box]]:
-    """What a name must not touch: the bounds with their names; and what it lies over only where it must."""
-    taken = [
+def _drawn(roofs: list[Roof], x: _Axis, frame: Frame) -> tuple[list[Box], list[Box], list[Box]]:
+    """Where the names of the bounds, the bounds, and the dashed lines are."""
+    names = [
         (one.label_x - frame.character * len(one.label), one.label_y - 10, one.label_x, one.label_y + 3)
         for one in roofs
     ]
-    dashed: list[_Box] = []
+    bounds: list[Box] = []
+    dashed: list[Box] = []
     for one in roofs:
         corners = [tuple(map(float, pair.split(","))) for pair in one.points.split()]
         for (a, b), (c, d) in itertools.pairwise(corners):
@@ -224,74 +250,78 @@ def _drawn(roofs: list[Roof], x: _Axis, frame: Frame) -> tuple[list[_Box], list[
             for at in range(steps):
                 across = [a + (c - a) * part / steps for part in (at, at + 1)]
                 up = sorted(b + (d - b) * part / steps for part in (at, at + 1))
-                taken.append((across[0], up[0] - 1, across[1], up[1] + 1))
+                bounds.append((across[0], up[0] - 1, across[1], up[1] + 1))
         if one.ceiling is not None:
             dashed.append((one.ceiling[0], one.ceiling[1] - 1, x.end, one.ceiling[1] + 1))
-    return taken, dashed
+    return names, bounds, dashed
 
 
 def _points(
-    rows: list[GemmRow], x: _Axis, y: _Axis, frame: Frame, drawn: tuple[list[_Box], list[_Box]]
+    rows: list[GemmRow], x: _Axis, y: _Axis, frame: Frame, drawn: tuple[list[Box], list[Box], list[Box]]
 ) -> list[Point]:
     longest = max(row.time_ms for row in rows) or 1.0
-    taken, dashed = drawn
-    centres = [
-        (x.at(r.intensity or 1.0), y.at(r.tflops or 1.0), 3.5 + 5.5 * math.sqrt(r.time_ms / longest))
-        for r in rows
+    radii = [3.5 + 5.5 * math.sqrt(row.time_ms / longest) for row in rows]
+    marks = [
+        (x.at(row.intensity or 1.0), y.at(row.tflops or 1.0), r * (DIAMOND if row.findings else 1.0))
+        for row, r in zip(rows, radii, strict=True)
     ]
-    taken += [(cx - r, cy - r, cx + r, cy + r) for cx, cy, r in centres]
-    # Those with a finding are named first: the reader came for them.
-    order = sorted(range(len(rows)), key=lambda at: (not rows[at].findings, at))
-    places: dict[int, tuple[float, float, str]] = {}
-    named: set[str] = set()
-    for at in order:
-        name = _name(rows[at])
-        if len(named) == frame.names or name in named or len(name) >= 40:
-            continue
-        place = _place(name, centres[at], frame, taken + dashed) or _place(name, centres[at], frame, taken)
-        if place:
-            places[at] = place[0]
-            taken.append(place[1])
-            named.add(name)
+    places = _names(rows, marks, frame, drawn)
     points = []
-    for at, (row, (cx, cy, r)) in enumerate(zip(rows, centres, strict=True)):
-        name, bad = _name(row), bool(row.findings)
+    for at, (row, (cx, cy, half), r) in enumerate(zip(rows, marks, radii, strict=True)):
         title = (
-            f"{name}, {facts.shape(row)}: {f.sig(row.tflops)} TFLOP/s at {f.sig(row.intensity)} FLOP/byte, "
-            f"{f.ms(row.time_ms_per_step)} per step"
+            f"{_name(row)}, {facts.shape(row)}: {f.sig(row.tflops)} TFLOP/s at {f.sig(row.intensity)} "
+            f"FLOP/byte, {f.ms(row.time_ms_per_step)} per step"
         )
-        label = name if at in places else ""
+        label, place = places.get(at, ("", Place(0.0, 0.0, "start", None, (0.0, 0.0, 0.0, 0.0))))
+        line = "M{:g} {:g}L{:g} {:g}".format(*place.line) if place.line else ""
         points.append(
-            Point(row.id, cx, cy, round(r, 1), bad, title, label, *(places.get(at) or (0.0, 0.0, "start")))
-        )
+            Point(
+                row.id, cx, cy, round(r, 1), round(half, 1), bool(row.findings), title,
+                label, place.x, place.y, place.anchor, line,
+            )
+        )  # fmt: skip
     return points
+
+
+def _names(
+    rows: list[GemmRow], marks: list[Circle], frame: Frame, drawn: tuple[list[Box], list[Box], list[Box]]
+) -> dict[int, tuple[str, Place]]:
+    """Names of points and their places; a name that fits nowhere is left to the title.
+
+    Marks upon each other have one name, with how many more there are.
+    """
+    above, bounds, dashed = drawn
+    taken = [*above, *((cx - r, cy - r, cx + r, cy + r) for cx, cy, r in marks)]
+    area = (frame.left, frame.top - 10, frame.end, frame.floor)
+    names = Names(area, frame.character, marks, taken, bounds, dashed)
+    places: dict[int, tuple[str, Place]] = {}
+    named: set[str] = set()
+    told: set[int] = set()
+    first, rest = _order(rows)
+    for at in [*first, *rest]:
+        name = _name(rows[at])
+        if len(places) == frame.names or name in named or at in told or len(name) >= 40:
+            continue
+        cx, cy, _ = marks[at]
+        pile = [n for n, one in enumerate(marks) if math.hypot(one[0] - cx, one[1] - cy) <= SAME]
+        short = f"{rows[at].component} {facts.role(rows[at])}" if frame.brief and rows[at].role else name
+        label = f"{short} +{len(pile) - 1}" if len(pile) > 1 else short
+        place = names.place(label, at, over_bounds=at in first)
+        if place:
+            places[at] = label, place
+            named.add(name)
+            told.update(pile)
+    return places
+
+
+def _order(rows: list[GemmRow]) -> tuple[list[int], list[int]]:
+    """Who is named first: the largest, the fastest, those with a finding; then by time and speed in turn."""
+    largest = sorted(range(len(rows)), key=lambda at: -rows[at].time_ms)
+    fastest = sorted(range(len(rows)), key=lambda at: -(rows[at].tflops or 0.0))
+    first = dict.fromkeys([largest[0], fastest[0], *(at for at in largest if rows[at].findings)])
+    in_turn = dict.fromkeys(itertools.chain.from_iterable(zip(largest, fastest, strict=True)))
+    return [*first], [at for at in in_turn if at not in first]
 
 
 def _name(row: GemmRow) -> str:
     return f"{row.component} {row.role}" if row.role else row.component
-
-
-def _place(
-    name: str, centre: tuple[float, float, float], frame: Frame, taken: list[_Box]
-) -> tuple[tuple[float, float, str], _Box] | None:
-    """Find a free place for a label beside its point; a label that fits nowhere is left to the title."""
-    cx, cy, r = centre
-    width = frame.character * len(name)
-    for dx, dy, anchor in (
-        (r + 4, 4, "start"),
-        (-r - 4, 4, "end"),
-        (r + 2, -r - 2, "start"),
-        (r + 2, r + 11, "start"),
-        (-r - 2, -r - 2, "end"),
-        (-r - 2, r + 11, "end"),
-    ):
-        left = cx + dx if anchor == "start" else cx + dx - width
-        box = (left, cy + dy - 10, left + width, cy + dy + 3)
-        inside = box[0] > frame.left and box[2] < frame.end and box[1] > frame.top - 10
-        if inside and box[3] < frame.floor and not any(_meet(box, other) for other in taken):
-            return (round(cx + dx, 1), round(cy + dy, 1), anchor), box
-    return None
-
-
-def _meet(one: _Box, other: _Box) -> bool:
-    return other[0] < one[2] and other[2] > one[0] and other[1] < one[3] and other[3] > one[1]

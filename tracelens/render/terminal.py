@@ -258,7 +258,7 @@ def _gemms(out: _Out, report: Report) -> None:
     heads += [("TFLOP/s", "r")] if wide or not peaks else []
     heads += [("% peak", "r")] if peaks else []
     heads += [("tiles/waves", "r")] if wide else []
-    heads += [("lost to", "l")] if roomy else []
+    heads += [("ms lost to", "l")] if roomy else []
     heads += [("finding", "l")] if any(row.findings for row in rows) else []
     table = out.table(heads)
     for row in rows:
@@ -271,7 +271,7 @@ def _gemms(out: _Out, report: Report) -> None:
             "TFLOP/s": _or_dash(f.sig(row.tflops)),
             "% peak": _or_dash(f.pct(row.peak_frac)),
             "tiles/waves": _tiles(row),
-            "lost to": losses.main_cause(row) or f.DASH,
+            "ms lost to": losses.main_cause(row) or f.DASH,
             "finding": " ".join(row.findings),
         }
         limits = {
