@@ -342,6 +342,8 @@ def _lines(curve: Curve) -> list[str]:
     what = "larger value" if larger_only else "other value"
     if larger_only and curve.now == curve.values[-1]:
         return lines
+    if not faster and curve.suggested:
+        return lines  # the suggestion says its own range
     if not faster:
         return [*lines, f"No {what} here is faster by more than the prediction's range."]
     _, value = min(faster)
