@@ -118,8 +118,8 @@ def test_an_idle_gpu_is_said_first_with_its_figure_and_the_shapes_second() -> No
         said == "The GPU is idle 60.0% of the step (12.0 of 20.0 ms): the host sets the pace, not the shapes."
     )
     assert detail.startswith(
-        'What to try: torch.compile(mode="reduce-overhead") (CUDA graphs) or a larger batch: at most 12.0 ms'
-        " a step. Measured under the profiler, which slows"
+        'What to try: torch.compile(mode="reduce-overhead") (CUDA graphs), at most 12.0 ms a step,'
+        " or a larger batch. Measured under the profiler, which slows"
     )
     assert (
         "1 change shortens the GPU's work by about 2.00 ms of each 20.0 ms step (10.0%, predicted);"

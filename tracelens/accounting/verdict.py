@@ -19,7 +19,9 @@ _WIDE = 0.40
 _NAMED = 3
 #: Of exposed communication: from here on it is said that small messages wait.
 _NAMES_WAITING = 0.25
-_PROFILED = "Measured under the profiler, which slows the host; tracelens capture times steps without it."
+_PROFILED = (
+    "Measured under the profiler, which slows the host; tracelens capture times steps without it."
+)
 #: What hides a collective behind compute, by what it serves. Flags: megatron/training/arguments.py of
 #: Megatron-LM; no_sync of DistributedDataParallel; prefetching of FullyShardedDataParallel and fully_shard.
 _HIDES = {
@@ -65,7 +67,7 @@ def verdict(seen: StepPicture) -> tuple[str, str]:
         far = found.first == "idle" and found.idle_ms >= _HOST * found.step_ms
         end = ": the host sets the pace, not the shapes." if far else ": more than shapes cost."
         return f"{said[:1].upper()}{said[1:]}{end}", _joined(
-            _launches(found) if far else "", more, shapes, others
+            _launches(seen, found) if far else "", more, shapes, others
         )
     if found.first == "memory":
         return _memory(seen, found), _joined(shapes, others)
@@ -148,10 +150,14 @@ def _mean_part(seen: StepPicture, mean_ms: float) -> str:
     return _part(mean_ms, whole_ms, "the step").removesuffix(")") + " on average)"
 
 
-def _launches(found: Limits) -> str:
+def _launches(seen: StepPicture, found: Limits) -> str:
     """What helps where the GPU waits for the host above all, and what there is to win by it at most."""
-    most = f"at most {ms(found.idle_ms)} a step"
-    return f'{TO_TRY} torch.compile(mode="reduce-overhead") (CUDA graphs) or a larger batch: {most}.'
+    # the mean where steps differ: the idle time that the sentence above is about
+    idle_ms = seen.summary.idle_ms if seen.summary.unprofiled.median_ms is None else found.idle_ms
+    return (
+        f'{TO_TRY} torch.compile(mode="reduce-overhead") (CUDA graphs), at most {ms(idle_ms)} a step, or a'
+        " larger batch."
+    )
 
 
 def _part(time_ms: float, whole_ms: float, of: str) -> str:

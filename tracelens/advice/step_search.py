@@ -171,7 +171,7 @@ def _verdict(
         return "none", f"No other shape on the grid keeps the weights within {limit}."
     if step.busy_frac is not None and step.busy_frac < _BUSY:
         return "none", (
-            f"No shape is advised: the GPU is busy {step.busy_frac:.0%} of the step, and where it waits for"
+            f"No shape is picked: the GPU is busy {step.busy_frac:.0%} of the step, and where it waits for"
             " the host, shorter kernels leave longer gaps and not a shorter step."
         )
     if closed or found.best_unsure is not None:

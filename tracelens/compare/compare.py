@@ -23,6 +23,9 @@ from tracelens.compare.step_change import left_open, p_in_words, step_change, st
 from tracelens.errors import UsageError
 from tracelens.results import Report
 
+#: Of exposed communication: a change that a reader asks about.
+_ASKED = 0.05
+
 
 def compare_reports(before: Report, after: Report, *, across: bool = False) -> Comparison:
     """Compare two reports; ``across`` allows other GPUs, dtypes or world sizes and leaves times out then.
@@ -55,6 +58,7 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
     findings = outcomes(before, after, gemms)
     generated = before.trace.generated or after.trace.generated
     reasons = [*foretold(findings, generated=generated), *_reasons(step, found, gemms)]
+    reasons += [said for said in (_exposed(before, after),) if said and step.state != "identical"]
     return Comparison(
         SCHEMA_VERSION, __version__, _side(before), _side(after), [],
         verdict=step_verdict(step),
@@ -123,6 +127,14 @@ def _parts(before: Report, after: Report) -> list[StepPart]:
         StepPart("sum of GPU time", a.gpu_ms_per_step, b.gpu_ms_per_step),
         StepPart("GEMMs and attention", _gemm_ms(before), _gemm_ms(after)),
     ]
+
+
+def _exposed(before: Report, after: Report) -> str:
+    """What became of communication that no compute hides, where it moved by enough to be asked about."""
+    a, b = before.summary.exposed_communication_ms, after.summary.exposed_communication_ms
+    if abs(b - a) <= _ASKED * max(a, b):
+        return ""
+    return f"Communication that no compute hides: {arrow_ms(a, b)} per step (not tested)."
 
 
 def _gemm_ms(report: Report) -> float:

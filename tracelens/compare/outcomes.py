@@ -97,7 +97,9 @@ def against(one: Outcome, *, generated: bool = False) -> str:
         said = "nothing was predicted"
     agrees = f": {AGREES.get(one.agrees, one.agrees)}" if one.agrees else ""
     found = signed_ms(-one.measured_ms)
-    seen = f"{found} in the GEMMs of generated traces" if generated else f"measured {found} in its GEMMs"
+    seen = f"got {found} in its GEMMs (generated traces)"
+    if not generated:
+        seen = f"measured {found} in its GEMMs"
     return f"{said}, {seen}{agrees}"
 
 

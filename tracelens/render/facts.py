@@ -180,7 +180,7 @@ def _mean_ms(report: Report) -> float:
 
 
 def _stake(report: Report) -> Number:
-    label = "gain from shapes"
+    label = "savings found"
     waste: Estimate | None = report.summary.shape_waste_ms
     if waste is None or (waste.mid is None and waste.high is None):
         states = [check.state for check in report.checks]

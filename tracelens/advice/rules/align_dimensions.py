@@ -180,7 +180,7 @@ def _proposal(facts: StepFacts, case: Case) -> Proposal:
         growth = flops_growth(rows, goal=goal, sizes=own, more=case.more)
     return Proposal(
         title=_title(case),
-        stakes=[time_at_stake(row, gpu=facts.gpu) for row in rows],
+        stakes=[time_at_stake(row, gpu=facts.gpu, same_kernels=True) for row in rows],
         confidence=confidence_of(case),
         effort=_EFFORT.get(goal.parameter or "", "code") if goal is not None else "code",
         saw=saw_of(case),

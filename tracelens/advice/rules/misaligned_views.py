@@ -143,7 +143,7 @@ def _fits(size: int | None, dtype: str | None) -> bool:
 def _claim(facts: StepFacts, views: list[View]) -> Claim:
     rows = [view.row for view in views]
     first = views[0]
-    stakes = [time_at_stake(row, gpu=facts.gpu) for row in rows]
+    stakes = [time_at_stake(row, gpu=facts.gpu, same_kernels=True) for row in rows]
     found = [_saving(facts, view) for view in views]
     known = [saving for saving, _ in found if saving is not None]
     predicted_all = len(known) == len(found)

@@ -132,7 +132,7 @@ def _stake(facts: StepFacts, row: GemmRow, vocab: int) -> Stake:
     boundary = boundary_bytes(vocab, row.dtype)
     narrow = boundary is None or boundary < GRID_BYTES
     if narrow_kernel(row) is not None or (narrow and not loads_16_bytes(row)):
-        return time_at_stake(row, gpu=facts.gpu)
+        return time_at_stake(row, gpu=facts.gpu, same_kernels=True)
     now = _A100_TFLOPS[16 if narrow or boundary == 16 else 32]
     best = _A100_TFLOPS[128]
     return time_at_stake(

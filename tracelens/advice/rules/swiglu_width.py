@@ -181,7 +181,10 @@ def _proposal(facts: StepFacts, width: int, then: int, case: Case | None) -> Pro
     goal = Target("ffn", width // ranks, then // ranks)
     return Proposal(
         title=f"Change ffn from {width} to {then}",
-        stakes=[time_at_stake(row, gpu=facts.gpu) for row in (rows if case is None else _both(rows, case))],
+        stakes=[
+            time_at_stake(row, gpu=facts.gpu, same_kernels=True)
+            for row in (rows if case is None else _both(rows, case))
+        ],
         confidence="medium" if case is None else confidence_of(case),
         effort="retrain",
         saw=_saw(facts, width, rows) if case is None else saw_of(case),
