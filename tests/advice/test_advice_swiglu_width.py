@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -104,13 +104,13 @@ def test_products_of_the_measured_widths_have_their_order() -> None:
     assert unlike_the_measured(rates) == []
 
 
-def predicted_rates(start: int) -> dict[int, float]:
+def predicted_rates(start: int, widths: Iterable[int] = tuple(MEASURED)) -> dict[int, float]:
     """Work per time of the MLP's products with each width, of the step measured with ``start``."""
     facts = as_measured(start)
     assert facts.step is not None
     present = {row.id: row.time_ms_per_step for row in facts.gemms if row.component.startswith("mlp")}
     rates = {}
-    for width in MEASURED:
+    for width in widths:
         then = {row.gemm: row.then_ms.mid or 0.0 for row in what_if(facts.step, {"ffn": width}).rows}
         rates[width] = width / sum(then.get(row, time) for row, time in present.items())
     return rates
@@ -119,6 +119,16 @@ def predicted_rates(start: int) -> dict[int, float]:
 @pytest.mark.parametrize("start", MEASURED)
 def test_a_traced_step_moves_between_the_measured_widths_as_measured(start: int) -> None:
     assert unlike_the_measured(predicted_rates(start)) == []
+
+
+def test_the_best_widths_of_the_whole_search_are_those_predicted_best() -> None:
+    """The benchmark tried every fourth width within 100 of 10922 and printed the five fastest."""
+    rates = predicted_rates(10922, range(10820, 11021, 4))
+    best = sorted(rates, key=lambda width: -rates[width])[:6]
+    assert sorted(best) == [10848, 10880, 10912, 10944, 10976, 11008]  # all but 10976 were printed
+    assert set(MEASURED) - set(best) == {10922}
+    slowest = min(rates[width] for width in best)
+    assert all(rates[width] < 0.995 * slowest for width in rates if width not in best)
 
 
 @pytest.mark.parametrize("start", [width for width in MEASURED if width != 10922])

@@ -19,9 +19,7 @@ _WIDE = 0.40
 _NAMED = 3
 #: Of exposed communication: from here on it is said that small messages wait.
 _NAMES_WAITING = 0.25
-_PROFILED = (
-    "Measured under the profiler, which slows the host; tracelens capture times steps without it."
-)
+_PROFILED = "Measured under the profiler, which slows the host; tracelens capture times steps without it."
 #: What hides a collective behind compute, by what it serves. Flags: megatron/training/arguments.py of
 #: Megatron-LM; no_sync of DistributedDataParallel; prefetching of FullyShardedDataParallel and fully_shard.
 _HIDES = {
