@@ -19,7 +19,7 @@ _WIDE = 0.40
 _NAMED = 3
 #: Of exposed communication: from here on it is said that small messages wait.
 _NAMES_WAITING = 0.25
-_PROFILED = "Measured under the profiler, which slows the host; tracelens capture times steps without it."
+_PROFILED = 'Measured under the profiler, which slows the host; "tracelens capture" times steps without it.'
 #: What hides a collective behind compute, by what it serves. Flags: megatron/training/arguments.py of
 #: Megatron-LM; no_sync of DistributedDataParallel; prefetching of FullyShardedDataParallel and fully_shard.
 _HIDES = {
@@ -39,7 +39,7 @@ _HIDES = {
 }  # fmt: skip
 #: A smaller message is sent in less time than a collective takes to begin: what it takes longer is waiting.
 _SENDING_FROM = 2**20
-_FIND_RANK = "find the slowest rank, with the traces of all ranks in one folder"
+_FIND_RANK = 'find the slowest rank ("tracelens analyze FOLDER" reads the traces of all ranks)'
 _MARK = "Call prof.step() after each step, or record with tracelens capture."
 
 

@@ -325,7 +325,7 @@ def _caveats(
         row.kind in ("copy", "transpose", "cast") for row in (*chain.between, *chain.beside, *chain.maybe)
     ):
         caveats.append(
-            "TL113 names copies and casts of these kernels by themselves: together they are counted once."
+            "Copies and casts among these kernels that TL113 (layout-copies) names too are counted once."
         )
     return caveats
 
