@@ -37,8 +37,8 @@ _HIDES = {
     "pipeline": "more micro-batches per step, or an interleaved schedule",
     "loss or metric": "reduce it every few steps only",
 }  # fmt: skip
-#: A smaller message is sent in less time than a collective takes to begin: what it takes longer is waiting.
-_SENDING_FROM = 2**20
+#: A smaller message is sent in 0.1 ms at most, even at 1 GB/s: what it takes longer is waiting.
+_SENDING_FROM = 2**16
 _FIND_RANK = 'find the slowest rank ("tracelens analyze FOLDER" reads the traces of all ranks)'
 _MARK = "Call prof.step() after each step, or record with tracelens capture."
 
@@ -124,11 +124,11 @@ def _wait(seen: StepPicture, found: Limits) -> tuple[str, str]:
     small = ""
     if waiting_ms >= _NAMES_WAITING * exposed_ms:
         part = f"{ms(waiting_ms)} of the {ms(exposed_ms)}"
-        small = f"{part} is in messages below 1 MB, which wait more than they send."
+        small = f"{part} is in messages below 64 kB, which wait more than they send."
     hides = [_HIDES[purpose]] if purpose in _HIDES else []
     tries = [_FIND_RANK, *hides] if small else [*hides, _FIND_RANK]
     to_try = f"{TO_TRY} {'; then '.join(tries)}: at most {ms(exposed_ms)} a step."
-    return said, _joined(f"{share} it is {name} ({size}).", small, to_try)
+    return said, _joined(f"{share} that communication is {name} ({size}).", small, to_try)
 
 
 def _only_waits(row: CommunicationRow) -> bool:
