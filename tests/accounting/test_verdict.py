@@ -213,7 +213,7 @@ def test_a_trace_without_marked_steps_is_not_called_idle() -> None:
 
 
 def test_what_cannot_be_judged_is_said_with_the_wait() -> None:
-    model = replace(REPORT.model, transformer=False, hidden=Known(None, "none"))
+    model = replace(REPORT.model, found="none", hidden=Known(None, "none"))
     said, _ = verdict(picture(model=model, busy=0.5))
     assert (
         said

@@ -14,6 +14,7 @@ from tracelens.results import SCHEMA_VERSION, Report
 class _Head(msgspec.Struct):
     schema_version: str
     tool_version: str
+    model: dict[str, Any] = {}
 
 
 def to_json(report: Report, *, indent: int | None = 2, compact: bool = False) -> bytes:
@@ -79,6 +80,10 @@ def from_json(data: bytes) -> Report:
             f" tracelens reads schema {SCHEMA_VERSION}: analyze the trace again, or use that version"
         )
     try:
+        if "found" not in head.model and "transformer" in head.model:
+            raw = msgspec.json.decode(data)  # of before there were parts of one
+            raw["model"]["found"] = "whole" if raw["model"].pop("transformer") else "none"
+            return msgspec.convert(raw, type=Report)
         return msgspec.json.decode(data, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"report does not follow schema {SCHEMA_VERSION}: {error}") from error
