@@ -191,10 +191,10 @@ def _open(step: StepChange, found: Noise | None) -> list[str]:
 
 def _shares(before: Report, after: Report) -> str:
     a, b = before.summary, after.summary
+    gemms = arrow_pct(a.gemm_frac, b.gemm_frac, least=(a.gemm_frac_is_bound, b.gemm_frac_is_bound))
     parts = [
         f"MFU {arrow_pct(a.mfu_frac, b.mfu_frac, least=(a.mfu_is_bound, b.mfu_is_bound))}",
         f"GPU busy {arrow_pct(a.gpu_busy_frac, b.gpu_busy_frac)}",
-        "in GEMMs and attention"
-        f" {arrow_pct(a.gemm_frac, b.gemm_frac, least=(a.gemm_frac_is_bound, b.gemm_frac_is_bound))}",
+        f"in GEMMs and attention {gemms}",
     ]
     return "; ".join(parts) + "."

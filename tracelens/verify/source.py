@@ -158,7 +158,7 @@ def _row(data: Mapping[str, Any]) -> GemmRow:
 
 def _dims(data: Mapping[str, Any]) -> ModelDims:
     known = {name: Known(data[name]["value"], str(data[name].get("source", ""))) for name in _DIMENSIONS}
-    found = data.get("found") or ("whole" if data["transformer"] else "none")
+    found: Any = data.get("found") or ("whole" if data["transformer"] else "none")
     return ModelDims(found=found, **known)
 
 
