@@ -62,7 +62,7 @@ def verdict(seen: StepPicture) -> tuple[str, str]:
         far = found.first == "idle" and found.idle_ms >= _HOST * found.step_ms
         end = ": the host sets the pace, not the shapes." if far else ": more than shapes cost."
         return f"{said[:1].upper()}{said[1:]}{'.' if remark else end}", _joined(
-            remark, _launches(seen, found) if far else "", more, shapes, others
+            _launches(seen, found) if far else "", more, remark, shapes, others
         )
     if found.first == "memory":
         return _memory(seen, found), _joined(remark, shapes, others)
@@ -81,6 +81,7 @@ def _not_judged(seen: StepPicture) -> tuple[str, str]:
     open_ = "" if covered.complete else unseen(covered)
     if found == "parts":
         said = "Parts of a transformer were recognised, but not the whole of one."
+        open_ = open_ and unseen(covered, what="the rest")
         return said, _joined(open_, "The model's dimensions, and what is judged by them, are left out.")
     if found == "none":
         said = "No attention was recognised." if open_ else "This is no transformer: it has no attention."

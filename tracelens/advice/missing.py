@@ -15,10 +15,10 @@ _NO_OPERATOR = (
 )
 
 
-def unseen(covered: Coverage) -> str:
+def unseen(covered: Coverage, *, what: str = "it") -> str:
     """Why what was not seen can be there all the same, as a sentence."""
     lacks = "could not be told apart" if covered.opaque_frac else "is unattributed"
-    return f"{pct(covered.unseen_frac)} of the GPU time {lacks} and can hold it."
+    return f"{pct(covered.unseen_frac)} of the GPU time {lacks} and can hold {what}."
 
 
 def no_model(facts: StepFacts) -> Outcome | None:

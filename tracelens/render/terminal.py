@@ -300,9 +300,7 @@ def render_derivations(report: Report, ids: Sequence[str], *, console: Console) 
     for wanted in ids:
         if wanted not in rows:
             known = [f"{row.id} ({_name(row)} {facts.shape(row)})" for row in report.gemms[:_NAMED]]
-            largest = (
-                f"the largest are {', '.join(known)}" if known else "no GEMM was recognised in this trace"
-            )
+            largest = f"the largest are {', '.join(known)}" if known else "no GEMM was recognised"
             raise UsageError(clean(f"--gemm {wanted}: no such row; {largest}", limit=400))
     out = _Out(console)
     if report.trace.generated:
