@@ -59,7 +59,7 @@ def _none(facts: StepFacts, pads: Sequence[OtherRow]) -> Outcome:
             f" {for_shapes(gemms)}.",
         )
     if not compiled:
-        return absent("No kernel of torch.compile was recognised: nothing pads by itself.")
+        return absent("No kernel of torch.compile was recognised, which alone pads by itself.")
     loose = f" {ms(_sum(pads))} of padding kernels belong to none." if pads else ""
     return absent(f"No GEMM was recognised that torch.compile padded.{loose}")
 

@@ -76,7 +76,7 @@ class WaveCliffs:
 def _not_applicable(facts: StepFacts) -> Outcome | None:
     model = facts.model
     if not facts.trains:
-        return absent("No backward was recognised: inference, whose batch follows its requests.")
+        return absent("No backward was recognised, and the batch of inference follows its requests.")
     if any((row.shape_note or "").startswith("packed") for row in facts.gemms):
         return Outcome(
             "not_applicable",
