@@ -48,14 +48,14 @@ def picture(
     gain: Estimate | None = None,
     findings: int = 1,
     unprofiled_ms: float | None = None,
-    source: str = "ProfilerStep ranges",
+    marked: bool = True,
     **more: Any,
 ) -> StepPicture:
     """A step of 20 ms."""
     summary = replace(
         REPORT.summary, step_ms=StepTime(20.0, 20.0, 20.0, 3), gpu_busy_frac=busy,
         gpu_ms_per_step=20.0 * busy,
-        idle_ms=20.0 * (1 - busy), exposed_communication_ms=exposed_ms, step_source=source,
+        idle_ms=20.0 * (1 - busy), exposed_communication_ms=exposed_ms, steps_marked=marked,
         unprofiled=UnprofiledSteps(median_ms=unprofiled_ms),
     )  # fmt: skip
     given: dict[str, Any] = {
@@ -204,10 +204,10 @@ def test_idle_that_only_the_profiler_makes_is_not_the_hosts_pace() -> None:
 
 
 def test_a_trace_without_marked_steps_is_not_called_idle() -> None:
-    said, detail = verdict(picture(busy=0.01, source="whole trace taken as one step: no ProfilerStep range"))
+    said, detail = verdict(picture(busy=0.01, marked=False))
     assert said.startswith("No step is marked in this trace, so what limits one is not known")
     assert "200 µs of the 20.0 ms recorded" in said and "prof.step()" in detail
-    busy = verdict(picture(gain=GAIN, source="whole trace taken as one step: no ProfilerStep range"))
+    busy = verdict(picture(gain=GAIN, marked=False))
     assert busy[0].startswith("1 change saves about 2.00 ms of the 20.0 ms recorded")
     assert busy[1].endswith("busy 99.0% of the recording, so its kernels are where the time is.")
 

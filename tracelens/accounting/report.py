@@ -96,6 +96,7 @@ def summarize(
         verdict="",
         verdict_detail="",
         step_source=times.source,
+        steps_marked=times.marked,
         unprofiled=unprofiled_steps(unprofiled_times(trace.metadata), times, mfu_frac=mfu),
     )
 

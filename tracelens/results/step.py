@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tracelens.results.estimates import Estimate
+
+#: Why a ProfilerStep range is no step to measure.
+NotWhole = Literal["no_gpu_work", "cut_at_start", "cut_at_end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +17,17 @@ class Step:
     start_ns: int
     duration_ms: float
     gpu_busy_frac: float
+    lacks: NotWhole | None = None  # what it is not whole by; kept where no step of the trace is whole
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A ProfilerStep range that is in no figure of the report."""
+
+    index: int  # the N of ProfilerStep#N
+    reason: NotWhole  # no_gpu_work | cut_at_start | cut_at_end, of the trace
+    start_ns: int  # of the range, on the CPU's clock
+    duration_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +70,10 @@ class Summary:
     shape_waste_ms: Estimate | None  # per step; None until a rule has something at stake
     verdict: str  # one sentence
     verdict_detail: str  # one or two sentences below it
-    step_source: str  # how steps were found: "ProfilerStep ranges" | "whole trace"
+    step_source: str  # how steps were found, in words
     unprofiled: UnprofiledSteps = field(default_factory=UnprofiledSteps)
     limited_by: str = ""  # idle | exposed | memory | shapes, by the rule of the verdict; "" = not judged
+    steps_marked: bool = True  # False: the whole trace taken as one step, so nothing is known per step
 
 
 @dataclass(frozen=True, slots=True)
