@@ -298,6 +298,7 @@ def analyze_trace(
             communication=collectives,
             others=other_rows(trace, links, attribution, calls, steps=times.count),
             declared=sizes,
+            marked=times.marked,
         )
     )
     lacks = find_lacks(trace, links, attribution, steps=times.positions)

@@ -102,7 +102,7 @@ def _computed(row: GemmRow, report: Report) -> dict[str, tuple[float, float, flo
     found = {}
     for name, shown, _ in derivation(row, report).lines:
         formula, equals, result = shown.partition(" = ")
-        if not equals or name in ("shape", "kernel", "per step"):
+        if not equals or name in ("shape", "kernel", "of the row"):
             continue
         printed = result.split()[0]
         step = 10.0 ** -len(printed.partition(".")[2])

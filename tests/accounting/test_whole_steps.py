@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -11,11 +13,15 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import analyze
 from tracelens.errors import UsageError
+from tracelens.render.html import render_html
 from tracelens.render.json import from_json, to_json
+from tracelens.render.markdown import render_report_markdown
+from tracelens.render.terminal import render_terminal
 from tracelens.results import Report
 
 Event = dict[str, Any]
@@ -242,3 +248,21 @@ def test_a_real_job_cut_at_both_ends_loses_both_steps(share: float, tmp_path: Pa
     report = _report(tmp_path, _ended_earlier(cut, _within(steps[13], share), 13))
     assert _left_out(report) == [(10, "cut_at_start"), (13, "cut_at_end")]
     assert [step.index for step in report.steps] == [11, 12]
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_nothing_is_said_to_be_per_step_where_no_step_is_marked(tmp_path: Path, marked: bool) -> None:
+    spec = ModelSpec(
+        hidden=250, heads=5, layers=1, vocab=1021, sequence=128
+    )  # with findings of several rules
+    text = build(spec, Options(steps=1, attention="math")).text()
+    events = [e for e in _events(text) if marked or not e["name"].startswith("ProfilerStep")]
+    report = _report(tmp_path, events)
+    assert report.summary.steps_marked is marked and len(report.findings) > 1
+    written = io.StringIO()
+    render_terminal(report, console=Console(file=written, width=200))
+    for said in (render_html(report), render_report_markdown(report), written.getvalue()):
+        visible = re.sub(r"<(style|script)\b.*?</\1>", "", said, flags=re.DOTALL)
+        assert bool(re.search(r"per step|/ ?step\b", visible)) is marked
+    sentences = [(one.title, one.saw, one.how) for one in report.findings]
+    assert ("per step" in str([*sentences, *(check.why for check in report.checks)])) is marked

@@ -361,7 +361,7 @@ def test_a_curve_marks_now_and_what_is_suggested_and_says_where_the_cliffs_are()
         'class="above"' in ffn and "above\u00a0axis\u00a0(▲)" in ffn
     )  # 80 ms more is off the axis, and said
     assert 'class="unknown"' in ffn and "1 value has no prediction (its kernel is not known)" in ffn
-    assert "times are for the tokens of a step now" in sequence and "per step" in heads
+    assert "times are for the present tokens" in sequence and "now" in heads
     assert "With it: head_dim = hidden / heads." in heads
     assert "No curve of hidden: sizes of 4.1 ms are in no formula." in text
     assert "Communication stays as measured." in text  # said once for the most, not under each curve

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPicture, byte_times, limits
 from tracelens.numbers import ms, ms_range, pct
 from tracelens.results import CommunicationRow, Estimate
-from tracelens.words import TO_TRY
+from tracelens.words import TO_TRY, per_step
 
 #: Idle for this share of the step, the GPU waits for the host above all.
 _HOST = 0.30
@@ -127,7 +127,7 @@ def _wait(seen: StepPicture, found: Limits) -> tuple[str, str]:
         small = f"{part} is in messages below 64 kB, which wait more than they send."
     hides = [_HIDES[purpose]] if purpose in _HIDES else []
     tries = [_FIND_RANK, *hides] if small else [*hides, _FIND_RANK]
-    to_try = f"{TO_TRY} {'; then '.join(tries)}: at most {ms(exposed_ms)} a step."
+    to_try = f"{TO_TRY} {'; then '.join(tries)}: at most {ms(exposed_ms)} {per_step(seen.marked)}."
     return said, _joined(f"{share} that communication is {name} ({size}).", small, to_try)
 
 
@@ -194,7 +194,7 @@ def _memory(seen: StepPicture, found: Limits) -> str:
     """The step is bound by memory: by what, in ms."""
     times = sorted(byte_times(seen), key=lambda one: -one[1])
     largest = ", ".join(f"{name} {ms(time)}" for name, time in times[:_NAMED] if time > 0)
-    part = f"{pct(found.memory_ms / found.gpu_ms)} of the GPU's {ms(found.gpu_ms)} per step"
+    part = f"{pct(found.memory_ms / found.gpu_ms)} of the GPU's {ms(found.gpu_ms)} {per_step(seen.marked)}"
     if found.slow_ms > found.bytes_ms:
         return (
             "The step is bound by memory and by the fixed cost of kernels, not by shapes: products too small"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens import numbers as f
+from tracelens import words
 from tracelens.results import (
     Check,
     CommunicationRow,
@@ -119,10 +120,10 @@ def cut_words(report: Report) -> str:
 def left_out(report: Report) -> list[str]:
     """Name the steps that are in no figure, "step 15 left out: no GPU work"."""
     said = []
-    for reason, words in _NOT_WHOLE.items():
+    for reason, why in _NOT_WHOLE.items():
         found = [one.index for one in report.left_out if one.reason == reason]
         if found:
-            said.append(f"step{'s' if len(found) > 1 else ''} {f.integers(found)} left out: {words}")
+            said.append(f"step{'s' if len(found) > 1 else ''} {f.integers(found)} left out: {why}")
     return said
 
 
@@ -145,8 +146,8 @@ def run_line(report: Report) -> list[str]:
 
 
 def per_step(report: Report) -> str:
-    """What times are of: " per step", or nothing to add where no step is marked."""
-    return " per step" if report.summary.steps_marked else ""
+    """What times are of, behind them: " per step" or " in the trace"."""
+    return f" {words.per_step(report.summary.steps_marked)}"
 
 
 def _step_time(report: Report) -> Number:
@@ -228,7 +229,8 @@ def _stake(report: Report) -> Number:
 def claim(finding: Finding, report: Report) -> tuple[str, str]:
     """Write what a finding saves and how that is known."""
     waits = report.summary.limited_by == "idle"
-    return f.saving(finding.saving_ms, finding.saving_frac, finding.basis, waits=waits)
+    marked = report.summary.steps_marked
+    return f.saving(finding.saving_ms, finding.saving_frac, finding.basis, waits=waits, marked=marked)
 
 
 def overlap_words(report: Report) -> str:
