@@ -300,9 +300,10 @@ def analyze_trace(
             others=other_rows(trace, links, attribution, calls, steps=times.count),
             declared=sizes,
             coverage=covered,
+            marked=times.marked,
         )
     )
-    lacks = find_lacks(trace, links, attribution)
+    lacks = find_lacks(trace, links, attribution, steps=times.positions)
     report = Report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
@@ -326,6 +327,7 @@ def analyze_trace(
         layers=layer_times(trace, attribution, times),
         shape_search=search_step(step, dims, lacks=lacks) if shape_search else None,
         declared=sizes,
+        left_out=times.left_out,
     )
     told = with_cost(with_findings(report, advice), parse_price(price) if price is not None else None)
     return Analysis(told, trace, links, attribution, calls)

@@ -47,14 +47,14 @@ def picture(
     gain: Estimate | None = None,
     findings: int = 1,
     unprofiled_ms: float | None = None,
-    source: str = "ProfilerStep ranges",
+    marked: bool = True,
     **more: Any,
 ) -> StepPicture:
     """A step of 20 ms."""
     summary = replace(
         REPORT.summary, step_ms=StepTime(20.0, 20.0, 20.0, 3), gpu_busy_frac=busy,
         gpu_ms_per_step=20.0 * busy,
-        idle_ms=20.0 * (1 - busy), exposed_communication_ms=exposed_ms, step_source=source,
+        idle_ms=20.0 * (1 - busy), exposed_communication_ms=exposed_ms, steps_marked=marked,
         unprofiled=UnprofiledSteps(median_ms=unprofiled_ms),
     )  # fmt: skip
     given: dict[str, Any] = {
@@ -137,13 +137,13 @@ def test_exposed_communication_is_named_with_what_it_serves() -> None:
     assert "1 change saves about 2.00 ms of each 20.0 ms step" in detail
     assert detail.startswith("Most of that communication is all_reduce for data-parallel gradients (4.50 ms")
     assert "What to try: send buckets of gradients while the backward still runs" in detail
-    assert "reads the traces of all ranks): at most 5.50 ms a step." in detail
+    assert "this communication is shortest: at most 5.50 ms a step." in detail
     assert "below 64 kB" not in detail
     other = verdict(picture(exposed_ms=5.5, communication=[collective(3.5), collective(2.0, size=1e5)]))[1]
     assert "below 64 kB" not in other  # on a slow network that is sending
     small = verdict(picture(exposed_ms=5.5, communication=[collective(3.5), collective(2.0, size=256.0)]))[1]
     assert "2.00 ms of the 5.50 ms is in messages below 64 kB, which wait more than they send." in small
-    assert "reads the traces of all ranks); then send buckets" in small
+    assert "this communication is shortest; then send buckets" in small
     alone = verdict(
         picture(exposed_ms=5.5, communication=[collective(2.0), collective(1.9, "barrier", "unknown")])
     )
@@ -203,10 +203,10 @@ def test_idle_that_only_the_profiler_makes_is_not_the_hosts_pace() -> None:
 
 
 def test_a_trace_without_marked_steps_is_not_called_idle() -> None:
-    said, detail = verdict(picture(busy=0.01, source="whole trace taken as one step: no ProfilerStep range"))
+    said, detail = verdict(picture(busy=0.01, marked=False))
     assert said.startswith("No step is marked in this trace, so what limits one is not known")
     assert "200 µs of the 20.0 ms recorded" in said and "prof.step()" in detail
-    busy = verdict(picture(gain=GAIN, source="whole trace taken as one step: no ProfilerStep range"))
+    busy = verdict(picture(gain=GAIN, marked=False))
     assert busy[0].startswith("1 change saves about 2.00 ms of the 20.0 ms recorded")
     assert busy[1].endswith("busy 99.0% of the recording, so its kernels are where the time is.")
 

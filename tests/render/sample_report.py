@@ -447,7 +447,7 @@ def no_transformer() -> Report:
     gemms = [replace(r, component="unattributed", role=None, phase="other", layers=None, findings=[], m_expr=None,
                      n_expr=None, k_expr=None) for r in report.gemms]  # fmt: skip
     summary = replace(
-        report.summary, step_ms=StepTime(1620.0, 1620.0, 1620.0, 1), step_source="whole trace", mfu_frac=None, mfu_dtype=None,
+        report.summary, step_ms=StepTime(1620.0, 1620.0, 1620.0, 1), step_source="whole trace", steps_marked=False, mfu_frac=None, mfu_dtype=None,
         mfu_why="no transformer: only GEMM and attention FLOPs are counted",
         achieved_tflops=None, shape_waste_ms=None, verdict="No transformer was seen in this trace.",
         unprofiled=UnprofiledSteps(why="the trace holds none; 'tracelens capture' times steps before and after the profiler"),

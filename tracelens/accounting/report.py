@@ -104,6 +104,7 @@ def summarize(
         verdict="",
         verdict_detail="",
         step_source=times.source,
+        steps_marked=times.marked,
         unprofiled=unprofiled_steps(unprofiled_times(trace.metadata), times, mfu_frac=mfu),
         gemm_frac_is_bound=not covered.complete,
         communication_is_bound=not covered.complete and rank_and_world(trace.metadata)[1] != 1,

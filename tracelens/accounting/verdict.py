@@ -6,7 +6,7 @@ from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPictu
 from tracelens.advice.missing import unseen
 from tracelens.numbers import ms, ms_range, pct
 from tracelens.results import CommunicationRow, Estimate
-from tracelens.words import TO_TRY
+from tracelens.words import TO_TRY, per_step
 
 #: Idle for this share of the step, the GPU waits for the host above all.
 _HOST = 0.30
@@ -40,7 +40,10 @@ _HIDES = {
 }  # fmt: skip
 #: A smaller message is sent in 0.1 ms at most, even at 1 GB/s: what it takes longer is waiting.
 _SENDING_FROM = 2**16
-_FIND_RANK = 'find the slowest rank ("tracelens analyze FOLDER" reads the traces of all ranks)'
+_FIND_RANK = (
+    'find the rank that the others wait for: in its own trace ("tracelens analyze TRACE", once per rank) this'
+    " communication is shortest"
+)
 _MARK = "Call prof.step() after each step, or record with tracelens capture."
 
 
@@ -124,7 +127,7 @@ def _wait(seen: StepPicture, found: Limits) -> tuple[str, str]:
         small = f"{part} is in messages below 64 kB, which wait more than they send."
     hides = [_HIDES[purpose]] if purpose in _HIDES else []
     tries = [_FIND_RANK, *hides] if small else [*hides, _FIND_RANK]
-    most = f"at most {ms(exposed_ms)} a step"
+    most = f"at most {ms(exposed_ms)} {per_step(seen.marked)}"
     most += " of what was recognised" if seen.summary.communication_is_bound else ""
     to_try = f"{TO_TRY} {'; then '.join(tries)}: {most}."
     return said, _joined(f"{share} that communication is {name} ({size}).", small, to_try)
@@ -198,7 +201,7 @@ def _memory(seen: StepPicture, found: Limits) -> str:
     """The step is bound by memory: by what, in ms."""
     times = sorted(byte_times(seen), key=lambda one: -one[1])
     largest = ", ".join(f"{name} {ms(time)}" for name, time in times[:_NAMED] if time > 0)
-    part = f"{pct(found.memory_ms / found.gpu_ms)} of the GPU's {ms(found.gpu_ms)} per step"
+    part = f"{pct(found.memory_ms / found.gpu_ms)} of the GPU's {ms(found.gpu_ms)} {per_step(seen.marked)}"
     if found.slow_ms > found.bytes_ms:
         return (
             "The step is bound by memory and by the fixed cost of kernels, not by shapes: products too small"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tracelens import words
 from tracelens.advice.whatif import StepModel
 from tracelens.results import (
     Check,
@@ -36,6 +37,12 @@ class StepFacts:
     others: Sequence[OtherRow] | None = None  # kernels of no product; None = not summarised
     declared: Mapping[str, int] = field(default_factory=dict)  # sizes of the whole model by its configuration
     coverage: Coverage | None = None  # how much of the step was told apart; None = all of it
+    marked: bool = True  # False: the whole trace is taken as one step
+
+    @property
+    def per_step(self) -> str:
+        """What times and counts are of, behind them: "per step" or "in the trace"."""
+        return words.per_step(self.marked)
 
     @property
     def measured_step_ms(self) -> float | None:

@@ -70,11 +70,12 @@ def cannot_judge(facts: StepFacts) -> Outcome | None:
     return None
 
 
-def took(rows: Sequence[GemmRow], noun: str) -> str:
+def took(rows: Sequence[GemmRow], noun: str, facts: StepFacts) -> str:
     """How long ``rows`` run: "3 GEMM shapes took 1.20 ms per step (4.1% of all GPU time)"."""
     share = sum(row.frac for row in rows)
     part = f" ({percent(share)} of all GPU time)" if share > 0 else ""
-    return f"{plural(len(rows), noun)} took {ms(sum(row.time_ms_per_step for row in rows))} per step{part}"
+    time = ms(sum(row.time_ms_per_step for row in rows))
+    return f"{plural(len(rows), noun)} took {time} {facts.per_step}{part}"
 
 
 @dataclass(frozen=True, slots=True)

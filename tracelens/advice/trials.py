@@ -103,12 +103,12 @@ def lost_ms(parts: Iterable[float | None]) -> float:
     return sum(part for part in parts if part)
 
 
-def took_and_lost(time_ms: float, loss_ms: float, step_ms: float, *, to: str) -> str:
+def took_and_lost(time_ms: float, loss_ms: float, facts: StepFacts, *, to: str) -> str:
     """``take 12.0 ms per step and lose 1.20 ms (3% of the step) to ...``."""
     if loss_ms <= 0:
-        return f"take {ms(time_ms)} per step and are not known to lose anything to {to}"
-    share = percent(loss_ms / step_ms)
-    return f"take {ms(time_ms)} per step and lose {ms(loss_ms)} ({share} of the step) to {to}"
+        return f"take {ms(time_ms)} {facts.per_step} and are not known to lose anything to {to}"
+    share = percent(loss_ms / (facts.measured_step_ms or 1.0))
+    return f"take {ms(time_ms)} {facts.per_step} and lose {ms(loss_ms)} ({share} of the step) to {to}"
 
 
 def savings(trials: Sequence[Trial]) -> Mapping[str, list[float | None]]:

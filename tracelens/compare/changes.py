@@ -172,8 +172,11 @@ def caveats(before: Report, after: Report, *, times: bool = True) -> list[str]:
             said.append(f"{name}: generated, not measured")
         if report.trace.partial:
             said.append(f"{name}: part of the trace could not be read")
-        if "whole trace" in report.summary.step_source:
+        if not report.summary.steps_marked:
             said.append(f"{name}: no step is marked; the whole recording counts as one")
+        cut = [step.index for step in report.steps if step.lacks is not None]
+        if cut:
+            said.append(f"{name}: step {f.integers(cut)} is not whole: the trace cuts it")
         said += _long_steps(name, report) if times else []
     ranks = [one.trace.rank for _, one in both]
     if ranks[0] != ranks[1]:

@@ -10,11 +10,12 @@ from tracelens.gates.metrics import Metric, Range, Reading, exact, predicted, re
 from tracelens.results import Check, Estimate, Report
 from tracelens.words import COMPONENTS
 
-_NO_STEP = "no step is marked in this trace, so nothing is known per step"
+_NO_STEP = "no whole step is marked in this trace, so nothing is known per step"
 
 
 def _stepped(report: Report) -> bool:
-    return bool(report.steps) and not report.summary.step_source.startswith("whole trace")
+    whole = any(step.lacks is None for step in report.steps)
+    return whole and report.summary.steps_marked
 
 
 def _per_step(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens import numbers as f
+from tracelens import words
 from tracelens.results import (
     Check,
     CommunicationRow,
@@ -14,6 +15,7 @@ from tracelens.results import (
     Known,
     Lack,
     ModelDims,
+    NotWhole,
     Report,
 )
 
@@ -99,16 +101,40 @@ def main_dtype(report: Report) -> str | None:
 
 def steps_text(report: Report) -> str:
     """Say which steps were read."""
-    if report.summary.step_source.startswith("whole trace") or not report.steps:
+    if not report.summary.steps_marked or not report.steps:
         return "whole recording, no step marked"
     runs = f.integers([step.index for step in report.steps])
     return f"step {runs}" if len(report.steps) == 1 else f"steps {runs} ({len(report.steps)})"
 
 
+_NOT_WHOLE: dict[NotWhole, str] = {
+    "no_gpu_work": "no GPU work",
+    "cut_at_start": "cut by the beginning of the trace",
+    "cut_at_end": "cut by the end of the trace",
+}
+
+
+def cut_words(report: Report) -> str:
+    """Say that the steps analysed are not whole, as no whole one is there; "" where they are."""
+    reasons = sorted({_NOT_WHOLE[step.lacks] for step in report.steps if step.lacks is not None})
+    return " and ".join(reasons)
+
+
+def left_out(report: Report) -> list[str]:
+    """Name the steps that are in no figure, "step 15 left out: no GPU work"."""
+    said = []
+    for reason, why in _NOT_WHOLE.items():
+        found = [one.index for one in report.left_out if one.reason == reason]
+        if found:
+            said.append(f"step{'s' if len(found) > 1 else ''} {f.integers(found)} left out: {why}")
+    return said
+
+
 def run_line(report: Report) -> list[str]:
     """Say where and how the trace was taken; unknown parts are left out here and named in coverage."""
     trace, gpu = report.trace, report.gpu
-    parts = [steps_text(report)]
+    cut = cut_words(report)
+    parts = [steps_text(report) + (f", {cut}" if cut else ""), *left_out(report)]
     if trace.rank is not None:
         parts.append(f"rank {trace.rank}" + (f" of {trace.world_size}" if trace.world_size else ""))
     if gpu.name == "unknown":
@@ -122,14 +148,9 @@ def run_line(report: Report) -> list[str]:
     return parts
 
 
-def _marked(report: Report) -> bool:
-    """Are there steps, and not only a trace taken for one?"""
-    return not report.summary.step_source.startswith("whole trace")
-
-
 def per_step(report: Report) -> str:
-    """What times are of: " per step", or nothing to add where no step is marked."""
-    return " per step" if _marked(report) else ""
+    """What times are of, behind them: " per step" or " in the trace"."""
+    return f" {words.per_step(report.summary.steps_marked)}"
 
 
 def _step_time(report: Report) -> Number:
@@ -139,8 +160,9 @@ def _step_time(report: Report) -> Number:
         if _apart(report):
             note += f"; mean {f.ms(_mean_ms(report))}"
     else:
-        note = "one step" if _marked(report) else "no step is marked in it"
-    return Number("step", f.ms(step.median), "step time" if _marked(report) else "recorded", note)
+        note = "one step" if report.summary.steps_marked else "no step is marked in it"
+        note = cut_words(report) or note
+    return Number("step", f.ms(step.median), "step time" if report.summary.steps_marked else "recorded", note)
 
 
 def _mfu(report: Report) -> Number:
@@ -214,7 +236,8 @@ def _stake(report: Report) -> Number:
 def claim(finding: Finding, report: Report) -> tuple[str, str]:
     """Write what a finding saves and how that is known."""
     waits = report.summary.limited_by == "idle"
-    return f.saving(finding.saving_ms, finding.saving_frac, finding.basis, waits=waits)
+    marked = report.summary.steps_marked
+    return f.saving(finding.saving_ms, finding.saving_frac, finding.basis, waits=waits, marked=marked)
 
 
 def overlap_words(report: Report) -> str:

@@ -14,6 +14,7 @@ from tracelens.render.console import WIDEST
 from tracelens.render.console import Out as _Out
 from tracelens.render.text import clean
 from tracelens.results import CommunicationRow, Finding, GemmRow, Report
+from tracelens.words import slash_step
 
 TOP = 6  # GEMM rows; the page has the rest
 WHYS = 2  # findings whose evidence is told
@@ -159,7 +160,7 @@ def _what_if(out: _Out, report: Report) -> None:
         out.line(out.text(parts[0], style) + out.text("".join(f" · {part}" for part in parts[1:])))
         out.line(" · ".join([what_if.step(one), *what_if.costs(one)]))
         if one.rows:
-            heads = [("row", "fold"), ("now", "fold"), ("then", "fold"), ("ms/step", "r"), ("then", "r")]
+            heads = [("row", "fold"), ("now", "fold"), ("then", "fold"), ("ms", "r"), ("then", "r")]
             table = out.table(heads)
             for row in one.rows[: what_if.ROWS]:
                 table.add_row(
@@ -253,7 +254,7 @@ def _gemms(out: _Out, report: Report) -> None:
     wide = out.width >= WIDE
     roomy = out.width >= WIDEST
     heads = [("id", "l")] if roomy else []
-    per = "ms/step" if facts.per_step(report) else "ms"
+    per = f"ms{slash_step(report.summary.steps_marked)}"
     heads += [("GEMM", "l"), ("M × N × K", "l"), (per, "r"), ("% GPU", "r")]
     heads += [("TFLOP/s", "r")] if wide or not peaks else []
     heads += [("% peak", "r")] if peaks else []
@@ -285,7 +286,10 @@ def _gemms(out: _Out, report: Report) -> None:
     more = len(report.gemms) - TOP
     rest = f"{more} more row{'s' if more > 1 else ''} in the report." if more > 0 else ""
     if report.gemm_time is not None and report.gemm_time.total:
-        out.line(out.text(losses.time_line(report.gemm_time)) + out.text(f" {rest}" if rest else "", "dim"))
+        out.line(
+            out.text(losses.time_line(report.gemm_time, per=facts.per_step(report)))
+            + out.text(f" {rest}" if rest else "", "dim")
+        )
     elif rest:
         out.line(rest, "dim")
     out.line()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tracelens.results.estimates import Estimate
 
 #: Of GPU time that could not be told apart: no more, and what was not seen is not there.
 _SEEN = 0.05
+#: Why a ProfilerStep range is no step to measure.
+NotWhole = Literal["no_gpu_work", "cut_at_start", "cut_at_end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +19,17 @@ class Step:
     start_ns: int
     duration_ms: float
     gpu_busy_frac: float
+    lacks: NotWhole | None = None  # what it is not whole by; kept where no step of the trace is whole
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A ProfilerStep range that is in no figure of the report."""
+
+    index: int  # the N of ProfilerStep#N
+    reason: NotWhole  # no_gpu_work | cut_at_start | cut_at_end, of the trace
+    start_ns: int  # of the range, on the CPU's clock
+    duration_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +72,13 @@ class Summary:
     shape_waste_ms: Estimate | None  # per step; None until a rule has something at stake
     verdict: str  # one sentence
     verdict_detail: str  # one or two sentences below it
-    step_source: str  # how steps were found: "ProfilerStep ranges" | "whole trace"
+    step_source: str  # how steps were found, in words
     unprofiled: UnprofiledSteps = field(default_factory=UnprofiledSteps)
     limited_by: str = ""  # idle | exposed | memory | shapes, by the rule of the verdict; "" = not judged
     gemm_frac_is_bound: bool = False  # gemm_frac is a lower bound: too much GPU time could not be told apart
     communication_is_bound: bool = False  # so is the time of communication, exposed or not
     mfu_is_bound: bool = False  # mfu_frac and achieved_tflops are lower bounds, also the MFU unprofiled
+    steps_marked: bool = True  # False: the whole trace taken as one step, so nothing is known per step
 
 
 @dataclass(frozen=True, slots=True)

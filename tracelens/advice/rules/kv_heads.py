@@ -164,7 +164,7 @@ def _saw(facts: StepFacts, rows: Sequence[GemmRow], lost: float, step_ms: float)
     text = (
         f"{plural(kv_heads or 0, 'key-value head')} for {plural(heads or 0, 'head')}{here}."
         " The products that make keys and values"
-        f" {took_and_lost(time, lost, step_ms, to='alignment, tiles and waves')}."
+        f" {took_and_lost(time, lost, facts, to='alignment, tiles and waves')}."
     )
     worst = max(rows, key=_lost)
     if lost >= GAIN_FRAC * step_ms and worst.tile_eff_frac is not None and worst.wave_eff_frac is not None:
@@ -200,7 +200,9 @@ def _proposal(
         title=f"Use {plural(best.value, 'key-value head')} instead of {now}",
         stakes=[
             Stake(
-                row, _lost(row), f"{name(row)} loses {ms(_lost(row))} per step to alignment, tiles and waves."
+                row,
+                _lost(row),
+                f"{name(row)} loses {ms(_lost(row))} {facts.per_step} to alignment, tiles and waves.",
             )
             for row in rows
             if _lost(row) > 0

@@ -117,7 +117,7 @@ def _without_vocabulary(facts: StepFacts) -> Outcome:
         return Outcome(
             "could_not_run",
             f"The vocabulary is not known, and the logits can be among the {plural(len(lost), 'GEMM row')}"
-            f" without a component ({time} per step): record with with_modules=True.",
+            f" without a component ({time} {facts.per_step}): record with with_modules=True.",
         )
     return absent("No logits GEMM was recognised, and the vocabulary is not known.")
 
@@ -202,7 +202,7 @@ def _saw(facts: StepFacts, vocab: int, ran: int, rows: list[GemmRow]) -> str:
     grid = f", so its rows begin on {boundary}-byte boundaries in {dtype}" if boundary is not None else ""
     by = f"; torch.compile pads it to {ran} in every call" if ran != vocab else ""
     text = f"The vocabulary is {vocab}, no multiple of {TARGET}{by}{grid}."
-    text += f" {took(rows, 'GEMM shape')} with it."
+    text += f" {took(rows, 'GEMM shape', facts)} with it."
     shown = sorted({kernel for row in rows if (kernel := narrow_kernel(row)) is not None})
     if shown:
         return f"{text} Kernel names show the fallback: {listed(shown)}."

@@ -166,7 +166,7 @@ def _grid(local: int) -> str:
 
 def _passed(facts: StepFacts, width: int, case: Case | None, trials: Sequence[Trial], step_ms: float) -> str:
     best = max(trials, key=lambda one: one.mid_ms)
-    seen = "" if case is None else f" {saw_of(case)}"
+    seen = "" if case is None else f" {saw_of(facts, case)}"
     return (
         f"ffn is {_said(facts, width)}, {_grid(width // _ranks(facts))}.{seen} None of"
         f" {plural(len(trials), 'width')} near it is surely faster by 1% of the step; the best,"
@@ -186,7 +186,7 @@ def _proposal(facts: StepFacts, width: int, then: int, case: Case | None) -> Pro
         ],
         confidence="medium" if case is None else confidence_of(case),
         effort="retrain",
-        saw=_saw(facts, width, rows) if case is None else saw_of(case),
+        saw=_saw(facts, width, rows) if case is None else saw_of(facts, case),
         why=_WHY if case is None else f"{why_of(case)} {_MEASURED}",
         change={"ffn": [width, then]},
         fix=[f"- ffn = {width}", f"+ ffn = {then}"],
@@ -214,7 +214,7 @@ def _both(rows: Sequence[GemmRow], case: Case) -> list[GemmRow]:
 
 def _saw(facts: StepFacts, width: int, rows: Sequence[GemmRow]) -> str:
     local = width // _ranks(facts)
-    return f"ffn is {_said(facts, width)}, {_grid(local)}. {took(rows, 'GEMM shape')} with it."
+    return f"ffn is {_said(facts, width)}, {_grid(local)}. {took(rows, 'GEMM shape', facts)} with it."
 
 
 def _changes_model(width: int, then: int) -> str:

@@ -153,11 +153,13 @@ def _exposed_ms(facts: StepFacts) -> float:
 
 
 def _saw(facts: StepFacts, slices: _Slices) -> str:
-    text = f"Layers are split over {slices.ranks} ranks. A rank's {took(slices.rows, 'product shape')}."
+    text = (
+        f"Layers are split over {slices.ranks} ranks. A rank's {took(slices.rows, 'product shape', facts)}."
+    )
     sms = facts.gpu.sms
     if sms is not None and any(row.tiles is not None for row in slices.rows):
         thin = (
-            f"{len(slices.thin)} of them, {ms(_time(slices.thin))} per step, have"
+            f"{len(slices.thin)} of them, {ms(_time(slices.thin))} {facts.per_step}, have"
             if slices.thin
             else "None has"
         )
@@ -169,7 +171,7 @@ def _saw(facts: StepFacts, slices: _Slices) -> str:
         text += f" {slices.copies}."
     exposed = _exposed_ms(facts)
     if facts.communication:
-        text += f" The ranks' messages stand exposed for {ms(exposed)} per step."
+        text += f" The ranks' messages stand exposed for {ms(exposed)} {facts.per_step}."
     return text
 
 
@@ -303,7 +305,7 @@ def _split_vocabulary(facts: StepFacts, slices: _Slices, vocab: int, found: dict
     rows = [row for row in facts.gemms if row.component == "logits"]
     saw = (
         f"{_saw(facts, slices)} Every rank computes logits for all {vocab} entries of the vocabulary:"
-        f" {took(rows, 'GEMM shape')}."
+        f" {took(rows, 'GEMM shape', facts)}."
     )
     words = _in_words(found)
     how = (

@@ -134,7 +134,7 @@ def _saw(facts: StepFacts, rows: Sequence[GemmRow], lost: float, step_ms: float)
     time = sum(row.time_ms_per_step for row in rows)
     text = (
         f"micro_batch {batch} × sequence {sequence} is {_tokens(facts)} tokens. The products with a row per"
-        f" token {took_and_lost(time, lost, step_ms, to='last waves that do not fill the GPU')}."
+        f" token {took_and_lost(time, lost, facts, to='last waves that do not fill the GPU')}."
     )
     worst = max(rows, key=lambda row: row.lost_ms.wave or 0.0)
     return text if lost < GAIN_FRAC * step_ms else f"{text} Most in {_waves(worst)}."
