@@ -299,8 +299,8 @@ def analyze_trace(
             communication=collectives,
             others=other_rows(trace, links, attribution, calls, steps=times.count),
             declared=sizes,
-            coverage=covered,
             marked=times.marked,
+            coverage=covered,
         )
     )
     lacks = find_lacks(trace, links, attribution, steps=times.positions)

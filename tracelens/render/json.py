@@ -19,8 +19,8 @@ class _HeadSummary(msgspec.Struct):
 class _Head(msgspec.Struct):
     schema_version: str
     tool_version: str
-    model: dict[str, Any] = {}
     summary: _HeadSummary = msgspec.field(default_factory=_HeadSummary)
+    model: dict[str, Any] = {}
 
 
 def to_json(report: Report, *, indent: int | None = 2, compact: bool = False) -> bytes:

@@ -7,10 +7,11 @@ from typing import Literal
 
 from tracelens.results.estimates import Estimate
 
-#: Of GPU time that could not be told apart: no more, and what was not seen is not there.
-_SEEN = 0.05
 #: Why a ProfilerStep range is no step to measure.
 NotWhole = Literal["no_gpu_work", "cut_at_start", "cut_at_end"]
+
+#: Of GPU time that could not be told apart: no more, and what was not seen is not there.
+_SEEN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,10 @@ class Summary:
     step_source: str  # how steps were found, in words
     unprofiled: UnprofiledSteps = field(default_factory=UnprofiledSteps)
     limited_by: str = ""  # idle | exposed | memory | shapes, by the rule of the verdict; "" = not judged
+    steps_marked: bool = True  # False: the whole trace taken as one step, so nothing is known per step
     gemm_frac_is_bound: bool = False  # gemm_frac is a lower bound: too much GPU time could not be told apart
     communication_is_bound: bool = False  # so is the time of communication, exposed or not
     mfu_is_bound: bool = False  # mfu_frac and achieved_tflops are lower bounds, also the MFU unprofiled
-    steps_marked: bool = True  # False: the whole trace taken as one step, so nothing is known per step
 
 
 @dataclass(frozen=True, slots=True)
