@@ -13,7 +13,7 @@ from math import prod
 
 from tracelens.attribution.structure.forward import LARGEST_RANK, loses, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
-from tracelens.attribution.structure.units import Dims
+from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
 
 _STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch")  # what is added to the stream
@@ -35,6 +35,8 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
             if found is not None:
                 run.labels[at] = found
     edges = [-1, *anchors, len(run)]
+    firsts = {core.first for core in run.cores}
+    rotated = any(_rotates(run.kinds[start + 1 : stop]) for start, stop in pairwise(edges) if stop in firsts)
     for start, stop in pairwise(edges):
         gap = [at for at in range(start + 1, stop) if at not in run.labels and not _is_product(run, at)]
         if gap:
@@ -42,8 +44,15 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
             after = run.labels[stop] if stop < len(run) else None
             core = next((core for core in run.cores if core.first == stop), None)
             product = run.shape(start) if start >= 0 else None
-            for at, label in _Gap(run, hidden, vocab, gap, before, after, core, product).labels():
+            for at, label in _Gap(run, hidden, vocab, gap, before, after, core, product, rotated).labels():
                 run.labels[at] = label
+
+
+def _rotates(kinds: list[Kind]) -> bool:
+    """Rotary embeddings written out negate half and put the halves together again."""
+    names = {kind.name for kind in kinds}
+    complex_ = names & {"view_as_complex", "view_as_real", "polar"}
+    return {"neg", "cat"} <= names or bool(complex_) or any("rope" in kind.tags for kind in kinds)
 
 
 def _is_product(run: Run, at: int) -> bool:
@@ -102,7 +111,9 @@ class _Gap:
         after: Label | None,
         core: Core | None,
         product: GemmShape | None,
+        rotated: bool,
     ):
+        self.rotated = rotated  # are queries and keys rotated before some core of the run?
         self.core, self.product = core, product  # the core behind the gap, the product before it
         self.run, self.hidden, self.vocab, self.gap = run, hidden, vocab, gap
         self.before = before.component if before else None
@@ -131,7 +142,7 @@ class _Gap:
         if self.before in ("attention.core", "attention.values") and self.after == "attention.output":
             return self._all("attention.other")
         if self.before == "attention.qkv" and self.after in ("attention.qkv", *cores):
-            rotates = self.after in cores and self._rotates()
+            rotates = self.after in cores and _rotates([self.run.kinds[at] for at in self.gap])
             added = self._adapter_sum()
             return [
                 (
@@ -151,11 +162,6 @@ class _Gap:
             return -1
         adds = [at for at in self.gap[:4] if self.run.kinds[at].what == "add"]
         return adds[0] if adds else -1
-
-    def _rotates(self) -> bool:
-        """Rotary embeddings written out negate half and put the halves together again."""
-        names = {self.run.kinds[at].name for at in self.gap}
-        return {"neg", "cat"} <= names or bool(names & {"view_as_complex", "view_as_real", "polar"})
 
     def _before_core(self, at: int, *, rotates: bool) -> Label:
         kind = self.run.kinds[at]
@@ -213,7 +219,8 @@ class _Gap:
         if self.before != "logits":
             return None
         # inside a graph nothing says where the forward ends: only what is a loss by its name
-        sure = self.gap if self.run.phase != "graph" else [at for at in self.gap if loses(self.run, at)]
+        whole = self.run.phase != "graph" and any(loses(self.run, at) for at in range(len(self.run)))
+        sure = self.gap if whole else [at for at in self.gap if loses(self.run, at)]
         return [(at, Label("loss")) for at in sure]
 
     def _on_stream(self) -> list[tuple[int, Label]] | None:
@@ -230,7 +237,7 @@ class _Gap:
         """Before the first layer: the embeddings, then a normalization."""
         kind = self.run.kinds[at]
         if kind.name in ("cos", "sin") or "rope" in kind.tags or kind.what == "bmm":
-            return Label("attention.rope")
+            return Label("attention.rope") if self.rotated else None
         if "embedding" in kind.tags:
             parts = ("embedding", "norm") if "norm" in kind.tags else ()
             return Label("embedding", None, parts)
@@ -239,10 +246,16 @@ class _Gap:
         if self._is_nameless(at) and self.after == "attention.qkv":
             return Label("norm", None, ("embedding", "norm"))
         if kind.what == "convolution":
-            return Label("embedding")
+            return Label("embedding") if self._onto_stream(at) else None
         if kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors):
             return Label("embedding")
         return None
+
+    def _onto_stream(self, at: int) -> bool:
+        """Patches or frames: a convolution with as many channels as the stream is wide (no stem of others)."""
+        convolutions = [self.run.kinds[p] for p in self.gap if self.run.kinds[p].what == "convolution"]
+        weights = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
+        return any(t[0] == self.hidden for t in weights) if weights else len(convolutions) == 1
 
     def _is_wide(self, tensors: tuple[Dims, ...]) -> bool:
         """Of the size of the residual stream; a sequence can be as long as that is wide."""
