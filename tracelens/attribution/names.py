@@ -46,7 +46,7 @@ _OPS: tuple[tuple[str, ...], ...] = (
         r"aten::_batch_norm_impl_index",
         r"\w*(RMSNorm|LayerNorm)\w*(Function|Fn|Func)\w*",
     ),
-    ("dropout", r"aten::(native_dropout|dropout_?|feature_dropout|_fused_dropout|bernoulli_?)"),
+    ("dropout", r"aten::(native_dropout|dropout_?|feature_dropout|_fused_dropout)"),
     ("softmax", r"aten::(_?softmax|_safe_softmax|_masked_softmax)", r"\w*Softmax(Function|Fn)\w*"),
     (
         "activation",

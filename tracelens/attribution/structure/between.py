@@ -20,6 +20,7 @@ _STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch")  # wha
 _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
 _CUTS = frozenset({"slice", "split", "chunk", "narrow", "unbind", "select", "split_with_sizes"})
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
+_CONVOLUTION = 4  # kernels of one convolution: its layouts with it
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "sqrt", "var", "var_mean", "std"})
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
@@ -236,7 +237,9 @@ class _Gap:
     def _opening(self, at: int) -> Label | None:
         """Before the first layer: the embeddings, then a normalization."""
         kind = self.run.kinds[at]
-        if kind.name in ("cos", "sin") or "rope" in kind.tags or kind.what == "bmm":
+        if "rope" in kind.tags:
+            return Label("attention.rope")
+        if kind.name in ("cos", "sin") or kind.what == "bmm":
             return Label("attention.rope") if self.rotated else None
         if "embedding" in kind.tags:
             parts = ("embedding", "norm") if "norm" in kind.tags else ()
@@ -252,10 +255,11 @@ class _Gap:
         return None
 
     def _onto_stream(self, at: int) -> bool:
-        """Patches or frames: a convolution with as many channels as the stream is wide (no stem of others)."""
-        convolutions = [self.run.kinds[p] for p in self.gap if self.run.kinds[p].what == "convolution"]
+        """Patches or frames: a convolution with as many channels as the stream is wide, and not a stem."""
         weights = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
-        return any(t[0] == self.hidden for t in weights) if weights else len(convolutions) == 1
+        if weights:
+            return any(t[0] == self.hidden for t in weights)
+        return sum(self.run.kinds[p].what == "convolution" for p in self.gap) <= _CONVOLUTION
 
     def _is_wide(self, tensors: tuple[Dims, ...]) -> bool:
         """Of the size of the residual stream; a sequence can be as long as that is wide."""
@@ -275,7 +279,8 @@ class _Gap:
             return Label("dropout", self.layer)
         if self.hidden not in _widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
-        if self.before in _STREAM:
+        adds = kind.what in ("add", "copy") or kind.name in _SCALED
+        if self.before in _STREAM and adds and (self.after is not None or at <= self.last_norm):
             return Label("residual", self.layer)
         return None
 
@@ -326,6 +331,12 @@ class _Gap:
         """Where a normalization that is written out takes its root."""
         kinds = self.run.kinds
         return [p for p in self.gap if "rsqrt" in (kinds[p].name, kinds[p].what)]
+
+    @cached_property
+    def last_norm(self) -> int:
+        """Where the layers end; what stands behind is a head or what is done with its results."""
+        ends = [p for p in self.gap if normalizes(self.run, p, self.hidden)]
+        return ends[-1] if ends else self.gap[-1]
 
     @cached_property
     def first_on_stream(self) -> int | None:

@@ -309,7 +309,7 @@ class Forward:
         return shape.k != self.hidden or any(_activates(run, p) for p in inside)
 
     def _in_layer(self, down: GemmShape) -> bool:
-        """On the tokens of its attention; without one, of the size of the MLPs that have one. A head is neither."""
+        """On the tokens of its attention; without one, as large as MLPs that have one. A head is neither."""
         if self.run.phase == "recompute" or not self.run.cores:
             return True
         if not self.after_mlp and self.rows in (None, down.m):
@@ -348,8 +348,10 @@ class Forward:
         return router if router is not None and self._experts_of(products, index, router, stop) else None
 
     def _experts_of(self, products: list[int], index: int, router: int, stop: int) -> list[int]:
-        """The products that what was chosen leads to, in front of the next normalization: into the experts and
-        back to the stream. Without them a choice routes nothing."""
+        """The products between a choice and the next normalization, if they go into experts and come back.
+
+        Without them a choice routes nothing.
+        """
         edge = next((at for at in self.norms if at > router), stop)
         found = [at for at in products[index + 1 :] if at < edge]
         shapes = [shape for at in found if (shape := self.run.shape(at)) is not None]
