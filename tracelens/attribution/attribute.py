@@ -206,7 +206,10 @@ def _assemble(
         layer=np.where(
             component == _COMPONENT["communication"],
             -1,
-            np.where((path >= 0) & (evidence < _EVIDENCE["structure"]), layers[path], layer),
+            # names that number no layer leave it to the order
+            np.where(
+                (layers >= 0).any() & (path >= 0) & (evidence < _EVIDENCE["structure"]), layers[path], layer
+            ),
         ),
         module=path,
         modules=[p.module for p in paths.paths],

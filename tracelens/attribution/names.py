@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from itertools import pairwise
 
 # --- operators -------------------------------------------------------------------------------------
 
@@ -172,9 +171,14 @@ def layer_of_text(text: str) -> int | None:
 
 
 def layer_of_fqn(parts: list[str]) -> int | None:
-    """The layer in a dotted module name: the first number behind a word for a list of blocks."""
-    for word, number in pairwise(parts):
-        if _INDEX.match(number) and element_role(word) in ("layer", None) and word not in ("experts",):
+    """The layer in a dotted module name: the first number behind a word for a list of blocks.
+
+    A list of another name is one of blocks where a part of a block is named too (``stages.3.attn.qkv``).
+    """
+    roles = [element_role(word) for word in parts]
+    for at, (role, number) in enumerate(zip(roles, parts[1:], strict=False)):
+        listed = role == "layer" or (role is None and parts[at] != "experts" and any(roles))
+        if _INDEX.match(number) and listed:
             return int(number)
     return None
 
