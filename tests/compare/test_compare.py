@@ -88,7 +88,7 @@ def slower_gemms(one: Report, factor: float, only: str = "") -> Report:
 def caused(result: Comparison) -> dict[str, float]:
     """The causes by their code; they add up to the step's difference."""
     assert result.step is not None
-    found = {one.code: one.diff_ms for one in result.causes}
+    found: dict[str, float] = {one.code: one.diff_ms for one in result.causes}
     assert sum(found.values()) == pytest.approx(result.step.diff_ms, abs=1e-9)
     return found
 

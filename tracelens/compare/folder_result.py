@@ -160,7 +160,8 @@ class FolderComparison:
     peaks: list[SharedPeak] = field(default_factory=list)  # where times are not compared
     reasons: list[str] = field(default_factory=list)  # why to believe the verdict; ``detail`` is all of them
     moves: list[Move] = field(default_factory=list)  # to be read in place of their rows of ``components``
-    causes: list[Cause] = field(default_factory=list)  # means over the pairs; they add up to ``step.diff_ms``
+    causes: list[Cause] = field(default_factory=list)  # largest first; they add up to ``step.diff_ms``
+    causes_of: str | None = None  # the rank whose causes they are; None: means over the pairs
 
     def _repr_html_(self) -> str:
         """The page of ``tracelens compare``, in a frame of a notebook."""

@@ -39,7 +39,7 @@ def verdict(result: FolderComparison) -> str:
 
 def states(result: FolderComparison) -> str:
     """How many pairs did what, "slower in 3, no measurable change in 1"."""
-    counts = Counter(pair.state for pair in result.pairs)
+    counts: Counter[str] = Counter(pair.state for pair in result.pairs)
     if len(counts) == 1 and len(result.pairs) > 1:
         (state,) = counts
         return f"{STATE_WORDS[state]} in all {len(result.pairs)}"

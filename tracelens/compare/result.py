@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = "1.0"
 
 #: What the step's time did. ``no_change``: a difference of practical size is excluded; ``inconclusive``: one
-#: is not excluded, and the test sees none; ``too_few_steps``: no test can; ``identical``: the same trace twice.
+#: is not excluded, and the test sees none; ``too_few_steps``: no test can; ``identical``: one trace twice.
 StepState = Literal["faster", "slower", "no_change", "inconclusive", "too_few_steps", "identical"]
 
 #: Where a difference of the step comes from. ``gemms_alike``: GEMMs of the same shape and kernel that all

@@ -36,7 +36,7 @@ from tracelens.compare.result import (
     StepPart,
 )
 from tracelens.compare.stands_out import stand_out
-from tracelens.compare.step_change import step_change
+from tracelens.compare.step_change import PRACTICAL, step_change
 from tracelens.results import ModelDims, StepTime
 
 
@@ -70,6 +70,7 @@ def together(
     times = _times(found, kind)
     step, why = _step(found, kind, times)
     components = _components(found)
+    told = _telling(found, step) if kind == "ranks" else None
     result = FolderComparison(
         SCHEMA_VERSION, __version__, kind, by,
         _side(folders[0], [one.sides[0] for one in found], times[0]),
@@ -90,7 +91,8 @@ def together(
         not_compared=refused,
         peaks=_peaks(found) if refused else [],
         moves=find_moves(components, [], noise=noise, gpu_ms=sum(row.before_ms for row in components)),
-        causes=_causes(found, step, noise),
+        causes=_causes(found if told is None else [told], step, noise),
+        causes_of=None if told is None else told.pair.name,
     )  # fmt: skip
     said = reasons(result)
     return replace(
@@ -190,8 +192,27 @@ def _spread(times: Sequence[float]) -> StepTime:
     return StepTime(median(times), min(times), max(times), len(times))
 
 
+def _telling(found: list[Compared], step: StepChange | None) -> Compared | None:
+    """The rank that made the job's step change: of those that changed as it did, the one that waits least.
+
+    Ranks wait for each other, so what one of them takes more is exposed communication on all others.
+    """
+    if step is None or step.state == "identical" or len(found) < 2:
+        return None
+
+    def off(one: Compared) -> float:
+        return abs(one.pair.after.step_ms - one.pair.before.step_ms - step.diff_ms)
+
+    def waits(one: Compared) -> float:
+        more = sum(cause.diff_ms for cause in one.pair.causes if cause.code == "exposed_communication")
+        return more if step.diff_ms > 0 else -more
+
+    near = max(PRACTICAL * step.before.median, min(map(off, found)))
+    return min((one for one in found if off(one) <= near), key=waits)
+
+
 def _causes(found: list[Compared], step: StepChange | None, noise: Noise | None) -> list[Cause]:
-    """Means of the pairs' causes, and what the whole changed by beside them; of one pair its own."""
+    """Means of the pairs' causes, and what the whole changed by beside them."""
     if step is None or step.state == "identical":
         return []
     sums: dict[CauseCode, float] = {}

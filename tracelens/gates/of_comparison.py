@@ -20,7 +20,7 @@ _CHANGED = ("faster", "slower")
 
 
 def without_drift(result: Compared) -> Compared:
-    """The comparison without what all GEMMs of the same work changed by alike, on the step and in components."""
+    """The comparison without what all GEMMs of the same work changed by alike: step, pairs, components."""
     components = [replace(row, beyond_noise=False) if row.alike else row for row in result.components]
     step = None if result.step is None else _without(result.step, alike_ms(result.causes))
     if isinstance(result, Comparison):

@@ -12,7 +12,7 @@ from tracelens.compare.outcomes import against
 from tracelens.compare.result import Comparison, ComponentChange, GemmChange, GemmSide, Outcome
 from tracelens.compare.spelling import VARIATION, arrow_ms, place_name, signed_ms, signed_pct
 from tracelens.render import facts
-from tracelens.render.compare_causes import cause_rows
+from tracelens.render.compare_causes import cause_rows, cause_source
 from tracelens.render.compare_figures import Found, shares_line, signed
 from tracelens.render.console import Out
 
@@ -53,11 +53,13 @@ def render_compare(result: Comparison, *, console: Console, outputs: Sequence[tu
 def show_causes(out: Out, result: Found) -> None:
     """Print where the step's difference comes from; its lines add up to it."""
     table = out.table([("", "r"), ("", "fold")])
-    rows = cause_rows(result)
+    rows, source = cause_rows(result), cause_source(result)
     for row in rows:
         table.add_row(out.text(f"  {row.time}"), out.text(row.said))
     if rows:
         out.print(table)
+    if rows and source:
+        out.line(out.text(f"  {source}", "dim"))
 
 
 def identity(result: Comparison) -> str:

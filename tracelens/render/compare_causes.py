@@ -19,8 +19,8 @@ _WORDS: dict[CauseCode, str] = {
     "gemm_shapes": "GEMMs of another shape or kernel",
     "other_kernels": "other kernels",
     "overlap": "overlap of compute kernels on several streams",
-    "across_pairs": "the step of the whole beside the mean of the pairs",
-    "mean_to_median": "from means to medians: the causes are means over the steps, the first line has medians",
+    "across_pairs": "the whole changed by another time than the files that are compared",
+    "mean_to_median": "from means to medians: causes are means over the steps, the first line has medians",
 }
 REST = "the rest, each below 0.1% of the step"
 
@@ -45,6 +45,15 @@ def cause_rows(found: Comparison | FolderComparison) -> list[CauseRow]:
     if len(small) > 1:
         told.append((fsum(one.diff_ms for one in small), REST))
     return [CauseRow(ms, _time(ms, least), said) for ms, said in told]
+
+
+def cause_source(found: Comparison | FolderComparison) -> str:
+    """What the causes are of: "" for two files."""
+    if isinstance(found, Comparison) or len(found.pairs) < 2:
+        return ""
+    if found.causes_of is None:
+        return "means over the pairs"
+    return f"on {found.causes_of}, which changed as the job did and waits least for others"
 
 
 def cause_total(found: Comparison | FolderComparison) -> str:
@@ -72,4 +81,4 @@ def _said(one: Cause) -> str:
     return f"{head}{share}{colon}{tail}"
 
 
-__all__ = ["CauseRow", "cause_rows", "cause_total"]
+__all__ = ["CauseRow", "cause_rows", "cause_source", "cause_total"]

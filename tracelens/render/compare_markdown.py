@@ -10,7 +10,7 @@ from tracelens.compare.spelling import signed_ms
 from tracelens.gates import Judged
 from tracelens.render import compare as words
 from tracelens.render import facts
-from tracelens.render.compare_causes import cause_rows
+from tracelens.render.compare_causes import cause_rows, cause_source
 from tracelens.render.compare_figures import Found, signed
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, table
@@ -41,7 +41,9 @@ def render_markdown(result: Comparison, *, gates: Sequence[Judged] = ()) -> str:
 def causes_markdown(result: Found) -> list[str]:
     """Where the step's difference comes from, as a table; nothing without causes."""
     cells = [[row.time, row.said] for row in cause_rows(result)]
-    return [*table(["difference", "where it comes from"], cells), ""] if cells else []
+    source = cause_source(result)
+    head = f"where it comes from ({source})" if source else "where it comes from"
+    return [*table(["difference", head], cells), ""] if cells else []
 
 
 def _movers(result: Comparison) -> list[str]:
