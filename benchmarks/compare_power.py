@@ -19,6 +19,7 @@ from tracelens.compare.step_change import step_change
 from tracelens.results import StepTime
 
 SEEDS = 200
+MANY = 2000  # for the rate of false answers
 STEP_MS = 100.0
 CHANGES = (0.0, 0.01, 0.02, 0.05, 0.10, 0.90)
 #: Name, steps on each side, standard deviation of a step, correlation of neighbours, deviation of runs.
@@ -44,15 +45,19 @@ def run(
     return times
 
 
-def answers(change: float, *, count: int, noise: float, neighbour: float, runs: float) -> Counter[StepState]:
+def answers(
+    change: float, seeds: int, *, count: int, noise: float, neighbour: float, runs: float
+) -> Counter[StepState]:
     """How often each answer is given."""
     found: Counter[StepState] = Counter()
-    for seed in range(SEEDS):
+    for seed in range(seeds):
         rng = random.Random(f"{seed} {change}")
-        how = {"count": count, "noise": noise, "neighbour": neighbour, "runs": runs}
-        sides = (run(rng, **how), run(rng, **how, change=change))  # type: ignore[arg-type]
+        sides = [
+            run(rng, count=count, noise=noise, neighbour=neighbour, runs=runs, change=by)
+            for by in (0.0, change)
+        ]
         spread = [StepTime(median(side), min(side), max(side), len(side)) for side in sides]
-        found[step_change(*sides, medians=(spread[0], spread[1]), identical=False).state] += 1
+        found[step_change(sides[0], sides[1], medians=(spread[0], spread[1]), identical=False).state] += 1
     return found
 
 
@@ -60,9 +65,13 @@ def main() -> None:
     print(f"{'':37}{'change':>7}" + "".join(f"{one:>14}" for one in ANSWERS))
     for name, count, noise, neighbour, runs in KINDS:
         for change in CHANGES:
-            found = answers(change, count=count, noise=noise, neighbour=neighbour, runs=runs)
+            found = answers(change, SEEDS, count=count, noise=noise, neighbour=neighbour, runs=runs)
             shares = "".join(f"{found[one] / SEEDS:>14.1%}" for one in ANSWERS)
             print(f"{name:37}{change:>7.0%}{shares}")
+    print(f"\nNothing changed, {MANY} seeds: faster or slower")
+    for name, count, noise, neighbour, runs in KINDS:
+        found = answers(0.0, MANY, count=count, noise=noise, neighbour=neighbour, runs=runs)
+        print(f"{name:37}{(found['faster'] + found['slower']) / MANY:>7.1%}")
 
 
 if __name__ == "__main__":
