@@ -39,7 +39,10 @@ _HIDES = {
 }  # fmt: skip
 #: A smaller message is sent in 0.1 ms at most, even at 1 GB/s: what it takes longer is waiting.
 _SENDING_FROM = 2**16
-_FIND_RANK = 'find the slowest rank ("tracelens analyze FOLDER" reads the traces of all ranks)'
+_FIND_RANK = (
+    'find the rank that the others wait for: in its own trace ("tracelens analyze TRACE", once per rank) this'
+    " communication is shortest"
+)
 _MARK = "Call prof.step() after each step, or record with tracelens capture."
 
 
