@@ -267,12 +267,13 @@ def analyze_trace(
     communication = find_communication(trace, links, attribution)
     collectives = communication_rows(trace, attribution, communication, steps=times.count)
     dims = model_dims(attribution, calls, sharded=_tensor_parallel(communication))
-    dims = with_degrees(dims, trace.metadata, collectives)
     sizes = declared(trace.metadata)
     measured, notes = _measurements(hardware)
     gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
+    covered = coverage(trace, links, attribution, gemms)
+    dims = with_degrees(dims, trace.metadata, collectives, complete=covered.complete)
     _tell(heard, 3)
-    summary = summarize(trace, attribution, calls, times, hardware, gemms)
+    summary = summarize(trace, attribution, calls, times, hardware, gemms, covered)
     components = component_rows(trace, attribution, calls, steps=times.count)
     step = step_model(
         gemms,
@@ -299,6 +300,7 @@ def analyze_trace(
             others=other_rows(trace, links, attribution, calls, steps=times.count),
             declared=sizes,
             marked=times.marked,
+            coverage=covered,
         )
     )
     lacks = find_lacks(trace, links, attribution, steps=times.positions)
@@ -310,7 +312,7 @@ def analyze_trace(
         model=dims,
         steps=times.rows(),
         summary=summary,
-        coverage=coverage(trace, links, attribution, gemms),
+        coverage=covered,
         components=components,
         gemms=gemms,
         findings=advice.findings,

@@ -23,7 +23,9 @@ REFUSED = ShapeSearch("could_not_run", "No shape was searched: no step time is k
 
 def _terminal(found: ShapeSearch | None, *, transformer: bool = True) -> str:
     report = full()
-    report = replace(report, shape_search=found, model=replace(report.model, transformer=transformer))
+    report = replace(
+        report, shape_search=found, model=replace(report.model, found="whole" if transformer else "none")
+    )
     console = Console(file=io.StringIO(), width=80, no_color=True)
     render_terminal(report, console=console)
     return str(console.file.getvalue())  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracelens.advice.effects import completed
-from tracelens.advice.facts import Outcome, Rule, StepFacts
+from tracelens.advice.facts import Outcome, Rule, StepFacts, absent
 from tracelens.advice.numbers import listed, percent, plural
 from tracelens.advice.simulated import as_frac, derivation, pays, simulate, why_not, within
 from tracelens.advice.stakes import Stake
@@ -59,7 +59,7 @@ class Proposal:
 def cannot_judge(facts: StepFacts) -> Outcome | None:
     """The reasons no rule can run on this step, or None."""
     if not facts.gemms:
-        return Outcome("not_applicable", "The step has no GEMM and no attention kernel.")
+        return absent("No GEMM and no attention kernel was recognised in the step.")
     if facts.measured_step_ms is None:
         return Outcome("could_not_run", "No step time is known, so no share of a step can be given.")
     if facts.gpu.vendor == "amd":

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import percent
 from tracelens.advice.per_token import growth_frac
 from tracelens.advice.simulated import simulate, within
@@ -41,8 +41,9 @@ def without_a_model(facts: StepFacts) -> Outcome | None:
     """Why a rule about a dimension of the model has nothing to look at, or None."""
     if not any(row.n is not None for row in facts.gemms):
         return Outcome("could_not_run", f"No GEMM of the step has a shape: {for_shapes(facts.gemms)}.")
-    if not facts.model.transformer:
-        return Outcome("not_applicable", "No transformer was seen in the trace.")
+    without = no_model(facts)
+    if without is not None:
+        return without
     return None
 
 

@@ -39,7 +39,8 @@ def model_changes(before: Report, after: Report) -> list[Change]:
         if old.value is not None and new.value is not None and old.value != new.value:
             said = f"{title} {old.value} -> {new.value}"
             found.append(Change("model", name, str(old.value), str(new.value), said))
-    if before.model.transformer != after.model.transformer:
+    sure = all(one.model.transformer or one.coverage.complete for one in (before, after))
+    if sure and {before.model.found, after.model.found} == {"whole", "none"}:
         seen = ["a transformer" if one.model.transformer else "none" for one in (before, after)]
         said = f"transformer seen: {seen[0]} -> {seen[1]}"
         found.append(Change("model", "transformer", seen[0], seen[1], said))

@@ -24,6 +24,7 @@ STATES = {"passed": "passed", "not_applicable": "not applicable", "could_not_run
 MARKS = {"high": "▲", "medium": "■", "low": "●"}
 _ROLES = {"forward": "fwd"}
 _OUTSIDE = 0.01  # of the file's GPU time
+_LEAST = "≥ "  # before a figure of what was recognised, where more can be there
 _SAME = 0.03  # step times that differ by less are taken for the same
 _ADDS = 0.02  # savings whose sum is off by less add up
 _BANDWIDTH_FROM = 2**20  # bytes: the time of a smaller message is latency and waiting
@@ -68,8 +69,10 @@ def dims(model: ModelDims) -> list[tuple[str, Known]]:
 
 def model_line(report: Report) -> list[str]:
     """Name the model by the dimensions that are known."""
-    if not report.model.transformer:
-        return ["No transformer seen in this trace"]
+    if report.model.found == "parts":
+        return ["Parts of a transformer, not the whole of one"]
+    if report.model.found == "none":
+        return ["No transformer" if report.coverage.complete else "No attention recognised"]
     known = [(name, dim.value) for name, dim in dims(report.model) if dim.value is not None]
     values = dict(known)
     parts = []
@@ -171,18 +174,22 @@ def _mfu(report: Report) -> Number:
             note = f"{f.sig(achieved)} {note}"
         if _apart(report):
             note += ", of the mean step"
+        if report.summary.mfu_is_bound:
+            note = f"{_LEAST}{note}; {report.summary.mfu_why}"
+            return Number("mfu", _LEAST + f.pct(mfu), "MFU", note, mfu)
         return Number("mfu", f.pct(mfu), "MFU", note, mfu)
     why = report.summary.mfu_why or "not judged"
-    return Number(
-        "mfu", f.UNKNOWN, "MFU", f"{f.sig(achieved)} TFLOP/s; {why}" if achieved is not None else why
-    )
+    if achieved is not None:
+        why = f"{_LEAST if report.summary.mfu_is_bound else ''}{f.sig(achieved)} TFLOP/s; {why}"
+    return Number("mfu", f.UNKNOWN, "MFU", why)
 
 
 def _busy(report: Report) -> Number:
     summary = report.summary
     note = f"{f.ms(summary.idle_ms)} idle"
     if summary.exposed_communication_ms > 0:
-        note += f", {f.ms(summary.exposed_communication_ms)} exposed comm"
+        least = _LEAST if summary.communication_is_bound else ""
+        note += f", {least}{f.ms(summary.exposed_communication_ms)} exposed comm"
     note = f"mean{per_step(report)}: {note}" if _apart(report) else note + per_step(report)
     return Number("busy", f.pct(summary.gpu_busy_frac), "GPU busy", note, summary.gpu_busy_frac)
 
@@ -254,12 +261,13 @@ def _checks(many: int) -> str:
 def five_numbers(report: Report) -> list[Number]:
     """Return step time, MFU, GPU busy, GEMM + attention share, and what the findings save."""
     gemm = report.summary.gemm_frac
+    least = _LEAST if report.summary.gemm_frac_is_bound else ""
     note = f"of {f.ms(report.summary.gpu_ms_per_step)} GPU time{per_step(report)}"
     return [
         _step_time(report),
         _mfu(report),
         _busy(report),
-        Number("gemm", f.pct(gemm), "GEMM + attention", note, gemm),
+        Number("gemm", least + f.pct(gemm), "GEMM + attention", note, gemm),
         _stake(report),
     ]
 
@@ -275,7 +283,10 @@ def communication_line(report: Report) -> str:
     rows = report.communication
     time_ms = sum(row.time_ms_per_step for row in rows)
     exposed = sum(row.exposed_ms_per_step for row in rows)
-    share = f"{f.pct(communication_frac(report))} of GPU time, {f.ms(time_ms)}{per_step(report)}"
+    least = _LEAST if report.summary.communication_is_bound else ""
+    share = (
+        f"{least}{f.pct(communication_frac(report))} of GPU time, {least}{f.ms(time_ms)}{per_step(report)}"
+    )
     return f"{share}; {f.pct(exposed / time_ms if time_ms else 0.0)} of it exposed: no compute kernel runs"
 
 
@@ -313,6 +324,25 @@ def checks_line(report: Report) -> str:
     groups = checks_by_state(report)
     rest = [f"{len(groups[s])} {STATES[s]}" for s in ("not_applicable", "could_not_run") if groups[s]]
     return ", ".join([f"{_checks(len(groups['passed']))} passed", *rest])
+
+
+def coverage_lines(report: Report) -> list[str]:
+    """Say what GPU time is in no known part of the step, and why."""
+    covered, lines = report.coverage, []
+    if covered.other_frac > 0:
+        lines.append(f"{f.pct(covered.other_frac)} of GPU time is named, but is no part of a transformer.")
+    if covered.unattributed:
+        main = max(covered.unattributed, key=lambda one: one.time_ms).reason
+        lines.append(f"Unattributed {f.pct(covered.unattributed_frac)}, mostly: {main}")
+    return lines or ["All GPU time has a component."]
+
+
+def no_dims(report: Report) -> str:
+    """Say why the model's dimensions are not listed, "" where they are."""
+    if report.model.transformer:
+        return ""
+    source = report.model.hidden.source
+    return f"{source[:1].upper()}{source[1:]}."
 
 
 def partial_line(report: Report) -> str:

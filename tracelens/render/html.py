@@ -142,6 +142,8 @@ def _words(report: Report) -> dict[str, Any]:
         "detail": _detail(report.summary.verdict_detail),
         "overlap": facts.overlap_words(report),
         "dims": facts.dims(report.model),
+        "no_dims": facts.no_dims(report),
+        "coverage_lines": facts.coverage_lines(report),
         "lent_lines": facts.lent_lines(report),
         "step_lines": step_times.lines(report),
         "step_rows": step_times.rows(report),

@@ -214,7 +214,10 @@ def layer_words(report: Report) -> list[str]:
         return [f"No layers: {layers.why}."]
     totals = [sum(row.time_ms[at] for row in layers.rows) for at in range(len(layers.layers))]
     whole = sum(_total(row) for row in layers.rows)
-    said = [f"{f.pct(sum(totals) / whole)} of it is in {_count(len(totals), 'layer')}" if whole else ""]
+    least = "" if report.coverage.complete else "At least "
+    said = [
+        f"{least}{f.pct(sum(totals) / whole)} of it is in {_count(len(totals), 'layer')}" if whole else ""
+    ]
     if len(totals) < 2:
         return [f"{said[0]}."]
     middle = statistics.median(totals)
@@ -240,7 +243,7 @@ def _uneven(layers: Layers, at: int, growth: float) -> str:
         gaps[title] = (here + row.time_ms[at], usual + statistics.median(row.time_ms))
     most = max(gaps, key=lambda name: (gaps[name][0] - gaps[name][1]) * (1 if growth > 0 else -1))
     here, usual = gaps[most]
-    what = f"no {most}" if not here else f"{most} {f.ms(here)}, usually {f.ms(usual)}"
+    what = f"no {most} recognised" if not here else f"{most} {f.ms(here)}, usually {f.ms(usual)}"
     than = "longer" if growth > 0 else "shorter"
     return f"Layer {layers.layers[at]} is {f.pct(abs(growth))} {than} than the median: {what}."
 
@@ -354,6 +357,9 @@ def _forward(layers: Layers) -> tuple[dict[str, float], str, str]:
         return times, "Forward pass of the layers", note
     times = _sums((row.component, _total(row)) for row in rows if row.component.startswith(_OF_A_LAYER))
     note = "what a layer is made of; layers are not known here, so a norm outside them counts too"
+    open_ms = sum(_total(row) for row in rows if row.component == "unattributed")
+    if times and open_ms:  # it can be any part: shares without it would be too large
+        times, note = times | {"unattributed": open_ms}, f"{note}, and what is unattributed"
     return times, "Forward pass", note
 
 

@@ -123,6 +123,8 @@ def _gemms(report: Report) -> list[str]:
 def _tail(report: Report) -> list[str]:
     """What is not known, and what would show it."""
     lines = []
+    if report.coverage.other_frac > 0:
+        lines.append(f"- {facts.coverage_lines(report)[0]}")
     for missing in report.coverage.unattributed[:3]:
         time = f"{f.ms(missing.time_ms / max(1, len(report.steps)))}{facts.per_step(report)}"
         said = f"unattributed {time}: {missing.reason}; {missing.remedy}"

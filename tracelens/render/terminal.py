@@ -247,7 +247,7 @@ def _legend_width(shares: Sequence[groups.Share], columns: int, gap: int) -> int
 def _gemms(out: _Out, report: Report) -> None:
     rows = report.gemms[:TOP]
     if not rows:
-        out.line("No GEMM was seen in this trace.")
+        out.line("No GEMM was recognised in this trace.")
         out.line()
         return
     peaks = any(row.peak_frac is not None for row in rows)
@@ -304,7 +304,7 @@ def render_derivations(report: Report, ids: Sequence[str], *, console: Console) 
     for wanted in ids:
         if wanted not in rows:
             known = [f"{row.id} ({_name(row)} {facts.shape(row)})" for row in report.gemms[:_NAMED]]
-            largest = f"the largest are {', '.join(known)}" if known else "there is no GEMM in this trace"
+            largest = f"the largest are {', '.join(known)}" if known else "no GEMM was recognised"
             raise UsageError(clean(f"--gemm {wanted}: no such row; {largest}", limit=400))
     out = _Out(console)
     if report.trace.generated:
@@ -369,14 +369,8 @@ _SEEN = 0.001  # of GPU time in a phase
 
 
 def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]]) -> None:
-    missing = max(report.coverage.unattributed, key=lambda u: u.time_ms, default=None)
-    frac = sum(share.frac for share in groups.group_shares(report) if share.key == "unattributed")
-    if frac and missing is not None:
-        out.line(f"Unattributed {f.pct(frac)}, mostly: {clean(missing.reason, limit=120)}")
-    elif frac:
-        out.line(f"Unattributed {f.pct(frac)}")
-    else:
-        out.line("All GPU time has a component.", "dim")
+    for line in facts.coverage_lines(report):
+        out.line(clean(line, limit=200), "" if report.coverage.unattributed else "dim")
     for lack in facts.lacks_worth_a_line(report):
         out.line(f"{clean(lack.title, limit=60)}: {clean(lack.remedy, limit=120)}", "dim")
     for line in facts.lent_lines(report):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tracelens.advice.alignment import Misfit, boundary_bytes, fp32_on_cuda_cores, misfit_of
 from tracelens.advice.dimensions import TARGET, Target, flops_growth, target
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, plural
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
@@ -67,7 +67,7 @@ class AlignDimensions:
         counted = {row.id for row in vocabulary_rows(facts)}
         gemms = [row for row in facts.gemms if row.kind == "gemm" and row.id not in counted]
         if not gemms:
-            return Outcome("not_applicable", "The step has no GEMM besides those with the vocabulary.")
+            return absent("No GEMM was recognised besides those with the vocabulary.")
         full = sum(1 for row in gemms if fp32_on_cuda_cores(row))
         if full == len(gemms):
             return Outcome(

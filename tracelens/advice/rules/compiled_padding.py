@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tracelens.advice.claims import Claim, settle
 from tracelens.advice.dimensions import parameter_of
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, plural
 from tracelens.advice.proposals import cannot_judge, took
@@ -59,11 +59,9 @@ def _none(facts: StepFacts, pads: Sequence[OtherRow]) -> Outcome:
             f" {for_shapes(gemms)}.",
         )
     if not compiled:
-        return Outcome(
-            "not_applicable", "The step was not compiled by torch.compile: nothing pads by itself."
-        )
+        return absent("No kernel of torch.compile was recognised, which alone pads by itself.")
     loose = f" {ms(_sum(pads))} of padding kernels belong to none." if pads else ""
-    return Outcome("not_applicable", f"torch.compile padded no product of this step.{loose}")
+    return absent(f"No GEMM was recognised that torch.compile padded.{loose}")
 
 
 def _of(padded: Sequence[GemmRow], pads: Sequence[OtherRow]) -> list[OtherRow]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from tracelens.advice.alignment import misfit_of
 from tracelens.advice.experts import Mixture, mixture_of
-from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.facts import Outcome, StepFacts, absent
+from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import percent, plural
 from tracelens.advice.predicted import NEAR_ERROR, call_us_of
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
@@ -59,12 +59,13 @@ def _mixture(facts: StepFacts) -> Mixture | None:
 
 
 def _without_experts(facts: StepFacts) -> Outcome:
-    if not facts.model.transformer:
-        return Outcome("not_applicable", "No transformer was seen in the trace.")
+    without = no_model(facts)
+    if without is not None:
+        return without
     rows = [row for row in facts.gemms if row.component == "moe.experts"]
     mixed = bool(rows) or any(one.component.startswith("moe.") for one in facts.components)
     if not mixed:
-        return Outcome("not_applicable", "No mixture of experts was seen in the trace.")
+        return absent("No mixture of experts was recognised in the trace.")
     if not any(row.m is not None for row in rows):
         return Outcome(
             "could_not_run",

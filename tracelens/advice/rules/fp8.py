@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tracelens.advice.claims import Claim, settle
 from tracelens.advice.dimensions import parameter_of
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, percent, plural, round_up
 from tracelens.advice.products import moving_ms, sizes_of, sum_ms
@@ -52,7 +52,7 @@ class Fp8:
         in_fp8 = [row for row in gemms if row.dtype == "fp8"]
         wide = [row for row in linear if row.dtype in _HALF and sizes_of(row) is not None]
         if not linear and not in_fp8:
-            return Outcome("not_applicable", "The step has no product of a transformer's linear layers.")
+            return absent("No GEMM of a transformer's linear layers was recognised.")
         if not wide and not in_fp8:
             if all(row.dtype is None for row in linear):
                 return Outcome("could_not_run", f"No product has a shape and a type: {for_shapes(linear)}.")

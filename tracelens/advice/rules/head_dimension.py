@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, percent, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
@@ -75,9 +75,7 @@ class HeadDimension:
             return refusal
         rows = [row for row in facts.gemms if row.kind == "attention" or row.component in _UNFUSED]
         if not rows:
-            return Outcome(
-                "not_applicable", "The step has no attention kernel and no score or value product."
-            )
+            return absent("No fused attention kernel and no score or value GEMM was recognised.")
         groups = _by_head_dim(facts, rows)
         if not groups:
             return Outcome(

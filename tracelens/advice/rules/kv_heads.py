@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.hyper import changed
 from tracelens.advice.numbers import percent, plural
 from tracelens.advice.proposals import Proposal, cannot_judge, decide
@@ -44,7 +44,7 @@ class KvHeads:
             return refusal
         rows = _rows(facts)
         if not rows:
-            return Outcome("not_applicable", "No GEMM of the step is known to make keys and values.")
+            return absent("No GEMM of the step is known to make keys and values.")
         judged = [row for row in rows if row.lost_ms.useful is not None]
         if not judged:
             return Outcome(
@@ -76,7 +76,7 @@ def _not_applicable(facts: StepFacts) -> Outcome | None:
         return without
     shown = [row for row in facts.gemms if row.kind == "attention" or row.component.startswith("attention.")]
     if not shown:
-        return Outcome("not_applicable", "The step has no attention.")
+        return absent("No attention was recognised in the step.")
     if model.kv_heads.value is not None and model.kv_heads.value > 0 and (model.heads.value or 0) > 0:
         return None
     if not any(row.kind == "attention" for row in shown):

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.claims import Claim, settle
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
+from tracelens.advice.missing import no_model
 from tracelens.advice.numbers import percent, plural
 from tracelens.advice.proposals import heuristic
 from tracelens.numbers import count, ms
@@ -61,9 +62,10 @@ class LayoutCopies:
                 "The kernels between the products were not summed up: analyze the trace itself.",
             )
         if not facts.gemms:
-            return Outcome("not_applicable", "The step has no GEMM and no attention kernel.")
-        if not facts.model.transformer:
-            return Outcome("not_applicable", "No transformer was seen in the trace.")
+            return absent("No GEMM and no attention kernel was recognised in the step.")
+        without = no_model(facts)
+        if without is not None:
+            return without
         if facts.measured_step_ms is None:
             return Outcome("could_not_run", "No step time is known, so no share of a step can be given.")
         if not any(row.op for row in facts.others) and not any(row.kind in _MOVING for row in facts.others):

@@ -15,7 +15,7 @@ from tracelens.advice.alignment import (
     off_grid,
 )
 from tracelens.advice.claims import Claim, settle, total
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, plural, round_up
 from tracelens.advice.predicted import NEAR_ERROR
@@ -58,7 +58,7 @@ class MisalignedViews:
             return refusal
         gemms = [row for row in facts.gemms if row.kind == "gemm" and row.component not in _ON_WEIGHTS]
         if not gemms:
-            return Outcome("not_applicable", "The step has no GEMM besides the optimizer's.")
+            return absent("No GEMM was recognised besides the optimizer's.")
         strided = [row for row in gemms if row.leading_source == "strides"]
         told = [row for row in gemms if row.m is not None and load_bytes(row) is not None]
         if not strided and not told:

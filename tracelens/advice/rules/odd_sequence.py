@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.dimensions import Target, flops_growth
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.numbers import percent, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.rules.align_dimensions import Case, case_of, confidence_of, saw_of, why_of
@@ -81,7 +81,7 @@ def _not_applicable(facts: StepFacts) -> Outcome | None:
     if without is not None:
         return without
     if facts.model.sequence.value is None or facts.model.sequence.value < 1:
-        return Outcome("not_applicable", not_known("sequence length", facts.model.sequence))
+        return absent(not_known("sequence length", facts.model.sequence))
     return None
 
 

@@ -13,8 +13,8 @@ from tracelens.advice.alignment import (
     narrow_kernel,
 )
 from tracelens.advice.dimensions import TARGET, Target, flops_growth
-from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.facts import Outcome, StepFacts, absent
+from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import listed, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.stakes import Stake, time_at_stake
@@ -44,9 +44,7 @@ class PadVocabulary:
             return _without_vocabulary(facts)
         rows = vocabulary_rows(facts)
         if not rows:
-            return Outcome(
-                "not_applicable", f"No GEMM of the step has the vocabulary ({vocab}) as a dimension."
-            )
+            return absent(f"No GEMM of the step has the vocabulary ({vocab}) as a dimension.")
         if vocab % TARGET == 0:
             return Outcome("passed", f"The vocabulary, {vocab}, is a multiple of {TARGET}.")
         ran = columns(facts) or vocab
@@ -110,8 +108,9 @@ def _without_vocabulary(facts: StepFacts) -> Outcome:
         )
     if not shaped and any(row.kind == "gemm" for row in facts.gemms):
         return Outcome("could_not_run", f"No GEMM of the step has a shape: {for_shapes(facts.gemms)}.")
-    if not facts.model.transformer:
-        return Outcome("not_applicable", "No transformer was seen in the trace.")
+    without = no_model(facts)
+    if without is not None:
+        return without
     lost = [row for row in facts.gemms if row.kind == "gemm" and row.component == "unattributed"]
     if lost:
         time = ms(sum(row.time_ms_per_step for row in lost))
@@ -120,7 +119,7 @@ def _without_vocabulary(facts: StepFacts) -> Outcome:
             f"The vocabulary is not known, and the logits can be among the {plural(len(lost), 'GEMM row')}"
             f" without a component ({time} {facts.per_step}): record with with_modules=True.",
         )
-    return Outcome("not_applicable", "The step has no logits GEMM, and the vocabulary is not known.")
+    return absent("No logits GEMM was recognised, and the vocabulary is not known.")
 
 
 def _stake(facts: StepFacts, row: GemmRow, vocab: int) -> Stake:

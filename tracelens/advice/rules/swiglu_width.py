@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tracelens.advice.alignment import fp32_on_cuda_cores
 from tracelens.advice.dimensions import TARGET, Target, flops_growth
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, percent, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
@@ -81,12 +81,11 @@ def _not_applicable(facts: StepFacts) -> Outcome | None:
             f"None of the {plural(len(rows), 'MLP GEMM row')} has a shape: {for_shapes(rows)}.",
         )
     if not rows or not facts.model.ffn.value or facts.model.ffn.value < 1:
-        return Outcome("not_applicable", "No MLP is known in the step.")
+        return absent("No MLP was recognised in the step.")
     if not gated(facts):
-        return Outcome(
-            "not_applicable",
-            "The MLP has no gate, so its width is not the 8h/3 that this rule is about; TL102 judges whether"
-            " it is on the 16-byte grid.",
+        return absent(
+            "The MLP has no gate that was recognised, so its width is not the 8h/3 that this rule is about;"
+            " TL102 judges whether it is on the 16-byte grid.",
         )
     if all(fp32_on_cuda_cores(row) for row in rows):
         return Outcome(

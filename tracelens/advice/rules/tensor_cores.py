@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.claims import Claim, settle, total
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, percent, plural, times
 from tracelens.advice.products import (
@@ -80,7 +80,7 @@ class TensorCores:
             return refusal
         rows = [row for row in facts.gemms if row.kind == "gemm"]
         if not rows:
-            return Outcome("not_applicable", "The step has attention kernels but no GEMM.")
+            return absent("Attention kernels were recognised, but no GEMM.")
         blind = _cannot_tell(facts, rows)
         if blind is not None:
             return blind

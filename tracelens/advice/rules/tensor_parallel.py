@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tracelens.advice.alignment import grid_elements
 from tracelens.advice.dimensions import TARGET
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.hyper import Hyper, changed
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import listed, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.simulated import pays, simulate
@@ -78,14 +78,15 @@ class TensorParallel:
 
 def _not_split(facts: StepFacts) -> Outcome | None:
     """Why there is no tensor-parallel slice to judge, or None."""
-    if not facts.model.transformer:
-        return Outcome("not_applicable", "No transformer was seen in the trace.")
+    without = no_model(facts)
+    if without is not None:
+        return without
     known = facts.model.tensor_parallel
     if known.value == 1:
         return Outcome("not_applicable", f"No ranks share a layer: {known.source}.")
     if known.value is None:
         if not facts.communication:
-            return Outcome("not_applicable", "The trace has no communication: no ranks share a layer.")
+            return absent("No communication was recognised in the trace.")
         return Outcome(
             "could_not_run",
             f"Over how many ranks layers are split is not known ({known.source}): record with"

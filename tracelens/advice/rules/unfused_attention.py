@@ -19,9 +19,9 @@ from tracelens.advice.attention_chain import (
 )
 from tracelens.advice.claims import Claim, settle
 from tracelens.advice.effects import completed
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.fused_attention import TENSOR, Core, Fused, Mask, fused_time
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import listed, percent, plural
 from tracelens.advice.proposals import cannot_judge, heuristic, took
 from tracelens.advice.rules.layout_copies import micro_batches
@@ -43,7 +43,7 @@ class UnfusedAttention:
     def check(self, facts: StepFacts, /) -> Outcome:
         """Judge attention whose scores and values are products of their own."""
         if not facts.gemms:
-            return Outcome("not_applicable", "The step has no GEMM and no attention kernel.")
+            return absent("No GEMM and no attention kernel was recognised in the step.")
         products = [row for row in facts.gemms if row.kind == "gemm" and row.component in PRODUCTS]
         if not products:
             return _without(facts)
@@ -84,9 +84,10 @@ def _without(facts: StepFacts) -> Outcome:
         return Outcome(
             "passed", f"Attention runs in fused kernels ({listed(families)}): {took(fused, 'row', facts)}."
         )
-    if not facts.model.transformer:
-        return Outcome("not_applicable", "No transformer was seen in the trace.")
-    return Outcome("not_applicable", "The step has no attention kernel and no score or value product.")
+    without = no_model(facts)
+    if without is not None:
+        return without
+    return absent("No fused attention kernel and no score or value GEMM was recognised.")
 
 
 def _judged(rule: UnfusedAttention, facts: StepFacts, chain: Chain, cores: Sequence[Core]) -> Outcome:

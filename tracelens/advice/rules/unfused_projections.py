@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from tracelens.advice.alignment import grid_elements
 from tracelens.advice.claims import Claim, settle, total
-from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.facts import Outcome, StepFacts, absent
+from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import listed, plural, times
 from tracelens.advice.products import call_us, minus, moving_ms, predicted, sizes_of
 from tracelens.advice.proposals import cannot_judge, heuristic, took
@@ -87,11 +87,12 @@ class UnfusedProjections:
         refusal = cannot_judge(facts)
         if refusal is not None:
             return refusal
-        if not facts.model.transformer:
-            return Outcome("not_applicable", "No transformer was seen in the trace.")
+        without = no_model(facts)
+        if without is not None:
+            return without
         mine = [row for row in facts.gemms if _in_a_family(row)]
         if not mine:
-            return Outcome("not_applicable", "The step has no projection to q, k, v, gate or up.")
+            return absent("No projection to q, k, v, gate or up was recognised.")
         if all(row.m is None for row in mine):
             return Outcome(
                 "could_not_run",

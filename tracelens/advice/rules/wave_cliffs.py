@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.numbers import plural
 from tracelens.advice.proposals import Proposal, cannot_judge, decide
 from tracelens.advice.stakes import Stake, name, time_at_stake
@@ -43,8 +43,7 @@ class WaveCliffs:
         batch, tokens = facts.model.micro_batch.value or 1, _tokens(facts)
         rows = _rows(facts, tokens)
         if not rows:
-            return Outcome(
-                "not_applicable",
+            return absent(
                 f"No GEMM of the step has the {tokens} tokens of its micro-batch as a side of its output.",
             )
         split = [row for row in rows if row.lost_ms.wave is not None]
@@ -77,10 +76,7 @@ class WaveCliffs:
 def _not_applicable(facts: StepFacts) -> Outcome | None:
     model = facts.model
     if not facts.trains:
-        return Outcome(
-            "not_applicable",
-            "The step has no backward: it trains nothing, and its batch follows its requests.",
-        )
+        return absent("No backward was recognised, and the batch of inference follows its requests.")
     if any((row.shape_note or "").startswith("packed") for row in facts.gemms):
         return Outcome(
             "not_applicable",
@@ -91,7 +87,7 @@ def _not_applicable(facts: StepFacts) -> Outcome | None:
         return without
     for known, what in ((model.micro_batch, "micro-batch"), (model.sequence, "sequence length")):
         if known.value is None or known.value < 1:
-            return Outcome("not_applicable", not_known(what, known))
+            return absent(not_known(what, known))
     return None
 
 
