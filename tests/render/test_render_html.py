@@ -527,7 +527,7 @@ def test_the_forward_pass_of_the_layers_is_what_the_figures_by_layer_say(name: s
     forward = layers.shares(report)[0]
     inside = _in_layers(report, "forward")
     assert sum(time for *_, time in forward.rows) == pytest.approx(inside)
-    assert f"every kernel in them, {f.ms(inside)} per step" in forward.note
+    assert f"every kernel in them, {f.ms(inside)}" in forward.note
     column = layers.layer_phases(report).index("forward")
     assert sum(line.by_phase[column] for line in layers.layer_lines(report)) == pytest.approx(inside)
     times = {name: time for _, name, _, time in forward.rows}
