@@ -26,6 +26,7 @@ from tracelens.advice.explorer import explore
 from tracelens.advice.hyper import parse_changes
 from tracelens.advice.saved_step import step_of
 from tracelens.advice.step_search import search_step
+from tracelens.advice.waiting import busy_frac
 from tracelens.advice.whatif import step_model, what_if
 from tracelens.attribution import Attribution, attribute
 from tracelens.attribution.communication import Communication, find_communication
@@ -280,7 +281,7 @@ def analyze_trace(
         components,
         gpu=hardware,
         step_ms=summary.step_ms.median,
-        busy_frac=summary.gpu_busy_frac,
+        busy_frac=busy_frac(summary),
         measured=measured,
         communication=collectives,
         declared=sizes,
@@ -292,7 +293,7 @@ def analyze_trace(
             model=dims,
             gpu=hardware.info(measured=measured),
             step_ms=summary.step_ms.median,
-            gpu_busy_frac=summary.gpu_busy_frac,
+            gpu_busy_frac=busy_frac(summary),
             step=step,
             components=components,
             communication=collectives,

@@ -9,6 +9,7 @@ from tracelens.accounting.limits import StepPicture, limits
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.accounting.verdict import verdict
 from tracelens.advice import Advice
+from tracelens.advice.waiting import busy_frac, saving_of, step_bound
 from tracelens.attribution import Attribution, Loan
 from tracelens.gemm import AttentionShape, math_dtype, model_flops
 from tracelens.hardware import Gpu
@@ -81,7 +82,7 @@ def summarize(
         )
     mfu = achieved / peak if achieved is not None and peak else None
     gpu_ms = float(trace.kernels.dur_ns[in_step].sum()) / 1e6 / times.count
-    return Summary(
+    summary = Summary(
         step_ms=times.time(),
         gpu_ms_per_step=gpu_ms,
         gpu_busy_frac=float(times.busy_ns.sum()) / length if length else 0.0,
@@ -98,6 +99,7 @@ def summarize(
         step_source=times.source,
         unprofiled=unprofiled_steps(unprofiled_times(trace.metadata), times, mfu_frac=mfu),
     )
+    return replace(summary, step_bound=step_bound(summary), saving_of=saving_of(busy_frac(summary)))
 
 
 def _work(

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tracelens.advice.waiting import gpu_work_note, saving_of
 from tracelens.advice.whatif import StepModel
 from tracelens.results import (
     Check,
@@ -17,6 +18,7 @@ from tracelens.results import (
     GpuInfo,
     ModelDims,
     OtherRow,
+    SavingOf,
 )
 
 
@@ -39,6 +41,19 @@ class StepFacts:
     def measured_step_ms(self) -> float | None:
         """The step time where it can be divided by, else None."""
         return self.step_ms if self.step_ms is not None and self.step_ms > 0 else None
+
+    @property
+    def saving_of(self) -> SavingOf:
+        """What shorter kernels save: time of the step, or work of a GPU that waits."""
+        return saving_of(self.gpu_busy_frac)
+
+    @property
+    def waiting_caveats(self) -> list[str]:
+        """What to know before a change where the step waits; nothing elsewhere."""
+        if self.gpu_busy_frac is None or self.saving_of == "step":
+            return []
+        said = gpu_work_note(self.gpu_busy_frac)
+        return [f"{said[:1].upper()}{said[1:]}."]
 
     @property
     def trains(self) -> bool:

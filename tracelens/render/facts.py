@@ -190,10 +190,10 @@ def _stake(report: Report) -> Number:
         note = f"{open_} of {_checks(len(states))} could not run" if judged else "no check could run"
         return Number("stake", "not judged", label, note)
     of = per_step(report)
-    if report.summary.limited_by == "idle":
+    if report.summary.saving_of == "gpu_work":
         # Shorter kernels leave longer gaps: not a gain to put in red.
         size = f"≤ {f.ms(waste.high)}" if waste.mid is None else f"≈ {f.ms(waste.mid)}"
-        note = f"of GPU work{of}; of the step: not known"
+        note = f"of GPU work{of}; of the step 0 to {f.ms(waste.high)}"
         return Number("stake", size, label, note, quiet=True)
     if waste.mid is not None:
         spread = f.ms_range(waste.low, waste.high)
@@ -204,10 +204,9 @@ def _stake(report: Report) -> Number:
     return Number("stake", value, label, f"a bound{of}, not a prediction", quiet=quiet)
 
 
-def claim(finding: Finding, report: Report) -> tuple[str, str]:
+def claim(finding: Finding) -> tuple[str, str]:
     """Write what a finding saves and how that is known."""
-    waits = report.summary.limited_by == "idle"
-    return f.saving(finding.saving_ms, finding.saving_frac, finding.basis, waits=waits)
+    return f.saving(finding.saving_ms, finding.saving_frac, finding.basis, of=finding.saving_of)
 
 
 def overlap_words(report: Report) -> str:

@@ -50,7 +50,7 @@ def _findings(report: Report) -> list[str]:
         return ["### Findings", "", f"{head} {checks}.", ""]
     rows = []
     for one in report.findings[:_FINDINGS]:
-        claim, qualifier = facts.claim(one, report)
+        claim, qualifier = facts.claim(one)
         rows.append([one.rule, one.title, claim, qualifier, one.confidence, one.effort])
     lines = ["### Findings", "", *table(["rule", "fix", "per step", "", "confidence", "effort"], rows), ""]
     if len(report.findings) > _FINDINGS:

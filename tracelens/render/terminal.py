@@ -89,19 +89,21 @@ def _findings(out: _Out, report: Report) -> None:
     for finding in report.findings:
         style = _SEVERITY.get(finding.severity, "bold blue")
         saving, share = finding.saving_ms, finding.saving_frac
+        waits = finding.saving_of == "gpu_work"
         if saving.mid is not None:
-            waits = report.summary.limited_by == "idle"
-            claim, frac = f"{'GPU work −' if waits else 'saves ≈ '}{f.ms(saving.mid)}", share.mid
+            claim, part = f"{'GPU work −' if waits else 'saves ≈ '}{f.ms(saving.mid)}", f.pct(share.mid)
             if saving.mid < 0:
-                claim, frac = f"slower by {f.ms(-saving.mid)}", -(share.mid or 0.0)
+                claim, part = f"slower by {f.ms(-saving.mid)}", f.pct(-(share.mid or 0.0))
         else:
-            claim, frac = f"≤ {f.ms(saving.high)}", share.high
+            claim, part = f"{'GPU work ' if waits else ''}≤ {f.ms(saving.high)}", f.pct(share.high)
+        if waits and (saving.mid or 0.0) >= 0:
+            part = f"0 to {f.pct(share.high)}"
         table.add_row(
             out.text(facts.MARKS.get(finding.severity, "●"), style),
             out.text(finding.rule, limit=8),
             out.text(finding.title, limit=160),
             out.text(claim, style),
-            out.text(f.pct(frac)),
+            out.text(part),
             out.text(finding.confidence, limit=18),
         )
     out.print(table)
@@ -112,6 +114,8 @@ def _findings(out: _Out, report: Report) -> None:
     notes = [checks]
     if any(finding.saving_ms.mid is None for finding in report.findings):
         notes.append("≤: at stake at most, no prediction")
+    if any(finding.saving_of == "gpu_work" for finding in report.findings):
+        notes.append("share: of the step, which waits and need not get shorter by it")
     overlap = facts.overlap_words(report)
     if overlap:
         notes.append(overlap)

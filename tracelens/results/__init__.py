@@ -24,7 +24,7 @@ from tracelens.results.advice import (
     WhatIf,
 )
 from tracelens.results.cost import JobCost, Price, Saving
-from tracelens.results.estimates import Estimate, Known
+from tracelens.results.estimates import Estimate, Known, SavingOf, StepBound
 from tracelens.results.explorer import Curve, Explorer, Suggested
 from tracelens.results.gemm import GemmRow, GemmTime, Lost, Term
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
@@ -52,6 +52,8 @@ __all__ = [
     "SCHEMA_VERSION",
     "Estimate",
     "Known",
+    "SavingOf",
+    "StepBound",
     "TraceInfo",
     "GpuInfo",
     "ModelDims",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracelens.results.cost import Saving
-from tracelens.results.estimates import Estimate
+from tracelens.results.estimates import Estimate, SavingOf
 from tracelens.results.verified import Verified
 
 
@@ -77,8 +77,9 @@ class Finding:
     doc: str  # "docs/rules/TL101.md"
     effects: Effects | None = None
     diffs: list[ConfigDiff] = field(default_factory=list)  # ``fix`` as the usual frameworks spell it
-    saving: Saving | None = None  # per 1000 steps of the whole job; None where steps are not known
+    saving: Saving | None = None  # per 1000 steps of the whole job; None: no step, or only GPU work is saved
     verified: Verified | None = None  # what `tracelens verify` measured of it
+    saving_of: SavingOf = "step"  # what saving_ms is of; gpu_work: the step gains 0 to its high end
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class WhatIf:
     unpredicted_ms: float  # per step: time of affected products without a formula or a prediction
     notes: list[str] = field(default_factory=list)
     verified: Verified | None = None  # what `tracelens verify` measured of it
-    waits_for_host: bool = False  # idle for much of the step: a time per token would share out idle time
+    saving_of: SavingOf = "step"  # gpu_work: the step waits for the CPU, and gains 0 to the high end
 
 
 @dataclass(frozen=True, slots=True)

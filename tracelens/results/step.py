@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tracelens.results.estimates import Estimate
+from tracelens.results.estimates import Estimate, SavingOf, StepBound
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ class Summary:
     step_source: str  # how steps were found: "ProfilerStep ranges" | "whole trace"
     unprofiled: UnprofiledSteps = field(default_factory=UnprofiledSteps)
     limited_by: str = ""  # idle | exposed | memory | shapes, by the rule of the verdict; "" = not judged
+    step_bound: StepBound = "gpu"  # what the step waits for, by its idle time
+    saving_of: SavingOf = "step"  # what shape_waste_ms is of; gpu_work: the step gains 0 to its high end
 
 
 @dataclass(frozen=True, slots=True)
