@@ -13,7 +13,7 @@ from tracelens.accounting.calls import Calls, find_calls
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
 from tracelens.accounting.degrees import declared, with_degrees
-from tracelens.accounting.gemms import gemm_rows
+from tracelens.accounting.gemms import gemm_rows, with_work
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.model import model_dims
@@ -264,13 +264,14 @@ def analyze_trace(
     times = step_times(trace, links, attribution, wanted=steps)
     attribution = attribution.within_steps(times.positions)
     _tell(heard, 2)
+    measured, notes = _measurements(hardware)
     calls = find_calls(trace, links, attribution)
+    calls = with_work(trace, attribution, calls, hardware, measured=measured)
     communication = find_communication(trace, links, attribution)
     collectives = communication_rows(trace, attribution, communication, steps=times.count)
     dims = model_dims(attribution, calls, sharded=_tensor_parallel(communication))
     dims = with_degrees(dims, trace.metadata, collectives)
     sizes = declared(trace.metadata)
-    measured, notes = _measurements(hardware)
     gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
     _tell(heard, 3)
     summary = summarize(trace, attribution, calls, times, hardware, gemms)

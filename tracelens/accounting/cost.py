@@ -45,7 +45,8 @@ def gpu_hours(step_ms: float, gpus: int) -> float:
 def with_cost(report: Report, price: Price | None = None) -> Report:
     """The report with the cost of the job and of every finding's saving.
 
-    A saving of GPU work in a step that waits for the CPU saves no GPU-hour that anyone knows of. Where no step is marked in the trace, 1000 of them have no meaning, and nothing is claimed.
+    A saving of GPU work in a step that waits for the CPU saves no GPU-hour that anyone knows of. Where no
+    step is marked in the trace, 1000 of them have no meaning, and nothing is claimed.
     """
     gpus, source = _gpus(report.trace)
     report = replace(report, findings=[replace(one, saving=None) for one in report.findings])

@@ -27,6 +27,7 @@ from tracelens.words import PHASES
 #: Of GEMM time without FLOPs: the utilization is that much too low at most. Of GPU time that a reference
 #: matches: that little lends nothing worth having.
 _NEGLIGIBLE = 0.02
+_TOO_FAST = "more counted than the GPU can do in their time"
 _RECOMPUTE = PHASES.index("recompute")
 
 
@@ -120,10 +121,11 @@ def _work(
     for at, shape in enumerate(calls.shape):
         if attribution.step[calls.main[at]] < 0:
             continue
-        work = None if shape is None else model_flops(shape)
+        done = not calls.work or calls.work[at] != "above_peak"
+        work = model_flops(shape) if shape is not None and done else None
         dur_ns = int(calls.dur_ns[at])
         if work is None:
-            why = _no_work(shape, calls.op_name[at] is not None, graphs)
+            why = _no_work(shape, calls.op_name[at] is not None, graphs) if done else _TOO_FAST
             missing[why] = missing.get(why, 0) + dur_ns
             continue
         known_ns += dur_ns

@@ -336,9 +336,21 @@ def shape(row: GemmRow) -> str:
 
 def shape_detail(row: GemmRow) -> str | None:
     """Say what there is to say beside the sizes: how they were bounded, or what they were padded from."""
+    if row.work_known == "above_peak":
+        return "counted; not all of it was computed"
     if row.m is None:
         return "range by tile and grid, K unknown" if row.m_range or row.n_range else None
     return row.shape_note
+
+
+def of_peak(row: GemmRow) -> str:
+    """Write a row's share of the peak; where its work is a bound, so is that."""
+    return f.DASH if row.peak_frac is None else f"{bounded(row)}{f.pct(row.peak_frac)}"
+
+
+def bounded(row: GemmRow) -> str:
+    """What stands before a rate that counts more work than was done."""
+    return "≤ " if row.work_known == "at_most" else ""
 
 
 def role(row: GemmRow) -> str:

@@ -96,7 +96,7 @@ class ComponentRow:
     time_ns: int  # exact: these add up to all GPU event time
     frac: float  # of the GPU time of the analysed steps
     kernels: int  # whole file
-    flops: float | None  # of its GEMM and attention calls whose shape is known; None without any
+    flops: float | None  # of its GEMM and attention calls whose work is known; None without any
     tflops: float | None  # over the time of those calls
     time_ms_per_step: float  # of the analysed steps alone: a file also holds work before and between them
     kernels_per_step: float
