@@ -53,9 +53,7 @@ class Calls:
     kernel_call: IntArray  # per kernel: its call, -1 = part of none
     names: list[KernelName | None]  # parsed name by symbol code
     work: list[WorkKnown] = field(default_factory=list)  # of the counted FLOPs; empty = not judged
-    rated: list[bool] = field(
-        default_factory=list
-    )  # is that a rate the GPU can have? empty = not judged
+    rated: list[bool] = field(default_factory=list)  # is that a rate the GPU can have? empty = not judged
 
     def __len__(self) -> int:
         return len(self.main)
