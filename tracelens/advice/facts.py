@@ -57,8 +57,17 @@ class StepFacts:
 
     @property
     def trains(self) -> bool:
-        """True when the step holds backward work."""
+        """True when the step holds backward work or an optimizer's."""
+        if any(row.phase in ("backward", "optimizer") for row in self.components):
+            return True
         return any(row.phase == "backward" or row.role in ("dgrad", "wgrad") for row in self.gemms)
+
+    @property
+    def new_model(self) -> str:
+        """That a change makes another model, and who can have that; a sentence without its full stop."""
+        if self.trains:
+            return "The model changes: this is for a new training run"
+        return "The model changes: the weights that run here do not fit it; it has to be trained that way"
 
 
 @dataclass(frozen=True, slots=True)

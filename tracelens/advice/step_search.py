@@ -14,7 +14,7 @@ from tracelens.advice.search_space import GRID, SEARCHED, Limits, Space
 from tracelens.advice.shape_search import claim, front_of, none_faster, other_heads, picks_of
 from tracelens.advice.waiting import gpu_work_note
 from tracelens.advice.whatif import StepModel
-from tracelens.results import Lack, ModelDims, ShapePick, ShapeSearch
+from tracelens.results import Lack, ModelDims, SearchState, ShapePick, ShapeSearch
 
 #: Lacks of a recording that hide sizes, the plainest first.
 _HIDING = ("gpu-only", "no-shapes", "cuda-graph", "no-module-names", "compiled", "cut-off")
@@ -159,7 +159,7 @@ def _verdict(
     picks: Sequence[ShapePick],
     searched: Sequence[str],
     closed: dict[str, str],
-) -> tuple[str, str]:
+) -> tuple[SearchState, str]:
     """State and sentence."""
     if picks:
         return "found", claim(picks[0])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tracelens.results.cost import Saving
 from tracelens.results.estimates import Estimate, SavingOf
 from tracelens.results.verified import Verified
+
+#: good: nothing else is sure to be faster; none: nothing is, and not all was searched or could be judged.
+SearchState = Literal["found", "good", "none", "could_not_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +194,7 @@ class FrontPoint:
 class ShapeSearch:
     """The joint search for a faster shape of the same size, and what it came to."""
 
-    state: str  # found | good | unsure | could_not_run
+    state: SearchState
     verdict: str
     picks: list[ShapePick] = field(default_factory=list)  # best first; each surely faster
     unsure: ShapePick | None = None  # predicted faster, but the range reaches to slower: not recommended
