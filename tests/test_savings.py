@@ -37,18 +37,18 @@ def waiting() -> Report:
 
 
 @pytest.mark.parametrize(
-    ("busy", "source", "bound"),
+    ("busy", "marked", "bound"),
     [
-        (0.98, "ProfilerStep ranges", "gpu"),
-        (1 - WAITS_FROM, "ProfilerStep ranges", "gpu"),
-        (0.79, "ProfilerStep ranges", "cpu"),
-        (0.05, "ProfilerStep ranges", "cpu"),
-        (0.05, "whole trace", "unknown"),
-        (0.98, "whole trace", "gpu"),
+        (0.98, True, "gpu"),
+        (1 - WAITS_FROM, True, "gpu"),
+        (0.79, True, "cpu"),
+        (0.05, True, "cpu"),
+        (0.05, False, "unknown"),
+        (0.98, False, "gpu"),
     ],
 )
-def test_what_a_step_waits_for_follows_from_its_idle_time(busy: float, source: str, bound: str) -> None:
-    one = summary(busy, step_source=source)
+def test_what_a_step_waits_for_follows_from_its_idle_time(busy: float, marked: bool, bound: str) -> None:
+    one = summary(busy, steps_marked=marked)
     assert step_bound(one) == bound
     assert saving_of(busy_frac(one)) == ("step" if bound == "gpu" else "gpu_work")
 
@@ -81,8 +81,8 @@ def test_a_gate_on_savings_never_fails_by_gpu_work_alone() -> None:
 def test_no_number_and_no_claim_is_one_of_the_step() -> None:
     assert [one.quiet for one in facts.five_numbers(waiting())].count(True) == 1
     for busy, idle in zip(FULL.findings, waiting().findings, strict=True):
-        assert facts.claim(idle) != facts.claim(busy)
-        assert not facts.claim(idle)[0].startswith("saves")
+        assert facts.claim(idle, FULL) != facts.claim(busy, FULL)
+        assert not facts.claim(idle, FULL)[0].startswith("saves")
 
 
 def test_a_comparison_says_what_was_predicted() -> None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from tracelens.results import Estimate, SavingOf
+from tracelens.words import slash_step
 
 UNKNOWN = "unknown"
 DASH = "–"  # an empty cell
@@ -183,11 +184,12 @@ _BASES = {"model": "predicted", "calibrated": "predicted, calibrated"}
 
 
 def saving(
-    saving_ms: Estimate, saving_frac: Estimate, basis: str, *, of: SavingOf = "step"
+    saving_ms: Estimate, saving_frac: Estimate, basis: str, *, of: SavingOf = "step", marked: bool = True
 ) -> tuple[str, str]:
     """Write a finding's saving as (claim, qualifier): a prediction, or a bound that says it is one.
 
     ``of`` "gpu_work": the step waits for the CPU, so of its own time it saves something from nothing to that.
+    ``marked``: the time is a step's; otherwise it is that of the whole trace.
 
     >>> saving(Estimate(12, 14.6, 16, "model"), Estimate(.03, .0354, .04, "model"), "model")
     ('saves ≈ 14.6 ms/step', '3.5%; 12.0–16.0 ms; predicted')
@@ -200,34 +202,36 @@ def saving(
     >>> saving(Estimate(-3, -2, -1, "measured"), Estimate(-.03, -.02, -.01, "measured"), "measured")
     ('slower by 2.00 ms/step', '2.0%; 1.00–3.00 ms; measured')
     """
+    per = slash_step(marked)
     if saving_ms.mid is not None and saving_ms.mid < 0:
-        return _slower(saving_ms, saving_frac, basis)
+        return _slower(saving_ms, saving_frac, basis, per)
     if of == "gpu_work" and _known(saving_ms.high):
-        return _gpu_work(saving_ms, saving_frac, basis)
+        return _gpu_work(saving_ms, saving_frac, basis, marked)
     if _known(saving_ms.mid):
         share = [pct(saving_frac.mid)] if _known(saving_frac.mid) else []
         spread = ms_range(saving_ms.low, saving_ms.high)
         said = [*share, *([spread] if spread != UNKNOWN else []), _BASES.get(basis, basis)]
-        return f"saves ≈ {ms(saving_ms.mid)}/step", "; ".join(said)
+        return f"saves ≈ {ms(saving_ms.mid)}{per}", "; ".join(said)
     if not _known(saving_ms.high):
         return "saving not known", basis
     share = [pct(saving_frac.high)] if _known(saving_frac.high) else []
     bound = ms_range(saving_ms.low, saving_ms.high) if saving_ms.low else ms(saving_ms.high)
-    return f"at stake: {bound}/step", "; ".join([*share, "bound, not a prediction"])
+    return f"at stake: {bound}{per}", "; ".join([*share, "bound, not a prediction"])
 
 
-def _gpu_work(saving_ms: Estimate, saving_frac: Estimate, basis: str) -> tuple[str, str]:
+def _gpu_work(saving_ms: Estimate, saving_frac: Estimate, basis: str, marked: bool) -> tuple[str, str]:
     """A saving of GPU work, and how much of the step that is at least and at most."""
     share = f" ({pct(saving_frac.high)})" if _known(saving_frac.high) else ""
-    step = f"of the step 0 to {ms(saving_ms.high)}{share}"
+    step = f"of the {'step' if marked else 'trace'} 0 to {ms(saving_ms.high)}{share}"
+    per = slash_step(marked)
     if not _known(saving_ms.mid):
-        return f"GPU work at stake: {ms(saving_ms.high)}/step", f"{step}; bound, not a prediction"
-    return f"GPU work ≈ {ms(saving_ms.mid)}/step less", f"{step}; {_BASES.get(basis, basis)}"
+        return f"GPU work at stake: {ms(saving_ms.high)}{per}", f"{step}; bound, not a prediction"
+    return f"GPU work ≈ {ms(saving_ms.mid)}{per} less", f"{step}; {_BASES.get(basis, basis)}"
 
 
-def _slower(saving_ms: Estimate, saving_frac: Estimate, basis: str) -> tuple[str, str]:
+def _slower(saving_ms: Estimate, saving_frac: Estimate, basis: str, per: str) -> tuple[str, str]:
     """A change that was measured to cost time: its range, in time and not in savings."""
     share = [pct(-saving_frac.mid)] if saving_frac.mid is not None else []
     low, high = saving_ms.low, saving_ms.high
     spread = [ms_range(max(-high, 0.0), -low)] if low is not None and high is not None else []
-    return f"slower by {ms(-(saving_ms.mid or 0.0))}/step", "; ".join([*share, *spread, basis])
+    return f"slower by {ms(-(saving_ms.mid or 0.0))}{per}", "; ".join([*share, *spread, basis])

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracelens.advice.waiting import idle_ms, marked
+from tracelens.advice.waiting import idle_ms
 from tracelens.results import (
     Check,
     CommunicationRow,
@@ -106,7 +106,7 @@ class StepPicture:
     @property
     def marked(self) -> bool:
         """Is there a step, and not only a trace taken for one?"""
-        return marked(self.summary)
+        return self.summary.steps_marked
 
 
 def limits(seen: StepPicture) -> Limits:

@@ -17,11 +17,6 @@ from tracelens.results import SavingOf, StepBound, Summary
 WAITS_FROM = 0.10
 
 
-def marked(summary: Summary) -> bool:
-    """Is there a step, and not only a trace taken for one?"""
-    return not summary.step_source.startswith("whole trace")
-
-
 def idle_ms(summary: Summary) -> float:
     """Time of the median step without a GPU event, less what the profiler adds where that is known."""
     step_ms, busy = summary.step_ms.median, summary.gpu_busy_frac
@@ -45,7 +40,7 @@ def step_bound(summary: Summary) -> StepBound:
     """What a step waits for; a trace without marked steps says it only where the GPU hardly idles."""
     if not waits(busy_frac(summary)):
         return "gpu"
-    return "cpu" if marked(summary) else "unknown"
+    return "cpu" if summary.steps_marked else "unknown"
 
 
 def saving_of(busy: float | None) -> SavingOf:

@@ -102,6 +102,6 @@ def finding_annotations(report: Report) -> list[str]:
     if report.trace.partial:
         found.append(annotation("warning", "tracelens: part of the trace", facts.partial_line(report)))
     for one in report.findings[:_FINDINGS]:
-        claim, qualifier = facts.claim(one)
+        claim, qualifier = facts.claim(one, report)
         found.append(annotation("notice", f"tracelens: {one.rule}", f"{one.title}: {claim} ({qualifier})"))
     return found

@@ -7,13 +7,22 @@ from typing import Any
 
 import msgspec
 
+from tracelens.advice.waiting import busy_frac, saving_of, step_bound
 from tracelens.errors import InputError
 from tracelens.results import SCHEMA_VERSION, Report
+
+
+class _HeadSummary(msgspec.Struct):
+    step_source: str = ""
+    steps_marked: bool | None = None
+    step_bound: str | None = None
 
 
 class _Head(msgspec.Struct):
     schema_version: str
     tool_version: str
+    summary: _HeadSummary = msgspec.field(default_factory=_HeadSummary)
+    model: dict[str, Any] = {}
 
 
 def to_json(report: Report, *, indent: int | None = 2, compact: bool = False) -> bytes:
@@ -79,6 +88,22 @@ def from_json(data: bytes) -> Report:
             f" tracelens reads schema {SCHEMA_VERSION}: analyze the trace again, or use that version"
         )
     try:
-        return msgspec.json.decode(data, type=Report)
+        if "found" not in head.model and "transformer" in head.model:
+            raw = msgspec.json.decode(data)  # of before there were parts of one
+            raw["model"]["found"] = "whole" if raw["model"].pop("transformer") else "none"
+            report = msgspec.convert(raw, type=Report)
+        else:
+            report = msgspec.json.decode(data, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"report does not follow schema {SCHEMA_VERSION}: {error}") from error
+    summary = report.summary
+    if head.summary.steps_marked is None:
+        # Before there was such a field, the words said whether a step is marked.
+        marked = not head.summary.step_source.startswith("whole trace")
+        summary = dataclasses.replace(summary, steps_marked=marked)
+    of = summary.saving_of
+    if head.summary.step_bound is None:
+        of = saving_of(busy_frac(summary))
+        summary = dataclasses.replace(summary, step_bound=step_bound(summary), saving_of=of)
+    findings = [dataclasses.replace(one, saving_of=of) for one in report.findings]
+    return dataclasses.replace(report, summary=summary, findings=findings)

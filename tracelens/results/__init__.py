@@ -28,7 +28,7 @@ from tracelens.results.cost import JobCost, Price, Saving
 from tracelens.results.estimates import Estimate, Known, SavingOf, StepBound
 from tracelens.results.explorer import Curve, Explorer, Suggested
 from tracelens.results.gemm import GemmRow, GemmTime, Lost, Term, WorkKnown
-from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
+from tracelens.results.identity import Found, GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.layers import LayerPass, LayerRow, Layers, LayerTimeline
 from tracelens.results.others import OtherRow
 from tracelens.results.report import Report
@@ -37,6 +37,8 @@ from tracelens.results.step import (
     ComponentRow,
     Coverage,
     Lack,
+    LeftOut,
+    NotWhole,
     Step,
     StepTime,
     Summary,
@@ -58,6 +60,7 @@ __all__ = [
     "TraceInfo",
     "GpuInfo",
     "ModelDims",
+    "Found",
     "ReferenceInfo",
     "Step",
     "StepTime",
@@ -68,6 +71,8 @@ __all__ = [
     "ComponentRow",
     "CommunicationRow",
     "Lack",
+    "LeftOut",
+    "NotWhole",
     "OtherRow",
     "Lost",
     "GemmTime",
