@@ -223,10 +223,11 @@ def _stake(report: Report) -> Number:
         note = f"{open_} of {_checks(len(states))} could not run" if judged else "no check could run"
         return Number("stake", "not judged", label, note)
     of = per_step(report)
-    if report.summary.limited_by == "idle":
+    if report.summary.saving_of == "gpu_work":
         # Shorter kernels leave longer gaps: not a gain to put in red.
         size = f"≤ {f.ms(waste.high)}" if waste.mid is None else f"≈ {f.ms(waste.mid)}"
-        note = f"of GPU work{of}; of the step: not known"
+        whole = "step" if report.summary.steps_marked else "trace"
+        note = f"of GPU work{of}; of the {whole} 0 to {f.ms(waste.high)}"
         return Number("stake", size, label, note, quiet=True)
     if waste.mid is not None:
         spread = f.ms_range(waste.low, waste.high)
@@ -239,9 +240,10 @@ def _stake(report: Report) -> Number:
 
 def claim(finding: Finding, report: Report) -> tuple[str, str]:
     """Write what a finding saves and how that is known."""
-    waits = report.summary.limited_by == "idle"
     marked = report.summary.steps_marked
-    return f.saving(finding.saving_ms, finding.saving_frac, finding.basis, waits=waits, marked=marked)
+    return f.saving(
+        finding.saving_ms, finding.saving_frac, finding.basis, of=finding.saving_of, marked=marked
+    )
 
 
 def overlap_words(report: Report) -> str:
@@ -394,9 +396,21 @@ def shape(row: GemmRow) -> str:
 
 def shape_detail(row: GemmRow) -> str | None:
     """Say what there is to say beside the sizes: how they were bounded, or what they were padded from."""
+    if row.work_known == "above_peak":
+        return "counted; not all of it was computed"
     if row.m is None:
         return "range by tile and grid, K unknown" if row.m_range or row.n_range else None
     return row.shape_note
+
+
+def of_peak(row: GemmRow) -> str:
+    """Write a row's share of the peak; where its work is a bound, so is that."""
+    return f.DASH if row.peak_frac is None else f"{bounded(row)}{f.pct(row.peak_frac)}"
+
+
+def bounded(row: GemmRow) -> str:
+    """What stands before a rate that counts more work than was done."""
+    return "≤ " if row.work_known == "at_most" else ""
 
 
 def role(row: GemmRow) -> str:

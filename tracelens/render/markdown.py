@@ -110,7 +110,7 @@ def _gemms(report: Report) -> list[str]:
             facts.shape(row),
             f.sig(row.time_ms_per_step),
             f.pct(row.frac),
-            f.DASH if row.peak_frac is None else f.pct(row.peak_frac),
+            facts.of_peak(row),
             " ".join(row.findings),
         ]
         for row in report.gemms[:_GEMMS]
