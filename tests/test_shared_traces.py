@@ -7,7 +7,7 @@ import gzip
 import json
 import re
 import typing
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -172,7 +172,8 @@ def _values(value: Any) -> Iterator[tuple[type[Any], str, Any]]:
             yield from _values(item)
 
 
-def _allowed(kind: type[Any], field: str) -> set[str] | None:
+@cache
+def _allowed(kind: Hashable, field: str) -> set[str] | None:
     """The values that a field's type or the comment beside it lists; None where it lists none."""
     hint = typing.get_type_hints(kind)[field]
     if typing.get_origin(hint) is Literal:
@@ -189,11 +190,8 @@ def test_every_value_is_one_that_the_schema_lists() -> None:
     seen: set[tuple[type[Any], str]] = set()
     for path in FILES:
         for kind, field, value in _values(_analysis(path).report):
-            allowed = _allowed_cached(kind, field)
+            allowed = _allowed(kind, field)
             if allowed is not None and isinstance(value, str) and value:
                 seen.add((kind, field))
                 assert value in allowed, (path.name, kind.__name__, field, value)
     assert {(ShapeSearch, "state"), (Check, "state"), (GemmRow, "bound"), (GemmRow, "work_known")} <= seen
-
-
-_allowed_cached = cache(_allowed)
