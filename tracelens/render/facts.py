@@ -25,6 +25,7 @@ MARKS = {"high": "▲", "medium": "■", "low": "●"}
 _ROLES = {"forward": "fwd"}
 _OUTSIDE = 0.01  # of the file's GPU time
 _LEAST = "≥ "  # before a figure of what was recognised, where more can be there
+_OTHER = 0.05  # of GPU time that is ``other``: from here on worth a line beside what is unattributed
 _SAME = 0.03  # step times that differ by less are taken for the same
 _ADDS = 0.02  # savings whose sum is off by less add up
 _BANDWIDTH_FROM = 2**20  # bytes: the time of a smaller message is latency and waiting
@@ -177,7 +178,8 @@ def _mfu(report: Report) -> Number:
         if _apart(report):
             note += ", of the mean step"
         if report.summary.mfu_is_bound:
-            note = f"{_LEAST}{note}; {report.summary.mfu_why}"
+            rate = f"{f.sig(achieved)} TFLOP/s; " if achieved is not None else ""
+            note = f"{rate}{report.summary.mfu_why}"
             return Number("mfu", _LEAST + f.pct(mfu), "MFU", note, mfu)
         return Number("mfu", f.pct(mfu), "MFU", note, mfu)
     why = report.summary.mfu_why or "not judged"
@@ -333,8 +335,8 @@ def checks_line(report: Report) -> str:
 def coverage_lines(report: Report) -> list[str]:
     """Say what GPU time is in no known part of the step, and why."""
     covered, lines = report.coverage, []
-    if covered.other_frac > 0:
-        lines.append(f"{f.pct(covered.other_frac)} of GPU time is named, but is no part of a transformer.")
+    if covered.other_frac > (_OTHER if covered.unattributed else 0.0):
+        lines.append(f"{f.pct(covered.other_frac)} of GPU time is named, but is no known part of the step.")
     if covered.unattributed:
         main = max(covered.unattributed, key=lambda one: one.time_ms).reason
         lines.append(f"Unattributed {f.pct(covered.unattributed_frac)}, mostly: {main}")

@@ -108,7 +108,7 @@ class Coverage:
     shape_unknown_frac: float = 0.0  # the rest; the three add to one
     lent_frac: float = 0.0  # component known from an identical kernel, of another step or of the reference
     lent_kernels: int = 0
-    other_frac: float = 0.0  # named by its module, and no part of a transformer
+    other_frac: float = 0.0  # named by its module, and no known part of the step
     opaque_frac: float = 0.0  # of that: kernels whose operators do not say that they are no attention
 
     @property
