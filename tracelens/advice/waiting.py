@@ -51,6 +51,6 @@ def saving_of(busy: float | None) -> SavingOf:
 def gpu_work_note(busy: float) -> str:
     """What to know about a saving of GPU work, as a sentence without capital and full stop."""
     return (
-        f"the GPU is busy {percent(busy)} of the step: where the step waits for the CPU, a shorter kernel"
+        f"the GPU is idle {percent(1 - busy)} of the time: where it waits for the CPU, a shorter kernel"
         " leaves a longer gap and not a shorter step"
     )

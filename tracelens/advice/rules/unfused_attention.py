@@ -277,7 +277,7 @@ def _caveats(
     chain: Chain, cores: Sequence[Core], *, unusual: Sequence[str], masked: bool, predicted: bool
 ) -> list[str]:
     caveats = [
-        "The same function but for rounding: sums run in another order. Compare losses over a short run."
+        "The same function but for rounding: sums run in another order. Compare results over a short run."
     ]
     strange = [name for name in unusual if name != TRAINED_BIAS]
     if strange:
