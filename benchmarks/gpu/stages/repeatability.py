@@ -10,9 +10,7 @@ from typing import Any
 from benchmarks.gpu import sweeps
 from benchmarks.gpu.stage import Item, Row, Setting, Stage
 from benchmarks.gpu.stages.shapes import (
-    MEASURED_WITH,
     QUICK,
-    SHAPES,
     check_products,
     gemm_chunks,
     joined,
@@ -87,5 +85,4 @@ REPEATABILITY = Stage(
     measure=repeat_measure,
     summarize=repeat_summary,
     check=check_repeat,
-    sources=(*MEASURED_WITH, *SHAPES, "benchmarks/gpu/stages/repeatability.py"),
 )
