@@ -222,9 +222,10 @@ class _Measuring:
         facts = checks.spread(rows, stage.max_spread_frac)
         try:
             data = stage.summarize(self.setting, list(rows.values()))
-            wrong = stage.check(data)
+            checked = wrong = stage.check(data)
         except Exception as error:
             data, wrong = {"rows": list(rows.values())}, [f"no summary: {type(error).__name__}: {error}"]
+            checked = []
         if not self.setting.dry_run:  # toy sizes on a busy CPU spread as they like
             wrong = checks.rows(stage, items=len(self.items), failed=failed, facts=facts) + wrong
         elif failed:
@@ -233,7 +234,7 @@ class _Measuring:
         total = len(json.dumps(result, indent=1)) + sum(one["bytes"] for one in result["files"])
         wrong += checks.size(stage, total)
         if wrong:
-            result |= {"state": "refused", "refused": wrong, "of_data": True}
+            result |= {"state": "refused", "refused": wrong, "of_data": wrong == checked}
             write_json(self.outer.folder.refused(stage), result)
             self.outer.say(f"{stage.name}: refused: {'; '.join(wrong)}")
         else:

@@ -69,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def judge_again(results: Path) -> list[str]:
     """Refused results whose data pass the checks as they are now become results; a line on each that does.
 
-    Only a stage's own check is asked again: a throttled GPU or company on it cannot be made good.
+    Only what a stage's own check alone refused is asked again: neither a throttled GPU nor items that failed
+    can be made good.
     """
     said = []
     by_name = {stage.name: stage for stage in STAGES}

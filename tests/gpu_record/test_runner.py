@@ -573,7 +573,11 @@ def test_a_refused_result_that_passes_todays_checks_counts(
     monkeypatch.setattr(summarize, "STAGES", (stage("sums"),))
     assert len(summarize.judge_again(results)) == 1
     assert run.folder.look(stage("sums")).current
-    # a throttled GPU is not made good by looking again
+    # neither items that failed nor a throttled GPU are made good by looking again
+    failing = stage("failing", measure=lambda s, item: {"value": float("nan")}, check=lambda data: ["wrong"])
+    run_stage(failing, run)
+    monkeypatch.setattr(summarize, "STAGES", (stage("failing"),))
+    assert summarize.judge_again(results) == []
     path = results / "h200" / "hot.refused.json"
     write_json(path, {**read_result(results / "h200" / "sums.json"), "stage": "hot", "state": "refused"})
     monkeypatch.setattr(summarize, "STAGES", (stage("hot"),))

@@ -174,7 +174,7 @@ def look_into(path: Path) -> dict[str, Any]:
         "kernels": kernels,
         "gemm_kernels": dict(gemms.most_common()),
         "gpu_ms_per_step": {
-            kind: round(us / 1e3 / max(1, len(window["steps"])), 4) for kind, us in gpu_us.items()
+            kind: round(us / 1e3 / max(1, window["steps"]), 4) for kind, us in gpu_us.items()
         },
         "ranges": ranges,
         "steps": window["steps"],
