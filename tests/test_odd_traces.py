@@ -113,5 +113,5 @@ def check_report(tmp_path: Path, document: dict[str, Any]) -> None:
     assert "</html>" in render_html(report)
     written = io.StringIO()
     render_terminal(report, console=Console(file=written, width=80))
-    unmarked = report.summary.step_source.startswith("whole trace")
+    unmarked = not report.summary.steps_marked
     assert ("recorded" if unmarked else "step time") in written.getvalue()

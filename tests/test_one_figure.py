@@ -48,7 +48,8 @@ def test_shares_and_times_of_the_steps_agree(path: Path) -> None:
         assert row.frac == pytest.approx(row.time_ms_per_step / whole)
     assert report.summary.gemm_frac == pytest.approx(sum(row.frac for row in report.gemms))
     shown = {share.key: share.frac for share in groups.group_shares(report)}
-    assert 1 - report.coverage.component_frac == pytest.approx(shown.get("unattributed", 0.0), abs=1e-9)
+    assert report.coverage.unattributed_frac == pytest.approx(shown.get("unattributed", 0.0), abs=1e-9)
+    assert report.coverage.other_frac == pytest.approx(shown.get("other", 0.0), abs=1e-9)
     calls = sum(row.time_ms_per_step for row in report.communication)
     assert calls / whole == pytest.approx(shown.get("comm", 0.0), abs=1e-9)
     missing_ms = sum(one.time_ms for one in report.coverage.unattributed) / len(report.steps)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from tracelens.results import Estimate
+from tracelens.words import slash_step
 
 UNKNOWN = "unknown"
 DASH = "–"  # an empty cell
@@ -182,10 +183,13 @@ def integers(values: Sequence[int], dash: str = "–") -> str:
 _BASES = {"model": "predicted", "calibrated": "predicted, calibrated"}
 
 
-def saving(saving_ms: Estimate, saving_frac: Estimate, basis: str, *, waits: bool = False) -> tuple[str, str]:
+def saving(
+    saving_ms: Estimate, saving_frac: Estimate, basis: str, *, waits: bool = False, marked: bool = True
+) -> tuple[str, str]:
     """Write a finding's saving as (claim, qualifier): a prediction, or a bound that says it is one.
 
     ``waits``: the step waits for the host, so what shorter kernels save is work of the GPU and no step time.
+    ``marked``: the time is a step's; otherwise it is that of the whole trace.
 
     >>> saving(Estimate(12, 14.6, 16, "model"), Estimate(.03, .0354, .04, "model"), "model")
     ('saves ≈ 14.6 ms/step', '3.5%; 12.0–16.0 ms; predicted')
@@ -196,23 +200,25 @@ def saving(saving_ms: Estimate, saving_frac: Estimate, basis: str, *, waits: boo
     >>> saving(Estimate(-3, -2, -1, "measured"), Estimate(-.03, -.02, -.01, "measured"), "measured")
     ('slower by 2.00 ms/step', '2.0%; 1.00–3.00 ms; measured')
     """
+    per = slash_step(marked)
     if saving_ms.mid is not None and saving_ms.mid < 0:
-        return _slower(saving_ms, saving_frac, basis)
+        return _slower(saving_ms, saving_frac, basis, per)
     if _known(saving_ms.mid):
         share = [pct(saving_frac.mid)] if _known(saving_frac.mid) else []
         spread = ms_range(saving_ms.low, saving_ms.high)
-        claim = f"GPU work ≈ {ms(saving_ms.mid)}/step less" if waits else f"saves ≈ {ms(saving_ms.mid)}/step"
+        time = f"{ms(saving_ms.mid)}{per}"
+        claim = f"GPU work ≈ {time} less" if waits else f"saves ≈ {time}"
         return claim, "; ".join([*share, *([spread] if spread != UNKNOWN else []), _BASES.get(basis, basis)])
     if not _known(saving_ms.high):
         return "saving not known", basis
     share = [pct(saving_frac.high)] if _known(saving_frac.high) else []
     bound = ms_range(saving_ms.low, saving_ms.high) if saving_ms.low else ms(saving_ms.high)
-    return f"at stake: {bound}/step", "; ".join([*share, "bound, not a prediction"])
+    return f"at stake: {bound}{per}", "; ".join([*share, "bound, not a prediction"])
 
 
-def _slower(saving_ms: Estimate, saving_frac: Estimate, basis: str) -> tuple[str, str]:
+def _slower(saving_ms: Estimate, saving_frac: Estimate, basis: str, per: str) -> tuple[str, str]:
     """A change that was measured to cost time: its range, in time and not in savings."""
     share = [pct(-saving_frac.mid)] if saving_frac.mid is not None else []
     low, high = saving_ms.low, saving_ms.high
     spread = [ms_range(max(-high, 0.0), -low)] if low is not None and high is not None else []
-    return f"slower by {ms(-(saving_ms.mid or 0.0))}/step", "; ".join([*share, *spread, basis])
+    return f"slower by {ms(-(saving_ms.mid or 0.0))}{per}", "; ".join([*share, *spread, basis])

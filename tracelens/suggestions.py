@@ -20,6 +20,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.kinds import kind_of
 from tracelens.numbers import ms
 from tracelens.results import Estimate, ModelDims, Report
+from tracelens.words import per_step
 
 #: What can be told of a trace, because it does not show it.
 _TOLD = frozenset({"layers"})
@@ -185,13 +186,13 @@ def _shapes(report: Report, component: str) -> list[str]:
 
 def _as_measured(step: StepModel, report: Report) -> list[str]:
     """What no candidate changes, though the real step could."""
-    lines = []
+    lines, per = [], per_step(report.summary.steps_marked)
     sent = sum(time for name, _, time, _ in step.components if name == "communication")
     if sent > 0:
-        lines.append(f"communication ({ms(sent)} per step)")
+        lines.append(f"communication ({ms(sent)} {per})")
     if report.summary.idle_ms > 0:
-        lines.append(f"idle time ({ms(report.summary.idle_ms)} per step)")
+        lines.append(f"idle time ({ms(report.summary.idle_ms)} {per})")
     fixed = sum(row.time_ms_per_step for row, _ in step.work.fixed)
     if fixed > 0:
-        lines.append(f"products whose sizes follow from no model dimension ({ms(fixed)} per step)")
+        lines.append(f"products whose sizes follow from no model dimension ({ms(fixed)} {per})")
     return lines

@@ -13,6 +13,16 @@ def severity(share: float) -> str:
     return next((name for name, least in SEVERITY_FROM.items() if share >= least), "low")
 
 
+def per_step(marked: bool) -> str:
+    """What a time or a count is of, behind it: a step, or the whole trace where none is ``marked`` in it."""
+    return "per step" if marked else "in the trace"
+
+
+def slash_step(marked: bool) -> str:
+    """The same behind a unit: "ms/step"; "ms" of the whole trace."""
+    return "/step" if marked else ""
+
+
 PHASES = ("forward", "backward", "recompute", "optimizer", "other")
 
 COMPONENTS = (

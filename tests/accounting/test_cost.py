@@ -87,7 +87,7 @@ def test_steps_without_the_profiler_stand_beside() -> None:
 
 
 def test_a_trace_without_steps_claims_nothing_and_says_why() -> None:
-    found = with_cost(report(step_source="whole trace taken as one step: no ProfilerStep range"), Price(4.0))
+    found = with_cost(report(steps_marked=False), Price(4.0))
     assert (cost(found).gpu_hours, cost(found).saving, cost(found).money) == (None, None, None)
     assert found.findings[0].saving is None
     assert "no step is marked" in job_lines(found)[0]

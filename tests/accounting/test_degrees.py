@@ -71,6 +71,13 @@ def test_a_rank_that_sends_nothing_is_no_stage() -> None:
     assert degrees({}, gradients, unclear)[1] is None
 
 
+def test_no_message_is_no_proof_of_one_rank_where_much_is_unattributed() -> None:
+    found = with_degrees(DIMS, {}, [], complete=False)
+    assert (found.pipeline_parallel.value, found.expert_parallel.value) == (None, None)
+    alone = with_degrees(DIMS, {"distributedInfo": {"rank": 0, "world_size": 1}}, [], complete=False)
+    assert (alone.pipeline_parallel.value, alone.expert_parallel.value) == (1, 1)
+
+
 def test_a_model_without_a_router_has_no_expert_parallel_ranks() -> None:
     found = with_degrees(model(hidden=512), {}, [])
     assert found.expert_parallel.value is None and found.pipeline_parallel.value == 1

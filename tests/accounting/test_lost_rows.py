@@ -102,7 +102,7 @@ def _computed(row: GemmRow, report: Report) -> dict[str, tuple[float, float, flo
     found = {}
     for name, shown, _ in derivation(row, report).lines:
         formula, equals, result = shown.partition(" = ")
-        if not equals or name in ("shape", "kernel", "per step"):
+        if not equals or name in ("shape", "kernel", "of the row"):
             continue
         printed = result.split()[0]
         step = 10.0 ** -len(printed.partition(".")[2])
@@ -168,7 +168,7 @@ def test_an_alignment_that_is_only_bounded_is_marked_as_such() -> None:
         assert row.alignment_frac == 0.72 and is_bound(row.lost_ms, "alignment")
     assert any(main_cause(row).startswith("alignment ≥ ") for row in rows)
     assert report.gemm_time is not None and report.gemm_time.at_least == ["alignment"]
-    assert "alignment ≥ " in time_line(report.gemm_time)
+    assert "alignment ≥ " in time_line(report.gemm_time, per=" per step")
 
 
 def test_the_main_cause_of_a_row_is_a_part_of_what_it_loses_in_the_same_unit() -> None:

@@ -15,7 +15,6 @@ from tracelens.results import (
     CommunicationRow,
     ComponentRow,
     Estimate,
-    Known,
     StepTime,
     UnprofiledSteps,
 )
@@ -48,14 +47,14 @@ def picture(
     gain: Estimate | None = None,
     findings: int = 1,
     unprofiled_ms: float | None = None,
-    source: str = "ProfilerStep ranges",
+    marked: bool = True,
     **more: Any,
 ) -> StepPicture:
     """A step of 20 ms."""
     summary = replace(
         REPORT.summary, step_ms=StepTime(20.0, 20.0, 20.0, 3), gpu_busy_frac=busy,
         gpu_ms_per_step=20.0 * busy,
-        idle_ms=20.0 * (1 - busy), exposed_communication_ms=exposed_ms, step_source=source,
+        idle_ms=20.0 * (1 - busy), exposed_communication_ms=exposed_ms, steps_marked=marked,
         unprofiled=UnprofiledSteps(median_ms=unprofiled_ms),
     )  # fmt: skip
     given: dict[str, Any] = {
@@ -204,27 +203,50 @@ def test_idle_that_only_the_profiler_makes_is_not_the_hosts_pace() -> None:
 
 
 def test_a_trace_without_marked_steps_is_not_called_idle() -> None:
-    said, detail = verdict(picture(busy=0.01, source="whole trace taken as one step: no ProfilerStep range"))
+    said, detail = verdict(picture(busy=0.01, marked=False))
     assert said.startswith("No step is marked in this trace, so what limits one is not known")
     assert "200 µs of the 20.0 ms recorded" in said and "prof.step()" in detail
-    busy = verdict(picture(gain=GAIN, source="whole trace taken as one step: no ProfilerStep range"))
+    busy = verdict(picture(gain=GAIN, marked=False))
     assert busy[0].startswith("1 change saves about 2.00 ms of the 20.0 ms recorded")
     assert busy[1].endswith("busy 99.0% of the recording, so its kernels are where the time is.")
 
 
-def test_what_cannot_be_judged_is_said_with_the_wait() -> None:
-    model = replace(REPORT.model, transformer=False, hidden=Known(None, "none"))
-    said, _ = verdict(picture(model=model, busy=0.5))
-    assert (
-        said
-        == "No transformer was found in this trace, and the GPU is idle 50.0% of the step (10.0 of 20.0 ms)."
-    )
-    assert verdict(picture(model=model))[0] == "No transformer was found in this trace."
-    amd = verdict(picture(gpu=replace(REPORT.gpu, vendor="amd"), busy=0.5))
-    assert "AMD" in amd[0] and "it is idle 50.0%" in amd[0]
-    hidden = verdict(picture(coverage=replace(REPORT.coverage, component_frac=0.3), gain=GAIN))
-    assert hidden[0] == "70% of the GPU time could not be attributed to a component."
-    assert "To mend it" in hidden[1] and "1 change saves" in hidden[1]
+OPEN = replace(REPORT.coverage, component_frac=0.3)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"model": replace(REPORT.model, found="none")},
+        {"model": replace(REPORT.model, found="none"), "coverage": OPEN},
+        {"model": replace(REPORT.model, found="parts"), "coverage": OPEN},
+        {"coverage": OPEN},
+        {"gpu": replace(REPORT.gpu, vendor="amd")},
+    ],
+)
+def test_what_limits_the_step_comes_before_what_cannot_be_judged(more: dict[str, Any]) -> None:
+    alone, _ = verdict(picture(**more))
+    said, detail = verdict(picture(busy=0.5, **more))
+    assert said == "The GPU is idle 50.0% of the step (10.0 of 20.0 ms)."
+    assert alone in detail
+    shown, detail = verdict(picture(gain=GAIN, **more))
+    assert shown.startswith("1 change saves") and alone in detail
+
+
+def test_absence_is_said_only_where_everything_was_seen() -> None:
+    heads = {
+        (found, complete): verdict(
+            picture(model=replace(REPORT.model, found=found), coverage=REPORT.coverage if complete else OPEN)
+        )
+        for found in ("none", "parts")
+        for complete in (True, False)
+    }
+    assert len({head for head, _ in heads.values()}) == 3  # of parts, the first sentence is the same
+    for (found, complete), (head, detail) in heads.items():
+        assert ("no transformer" in head) == (found == "none" and complete)
+        assert ("70.0%" in detail) == (not complete)  # what could hold it
+    seen = replace(REPORT.coverage, component_frac=0.1, other_frac=0.9)
+    assert seen.complete and not replace(seen, opaque_frac=0.06).complete
 
 
 def test_memory_is_not_claimed_where_components_are_not_known() -> None:

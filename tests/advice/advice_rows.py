@@ -43,7 +43,8 @@ def model(transformer: bool = True, /, **values: int | None) -> ModelDims:
     names = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "sequence", "micro_batch",
              "tensor_parallel", "experts")  # fmt: skip
     return ModelDims(
-        transformer, *(Known(values.get(n), "made up" if values.get(n) else "not seen") for n in names)
+        "whole" if transformer else "none",
+        *(Known(values.get(n), "made up" if values.get(n) else "not seen") for n in names),
     )
 
 

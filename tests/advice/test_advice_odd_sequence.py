@@ -148,7 +148,7 @@ def test_it_does_not_apply_to_packed_sequences_or_unknown_lengths() -> None:
     for step, words in (
         (facts(packed, gemm(2, 64, 64, 64)), "packed"),
         (facts(gemm(1, 64, 64, 64)), "not known"),
-        (facts(gemm(1, 64, 64, 64), dims=model(False)), "No transformer"),
+        (facts(gemm(1, 64, 64, 64), dims=model(False)), "No part of a transformer"),
     ):
         outcome = RULE.check(step)
         assert outcome.state == "not_applicable" and words in outcome.why

@@ -98,7 +98,7 @@ def test_a_first_stage_has_the_embedding() -> None:
     ("step", "state", "words"),
     [
         (facts(stages=1), "not_applicable", "No pipeline: made up"),
-        (plain_facts(gemm(1, 64, 64, 64), dims=model(False)), "not_applicable", "No transformer"),
+        (plain_facts(gemm(1, 64, 64, 64), dims=model(False)), "not_applicable", "No part of a transformer"),
         (facts(stages=None), "could_not_run", "name the process groups"),
         (facts(whole=None), "could_not_run", "record with `tracelens capture`"),
         (facts(here=None), "could_not_run", "how many this rank runs"),

@@ -90,7 +90,7 @@ def test_a_width_off_the_grid_is_left_to_the_rule_of_alignment() -> None:
     ("step", "state", "words"),
     [
         (facts_of(X), "not_applicable", "No mixture of experts"),
-        (plain_facts(gemm(1, 64, 64, 64), dims=model(False)), "not_applicable", "No transformer"),
+        (plain_facts(gemm(1, 64, 64, 64), dims=model(False)), "not_applicable", "No part of a transformer"),
         (
             plain_facts(gemm(1, None, None, None, component="moe.experts")),
             "could_not_run",

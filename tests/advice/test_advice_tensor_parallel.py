@@ -107,8 +107,8 @@ def test_key_value_heads_that_ranks_copy_are_known_from_the_configuration() -> N
     ("step", "state", "words"),
     [
         (facts(replace(LLAMA, t=1)), "not_applicable", "No ranks share a layer"),
-        (plain_facts(gemm(1, 64, 64, 64)), "not_applicable", "no communication"),
-        (plain_facts(gemm(1, 64, 64, 64), dims=model(False)), "not_applicable", "No transformer"),
+        (plain_facts(gemm(1, 64, 64, 64)), "not_applicable", "No communication"),
+        (plain_facts(gemm(1, 64, 64, 64), dims=model(False)), "not_applicable", "No part of a transformer"),
         (
             plain_facts(gemm(1, 64, 64, 64), communication=[message()]),
             "could_not_run",

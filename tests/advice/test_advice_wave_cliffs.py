@@ -128,7 +128,7 @@ def test_it_does_not_apply_to_inference_packed_sequences_or_unknown_tokens() -> 
     step = judged_facts(ABOVE_AN_EDGE)
     forward = [row for row in step.gemms if row.phase == "forward"]
     cases: list[tuple[StepFacts, str]] = [
-        (replace(step, gemms=forward), "trains nothing"),
+        (replace(step, gemms=forward), "No backward"),
         (
             replace(
                 step, gemms=[*step.gemms, attention(99, 64, shape_note="packed tokens=4096 h=1 kv=1 d=64")]
@@ -137,7 +137,7 @@ def test_it_does_not_apply_to_inference_packed_sequences_or_unknown_tokens() -> 
         ),
         (facts(gemm(1, 64, 64, 64, role="dgrad"), dims=model(sequence=2048)), "micro-batch is not known"),
         (facts(gemm(1, 64, 64, 64, role="dgrad"), dims=model(micro_batch=4)), "sequence length is not known"),
-        (facts(gemm(1, 64, 64, 64, role="dgrad"), dims=model(False)), "No transformer"),
+        (facts(gemm(1, 64, 64, 64, role="dgrad"), dims=model(False)), "No part of a transformer"),
         (facts(gemm(1, 64, 64, 64, role="dgrad"), dims=model(micro_batch=4, sequence=99)), "396 tokens"),
     ]
     for one_step, words in cases:

@@ -51,6 +51,17 @@ def test_gates_and_json_are_those_of_the_trace(report: Path, tmp_path: Path) -> 
     assert again == first and list(again["gpu"]["peak_tflops"]) == list(first["gpu"]["peak_tflops"])
 
 
+def test_a_report_of_before_there_were_parts_of_a_transformer_is_read(report: Path, tmp_path: Path) -> None:
+    raw = json.loads(report.read_bytes())
+    new = {"gemm_frac_is_bound", "communication_is_bound", "mfu_is_bound", "other_frac", "opaque_frac"}
+    raw["model"]["transformer"] = raw["model"].pop("found") == "whole"
+    for part in ("summary", "coverage"):
+        raw[part] = {name: value for name, value in raw[part].items() if name not in new}
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps(raw))
+    assert Analysis.load(old).report == Analysis.load(report).report
+
+
 def test_what_if_and_price_need_no_trace(report: Path, tmp_path: Path) -> None:
     given = ("--what-if", "vocab=50304", "--price", "2 EUR", "--no-html", "-q", "--json")
     assert run(report, *given, tmp_path / "saved.json").returncode == 0

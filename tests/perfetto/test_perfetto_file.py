@@ -76,7 +76,7 @@ def test_a_finding_lies_on_its_products_with_rule_and_saving(tmp_path: Path) -> 
     own = [e for e in written.slices("findings") if e["args"]["title"] == finding.title]
     assert own
     assert own[0]["name"] == f"{finding.rule} {finding.title}"
-    saving = own[0]["args"]["saving of the whole finding, ms per step"]
+    saving = own[0]["args"]["saving of the whole finding, ms"]
     assert float(saving["high"]) == finding.saving_ms.high
     assert saving["basis"] == finding.saving_ms.basis
 

@@ -331,7 +331,7 @@ def full() -> Report:
         TraceInfo("rank0.pt.trace.json.gz", "9f2c" * 16, 41_203_112, 1_204_511, sum(c.kernels for c in components),
                   0, 8, "2.9.0", "12.8", "NVIDIA H100 80GB HBM3", step * STEPS * 1.05, False, False, []),
         gpu,
-        ModelDims(True, Known(2560, known), Known(32, "flash attention input"), Known(32, "flash attention input"),
+        ModelDims("whole", Known(2560, known), Known(32, "flash attention input"), Known(32, "flash attention input"),
                   Known(80, "flash attention input"), Known(10240, known), Known(50257, "shape of aten::mm, logits"),
                   Known(32, "repeats in a step"), Known(2048, "flash attention input"),
                   Known(1, "flash attention input"), Known(1, "q, k, v widths"), Known(None, "no router seen")),
@@ -425,7 +425,7 @@ def no_transformer() -> Report:
     """Components known only where an operator's own name says so; one step; nothing judged."""
     report = full()
     nothing = Known(None, "no transformer seen")
-    model = ModelDims(False, *([nothing] * 11))
+    model = ModelDims("none", *([nothing] * 11))
     kept = [c for c in report.components if c.component in ("norm", "optimizer", "memory")]
     rest = sum(c.time_ns for c in report.components) - sum(c.time_ns for c in kept)
     total = sum(c.time_ns for c in report.components)
@@ -447,7 +447,7 @@ def no_transformer() -> Report:
     gemms = [replace(r, component="unattributed", role=None, phase="other", layers=None, findings=[], m_expr=None,
                      n_expr=None, k_expr=None) for r in report.gemms]  # fmt: skip
     summary = replace(
-        report.summary, step_ms=StepTime(1620.0, 1620.0, 1620.0, 1), step_source="whole trace", mfu_frac=None, mfu_dtype=None,
+        report.summary, step_ms=StepTime(1620.0, 1620.0, 1620.0, 1), step_source="whole trace", steps_marked=False, mfu_frac=None, mfu_dtype=None,
         mfu_why="no transformer: only GEMM and attention FLOPs are counted",
         achieved_tflops=None, shape_waste_ms=None, verdict="No transformer was seen in this trace.",
         unprofiled=UnprofiledSteps(why="the trace holds none; 'tracelens capture' times steps before and after the profiler"),

@@ -315,9 +315,9 @@ def test_a_large_report_shows_fewer_derivations_before_fewer_rows() -> None:
 
 def test_scenarios_say_what_they_save_what_they_cost_and_what_is_not_known() -> None:
     text = _Page(render_html(sample_report.what_if())).text
-    assert "vocab 50257 → 50304" in text and "saves ≈ 3.50 ms per step" in text
+    assert "vocab 50257 → 50304" in text and "saves ≈ 3.50 ms" in text
     assert "range 2.10–4.90 ms; model" in text and "parameters +120,320 (+0.0045%)" in text
-    assert "slower by ≈ 20.0 ms per step" in text and "time per token" in text
+    assert "slower by ≈ 20.0 ms" in text and "time per token" in text
     assert "30.0 ms slower to 1.00 ms faster" in text
     assert "not known" in text and "what the ranks exchange is not predicted" in text
     assert "nothing changes: these are the present values" in text
@@ -361,7 +361,7 @@ def test_a_curve_marks_now_and_what_is_suggested_and_says_where_the_cliffs_are()
         'class="above"' in ffn and "above\u00a0axis\u00a0(▲)" in ffn
     )  # 80 ms more is off the axis, and said
     assert 'class="unknown"' in ffn and "1 value has no prediction (its kernel is not known)" in ffn
-    assert "times are for the tokens of a step now" in sequence and "per step" in heads
+    assert "times are for the present tokens" in sequence and "now" in heads
     assert "With it: head_dim = hidden / heads." in heads
     assert "No curve of hidden: sizes of 4.1 ms are in no formula." in text
     assert "Communication stays as measured." in text  # said once for the most, not under each curve

@@ -23,7 +23,9 @@ REFUSED = ShapeSearch("could_not_run", "No shape was searched: no step time is k
 
 def _terminal(found: ShapeSearch | None, *, transformer: bool = True) -> str:
     report = full()
-    report = replace(report, shape_search=found, model=replace(report.model, transformer=transformer))
+    report = replace(
+        report, shape_search=found, model=replace(report.model, found="whole" if transformer else "none")
+    )
     console = Console(file=io.StringIO(), width=80, no_color=True)
     render_terminal(report, console=console)
     return str(console.file.getvalue())  # type: ignore[attr-defined]
@@ -36,7 +38,7 @@ def _section(found: ShapeSearch | None) -> str:
 
 def test_the_terminal_says_it_in_two_lines() -> None:
     said = " ".join(_terminal(FOUND).split())
-    assert "Shape search heads 32 → 20: 3.30 ms less per step, 3.3% (1.7 to 4.6%)" in said
+    assert "Shape search heads 32 → 20: 3.30 ms less, 3.3% (1.7 to 4.6%)" in said
     assert "among 351 shapes of this size (retrain)" in said and "tracelens suggest TRACE" in said
     good = " ".join(_terminal(GOOD).split())
     assert (
@@ -123,5 +125,5 @@ def test_what_was_measured_of_a_pick_stands_beside_its_prediction() -> None:
     assert "<layer>" not in section and "&lt;layer&gt;" in section
     run = verified_report.report(verified(), notes=())
     said = verified_lines(replace(run, shape_search=checked))
-    assert "heads 32 → 20: Measured 3.10 ms (3.00–3.20 ms) per step, predicted" in " ".join(said)
+    assert "heads 32 → 20: Measured 3.10 ms (3.00–3.20 ms), predicted" in " ".join(said)
     assert len(verified_lines(replace(run, shape_search=FOUND))) == len(said) - 1

@@ -28,7 +28,7 @@ def terminal(found: Report, width: int) -> str:
 
 def test_the_page_says_measured_beside_predicted() -> None:
     page = render_html(report(verified()))
-    assert "Measured 8.20 ms (8.10–8.30 ms) per step, predicted 8.40 ms (7.80–8.90 ms)" in page
+    assert "Measured 8.20 ms (8.10–8.30 ms), predicted 8.40 ms (7.80–8.90 ms)" in page
     assert "within its range, 0.98 of it" in page
     assert "Not measured: layers with experts are not built" in page
     assert "1 of 2 suggestions measured on NVIDIA H200, 2026-11-21, torch 2.11.0" in page

@@ -51,7 +51,7 @@ def with_cost(report: Report, price: Price | None = None) -> Report:
     report = replace(report, findings=[replace(one, saving=None) for one in report.findings])
     job = JobCost(gpus, source, None, price=price)
     step_ms = report.summary.step_ms.median
-    if report.summary.step_source.startswith("whole trace"):
+    if not report.summary.steps_marked:
         why = "no step is marked in the trace (ProfilerStep ranges), so what 1000 steps cost is not known"
         return replace(report, cost=replace(job, why=why))
     if step_ms <= 0:

@@ -26,8 +26,13 @@ _PURPOSES = {"pipeline": "pipeline_parallel", "expert all-to-all": "expert_paral
 _FROM_CONFIG = re.compile(r"^(config|cfg|model_args|params|args|hparams)\.")
 
 
-def with_degrees(dims: ModelDims, metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> ModelDims:
-    """``dims`` with the degrees of pipeline and experts, and the tensor one where shapes left it open."""
+def with_degrees(
+    dims: ModelDims, metadata: Mapping[str, Any], rows: Sequence[CommunicationRow], *, complete: bool = True
+) -> ModelDims:
+    """``dims`` with the degrees of pipeline and experts, and the tensor one where shapes left it open.
+
+    ``complete``: what was not seen among the kernels is not there; else no communication is not one rank.
+    """
     if not dims.transformer:
         nothing = Known(None, dims.hidden.source)
         return replace(dims, pipeline_parallel=nothing, expert_parallel=nothing)
@@ -36,12 +41,12 @@ def with_degrees(dims: ModelDims, metadata: Mapping[str, Any], rows: Sequence[Co
     if found is not None and found.value and found.value != tensor.value:
         # Heads of a size of their own: hidden / (heads x head dimension) is no number of ranks there.
         tensor = found
-    pipeline = named.get("pipeline_parallel") or _without_messages(metadata, rows)
+    pipeline = named.get("pipeline_parallel") or _without_messages(metadata, rows, complete)
     return replace(
         dims,
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
-        expert_parallel=named.get("expert_parallel") or _without_experts(dims, metadata, rows),
+        expert_parallel=named.get("expert_parallel") or _without_experts(dims, metadata, rows, complete),
     )
 
 
@@ -116,27 +121,36 @@ def _purposes(rows: Sequence[CommunicationRow]) -> Iterator[tuple[str, int, str]
             yield kind, row.group_size, f"the one process group serves {row.purpose}"
 
 
-def _alone(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> str | None:
+_UNSEEN = "not known: too much of the GPU time could not be told apart to rule communication out"
+
+
+def _alone(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow], complete: bool) -> Known | None:
     if rank_and_world(metadata)[1] == 1:
-        return "the job has one rank"
-    return None if rows else "the trace has no communication"
+        return Known(1, "the job has one rank")
+    if rows:
+        return None
+    return Known(1, "the trace has no communication") if complete else Known(None, _UNSEEN)
 
 
-def _without_messages(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> Known:
+def _without_messages(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow], complete: bool) -> Known:
     """A stage of a pipeline sends or receives in every step."""
-    alone = _alone(metadata, rows)
+    alone = _alone(metadata, rows, complete)
     if alone is not None:
-        return Known(1, alone)
+        return alone
     kinds = {row.collective for row in rows}
     if not kinds & {"send/recv", "other"}:
+        if not complete:
+            return Known(None, _UNSEEN)
         return Known(1, "nothing is sent from rank to rank in this trace")
     return Known(None, "messages are sent from rank to rank, and no process group is named after a pipeline")
 
 
-def _without_experts(dims: ModelDims, metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> Known:
+def _without_experts(
+    dims: ModelDims, metadata: Mapping[str, Any], rows: Sequence[CommunicationRow], complete: bool
+) -> Known:
     if dims.experts.value is None:
         return Known(None, dims.experts.source)
-    alone = _alone(metadata, rows)
+    alone = _alone(metadata, rows, complete)
     if alone is not None:
-        return Known(1, alone)
+        return alone
     return Known(None, "ranks communicate, and no process group is named after experts")

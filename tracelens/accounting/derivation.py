@@ -318,7 +318,7 @@ def _rest(row: GemmRow, facts: CallFacts, split: Split) -> Iterator[Term]:
         shares = [(name, getattr(row.lost_ms, name)) for name in PARTS]
         said = ", ".join(f"{name} {value:.4f}" for name, value in shares if value)
         formula = f"{row.calls_per_step:g} call" + "s" * (row.calls_per_step != 1)
-        yield Term("per step", formula, row.time_ms_per_step, "ms", f"the same shares of it, in ms: {said}")
+        yield Term("of the row", formula, row.time_ms_per_step, "ms", f"the same shares of it, in ms: {said}")
 
 
 def _listed(names: list[str]) -> str:

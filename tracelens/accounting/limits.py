@@ -105,7 +105,7 @@ class StepPicture:
     @property
     def marked(self) -> bool:
         """Is there a step, and not only a trace taken for one?"""
-        return not self.summary.step_source.startswith("whole trace")
+        return self.summary.steps_marked
 
 
 def limits(seen: StepPicture) -> Limits:

@@ -15,7 +15,10 @@ from tracelens.words import COMPONENTS, EVIDENCE, PHASES
 
 S = TypeVar("S")
 _UNKNOWN_NAMES = "not known: no GEMM of this trace is attributed to the part that shows it"
-_NO_TRANSFORMER = "no transformer was found in this trace"
+_NO_MODEL = {
+    "parts": "not known: parts of a transformer were recognised, but not the whole of one",
+    "none": "not known: no part of a transformer was recognised",
+}
 
 
 def model_dims(attribution: Attribution, calls: Calls, *, sharded: bool = False) -> ModelDims:
@@ -25,8 +28,8 @@ def model_dims(attribution: Attribution, calls: Calls, *, sharded: bool = False)
     shows stays unknown.
     """
     if not attribution.transformer:
-        nothing = Known(None, _NO_TRANSFORMER)
-        return ModelDims(False, *(nothing for _ in range(11)))
+        nothing = Known(None, _NO_MODEL[attribution.found])
+        return ModelDims(attribution.found, *(nothing for _ in range(11)))
     forward = _Forward(attribution, calls)
     attention = forward.attention()
     heads = _from(attention, lambda s: s.heads, "fused attention")
@@ -61,7 +64,7 @@ def model_dims(attribution: Attribution, calls: Calls, *, sharded: bool = False)
     layers = {int(layer) for layer in attribution.layer[numbered]}
     named = bool((attribution.evidence[numbered] < EVIDENCE.index("structure")).any())
     return ModelDims(
-        transformer=True,
+        found="whole",
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,

@@ -12,7 +12,7 @@ from tracelens.advice import Advice
 from tracelens.attribution import Attribution, Loan
 from tracelens.gemm import AttentionShape, math_dtype, model_flops
 from tracelens.hardware import Gpu
-from tracelens.results import GemmRow, Report, Summary, TraceInfo
+from tracelens.results import Coverage, GemmRow, Report, Summary, TraceInfo
 from tracelens.trace import Trace
 from tracelens.trace.metadata import (
     cuda_version,
@@ -63,22 +63,30 @@ def _useless(trace: Trace, loan: Loan | None) -> list[str]:
 
 
 def summarize(
-    trace: Trace, attribution: Attribution, calls: Calls, times: StepTimes, gpu: Gpu, gemms: list[GemmRow]
+    trace: Trace,
+    attribution: Attribution,
+    calls: Calls,
+    times: StepTimes,
+    gpu: Gpu,
+    gemms: list[GemmRow],
+    covered: Coverage,
 ) -> Summary:
     """The five numbers and their kin; the verdict is added once the findings are known."""
     in_step = attribution.step >= 0
     length = float((times.end_ns - times.start_ns).sum())
-    work, dtype, why = _work(trace, calls, attribution)
+    work, dtype, why = _work(trace, calls, attribution, covered)
+    bound = work is not None and why is not None
     peak = gpu.peak(dtype)
     achieved = work / length / 1e3 if work is not None and length else None
     if achieved is not None and peak is None:
-        why = (
+        no_peak = (
             "no peaks of AMD GPUs are known here"
             if gpu.vendor == "amd"
             else "no peak for this GPU: name it with --gpu"
             if gpu.name == "unknown"
             else f"no dense {dtype or 'dtype'} peak in the GPU table"
         )
+        why = "; ".join(filter(None, (no_peak, why)))
     mfu = achieved / peak if achieved is not None and peak else None
     gpu_ms = float(trace.kernels.dur_ns[in_step].sum()) / 1e6 / times.count
     return Summary(
@@ -96,21 +104,23 @@ def summarize(
         verdict="",
         verdict_detail="",
         step_source=times.source,
+        steps_marked=times.marked,
         unprofiled=unprofiled_steps(unprofiled_times(trace.metadata), times, mfu_frac=mfu),
+        gemm_frac_is_bound=not covered.complete,
+        communication_is_bound=not covered.complete and rank_and_world(trace.metadata)[1] != 1,
+        mfu_is_bound=bound,
     )
 
 
 def _work(
-    trace: Trace, calls: Calls, attribution: Attribution
+    trace: Trace, calls: Calls, attribution: Attribution, covered: Coverage
 ) -> tuple[float | None, str | None, str | None]:
-    """FLOPs of the model in the steps, the type that does most of them, or why they are not known.
+    """FLOPs of the model in the steps, the type that does most of them, and what they leave out.
 
     What is computed a second time, by checkpointing or inside a fused backward, is no work of the model
-    (arXiv 2204.02311, appendix B). A sum that leaves GEMM time out is no utilization, nor is one without a
-    model's convolutions.
+    (arXiv 2204.02311, appendix B). A sum that leaves something out is a lower bound: GEMM time without
+    FLOPs, GPU time that was not told apart, the convolutions of another model.
     """
-    if not attribution.transformer:
-        return None, None, "no transformer: only GEMM and attention FLOPs are counted"
     by_type: dict[str | None, float] = {}
     missing: dict[str, int] = {}
     known_ns = 0
@@ -121,24 +131,25 @@ def _work(
         work = None if shape is None else model_flops(shape)
         dur_ns = int(calls.dur_ns[at])
         if work is None:
-            why = _no_work(shape, calls.op_name[at] is not None, graphs)
-            missing[why] = missing.get(why, 0) + dur_ns
+            reason = _no_work(shape, calls.op_name[at] is not None, graphs)
+            missing[reason] = missing.get(reason, 0) + dur_ns
             continue
         known_ns += dur_ns
         judged = math_dtype(shape, kernel=calls.names[int(calls.name[at])]) if shape is not None else None
         if int(attribution.phase[calls.main[at]]) != _RECOMPUTE:
             by_type[judged] = by_type.get(judged, 0.0) + work
     missing_ns = sum(missing.values())
+    why: str | None = None
     if missing_ns > _NEGLIGIBLE * (missing_ns + known_ns):
         share = missing_ns / (missing_ns + known_ns)
-        return (
-            None,
-            None,
-            f"FLOPs unknown for {share:.0%} of GEMM time: {max(missing, key=lambda why: missing[why])}",
-        )
+        why = f"FLOPs unknown for {share:.0%} of GEMM time: {max(missing, key=lambda one: missing[one])}"
+    elif not covered.complete:
+        why = f"{covered.unseen_frac:.0%} of GPU time could not be told apart"
+    elif not attribution.transformer:
+        why = "only GEMM and attention FLOPs are counted"
     if not by_type:
-        return None, None, "no GEMM or attention in the steps"
-    return sum(by_type.values()), max(by_type, key=lambda dtype: by_type[dtype]), None
+        return None, None, (missing_ns and why) or "no GEMM or attention was recognised in the steps"
+    return sum(by_type.values()), max(by_type, key=lambda dtype: by_type[dtype]), why
 
 
 def _no_work(shape: Shape | None, operator: bool, graphs: bool) -> str:

@@ -6,13 +6,19 @@ The file's total is kept beside them as the exact ledger: a file also holds work
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.accounting.calls import Calls
 from tracelens.attribution import Attribution, lent_kernels
+from tracelens.attribution.names import op_rule
 from tracelens.gemm import flops
 from tracelens.results import ComponentRow, Coverage, GemmRow, ReferenceInfo, Unattributed
-from tracelens.trace import Links, Trace
+from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
+
+BoolArray = npt.NDArray[np.bool_]
+#: Operators that attention is made of where nothing fuses it.
+_OF_ATTENTION = ("bmm", "softmax", "core", "attention_block")
 
 
 def call_flops(calls: Calls) -> list[float | None]:
@@ -65,6 +71,7 @@ def coverage(trace: Trace, links: Links, attribution: Attribution, gemms: list[G
     dur = np.where(counted, whole, 0)
     total = max(1, int(dur.sum()))
     known = attribution.component != COMPONENTS.index("unattributed")
+    other = attribution.component == COMPONENTS.index("other")
     named = (attribution.module >= 0) & known
     no_launch = links.kernel_node < 0
     lent = lent_kernels(attribution) & counted
@@ -76,7 +83,7 @@ def coverage(trace: Trace, links: Links, attribution: Attribution, gemms: list[G
     products = [row for row in gemms if row.kind == "gemm"]
     product_ms = sum(row.time_ms_per_step for row in products)
     return Coverage(
-        component_frac=int(dur[known].sum()) / total,
+        component_frac=int(dur[known & ~other].sum()) / total,
         module_frac=int(dur[named].sum()) / total,
         shape_frac=_shape_share(gemms, "exact"),
         shape_bounded_frac=_shape_share(gemms, "bounded"),
@@ -95,7 +102,16 @@ def coverage(trace: Trace, links: Links, attribution: Attribution, gemms: list[G
         no_launch_kernels=int(no_launch.sum()),
         lent_frac=int(dur[lent].sum()) / total,
         lent_kernels=int(lent.sum()),
+        other_frac=int(dur[other].sum()) / total,
+        opaque_frac=int(dur[other & ~_said(trace, links)].sum()) / total,
     )
+
+
+def _said(trace: Trace, links: Links) -> BoolArray:
+    """Kernels of an operator of PyTorch that does no attention: no batched product, no softmax."""
+    plain = trace.symbols.where(lambda text: text.startswith("aten::") and op_rule(text) not in _OF_ATTENTION)
+    out: BoolArray = look_up(plain[trace.ops.name], links.kernel_op, False)
+    return out
 
 
 def reference_info(trace: Trace, attribution: Attribution, calls: Calls) -> ReferenceInfo | None:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tracelens.accounting.whole_steps import not_whole
 from tracelens.attribution import Attribution
 from tracelens.attribution.communication import exposed_within
 from tracelens.errors import UsageError
-from tracelens.results import Step, StepTime, UnprofiledSteps
+from tracelens.numbers import integers
+from tracelens.results import LeftOut, NotWhole, Step, StepTime, UnprofiledSteps
 from tracelens.trace import Links, Trace
 from tracelens.trace.metadata import UnprofiledTimes
 from tracelens.trace.spans import covered
@@ -31,6 +33,8 @@ class StepTimes:
     exposed_ns: IntArray  # communication runs and no compute kernel (attribution.communication)
     source: str
     marked: bool  # each is a ProfilerStep range, a training step that is
+    lacks: list[NotWhole | None]  # of each; other than None only where no step is whole
+    left_out: list[LeftOut]  # of the steps asked for, those that are in no figure
 
     @property
     def count(self) -> int:
@@ -41,9 +45,14 @@ class StepTimes:
 
     def rows(self) -> list[Step]:
         return [
-            Step(index, int(start), (end - start) / 1e6, busy / max(1, end - start))
-            for index, start, end, busy in zip(
-                self.index, self.start_ns.tolist(), self.end_ns.tolist(), self.busy_ns.tolist(), strict=True
+            Step(index, int(start), (end - start) / 1e6, busy / max(1, end - start), lacks)
+            for index, start, end, busy, lacks in zip(
+                self.index,
+                self.start_ns.tolist(),
+                self.end_ns.tolist(),
+                self.busy_ns.tolist(),
+                self.lacks,
+                strict=True,
             )
         ]
 
@@ -59,10 +68,11 @@ def step_times(
     Queued before the first step is what belongs to none and runs on a stream before any step's work does:
     a stream runs in the order of its launches.
 
-    ``wanted`` keeps the steps whose ProfilerStep number is in [first, last].
+    ``wanted`` keeps the steps whose ProfilerStep number is in [first, last]; what is no whole step
+    (``not_whole``) is left out, unless nothing else is there.
 
     Raises:
-        UsageError: none of the steps is wanted.
+        UsageError: none of the steps is wanted, or none of the wanted ones has GPU work.
     """
     steps = links.steps
     kernels = trace.kernels
@@ -72,7 +82,8 @@ def step_times(
         # what is in no step and began before a step was queued earlier
         outside = owner < 0
         owner = np.where(outside, np.searchsorted(steps.start_ns, kernels.ts_ns, side="right") - 1, owner)
-        owner[outside & _before_own(trace, outside)] = -1
+        before = outside & _before_own(trace, outside)
+        owner[before] = -1
         done = np.full(len(steps.index) + 1, np.iinfo(np.int64).min)
         np.maximum.at(done, owner + 1, end)  # done[i + 1]: end of step i's work; done[0]: of what came before
         done = np.maximum.accumulate(done)
@@ -81,21 +92,52 @@ def step_times(
         stop = np.append(start[1:], last)
         stop = np.maximum(stop, start)
         source = "ProfilerStep ranges, on the GPU's clock"
+        unlinked = links.kernel_node < 0
+        owned = np.isin(np.arange(len(steps.index)), owner[outside & unlinked])
+        early = np.flatnonzero(before & unlinked)
+        reasons = not_whole(trace, links, owned=owned, early=early[np.argsort(kernels.ts_ns[early])])
     else:
         start, stop = steps.start_ns, np.maximum(steps.end_ns, end.max(initial=0))
         source = "whole trace taken as one step: no ProfilerStep range"
-    positions = list(range(len(steps.index)))
-    if wanted is not None:
-        positions = [at for at in positions if wanted[0] <= steps.index[at] <= wanted[1]]
-        if not positions:
-            there = f"{steps.index[0]} to {steps.index[-1]}" if steps.marked else "none is marked"
-            raise UsageError(f"no step between {wanted[0]} and {wanted[1]} in this trace: steps {there}")
+        reasons = [None]
+    positions = _counted(links, reasons, wanted)
+    index = [steps.index[at] for at in positions]
+    asked = [at for at in range(len(reasons)) if wanted is None or wanted[0] <= steps.index[at] <= wanted[1]]
+    left_out = [
+        LeftOut(
+            steps.index[at],
+            reason,
+            int(steps.start_ns[at]),
+            int(steps.end_ns[at] - steps.start_ns[at]) / 1e6,
+        )
+        for at in asked
+        if at not in positions and (reason := reasons[at]) is not None
+    ]
     start, stop = start[positions], stop[positions]
     busy = covered(kernels.ts_ns, end, start, stop)
     exposed = exposed_within(trace, attribution, start, stop)
-    return StepTimes(
-        positions, [steps.index[at] for at in positions], start, stop, busy, exposed, source, steps.marked
-    )
+    lacks = [reasons[at] for at in positions]
+    return StepTimes(positions, index, start, stop, busy, exposed, source, steps.marked, lacks, left_out)
+
+
+def _counted(links: Links, reasons: list[NotWhole | None], wanted: tuple[int, int] | None) -> list[int]:
+    """Positions of the steps that count: the whole ones asked for; where none is, the cut ones."""
+    steps = links.steps
+    asked = list(range(len(steps.index)))
+    if wanted is not None:
+        asked = [at for at in asked if wanted[0] <= steps.index[at] <= wanted[1]]
+        if not asked:
+            there = f"{steps.index[0]} to {steps.index[-1]}" if steps.marked else "none is marked"
+            raise UsageError(f"no step between {wanted[0]} and {wanted[1]} in this trace: steps {there}")
+    whole = [at for at in asked if reasons[at] is None]
+    cut = [at for at in asked if reasons[at] != "no_gpu_work"]
+    worked = [index for index, reason in zip(steps.index, reasons, strict=True) if reason != "no_gpu_work"]
+    if wanted is not None and not cut and worked:
+        empty = integers([steps.index[at] for at in asked])
+        raise UsageError(
+            f"step {empty} has no GPU work in this trace; those with GPU work: {integers(worked)}"
+        )
+    return whole or cut or asked
 
 
 def _before_own(trace: Trace, outside: BoolArray) -> BoolArray:

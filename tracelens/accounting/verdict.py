@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPicture, byte_times, limits
+from tracelens.advice.missing import unseen
 from tracelens.numbers import ms, ms_range, pct
 from tracelens.results import CommunicationRow, Estimate
-from tracelens.words import TO_TRY
+from tracelens.words import TO_TRY, per_step
 
 #: Idle for this share of the step, the GPU waits for the host above all.
 _HOST = 0.30
@@ -50,68 +51,64 @@ def verdict(seen: StepPicture) -> tuple[str, str]:
     """(verdict, detail). When shapes are not the problem it says so first."""
     found = limits(seen)
     shapes, others = _shapes(seen, found), _others(seen, found)
-    waits = found.first in ("idle", "exposed")
-    unknown = _not_judged(seen)
-    if unknown is not None:
-        head, rest = unknown
-        if waits:
-            said, more = _wait(seen, found)
-            return f"{head}, and {said}.", _joined(rest, more, _if_any(seen, shapes))
-        return f"{head}.", _joined(rest, _if_any(seen, shapes))
+    head, rest = _not_judged(seen)
+    remark = _joined(head, rest)
+    if remark:
+        shapes = shapes if seen.findings else ""
     idle = seen.summary.gpu_busy_frac < 1 - LARGE
     if idle and not seen.marked:
-        return _unmarked(seen), _joined(shapes, _MARK)
+        return _unmarked(seen), _joined(remark, shapes, _MARK)
     if idle and (why := _profiler(seen)) is not None:
-        return why, _joined(shapes, others)
-    if waits:
+        return why, _joined(remark, shapes, others)
+    if found.first in ("idle", "exposed"):
         said, more = _wait(seen, found)
         far = found.first == "idle" and found.idle_ms >= _HOST * found.step_ms
         end = ": the host sets the pace, not the shapes." if far else ": more than shapes cost."
-        return f"{said[:1].upper()}{said[1:]}{end}", _joined(
-            _launches(seen, found) if far else "", more, shapes, others
+        return f"{said[:1].upper()}{said[1:]}{'.' if remark else end}", _joined(
+            _launches(seen, found) if far else "", more, remark, shapes, others
         )
     if found.first == "memory":
-        return _memory(seen, found), _joined(shapes, others)
-    return shapes, others or _busy(seen)
+        return _memory(seen, found), _joined(remark, shapes, others)
+    if remark and not shapes:
+        return head, _joined(rest, others)
+    return shapes, _joined(remark, others) or _busy(seen)
 
 
 def _joined(*sentences: str) -> str:
     return " ".join(one for one in sentences if one)
 
 
-def _if_any(seen: StepPicture, shapes: str) -> str:
-    return shapes if seen.findings else ""
-
-
-def _not_judged(seen: StepPicture) -> tuple[str, str] | None:
-    """Why neither kernels nor shapes can be judged, and what is shown all the same; None where they can."""
-    if not seen.model.transformer:
-        return (
-            "No transformer was found in this trace",
-            "GPU time is shown by phase and by the names of operators and kernels.",
-        )
+def _not_judged(seen: StepPicture) -> tuple[str, str]:
+    """What of kernels and shapes cannot be judged, and what that leaves out; "" where all can."""
+    covered, found = seen.coverage, seen.model.found
+    open_ = "" if covered.complete else unseen(covered)
+    if found == "parts":
+        said = "Parts of a transformer were recognised, but not the whole of one."
+        open_ = open_ and unseen(covered, what="the rest")
+        return said, _joined(open_, "The model's dimensions, and what is judged by them, are left out.")
+    if found == "none":
+        said = "No attention was recognised." if open_ else "This is no transformer: it has no attention."
+        return said, _joined(open_, "GPU time is shown by phase and by the names of operators and kernels.")
     if seen.gpu.vendor == "amd":
-        rest = "Times, components and shapes are shown all the same; MFU, peaks and changes are not."
-        return "This is an AMD GPU, whose tensor-core and tile rules are not judged", rest
-    if seen.coverage.component_frac < 1 - UNKNOWN:
-        main = seen.coverage.unattributed[0] if seen.coverage.unattributed else None
+        said = "This is an AMD GPU, whose tensor-core and tile rules are not judged."
+        return said, "Times, components and shapes are shown all the same; MFU, peaks and changes are not."
+    if covered.unattributed_frac > UNKNOWN:
+        main = covered.unattributed[0] if covered.unattributed else None
         why = f"Main reason: {main.reason}. To mend it: {main.remedy}." if main else ""
-        part = f"{1 - seen.coverage.component_frac:.0%}"
-        return f"{part} of the GPU time could not be attributed to a component", why
-    return None
+        return f"{covered.unattributed_frac:.0%} of the GPU time could not be attributed to a component.", why
+    return "", ""
 
 
 def _wait(seen: StepPicture, found: Limits) -> tuple[str, str]:
     """What the step waits for, as the middle of a sentence, and what there is to add."""
     if found.first == "idle":
-        who = "it" if seen.gpu.vendor == "amd" else "the GPU"
         without_ms = seen.summary.unprofiled.median_ms
         if without_ms is None:
-            return f"{who} is idle {_idle_part(seen)}", _PROFILED
+            return f"the GPU is idle {_idle_part(seen)}", _PROFILED
         part = _part(found.idle_ms, without_ms, "a step without the profiler")
-        return f"{who} is idle {part}", f"Not only under the profiler: {_without(seen)}."
+        return f"the GPU is idle {part}", f"Not only under the profiler: {_without(seen)}."
     exposed_ms = seen.summary.exposed_communication_ms
-    said = f"communication that no compute hides takes {_mean_part(seen, exposed_ms)}"
+    said = f"{_exposed(seen)} {_mean_part(seen, exposed_ms)}"
     times: dict[tuple[str, str], float] = {}
     for row in seen.communication:
         one = row.collective, row.purpose
@@ -130,8 +127,15 @@ def _wait(seen: StepPicture, found: Limits) -> tuple[str, str]:
         small = f"{part} is in messages below 64 kB, which wait more than they send."
     hides = [_HIDES[purpose]] if purpose in _HIDES else []
     tries = [_FIND_RANK, *hides] if small else [*hides, _FIND_RANK]
-    to_try = f"{TO_TRY} {'; then '.join(tries)}: at most {ms(exposed_ms)} a step."
+    most = f"at most {ms(exposed_ms)} {per_step(seen.marked)}"
+    most += " of what was recognised" if seen.summary.communication_is_bound else ""
+    to_try = f"{TO_TRY} {'; then '.join(tries)}: {most}."
     return said, _joined(f"{share} that communication is {name} ({size}).", small, to_try)
+
+
+def _exposed(seen: StepPicture) -> str:
+    least = " at least" if seen.summary.communication_is_bound else ""
+    return f"communication that no compute hides takes{least}"
 
 
 def _only_waits(row: CommunicationRow) -> bool:
@@ -197,7 +201,7 @@ def _memory(seen: StepPicture, found: Limits) -> str:
     """The step is bound by memory: by what, in ms."""
     times = sorted(byte_times(seen), key=lambda one: -one[1])
     largest = ", ".join(f"{name} {ms(time)}" for name, time in times[:_NAMED] if time > 0)
-    part = f"{pct(found.memory_ms / found.gpu_ms)} of the GPU's {ms(found.gpu_ms)} per step"
+    part = f"{pct(found.memory_ms / found.gpu_ms)} of the GPU's {ms(found.gpu_ms)} {per_step(seen.marked)}"
     if found.slow_ms > found.bytes_ms:
         return (
             "The step is bound by memory and by the fixed cost of kernels, not by shapes: products too small"
@@ -214,7 +218,7 @@ def _others(seen: StepPicture, found: Limits) -> str:
         said.append(f"the GPU is idle {pct(found.idle_ms / found.step_ms)} of the step")
     if found.first != "exposed" and found.exposed_ms >= WORTH * found.step_ms:
         part = pct(found.exposed_ms / found.step_ms)
-        said.append(f"communication that no compute hides takes {part} of the step")
+        said.append(f"{_exposed(seen)} {part} of the step")
     waits = (
         found.first in ("idle", "exposed") and max(found.idle_ms, found.exposed_ms) >= LARGE * found.step_ms
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tracelens.advice.effects import completed
-from tracelens.advice.facts import Advice, Rule, StepFacts
+from tracelens.advice.facts import Advice, Outcome, Rule, StepFacts
+from tracelens.advice.missing import unseen
 from tracelens.advice.proposals import heuristic
 from tracelens.advice.rules import RULES
 from tracelens.advice.simulated import pays, together, within
@@ -25,7 +26,7 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
     bounds: dict[str, float] = {}
     for rule in rules:
         outcome = rule.check(facts)
-        checks.append(Check(rule=rule.id, slug=rule.slug, state=outcome.state, why=outcome.why))
+        checks.append(_check(rule, outcome, facts))
         changes = outcome.changes or (None,) * len(outcome.findings)
         found += [
             (completed(one, facts, simulate=change), change)
@@ -40,6 +41,14 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
     total = sum(bounds.values())
     bound = min(total, step_ms) if step_ms is not None else total
     return Advice([one for one, _ in found], checks, _at_stake(facts, found, bounds, bound))
+
+
+def _check(rule: Rule, outcome: Outcome, facts: StepFacts) -> Check:
+    """What became of a rule; "not seen" means "not there" only where everything was seen."""
+    covered = facts.coverage
+    if outcome.absent and covered is not None and not covered.complete:
+        return Check(rule.id, rule.slug, "could_not_run", f"{outcome.why} {unseen(covered)}")
+    return Check(rule.id, rule.slug, outcome.state, outcome.why)
 
 
 def _size(saving: Estimate) -> float:

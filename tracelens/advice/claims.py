@@ -175,7 +175,7 @@ def _how(one: Claim, step_ms: float, *, host: bool) -> str:
         )
     low = ": from nothing, as the step waits for the host" if host and saving.low == 0 else ""
     return (
-        f"Predicted, not measured.\n{one.how}\nTogether {ms(saving.mid)} per step, range"
+        f"Predicted, not measured.\n{one.how}\nTogether {ms(saving.mid)}, range"
         f" {ms_range(saving.low, saving.high)}{low}."
     )
 

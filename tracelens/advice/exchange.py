@@ -183,7 +183,7 @@ def _more_ranks(rows: Sequence[CommunicationRow], name: str, now: Hyper, then: H
     grown = times * calls * ((after - 1) / after) / ((before - 1) / before)
     return (
         f"{text}links between {after} ranks were not measured. Were they as fast as those between {before},"
-        f" the exposed {ms(times)} per step would be {ms(grown)}"
+        f" the exposed {ms(times)} would be {ms(grown)}"
     )
 
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tracelens import words
 from tracelens.advice.whatif import StepModel
 from tracelens.results import (
     Check,
     CommunicationRow,
     ComponentRow,
+    Coverage,
     Estimate,
     Finding,
     GemmRow,
@@ -34,6 +36,13 @@ class StepFacts:
     communication: Sequence[CommunicationRow] = ()  # collectives, by group and purpose
     others: Sequence[OtherRow] | None = None  # kernels of no product; None = not summarised
     declared: Mapping[str, int] = field(default_factory=dict)  # sizes of the whole model by its configuration
+    coverage: Coverage | None = None  # how much of the step was told apart; None = all of it
+    marked: bool = True  # False: the whole trace is taken as one step
+
+    @property
+    def per_step(self) -> str:
+        """What times and counts are of, behind them: "per step" or "in the trace"."""
+        return words.per_step(self.marked)
 
     @property
     def measured_step_ms(self) -> float | None:
@@ -59,6 +68,12 @@ class Outcome:
     findings: tuple[Finding, ...] = ()
     bounds_ms: Mapping[str, float] = field(default_factory=dict)
     changes: tuple[Mapping[str, int] | None, ...] = ()
+    absent: bool = False  # not applicable because something was not seen: open where not all was told apart
+
+
+def absent(why: str) -> Outcome:
+    """The answer of a rule that did not see what it is about."""
+    return Outcome("not_applicable", why, absent=True)
 
 
 class Rule(Protocol):

@@ -131,7 +131,7 @@ def _core_time(facts: StepFacts, core: Core, mask: Mask) -> Fused | str:
         names = " or ".join(_NAMES.get(one.backend, one.backend) for one in known)
         lines.append(
             f"Fused {direction} {mask.words} ({names}): {sig(mid)} µs predicted, {sig(low)} to {sig(high)},"
-            f" {times(count(calls))} per step."
+            f" {times(count(calls))} {facts.per_step}."
         )
     return Fused(total(parts), floor, tuple(backends), tuple(lines))
 

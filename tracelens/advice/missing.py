@@ -4,13 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.results import GemmRow
+from tracelens.advice.facts import Outcome, StepFacts, absent
+from tracelens.numbers import pct
+from tracelens.results import Coverage, GemmRow
 
 _RECORD = "record with record_shapes=True"
 _NO_OPERATOR = (
     "no operator is known for these kernels (a CUDA graph replays them, or they were launched before the"
     f" recording), so {_RECORD} and one step without CUDA graphs"
 )
+
+
+def unseen(covered: Coverage, *, what: str = "it") -> str:
+    """Why what was not seen can be there all the same, as a sentence."""
+    lacks = "could not be told apart" if covered.opaque_frac else "is unattributed"
+    return f"{pct(covered.unseen_frac)} of the GPU time {lacks} and can hold {what}."
+
+
+def no_model(facts: StepFacts) -> Outcome | None:
+    """Why a rule about a transformer's dimensions or parts has none to look at, or None."""
+    if facts.model.found == "whole":
+        return None
+    if facts.model.found == "none":
+        return absent("No part of a transformer was recognised in the trace.")
+    return Outcome(
+        "could_not_run",
+        "Parts of a transformer were recognised, but not the whole of one: record with with_stack=True.",
+    )
 
 
 def for_shapes(rows: Sequence[GemmRow]) -> str:

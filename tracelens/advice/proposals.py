@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracelens.advice.effects import completed
-from tracelens.advice.facts import Outcome, Rule, StepFacts
+from tracelens.advice.facts import Outcome, Rule, StepFacts, absent
 from tracelens.advice.numbers import listed, percent, plural
 from tracelens.advice.simulated import as_frac, derivation, pays, simulate, why_not, within
 from tracelens.advice.stakes import Stake
@@ -59,7 +59,7 @@ class Proposal:
 def cannot_judge(facts: StepFacts) -> Outcome | None:
     """The reasons no rule can run on this step, or None."""
     if not facts.gemms:
-        return Outcome("not_applicable", "The step has no GEMM and no attention kernel.")
+        return absent("No GEMM and no attention kernel was recognised in the step.")
     if facts.measured_step_ms is None:
         return Outcome("could_not_run", "No step time is known, so no share of a step can be given.")
     if facts.gpu.vendor == "amd":
@@ -70,11 +70,12 @@ def cannot_judge(facts: StepFacts) -> Outcome | None:
     return None
 
 
-def took(rows: Sequence[GemmRow], noun: str) -> str:
+def took(rows: Sequence[GemmRow], noun: str, facts: StepFacts) -> str:
     """How long ``rows`` run: "3 GEMM shapes took 1.20 ms per step (4.1% of all GPU time)"."""
     share = sum(row.frac for row in rows)
     part = f" ({percent(share)} of all GPU time)" if share > 0 else ""
-    return f"{plural(len(rows), noun)} took {ms(sum(row.time_ms_per_step for row in rows))} per step{part}"
+    time = ms(sum(row.time_ms_per_step for row in rows))
+    return f"{plural(len(rows), noun)} took {time} {facts.per_step}{part}"
 
 
 @dataclass(frozen=True, slots=True)

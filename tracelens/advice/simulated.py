@@ -83,9 +83,7 @@ def derivation(found: WhatIf, bound_ms: float, *, rows_in_full: int) -> list[str
     parts = ["Predicted, not measured: the step simulated with the change."]
     for row in found.rows[:rows_in_full]:
         name = " ".join(word for word in (row.component, row.role) if word)
-        parts.append(
-            f"{name} ({row.gemm}): {row.how}; per step {ms(row.time_ms)} becomes {ms(row.then_ms.mid)}."
-        )
+        parts.append(f"{name} ({row.gemm}): {row.how}; {ms(row.time_ms)} becomes {ms(row.then_ms.mid)}.")
     others = found.rows[rows_in_full:]
     if others:
         change = sum(row.time_ms - (row.then_ms.mid or 0.0) for row in others)
@@ -100,7 +98,7 @@ def derivation(found: WhatIf, bound_ms: float, *, rows_in_full: int) -> list[str
             f" {sig(1 + growth, 4)} times the tokens: per token the difference is {ms(affected_ms(found))} -"
             f" {ms(moved_then_ms(found))} / {sig(1 + growth, 4)}."
         )
-    parts.append(f"Together {ms(saving.mid)} per step, range {ms_range(saving.low, saving.high)}.")
+    parts.append(f"Together {ms(saving.mid)}, range {ms_range(saving.low, saving.high)}.")
     if saving.high is not None and saving.high > bound_ms:
         parts.append(f"No more than {ms(bound_ms)} counts: the most that these rows can give back.")
     return parts

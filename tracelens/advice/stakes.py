@@ -53,7 +53,7 @@ def time_at_stake(
     if cap_frac is not None and cap_frac * time < bound:
         bound = cap_frac * time
         text += f", limited to {percent(cap_frac)} of the time = {ms(bound)} {cap_why}".rstrip()
-    return Stake(row=row, bound_ms=bound, how=f"{name(row)}: {_calls(row)} in {ms(time)} per step; {text}.")
+    return Stake(row=row, bound_ms=bound, how=f"{name(row)}: {_calls(row)} in {ms(time)}; {text}.")
 
 
 def name(row: GemmRow) -> str:

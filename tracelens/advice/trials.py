@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import percent
 from tracelens.advice.per_token import growth_frac
 from tracelens.advice.simulated import simulate, within
@@ -41,8 +41,9 @@ def without_a_model(facts: StepFacts) -> Outcome | None:
     """Why a rule about a dimension of the model has nothing to look at, or None."""
     if not any(row.n is not None for row in facts.gemms):
         return Outcome("could_not_run", f"No GEMM of the step has a shape: {for_shapes(facts.gemms)}.")
-    if not facts.model.transformer:
-        return Outcome("not_applicable", "No transformer was seen in the trace.")
+    without = no_model(facts)
+    if without is not None:
+        return without
     return None
 
 
@@ -102,12 +103,12 @@ def lost_ms(parts: Iterable[float | None]) -> float:
     return sum(part for part in parts if part)
 
 
-def took_and_lost(time_ms: float, loss_ms: float, step_ms: float, *, to: str) -> str:
+def took_and_lost(time_ms: float, loss_ms: float, facts: StepFacts, *, to: str) -> str:
     """``take 12.0 ms per step and lose 1.20 ms (3% of the step) to ...``."""
     if loss_ms <= 0:
-        return f"take {ms(time_ms)} per step and are not known to lose anything to {to}"
-    share = percent(loss_ms / step_ms)
-    return f"take {ms(time_ms)} per step and lose {ms(loss_ms)} ({share} of the step) to {to}"
+        return f"take {ms(time_ms)} {facts.per_step} and are not known to lose anything to {to}"
+    share = percent(loss_ms / (facts.measured_step_ms or 1.0))
+    return f"take {ms(time_ms)} {facts.per_step} and lose {ms(loss_ms)} ({share} of the step) to {to}"
 
 
 def savings(trials: Sequence[Trial]) -> Mapping[str, list[float | None]]:

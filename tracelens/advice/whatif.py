@@ -95,7 +95,7 @@ def _unknown(step: StepModel, then: Hyper, affected: Affected, exchange: Exchang
         return f"no saving is given: {exchange.unknown}"
     if affected.gap_ms > _GAP * affected.time_ms:
         return (
-            f"no saving is given: {ms(affected.gap_ms)} of the {ms(affected.time_ms)} per step that the"
+            f"no saving is given: {ms(affected.gap_ms)} of the {ms(affected.time_ms)} that the"
             f" change touches are not predicted ({_reasons(affected)})"
         )
     return None
@@ -194,7 +194,7 @@ def _gap_notes(step: StepModel, affected: Affected, *, known: bool, other_tokens
     notes = []
     if affected.lost and known:
         notes.append(
-            f"{ms(affected.gap_ms)} per step of affected products are not predicted ({_reasons(affected)}):"
+            f"{ms(affected.gap_ms)} of affected products are not predicted ({_reasons(affected)}):"
             " taken as unchanged, and the range lets them move as the others do"
         )
     if step.waits_for_host and step.busy_frac is not None:

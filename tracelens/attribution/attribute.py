@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.components import CORE, Decision
+from tracelens.attribution.components import CORE, Decision, is_part
 from tracelens.attribution.lend import lend
 from tracelens.attribution.loan import Loan
 from tracelens.attribution.names import kernel_component
@@ -19,6 +19,7 @@ from tracelens.attribution.structure import Inference, infer
 from tracelens.attribution.twins import orphans
 from tracelens.gemm import is_gemm_op, parse_kernel_name
 from tracelens.gemm.inductor import custom_kernel
+from tracelens.results import Found
 from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES, ROLES
 
@@ -91,7 +92,7 @@ class Attribution:
     modules: list[str]
     forward_op: IntArray  # row of Trace.ops: the forward operator behind it (its own, in the forward); -1
     reason: IntArray  # for unattributed kernels: index into REASONS; -1
-    transformer: bool
+    transformer: bool  # attention was recognised, and with it the model
     role: IntArray  # ROLES, of a product whose backward is tied to no forward operator; -1
     like: IntArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
     loan: Loan | None = None  # what a reference trace lent
@@ -101,6 +102,14 @@ class Attribution:
         """Mask over kernels: those of the analysed steps, which shares are of; all where no step has any."""
         inside: BoolArray = self.step >= 0
         return inside if inside.any() else np.ones_like(inside)
+
+    @property
+    def found(self) -> Found:
+        """How much of a transformer was recognised: its attention, some of its parts, or nothing."""
+        if self.transformer:
+            return "whole"
+        named = np.isin(self.component, [_COMPONENT[name] for name in COMPONENTS if is_part(name)])
+        return "parts" if bool((named & self.counted).any()) else "none"
 
     def within_steps(self, positions: list[int]) -> Attribution:
         """The same with only these steps counted as steps; kernels of the others are in none."""

@@ -76,10 +76,15 @@ _ACTIVATIONS = ("activation", "nonlinearity")
 _TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
 
 
+def is_part(component: str) -> bool:
+    """Is the component a part that transformers alone have?"""
+    return component.startswith(_TRANSFORMER_ONLY)
+
+
 def decide(situation: Situation) -> Decision | None:
     """The component of an operator in its forward position; None where nothing says."""
     decision = _decide(situation)
-    if decision and not situation.transformer and decision.component.startswith(_TRANSFORMER_ONLY):
+    if decision and not situation.transformer and is_part(decision.component):
         return Decision("other", decision.evidence)  # no attention anywhere: this is no transformer's MLP
     return decision
 

@@ -6,7 +6,7 @@ are taken from ``REASONS``, so an advice is worded once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -47,6 +47,7 @@ class _Recording:
     trace: Trace
     links: Links
     attribution: Attribution
+    steps: list[int]  # positions of the analysed ones in Links.steps
 
     @cached_property
     def total_ns(self) -> int:
@@ -82,9 +83,15 @@ class _Recording:
         return self.trace.symbols.where(wanted)[self.trace.launches.name]
 
 
-def find_lacks(trace: Trace, links: Links, attribution: Attribution) -> list[Lack]:
-    """Everything the recording lacks, what costs the analysis most first; empty where it lacks nothing."""
-    recording = _Recording(trace, links, attribution)
+def find_lacks(
+    trace: Trace, links: Links, attribution: Attribution, *, steps: Sequence[int] | None = None
+) -> list[Lack]:
+    """Everything the recording lacks, what costs the analysis most first; empty where it lacks nothing.
+
+    ``steps``: positions of the analysed ones, all by default.
+    """
+    counted = range(len(links.steps.index)) if steps is None else steps
+    recording = _Recording(trace, links, attribution, list(counted))
     lacks = [lack for check in _CHECKS for lack in check(recording)]
     return sorted(lacks, key=lambda lack: (_SEVERITIES.index(lack.severity), -(lack.share or 0.0)))
 
@@ -221,7 +228,7 @@ def _steps(r: _Recording) -> Iterator[Lack]:
             "medium",
             None,
         )
-    elif len(steps.index) == 1:
+    elif len(r.steps) == 1:
         yield Lack(
             "one-step",
             "Only one step",
@@ -235,7 +242,7 @@ def _steps(r: _Recording) -> Iterator[Lack]:
 def _warm_up(r: _Recording) -> Iterator[Lack]:
     """Compilation, allocation, or a step that is not like the others."""
     steps, texts = r.links.steps, r.trace.symbols
-    length = (steps.end_ns - steps.start_ns).astype(float)
+    length = (steps.end_ns - steps.start_ns)[r.steps].astype(float)
     seen = []
     compiling = texts.where(lambda text: text.endswith("(dynamo_timed)"))
     if compiling[r.trace.ranges.name].any() or compiling[r.trace.ops.name].any():
@@ -243,7 +250,9 @@ def _warm_up(r: _Recording) -> Iterator[Lack]:
     if steps.marked and len(length) > 2 and length.max() > _SLOW * np.median(length) > 0:
         slowest = int(np.argmax(length))
         times = length[slowest] / np.median(length)
-        seen.append(f"step {steps.index[slowest]} takes {times:.1f} times as long as the median step")
+        seen.append(
+            f"step {steps.index[r.steps[slowest]]} takes {times:.1f} times as long as the median step"
+        )
     allocating = r.launched_by(lambda text: text in _ALLOCATIONS) & _in_steps(r)
     held = int(r.trace.launches.dur_ns[allocating].sum())
     if steps.marked and held > _ALLOCATING * length.sum():
@@ -261,16 +270,16 @@ def _warm_up(r: _Recording) -> Iterator[Lack]:
 
 
 def _in_steps(r: _Recording) -> BoolArray:
-    """Per launch: made within a step?"""
+    """Per launch: made within an analysed step?"""
     steps, when = r.links.steps, r.trace.launches.ts_ns
     at = np.searchsorted(steps.start_ns, when, side="right") - 1
-    inside: BoolArray = (at >= 0) & (when < steps.end_ns[np.maximum(at, 0)])
+    inside: BoolArray = np.isin(at, r.steps) & (when < steps.end_ns[np.maximum(at, 0)])
     return inside
 
 
 def _synchronizations(r: _Recording) -> Iterator[Lack]:
     waiting = r.launched_by(lambda text: text in _SYNCHRONIZATIONS) & _in_steps(r)
-    steps = len(r.links.steps.index)
+    steps = len(r.steps)
     if r.links.steps.marked and waiting.sum() > _SYNCHRONIZING * steps:
         yield Lack(
             "synchronizations",

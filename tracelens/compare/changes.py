@@ -39,7 +39,8 @@ def model_changes(before: Report, after: Report) -> list[Change]:
         if old.value is not None and new.value is not None and old.value != new.value:
             said = f"{title} {old.value} -> {new.value}"
             found.append(Change("model", name, str(old.value), str(new.value), said))
-    if before.model.transformer != after.model.transformer:
+    sure = all(one.model.transformer or one.coverage.complete for one in (before, after))
+    if sure and {before.model.found, after.model.found} == {"whole", "none"}:
         seen = ["a transformer" if one.model.transformer else "none" for one in (before, after)]
         said = f"transformer seen: {seen[0]} -> {seen[1]}"
         found.append(Change("model", "transformer", seen[0], seen[1], said))
@@ -171,8 +172,11 @@ def caveats(before: Report, after: Report, *, times: bool = True) -> list[str]:
             said.append(f"{name}: generated, not measured")
         if report.trace.partial:
             said.append(f"{name}: part of the trace could not be read")
-        if "whole trace" in report.summary.step_source:
+        if not report.summary.steps_marked:
             said.append(f"{name}: no step is marked; the whole recording counts as one")
+        cut = [step.index for step in report.steps if step.lacks is not None]
+        if cut:
+            said.append(f"{name}: step {f.integers(cut)} is not whole: the trace cuts it")
         said += _long_steps(name, report) if times else []
     ranks = [one.trace.rank for _, one in both]
     if ranks[0] != ranks[1]:

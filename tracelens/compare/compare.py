@@ -18,7 +18,7 @@ from tracelens.compare.result import (
     StepChange,
     StepPart,
 )
-from tracelens.compare.spelling import NOT_YOURS, arrow_ms, signed_pct
+from tracelens.compare.spelling import NOT_YOURS, arrow_ms, arrow_pct, signed_pct
 from tracelens.compare.step_change import left_open, p_in_words, step_change, step_verdict, too_coarse
 from tracelens.errors import UsageError
 from tracelens.results import Report
@@ -98,6 +98,9 @@ def _side(report: Report, *, times: bool = True) -> Side:
         mfu_frac=summary.mfu_frac,
         steps_ms=[step.duration_ms for step in report.steps] if times else [],
         mfu_why=summary.mfu_why,
+        gemm_frac_is_bound=summary.gemm_frac_is_bound,
+        communication_is_bound=summary.communication_is_bound,
+        mfu_is_bound=summary.mfu_is_bound,
     )
 
 
@@ -187,13 +190,11 @@ def _open(step: StepChange, found: Noise | None) -> list[str]:
 
 
 def _shares(before: Report, after: Report) -> str:
-    def change(title: str, old: float | None, new: float | None) -> str:
-        return f"{title} {f.pct(old)} → {f.pct(new)}"
-
     a, b = before.summary, after.summary
+    gemms = arrow_pct(a.gemm_frac, b.gemm_frac, least=(a.gemm_frac_is_bound, b.gemm_frac_is_bound))
     parts = [
-        change("MFU", a.mfu_frac, b.mfu_frac),
-        change("GPU busy", a.gpu_busy_frac, b.gpu_busy_frac),
-        change("in GEMMs and attention", a.gemm_frac, b.gemm_frac),
+        f"MFU {arrow_pct(a.mfu_frac, b.mfu_frac, least=(a.mfu_is_bound, b.mfu_is_bound))}",
+        f"GPU busy {arrow_pct(a.gpu_busy_frac, b.gpu_busy_frac)}",
+        f"in GEMMs and attention {gemms}",
     ]
     return "; ".join(parts) + "."

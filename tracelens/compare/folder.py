@@ -117,6 +117,8 @@ def _time(file: File, report: Report) -> PairTime:
         summary.gpu_busy_frac,
         summary.gemm_frac,
         summary.mfu_frac,
+        summary.gemm_frac_is_bound,
+        summary.mfu_is_bound,
     )
 
 

@@ -36,6 +36,9 @@ class FolderSide:
     gemm_frac: float | None = None
     mfu_frac: float | None = None  # None where one file at least does not show it
     mfu_why: str | None = None
+    gemm_frac_is_bound: bool = False  # a lower bound in one file at least
+    communication_is_bound: bool = False
+    mfu_is_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class PairTime:
     gpu_busy_frac: float | None = None
     gemm_frac: float | None = None  # of the GPU time, in GEMMs and attention
     mfu_frac: float | None = None  # None = not known
+    gemm_frac_is_bound: bool = False  # a lower bound, as in the report
+    mfu_is_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)

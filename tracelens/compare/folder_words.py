@@ -8,7 +8,7 @@ from statistics import median
 from tracelens import numbers as f
 from tracelens.compare.compare import control
 from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison
-from tracelens.compare.spelling import VARIATION, arrow_ms
+from tracelens.compare.spelling import VARIATION, arrow_ms, arrow_pct
 from tracelens.compare.step_change import left_open, p_in_words, step_verdict
 
 STATE_WORDS = {
@@ -63,9 +63,13 @@ def reasons(result: FolderComparison) -> list[str]:
 
 
 def _shares(result: FolderComparison) -> str:
-    names = (("MFU", "mfu_frac"), ("GPU busy", "gpu_busy_frac"), ("in GEMMs and attention", "gemm_frac"))
+    names = (
+        ("MFU", "mfu_frac", "mfu_is_bound"),
+        ("GPU busy", "gpu_busy_frac", ""),
+        ("in GEMMs and attention", "gemm_frac", "gemm_frac_is_bound"),
+    )
     parts = []
-    for title, name in names:
+    for title, name, bound in names:
         old, new = (
             None if None in side else median(side)
             for side in (
@@ -73,7 +77,11 @@ def _shares(result: FolderComparison) -> str:
                 [getattr(pair.after, name) for pair in result.pairs],
             )
         )
-        parts.append(f"{title} {f.pct(old)} → {f.pct(new)}")
+        least = (
+            any(bound and getattr(pair.before, bound) for pair in result.pairs),
+            any(bound and getattr(pair.after, bound) for pair in result.pairs),
+        )
+        parts.append(f"{title} {arrow_pct(old, new, least=least)}")
     many = len(result.pairs)
     return "; ".join(parts) + (f" (medians over {many} pairs)." if many > 1 else ".")
 

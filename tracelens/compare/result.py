@@ -42,7 +42,10 @@ class Side:
     gemm_frac: float
     mfu_frac: float | None
     steps_ms: list[float] = field(default_factory=list)  # of ``steps``; empty where times are not compared
-    mfu_why: str | None = None  # why mfu_frac is not known
+    mfu_why: str | None = None  # why mfu_frac is not known, or what it leaves out
+    gemm_frac_is_bound: bool = False  # a lower bound, as in the report
+    communication_is_bound: bool = False
+    mfu_is_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,18 @@ def arrow_ms(before: float | None, after: float | None) -> str:
     return f"{old} → {new}"
 
 
+def arrow_pct(before: float | None, after: float | None, *, least: tuple[bool, bool] = (False, False)) -> str:
+    """Write two shares; ``least`` says which are lower bounds.
+
+    >>> arrow_pct(0.31, 0.4, least=(True, False))
+    '≥ 31.0% → 40.0%'
+    """
+    return " → ".join(
+        ("≥ " if bound and one is not None else "") + f.pct(one)
+        for one, bound in zip((before, after), least, strict=True)
+    )
+
+
 def signed_pct(frac: float | None) -> str:
     """Write a signed share.
 

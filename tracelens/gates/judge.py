@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,8 +77,9 @@ def _judge(given: Any, gate: Gate, note: str) -> Judged:
 def _state(gate: Gate, found: Range) -> tuple[str, str]:
     if gate.end:
         value = {"low": found.low, "mid": found.mid, "high": found.high}[gate.end]
-        if value is None:
-            return "unknown", "a bound has no middle: use .low or .high"
+        if value is None or math.isinf(value):
+            ends_known = ".low" if found.least else ".low or .high"
+            return "unknown", f"a bound has no {'high end' if value else 'middle'}: use {ends_known}"
         end = {"low": "low end", "mid": "middle", "high": "high end"}[gate.end]
         return ("failed" if gate.holds(value) else "passed"), f"judged by its {end}"
     ends = (gate.holds(found.low), gate.holds(found.high))
@@ -85,6 +87,8 @@ def _state(gate: Gate, found: Range) -> tuple[str, str]:
     if failed:
         whole = "" if found.low == found.high or found.measured else "its whole range is beyond the limit"
         return "failed", whole
+    if any(ends) and found.least:
+        return "unknown", f"{say_range(found, gate.form)} was recognised, which does not decide it"
     if any(ends):
         limit = say(gate.limit, gate.form, signed=gate.metric.signed)
         return "open", f"its range reaches beyond {limit}, but it is not known to lie there"

@@ -27,11 +27,17 @@ class Range:
     mid: float | None
     high: float
     measured: bool
+    least: bool = False  # ``low`` is a lower bound of a measurement, and nothing bounds it from above
 
 
 def exact(value: float) -> Range:
     """A figure that is known."""
     return Range(value, value, value, True)
+
+
+def recognised(value: float, *, least: bool) -> Range:
+    """A measured figure, or the part of it that was recognised."""
+    return Range(value, None, math.inf, False, True) if least else exact(value)
 
 
 def predicted(estimate: Estimate, *, scale: float = 1.0) -> Range | None:
@@ -110,6 +116,8 @@ def say_range(found: Range, form: str, *, signed: bool = False) -> str:
     >>> say_range(Range(0.02, 0.05, 0.08, False), "share"), say_range(Range(0, None, 0.08, False), "share")
     ('5.0% (2.0% to 8.0%)', '0% to 8.0%')
     """
+    if found.least:
+        return f"≥ {say(found.low, form, signed=signed)}"
     ends = [say(end, form, signed=signed) for end in (found.low, found.high)]
     if found.mid is None:
         return " to ".join(ends)
@@ -117,4 +125,15 @@ def say_range(found: Range, form: str, *, signed: bool = False) -> str:
     return middle if ends == [middle, middle] else f"{middle} ({' to '.join(ends)})"
 
 
-__all__ = ["FORMS", "Metric", "Range", "Reading", "exact", "predicted", "say", "say_range", "unknown"]
+__all__ = [
+    "FORMS",
+    "Metric",
+    "Range",
+    "Reading",
+    "exact",
+    "predicted",
+    "recognised",
+    "say",
+    "say_range",
+    "unknown",
+]

@@ -6,26 +6,31 @@ from collections.abc import Callable
 
 from tracelens import numbers as f
 from tracelens.advice.rules import RULES
-from tracelens.gates.metrics import Metric, Range, Reading, exact, predicted, unknown
+from tracelens.gates.metrics import Metric, Range, Reading, exact, predicted, recognised, unknown
 from tracelens.results import Check, Estimate, Report
 from tracelens.words import COMPONENTS
 
-_NO_STEP = "no step is marked in this trace, so nothing is known per step"
+_NO_STEP = "no whole step is marked in this trace, so nothing is known per step"
 
 
 def _stepped(report: Report) -> bool:
-    return bool(report.steps) and not report.summary.step_source.startswith("whole trace")
+    whole = any(step.lacks is None for step in report.steps)
+    return whole and report.summary.steps_marked
 
 
-def _per_step(time_ms: Callable[[Report], float]) -> Callable[[Report, str], Reading]:
-    """A mean time of a step, also as a share of the mean step."""
+def _per_step(
+    time_ms: Callable[[Report], float], least: Callable[[Report], bool] = lambda _: False
+) -> Callable[[Report, str], Reading]:
+    """A mean time of a step, also as a share of the mean step; ``least``: it is a lower bound."""
 
     def read(report: Report, _: str) -> Reading:
         if not _stepped(report):
             return unknown(_NO_STEP)
         value = time_ms(report)
         step = sum(one.duration_ms for one in report.steps) / len(report.steps)
-        return Reading({"time": exact(value)} | ({"share": exact(value / step)} if step else {}))
+        bound = least(report)
+        shares = {"share": recognised(value / step, least=bound)} if step else {}
+        return Reading({"time": recognised(value, least=bound)} | shares)
 
     return read
 
@@ -64,19 +69,28 @@ def _gpu_busy(report: Report, _: str) -> Reading:
 
 
 def _mfu(report: Report, _: str) -> Reading:
-    mfu = report.summary.mfu_frac
-    return unknown(report.summary.mfu_why or "not judged") if mfu is None else Reading({"share": exact(mfu)})
+    summary = report.summary
+    if summary.mfu_frac is None:
+        return unknown(summary.mfu_why or "not judged")
+    return Reading(
+        {"share": recognised(summary.mfu_frac, least=summary.mfu_is_bound)}, note=_left_out(report)
+    )
+
+
+def _left_out(report: Report) -> str:
+    """What a lower bound of the utilization leaves out."""
+    return (report.summary.mfu_why or "") if report.summary.mfu_is_bound else ""
 
 
 def _achieved(report: Report, _: str) -> Reading:
     rate = report.summary.achieved_tflops
     if rate is None:
         return unknown(report.summary.mfu_why or "not known")
-    return Reading({"rate": exact(rate)})
+    return Reading({"rate": recognised(rate, least=report.summary.mfu_is_bound)}, note=_left_out(report))
 
 
 def _gemm(report: Report, _: str) -> Reading:
-    return Reading({"share": exact(report.summary.gemm_frac)})
+    return Reading({"share": recognised(report.summary.gemm_frac, least=report.summary.gemm_frac_is_bound)})
 
 
 def _waste(report: Report, _: str) -> Reading:
@@ -152,10 +166,11 @@ def _component(report: Report, name: str) -> Reading:
     if not any(row.component == name for row in report.components):
         return unknown(f"no kernel of this trace is known to be {name}")
     rows = [row for row in report.components if row.component == name]
-    share = {"share": exact(sum(row.frac for row in rows))}
+    least = name not in ("unattributed", "other") and not report.coverage.complete
+    share = {"share": recognised(sum(row.frac for row in rows), least=least)}
     if not _stepped(report):
         return Reading(share, why=_NO_STEP)
-    return Reading(share | {"time": exact(sum(row.time_ms_per_step for row in rows))})
+    return Reading(share | {"time": recognised(sum(row.time_ms_per_step for row in rows), least=least)})
 
 
 def _unattributed(report: Report, _: str) -> Reading:
@@ -165,17 +180,18 @@ def _unattributed(report: Report, _: str) -> Reading:
 
 def _unknown_shapes(report: Report, _: str) -> Reading:
     if not report.gemms:
-        return unknown("no GEMM was seen in this trace")
+        return unknown("no GEMM was recognised in this trace")
     return Reading({"share": exact(max(0.0, 1 - report.coverage.shape_frac))})
 
 
 def _communication(report: Report, _: str) -> Reading:
     share = sum(row.frac for row in report.components if row.component == "communication")
+    least = report.summary.communication_is_bound
+    found = {"share": recognised(share, least=least)}
     if not _stepped(report):
-        return Reading({"share": exact(share)}, why=_NO_STEP)
-    return Reading(
-        {"share": exact(share), "time": exact(sum(row.time_ms_per_step for row in report.communication))}
-    )
+        return Reading(found, why=_NO_STEP)
+    time_ms = sum(row.time_ms_per_step for row in report.communication)
+    return Reading(found | {"time": recognised(time_ms, least=least)})
 
 
 def _communication_bytes(report: Report, _: str) -> Reading:
@@ -189,8 +205,9 @@ def _communication_bytes(report: Report, _: str) -> Reading:
         return unknown(f"the message size of {of} of the communication time is not known")
     return Reading(
         {
-            "bytes": exact(
-                sum((row.bytes_per_call or 0.0) * row.calls_per_step for row in report.communication)
+            "bytes": recognised(
+                sum((row.bytes_per_call or 0.0) * row.calls_per_step for row in report.communication),
+                least=report.summary.communication_is_bound,
             )
         }
     )
@@ -235,7 +252,10 @@ REPORT_METRICS: dict[str, Metric[Report]] = {
             "exposed_communication",
             _BOTH,
             "Time per step in which only communication runs; % of the step.",
-            _per_step(lambda report: report.summary.exposed_communication_ms),
+            _per_step(
+                lambda report: report.summary.exposed_communication_ms,
+                lambda report: report.summary.communication_is_bound,
+            ),
         ),
         Metric(
             "communication",

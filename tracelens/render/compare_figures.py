@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tracelens import numbers as f
 from tracelens.compare.folder_result import FolderComparison
 from tracelens.compare.result import Comparison, ComponentChange, GemmChange, StepChange
-from tracelens.compare.spelling import arrow_ms, p_said, p_value, signed_ms, signed_pct, span_ms
+from tracelens.compare.spelling import arrow_ms, arrow_pct, p_said, p_value, signed_ms, signed_pct, span_ms
 from tracelens.compare.step_change import level_why
 from tracelens.compare.steps import LEVEL
 from tracelens.render.facts import Number
@@ -65,28 +65,29 @@ def difference(step: StepChange) -> str:
     return f"{said}; {step.shift_level:.0%} interval {interval}; {p_said(step.p)}"
 
 
-def _share(old: float | None, new: float | None) -> str:
-    return f"{f.pct(old)} → {f.pct(new)}"
-
-
 def _busy(found: Found) -> Number:
     idle = _part(found, "idle")
     note = f"idle {arrow_ms(*idle)} per step, not tested" if idle else "idle time is not compared"
-    return Number("busy", _share(found.before.gpu_busy_frac, found.after.gpu_busy_frac), "GPU busy", note)
+    return Number("busy", arrow_pct(found.before.gpu_busy_frac, found.after.gpu_busy_frac), "GPU busy", note)
 
 
 def _exposed(found: Found) -> Number:
     label, times = "exposed communication", _part(found, "exposed communication")
     if times is None:
         return Number("comm", "not compared", label, "its times are not")
+    bound = found.before.communication_is_bound or found.after.communication_is_bound
     if not any(row.component == "communication" for row in found.components):
-        return Number("comm", "none", label, "no communication in either recording")
-    return Number("comm", arrow_ms(*times), label, "per step, nothing else running; not tested")
+        if bound:
+            return Number("comm", f.UNKNOWN, label, "none recognised; too much GPU time is unattributed")
+        return Number("comm", "none", label, "no communication in either trace")
+    value = ("≥ " if bound else "") + arrow_ms(*times)
+    return Number("comm", value, label, "per step, nothing else running; not tested")
 
 
 def _gemms(found: Found) -> Number:
     label, times = "GEMM + attention", _part(found, "GEMMs and attention")
-    share = _share(found.before.gemm_frac, found.after.gemm_frac)
+    a, b = found.before, found.after
+    share = arrow_pct(a.gemm_frac, b.gemm_frac, least=(a.gemm_frac_is_bound, b.gemm_frac_is_bound))
     if times is None:
         return Number("gemm", share, label, "of GPU time; times are not compared")
     note = f"{signed(times[1] - times[0])} per step; {share} of GPU time"
@@ -96,24 +97,26 @@ def _gemms(found: Found) -> Number:
 def shares_line(found: Found) -> str:
     """GPU busy and MFU before and after, in a line; says why where MFU is not known."""
     busy, mfu = _busy(found), _mfu(found)
-    known = found.before.mfu_frac is not None and found.after.mfu_frac is not None
-    return f"GPU busy {busy.value}, MFU {mfu.value}{'' if known else f' ({mfu.note})'}"
+    sides = found.before, found.after
+    exact = all(one.mfu_frac is not None and not one.mfu_is_bound for one in sides)
+    return f"GPU busy {busy.value}, MFU {mfu.value}{'' if exact else f' ({mfu.note})'}"
 
 
 def _mfu(found: Found) -> Number:
     a, b = found.before, found.after
-    if a.mfu_frac is not None and b.mfu_frac is not None:
+    share = arrow_pct(a.mfu_frac, b.mfu_frac, least=(a.mfu_is_bound, b.mfu_is_bound))
+    if a.mfu_frac is not None and b.mfu_frac is not None and not (a.mfu_is_bound or b.mfu_is_bound):
         points = 100 * (b.mfu_frac - a.mfu_frac)
         sign = "+" if points > 0 else "−"
         note = "the same" if abs(points) < 0.05 else f"{sign}{abs(points):.1f} percentage points"
-        return Number("mfu", _share(a.mfu_frac, b.mfu_frac), "MFU", note)
+        return Number("mfu", share, "MFU", note)
     both = (("before", a), ("after", b))
-    whys = {name: one.mfu_why or "not judged" for name, one in both if one.mfu_frac is None}
-    if len(whys) == 2:
-        value = f.UNKNOWN
-        said = next(iter(whys.values())) if len(set(whys.values())) == 1 else ""
-    else:
-        value, said = _share(a.mfu_frac, b.mfu_frac), ""
+    whys = {
+        name: one.mfu_why or "not judged" for name, one in both if one.mfu_frac is None or one.mfu_is_bound
+    }
+    alike = len(whys) == 2 and len(set(whys.values())) == 1
+    said = next(iter(whys.values())) if alike else ""
+    value = f.UNKNOWN if a.mfu_frac is None and b.mfu_frac is None else share
     return Number("mfu", value, "MFU", said or "; ".join(f"{name}: {why}" for name, why in whys.items()))
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from tracelens import numbers as f
 from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison, Pair, SharedPeak
 from tracelens.compare.folder_words import STATE_WORDS
-from tracelens.compare.spelling import arrow_ms, p_value, signed_pct
+from tracelens.compare.spelling import arrow_ms, arrow_pct, p_value, signed_pct
 from tracelens.gates import Judged
 from tracelens.render import facts
 from tracelens.render.compare import FINDINGS, MOVERS, OUTCOMES, is_move, moved_lines, movers, row_name, share
@@ -79,10 +79,11 @@ def pair_cells(pair: Pair) -> list[str]:
     """
     if pair.state == NOT_COMPARED:
         a, b = pair.before, pair.after
-        shares = ((a.mfu_frac, b.mfu_frac), (a.gpu_busy_frac, b.gpu_busy_frac), (a.gemm_frac, b.gemm_frac))
         return [
             pair.name,
-            *(f"{f.pct(old)} → {f.pct(new)}" for old, new in shares),
+            arrow_pct(a.mfu_frac, b.mfu_frac, least=(a.mfu_is_bound, b.mfu_is_bound)),
+            arrow_pct(a.gpu_busy_frac, b.gpu_busy_frac),
+            arrow_pct(a.gemm_frac, b.gemm_frac, least=(a.gemm_frac_is_bound, b.gemm_frac_is_bound)),
             STATE_WORDS[NOT_COMPARED],
         ]
     return [

@@ -171,10 +171,10 @@ def _figure(curve: Curve, common: Sequence[str]) -> Figure:
         for one in curve.suggested
         if one.value != curve.now and _mid(curve, one.value) is not None
     ]
-    axis = "per token, for the tokens of a step now" if curve.per_token else "per step"
+    axis = " per token, for the present tokens" if curve.per_token else ""
     mids = [time for time in curve.mid_ms if time is not None]
     spoken = (
-        f"{curve.parameter} from {curve.values[0]} to {curve.values[-1]}: predicted time {axis}"
+        f"{curve.parameter} from {curve.values[0]} to {curve.values[-1]}: predicted time{axis}"
         f" {_span(min(mids), max(mids))}; now {curve.now}: {_ms(_mid(curve, curve.now))}"
     )
     return Figure(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens import numbers as f
+from tracelens import words
 from tracelens.results import (
     Check,
     CommunicationRow,
@@ -14,6 +15,7 @@ from tracelens.results import (
     Known,
     Lack,
     ModelDims,
+    NotWhole,
     Report,
 )
 
@@ -22,6 +24,7 @@ STATES = {"passed": "passed", "not_applicable": "not applicable", "could_not_run
 MARKS = {"high": "▲", "medium": "■", "low": "●"}
 _ROLES = {"forward": "fwd"}
 _OUTSIDE = 0.01  # of the file's GPU time
+_LEAST = "≥ "  # before a figure of what was recognised, where more can be there
 _SAME = 0.03  # step times that differ by less are taken for the same
 _ADDS = 0.02  # savings whose sum is off by less add up
 _BANDWIDTH_FROM = 2**20  # bytes: the time of a smaller message is latency and waiting
@@ -66,8 +69,10 @@ def dims(model: ModelDims) -> list[tuple[str, Known]]:
 
 def model_line(report: Report) -> list[str]:
     """Name the model by the dimensions that are known."""
-    if not report.model.transformer:
-        return ["No transformer seen in this trace"]
+    if report.model.found == "parts":
+        return ["Parts of a transformer, not the whole of one"]
+    if report.model.found == "none":
+        return ["No transformer" if report.coverage.complete else "No attention recognised"]
     known = [(name, dim.value) for name, dim in dims(report.model) if dim.value is not None]
     values = dict(known)
     parts = []
@@ -96,16 +101,40 @@ def main_dtype(report: Report) -> str | None:
 
 def steps_text(report: Report) -> str:
     """Say which steps were read."""
-    if report.summary.step_source.startswith("whole trace") or not report.steps:
+    if not report.summary.steps_marked or not report.steps:
         return "whole recording, no step marked"
     runs = f.integers([step.index for step in report.steps])
     return f"step {runs}" if len(report.steps) == 1 else f"steps {runs} ({len(report.steps)})"
 
 
+_NOT_WHOLE: dict[NotWhole, str] = {
+    "no_gpu_work": "no GPU work",
+    "cut_at_start": "cut by the beginning of the trace",
+    "cut_at_end": "cut by the end of the trace",
+}
+
+
+def cut_words(report: Report) -> str:
+    """Say that the steps analysed are not whole, as no whole one is there; "" where they are."""
+    reasons = sorted({_NOT_WHOLE[step.lacks] for step in report.steps if step.lacks is not None})
+    return " and ".join(reasons)
+
+
+def left_out(report: Report) -> list[str]:
+    """Name the steps that are in no figure, "step 15 left out: no GPU work"."""
+    said = []
+    for reason, why in _NOT_WHOLE.items():
+        found = [one.index for one in report.left_out if one.reason == reason]
+        if found:
+            said.append(f"step{'s' if len(found) > 1 else ''} {f.integers(found)} left out: {why}")
+    return said
+
+
 def run_line(report: Report) -> list[str]:
     """Say where and how the trace was taken; unknown parts are left out here and named in coverage."""
     trace, gpu = report.trace, report.gpu
-    parts = [steps_text(report)]
+    cut = cut_words(report)
+    parts = [steps_text(report) + (f", {cut}" if cut else ""), *left_out(report)]
     if trace.rank is not None:
         parts.append(f"rank {trace.rank}" + (f" of {trace.world_size}" if trace.world_size else ""))
     if gpu.name == "unknown":
@@ -119,14 +148,9 @@ def run_line(report: Report) -> list[str]:
     return parts
 
 
-def _marked(report: Report) -> bool:
-    """Are there steps, and not only a trace taken for one?"""
-    return not report.summary.step_source.startswith("whole trace")
-
-
 def per_step(report: Report) -> str:
-    """What times are of: " per step", or nothing to add where no step is marked."""
-    return " per step" if _marked(report) else ""
+    """What times are of, behind them: " per step" or " in the trace"."""
+    return f" {words.per_step(report.summary.steps_marked)}"
 
 
 def _step_time(report: Report) -> Number:
@@ -136,8 +160,9 @@ def _step_time(report: Report) -> Number:
         if _apart(report):
             note += f"; mean {f.ms(_mean_ms(report))}"
     else:
-        note = "one step" if _marked(report) else "no step is marked in it"
-    return Number("step", f.ms(step.median), "step time" if _marked(report) else "recorded", note)
+        note = "one step" if report.summary.steps_marked else "no step is marked in it"
+        note = cut_words(report) or note
+    return Number("step", f.ms(step.median), "step time" if report.summary.steps_marked else "recorded", note)
 
 
 def _mfu(report: Report) -> Number:
@@ -149,18 +174,22 @@ def _mfu(report: Report) -> Number:
             note = f"{f.sig(achieved)} {note}"
         if _apart(report):
             note += ", of the mean step"
+        if report.summary.mfu_is_bound:
+            note = f"{_LEAST}{note}; {report.summary.mfu_why}"
+            return Number("mfu", _LEAST + f.pct(mfu), "MFU", note, mfu)
         return Number("mfu", f.pct(mfu), "MFU", note, mfu)
     why = report.summary.mfu_why or "not judged"
-    return Number(
-        "mfu", f.UNKNOWN, "MFU", f"{f.sig(achieved)} TFLOP/s; {why}" if achieved is not None else why
-    )
+    if achieved is not None:
+        why = f"{_LEAST if report.summary.mfu_is_bound else ''}{f.sig(achieved)} TFLOP/s; {why}"
+    return Number("mfu", f.UNKNOWN, "MFU", why)
 
 
 def _busy(report: Report) -> Number:
     summary = report.summary
     note = f"{f.ms(summary.idle_ms)} idle"
     if summary.exposed_communication_ms > 0:
-        note += f", {f.ms(summary.exposed_communication_ms)} exposed comm"
+        least = _LEAST if summary.communication_is_bound else ""
+        note += f", {least}{f.ms(summary.exposed_communication_ms)} exposed comm"
     note = f"mean{per_step(report)}: {note}" if _apart(report) else note + per_step(report)
     return Number("busy", f.pct(summary.gpu_busy_frac), "GPU busy", note, summary.gpu_busy_frac)
 
@@ -207,7 +236,8 @@ def _stake(report: Report) -> Number:
 def claim(finding: Finding, report: Report) -> tuple[str, str]:
     """Write what a finding saves and how that is known."""
     waits = report.summary.limited_by == "idle"
-    return f.saving(finding.saving_ms, finding.saving_frac, finding.basis, waits=waits)
+    marked = report.summary.steps_marked
+    return f.saving(finding.saving_ms, finding.saving_frac, finding.basis, waits=waits, marked=marked)
 
 
 def overlap_words(report: Report) -> str:
@@ -231,12 +261,13 @@ def _checks(many: int) -> str:
 def five_numbers(report: Report) -> list[Number]:
     """Return step time, MFU, GPU busy, GEMM + attention share, and what the findings save."""
     gemm = report.summary.gemm_frac
+    least = _LEAST if report.summary.gemm_frac_is_bound else ""
     note = f"of {f.ms(report.summary.gpu_ms_per_step)} GPU time{per_step(report)}"
     return [
         _step_time(report),
         _mfu(report),
         _busy(report),
-        Number("gemm", f.pct(gemm), "GEMM + attention", note, gemm),
+        Number("gemm", least + f.pct(gemm), "GEMM + attention", note, gemm),
         _stake(report),
     ]
 
@@ -252,7 +283,10 @@ def communication_line(report: Report) -> str:
     rows = report.communication
     time_ms = sum(row.time_ms_per_step for row in rows)
     exposed = sum(row.exposed_ms_per_step for row in rows)
-    share = f"{f.pct(communication_frac(report))} of GPU time, {f.ms(time_ms)}{per_step(report)}"
+    least = _LEAST if report.summary.communication_is_bound else ""
+    share = (
+        f"{least}{f.pct(communication_frac(report))} of GPU time, {least}{f.ms(time_ms)}{per_step(report)}"
+    )
     return f"{share}; {f.pct(exposed / time_ms if time_ms else 0.0)} of it exposed: no compute kernel runs"
 
 
@@ -290,6 +324,25 @@ def checks_line(report: Report) -> str:
     groups = checks_by_state(report)
     rest = [f"{len(groups[s])} {STATES[s]}" for s in ("not_applicable", "could_not_run") if groups[s]]
     return ", ".join([f"{_checks(len(groups['passed']))} passed", *rest])
+
+
+def coverage_lines(report: Report) -> list[str]:
+    """Say what GPU time is in no known part of the step, and why."""
+    covered, lines = report.coverage, []
+    if covered.other_frac > 0:
+        lines.append(f"{f.pct(covered.other_frac)} of GPU time is named, but is no part of a transformer.")
+    if covered.unattributed:
+        main = max(covered.unattributed, key=lambda one: one.time_ms).reason
+        lines.append(f"Unattributed {f.pct(covered.unattributed_frac)}, mostly: {main}")
+    return lines or ["All GPU time has a component."]
+
+
+def no_dims(report: Report) -> str:
+    """Say why the model's dimensions are not listed, "" where they are."""
+    if report.model.transformer:
+        return ""
+    source = report.model.hidden.source
+    return f"{source[:1].upper()}{source[1:]}."
 
 
 def partial_line(report: Report) -> str:

@@ -13,6 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from tracelens import numbers as f
+from tracelens import words
 from tracelens.render import (
     costs,
     explorer,
@@ -72,7 +73,9 @@ def render_html(report: Report, *, generated_at: str | None = None) -> str:
 def _render(report: Report, limit: Limits, generated_at: str | None) -> str:
     css, js = part("report.css"), part("report.js")
     rows = limits.rows(report, limit)
-    numbers = {"r": report, "rows": rows, "generated_at": generated_at}
+    marked = report.summary.steps_marked
+    of = {"per_step": words.per_step(marked), "slash_step": words.slash_step(marked)}
+    numbers = {"r": report, "rows": rows, "generated_at": generated_at, **of}
     page: str = (
         _environment()
         .get_template("report.html.j2")
@@ -139,6 +142,8 @@ def _words(report: Report) -> dict[str, Any]:
         "detail": _detail(report.summary.verdict_detail),
         "overlap": facts.overlap_words(report),
         "dims": facts.dims(report.model),
+        "no_dims": facts.no_dims(report),
+        "coverage_lines": facts.coverage_lines(report),
         "lent_lines": facts.lent_lines(report),
         "step_lines": step_times.lines(report),
         "step_rows": step_times.rows(report),
@@ -187,7 +192,11 @@ def _losses(report: Report, rows: list[GemmRow], derived: int) -> dict[str, Any]
     time, falls = report.gemm_time, losses.waterfall(report)
     lines = []
     if time is not None and time.total:
-        lines = losses.detail_lines(time, parts=False) if falls else [losses.time_line(time)]
+        lines = (
+            losses.detail_lines(time, parts=False)
+            if falls
+            else [losses.time_line(time, per=facts.per_step(report))]
+        )
     derivations, meanings = losses.shared([losses.derivation(row, report) for row in judged[:derived]])
     return {
         "falls": falls,

@@ -11,9 +11,16 @@ from tracelens.errors import InputError
 from tracelens.results import SCHEMA_VERSION, Report
 
 
+class _HeadSummary(msgspec.Struct):
+    step_source: str = ""
+    steps_marked: bool | None = None
+
+
 class _Head(msgspec.Struct):
     schema_version: str
     tool_version: str
+    summary: _HeadSummary = msgspec.field(default_factory=_HeadSummary)
+    model: dict[str, Any] = {}
 
 
 def to_json(report: Report, *, indent: int | None = 2, compact: bool = False) -> bytes:
@@ -79,6 +86,16 @@ def from_json(data: bytes) -> Report:
             f" tracelens reads schema {SCHEMA_VERSION}: analyze the trace again, or use that version"
         )
     try:
-        return msgspec.json.decode(data, type=Report)
+        if "found" not in head.model and "transformer" in head.model:
+            raw = msgspec.json.decode(data)  # of before there were parts of one
+            raw["model"]["found"] = "whole" if raw["model"].pop("transformer") else "none"
+            report = msgspec.convert(raw, type=Report)
+        else:
+            report = msgspec.json.decode(data, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"report does not follow schema {SCHEMA_VERSION}: {error}") from error
+    if head.summary.steps_marked is not None:
+        return report
+    # Before there was such a field, the words said whether a step is marked.
+    marked = not head.summary.step_source.startswith("whole trace")
+    return dataclasses.replace(report, summary=dataclasses.replace(report.summary, steps_marked=marked))

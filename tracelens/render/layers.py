@@ -12,7 +12,7 @@ from tracelens import numbers as f
 from tracelens.render.groups import GROUPS, group_of
 from tracelens.render.text import short_kernel
 from tracelens.results import LayerPass, LayerRow, Layers, Report
-from tracelens.words import COMPONENTS, PHASES
+from tracelens.words import COMPONENTS, PHASES, per_step
 
 _COLUMNS = 24  # layers, or runs of them, side by side
 _DRAWN = 0.0004  # of the step: what is thinner cannot be seen
@@ -150,7 +150,7 @@ def _joined(
         if width < _DRAWN:
             continue
         of = "" if title == phase else f", {phase}"
-        said = f"{title}{of}: {f.pct(width)}, {f.ms(time)} per step"
+        said = f"{title}{of}: {f.pct(width)}, {f.ms(time)}"
         label = _fits(title, width) or _fits(_short(title), width)
         cells.append(Cell(key, begin / whole, width, label, said))
     return cells
@@ -170,7 +170,7 @@ def _by_layer(layers: Layers) -> tuple[list[Cell], list[Cell]]:
         part = range(first, min(first + joined, len(totals)))
         name = f.integers([layers.layers[at] for at in part])
         time = sum(totals[at] for at in part)
-        said = f"{'layer' if len(part) == 1 else 'layers'} {name}: {f.ms(time)} per step"
+        said = f"{'layer' if len(part) == 1 else 'layers'} {name}: {f.ms(time)}"
         columns.append(Cell("l-layer", start / whole, time / whole, _fits(name, time / whole), said))
         inside += _groups_in(layers, part, name, start, whole)
         start += time
@@ -214,11 +214,15 @@ def layer_words(report: Report) -> list[str]:
         return [f"No layers: {layers.why}."]
     totals = [sum(row.time_ms[at] for row in layers.rows) for at in range(len(layers.layers))]
     whole = sum(_total(row) for row in layers.rows)
-    said = [f"{f.pct(sum(totals) / whole)} of it is in {_count(len(totals), 'layer')}" if whole else ""]
+    least = "" if report.coverage.complete else "At least "
+    said = [
+        f"{least}{f.pct(sum(totals) / whole)} of it is in {_count(len(totals), 'layer')}" if whole else ""
+    ]
     if len(totals) < 2:
         return [f"{said[0]}."]
     middle = statistics.median(totals)
-    said.append(f"a layer takes {f.ms_range(min(totals), max(totals))} per step, the median {f.ms(middle)}")
+    per = per_step(report.summary.steps_marked)
+    said.append(f"a layer takes {f.ms_range(min(totals), max(totals))} {per}, the median {f.ms(middle)}")
     uneven = sorted(
         (at for at, time in enumerate(totals) if abs(time - middle) > _UNEVEN * middle),
         key=lambda at: -abs(totals[at] - middle),
@@ -239,7 +243,7 @@ def _uneven(layers: Layers, at: int, growth: float) -> str:
         gaps[title] = (here + row.time_ms[at], usual + statistics.median(row.time_ms))
     most = max(gaps, key=lambda name: (gaps[name][0] - gaps[name][1]) * (1 if growth > 0 else -1))
     here, usual = gaps[most]
-    what = f"no {most}" if not here else f"{most} {f.ms(here)}, usually {f.ms(usual)}"
+    what = f"no {most} recognised" if not here else f"{most} {f.ms(here)}, usually {f.ms(usual)}"
     than = "longer" if growth > 0 else "shorter"
     return f"Layer {layers.layers[at]} is {f.pct(abs(growth))} {than} than the median: {what}."
 
@@ -349,10 +353,13 @@ def _forward(layers: Layers) -> tuple[dict[str, float], str, str]:
     rows = [row for row in layers.rows if row.phase == "forward"]
     if layers.layers:
         times = _sums((row.component, sum(row.time_ms)) for row in rows if any(row.time_ms))
-        note = f"every kernel in them, {f.ms(sum(times.values()))} per step, all layers together"
+        note = f"every kernel in them, {f.ms(sum(times.values()))}, all layers together"
         return times, "Forward pass of the layers", note
     times = _sums((row.component, _total(row)) for row in rows if row.component.startswith(_OF_A_LAYER))
     note = "what a layer is made of; layers are not known here, so a norm outside them counts too"
+    open_ms = sum(_total(row) for row in rows if row.component == "unattributed")
+    if times and open_ms:  # it can be any part: shares without it would be too large
+        times, note = times | {"unattributed": open_ms}, f"{note}, and what is unattributed"
     return times, "Forward pass", note
 
 
@@ -370,7 +377,7 @@ def _bar(title: str, note: str, times: dict[str, float]) -> Bar | None:
     cells, rows, start = [], [], 0.0
     for component, time in times.items():
         frac, key = time / whole, f"g-{group_of(component).key}"
-        said = f"{component}: {f.pct(frac)}, {f.ms(time)} per step"
+        said = f"{component}: {f.pct(frac)}, {f.ms(time)}"
         cells.append(Cell(key, start, frac, _fits(_short(component), frac), said))
         rows.append((key, component, frac, time))
         start += frac

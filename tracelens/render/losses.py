@@ -92,10 +92,10 @@ def _most(report: Report, key: str) -> GemmRow | None:
     return most if most is not None and lost(most) > 0 else None
 
 
-def time_line(time: GemmTime) -> str:
-    """Say in one line where the step's GEMM time goes, all in one unit."""
+def time_line(time: GemmTime, *, per: str) -> str:
+    """Say in one line where the GEMM time goes, all in one unit; ``per``: ``facts.per_step``."""
     if not _any_judged(time):
-        return f"The {f.ms(time.total)} of GEMM time per step cannot be split: {_why_not(time)}."
+        return f"The {f.ms(time.total)} of GEMM time{per} cannot be split: {_why_not(time)}."
 
     def said(name: str, value: float) -> str:
         bound = "≥ " if name in time.at_least else ""
@@ -106,7 +106,7 @@ def time_line(time: GemmTime) -> str:
     if not time.not_judged:
         parts.pop()
     aside = f" (fused attention, {f.ms(time.attention)}, apart)" if time.attention else ""
-    head = f"Of {_in_unit_of(time.total, time.total)} of GEMM time per step{aside}"
+    head = f"Of {_in_unit_of(time.total, time.total)} of GEMM time{per}{aside}"
     return f"{head}: {', '.join([said('useful', time.useful), *parts])}."
 
 

@@ -52,7 +52,12 @@ def _findings(report: Report) -> list[str]:
     for one in report.findings[:_FINDINGS]:
         claim, qualifier = facts.claim(one, report)
         rows.append([one.rule, one.title, claim, qualifier, one.confidence, one.effort])
-    lines = ["### Findings", "", *table(["rule", "fix", "per step", "", "confidence", "effort"], rows), ""]
+    lines = [
+        "### Findings",
+        "",
+        *table(["rule", "fix", facts.per_step(report).strip(), "", "confidence", "effort"], rows),
+        "",
+    ]
     if len(report.findings) > _FINDINGS:
         lines += [f"and {len(report.findings) - _FINDINGS} more", ""]
     overlap = facts.overlap_words(report)
@@ -87,7 +92,12 @@ def _step(report: Report) -> list[str]:
     if not shares:
         return []
     rows = [[share.title, f.pct(share.frac), f.ms(share.ms_per_step)] for share in shares]
-    return ["### Where the GPU time goes", "", *table(["", "share", "per step"], rows), ""]
+    return [
+        "### Where the GPU time goes",
+        "",
+        *table(["", "share", facts.per_step(report).strip()], rows),
+        "",
+    ]
 
 
 def _gemms(report: Report) -> list[str]:
@@ -105,7 +115,7 @@ def _gemms(report: Report) -> list[str]:
         ]
         for row in report.gemms[:_GEMMS]
     ]
-    heads = ["", "GEMM", "M × N × K", "ms per step", "of GPU time", "of peak", "findings"]
+    heads = ["", "GEMM", "M × N × K", f"ms{facts.per_step(report)}", "of GPU time", "of peak", "findings"]
     more = len(report.gemms) - _GEMMS
     return ["### GEMMs", "", *table(heads, rows), "", *([f"and {more} more", ""] if more > 0 else [])]
 
@@ -113,6 +123,8 @@ def _gemms(report: Report) -> list[str]:
 def _tail(report: Report) -> list[str]:
     """What is not known, and what would show it."""
     lines = []
+    if report.coverage.other_frac > 0:
+        lines.append(f"- {facts.coverage_lines(report)[0]}")
     for missing in report.coverage.unattributed[:3]:
         time = f"{f.ms(missing.time_ms / max(1, len(report.steps)))}{facts.per_step(report)}"
         said = f"unattributed {time}: {missing.reason}; {missing.remedy}"

@@ -259,7 +259,7 @@ def _finding_args(finding: Finding, gemm: GemmRow | None) -> str:
         {
             "rule": finding.rule,
             "title": finding.title,
-            "saving of the whole finding, ms per step": {
+            "saving of the whole finding, ms": {
                 "low": saving.low,
                 "mid": saving.mid,
                 "high": saving.high,

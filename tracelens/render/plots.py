@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from tracelens import numbers as f
 from tracelens.errors import UsageError
-from tracelens.render import groups, losses
+from tracelens.render import facts, groups, losses
 from tracelens.render import roofline as roofs
 from tracelens.render.palette import BAD, MARK, colour_of, notes, warning
 from tracelens.render.plots_layers import layer_plot, layers_plot, shares_plot
@@ -135,8 +135,8 @@ def _components(report: Report) -> Plot:
         title="Where the GPU time goes",
         notes=notes(
             report,
-            f"{f.ms(report.summary.gpu_ms_per_step)} of GPU time per step, the sum over every GPU event;"
-            " shares are of all of it",
+            f"{f.ms(report.summary.gpu_ms_per_step)} of GPU time{facts.per_step(report)}, the sum over"
+            " every GPU event; shares are of all of it",
         ),
         warning=warning(report),
         description=f"{'; '.join(described)}.",
@@ -151,7 +151,7 @@ def _longest(label: str, short: str, frac: float) -> str:
 
 
 def _said(share: groups.Share) -> str:
-    return f"{share.title}: {f.pct(share.frac)}, {f.ms(share.ms_per_step)} per step"
+    return f"{share.title}: {f.pct(share.frac)}, {f.ms(share.ms_per_step)}"
 
 
 def _figures(share: groups.Share) -> tuple[str, str]:
@@ -161,7 +161,11 @@ def _figures(share: groups.Share) -> tuple[str, str]:
 def _gemm_time(report: Report) -> Plot:
     falls, time = losses.waterfall(report), report.gemm_time
     if not falls or time is None:
-        why = losses.time_line(time) if time is not None and time.total else "no GEMM time in these steps."
+        why = (
+            losses.time_line(time, per=facts.per_step(report))
+            if time is not None and time.total
+            else "no GEMM time in these steps."
+        )
         raise UsageError(f"no picture of GEMM time: {why.rstrip('.')}")
     left, right, step = 380.0, 780.0, 34.0
     drawn = []
@@ -185,7 +189,7 @@ def _gemm_time(report: Report) -> Plot:
     return picture(
         "gemm_time",
         title="Where the GEMM time is lost",
-        notes=notes(report, f"{falls[0].text} per step{attention}"),
+        notes=notes(report, f"{falls[0].text}{facts.per_step(report)}{attention}"),
         warning=warning(report),
         description="; ".join(f"{one.title} {one.text} ({f.pct(one.frac)})" for one in falls) + ".",
         body="".join(drawn),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tracelens import numbers as f
 from tracelens.errors import UsageError
-from tracelens.render import layers
+from tracelens.render import facts, layers
 from tracelens.render.palette import LAYER, colour_of, notes, warning
 from tracelens.render.svg import EDGE, MUTED, WIDTH, Plot, element, keys, picture, segment, text
 from tracelens.results import Report
@@ -35,7 +35,10 @@ def layers_plot(report: Report) -> Plot:
     return picture(
         "layers",
         title="GPU time by component and by layer",
-        notes=notes(report, "per step, from the first line to the third: phases, groups, components"),
+        notes=notes(
+            report,
+            f"{facts.per_step(report).strip()}, from the first line to the third: phases, groups, components",
+        ),
         warning=warning(report),
         description=f"{ice.spoken}. {' '.join(words)}",
         body=drawn,

@@ -58,7 +58,7 @@ def shape_plot(report: Report, parameter: str) -> Plot:
     ]
     lines, end = paragraphs(said, max(_TOP + height + 22, below + 10))
     curve = found.curve
-    times = "times are for the tokens of a step now" if curve.per_token else "time per step"
+    times = "times are for the present tokens" if curve.per_token else "time of the whole"
     return picture(
         f"shape-{parameter}",
         title=f"The step against {found.title}",

@@ -270,7 +270,7 @@ def _points(
     for at, (row, (cx, cy, half), r) in enumerate(zip(rows, marks, radii, strict=True)):
         title = (
             f"{_name(row)}, {facts.shape(row)}: {f.sig(row.tflops)} TFLOP/s at {f.sig(row.intensity)} "
-            f"FLOP/byte, {f.ms(row.time_ms_per_step)} per step"
+            f"FLOP/byte, {f.ms(row.time_ms_per_step)}"
         )
         label, place = places.get(at, ("", Place(0.0, 0.0, "start", None, (0.0, 0.0, 0.0, 0.0))))
         line = "M{:g} {:g}L{:g} {:g}".format(*place.line) if place.line else ""

@@ -83,7 +83,7 @@ def line(found: ShapeSearch, findings: Sequence[Finding] = ()) -> str:
             return f"None of {found.tried:,} shapes of this size clearly beats {change}."
         return f"{change}, comes first of the {len(found.picks)} picks among {found.tried:,} shapes."
     return (
-        f"{best.title}: {f.ms(best.saving_ms.mid)} less per step, {spread(best.saving_frac)}, among"
+        f"{best.title}: {f.ms(best.saving_ms.mid)} less, {spread(best.saving_frac)}, among"
         f" {found.tried:,} shapes of this size ({best.effort})"
     )
 

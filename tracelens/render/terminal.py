@@ -14,6 +14,7 @@ from tracelens.render.console import WIDEST
 from tracelens.render.console import Out as _Out
 from tracelens.render.text import clean
 from tracelens.results import CommunicationRow, Finding, GemmRow, Report
+from tracelens.words import slash_step
 
 TOP = 6  # GEMM rows; the page has the rest
 WHYS = 2  # findings whose evidence is told
@@ -159,7 +160,7 @@ def _what_if(out: _Out, report: Report) -> None:
         out.line(out.text(parts[0], style) + out.text("".join(f" · {part}" for part in parts[1:])))
         out.line(" · ".join([what_if.step(one), *what_if.costs(one)]))
         if one.rows:
-            heads = [("row", "fold"), ("now", "fold"), ("then", "fold"), ("ms/step", "r"), ("then", "r")]
+            heads = [("row", "fold"), ("now", "fold"), ("then", "fold"), ("ms", "r"), ("then", "r")]
             table = out.table(heads)
             for row in one.rows[: what_if.ROWS]:
                 table.add_row(
@@ -246,14 +247,14 @@ def _legend_width(shares: Sequence[groups.Share], columns: int, gap: int) -> int
 def _gemms(out: _Out, report: Report) -> None:
     rows = report.gemms[:TOP]
     if not rows:
-        out.line("No GEMM was seen in this trace.")
+        out.line("No GEMM was recognised in this trace.")
         out.line()
         return
     peaks = any(row.peak_frac is not None for row in rows)
     wide = out.width >= WIDE
     roomy = out.width >= WIDEST
     heads = [("id", "l")] if roomy else []
-    per = "ms/step" if facts.per_step(report) else "ms"
+    per = f"ms{slash_step(report.summary.steps_marked)}"
     heads += [("GEMM", "l"), ("M × N × K", "l"), (per, "r"), ("% GPU", "r")]
     heads += [("TFLOP/s", "r")] if wide or not peaks else []
     heads += [("% peak", "r")] if peaks else []
@@ -285,7 +286,10 @@ def _gemms(out: _Out, report: Report) -> None:
     more = len(report.gemms) - TOP
     rest = f"{more} more row{'s' if more > 1 else ''} in the report." if more > 0 else ""
     if report.gemm_time is not None and report.gemm_time.total:
-        out.line(out.text(losses.time_line(report.gemm_time)) + out.text(f" {rest}" if rest else "", "dim"))
+        out.line(
+            out.text(losses.time_line(report.gemm_time, per=facts.per_step(report)))
+            + out.text(f" {rest}" if rest else "", "dim")
+        )
     elif rest:
         out.line(rest, "dim")
     out.line()
@@ -300,7 +304,7 @@ def render_derivations(report: Report, ids: Sequence[str], *, console: Console) 
     for wanted in ids:
         if wanted not in rows:
             known = [f"{row.id} ({_name(row)} {facts.shape(row)})" for row in report.gemms[:_NAMED]]
-            largest = f"the largest are {', '.join(known)}" if known else "there is no GEMM in this trace"
+            largest = f"the largest are {', '.join(known)}" if known else "no GEMM was recognised"
             raise UsageError(clean(f"--gemm {wanted}: no such row; {largest}", limit=400))
     out = _Out(console)
     if report.trace.generated:
@@ -365,14 +369,8 @@ _SEEN = 0.001  # of GPU time in a phase
 
 
 def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]]) -> None:
-    missing = max(report.coverage.unattributed, key=lambda u: u.time_ms, default=None)
-    frac = sum(share.frac for share in groups.group_shares(report) if share.key == "unattributed")
-    if frac and missing is not None:
-        out.line(f"Unattributed {f.pct(frac)}, mostly: {clean(missing.reason, limit=120)}")
-    elif frac:
-        out.line(f"Unattributed {f.pct(frac)}")
-    else:
-        out.line("All GPU time has a component.", "dim")
+    for line in facts.coverage_lines(report):
+        out.line(clean(line, limit=200), "" if report.coverage.unattributed else "dim")
     for lack in facts.lacks_worth_a_line(report):
         out.line(f"{clean(lack.title, limit=60)}: {clean(lack.remedy, limit=120)}", "dim")
     for line in facts.lent_lines(report):

@@ -41,7 +41,7 @@ def claim(one: Verified) -> str:
     """One line: what was measured beside what was predicted, or why nothing was."""
     if one.state != "measured":
         return f"Not measured: {one.why}"
-    measured = f"Measured {amount(one.saving_ms)} per step, predicted {amount(one.predicted_ms)}"
+    measured = f"Measured {amount(one.saving_ms)}, predicted {amount(one.predicted_ms)}"
     return f"{measured}; {judged(one)}" if judged(one) else measured
 
 

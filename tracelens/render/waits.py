@@ -63,10 +63,9 @@ def lines(report: Report) -> list[str]:
     told, said = shares(report), []
     if told:
         *first, last = (f"{share.title} {f.ms(share.ms)} ({f.pct(share.frac)})" for share in told)
-        whole = sum(share.ms for share in told)
-        said = [
-            f"Of a step's {f.ms(whole)} on average the GPU {', '.join(first)} and {last}{_hidden(found)}."
-        ]
+        whole = f.ms(sum(share.ms for share in told))
+        of = f"a step's {whole} on average" if report.summary.steps_marked else f"the {whole} recorded"
+        said = [f"Of {of} the GPU {', '.join(first)} and {last}{_hidden(found)}."]
     if found.path:
         named = ", ".join(
             f"{BOUNDS.get(part.bound_by, part.bound_by)} {f.pct(part.frac)}" for part in found.path[:_NAMED]

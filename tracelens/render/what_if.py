@@ -17,7 +17,7 @@ def title(one: WhatIf) -> str:
 
 
 def claim(one: WhatIf) -> str:
-    """What it saves or costs per step; "saving not known" where too little is predicted."""
+    """What it saves or costs; "saving not known" where too little is predicted."""
     saving, frac = one.saving_ms, one.saving_frac
     if saving.mid is None:
         return "saving not known"
@@ -25,7 +25,7 @@ def claim(one: WhatIf) -> str:
         return "no change"
     share = f" ({f.pct(abs(frac.mid))} of the step)" if frac.mid is not None else ""
     word = "saves" if saving.mid >= 0 else "slower by"
-    return f"{word} ≈ {f.ms(abs(saving.mid))} per step{share}"
+    return f"{word} ≈ {f.ms(abs(saving.mid))}{share}"
 
 
 def spread(one: WhatIf) -> str:
@@ -99,5 +99,5 @@ def rest_lines(one: WhatIf) -> list[str]:
 def _moved(pairs: list[tuple[float, Estimate]]) -> str:
     now, after = sum(time for time, _ in pairs), sum(then.mid or 0.0 for _, then in pairs)
     if f.ms(now) == f.ms(after):
-        return f"{f.ms(now)} per step before and after"
-    return f"{f.ms(now)} → {f.ms(after)} per step"
+        return f"{f.ms(now)} before and after"
+    return f"{f.ms(now)} → {f.ms(after)}"

@@ -27,7 +27,7 @@ from tracelens.results.cost import JobCost, Price, Saving
 from tracelens.results.estimates import Estimate, Known
 from tracelens.results.explorer import Curve, Explorer, Suggested
 from tracelens.results.gemm import GemmRow, GemmTime, Lost, Term
-from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
+from tracelens.results.identity import Found, GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.layers import LayerPass, LayerRow, Layers, LayerTimeline
 from tracelens.results.others import OtherRow
 from tracelens.results.report import Report
@@ -36,6 +36,8 @@ from tracelens.results.step import (
     ComponentRow,
     Coverage,
     Lack,
+    LeftOut,
+    NotWhole,
     Step,
     StepTime,
     Summary,
@@ -55,6 +57,7 @@ __all__ = [
     "TraceInfo",
     "GpuInfo",
     "ModelDims",
+    "Found",
     "ReferenceInfo",
     "Step",
     "StepTime",
@@ -65,6 +68,8 @@ __all__ = [
     "ComponentRow",
     "CommunicationRow",
     "Lack",
+    "LeftOut",
+    "NotWhole",
     "OtherRow",
     "Lost",
     "GemmTime",

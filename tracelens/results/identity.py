@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tracelens.results.estimates import Known
 
@@ -46,14 +47,20 @@ class GpuInfo:
     memory_gib: float | None = None  # of the device, as the trace reports it; None where it does not
 
 
+#: How much of a transformer was recognised.
+Found = Literal["whole", "parts", "none"]
 _UNSTATED = Known(None, "this report does not say")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDims:
-    """Model dimensions, each with its source; ``transformer`` False when none was seen."""
+    """Model dimensions, each with its source, and how much of a transformer was recognised.
 
-    transformer: bool
+    ``found`` is "none" where no part was recognised, which is no proof that the trace holds none:
+    ``Coverage.unseen_frac`` says how much could not be told apart.
+    """
+
+    found: Found  # whole: attention, by its operators, module names or order; parts: some components alone
     hidden: Known
     heads: Known
     kv_heads: Known
@@ -67,6 +74,11 @@ class ModelDims:
     experts: Known
     pipeline_parallel: Known = _UNSTATED  # stages; ``layers`` are this rank's
     expert_parallel: Known = _UNSTATED  # ranks that share the experts
+
+    @property
+    def transformer(self) -> bool:
+        """Was a model recognised, whose dimensions can be read?"""
+        return self.found == "whole"
 
 
 @dataclass(frozen=True, slots=True)

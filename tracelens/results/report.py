@@ -10,7 +10,7 @@ from tracelens.results.explorer import Explorer
 from tracelens.results.gemm import GemmRow, GemmTime
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.layers import Layers
-from tracelens.results.step import CommunicationRow, ComponentRow, Coverage, Lack, Step, Summary
+from tracelens.results.step import CommunicationRow, ComponentRow, Coverage, Lack, LeftOut, Step, Summary
 from tracelens.results.verified import Verification
 from tracelens.results.waits import Waits
 
@@ -46,3 +46,4 @@ class Report:
     declared: dict[str, int] = field(
         default_factory=dict
     )  # sizes in the model's own configuration, where the capture wrote them
+    left_out: list[LeftOut] = field(default_factory=list)  # steps in no figure: without GPU work, or cut

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from tracelens.results.estimates import Estimate
+
+#: Why a ProfilerStep range is no step to measure.
+NotWhole = Literal["no_gpu_work", "cut_at_start", "cut_at_end"]
+
+#: Of GPU time that could not be told apart: no more, and what was not seen is not there.
+_SEEN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +20,17 @@ class Step:
     start_ns: int
     duration_ms: float
     gpu_busy_frac: float
+    lacks: NotWhole | None = None  # what it is not whole by; kept where no step of the trace is whole
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A ProfilerStep range that is in no figure of the report."""
+
+    index: int  # the N of ProfilerStep#N
+    reason: NotWhole  # no_gpu_work | cut_at_start | cut_at_end, of the trace
+    start_ns: int  # of the range, on the CPU's clock
+    duration_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +65,21 @@ class Summary:
     gpu_busy_frac: float
     idle_ms: float  # per step: no GPU event of any kind running
     exposed_communication_ms: float  # per step: only communication running
-    gemm_frac: float  # share of the steps' GPU time spent in GEMM and attention kernels
+    gemm_frac: float  # share of the steps' GPU time spent in kernels known to be GEMM or attention
     mfu_frac: float | None
     mfu_dtype: str | None  # the type whose dense peak it is measured against
-    mfu_why: str | None  # why mfu_frac is not known
+    mfu_why: str | None  # why mfu_frac is not known, or what is missing where it is a lower bound
     achieved_tflops: float | None  # GEMM + attention FLOPs of the model, nothing counted twice / step time
     shape_waste_ms: Estimate | None  # per step; None until a rule has something at stake
     verdict: str  # one sentence
     verdict_detail: str  # one or two sentences below it
-    step_source: str  # how steps were found: "ProfilerStep ranges" | "whole trace"
+    step_source: str  # how steps were found, in words
     unprofiled: UnprofiledSteps = field(default_factory=UnprofiledSteps)
     limited_by: str = ""  # idle | exposed | memory | shapes, by the rule of the verdict; "" = not judged
+    steps_marked: bool = True  # False: the whole trace taken as one step, so nothing is known per step
+    gemm_frac_is_bound: bool = False  # gemm_frac is a lower bound: too much GPU time could not be told apart
+    communication_is_bound: bool = False  # so is the time of communication, exposed or not
+    mfu_is_bound: bool = False  # mfu_frac and achieved_tflops are lower bounds, also the MFU unprofiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +94,7 @@ class Unattributed:
 class Coverage:
     """Shares of the GPU time of the analysed steps; nothing is renormalized."""
 
-    component_frac: float
+    component_frac: float  # in a part of the step; neither unattributed nor ``other``
     module_frac: float
     shape_frac: float  # of GEMM and attention time: every size known
     tile_frac: float  # of GEMM time: tile known from the kernel's name
@@ -84,6 +106,23 @@ class Coverage:
     shape_unknown_frac: float = 0.0  # the rest; the three add to one
     lent_frac: float = 0.0  # component known from an identical kernel, of another step or of the reference
     lent_kernels: int = 0
+    other_frac: float = 0.0  # named by its module, and no part of a transformer
+    opaque_frac: float = 0.0  # of that: kernels whose operators do not say that they are no attention
+
+    @property
+    def unattributed_frac(self) -> float:
+        """GPU time of which nothing says what it is part of."""
+        return max(0.0, 1 - self.component_frac - self.other_frac)
+
+    @property
+    def unseen_frac(self) -> float:
+        """GPU time that can be a part of a transformer, or communication, that was not recognised."""
+        return self.unattributed_frac + self.opaque_frac
+
+    @property
+    def complete(self) -> bool:
+        """Was so much told apart that what was not seen is not there?"""
+        return self.unseen_frac <= _SEEN
 
 
 @dataclass(frozen=True, slots=True)

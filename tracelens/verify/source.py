@@ -158,7 +158,8 @@ def _row(data: Mapping[str, Any]) -> GemmRow:
 
 def _dims(data: Mapping[str, Any]) -> ModelDims:
     known = {name: Known(data[name]["value"], str(data[name].get("source", ""))) for name in _DIMENSIONS}
-    return ModelDims(transformer=bool(data["transformer"]), **known)
+    found: Any = data.get("found") or ("whole" if data["transformer"] else "none")
+    return ModelDims(found=found, **known)
 
 
 def _asked(raw: dict[str, Any], now: Hyper) -> Iterator[Asked]:

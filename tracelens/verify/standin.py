@@ -74,7 +74,7 @@ def stand_in(source: Source) -> StandIn | str:
     """How to build this model's layers, or why they cannot be built."""
     now, rows = source.now, source.rows
     if not source.transformer:
-        return "no transformer was found in the trace"
+        return "no whole transformer was recognised in the trace"
     if now.experts:
         return "layers with experts are not built: how tokens spread over experts decides their time"
     lacking = [name for name in _NEEDED if not now.get(name)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tracelens.advice.alignment import Misfit, boundary_bytes, fp32_on_cuda_cores, misfit_of
 from tracelens.advice.dimensions import TARGET, Target, flops_growth, target
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, plural
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
@@ -67,7 +67,7 @@ class AlignDimensions:
         counted = {row.id for row in vocabulary_rows(facts)}
         gemms = [row for row in facts.gemms if row.kind == "gemm" and row.id not in counted]
         if not gemms:
-            return Outcome("not_applicable", "The step has no GEMM besides those with the vocabulary.")
+            return absent("No GEMM was recognised besides those with the vocabulary.")
         full = sum(1 for row in gemms if fp32_on_cuda_cores(row))
         if full == len(gemms):
             return Outcome(
@@ -183,7 +183,7 @@ def _proposal(facts: StepFacts, case: Case) -> Proposal:
         stakes=[time_at_stake(row, gpu=facts.gpu, same_kernels=True) for row in rows],
         confidence=confidence_of(case),
         effort=_EFFORT.get(goal.parameter or "", "code") if goal is not None else "code",
-        saw=saw_of(case),
+        saw=saw_of(facts, case),
         why=why_of(case),
         change={_name(case, one): [one.now, one.then] for one in case.goals},
         fix=_fix(case),
@@ -242,13 +242,13 @@ def confidence_of(case: Case) -> str:
     return "high" if case.goal is not None else "medium"
 
 
-def saw_of(case: Case) -> str:
+def saw_of(facts: StepFacts, case: Case) -> str:
     """What a trace shows of it."""
     rows = case.rows
     where = listed(sorted({_component(row) for row in rows}))
     kernels = sorted({misfit.kernel for misfit in case.misfits if misfit.kernel is not None})
     shown = sum(1 for misfit in case.misfits if misfit.kernel is not None)
-    time = f"{took(rows, 'GEMM shape')}, in {where}."
+    time = f"{took(rows, 'GEMM shape', facts)}, in {where}."
     if case.goal is None:
         shapes = "every recorded dimension is on the 16-byte grid" if rows[0].n else "no shape is recorded"
         return f"{time} The kernel's name shows the fallback ({listed(kernels)}) although {shapes}."

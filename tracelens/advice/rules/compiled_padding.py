@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tracelens.advice.claims import Claim, settle
 from tracelens.advice.dimensions import parameter_of
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, plural
 from tracelens.advice.proposals import cannot_judge, took
@@ -38,14 +38,14 @@ class CompiledPadding:
             return _none(facts, pads)
         mine = _of(padded, pads)
         sizes = listed([one.sizes for one in _changes(padded)])
-        said = f"Already at work: torch.compile padded {sizes} ({took(padded, 'GEMM shape')})."
+        said = f"Already at work: torch.compile padded {sizes} ({took(padded, 'GEMM shape', facts)})."
         if facts.others is None:
             return Outcome("passed", f"{said} What its copies cost was not summed up.")
         if not mine:
             return Outcome(
                 "passed", f"{said} No kernel of its own does the padding: it costs next to nothing."
             )
-        return settle(self, facts=facts, claims=[_claim(padded, mine)], passed=said)
+        return settle(self, facts=facts, claims=[_claim(facts, padded, mine)], passed=said)
 
 
 def _none(facts: StepFacts, pads: Sequence[OtherRow]) -> Outcome:
@@ -59,11 +59,9 @@ def _none(facts: StepFacts, pads: Sequence[OtherRow]) -> Outcome:
             f" {for_shapes(gemms)}.",
         )
     if not compiled:
-        return Outcome(
-            "not_applicable", "The step was not compiled by torch.compile: nothing pads by itself."
-        )
+        return absent("No kernel of torch.compile was recognised, which alone pads by itself.")
     loose = f" {ms(_sum(pads))} of padding kernels belong to none." if pads else ""
-    return Outcome("not_applicable", f"torch.compile padded no product of this step.{loose}")
+    return absent(f"No GEMM was recognised that torch.compile padded.{loose}")
 
 
 def _of(padded: Sequence[GemmRow], pads: Sequence[OtherRow]) -> list[OtherRow]:
@@ -111,7 +109,7 @@ def _changes(padded: Sequence[GemmRow]) -> list[_Padded]:
     return [_Padded(parameter, *sizes) for sizes, parameter in sorted(found.items())]
 
 
-def _claim(padded: Sequence[GemmRow], pads: Sequence[OtherRow]) -> Claim:
+def _claim(facts: StepFacts, padded: Sequence[GemmRow], pads: Sequence[OtherRow]) -> Claim:
     """The kernels that pad no longer run where the model's own tensors have the padded size.
 
     One that also converts its tensor is counted in the high end alone, for the conversion stays; one that
@@ -123,13 +121,15 @@ def _claim(padded: Sequence[GemmRow], pads: Sequence[OtherRow]) -> Claim:
     changes = _changes(padded)
     sizes = listed([one.sizes for one in changes])
     calls = sum(row.calls_per_step for row in pads)
-    many = "1 kernel per step copies" if calls == 1 else f"{count(calls)} kernels per step copy"
+    many = (
+        f"1 kernel {facts.per_step} copies" if calls == 1 else f"{count(calls)} kernels {facts.per_step} copy"
+    )
     named = {one.parameter: one for one in changes if one.parameter is not None}
     return Claim(
         name="padding in the model",
         title=(
             f"Pad {listed([one.words for one in changes])} in the model: torch.compile's copies take"
-            f" {ms(all_ms)} per step"
+            f" {ms(all_ms)} {facts.per_step}"
         ),
         components=sorted({row.component for row in padded}),
         bounds={row.id: row.time_ms_per_step for row in pads},
@@ -138,8 +138,8 @@ def _claim(padded: Sequence[GemmRow], pads: Sequence[OtherRow]) -> Claim:
         confidence="medium",
         effort="config" if set(named) == {"vocab_size"} and len(changes) == 1 else "retrain",
         saw=(
-            f"{took(padded, 'GEMM shape')} padded by torch.compile ({sizes}): the fast kernels run already."
-            f" {many} operands into padded ones, in {ms(all_ms)}."
+            f"{took(padded, 'GEMM shape', facts)} padded by torch.compile ({sizes}): the fast kernels run"
+            f" already. {many} operands into padded ones, in {ms(all_ms)}."
         ),
         why=(
             "Its pass pad_mm rounds a misaligned M, N or K of a product to 16 bytes by copying its operands"

@@ -7,8 +7,8 @@ from typing import Any
 
 from tracelens.advice.alignment import misfit_of
 from tracelens.advice.experts import Mixture, mixture_of
-from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.facts import Outcome, StepFacts, absent
+from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import percent, plural
 from tracelens.advice.predicted import NEAR_ERROR, call_us_of
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
@@ -48,7 +48,7 @@ class Experts:
             if one is not None
         ]
         return decide(
-            self, facts=facts, proposals=proposals, passed=f"{_saw(mixture)}{_other_rules(mixture)}"
+            self, facts=facts, proposals=proposals, passed=f"{_saw(facts, mixture)}{_other_rules(mixture)}"
         )
 
 
@@ -59,12 +59,13 @@ def _mixture(facts: StepFacts) -> Mixture | None:
 
 
 def _without_experts(facts: StepFacts) -> Outcome:
-    if not facts.model.transformer:
-        return Outcome("not_applicable", "No transformer was seen in the trace.")
+    without = no_model(facts)
+    if without is not None:
+        return without
     rows = [row for row in facts.gemms if row.component == "moe.experts"]
     mixed = bool(rows) or any(one.component.startswith("moe.") for one in facts.components)
     if not mixed:
-        return Outcome("not_applicable", "No mixture of experts was seen in the trace.")
+        return absent("No mixture of experts was recognised in the trace.")
     if not any(row.m is not None for row in rows):
         return Outcome(
             "could_not_run",
@@ -74,8 +75,8 @@ def _without_experts(facts: StepFacts) -> Outcome:
         )
     return Outcome(
         "could_not_run",
-        f"{took(rows, 'product shape')} in experts, and none of them shows how many rows an expert gets:"
-        " every one takes all tokens, or the hidden size is not known.",
+        f"{took(rows, 'product shape', facts)} in experts, and none of them shows how many rows an"
+        " expert gets: every one takes all tokens, or the hidden size is not known.",
     )
 
 
@@ -91,12 +92,12 @@ _HOW = {
 }
 
 
-def _saw(mixture: Mixture) -> str:
+def _saw(facts: StepFacts, mixture: Mixture) -> str:
     local = plural(mixture.local, "expert") if mixture.local else "The experts"
     text = f"{local} on this rank"
     if mixture.experts and mixture.local and mixture.experts != mixture.local:
         text += f", of {mixture.experts},"
-    text += f" run {_HOW[mixture.how]}; {took(mixture.rows, 'product shape')}."
+    text += f" run {_HOW[mixture.how]}; {took(mixture.rows, 'product shape', facts)}."
     rows = f" An expert gets {sig(mixture.capacity or 0.0, 4)} rows in a product"
     if mixture.least is not None and mixture.most is not None and mixture.least != mixture.most:
         over = mixture.most / (mixture.capacity or 1.0) - 1
@@ -136,7 +137,7 @@ def _grouped(facts: StepFacts, mixture: Mixture) -> Proposal | None:
         ),
         confidence="medium",
         effort="code",
-        saw=f"{_saw(mixture)} That is {calls:.0f} products per step.{_other_rules(mixture)}",
+        saw=f"{_saw(facts, mixture)} That is {calls:.0f} products {facts.per_step}.{_other_rules(mixture)}",
         why=(
             "Each product fills the GPU by itself: its last wave leaves SMs idle, and so does a product that"
             " is smaller than a wave. In a grouped product the next expert's tiles take those SMs, and one"
@@ -224,7 +225,7 @@ def _fuller(facts: StepFacts, mixture: Mixture) -> Proposal | None:
         bound_of="of the experts' time for each row what twice the rows are predicted to save",
         confidence="medium",
         effort="config",
-        saw=f"{_saw(mixture)}{_other_rules(mixture)}",
+        saw=f"{_saw(facts, mixture)}{_other_rules(mixture)}",
         why=(
             f"A product with {capacity} rows reads each expert's whole weights for them: about {capacity}"
             " FLOP for every byte of bf16 weights, where a GPU of this kind needs hundreds to be busy"
@@ -288,7 +289,7 @@ def _divided(facts: StepFacts, mixture: Mixture) -> Proposal | None:
         bound_of="what the rank with the most experts computes above the mean",
         confidence="medium",
         effort="retrain",
-        saw=_saw(mixture),
+        saw=_saw(facts, mixture),
         why="Every rank waits for the one with the most experts, twice in each layer.",
         how=f"{most} experts on the fullest rank and {mean:.4g} in the mean: 1 - {mean:.4g}/{most} ="
         f" {percent(share)}.",

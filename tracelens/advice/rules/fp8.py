@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tracelens.advice.claims import Claim, settle
 from tracelens.advice.dimensions import parameter_of
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, percent, plural, round_up
 from tracelens.advice.products import moving_ms, sizes_of, sum_ms
@@ -52,7 +52,7 @@ class Fp8:
         in_fp8 = [row for row in gemms if row.dtype == "fp8"]
         wide = [row for row in linear if row.dtype in _HALF and sizes_of(row) is not None]
         if not linear and not in_fp8:
-            return Outcome("not_applicable", "The step has no product of a transformer's linear layers.")
+            return absent("No GEMM of a transformer's linear layers was recognised.")
         if not wide and not in_fp8:
             if all(row.dtype is None for row in linear):
                 return Outcome("could_not_run", f"No product has a shape and a type: {for_shapes(linear)}.")
@@ -99,7 +99,7 @@ def _passed(facts: StepFacts, in_fp8: Sequence[GemmRow], wide: Sequence[GemmRow]
     said = []
     if in_fp8:
         said.append(
-            f"{took(in_fp8, 'GEMM shape')} in fp8; every K and N of them is a multiple of {MULTIPLE}."
+            f"{took(in_fp8, 'GEMM shape', facts)} in fp8; every K and N of them is a multiple of {MULTIPLE}."
         )
     room = [row for row in wide if _fits(row) and row.bound == "compute" and _gain_ms(facts, row) > 0]
     gain = sum(_gain_ms(facts, row) for row in room)
@@ -114,7 +114,7 @@ def _passed(facts: StepFacts, in_fp8: Sequence[GemmRow], wide: Sequence[GemmRow]
         return " ".join(said)
     said.append(
         f"An opportunity, not a finding, and of low confidence: {plural(len(room), 'GEMM shape')} of linear"
-        f" layers ({sum_ms(room)} per step) are large and fit fp8. At its dense peak,"
+        f" layers ({sum_ms(room)} {facts.per_step}) are large and fit fp8. At its dense peak,"
         f" {sig(facts.gpu.peak_tflops['fp8'])} TFLOP/s, with the casts of both operands, {ms(gain)} less is"
         f" the bound ({percent(gain / step_ms)} of the step); real fp8 reaches a part of it, and accuracy"
         " has to be proven in training."
@@ -145,7 +145,7 @@ def _claim(facts: StepFacts, rows: Sequence[GemmRow]) -> Claim:
         confidence="low",
         effort="retrain" if names else "code",
         saw=(
-            f"Other linear layers of this step run in fp8; {took(rows, 'GEMM shape')} in 16 bits, with"
+            f"Other linear layers of this step run in fp8; {took(rows, 'GEMM shape', facts)} in 16 bits, with"
             f" {listed([str(size) for size in sizes])} among K and N."
         ),
         why=(
@@ -176,7 +176,7 @@ def _arithmetic(facts: StepFacts, rows: Sequence[GemmRow]) -> list[str]:
     said = []
     for row in sorted(rows, key=lambda row: -_gain_ms(facts, row))[:_ROWS_IN_FULL]:
         said.append(
-            f"{name(row)}: {ms(row.time_ms_per_step)} per step, less {ms(_floor_ms(facts, row))}"
+            f"{name(row)}: {ms(row.time_ms_per_step)}, less {ms(_floor_ms(facts, row))}"
             f" (operations at {sig(peak)} TFLOP/s and {_CAST_BYTES} bytes per element for the casts of both"
             f" operands) = {ms(_gain_ms(facts, row))}."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, percent, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
@@ -75,9 +75,7 @@ class HeadDimension:
             return refusal
         rows = [row for row in facts.gemms if row.kind == "attention" or row.component in _UNFUSED]
         if not rows:
-            return Outcome(
-                "not_applicable", "The step has no attention kernel and no score or value product."
-            )
+            return absent("No fused attention kernel and no score or value GEMM was recognised.")
         groups = _by_head_dim(facts, rows)
         if not groups:
             return Outcome(
@@ -191,7 +189,7 @@ def _proposal(facts: StepFacts, group: _Attention) -> Proposal:
         stakes=_stakes(facts, group, first),
         confidence=_confidence(group),
         effort="retrain",
-        saw=_saw(group),
+        saw=_saw(facts, group),
         why=_why(group),
         how=_how(group, first),
         change=change,
@@ -246,9 +244,11 @@ def _confidence(group: _Attention) -> str:
     return "medium" if group.head_dim % 8 or group.head_dim < 64 else "low"
 
 
-def _saw(group: _Attention) -> str:
+def _saw(facts: StepFacts, group: _Attention) -> str:
     kinds = (group.fused, "fused attention row"), (group.unfused, "score or value product")
-    text = f"head_dim is {group.head_dim}; {listed([took(rows, noun) for rows, noun in kinds if rows])}."
+    text = (
+        f"head_dim is {group.head_dim}; {listed([took(rows, noun, facts) for rows, noun in kinds if rows])}."
+    )
     if group.padding_frac:
         text += (
             f" The kernel that ran is compiled for {group.compiled}: {group.head_dim} of {group.compiled}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.hyper import changed
 from tracelens.advice.numbers import percent, plural
 from tracelens.advice.proposals import Proposal, cannot_judge, decide
@@ -44,7 +44,7 @@ class KvHeads:
             return refusal
         rows = _rows(facts)
         if not rows:
-            return Outcome("not_applicable", "No GEMM of the step is known to make keys and values.")
+            return absent("No GEMM of the step is known to make keys and values.")
         judged = [row for row in rows if row.lost_ms.useful is not None]
         if not judged:
             return Outcome(
@@ -76,7 +76,7 @@ def _not_applicable(facts: StepFacts) -> Outcome | None:
         return without
     shown = [row for row in facts.gemms if row.kind == "attention" or row.component.startswith("attention.")]
     if not shown:
-        return Outcome("not_applicable", "The step has no attention.")
+        return absent("No attention was recognised in the step.")
     if model.kv_heads.value is not None and model.kv_heads.value > 0 and (model.heads.value or 0) > 0:
         return None
     if not any(row.kind == "attention" for row in shown):
@@ -164,7 +164,7 @@ def _saw(facts: StepFacts, rows: Sequence[GemmRow], lost: float, step_ms: float)
     text = (
         f"{plural(kv_heads or 0, 'key-value head')} for {plural(heads or 0, 'head')}{here}."
         " The products that make keys and values"
-        f" {took_and_lost(time, lost, step_ms, to='alignment, tiles and waves')}."
+        f" {took_and_lost(time, lost, facts, to='alignment, tiles and waves')}."
     )
     worst = max(rows, key=_lost)
     if lost >= GAIN_FRAC * step_ms and worst.tile_eff_frac is not None and worst.wave_eff_frac is not None:
@@ -200,7 +200,9 @@ def _proposal(
         title=f"Use {plural(best.value, 'key-value head')} instead of {now}",
         stakes=[
             Stake(
-                row, _lost(row), f"{name(row)} loses {ms(_lost(row))} per step to alignment, tiles and waves."
+                row,
+                _lost(row),
+                f"{name(row)} loses {ms(_lost(row))} {facts.per_step} to alignment, tiles and waves.",
             )
             for row in rows
             if _lost(row) > 0

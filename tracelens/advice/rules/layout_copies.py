@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.claims import Claim, settle
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
+from tracelens.advice.missing import no_model
 from tracelens.advice.numbers import percent, plural
 from tracelens.advice.proposals import heuristic
 from tracelens.numbers import count, ms
@@ -61,9 +62,10 @@ class LayoutCopies:
                 "The kernels between the products were not summed up: analyze the trace itself.",
             )
         if not facts.gemms:
-            return Outcome("not_applicable", "The step has no GEMM and no attention kernel.")
-        if not facts.model.transformer:
-            return Outcome("not_applicable", "No transformer was seen in the trace.")
+            return absent("No GEMM and no attention kernel was recognised in the step.")
+        without = no_model(facts)
+        if without is not None:
+            return without
         if facts.measured_step_ms is None:
             return Outcome("could_not_run", "No step time is known, so no share of a step can be given.")
         if not any(row.op for row in facts.others) and not any(row.kind in _MOVING for row in facts.others):
@@ -178,7 +180,7 @@ def _layout(row: OtherRow, facts: StepFacts) -> bool:
 _CAUSES = (
     _Cause(
         "keeping the weights in 16 bits",
-        "Keep 16-bit weights: {many} of fp32 weights and gradients, {time} per step",
+        "Keep 16-bit weights: {many} of fp32 weights and gradients, {time} {per}",
         ("cast", "casts"),
         _weight_cast,
         "Under autocast, or in a layer that casts its own weight, every product's fp32 weight is converted"
@@ -199,7 +201,7 @@ _CAUSES = (
     ),
     _Cause(
         "a loss that takes 16-bit logits",
-        "Do not cast the logits to fp32: {many}, {time} per step",
+        "Do not cast the logits to fp32: {many}, {time} {per}",
         ("cast", "casts"),
         _logits_cast,
         "The logits are the largest tensor of the step: tokens times vocabulary. A cast reads them in 16"
@@ -217,7 +219,7 @@ _CAUSES = (
     ),
     _Cause(
         "writing gradients side by side",
-        "Write gradients of a split side by side: {many}, {time} per step",
+        "Write gradients of a split side by side: {many}, {time} {per}",
         ("concatenation", "concatenations"),
         _split_gradient,
         "The output of one product is split into parts; in the backward autograd puts their gradients"
@@ -236,7 +238,7 @@ _CAUSES = (
     ),
     _Cause(
         "attention on the key and value heads as they are",
-        "Do not repeat key and value heads: {many}, {time} per step",
+        "Do not repeat key and value heads: {many}, {time} {per}",
         ("copy", "copies"),
         _repeated_heads,
         "The model has fewer key and value heads than query heads and copies each of them for all the query"
@@ -249,7 +251,7 @@ _CAUSES = (
     ),
     _Cause(
         "keeping activations in 16 bits",
-        "Fuse or avoid {many} of activations: {time} per step",
+        "Fuse or avoid {many} of activations: {time} {per}",
         ("cast", "casts"),
         _activation_cast,
         "Under autocast norms and losses run in fp32 and products in 16 bits, so what passes between them"
@@ -265,7 +267,7 @@ _CAUSES = (
     ),
     _Cause(
         "handing tensors on as they lie",
-        "Avoid {many} around the products: {time} per step",
+        "Avoid {many} around the products: {time} {per}",
         ("layout copy", "layout copies"),
         _layout,
         "A transposed or sliced tensor was copied so that its elements lie in another order. Products read"
@@ -295,7 +297,9 @@ def _claim(facts: StepFacts, cause: _Cause, rows: Sequence[OtherRow]) -> Claim:
     time = ms(_sum(rows))
     return Claim(
         name=cause.name,
-        title=cause.title.format(many=f"{count(calls)} {cause.noun[calls != 1]}", time=time),
+        title=cause.title.format(
+            many=f"{count(calls)} {cause.noun[calls != 1]}", time=time, per=facts.per_step
+        ),
         components=sorted({row.component for row in rows}),
         bounds={row.id: row.time_ms_per_step for row in rows},
         gemms=[],
@@ -324,7 +328,8 @@ def _evidence(row: OtherRow) -> dict[str, object]:
 
 def _saw(facts: StepFacts, rows: Sequence[OtherRow], calls: float, time: str) -> str:
     share = percent(_sum(rows) / (facts.measured_step_ms or 1.0))
-    many = "1 kernel per step does" if calls == 1 else f"{count(calls)} kernels per step do"
+    per = facts.per_step
+    many = f"1 kernel {per} does" if calls == 1 else f"{count(calls)} kernels {per} do"
     text = f"{many} nothing but move data, in {time} ({share} of the step)."
     rest = rows[_SHOWN:]
     text += " Most of them: " if rest else " It is " if calls == 1 else " They are "

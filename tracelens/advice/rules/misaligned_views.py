@@ -15,7 +15,7 @@ from tracelens.advice.alignment import (
     off_grid,
 )
 from tracelens.advice.claims import Claim, settle, total
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, plural, round_up
 from tracelens.advice.predicted import NEAR_ERROR
@@ -58,7 +58,7 @@ class MisalignedViews:
             return refusal
         gemms = [row for row in facts.gemms if row.kind == "gemm" and row.component not in _ON_WEIGHTS]
         if not gemms:
-            return Outcome("not_applicable", "The step has no GEMM besides the optimizer's.")
+            return absent("No GEMM was recognised besides the optimizer's.")
         strided = [row for row in gemms if row.leading_source == "strides"]
         told = [row for row in gemms if row.m is not None and load_bytes(row) is not None]
         if not strided and not told:
@@ -157,7 +157,7 @@ def _claim(facts: StepFacts, views: list[View]) -> Claim:
         saving=total(known) if predicted_all else heuristic(sum(stake.bound_ms for stake in stakes)),
         confidence="high" if first.stride is not None and shown else "medium",
         effort="code",
-        saw=_saw(views, shown),
+        saw=_saw(facts, views, shown),
         why=(
             "Kernels with 16-byte loads need every row of an operand to begin on 16 bytes. A slice keeps"
             " the row stride of the tensor it was cut from and begins where it was cut, so a slice of"
@@ -219,9 +219,9 @@ def _title(view: View, shown: list[str]) -> str:
     return f"Align the operands of {component} to 16 bytes: the kernel is {listed(shown)}"
 
 
-def _saw(views: list[View], shown: list[str]) -> str:
+def _saw(facts: StepFacts, views: list[View], shown: list[str]) -> str:
     first, rows = views[0], [view.row for view in views]
-    text = f"{took(rows, 'GEMM shape')}, in {first.row.component}."
+    text = f"{took(rows, 'GEMM shape', facts)}, in {first.row.component}."
     if first.stride is not None:
         dtype = first.row.dtype
         size = bytes_per_element(dtype) or 0.0

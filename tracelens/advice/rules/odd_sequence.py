@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.dimensions import Target, flops_growth
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.numbers import percent, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.rules.align_dimensions import Case, case_of, confidence_of, saw_of, why_of
@@ -81,7 +81,7 @@ def _not_applicable(facts: StepFacts) -> Outcome | None:
     if without is not None:
         return without
     if facts.model.sequence.value is None or facts.model.sequence.value < 1:
-        return Outcome("not_applicable", not_known("sequence length", facts.model.sequence))
+        return absent(not_known("sequence length", facts.model.sequence))
     return None
 
 
@@ -134,7 +134,9 @@ def _edges(facts: StepFacts, length: int) -> list[Stake]:
     tokens = (facts.model.micro_batch.value or 1) * length
     return [
         Stake(
-            row, row.lost_ms.tile, f"{name(row)} loses {ms(row.lost_ms.tile)} per step to part-filled tiles."
+            row,
+            row.lost_ms.tile,
+            f"{name(row)} loses {ms(row.lost_ms.tile)} {facts.per_step} to part-filled tiles.",
         )
         for row in facts.gemms
         if row.kind == "gemm" and row.role != "wgrad" and row.m == tokens and row.lost_ms.tile
@@ -149,18 +151,18 @@ def _unsimulated(
         return Outcome("could_not_run", saw)
     narrow = [stake for stake in stakes if any(stake.row.id == row.id for row in case.rows)]
     then = round_up(length, 64)
-    proposal = _proposal(facts, length, then, case, narrow, saw_of(case), ())
+    proposal = _proposal(facts, length, then, case, narrow, saw_of(facts, case), ())
     return decide(rule, facts=facts, proposals=[proposal], passed="")
 
 
 def _saw(facts: StepFacts, length: int, case: Case | None, bound: float, step_ms: float) -> str:
     if case is not None:
-        return saw_of(case)
+        return saw_of(facts, case)
     fused = _fused(facts, length)
     blocks = round_up(length, BLOCK) // BLOCK
     text = f"The sequence is {length}: {plural(blocks, 'block')} of {BLOCK} hold {blocks * BLOCK} positions."
     if fused:
-        text += f" {took(fused, 'fused attention row')}."
+        text += f" {took(fused, 'fused attention row', facts)}."
     share = percent(bound / step_ms)
     return f"{text} Part-filled blocks and tiles cost {ms(bound)} at most ({share} of the step)."
 

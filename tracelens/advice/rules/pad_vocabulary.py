@@ -13,8 +13,8 @@ from tracelens.advice.alignment import (
     narrow_kernel,
 )
 from tracelens.advice.dimensions import TARGET, Target, flops_growth
-from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.facts import Outcome, StepFacts, absent
+from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import listed, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.stakes import Stake, time_at_stake
@@ -44,9 +44,7 @@ class PadVocabulary:
             return _without_vocabulary(facts)
         rows = vocabulary_rows(facts)
         if not rows:
-            return Outcome(
-                "not_applicable", f"No GEMM of the step has the vocabulary ({vocab}) as a dimension."
-            )
+            return absent(f"No GEMM of the step has the vocabulary ({vocab}) as a dimension.")
         if vocab % TARGET == 0:
             return Outcome("passed", f"The vocabulary, {vocab}, is a multiple of {TARGET}.")
         ran = columns(facts) or vocab
@@ -110,17 +108,18 @@ def _without_vocabulary(facts: StepFacts) -> Outcome:
         )
     if not shaped and any(row.kind == "gemm" for row in facts.gemms):
         return Outcome("could_not_run", f"No GEMM of the step has a shape: {for_shapes(facts.gemms)}.")
-    if not facts.model.transformer:
-        return Outcome("not_applicable", "No transformer was seen in the trace.")
+    without = no_model(facts)
+    if without is not None:
+        return without
     lost = [row for row in facts.gemms if row.kind == "gemm" and row.component == "unattributed"]
     if lost:
         time = ms(sum(row.time_ms_per_step for row in lost))
         return Outcome(
             "could_not_run",
             f"The vocabulary is not known, and the logits can be among the {plural(len(lost), 'GEMM row')}"
-            f" without a component ({time} per step): record with with_modules=True.",
+            f" without a component ({time} {facts.per_step}): record with with_modules=True.",
         )
-    return Outcome("not_applicable", "The step has no logits GEMM, and the vocabulary is not known.")
+    return absent("No logits GEMM was recognised, and the vocabulary is not known.")
 
 
 def _stake(facts: StepFacts, row: GemmRow, vocab: int) -> Stake:
@@ -203,7 +202,7 @@ def _saw(facts: StepFacts, vocab: int, ran: int, rows: list[GemmRow]) -> str:
     grid = f", so its rows begin on {boundary}-byte boundaries in {dtype}" if boundary is not None else ""
     by = f"; torch.compile pads it to {ran} in every call" if ran != vocab else ""
     text = f"The vocabulary is {vocab}, no multiple of {TARGET}{by}{grid}."
-    text += f" {took(rows, 'GEMM shape')} with it."
+    text += f" {took(rows, 'GEMM shape', facts)} with it."
     shown = sorted({kernel for row in rows if (kernel := narrow_kernel(row)) is not None})
     if shown:
         return f"{text} Kernel names show the fallback: {listed(shown)}."

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.missing import no_model
 from tracelens.advice.numbers import percent, plural
 from tracelens.advice.present import micro_batches_of
 from tracelens.advice.proposals import Proposal, cannot_judge, decide
@@ -82,8 +83,9 @@ class PipelineLayers:
 
 
 def _no_pipeline(facts: StepFacts) -> Outcome | None:
-    if not facts.model.transformer:
-        return Outcome("not_applicable", "No transformer was seen in the trace.")
+    without = no_model(facts)
+    if without is not None:
+        return without
     known = facts.model.pipeline_parallel
     if known.value == 1:
         return Outcome("not_applicable", f"No pipeline: {known.source}.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tracelens.advice.alignment import fp32_on_cuda_cores
 from tracelens.advice.dimensions import TARGET, Target, flops_growth
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, percent, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
@@ -81,12 +81,11 @@ def _not_applicable(facts: StepFacts) -> Outcome | None:
             f"None of the {plural(len(rows), 'MLP GEMM row')} has a shape: {for_shapes(rows)}.",
         )
     if not rows or not facts.model.ffn.value or facts.model.ffn.value < 1:
-        return Outcome("not_applicable", "No MLP is known in the step.")
+        return absent("No MLP was recognised in the step.")
     if not gated(facts):
-        return Outcome(
-            "not_applicable",
-            "The MLP has no gate, so its width is not the 8h/3 that this rule is about; TL102 judges whether"
-            " it is on the 16-byte grid.",
+        return absent(
+            "The MLP has no gate that was recognised, so its width is not the 8h/3 that this rule is about;"
+            " TL102 judges whether it is on the 16-byte grid.",
         )
     if all(fp32_on_cuda_cores(row) for row in rows):
         return Outcome(
@@ -167,7 +166,7 @@ def _grid(local: int) -> str:
 
 def _passed(facts: StepFacts, width: int, case: Case | None, trials: Sequence[Trial], step_ms: float) -> str:
     best = max(trials, key=lambda one: one.mid_ms)
-    seen = "" if case is None else f" {saw_of(case)}"
+    seen = "" if case is None else f" {saw_of(facts, case)}"
     return (
         f"ffn is {_said(facts, width)}, {_grid(width // _ranks(facts))}.{seen} None of"
         f" {plural(len(trials), 'width')} near it is surely faster by 1% of the step; the best,"
@@ -187,7 +186,7 @@ def _proposal(facts: StepFacts, width: int, then: int, case: Case | None) -> Pro
         ],
         confidence="medium" if case is None else confidence_of(case),
         effort="retrain",
-        saw=_saw(facts, width, rows) if case is None else saw_of(case),
+        saw=_saw(facts, width, rows) if case is None else saw_of(facts, case),
         why=_WHY if case is None else f"{why_of(case)} {_MEASURED}",
         change={"ffn": [width, then]},
         fix=[f"- ffn = {width}", f"+ ffn = {then}"],
@@ -215,7 +214,7 @@ def _both(rows: Sequence[GemmRow], case: Case) -> list[GemmRow]:
 
 def _saw(facts: StepFacts, width: int, rows: Sequence[GemmRow]) -> str:
     local = width // _ranks(facts)
-    return f"ffn is {_said(facts, width)}, {_grid(local)}. {took(rows, 'GEMM shape')} with it."
+    return f"ffn is {_said(facts, width)}, {_grid(local)}. {took(rows, 'GEMM shape', facts)} with it."
 
 
 def _changes_model(width: int, then: int) -> str:

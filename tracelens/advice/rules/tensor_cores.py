@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.claims import Claim, settle, total
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, percent, plural, times
 from tracelens.advice.products import (
@@ -80,12 +80,12 @@ class TensorCores:
             return refusal
         rows = [row for row in facts.gemms if row.kind == "gemm"]
         if not rows:
-            return Outcome("not_applicable", "The step has attention kernels but no GEMM.")
+            return absent("Attention kernels were recognised, but no GEMM.")
         blind = _cannot_tell(facts, rows)
         if blind is not None:
             return blind
         claims = [_claim(facts, case) for case in _cases(facts, rows)]
-        return settle(self, facts=facts, claims=claims, passed=_passed(rows))
+        return settle(self, facts=facts, claims=claims, passed=_passed(facts, rows))
 
 
 def _cannot_tell(facts: StepFacts, rows: Sequence[GemmRow]) -> Outcome | None:
@@ -99,7 +99,7 @@ def _cannot_tell(facts: StepFacts, rows: Sequence[GemmRow]) -> Outcome | None:
         why = f"their shapes and types are not recorded: {for_shapes(silent)}"
     else:
         why = "their kernels' names do not say what multiplied their fp32 operands"
-    return Outcome("could_not_run", f"{took(silent, 'GEMM row')}, and {why}.")
+    return Outcome("could_not_run", f"{took(silent, 'GEMM row', facts)}, and {why}.")
 
 
 def _silent(row: GemmRow) -> bool:
@@ -114,10 +114,11 @@ def _by_name(row: GemmRow) -> bool:
     return kernel is not None and kernel.tensor_core is True
 
 
-def _passed(rows: Sequence[GemmRow]) -> str:
+def _passed(facts: StepFacts, rows: Sequence[GemmRow]) -> str:
     used = [row for row in rows if row.tensor_core == "used" or _by_name(row)]
     silent = [row for row in rows if row.tensor_core is None and not _by_name(row)]
-    text = f"{len(used)} of {plural(len(rows), 'GEMM row')} run on tensor cores ({sum_ms(used)} per step)"
+    time = f"{sum_ms(used)} {facts.per_step}"
+    text = f"{len(used)} of {plural(len(rows), 'GEMM row')} run on tensor cores ({time})"
     if silent:
         text += f"; the kernels of {len(silent)} ({sum_ms(silent)}) do not say, and nothing speaks against it"
     return text + "."
@@ -196,7 +197,7 @@ def _claim(facts: StepFacts, case: _Case) -> Claim:
         saving=saving if saving is not None else heuristic(bound),
         confidence="high" if case.mixed or target == "tf32" else "medium",
         effort="config" if target == "tf32" else "code",
-        saw=_saw(case, components),
+        saw=_saw(facts, case, components),
         why=_why(facts, case, target),
         how=" ".join(
             _arithmetic(facts, case, target) if saving is not None else [stake.how for stake in stakes]
@@ -254,7 +255,7 @@ def _arithmetic(facts: StepFacts, case: _Case, target: str) -> list[str]:
         if not isinstance(found, str):
             said.append(
                 f"{name(row)}: {sig(call_us(row))} µs measured, {sig(found.time_us.mid)} µs predicted in"
-                f" {target}, {times(count(row.calls_per_step))} per step."
+                f" {target}, {times(count(row.calls_per_step))} {facts.per_step}."
             )
     rest = len(rows) - len(said)
     said += [f"{plural(rest, 'more row')} in the same way."] if rest else []
@@ -292,9 +293,9 @@ def _title(case: _Case, target: str) -> str:
     return f"Train in {target}: {shapes} in fp32 on CUDA cores"
 
 
-def _saw(case: _Case, components: list[str]) -> str:
+def _saw(facts: StepFacts, case: _Case, components: list[str]) -> str:
     known = [one for one in components if one not in ("other", "unattributed")]
-    text = f"{took(case.rows, 'GEMM shape')} in {case.now}"
+    text = f"{took(case.rows, 'GEMM shape', facts)} in {case.now}"
     text += f", in {listed(known)}." if known else "."
     cuda = [row for row in case.rows if row.tensor_core != "used"]
     tf32 = [row for row in case.rows if row.math_dtype == "tf32"]
@@ -374,14 +375,14 @@ def _other_ways(facts: StepFacts, case: _Case, target: str, savings: dict[str, E
             continue
         if pays(saving):
             said.append(
-                f"{other} instead of {target} is predicted to save {ms(saving.mid)} per step"
+                f"{other} instead of {target} is predicted to save {ms(saving.mid)} {facts.per_step}"
                 f" ({percent(saving.mid / step_ms)}): {_MEANING[other]}"
             )
         else:
             peaks = facts.gpu.peak_tflops
             said.append(
                 f"{other} alone ({sig(peaks[other])} TFLOP/s dense on this GPU, fp32"
-                f" {sig(peaks.get(case.now))}) is not predicted to save for certain: {ms(saving.mid)} per"
-                f" step, low end {ms(saving.low)}."
+                f" {sig(peaks.get(case.now))}) is not predicted to save for certain: {ms(saving.mid)}"
+                f" {facts.per_step}, low end {ms(saving.low)}."
             )
     return said

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tracelens.advice.alignment import grid_elements
 from tracelens.advice.dimensions import TARGET
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.hyper import Hyper, changed
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import listed, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.simulated import pays, simulate
@@ -78,14 +78,15 @@ class TensorParallel:
 
 def _not_split(facts: StepFacts) -> Outcome | None:
     """Why there is no tensor-parallel slice to judge, or None."""
-    if not facts.model.transformer:
-        return Outcome("not_applicable", "No transformer was seen in the trace.")
+    without = no_model(facts)
+    if without is not None:
+        return without
     known = facts.model.tensor_parallel
     if known.value == 1:
         return Outcome("not_applicable", f"No ranks share a layer: {known.source}.")
     if known.value is None:
         if not facts.communication:
-            return Outcome("not_applicable", "The trace has no communication: no ranks share a layer.")
+            return absent("No communication was recognised in the trace.")
         return Outcome(
             "could_not_run",
             f"Over how many ranks layers are split is not known ({known.source}): record with"
@@ -152,11 +153,13 @@ def _exposed_ms(facts: StepFacts) -> float:
 
 
 def _saw(facts: StepFacts, slices: _Slices) -> str:
-    text = f"Layers are split over {slices.ranks} ranks. A rank's {took(slices.rows, 'product shape')}."
+    text = (
+        f"Layers are split over {slices.ranks} ranks. A rank's {took(slices.rows, 'product shape', facts)}."
+    )
     sms = facts.gpu.sms
     if sms is not None and any(row.tiles is not None for row in slices.rows):
         thin = (
-            f"{len(slices.thin)} of them, {ms(_time(slices.thin))} per step, have"
+            f"{len(slices.thin)} of them, {ms(_time(slices.thin))} {facts.per_step}, have"
             if slices.thin
             else "None has"
         )
@@ -168,7 +171,7 @@ def _saw(facts: StepFacts, slices: _Slices) -> str:
         text += f" {slices.copies}."
     exposed = _exposed_ms(facts)
     if facts.communication:
-        text += f" The ranks' messages stand exposed for {ms(exposed)} per step."
+        text += f" The ranks' messages stand exposed for {ms(exposed)} {facts.per_step}."
     return text
 
 
@@ -302,7 +305,7 @@ def _split_vocabulary(facts: StepFacts, slices: _Slices, vocab: int, found: dict
     rows = [row for row in facts.gemms if row.component == "logits"]
     saw = (
         f"{_saw(facts, slices)} Every rank computes logits for all {vocab} entries of the vocabulary:"
-        f" {took(rows, 'GEMM shape')}."
+        f" {took(rows, 'GEMM shape', facts)}."
     )
     words = _in_words(found)
     how = (

@@ -19,9 +19,9 @@ from tracelens.advice.attention_chain import (
 )
 from tracelens.advice.claims import Claim, settle
 from tracelens.advice.effects import completed
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.fused_attention import TENSOR, Core, Fused, Mask, fused_time
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import listed, percent, plural
 from tracelens.advice.proposals import cannot_judge, heuristic, took
 from tracelens.advice.rules.layout_copies import micro_batches
@@ -43,7 +43,7 @@ class UnfusedAttention:
     def check(self, facts: StepFacts, /) -> Outcome:
         """Judge attention whose scores and values are products of their own."""
         if not facts.gemms:
-            return Outcome("not_applicable", "The step has no GEMM and no attention kernel.")
+            return absent("No GEMM and no attention kernel was recognised in the step.")
         products = [row for row in facts.gemms if row.kind == "gemm" and row.component in PRODUCTS]
         if not products:
             return _without(facts)
@@ -59,16 +59,16 @@ class UnfusedAttention:
         if open_:
             return Outcome(
                 "could_not_run",
-                f"{took(products, 'product')} as scores and values of attention, and the sizes of"
+                f"{took(products, 'product', facts)} as scores and values of attention, and the sizes of"
                 f" {len(open_)} of them are not known: {for_shapes(open_)}.",
             )
         chain = chain_of(products, facts.others)
         if not chain.softmax:
             return Outcome(
                 "could_not_run",
-                f"{took(products, 'product')} as scores and values of attention, but no softmax is known"
-                " between them: record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], one"
-                " step without CUDA graphs.",
+                f"{took(products, 'product', facts)} as scores and values of attention, but no softmax is"
+                " known between them: record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],"
+                " one step without CUDA graphs.",
             )
         cores = cores_of(products, chain)
         if isinstance(cores, str):
@@ -82,11 +82,12 @@ def _without(facts: StepFacts) -> Outcome:
     if fused:
         families = sorted({row.kernel_family for row in fused})
         return Outcome(
-            "passed", f"Attention runs in fused kernels ({listed(families)}): {took(fused, 'row')}."
+            "passed", f"Attention runs in fused kernels ({listed(families)}): {took(fused, 'row', facts)}."
         )
-    if not facts.model.transformer:
-        return Outcome("not_applicable", "No transformer was seen in the trace.")
-    return Outcome("not_applicable", "The step has no attention kernel and no score or value product.")
+    without = no_model(facts)
+    if without is not None:
+        return without
+    return absent("No fused attention kernel and no score or value GEMM was recognised.")
 
 
 def _judged(rule: UnfusedAttention, facts: StepFacts, chain: Chain, cores: Sequence[Core]) -> Outcome:
@@ -146,7 +147,7 @@ def _claim(
         name="one fused attention kernel",
         title=(
             "Run attention in one fused kernel instead of scores, softmax and values:"
-            f" {ms(chain.sure_ms)} per step now"
+            f" {ms(chain.sure_ms)} {facts.per_step} now"
         ),
         components=list(CORE),
         bounds={name: max(0.0, time * part) for name, time in chain.times.items()},
@@ -222,7 +223,7 @@ def _saw(facts: StepFacts, chain: Chain, cores: Sequence[Core]) -> str:
     sizes = [core.text for core in cores[:3]]
     sizes += [plural(len(cores) - 3, "other size")] if len(cores) > 3 else []
     text = (
-        f"Attention runs in {counted(chain.kernels)} separate kernels per step, for"
+        f"Attention runs in {counted(chain.kernels)} separate kernels {facts.per_step}, for"
         f" {listed(sizes)}: {ms(chain.sure_ms)} ({share}): {listed(parts)}."
     )
     if chain.maybe:
@@ -240,7 +241,7 @@ def _matrix(core: Core) -> str:
 
 
 def _how(chain: Chain, fits: Mapping[Mask, Fused], saving: Estimate, unusual: Sequence[str]) -> str:
-    now = f"These kernels take {ms(chain.sure_ms)} per step as measured"
+    now = f"These kernels take {ms(chain.sure_ms)} as measured"
     if chain.maybe:
         now += f", and {ms(sum_ms(chain.maybe))} that perhaps go with them count in the high end alone"
     if unusual:

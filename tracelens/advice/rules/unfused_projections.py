@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from tracelens.advice.alignment import grid_elements
 from tracelens.advice.claims import Claim, settle, total
-from tracelens.advice.facts import Outcome, StepFacts
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.facts import Outcome, StepFacts, absent
+from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import listed, plural, times
 from tracelens.advice.products import call_us, minus, moving_ms, predicted, sizes_of
 from tracelens.advice.proposals import cannot_judge, heuristic, took
@@ -87,11 +87,12 @@ class UnfusedProjections:
         refusal = cannot_judge(facts)
         if refusal is not None:
             return refusal
-        if not facts.model.transformer:
-            return Outcome("not_applicable", "No transformer was seen in the trace.")
+        without = no_model(facts)
+        if without is not None:
+            return without
         mine = [row for row in facts.gemms if _in_a_family(row)]
         if not mine:
-            return Outcome("not_applicable", "The step has no projection to q, k, v, gate or up.")
+            return absent("No projection to q, k, v, gate or up was recognised.")
         if all(row.m is None for row in mine):
             return Outcome(
                 "could_not_run",
@@ -238,7 +239,7 @@ def _why_none(facts: StepFacts, family: _Family) -> str:
     if ends > 0 and math.isclose(calls, ends, rel_tol=1e-6):
         if "mlp.gate" in family.components and not _has_gate(facts, rows):
             return "The MLP has no gate."
-        return f"{_upper(family.words)} come from one product ({took(rows, 'GEMM shape')})."
+        return f"{_upper(family.words)} come from one product ({took(rows, 'GEMM shape', facts)})."
     if _crosses(facts, family, "forward", ends):
         return (
             "More attention outputs than MLPs: some attention takes keys and values from another input, and"
@@ -287,7 +288,7 @@ def _fused(facts: StepFacts, group: _Group) -> _Fused:
     how = (
         f"{group.role}: {_apart(group)} take {sig(group.time_us)} µs measured; one {m} × {n} × {k} takes"
         f" {sig(mid)} / {sig(apart_us)} = {sig(ratio)} of that by the predictions of both,"
-        f" {sig(group.time_us * ratio)} µs, {times(counted(group.calls))} per step."
+        f" {sig(group.time_us * ratio)} µs, {times(counted(group.calls))} {facts.per_step}."
     )
     return _Fused(Estimate(now - high, now - now * ratio, now - low, one.time_us.basis), how)
 
@@ -343,7 +344,8 @@ def _claim(facts: StepFacts, family: _Family, groups: Sequence[_Group]) -> Claim
         effort="code",
         saw=(
             f"{_upper(words)} are {count} products of one input in"
-            f" {_each(counted(forward.calls))}: {_apart(forward)}. {took(list(rows.values()), 'GEMM shape')}"
+            f" {_each(counted(forward.calls))}: {_apart(forward)}."
+            f" {took(list(rows.values()), 'GEMM shape', facts)}"
             + (", gradients included." if len(groups) > 1 else ".")
         ),
         why=(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracelens.advice.facts import Outcome, StepFacts
+from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.numbers import plural
 from tracelens.advice.proposals import Proposal, cannot_judge, decide
 from tracelens.advice.stakes import Stake, name, time_at_stake
@@ -43,8 +43,7 @@ class WaveCliffs:
         batch, tokens = facts.model.micro_batch.value or 1, _tokens(facts)
         rows = _rows(facts, tokens)
         if not rows:
-            return Outcome(
-                "not_applicable",
+            return absent(
                 f"No GEMM of the step has the {tokens} tokens of its micro-batch as a side of its output.",
             )
         split = [row for row in rows if row.lost_ms.wave is not None]
@@ -77,10 +76,7 @@ class WaveCliffs:
 def _not_applicable(facts: StepFacts) -> Outcome | None:
     model = facts.model
     if not facts.trains:
-        return Outcome(
-            "not_applicable",
-            "The step has no backward: it trains nothing, and its batch follows its requests.",
-        )
+        return absent("No backward was recognised, and the batch of inference follows its requests.")
     if any((row.shape_note or "").startswith("packed") for row in facts.gemms):
         return Outcome(
             "not_applicable",
@@ -91,7 +87,7 @@ def _not_applicable(facts: StepFacts) -> Outcome | None:
         return without
     for known, what in ((model.micro_batch, "micro-batch"), (model.sequence, "sequence length")):
         if known.value is None or known.value < 1:
-            return Outcome("not_applicable", not_known(what, known))
+            return absent(not_known(what, known))
     return None
 
 
@@ -138,7 +134,7 @@ def _saw(facts: StepFacts, rows: Sequence[GemmRow], lost: float, step_ms: float)
     time = sum(row.time_ms_per_step for row in rows)
     text = (
         f"micro_batch {batch} × sequence {sequence} is {_tokens(facts)} tokens. The products with a row per"
-        f" token {took_and_lost(time, lost, step_ms, to='last waves that do not fill the GPU')}."
+        f" token {took_and_lost(time, lost, facts, to='last waves that do not fill the GPU')}."
     )
     worst = max(rows, key=lambda row: row.lost_ms.wave or 0.0)
     return text if lost < GAIN_FRAC * step_ms else f"{text} Most in {_waves(worst)}."
