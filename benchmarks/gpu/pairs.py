@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from benchmarks.gpu.model_shapes import MODELS
-from tracelens.bench.layer_shapes import LayerShape, StepShape
+from tracelens.measure.layer_shapes import LayerShape, StepShape
 
 Number = int | bool | str
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.gpu.stage import Setting
-from tracelens.bench.cases import AttentionCase, GemmCase
-from tracelens.bench.journal import key_of
-from tracelens.bench.layer_shapes import LayerShape, StepShape
 from tracelens.hardware.gpu import Gpu, list_gpus
 from tracelens.hardware.measurements import Measurements
+from tracelens.measure.cases import AttentionCase, GemmCase
+from tracelens.measure.journal import key_of
+from tracelens.measure.layer_shapes import LayerShape, StepShape
 
 DATASHEET = "datasheet"
 #: On one GPU of a stage: the calibration is read once.

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from benchmarks.gpu.expected import aligned, gemm_bytes
 from benchmarks.gpu.model_shapes import MODELS
-from tracelens.bench.cases import GemmCase
-from tracelens.bench.layer_shapes import attention_gemms, linear_gemms
+from tracelens.measure.cases import GemmCase
+from tracelens.measure.layer_shapes import attention_gemms, linear_gemms
 
 #: One product may cost at most this: 5 ms at 800 TFLOP/s, and buffers that fit several times.
 MAX_FLOPS = 4e12

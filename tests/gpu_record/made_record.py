@@ -16,9 +16,9 @@ from benchmarks.gpu.stages.layer_pairs import _compared, _layer_facts
 from benchmarks.gpu.stages.repeatability import agreement
 from benchmarks.gpu.stages.shapes import joined
 from benchmarks.gpu.store import SCHEMA, write_json
-from tracelens.bench.cases import AttentionCase, GemmCase
-from tracelens.bench.layer_shapes import LayerShape
 from tracelens.hardware.measurements import AttentionMeasurement, GemmMeasurement, table_of
+from tracelens.measure.cases import AttentionCase, GemmCase
+from tracelens.measure.layer_shapes import LayerShape
 
 KERNEL = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT"
 SETTING = Setting("cuda", "h200", False, Path("traces"), Path("scratch"))

@@ -17,9 +17,12 @@ from benchmarks.gpu.runner import Run, run_stage
 from benchmarks.gpu.stage import Setting, Stage
 from benchmarks.gpu.stages import STAGES
 from benchmarks.gpu.store import Folder, read_result
-from tests.bench.driver import Driver, install
-from tracelens.bench import operands
-from tracelens.bench.attention import SDP
+from tests.measure.driver import Driver, install
+from tracelens.measure import operands
+from tracelens.measure.attention import SDP
+
+#: PyTorch's own, of a driver that is none among them.
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")

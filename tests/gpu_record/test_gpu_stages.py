@@ -23,11 +23,11 @@ from benchmarks.gpu.stages.gemm_sweep import CURVES, GEMM_SWEEP, GEMM_UNSURE
 from benchmarks.gpu.stages.layer_pairs import FULL_STEPS, LAYER_PAIRS, SAVINGS
 from benchmarks.gpu.stages.repeatability import REPEATABILITY
 from benchmarks.gpu.sweeps import product
-from tracelens.bench.cases import GemmCase
-from tracelens.bench.kernels import Launched
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import AttentionMeasurement, GemmMeasurement, table_of
+from tracelens.measure.cases import GemmCase
+from tracelens.measure.kernels import Launched
 
 
 @pytest.fixture(autouse=True)
@@ -237,7 +237,7 @@ def test_the_products_of_a_step_are_named_and_the_rest_is_counted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen = Launched(names=(NVJET, "vectorized_elementwise_kernel", NVJET), time_us=1234.5)
-    monkeypatch.setattr("tracelens.bench.pairs.record_kernels", lambda prepare, *, device: [seen])
+    monkeypatch.setattr("tracelens.measure.pairs.record_kernels", lambda prepare, *, device: [seen])
     (item, *_) = LAYER_PAIRS.items(toy(tmp_path))
     row = LAYER_PAIRS.measure(toy(tmp_path), item)
     for side in ("before", "after"):
@@ -248,13 +248,13 @@ def test_the_products_of_a_step_are_named_and_the_rest_is_counted(
 def test_a_step_that_cannot_be_queued_is_timed_as_it_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import tracelens.bench
+    import tracelens.measure
 
     def refuse(*_: object, **__: object) -> None:
-        raise tracelens.bench.CannotMeasure("the host queues these calls more slowly than the GPU runs them")
+        raise tracelens.measure.CannotMeasure("the CPU queues these calls too slowly")
 
-    monkeypatch.setattr("tracelens.bench.pairs.time_calls", refuse)
-    monkeypatch.setattr("tracelens.bench.pairs.running_ms", lambda step: float(step(0) is None) + 2.0)
+    monkeypatch.setattr("tracelens.measure.pairs.time_calls", refuse)
+    monkeypatch.setattr("tracelens.measure.pairs.running_ms", lambda step: float(step(0) is None) + 2.0)
     (item, *_) = LAYER_PAIRS.items(toy(tmp_path))
     row = LAYER_PAIRS.measure(toy(tmp_path), item)
     assert row["queued"] is False
@@ -264,7 +264,7 @@ def test_a_step_that_cannot_be_queued_is_timed_as_it_runs(
 def test_both_shapes_take_turns_and_each_goes_first_as_often(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from tracelens.bench import Timing
+    from tracelens.measure import Timing
 
     order: list[object] = []
 
@@ -272,8 +272,8 @@ def test_both_shapes_take_turns_and_each_goes_first_as_often(
         order.append(step)
         return Timing(1000.0 * len(order), 0.01, 5, 1)
 
-    monkeypatch.setattr("tracelens.bench.pairs.time_calls", timed)
-    monkeypatch.setattr("tracelens.bench.pairs.record_kernels", lambda prepare, *, device: [Launched()])
+    monkeypatch.setattr("tracelens.measure.pairs.time_calls", timed)
+    monkeypatch.setattr("tracelens.measure.pairs.record_kernels", lambda prepare, *, device: [Launched()])
     row = LAYER_PAIRS.measure(toy(tmp_path), LAYER_PAIRS.items(toy(tmp_path))[0])
     before, after = order[:2]
     assert order == [before, after, after, before]
@@ -286,7 +286,7 @@ def test_the_layer_does_the_products_that_are_kept_with_it(rule: str, tmp_path: 
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
-    from tracelens.bench.layers import layer_step
+    from tracelens.measure.layers import layer_step
 
     pair = next(pair for pair in layer_pairs() if pair.rule == rule)
     for shape in (pair.before.toy(), pair.after.toy()):
@@ -300,7 +300,7 @@ def test_the_layer_does_the_products_that_are_kept_with_it(rule: str, tmp_path: 
 
 def test_attention_by_products_is_attention(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from tracelens.bench.layers import Layer
+    from tracelens.measure.layers import Layer
 
     for name in ("gpt3-2.7b", "llama-3-8b", "bert-large"):
         pair = next(pair for pair in layer_pairs() if pair.model == name and pair.rule != "dtype")
@@ -315,7 +315,7 @@ def test_attention_by_products_is_attention(tmp_path: Path) -> None:
 def test_full_steps_train(tmp_path: Path) -> None:
     rows, _ = ran(FULL_STEPS, tmp_path)
     assert {row["name"] for row in rows} >= {"vocabulary", "heads", "swiglu", "hidden"}
-    from tracelens.bench.layers import training_step
+    from tracelens.measure.layers import training_step
 
     for item in FULL_STEPS.items(toy(tmp_path))[:3]:
         step: Callable[[int], Any] = training_step(item.spec.after, device="cpu")

@@ -22,7 +22,6 @@ from benchmarks.gpu.stages.shapes import joined
 from benchmarks.gpu.suggested import LEAST_CHANGES, LEAST_MODELS, advised, verdict
 from tests.gpu_record.made_record import SETTING, made_stages, rate_tflops, write_record
 from tests.gpu_record.made_record import timed as made_timed
-from tracelens.bench.cases import GemmCase
 from tracelens.errors import InputError
 from tracelens.hardware.measurements import (
     GemmMeasurement,
@@ -30,6 +29,7 @@ from tracelens.hardware.measurements import (
     table_of,
     write_measurements,
 )
+from tracelens.measure.cases import GemmCase
 from tracelens.results import Estimate
 
 RECORDS = read_records(summarize.RESULTS)

@@ -19,8 +19,8 @@ from benchmarks.gpu.stages.shapes import (
     measure,
     predict,
 )
-from tracelens.bench.cases import AttentionCase
 from tracelens.hardware.measurements import AttentionMeasurement
+from tracelens.measure.cases import AttentionCase
 
 #: Building a plan, per cuDNN call of a new shape: why cuDNN is swept more thinly than flash attention.
 _CUDNN_PLAN_S = 0.25

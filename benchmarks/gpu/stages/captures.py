@@ -21,9 +21,9 @@ from typing import Any
 
 from benchmarks.gpu import predicted
 from benchmarks.gpu.stage import Item, Row, Setting, Skip, Stage
-from tracelens.bench.devices import context_lost
 from tracelens.capture.options import AFTER
 from tracelens.gemm.kernel_names import parse_kernel_name
+from tracelens.measure.devices import context_lost
 
 MOST_BYTES = 4_000_000  # of one trace
 FIRST_NAMES = ("gpt2_vocab50257_eager", "gpt2_vocab50304_eager")
@@ -254,7 +254,7 @@ def compare_first(setting: Setting, rows: Sequence[Row]) -> dict[str, Any]:
 def predict_first(setting: Setting, item: Item) -> dict[str, Any] | None:
     """The saving of the pair, written down before its first step is run."""
     from benchmarks.gpu.model_shapes import MODELS
-    from tracelens.bench.layer_shapes import StepShape
+    from tracelens.measure.layer_shapes import StepShape
 
     if item.key != FIRST_NAMES[0]:
         return None

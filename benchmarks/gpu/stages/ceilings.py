@@ -15,8 +15,8 @@ from benchmarks.gpu.stages.shapes import (
     open_bench,
     predict,
 )
-from tracelens.bench.cases import GemmCase
 from tracelens.hardware.measurements import GemmMeasurement
+from tracelens.measure.cases import GemmCase
 
 _LIMITS = ("bandwidth_gbps", "launch_floor_us", "call_gap_us")
 
@@ -37,7 +37,7 @@ def ceiling_items(setting: Setting) -> list[Item]:
 
 
 def ceiling_measure(setting: Setting, item: Item) -> Row:
-    from tracelens.bench import measure_bandwidth, measure_call_gap, measure_launch_floor
+    from tracelens.measure import measure_bandwidth, measure_call_gap, measure_launch_floor
 
     options = DRY if setting.dry_run else CAREFUL
     if item.spec == "bandwidth":

@@ -17,8 +17,8 @@ from benchmarks.gpu.stages.shapes import (
     measure,
     predict,
 )
-from tracelens.bench.cases import GemmCase, Options
 from tracelens.hardware.measurements import GemmMeasurement
+from tracelens.measure.cases import GemmCase, Options
 
 
 def _sweep(

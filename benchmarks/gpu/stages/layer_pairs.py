@@ -23,17 +23,17 @@ from benchmarks.gpu.pairs import (
 )
 from benchmarks.gpu.stage import Item, Row, Setting, Stage
 from benchmarks.gpu.stages.shapes import gpu_of, open_bench
-from tracelens.bench.cases import AttentionCase, GemmCase, Options
-from tracelens.bench.layer_shapes import LayerShape, StepShape
 from tracelens.gemm.kernel_names import parse_kernel_name
 from tracelens.hardware.gpu import Gpu
+from tracelens.measure.cases import AttentionCase, GemmCase, Options
+from tracelens.measure.layer_shapes import LayerShape, StepShape
 
 if TYPE_CHECKING:
-    from tracelens.bench.kernels import Launched
-    from tracelens.bench.pairs import PairTimes
+    from tracelens.measure.kernels import Launched
+    from tracelens.measure.pairs import PairTimes
 
 _DRY = Options(seconds_per_case=0.0, batch_us=1.0, max_calls=1, min_batches=3, max_batches=3, warmup_calls=1)
-TURNS = 4  # of tracelens.bench.pairs
+TURNS = 4  # of tracelens.measure.pairs
 #: Kernels that are no product and no attention: norms, activations, residuals, biases, loss.
 _OTHER_PASSES = 40  # over the activations, read or written, forward and backward of one layer
 _SETUP_S = 1.0
@@ -113,7 +113,7 @@ def predict(setting: Setting, item: Item) -> dict[str, Any] | None:
 
 
 def measure_layers(setting: Setting, item: Item) -> Row:
-    from tracelens.bench import pairs
+    from tracelens.measure import pairs
 
     pair: LayerPair = item.spec
     row = _row(pairs.measure_layers(pair.before, pair.after, device=open_bench(setting), **_how(setting)))
@@ -127,7 +127,7 @@ def measure_layers(setting: Setting, item: Item) -> Row:
 
 
 def measure_steps(setting: Setting, item: Item) -> Row:
-    from tracelens.bench import pairs
+    from tracelens.measure import pairs
 
     pair: StepPair = item.spec
     row = _row(pairs.measure_steps(pair.before, pair.after, device=open_bench(setting), **_how(setting)))

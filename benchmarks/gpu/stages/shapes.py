@@ -16,7 +16,6 @@ from typing import Any
 from benchmarks.gpu import expected
 from benchmarks.gpu.predicted import of_calls
 from benchmarks.gpu.stage import Item, Row, Setting
-from tracelens.bench.cases import AttentionCase, GemmCase, Options
 from tracelens.gemm.kernel_names import KernelName, parse_kernel_name
 from tracelens.hardware.gpu import Gpu, list_gpus
 from tracelens.hardware.measurements import (
@@ -25,6 +24,7 @@ from tracelens.hardware.measurements import (
     rows_of,
     table_of,
 )
+from tracelens.measure.cases import AttentionCase, GemmCase, Options
 
 CHUNK = 96
 #: Three hundredths of a second settle a median within 0.3 % on an idle GPU; drawn curves and the ceilings
@@ -55,8 +55,8 @@ def sms_of(setting: Setting) -> int:
 
 
 def open_bench(setting: Setting) -> Any:
-    """The device of tracelens.bench, one for all items of a stage."""
-    from tracelens.bench import open_device
+    """The device of tracelens.measure, one for all items of a stage."""
+    from tracelens.measure import open_device
 
     if "device" not in setting.store:
         setting.store["device"] = open_device("cuda" if setting.kind == "cuda" else "cpu")
@@ -110,7 +110,7 @@ def toy_gemms(cases: Sequence[GemmCase]) -> list[GemmCase]:
 
 def measure(options: Options, setting: Setting, item: Item) -> Row:
     """One chunk: a table of measurements, and why the rest could not be measured."""
-    from tracelens.bench import measure_attention, measure_gemms
+    from tracelens.measure import measure_attention, measure_gemms
 
     unmeasured: dict[str, str] = {}
 
