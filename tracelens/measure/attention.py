@@ -7,16 +7,16 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tracelens.hardware.measurements import AttentionMeasurement
+from tracelens.measure.calls import measure_each
 from tracelens.measure.cases import BACKENDS, AttentionCase, CannotMeasure, Options, Outcome
-from tracelens.measure.devices import context_lost, guarded
-from tracelens.measure.kernels import Launched, record_kernels
+from tracelens.measure.devices import context_lost
+from tracelens.measure.kernels import Launched
 from tracelens.measure.operands import TORCH_DTYPES, Pools, refuse_unless, relative_error
 from tracelens.measure.timing import Call, Device, Timing, time_calls
 
@@ -62,25 +62,7 @@ def measure_attention(
     A time holds every kernel of the call: the small ones before and after the fused one too. What a
     backend does not support is told to ``progress`` with the reason.
     """
-    options = options or Options()
-    pools = Pools(device)
-    group: list[tuple[AttentionCase, Timing]] = []
-    for case in cases:
-        try:
-            timing = guarded(
-                partial(_time, case, device=device, pools=pools, options=options), what=str(case)
-            )
-        except CannotMeasure as reason:
-            outcome = Outcome(case, None, str(reason))
-        else:
-            group.append((case, timing))
-            outcome = Outcome(case, timing.time_us)
-        if progress is not None:
-            progress(outcome)
-        if len(group) >= options.profile_every:
-            yield from _recorded(group, device=device, pools=pools, options=options)
-            group = []
-    yield from _recorded(group, device=device, pools=pools, options=options)
+    return measure_each(cases, _time, _once, _row, device=device, options=options, progress=progress)
 
 
 def prepare_attention(case: AttentionCase, *, device: Device, pools: Pools, sets: int) -> PreparedAttention:
@@ -198,35 +180,19 @@ def _reason(name: str, warned: list[str], error: RuntimeError) -> str:
     return f"{name}: {text[:160]}"
 
 
-def _recorded(
-    group: list[tuple[AttentionCase, Timing]], *, device: Device, pools: Pools, options: Options
-) -> Iterator[AttentionMeasurement]:
-    def prepared(case: AttentionCase) -> Callable[[], None]:
+def _once(case: AttentionCase, *, device: Device, pools: Pools) -> Callable[[], None]:
+    with backend(case.backend):
+        ready = prepare_attention(case, device=device, pools=pools, sets=1)
+
+    def once() -> None:
         with backend(case.backend):
-            ready = prepare_attention(case, device=device, pools=pools, sets=1)
+            ready.call(0)
 
-        def once() -> None:
-            with backend(case.backend):
-                ready.call(0)
+    return once
 
-        return once
 
-    calls = [partial(prepared, case) for case, _ in group]
-    launched = record_kernels(calls, device=device) if options.record_kernels else [Launched()] * len(group)
-    for (case, timing), kernels in zip(group, launched, strict=True):
-        yield AttentionMeasurement(
-            sweep=case.sweep,
-            batch=case.batch,
-            heads=case.heads,
-            kv_heads=case.key_heads,
-            seq_q=case.seq_q,
-            seq_k=case.keys,
-            head_dim=case.head_dim,
-            dtype=case.dtype,
-            causal=case.causal,
-            direction=case.direction,
-            backend=case.backend,
-            time_us=timing.time_us,
-            spread_frac=timing.spread_frac,
-            kernels=kernels.names,
-        )
+def _row(case: AttentionCase, timing: Timing, launched: Launched) -> AttentionMeasurement:
+    return AttentionMeasurement(
+        case.sweep, case.batch, case.heads, case.key_heads, case.seq_q, case.keys, case.head_dim, case.dtype,
+        case.causal, case.direction, case.backend, timing.time_us, timing.spread_frac, launched.names,
+    )  # fmt: skip

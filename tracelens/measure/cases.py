@@ -106,6 +106,13 @@ class Options:
     check: bool = True  # compare a slice of each result with a float64 reference
 
 
+#: A try of the program on a CPU: the fewest calls that exercise everything.
+TRY = Options(
+    seconds_per_case=0.0, min_seconds=0.0, batch_us=1.0, max_calls=1, min_batches=3, max_batches=3,
+    warmup_calls=1,
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of one case: a time, or the reason why there is none."""

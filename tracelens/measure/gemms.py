@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
 from tracelens.hardware.measurements import GemmMeasurement
+from tracelens.measure.calls import measure_each
 from tracelens.measure.cases import DTYPES, LAYOUTS, CannotMeasure, GemmCase, Options, Outcome
-from tracelens.measure.devices import guarded
-from tracelens.measure.kernels import Launched, record_kernels
+from tracelens.measure.kernels import Launched
 from tracelens.measure.operands import TORCH_DTYPES, Pools, refuse_unless, relative_error
 from tracelens.measure.timing import Call, Device, Timing, time_calls
 
@@ -39,29 +38,8 @@ def measure_gemms(
     options: Options | None = None,
     progress: Callable[[Outcome], None] | None = None,
 ) -> Iterator[GemmMeasurement]:
-    """Time each case and record its kernels; yields after every ``options.profile_every`` cases.
-
-    ``cases`` is read one by one, so it may end early when time is up. ``progress`` hears of each case at
-    once, also of those that cannot be measured, with the reason. Kernel names come from one profiler run
-    per group of cases, outside all timing; on the CPU there are none.
-    """
-    options = options or Options()
-    pools = Pools(device)
-    group: list[tuple[GemmCase, Timing]] = []
-    for case in cases:
-        try:
-            timing = guarded(
-                partial(_time, case, device=device, pools=pools, options=options), what=str(case)
-            )
-        except CannotMeasure as reason:
-            _tell(progress, Outcome(case, None, str(reason)))
-            continue
-        group.append((case, timing))
-        _tell(progress, Outcome(case, timing.time_us))
-        if len(group) >= options.profile_every:
-            yield from _recorded(group, device=device, pools=pools, options=options)
-            group = []
-    yield from _recorded(group, device=device, pools=pools, options=options)
+    """Time each product and record its kernels, in the order of ``cases``: see ``measure_each``."""
+    return measure_each(cases, _time, _once, _row, device=device, options=options, progress=progress)
 
 
 def prepare_gemm(case: GemmCase, *, device: Device, pools: Pools, sets: int) -> PreparedGemm:
@@ -167,40 +145,21 @@ def _time(case: GemmCase, *, device: Device, pools: Pools, options: Options) -> 
     return timing
 
 
-def _recorded(
-    group: list[tuple[GemmCase, Timing]], *, device: Device, pools: Pools, options: Options
-) -> Iterator[GemmMeasurement]:
-    def prepared(case: GemmCase) -> Callable[[], None]:
-        ready = prepare_gemm(case, device=device, pools=pools, sets=1)
+def _once(case: GemmCase, *, device: Device, pools: Pools) -> Callable[[], None]:
+    ready = prepare_gemm(case, device=device, pools=pools, sets=1)
 
-        def once() -> None:
-            with tensor_cores(case.dtype):
-                ready.call(0)
+    def once() -> None:
+        with tensor_cores(case.dtype):
+            ready.call(0)
 
-        return once
-
-    calls = [partial(prepared, case) for case, _ in group]
-    launched = record_kernels(calls, device=device) if options.record_kernels else [Launched()] * len(group)
-    for (case, timing), kernels in zip(group, launched, strict=True):
-        yield GemmMeasurement(
-            sweep=case.sweep,
-            m=case.m,
-            n=case.n,
-            k=case.k,
-            batch=case.batch,
-            dtype=case.dtype,
-            out_dtype=case.result_dtype,
-            layout=case.layout,
-            time_us=timing.time_us,
-            spread_frac=timing.spread_frac,
-            kernels=kernels.names,
-            grid=kernels.grid,
-        )
+    return once
 
 
-def _tell(progress: Callable[[Outcome], None] | None, outcome: Outcome) -> None:
-    if progress is not None:
-        progress(outcome)
+def _row(case: GemmCase, timing: Timing, launched: Launched) -> GemmMeasurement:
+    return GemmMeasurement(
+        case.sweep, case.m, case.n, case.k, case.batch, case.dtype, case.result_dtype, case.layout,
+        timing.time_us, timing.spread_frac, launched.names, launched.grid,
+    )  # fmt: skip
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from benchmarks.gpu.stage import Item, Row, Setting, Skip, Stage
 from tracelens.capture.options import AFTER
 from tracelens.gemm.kernel_names import parse_kernel_name
 from tracelens.measure.devices import context_lost
+from tracelens.measure.timing import spread_frac
 
 MOST_BYTES = 4_000_000  # of one trace
 FIRST_NAMES = ("gpt2_vocab50257_eager", "gpt2_vocab50304_eager")
@@ -98,7 +99,7 @@ def _capture(setting: Setting, case: Any, layers: int, name: str) -> Row:
         "precision": case.precision,
         "dims": {key: getattr(case.dims, key) for key in case.dims.__dataclass_fields__},
         **facts,
-        "spread_frac": spread(facts["step_ms"]["before"]),
+        "spread_frac": spread_frac(facts["step_ms"]["before"]),
         "brief": f"{size / 1e3:.0f} kB, {facts['kernels']} kernels, "
         f"step {statistics.median(facts['step_ms']['before'] or [0.0]):.2f} ms",
     }
@@ -213,14 +214,6 @@ def _math_dtype(name: str) -> str | None:
     found = kernel.math_dtype or kernel.in_dtype
     # an NVIDIA tensor core has no fp32: fp32 operands on it are tf32, whatever the name leaves out
     return "tf32" if found == "fp32" and kernel.tensor_core else found
-
-
-def spread(times: Sequence[float]) -> float | None:
-    """(90th - 10th percentile) / median."""
-    if len(times) < 4:
-        return None
-    tenths = statistics.quantiles(times, n=10)
-    return round((tenths[8] - tenths[0]) / statistics.median(times), 5)
 
 
 def summarize(setting: Setting, rows: Sequence[Row]) -> dict[str, Any]:

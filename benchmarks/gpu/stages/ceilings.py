@@ -8,7 +8,6 @@ from typing import Any
 from benchmarks.gpu.stage import Item, Row, Setting, Stage
 from benchmarks.gpu.stages.shapes import (
     CAREFUL,
-    DRY,
     check_products,
     joined,
     measure,
@@ -16,7 +15,7 @@ from benchmarks.gpu.stages.shapes import (
     predict,
 )
 from tracelens.hardware.measurements import GemmMeasurement
-from tracelens.measure.cases import GemmCase
+from tracelens.measure.cases import TRY, GemmCase
 
 _LIMITS = ("bandwidth_gbps", "launch_floor_us", "call_gap_us")
 
@@ -39,7 +38,7 @@ def ceiling_items(setting: Setting) -> list[Item]:
 def ceiling_measure(setting: Setting, item: Item) -> Row:
     from tracelens.measure import measure_bandwidth, measure_call_gap, measure_launch_floor
 
-    options = DRY if setting.dry_run else CAREFUL
+    options = TRY if setting.dry_run else CAREFUL
     if item.spec == "bandwidth":
         value = measure_bandwidth(device=open_bench(setting), options=options)
         return {"bandwidth_gbps": round(value, 1)}

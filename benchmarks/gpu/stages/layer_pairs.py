@@ -25,14 +25,13 @@ from benchmarks.gpu.stage import Item, Row, Setting, Stage
 from benchmarks.gpu.stages.shapes import gpu_of, open_bench
 from tracelens.gemm.kernel_names import parse_kernel_name
 from tracelens.hardware.gpu import Gpu
-from tracelens.measure.cases import AttentionCase, GemmCase, Options
+from tracelens.measure.cases import TRY, AttentionCase, GemmCase
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 
 if TYPE_CHECKING:
     from tracelens.measure.kernels import Launched
     from tracelens.measure.pairs import PairTimes
 
-_DRY = Options(seconds_per_case=0.0, batch_us=1.0, max_calls=1, min_batches=3, max_batches=3, warmup_calls=1)
 TURNS = 4  # of tracelens.measure.pairs
 #: Kernels that are no product and no attention: norms, activations, residuals, biases, loss.
 _OTHER_PASSES = 40  # over the activations, read or written, forward and backward of one layer
@@ -154,7 +153,7 @@ def _layer_facts(shape: LayerShape, ms: float) -> dict[str, Any]:
 
 
 def _how(setting: Setting) -> dict[str, Any]:
-    return {"options": _DRY, "turns": 2} if setting.dry_run else {"turns": TURNS}
+    return {"options": TRY, "turns": 2} if setting.dry_run else {"turns": TURNS}
 
 
 def _row(found: PairTimes) -> Row:
@@ -241,33 +240,26 @@ def toy_pair(pair: LayerPair) -> LayerPair:
     return replace(pair, before=pair.before.toy(), after=pair.after.toy())
 
 
-SAVINGS = Stage(
-    name="savings",
-    writes="20 predicted savings and what whole layers, forward and backward, save",
-    items=saving_items,
-    measure=measure_layers,
-    predict=predict,
-    summarize=summarize,
-    check=check,
-    max_failed_frac=0.2,
+def _stage(name: str, writes: str, items: Any, measure: Any, most_failed: float) -> Stage:
+    return Stage(
+        name=name,
+        writes=writes,
+        items=items,
+        measure=measure,
+        predict=predict,
+        summarize=summarize,
+        check=check,
+        max_failed_frac=most_failed,
+    )
+
+
+SAVINGS = _stage(
+    "savings", "20 predicted savings and what whole layers, forward and backward, save", saving_items,
+    measure_layers, 0.2,
+)  # fmt: skip
+LAYER_PAIRS = _stage(
+    "layer_pairs", "more layers before and after a change of shape", layer_items, measure_layers, 0.1
 )
-LAYER_PAIRS = Stage(
-    name="layer_pairs",
-    writes="more layers before and after a change of shape",
-    items=layer_items,
-    measure=measure_layers,
-    predict=predict,
-    summarize=summarize,
-    check=check,
-    max_failed_frac=0.1,
-)
-FULL_STEPS = Stage(
-    name="full_steps",
-    writes="small training steps before and after each headline fix",
-    max_failed_frac=0.3,
-    items=step_items,
-    measure=measure_steps,
-    predict=predict,
-    summarize=summarize,
-    check=check,
+FULL_STEPS = _stage(
+    "full_steps", "small training steps before and after each headline fix", step_items, measure_steps, 0.3
 )

@@ -24,14 +24,13 @@ from tracelens.hardware.measurements import (
     rows_of,
     table_of,
 )
-from tracelens.measure.cases import AttentionCase, GemmCase, Options
+from tracelens.measure.cases import TRY, AttentionCase, GemmCase, Options
 
 CHUNK = 96
 #: Three hundredths of a second settle a median within 0.3 % on an idle GPU; drawn curves and the ceilings
 #: may take longer.
 QUICK = Options(seconds_per_case=0.03, profile_every=CHUNK)
 CAREFUL = Options(seconds_per_case=0.08, min_batches=9, profile_every=CHUNK)
-DRY = Options(seconds_per_case=0.0, batch_us=1.0, max_calls=1, min_batches=3, max_batches=3, warmup_calls=1)
 
 
 # --- the device ---------------------------------------------------------------------------------------
@@ -120,7 +119,7 @@ def measure(options: Options, setting: Setting, item: Item) -> Row:
 
     run: Any = measure_attention if isinstance(item.spec[0], AttentionCase) else measure_gemms
     device = open_bench(setting)
-    chosen = replace(DRY, profile_every=CHUNK) if setting.dry_run else options
+    chosen = replace(TRY, profile_every=CHUNK) if setting.dry_run else options
     found = [
         replace(one, time_us=round(one.time_us, 4), spread_frac=_rounded(one.spread_frac))
         for one in run(item.spec, device=device, options=chosen, progress=heard)

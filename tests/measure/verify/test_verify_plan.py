@@ -174,7 +174,7 @@ def test_what_a_library_padded_is_not_measured_as_if_it_were_not(raw: dict[str, 
     [
         ({"experts": {"value": 8, "source": "x"}}, "layers with experts are not built"),
         ({"sequence": {"value": None, "source": "x"}}, "sequence of the model is not known"),
-        ({"transformer": False, "found": "none"}, "no transformer was found"),
+        ({"transformer": False, "found": "none"}, "no whole transformer was recognised"),
         ({"layers": {"value": 5, "source": "x"}}, "how many micro-batches"),
     ],
 )

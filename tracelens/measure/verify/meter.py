@@ -8,18 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from tracelens.measure import Device, measure_attention, measure_call_gap, measure_gemms
-from tracelens.measure.cases import AttentionCase, CannotMeasure, GemmCase, Options, Outcome
+from tracelens.measure.cases import TRY, AttentionCase, CannotMeasure, GemmCase, Options, Outcome
 from tracelens.measure.journal import key_of
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import TURN, TURNS, PairTimes, measure_layers, measure_steps
 
 Case = GemmCase | AttentionCase
 Shape = LayerShape | StepShape
-#: A try on a CPU: the fewest calls that exercise everything.
-_HASTY = Options(
-    seconds_per_case=0.0, min_seconds=0.0, batch_us=1.0, max_calls=1, min_batches=3, max_batches=3,
-    warmup_calls=1,
-)  # fmt: skip
 _CALLS = Options(seconds_per_case=0.08, profile_every=24)
 
 
@@ -82,7 +77,7 @@ class BenchMeter:
             if outcome.note is not None:
                 refused[str(outcome.case)] = outcome.note
 
-        options = _HASTY if self.toy else _CALLS
+        options = TRY if self.toy else _CALLS
         wanted = list(dict.fromkeys(asked.values()))
         found = {key_of(row): row for row in run(wanted, device=self.device, options=options, progress=heard)}
         for case, measured in asked.items():
@@ -97,7 +92,7 @@ class BenchMeter:
         if self.toy:
             now, then = now.toy(), then.toy()
         how: dict[str, Any] = {"device": self.device, "record": False}
-        how |= {"options": _HASTY, "turns": 2} if self.toy else {"options": TURN, "turns": TURNS}
+        how |= {"options": TRY, "turns": 2} if self.toy else {"options": TURN, "turns": TURNS}
         try:
             if isinstance(now, LayerShape) and isinstance(then, LayerShape):
                 return measure_layers(now, then, **how)

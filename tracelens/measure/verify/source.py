@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 _WRITE_ONE = "write one with `tracelens analyze TRACE --json REPORT.json`"
 #: Of ``tracelens suggest --json``.
 _SUGGESTIONS_VERSION = "1"
-_DIMENSIONS = tuple(one.name for one in fields(ModelDims) if one.name not in ("transformer", "found"))
+_DIMENSIONS = tuple(one.name for one in fields(ModelDims) if one.name != "found")
 
 
 @dataclass(frozen=True, slots=True)
