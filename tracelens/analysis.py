@@ -16,7 +16,7 @@ from tracelens.accounting.degrees import declared, with_degrees
 from tracelens.accounting.gemms import gemm_rows
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
-from tracelens.accounting.model import model_dims
+from tracelens.accounting.model import embedding_tables, model_dims
 from tracelens.accounting.others import other_rows
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
@@ -266,7 +266,8 @@ def analyze_trace(
     calls = find_calls(trace, links, attribution)
     communication = find_communication(trace, links, attribution)
     collectives = communication_rows(trace, attribution, communication, steps=times.count)
-    dims = model_dims(attribution, calls, sharded=_tensor_parallel(communication))
+    sharded = _tensor_parallel(communication)
+    dims = model_dims(attribution, calls, sharded=sharded, tables=embedding_tables(trace))
     sizes = declared(trace.metadata)
     measured, notes = _measurements(hardware)
     gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)

@@ -137,7 +137,7 @@ def test_exposed_communication_is_named_with_what_it_serves() -> None:
     assert "1 change saves about 2.00 ms of each 20.0 ms step" in detail
     assert detail.startswith("Most of that communication is all_reduce for data-parallel gradients (4.50 ms")
     assert "What to try: send buckets of gradients while the backward still runs" in detail
-    assert "this communication is shortest: at most 5.50 ms a step." in detail
+    assert "this communication is shortest: at most 5.50 ms per step." in detail
     assert "below 64 kB" not in detail
     other = verdict(picture(exposed_ms=5.5, communication=[collective(3.5), collective(2.0, size=1e5)]))[1]
     assert "below 64 kB" not in other  # on a slow network that is sending

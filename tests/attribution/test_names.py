@@ -177,10 +177,16 @@ def situation(fqn: str, *, inner: str | None = "linear", after_core: bool | None
     ],
 )
 def test_component_of_a_product_in_named_modules(fqn: str, component: str) -> None:
-    decision = decide(situation(fqn))
+    decision = decide(replace(situation(fqn), experts=component.startswith("moe.")))
     assert decision is not None
     assert decision.component == component
     assert decision.evidence == "annotation"
+
+
+@pytest.mark.parametrize("fqn", ["model.router", "layers.0.gating_unit.router", "layers.1.experts.proj"])
+def test_one_word_alone_proves_no_mixture_of_experts(fqn: str) -> None:
+    decision = decide(situation(fqn))
+    assert decision is None or not decision.component.startswith("moe.")
 
 
 def test_without_attention_there_is_no_transformer_to_name_parts_of() -> None:

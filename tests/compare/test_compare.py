@@ -14,11 +14,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
 import tracelens
+from benchmarks.compare_power import answers
 from tests.compare.parsed import Parsed, only_ours
 from tests.render import sample_report
 from tracelens.analysis import Analysis, analyze
@@ -85,6 +87,14 @@ def slower_gemms(one: Report, factor: float, only: str = "") -> Report:
     return replace(one, gemms=rows)
 
 
+def caused(result: Comparison) -> dict[str, float]:
+    """The causes by their code; they add up to the step's difference."""
+    assert result.step is not None
+    found: dict[str, float] = {one.code: one.diff_ms for one in result.causes}
+    assert sum(found.values()) == pytest.approx(result.step.diff_ms, abs=1e-9)
+    return found
+
+
 # the test over steps
 
 
@@ -127,13 +137,22 @@ def test_the_interval_holds_the_shift_it_was_made_with() -> None:
         assert found.low <= 2.0 <= found.high and found.level >= 0.95
 
 
+def test_how_often_the_answer_is_wrong() -> None:
+    """Over 200 seeds of 6 independent steps with 1 % of noise: the exact test's own level is 4.1 %."""
+    how: dict[str, Any] = {"count": 6, "noise": 0.01, "neighbour": 0.0, "runs": 0.0}
+    unchanged = answers(0.0, 200, **how)
+    assert unchanged["faster"] + unchanged["slower"] <= 0.041 * 200 + 2 * (0.041 * 0.959 * 200) ** 0.5
+    for change in (0.05, 0.9):
+        assert answers(change, 200, **how) == {"slower": 200}
+
+
 # what must hold on real traces
 
 
 def test_the_gradient_hook_is_named_and_the_gpus_pace_is_not_taken_for_a_change() -> None:
     result = compare_reports(shared("d1"), shared("d1b"))
-    assert result.step is not None and result.step.state == "no_measurable_change"
-    assert result.verdict.startswith("No measurable change") and result.step.p is not None
+    assert result.step is not None and result.step.state == "inconclusive"  # 4 steps of two lengths each
+    assert result.step.p is not None and result.step.p > 0.05
     assert [change.kind for change in result.changes] == ["communication"]
     assert (
         "reduce_scatter" in result.changes[0].said and "from optimizer to backward" in result.changes[0].said
@@ -141,9 +160,7 @@ def test_the_gradient_hook_is_named_and_the_gpus_pace_is_not_taken_for_a_change(
     assert {row.component for row in result.components if row.beyond_noise} == {"communication"}
     assert not [one for one in result.gemms if one.state != "same_shape" or one.beyond_noise]
     assert result.noise is not None and -0.03 < result.noise.mid_frac < 0
-    said = " ".join(result.reasons)
-    assert "can hide in so few steps: record more" in said  # 4 on each side, of two lengths each
-    assert "Communication that no compute hides: 3.24 → 3.02 ms per step (not tested)." in said
+    assert caused(result)["exposed_communication"] == pytest.approx(3.02 - 3.24, abs=0.01)
 
 
 def test_ranks_of_one_job_differ_in_no_component_that_does_the_same() -> None:
@@ -161,7 +178,7 @@ def test_ranks_of_one_job_differ_in_no_component_that_does_the_same() -> None:
 def test_a_trace_against_itself_shows_no_change(name: str) -> None:
     one = shared(name)
     result = compare_reports(one, one)
-    assert result.verdict.startswith("No measurable change")
+    assert result.step is not None and result.step.state == "identical" and not result.causes
     assert not result.changes and not [row for row in result.components if row.beyond_noise]
     assert all(row.state == "same_shape" and not row.changed and row.diff_ms == 0 for row in result.gemms)
 
@@ -238,16 +255,23 @@ def test_a_step_that_truly_changed_is_called_faster_or_slower() -> None:
         assert re.fullmatch(said, result.verdict)
 
 
-def test_steps_that_differ_as_much_as_the_same_gemms_do_are_no_change() -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "state"),
+    [
+        (BASE, [ms + 0.1 for ms in BASE], "no_change"),  # 2 ms more or less is excluded
+        ([90.0, 118.0, 95.0, 112.0], [99.0, 107.0, 94.0, 110.0], "inconclusive"),
+        ([100.0, 101.0, 250.0], [190.0, 192.0, 191.0], "too_few_steps"),  # +89 %
+        ([100.0, 101.0, 250.0, 251.0], [190.0, 191.0, 192.0, 193.0], "inconclusive"),
+        ([100.0] * 4 + [200.0], [100.0] * 3 + [200.0] * 2, "inconclusive"),  # the same median
+        ([1.0, 100.0, 100.0, 100.0, 101.0], [101.5, 102.0, 102.5, 103.0, 103.0], "slower"),
+    ],
+)
+def test_no_change_is_claimed_only_where_one_of_practical_size_is_excluded(
+    before: list[float], after: list[float], state: str
+) -> None:
     one = sample_report.full()
-    rows = [
-        replace(row, time_ms_per_step=row.time_ms_per_step * (1.02 + 0.001 * (at % 3)))
-        for at, row in enumerate(one.gemms)
-    ]
-    after = replace(with_steps(one, [ms * 1.021 for ms in BASE]), gemms=rows)
-    result = compare_reports(with_steps(one, BASE), after)
-    assert result.step is not None and result.step.state == "pace"
-    assert result.verdict.startswith("No change beyond clock speed and run-to-run variation")
+    result = compare_reports(with_steps(one, before), with_steps(one, after))
+    assert result.step is not None and result.step.state == state
 
 
 def test_a_gemm_of_the_same_shape_that_became_slower_stands_out_of_the_noise() -> None:

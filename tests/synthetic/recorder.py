@@ -72,7 +72,8 @@ class Recorder:
 
     def spend(self, ns: int) -> None:
         """Let host time pass on the current thread, with a few percent of variation."""
-        self.clock[self.tid] += max(80, round(ns * self._random.uniform(0.9, 1.15)))
+        ns = max(80, round(ns * self._random.uniform(0.9, 1.15)))
+        self.clock[self.tid] += round(ns * self.options.slow_cpu)
 
     @contextmanager
     def op(
@@ -215,8 +216,11 @@ class Recorder:
         extra: dict[str, Any] | None = None,
     ) -> None:
         """Launch ``work`` from the current thread; it starts on a free stream, at ``after`` or later."""
-        if self.pace != 1.0:
-            work = replace(work, duration_ns=round(self.pace * work.duration_ns))
+        factor = self.pace * (self.options.slow_gemms if shape is not None else 1.0)
+        if self.options.jitter:
+            factor *= 1.0 + self._random.uniform(-self.options.jitter, self.options.jitter)
+        if factor != 1.0:
+            work = replace(work, duration_ns=round(factor * work.duration_ns))
         call = self._call(work.api, 4300)
         start = max(self.stream_free.get(stream, 0) + 640, call.ts + round(call.dur * 0.7) + 1900, after)
         args: dict[str, Any] = {k: v for k, v in call.args.items() if k == "External id"}

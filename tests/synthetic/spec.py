@@ -56,6 +56,9 @@ class Options:
     all_reduce: bool = False  # data-parallel gradient buckets on a stream of their own
     prelaunched: int = 0  # kernels at the start whose launch is not in the recording
     pace: float = 0.0  # every kernel of a step takes up to this share longer or shorter, each step its own
+    jitter: float = 0.0  # every kernel takes up to this share longer or shorter, each launch its own
+    slow_gemms: float = 1.0  # every GEMM takes so many times as long: a lower clock, a slower library
+    slow_cpu: float = 1.0  # everything on the CPU does
     seed: int = 0  # of the small variation in host times, and of the steps' paces
 
 

@@ -13,6 +13,7 @@ import torch
 from tests.synthetic.layout import as_dicts, document
 from tests.synthetic.spec import Event, Synthetic, Truth
 from tests.zoo.capture import Capture, State, profiled
+from tests.zoo.controls import CONTROLS
 from tests.zoo.cuda import Rewriter
 from tests.zoo.dims import Attention, Build, Checkpoint, Dims
 from tests.zoo.families import FAMILIES
@@ -87,7 +88,7 @@ class Zoo:
 
 def program_of(family: str, options: ZooOptions) -> Program:
     """Run a step on the meta device and make the CUDA program of it."""
-    kind = FAMILIES[family]
+    kind = FAMILIES.get(family) or CONTROLS[family]
     if options.tensor_parallel > 1 and not kind.parallel:
         raise ValueError(f"{family} cannot be split over ranks")
     dims = replace(options.dims or kind.dims, tensor_parallel=options.tensor_parallel)
@@ -142,7 +143,7 @@ def trace_of(family: str, options: ZooOptions, made: Program) -> Zoo:
 
 
 def record(family: str, options: ZooOptions | None = None) -> Zoo:
-    """A recording of ``family`` (a key of FAMILIES)."""
+    """A recording of ``family`` (a key of FAMILIES or CONTROLS)."""
     options = options or ZooOptions()
     with _no_collection():
         return trace_of(family, options, program_of(family, options))

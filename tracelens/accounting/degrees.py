@@ -21,6 +21,7 @@ _KINDS = {
 _OTHERS = frozenset(
     {"dp", "data", "cp", "context", "sp", "sequence", "fsdp", "shard", "replicate", "embedding"}
 )
+_SPLIT = ("heads", "kv_heads", "ffn")
 _WORD = re.compile(r"[a-z]+")
 _PURPOSES = {"pipeline": "pipeline_parallel", "expert all-to-all": "expert_parallel"}
 _FROM_CONFIG = re.compile(r"^(config|cfg|model_args|params|args|hparams)\.")
@@ -31,8 +32,10 @@ def with_degrees(
 ) -> ModelDims:
     """``dims`` with the degrees of pipeline and experts, and the tensor one where shapes left it open.
 
-    ``complete``: what was not seen among the kernels is not there; else no communication is not one rank.
+    What tensor-parallel ranks share is marked as one rank's part. ``complete``: what was not seen among the
+    kernels is not there; else no communication is not one rank.
     """
+    sharded = any(row.purpose == "tensor parallel" for row in rows)
     if not dims.transformer:
         nothing = Known(None, dims.hidden.source)
         return replace(dims, pipeline_parallel=nothing, expert_parallel=nothing)
@@ -42,8 +45,10 @@ def with_degrees(
         # Heads of a size of their own: hidden / (heads x head dimension) is no number of ranks there.
         tensor = found
     pipeline = named.get("pipeline_parallel") or _without_messages(metadata, rows, complete)
+    split = (tensor.value or 1) > 1 or (tensor.value is None and sharded)
     return replace(
         dims,
+        **{name: replace(getattr(dims, name), per_rank=split) for name in _SPLIT},
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
         expert_parallel=named.get("expert_parallel") or _without_experts(dims, metadata, rows, complete),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
+
+import numpy as np
 
 from tracelens.accounting.calls import Calls
 from tracelens.accounting.projected_heads import projected_kv_heads
 from tracelens.attribution import Attribution
+from tracelens.attribution.names import op_rule
 from tracelens.gemm import AttentionShape, GemmShape
 from tracelens.results import Known, ModelDims
+from tracelens.trace import Trace
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
 
 S = TypeVar("S")
@@ -20,12 +24,24 @@ _NO_MODEL = {
     "none": "not known: no part of a transformer was recognised",
 }
 
+_FEWEST_WORDS = 256  # of a vocabulary whose table is not seen: bytes
+_CLEAR = 2 / 3  # of the time of the calls that show a value
+_MOST = 0.75  # of the calls of attention are in a numbered layer
+_PER_LAYER = 2  # calls: attention to itself, and to another sequence
 
-def model_dims(attribution: Attribution, calls: Calls, *, sharded: bool = False) -> ModelDims:
+
+def model_dims(
+    attribution: Attribution,
+    calls: Calls,
+    *,
+    sharded: bool = False,
+    tables: Collection[tuple[int, int]] = (),
+) -> ModelDims:
     """Hidden size, heads, feed-forward size, vocabulary... as the forward GEMMs of this rank show them.
 
-    ``sharded``: ranks are seen to exchange activations, as tensor parallelism does. What no attributed GEMM
-    shows stays unknown.
+    ``sharded``: ranks are seen to exchange activations, as tensor parallelism does. ``tables``: (rows, width)
+    of the tables that embeddings are read from. What no attributed GEMM shows stays unknown, and so does what
+    the calls contradict.
     """
     if not attribution.transformer:
         nothing = Known(None, _NO_MODEL[attribution.found])
@@ -59,71 +75,173 @@ def model_dims(attribution: Attribution, calls: Calls, *, sharded: bool = False)
         ("mlp.down", lambda s: s.k),
         ("moe.experts", lambda s: s.k if s.n == hidden.value != s.k else None),
     )
-    vocab = forward.gemm(("logits", lambda s: s.n))
-    numbered = attribution.layer >= 0
-    layers = {int(layer) for layer in attribution.layer[numbered]}
-    named = bool((attribution.evidence[numbered] < EVIDENCE.index("structure")).any())
+    vocab, classes = _head(forward, hidden.value, batch.value, tables)
+    found = {
+        "hidden": hidden,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "ffn": ffn,
+        "sequence": sequence,
+        "micro_batch": batch,
+        "layers": _layers(attribution, calls),
+    }
+    part = forward.one_part()
+    conflict = _conflict(forward, attention, hidden, heads, head_dim)
+    for why, names in ((part, tuple(found)), (conflict, ("heads", "kv_heads", "head_dim"))):
+        found |= {name: Known(None, why) for name in names if why is not None}
     return ModelDims(
         found="whole",
-        hidden=hidden,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        ffn=ffn,
+        **found,
         vocab=vocab,
-        layers=Known(len(layers), "layers named in the trace" if named else "layers counted in the step")
-        if layers
-        else Known(None, "no layer is named in the trace"),
-        sequence=sequence,
-        micro_batch=batch,
-        tensor_parallel=_tensor_parallel(hidden, heads, head_dim, sharded=sharded),
+        classes=classes,
+        tensor_parallel=_tensor_parallel(found["hidden"], found["heads"], found["head_dim"], sharded=sharded),
         experts=_experts(forward),
     )
 
 
+def embedding_tables(trace: Trace) -> set[tuple[int, int]]:
+    """(rows, width) of the tables that the trace reads embeddings from."""
+    reads = trace.symbols.where(lambda text: op_rule(text) == "embedding" or "embedding" in text)
+    codes = np.unique(trace.ops.inputs[reads[trace.ops.name]])
+    tensors = (dims for code in codes.tolist() for dims in trace.details.inputs(code).dims or [])
+    return {(one[0], one[1]) for one in tensors if isinstance(one, list) and [*map(type, one)] == [int, int]}
+
+
+def _head(
+    forward: _Forward, hidden: int | None, batch: int | None, tables: Collection[tuple[int, int]]
+) -> tuple[Known, Known]:
+    """The vocabulary, or the classes of a head that has none: (vocabulary, classes)."""
+    found = forward.gemm(("logits", lambda s: s.n if hidden in (None, s.k) else None))
+    size = found.value
+    if size is None:
+        return found, found
+    rows = forward.gemm(("logits", lambda s: s.m if s.n == size else None)).value or 0
+    words = any(table <= size < table + max(512, table // 8) for table, width in tables if width == hidden)
+    if words or (size >= _FEWEST_WORDS and rows > (batch or 1)):
+        return found, Known(None, "the head chooses from a vocabulary")
+    why = f"the head chooses from {size}: no embedding has as many rows, and it works on {rows} rows"
+    return Known(None, why), found
+
+
+def _layers(attribution: Attribution, calls: Calls) -> Known:
+    """As many as are numbered, where the attention of a step agrees with that."""
+    numbered = attribution.layer >= 0
+    layers = {int(layer) for layer in attribution.layer[numbered]}
+    if not layers:
+        return Known(None, "no layer is named in the trace")
+    main = calls.main[
+        np.isin(attribution.phase[calls.main], [PHASES.index("forward"), PHASES.index("other")])
+    ]
+    for component in ("attention.output", "attention.core", "attention.scores", "attention.qkv"):
+        here = main[attribution.component[main] == COMPONENTS.index(component)]
+        if not len(here):
+            continue
+        told, steps = int(numbered[here].sum()), len(np.unique(attribution.step[here]))
+        if told < _MOST * len(here):
+            return Known(
+                None, f"layers not told apart: {told} of {len(here)} calls of {component} are in one"
+            )
+        if len(layers) == 1 and len(here) > _PER_LAYER * steps:
+            return Known(None, f"layers not told apart: {len(here)} calls of {component} in {steps} steps")
+        break
+    named = bool((attribution.evidence[numbered] < EVIDENCE.index("structure")).any())
+    return Known(len(layers), "layers named in the trace" if named else "layers counted in the step")
+
+
+def _conflict(
+    forward: _Forward,
+    attention: list[tuple[AttentionShape, int]],
+    hidden: Known,
+    heads: Known,
+    head_dim: Known,
+) -> str | None:
+    """Why heads x head dimension cannot be the model's; None where the hidden size or a projection agrees."""
+    if not hidden.value or not heads.value or not head_dim.value:
+        return None
+    widths = {
+        heads.value * head_dim.value,
+        *(s.heads * s.value_dim for s, _ in attention if s.value_dim and s.heads),
+    }
+    takes = forward.gemm(("attention.output", lambda s: s.k)).value
+    if hidden.value in widths or takes is None or takes in widths:
+        return None
+    if takes < max(widths) and takes % heads.value == 0:
+        return None  # values narrower than the keys that they were padded to
+    return (
+        f"{heads.value} heads of {head_dim.value} make neither the hidden size, {hidden.value}, nor what the "
+        f"output projection takes, {takes}"
+    )
+
+
 class _Forward:
-    """The forward calls, by component."""
+    """The forward calls, by component, each with its time."""
 
     def __init__(self, attribution: Attribution, calls: Calls):
-        self._shapes: dict[str, list[GemmShape | AttentionShape]] = {}
+        self._shapes: dict[str, list[tuple[GemmShape | AttentionShape, int]]] = {}
+        self._attention = ([0, 0], [0, 0])  # calls and ns, without and with a shape
         for at, shape in enumerate(calls.shape):
-            if shape is not None and PHASES[attribution.phase[calls.main[at]]] in ("forward", "other"):
-                component = COMPONENTS[attribution.component[calls.main[at]]]
-                self._shapes.setdefault(component, []).append(shape)
+            if PHASES[attribution.phase[calls.main[at]]] not in ("forward", "other"):
+                continue
+            component = COMPONENTS[attribution.component[calls.main[at]]]
+            ns = int(calls.dur_ns[at])
+            if component in ("attention.core", "attention.scores"):
+                self._attention[0][shape is not None] += 1
+                self._attention[1][shape is not None] += ns
+            if shape is not None:
+                self._shapes.setdefault(component, []).append((shape, ns))
 
-    def attention(self) -> list[AttentionShape]:
+    def one_part(self) -> str | None:
+        """Why the calls with shapes are no measure of the model: most attention has none."""
+        for hidden, shown in self._attention:
+            if hidden > shown > 0:
+                share = shown / (shown + hidden)
+                return f"only {share:.0%} of attention has shapes: they are of one part of the model"
+        return None
+
+    def attention(self) -> list[tuple[AttentionShape, int]]:
         return [
-            s
+            (s, ns)
             for shapes in self._shapes.values()
-            for s in shapes
+            for s, ns in shapes
             if isinstance(s, AttentionShape) and not s.backward
         ]
 
     def gemm(self, *readings: tuple[str, Callable[[GemmShape], int | None]]) -> Known:
-        """The most frequent value of the first reading that the trace has."""
+        """The value that takes most time, of the first reading that has one."""
+        first: Known | None = None
         for component, read in readings:
-            found = _from(
-                (s for s in self._shapes.get(component, []) if isinstance(s, GemmShape)), read, component
-            )
+            shapes = ((s, ns) for s, ns in self._shapes.get(component, []) if isinstance(s, GemmShape))
+            found = _from(shapes, read, component)
             if found.value is not None:
                 return found
-        return Known(None, _UNKNOWN_NAMES)
+            first = first or (found if found.source != _UNKNOWN_NAMES else None)
+        return first or Known(None, _UNKNOWN_NAMES)
 
     def widths(self, component: str) -> Counter[int]:
         """N of every product."""
-        return Counter(s.n for s in self._shapes.get(component, []) if isinstance(s, GemmShape))
+        return Counter(s.n for s, _ in self._shapes.get(component, []) if isinstance(s, GemmShape))
 
     def batches(self, component: str) -> Counter[int]:
-        return Counter(s.batch for s in self._shapes.get(component, []) if isinstance(s, GemmShape))
+        return Counter(s.batch for s, _ in self._shapes.get(component, []) if isinstance(s, GemmShape))
 
 
-def _from(shapes: Iterable[S], read: Callable[[S], int | None], what: str) -> Known:
-    values = Counter(value for shape in shapes if (value := read(shape)) is not None)
-    if not values:
+def _from(shapes: Iterable[tuple[S, int]], read: Callable[[S], int | None], what: str) -> Known:
+    """The value of most of the time; unknown where none has it."""
+    time: Counter[int] = Counter()
+    calls: Counter[int] = Counter()
+    for shape, ns in shapes:
+        value = read(shape)
+        if value is not None:
+            time[value] += ns
+            calls[value] += 1
+    if not time:
         return Known(None, _UNKNOWN_NAMES)
-    value, count = values.most_common(1)[0]
-    total = values.total()
-    note = "" if count == total else f" (the most frequent of {len(values)} values)"
+    value, ns = time.most_common(1)[0]
+    if ns < _CLEAR * time.total():
+        return Known(None, f"{what} shows {len(time)} values, none of them in most of its time")
+    count, total = calls[value], calls.total()
+    note = "" if count == total else f" (of {len(calls)} values the one with most time)"
     return Known(value, f"{count} of {total} forward calls of {what}{note}")
 
 

@@ -186,7 +186,13 @@ def _assemble(
     bare = optimizing & (component == _COMPONENT["unattributed"])
     component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["module_stack"]
     # a product of the forward that a compiled backward computes again
-    phase[(role == _ROLE["forward"]) & (phase == _PHASE["backward"])] = _PHASE["recompute"]
+    again = (role == _ROLE["forward"]) & (phase == _PHASE["backward"])
+    stretch = np.where(again, -2 - np.arange(size), look_up(phases.evaluate, links.kernel_node))
+    again |= phase == _PHASE["recompute"]
+    phase[again] = _PHASE["recompute"]
+    if again.any():
+        unproven = again & ~_ran_before(trace, links, again, phase == _PHASE["forward"], stretch)
+        phase[unproven], role[unproven] = _PHASE["backward"], -1
     role = _roles_by_layout(trace, links, role, phase)
     gradient = (role == _ROLE["dgrad"]) | (role == _ROLE["wgrad"])
     phase[gradient & orphans(trace, links)] = _PHASE["backward"]  # inside a graph the host knows no phase
@@ -209,7 +215,10 @@ def _assemble(
         layer=np.where(
             component == _COMPONENT["communication"],
             -1,
-            np.where((path >= 0) & (evidence < _EVIDENCE["structure"]), layers[path], layer),
+            # names that number no layer leave it to the order
+            np.where(
+                (layers >= 0).any() & (path >= 0) & (evidence < _EVIDENCE["structure"]), layers[path], layer
+            ),
         ),
         module=path,
         modules=[p.module for p in paths.paths],
@@ -234,6 +243,31 @@ def _roles_by_layout(trace: Trace, links: Links, role: IntArray, phase: IntArray
     product = trace.symbols.where(is_gemm_op)[look_up(trace.ops.name, links.kernel_op)]
     open_ = (role < 0) & (phase == _PHASE["backward"]) & ~(product & (links.kernel_op >= 0))
     return np.where(open_, stated, role).astype(np.int32)
+
+
+def _ran_before(
+    trace: Trace, links: Links, again: BoolArray, forward: BoolArray, stretch: IntArray
+) -> BoolArray:
+    """Per kernel that seems to run ``again``: did the ``forward`` run most of its ``stretch``, in this trace?
+
+    That is: the same operator with the same inputs or, where those are not recorded, the same kernel with the
+    same grid. Otherwise the backward only looks like a forward: a module or a range in a hook, the gradient
+    of a gradient, a product of equal size.
+    """
+    op = links.kernel_op
+    inputs = look_up(trace.ops.inputs, op)
+    codes = np.unique(inputs[again & (op >= 0)])
+    told = np.isin(inputs, [code for code in codes.tolist() if trace.details.inputs(code).dims]) & (op >= 0)
+    name = np.where(told, look_up(trace.ops.name, op), trace.kernels.name)
+    how = np.where(told, inputs, trace.kernels.launch)
+    key = np.unique(np.stack([told, name, how], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    seen = np.isin(key, key[forward])
+    at = np.unique(stretch[again], return_inverse=True)[1]
+    time = trace.kernels.dur_ns[again]
+    known = np.bincount(at, weights=time * seen[again]) > np.bincount(at, weights=time) / 2
+    out = np.zeros(len(key), np.bool_)
+    out[again] = known[at]
+    return out
 
 
 def _structure(

@@ -26,7 +26,7 @@ class Situation:
     residual: bool  # an addition of two activations of the same shape
     vocabulary: str  # "weight": a GEMM with the token table's shape; "logits": works on logits; "none"
     holds_experts: bool  # the module around it has experts or a router among its own modules
-    experts: bool  # a mixture of experts is named somewhere in the trace
+    experts: bool  # experts are named somewhere in the trace, and a choice of them too
     transformer: bool  # attention was seen somewhere in the trace
 
 
@@ -114,8 +114,6 @@ def _from_op(s: Situation) -> Decision | None:
         return _core(s, "op")
     if rule in _FROM_OP:
         return Decision(_FROM_OP[rule], "op")
-    if rule == "activation" and s.transformer:
-        return Decision("mlp.activation", "structure")  # that it stands in an MLP is not said
     return None
 
 
@@ -197,7 +195,9 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
 
 def _of_role(s: Situation, role: str, outer: tuple[str | None, ...]) -> str | None:
     is_linear = s.inner == "linear" or s.inner == "bmm"
-    if role in _OF_EXPERT and ("experts" in outer or "moe" in outer):
+    if not s.experts and role in ("router", "experts", "moe"):
+        return None  # one word proves no mixture
+    if s.experts and role in _OF_EXPERT and ("experts" in outer or "moe" in outer):
         return "moe.experts"
     if role == "gate":
         return _of_gate(s, outer)
@@ -237,7 +237,7 @@ def _among_experts(s: Situation, role: str) -> str | None:
 
 def _of_gate(s: Situation, outer: tuple[str | None, ...]) -> str | None:
     """``gate`` routes tokens in a model with experts, and is half of a gated MLP in one without."""
-    if "moe" in outer or s.experts:
+    if s.experts:
         return "moe.router"
     return "mlp.gate" if "mlp" in outer else None
 

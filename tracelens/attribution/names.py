@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from itertools import pairwise
 
 # --- operators -------------------------------------------------------------------------------------
 
@@ -46,7 +45,7 @@ _OPS: tuple[tuple[str, ...], ...] = (
         r"aten::_batch_norm_impl_index",
         r"\w*(RMSNorm|LayerNorm)\w*(Function|Fn|Func)\w*",
     ),
-    ("dropout", r"aten::(native_dropout|dropout_?|feature_dropout|_fused_dropout|bernoulli_?)"),
+    ("dropout", r"aten::(native_dropout|dropout_?|feature_dropout|_fused_dropout)"),
     ("softmax", r"aten::(_?softmax|_safe_softmax|_masked_softmax)", r"\w*Softmax(Function|Fn)\w*"),
     (
         "activation",
@@ -172,9 +171,14 @@ def layer_of_text(text: str) -> int | None:
 
 
 def layer_of_fqn(parts: list[str]) -> int | None:
-    """The layer in a dotted module name: the first number behind a word for a list of blocks."""
-    for word, number in pairwise(parts):
-        if _INDEX.match(number) and element_role(word) in ("layer", None) and word not in ("experts",):
+    """The layer in a dotted module name: the first number behind a word for a list of blocks.
+
+    A list of another name is one of blocks where a part of a block is named too (``stages.3.attn.qkv``).
+    """
+    roles = [element_role(word) for word in parts]
+    for at, (role, number) in enumerate(zip(roles, parts[1:], strict=False)):
+        listed = role == "layer" or (role is None and parts[at] != "experts" and any(roles))
+        if _INDEX.match(number) and listed:
             return int(number)
     return None
 

@@ -44,13 +44,17 @@ def decide_sites(trace: Trace, links: Links, paths: Paths, wanted: BoolArray) ->
     outermost = links.forest.outermost(telling)
     innermost = links.forest.nearest(telling)
     fused = (rule == _RULE_CODE["core"]) | (rule == _RULE_CODE["attention_block"])
-    transformer = bool(fused.any() or (paths.attention >= 0).any() or _unfused_attention(trace, links, rule))
+    # a block called attention must do some of it: convolutions have "channel attention"
+    attends = np.isin(rule, [_RULE_CODE[name] for name in ("core", "softmax", "bmm")])
+    transformer = bool(
+        fused.any() or (paths.attention[attends] >= 0).any() or _unfused_attention(trace, links, rule)
+    )
 
     after_core = _after_core(links, paths, rule, innermost)
     linears_after = _linears_after(paths, rule, outermost, after_core)
     position, count, before_activation, after_activation = _in_mlp(links, paths, rule, outermost)
     residual = _residual(trace, links, rule)
-    experts = any({"experts", "moe", "router"} & {*path.roles()} for path in paths.paths)
+    experts = _experts(paths, rule)
     nodes = np.flatnonzero(wanted & links.is_op).astype(np.int32)
     vocabulary = _vocabulary(trace, links, rule, nodes)
     outer_rule = np.where(outermost[nodes] >= 0, rule[outermost[nodes]], -1)
@@ -83,6 +87,14 @@ def decide_sites(trace: Trace, links: Links, paths: Paths, wanted: BoolArray) ->
                 decisions.append(made)
         decision[nodes] = codes[which.reshape(-1)]
     return Sites(decision, decisions, transformer, rule)
+
+
+def _experts(paths: Paths, rule: IntArray) -> bool:
+    """Are experts named, and a choice of them too: a router, or what sorts and moves their tokens?"""
+    mixture = np.array([bool({"experts", "moe"} & {*path.roles()}) for path in paths.paths] + [False])
+    chooses = any({"router", "gate"} & {*path.roles()} for path in paths.paths)
+    moves = np.isin(rule, [_RULE_CODE[name] for name in ("topk", "dispatch")])
+    return bool(mixture.any() and (chooses or mixture[paths.of_node[moves]].any()))
 
 
 def _situation(row: list[int], paths: Paths, transformer: bool, experts: bool) -> Situation:

@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 )
 @click.option("-o", "--output", metavar="HTML", help="As one offline HTML page.")
 @gate_options("comparison", "regression>3%")
+@click.option(
+    "--allow-clock-drift",
+    is_flag=True,
+    help="--fail-on does not count what all GEMMs of the same shape and kernel changed by alike "
+    "(clock, power, library).",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
 def compare(
     before: str,
@@ -48,6 +54,7 @@ def compare(
     fail_on: tuple[str, ...],
     if_unknown: str,
     annotations: str | None,
+    allow_clock_drift: bool,
     quiet: bool,
 ) -> None:
     """Say whether the step's time changed from BEFORE to AFTER, what changed, and where the time went.
@@ -62,9 +69,11 @@ def compare(
     on_stdout = [f"{name} -" for name, path in paths.items() if path == "-"]
     check_outputs(markdown=markdown, annotations=annotations is not None, on_stdout=on_stdout)
     ci = Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None)
+    if allow_clock_drift and not fail_on:
+        raise UsageError("--allow-clock-drift is about what --fail-on counts: give a --fail-on")
     wanted = [parse_comparison_gate(text) for text in fail_on]
     result = _compare(before, after, across=across)
-    gates = judge_comparison(result, wanted)
+    gates = judge_comparison(result, wanted, allow_clock_drift=allow_clock_drift)
     written = _write(result, gates, {"json": json_path, "markdown": markdown, "html": output})
     told = not quiet and not on_stdout
     with shown():

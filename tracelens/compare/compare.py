@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from tracelens import __version__
 from tracelens import numbers as f
+from tracelens.compare.causes import find_causes
 from tracelens.compare.changes import caveats, find_changes, main_dtype, not_comparable
 from tracelens.compare.components import compare_components
-from tracelens.compare.gemms import judged, match_gemms, noise, other_work, without_times
+from tracelens.compare.gemms import judged, match_gemms, noise, without_times
 from tracelens.compare.moves import find_moves
 from tracelens.compare.outcomes import foretold, outcomes
-from tracelens.compare.result import (
-    SCHEMA_VERSION,
-    Comparison,
-    GemmChange,
-    Noise,
-    Side,
-    StepChange,
-    StepPart,
-)
-from tracelens.compare.spelling import NOT_YOURS, arrow_ms, arrow_pct, signed_pct
-from tracelens.compare.step_change import left_open, p_in_words, step_change, step_verdict, too_coarse
+from tracelens.compare.result import SCHEMA_VERSION, Comparison, Noise, Side, StepChange, StepPart
+from tracelens.compare.spelling import arrow_ms, arrow_pct, signed_pct
+from tracelens.compare.step_change import left_open, p_in_words, step_change, step_verdict
 from tracelens.errors import UsageError
 from tracelens.results import Report
 
-#: Of exposed communication: a change that a reader asks about.
-_ASKED = 0.05
+ONE_RUN = "one run on each side: how much runs differ among themselves is not in the test"
 
 
 def compare_reports(before: Report, after: Report, *, across: bool = False) -> Comparison:
@@ -54,11 +46,10 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
     found = noise(gemms, gpu_ms)
     gemms = judged(gemms, found, gpu_ms)
     components = compare_components(before, after, gemms, found)
-    step = _step(before, after, found, same_work=not changes and only_same_work(gemms))
+    step = _step(before, after)
     findings = outcomes(before, after, gemms)
     generated = before.trace.generated or after.trace.generated
-    reasons = [*foretold(findings, generated=generated), *_reasons(step, found, gemms)]
-    reasons += [said for said in (_exposed(before, after),) if said and step.state != "identical"]
+    reasons = [*foretold(findings, generated=generated), *_reasons(step, found)]
     return Comparison(
         SCHEMA_VERSION, __version__, _side(before), _side(after), [],
         verdict=step_verdict(step),
@@ -73,6 +64,7 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
         caveats=[*said, *_open(step, found)],
         reasons=reasons,
         moves=find_moves(components, gemms, noise=found, gpu_ms=gpu_ms),
+        causes=find_causes(before, after, gemms, noise=found, step=step),
     )  # fmt: skip
 
 
@@ -104,22 +96,15 @@ def _side(report: Report, *, times: bool = True) -> Side:
     )
 
 
-def _step(before: Report, after: Report, found: Noise | None, *, same_work: bool) -> StepChange:
+def _step(before: Report, after: Report) -> StepChange:
     without = [one.summary.unprofiled.median_ms for one in (before, after)]
     return step_change(
         [step.duration_ms for step in before.steps],
         [step.duration_ms for step in after.steps],
         medians=(before.summary.step_ms, after.summary.step_ms),
-        noise=found,
-        same_work=same_work,
         identical=before.trace.sha256 == after.trace.sha256 and before.steps == after.steps,
         unprofiled_ms=(without[0], without[1]),
     )
-
-
-def only_same_work(gemms: list[GemmChange]) -> bool:
-    """Did every GEMM that could matter do the same work with the same kernel?"""
-    return not any(other_work(one) or one.changed for one in gemms if one.beyond_noise is not False)
 
 
 def _parts(before: Report, after: Report) -> list[StepPart]:
@@ -132,30 +117,15 @@ def _parts(before: Report, after: Report) -> list[StepPart]:
     ]
 
 
-def _exposed(before: Report, after: Report) -> str:
-    """What became of communication that no compute hides, where it moved by enough to be asked about."""
-    a, b = before.summary.exposed_communication_ms, after.summary.exposed_communication_ms
-    if abs(b - a) <= _ASKED * max(a, b):
-        return ""
-    return f"Communication that no compute hides: {arrow_ms(a, b)} per step (not tested)."
-
-
 def _gemm_ms(report: Report) -> float:
     return sum(row.time_ms_per_step for row in report.gemms)
 
 
-def _reasons(step: StepChange, found: Noise | None, gemms: list[GemmChange]) -> list[str]:
-    """Why to believe the verdict: what changed with the shapes, the test, the control."""
+def _reasons(step: StepChange, found: Noise | None) -> list[str]:
+    """Why to believe the verdict: the test, the control."""
     if step.state == "identical":
         return []
-    parts = []
-    changed = [one for one in gemms if one.state not in ("same_shape", "moved") and one.beyond_noise]
-    if changed:
-        total = sum(one.diff_ms or 0.0 for one in changed)
-        parts.append(
-            f"GEMMs of another shape take {f.ms(abs(total))} {'less' if total < 0 else 'more'} per step."
-        )
-    parts += [said for said in (p_in_words(step), too_coarse(step)) if said]
+    parts = [said for said in (p_in_words(step),) if said]
     if found is not None:
         parts.append(control(found))
     without = (step.unprofiled_before_ms, step.unprofiled_after_ms)
@@ -169,7 +139,7 @@ def control(found: Noise) -> str:
     """What the GEMMs did that the change did not touch."""
     return (
         f"As a control, GEMMs that did the same work on both sides ({f.pct(found.share_frac)} of the GPU "
-        f"time) changed by {signed_pct(found.mid_frac)}: {NOT_YOURS}."
+        f"time) changed by {signed_pct(found.mid_frac)}."
     )
 
 
@@ -178,14 +148,13 @@ def _open(step: StepChange, found: Noise | None) -> list[str]:
     if step.state == "identical":
         return []
     said = []
-    if step.p is not None:
+    if step.p is not None and step.state != "inconclusive":  # else it stands in the verdict
         said.append(left_open(step))
     if found is None:
         said.append(
-            "too few GEMMs did the same work on both sides to say how much is clock speed or run-to-run "
-            "variation"
+            "too few GEMMs did the same work on both sides to tell a change from run-to-run variation"
         )
-    said.append("one run on each side: how much runs differ among themselves is not in the test")
+    said.append(ONE_RUN)
     return said
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracelens.compare.gemms import beyond, differ, other_work
+from tracelens.compare.gemms import as_all, beyond, differ, other_work
 from tracelens.compare.result import ComponentChange, GemmChange, Noise
 from tracelens.compare.spelling import signed_pct
 from tracelens.results import Report
@@ -41,7 +41,10 @@ def compare_components(
             told, why = None, WAIT
         elif told is None:
             why = UNTOLD
-        rows.append(ComponentChange(*key, a.ms, b.ms, diff, frac, a.kernels, b.kernels, told, why))
+        alike = told is True and not new_work and as_all(frac, noise)
+        if alike and noise is not None:
+            why = f"as all GEMMs of the same work ({signed_pct(noise.mid_frac)})"
+        rows.append(ComponentChange(*key, a.ms, b.ms, diff, frac, a.kernels, b.kernels, told, why, alike))
     return sorted(rows, key=lambda row: -abs(row.diff_ms))
 
 

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from tracelens import numbers as f
 from tracelens.compare.changes import caveats
-from tracelens.compare.compare import compare_reports, only_same_work
+from tracelens.compare.compare import compare_reports
 from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison, Left, Pair, PairTime
 from tracelens.compare.gemms import Place, other_work
 from tracelens.compare.load import load_report
@@ -88,6 +88,7 @@ def _compared(
             step.diff_frac if step else None,
             step.p if step else None,
             result.verdict,
+            result.causes,
         ),
         (result.before, result.after),
         (before.model, after.model),
@@ -95,7 +96,6 @@ def _compared(
         step,
         result.parts,
         result.noise,
-        only_same_work(result.gemms) and not result.changes,
         [*result.changes, *(_reshaped(one) for one in result.gemms if _is_reshaped(one))],
         result.components,
         {(one.rule, one.title, one.state) for one in result.findings},
@@ -119,6 +119,8 @@ def _time(file: File, report: Report) -> PairTime:
         summary.mfu_frac,
         summary.gemm_frac_is_bound,
         summary.mfu_is_bound,
+        summary.idle_ms,
+        summary.exposed_communication_ms,
     )
 
 

@@ -6,16 +6,29 @@ Differences are after minus before. Figures over all pairs of files are medians,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from tracelens.compare.result import Change, ComponentChange, Move, Noise, StepChange, StepPart
+from tracelens.compare.result import (
+    Cause,
+    Change,
+    ComponentChange,
+    Move,
+    Noise,
+    StepChange,
+    StepPart,
+    StepState,
+)
 
 SCHEMA_VERSION = "1.0"
 
 #: What the files of a folder are to each other. ``files``: of different models, so only their pairs compare.
 KINDS = ("ranks", "runs", "files")
 #: The state of a pair where no time is compared.
-NOT_COMPARED = "not_compared"
+NOT_COMPARED: Literal["not_compared"] = "not_compared"
+
+Side = Literal["before", "after"]
+#: A part of the step by which a rank can stand out.
+RankPart = Literal["idle", "computing", "exposed_communication"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +67,20 @@ class PairTime:
     mfu_frac: float | None = None  # None = not known
     gemm_frac_is_bound: bool = False  # a lower bound, as in the report
     mfu_is_bound: bool = False
+    idle_ms: float = 0.0  # mean per step: no GPU event runs
+    exposed_ms: float = 0.0  # mean per step: only communication runs
+
+
+@dataclass(frozen=True, slots=True)
+class StandsOut:
+    """A rank that takes more of a part of the step than the others, by a gap of 2 % of the step at least."""
+
+    pair: str  # its name
+    side: Side
+    part: RankPart
+    ms: float  # mean per step
+    others_low_ms: float  # of the ranks that do not stand out
+    others_high_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +91,11 @@ class Pair:
     rank: int | None
     before: PairTime
     after: PairTime
-    state: str  # STEP_STATES of ``tracelens.compare.result`` by the test over its own steps; not_compared
+    state: StepState | Literal["not_compared"]  # by the test over its own steps
     diff_frac: float | None
     p: float | None
     verdict: str
+    causes: list[Cause] = field(default_factory=list)  # of the difference of its medians
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +153,7 @@ class FolderComparison:
     step: StepChange | None  # of the job, or over the runs; None where only the pairs can be judged
     why: str  # what ``step`` is of, or why there is none
     pairs: list[Pair]
-    slowest_before: str | None  # the pair that computes longest; None with one pair, or of different models
-    slowest_after: str | None
+    stands_out: list[StandsOut]  # ranks that do; nothing with fewer than three
     parts: list[StepPart]  # medians over the pairs
     noise: Noise | None  # medians over the pairs
     changes: list[SharedChange]
@@ -138,6 +165,8 @@ class FolderComparison:
     peaks: list[SharedPeak] = field(default_factory=list)  # where times are not compared
     reasons: list[str] = field(default_factory=list)  # why to believe the verdict; ``detail`` is all of them
     moves: list[Move] = field(default_factory=list)  # to be read in place of their rows of ``components``
+    causes: list[Cause] = field(default_factory=list)  # largest first; they add up to ``step.diff_ms``
+    causes_of: str | None = None  # the rank whose causes they are; None: means over the pairs
 
     def _repr_html_(self) -> str:
         """The page of ``tracelens compare``, in a frame of a notebook."""

@@ -6,18 +6,18 @@ from collections import Counter
 from statistics import median
 
 from tracelens import numbers as f
-from tracelens.compare.compare import control
-from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison
-from tracelens.compare.spelling import VARIATION, arrow_ms, arrow_pct
+from tracelens.compare.compare import ONE_RUN, control
+from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison, StandsOut
+from tracelens.compare.spelling import arrow_pct
 from tracelens.compare.step_change import left_open, p_in_words, step_verdict
 
 STATE_WORDS = {
     "faster": "faster",
     "slower": "slower",
-    "no_measurable_change": "no measurable change",
-    "pace": VARIATION,
+    "no_change": "no measurable change",
+    "inconclusive": "inconclusive",
     "too_few_steps": "too few steps for a test",
-    "identical": "the same recording",
+    "identical": "the same trace",
     NOT_COMPARED: "times not compared",
 }
 
@@ -31,7 +31,7 @@ def verdict(result: FolderComparison) -> str:
     if result.kind == "ranks" and len(result.pairs) > 1:
         if result.step.state == "identical":
             middle = f.ms(result.step.before.median)
-            return f"No measurable change: the same recordings twice (step of the job {middle})."
+            return f"Identical: the same traces twice (step of the job {middle})."
         return step_verdict(result.step, name="step of the job")
     if result.kind == "runs" and len(result.pairs) > 1:
         return step_verdict(result.step, name="step, median of the runs", what="runs")
@@ -40,7 +40,7 @@ def verdict(result: FolderComparison) -> str:
 
 def states(result: FolderComparison) -> str:
     """How many pairs did what, "slower in 3, no measurable change in 1"."""
-    counts = Counter(pair.state for pair in result.pairs)
+    counts: Counter[str] = Counter(pair.state for pair in result.pairs)
     if len(counts) == 1 and len(result.pairs) > 1:
         (state,) = counts
         return f"{STATE_WORDS[state]} in all {len(result.pairs)}"
@@ -59,7 +59,8 @@ def reasons(result: FolderComparison) -> list[str]:
         parts.append(p_in_words(result.step, "runs" if result.kind == "runs" else "steps"))
     if result.noise is not None and (result.step is None or result.step.state != "identical"):
         parts.append(control(result.noise))
-    return [said for said in (*parts, slowest(result)) if said]
+    parts += outliers(result)
+    return [said for said in parts if said]
 
 
 def _shares(result: FolderComparison) -> str:
@@ -86,16 +87,27 @@ def _shares(result: FolderComparison) -> str:
     return "; ".join(parts) + (f" (medians over {many} pairs)." if many > 1 else ".")
 
 
-def slowest(result: FolderComparison) -> str:
-    """Which pair computes longest, before and after; "" where that means nothing."""
-    if result.kind != "ranks" or result.slowest_before is None or result.slowest_after is None:
-        return ""
-    times = {pair.name: pair for pair in result.pairs}
-    old, new = times[result.slowest_before], times[result.slowest_after]
-    computing = arrow_ms(old.before.computing_ms, new.after.computing_ms)
-    if old is new:
-        return f"{old.name.capitalize()} computes longest: {computing} per step."
-    return f"{old.name.capitalize()} computed longest before, {new.name} does after: {computing} per step."
+_PART_WORDS = {
+    "idle": "idle",
+    "computing": "computing",
+    "exposed_communication": "in exposed communication",
+}
+
+
+def outliers(result: FolderComparison) -> list[str]:
+    """A sentence for each rank that stands out, with both sides where it does on both."""
+    found: dict[tuple[str, str], list[StandsOut]] = {}
+    for one in result.stands_out:
+        found.setdefault((one.pair, one.part), []).append(one)
+    return [
+        f"{name[:1].upper()}{name[1:]} stands out: {'; '.join(_stands(one) for one in sides)} per step."
+        for (name, _), sides in found.items()
+    ]
+
+
+def _stands(one: StandsOut) -> str:
+    others = f.ms_range(one.others_low_ms, one.others_high_ms)
+    return f"{one.side} {f.ms(one.ms)} {_PART_WORDS[one.part]}, the others {others}"
 
 
 def open_ends(result: FolderComparison) -> list[str]:
@@ -105,13 +117,13 @@ def open_ends(result: FolderComparison) -> list[str]:
         said.append("a share of peak is of each GPU's own datasheet peak")
     elif step is None:
         said.append(result.why)
-    elif step.state != "identical" and step.p is not None:
+    elif step.state not in ("identical", "inconclusive") and step.p is not None:
         said.append(left_open(step, "runs" if result.kind == "runs" else "steps"))
     world = result.before.world_size
     if result.kind == "ranks" and world is not None and len(result.pairs) < world:
         said.append(f"{len(result.pairs)} of {world} ranks are compared")
     if result.kind == "ranks" and not result.not_compared and (step is None or step.state != "identical"):
-        said.append("one run on each side: how much runs differ among themselves is not in the test")
+        said.append(ONE_RUN)
     if len(result.pairs) > 1 and not result.not_compared:
         said.append("times of components and of parts of the step are medians over the pairs")
     return said
@@ -121,4 +133,4 @@ def _pairs(many: int) -> str:
     return f"{many} pair{'' if many == 1 else 's'} of files"
 
 
-__all__ = ["STATE_WORDS", "open_ends", "reasons", "slowest", "states", "verdict"]
+__all__ = ["STATE_WORDS", "open_ends", "outliers", "reasons", "states", "verdict"]

@@ -8,6 +8,7 @@ from statistics import median
 
 from tracelens import numbers as f
 from tracelens.compare.result import GemmChange, GemmSide, Noise
+from tracelens.compare.step_change import PRACTICAL
 from tracelens.results import GemmRow, Report
 
 Place = tuple[str, str, str | None, str]  # kind, component, role, phase
@@ -248,7 +249,7 @@ def differ(before: float, after: float) -> bool:
 
 
 def noise(changes: Iterable[GemmChange], gpu_ms: float) -> Noise | None:
-    """The spread of rows that did the same work with the same kernels, or None where too few did.
+    """The spread of GEMMs that did the same work with the same kernels, or None where too few did.
 
     median ± 3 scaled median absolute deviations (1.4826 makes it the standard deviation of a normal
     distribution; Rousseeuw and Croux, JASA 88, 1993), so that one row that truly changed widens it little.
@@ -256,7 +257,7 @@ def noise(changes: Iterable[GemmChange], gpu_ms: float) -> Noise | None:
     same = [
         (one.before, _per_call(one.before, one.after))
         for one in changes
-        if one.state == "same_shape" and not one.changed and one.before is not None and one.after is not None
+        if one.kind == "gemm" and same_work(one) and one.before is not None and one.after is not None
     ]
     same = [(side, frac) for side, frac in same if _ms(side) >= _WEIGHTY * gpu_ms]
     if len(same) < _FEWEST:
@@ -283,7 +284,8 @@ def beyond(
 ) -> bool | None:
     """Is a difference more than noise? None where nothing says what the noise is.
 
-    With other work to do any difference is real, but one too small to matter is not named.
+    With other work to do any difference is real, but one too small to matter is not named. What all GEMMs
+    changed by is noise of the run as long as it has no practical size.
     """
     if abs(diff_ms) < _SMALL * gpu_ms:
         return False
@@ -291,7 +293,24 @@ def beyond(
         return True
     if noise is None:
         return None
-    return not noise.low_frac - _MARGIN <= diff_frac <= noise.high_frac + _MARGIN
+    middle = noise.mid_frac if abs(noise.mid_frac) <= PRACTICAL else 0.0
+    return abs(diff_frac - middle) > _spread(noise)
+
+
+def as_all(diff_frac: float | None, noise: Noise | None) -> bool:
+    """Is a difference explained by what all GEMMs changed by? One of work that is partly GEMMs is less."""
+    if diff_frac is None or noise is None or diff_frac * noise.mid_frac <= 0:
+        return False
+    return abs(diff_frac) <= abs(noise.mid_frac) + _spread(noise)
+
+
+def _spread(noise: Noise) -> float:
+    return noise.high_frac - noise.mid_frac + _MARGIN
+
+
+def same_work(one: GemmChange) -> bool:
+    """Is it the same work with the same kernels, wherever it is counted?"""
+    return one.state in ("same_shape", "moved") and not one.changed
 
 
 def other_work(one: GemmChange) -> bool:
@@ -301,19 +320,14 @@ def other_work(one: GemmChange) -> bool:
 
 def judged(changes: list[GemmChange], found: Noise | None, gpu_ms: float) -> list[GemmChange]:
     """Say of each row whether its difference is more than noise."""
-    return [
-        replace(
-            one,
-            beyond_noise=beyond(
-                one.diff_ms or 0.0,
-                one.diff_frac,
-                noise=found,
-                gpu_ms=gpu_ms,
-                other_work=other_work(one),
-            ),
+    rows = []
+    for one in changes:
+        told = beyond(
+            one.diff_ms or 0.0, one.diff_frac, noise=found, gpu_ms=gpu_ms, other_work=other_work(one)
         )
-        for one in changes
-    ]
+        alike = bool(told) and same_work(one) and as_all(one.diff_frac, found)
+        rows.append(replace(one, beyond_noise=told, alike=alike))
+    return rows
 
 
 def without_times(changes: list[GemmChange]) -> list[GemmChange]:

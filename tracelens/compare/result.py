@@ -7,7 +7,7 @@ are not compared, "not said"; the reason stands in ``why``, ``not_compared`` or 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tracelens.results import Estimate, StepTime
 
@@ -16,8 +16,20 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = "1.0"
 
-#: What the step's time did. ``pace``: it differs, but no more than kernels with the same work do.
-STEP_STATES = ("faster", "slower", "no_measurable_change", "pace", "too_few_steps", "identical")
+#: What the step's time did. ``no_change``: a difference of practical size is excluded; ``inconclusive``: one
+#: is not excluded, and the test sees none; ``too_few_steps``: no test can; ``identical``: one trace twice.
+StepState = Literal["faster", "slower", "no_change", "inconclusive", "too_few_steps", "identical"]
+
+#: Where a difference of the step comes from. ``gemms_alike``: GEMMs of the same shape and kernel that all
+#: changed by the same factor; ``gemms_single``: what single ones of them changed beyond that;
+#: ``gemm_shapes``: GEMMs of another shape or kernel, or on one side only; ``other_kernels``: GPU time of
+#: neither GEMMs nor communication; ``overlap``: compute kernels that run beside one another more or less;
+#: ``across_pairs``: pairs of files change by another time than the whole they are of; ``mean_to_median``:
+#: parts are means over the steps, the step's difference is of medians.
+CauseCode = Literal[
+    "idle", "exposed_communication", "gemms_alike", "gemms_single", "gemm_shapes", "other_kernels",
+    "overlap", "across_pairs", "mean_to_median",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +64,7 @@ class Side:
 class StepChange:
     """The step's time on both sides and what a test over the steps says of the difference."""
 
-    state: str  # STEP_STATES
+    state: StepState
     before: StepTime
     after: StepTime
     diff_ms: float  # of the medians
@@ -70,6 +82,15 @@ class StepChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """A part of the step's difference; the causes add up to it. GPU time counts as it lengthens the step."""
+
+    code: CauseCode
+    diff_ms: float
+    frac: float | None = None  # gemms_alike: the factor that they share, less 1
+
+
+@dataclass(frozen=True, slots=True)
 class StepPart:
     """A part of the step, per step: idle, exposed communication (``Summary``), GEMMs. Not tested."""
 
@@ -80,9 +101,9 @@ class StepPart:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How the times of GEMMs of the same shape and kernel differ: clock speed or the run, not the change.
+    """How the times of GEMMs of the same shape and kernel differ per call.
 
-    A difference between ``low_frac`` and ``high_frac`` is taken for noise.
+    Between ``low_frac`` and ``high_frac`` they changed alike: by ``mid_frac``, but for their noise.
     """
 
     rows: int
@@ -139,6 +160,7 @@ class GemmChange:
     diff_frac: float | None
     beyond_noise: bool | None  # None = cannot be told
     moved_to: list[str] = field(default_factory=list)  # component, role or "", phase: where it counts after
+    alike: bool = False  # the same work, changed by more than noise, and as all GEMMs of the same work did
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +177,7 @@ class ComponentChange:
     after_kernels: float
     beyond_noise: bool | None
     why: str  # what the judgement rests on
+    alike: bool = False  # changed by more than noise, and as all GEMMs of the same work did
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +223,7 @@ class Comparison:
     caveats: list[str]
     reasons: list[str] = field(default_factory=list)  # why to believe the verdict; ``detail`` is all of them
     moves: list[Move] = field(default_factory=list)  # to be read in place of their rows of ``components``
+    causes: list[Cause] = field(default_factory=list)  # largest first; they add up to ``step.diff_ms``
 
     @property
     def plots(self) -> ComparisonPlots:

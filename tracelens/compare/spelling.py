@@ -53,9 +53,8 @@ def signed_ms(value: float | None) -> str:
     return ("+" if value > 0 else "−") + f.ms(abs(value))
 
 
-#: What moves the times of work that did not change: as a cell, and as the end of a sentence.
-VARIATION = "clock or run-to-run variation"
-NOT_YOURS = "clock speed or run-to-run variation, not your change"
+#: What moves the times of work that did not change.
+VARIATION = "run-to-run variation"
 
 
 def span_ms(low: float, high: float) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens import numbers as f
-from tracelens.compare.result import Noise, StepChange
-from tracelens.compare.spelling import NOT_YOURS, arrow_ms, p_said, signed_pct, span_ms
-from tracelens.compare.steps import LEVEL, rank_test, shift, smallest_p
+from tracelens.compare.result import StepChange, StepState
+from tracelens.compare.spelling import arrow_ms, p_said, signed_pct, span_ms
+from tracelens.compare.steps import LEVEL, Shift, rank_test, shift, smallest_p
 from tracelens.results import StepTime
 
-#: Of the step: a difference of this size should not be able to hide in a test.
-_COARSE = 0.02
+#: Of the step: what is smaller has no practical size. No change is claimed only where more is excluded.
+PRACTICAL = 0.02
 
 
 def step_change(
@@ -19,26 +19,21 @@ def step_change(
     after: Sequence[float],
     *,
     medians: tuple[StepTime, StepTime],
-    noise: Noise | None,
-    same_work: bool,
     identical: bool,
     unprofiled_ms: tuple[float | None, float | None] = (None, None),
     what: str = "steps",
 ) -> StepChange:
     """Judge the step's time from times in ms on both sides, at least one on each.
 
-    ``noise``: how GEMMs with the same work differ; with ``same_work`` a difference within it is the GPU's
-    clock or the run, not the change. ``what`` the times are of ("steps", "runs"), for the sentences.
+    ``what`` the times are of ("steps", "runs"), for the sentences.
     """
     old, new = medians
     diff = new.median - old.median
     frac = diff / old.median if old.median else None
     least = smallest_p(len(before), len(after))
     p = rank_test(before, after) if least < LEVEL else None
-    state, why = _state(p, frac, f"{len(before)} and {len(after)} {what}", noise if same_work else None)
-    if identical:
-        state, why = "identical", "the same recording twice"
     left = shift(before, after)
+    state: StepState = "identical" if identical else _state(p, diff, left, PRACTICAL * old.median)
     without = unprofiled_ms
     return StepChange(
         state=state,
@@ -55,37 +50,51 @@ def step_change(
         unprofiled_before_ms=without[0],
         unprofiled_after_ms=without[1],
         unprofiled_diff_frac=without[1] / without[0] - 1 if without[0] and without[1] else None,
-        why=why,
+        why=_WHY[state].format(
+            counted=f"{len(before)} and {len(after)} {what}", practical=f"{PRACTICAL:.0%}"
+        ),
     )
 
 
 _TEST = "Mann-Whitney on the steps' times, two-sided"
+_MORE = "{counted} differ by more than they do among themselves"
+_WHY: dict[StepState, str] = {
+    "faster": _MORE,
+    "slower": _MORE,
+    "no_change": "{counted} exclude a difference of more than {practical}",
+    "inconclusive": "{counted} neither show a difference nor exclude one of more than {practical}",
+    "too_few_steps": "{counted} are too few for a test: record 4 on each side at least",
+    "identical": "the same trace twice",
+}
 
 
-def _state(p: float | None, frac: float | None, counted: str, noise: Noise | None) -> tuple[str, str]:
+def _state(p: float | None, diff: float, left: Shift, practical_ms: float) -> StepState:
+    """Seen is a difference that the test sees and whose interval lies on the side of the medians'."""
     if p is None:
-        return "too_few_steps", f"{counted} are too few for a test: record 4 on each side at least"
-    if p >= LEVEL or not frac:
-        return "no_measurable_change", f"{counted} differ by no more than they do among themselves"
-    if noise is not None and noise.low_frac <= frac <= noise.high_frac:
-        return "pace", f"GEMMs that did the same work changed by as much: {NOT_YOURS}"
-    return ("faster" if frac < 0 else "slower"), f"{counted} differ by more than they do among themselves"
+        return "too_few_steps"
+    if p < LEVEL and ((diff < 0 and left.high <= 0) or (diff > 0 and left.low >= 0)):
+        return "faster" if diff < 0 else "slower"
+    return "no_change" if max(-left.low, left.high, abs(diff)) <= practical_ms else "inconclusive"
 
 
 def step_verdict(step: StepChange, *, name: str = "step", what: str = "steps") -> str:
-    """Say it in one sentence."""
-    times = arrow_ms(step.before.median, step.after.median)
+    """Say direction, size and certainty in one sentence."""
     if step.state == "identical":
-        return f"No measurable change: the same recording twice ({name} {f.ms(step.before.median)})."
-    share = signed_pct(step.diff_frac)
+        return f"Identical: the same trace twice ({name} {f.ms(step.before.median)})."
+    seen = f"{name} {arrow_ms(step.before.median, step.after.median)}, {signed_pct(step.diff_frac)}"
     if step.state == "too_few_steps":
-        few = f"{step.before.n} and {step.after.n} {what} are too few for a test, 4 on each side would do"
-        return f"{name.capitalize()} {times}, {share}: {few}."
-    said = {
-        "no_measurable_change": "No measurable change",
-        "pace": "No change beyond clock speed and run-to-run variation",
-    }.get(step.state, step.state.capitalize())
-    return f"{said}: {name} {times}, {share} ({p_said(step.p)})."
+        few = f"{step.before.n} and {step.after.n} {what} are too few for a test, record 4 on each side"
+        return f"Inconclusive: {seen}; {few}."
+    if step.state == "no_change":
+        return f"No measurable change: {seen} ({p_said(step.p)}); more than {PRACTICAL:.0%} is excluded."
+    if step.state == "inconclusive":
+        return f"Inconclusive: {seen} ({p_said(step.p)}); {interval(step)}."
+    return f"{step.state.capitalize()}: {seen} ({p_said(step.p)})."
+
+
+def interval(step: StepChange) -> str:
+    """Say between what the difference lies."""
+    return f"{step.shift_level:.0%} interval {span_ms(step.shift_low_ms, step.shift_high_ms)}"
 
 
 def p_in_words(step: StepChange, what: str = "steps") -> str:
@@ -105,18 +114,9 @@ def p_in_words(step: StepChange, what: str = "steps") -> str:
 
 def left_open(step: StepChange, what: str = "steps") -> str:
     """Say which differences the test does not exclude."""
-    interval = span_ms(step.shift_low_ms, step.shift_high_ms)
+    span = span_ms(step.shift_low_ms, step.shift_high_ms)
     why = f": {level_why(step, what)}" if level_why(step, what) else ""
-    return f"the {what} leave open a difference from {interval} ({step.shift_level:.0%} interval{why})"
-
-
-def too_coarse(step: StepChange) -> str:
-    """Say what change so few steps would not show; "" where a change was seen or little is left open."""
-    widest = max(abs(step.shift_low_ms), abs(step.shift_high_ms))
-    if step.state != "no_measurable_change" or widest < _COARSE * step.before.median:
-        return ""
-    interval = span_ms(step.shift_low_ms, step.shift_high_ms)
-    return f"Anything from {interval} can hide in so few steps: record more of them to see a smaller change."
+    return f"the {what} leave open a difference from {span} ({step.shift_level:.0%} interval{why})"
 
 
 def level_why(step: StepChange, what: str = "steps") -> str:
@@ -126,4 +126,4 @@ def level_why(step: StepChange, what: str = "steps") -> str:
     return f"an exact test of so few {what} has no level nearer to {1 - LEVEL:.0%} from above"
 
 
-__all__ = ["left_open", "level_why", "p_in_words", "step_change", "step_verdict"]
+__all__ = ["PRACTICAL", "interval", "left_open", "level_why", "p_in_words", "step_change", "step_verdict"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 _EXACT = 60  # steps of both sides together
 LEVEL = 0.05  # below it a difference counts as seen
@@ -96,6 +97,11 @@ def _doubled_ranks(values: Sequence[float]) -> list[int]:
 
 def _rank_sums(ranks: Sequence[int], count: int) -> dict[int, int]:
     """How many choices of ``count`` ranks have each sum."""
+    return _counted(tuple(sorted(ranks)), count)
+
+
+@lru_cache(maxsize=64)  # without ties the ranks are always the same
+def _counted(ranks: tuple[int, ...], count: int) -> dict[int, int]:
     ways: list[dict[int, int]] = [{0: 1}, *({} for _ in range(count))]
     for rank in ranks:
         for chosen in range(count, 0, -1):

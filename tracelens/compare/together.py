@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from tracelens import __version__
+from tracelens.compare.causes import added_up
 from tracelens.compare.changes import LONG_STEP
 from tracelens.compare.folder_result import (
     NOT_COMPARED,
@@ -24,8 +25,18 @@ from tracelens.compare.folder_result import (
 from tracelens.compare.folder_words import open_ends, reasons, verdict
 from tracelens.compare.gemms import Place
 from tracelens.compare.moves import find_moves
-from tracelens.compare.result import Change, ComponentChange, Noise, Side, StepChange, StepPart
-from tracelens.compare.step_change import step_change
+from tracelens.compare.result import (
+    Cause,
+    CauseCode,
+    Change,
+    ComponentChange,
+    Noise,
+    Side,
+    StepChange,
+    StepPart,
+)
+from tracelens.compare.stands_out import stand_out
+from tracelens.compare.step_change import PRACTICAL, step_change
 from tracelens.results import ModelDims, StepTime
 
 
@@ -40,7 +51,6 @@ class Compared:
     step: StepChange | None  # None where times are not compared
     parts: list[StepPart]
     noise: Noise | None
-    same_work: bool
     changes: list[Change]
     components: list[ComponentChange]
     findings: set[tuple[str, str, str]]  # rule, title, state
@@ -58,9 +68,9 @@ def together(
         found = [_without_times(one) for one in found]
     noise = _noise([one.noise for one in found])
     times = _times(found, kind)
-    step, why = _step(found, kind, noise, times)
+    step, why = _step(found, kind, times)
     components = _components(found)
-    slowest = _slowest(found) if len(found) > 1 and kind != "files" and not refused else (None, None)
+    told = _telling(found, step) if kind == "ranks" else None
     result = FolderComparison(
         SCHEMA_VERSION, __version__, kind, by,
         _side(folders[0], [one.sides[0] for one in found], times[0]),
@@ -70,8 +80,7 @@ def together(
         step=step,
         why=why,
         pairs=[one.pair for one in found],
-        slowest_before=slowest[0],
-        slowest_after=slowest[1],
+        stands_out=stand_out([one.pair for one in found]) if kind == "ranks" and not refused else [],
         parts=_parts(found),
         noise=noise,
         changes=_changes(found),
@@ -82,6 +91,8 @@ def together(
         not_compared=refused,
         peaks=_peaks(found) if refused else [],
         moves=find_moves(components, [], noise=noise, gpu_ms=sum(row.before_ms for row in components)),
+        causes=_causes(found if told is None else [told], step, noise),
+        causes_of=None if told is None else told.pair.name,
     )  # fmt: skip
     said = reasons(result)
     return replace(
@@ -94,7 +105,7 @@ def together(
 
 
 def _without_times(one: Compared) -> Compared:
-    pair = replace(one.pair, state=NOT_COMPARED, diff_frac=None, p=None)
+    pair = replace(one.pair, state=NOT_COMPARED, diff_frac=None, p=None, causes=[])
     return replace(one, pair=pair, step=None, parts=[], noise=None, components=[])
 
 
@@ -142,9 +153,7 @@ def _times(found: list[Compared], kind: str) -> Times:
     return [], []
 
 
-def _step(
-    found: list[Compared], kind: str, noise: Noise | None, sides: Times
-) -> tuple[StepChange | None, str]:
+def _step(found: list[Compared], kind: str, sides: Times) -> tuple[StepChange | None, str]:
     """The step of the whole: of the job's steps, or of the runs' medians."""
     steps = [one.step for one in found if one.step is not None]
     if len(steps) < len(found):
@@ -153,7 +162,6 @@ def _step(
         return steps[0], "the only pair of files"
     if kind == "files":
         return None, "the files are of different models: only their pairs are judged"
-    same = all(one.same_work for one in found)
     identical = all(step.state == "identical" for step in steps)
     if kind == "ranks":
         why, what = "a step of the job takes as long as it takes on the slowest of its ranks here", "steps"
@@ -165,8 +173,6 @@ def _step(
         sides[0],
         sides[1],
         medians=(_spread(sides[0]), _spread(sides[1])),
-        noise=noise,
-        same_work=same,
         identical=identical,
         what=what,
     )
@@ -186,10 +192,34 @@ def _spread(times: Sequence[float]) -> StepTime:
     return StepTime(median(times), min(times), max(times), len(times))
 
 
-def _slowest(found: list[Compared]) -> tuple[str, str]:
-    before = max(found, key=lambda one: one.pair.before.computing_ms)
-    after = max(found, key=lambda one: one.pair.after.computing_ms)
-    return before.pair.name, after.pair.name
+def _telling(found: list[Compared], step: StepChange | None) -> Compared | None:
+    """The rank that made the job's step change: of those that changed as it did, the one that waits least.
+
+    Ranks wait for each other, so what one of them takes more is exposed communication on all others.
+    """
+    if step is None or step.state == "identical" or len(found) < 2:
+        return None
+
+    def off(one: Compared) -> float:
+        return abs(one.pair.after.step_ms - one.pair.before.step_ms - step.diff_ms)
+
+    def waits(one: Compared) -> float:
+        more = sum(cause.diff_ms for cause in one.pair.causes if cause.code == "exposed_communication")
+        return more if step.diff_ms > 0 else -more
+
+    near = max(PRACTICAL * step.before.median, min(map(off, found)))
+    return min((one for one in found if off(one) <= near), key=waits)
+
+
+def _causes(found: list[Compared], step: StepChange | None, noise: Noise | None) -> list[Cause]:
+    """Means of the pairs' causes, and what the whole changed by beside them."""
+    if step is None or step.state == "identical":
+        return []
+    sums: dict[CauseCode, float] = {}
+    for one in found:
+        for cause in one.pair.causes:
+            sums[cause.code] = sums.get(cause.code, 0.0) + cause.diff_ms / len(found)
+    return added_up(sums, "across_pairs", step.diff_ms, noise)
 
 
 def _side(folder: Path, sides: list[Side], times: list[float]) -> FolderSide:
@@ -285,6 +315,7 @@ def _component(key: tuple[str, str], rows: list[ComponentChange], pairs: int) ->
     return ComponentChange(
         *key, before, after, diff, after / before - 1 if before and after else None,
         middle(row.before_kernels for row in rows), middle(row.after_kernels for row in rows), told, why,
+        bool(told) and 2 * sum(row.alike for row in moved) > len(moved),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from tracelens.compare.folder_result import FolderComparison
 from tracelens.compare.result import Comparison
 from tracelens.gates.expression import Gate, parse_gate
 from tracelens.gates.metrics import Metric, Range, say, say_range
-from tracelens.gates.of_comparison import COMPARISON_METRICS
+from tracelens.gates.of_comparison import COMPARISON_METRICS, without_drift
 from tracelens.gates.of_report import REPORT_METRICS
 from tracelens.results import Report
 
@@ -37,10 +37,23 @@ def judge_report(report: Report, gates: Iterable[str | Gate]) -> list[Judged]:
     return [_judge(report, _gate(one, REPORT_METRICS), note) for one in gates]
 
 
-def judge_comparison(result: Comparison | FolderComparison, gates: Iterable[str | Gate]) -> list[Judged]:
-    """Judge gates on a comparison. Raises UsageError where one cannot be read."""
+def judge_comparison(
+    result: Comparison | FolderComparison, gates: Iterable[str | Gate], *, allow_clock_drift: bool = False
+) -> list[Judged]:
+    """Judge gates on a comparison; ``allow_clock_drift``: what all GEMMs alike changed by does not count.
+
+    Raises UsageError where one cannot be read.
+    """
     note = _PART if result.before.partial or result.after.partial else ""
-    return [_judge(result, _gate(one, COMPARISON_METRICS), note) for one in gates]
+    counted = without_drift(result) if allow_clock_drift else result
+    found = []
+    for gate in (_gate(one, COMPARISON_METRICS) for one in gates):
+        left_out = (
+            gate.metric.read(result, gate.choice).ranges != gate.metric.read(counted, gate.choice).ranges
+        )
+        said = "without what all GEMMs alike changed by (--allow-clock-drift)" if left_out else ""
+        found.append(_judge(counted, gate, "; ".join(filter(None, (said, note)))))
+    return found
 
 
 def parse_report_gate(text: str) -> Gate:

@@ -4,17 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
+from tracelens.compare.causes import alike_ms
 from tracelens.compare.components import UNTOLD
-from tracelens.compare.folder_result import FolderComparison
+from tracelens.compare.folder_result import FolderComparison, Pair
 from tracelens.compare.moves import with_moves
 from tracelens.compare.result import Comparison, ComponentChange, StepChange
-from tracelens.compare.spelling import VARIATION, signed_ms, signed_pct
+from tracelens.compare.spelling import signed_ms, signed_pct
 from tracelens.gates.metrics import Metric, Range, Reading, exact, unknown
 from tracelens.words import COMPONENTS
 
 Compared = Comparison | FolderComparison
 _CHANGED = ("faster", "slower")
+
+
+def without_drift(result: Compared) -> Compared:
+    """The comparison without what all GEMMs of the same work changed by alike: step, pairs, components."""
+    components = [replace(row, beyond_noise=False) if row.alike else row for row in result.components]
+    step = None if result.step is None else _without(result.step, alike_ms(result.causes))
+    if isinstance(result, Comparison):
+        return replace(result, step=step, components=components)
+    pairs = [_pair_without(pair) for pair in result.pairs]
+    return replace(result, step=step, components=components, pairs=pairs)
+
+
+def _without(step: StepChange, alike: float) -> StepChange:
+    diff = step.diff_ms - alike
+    return replace(
+        step,
+        diff_ms=diff,
+        diff_frac=diff / step.before.median if step.before.median else None,
+        shift_low_ms=step.shift_low_ms - alike,
+        shift_high_ms=step.shift_high_ms - alike,
+    )
+
+
+def _pair_without(pair: Pair) -> Pair:
+    after = replace(pair.after, step_ms=pair.after.step_ms - alike_ms(pair.causes))
+    frac = after.step_ms / pair.before.step_ms - 1 if pair.before.step_ms else None
+    return replace(pair, after=after, diff_frac=frac)
 
 
 def _refused(result: Compared) -> str:
@@ -34,18 +63,18 @@ def _regression(result: Compared, _: str) -> Reading:
     if step.state == "too_few_steps":
         return unknown(step.why)
     if step.state == "identical":
-        return Reading(_both(exact(0.0), step), note="the same recording twice")
+        return Reading(_both(exact(0.0), step), note="the same trace twice")
     low, high = sorted((step.shift_low_ms, step.shift_high_ms))
     if step.state in _CHANGED:
         return Reading(
             _both(Range(min(low, step.diff_ms), step.diff_ms, max(high, step.diff_ms), True), step)
         )
-    seen = f"{signed_ms(step.diff_ms)} ({signed_pct(step.diff_frac)})"
-    if step.state == "pace":
-        low, high = min(0.0, step.diff_ms), max(0.0, step.diff_ms)
-        return Reading(_both(Range(low, 0.0, high, True), step), note=f"{seen} is {VARIATION}")
+    seen = f"{signed_ms(step.diff_ms)} ({signed_pct(step.diff_frac)}) is within what steps differ by"
     found = Range(min(low, 0.0), 0.0, max(high, 0.0), True)
-    return Reading(_both(found, step), note=f"no measurable change: {seen} is within what steps differ by")
+    return Reading(_both(found, step), note=f"{_UNSEEN[step.state]}: {seen}")
+
+
+_UNSEEN = {"no_change": "no measurable change", "inconclusive": "inconclusive"}
 
 
 def _worst_pair(result: FolderComparison) -> Reading:
@@ -82,9 +111,7 @@ def _step_change(result: Compared, _: str) -> Reading:
     if result.step is None:
         return unknown("of files of different models there is no one step; regression judges their pairs")
     step = result.step
-    note = {"too_few_steps": "not tested: too few steps", "pace": VARIATION}.get(step.state, "")
-    if step.state == "no_measurable_change":
-        note = "no measurable change"
+    note = {"too_few_steps": "not tested: too few steps", **_UNSEEN}.get(step.state, "")
     return Reading(_both(exact(step.diff_ms), step), note=note)
 
 
@@ -278,4 +305,4 @@ COMPARISON_METRICS: dict[str, Metric[Compared]] = {
     )
 }
 
-__all__ = ["COMPARISON_METRICS", "Compared"]
+__all__ = ["COMPARISON_METRICS", "Compared", "without_drift"]

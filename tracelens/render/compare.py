@@ -12,6 +12,7 @@ from tracelens.compare.outcomes import against
 from tracelens.compare.result import Comparison, ComponentChange, GemmChange, GemmSide, Outcome
 from tracelens.compare.spelling import VARIATION, arrow_ms, place_name, signed_ms, signed_pct
 from tracelens.render import facts
+from tracelens.render.compare_causes import cause_rows, cause_source
 from tracelens.render.compare_figures import Found, shares_line, signed
 from tracelens.render.console import Out
 
@@ -34,6 +35,7 @@ def render_compare(result: Comparison, *, console: Console, outputs: Sequence[tu
     if result.before.generated or result.after.generated:
         out.line(f" {facts.GENERATED} ", "reverse bold")
     out.line(result.verdict, _STATES.get(result.step.state if result.step else "", "bold"))
+    show_causes(out, result)
     _bullets(out, result.reasons)
     out.line(identity(result), "dim")
     out.line()
@@ -46,6 +48,18 @@ def render_compare(result: Comparison, *, console: Console, outputs: Sequence[tu
         _bullets(out, result.caveats, mark="!", style="dim")
     for path, size in outputs:
         out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(f" ({f.nbytes(size)})", "dim"))
+
+
+def show_causes(out: Out, result: Found) -> None:
+    """Print where the step's difference comes from; its lines add up to it."""
+    table = out.table([("", "r"), ("", "fold")])
+    rows, source = cause_rows(result), cause_source(result)
+    for row in rows:
+        table.add_row(out.text(f"  {row.time}"), out.text(row.said))
+    if rows:
+        out.print(table)
+    if rows and source:
+        out.line(out.text(f"  {source}", "dim"))
 
 
 def identity(result: Comparison) -> str:

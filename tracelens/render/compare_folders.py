@@ -12,8 +12,19 @@ from tracelens.compare.folder_words import STATE_WORDS
 from tracelens.compare.spelling import arrow_ms, arrow_pct, p_value, signed_pct
 from tracelens.gates import Judged
 from tracelens.render import facts
-from tracelens.render.compare import FINDINGS, MOVERS, OUTCOMES, is_move, moved_lines, movers, row_name, share
+from tracelens.render.compare import (
+    FINDINGS,
+    MOVERS,
+    OUTCOMES,
+    is_move,
+    moved_lines,
+    movers,
+    row_name,
+    share,
+    show_causes,
+)
 from tracelens.render.compare_figures import shares_line, signed
+from tracelens.render.compare_markdown import causes_markdown
 from tracelens.render.console import Out
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, table
@@ -34,6 +45,7 @@ def render_folders(
     if result.before.generated or result.after.generated:
         out.line(f" {facts.GENERATED} ", "reverse bold")
     out.line(result.verdict, _STATES.get(result.step.state if result.step else "", "bold"))
+    show_causes(out, result)
     _bullets(out, result.reasons)
     out.line(identity(result), "dim")
     out.line()
@@ -232,7 +244,7 @@ def folders_markdown(result: FolderComparison, *, gates: Sequence[Judged] = ()) 
     """The comparison as Markdown, in the terminal's order."""
     generated = result.before.generated or result.after.generated
     lines = [f"*{escape(facts.GENERATED)}*", ""] if generated else []
-    lines += [f"**{escape(result.verdict)}**", ""]
+    lines += [f"**{escape(result.verdict)}**", "", *causes_markdown(result)]
     lines += [*(f"- {escape(said)}" for said in result.reasons), ""] if result.reasons else []
     lines += [escape(identity(result)), "", *gates_markdown(gates), "### Pair by pair", ""]
     lines += table(

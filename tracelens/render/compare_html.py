@@ -20,6 +20,7 @@ from tracelens.render import compare as words
 from tracelens.render import compare_figures as figures
 from tracelens.render import compare_folders as folder_words
 from tracelens.render import facts
+from tracelens.render.compare_causes import cause_rows, cause_source, cause_total
 from tracelens.render.groups import group_of
 from tracelens.render.templates import environment, part
 from tracelens.render.text import clean
@@ -75,6 +76,9 @@ def _render(template: str, result: figures.Found, generated_at: str | None, **mo
             title=_title(result),
             verdict=unbroken(result.verdict),
             reasons=[unbroken(said) for said in result.reasons],
+            causes=cause_rows(result),
+            total=cause_total(result),
+            source=cause_source(result),
             moved=[row for row in rows if words.is_move(result, row) or row.beyond_noise is not False],
             still=[row for row in rows if not words.is_move(result, row) and row.beyond_noise is False],
             badge=_badge(result),

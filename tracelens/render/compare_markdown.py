@@ -10,7 +10,8 @@ from tracelens.compare.spelling import signed_ms
 from tracelens.gates import Judged
 from tracelens.render import compare as words
 from tracelens.render import facts
-from tracelens.render.compare_figures import signed
+from tracelens.render.compare_causes import cause_rows, cause_source
+from tracelens.render.compare_figures import Found, signed
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, table
 
@@ -21,7 +22,7 @@ def render_markdown(result: Comparison, *, gates: Sequence[Judged] = ()) -> str:
     """The comparison in the terminal's order: verdict, gates, what changed, movers, GEMMs, caveats."""
     generated = result.before.generated or result.after.generated
     lines = [f"*{escape(facts.GENERATED)}*", ""] if generated else []
-    lines += [f"**{escape(result.verdict)}**", ""]
+    lines += [f"**{escape(result.verdict)}**", "", *causes_markdown(result)]
     lines += [*(f"- {escape(said)}" for said in result.reasons), ""] if result.reasons else []
     lines += [escape(words.identity(result)), "", *gates_markdown(gates), "### What changed", ""]
     lines += [f"- {escape(line.replace('->', '→'))}" for line in words.changes_lines(result)]
@@ -35,6 +36,14 @@ def render_markdown(result: Comparison, *, gates: Sequence[Judged] = ()) -> str:
     if result.caveats:
         lines += ["", "### Caveats", "", *(f"- {escape(line)}" for line in result.caveats)]
     return "\n".join(lines) + "\n"
+
+
+def causes_markdown(result: Found) -> list[str]:
+    """Where the step's difference comes from, as a table; nothing without causes."""
+    cells = [[row.time, row.said] for row in cause_rows(result)]
+    source = cause_source(result)
+    head = f"where it comes from ({source})" if source else "where it comes from"
+    return [*table(["difference", head], cells), ""] if cells else []
 
 
 def _movers(result: Comparison) -> list[str]:

@@ -59,6 +59,7 @@ def dims(model: ModelDims) -> list[tuple[str, Known]]:
         *(  # only where the model is spread that way
             (name, known)
             for name, known in (
+                ("classes", model.classes),
                 ("pipeline parallel", model.pipeline_parallel),
                 ("expert parallel", model.expert_parallel),
             )
@@ -73,19 +74,20 @@ def model_line(report: Report) -> list[str]:
         return ["Parts of a transformer, not the whole of one"]
     if report.model.found == "none":
         return ["No transformer" if report.coverage.complete else "No attention recognised"]
-    known = [(name, dim.value) for name, dim in dims(report.model) if dim.value is not None]
-    values = dict(known)
+    known = [(name, dim, dim.value) for name, dim in dims(report.model) if dim.value is not None]
+    values = {name: value for name, _, value in known}
     parts = []
-    for name, value in known:
+    for name, dim, value in known:
         told = {
             "kv heads": value != values.get("heads"),  # only worth a word when grouped
             "tensor parallel": value > 1,
             "experts": value > 1,
         }
         if told.get(name, True):
-            counted = name.endswith(("heads", "layers", "experts"))
+            counted = name.endswith(("heads", "layers", "experts", "classes"))
             one = name.removesuffix("s") if value == 1 else name
-            parts.append(f"{value} {one}" if counted else f"{name} {value}")
+            said = f"{value} {one}" if counted else f"{name} {value}"
+            parts.append(f"{said} per rank" if dim.per_rank else said)
     return parts or ["Transformer of unknown dimensions"]
 
 

@@ -21,3 +21,4 @@ class Known:
 
     value: int | None
     source: str  # e.g. "shape of aten::addmm in 12 layers", or why it is not known
+    per_rank: bool = False  # what one tensor-parallel rank holds; the whole model has more

@@ -74,6 +74,7 @@ class ModelDims:
     experts: Known
     pipeline_parallel: Known = _UNSTATED  # stages; ``layers`` are this rank's
     expert_parallel: Known = _UNSTATED  # ranks that share the experts
+    classes: Known = _UNSTATED  # what a head chooses from that is no vocabulary
 
     @property
     def transformer(self) -> bool:

@@ -13,13 +13,14 @@ from math import prod
 
 from tracelens.attribution.structure.forward import LARGEST_RANK, loses, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
-from tracelens.attribution.structure.units import Dims
+from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
 
 _STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch")  # what is added to the stream
 _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
 _CUTS = frozenset({"slice", "split", "chunk", "narrow", "unbind", "select", "split_with_sizes"})
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
+_CONVOLUTION = 4  # kernels of one convolution: its layouts with it
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "sqrt", "var", "var_mean", "std"})
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
@@ -35,6 +36,8 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
             if found is not None:
                 run.labels[at] = found
     edges = [-1, *anchors, len(run)]
+    firsts = {core.first for core in run.cores}
+    rotated = any(_rotates(run.kinds[start + 1 : stop]) for start, stop in pairwise(edges) if stop in firsts)
     for start, stop in pairwise(edges):
         gap = [at for at in range(start + 1, stop) if at not in run.labels and not _is_product(run, at)]
         if gap:
@@ -42,8 +45,15 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
             after = run.labels[stop] if stop < len(run) else None
             core = next((core for core in run.cores if core.first == stop), None)
             product = run.shape(start) if start >= 0 else None
-            for at, label in _Gap(run, hidden, vocab, gap, before, after, core, product).labels():
+            for at, label in _Gap(run, hidden, vocab, gap, before, after, core, product, rotated).labels():
                 run.labels[at] = label
+
+
+def _rotates(kinds: list[Kind]) -> bool:
+    """Rotary embeddings written out negate half and put the halves together again."""
+    names = {kind.name for kind in kinds}
+    complex_ = names & {"view_as_complex", "view_as_real", "polar"}
+    return {"neg", "cat"} <= names or bool(complex_) or any("rope" in kind.tags for kind in kinds)
 
 
 def _is_product(run: Run, at: int) -> bool:
@@ -102,7 +112,9 @@ class _Gap:
         after: Label | None,
         core: Core | None,
         product: GemmShape | None,
+        rotated: bool,
     ):
+        self.rotated = rotated  # are queries and keys rotated before some core of the run?
         self.core, self.product = core, product  # the core behind the gap, the product before it
         self.run, self.hidden, self.vocab, self.gap = run, hidden, vocab, gap
         self.before = before.component if before else None
@@ -131,7 +143,7 @@ class _Gap:
         if self.before in ("attention.core", "attention.values") and self.after == "attention.output":
             return self._all("attention.other")
         if self.before == "attention.qkv" and self.after in ("attention.qkv", *cores):
-            rotates = self.after in cores and self._rotates()
+            rotates = self.after in cores and _rotates([self.run.kinds[at] for at in self.gap])
             added = self._adapter_sum()
             return [
                 (
@@ -151,11 +163,6 @@ class _Gap:
             return -1
         adds = [at for at in self.gap[:4] if self.run.kinds[at].what == "add"]
         return adds[0] if adds else -1
-
-    def _rotates(self) -> bool:
-        """Rotary embeddings written out negate half and put the halves together again."""
-        names = {self.run.kinds[at].name for at in self.gap}
-        return {"neg", "cat"} <= names or bool(names & {"view_as_complex", "view_as_real", "polar"})
 
     def _before_core(self, at: int, *, rotates: bool) -> Label:
         kind = self.run.kinds[at]
@@ -213,7 +220,8 @@ class _Gap:
         if self.before != "logits":
             return None
         # inside a graph nothing says where the forward ends: only what is a loss by its name
-        sure = self.gap if self.run.phase != "graph" else [at for at in self.gap if loses(self.run, at)]
+        whole = self.run.phase != "graph" and any(loses(self.run, at) for at in range(len(self.run)))
+        sure = self.gap if whole else [at for at in self.gap if loses(self.run, at)]
         return [(at, Label("loss")) for at in sure]
 
     def _on_stream(self) -> list[tuple[int, Label]] | None:
@@ -229,8 +237,10 @@ class _Gap:
     def _opening(self, at: int) -> Label | None:
         """Before the first layer: the embeddings, then a normalization."""
         kind = self.run.kinds[at]
-        if kind.name in ("cos", "sin") or "rope" in kind.tags or kind.what == "bmm":
+        if "rope" in kind.tags:
             return Label("attention.rope")
+        if kind.name in ("cos", "sin") or kind.what == "bmm":
+            return Label("attention.rope") if self.rotated else None
         if "embedding" in kind.tags:
             parts = ("embedding", "norm") if "norm" in kind.tags else ()
             return Label("embedding", None, parts)
@@ -239,10 +249,17 @@ class _Gap:
         if self._is_nameless(at) and self.after == "attention.qkv":
             return Label("norm", None, ("embedding", "norm"))
         if kind.what == "convolution":
-            return Label("embedding")
+            return Label("embedding") if self._onto_stream(at) else None
         if kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors):
             return Label("embedding")
         return None
+
+    def _onto_stream(self, at: int) -> bool:
+        """Patches or frames: a convolution with as many channels as the stream is wide, and not a stem."""
+        weights = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
+        if weights:
+            return any(t[0] == self.hidden for t in weights)
+        return sum(self.run.kinds[p].what == "convolution" for p in self.gap) <= _CONVOLUTION
 
     def _is_wide(self, tensors: tuple[Dims, ...]) -> bool:
         """Of the size of the residual stream; a sequence can be as long as that is wide."""
@@ -262,7 +279,8 @@ class _Gap:
             return Label("dropout", self.layer)
         if self.hidden not in _widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
-        if self.before in _STREAM:
+        adds = kind.what in ("add", "copy") or kind.name in _SCALED
+        if self.before in _STREAM and adds and (self.after is not None or at <= self.last_norm):
             return Label("residual", self.layer)
         return None
 
@@ -313,6 +331,12 @@ class _Gap:
         """Where a normalization that is written out takes its root."""
         kinds = self.run.kinds
         return [p for p in self.gap if "rsqrt" in (kinds[p].name, kinds[p].what)]
+
+    @cached_property
+    def last_norm(self) -> int:
+        """Where the layers end; what stands behind is a head or what is done with its results."""
+        ends = [p for p in self.gap if normalizes(self.run, p, self.hidden)]
+        return ends[-1] if ends else self.gap[-1]
 
     @cached_property
     def first_on_stream(self) -> int | None:

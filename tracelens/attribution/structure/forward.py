@@ -16,8 +16,12 @@ from dataclasses import replace
 
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Kind
+from tracelens.gemm import GemmShape
 
 _MOST_EXPERTS = 1024
+_PADDED = 512  # rows that a vocabulary is made larger by, at most
+_NEAR = 8  # units behind the head
+_COMPARES = frozenset({"softmax", "log_softmax", "argmax", "max", "topk", "sort", "multinomial"})
 LARGEST_RANK = 512  # of a low-rank adapter
 
 
@@ -100,6 +104,8 @@ class Forward:
         self.layer = -1
         self.after_attention = False  # the current layer has its attention
         self.after_mlp = True  # the current layer has its MLP, or there is none yet
+        self.rows: int | None = None  # of the last output projection
+        self.mlps: set[tuple[int, int]] = set()  # (n, k) that close the MLPs of layers
         self.norms = [at for at in range(len(run)) if normalizes(run, at, hidden)]
         self.routers = [at for at, kind in enumerate(run.kinds) if _routes(run, at)]
 
@@ -196,6 +202,7 @@ class Forward:
         at = here[index]
         shape, width = run.shape(at), core.out_width
         both = shape is not None and width is not None and shape.k > width
+        self.rows = shape.m if shape is not None else None
         run.labels[at] = Label(
             "attention.output", self.layer, ("attention.output", "mlp.down") if both else ()
         )
@@ -260,7 +267,10 @@ class Forward:
             if shape is None:
                 head.append(at)
             elif open_ and shape.n == self.hidden and self._closes(open_, at):
-                self._name_mlp(open_, at)
+                if self._in_layer(shape):
+                    self._name_mlp(open_, at)
+                else:
+                    head += [*open_, at]
                 left = self._adapters(products[index + 1 :], at)
                 index = len(products) - len(left)
                 open_ = []
@@ -298,6 +308,14 @@ class Forward:
             return False  # a head whose loss gives its gradient at once
         return shape.k != self.hidden or any(_activates(run, p) for p in inside)
 
+    def _in_layer(self, down: GemmShape) -> bool:
+        """On the tokens of its attention; without one, as large as MLPs that have one. A head is neither."""
+        if self.run.phase == "recompute" or not self.run.cores:
+            return True
+        if not self.after_mlp and self.rows in (None, down.m):
+            self.mlps.add((down.n, down.k))
+        return (down.n, down.k) in self.mlps
+
     def _name_mlp(self, open_: list[int], down: int) -> None:
         run = self.run
         shape = run.shape(down)
@@ -326,7 +344,22 @@ class Forward:
         until = products[index + 1] if index + 1 < len(products) else stop
         if shape is None or shape.k != self.hidden or shape.n > _MOST_EXPERTS or shape.batch > 1:
             return None
-        return next((p for p in self.routers if at < p < until), None)
+        router = next((p for p in self.routers if at < p < until), None)
+        return router if router is not None and self._experts_of(products, index, router, stop) else None
+
+    def _experts_of(self, products: list[int], index: int, router: int, stop: int) -> list[int]:
+        """The products between a choice and the next normalization, if they go into experts and come back.
+
+        Without them a choice routes nothing.
+        """
+        edge = next((at for at in self.norms if at > router), stop)
+        found = [at for at in products[index + 1 :] if at < edge]
+        shapes = [shape for at in found if (shape := self.run.shape(at)) is not None]
+        widths = {shape.n for shape in shapes if shape.k == self.hidden}
+        comes_back = any(
+            shape.n == self.hidden and (shape.k in widths or 2 * shape.k in widths) for shape in shapes
+        )
+        return found if comes_back else []
 
     def _experts(self, products: list[int], index: int, router: int, stop: int) -> int:
         """Name a router and the products of its experts; returns the index behind them."""
@@ -336,12 +369,9 @@ class Forward:
         self.after_mlp = True
         layer = max(self.layer, 0)
         run.labels[products[index]] = Label("moe.router", layer)
-        edge = next((at for at in self.norms if at > router), stop)
-        index += 1
-        while index < len(products) and products[index] < edge:
-            run.labels[products[index]] = Label("moe.experts", layer)
-            index += 1
-        return index
+        experts = self._experts_of(products, index, router, stop)
+        run.labels.update({at: Label("moe.experts", layer) for at in experts})
+        return index + 1 + len(experts)
 
     def _head(self, products: list[int]) -> None:
         """What stands behind the last layer: the vocabulary (or classes), and layers before it."""
@@ -360,6 +390,8 @@ class Forward:
         vocab = shapes[before[-1]].n if before else last.n
         if last.k != self.hidden and not before:
             return
+        if not before and not self._scores(products[-1], vocab):
+            return
         for at, shape in shapes.items():
             sizes = {shape.m, shape.n, shape.k}
             if shape.k == self.hidden and shape.n == vocab:
@@ -369,6 +401,22 @@ class Forward:
                 run.labels[at] = Label("logits", role="dgrad" if shape.k == vocab else "wgrad")
             elif shape.k == self.hidden and shape.n == self.hidden:
                 run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
+
+    def _scores(self, at: int, vocab: int) -> bool:
+        """Without a loss: is the product one onto the words of an embedding, or are its results compared?"""
+        run = self.run
+        tables = (t for kind in run.kinds[:at] if _embeds(kind) for t in kind.tensors if len(t) == 2)
+        if any(table[0] <= vocab < table[0] + _PADDED and table[1] == self.hidden for table in tables):
+            return True
+        behind = run.kinds[at + 1 : at + 1 + _NEAR]
+        return any(
+            vocab in (t[-1] for t in kind.tensors) and (kind.name in _COMPARES or kind.what == "softmax")
+            for kind in behind
+        )
+
+
+def _embeds(kind: Kind) -> bool:
+    return kind.what == "embedding" or "embedding" in kind.tags
 
 
 def loses(run: Run, at: int) -> bool:

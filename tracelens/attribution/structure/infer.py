@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -15,6 +17,7 @@ from tracelens.attribution.structure.forward import hidden_size, label_again, la
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
 from tracelens.attribution.structure.ordered import Launched, label_by_order, lend_weights
+from tracelens.attribution.structure.passes import passes
 from tracelens.attribution.structure.runs import Label, Run, find_backward_cores, find_cores, split_runs
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
 from tracelens.gemm import parse_kernel_name
@@ -58,7 +61,7 @@ def infer(
     place = np.where(units.node >= 0, units.node, look_up(links.kernel_node, units.kernel))
     phase = [phases[node] if node >= 0 else "other" for node in place.tolist()]
     unit_step = look_up(step, units.kernel, -2)
-    runs = list(split_runs(units, phase, _carry(unit_step), graph))
+    runs = _in_passes(units, split_runs(units, phase, _carry(unit_step), graph))
     known: dict[object, Run] = {}
     twins = [_first_alike(units, run, known) for run in runs]
     distinct = list(known.values())
@@ -140,6 +143,21 @@ def _launched(trace: Trace, kernel: int) -> Launched:
     if name is None or name.scheduler in ("persistent", "stream_k"):
         return Launched(None, None, None)
     return Launched(name.tile_m, name.tile_n, blocks)
+
+
+def _in_passes(units: Units, runs: Iterable[Run]) -> list[Run]:
+    """The runs, cut where the model begins again; equal runs are looked at once."""
+    out: list[Run] = []
+    known: dict[bytes, list[int]] = {}
+    for run in runs:
+        key = units.kind[run.units].tobytes()
+        if key not in known:
+            known[key] = passes(run, find_cores(run)) if run.phase in ("forward", "graph") else []
+        edges = [0, *known[key], len(run)]
+        out += [
+            run if begin == 0 and end == len(run) else run.part(begin, end) for begin, end in pairwise(edges)
+        ]
+    return out
 
 
 def _first_alike(units: Units, run: Run, known: dict[object, Run]) -> Run:

@@ -59,6 +59,10 @@ class Run:
     def __len__(self) -> int:
         return len(self.units)
 
+    def part(self, start: int, stop: int) -> Run:
+        """A run of the units between two positions."""
+        return Run(self.phase, self.units[start:stop], self.kinds[start:stop])
+
     def products(self, start: int = 0, stop: int | None = None) -> list[int]:
         """Positions of the GEMMs that are part of no attention core."""
         inside = {position for core in self.cores for position in core.parts}

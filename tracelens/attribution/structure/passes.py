@@ -1,0 +1,82 @@
+"""Where the model begins again: a second batch in one run of units is a second pass, not more layers.
+
+Layers repeat inside a model, so repetition alone proves nothing. A pass holds something that no layer has
+(token or patch embedding, a convolution behind the layers, a loss), and the whole run is that pass, again and
+again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tracelens.attribution.structure.runs import Core, Run
+from tracelens.attribution.structure.units import Kind
+
+_ONCE = ("embedding", "loss", "fused_logits_loss", "convolution")  # once per pass, or in every layer
+_Mark = tuple[object, ...]
+
+
+def passes(run: Run, cores: list[Core]) -> list[int]:
+    """Positions at which a pass of the model begins, those behind the first unit; none where there is one.
+
+    ``cores`` are the attention cores of the run.
+    """
+    if len(cores) < 2:
+        return []
+    marked = [(at, mark) for at, kind in enumerate(run.kinds) if (mark := _mark(kind)) is not None]
+    marks = [mark for _, mark in marked]
+    firsts = {core.first for core in cores}
+    opens = [at in firsts for at, _ in marked]
+    counts = Counter(mark for mark in marks if mark[0] in _ONCE)
+    for edge, count in sorted(counts.items(), key=lambda item: item[1]):
+        if count < 2:
+            continue
+        found = _repeated(marks, opens, edge)
+        if found:
+            return [marked[at][0] for at in found if at]
+    return []
+
+
+def _repeated(marks: list[_Mark], opens: list[bool], edge: _Mark) -> list[int]:
+    """Places of the marks at which the stretch around each ``edge`` begins, if all are one stretch.
+
+    What stands before the first or behind the last must be a model of its own (an encoder before a decoder
+    that runs twice): an embedding or a head there belongs to the stretches, which then are layers.
+    """
+    places = [at for at, mark in enumerate(marks) if mark == edge]
+    length = places[1] - places[0]
+    once = marks[places[0] : places[1]]
+    ends = range(places[0], places[-1], length)
+    if [*ends, places[-1]] != places or any(marks[at : at + length] != once for at in ends):
+        return []
+    behind = min(len(marks) - places[-1], length)
+    ahead = length - behind
+    start, stop = places[0] - ahead, places[-1] + behind
+    if start < 0 or marks[places[-1] : stop] + marks[start : places[0]] != once:
+        return []
+    rest = (sum(opens[:start]), start), (sum(opens[stop:]), len(marks) - stop)
+    inside = sum(opens[start : start + length])
+    if inside == 0 or any(size and (inside == 1 or cores < 2) for cores, size in rest):
+        return []
+    if inside == 1 and edge[0] == "convolution":
+        return []  # as likely a convolution in every layer
+    return [*range(start, stop, length), *([stop] if stop < len(marks) else [])]
+
+
+def _mark(kind: Kind) -> _Mark | None:
+    """What a unit is whatever the batch; None for what says nothing."""
+    if kind.what == "gemm":
+        return ("gemm", kind.gemm.n, kind.gemm.k) if kind.gemm else ("gemm", kind.name)
+    if kind.what == "core":
+        return ("core", kind.core.heads, kind.core.head_dim) if kind.core else ("core", kind.name)
+    if kind.what in ("bmm", "loss", "fused_logits_loss"):
+        return (kind.what,)
+    if kind.what in (
+        "embedding",
+        "convolution",
+    ):  # by their weight: the first of the one, behind the other's input
+        weights = [tensor for tensor in kind.tensors if len(tensor) >= 2]
+        return (kind.what, tuple(weights[:1] if kind.what == "embedding" else weights[-1:]) or kind.name)
+    if kind.tags & {"embedding", "loss"}:
+        return ("embedding" if "embedding" in kind.tags else "loss", kind.name)
+    return None
