@@ -101,7 +101,7 @@ def ship(records: Sequence[Record], folder: Path) -> list[str]:
         path = folder / f"{record.gpu}.json.gz"
         write_measurements(measured, path)
         said.append(
-            f"{path.name}: {len(measured.gemms)} products, {len(measured.attention)} attention calls, "
+            f"{path.name}: {len(measured.gemms)} GEMMs, {len(measured.attention)} attention calls, "
             f"{path.stat().st_size / 1e6:.1f} MB"
         )
     return said

@@ -40,7 +40,7 @@ def tables(record: Record) -> list[Table]:
 
 
 def ceilings(record: Record) -> Table:
-    """The best product of each type among all that were measured, and the two limits that are no product."""
+    """The best GEMM of each type among all that were measured, and the two limits that are no GEMM."""
     gpu, rows = record.known, []
     for dtype in ("bf16", "fp16", "fp8", "tf32", "fp32"):
         best = max((one for one in record.gemms if one.dtype == dtype), key=_tflops, default=None)
@@ -60,7 +60,7 @@ def ceilings(record: Record) -> Table:
     floor = data.get("launch_floor_us")
     rows.append(
         (
-            "shortest product, µs",
+            "shortest GEMM, µs",
             number(floor),
             "queued" if floor else MISSING,
             _of(floor, None),
@@ -69,7 +69,7 @@ def ceilings(record: Record) -> Table:
     )
     return Table(
         "Ceilings reached",
-        "The best of all products measured here, in TFLOP/s (2·M·N·K over the time).",
+        "The best of all GEMMs measured here, in TFLOP/s (2·M·N·K over the time).",
         ("type", "reached", "at", "of the datasheet's dense peak", "of the best anyone measured"),
         tuple(rows),
     )
@@ -159,7 +159,7 @@ def copied_shape(record: Record, paper: Mapping[str, Any]) -> Table:
     )
 
 
-_ATTENTION = {"flash": "fused attention", "math": "attention by products"}
+_ATTENTION = {"flash": "fused attention", "math": "attention by GEMMs"}
 
 
 def reshaped(record: Record) -> Table:

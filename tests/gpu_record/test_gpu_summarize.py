@@ -236,7 +236,7 @@ def test_the_copied_shape_is_shown_with_and_without_fused_attention(results: Pat
     rows = found(read_record(results / "h200"))["The 2.7B shape"].rows
     names = [row[0] for row in rows]
     assert "32 → 20 heads, fused attention" in names
-    assert "32 → 64 heads, attention by products" in names
+    assert "32 → 64 heads, attention by GEMMs" in names
     assert rows[0][3] == "+20.0%"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,25 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.measure.driver import Driver, Event, Misuse, install
+from tests.measure.driver import Driver, Event, Misuse
 from tests.measure.fakes import HASTY
-from tracelens.measure import operands
-from tracelens.measure.attention import SDP
 from tracelens.measure.cases import AttentionCase, GemmCase
 from tracelens.measure.devices import open_device
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import measure_layers, measure_steps
 from tracelens.measure.run import Settings, run
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Driver]:
-    monkeypatch.setenv("TRACELENS_CALIBRATION", str(tmp_path / "calibration"))
-    monkeypatch.setattr(operands, "_ROUND_BYTES", 1 << 12)
-    monkeypatch.setitem(SDP, "cudnn", SDP["flash"])  # a CPU has one fused kernel
-    torch.set_num_threads(1)
-    with install(monkeypatch) as found:
-        yield found
 
 
 def test_the_driver_refuses_what_cuda_refuses(driver: Driver) -> None:

@@ -80,7 +80,7 @@ def check_repeat(data: Mapping[str, Any]) -> list[str]:
 
 REPEATABILITY = Stage(
     name="repeatability",
-    writes="200 products of the sweep measured twice more",
+    writes="200 GEMMs of the sweep measured twice more",
     items=repeat_items,
     measure=repeat_measure,
     summarize=repeat_summary,
