@@ -489,7 +489,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **environment: str)
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(collect, "_GRACE_S", 0.3)
     said: list[str] = []
-    code = collect.watch([*TOYS, str(tmp_path / "results")], say=said.append, most_quiet_s=8.0)
+    code = collect.watch([*TOYS, str(tmp_path / "results")], say=said.append)
     return code, said
 
 

@@ -93,7 +93,8 @@ def hang(setting: Setting, item: Item) -> Row:
 
 
 if __name__ == "__main__":  # a worker with three toy stages: what a test kills, and what hangs
-    from benchmarks.gpu import worker
+    from benchmarks.gpu import runner, worker
 
+    runner.quiet_s = lambda item: 3.0  # an item of 30 ms; starting PyTorch keeps its minutes
     toys = tuple(stage(name, 12, 0.03, hang) for name in ("first", "second", "third"))
     sys.exit(worker.main(stages=toys))
