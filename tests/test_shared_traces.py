@@ -197,3 +197,19 @@ def test_every_value_is_one_that_the_schema_lists() -> None:
                 seen.add((kind, field))
                 assert value in allowed, (path.name, kind.__name__, field, value)
     assert {(ShapeSearch, "state"), (Check, "state"), (GemmRow, "bound"), (GemmRow, "work_known")} <= seen
+
+
+@pytest.mark.parametrize("path", FILES, ids=_unmarked)
+def test_no_saving_is_above_the_step_or_the_time_of_what_it_changes(path: Path) -> None:
+    report = _analysis(path).report
+    step_ms, saving = report.summary.step_ms.median, report.summary.shape_waste_ms
+    assert saving is None or (saving.high or 0.0) <= step_ms * (1 + 1e-9)
+    for one in report.findings:
+        assert (one.saving_ms.high or 0.0) <= step_ms * (1 + 1e-9)
+        own = {row.component for row in report.components if row.component in one.components}
+        time_ms = sum(row.time_ms_per_step for row in report.components if row.component in own)
+        assert (one.saving_ms.high or 0.0) <= time_ms * (1 + 1e-9), (one.rule, own)
+        assert one.saving_of == report.summary.saving_of
+    peak = max(report.gpu.peak_tflops.values(), default=float("inf"))
+    rates = [row.tflops for row in report.gemms] + [row.tflops for row in report.components]
+    assert all(rate is None or rate <= 1.1 * peak for rate in rates)

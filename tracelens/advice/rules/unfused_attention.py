@@ -149,7 +149,7 @@ def _claim(
             "Run attention in one fused kernel instead of scores, softmax and values:"
             f" {ms(chain.sure_ms)} {facts.per_step} now"
         ),
-        components=list(CORE),
+        components=list(dict.fromkeys([*CORE, *(row.component for row in (*chain.beside, *chain.maybe))])),
         bounds={name: max(0.0, time * part) for name, time in chain.times.items()},
         gemms=[row.id for row in chain.products],
         saving=saving,
