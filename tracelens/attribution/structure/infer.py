@@ -34,6 +34,7 @@ class Inference:
     labels: list[Label]  # distinct
     label: NodeArray  # per unit: index into labels; -1
     hidden: int | None
+    attention: bool  # was an attention core found in a forward?
 
     def of_kernel(self) -> NodeArray:
         """Per kernel: the label of its own unit; -1."""
@@ -99,7 +100,7 @@ def infer(
     for run, twin in zip(runs, twins, strict=True):
         for at, found in twin.labels.items():
             label[run.units[at]] = labels.setdefault(found, len(labels))
-    return Inference(units, list(labels), label, hidden)
+    return Inference(units, list(labels), label, hidden, any(run.cores for run in ahead))
 
 
 def _without_shapes(trace: Trace, links: Links, units: Units, run: Run) -> None:
