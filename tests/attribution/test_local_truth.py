@@ -182,11 +182,11 @@ ORDERS = (
 #: file, its rows, and the least share of GPU time that has a component
 TRACES = {
     "d10": ("/d10_", D10, 0.30),
-    "d11": ("/d11_", D11, 0.72),
-    "d12": ("/d12_", D12, 0.18),
+    "d11": ("/d11_", D11, 0.99),
+    "d12": ("/d12_", D12, 0.99),
     "d13": ("/d13_", D13, 0.73),
     "d14": ("/d14_", D14, 0.35),
-    "v100": ("job_v100_megatron_tp2/rank0.json.gz", V100, 0.45),
+    "v100": ("job_v100_megatron_tp2/rank0.json.gz", V100, 0.92),
 }
 
 

@@ -140,7 +140,9 @@ def attribute(
     wanted[op_node[op_node >= 0]] = True
     rule = operator_rules(trace, links)
     of_node = phases.of(np.arange(len(links.forest.parent), dtype=np.int32))
-    inferred = infer(trace, links, rule, origin, [PHASES[code] for code in of_node.tolist()], links.kernel_step)
+    inferred = infer(
+        trace, links, rule, origin, [PHASES[code] for code in of_node.tolist()], links.kernel_step
+    )
     sites = decide_sites(trace, links, paths, rule, wanted, attention=inferred.attention)
     own = _assemble(trace, links, paths, phases, sites, inferred, origin, op_node)
     return lend(trace, links, own, reference=reference)

@@ -236,7 +236,9 @@ def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
         if at not in parts:
             inside = run.kinds[at]
             size = first.batch * first.m * first.n if first else None
-            turns = not any(prod(t) == size for t in inside.tensors) and (inside.what == "copy" or inside.tags == {"layout"})
+            turns = not any(prod(t) == size for t in inside.tensors) and (
+                inside.what == "copy" or inside.tags == {"layout"}
+            )
             around = "attention.other" if turns else "attention.softmax"
             parts[at] = "dropout" if inside.what == "dropout" else around
     tokens = first.batch // heads * first.m if heads and first else None
