@@ -187,7 +187,7 @@ def _purposes(
 
 
 def _among_experts(trace: Trace, attribution: Attribution, rows: IntArray) -> BoolArray:
-    """Per communication event: does compute of a mixture of experts run before and behind it, on its device?"""
+    """Per communication event: does work of experts run before and behind it, on its device?"""
     expert = np.isin(
         attribution.component, [COMPONENTS.index("moe.dispatch"), COMPONENTS.index("moe.experts")]
     )

@@ -44,6 +44,7 @@ _OPS: tuple[tuple[str, ...], ...] = (
         r"aten::(native_|_fused_|cudnn_|miopen_)?(layer_norm|rms_norm|group_norm|batch_norm|instance_norm)\w*",
         r"aten::_batch_norm_impl_index",
         r"\w*(RMSNorm|LayerNorm)\w*(Function|Fn|Func)\w*",
+        r"_(RMSNorm|LayerNorm)(Backward)?",  # module/layernorm.py of TransformerEngine
     ),
     ("dropout", r"aten::(native_dropout|dropout_?|feature_dropout|_fused_dropout)"),
     (

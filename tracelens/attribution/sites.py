@@ -32,7 +32,7 @@ class Sites:
 
 
 def operator_rules(trace: Trace, links: Links) -> IntArray:
-    """Per host node the code of the rule (``names.OP_RULES``) that its operator's own name falls under; -1."""
+    """Per host node the code of the rule (``names.OP_RULES``) of its operator's own name; -1."""
     rule_of_symbol = np.array(
         [_RULE_CODE.get(op_rule(text) or "", -1) for text in trace.symbols] or [-1], np.int32
     )

@@ -287,8 +287,8 @@ class _Gap:
         return None
 
     def _adds_position(self, at: int) -> bool:
-        """A position added to queries and keys: behind the normalization of a sum, or to other rows than those
-        that the block before gave."""
+        """A position added to queries and keys: behind the normalization of a sum, or to other rows than
+        those that the block before gave."""
         if self.after != "attention.qkv" or not self._is_residual(at):
             return False
         if self.product is not None and self.product.m:

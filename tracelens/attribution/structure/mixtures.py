@@ -1,8 +1,8 @@
 """A mixture of experts where no whole transformer says so: grouped GEMMs, and the choice before them.
 
-A GEMM over groups of rows of one tensor (``torch._grouped_mm``) multiplies the tokens of each expert with that
-expert's weight, and has no other use in a model. What leads to it is a choice over a small product's results
-(router), then sorts and moves of rows (dispatch); behind it rows go back to their places and are summed.
+A GEMM over groups of rows (``torch._grouped_mm``) multiplies the tokens of each expert with that expert's
+weight, and has no other use in a model. What leads to it is a choice over a small product's results (router),
+then sorts and moves of rows (dispatch); behind it rows go back to their places and are summed.
 """
 
 from __future__ import annotations
