@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tracelens.advice.effects import completed
 from tracelens.advice.facts import Advice, Outcome, Rule, StepFacts
@@ -10,6 +11,7 @@ from tracelens.advice.missing import unseen
 from tracelens.advice.proposals import heuristic
 from tracelens.advice.rules import RULES
 from tracelens.advice.simulated import pays, together, within
+from tracelens.advice.stalls import stalled, to_judge
 from tracelens.results import Check, Estimate, Finding
 
 
@@ -21,6 +23,8 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
     where it touches other rows. Without a prediction it is a bound that counts each row once, with the
     largest bound any rule gave it.
     """
+    facts = replace(facts, gemms=[to_judge(row) for row in facts.gemms])
+    stalls = {row.id: stalled(row) for row in facts.gemms if row.stalls}
     found: list[tuple[Finding, Mapping[str, int] | None]] = []
     checks: list[Check] = []
     bounds: dict[str, float] = {}
@@ -29,7 +33,7 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
         checks.append(_check(rule, outcome, facts))
         changes = outcome.changes or (None,) * len(outcome.findings)
         found += [
-            (completed(one, facts, simulate=change), change)
+            (_with_stalls(completed(one, facts, simulate=change), stalls), change)
             for one, change in zip(outcome.findings, changes, strict=True)
         ]
         for row, bound in outcome.bounds_ms.items():
@@ -41,6 +45,13 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
     total = sum(bounds.values())
     bound = min(total, step_ms) if step_ms is not None else total
     return Advice([one for one, _ in found], checks, _at_stake(facts, found, bounds, bound))
+
+
+def _with_stalls(finding: Finding, stalls: Mapping[str, str]) -> Finding:
+    """The finding with what calls of its rows took beyond the others: no part of its saving."""
+    rows = [row for row in finding.gemms if row in stalls]
+    said = [f"{row}: {stalls[row]}. What a stall takes beyond the others is not counted." for row in rows]
+    return replace(finding, caveats=[*finding.caveats, *said]) if said else finding
 
 
 def _check(rule: Rule, outcome: Outcome, facts: StepFacts) -> Check:

@@ -124,3 +124,8 @@ class GemmRow:
     ctas_per_sm: int | None = None  # CTAs that fit on one SM at once; None = the trace does not say
     alignment_frac: float | None = None  # throughput at its worst alignment over that at 128 bytes
     alignment_basis: str | None = None  # what that rests on
+    median_us: float | None = None  # of its calls in the file, all kernels of a call
+    slowest_us: float | None = None  # the longest of its calls
+    stalls: int = 0  # of its calls: those of over 3 times the median, which the shape does not explain
+    stall_ms: float = 0.0  # of time_ms: what those took beyond the median
+    stall_ms_per_step: float = 0.0  # the same of time_ms_per_step

@@ -10,9 +10,10 @@ from tracelens.advice.experts import Mixture, mixture_of
 from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import percent, plural
-from tracelens.advice.predicted import NEAR_ERROR, call_us_of
+from tracelens.advice.predicted import NEAR_ERROR
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.stakes import Stake, time_at_stake
+from tracelens.advice.stalls import call_us_of
 from tracelens.advice.work import groups_of, tokens_of
 from tracelens.errors import InputError
 from tracelens.gemm.predict import predict_gemm

@@ -19,9 +19,10 @@ from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, plural, round_up
 from tracelens.advice.predicted import NEAR_ERROR
-from tracelens.advice.products import call_us, minus, moving_ms, predicted
+from tracelens.advice.products import minus, moving_ms, predicted
 from tracelens.advice.proposals import cannot_judge, heuristic, took
 from tracelens.advice.stakes import name, time_at_stake
+from tracelens.advice.stalls import call_us_of
 from tracelens.gemm import bytes_per_element, parse_kernel_name
 from tracelens.numbers import sig
 from tracelens.results import Estimate, GemmRow
@@ -193,7 +194,7 @@ def _saving(facts: StepFacts, view: View) -> tuple[Estimate | None, str]:
     else:
         width = max(width, _ERROR)
         low, high = mid * math.exp(-width), mid * math.exp(width)
-    now, calls = call_us(row), row.calls_per_step / 1e3
+    now, calls = call_us_of(row), row.calls_per_step / 1e3
     saving = Estimate(calls * (now - high), calls * (now - mid), calls * (now - low), time.basis)
     size = bytes_per_element(row.dtype) or 0.0
     elements = max((row.m or 0) * (row.k or 0), (row.n or 0) * (row.k or 0)) * (row.batch or 1)

@@ -11,7 +11,6 @@ from tracelens.advice.missing import for_shapes
 from tracelens.advice.numbers import listed, percent, plural, times
 from tracelens.advice.products import (
     at_stake_in,
-    call_us,
     minus,
     moving_ms,
     predicted,
@@ -22,6 +21,7 @@ from tracelens.advice.products import (
 from tracelens.advice.proposals import cannot_judge, heuristic, took
 from tracelens.advice.simulated import pays
 from tracelens.advice.stakes import name
+from tracelens.advice.stalls import call_us_of
 from tracelens.gemm import parse_kernel_name
 from tracelens.numbers import count, ms, sig
 from tracelens.results import Estimate, GemmRow
@@ -254,7 +254,7 @@ def _arithmetic(facts: StepFacts, case: _Case, target: str) -> list[str]:
         found = predicted(row, facts=facts, dtype=target, out_dtype=_out(row, target))
         if not isinstance(found, str):
             said.append(
-                f"{name(row)}: {sig(call_us(row))} µs measured, {sig(found.time_us.mid)} µs predicted in"
+                f"{name(row)}: {sig(call_us_of(row))} µs measured, {sig(found.time_us.mid)} µs predicted in"
                 f" {target}, {times(count(row.calls_per_step))} {facts.per_step}."
             )
     rest = len(rows) - len(said)

@@ -11,9 +11,10 @@ from tracelens.advice.claims import Claim, settle, total
 from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import listed, plural, times
-from tracelens.advice.products import call_us, minus, moving_ms, predicted, sizes_of
+from tracelens.advice.products import minus, moving_ms, predicted, sizes_of
 from tracelens.advice.proposals import cannot_judge, heuristic, took
 from tracelens.advice.stakes import time_at_stake
+from tracelens.advice.stalls import call_us_of
 from tracelens.gemm import bytes_per_element
 from tracelens.gemm.gain import ratio_error
 from tracelens.numbers import count as counted
@@ -65,7 +66,7 @@ class _Group:
     @property
     def time_us(self) -> float:
         """Measured time of what one fused call replaces."""
-        return sum(call_us(part.row) * part.count for part in self.parts)
+        return sum(call_us_of(part.row) * part.count for part in self.parts)
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
