@@ -122,7 +122,7 @@ def test_an_idle_gpu_is_said_first_with_its_figure_and_the_shapes_second() -> No
     )
     assert (
         "1 change shortens the GPU's work by about 2.00 ms of each 20.0 ms step (10.0%, predicted);"
-        " what the step gains is not known, as it waits for the host: pad"
+        " what the step gains is not known, as it waits for the CPU: pad"
     ) in detail
     assert verdict(picture(gain=GAIN, busy=0.8))[0].endswith("(4.00 of 20.0 ms): more than shapes cost.")
 

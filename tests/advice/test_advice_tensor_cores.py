@@ -68,7 +68,9 @@ def test_before_ampere_fp16_is_what_tensor_cores_take() -> None:
     outcome = check(fp32(1, tensor_core="ineligible", time_us=12000.0), gpu=V100, step_ms=40.0)
     (finding,) = outcome.findings
     assert finding.change == {"precision": ["fp32", "fp16"]}
-    assert "GradScaler" in finding.caveats[0]
+    row = fp32(2, role="wgrad", phase="backward", tensor_core="ineligible", time_us=12000.0)
+    outcome = check(fp32(1, tensor_core="ineligible", time_us=12000.0), row, gpu=V100, step_ms=60.0)
+    assert "GradScaler" in outcome.findings[0].caveats[0]
 
 
 def test_logits_in_fp32_in_a_step_of_16_bits() -> None:

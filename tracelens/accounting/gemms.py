@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from tracelens.accounting.calls import Calls, Shape, call_role
 from tracelens.accounting.lost import Ladders, with_lost
+from tracelens.accounting.rates import above, most_tflops, work_known, work_why
 from tracelens.accounting.row_shapes import Padding, bounded_fields, shape_fields
 from tracelens.attribution import Attribution
 from tracelens.gemm import (
@@ -34,7 +35,7 @@ from tracelens.gemm import (
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.numbers import integers
-from tracelens.results import GemmRow, Lost, ModelDims
+from tracelens.results import GemmRow, GpuInfo, Lost, ModelDims, WorkKnown
 from tracelens.trace import Trace
 from tracelens.trace.metadata import device_properties
 from tracelens.words import COMPONENTS, PHASES
@@ -57,6 +58,31 @@ class _Group:
     padded: dict[str, int]  # sizes the model asked for where the product ran padded
 
 
+def with_work(
+    trace: Trace, attribution: Attribution, calls: Calls, gpu: Gpu, *, measured: Measurements | None = None
+) -> Calls:
+    """The calls, each with how far its counted work can be true; calls of a row are judged by their mean."""
+    info = gpu.info(measured=measured)
+    work: list[WorkKnown] = ["unknown"] * len(calls)
+    rated = [True] * len(calls)
+    for group in _groups(trace, attribution, calls):
+        _, tflops, dtype = _rate(group, calls)
+        most = most_tflops(info, dtype)
+        known = work_known(group.shape, tflops, most)
+        for at in group.calls:
+            work[at], rated[at] = known, not above(tflops, most)
+    return replace(calls, work=work, rated=rated)
+
+
+def _rate(group: _Group, calls: Calls) -> tuple[int | None, float | None, str | None]:
+    """Counted FLOPs of a call, TFLOP/s by them, and the type of the tensor cores."""
+    work = flops(group.shape) if group.shape else None
+    time_ns = int(calls.dur_ns[group.calls].sum())
+    tflops = work * len(group.calls) / time_ns / 1e3 if work is not None and time_ns else None
+    kernel = calls.names[int(calls.name[group.calls[0]])]
+    return work, tflops, math_dtype(group.shape, kernel=kernel) if group.shape else None
+
+
 def gemm_rows(
     trace: Trace,
     attribution: Attribution,
@@ -76,7 +102,7 @@ def gemm_rows(
     ladders, info = Ladders(gpu, measured), gpu.info(measured=measured)
     rows = []
     for number, group in enumerate(_groups(trace, attribution, calls), 1):
-        row = _row(f"g{number}", group, trace, attribution, calls, dims, gpu, steps, total_ns)
+        row = _row(f"g{number}", group, trace, attribution, calls, dims, gpu, steps, total_ns, info)
         kernel = calls.names[int(trace.kernels.name[calls.main[group.calls[0]]])]
         rows.append(with_lost(row, shape=group.shape, kernel=kernel, gpu=info, ladders=ladders))
     return rows
@@ -129,6 +155,7 @@ def _row(
     gpu: Gpu,
     steps: int,
     total_ns: int,
+    info: GpuInfo,
 ) -> GemmRow:
     members = np.array(group.calls)
     mains = calls.main[members]
@@ -139,9 +166,13 @@ def _row(
     time_ns = int(calls.dur_ns[members].sum())
     step_ns = int(calls.dur_ns[members][in_step].sum())
     spread = _spread(calls.dur_ns[members], in_step, steps, alike=_alike(group.shape))
-    work = flops(group.shape) if group.shape else None
-    tflops = work * len(members) / time_ns / 1e3 if work is not None and time_ns else None
-    judged = math_dtype(group.shape, kernel=kernel) if group.shape else None
+    work, tflops, judged = _rate(group, calls)
+    most = most_tflops(info, judged)
+    known = work_known(group.shape, tflops, most)
+    why = work_why(group.shape, known, tflops, info, judged)
+    if above(tflops, most):
+        tflops = None
+    counted = group.shape if known != "above_peak" else None
     peak, ceiling = gpu.peak(judged), gpu.ceiling(judged)
     component = COMPONENTS[attribution.component[main]]
     sizes = (
@@ -149,6 +180,8 @@ def _row(
         if group.shape is not None
         else bounded_fields(kernel, _grid(trace, main), op)
     )
+    if known == "above_peak":
+        sizes |= {"shape_known": "bounded"}
     return GemmRow(
         id=name,
         kind="attention"
@@ -173,15 +206,17 @@ def _row(
         cluster=kernel.cluster if kernel else None,
         scheduler=kernel.scheduler if kernel else None,
         math_dtype=judged,
-        flops=work,
+        flops=work if counted else None,
         tflops=tflops,
         peak_frac=tflops / peak if tflops is not None and peak else None,
         ceiling_frac=tflops / ceiling if tflops is not None and ceiling else None,
-        bytes=bytes_moved(group.shape) if group.shape else None,
-        intensity=intensity(group.shape) if group.shape else None,
-        bound=bound(group.shape, gpu=gpu, kernel=kernel) if group.shape else None,
+        bytes=bytes_moved(counted) if counted else None,
+        intensity=intensity(counted) if counted else None,
+        bound=bound(counted, gpu=gpu, kernel=kernel) if counted else None,
         lost_ms=Lost(),
         findings=[],
+        work_known=known,
+        work_why=why,
         **sizes,
         **spread,
         **_tile_fields(trace, main, group.shape, kernel, gpu),

@@ -177,6 +177,8 @@ def _unknown(row: GemmRow, shape: Shape | None, kernel: KernelName | None, gpu: 
     why = {}
     if isinstance(shape, AttentionShape) or row.kind == "attention":
         why["useful"] = "fused attention is no single product: its time is not split"
+    elif row.work_known == "above_peak" and row.work_why is not None:
+        why["useful"] = row.work_why
     elif shape is None:
         why["useful"] = row.shape_note or "M, N and K are not known"
     elif row.math_dtype is None:
@@ -194,7 +196,7 @@ def _unknown(row: GemmRow, shape: Shape | None, kernel: KernelName | None, gpu: 
             else f"the GPU table has no dense {row.math_dtype} peak for {gpu.title}"
         )
     if row.bytes is None:
-        why["memory"] = "the type of an operand or of the output is not known"
+        why["memory"] = why.get("useful") or "the type of an operand or of the output is not known"
     elif gpu.bandwidth_gbps is None:
         why["memory"] = "the memory bandwidth of this GPU is not known"
     if not row.alignment_bytes or worst_alignment(row) is None:

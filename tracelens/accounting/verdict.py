@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPicture, byte_times, limits
 from tracelens.advice.missing import unseen
+from tracelens.advice.waiting import step_bound
 from tracelens.numbers import ms, ms_range, pct
 from tracelens.results import CommunicationRow, Estimate
 from tracelens.words import TO_TRY, per_step
@@ -256,15 +257,18 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
         time_ms = stake.high if stake.mid is None else stake.mid
         time = f"{'at most' if bound else 'about'} {ms(time_ms)} of {step}"
         share = pct(time_ms / found.step_ms) + ("" if bound else f", predicted{_spread(stake)}")
+        waits = step_bound(seen.summary)
+        if waits != "gpu":  # a shorter kernel leaves a longer gap
+            does = "shortens" if count == 1 else "together shorten"
+            why = "as it waits for the CPU" if waits == "cpu" else "as none is marked"
+            return (
+                f"{changes} {does} the GPU's work by {time} ({share}); what the step gains is not known,"
+                f" {why}: {title}."
+            )
         if time_ms < _LITTLE * found.step_ms:
             return f"{changes} {'is' if count == 1 else 'are'} worth little here, {time} ({share}): {title}."
         if bound:
             return f"{changes} {'has' if count == 1 else 'have'} {time} at stake ({share}): {title}."
-        if found.first == "idle":  # a shorter kernel leaves a longer gap
-            does = "shortens" if count == 1 else "together shorten"
-            what = f": {title}" if count == 1 else ""
-            step = "what the step gains is not known, as it waits for the host"
-            return f"{changes} {does} the GPU's work by {time} ({share}); {step}{what}."
         return f"{changes} {'saves' if count == 1 else 'together save'} {time} ({share}): {title}."
     states = [check.state for check in seen.checks]
     passed, open_ = states.count("passed"), states.count("could_not_run")

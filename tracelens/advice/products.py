@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tracelens.advice.facts import StepFacts
+from tracelens.advice.predicted import predict_row
 from tracelens.advice.stakes import Stake, time_at_stake
 from tracelens.advice.stalls import call_us_of
-from tracelens.errors import InputError
 from tracelens.gemm import bytes_per_element
-from tracelens.gemm.predict import Prediction, predict_gemm
+from tracelens.gemm.predict import Prediction
 from tracelens.numbers import ms
 from tracelens.results import Estimate, GemmRow
-
-_LAYOUTS = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
 
 
 def sizes_of(row: GemmRow) -> tuple[int, int, int, int] | None:
@@ -37,16 +35,11 @@ def predicted(
         return "the step cannot be simulated"
     if shape is None:
         return "its sizes are not known"
-    m, n, k, batch = shape
-    layout = row.layout if row.layout in ("TN", "NN", "NT", "TT") else _LAYOUTS.get(row.role or "", "TN")
-    try:
-        found = predict_gemm(
-            m, n, k, batch=batch, gpu=facts.step.gpu, dtype=dtype or row.math_dtype or row.dtype or "bf16",
-            out_dtype=out_dtype or (row.out_dtype if dtype is None else None), layout=layout,
-            measured=facts.step.measured,
-        )  # fmt: skip
-    except InputError as error:
-        return str(error)
+    found = predict_row(
+        shape, row, gpu=facts.step.gpu, measured=facts.step.measured, dtype=dtype, out_dtype=out_dtype
+    )
+    if isinstance(found, str):
+        return found
     return found if found.time_us.mid is not None else found.unknown or "its time is not predicted"
 
 

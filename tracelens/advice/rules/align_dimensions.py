@@ -21,8 +21,8 @@ _HEADWISE = frozenset({"attention.scores", "attention.values"})
 _EFFORT = {"ffn": "retrain", "hidden": "retrain"}
 #: What a wider MLP means for the model.
 WIDER_MLP = (
-    "The model changes: this is for a new training run. An existing checkpoint can be padded with zero"
-    " weights and zero biases without changing its output when the activation maps 0 to 0."
+    "An existing checkpoint can be padded with zero weights and zero biases without changing its output when"
+    " the activation maps 0 to 0."
 )
 
 
@@ -336,11 +336,11 @@ def _own_caveats(facts: StepFacts, goal: Target | None) -> list[str]:
         return [views]
     if goal.parameter == "ffn":
         return [
-            WIDER_MLP,
+            f"{facts.new_model}. {WIDER_MLP}",
             f"Any multiple of {TARGET} near it is on the grid as well: --what-if ffn=... simulates each.",
         ]
     if goal.parameter == "hidden":
         heads = facts.model.heads.value
         split = f" {heads} heads have to divide it." if heads is not None else ""
-        return [f"The model changes in every layer: this is for a new training run.{split}"]
+        return [f"{facts.new_model}, in every layer.{split}"]
     return ["Which setting makes this dimension is not known; pad the weight with zero rows or columns."]

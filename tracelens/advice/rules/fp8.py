@@ -117,7 +117,7 @@ def _passed(facts: StepFacts, in_fp8: Sequence[GemmRow], wide: Sequence[GemmRow]
         f" layers ({sum_ms(room)} {facts.per_step}) are large and fit fp8. At its dense peak,"
         f" {sig(facts.gpu.peak_tflops['fp8'])} TFLOP/s, with the casts of both operands, {ms(gain)} less is"
         f" the bound ({percent(gain / step_ms)} of the step); real fp8 reaches a part of it, and accuracy"
-        " has to be proven in training."
+        f" has to be proven{' in training' if facts.trains else ''}."
     )
     return " ".join(said)
 

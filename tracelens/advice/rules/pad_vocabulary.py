@@ -155,7 +155,7 @@ def _proposal(facts: StepFacts, vocab: int, rows: list[GemmRow]) -> Proposal:
         stakes=stakes,
         confidence=_confidence(stakes, ran),
         effort="config",
-        effects={"needs": "a setting, and a mask before sampling; no new training"},
+        effects={"needs": "a setting, and a mask before sampling"},
         saw=_saw(facts, vocab, ran, rows),
         why=_why(ran, rows),
         change={"vocab_size": [vocab, padded]},

@@ -190,7 +190,7 @@ def _proposal(facts: StepFacts, width: int, then: int, case: Case | None) -> Pro
         why=_WHY if case is None else f"{why_of(case)} {_MEASURED}",
         change={"ffn": [width, then]},
         fix=[f"- ffn = {width}", f"+ ffn = {then}"],
-        caveats=[_changes_model(width, then)],
+        caveats=[_changes_model(facts, width, then)],
         evidence={"ffn_per_rank": [width // ranks, then // ranks]},
         parameter_delta=_parameters(facts, goal),
         flops_delta=flops_growth(rows, goal=goal, sizes=frozenset({goal.now})),
@@ -217,11 +217,11 @@ def _saw(facts: StepFacts, width: int, rows: Sequence[GemmRow]) -> str:
     return f"ffn is {_said(facts, width)}, {_grid(local)}. {took(rows, 'GEMM shape', facts)} with it."
 
 
-def _changes_model(width: int, then: int) -> str:
+def _changes_model(facts: StepFacts, width: int, then: int) -> str:
     if then > width:
-        return WIDER_MLP
+        return f"{facts.new_model}. {WIDER_MLP}"
     return (
-        "The model changes: this is for a new training run, and a checkpoint cannot be cut. Part of the"
+        f"{facts.new_model}, and a checkpoint cannot be cut. Part of the"
         f" saving is work left out: the MLP gets {percent(1 - then / width)} narrower."
     )
 

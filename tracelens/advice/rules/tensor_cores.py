@@ -51,6 +51,17 @@ _MEANING = {
     ),
     "fp32": "fp32 keeps 7 decimal digits of fp64's 16: see that nothing here needs more.",
 }
+#: The same of a model that is only run: there is no optimizer and no loss.
+_MEANING_OF_INFERENCE = _MEANING | {
+    "bf16": (
+        "bf16 keeps 7 bits of mantissa and fp32's range: cast the weights once when they are loaded. Compare"
+        " the outputs before you keep it."
+    ),
+    "fp16": (
+        "fp16 keeps 10 bits of mantissa and a narrow range: cast the weights once when they are loaded, and"
+        " look for infinities. Compare the outputs before you keep it."
+    ),
+}
 #: Bytes that a cast from fp32 to 16 bits moves per element.
 _CAST_BYTES = 6
 
@@ -190,7 +201,7 @@ def _claim(facts: StepFacts, case: _Case) -> Claim:
     components = sorted({row.component for row in case.rows})
     return Claim(
         name=_name(case, target),
-        title=_title(case, target),
+        title=_title(case, target, trains=facts.trains),
         components=components,
         bounds={stake.row.id: stake.bound_ms for stake in stakes},
         gemms=[row.id for row in case.rows],
@@ -202,7 +213,7 @@ def _claim(facts: StepFacts, case: _Case) -> Claim:
         how=" ".join(
             _arithmetic(facts, case, target) if saving is not None else [stake.how for stake in stakes]
         ),
-        fix=_fix(case, target),
+        fix=_fix(case, target, trains=facts.trains),
         caveats=_caveats(facts, case, target, savings),
         change={"precision": [case.now, target]},
         evidence={
@@ -282,7 +293,7 @@ def _who(case: _Case) -> str:
     return f"the {case.now} products"
 
 
-def _title(case: _Case, target: str) -> str:
+def _title(case: _Case, target: str, *, trains: bool) -> str:
     shapes = plural(len(case.rows), "GEMM shape")
     if case.mixed:
         return f"Run {_who(case)} in {target} like the rest of the step: they run in fp32"
@@ -290,7 +301,7 @@ def _title(case: _Case, target: str) -> str:
         return f"Allow TF32 for matmuls: {shapes} in fp32 on CUDA cores"
     if case.now == "fp64":
         return f"Make fp32 of the fp64 tensors behind {shapes}"
-    return f"Train in {target}: {shapes} in fp32 on CUDA cores"
+    return f"{'Train' if trains else 'Run'} in {target}: {shapes} in fp32 on CUDA cores"
 
 
 def _saw(facts: StepFacts, case: _Case, components: list[str]) -> str:
@@ -332,7 +343,7 @@ def _why(facts: StepFacts, case: _Case, target: str) -> str:
     return f"Tensor cores take 16-bit operands; fp32 products leave them idle. {rate}."
 
 
-def _fix(case: _Case, target: str) -> list[str]:
+def _fix(case: _Case, target: str, *, trains: bool) -> list[str]:
     if case.now == "fp64":
         return ["- torch.from_numpy(array)", "+ torch.from_numpy(array).float()"]
     if target == "tf32":
@@ -341,11 +352,12 @@ def _fix(case: _Case, target: str) -> list[str]:
             '+ torch.set_float32_matmul_precision("high")',
         ]
     dtype = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[target]
-    return [f'+ with torch.autocast("cuda", dtype={dtype}):  # around forward and loss']
+    where = "forward and loss" if trains else "the model's call"
+    return [f'+ with torch.autocast("cuda", dtype={dtype}):  # around {where}']
 
 
 def _caveats(facts: StepFacts, case: _Case, target: str, savings: dict[str, Estimate | None]) -> list[str]:
-    said = [_MEANING[target]]
+    said = [_meaning(facts)[target]]
     if case.mixed and any(row.component == "logits" for row in case.rows):
         said.append(
             "Keep the loss itself in fp32: cast the logits after the product, not its operands before."
@@ -366,6 +378,10 @@ def _caveats(facts: StepFacts, case: _Case, target: str, savings: dict[str, Esti
     return said
 
 
+def _meaning(facts: StepFacts) -> Mapping[str, str]:
+    return _MEANING if facts.trains else _MEANING_OF_INFERENCE
+
+
 def _other_ways(facts: StepFacts, case: _Case, target: str, savings: dict[str, Estimate | None]) -> list[str]:
     """What the other precision would give: the choice is the user's."""
     said = []
@@ -376,7 +392,7 @@ def _other_ways(facts: StepFacts, case: _Case, target: str, savings: dict[str, E
         if pays(saving):
             said.append(
                 f"{other} instead of {target} is predicted to save {ms(saving.mid)} {facts.per_step}"
-                f" ({percent(saving.mid / step_ms)}): {_MEANING[other]}"
+                f" ({percent(saving.mid / step_ms)}): {_meaning(facts)[other]}"
             )
         else:
             peaks = facts.gpu.peak_tflops
