@@ -84,7 +84,7 @@ def _at_stake(
     joint = together(facts, changes) if changes else None
     if changes and (joint is None or not pays(joint.saving_ms)):
         return heuristic(bound_ms), 0.0
-    simulated: dict[str, float] = {}
+    simulated: dict[str, float | None] = {}
     for finding, change in found:
         if change:
             simulated |= _rows(finding)
@@ -101,25 +101,28 @@ def _at_stake(
     return saving, min(_open_ms(found, bounds, covered), bound_ms - (saving.mid or 0.0))
 
 
-def _rows(finding: Finding) -> dict[str, float]:
-    """The rows it touches, products and kernels that are none, with what each has at stake."""
-    found = dict.fromkeys(finding.gemms, 0.0)
+def _rows(finding: Finding) -> dict[str, float | None]:
+    """The rows it touches, products and kernels that are none, with what each has at stake (None: untold)."""
+    found: dict[str, float | None] = dict.fromkeys(finding.gemms)
     for row in finding.evidence.get("rows", ()):
         name = row.get("row") or row.get("gemm")
         if name is not None:
-            found[name] = row.get("bound_ms") or 0.0
+            found[name] = row.get("bound_ms")
     return found
 
 
-def _apart(parts: Sequence[tuple[Estimate, Mapping[str, float]]]) -> tuple[list[Estimate], set[str]]:
+def _apart(parts: Sequence[tuple[Estimate, Mapping[str, float | None]]]) -> tuple[list[Estimate], set[str]]:
     """Of these, in this order, what each has in rows of none before it; and all their rows."""
     taken: list[Estimate] = []
     covered: set[str] = set()
     for saving, rows in parts:
-        whole = sum(rows.values())
-        own = sum(bound for row, bound in rows.items() if row not in covered)
-        share = own / whole if whole else float(not covered & rows.keys())
-        if share:
+        shared = covered & rows.keys()
+        whole = sum(bound or 0.0 for bound in rows.values())
+        share = 1.0
+        if shared:
+            told = whole and all(rows[row] is not None for row in shared)
+            share = 1 - sum(rows[row] or 0.0 for row in shared) / whole if told else 0.0
+        if share > 0:
             taken.append(_times(saving, share))
             covered |= rows.keys()
     return taken, covered

@@ -65,6 +65,11 @@ def _without_experts(facts: StepFacts) -> Outcome:
     mixed = bool(rows) or any(one.component.startswith("moe.") for one in facts.components)
     if not mixed:
         return absent("No mixture of experts was recognised in the trace.")
+    if not rows:
+        return Outcome(
+            "could_not_run",
+            "A router or a dispatch of tokens was recognised, and no GEMM of experts behind it.",
+        )
     if not any(row.m is not None for row in rows):
         return Outcome(
             "could_not_run",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.alignment import (
@@ -16,7 +15,7 @@ from tracelens.advice.alignment import (
 )
 from tracelens.advice.claims import Claim, settle, total
 from tracelens.advice.facts import Outcome, StepFacts, absent
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.missing import enough, for_shapes, sum_of
 from tracelens.advice.numbers import listed, plural, round_up
 from tracelens.advice.predicted import NEAR_ERROR
 from tracelens.advice.products import minus, moving_ms, predicted
@@ -30,8 +29,6 @@ from tracelens.results import Estimate, GemmRow
 _ON_WEIGHTS = frozenset({"optimizer", "grad_clip"})
 #: An aligned product against this trace's other aligned ones: no surer than shapes a factor of two apart.
 _ERROR = NEAR_ERROR
-#: Of the products' time: what has to be judged to call the step good.
-_ENOUGH = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +71,8 @@ class MisalignedViews:
             groups.setdefault((view.row.component, view.stride, view.width), []).append(view)
         claims = [_claim(facts, group) for group in groups.values()]
         judged = [row for row in gemms if row in strided or row in told]
-        share = _time(judged) / (_time(gemms) or 1.0)
-        if not claims and share < _ENOUGH:
+        if not claims and not enough(judged, gemms):
+            share = sum_of(judged) / sum_of(gemms)
             return Outcome(
                 "could_not_run",
                 f"Only {len(judged)} of {plural(len(gemms), 'GEMM row')}, {share:.0%} of their time, show"
@@ -88,10 +85,6 @@ class MisalignedViews:
             " bytes."
         )
         return settle(self, facts=facts, claims=claims, passed="" if claims else passed)
-
-
-def _time(rows: Sequence[GemmRow]) -> float:
-    return sum(row.time_ms_per_step for row in rows)
 
 
 def view_of(row: GemmRow) -> View | None:
