@@ -11,6 +11,7 @@ from tests.advice.advice_rows import gemm
 from tests.render import sample_report
 from tracelens.accounting.limits import StepPicture, limits
 from tracelens.accounting.verdict import verdict
+from tracelens.numbers import ms
 from tracelens.results import (
     CommunicationRow,
     ComponentRow,
@@ -72,7 +73,10 @@ def test_shapes_come_first_where_nothing_else_is_worth_more() -> None:
         " 50257 to 50304."
     )
     assert detail == "The GPU is busy 99.0% of the step, so its kernels are where the time is."
-    assert verdict(picture(gain=GAIN, findings=2))[0].startswith("2 changes together save about 2.00 ms")
+    two = [replace(one, saving_ms=GAIN) for one in REPORT.findings[:2]]
+    assert verdict(replace(picture(gain=GAIN), findings=two))[0].startswith(
+        "2 changes together save about 2.00 ms"
+    )
 
 
 def test_a_bound_says_at_most() -> None:
@@ -277,3 +281,11 @@ def test_a_trace_that_few_checks_could_judge_is_not_called_good() -> None:
     checks = [replace(REPORT.checks[0], state=state) for state in states]
     said, _ = verdict(picture(checks=checks))
     assert said == "Little of it could be judged: 2 of 3 checks could not run, 1 check passed."
+
+
+def test_a_finding_that_is_only_bounded_is_not_counted_among_the_predicted() -> None:
+    bounded = replace(REPORT.findings[1], saving_ms=Estimate(0.0, None, 5.0, "heuristic"))
+    predicted = replace(REPORT.findings[0], saving_ms=GAIN)
+    alone, _ = verdict(picture(gain=GAIN, findings=1))
+    said, _ = verdict(replace(picture(gain=GAIN), findings=[bounded, predicted], open_ms=5.0))
+    assert said.startswith(alone) and ms(5.0) in said.removeprefix(alone)

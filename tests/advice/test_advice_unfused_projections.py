@@ -142,7 +142,7 @@ def test_cross_attention_is_not_judged() -> None:
         *linear(4, "mlp.down", 512, 2048, tokens=512, each=2),
     ]
     outcome = check(rows, 512)
-    assert outcome.state == "passed" and "keys and values from another input" in outcome.why
+    assert outcome.state == "could_not_run" and "keys and values from another input" in outcome.why
 
 
 def test_a_fused_gate_is_told_by_its_width_and_not_by_the_tokens() -> None:

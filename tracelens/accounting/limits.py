@@ -91,6 +91,7 @@ class StepPicture:
     findings: Sequence[Finding] = ()
     checks: Sequence[Check] = ()
     at_stake: Estimate | None = None  # of all findings together
+    open_ms: float = 0.0  # beside a prediction: what the findings without one save at most
 
     @property
     def mean_ms(self) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracelens.accounting.calls import Shape
+from tracelens.advice.stalls import stalled
 from tracelens.gemm import (
     AlignmentLadder,
     AttentionShape,
@@ -83,6 +84,7 @@ def call_facts(row: GemmRow, gpu: GpuInfo) -> CallFacts:
         else None,
         fixed_us=gpu.gemm_floor_us,
         helper_us=row.helper_ms * 1e3 / row.calls if row.calls else 0.0,
+        stall_us=row.stall_ms * 1e3 / row.calls if row.calls else 0.0,
         alignment=row.alignment_frac,
         wave=row.wave_eff_frac,
         tile=row.tile_eff_frac,
@@ -98,6 +100,8 @@ def split_row(row: GemmRow, gpu: GpuInfo) -> Split:
     if split.alignment and basis.startswith(_AT_MOST):
         said = [f"{_AT_LEAST}{basis.removeprefix(_AT_MOST)}", split.why.get("alignment", "")]
         split = replace(split, why={**split.why, "alignment": "; ".join(text for text in said if text)})
+    if split.useful is not None and row.stalls:
+        split = replace(split, why={**split.why, "other": stalled(row)})
     return split
 
 

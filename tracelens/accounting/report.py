@@ -185,6 +185,7 @@ def with_findings(report: Report, advice: Advice) -> Report:
         findings=advice.findings,
         checks=advice.checks,
         at_stake=advice.at_stake_ms,
+        open_ms=advice.open_ms,
     )
     said, detail = verdict(picture)
     return replace(
@@ -193,6 +194,7 @@ def with_findings(report: Report, advice: Advice) -> Report:
         summary=replace(
             summary,
             shape_waste_ms=advice.at_stake_ms,
+            shape_open_ms=advice.open_ms,
             verdict=said,
             verdict_detail=detail,
             limited_by=limits(picture).first if picture.marked else "",

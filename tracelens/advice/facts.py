@@ -120,3 +120,4 @@ class Advice:
     findings: list[Finding]
     checks: list[Check]
     at_stake_ms: Estimate | None  # per step; None without a finding
+    open_ms: float = 0.0  # beside a prediction: what findings that have none save at most

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from tracelens.advice.alignment import GRID_BYTES, grid_elements, loads_16_bytes
 from tracelens.advice.hyper import Hyper
+from tracelens.advice.stalls import call_us_of
 from tracelens.advice.work import Product, Work
 from tracelens.errors import InputError
 from tracelens.gemm import bytes_per_element
@@ -315,10 +316,6 @@ def predict_row(
 
 def _math(row: GemmRow) -> str:
     return row.math_dtype or row.dtype or "bf16"
-
-
-def call_us_of(row: GemmRow) -> float:
-    return 1000 * row.time_ms_per_step / row.calls_per_step
 
 
 def _class(found: Prediction) -> int:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from tracelens.advice.facts import StepFacts
 from tracelens.advice.predicted import predict_row
 from tracelens.advice.stakes import Stake, time_at_stake
+from tracelens.advice.stalls import call_us_of
 from tracelens.gemm import bytes_per_element
 from tracelens.gemm.predict import Prediction
 from tracelens.numbers import ms
@@ -42,14 +43,9 @@ def predicted(
     return found if found.time_us.mid is not None else found.unknown or "its time is not predicted"
 
 
-def call_us(row: GemmRow) -> float:
-    """Mean time of one call of the step."""
-    return 1e3 * row.time_ms_per_step / row.calls_per_step if row.calls_per_step > 0 else 0.0
-
-
 def saved(row: GemmRow, then: Prediction) -> Estimate:
     """Measured minus predicted time per step, ms."""
-    calls, now_us, time = row.calls_per_step / 1e3, call_us(row), then.time_us
+    calls, now_us, time = row.calls_per_step / 1e3, call_us_of(row), then.time_us
     low, mid, high = time.low or 0.0, time.mid or 0.0, time.high or 0.0
     return Estimate(calls * (now_us - high), calls * (now_us - mid), calls * (now_us - low), time.basis)
 

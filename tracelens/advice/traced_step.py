@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tracelens.advice.hyper import Hyper
 from tracelens.advice.predicted import Anchors
 from tracelens.advice.present import present_hyper
+from tracelens.advice.stalls import to_judge
 from tracelens.advice.traffic import repeats
 from tracelens.advice.waiting import saving_of
 from tracelens.advice.work import Work, work_of
@@ -65,6 +66,7 @@ def step_model(
 
     ``declared`` are sizes that the model's own configuration states; what the trace shows goes first.
     """
+    rows = [to_judge(row) for row in rows]
     now = present_hyper(rows, dims, communication, declared or {})
     products: dict[tuple[str, str], float] = {}
     for row in rows:

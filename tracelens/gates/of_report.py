@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tracelens import numbers as f
 from tracelens.advice.rules import RULES
@@ -100,7 +101,8 @@ def _waste(report: Report, _: str) -> Reading:
     note = _not_run(report)
     if waste is None:
         return Reading({"time": exact(0.0), "share": exact(0.0)}, note=note)
-    found = _of_step(predicted(waste), report.summary.saving_of)
+    most = None if waste.high is None else waste.high + report.summary.shape_open_ms
+    found = _of_step(predicted(replace(waste, high=most)), report.summary.saving_of)
     if found is None:
         return unknown("what the findings have at stake is not known")
     if not _stepped(report):

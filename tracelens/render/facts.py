@@ -222,20 +222,26 @@ def _stake(report: Report) -> Number:
             return Number("stake", "none", label, f"{_checks(judged)} passed")
         note = f"{open_} of {_checks(len(states))} could not run" if judged else "no check could run"
         return Number("stake", "not judged", label, note)
-    of = per_step(report)
+    of, more = per_step(report), _open(report)
     if report.summary.saving_of == "gpu_work":
         # Shorter kernels leave longer gaps: not a gain to put in red.
         size = f"≤ {f.ms(waste.high)}" if waste.mid is None else f"≈ {f.ms(waste.mid)}"
         whole = "step" if report.summary.steps_marked else "trace"
-        note = f"of GPU work{of}; of the {whole} 0 to {f.ms(waste.high)}"
+        note = f"of GPU work{of}; of the {whole} 0 to {f.ms(waste.high)}{more}"
         return Number("stake", size, label, note, quiet=True)
     if waste.mid is not None:
         spread = f.ms_range(waste.low, waste.high)
         note = f"{spread}{of}, predicted" if spread != f.UNKNOWN else f"predicted{of}"
-        return Number("stake", f"≈ {f.ms(waste.mid)}", label, note)
+        return Number("stake", f"≈ {f.ms(waste.mid)}", label, note + more)
     value = f.ms_range(waste.low, waste.high) if waste.low else f"≤ {f.ms(waste.high)}"
     quiet = report.summary.limited_by == "exposed"
     return Number("stake", value, label, f"a bound{of}, not a prediction", quiet=quiet)
+
+
+def _open(report: Report) -> str:
+    """What findings without a prediction have at stake beside those with one; "" for nothing."""
+    most = report.summary.shape_open_ms
+    return f"; not predicted: {f.ms(most)} more at most" if most else ""
 
 
 def claim(finding: Finding, report: Report) -> tuple[str, str]:
@@ -251,13 +257,14 @@ def overlap_words(report: Report) -> str:
     together = report.summary.shape_waste_ms
     if len(report.findings) < 2 or together is None:
         return ""
-    claims = [one.saving_ms for one in report.findings]
     bound = together.mid is None
+    claims = [one.saving_ms for one in report.findings if bound or one.saving_ms.mid is not None]
     whole = together.high if bound else together.mid
     total = sum((one.high if bound else one.mid) or 0.0 for one in claims)
     if whole is None or abs(total - whole) <= _ADDS * total:
         return ""
-    return f"together {'≤' if bound else '≈'} {f.ms(whole)}, not their sum: savings overlap"
+    what = "together" if len(claims) == len(report.findings) else "those predicted together"
+    return f"{what} {'≤' if bound else '≈'} {f.ms(whole)}, not their sum: savings overlap"
 
 
 def _checks(many: int) -> str:

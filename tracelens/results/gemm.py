@@ -132,3 +132,8 @@ class GemmRow:
     alignment_basis: str | None = None  # what that rests on
     work_known: WorkKnown = "unknown"  # how flops, and the rates made of them, stand to what was done
     work_why: str | None = None  # why they are no more than a bound, or not known
+    median_us: float | None = None  # of its calls in the file, all kernels of a call
+    slowest_us: float | None = None  # the longest of its calls
+    stalls: int = 0  # of its calls: those of over 3 times the median, which the shape does not explain
+    stall_ms: float = 0.0  # of time_ms: what those took beyond the median
+    stall_ms_per_step: float = 0.0  # the same of time_ms_per_step

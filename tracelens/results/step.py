@@ -81,6 +81,7 @@ class Summary:
     steps_marked: bool = True  # False: the whole trace taken as one step, so nothing is known per step
     gemm_frac_is_bound: bool = False  # gemm_frac is a lower bound: too much GPU time could not be told apart
     communication_is_bound: bool = False  # so is the time of communication, exposed or not
+    shape_open_ms: float = 0.0  # at most, beside a predicted shape_waste_ms: findings without a prediction
     mfu_is_bound: bool = False  # mfu_frac and achieved_tflops are lower bounds, also the MFU unprofiled
 
 

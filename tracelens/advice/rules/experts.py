@@ -10,10 +10,11 @@ from tracelens.advice.experts import Mixture, mixture_of
 from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import percent, plural
-from tracelens.advice.predicted import NEAR_ERROR, call_us_of
+from tracelens.advice.predicted import NEAR_ERROR
 from tracelens.advice.products import predicted
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.stakes import Stake, time_at_stake
+from tracelens.advice.stalls import call_us_of
 from tracelens.advice.work import groups_of, tokens_of
 from tracelens.numbers import sig
 from tracelens.results import GemmRow
@@ -64,6 +65,11 @@ def _without_experts(facts: StepFacts) -> Outcome:
     mixed = bool(rows) or any(one.component.startswith("moe.") for one in facts.components)
     if not mixed:
         return absent("No mixture of experts was recognised in the trace.")
+    if not rows:
+        return Outcome(
+            "could_not_run",
+            "A router or a dispatch of tokens was recognised, and no GEMM of experts behind it.",
+        )
     if not any(row.m is not None for row in rows):
         return Outcome(
             "could_not_run",

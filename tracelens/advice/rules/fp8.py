@@ -41,7 +41,10 @@ class Fp8:
         if refusal is not None:
             return refusal
         if facts.gpu.name == "unknown":
-            return Outcome("not_applicable", "The GPU is not known, and with it whether it computes in fp8.")
+            return Outcome(
+                "could_not_run",
+                "The GPU is not known, and with it whether it computes in fp8: name it with --gpu.",
+            )
         if "fp8" not in facts.gpu.peak_tflops:
             return Outcome(
                 "not_applicable",

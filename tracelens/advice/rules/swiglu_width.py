@@ -23,6 +23,7 @@ from tracelens.advice.rules.align_dimensions import (
 )
 from tracelens.advice.stakes import time_at_stake
 from tracelens.advice.trials import Trial, in_words, nearly_best, savings, surely, try_values, without_a_model
+from tracelens.numbers import ms
 from tracelens.results import GemmRow
 
 #: Weights of the model stay within this share, and the width within the second.
@@ -81,6 +82,14 @@ def _not_applicable(facts: StepFacts) -> Outcome | None:
             f"None of the {plural(len(rows), 'MLP GEMM row')} has a shape: {for_shapes(rows)}.",
         )
     if not rows or not facts.model.ffn.value or facts.model.ffn.value < 1:
+        parts = [one for one in facts.components if one.component.startswith("mlp.")]
+        if parts:
+            time = ms(sum(one.time_ms_per_step for one in parts))
+            return Outcome(
+                "could_not_run",
+                f"The MLP takes {time} {facts.per_step}, and its width is in no GEMM that was recognised: a"
+                " fused kernel has none.",
+            )
         return absent("No MLP was recognised in the step.")
     if not gated(facts):
         return absent(

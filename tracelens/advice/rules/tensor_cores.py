@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from tracelens.advice.claims import Claim, settle, total
 from tracelens.advice.facts import Outcome, StepFacts, absent
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.missing import for_shapes, sum_of
 from tracelens.advice.numbers import listed, percent, plural, times
 from tracelens.advice.products import (
     at_stake_in,
-    call_us,
     minus,
     moving_ms,
     predicted,
@@ -19,9 +18,10 @@ from tracelens.advice.products import (
     sizes_of,
     sum_ms,
 )
-from tracelens.advice.proposals import cannot_judge, heuristic, took
+from tracelens.advice.proposals import WORTH_A_FINDING, cannot_judge, heuristic, took
 from tracelens.advice.simulated import pays
 from tracelens.advice.stakes import name
+from tracelens.advice.stalls import call_us_of
 from tracelens.gemm import parse_kernel_name
 from tracelens.numbers import count, ms, sig
 from tracelens.results import Estimate, GemmRow
@@ -32,6 +32,7 @@ _VECTOR = frozenset({"gemv", "cublas_dot", "gemmk1", "gemmsn", "magma"})
 #: Routers are kept in fp32 on purpose: Switch Transformers (arXiv 2101.03961, 2.4) trains unstably without.
 _KEPT = frozenset({"moe.router"})
 _ROWS_IN_FULL = 3
+_NO_GPU = "the GPU is not known, and with it the types that its tensor cores take: name it with --gpu"
 #: A flag is proposed before a change of type where it saves at least this share of what the other saves.
 _MOST = 2 / 3
 #: What a precision does to numbers.
@@ -95,7 +96,15 @@ class TensorCores:
         blind = _cannot_tell(facts, rows)
         if blind is not None:
             return blind
-        claims = [_claim(facts, case) for case in _cases(facts, rows)]
+        cases = _cases(facts, rows)
+        claims = [_claim(facts, case) for case in cases if case.targets]
+        open_ = [row for case in cases if not case.targets for row in case.rows]
+        if not claims and not facts.gpu.peak_tflops and sum_of(open_) >= WORTH_A_FINDING * sum_of(rows):
+            return Outcome(
+                "could_not_run",
+                f"{took(open_, 'GEMM row', facts)} in {listed(sorted({row.dtype or '' for row in open_}))} on"
+                f" CUDA cores, and {_NO_GPU}.",
+            )
         return settle(self, facts=facts, claims=claims, passed=_passed(facts, rows))
 
 
@@ -105,7 +114,7 @@ def _cannot_tell(facts: StepFacts, rows: Sequence[GemmRow]) -> Outcome | None:
     if sum(row.time_ms_per_step for row in silent) <= 0.5 * sum(row.time_ms_per_step for row in rows):
         return None
     if facts.gpu.name == "unknown":
-        why = "the GPU is not known, and with it the types that its tensor cores take: name it with --gpu"
+        why = _NO_GPU
     elif all(row.m is None for row in silent):
         why = f"their shapes and types are not recorded: {for_shapes(silent)}"
     else:
@@ -161,7 +170,7 @@ def _cases(facts: StepFacts, rows: Sequence[GemmRow]) -> list[_Case]:
         cases.append(_Case(on_cuda_cores, "fp32", _known(facts, "tf32", "bf16", "fp16"), False))
     if doubles:
         cases.append(_Case(doubles, "fp64", _known(facts, "fp32"), False))
-    return [case for case in cases if case.targets]
+    return cases
 
 
 def _is_mixed(rows: Sequence[GemmRow]) -> bool:
@@ -265,7 +274,7 @@ def _arithmetic(facts: StepFacts, case: _Case, target: str) -> list[str]:
         found = predicted(row, facts=facts, dtype=target, out_dtype=_out(row, target))
         if not isinstance(found, str):
             said.append(
-                f"{name(row)}: {sig(call_us(row))} µs measured, {sig(found.time_us.mid)} µs predicted in"
+                f"{name(row)}: {sig(call_us_of(row))} µs measured, {sig(found.time_us.mid)} µs predicted in"
                 f" {target}, {times(count(row.calls_per_step))} {facts.per_step}."
             )
     rest = len(rows) - len(said)

@@ -12,6 +12,7 @@ from tracelens.advice.per_token import growth_frac
 from tracelens.advice.planned_kernels import memory_of_trace
 from tracelens.advice.predicted import dtype_then
 from tracelens.advice.predicted_attention import AttentionSizes, attention_sizes
+from tracelens.advice.stalls import call_us_of
 from tracelens.advice.traffic import repeats
 from tracelens.advice.work import AttentionCall, Product, groups_of
 from tracelens.errors import UsageError
@@ -246,7 +247,7 @@ def _product(product: Product, now: Hyper, then: Hyper) -> CallPair | None:
 
 
 def _call_us(row: GemmRow) -> float | None:
-    return 1e3 * row.time_ms_per_step / row.calls_per_step if row.calls_per_step > 0 else None
+    return call_us_of(row) or None
 
 
 def _attention(call: AttentionCall, now: Hyper, then: Hyper, built: StandIn | str) -> CallPair | None:
