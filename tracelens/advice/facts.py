@@ -47,6 +47,11 @@ class StepFacts:
         return words.per_step(self.marked)
 
     @property
+    def whole(self) -> str:
+        """What shares are of: the step, or the trace where none is marked."""
+        return "step" if self.marked else "trace"
+
+    @property
     def measured_step_ms(self) -> float | None:
         """The step time where it can be divided by, else None."""
         return self.step_ms if self.step_ms is not None and self.step_ms > 0 else None
@@ -61,7 +66,7 @@ class StepFacts:
         """What to know before a change where the step waits; nothing elsewhere."""
         if self.gpu_busy_frac is None or self.saving_of == "step":
             return []
-        said = gpu_work_note(self.gpu_busy_frac)
+        said = gpu_work_note(self.gpu_busy_frac, marked=self.marked)
         return [f"{said[:1].upper()}{said[1:]}."]
 
     @property

@@ -48,9 +48,10 @@ def saving_of(busy: float | None) -> SavingOf:
     return "gpu_work" if waits(busy) else "step"
 
 
-def gpu_work_note(busy: float) -> str:
+def gpu_work_note(busy: float, *, marked: bool = True) -> str:
     """What to know about a saving of GPU work, as a sentence without capital and full stop."""
+    whole = "step" if marked else "trace"
     return (
-        f"the GPU is busy {percent(busy)} of the step: where the step waits for the CPU, a shorter kernel"
+        f"the GPU is busy {percent(busy)} of the {whole}: where the step waits for the CPU, a shorter kernel"
         " leaves a longer gap and not a shorter step"
     )
