@@ -113,7 +113,8 @@ def test_no_saving_is_invented() -> None:
     for finding in advice.findings:
         assert finding.basis == "heuristic"
         assert any(caveat.startswith("Not known yet") for caveat in finding.caveats)
-        assert any("42.0% of the step" in caveat for caveat in finding.caveats)
+        assert finding.saving_of == "gpu_work"
+        assert set(everything().waiting_caveats) & set(finding.caveats)
         assert (finding.saving_frac.high or 0.0) <= 1.0
 
 

@@ -28,13 +28,13 @@ from tracelens.trace import Trace, link
 from tracelens.words import COLLECTIVES, COMPONENTS, EVIDENCE, PURPOSES
 
 MODEL = ModelSpec(hidden=768, heads=12, layers=2, vocab=50257, sequence=512, micro_batch=4)
-JOB = [path for path in shared_traces() if path.parent.name.startswith("job_")]
+JOB = [path for path in shared_traces() if path.parent.name.startswith("job_h100")]
 DISTRIBUTED = [path for path in shared_traces() if path.name.startswith(("d1_", "d1b_", "d9_"))] + JOB
 
 CALL = Call("all_reduce", "bf16", 1 << 20, 1 << 21, "default_pg", 8, None)
 PLACE = _Place(
     call=CALL, launched=True, phase="forward", fsdp=False, hook=False, backward_of="", ddp=False,
-    experts=False, module=False, modules_known=True, size="neither",
+    experts=None, module=False, modules_known=True, size="neither",
 )  # fmt: skip
 
 
@@ -248,7 +248,7 @@ def place(*, collective: str = "all_reduce", elements: int | None = 1 << 20, **g
         (place(size="activation"), "tensor parallel", "structure"),
         (place(group="mesh_tp"), "tensor parallel", "annotation"),
         (place(group="TENSOR_MODEL_PARALLEL_GROUP", phase="backward"), "tensor parallel", "annotation"),
-        (place(collective="all_to_all", experts=True), "expert all-to-all", "module_stack"),
+        (place(collective="all_to_all", experts="module_stack"), "expert all-to-all", "module_stack"),
         (place(collective="all_to_all", group="mesh_ep"), "expert all-to-all", "annotation"),
         (place(collective="send/recv", group="pp", module=True), "pipeline", "annotation"),
         (place(collective="send/recv"), "pipeline", "structure"),

@@ -66,7 +66,7 @@ _SHARDED = _Kind(
 _PRECISION = _Kind(
     _Way(
         "loads",
-        "Keeps loading: the same weights. Products round differently, so losses differ from the first"
+        "Keeps loading: the same weights. Products round differently, so results differ from the first"
         " step on:"
         " compare them over a short run.",
         "Set {name} back to {now}; the weights trained in between stay good.",

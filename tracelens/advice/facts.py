@@ -66,7 +66,7 @@ class StepFacts:
         """What to know before a change where the step waits; nothing elsewhere."""
         if self.gpu_busy_frac is None or self.saving_of == "step":
             return []
-        said = gpu_work_note(self.gpu_busy_frac, marked=self.marked)
+        said = gpu_work_note(self.gpu_busy_frac)
         return [f"{said[:1].upper()}{said[1:]}."]
 
     @property

@@ -11,6 +11,7 @@ from tracelens.advice.facts import Outcome, Rule, StepFacts, absent
 from tracelens.advice.numbers import listed, percent, plural
 from tracelens.advice.simulated import as_frac, derivation, pays, simulate, why_not, within
 from tracelens.advice.stakes import Stake
+from tracelens.advice.waiting import gpu_work_note
 from tracelens.numbers import ms
 from tracelens.results import Estimate, Finding, GemmRow, WhatIf
 from tracelens.words import severity
@@ -268,8 +269,10 @@ def _common_caveats(facts: StepFacts, judged: _Judged) -> list[str]:
         caveats.append(_PREDICTED[judged.saving_ms.basis])
         if (judged.saving_ms.low or 0.0) < 0:
             caveats.append("The low end of the range is below zero: measure before you decide.")
-        own = ("the GPU is busy", "parameters:")  # said below, and by the rule
-        notes = [note for note in judged.simulated.notes if not note.startswith(own)]
+        said = {gpu_work_note(facts.gpu_busy_frac or 0.0)}  # below; of parameters the rule says more
+        notes = [
+            note for note in judged.simulated.notes if note not in said and not note.startswith("parameters:")
+        ]
         caveats += [f"{note[:1].upper()}{note[1:]}." for note in notes]
     caveats += facts.waiting_caveats
     ranks = facts.model.tensor_parallel.value

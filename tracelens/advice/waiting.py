@@ -48,10 +48,9 @@ def saving_of(busy: float | None) -> SavingOf:
     return "gpu_work" if waits(busy) else "step"
 
 
-def gpu_work_note(busy: float, *, marked: bool = True) -> str:
+def gpu_work_note(busy: float) -> str:
     """What to know about a saving of GPU work, as a sentence without capital and full stop."""
-    whole = "step" if marked else "trace"
     return (
-        f"the GPU is busy {percent(busy)} of the {whole}: where the step waits for the CPU, a shorter kernel"
+        f"the GPU is idle {percent(1 - busy)} of the time: where it waits for the CPU, a shorter kernel"
         " leaves a longer gap and not a shorter step"
     )

@@ -14,7 +14,7 @@ from tracelens.attribution.names import kernel_component
 from tracelens.attribution.origins import find_origins, op_nodes
 from tracelens.attribution.paths import Paths, find_paths
 from tracelens.attribution.phases import Phases
-from tracelens.attribution.sites import Sites, decide_sites
+from tracelens.attribution.sites import Sites, decide_sites, operator_rules
 from tracelens.attribution.structure import Inference, infer
 from tracelens.attribution.twins import orphans
 from tracelens.gemm import is_gemm_op, parse_kernel_name
@@ -138,11 +138,12 @@ def attribute(
     wanted[origin[origin >= 0]] = True
     op_node = op_nodes(links)
     wanted[op_node[op_node >= 0]] = True
-    sites = decide_sites(trace, links, paths, wanted)
+    rule = operator_rules(trace, links)
     of_node = phases.of(np.arange(len(links.forest.parent), dtype=np.int32))
     inferred = infer(
-        trace, links, sites.rule, origin, [PHASES[code] for code in of_node.tolist()], links.kernel_step
+        trace, links, rule, origin, [PHASES[code] for code in of_node.tolist()], links.kernel_step
     )
+    sites = decide_sites(trace, links, paths, rule, wanted, attention=inferred.attention)
     own = _assemble(trace, links, paths, phases, sites, inferred, origin, op_node)
     return lend(trace, links, own, reference=reference)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +74,7 @@ class _Place:
     hook: bool  # inside AccumulateGrad: a hook that runs when a gradient is ready
     backward_of: str  # the autograd node around the launch; empty
     ddp: bool  # inside DistributedDataParallel.forward
-    experts: bool  # a module or range of a mixture of experts around it
+    experts: Literal["module_stack", "structure"] | None  # what says that it is in a mixture of experts
     module: bool  # some nn.Module around it
     modules_known: bool  # the trace names modules
     size: str  # "weight" | "activation" | "both" | "neither" | "unknown": the message is exactly as large
@@ -142,6 +143,11 @@ def _purposes(
         """The nearest host span of a kind around each launch, -1 where there is none."""
         return look_up(forest.nearest(mask), node).astype(np.int64)
 
+    # a backward exchange is part of what its forward is
+    forward = attribution.forward_op[rows]
+    origin = np.where(forward >= 0, forward + links.ops_at.start, node)
+    experts = links.forest.nearest((frames | ranges) & texts.where(_of_experts)[links.name])
+    neighbour = _among_experts(trace, attribution, rows)
     evaluate = inside(links.is_op & texts.where(lambda t: t.startswith(_EVALUATE))[links.name])
     features = np.stack(
         [
@@ -151,7 +157,8 @@ def _purposes(
             inside(ranges & texts.where(_FSDP.match)[links.name]) >= 0,
             look_up(links.name, evaluate),
             inside(ranges & texts.where(lambda t: t == "DistributedDataParallel.forward")[links.name]) >= 0,
-            inside((frames | ranges) & texts.where(_of_experts)[links.name]) >= 0,
+            look_up(experts, origin) >= 0,
+            neighbour,
             inside(frames & texts.where(lambda t: t.startswith("nn.Module: "))[links.name]) >= 0,
         ],
         axis=1,
@@ -160,7 +167,7 @@ def _purposes(
     modules_known = bool(texts.where(lambda t: t.startswith("nn.Module: "))[trace.frames.name].any())
     activations, weights = _tensor_sizes(trace, links)
     purposes = []
-    for at, launched, phase, fsdp, evaluated, ddp, experts, module in distinct.tolist():
+    for at, launched, phase, fsdp, evaluated, ddp, named, between, module in distinct.tolist():
         name = texts[evaluated].removeprefix(_EVALUATE)
         place = _Place(
             call=calls[at],
@@ -170,13 +177,31 @@ def _purposes(
             hook=name == _ACCUMULATE,
             backward_of=name,
             ddp=bool(ddp),
-            experts=bool(experts),
+            experts="module_stack" if named else "structure" if between else None,
             module=bool(module),
             modules_known=modules_known,
             size=_size_class(calls[at].elements, activations, weights),
         )
         purposes.append(decide_purpose(place))
     return purposes, which.reshape(-1)
+
+
+def _among_experts(trace: Trace, attribution: Attribution, rows: IntArray) -> BoolArray:
+    """Per communication event: does work of experts run before and behind it, on its device?"""
+    expert = np.isin(
+        attribution.component, [COMPONENTS.index("moe.dispatch"), COMPONENTS.index("moe.experts")]
+    )
+    out = np.zeros(len(rows), np.bool_)
+    computes = _computes(trace, attribution)
+    for device in np.unique(trace.kernels.device[rows]):
+        here = trace.kernels.device[rows] == device
+        other = np.flatnonzero(computes & (trace.kernels.device == device))
+        if len(other):
+            other = other[np.argsort(trace.kernels.ts_ns[other], kind="stable")]
+            at = np.searchsorted(trace.kernels.ts_ns[other], trace.kernels.ts_ns[rows[here]])
+            last = len(other) - 1
+            out[here] = expert[other[np.maximum(at - 1, 0)]] & expert[other[np.minimum(at, last)]]
+    return out
 
 
 def _of_experts(text: str) -> bool:
@@ -280,7 +305,7 @@ def _by_operator(place: _Place) -> Purpose | None:
     if place.hook and collective in ("all_reduce", "reduce_scatter"):
         return Purpose("data-parallel gradients", "op", "launched by the hook of AccumulateGrad")
     if collective == "all_to_all" and place.experts:
-        return Purpose("expert all-to-all", "module_stack", "inside a mixture of experts")
+        return Purpose("expert all-to-all", place.experts, "inside a mixture of experts")
     if collective == "send/recv" and place.modules_known and not place.module:
         return Purpose("pipeline", "structure", "sent between modules, not inside one")
     return None

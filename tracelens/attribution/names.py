@@ -44,9 +44,16 @@ _OPS: tuple[tuple[str, ...], ...] = (
         r"aten::(native_|_fused_|cudnn_|miopen_)?(layer_norm|rms_norm|group_norm|batch_norm|instance_norm)\w*",
         r"aten::_batch_norm_impl_index",
         r"\w*(RMSNorm|LayerNorm)\w*(Function|Fn|Func)\w*",
+        r"_(RMSNorm|LayerNorm)(Backward)?",  # module/layernorm.py of TransformerEngine
     ),
     ("dropout", r"aten::(native_dropout|dropout_?|feature_dropout|_fused_dropout)"),
-    ("softmax", r"aten::(_?softmax|_safe_softmax|_masked_softmax)", r"\w*Softmax(Function|Fn)\w*"),
+    (
+        "softmax",
+        r"aten::(_?softmax(_backward_data)?|_safe_softmax|_masked_softmax(_backward)?)",
+        r"\w*Softmax(Function|Fn)\w*",
+        # fused_softmax.py of Megatron-LM and apex, softmax.py of TransformerEngine
+        r"(Generic)?Scaled(UpperTriang|AlignedCausal)?(Masked)?Softmax(Backward)?",
+    ),
     (
         "activation",
         r"aten::(gelu_?|silu_?|mish_?|hardswish_?|glu)",
@@ -61,6 +68,7 @@ _OPS: tuple[tuple[str, ...], ...] = (
         "linear",
         r"aten::(linear|addmm_?|mm|matmul|einsum|_addmm_activation)",
         r"aten::(_scaled_mm|_int_mm|_grouped_mm|_scaled_grouped_mm)",
+        r"LinearWith(GradAccumulationAndAsyncCommunication|FrozenWeight)",  # layers.py of Megatron-LM
     ),
     (
         "convolution",

@@ -7,7 +7,6 @@ All features are arrays over sites; a decision is made once per distinct combina
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -30,25 +29,32 @@ class Sites:
     decision: IntArray
     decisions: list[Decision]
     transformer: bool
-    rule: IntArray  # per node: code of the operator's own rule; -1
 
 
-def decide_sites(trace: Trace, links: Links, paths: Paths, wanted: BoolArray) -> Sites:
-    """Decide the component of every wanted operator node."""
+def operator_rules(trace: Trace, links: Links) -> IntArray:
+    """Per host node the code of the rule (``names.OP_RULES``) of its operator's own name; -1."""
     rule_of_symbol = np.array(
         [_RULE_CODE.get(op_rule(text) or "", -1) for text in trace.symbols] or [-1], np.int32
     )
     rule = np.where(links.is_op, rule_of_symbol[links.name], -1).astype(np.int32)
     rule[_matmuls_of_bmm(links, rule)] = _RULE_CODE["bmm"]
+    return rule
+
+
+def decide_sites(
+    trace: Trace, links: Links, paths: Paths, rule: IntArray, wanted: BoolArray, *, attention: bool
+) -> Sites:
+    """Decide the component of every wanted operator node.
+
+    ``rule`` is per node (``operator_rules``); ``attention``: does the order of the operators hold a core?
+    """
     telling = (rule >= 0) & (rule != _RULE_CODE["attention_block"])
     outermost = links.forest.outermost(telling)
     innermost = links.forest.nearest(telling)
     fused = (rule == _RULE_CODE["core"]) | (rule == _RULE_CODE["attention_block"])
     # a block called attention must do some of it: convolutions have "channel attention"
     attends = np.isin(rule, [_RULE_CODE[name] for name in ("core", "softmax", "bmm")])
-    transformer = bool(
-        fused.any() or (paths.attention[attends] >= 0).any() or _unfused_attention(trace, links, rule)
-    )
+    transformer = attention or bool(fused.any() or (paths.attention[attends] >= 0).any())
 
     after_core = _after_core(links, paths, rule, innermost)
     linears_after = _linears_after(paths, rule, outermost, after_core)
@@ -86,7 +92,7 @@ def decide_sites(trace: Trace, links: Links, paths: Paths, wanted: BoolArray) ->
                 codes[at] = len(decisions)
                 decisions.append(made)
         decision[nodes] = codes[which.reshape(-1)]
-    return Sites(decision, decisions, transformer, rule)
+    return Sites(decision, decisions, transformer)
 
 
 def _experts(paths: Paths, rule: IntArray) -> bool:
@@ -126,17 +132,6 @@ def _situation(row: list[int], paths: Paths, transformer: bool, experts: bool) -
         experts=experts,
         transformer=transformer,
     )
-
-
-def _unfused_attention(trace: Trace, links: Links, rule: IntArray) -> bool:
-    """A softmax over (batch, heads, queries, keys) whose result is the left side of a batched product."""
-
-    def inputs(kind: str) -> list[list[Any]]:
-        nodes = np.flatnonzero((rule == _RULE_CODE[kind]) & links.is_op) - links.ops_at.start
-        return [trace.details.inputs(int(code)).dims or [] for code in np.unique(trace.ops.inputs[nodes])]
-
-    scores = {(prod(d[0][:-2]), *d[0][-2:]) for d in inputs("softmax") if d and _is_shape(d[0], 4)}
-    return any(d and _is_shape(d[0], 3) and tuple(d[0]) in scores for d in inputs("bmm"))
 
 
 def _matmuls_of_bmm(links: Links, rule: IntArray) -> IntArray:

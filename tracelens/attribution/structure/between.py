@@ -280,9 +280,23 @@ class _Gap:
         if self.hidden not in _widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
         adds = kind.what in ("add", "copy") or kind.name in _SCALED
+        if self._adds_position(at):
+            return Label("attention.other", self.next_layer)
         if self.before in _STREAM and adds and (self.after is not None or at <= self.last_norm):
             return Label("residual", self.layer)
         return None
+
+    def _adds_position(self, at: int) -> bool:
+        """A position added to queries and keys: behind the normalization of a sum, or to other rows than
+        those that the block before gave."""
+        if self.after != "attention.qkv" or not self._is_residual(at):
+            return False
+        if self.product is not None and self.product.m:
+            tokens = self.run.kinds[at].tensors[0][:-1]
+            if prod(tokens) != self.product.m * self.product.batch:
+                return True
+        norms = [p for p in self.gap if p < at and self._is_norm(p)]
+        return any(self._is_residual(p) for p in self.gap if norms and p < norms[-1])
 
     def _before_residual(self, at: int) -> bool:
         """Weighing and putting back the experts' results comes before the addition to the stream."""
@@ -295,7 +309,8 @@ class _Gap:
 
     def _fused(self, at: int) -> Label | None:
         kind = self.run.kinds[at]
-        wide = self.hidden in _widths(kind.tensors)
+        # as wide as the stream; a recording without shapes, or a kernel of Triton without them, says nothing
+        wide = self.hidden in _widths(kind.tensors) or not (kind.tensors or kind.tags - {"add", "dropout"})
         adds = "add" in kind.tags and self.before in _STREAM
         parts: list[str] = []
         if "dropout" in kind.tags:

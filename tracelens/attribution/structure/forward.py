@@ -18,7 +18,7 @@ from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm import GemmShape
 
-_MOST_EXPERTS = 1024
+MOST_EXPERTS = 1024
 _PADDED = 512  # rows that a vocabulary is made larger by, at most
 _NEAR = 8  # units behind the head
 _COMPARES = frozenset({"softmax", "log_softmax", "argmax", "max", "topk", "sort", "multinomial"})
@@ -342,7 +342,7 @@ class Forward:
         at = products[index]
         shape = self.run.shape(at)
         until = products[index + 1] if index + 1 < len(products) else stop
-        if shape is None or shape.k != self.hidden or shape.n > _MOST_EXPERTS or shape.batch > 1:
+        if shape is None or shape.k != self.hidden or shape.n > MOST_EXPERTS or shape.batch > 1:
             return None
         router = next((p for p in self.routers if at < p < until), None)
         return router if router is not None and self._experts_of(products, index, router, stop) else None

@@ -16,6 +16,7 @@ from tracelens.attribution.structure.clipping import clipping
 from tracelens.attribution.structure.forward import hidden_size, label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
+from tracelens.attribution.structure.mixtures import label_mixtures
 from tracelens.attribution.structure.ordered import Launched, label_by_order, lend_weights
 from tracelens.attribution.structure.passes import passes
 from tracelens.attribution.structure.runs import Label, Run, find_backward_cores, find_cores, split_runs
@@ -34,6 +35,7 @@ class Inference:
     labels: list[Label]  # distinct
     label: NodeArray  # per unit: index into labels; -1
     hidden: int | None
+    attention: bool  # was an attention core found in a forward?
 
     def of_kernel(self) -> NodeArray:
         """Per kernel: the label of its own unit; -1."""
@@ -93,13 +95,15 @@ def infer(
         for run, forward in _with_forward(twins):
             if forward.labels and not run.labels:
                 label_by_layout(run, 0, forward_order(forward, len(forward)), *_layouts(trace, units, run))
+    for run in ahead:
+        label_mixtures(run)
     labels: dict[Label, int] = {}
     for row in clipping(units, phase):
         label[row] = labels.setdefault(Label("grad_clip"), len(labels))
     for run, twin in zip(runs, twins, strict=True):
         for at, found in twin.labels.items():
             label[run.units[at]] = labels.setdefault(found, len(labels))
-    return Inference(units, list(labels), label, hidden)
+    return Inference(units, list(labels), label, hidden, any(run.cores for run in ahead))
 
 
 def _without_shapes(trace: Trace, links: Links, units: Units, run: Run) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
+from tracelens.attribution.structure.forward import loses
 from tracelens.attribution.structure.runs import Label, Run
 
 _DGRAD, _WGRAD = "NN", "NT"
@@ -25,7 +26,7 @@ def forward_order(run: Run, stop: int) -> list[list[Label]]:
         if at in cores:
             out.append([])
         label = run.labels.get(at)
-        if label is not None and run.kinds[at].what == "gemm" and label.component != "attention.other":
+        if label is not None and run.kinds[at].what == "gemm":
             out[-1].append(label)
     return out
 
@@ -49,33 +50,55 @@ def label_by_layout(
         run.labels.update({at: Label(component, layer) for at, component in core.parts.items()})
     edges = [start - 1, *(core.first for core in cores), len(run)]
     products = [at for at in run.products(start) if at not in run.labels]
-    for (begin, end), labels in zip(pairwise(edges), reversed(ahead), strict=True):
-        here = [at for at in products if begin < at < end and layouts.get(at) == _DGRAD]
-        if len(here) == len(labels):
-            for at, label in zip(here, reversed(labels), strict=True):
-                run.labels[at] = replace(label, role="dgrad")
+    gaps = [
+        ([at for at in products if begin < at < end], labels[::-1])
+        for (begin, end), labels in zip(pairwise(edges), reversed(ahead), strict=True)
+    ]
+    usual = [[at for at in inside if layouts.get(at) == _DGRAD] for inside, _ in gaps]
+    # weights that are stored the other way round
+    turned = [[at for at in inside if layouts.get(at) not in (_WGRAD, None)] for inside, _ in gaps]
+    fits = [
+        sum(len(here) == len(path) for here, (_, path) in zip(x, gaps, strict=True)) for x in (usual, turned)
+    ]
+    for here, (_, wanted) in zip(turned if fits[1] > fits[0] else usual, gaps, strict=True):
+        # GEMMs in fp8 are TN whatever they compute: the head's two gradients, in either order
+        if wanted and wanted[0].component == "logits" and len(here) == len(wanted) + 1:
+            if any(run.kinds[at].name != "_scaled_mm" for at in here[:2]):
+                continue
+            run.labels.update(dict.fromkeys(here[:2], wanted[0]))
+            here, wanted = here[2:], wanted[1:]
+        if len(here) == len(wanted):
+            run.labels.update(
+                {at: replace(label, role="dgrad") for at, label in zip(here, wanted, strict=True)}
+            )
     weights = [at for at in products if layouts.get(at) == _WGRAD]
     path = [label for labels in reversed(ahead) for label in reversed(labels)]
     head = [label for label in path if label.component in ("logits", "other")]
     # a compiler puts off what nothing waits for: the head's gradient, of a table that is tied, comes last
-    for wanted in (path, [label for label in path if label not in head] + head):
+    body = [label for label in path if label not in head]
+    for wanted in (path, body + head, body):
         if len(wanted) == len(weights) and _alike([keys.get(at) for at in weights], wanted):
             run.labels.update(
                 {at: replace(label, role="wgrad") for at, label in zip(weights, wanted, strict=True)}
             )
             break
     _between(run, start)
+    heads = [at for at in range(start, len(run)) if at in run.labels and run.labels[at].component == "logits"]
+    lost = [at for at in range(start, heads[0]) if loses(run, at)] if heads else []
+    for at in range(lost[0], heads[0]) if lost else ():  # the loss's gradient, to where the head takes it
+        run.labels.setdefault(at, Label("loss"))
 
 
 def _alike(kernels: list[object], labels: list[Label]) -> bool:
     """Is each part the same kernel in every layer? In another order some part would not be."""
-    layers: dict[int, dict[str, list[object]]] = {}
+    parts: dict[str, dict[int, list[object]]] = {}
     for kernel, label in zip(kernels, labels, strict=True):
         if label.layer is not None:
-            layers.setdefault(label.layer, {}).setdefault(label.component, []).append(kernel)
-    distinct = [*layers.values()]
-    several = bool(distinct) and len({tuple(found) for found in distinct[0].values()}) > 1
-    return several and len(distinct) > 1 and all(layer == distinct[0] for layer in distinct)
+            parts.setdefault(label.component, {}).setdefault(label.layer, []).append(kernel)
+    layers = {layer for found in parts.values() for layer in found}
+    of_part = [{tuple(kernels) for kernels in found.values()} for found in parts.values()]
+    several = len({kernels for found in of_part for kernels in found}) > 1
+    return several and len(layers) > 1 and all(len(found) == 1 for found in of_part)
 
 
 def _between(run: Run, start: int) -> None:

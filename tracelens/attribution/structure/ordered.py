@@ -108,31 +108,76 @@ def label_by_order(run: Run) -> None:
     between = [
         [at for at in products if core.last < at < following.first] for core, following in pairwise(cores)
     ]
-    patterns = [_read(run, places) for places in between]
-    if not patterns or any(pattern is None or pattern != patterns[0] for pattern in patterns):
+    patterns = [pattern for places in between if (pattern := _read(run, places)) is not None]
+    if len(patterns) != len(between) or len({_once(pattern) for pattern in patterns}) != 1:
         return
-    pattern = patterns[0]
-    assert pattern is not None
-    queries = pattern.count("attention.qkv")
-    for layer, core in enumerate(cores):
-        for at, component in core.parts.items():
-            run.labels[at] = Label(component, layer)
-    for layer, places in enumerate(between):
-        for at, component in zip(places, pattern, strict=True):
-            run.labels[at] = Label(component, layer + (component == "attention.qkv"))
+    first = patterns[0]
+    layer_end = tuple(component for component in _once(first) if component != "attention.qkv")
+    queries = first.count("attention.qkv")
     for at in [at for at in products if at < cores[0].first][-queries:]:
         run.labels[at] = Label("attention.qkv", 0)
     rest = [at for at in products if at > cores[-1].last]
-    layer_end = [component for component in pattern if component != "attention.qkv"]
-    for at, component in zip(rest, layer_end, strict=False):
-        run.labels[at] = Label(component, len(cores) - 1)
-    if len(rest) == len(layer_end) + 1 and (losses[:1] == [stop] or not behind):
+    behind_last = _read(run, rest, last=True) or ()
+    if _once(behind_last) != layer_end:
+        behind_last = layer_end
+    layer = 0
+    for core, places, pattern in zip(cores, [*between, rest], [*patterns, behind_last], strict=True):
+        run.labels.update({at: Label(component, layer) for at, component in core.parts.items()})
+        for at, component, before in zip(places, pattern, [None, *pattern], strict=False):
+            # a layer without attention begins behind the MLP of the layer before, as any layer
+            layer += before == "mlp.down" or (
+                component == "attention.qkv" and before not in (component, None)
+            )
+            layer -= before == "mlp.down" and component == "logits"
+            run.labels[at] = Label(component, None if component == "logits" else layer)
+    named = len(behind_last)
+    if len(rest) == named + 1 and (losses[:1] == [stop] or not behind):
         run.labels[rest[-1]] = Label("logits")
 
 
-def _read(run: Run, places: list[int]) -> tuple[str, ...] | None:
-    """The one reading of the products between two cores, or None."""
-    if len(places) < 4:
+def _once(pattern: tuple[str, ...]) -> tuple[str, ...]:
+    """The pattern with one MLP: some layers have no attention."""
+    end = pattern.index("mlp.down") + 1 if "mlp.down" in pattern else len(pattern)
+    return (*pattern[:end], *(component for component in pattern[end:] if not component.startswith("mlp.")))
+
+
+_MLPS = {(2, 1): ("mlp.up", "mlp.down"), (3, 1): ("mlp.gate", "mlp.up", "mlp.down")}
+_MLPS[(3, 2)] = _MLPS[(3, 1)]  # both before the activation: the first is the gate by custom
+
+
+def _in_stretches(
+    run: Run, places: list[int], norms: list[int], acts: list[int], *, last: bool
+) -> tuple[str, ...] | None:
+    """The products between two cores, cut at the norms: output, MLPs with one activation each, queries.
+
+    Before the output projection there can be a gate on the core's output. Behind the ``last`` core the head
+    takes the place of the queries, and is left out.
+    """
+    stretches = [[places[0]]]
+    for before, at in pairwise(places):
+        if any(before < norm < at for norm in norms):
+            stretches.append([])
+        stretches[-1].append(at)
+    output, *blocks = stretches
+    queries = [] if last else blocks[-1:]
+    out = ["attention.other"] * (len(output) - 1) + ["attention.output"]
+    for block in blocks[: len(blocks) - len(queries)]:
+        inside = [at for at in acts if block[0] < at < block[-1]]
+        mlp = _MLPS.get((len(block), sum(at < inside[0] for at in block))) if len(inside) == 1 else None
+        if mlp is None:
+            if last and block is blocks[-1]:
+                break
+            return None
+        out += mlp
+    outside = any(block[0] < at < block[-1] for block in (output, *queries) for at in acts)
+    if outside or "mlp.down" not in out or not (last or queries):
+        return None
+    return (*out, *["attention.qkv"] * sum(len(block) for block in queries))
+
+
+def _read(run: Run, places: list[int], *, last: bool = False) -> tuple[str, ...] | None:
+    """The one reading of the products between two cores, or behind the last one; None."""
+    if len(places) < (3 if last else 4):
         return None
     acts = [
         at
@@ -141,11 +186,14 @@ def _read(run: Run, places: list[int]) -> tuple[str, ...] | None:
     ]
     norms = [
         at
-        for at in range(places[1], places[-1])
+        for at in range(places[0], places[-1])
         if run.kinds[at].what in ("norm", "rsqrt")
         or run.kinds[at].name == "rsqrt"
         or "norm" in run.kinds[at].tags
     ]
+    found = _in_stretches(run, places, norms, acts, last=last)
+    if found is not None or last:
+        return found
     if len(places) == 4 and not acts and not norms:
         return ("attention.output", "mlp.up", "mlp.down", "attention.qkv")
     if len(acts) != 1:
@@ -156,9 +204,7 @@ def _read(run: Run, places: list[int]) -> tuple[str, ...] | None:
     mlp = [at for at in places[1:] if at < behind[0]]
     queries = len(places) - 1 - len(mlp)
     before = sum(at < acts[0] for at in mlp)
-    names = {(2, 1): ("mlp.up", "mlp.down"), (3, 1): ("mlp.gate", "mlp.up", "mlp.down")}
-    names[(3, 2)] = ("mlp.gate", "mlp.up", "mlp.down")  # both before: the first is the gate by custom
-    found = names.get((len(mlp), before))
-    if found is None or queries < 1:
+    mlp_names = _MLPS.get((len(mlp), before))
+    if mlp_names is None or queries < 1:
         return None
-    return ("attention.output", *found, *["attention.qkv"] * queries)
+    return ("attention.output", *mlp_names, *["attention.qkv"] * queries)

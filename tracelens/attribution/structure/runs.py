@@ -216,6 +216,8 @@ def _fused(at: int, kind: Kind) -> Core:
 def _values(run: Run, scores: int, at: int) -> bool:
     """Does the product at ``at`` reduce over the keys that the scores ran over?"""
     first, second = run.shape(scores), run.shape(at)
+    if first is None and second is None:
+        return True  # without shapes the order alone: product, softmax, product
     return (
         first is not None
         and second is not None
@@ -227,16 +229,19 @@ def _values(run: Run, scores: int, at: int) -> bool:
 
 def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
     first, second = run.shape(scores), run.shape(values)
-    assert first is not None and second is not None
     weights = next((t for t in run.kinds[softmax].tensors if len(t) == 4), None)
-    heads = weights[1] if weights and first.batch % weights[1] == 0 else None
+    heads = weights[1] if weights and first and first.batch % weights[1] == 0 else None
     parts = {scores: "attention.scores", softmax: "attention.softmax", values: "attention.values"}
     for at in range(scores + 1, values):
         if at not in parts:
             inside = run.kinds[at]
-            is_scores = any(prod(t) == first.batch * first.m * first.n for t in inside.tensors)
-            turns = not is_scores and (inside.what == "copy" or inside.tags == {"layout"})
+            size = first.batch * first.m * first.n if first else None
+            turns = not any(prod(t) == size for t in inside.tensors) and (
+                inside.what == "copy" or inside.tags == {"layout"}
+            )
             around = "attention.other" if turns else "attention.softmax"
             parts[at] = "dropout" if inside.what == "dropout" else around
-    tokens = first.batch // heads * first.m if heads else None
-    return Core(scores, values, parts, tokens, heads, None, first.k, second.n)
+    tokens = first.batch // heads * first.m if heads and first else None
+    return Core(
+        scores, values, parts, tokens, heads, None, first.k if first else None, second.n if second else None
+    )

@@ -145,7 +145,9 @@ def _homes(links: Links, rule: NodeArray) -> NodeArray:
     outer_core = np.where(look_up(is_unfused, outer_core, False), -1, outer_core)
     own = forest.nearest(links.is_op)
     home = np.where(own >= 0, own, -1)
-    for found in (forest.outermost(whole), forest.outermost(product), outer_core):
+    # a linear layer can hold its own communication (sequence parallel)
+    sends = forest.outermost(rule == _RULE["communication"])
+    for found in (forest.outermost(whole), forest.outermost(product), outer_core, sends):
         home = np.where(found >= 0, found, home)
     # a softmax inside an unfused attention is its own, and so is a product inside a loss
     return home.astype(np.int32)
@@ -208,6 +210,8 @@ def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, kerne
     base = name.rpartition("::")[2].partition(".")[0]
     backward = "backward" in name.lower() or name.endswith("bwd")
     what = OP_RULES[rule] if rule >= 0 else ""
+    if what == "linear" and trace.symbols[leaf if leaf >= 0 else op] == "aten::einsum":
+        what = ""  # nothing is summed over: it multiplies element by element
     if what in ("linear", "bmm", "core"):
         shape = None
         for code, where in ((leaf, leaf_inputs), (op, inputs)):
