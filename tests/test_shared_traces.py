@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
+import re
+import typing
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any, Literal
 
 import jsonschema
 import pytest
@@ -13,7 +18,8 @@ import pytest
 from tracelens.analysis import Analysis, analyze
 from tracelens.render.html import render_html
 from tracelens.render.json import to_json
-from tracelens.render.schema import json_schema
+from tracelens.render.schema import field_notes, json_schema
+from tracelens.results import Check, GemmRow, ShapeSearch
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "traces"
 FILES = sorted(FOLDER.rglob("*.json.gz"))
@@ -157,3 +163,63 @@ def test_kernels_from_before_the_recording_are_kept_and_counted() -> None:
 def test_named_ranges_are_read_where_a_range_opens_inside_its_own_frames() -> None:
     components = {row.component for row in _analysis(_file("d4_")).report.components}
     assert {"mlp.up", "mlp.down", "attention.qkv", "attention.scores", "attention.values"} <= components
+
+
+_LIST = re.compile(r'^"?[\w -]+"?(?: \| "?[\w -]+"?)+(?=$|[:;,(])')
+
+
+def _values(value: Any) -> Iterator[tuple[type[Any], str, Any]]:
+    """Class, field and value of every field of a report."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for one in dataclasses.fields(value):
+            yield type(value), one.name, getattr(value, one.name)
+            yield from _values(getattr(value, one.name))
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _values(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _values(item)
+
+
+def _allowed(kind: type[Any], field: str) -> set[str] | None:
+    """The values that a field's type or the comment beside it lists; None where it lists none."""
+    hint = typing.get_type_hints(kind)[field]
+    if typing.get_origin(hint) is Literal:
+        return set(typing.get_args(hint))
+    note = field_notes(kind).get(field, "")
+    found = _LIST.match(note)
+    if found is None or "..." in note or str not in {hint, *typing.get_args(hint)}:
+        return None
+    return {one.strip().strip('"') for one in found[0].split(" | ")}
+
+
+def test_every_value_is_one_that_the_schema_lists() -> None:
+    """``ShapeSearch.state`` said unsure, and the code none."""
+    seen: set[tuple[type[Any], str]] = set()
+    listed: dict[tuple[type[Any], str], set[str] | None] = {}
+    for path in FILES:
+        for kind, field, value in _values(_analysis(path).report):
+            if (kind, field) not in listed:
+                listed[kind, field] = _allowed(kind, field)
+            allowed = listed[kind, field]
+            if allowed is not None and isinstance(value, str) and value:
+                seen.add((kind, field))
+                assert value in allowed, (path.name, kind.__name__, field, value)
+    assert {(ShapeSearch, "state"), (Check, "state"), (GemmRow, "bound"), (GemmRow, "work_known")} <= seen
+
+
+@pytest.mark.parametrize("path", FILES, ids=_unmarked)
+def test_no_saving_is_above_the_step_or_the_time_of_what_it_changes(path: Path) -> None:
+    report = _analysis(path).report
+    step_ms, saving = report.summary.step_ms.median, report.summary.shape_waste_ms
+    assert saving is None or (saving.high or 0.0) <= step_ms * (1 + 1e-9)
+    for one in report.findings:
+        assert (one.saving_ms.high or 0.0) <= step_ms * (1 + 1e-9)
+        own = {row.component for row in report.components if row.component in one.components}
+        time_ms = sum(row.time_ms_per_step for row in report.components if row.component in own)
+        assert (one.saving_ms.high or 0.0) <= time_ms * (1 + 1e-9), (one.rule, own)
+        assert one.saving_of == report.summary.saving_of
+    peak = max(report.gpu.peak_tflops.values(), default=float("inf"))
+    rates = [row.tflops for row in report.gemms] + [row.tflops for row in report.components]
+    assert all(rate is None or rate <= 1.1 * peak for rate in rates)

@@ -13,7 +13,7 @@ from tracelens.accounting.calls import Calls, find_calls
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
 from tracelens.accounting.degrees import declared, with_degrees
-from tracelens.accounting.gemms import gemm_rows
+from tracelens.accounting.gemms import gemm_rows, with_work
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.model import embedding_tables, model_dims
@@ -26,6 +26,7 @@ from tracelens.advice.explorer import explore
 from tracelens.advice.hyper import parse_changes
 from tracelens.advice.saved_step import step_of
 from tracelens.advice.step_search import search_step
+from tracelens.advice.waiting import busy_frac
 from tracelens.advice.whatif import step_model, what_if
 from tracelens.attribution import Attribution, attribute
 from tracelens.attribution.communication import Communication, find_communication
@@ -263,13 +264,14 @@ def analyze_trace(
     times = step_times(trace, links, attribution, wanted=steps)
     attribution = attribution.within_steps(times.positions)
     _tell(heard, 2)
+    measured, notes = _measurements(hardware)
     calls = find_calls(trace, links, attribution)
+    calls = with_work(trace, attribution, calls, hardware, measured=measured)
     communication = find_communication(trace, links, attribution)
     collectives = communication_rows(trace, attribution, communication, steps=times.count)
     sharded = _tensor_parallel(communication)
     dims = model_dims(attribution, calls, sharded=sharded, tables=embedding_tables(trace))
     sizes = declared(trace.metadata)
-    measured, notes = _measurements(hardware)
     gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
     covered = coverage(trace, links, attribution, gemms)
     dims = with_degrees(dims, trace.metadata, collectives, complete=covered.complete)
@@ -282,7 +284,7 @@ def analyze_trace(
         components,
         gpu=hardware,
         step_ms=summary.step_ms.median,
-        busy_frac=summary.gpu_busy_frac,
+        busy_frac=busy_frac(summary),
         measured=measured,
         communication=collectives,
         declared=sizes,
@@ -294,7 +296,7 @@ def analyze_trace(
             model=dims,
             gpu=hardware.info(measured=measured),
             step_ms=summary.step_ms.median,
-            gpu_busy_frac=summary.gpu_busy_frac,
+            gpu_busy_frac=busy_frac(summary),
             step=step,
             components=components,
             communication=collectives,

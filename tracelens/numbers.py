@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tracelens.results import Estimate
+from tracelens.results import Estimate, SavingOf
 from tracelens.words import slash_step
 
 UNKNOWN = "unknown"
@@ -184,36 +184,49 @@ _BASES = {"model": "predicted", "calibrated": "predicted, calibrated"}
 
 
 def saving(
-    saving_ms: Estimate, saving_frac: Estimate, basis: str, *, waits: bool = False, marked: bool = True
+    saving_ms: Estimate, saving_frac: Estimate, basis: str, *, of: SavingOf = "step", marked: bool = True
 ) -> tuple[str, str]:
     """Write a finding's saving as (claim, qualifier): a prediction, or a bound that says it is one.
 
-    ``waits``: the step waits for the host, so what shorter kernels save is work of the GPU and no step time.
+    ``of`` "gpu_work": the step waits for the CPU, so of its own time it saves something from nothing to that.
     ``marked``: the time is a step's; otherwise it is that of the whole trace.
 
     >>> saving(Estimate(12, 14.6, 16, "model"), Estimate(.03, .0354, .04, "model"), "model")
     ('saves ≈ 14.6 ms/step', '3.5%; 12.0–16.0 ms; predicted')
     >>> saving(Estimate(0, None, 3.2, "heuristic"), Estimate(0, None, .008, "heuristic"), "heuristic")
     ('at stake: 3.20 ms/step', '0.8%; bound, not a prediction')
-    >>> saving(Estimate(1, 2, 3, "model"), Estimate(.01, .02, .03, "model"), "model", waits=True)
-    ('GPU work ≈ 2.00 ms/step less', '2.0%; 1.00–3.00 ms; predicted')
+    >>> saving(Estimate(1, 2, 3, "model"), Estimate(.01, .02, .03, "model"), "model", of="gpu_work")
+    ('GPU work ≈ 2.00 ms/step less', 'of the step 0 to 3.00 ms (3.0%); predicted')
+    >>> saving(Estimate(0, None, 3, "heuristic"), Estimate(0, None, .03, "heuristic"), "", of="gpu_work")
+    ('GPU work at stake: 3.00 ms/step', 'of the step 0 to 3.00 ms (3.0%); bound, not a prediction')
     >>> saving(Estimate(-3, -2, -1, "measured"), Estimate(-.03, -.02, -.01, "measured"), "measured")
     ('slower by 2.00 ms/step', '2.0%; 1.00–3.00 ms; measured')
     """
     per = slash_step(marked)
     if saving_ms.mid is not None and saving_ms.mid < 0:
         return _slower(saving_ms, saving_frac, basis, per)
+    if of == "gpu_work" and _known(saving_ms.high):
+        return _gpu_work(saving_ms, saving_frac, basis, marked)
     if _known(saving_ms.mid):
         share = [pct(saving_frac.mid)] if _known(saving_frac.mid) else []
         spread = ms_range(saving_ms.low, saving_ms.high)
-        time = f"{ms(saving_ms.mid)}{per}"
-        claim = f"GPU work ≈ {time} less" if waits else f"saves ≈ {time}"
-        return claim, "; ".join([*share, *([spread] if spread != UNKNOWN else []), _BASES.get(basis, basis)])
+        said = [*share, *([spread] if spread != UNKNOWN else []), _BASES.get(basis, basis)]
+        return f"saves ≈ {ms(saving_ms.mid)}{per}", "; ".join(said)
     if not _known(saving_ms.high):
         return "saving not known", basis
     share = [pct(saving_frac.high)] if _known(saving_frac.high) else []
     bound = ms_range(saving_ms.low, saving_ms.high) if saving_ms.low else ms(saving_ms.high)
     return f"at stake: {bound}{per}", "; ".join([*share, "bound, not a prediction"])
+
+
+def _gpu_work(saving_ms: Estimate, saving_frac: Estimate, basis: str, marked: bool) -> tuple[str, str]:
+    """A saving of GPU work, and how much of the step that is at least and at most."""
+    share = f" ({pct(saving_frac.high)})" if _known(saving_frac.high) else ""
+    step = f"of the {'step' if marked else 'trace'} 0 to {ms(saving_ms.high)}{share}"
+    per = slash_step(marked)
+    if not _known(saving_ms.mid):
+        return f"GPU work at stake: {ms(saving_ms.high)}{per}", f"{step}; bound, not a prediction"
+    return f"GPU work ≈ {ms(saving_ms.mid)}{per} less", f"{step}; {_BASES.get(basis, basis)}"
 
 
 def _slower(saving_ms: Estimate, saving_frac: Estimate, basis: str, per: str) -> tuple[str, str]:

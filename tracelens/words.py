@@ -8,8 +8,10 @@ SEVERITY_FROM = {"high": 0.03, "medium": 0.01}
 TO_TRY = "What to try:"
 
 
-def severity(share: float) -> str:
-    """high | medium | low, by the share of the step that a finding is about."""
+def severity(share: float, of: str = "step") -> str:
+    """high | medium | low, by the share of the step that a finding saves; low where that is not known."""
+    if of != "step":
+        return "low"
     return next((name for name, least in SEVERITY_FROM.items() if share >= least), "low")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from benchmarks.gpu.model_shapes import MODELS
-from tracelens.bench.cases import AttentionCase
+from tracelens.measure.cases import AttentionCase
 
 _SEED = 20240125  # of the order
 

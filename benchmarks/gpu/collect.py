@@ -4,7 +4,10 @@
 time; the next start goes on from there. ``--plan`` says what is missing, ``--dry-run-cpu`` runs every stage
 at toy size on the CPU and never touches the record of a real GPU.
 
-Exit codes: 0 what was begun is done or waits for its next start; 1 a stage was refused or failed;
+What is measured is measured by another process (``benchmarks.gpu.worker``): one that hangs or dies is ended
+and replaced, and the next stage goes on.
+
+Exit codes: 0 what was begun is done or waits for its next start; 1 a stage was refused, failed or hung;
 2 wrong use; 3 no NVIDIA GPU at hand.
 """
 
@@ -12,152 +15,142 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import select
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.gpu import device
-from benchmarks.gpu.bundle import Bundler, TooMuch
-from benchmarks.gpu.device import Device
-from benchmarks.gpu.plan import as_text, make_plan, pack
-from benchmarks.gpu.runner import DeviceLost, Run, run_stage
-from benchmarks.gpu.stage import Setting, Stage
-from benchmarks.gpu.stages import STAGES
-from benchmarks.gpu.store import ROOT, Folder
+#: Begins a line of the worker that is for the watchdog, with the seconds that may pass before the next line.
+QUIET = "\x02quiet "
+#: The worker's exit code where its CUDA context is gone and another process can go on.
+LOST = 75
+#: A process asked to end gets this long before it is killed; one that blocks in the driver cannot hear.
+_GRACE_S = 5.0
+#: Past its end a run may write this long.
+_LATE_S = 45.0
+#: New processes after one that hung, died or lost its device. Each item that ends its process three times is
+#: given up (``store.MOST_KILLS``), so this bounds a GPU that never answers.
+_MOST_STARTS = 8
+_STAGE = re.compile(r"([\w-]+)(?:: about \d| \d+/\d+ )")
 
-RESULTS = ROOT / "benchmarks" / "gpu" / "results"
-TRACES = ROOT / "sample_traces"
-#: Kept of ``--minutes`` for what follows the last item: reading clocks, writing, packing.
-RESERVE_S = 15.0
 
-
-def main(arguments: Sequence[str] | None = None, *, stages: Sequence[Stage] = STAGES) -> int:
-    """The program. ``stages`` in order of value."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    began = time.monotonic()
-    names = [stage.name for stage in stages]
-    wrong = [name for name in options.only or () if name not in names]
-    if wrong:
-        parser.error(f"no stage {wrong[0]!r}; there are {', '.join(names)}")
-    if options.gpu and not options.plan:
-        parser.error("--gpu goes with --plan: a measurement is of the GPU at hand")
-    stages = [stage for stage in stages if not options.only or stage.name in options.only]
-    if options.plan and options.gpu:
-        found = Device("none", options.gpu, {}, {})
-    else:
-        found = device.at_hand(dry_run=options.dry_run_cpu)
-    if found.kind == "none" and not options.plan:
-        print(
-            "no NVIDIA GPU at hand: --plan says what there is, --dry-run-cpu tries every stage",
-            file=sys.stderr,
-        )
-        return 3
-    results, traces = _places(parser, options, found)
-    folder = Folder(results / found.gpu, dry_run=options.dry_run_cpu)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = parser().parse_args(words)
     if options.plan:
-        setting = Setting(found.kind, found.gpu, options.dry_run_cpu, traces, results)
-        print(as_text(make_plan(stages, folder, setting), found.gpu))
-        return 0
-    until = float("inf") if options.minutes is None else began + 60 * options.minutes - RESERVE_S
-    if options.until is not None:
-        until = time.monotonic() + options.until - time.time()
-    bundler = Bundler(options.pack, results, traces, found.gpu) if options.pack else None
-    run = Run(
-        device=found,
-        folder=folder,
-        traces=traces,
-        command=_command(arguments),
-        until=until,
-        say=lambda line: print(line, flush=True),
-        after_item=lambda: _pack(bundler, finished=False),
-    )
+        from benchmarks.gpu import worker
+
+        return worker.main(words)
+    if options.dry_run_cpu and options.results is None:
+        out = Path(tempfile.mkdtemp(prefix="tracelens-dry-run-"))
+        print(f"dry run on the CPU into {out}", flush=True)
+        words += ["--results", str(out / "results")]
+    return watch([sys.executable, "-u", "-m", "benchmarks.gpu.worker", *words], minutes=options.minutes)
+
+
+def watch(
+    start: Sequence[str],
+    *,
+    minutes: float | None = None,
+    say: Callable[[str], None] = lambda line: print(line, flush=True),
+    most_quiet_s: float = float("inf"),
+) -> int:
+    """Run the worker until it ends by itself; replace one that hangs, dies or has lost its device.
+
+    The worker's own lines go through ``say``. No silence is longer than ``most_quiet_s`` (for tests).
+    """
+    end = time.time() + 60 * minutes if minutes is not None else float("inf")
+    until = [] if minutes is None else ["--until", f"{end - 15:.1f}"]
+    last: list[str] = []  # stages whose process was ended
+    bad = False
+    for _ in range(_MOST_STARTS):
+        command = [*start, *until, *(word for name in last for word in ("--last", name))]
+        code, stage, hung = _one(command, end, say, most_quiet_s)
+        where = stage or "the start"
+        if hung:
+            say(f"{where}: nothing more was heard; ended, and the next stage goes on")
+        elif code < 0:
+            say(f"{where}: the process ended by signal {-code}; the next stage goes on")
+        elif code != LOST:
+            return 1 if bad and code == 0 else code
+        bad = True
+        if code != LOST and stage:
+            last.append(stage)
+        if time.time() > end - 20:
+            break
+    say("no more processes are started; what was measured is kept")
+    return 1
+
+
+def _one(
+    start: Sequence[str], end: float, say: Callable[[str], None], most_quiet_s: float
+) -> tuple[int, str, bool]:
+    """One worker: its exit code, the stage it was at, and whether it hung."""
+    worker = subprocess.Popen(start, stdout=subprocess.PIPE, process_group=0)
+    before = signal.signal(signal.SIGTERM, _asked_to_end)  # what `timeout` sends
+    stage, allowed, rest = "", 180.0, b""
     try:
-        return _collect(stages, run)
-    except DeviceLost as lost:
-        return _go_on_in_another_process(run, options, str(lost))
+        assert worker.stdout is not None
+        while True:
+            patience = max(0.1, min(allowed, most_quiet_s, end + _LATE_S - time.time()))
+            if not select.select([worker.stdout], [], [], patience)[0]:
+                _end(worker)
+                return worker.returncode or -signal.SIGKILL, stage, True
+            if not (data := os.read(worker.stdout.fileno(), 65536)):
+                return worker.wait(), stage, False
+            *whole, rest = (rest + data).split(b"\n")
+            for line in (one.decode("utf-8", "replace") for one in whole):
+                if line.startswith(QUIET):
+                    allowed = float(line.removeprefix(QUIET))
+                    continue
+                stage = found[1] if (found := _STAGE.match(line)) else stage
+                say(line)
     except KeyboardInterrupt:
-        print("interrupted; what was measured is kept", file=sys.stderr)
-        return 130
+        say("interrupted; what was measured is kept")
+        return 130, stage, False
     finally:
-        _pack(bundler, finished=True)
+        signal.signal(signal.SIGTERM, before)
+        _end(worker)
+        if worker.stdout is not None:
+            worker.stdout.close()
 
 
-def _pack(bundler: Bundler | None, *, finished: bool) -> None:
-    """A copy that cannot be made is said; what was measured lies in its place all the same."""
-    if bundler is None:
-        return
-    try:
-        if finished:
-            bundler.write()
-        else:
-            bundler.now_and_then()
-    except (TooMuch, OSError) as error:
-        print(f"not packed: {error}", file=sys.stderr)
+def _end(worker: subprocess.Popen[bytes]) -> None:
+    """Ask the worker and what it started to end, then kill. One that not even that ends is left behind."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        if worker.poll() is not None:
+            return
+        os.killpg(worker.pid, how)
+        try:
+            worker.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            continue
 
 
-def _collect(stages: Sequence[Stage], run: Run) -> int:
-    begun = run.clock()
-    with tempfile.TemporaryDirectory() as scratch:
-        plan = make_plan(stages, run.folder, run.setting(Path(scratch)))
-    bad = 0
-    for line in plan:
-        if line.state.current:
-            run.say(f"{line.stage.name}: current, {line.state.why}")
-    for line in pack(plan, run.left_s):
-        state = run_stage(line.stage, run)
-        bad += state.state in ("refused", "damaged") or bool(state.result and state.result.get("failed"))
-    count = sum(run.folder.look(stage).current for stage in stages)
-    run.say(f"{count} of {len(stages)} stages are current in {run.folder.path}; {run.clock() - begun:.0f} s")
-    return 1 if bad else 0
+def _asked_to_end(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
-def _go_on_in_another_process(run: Run, options: argparse.Namespace, why: str) -> int:
-    """The item that broke the device is noted in its progress file and tried again once at most."""
-    run.say(f"the device gave up ({why}); going on in a new process")
-    arguments = [sys.executable, "-m", "benchmarks.gpu.collect"]
-    for name in options.only or ():
-        arguments += ["--only", name]
-    if options.out:
-        arguments += ["--out", str(options.out)]
-    if options.pack:
-        arguments += ["--pack", str(options.pack)]
-    if run.until != float("inf"):
-        arguments += ["--until", f"{time.time() + run.left_s:.1f}"]
-    sys.stdout.flush()
-    os.execv(sys.executable, arguments)
-
-
-def _places(parser: argparse.ArgumentParser, options: argparse.Namespace, found: Device) -> tuple[Path, Path]:
-    """Folders of results and traces. A dry run stays away from the real ones."""
-    out: Path | None = options.out
-    if options.dry_run_cpu:
-        if out is None:
-            out = Path(tempfile.mkdtemp(prefix="tracelens-dry-run-"))
-            print(f"dry run on the CPU into {out}", flush=True)
-        real = {RESULTS.resolve(), TRACES.resolve(), ROOT.resolve(), RESULTS.parent.resolve()}
-        places = {out.resolve(), (out / "results").resolve(), (out / "sample_traces").resolve()}
-        if places & real or any(RESULTS.resolve() in place.parents for place in places):
-            parser.error("a dry run does not write among the results of real GPUs: give another --out")
-    if out is None:
-        return RESULTS, TRACES
-    return out / "results", out / "sample_traces"
-
-
-def _command(arguments: Sequence[str] | None) -> str:
+def command(arguments: Sequence[str] | None) -> str:
     """As typed, without the paths of this machine."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    shown, hide = [], False
+    shown: list[str] = []
+    hide = skip = False
     for word in words:
-        shown.append("DIR" if hide else word)
-        hide = word in ("--out", "--pack")
+        if not skip and word not in ("--until", "--last"):
+            shown.append("DIR" if hide else word)
+        hide, skip = word in ("--results", "--traces"), word in ("--until", "--last")
     return " ".join(["python -m benchmarks.gpu.collect", *shown])
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The options of the program and of its worker."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu.collect",
         description=__doc__,
@@ -174,11 +167,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--plan", action="store_true", help="print what is missing, how long it takes and what it writes")
     add("--gpu", metavar="KEY", help="with --plan: of this GPU's record (h200), without one at hand")
     add("--dry-run-cpu", action="store_true", help="every stage at toy size on the CPU")
-    add(
-        "--out", type=Path, metavar="DIR", help="results/ and sample_traces/ go here, not into the repository"
-    )
-    add("--pack", type=Path, metavar="DIR", help="keep a copy of all results here in a few files; see unpack")
-    add("--until", type=float, help=argparse.SUPPRESS)  # Unix time; how a run goes on in another process
+    add("--results", type=Path, metavar="DIR", help="new results go to DIR/<gpu>, not into the repository")
+    add("--traces", type=Path, metavar="DIR", help="new traces go here, not into sample_traces")
+    # how one process goes on where another ended: Unix time, and the stages that come last
+    add("--until", type=float, help=argparse.SUPPRESS)
+    add("--last", action="append", default=[], help=argparse.SUPPRESS)
     return parser
 
 
@@ -189,10 +182,5 @@ def _positive(text: str) -> float:
     return value
 
 
-def _asked_to_end(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _asked_to_end)  # what `timeout` sends: there is time to pack
     sys.exit(main())

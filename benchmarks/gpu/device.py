@@ -6,6 +6,7 @@ does, a reading is None and the reason stands beside it. Nothing here changes a 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -64,7 +65,12 @@ def at_hand(*, dry_run: bool = False) -> Device:
 
     torch.cuda.init()
     (properties,) = gpus()
-    return Device("cuda", gpu_key(properties["name"], properties.get("sms")), properties, versions())
+    software = versions()
+    if software["driver"] is None:  # no /proc/driver/nvidia in a sandbox
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            said = _smi("--query-gpu=driver_version")
+            software["driver"] = said.stdout.strip() or None if said.returncode == 0 else None
+    return Device("cuda", gpu_key(properties["name"], properties.get("sms")), properties, software)
 
 
 def gpu_key(name: str, sms: int | None) -> str:

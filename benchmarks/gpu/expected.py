@@ -5,8 +5,8 @@ Nothing else reads these guesses; what the tool says of a shape comes from measu
 
 from __future__ import annotations
 
-from tracelens.bench.cases import AttentionCase, GemmCase
 from tracelens.hardware.gpu import Gpu
+from tracelens.measure.cases import AttentionCase, GemmCase
 
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "tf32": 4, "fp32": 4}
 #: The paper's A100 falls from 256 to 74 TFLOP/s where a vocabulary is odd (arXiv 2401.14489).
@@ -66,7 +66,7 @@ def attention_us(case: AttentionCase, gpu: Gpu) -> float:
 
 
 def case_s(one_us: float, *, seconds_per_case: float) -> float:
-    """Seconds one case costs the machine, from the time of one call: what ``tracelens.bench`` does with it.
+    """Seconds one case costs the machine, from the time of one call: what ``tracelens.measure`` does with it.
 
     Laying out and checking operands, recording kernels, two batches to find the size of a batch and about
     ten that count, each behind a wait that lets the host queue it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracelens.bench.layer_shapes import LayerShape
+from tracelens.measure.layer_shapes import LayerShape
 
 
 def _gpt(hidden: int, heads: int, **changes: int) -> LayerShape:

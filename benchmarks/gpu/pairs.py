@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from benchmarks.gpu.model_shapes import MODELS
-from tracelens.bench.layer_shapes import LayerShape, StepShape
+from tracelens.measure.layer_shapes import LayerShape, StepShape
 
 Number = int | bool | str
 
@@ -45,6 +46,26 @@ class LayerPair:
 def layer_pairs() -> tuple[LayerPair, ...]:
     """Every pair, those first that answer most."""
     return tuple(pair for family in _FAMILIES for pair in family())
+
+
+#: Changes of a model's shape that `tracelens suggest` could advise, attention in one kernel as it plans it.
+ADVISED_RULES = ("heads", "ffn", "hidden", "vocabulary", "tokens", "kv_heads", "tensor_parallel_ffn")
+
+
+def verified_pairs(count: int = 20) -> tuple[LayerPair, ...]:
+    """``count`` savings that are predicted and then measured, of every rule in turn, each of a model that the
+    rule has not had yet where there is one; and a control."""
+    by_rule: dict[str, list[LayerPair]] = {rule: [] for rule in ADVISED_RULES}
+    for one in layer_pairs():
+        if one.rule in by_rule and (one.before.attention == "flash" or one.before.vocab):
+            by_rule[one.rule].append(one)
+    for pairs in by_rule.values():
+        seen: set[str] = set()
+        fresh = [one for one in pairs if not (one.model in seen or seen.add(one.model))]  # type: ignore[func-returns-value]
+        pairs[:] = [*fresh, *(one for one in pairs if one not in fresh)]
+    turns = [one for turn in zip_longest(*by_rule.values()) for one in turn if one is not None]
+    control = next(one for one in layer_pairs() if one.rule == "control")
+    return (*turns[:count], control)
 
 
 #: Pairs whose numbers of parameters differ by less count as equal; the paper's comparisons do too.

@@ -85,7 +85,7 @@ def _flash(record: Record, paper: Mapping[str, Any]) -> Table:
         rows.append(tuple(cells))
     return Table(
         "Fused attention by head dimension",
-        "TFLOP/s without a mask; 2 products forward, 5 backward. "
+        "TFLOP/s without a mask; 2 GEMMs forward, 5 backward. "
         f"Beside it: {paper['flash_attention']['source']}.",
         ("head dimension", "paper", "flash forward", "flash backward", "cuDNN forward", "cuDNN backward"),
         tuple(rows),
@@ -111,8 +111,7 @@ def _swiglu(record: Record, paper: Mapping[str, Any]) -> Table:
         rows.append((name, number(value), number(both)))
     return Table(
         "SwiGLU d_ff at h = 4096",
-        "TFLOP/s of the up and the down product, forward, 4096 tokens. "
-        f"Beside it: {paper['swiglu']['source']}.",
+        f"TFLOP/s of the up and the down GEMM, forward, 4096 tokens. Beside it: {paper['swiglu']['source']}.",
         ("d_ff", "published", "here"),
         tuple(rows),
     )
@@ -164,15 +163,15 @@ _TABLES: tuple[Callable[[Record, Mapping[str, Any]], Table], ...] = (
         _alignment, lambda one: one.n,
     ),
     _by_power(
-        "Vocabulary", "Mean TFLOP/s of the logits product, 4096 × v × 2560.", "vocabulary",
+        "Vocabulary", "Mean TFLOP/s of the logits GEMM, 4096 × v × 2560.", "vocabulary",
         _vocabulary, lambda one: one.n,
     ),
     _by_power(
-        "Scores as a batched product", "Mean TFLOP/s of QKᵀ at 1024 tokens, by the head dimension.", "scores",
+        "Scores as a batched GEMM", "Mean TFLOP/s of QKᵀ at 1024 tokens, by the head dimension.", "scores",
         _scores, lambda one: one.k,
     ),
     _by_power(
-        "Values as a batched product", "Mean TFLOP/s of attention over values, by the head dimension.",
+        "Values as a batched GEMM", "Mean TFLOP/s of attention over values, by the head dimension.",
         "values", _values, lambda one: one.n,
     ),
     _flash,

@@ -30,10 +30,11 @@ def make_plan(stages: Iterable[Stage], folder: Folder, setting: Setting) -> list
 
 def pack(lines: Sequence[Line], seconds: float) -> list[Line]:
     """The lines to begin with ``seconds`` at hand: in order of value, each that fits whole; the first that
-    does not gets what is left at the end, for it goes on at the next start.
+    does not gets what is left at the end, for it goes on at the next start. A stage whose result was
+    refused comes after all others: its data are there, and a person may yet accept them.
     """
     chosen, cut = [], None
-    for line in lines:
+    for line in sorted(lines, key=lambda line: line.state.state == "refused"):
         if line.state.current:
             continue
         if line.seconds <= seconds:  # nothing is left where a kill fell between the last item and the result
@@ -47,12 +48,12 @@ def pack(lines: Sequence[Line], seconds: float) -> list[Line]:
 def as_text(lines: Sequence[Line], gpu: str) -> str:
     """The table of ``--plan``."""
     width = max((len(line.stage.name) for line in lines), default=5)
-    rows = [f"{gpu}: {'stage':<{width}}  {'state':<8} {'items':>6} {'seconds':>8} {'MB':>5}  writes"]
+    rows = [f"{gpu}: {'stage':<{width}}  {'state':<8} {'items':>6} {'minutes':>8} {'MB':>5}  writes"]
     indent = " " * (len(gpu) + 2)
     for line in lines:
         stage = line.stage
         rows.append(
-            f"{indent}{stage.name:<{width}}  {line.state.state:<8} {line.items:>6} {line.seconds:>8.0f}"
+            f"{indent}{stage.name:<{width}}  {line.state.state:<8} {line.items:>6} {line.seconds / 60:>8.1f}"
             f" {stage.cap_mb:>5g}  {stage.writes}"
         )
         if line.state.state not in ("missing", "current"):

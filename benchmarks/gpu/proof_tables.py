@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.gpu.cells import MISSING, Table, number, share
 from benchmarks.gpu.record import Record
 from benchmarks.gpu.stage import Setting
-from benchmarks.gpu.stages.captures import CAPTURES, MORE_CAPTURES
+from benchmarks.gpu.stages.captures import CAPTURES, FIRST_STEP, MORE_CAPTURES
 from benchmarks.gpu.stages.overhead import OVERHEAD
 from benchmarks.gpu.stages.repeatability import agreement
 from benchmarks.gpu.stages.shapes import measured_of
@@ -29,7 +29,9 @@ _NOWHERE = Setting("none", "h200", False, Path("nowhere"), Path("nowhere"))  # i
 
 def proof_tables(record: Record) -> list[Table]:
     return [
+        first_step(record),
         predictions(record),
+        ledger(record),
         suggestions(record),
         attribution(record),
         overhead(record),
@@ -37,27 +39,61 @@ def proof_tables(record: Record) -> list[Table]:
     ]
 
 
-def predictions(record: Record) -> Table:
-    verified = record.verified or {"errors": {}, "right_sign_frac": None}
-    cells = {
-        name: _cells(verified["errors"].get(name))
-        for name in ("product_model", "product_calibrated", "saving_calibrated")
-    }
+def first_step(record: Record) -> Table:
+    """The step that three minutes on a GPU give."""
+    compared = (record.data("first_step") or {}).get("compared")
+    told = (record.verified or {}).get("first_step") or {}
+    cells = (MISSING,) * 3
+    if compared:
+        cells = (
+            number(compared["before_ms"], " ms"),
+            number(compared["after_ms"], " ms"),
+            pct(compared["saving_frac"]),
+        )
     return Table(
-        "Predictions",
-        "Times of products that no one chose, predicted from the datasheet and from a calibration without "
-        "them, as shares of the measured time; and savings of layers in which products and attention alone "
-        "change, as shares of the layer's time.",
-        ("prediction", "cases", "median error", "90th percentile", "within the stated range", "right sign"),
+        "One GPT-2 step, vocabulary 50257 and 50304",
+        "Medians of the steps outside the capture's window, and what `tracelens compare` says of the traces.",
+        ("before", "after", "saved", "compare"),
+        ((*cells, told.get("verdict") or told.get("why") or MISSING),),
+    )
+
+
+def predictions(record: Record) -> Table:
+    errors = (record.verified or {}).get("errors") or {}
+    return Table(
+        "Predictions of GEMMs left out",
+        "Times of GEMMs that no one chose, predicted from the datasheet and from a calibration without them, "
+        "as shares of the measured time.",
+        ("prediction", "GEMMs", "median error", "90th percentile", "within the stated range"),
         (
-            ("product, from the datasheet", *cells["product_model"], DASH),
-            ("product, calibrated", *cells["product_calibrated"], DASH),
-            (
-                "saving of a layer, calibrated",
-                *cells["saving_calibrated"],
-                share(verified["right_sign_frac"]),
-            ),
+            ("from the datasheet", *_cells(errors.get("gemm_model"))),
+            ("calibrated", *_cells(errors.get("gemm_calibrated"))),
         ),
+    )
+
+
+def ledger(record: Record) -> Table:
+    """Hit, miss and bias of what was predicted before it was measured."""
+    lines = (record.verified or {}).get("ledger") or []
+    rows = [
+        (
+            f"{line['kind']}, `{line['stage']}`",
+            line["by"],
+            str(line["predictions"]),
+            str(line["hits"]),
+            str(line["misses"]),
+            f"{100 * line['bias_frac']:+.1f}%",
+            share(line["median_error_frac"]),
+        )
+        for line in lines
+    ]
+    return Table(
+        "Ledger",
+        "Every prediction that was written down before its measurement (`results/<gpu>.ledger.csv`). A hit "
+        "lies within the stated range; bias is the median of measured less predicted: of a time as a share "
+        "of the prediction, of a saving in shares of the time per token.",
+        ("what", "calibrated by", "predictions", "hits", "misses", "bias", "median error"),
+        tuple(rows) or ((MISSING,) * 7,),
     )
 
 
@@ -110,9 +146,9 @@ def _cells(found: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 def attribution(record: Record) -> Table:
     """Every captured trace beside its truth."""
-    compared = (record.verified or {"attribution": {}})["attribution"]
+    compared = (record.verified or {}).get("attribution") or {}
     rows: list[tuple[str, ...]] = []
-    for item in (*CAPTURES.items(_NOWHERE), *MORE_CAPTURES.items(_NOWHERE)):
+    for item in (*FIRST_STEP.items(_NOWHERE), *CAPTURES.items(_NOWHERE), *MORE_CAPTURES.items(_NOWHERE)):
         captured, found = record.captures.get(item.key), compared.get(item.key)
         kernels = MISSING if captured is None else str(captured["kernels"])
         if found is None:
@@ -153,8 +189,8 @@ def repeatability(record: Record) -> Table:
     data = record.data("repeatability")
     rows = [_agreement("two runs of the sample", None if data is None else data["agreement"])]
     both = None
-    if data is not None and (sweep := record.data("gemm_sweep")) is not None:
-        both = agreement(measured_of(sweep, GemmMeasurement), measured_of(data["first"], GemmMeasurement))
+    if data is not None and record.gemms:
+        both = agreement(record.gemms, measured_of(data["first"], GemmMeasurement))
     rows.append(_agreement("first run against the sweep", both))
     return Table(
         "Repeatability",

@@ -17,10 +17,11 @@ from tracelens.hardware.measurements import AttentionMeasurement, GemmMeasuremen
 
 VERIFICATION = "tracelens.gpu-verification/1"
 TRACES = ROOT / "sample_traces"
-#: The stages whose tables of products a calibration holds, and that of attention.
-PRODUCTS = ("gemm_sweep", "curves", "ceilings")
+#: The stages whose tables of GEMMs a calibration holds, and that of attention; those of whole layers.
+GEMMS = ("gemm_unsure", "gemm_sweep", "curves", "ceilings")
 ATTENTION = "attention_sweep"
-CAPTURED = ("captures", "captures-more")
+LAYERS = ("savings", "layer_pairs")
+CAPTURED = ("first_step", "captures", "captures-more")
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class Record:
 
     @cached_property
     def gemms(self) -> tuple[GemmMeasurement, ...]:
-        """Of all stages that time products one by one."""
+        """Of all stages that time GEMMs one by one."""
         found: list[GemmMeasurement] = []
-        for stage in PRODUCTS:
+        for stage in GEMMS:
             if (data := self.data(stage)) is not None:
                 found.extend(measured_of(data, GemmMeasurement))
         return tuple(found)
@@ -65,10 +66,20 @@ class Record:
         rows = [row for stage in CAPTURED for row in (self.data(stage) or {"captures": []})["captures"]]
         return {row["trace"].removeprefix(f"{self.gpu}_").removesuffix(".json.gz"): row for row in rows}
 
+    @property
+    def layers(self) -> list[Mapping[str, Any]]:
+        """Whole layers before and after a change, of both stages that measure them."""
+        return [row for stage in LAYERS for row in self.pairs(stage)]
+
     def pairs(self, stage: str) -> list[Mapping[str, Any]]:
-        """Rows of ``layer_pairs`` or ``full_steps``."""
+        """Rows of a stage that measures before and after."""
         data = self.data(stage)
         return [] if data is None else list(data["pairs"])
+
+    @property
+    def calibrating(self) -> list[str]:
+        """Stages that a calibration is made of."""
+        return [stage for stage in (*GEMMS, ATTENTION) if stage in self.results]
 
 
 def read_record(folder: Path, *, traces: Path = TRACES) -> Record:
@@ -120,10 +131,10 @@ def calibration(record: Record) -> Measurements:
     where = record.gpu
     if record.dry_run or any(result["data"].get("kind") == "cpu" for result in record.results.values()):
         raise InputError(f"{where}: a dry run measures no GPU: nothing to ship")
-    if "gemm_sweep" not in record.results:
-        raise InputError(f"{where}: the stage gemm_sweep is not yet measured: nothing to ship")
-    parts = [record.results[stage] for stage in (*PRODUCTS, ATTENTION) if stage in record.results]
-    sweep = record.results["gemm_sweep"]
+    sweep = record.results.get("gemm_sweep") or record.results.get("gemm_unsure")
+    if sweep is None:
+        raise InputError(f"{where}: no GEMM sweep is measured yet: nothing to ship")
+    parts = [record.results[stage] for stage in record.calibrating]
     names = {part["device"].get("name") for part in parts}
     if len(names) > 1:
         raise InputError(
@@ -145,6 +156,7 @@ def calibration(record: Record) -> Measurements:
         attention=record.attention,
         bandwidth_gbps=ceilings.get("bandwidth_gbps"),
         launch_floor_us=ceilings.get("launch_floor_us"),
+        call_gap_us=ceilings.get("call_gap_us"),
         notes=tuple(_notes(parts)),
     )
 

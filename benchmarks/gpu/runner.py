@@ -8,7 +8,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,17 @@ from benchmarks.gpu import checks
 from benchmarks.gpu import device as devices
 from benchmarks.gpu.device import Device
 from benchmarks.gpu.stage import Item, Row, Setting, Skip, Stage
-from benchmarks.gpu.store import SCHEMA, Folder, Progress, State, fingerprint, write_json
+from benchmarks.gpu.store import SCHEMA, Folder, Progress, State, write_json
 
 #: Estimates are estimates: an item is begun when it would fit even if it took this much longer.
 MARGIN = 1.25
+#: Reading clocks and neighbours: two readings under load, each with a command that may take its 20 s.
+CLOCKS_S = 90.0
+
+
+def quiet_s(item: Item) -> float:
+    """After so long an item hangs: a first one compiles, loads libraries and lets cuDNN plan."""
+    return 60.0 + 4.0 * item.seconds
 
 
 class DeviceLost(Exception):
@@ -37,10 +44,11 @@ class Run:
     until: float = float("inf")  # by ``clock``
     clock: Callable[[], float] = time.monotonic
     say: Callable[[str], None] = print
-    after_item: Callable[[], None] = lambda: None  # brings results home now and then
+    #: Tells the watchdog for how many seconds nothing more may be heard; what takes longer is ended.
+    quiet: Callable[[float], None] = lambda seconds: None
+    known_traces: Path | None = None  # of earlier runs, when new ones go elsewhere
     read_clocks: Callable[[Device], dict[str, Any]] = devices.read_clocks
     read_others: Callable[[Device], dict[str, Any]] = devices.others
-    outcomes: dict[str, str] = field(default_factory=dict)  # stage -> what became of it
 
     @property
     def left_s(self) -> float:
@@ -53,6 +61,8 @@ class Run:
             dry_run=self.device.kind == "cpu",
             traces=self.traces,
             scratch=scratch,
+            results=self.folder.path,
+            known_traces=self.known_traces,
             left_s=lambda: self.left_s,
             say=self.say,
         )
@@ -74,7 +84,7 @@ def run_stage(stage: Stage, run: Run) -> State:
 class _Measuring:
     def __init__(self, stage: Stage, run: Run, setting: Setting):
         self.stage, self.outer, self.setting = stage, run, setting
-        self.progress: Progress = run.folder.progress(stage)
+        self.progress: Progress = run.folder.begin(stage)
         self.items: Sequence[Item] = stage.items(setting)
         self.pace = 1.0  # seconds taken over seconds expected, so far
         self.spent = self.expected = 0.0
@@ -84,11 +94,14 @@ class _Measuring:
             self.progress.append("drop", gone)
 
     def _has_files(self, row: Row) -> bool:
-        return all((self.setting.traces / name).is_file() for name in row.get("files", ()))
+        return all(self.setting.trace(name) is not None for name in row.get("files", ()))
 
     def missing(self) -> list[Item]:
-        over = self.progress.rows.keys() | self.progress.skipped.keys() | self.progress.given_up.keys()
-        return [item for item in self.items if item.key not in over]
+        """What is to be measured; an item that ended an earlier process comes last."""
+        progress = self.progress
+        over = progress.rows.keys() | progress.skipped.keys() | progress.given_up.keys()
+        left = [item for item in self.items if item.key not in over]
+        return sorted(left, key=lambda item: progress.tries.get(item.key, 0))
 
     def run(self) -> None:
         todo, run, name = self.missing(), self.outer, self.stage.name
@@ -110,6 +123,7 @@ class _Measuring:
     def _measure(self, todo: Sequence[Item]) -> bool:
         """One session. False: its conditions were bad and nothing of it is kept."""
         run, progress = self.outer, self.progress
+        run.quiet(CLOCKS_S)
         busy = checks.alone([run.read_others(run.device)])
         if busy:
             run.say(f"{self.stage.name}: not begun, {busy[0]}")
@@ -122,6 +136,7 @@ class _Measuring:
         )
         self._items(todo)
         self._items(self.missing())  # a second try for what failed
+        run.quiet(CLOCKS_S)
         after, company = run.read_clocks(run.device), run.read_others(run.device)
         progress.append(
             "session_end",
@@ -146,11 +161,13 @@ class _Measuring:
             if self.expected > 0:
                 # a first item may be slow (compilation); never believe in less than half
                 self.pace = max(0.5, self.spent / self.expected)
-            run.after_item()
 
     def _one(self, item: Item) -> None:
         run, progress, name = self.outer, self.progress, self.stage.name
         at = len(progress.rows) + len(progress.skipped) + 1
+        run.quiet(quiet_s(item))
+        if item.key not in progress.predictions and self.stage.predict is not None:
+            progress.append("predicted", [item.key, self._predicted(item)])
         progress.append("begin", item.key)
         started = run.clock()
         try:
@@ -169,6 +186,16 @@ class _Measuring:
         progress.append("row", [item.key, row])
         self.mine.append(item.key)
         run.say(f"{name} {at}/{len(self.items)} {item.key}: {_brief(row)}, {run.clock() - started:.1f} s")
+
+    def _predicted(self, item: Item) -> dict[str, Any] | None:
+        """A prediction that fails costs itself, never the measurement."""
+        assert self.stage.predict is not None
+        try:
+            found = self.stage.predict(self.setting, item)
+            json.dumps(found, allow_nan=False)
+        except Exception as error:
+            return {"why": f"{type(error).__name__}: {error}"[:300]}
+        return found
 
     def _survives(self, why: str) -> None:
         """An error of a kernel stays with the process: every later call would fail for another's fault."""
@@ -195,9 +222,10 @@ class _Measuring:
         facts = checks.spread(rows, stage.max_spread_frac)
         try:
             data = stage.summarize(self.setting, list(rows.values()))
-            wrong = stage.check(data)
+            checked = wrong = stage.check(data)
         except Exception as error:
             data, wrong = {"rows": list(rows.values())}, [f"no summary: {type(error).__name__}: {error}"]
+            checked = []
         if not self.setting.dry_run:  # toy sizes on a busy CPU spread as they like
             wrong = checks.rows(stage, items=len(self.items), failed=failed, facts=facts) + wrong
         elif failed:
@@ -206,7 +234,7 @@ class _Measuring:
         total = len(json.dumps(result, indent=1)) + sum(one["bytes"] for one in result["files"])
         wrong += checks.size(stage, total)
         if wrong:
-            result |= {"state": "refused", "refused": wrong}
+            result |= {"state": "refused", "refused": wrong, "of_data": wrong == checked}
             write_json(self.outer.folder.refused(stage), result)
             self.outer.say(f"{stage.name}: refused: {'; '.join(wrong)}")
         else:
@@ -227,7 +255,9 @@ class _Measuring:
         """What the rows wrote beside the result, with its size and digest."""
         found = []
         for name in dict.fromkeys(name for row in rows.values() for name in row.get("files", ())):
-            data = (self.setting.traces / name).read_bytes()
+            path = self.setting.trace(name)
+            assert path is not None, name
+            data = path.read_bytes()
             digest = hashlib.sha256(data).hexdigest()
             found.append({"name": name, "bytes": len(data), "sha256": digest})
         return found
@@ -250,7 +280,7 @@ class _Measuring:
             "refused": refused,
             "date": now(),
             "command": run.command,
-            "fingerprint": fingerprint(self.stage),
+            "method": self.stage.method,
             "device": dict(run.device.properties),
             "software": dict(run.device.software),
             "clocks": {
@@ -263,6 +293,11 @@ class _Measuring:
             "failed": dict(failed),
             "skipped": dict(self.progress.skipped),
             "files": files,
+            "predictions": {
+                item.key: self.progress.predictions[item.key]
+                for item in self.items
+                if self.progress.predictions.get(item.key) is not None
+            },
             "data": dict(data),
         }
 

@@ -1,8 +1,9 @@
 """What a stage is: a list of items, how to measure one, and what the rows of all of them amount to.
 
-A stage keeps no files and no clock. The runner measures its items one by one, keeps each row in a progress
-file as soon as it is there, stops in time, goes on from there at the next start, and asks the stage for the
-result when every item has a row. So a stage of ten shapes and one of six thousand are written alike:
+A stage keeps no files and no clock. The runner writes down what the tool predicts of an item, measures it,
+keeps its row in a progress file as soon as it is there, stops in time, goes on from there at the next start,
+and asks the stage for the result when every item has a row. So a stage of ten shapes and one of six thousand
+are written alike:
 
     def items(setting): return [Item("4096x4096x4096", 0.05, (4096, 4096, 4096)), ...]
     def measure(setting, item): return {"time_us": 61.0, "spread_frac": 0.01}
@@ -49,6 +50,8 @@ class Setting:
     dry_run: bool  # toy sizes, on the CPU
     traces: Path  # where sample traces and their truth go
     scratch: Path  # a folder of this run's own, gone afterwards
+    results: Path | None = None  # of this GPU: what a prediction may be calibrated by
+    known_traces: Path | None = None  # where traces of earlier runs lie, when new ones go elsewhere
     store: dict[str, Any] = field(default_factory=dict)  # the stage's own from item to item: models, buffers
     left_s: Callable[[], float] = lambda: float("inf")  # until the run must stop
     say: Callable[[str], None] = lambda line: None  # a line for the person who waits
@@ -57,6 +60,11 @@ class Setting:
     def device(self) -> str:
         """For torch."""
         return "cuda" if self.kind == "cuda" else "cpu"
+
+    def trace(self, name: str) -> Path | None:
+        """Where a trace of this run or of an earlier one lies."""
+        folders = (self.traces, self.known_traces) if self.known_traces else (self.traces,)
+        return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 def _nothing_wrong(data: Mapping[str, Any]) -> list[str]:
@@ -75,9 +83,11 @@ class Stage:
     #: What makes the data unusable, one clear sentence each: "bf16 was asked for, sm80_xmma_gemm_f32f32 ran".
     #: Clocks, other processes, spread, failures and the size cap are checked for every stage alike.
     check: Callable[[Mapping[str, Any]], list[str]] = _nothing_wrong
-    #: Files that decide what is measured, from the top of the repository: a result is current while they are
-    #: unchanged. The stage's own module and what it measures with; not the runner.
-    sources: tuple[str, ...] = ()
+    #: Raised by hand when the same item, measured again, would mean something else (another clock, other
+    #: operands): results of a lower number are stale. A refactoring or another list of items changes nothing.
+    method: int = 1
+    #: What the tool says of the item, written down before it is measured; plain JSON, see ``predicted``.
+    predict: Callable[[Setting, Item], dict[str, Any] | None] | None = None
     setup_s: float = 5.0  # before the first item, at every start
     cap_mb: float = 4.0  # of the result file and the files the rows name under "files"
     max_spread_frac: float | None = 0.05  # of the median row; None: spread is no fault here

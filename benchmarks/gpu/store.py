@@ -1,13 +1,12 @@
 """Result files and progress files: written so that a kill at any moment leaves a whole file or none.
 
-``results/<gpu>/<stage>.json`` counts as current while the stage's sources are what they were.
+``results/<gpu>/<stage>.json`` counts as current while the stage's method has the same version.
 ``<stage>.refused.json`` is a run that failed its checks, kept for a person to look at; it never counts.
 ``<stage>.progress.jsonl`` grows by one line per measured item and goes away when the result is written.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import tempfile
@@ -19,26 +18,12 @@ from typing import Any
 
 from benchmarks.gpu.stage import Row, Stage
 
-SCHEMA = "tracelens.gpu-result/1"
-PROGRESS = "tracelens.gpu-progress/1"
+SCHEMA = "tracelens.gpu-result/2"
+PROGRESS = "tracelens.gpu-progress/2"
 ROOT = Path(__file__).resolve().parents[2]
 #: An item that ended the process this often, or failed this often, is given up.
 MOST_KILLS, MOST_FAILURES = 3, 2
-_KEYS = {"stage", "gpu", "dry_run", "state", "date", "command", "fingerprint", "device", "software", "data"}
-
-
-def fingerprint(stage: Stage, root: Path = ROOT) -> str:
-    """Sixteen hex digits over the stage's sources; the same on every system and without git.
-
-    A source may be a folder: then its Python files count.
-    """
-    digest = hashlib.sha256(stage.name.encode())
-    for source in sorted(stage.sources):
-        path = root / source
-        for one in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(one.relative_to(root).as_posix().encode() + b"\0")
-            digest.update(one.read_bytes().replace(b"\r\n", b"\n") + b"\0")
-    return digest.hexdigest()[:16]
+_KEYS = {"stage", "gpu", "dry_run", "state", "date", "command", "method", "device", "software", "data"}
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -103,6 +88,7 @@ class Folder:
 
     path: Path
     dry_run: bool = False
+    known: Path | None = None  # the same GPU's folder in the repository, when results go elsewhere
 
     def result(self, stage: Stage) -> Path:
         return self.path / f"{stage.name}.json"
@@ -111,10 +97,23 @@ class Folder:
         return self.path / f"{stage.name}.refused.json"
 
     def progress(self, stage: Stage) -> Progress:
-        return Progress(self.path / f"{stage.name}.progress.jsonl", stage.name, fingerprint(stage))
+        """What is measured of ``stage`` so far, here or by an earlier run; to be read."""
+        path = self.path / f"{stage.name}.progress.jsonl"
+        if self.known is not None and not path.exists():
+            path = self.known / path.name
+        return Progress(path, stage.name, stage.method)
+
+    def begin(self, stage: Stage) -> Progress:
+        """The same, to be gone on with: what an earlier run left is copied, never written to."""
+        path = self.path / f"{stage.name}.progress.jsonl"
+        if (earlier := self.progress(stage).path) != path and earlier.is_file():
+            write_bytes(path, earlier.read_bytes())
+        return Progress(path, stage.name, stage.method)
 
     def look(self, stage: Stage) -> State:
         """Current, or what is missing and why. A file that cannot be believed counts as missing."""
+        if self.known is not None and (found := Folder(self.known, self.dry_run).look(stage)).current:
+            return found
         progress = self.progress(stage)
         done = frozenset(progress.rows) | progress.given_up.keys() | progress.skipped.keys()
         try:
@@ -127,8 +126,9 @@ class Folder:
             return State("damaged", f"{stage.name}.json is of another stage, or of a dry run", done)
         if result["state"] != "done":
             return State("refused", "; ".join(map(str, result.get("refused") or ["no reason kept"])), done)
-        if result["fingerprint"] != fingerprint(stage):
-            return State("stale", "measured by an earlier version of the stage", done, result)
+        if result["method"] != stage.method:
+            why = f"measured by method {result['method']}, and it is {stage.method} now"
+            return State("stale", why, done, result)
         return State("current", f"measured {result['date']}", done, result)
 
     def _without(self, stage: Stage, done: frozenset[str]) -> State:
@@ -145,16 +145,17 @@ class Folder:
 
 @dataclass(slots=True)
 class Progress:
-    """Rows of the items measured so far, in an append-only file. Another version's file is started over."""
+    """Rows of the items measured so far, in an append-only file. Another method's file is started over."""
 
     path: Path
     stage: str
-    version: str
+    method: int
     rows: dict[str, Row] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)  # item -> why this device cannot
     sessions: list[dict[str, Any]] = field(default_factory=list)  # one per start that measured something
     tries: dict[str, int] = field(default_factory=dict)  # item -> begun so often without a row
     reasons: dict[str, list[str]] = field(default_factory=dict)  # item -> why each try failed
+    predictions: dict[str, Any] = field(default_factory=dict)  # item -> what was said before its first try
     size: int = 0  # of the whole lines; what follows was cut off by a kill
 
     def __post_init__(self) -> None:
@@ -164,7 +165,7 @@ class Progress:
 
     @property
     def given_up(self) -> dict[str, str]:
-        """Item -> why; not tried again by this version of the stage."""
+        """Item -> why; not tried again by this version of the method."""
         killed = ["the process ended while it was measured"]
         return {
             key: self.reasons.get(key, killed)[-1]
@@ -173,8 +174,9 @@ class Progress:
         }
 
     def append(self, kind: str, value: Any) -> None:
-        """``begin`` KEY, ``row`` [KEY, ROW], ``failed`` [KEY, WHY], ``skipped`` [KEY, WHY],
-        ``session`` FACTS, ``session_end`` FACTS, ``drop`` [KEYS]. On disk when it returns."""
+        """``predicted`` [KEY, WHAT], ``begin`` KEY, ``row`` [KEY, ROW], ``failed`` [KEY, WHY],
+        ``skipped`` [KEY, WHY], ``session`` FACTS, ``session_end`` FACTS, ``drop`` [KEYS]. On disk when it
+        returns."""
         line = json.dumps({kind: value}, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = not self.size
@@ -182,13 +184,16 @@ class Progress:
             file.truncate(self.size)
             file.seek(self.size)
             if fresh:
-                head = {"schema": PROGRESS, "stage": self.stage, "fingerprint": self.version}
-                file.write(json.dumps(head).encode() + b"\n")
+                file.write(json.dumps(self._head).encode() + b"\n")
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
             self.size = file.tell()
         self._take({kind: value})
+
+    @property
+    def _head(self) -> dict[str, Any]:
+        return {"schema": PROGRESS, "stage": self.stage, "method": self.method}
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -205,11 +210,7 @@ class Progress:
                 line = None
             if at == 0:
                 head = line if isinstance(line, dict) else {}
-                if (head.get("schema"), head.get("stage"), head.get("fingerprint")) != (
-                    PROGRESS,
-                    self.stage,
-                    self.version,
-                ):
+                if head != self._head:
                     return
             elif not isinstance(line, dict) or len(line) != 1:
                 return  # cut off: what follows a torn line cannot be trusted
@@ -221,6 +222,8 @@ class Progress:
         ((kind, value),) = line.items()
         if kind == "begin":
             self.tries[value] = self.tries.get(value, 0) + 1
+        elif kind == "predicted":
+            self.predictions.setdefault(value[0], value[1])
         elif kind == "row":
             self.rows[value[0]] = value[1]
             self.tries.pop(value[0], None)

@@ -40,7 +40,7 @@ def tables(record: Record) -> list[Table]:
 
 
 def ceilings(record: Record) -> Table:
-    """The best product of each type among all that were measured, and the two limits that are no product."""
+    """The best GEMM of each type among all that were measured, and the two limits that are no GEMM."""
     gpu, rows = record.known, []
     for dtype in ("bf16", "fp16", "fp8", "tf32", "fp32"):
         best = max((one for one in record.gemms if one.dtype == dtype), key=_tflops, default=None)
@@ -60,7 +60,7 @@ def ceilings(record: Record) -> Table:
     floor = data.get("launch_floor_us")
     rows.append(
         (
-            "shortest product, µs",
+            "shortest GEMM, µs",
             number(floor),
             "queued" if floor else MISSING,
             _of(floor, None),
@@ -69,7 +69,7 @@ def ceilings(record: Record) -> Table:
     )
     return Table(
         "Ceilings reached",
-        "The best of all products measured here, in TFLOP/s (2·M·N·K over the time).",
+        "The best of all GEMMs measured here, in TFLOP/s (2·M·N·K over the time).",
         ("type", "reached", "at", "of the datasheet's dense peak", "of the best anyone measured"),
         tuple(rows),
     )
@@ -117,7 +117,7 @@ def _one_each(found: Iterable[Cliff]) -> list[Cliff]:
 
 def iso_parameter(record: Record, paper: Mapping[str, Any]) -> Table:
     """The best changes of shape that leave the number of parameters alone, beside the paper's claim."""
-    equal = equal_parameters(record.pairs("layer_pairs"))
+    equal = equal_parameters(record.layers)
     claim = paper["claim"]
     rows = [("best of the paper", gain(1 + claim["best_gain_frac"]), claim["source"])]
     for rank in range(_BEST):
@@ -140,7 +140,7 @@ def _range(row: Mapping[str, Any]) -> str:
 
 def copied_shape(record: Record, paper: Mapping[str, Any]) -> Table:
     """The shape of GPT-3 2.7B (h = 2560, a = 32) that others copied, with other numbers of heads."""
-    measured = {row["name"]: row for row in record.pairs("layer_pairs")}
+    measured = {row["name"]: row for row in record.layers}
     claim = paper["claim"]
     rows = [("paper, its best", DASH, DASH, gain(1 + claim["gpt3_2_7b_gain_frac"]))]
     for pair in layer_pairs():
@@ -159,13 +159,13 @@ def copied_shape(record: Record, paper: Mapping[str, Any]) -> Table:
     )
 
 
-_ATTENTION = {"flash": "fused attention", "math": "attention by products"}
+_ATTENTION = {"flash": "fused attention", "math": "attention by GEMMs"}
 
 
 def reshaped(record: Record) -> Table:
     """All pairs by kind of change."""
     measured: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in record.pairs("layer_pairs"):
+    for row in record.layers:
         measured[row["rule"]].append(row)
     rows = []
     for rule in dict.fromkeys(pair.rule for pair in layer_pairs()):

@@ -107,7 +107,7 @@ def of_measurements(measured: Measurements, pairs: tuple[Mapping[str, Any], ...]
 def of_record(record: Record) -> Source:
     """The finished results of a collection on one GPU, or of its dry run, which is no calibration."""
     with suppress(InputError):
-        return of_measurements(calibration(record), tuple(record.pairs("layer_pairs")))
+        return of_measurements(calibration(record), tuple(record.layers))
     head = next((record.results[name] for name in _DATED if name in record.results), None)
     head = head or next(iter(record.results.values()))
     kinds = {result["data"].get("kind") for result in record.results.values()}
@@ -123,7 +123,7 @@ def of_record(record: Record) -> Source:
         basis="dry run on a CPU" if dry else "measured",
         gemms=record.gemms,
         attention=record.attention,
-        pairs=tuple(record.pairs("layer_pairs")),
+        pairs=tuple(record.layers),
         software=_software(head["software"]),
     )
 
@@ -180,7 +180,7 @@ def _raw(path: Path) -> Source:
 
 def _pairs(gpu: str) -> tuple[Mapping[str, Any], ...]:
     folder = RESULTS / gpu
-    return tuple(read_record(folder).pairs("layer_pairs")) if folder.is_dir() else ()
+    return tuple(read_record(folder).layers) if folder.is_dir() else ()
 
 
 def _known(key: str) -> Gpu | None:

@@ -11,6 +11,7 @@ from tests.advice.advice_rows import gemm
 from tests.render import sample_report
 from tracelens.accounting.limits import StepPicture, limits
 from tracelens.accounting.verdict import verdict
+from tracelens.numbers import ms
 from tracelens.results import (
     CommunicationRow,
     ComponentRow,
@@ -72,7 +73,10 @@ def test_shapes_come_first_where_nothing_else_is_worth_more() -> None:
         " 50257 to 50304."
     )
     assert detail == "The GPU is busy 99.0% of the step, so its kernels are where the time is."
-    assert verdict(picture(gain=GAIN, findings=2))[0].startswith("2 changes together save about 2.00 ms")
+    two = [replace(one, saving_ms=GAIN) for one in REPORT.findings[:2]]
+    assert verdict(replace(picture(gain=GAIN), findings=two))[0].startswith(
+        "2 changes together save about 2.00 ms"
+    )
 
 
 def test_a_bound_says_at_most() -> None:
@@ -122,7 +126,7 @@ def test_an_idle_gpu_is_said_first_with_its_figure_and_the_shapes_second() -> No
     )
     assert (
         "1 change shortens the GPU's work by about 2.00 ms of each 20.0 ms step (10.0%, predicted);"
-        " what the step gains is not known, as it waits for the host: pad"
+        " what the step gains is not known, as it waits for the CPU: pad"
     ) in detail
     assert verdict(picture(gain=GAIN, busy=0.8))[0].endswith("(4.00 of 20.0 ms): more than shapes cost.")
 
@@ -277,3 +281,11 @@ def test_a_trace_that_few_checks_could_judge_is_not_called_good() -> None:
     checks = [replace(REPORT.checks[0], state=state) for state in states]
     said, _ = verdict(picture(checks=checks))
     assert said == "Little of it could be judged: 2 of 3 checks could not run, 1 check passed."
+
+
+def test_a_finding_that_is_only_bounded_is_not_counted_among_the_predicted() -> None:
+    bounded = replace(REPORT.findings[1], saving_ms=Estimate(0.0, None, 5.0, "heuristic"))
+    predicted = replace(REPORT.findings[0], saving_ms=GAIN)
+    alone, _ = verdict(picture(gain=GAIN, findings=1))
+    said, _ = verdict(replace(picture(gain=GAIN), findings=[bounded, predicted], open_ms=5.0))
+    assert said.startswith(alone) and ms(5.0) in said.removeprefix(alone)

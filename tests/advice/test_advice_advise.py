@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,11 @@ from tests.advice.advice_rows import (
     model,
 )
 from tracelens.advice import RULES, StepFacts, advise, explain
+from tracelens.advice.claims import Claim, settle
+from tracelens.advice.facts import Outcome
+from tracelens.advice.proposals import heuristic
 from tracelens.errors import UsageError
-from tracelens.results import GemmRow
+from tracelens.results import Estimate, GemmRow
 
 BANNED = re.compile(r"\bup to\b|\bmay\b|\bconsider|\bsub-optimal", re.IGNORECASE)
 HOSTILE = [
@@ -110,7 +113,8 @@ def test_no_saving_is_invented() -> None:
     for finding in advice.findings:
         assert finding.basis == "heuristic"
         assert any(caveat.startswith("Not known yet") for caveat in finding.caveats)
-        assert any("42.0% of the step" in caveat for caveat in finding.caveats)
+        assert finding.saving_of == "gpu_work"
+        assert set(everything().waiting_caveats) & set(finding.caveats)
         assert (finding.saving_frac.high or 0.0) <= 1.0
 
 
@@ -203,3 +207,48 @@ def test_an_unknown_rule_names_the_known_ones() -> None:
 def test_no_source_line_uses_a_banned_word() -> None:
     for path in Path(tracelens.advice.__file__).parent.rglob("*.py"):
         assert not BANNED.search(path.read_text(encoding="utf-8")), path
+
+
+@dataclass(frozen=True)
+class Claims:
+    """A rule that claims savings: rows with what each has at stake, and the saving (None: only a bound)."""
+
+    id: str
+    claims: tuple[tuple[dict[str, float], Estimate | None], ...]
+    slug: str = "made-up"
+    title: str = "made up"
+
+    def check(self, facts: StepFacts, /) -> Outcome:
+        made = [
+            Claim(
+                name="it", title="Do it", components=["mlp.up"], bounds=rows, gemms=[*rows],
+                saving=saving or heuristic(sum(rows.values())), confidence="high", effort="code", saw="",
+                why="", how="", fix=[], caveats=[],
+            )
+            for rows, saving in self.claims
+        ]  # fmt: skip
+        return settle(self, facts=facts, claims=made, passed="")
+
+
+def test_what_is_only_bounded_is_in_no_prediction() -> None:
+    """SAM's eager trace: 451 ms predicted, 394 to 459, and bounds of 92, 91 and 15 in other rows."""
+    rule = Claims(
+        "TL111",
+        (
+            ({"g1": 600.0}, Estimate(394.0, 451.0, 459.0, "model")),
+            ({"g4": 92.0}, None),
+            ({"o1": 91.0}, None),
+            ({"g10": 15.0}, None),
+        ),
+    )
+    advice = advise(facts(gemm(1, 64, 64, 64), step_ms=1394.0), rules=[rule])
+    assert advice.at_stake_ms == Estimate(394.0, 451.0, 459.0, "model")
+    assert advice.open_ms == pytest.approx(92.0 + 91.0 + 15.0)
+
+
+def test_of_rows_that_two_predictions_share_the_second_counts_the_rest() -> None:
+    first = {"g1": 0.3, "g5": 0.01}, Estimate(0.2, 0.284, 0.296, "model")
+    second = {"g5": 0.01, "o1": 0.03}, Estimate(0.0, 0.032, 0.036, "model")
+    advice = advise(facts(gemm(1, 64, 64, 64), step_ms=1.2), rules=[Claims("TL111", (first, second))])
+    assert advice.at_stake_ms is not None and advice.open_ms == 0.0
+    assert advice.at_stake_ms.mid == pytest.approx(0.284 + 0.032 * 0.03 / 0.04)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -177,3 +178,12 @@ def test_sizes_of_different_products_stay_findings_of_their_own() -> None:
         "Pad the dimension 4 of other GEMMs to 8",
         "Pad the dimension 6 of other GEMMs to 8",
     }
+
+
+def test_a_check_that_saw_little_has_not_passed() -> None:
+    seen = gemm(1, 64, 64, 64, time_us=10.0)
+    blind = gemm(2, None, None, None, dtype=None, time_us=500.0)
+    cores = gemm(3, 4096, 4096, 4096, dtype="fp32", kernel=SIMT, tensor_core="eligible_unused", time_us=500.0)
+    assert RULE.check(facts(seen, blind)).state == "could_not_run"
+    assert RULE.check(facts(seen, cores)).state == "not_applicable"
+    assert RULE.check(facts(replace(seen, time_ms_per_step=1.0), blind)).state == "passed"

@@ -147,7 +147,7 @@ def test_without_a_step_time_nothing_is_claimed() -> None:
 # --- together ----------------------------------------------------------------------------------------
 
 
-def test_predictions_for_other_rows_are_added_and_bounds_widen_the_high_end() -> None:
+def test_predictions_for_other_rows_are_added_and_bounds_stay_apart() -> None:
     """A vocabulary to pad (simulated), copies (a bound)."""
     base = facts_of(Shape(2560, 32, 10240, v=50257))
     alone = advise(base).at_stake_ms
@@ -156,7 +156,8 @@ def test_predictions_for_other_rows_are_added_and_bounds_widen_the_high_end() ->
     assert alone is not None and both.at_stake_ms is not None
     assert {finding.rule for finding in both.findings} >= {"TL101", "TL113"}
     assert both.at_stake_ms.mid == pytest.approx(alone.mid)
-    assert both.at_stake_ms.high == pytest.approx((alone.high or 0.0) + 32.0)
+    assert both.at_stake_ms.high == pytest.approx(alone.high)
+    assert both.open_ms == pytest.approx(32.0)
 
 
 def test_a_row_of_two_predictions_counts_once() -> None:

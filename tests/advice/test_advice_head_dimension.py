@@ -56,6 +56,11 @@ def test_small_heads_take_the_next_size_first() -> None:
     assert finding.title == "Use 40 heads of 64 or 20 heads of 128 instead of 64 heads of 40"
 
 
+def test_one_head_is_no_heads() -> None:
+    finding = one(attention(1, 16, heads=8, kernel=flash2(64)), dims=model(hidden=128, heads=8, head_dim=16))
+    assert finding.title == "Use 2 heads of 64 or 1 head of 128 instead of 8 heads of 16"
+
+
 def test_heads_of_32_fill_their_kernel_and_are_still_small() -> None:
     finding = one(attention(1, 32, kernel=flash2(32)), dims=model(hidden=1024, heads=32, head_dim=32))
     assert finding.confidence == "medium"

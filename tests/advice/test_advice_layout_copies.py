@@ -36,7 +36,7 @@ def weight_cast(number: int = 1, **more: Any) -> OtherRow:
 def test_layout_copies_name_operator_module_and_time() -> None:
     row = other(1, "transpose", op="aten::contiguous", module="GPT.Block.Attention", dims=(8, 1024, 20, 64))
     (finding,) = check(row).findings
-    assert finding.title == "Avoid 12 layout copies around the products: 600 µs per step"
+    assert finding.title == "Avoid 12 layout copies around the GEMMs: 600 µs per step"
     assert (
         "They are 12 transposing copies of 8 × 1024 × 20 × 64 by aten::contiguous, in GPT.Block.Attention"
         " (attention.other forward, 600 µs)." in finding.saw

@@ -68,7 +68,9 @@ def test_before_ampere_fp16_is_what_tensor_cores_take() -> None:
     outcome = check(fp32(1, tensor_core="ineligible", time_us=12000.0), gpu=V100, step_ms=40.0)
     (finding,) = outcome.findings
     assert finding.change == {"precision": ["fp32", "fp16"]}
-    assert "GradScaler" in finding.caveats[0]
+    row = fp32(2, role="wgrad", phase="backward", tensor_core="ineligible", time_us=12000.0)
+    outcome = check(fp32(1, tensor_core="ineligible", time_us=12000.0), row, gpu=V100, step_ms=60.0)
+    assert "GradScaler" in outcome.findings[0].caveats[0]
 
 
 def test_logits_in_fp32_in_a_step_of_16_bits() -> None:
@@ -148,3 +150,11 @@ def test_an_optimizer_in_fp32_beside_16_bits_is_told_of_the_flag_alone() -> None
     assert finding.change == {"precision": ["fp32", "tf32"]}
     tf32 = fp32(2, component="optimizer", kernel=TF32, math_dtype="tf32", tensor_core="used", time_us=800.0)
     assert check(rows[0], tf32, step_ms=40.0).state == "passed"
+
+
+def test_without_a_gpu_fp32_on_cuda_cores_has_not_passed() -> None:
+    """SAM on a board that is not in the table: 37 of 38 rows in sgemm, half of the GPU's time."""
+    used = gemm(9, 64, 64, 64, kernel=NVJET, tensor_core="used", time_us=10.0)
+    facts = replace(step_of([fp32(1), fp32(2), used], predict=False), gpu=UNKNOWN_GPU)
+    assert RULE.check(facts).state == "could_not_run"
+    assert RULE.check(replace(facts, gemms=[used])).state == "passed"

@@ -264,7 +264,8 @@ def test_a_step_that_waits_for_the_host_is_promised_nothing() -> None:
     busy, idle = model_of(GPT, busy_frac=0.99), model_of(GPT, busy_frac=0.4)
     assert saved(what_if(busy, {"vocab": 50304}))[0] > 0
     assert saved(what_if(idle, {"vocab": 50304}))[0] == 0.0
-    assert any("busy 40%" in note for note in what_if(idle, {"vocab": 50304}).notes)
+    assert what_if(idle, {"vocab": 50304}).saving_of == "gpu_work"
+    assert what_if(busy, {"vocab": 50304}).saving_of == "step"
     assert saved(what_if(busy, {"ffn": 11264}))[2] < 0
     assert saved(what_if(idle, {"ffn": 11264}))[2] == 0.0  # idle time can take it up
 

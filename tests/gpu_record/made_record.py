@@ -16,9 +16,9 @@ from benchmarks.gpu.stages.layer_pairs import _compared, _layer_facts
 from benchmarks.gpu.stages.repeatability import agreement
 from benchmarks.gpu.stages.shapes import joined
 from benchmarks.gpu.store import SCHEMA, write_json
-from tracelens.bench.cases import AttentionCase, GemmCase
-from tracelens.bench.layer_shapes import LayerShape
 from tracelens.hardware.measurements import AttentionMeasurement, GemmMeasurement, table_of
+from tracelens.measure.cases import AttentionCase, GemmCase
+from tracelens.measure.layer_shapes import LayerShape
 
 KERNEL = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT"
 SETTING = Setting("cuda", "h200", False, Path("traces"), Path("scratch"))
@@ -64,7 +64,7 @@ def write_record(results: Path, *, stages: Mapping[str, Mapping[str, Any]], **ch
             "refused": [],
             "date": "2026-11-21T10:00:00+00:00",
             "command": "python -m benchmarks.gpu.collect --minutes 9",
-            "fingerprint": "0" * 16,
+            "method": 1,
             "device": {"name": "NVIDIA H200", "sms": 132, "compute_capability": "9.0"},
             "software": {"torch": "2.11.0", "cuda": "13.0", "driver": "580", "cublas": "13.1"},
             "clocks": {"before": {"sm_mhz": 1900, "sm_mhz_max": 1980}, "after": {"sm_mhz": 1890}},

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.gpu import device
 from benchmarks.gpu.stages import captures
-from benchmarks.gpu.stages.captures import spread, wrong_kernels
+from benchmarks.gpu.stages.captures import wrong_kernels
 from tests.gpu_record.toy import GPU
 
 H200 = device.Device("cuda", "h200", {}, {})
@@ -135,13 +135,6 @@ def test_a_step_without_gemm_kernels_is_refused() -> None:
     assert wrong_kernels("bf16", {}) == [
         "no GEMM kernel was recorded: the kernels' names are missing, or unknown"
     ]
-
-
-def test_spread_is_that_of_most_steps() -> None:
-    assert spread([10.0] * 12) == 0
-    assert spread([10.0, 11.0, 10.0]) is None  # too few to say
-    found = spread([9.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 11.0])
-    assert found is not None and 0 < found < 0.2
 
 
 def test_every_capture_has_its_own_name_and_a_gpu_has_them_all() -> None:

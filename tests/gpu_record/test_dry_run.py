@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu import collect
+from benchmarks.gpu import worker
 from benchmarks.gpu.stages import STAGES
 from benchmarks.gpu.store import ROOT, read_result
 
@@ -25,6 +25,11 @@ pytest.importorskip("torch")
 #: The name of a range in a trace, and the products that stand for GEMM kernels.
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm"}
 DONE = re.compile(r"([\w-]+) \d+/\d+ (.+?): (?!failed)")
+
+#: One stage of each kind: captures, GEMMs, attention, layers, overhead.
+NEEDS_NOTHING = ("first_step", "gemm_unsure", "attention_sweep", "savings", "overhead")
+
+PREDICTED = ("first_step", "gemm_unsure", "attention_sweep", "savings", "gemm_sweep", "layer_pairs")
 
 #: As if they were not installed.
 BLOCKED = """
@@ -35,13 +40,28 @@ sys.modules |= dict.fromkeys({names})
 
 def start(out: Path, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.gpu.collect", "--dry-run-cpu", "--out", str(out), *more],
+        [
+            sys.executable,
+            "-m",
+            "benchmarks.gpu.collect",
+            "--dry-run-cpu",
+            "--results",
+            str(out / "results"),
+            *more,
+        ],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def kill_all(process: subprocess.Popen[str]) -> None:
+    """As a machine that goes away: the watchdog and its worker at once."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for pid in (process.pid, *map(int, children)):
+        os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +77,7 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, li
         if found := DONE.match(line):
             before.append(f"{found[1]} {found[2]}")
         if len(before) == stop:
-            process.send_signal(signal.SIGKILL)
+            kill_all(process)
             break
     process.communicate()
     process = start(out)
@@ -75,6 +95,9 @@ def test_every_stage_is_done_and_says_that_it_is_a_dry_run(dry_run: tuple[Path, 
         result = read_result(folder / f"{stage.name}.json")
         assert (result["dry_run"], result["gpu"], result["state"]) == (True, "cpu", "done")
         assert result["failed"] == {}
+    for name in PREDICTED:
+        said = read_result(folder / f"{name}.json")["predictions"]
+        assert said and any(one.get("values") for one in said.values()), name
 
 
 def test_what_was_measured_before_the_kill_is_not_measured_again(
@@ -90,8 +113,8 @@ def test_a_kill_between_the_last_item_and_the_result_is_made_good(tmp_path: Path
     process = start(tmp_path, "--only", "ceilings")
     assert process.stdout is not None
     for line in process.stdout:
-        if re.match(r"ceilings 3/3 ", line):
-            process.send_signal(signal.SIGKILL)
+        if re.match(r"ceilings 4/4 ", line):
+            kill_all(process)
             break
     process.communicate()
     again = start(tmp_path, "--only", "ceilings")
@@ -178,35 +201,40 @@ def test_analyze_says_in_one_line_that_a_cpu_trace_has_no_gpu_work(dry_run: tupl
 
 
 def test_a_dry_run_never_writes_among_real_results(capsys: pytest.CaptureFixture[str]) -> None:
-    for out in (ROOT, collect.RESULTS, collect.RESULTS.parent, collect.RESULTS / "h200"):
+    elsewhere = ["--results", str(ROOT / "elsewhere")]
+    for where in (
+        ["--results", str(worker.RESULTS)],
+        ["--results", str(worker.RESULTS / "h200")],
+        ["--results", str(ROOT / "results")],  # beside it would be sample_traces
+        [*elsewhere, "--traces", str(worker.TRACES)],
+    ):
         with pytest.raises(SystemExit) as left:
-            collect.main(["--dry-run-cpu", "--out", str(out)])
+            worker.main(["--dry-run-cpu", *where])
         assert left.value.code == 2
-        assert "give another --out" in capsys.readouterr().err
+        assert "give another --results" in capsys.readouterr().err
 
 
 def test_wrong_use_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, why in (
-        (["--only", "nothing"], "no stage 'nothing'; there are captures"),
+        (["--only", "nothing"], "no stage 'nothing'; there are first_step"),
         (["--minutes", "-1"], "a positive number of minutes"),
         (["--gpu", "h200"], "--gpu goes with --plan"),
     ):
         with pytest.raises(SystemExit) as left:
-            collect.main(arguments)
+            worker.main(arguments)
         assert left.value.code == 2
         assert why.split(";")[0] in capsys.readouterr().err
 
 
 def test_it_runs_where_only_torch_is_installed(tmp_path: Path) -> None:
-    """A GPU machine has torch and numpy; the reader's libraries need not be there."""
-    absent = ("msgspec", "isal", "click", "jinja2", "rich", "pandas", "pyarrow")
+    """Neither the reader's libraries nor numpy: without that one, only the predictions are left out."""
+    absent = ("msgspec", "isal", "click", "jinja2", "rich", "pandas", "pyarrow", "numpy")
     program = f"""{BLOCKED.format(names=absent)}
-import benchmarks.gpu.collect, benchmarks.gpu.unpack
+import benchmarks.gpu.worker
 import tracelens, tracelens.capture.manual
 assert not [name for name in sys.modules if name.startswith(("tracelens.trace", "tracelens.analysis"))]
-sys.exit(benchmarks.gpu.collect.main(
-    ["--dry-run-cpu", "--only", "overhead", "--out", {str(tmp_path)!r}, "--pack", {str(tmp_path / "p")!r}]
-))
+only = [word for name in {NEEDS_NOTHING} for word in ("--only", name)]
+sys.exit(benchmarks.gpu.worker.main(["--dry-run-cpu", *only, "--results", {str(tmp_path / "results")!r}]))
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -217,8 +245,10 @@ sys.exit(benchmarks.gpu.collect.main(
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "results" / "cpu" / "overhead.json").exists()
-    assert (tmp_path / "p" / "collected-0.tar").exists()
+    for name in NEEDS_NOTHING:
+        result = read_result(tmp_path / "results" / "cpu" / f"{name}.json")
+        assert result["state"] == "done"
+        assert all("numpy" in one["why"] for one in result["predictions"].values())
 
 
 def test_the_capture_command_works_without_the_readers_libraries(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +12,22 @@ from typing import Any
 
 import pytest
 
+from benchmarks.gpu import sweeps
 from benchmarks.gpu.pairs import layer_pairs
 from benchmarks.gpu.stage import Setting, Stage
 from benchmarks.gpu.stages import layer_pairs as pairs
 from benchmarks.gpu.stages import repeatability, shapes
 from benchmarks.gpu.stages.attention_sweep import ATTENTION_SWEEP
 from benchmarks.gpu.stages.ceilings import CEILINGS
-from benchmarks.gpu.stages.gemm_sweep import CURVES, GEMM_SWEEP
-from benchmarks.gpu.stages.layer_pairs import FULL_STEPS, LAYER_PAIRS
+from benchmarks.gpu.stages.gemm_sweep import CURVES, GEMM_SWEEP, GEMM_UNSURE
+from benchmarks.gpu.stages.layer_pairs import FULL_STEPS, LAYER_PAIRS, SAVINGS
 from benchmarks.gpu.stages.repeatability import REPEATABILITY
-from tracelens.bench.kernels import Launched
+from benchmarks.gpu.sweeps import product
+from tracelens.gemm.predict import predict_gemm
+from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import AttentionMeasurement, GemmMeasurement, table_of
+from tracelens.measure.cases import GemmCase
+from tracelens.measure.kernels import Launched
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +40,10 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-STAGES = (CEILINGS, GEMM_SWEEP, CURVES, ATTENTION_SWEEP, REPEATABILITY, LAYER_PAIRS, FULL_STEPS)
+STAGES = (
+    CEILINGS, GEMM_UNSURE, GEMM_SWEEP, CURVES, ATTENTION_SWEEP, REPEATABILITY, SAVINGS, LAYER_PAIRS,
+    FULL_STEPS,
+)  # fmt: skip
 NVJET = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT"
 
 
@@ -68,12 +77,20 @@ def test_all_of_them_take_less_than_fourteen_minutes() -> None:
     assert sum(item.seconds for stage in STAGES for item in stage.items(planned())) < 14 * 60
 
 
-def test_sources_exist() -> None:
-    root = Path(shapes.__file__).parents[3]
-    for stage in STAGES:
-        assert stage.sources
-        assert all((root / source).exists() for source in stage.sources)
-        assert any(source.startswith("benchmarks/gpu/stages/") for source in stage.sources)
+def test_the_sweep_is_measured_in_two_parts_the_least_sure_first() -> None:
+    """Where the predicted range is widest: that is what is known least."""
+    unsure, rest = ({product(case) for case in stage_cases(one)} for one in (GEMM_UNSURE, GEMM_SWEEP))
+    assert not unsure & rest
+    assert unsure | rest == {product(case) for case in sweeps.gemm_sweep(132)}
+    gpu = find_gpu(None, override="h200")
+
+    def width(case: GemmCase) -> float:
+        found = predict_gemm(case.m, case.n, case.k, gpu=gpu, batch=case.batch, dtype=case.dtype,
+                             layout=case.layout).time_us  # fmt: skip
+        return (found.high - found.low) / found.mid if found.high and found.low and found.mid else 9.0
+
+    widths = [statistics.median(map(width, stage_cases(one)[::40])) for one in (GEMM_UNSURE, GEMM_SWEEP)]
+    assert widths[0] > 2 * widths[1]
 
 
 def test_a_slice_is_swept_by_its_own_multiprocessors() -> None:
@@ -153,7 +170,7 @@ def products(*kernels: tuple[str, ...], dtype: str = "bf16") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (products((NVJET,), ()), "without kernel names"),
+        (products((), ()), "without kernel names"),
         (products(("ampere_sgemm_128x64_tn",), (NVJET,)), "bf16 was asked for, ampere_sgemm"),
         (products(("cutlass_80_tensorop_s1688gemm_128x128_16x5_nn_align4",), dtype="fp32"), "fp32 was asked"),
         (products((NVJET,), dtype="tf32"), "tf32 was asked"),
@@ -204,7 +221,8 @@ def test_a_control_that_differs_from_itself_is_refused() -> None:
 
 def test_a_pair_keeps_both_sides_and_the_products_of_each(tmp_path: Path) -> None:
     rows, data = ran(LAYER_PAIRS, tmp_path)
-    assert {row["rule"] for row in rows} == {pair.rule for pair in layer_pairs()}
+    savings = {item.spec.rule for item in SAVINGS.items(planned())}
+    assert {row["rule"] for row in rows} | savings == {pair.rule for pair in layer_pairs()}
     for row in rows:
         for side in ("before", "after"):
             assert row[side]["low_ms"] <= row[side]["ms"] <= row[side]["high_ms"]
@@ -219,7 +237,7 @@ def test_the_products_of_a_step_are_named_and_the_rest_is_counted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen = Launched(names=(NVJET, "vectorized_elementwise_kernel", NVJET), time_us=1234.5)
-    monkeypatch.setattr("tracelens.bench.pairs.record_kernels", lambda prepare, *, device: [seen])
+    monkeypatch.setattr("tracelens.measure.pairs.record_kernels", lambda prepare, *, device: [seen])
     (item, *_) = LAYER_PAIRS.items(toy(tmp_path))
     row = LAYER_PAIRS.measure(toy(tmp_path), item)
     for side in ("before", "after"):
@@ -230,13 +248,13 @@ def test_the_products_of_a_step_are_named_and_the_rest_is_counted(
 def test_a_step_that_cannot_be_queued_is_timed_as_it_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import tracelens.bench
+    import tracelens.measure
 
     def refuse(*_: object, **__: object) -> None:
-        raise tracelens.bench.CannotMeasure("the host queues these calls more slowly than the GPU runs them")
+        raise tracelens.measure.CannotMeasure("the CPU queues these calls too slowly")
 
-    monkeypatch.setattr("tracelens.bench.pairs.time_calls", refuse)
-    monkeypatch.setattr("tracelens.bench.pairs.running_ms", lambda step: float(step(0) is None) + 2.0)
+    monkeypatch.setattr("tracelens.measure.pairs.time_calls", refuse)
+    monkeypatch.setattr("tracelens.measure.pairs.running_ms", lambda step: float(step(0) is None) + 2.0)
     (item, *_) = LAYER_PAIRS.items(toy(tmp_path))
     row = LAYER_PAIRS.measure(toy(tmp_path), item)
     assert row["queued"] is False
@@ -246,7 +264,7 @@ def test_a_step_that_cannot_be_queued_is_timed_as_it_runs(
 def test_both_shapes_take_turns_and_each_goes_first_as_often(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from tracelens.bench import Timing
+    from tracelens.measure import Timing
 
     order: list[object] = []
 
@@ -254,8 +272,8 @@ def test_both_shapes_take_turns_and_each_goes_first_as_often(
         order.append(step)
         return Timing(1000.0 * len(order), 0.01, 5, 1)
 
-    monkeypatch.setattr("tracelens.bench.pairs.time_calls", timed)
-    monkeypatch.setattr("tracelens.bench.pairs.record_kernels", lambda prepare, *, device: [Launched()])
+    monkeypatch.setattr("tracelens.measure.pairs.time_calls", timed)
+    monkeypatch.setattr("tracelens.measure.pairs.record_kernels", lambda prepare, *, device: [Launched()])
     row = LAYER_PAIRS.measure(toy(tmp_path), LAYER_PAIRS.items(toy(tmp_path))[0])
     before, after = order[:2]
     assert order == [before, after, after, before]
@@ -268,7 +286,7 @@ def test_the_layer_does_the_products_that_are_kept_with_it(rule: str, tmp_path: 
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
-    from tracelens.bench.layers import layer_step
+    from tracelens.measure.layers import layer_step
 
     pair = next(pair for pair in layer_pairs() if pair.rule == rule)
     for shape in (pair.before.toy(), pair.after.toy()):
@@ -282,7 +300,7 @@ def test_the_layer_does_the_products_that_are_kept_with_it(rule: str, tmp_path: 
 
 def test_attention_by_products_is_attention(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from tracelens.bench.layers import Layer
+    from tracelens.measure.layers import Layer
 
     for name in ("gpt3-2.7b", "llama-3-8b", "bert-large"):
         pair = next(pair for pair in layer_pairs() if pair.model == name and pair.rule != "dtype")
@@ -297,7 +315,7 @@ def test_attention_by_products_is_attention(tmp_path: Path) -> None:
 def test_full_steps_train(tmp_path: Path) -> None:
     rows, _ = ran(FULL_STEPS, tmp_path)
     assert {row["name"] for row in rows} >= {"vocabulary", "heads", "swiglu", "hidden"}
-    from tracelens.bench.layers import training_step
+    from tracelens.measure.layers import training_step
 
     for item in FULL_STEPS.items(toy(tmp_path))[:3]:
         step: Callable[[int], Any] = training_step(item.spec.after, device="cpu")

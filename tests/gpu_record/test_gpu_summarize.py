@@ -53,7 +53,18 @@ def test_without_a_measurement_every_measured_cell_says_so(results: Path) -> Non
         for filled, bare in zip(full[title].rows, empty[title].rows, strict=True):
             for after, before in zip(filled, bare, strict=True):
                 assert before in (MISSING, after), (title, filled, bare)
-    assert summarize.page([]).count(MISSING) > 200
+    assert all(cell == MISSING for row in empty["Ledger"].rows for cell in row)
+
+
+def test_a_page_lists_what_is_not_measured_and_shows_no_empty_table(results: Path) -> None:
+    page = summarize.page([])
+    assert MISSING not in page and "###" not in page
+    titles = list(found(Record("h200", {})))
+    assert all(f"- {title}\n" in page for title in titles)
+    few = Record("h200", {"curves": read_record(results / "h200").results["curves"]})
+    page = summarize.page([few])
+    assert "### Alignment of N\n" in page and "- Alignment of N\n" not in page
+    assert "- Capture overhead\n" in page and "### Capture overhead" not in page
 
 
 def test_the_page_names_no_machine_and_no_path() -> None:
@@ -74,6 +85,7 @@ def test_predictions_are_checked_anew_and_kept_beside_the_results(tmp_path: Path
     assert record.verified is not None and record.verified["gpu"] == "h200"
     page = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert page == summarize.page(read_records(where))
+    assert (where / "h200.ledger.csv").read_text().startswith("stage,date,kind,name,by,low,mid,high,measured")
     (where / "h200.verification.json").write_text("{}")
     with pytest.raises(InputError, match=r"h200\.verification\.json is no"):
         read_records(where)
@@ -82,15 +94,18 @@ def test_predictions_are_checked_anew_and_kept_beside_the_results(tmp_path: Path
 def test_predictions_and_attribution_are_shown_as_they_were_checked() -> None:
     errors = {"count": 800, "median_frac": 0.05, "p90_frac": 0.2, "in_range_frac": 0.9}
     told = {"kernels": 400, "matched_frac": 0.99, "phase_frac": 1.0, "module_frac": None}
+    counts = {"predictions": 20, "hits": 17, "misses": 3, "bias_frac": -0.012, "median_error_frac": 0.02}
+    line = {"kind": "saving", "stage": "savings", "by": "datasheet", **counts}
     verified = {
-        "errors": {"product_model": errors, "product_calibrated": None},
-        "right_sign_frac": 0.97,
+        "errors": {"gemm_model": errors, "gemm_calibrated": None},
+        "ledger": [line],
         "attribution": {"vit_h14_eager": told},
     }
     shown = found(Record("h200", {}, verified=verified))
-    rows = shown["Predictions"].rows
-    assert rows[0][1:5] == ("800", "5.0%", "20.0%", "90.0%")
-    assert rows[1][1] == rows[2][1] == MISSING and rows[2][5] == "97.0%"
+    rows = shown["Predictions of GEMMs left out"].rows
+    assert rows[0][1:] == ("800", "5.0%", "20.0%", "90.0%")
+    assert rows[1][1] == MISSING
+    assert shown["Ledger"].rows == (("saving, `savings`", "datasheet", "20", "17", "3", "-1.2%", "2.0%"),)
     (row,) = (row for row in shown["Attribution"].rows if row[0] == "vit_h14_eager")
     assert row[2:] == ("400", "99.0%", "100%", "unknown")
 
@@ -101,14 +116,14 @@ def test_predictions_and_attribution_are_shown_as_they_were_checked() -> None:
 def test_a_dry_run_makes_a_page_that_says_so_and_ships_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from benchmarks.gpu import collect
+    from benchmarks.gpu import worker
 
     torch = pytest.importorskip("torch")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     only = [word for name in ("ceilings", "gemm_sweep", "attention_sweep") for word in ("--only", name)]
     try:
-        assert collect.main(["--dry-run-cpu", "--out", str(tmp_path / "dry"), *only]) == 0
+        assert worker.main(["--dry-run-cpu", "--results", str(tmp_path / "dry" / "results"), *only]) == 0
     finally:
         torch.set_num_threads(threads)
     where = ["--results", str(tmp_path / "dry" / "results")]
@@ -128,7 +143,7 @@ def test_a_dry_run_makes_a_page_that_says_so_and_ships_nothing(
     ("changes", "says"),
     [
         ({"dry_run": True}, "a dry run measures no GPU"),
-        ({"state": "refused"}, "not yet measured"),
+        ({"state": "refused"}, "no GEMM sweep is measured"),
         ({"device": {"name": "NVIDIA H100 80GB HBM3"}}, "different devices"),
     ],
 )
@@ -149,7 +164,7 @@ def test_what_a_cpu_measured_is_no_calibration_even_without_the_flag(tmp_path: P
 def test_without_the_sweep_nothing_is_shipped(tmp_path: Path) -> None:
     write_record(tmp_path, stages={"curves": stages()["curves"]})
     (line,) = summarize.ship(read_records(tmp_path), tmp_path / "shipped")
-    assert "gemm_sweep is not yet measured" in line
+    assert "no GEMM sweep is measured" in line
     assert not (tmp_path / "shipped").exists()
 
 
@@ -210,7 +225,7 @@ def test_the_best_change_at_equal_parameters_is_beside_the_claim(results: Path) 
     rows = found(record)["Speed-up at equal parameters"].rows
     assert rows[0][:2] == ("best of the paper", "+39.0%")
     best = max(
-        (row for row in record.pairs("layer_pairs") if abs(row["parameters_frac"] - 1) <= 0.01
+        (row for row in record.layers if abs(row["parameters_frac"] - 1) <= 0.01
          and row["change"] and row["rule"] not in ("tokens", "tensor_parallel", "dtype")),
         key=lambda row: row["speedup"],
     )  # fmt: skip
@@ -221,7 +236,7 @@ def test_the_copied_shape_is_shown_with_and_without_fused_attention(results: Pat
     rows = found(read_record(results / "h200"))["The 2.7B shape"].rows
     names = [row[0] for row in rows]
     assert "32 → 20 heads, fused attention" in names
-    assert "32 → 64 heads, attention by products" in names
+    assert "32 → 64 heads, attention by GEMMs" in names
     assert rows[0][3] == "+20.0%"
 
 

@@ -15,9 +15,9 @@ from benchmarks.gpu.attention_sweeps import attention_sweep
 from benchmarks.gpu.findings import power_of_two
 from benchmarks.gpu.model_shapes import MODELS
 from benchmarks.gpu.pairs import cost_us_per_token, layer_pairs, step_pairs
-from tracelens.bench.cases import AttentionCase, GemmCase
-from tracelens.bench.layer_shapes import LayerShape
 from tracelens.hardware.gpu import Gpu, find_gpu
+from tracelens.measure.cases import AttentionCase, GemmCase
+from tracelens.measure.layer_shapes import LayerShape
 
 SMS = 132
 

@@ -9,18 +9,18 @@ import re
 import signal
 import subprocess
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.gpu import collect
+from benchmarks.gpu import collect, worker
 from benchmarks.gpu.plan import as_text, make_plan, pack
-from benchmarks.gpu.runner import DeviceLost, _Measuring, run_stage
+from benchmarks.gpu.runner import DeviceLost, _Measuring, quiet_s, run_stage
 from benchmarks.gpu.stage import Item, Row, Setting, Skip
 from benchmarks.gpu.stages import STAGES
-from benchmarks.gpu.store import Folder, Progress, fingerprint, read_result
+from benchmarks.gpu.store import Folder, Progress, read_result, write_json
 from tests.gpu_record.toy import ALONE, COOL, Clock, run_on, stage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ def test_a_result_says_what_it_is_of_and_how_it_was_made(tmp_path: Path) -> None
     run, _ = run_on(tmp_path)
     assert run_stage(stage("sums"), run).current
     result = result_of(tmp_path, "sums")
-    assert result["schema"] == "tracelens.gpu-result/1"
+    assert result["schema"] == "tracelens.gpu-result/2"
     assert (result["state"], result["refused"], result["dry_run"]) == ("done", [], False)
     assert result["data"] == {"values": [0, 1, 2, 3]}
     assert result["clocks"] == {"before": COOL, "after": COOL}
@@ -61,23 +61,53 @@ def test_a_current_result_is_not_measured_again(tmp_path: Path) -> None:
     assert lines[0].startswith("sums: current, measured 20")
 
 
-def test_a_result_of_another_version_of_the_stage_is_stale(tmp_path: Path) -> None:
+def test_a_result_is_stale_when_its_method_is_another_one_and_never_else(tmp_path: Path) -> None:
     run, _ = run_on(tmp_path)
     run_stage(stage("sums"), run)
-    newer = stage("sums", sources=("tests/gpu_record/toy.py", "tests/gpu_record/test_runner.py"))
+    another_list = stage("sums", 7, measure=lambda setting, item: {"value": 0})
+    assert run.folder.look(another_list).current
+    newer = stage("sums", method=2)
     assert run.folder.look(newer).state == "stale"
     assert run_stage(newer, run).current
+    assert result_of(tmp_path, "sums")["method"] == 2
 
 
-def test_the_fingerprint_is_that_of_the_sources_alone(tmp_path: Path) -> None:
-    source = tmp_path / "a.py"
-    source.write_bytes(b"x = 1\n")
-    one = stage("sums", sources=("a.py",))
-    first = fingerprint(one, tmp_path)
-    source.write_bytes(b"x = 1\r\n")
-    assert fingerprint(one, tmp_path) == first
-    source.write_bytes(b"x = 2\n")
-    assert fingerprint(one, tmp_path) != first
+def test_what_the_tool_says_of_an_item_is_on_disk_before_it_is_measured(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "h200" / "sums.progress.jsonl"
+    tries: list[str] = []
+
+    def predict(setting: Setting, item: Item) -> dict[str, Any] | None:
+        tries.append(item.key)
+        if item.spec == 2:
+            raise ValueError("no such GPU")
+        return {"by": "datasheet", "values": {item.key: [1.0, 2.0, len(tries)]}} if item.spec else None
+
+    def measure(setting: Setting, item: Item) -> Row:
+        assert any(item.key in line for line in path.read_text().splitlines() if "predicted" in line)
+        if item.spec == 1 and tries.count("sums-3") == 0:
+            raise RuntimeError("once more")
+        return {"value": item.spec}
+
+    run, _ = run_on(tmp_path)
+    assert run_stage(stage("sums", measure=measure, predict=predict), run).current
+    said = result_of(tmp_path, "sums")["predictions"]
+    assert said.keys() == {"sums-1", "sums-2", "sums-3"}
+    assert said["sums-1"]["values"] == {"sums-1": [1.0, 2.0, 2]}  # of before its first try, not its second
+    assert said["sums-2"] == {"why": "ValueError: no such GPU"}
+
+
+def test_results_of_the_repository_count_where_new_ones_go_elsewhere(tmp_path: Path) -> None:
+    """A machine whose results are brought home from another folder does not measure twice."""
+    home, _ = run_on(tmp_path / "home")
+    run_stage(stage("sums"), home)
+    home.folder.progress(stage("open")).append("row", ["open-0", {"value": 7}])
+    far, _ = run_on(tmp_path / "far")
+    far.folder = Folder(far.folder.path, known=home.folder.path)
+    assert run_stage(stage("sums"), far).current
+    assert not far.folder.path.exists()
+    assert run_stage(stage("open"), far).current
+    assert result_of(tmp_path / "far", "open")["data"] == {"values": [7, 1, 2, 3]}
+    assert home.folder.look(stage("open")).state == "partial"  # untouched
 
 
 # -- minutes ---------------------------------------------------------------------------------------
@@ -134,8 +164,8 @@ def test_the_plan_says_what_is_missing_how_long_and_what_it_writes(tmp_path: Pat
     stages = [stage("done"), stage("open", 3, 90.0)]
     run_stage(stages[0], run)
     text = as_text(make_plan(stages, run.folder, run.setting(tmp_path)), "h200")
-    assert re.search(r"done +current +4 +0 +4 +numbers of done", text)
-    assert re.search(r"open +missing +3 +270 +4 +numbers of open", text)
+    assert re.search(r"done +current +4 +0\.0 +4 +numbers of done", text)
+    assert re.search(r"open +missing +3 +4\.5 +4 +numbers of open", text)
     assert text.endswith("1 of 2 stages are current; the rest takes about 4.5 minutes")
 
 
@@ -150,7 +180,7 @@ def test_without_a_gpu_nothing_is_measured(
 ) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert collect.main([]) == 3
+    assert worker.main([]) == 3
     assert capsys.readouterr().err.startswith("no NVIDIA GPU at hand: ")
 
 
@@ -277,7 +307,7 @@ def test_not_a_number_is_a_failure_not_a_row(tmp_path: Path) -> None:
         "{",
         "[]",
         "null",
-        '{"schema": "tracelens.gpu-result/1"}',
+        '{"schema": "tracelens.gpu-result/2"}',
         '{"schema": "tracelens.gpu-result/9", "state": "done"}',
         "[" * 100_000,
     ],
@@ -316,12 +346,12 @@ def test_a_torn_progress_file_loses_its_torn_line_only(tmp_path: Path, tail: byt
     assert set(Folder(tmp_path).progress(one).rows) == {"sums-0", "sums-1"}
 
 
-def test_progress_of_another_version_is_started_over(tmp_path: Path) -> None:
-    Progress(tmp_path / "p.jsonl", "sums", "old").append("row", ["sums-0", {}])
-    newer = Progress(tmp_path / "p.jsonl", "sums", "new")
+def test_progress_of_another_method_is_started_over(tmp_path: Path) -> None:
+    Progress(tmp_path / "p.jsonl", "sums", 1).append("row", ["sums-0", {}])
+    newer = Progress(tmp_path / "p.jsonl", "sums", 2)
     assert newer.rows == {}
     newer.append("row", ["sums-1", {}])
-    assert set(Progress(tmp_path / "p.jsonl", "sums", "new").rows) == {"sums-1"}
+    assert set(Progress(tmp_path / "p.jsonl", "sums", 2).rows) == {"sums-1"}
 
 
 def test_a_row_whose_trace_did_not_come_home_is_measured_again(tmp_path: Path) -> None:
@@ -351,9 +381,12 @@ def test_a_row_whose_trace_did_not_come_home_is_measured_again(tmp_path: Path) -
 # -- kills -----------------------------------------------------------------------------------------
 
 
+TOYS = [sys.executable, "-u", "-m", "tests.gpu_record.toy", "--dry-run-cpu", "--results"]
+
+
 def collect_toys(out: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.gpu_record.toy", "--dry-run-cpu", "--out", str(out)],
+        [*TOYS, str(out / "results")],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -407,26 +440,146 @@ def test_an_item_that_ends_the_process_each_time_is_given_up(tmp_path: Path) -> 
     assert result_of(tmp_path, "sums")["failed"] == {"sums-2": "the process ended while it was measured"}
 
 
-def test_a_lost_device_is_left_to_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_that_ended_a_process_comes_last(tmp_path: Path) -> None:
+    one = stage("sums")
+    Folder(tmp_path / "results" / "h200").progress(one).append("begin", "sums-0")
+    run, _ = run_on(tmp_path)
+    measuring = _Measuring(one, run, run.setting(tmp_path))
+    assert [item.key for item in measuring.missing()] == ["sums-1", "sums-2", "sums-3", "sums-0"]
+
+
+def test_a_stage_with_a_mistake_in_it_costs_itself_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+
+    def no_items(setting: Setting) -> list[Item]:
+        if setting.left_s() < float("inf") or setting.kind == "cpu":
+            calls.append(1)
+        if len(calls) > 1:  # the plan was made, the stage begins
+            raise KeyError("brief")
+        return [Item("broken-0", 1.0)]
+
+    calls: list[int] = []
+    broken = replace(stage("broken"), items=no_items)
+    words = ["--dry-run-cpu", "--results", str(tmp_path / "results")]
+    assert worker.main(words, stages=(broken, stage("sums"))) == 1
+    assert "sums: done" in capsys.readouterr().out
+
+
+def test_a_lost_device_asks_for_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an illegal access every call of the process fails: the rest needs a new one, not the blame."""
     pytest.importorskip("torch")
-    started: list[list[str]] = []
 
-    def lost(setting: Setting, item: Item) -> Row:
+    def lost(self: _Measuring, item: Item) -> None:
         raise DeviceLost("CUDA error: an illegal memory access was encountered")
 
-    def execv(program: str, arguments: list[str]) -> None:
-        started.append(arguments)
-        raise SystemExit(0)
+    monkeypatch.setattr(_Measuring, "_one", lost)
+    words = ["--dry-run-cpu", "--results", str(tmp_path / "results")]
+    assert worker.main(words, stages=(stage("sums"),)) == collect.LOST
 
-    monkeypatch.setattr(_Measuring, "_one", lambda self, item: lost(self.setting, item))
-    monkeypatch.setattr(os, "execv", execv)
-    monkeypatch.setattr(collect, "_places", lambda *_: (tmp_path / "results", tmp_path / "sample_traces"))
-    arguments = ["--dry-run-cpu", "--only", "sums", "--out", str(tmp_path), "--minutes", "5"]
-    with pytest.raises(SystemExit):
-        collect.main(arguments, stages=(stage("sums"),))
-    (words,) = started
-    assert words[1:3] == ["-m", "benchmarks.gpu.collect"]
-    assert words[words.index("--only") + 1] == "sums"
-    assert words[words.index("--out") + 1] == str(tmp_path)
-    assert 200 < float(words[words.index("--until") + 1]) - time.time() < 300
+
+# -- the watchdog ----------------------------------------------------------------------------------
+
+
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **environment: str) -> tuple[int, list[str]]:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(collect, "_GRACE_S", 0.3)
+    said: list[str] = []
+    code = collect.watch([*TOYS, str(tmp_path / "results")], say=said.append)
+    return code, said
+
+
+def stage_ends(said: list[str]) -> list[str]:
+    """What became of each stage, in order of time."""
+    found = [
+        re.match(r"(\w+): (done|nothing more was heard|the process ended by signal)", one) for one in said
+    ]
+    return [f"{one[1]} {one[2].split()[0]}" for one in found if one]
+
+
+def test_a_stage_that_hangs_is_ended_and_the_next_ones_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, said = watched(tmp_path, monkeypatch, TOY_HANGS="second")
+    assert code == 1
+    # killed at its second item; then third before second, whose other items are measured, until the item
+    # that hangs has ended three processes and is given up
+    assert stage_ends(said)[:3] == ["first done", "second nothing", "third done"]
+    folder = tmp_path / "results" / "cpu"
+    assert read_result(folder / "third.json")["data"] == {"values": [*range(12)]}
+    refused = read_result(folder / "second.refused.json")
+    assert refused["failed"] == {"second-1": "the process ended while it was measured"}
+    assert refused["data"] == {"values": [0, *range(2, 12)]}
+
+
+def test_a_process_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, said = watched(tmp_path, monkeypatch, TOY_DIES="first")
+    assert code == 1
+    assert stage_ends(said)[:3] == ["first the", "second done", "third done"]
+    assert not list((tmp_path / "results" / "cpu").glob("*.progress.jsonl"))
+
+
+def test_a_worker_that_never_answers_ends_with_the_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "_GRACE_S", 0.3)
+    said: list[str] = []
+    asleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    assert collect.watch(asleep, minutes=0.2, say=said.append, most_quiet_s=1.0) == 1
+    assert said[0].startswith("the start: nothing more was heard")
+
+
+def test_the_exit_code_is_the_workers_and_a_wrong_word_is_told_once() -> None:
+    said: list[str] = []
+    assert collect.watch([sys.executable, "-c", "raise SystemExit(3)"], say=said.append) == 3
+    assert said == []
+
+
+def test_each_item_says_how_long_it_may_be_quiet(tmp_path: Path) -> None:
+    heard: list[float] = []
+    run, _ = run_on(tmp_path)
+    run.quiet = heard.append
+    run_stage(stage("sums", 2, 30.0), run)
+    assert heard.count(quiet_s(Item("", 30.0))) == 2
+    assert max(heard) < 600  # less than a machine's command may take
+
+
+# -- refused, and judged again ---------------------------------------------------------------------
+
+
+def test_what_was_refused_for_its_data_keeps_them_and_comes_last(tmp_path: Path) -> None:
+    run, _ = run_on(tmp_path)
+    wrong = stage("wrong", check=lambda data: ["bf16 was asked for, sgemm ran"])
+    run_stage(wrong, run)
+    refused = read_result(tmp_path / "results" / "h200" / "wrong.refused.json")
+    assert refused["of_data"] and refused["data"] == {"values": [0, 1, 2, 3]}
+    plan = make_plan([wrong, stage("sums")], run.folder, run.setting(tmp_path))
+    assert [line.stage.name for line in pack(plan, 100)] == ["sums", "wrong"]
+
+
+def test_a_refused_result_that_passes_todays_checks_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks.gpu import summarize
+
+    run, _ = run_on(tmp_path)
+    strict = stage("sums", check=lambda data: ["a name that is not read right"])
+    run_stage(strict, run)
+    results = tmp_path / "results"
+    monkeypatch.setattr(summarize, "STAGES", (strict,))
+    assert summarize.judge_again(results) == []
+    monkeypatch.setattr(summarize, "STAGES", (stage("sums"),))
+    assert len(summarize.judge_again(results)) == 1
+    assert run.folder.look(stage("sums")).current
+    # neither items that failed nor a throttled GPU are made good by looking again
+    failing = stage("failing", measure=lambda s, item: {"value": float("nan")}, check=lambda data: ["wrong"])
+    run_stage(failing, run)
+    monkeypatch.setattr(summarize, "STAGES", (stage("failing"),))
+    assert summarize.judge_again(results) == []
+    path = results / "h200" / "hot.refused.json"
+    write_json(path, {**read_result(results / "h200" / "sums.json"), "stage": "hot", "state": "refused"})
+    monkeypatch.setattr(summarize, "STAGES", (stage("hot"),))
+    write_json(path, {k: v for k, v in json.loads(path.read_text()).items() if k != "of_data"})
+    assert summarize.judge_again(results) == []

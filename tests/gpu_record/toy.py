@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,6 @@ from benchmarks.gpu.store import Folder
 GPU = Device("none-of-yours", "h200", {"name": "a device of the tests"}, {"torch": "0"})
 COOL = {"sm_mhz": 1700.0, "sm_mhz_max": 1980.0, "under_load": True, "reasons": ["power cap"]}
 ALONE = {"processes": 0, "foreign_memory_mb": 900}
-SOURCE = "tests/gpu_record/toy.py"
 
 
 class Clock:
@@ -47,8 +48,7 @@ def stage(
     def summarize(setting: Setting, rows: Sequence[Row]) -> dict[str, Any]:
         return {"values": [one["value"] for one in rows]}
 
-    settings = {"sources": (SOURCE,), "setup_s": 0.0, **more}
-    return Stage(name, f"numbers of {name}", items, measure or row, summarize, **settings)
+    return Stage(name, f"numbers of {name}", items, measure or row, summarize, **{"setup_s": 0.0, **more})
 
 
 def run_on(
@@ -81,8 +81,20 @@ def slow(setting: Setting, item: Item) -> Row:
     return {"value": item.spec, "spread_frac": 0.0}
 
 
-if __name__ == "__main__":  # collect with three toy stages: what a test kills
-    from benchmarks.gpu import collect
+def hang(setting: Setting, item: Item) -> Row:
+    """The second item of stage ``TOY_HANGS`` hears no signal; that of ``TOY_DIES`` ends the process."""
+    stage_name = item.key.partition("-")[0]
+    if item.spec == 1 and os.environ.get("TOY_HANGS") == stage_name:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+    if item.spec == 1 and os.environ.get("TOY_DIES") == stage_name:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return slow(setting, item)
 
-    toys = tuple(stage(name, 12, 0.03, slow) for name in ("first", "second", "third"))
-    sys.exit(collect.main(stages=toys))
+
+if __name__ == "__main__":  # a worker with three toy stages: what a test kills, and what hangs
+    from benchmarks.gpu import runner, worker
+
+    runner.quiet_s = lambda item: 3.0  # an item of 30 ms; starting PyTorch keeps its minutes
+    toys = tuple(stage(name, 12, 0.03, hang) for name in ("first", "second", "third"))
+    sys.exit(worker.main(stages=toys))

@@ -349,7 +349,7 @@ def test_a_wrong_file_of_raw_sweeps_is_named(
 def test_a_dry_run_is_marked_in_every_figure_and_kept_out_of_the_record(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from benchmarks.gpu import collect
+    from benchmarks.gpu import worker
 
     torch = pytest.importorskip("torch")
     threads = torch.get_num_threads()
@@ -357,7 +357,7 @@ def test_a_dry_run_is_marked_in_every_figure_and_kept_out_of_the_record(
     stages = ("gemm_sweep", "curves", "attention_sweep", "layer_pairs")
     only = [word for name in stages for word in ("--only", name)]
     try:
-        assert collect.main(["--dry-run-cpu", "--out", str(tmp_path / "dry"), *only]) == 0
+        assert worker.main(["--dry-run-cpu", "--results", str(tmp_path / "dry" / "results"), *only]) == 0
     finally:
         torch.set_num_threads(threads)
     where = ["--results", str(tmp_path / "dry" / "results")]

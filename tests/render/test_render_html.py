@@ -483,7 +483,7 @@ def test_the_icicle_adds_up_row_by_row() -> None:
 def test_layers_are_compared_and_the_odd_one_is_named() -> None:
     text = _Page(_section(render_html(sample_report.full()), "h-tree")).text
     assert "in 32 layers" in text
-    assert re.search(r"Layer 3 is \d+\.\d% shorter than the median: no MLP\.", text)
+    assert re.search(r"Layer 3 is \d+\.\d% shorter than the median: no MLP recognised\.", text)
     assert "Time of each layer" in text
     bare = _Page(render_html(sample_report.no_transformer())).text
     assert "No layers: no kernel is tied to one." in bare and "kernel by kernel" not in bare
@@ -527,7 +527,7 @@ def test_the_forward_pass_of_the_layers_is_what_the_figures_by_layer_say(name: s
     forward = layers.shares(report)[0]
     inside = _in_layers(report, "forward")
     assert sum(time for *_, time in forward.rows) == pytest.approx(inside)
-    assert f"every kernel in them, {f.ms(inside)} per step" in forward.note
+    assert f"every kernel in them, {f.ms(inside)}" in forward.note
     column = layers.layer_phases(report).index("forward")
     assert sum(line.by_phase[column] for line in layers.layer_lines(report)) == pytest.approx(inside)
     times = {name: time for _, name, _, time in forward.rows}

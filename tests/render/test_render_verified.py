@@ -39,14 +39,14 @@ def test_the_page_says_measured_beside_predicted() -> None:
 def test_the_terminal_says_so_too(width: int) -> None:
     text = terminal(report(verified()), width)
     flat = " ".join(text.split())
-    assert "Measured 8.20 ms (8.10–8.30 ms) per step" in flat
+    assert "Measured 8.20 ms (8.10–8.30 ms)" in flat
     assert "Not measured: layers with experts are not built" in flat
     assert max(cell_len(line) for line in text.splitlines()) <= min(width, 120)
 
 
 def test_what_is_slower_is_called_slower() -> None:
     one = verified(-2.0)
-    assert claim(one).startswith("Measured 2.00 ms slower (1.90–2.10 ms) per step")
+    assert claim(one).startswith("Measured 2.00 ms slower (1.90–2.10 ms)")
     assert "slower by 2.00 ms" in terminal(report(one), 100)
     assert "slower by 2.00 ms/step" in render_html(report(one))
     assert saving(measured(-1, -0.5, 0.5), measured(-0.1, -0.05, 0.05), "measured")[1].startswith("5.0%")

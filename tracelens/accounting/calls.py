@@ -9,7 +9,7 @@ A kernel without an operator of its own may repeat one that has it (``Attributio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -26,6 +26,7 @@ from tracelens.gemm import (
     parse_kernel_name,
     shape_of,
 )
+from tracelens.results import WorkKnown
 from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, PHASES, ROLES
 
@@ -51,6 +52,8 @@ class Calls:
     forward: list[Shape | None]  # backward calls: the shape of the forward operator they belong to
     kernel_call: IntArray  # per kernel: its call, -1 = part of none
     names: list[KernelName | None]  # parsed name by symbol code
+    work: list[WorkKnown] = field(default_factory=list)  # of the counted FLOPs; empty = not judged
+    rated: list[bool] = field(default_factory=list)  # is that a rate the GPU can have? empty = not judged
 
     def __len__(self) -> int:
         return len(self.main)

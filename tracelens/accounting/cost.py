@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from tracelens.errors import UsageError
-from tracelens.results import Estimate, JobCost, Price, Report, Saving, TraceInfo
+from tracelens.results import Estimate, JobCost, Price, Report, Saving, SavingOf, TraceInfo
 
 STEPS = 1000
 _MS_PER_HOUR = 3.6e6
@@ -45,7 +45,8 @@ def gpu_hours(step_ms: float, gpus: int) -> float:
 def with_cost(report: Report, price: Price | None = None) -> Report:
     """The report with the cost of the job and of every finding's saving.
 
-    Where no step is marked in the trace, 1000 of them have no meaning, and nothing is claimed.
+    A saving of GPU work in a step that waits for the CPU saves no GPU-hour that anyone knows of. Where no
+    step is marked in the trace, 1000 of them have no meaning, and nothing is claimed.
     """
     gpus, source = _gpus(report.trace)
     report = replace(report, findings=[replace(one, saving=None) for one in report.findings])
@@ -65,11 +66,13 @@ def with_cost(report: Report, price: Price | None = None) -> Report:
         job,
         gpu_hours=hours,
         unprofiled_gpu_hours=without,
-        saving=_saving(together, gpus, price) if together is not None else None,
+        saving=_saving(together, report.summary.saving_of, gpus, price) if together is not None else None,
         money=hours * each if each is not None else None,
         unprofiled_money=without * each if each is not None and without is not None else None,
     )
-    findings = [replace(one, saving=_saving(one.saving_ms, gpus, price)) for one in report.findings]
+    findings = [
+        replace(one, saving=_saving(one.saving_ms, one.saving_of, gpus, price)) for one in report.findings
+    ]
     return replace(report, findings=findings, cost=job)
 
 
@@ -79,7 +82,9 @@ def _gpus(trace: TraceInfo) -> tuple[int, str]:
     return 1, "how many GPUs the job has is not in the trace, so one is counted"
 
 
-def _saving(saving_ms: Estimate, gpus: int, price: Price | None) -> Saving:
+def _saving(saving_ms: Estimate, of: SavingOf, gpus: int, price: Price | None) -> Saving | None:
+    if of != "step":
+        return None
     hours = _times(saving_ms, gpu_hours(1.0, gpus))
     return Saving(hours, _times(hours, price.per_gpu_hour) if price is not None else None)
 

@@ -259,6 +259,9 @@ def _losses(row: GemmRow, gpu: GpuInfo, facts: CallFacts, split: Split) -> Itera
     if any(getattr(split, name) is not None for name in FACTORS):
         formula = f"{us(facts.time_us)} - {us(facts.helper_us)} - {us(facts.fixed_us)}"
         said = "time in which tiles are computed: T less other kernels, less what any GEMM kernel takes"
+        if facts.stall_us:
+            formula += f" - {us(facts.stall_us)}"
+            said += ", less what stalled calls took beyond the median"
         yield Term("working time W", formula, facts.working_us, "µs", said)
     left = us(facts.working_us)
     best = best_measured(gpu, row.math_dtype or "")
@@ -303,11 +306,15 @@ def _rest(row: GemmRow, facts: CallFacts, split: Split) -> Iterator[Term]:
     unsaid = [name for name in (*FACTORS, "memory") if getattr(split, name) is None]
     said = "what is left" + (f", with what {_listed(unsaid)} cost" if unsaid else "")
     yield Term("other", f"{us(facts.time_us)} - {parts}", split.other, "µs", said)
+    if facts.stall_us:
+        yield Term(
+            "of other", f"{us(row.stall_ms * 1e3)} / {row.calls}", facts.stall_us, "µs", split.why["other"]
+        )
     if split.helpers:
         yield Term("of other", "", split.helpers, "µs", "kernels beside the main one (split-K reduction)")
     if split.ceiling:
         floor = max(split.useful or 0.0, facts.memory_us or 0.0)
-        room = (split.other or 0.0) - (split.helpers or 0.0)
+        room = (split.other or 0.0) - (split.helpers or 0.0) - facts.stall_us
         formula = f"min({us(facts.ceiling_us or 0.0)} - {us(floor)}, {us(room)})"
         said = "the best matmul measured takes this longer, too"
         yield Term("of other", formula, split.ceiling, "µs", said)

@@ -20,7 +20,7 @@ _MOST = 150
 #: streams interleave, and a step that accumulates gradients passes each layer several times.
 _APART = 4
 _PASSES = (("forward", ("forward",)), ("backward", ("backward", "recompute")))
-_NO_LAYER = "no kernel is tied to one: module names (with_modules=True) or a transformer's order tell them"
+_NO_LAYER = "no kernel is tied to one: module names (with_stack=True) or a transformer's order tell them"
 
 
 def layer_times(trace: Trace, attribution: Attribution, times: StepTimes) -> Layers:

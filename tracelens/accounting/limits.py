@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tracelens.advice.waiting import idle_ms
 from tracelens.results import (
     Check,
     CommunicationRow,
@@ -90,6 +91,7 @@ class StepPicture:
     findings: Sequence[Finding] = ()
     checks: Sequence[Check] = ()
     at_stake: Estimate | None = None  # of all findings together
+    open_ms: float = 0.0  # beside a prediction: what the findings without one save at most
 
     @property
     def mean_ms(self) -> float:
@@ -112,15 +114,11 @@ def limits(seen: StepPicture) -> Limits:
     """The figures that are compared."""
     summary, stake = seen.summary, seen.at_stake
     step_ms = summary.step_ms.median
-    idle_ms = (1 - summary.gpu_busy_frac) * step_ms if seen.marked else 0.0
-    unprofiled_ms = summary.unprofiled.median_ms
-    if unprofiled_ms is not None:
-        idle_ms = max(0.0, min(idle_ms, unprofiled_ms - summary.gpu_busy_frac * step_ms))
     known = seen.model.transformer and seen.coverage.component_frac >= 1 - UNKNOWN
     shapes = (stake.mid if stake.mid is not None else stake.high) if stake is not None else None
     return Limits(
         step_ms=step_ms,
-        idle_ms=idle_ms,
+        idle_ms=idle_ms(summary) if seen.marked else 0.0,
         exposed_ms=seen.exposed_frac * step_ms,
         bytes_ms=sum(time for _, time in byte_times(seen)) if known else 0.0,
         slow_ms=sum(row.time_ms_per_step for row in seen.gemms if row.bound in ("memory", "latency"))

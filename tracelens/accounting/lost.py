@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracelens.accounting.calls import Shape
+from tracelens.advice.stalls import stalled
 from tracelens.gemm import (
     AlignmentLadder,
     AttentionShape,
@@ -83,6 +84,7 @@ def call_facts(row: GemmRow, gpu: GpuInfo) -> CallFacts:
         else None,
         fixed_us=gpu.gemm_floor_us,
         helper_us=row.helper_ms * 1e3 / row.calls if row.calls else 0.0,
+        stall_us=row.stall_ms * 1e3 / row.calls if row.calls else 0.0,
         alignment=row.alignment_frac,
         wave=row.wave_eff_frac,
         tile=row.tile_eff_frac,
@@ -98,6 +100,8 @@ def split_row(row: GemmRow, gpu: GpuInfo) -> Split:
     if split.alignment and basis.startswith(_AT_MOST):
         said = [f"{_AT_LEAST}{basis.removeprefix(_AT_MOST)}", split.why.get("alignment", "")]
         split = replace(split, why={**split.why, "alignment": "; ".join(text for text in said if text)})
+    if split.useful is not None and row.stalls:
+        split = replace(split, why={**split.why, "other": stalled(row)})
     return split
 
 
@@ -173,6 +177,8 @@ def _unknown(row: GemmRow, shape: Shape | None, kernel: KernelName | None, gpu: 
     why = {}
     if isinstance(shape, AttentionShape) or row.kind == "attention":
         why["useful"] = "fused attention is no single product: its time is not split"
+    elif row.work_known == "above_peak" and row.work_why is not None:
+        why["useful"] = row.work_why
     elif shape is None:
         why["useful"] = row.shape_note or "M, N and K are not known"
     elif row.math_dtype is None:
@@ -190,7 +196,7 @@ def _unknown(row: GemmRow, shape: Shape | None, kernel: KernelName | None, gpu: 
             else f"the GPU table has no dense {row.math_dtype} peak for {gpu.title}"
         )
     if row.bytes is None:
-        why["memory"] = "the type of an operand or of the output is not known"
+        why["memory"] = why.get("useful") or "the type of an operand or of the output is not known"
     elif gpu.bandwidth_gbps is None:
         why["memory"] = "the memory bandwidth of this GPU is not known"
     if not row.alignment_bytes or worst_alignment(row) is None:

@@ -9,6 +9,7 @@ from tracelens.accounting.limits import StepPicture, limits
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.accounting.verdict import verdict
 from tracelens.advice import Advice
+from tracelens.advice.waiting import busy_frac, saving_of, step_bound
 from tracelens.attribution import Attribution, Loan
 from tracelens.gemm import AttentionShape, math_dtype, model_flops
 from tracelens.hardware import Gpu
@@ -26,6 +27,7 @@ from tracelens.words import PHASES
 #: Of GEMM time without FLOPs: the utilization is that much too low at most. Of GPU time that a reference
 #: matches: that little lends nothing worth having.
 _NEGLIGIBLE = 0.02
+_TOO_FAST = "more counted than the GPU can do in their time"
 _RECOMPUTE = PHASES.index("recompute")
 
 
@@ -89,7 +91,7 @@ def summarize(
         why = "; ".join(filter(None, (no_peak, why)))
     mfu = achieved / peak if achieved is not None and peak else None
     gpu_ms = float(trace.kernels.dur_ns[in_step].sum()) / 1e6 / times.count
-    return Summary(
+    summary = Summary(
         step_ms=times.time(),
         gpu_ms_per_step=gpu_ms,
         gpu_busy_frac=float(times.busy_ns.sum()) / length if length else 0.0,
@@ -110,6 +112,7 @@ def summarize(
         communication_is_bound=not covered.complete and rank_and_world(trace.metadata)[1] != 1,
         mfu_is_bound=bound,
     )
+    return replace(summary, step_bound=step_bound(summary), saving_of=saving_of(busy_frac(summary)))
 
 
 def _work(
@@ -128,10 +131,11 @@ def _work(
     for at, shape in enumerate(calls.shape):
         if attribution.step[calls.main[at]] < 0:
             continue
-        work = None if shape is None else model_flops(shape)
+        done = not calls.work or calls.work[at] != "above_peak"
+        work = model_flops(shape) if shape is not None and done else None
         dur_ns = int(calls.dur_ns[at])
         if work is None:
-            reason = _no_work(shape, calls.op_name[at] is not None, graphs)
+            reason = _no_work(shape, calls.op_name[at] is not None, graphs) if done else _TOO_FAST
             missing[reason] = missing.get(reason, 0) + dur_ns
             continue
         known_ns += dur_ns
@@ -181,6 +185,7 @@ def with_findings(report: Report, advice: Advice) -> Report:
         findings=advice.findings,
         checks=advice.checks,
         at_stake=advice.at_stake_ms,
+        open_ms=advice.open_ms,
     )
     said, detail = verdict(picture)
     return replace(
@@ -189,6 +194,7 @@ def with_findings(report: Report, advice: Advice) -> Report:
         summary=replace(
             summary,
             shape_waste_ms=advice.at_stake_ms,
+            shape_open_ms=advice.open_ms,
             verdict=said,
             verdict_detail=detail,
             limited_by=limits(picture).first if picture.marked else "",

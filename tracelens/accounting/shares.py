@@ -22,8 +22,13 @@ _OF_ATTENTION = ("bmm", "softmax", "core", "attention_block")
 
 
 def call_flops(calls: Calls) -> list[float | None]:
-    """FLOPs of each call; None where its shape is not known."""
-    return [None if shape is None or (work := flops(shape)) is None else float(work) for shape in calls.shape]
+    """FLOPs of each call; None where its shape is not known, or was not all computed."""
+    found = [
+        None if shape is None or (work := flops(shape)) is None else float(work) for shape in calls.shape
+    ]
+    if not calls.work:
+        return found
+    return [None if known == "above_peak" else work for work, known in zip(found, calls.work, strict=True)]
 
 
 def component_rows(trace: Trace, attribution: Attribution, calls: Calls, *, steps: int) -> list[ComponentRow]:
@@ -42,12 +47,16 @@ def component_rows(trace: Trace, attribution: Attribution, calls: Calls, *, step
     total = int(step_time.sum())
     step_count = np.bincount(cell[inside], minlength=size)
     work: dict[int, float] = {}
-    work_ns: dict[int, int] = {}
+    rated: dict[int, float] = {}
+    rated_ns: dict[int, int] = {}
     for at, done in enumerate(call_flops(calls)):
-        if done is not None:
-            main = int(cell[calls.main[at]])
-            work[main] = work.get(main, 0.0) + done
-            work_ns[main] = work_ns.get(main, 0) + int(calls.dur_ns[at])
+        if done is None:
+            continue
+        main = int(cell[calls.main[at]])
+        work[main] = work.get(main, 0.0) + done
+        if not calls.rated or calls.rated[at]:
+            rated[main] = rated.get(main, 0.0) + done
+            rated_ns[main] = rated_ns.get(main, 0) + int(calls.dur_ns[at])
     return [
         ComponentRow(
             component=COMPONENTS[at // len(PHASES)],
@@ -57,7 +66,7 @@ def component_rows(trace: Trace, attribution: Attribution, calls: Calls, *, step
             frac=int(step_time[at]) / total if total else 0.0,
             kernels=int(count[at]),
             flops=work.get(at),
-            tflops=work[at] / work_ns[at] / 1e3 if work_ns.get(at) else None,
+            tflops=rated[at] / rated_ns[at] / 1e3 if rated_ns.get(at) else None,
             time_ms_per_step=int(step_time[at]) / 1e6 / steps,
             kernels_per_step=int(step_count[at]) / steps,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPicture, byte_times, limits
 from tracelens.advice.missing import unseen
+from tracelens.advice.waiting import step_bound
 from tracelens.numbers import ms, ms_range, pct
 from tracelens.results import CommunicationRow, Estimate
 from tracelens.words import TO_TRY, per_step
@@ -244,28 +245,37 @@ def _unmarked(seen: StepPicture) -> str:
 
 
 def _shapes(seen: StepPicture, found: Limits) -> str:
-    """What the findings save, together and without a sum."""
+    """What the findings save, together and without a sum; a prediction and a bound are never one figure."""
     stake, findings = seen.at_stake, seen.findings
     if findings and stake is not None and stake.high is not None and found.step_ms > 0:
-        count = len(findings)
-        title = " and ".join(_lower(one.title) for one in findings[: 2 if count == 2 else 1])
+        bound = stake.mid is None
+        told = [one for one in findings if bound or one.saving_ms.mid is not None] or list(findings)
+        count, open_ = len(told), len(findings) - len(told)
+        title = " and ".join(_lower(one.title) for one in told[: 2 if count == 2 else 1])
         title += " first" if count > 2 else ""
         changes = "1 change" if count == 1 else f"{count} changes"
         step = f"each {ms(found.step_ms)} step" if seen.marked else f"the {ms(found.step_ms)} recorded"
-        bound = stake.mid is None
         time_ms = stake.high if stake.mid is None else stake.mid
         time = f"{'at most' if bound else 'about'} {ms(time_ms)} of {step}"
         share = pct(time_ms / found.step_ms) + ("" if bound else f", predicted{_spread(stake)}")
-        if time_ms < _LITTLE * found.step_ms:
-            return f"{changes} {'is' if count == 1 else 'are'} worth little here, {time} ({share}): {title}."
-        if bound:
-            return f"{changes} {'has' if count == 1 else 'have'} {time} at stake ({share}): {title}."
-        if found.first == "idle":  # a shorter kernel leaves a longer gap
+        rest = f"at most {ms(seen.open_ms)}" if seen.open_ms else "in rows already counted"
+        more = f" {open_} more, not predicted: {rest}." if open_ else ""
+        waits = step_bound(seen.summary)
+        if waits != "gpu":  # a shorter kernel leaves a longer gap
             does = "shortens" if count == 1 else "together shorten"
-            what = f": {title}" if count == 1 else ""
-            step = "what the step gains is not known, as it waits for the host"
-            return f"{changes} {does} the GPU's work by {time} ({share}); {step}{what}."
-        return f"{changes} {'saves' if count == 1 else 'together save'} {time} ({share}): {title}."
+            why = "as it waits for the CPU" if waits == "cpu" else "as none is marked"
+            return (
+                f"{changes} {does} the GPU's work by {time} ({share}); what the step gains is not known,"
+                f" {why}: {title}.{more}"
+            )
+        if time_ms < _LITTLE * found.step_ms:
+            does = "is worth little here" if count == 1 else "are worth little here"
+        elif bound:
+            does, time = "has" if count == 1 else "have", f"{time} at stake"
+        else:
+            does = "saves" if count == 1 else "together save"
+        comma = "," if "little" in does else ""
+        return f"{changes} {does}{comma} {time} ({share}): {title}.{more}"
     states = [check.state for check in seen.checks]
     passed, open_ = states.count("passed"), states.count("could_not_run")
     if not passed:

@@ -16,11 +16,8 @@ from tracelens.advice.numbers import listed, percent, plural
 from tracelens.advice.proposals import WORTH_A_FINDING
 from tracelens.advice.simulated import as_frac, pays, within
 from tracelens.numbers import ms, ms_range
-from tracelens.results import Estimate, Finding
+from tracelens.results import Estimate, Finding, SavingOf
 from tracelens.words import severity
-
-#: Below this busy share the step waits for the host, and a shorter kernel leaves a longer gap.
-_BUSY = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +82,14 @@ def settle(rule: Rule, *, facts: StepFacts, claims: Sequence[Claim], passed: str
 
 
 def _settled(one: Claim, facts: StepFacts, step_ms: float) -> Claim:
-    """The claim within its bound and the step; where the step waits for the host it can come to nothing."""
+    """The claim within its bound and the step; where the step waits for the CPU it can come to nothing."""
     bound = min(sum(one.bounds.values()), step_ms)
     saving, how = within(one.saving, bound), one.how
-    if one.predicted and waits(facts) and saving.low is not None:
+    if one.predicted and facts.saving_of == "gpu_work" and saving.low is not None:
         saving = replace(saving, low=min(saving.low, 0.0))
     if one.predicted and (one.saving.high or 0.0) > bound * (1 + 1e-9):
         how += f" No more than {ms(bound)} counts: what the rows take above their floor."
     return replace(one, saving=saving, how=how)
-
-
-def waits(facts: StepFacts) -> bool:
-    """Does the GPU wait for the host in a good part of the step?"""
-    return facts.gpu_busy_frac is not None and facts.gpu_busy_frac < _BUSY
 
 
 def _refused(one: Claim) -> bool:
@@ -140,7 +132,7 @@ def _finding(rule: Rule, one: Claim, *, facts: StepFacts, step_ms: float) -> Fin
         slug=rule.slug,
         title=one.title,
         components=list(dict.fromkeys(one.components)),
-        severity=severity(frac),
+        severity=severity(frac, facts.saving_of),
         saving_ms=saving,
         saving_frac=share,
         basis=saving.basis,
@@ -148,7 +140,7 @@ def _finding(rule: Rule, one: Claim, *, facts: StepFacts, step_ms: float) -> Fin
         effort=one.effort,
         saw=one.saw,
         why=one.why,
-        how=_how(one, step_ms, host=waits(facts)),
+        how=_how(one, step_ms, of=facts.saving_of),
         evidence={**one.evidence, "rows": _rows(one), "bound_ms": bound},
         change={name: list(values) for name, values in one.change.items()},
         fix=list(one.fix),
@@ -157,6 +149,7 @@ def _finding(rule: Rule, one: Claim, *, facts: StepFacts, step_ms: float) -> Fin
         caveats=[*one.caveats, *_common_caveats(facts, one)],
         gemms=list(one.gemms),
         doc=f"docs/rules/{rule.id}.md",
+        saving_of=facts.saving_of,
     )
 
 
@@ -166,14 +159,14 @@ def _rows(one: Claim) -> list[dict[str, object]]:
     return [{"gemm" if row in one.gemms else "row": row, "bound_ms": bound} for row, bound in ordered]
 
 
-def _how(one: Claim, step_ms: float, *, host: bool) -> str:
+def _how(one: Claim, step_ms: float, *, of: SavingOf) -> str:
     saving = one.saving
     if saving.mid is None:
         return (
             f"A bound and not a prediction.\n{one.how}\nTogether {ms(saving.high)} of the {ms(step_ms)} step"
             f" = {percent((saving.high or 0.0) / step_ms)}."
         )
-    low = ": from nothing, as the step waits for the host" if host and saving.low == 0 else ""
+    low = ": from nothing, as the step waits for the CPU" if of == "gpu_work" and saving.low == 0 else ""
     return (
         f"Predicted, not measured.\n{one.how}\nTogether {ms(saving.mid)}, range"
         f" {ms_range(saving.low, saving.high)}{low}."
@@ -193,12 +186,7 @@ def _common_caveats(facts: StepFacts, one: Claim) -> list[str]:
         )
         if (one.saving.low or 0.0) < 0:
             caveats.append("The low end of the range is below zero: measure before you decide.")
-    if waits(facts):
-        caveats.append(
-            f"The GPU is busy {percent(facts.gpu_busy_frac or 0.0)} of the step. Where the step waits for"
-            " the host, a shorter kernel leaves a longer gap and not a shorter step."
-        )
-    return caveats
+    return [*caveats, *facts.waiting_caveats]
 
 
 def total(parts: Sequence[Estimate]) -> Estimate:

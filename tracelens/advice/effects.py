@@ -23,6 +23,12 @@ _NEEDS = {
     "code": "a change of the code; no new training",
     "retrain": "another model: for a new training run",
 }
+#: The same of a trace that only runs a model.
+_NEEDS_OF_INFERENCE = {
+    "config": "a setting; no code",
+    "code": "a change of the code; the weights stay",
+    "retrain": "another model: one that is trained that way",
+}
 #: What becomes of a checkpoint, from the least to the most trouble.
 STATES = ("loads", "reshards", "pads", "converts", "unknown", "scratch")
 _TOKENIZER = "Unchanged: it makes tokens of text and knows nothing of {name}."
@@ -60,7 +66,7 @@ _SHARDED = _Kind(
 _PRECISION = _Kind(
     _Way(
         "loads",
-        "Keeps loading: the same weights. Products round differently, so losses differ from the first"
+        "Keeps loading: the same weights. Products round differently, so results differ from the first"
         " step on:"
         " compare them over a short run.",
         "Set {name} back to {now}; the weights trained in between stay good.",
@@ -269,7 +275,7 @@ def effects_of(
     ways = ways or [(_CODE, {})]
     worst = max(ways, key=lambda one: STATES.index(one[0].state))
     found = Effects(
-        needs=_NEEDS.get(effort, effort),
+        needs=(_NEEDS if facts.trains else _NEEDS_OF_INFERENCE).get(effort, effort),
         parameters=weights,
         flops=work,
         memory=memory(facts, change, sizes, weights),

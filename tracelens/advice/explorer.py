@@ -42,7 +42,7 @@ _REFUSED = "no saving is given: "
 _NOT_OF_CURVES = ("parameters: ", "idle time is taken")
 #: Why a step that is mostly idle has no curve per token: its waiting would decide it.
 _WAITS = (
-    "the GPU is busy {busy:.0%} of the step: how long it waits for the host with other tokens is not known"
+    "the GPU is busy {busy:.0%} of the step: how long it waits for the CPU with other tokens is not known"
 )
 
 
@@ -105,7 +105,7 @@ def _suggested(now: Hyper, name: str, findings: Sequence[Finding]) -> list[Sugge
 
 def _curve(step: StepModel, name: str, suggested: list[Suggested]) -> Curve:
     now = step.now.get(name) or 0
-    if name in _TOKENS and step.waits_for_host:
+    if name in _TOKENS and step.saving_of == "gpu_work":
         why = _WAITS.format(busy=step.busy_frac)
         return Curve(name, now, True, [], [], [], [], why=why)
     wanted = [now, *(one.value for one in suggested)]
@@ -114,7 +114,10 @@ def _curve(step: StepModel, name: str, suggested: list[Suggested]) -> Curve:
     answers = _answers(step, name, values, now)
     known = {value: one for value, one in answers.items() if one.then_ms.mid is not None}
     shown = sorted(answers) if len(known) >= _LEAST else []
-    low, mid, high = ([_time(answers[value], end) for value in shown] for end in ("low", "mid", "high"))
+    idle_ms = (1 - (step.busy_frac or 0.0)) * (step.step_ms or 0.0) if step.saving_of == "gpu_work" else 0.0
+    low, mid, high = (
+        [_time(answers[value], end, idle_ms) for value in shown] for end in ("low", "mid", "high")
+    )
     bases = {one.saving_ms.basis for value, one in known.items() if value != now}
     return Curve(
         parameter=name,
@@ -130,6 +133,7 @@ def _curve(step: StepModel, name: str, suggested: list[Suggested]) -> Curve:
         basis="calibrated" if bases == {"calibrated"} else "model",
         notes=_notes(name, answers, known) if shown else [],
         why=None if shown else _why(answers, known, now),
+        saving_of=step.saving_of,
     )
 
 
@@ -148,10 +152,10 @@ def _answers(step: StepModel, name: str, values: Sequence[int], now: int) -> dic
     return answers
 
 
-def _time(one: WhatIf, end: str) -> float | None:
-    """Of the tokens of a step now."""
+def _time(one: WhatIf, end: str, idle_ms: float) -> float | None:
+    """Of the tokens of a step now, without ``idle_ms``."""
     value: float | None = getattr(one.then_ms, end)
-    return None if value is None else max(0.0, value) / (1 + one.tokens_frac)
+    return None if value is None else max(0.0, value - idle_ms) / (1 + one.tokens_frac)
 
 
 def _why(answers: dict[int, WhatIf], known: dict[int, WhatIf], now: int) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tracelens import words
+from tracelens.advice.waiting import gpu_work_note, saving_of
 from tracelens.advice.whatif import StepModel
 from tracelens.results import (
     Check,
@@ -19,6 +20,7 @@ from tracelens.results import (
     GpuInfo,
     ModelDims,
     OtherRow,
+    SavingOf,
 )
 
 
@@ -50,9 +52,31 @@ class StepFacts:
         return self.step_ms if self.step_ms is not None and self.step_ms > 0 else None
 
     @property
+    def saving_of(self) -> SavingOf:
+        """What shorter kernels save: time of the step, or work of a GPU that waits."""
+        return saving_of(self.gpu_busy_frac)
+
+    @property
+    def waiting_caveats(self) -> list[str]:
+        """What to know before a change where the step waits; nothing elsewhere."""
+        if self.gpu_busy_frac is None or self.saving_of == "step":
+            return []
+        said = gpu_work_note(self.gpu_busy_frac)
+        return [f"{said[:1].upper()}{said[1:]}."]
+
+    @property
     def trains(self) -> bool:
-        """True when the step holds backward work."""
+        """True when the step holds backward work or an optimizer's."""
+        if any(row.phase in ("backward", "optimizer") for row in self.components):
+            return True
         return any(row.phase == "backward" or row.role in ("dgrad", "wgrad") for row in self.gemms)
+
+    @property
+    def new_model(self) -> str:
+        """That a change makes another model, and who can have that; a sentence without its full stop."""
+        if self.trains:
+            return "The model changes: this is for a new training run"
+        return "The model changes: the weights that run here do not fit it; it has to be trained that way"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +120,4 @@ class Advice:
     findings: list[Finding]
     checks: list[Check]
     at_stake_ms: Estimate | None  # per step; None without a finding
+    open_ms: float = 0.0  # beside a prediction: what findings that have none save at most

@@ -15,6 +15,20 @@ _NO_OPERATOR = (
 )
 
 
+#: A check that saw less than this share of the time of what it is about has not passed.
+_ENOUGH = 0.5
+
+
+def enough(judged: Sequence[GemmRow], rows: Sequence[GemmRow]) -> bool:
+    """Is most of the time of ``rows`` in those that can be judged?"""
+    return sum_of(judged) >= _ENOUGH * sum_of(rows)
+
+
+def sum_of(rows: Sequence[GemmRow]) -> float:
+    """Time of rows, ms."""
+    return sum(row.time_ms_per_step for row in rows)
+
+
 def unseen(covered: Coverage, *, what: str = "it") -> str:
     """Why what was not seen can be there all the same, as a sentence."""
     lacks = "could not be told apart" if covered.opaque_frac else "is unattributed"

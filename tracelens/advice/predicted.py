@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from tracelens.advice.alignment import GRID_BYTES, grid_elements, loads_16_bytes
 from tracelens.advice.hyper import Hyper
+from tracelens.advice.stalls import call_us_of
 from tracelens.advice.work import Product, Work
 from tracelens.errors import InputError
 from tracelens.gemm import bytes_per_element
@@ -77,7 +78,7 @@ class Anchors:
             row = product.row
             if sizes is None or product.weight != 1.0 or row.calls_per_step <= 0 or row.time_ms_per_step <= 0:
                 continue
-            found = _predict(sizes, row, gpu=gpu, measured=measured)
+            found = predict_row(sizes, row, gpu=gpu, measured=measured)
             if isinstance(found, str) or not found.time_us.mid or found.bound == "latency":
                 continue
             pace = call_us_of(row) / found.time_us.mid
@@ -118,8 +119,8 @@ def scaled_product(
     if row.calls_per_step <= 0 or row.time_ms_per_step <= 0:
         return "they took no time"
     call_us = call_us_of(row)
-    old = _predict(before, row, gpu=gpu, measured=measured)
-    new = _predict(after, row, gpu=gpu, measured=measured, dtype=dtype)
+    old = predict_row(before, row, gpu=gpu, measured=measured)
+    new = predict_row(after, row, gpu=gpu, measured=measured, dtype=dtype)
     if isinstance(old, str) or isinstance(new, str):
         return old if isinstance(old, str) else str(new)
     if dtype == "fp8" and dtype != _math(row) and _class(new) < GRID_BYTES:
@@ -133,7 +134,7 @@ def scaled_product(
         return _anchored(new, row, anchors.by_dtype.get(_math(row)), texts, floor, seen)
     if onto_grid and loads_16_bytes(row):
         # Its kernel loads 16 bytes all the same (the storage is padded): compare like with like.
-        old = _predict(_on_grid(before, row), row, gpu=gpu, measured=measured)
+        old = predict_row(_on_grid(before, row), row, gpu=gpu, measured=measured)
     if isinstance(old, str) or old.time_us.mid is None:
         return old if isinstance(old, str) else old.unknown or "the present shape has no prediction"
     same_type = dtype == _math(row)
@@ -282,15 +283,20 @@ def _spread_of(old: Prediction, new: Prediction) -> tuple[float, float]:
     return 0.5 * max(logs[0], logs[1]), 0.5 * max(logs[2], logs[3])
 
 
-def _predict(
+def predict_row(
     sizes: tuple[int, int, int, int],
     row: GemmRow,
     *,
     gpu: Gpu,
     measured: Measurements | None,
     dtype: str | None = None,
+    out_dtype: str | None = None,
 ) -> Prediction | str:
-    """``dtype`` other than the row's: its output follows it, unless it accumulates gradients in fp32."""
+    """The row's product with these sizes, in its layout, with its output type and the GPU's calibration.
+
+    ``dtype`` other than the row's: its output follows it, unless ``out_dtype`` says what it is or the row
+    accumulates gradients in fp32.
+    """
     m, n, k, batch = sizes
     layout = row.layout if row.layout in ("TN", "NN", "NT", "TT") else _LAYOUTS.get(row.role or "", "TN")
     out = row.out_dtype
@@ -301,8 +307,8 @@ def _predict(
         layout = "TN" if dtype == "fp8" else layout  # the layout of every fp8 product on Hopper (cuBLAS)
     try:
         return predict_gemm(
-            m, n, k, batch=batch, gpu=gpu, dtype=dtype or _math(row), out_dtype=out, layout=layout,
-            measured=measured,
+            m, n, k, batch=batch, gpu=gpu, dtype=dtype or _math(row), out_dtype=out_dtype or out,
+            layout=layout, measured=measured,
         )  # fmt: skip
     except InputError as error:
         return str(error)
@@ -310,10 +316,6 @@ def _predict(
 
 def _math(row: GemmRow) -> str:
     return row.math_dtype or row.dtype or "bf16"
-
-
-def call_us_of(row: GemmRow) -> float:
-    return 1000 * row.time_ms_per_step / row.calls_per_step
 
 
 def _class(found: Prediction) -> int:

@@ -7,7 +7,8 @@ import statistics
 from dataclasses import dataclass
 
 from tracelens.advice.hyper import Hyper
-from tracelens.advice.predicted import BELOW_FLOOR, Scaled, bounded, call_us_of
+from tracelens.advice.predicted import BELOW_FLOOR, Scaled, bounded
+from tracelens.advice.stalls import call_us_of
 from tracelens.advice.work import AttentionCall
 from tracelens.errors import InputError
 from tracelens.gemm.predict.attention import predict_attention

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tracelens.advice.facts import StepFacts
+from tracelens.advice.predicted import predict_row
 from tracelens.advice.stakes import Stake, time_at_stake
-from tracelens.errors import InputError
+from tracelens.advice.stalls import call_us_of
 from tracelens.gemm import bytes_per_element
-from tracelens.gemm.predict import Prediction, predict_gemm
+from tracelens.gemm.predict import Prediction
 from tracelens.numbers import ms
 from tracelens.results import Estimate, GemmRow
-
-_LAYOUTS = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
 
 
 def sizes_of(row: GemmRow) -> tuple[int, int, int, int] | None:
@@ -36,27 +35,17 @@ def predicted(
         return "the step cannot be simulated"
     if shape is None:
         return "its sizes are not known"
-    m, n, k, batch = shape
-    layout = row.layout if row.layout in ("TN", "NN", "NT", "TT") else _LAYOUTS.get(row.role or "", "TN")
-    try:
-        found = predict_gemm(
-            m, n, k, batch=batch, gpu=facts.step.gpu, dtype=dtype or row.math_dtype or row.dtype or "bf16",
-            out_dtype=out_dtype or (row.out_dtype if dtype is None else None), layout=layout,
-            measured=facts.step.measured,
-        )  # fmt: skip
-    except InputError as error:
-        return str(error)
+    found = predict_row(
+        shape, row, gpu=facts.step.gpu, measured=facts.step.measured, dtype=dtype, out_dtype=out_dtype
+    )
+    if isinstance(found, str):
+        return found
     return found if found.time_us.mid is not None else found.unknown or "its time is not predicted"
-
-
-def call_us(row: GemmRow) -> float:
-    """Mean time of one call of the step."""
-    return 1e3 * row.time_ms_per_step / row.calls_per_step if row.calls_per_step > 0 else 0.0
 
 
 def saved(row: GemmRow, then: Prediction) -> Estimate:
     """Measured minus predicted time per step, ms."""
-    calls, now_us, time = row.calls_per_step / 1e3, call_us(row), then.time_us
+    calls, now_us, time = row.calls_per_step / 1e3, call_us_of(row), then.time_us
     low, mid, high = time.low or 0.0, time.mid or 0.0, time.high or 0.0
     return Estimate(calls * (now_us - high), calls * (now_us - mid), calls * (now_us - low), time.basis)
 

@@ -11,6 +11,7 @@ from tracelens.advice.facts import Outcome, Rule, StepFacts, absent
 from tracelens.advice.numbers import listed, percent, plural
 from tracelens.advice.simulated import as_frac, derivation, pays, simulate, why_not, within
 from tracelens.advice.stakes import Stake
+from tracelens.advice.waiting import gpu_work_note
 from tracelens.numbers import ms
 from tracelens.results import Estimate, Finding, GemmRow, WhatIf
 from tracelens.words import severity
@@ -24,8 +25,6 @@ _PREDICTED = {
     "model": "A prediction without measurements of this GPU; the changed step was not run.",
     "calibrated": "A prediction with measurements of this GPU; the changed step was not run.",
 }
-#: Below this busy share the step waits for the host, and a shorter kernel leaves a longer gap.
-_BUSY = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +189,7 @@ def _finding(rule: Rule, judged: _Judged, *, facts: StepFacts, step_ms: float) -
         slug=rule.slug,
         title=one.title,
         components=list(dict.fromkeys(stake.row.component for stake in stakes)),
-        severity=severity(frac),
+        severity=severity(frac, facts.saving_of),
         saving_ms=saving,
         saving_frac=share,
         basis=saving.basis,
@@ -207,6 +206,7 @@ def _finding(rule: Rule, judged: _Judged, *, facts: StepFacts, step_ms: float) -
         caveats=[*one.caveats, *_common_caveats(facts, judged)],
         gemms=[stake.row.id for stake in stakes],
         doc=f"docs/rules/{rule.id}.md",
+        saving_of=facts.saving_of,
     )
     return completed(finding, facts, simulate=one.simulate, override=one.effects)
 
@@ -263,15 +263,12 @@ def _common_caveats(facts: StepFacts, judged: _Judged) -> list[str]:
         caveats.append(_PREDICTED[judged.saving_ms.basis])
         if (judged.saving_ms.low or 0.0) < 0:
             caveats.append("The low end of the range is below zero: measure before you decide.")
-        own = ("the GPU is busy", "parameters:")  # said below, and by the rule
-        notes = [note for note in judged.simulated.notes if not note.startswith(own)]
+        said = {gpu_work_note(facts.gpu_busy_frac or 0.0)}  # below; of parameters the rule says more
+        notes = [
+            note for note in judged.simulated.notes if note not in said and not note.startswith("parameters:")
+        ]
         caveats += [f"{note[:1].upper()}{note[1:]}." for note in notes]
-    busy = facts.gpu_busy_frac
-    if busy is not None and busy < _BUSY:
-        caveats.append(
-            f"The GPU is busy {percent(busy)} of the step. Where the step waits for the host, a shorter"
-            " kernel leaves a longer gap and not a shorter step."
-        )
+    caveats += facts.waiting_caveats
     ranks = facts.model.tensor_parallel.value
     about_ranks = {"tensor_parallel", "vocab_parallel"} & judged.proposal.change.keys()
     if ranks is not None and ranks > 1 and not about_ranks:

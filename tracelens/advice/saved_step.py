@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tracelens.advice.waiting import busy_frac
 from tracelens.advice.whatif import StepModel, step_model
 from tracelens.errors import InputError
 from tracelens.hardware import Gpu, find_gpu
@@ -29,7 +30,7 @@ def step_of(
         report.components,
         gpu=hardware,
         step_ms=report.summary.step_ms.median,
-        busy_frac=report.summary.gpu_busy_frac,
+        busy_frac=busy_frac(report.summary),
         measured=_measured(hardware),
         communication=report.communication,
         declared=report.declared,

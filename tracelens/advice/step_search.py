@@ -12,13 +12,12 @@ from tracelens.advice.measured_step import MeasuredStep
 from tracelens.advice.search import Found, search
 from tracelens.advice.search_space import GRID, SEARCHED, Limits, Space
 from tracelens.advice.shape_search import claim, front_of, none_faster, other_heads, picks_of
+from tracelens.advice.waiting import gpu_work_note
 from tracelens.advice.whatif import StepModel
-from tracelens.results import Lack, ModelDims, ShapePick, ShapeSearch
+from tracelens.results import Lack, ModelDims, SearchState, ShapePick, ShapeSearch
 
 #: Lacks of a recording that hide sizes, the plainest first.
 _HIDING = ("gpu-only", "no-shapes", "cuda-graph", "no-module-names", "compiled", "cut-off")
-#: Below this busy share the step waits for the host, and no saving of its kernels is sure.
-_BUSY = 0.9
 #: Sizes whose change moves the number of weights: it has to be known.
 _WEIGHTS = ("hidden", "ffn", "layers", "kv_heads")
 _HEADS = frozenset({"heads", "head_dim"})
@@ -41,6 +40,9 @@ def search_step(
     closed = _closed(measured, dims, limits, lacks)
     found = search(measured, step.now, limits, fixed=closed)
     picks, unsure = picks_of(measured, found, partial(_diff, step.now))
+    waits = step.saving_of == "gpu_work"  # then nothing is known of the time per token
+    if waits:
+        picks, unsure = [], None
     searched = [name for name in SEARCHED if name in limits.free - set(closed)]
     state, verdict = _verdict(step, found, limits, picks, searched, closed)
     return ShapeSearch(
@@ -48,8 +50,8 @@ def search_step(
         verdict=verdict,
         picks=picks,
         unsure=unsure,
-        heads=[] if "heads" in closed else other_heads(measured, step.now),
-        front=front_of(step.now, found),
+        heads=[] if waits or "heads" in closed else other_heads(measured, step.now),
+        front=[] if waits else front_of(step.now, found),
         tried=found.tried,
         searched=searched,
         not_searched=closed,
@@ -157,7 +159,7 @@ def _verdict(
     picks: Sequence[ShapePick],
     searched: Sequence[str],
     closed: dict[str, str],
-) -> tuple[str, str]:
+) -> tuple[SearchState, str]:
     """State and sentence."""
     if picks:
         return "found", claim(picks[0])
@@ -169,11 +171,8 @@ def _verdict(
     if not found.tried:
         limit = f"±{100 * limits.parameters_frac:g}%"
         return "none", f"No other shape on the grid keeps the weights within {limit}."
-    if step.busy_frac is not None and step.busy_frac < _BUSY:
-        return "none", (
-            f"No shape is picked: the GPU is busy {step.busy_frac:.0%} of the step, and where it waits for"
-            " the host, shorter kernels leave longer gaps and not a shorter step."
-        )
+    if step.busy_frac is not None and step.saving_of == "gpu_work":
+        return "none", f"No shape is picked: {gpu_work_note(step.busy_frac)}."
     if closed or found.best_unsure is not None:
         return "none", f"No faster shape is sure: {none_faster(found, limits)}"
     return "good", f"This shape is already good on the {step.gpu.title}: {none_faster(found, limits)}"

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from tracelens.advice.hyper import Hyper
 from tracelens.advice.predicted import Anchors
 from tracelens.advice.present import present_hyper
+from tracelens.advice.stalls import to_judge
 from tracelens.advice.traffic import repeats
+from tracelens.advice.waiting import saving_of
 from tracelens.advice.work import Work, work_of
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
-from tracelens.results import CommunicationRow, ComponentRow, GemmRow, ModelDims
-
-#: Below this busy share the step waits for the host.
-_BUSY = 0.9
+from tracelens.results import CommunicationRow, ComponentRow, GemmRow, ModelDims, SavingOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +37,9 @@ class StepModel:
         return any(name == "communication" and time > 0 for name, _, time, _ in self.components)
 
     @property
-    def waits_for_host(self) -> bool:
-        """Is the GPU idle for so much of the step that shorter kernels need not make it shorter?"""
-        return self.busy_frac is not None and self.busy_frac < _BUSY
+    def saving_of(self) -> SavingOf:
+        """What shorter kernels save: time of the step, or work of a GPU that waits."""
+        return saving_of(self.busy_frac)
 
     def work_ms(self, then: Hyper) -> float:
         """GPU time of a step's micro-batches on one rank, as often as they run under ``then``."""
@@ -67,6 +66,7 @@ def step_model(
 
     ``declared`` are sizes that the model's own configuration states; what the trace shows goes first.
     """
+    rows = [to_judge(row) for row in rows]
     now = present_hyper(rows, dims, communication, declared or {})
     products: dict[tuple[str, str], float] = {}
     for row in rows:

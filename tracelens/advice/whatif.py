@@ -26,6 +26,7 @@ from tracelens.advice.exchange import Exchange, exchange_of
 from tracelens.advice.hyper import Hyper, changed
 from tracelens.advice.traced_step import StepModel, step_model
 from tracelens.advice.traffic import rest_of
+from tracelens.advice.waiting import gpu_work_note
 from tracelens.advice.whatif_notes import notes_of
 from tracelens.advice.work import Work
 from tracelens.errors import UsageError
@@ -74,7 +75,7 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
         rows=_rows(affected.parts),
         rest=list(rest),
         unpredicted_ms=affected.gap_ms,
-        waits_for_host=step.waits_for_host,
+        saving_of=step.saving_of,
         notes=[
             *([unknown] if unknown else []),
             *exchange.notes,
@@ -141,7 +142,7 @@ def _saving(step: StepModel, affected: Affected, rest: Sequence[Rest]) -> Estima
     Errors of one kind (ratios of products, anchored products, attention, bytes) share their cause and add;
     those of different kinds are independent, so they add in squares. Affected rows without a prediction
     stay as measured; the range lets them move as much as the others do. Where the step waits for the
-    host, the range reaches to no change at all: a saving can end as idle time, and idle time can take up
+    CPU, the range reaches to no change at all: a saving can end as idle time, and idle time can take up
     what is added.
     """
     kinds: dict[str, list[tuple[float, Estimate]]] = {}
@@ -155,7 +156,7 @@ def _saving(step: StepModel, affected: Affected, rest: Sequence[Rest]) -> Estima
     predicted_ms = affected.time_ms - affected.gap_ms
     open_ms = affected.gap_ms * abs(mid) / predicted_ms if predicted_ms > 0 else 0.0
     low, high = mid - math.hypot(*down) - open_ms, mid + math.hypot(*up) + open_ms
-    if step.waits_for_host and step.busy_frac is not None:
+    if step.saving_of == "gpu_work" and step.busy_frac is not None:
         idle_ms = (1 - step.busy_frac) * step.step_ms if step.step_ms is not None else math.inf
         low, high = min(low, 0.0), max(high, min(0.0, mid + idle_ms))
     if step.step_ms is not None:  # kernels on parallel streams can add to more than the step
@@ -197,14 +198,11 @@ def _gap_notes(step: StepModel, affected: Affected, *, known: bool, other_tokens
             f"{ms(affected.gap_ms)} of affected products are not predicted ({_reasons(affected)}):"
             " taken as unchanged, and the range lets them move as the others do"
         )
-    if step.waits_for_host and step.busy_frac is not None:
-        notes.append(
-            f"the GPU is busy {step.busy_frac:.0%} of the step: where it waits for the host, shorter kernels"
-            " leave longer gaps and not a shorter step"
-        )
+    if step.saving_of == "gpu_work" and step.busy_frac is not None:
+        notes.append(gpu_work_note(step.busy_frac))
         if other_tokens:
             notes.append(
-                "idle time is taken as it is now: whether the host takes longer with other tokens is not"
+                "idle time is taken as it is now: whether the CPU takes longer with other tokens is not"
                 " known, so the time per token is no prediction"
             )
     return notes

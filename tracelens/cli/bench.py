@@ -14,9 +14,9 @@ import click
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracelens.bench.cases import Outcome
-    from tracelens.bench.run import Settings
-    from tracelens.bench.timing import Device
+    from tracelens.measure.cases import Outcome
+    from tracelens.measure.run import Settings
+    from tracelens.measure.timing import Device
 
 _MINUTES, _QUICK_MINUTES = 5.0, 1.0
 
@@ -60,9 +60,9 @@ def bench(
     path = _out(out)
     wanted = _dtypes(dtypes, quick=quick)
     _torch()
-    from tracelens.bench.devices import open_device
-    from tracelens.bench.run import run
-    from tracelens.bench.summary import summarize
+    from tracelens.measure.devices import open_device
+    from tracelens.measure.run import run
+    from tracelens.measure.summary import summarize
 
     device = open_device("cpu" if cpu_dry_run else "cuda")
     budget = minutes if minutes is not None else _QUICK_MINUTES if quick else _MINUTES
@@ -106,10 +106,10 @@ def _torch() -> None:
 def _settings(
     device: Device, dtypes: tuple[str, ...], *, minutes: float, out: Path | None, fresh: bool
 ) -> Settings:
-    from tracelens.bench import sweeps
-    from tracelens.bench.cases import Options
-    from tracelens.bench.facts import device_facts
-    from tracelens.bench.run import Settings
+    from tracelens.measure import sweeps
+    from tracelens.measure.cases import Options
+    from tracelens.measure.facts import device_facts
+    from tracelens.measure.run import Settings
 
     command = f"tracelens bench --minutes {minutes:g} --dtypes {','.join(dtypes)}"
     if device.kind == "cuda":

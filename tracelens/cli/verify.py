@@ -14,8 +14,8 @@ import click
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracelens.bench.timing import Device
-    from tracelens.verify.run import Done
+    from tracelens.measure.timing import Device
+    from tracelens.measure.verify.run import Done
 
 
 @click.command()
@@ -45,9 +45,9 @@ def verify(
     REPORT itself is not changed. Ctrl-C keeps what was measured.
     """
     _torch()
-    from tracelens.verify import read_source
-    from tracelens.verify import verify as measure
-    from tracelens.verify.file import check_writable, default_output
+    from tracelens.measure.verify import read_source
+    from tracelens.measure.verify import verify as measure
+    from tracelens.measure.verify.file import check_writable, default_output
 
     source = read_source(report)
     if html is not None and source.kind != "report":
@@ -83,7 +83,7 @@ def _torch() -> None:
 
 
 def _device(cpu: bool) -> Device:
-    from tracelens.bench.devices import open_device
+    from tracelens.measure.devices import open_device
 
     return open_device("cpu" if cpu else "cuda")
 

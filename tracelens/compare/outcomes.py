@@ -19,7 +19,11 @@ def outcomes(before: Report, after: Report, gemms: list[GemmChange], *, times: b
         done = state in ("acted_on", "changed_otherwise")
         measured = _measured(one, gemms) if done and times else None
         agrees = _agrees(one.saving_ms, measured) if state == "acted_on" and measured is not None else None
-        found.append(Outcome(one.rule, one.title, one.change, state, one.saving_ms, measured, agrees, why))
+        found.append(
+            Outcome(
+                one.rule, one.title, one.change, state, one.saving_ms, measured, agrees, why, one.saving_of
+            )
+        )
     return found
 
 
@@ -89,10 +93,11 @@ def against(one: Outcome, *, generated: bool = False) -> str:
     if one.measured_ms is None:
         return ""
     low, mid, high = one.predicted_ms.low, one.predicted_ms.mid, one.predicted_ms.high
+    work = " of GPU work" if one.saving_of == "gpu_work" else ""
     if mid is not None and low is not None and high is not None:
-        said = f"predicted {signed_ms(-mid)} per step ({span_ms(-high, -low)})"
+        said = f"predicted {signed_ms(-mid)}{work} per step ({span_ms(-high, -low)})"
     elif high is not None:
-        said = f"at most {f.ms(high)} per step at stake (a bound, no prediction)"
+        said = f"at most {f.ms(high)}{work} per step at stake (a bound, no prediction)"
     else:
         said = "nothing was predicted"
     agrees = f": {AGREES.get(one.agrees, one.agrees)}" if one.agrees else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from tracelens.results import Estimate, StepTime
+from tracelens.results import Estimate, SavingOf, StepTime
 
 if TYPE_CHECKING:
     from tracelens.render.plots_compare import ComparisonPlots
@@ -200,6 +200,7 @@ class Outcome:
     measured_ms: float | None  # what its GEMMs take less per step; None unless the change was made
     agrees: str | None  # as predicted | less than predicted | more than predicted | within the bound | ...
     why: str
+    saving_of: SavingOf = "step"  # what predicted_ms is of; measured_ms is always of the GEMMs
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tracelens import numbers as f
 from tracelens.advice.rules import RULES
 from tracelens.gates.metrics import Metric, Range, Reading, exact, predicted, recognised, unknown
-from tracelens.results import Check, Estimate, Report
+from tracelens.results import Check, Estimate, Report, SavingOf
 from tracelens.words import COMPONENTS
 
 _NO_STEP = "no whole step is marked in this trace, so nothing is known per step"
@@ -100,14 +101,28 @@ def _waste(report: Report, _: str) -> Reading:
     note = _not_run(report)
     if waste is None:
         return Reading({"time": exact(0.0), "share": exact(0.0)}, note=note)
-    found = predicted(waste)
+    most = None if waste.high is None else waste.high + report.summary.shape_open_ms
+    found = _of_step(predicted(replace(waste, high=most)), report.summary.saving_of)
     if found is None:
         return unknown("what the findings have at stake is not known")
     if not _stepped(report):
         return unknown(_NO_STEP)
-    if found.mid is None:
-        note = "; ".join(filter(None, ("a bound, not a prediction", note)))
+    said = _said(found, report.summary.saving_of)
+    if said:
+        note = "; ".join(filter(None, (said, note)))
     return Reading(_shares(found, step), note=note)
+
+
+def _of_step(found: Range | None, of: SavingOf) -> Range | None:
+    """What of a saving is the step's: of GPU work in a step that waits, from nothing to all of it."""
+    return found if found is None or of == "step" else Range(min(0.0, found.low), None, found.high, False)
+
+
+def _said(found: Range, of: SavingOf) -> str:
+    """What to know about a saving; "" of a prediction."""
+    if of == "gpu_work":
+        return "GPU work: the step waits and need not get shorter by it"
+    return "a bound, not a prediction" if found.mid is None else ""
 
 
 def _shares(found: Range, step_ms: float) -> dict[str, Range]:
@@ -136,10 +151,11 @@ def _saving(report: Report, rule: str) -> Reading:
     best = max(own, key=lambda one: _high(one.saving_ms))
     # the share is the finding's own: per token where the change adds or drops tokens
     found = {"time": predicted(best.saving_ms), "share": predicted(best.saving_frac)}
-    known = {form: one for form, one in found.items() if one is not None}
-    bound = any(one.mid is None for one in known.values())
+    ranges = {form: _of_step(one, best.saving_of) for form, one in found.items()}
+    known = {form: one for form, one in ranges.items() if one is not None}
+    note = next((_said(one, best.saving_of) for one in known.values()), "")
     why = "" if len(known) == len(found) else f"the saving of {rule} is not known"
-    return Reading(known, why=why, note="a bound, not a prediction" if bound else "")
+    return Reading(known, why=why, note=note)
 
 
 def _high(saving: Estimate) -> float:

@@ -13,7 +13,6 @@ from tracelens.gemm.bounds import (
 )
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.efficiency import (
-    LATENCY_FLOOR_US,
     alignment_bytes,
     bound,
     intensity,
@@ -36,7 +35,6 @@ from tracelens.gemm.shapes import GEMM_OPS, WRAPPERS, GemmShape, is_gemm_op, sha
 __all__ = [
     "ATTENTION_OPS",
     "GEMM_OPS",
-    "LATENCY_FLOOR_US",
     "WRAPPERS",
     "AlignmentLadder",
     "AttentionBounds",

@@ -16,15 +16,12 @@ from tracelens.gemm.flops import bytes_moved, flops
 from tracelens.gemm.kernel_names import KernelName
 from tracelens.gemm.shapes import GemmShape
 from tracelens.hardware import Gpu
+from tracelens.results.identity import LEAST_US
 
 #: Hopper GPCs hold at most 18 SMs (CUTLASS sm90_tile_scheduler.hpp, max_sm_per_gpc); a cluster lives in one.
 _SMS_PER_GPC = 18
 #: The best alignment that matters: 128 bytes, one L2 cache line (A100: 64 fp16 elements).
 BEST_ALIGNMENT_BYTES = 128
-#: A GEMM kernel takes about this long however little it computes: launch, prologue, one pass over K and
-#: epilogue. The shortest GEMM kernels in public H100 traces (AMD-AGI/TraceLens tests) last 2.8 to 3.1 us
-#: for products of a few thousand operations.
-LATENCY_FLOOR_US = 3.0
 #: First compute capability whose tensor cores take a type (fp64 only on the data-centre parts).
 _TENSOR_CORE_SINCE = {
     "fp16": (7, 0),
@@ -277,7 +274,7 @@ def bound(shape: GemmShape | AttentionShape, *, gpu: Gpu, kernel: KernelName | N
     """What limits the call on this GPU by the roofline: "compute", "memory" or "latency".
 
     Compares operations / peak with bytes / bandwidth, both from the datasheet; where even the larger
-    stays under ``LATENCY_FLOOR_US``, the kernel's fixed cost rules. None without peak or bandwidth.
+    stays under ``LEAST_US``, the kernel's fixed cost rules. None without peak or bandwidth.
 
     >>> from tracelens.hardware import find_gpu
     >>> h100 = find_gpu("NVIDIA H100 80GB HBM3")
@@ -292,6 +289,6 @@ def bound(shape: GemmShape | AttentionShape, *, gpu: Gpu, kernel: KernelName | N
         return None
     compute_us = operations / (peak * 1e6)
     memory_us = moved / (bandwidth * 1e3)
-    if max(compute_us, memory_us) < LATENCY_FLOOR_US:
+    if max(compute_us, memory_us) < LEAST_US:
         return "latency"
     return "compute" if compute_us >= memory_us else "memory"

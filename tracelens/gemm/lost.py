@@ -10,14 +10,15 @@ The measured time T of a call (microseconds, all its kernels) is split so that t
   moving the operands takes than the arithmetic on them, at the datasheet's bandwidth.
 - W = T - H - L is the time in which tiles are computed. H: kernels beside the product itself (split-K
   reductions). L: what a GEMM kernel takes however little it computes (launch, filling of the pipeline,
-  epilogue), ``LATENCY_FLOOR_US`` or as measured on this GPU.
+  epilogue), ``LEAST_US`` or as measured on this GPU.
 - alignment = W * (1 - A), with A the throughput at the alignment of the worst operand over that at 128 bytes
   (``tracelens.gemm.ladder``): a GEMM that was aligned would take A of the time.
 - wave = W * A * (1 - V), with V = ``wave_eff``: the share of SM time in which an SM has no tile, because the
   last wave does not fill the GPU.
 - tile = W * A * V * (1 - S), with S = ``tile_eff``: the share of the work that is done on the tiles' area
   outside the output.
-- other = T minus all of these. It holds H and L, what keeps every matmul below the datasheet peak (power and
+- other = T minus all of these. It holds H and L, what stalled calls took beyond the median of their row (it
+  is in no W: the shape did not cost it), what keeps every matmul below the datasheet peak (power and
   clocks, epilogue, the way operands come through the caches), and every cause that could not be judged. It
   is never distributed over the rest. Two parts of it are known: H (``helpers``), and what the best matmul
   measured on this GPU needs beyond the floor, too (``ceiling``).
@@ -71,6 +72,7 @@ class CallFacts:
     memory_us: float | None  # X: bytes / datasheet bandwidth
     fixed_us: float  # L
     helper_us: float = 0.0  # H
+    stall_us: float = 0.0  # what stalled calls took beyond the median of their row, over all its calls
     alignment: float | None = None  # A
     wave: float | None = None  # V
     tile: float | None = None  # S
@@ -80,7 +82,7 @@ class CallFacts:
     @property
     def working_us(self) -> float:
         """W, the time in which tiles are computed."""
-        return max(0.0, self.time_us - self.helper_us - self.fixed_us)
+        return max(0.0, self.time_us - self.helper_us - self.stall_us - self.fixed_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,9 @@ def split_time(facts: CallFacts) -> Split:
     >>> [round(getattr(split, part), 2) for part in PARTS]
     [117.2, 0.0, 30.27, 0.0, 0.0, 22.03]
     """
+    if facts.stall_us:
+        usual = split_time(replace(facts, time_us=facts.time_us - facts.stall_us, stall_us=0.0))
+        return usual if usual.other is None else replace(usual, other=usual.other + facts.stall_us)
     time, math, why = facts.time_us, facts.math_us, dict(facts.why)
     if math is None or time <= 0:
         return Split(why={"useful": why.get("useful", "no time was measured")})

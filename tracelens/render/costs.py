@@ -15,7 +15,7 @@ _CHECKPOINT = {
     "scratch": "from scratch",
     "unknown": "checkpoint: not known",
 }
-_EFFORTS = {"config": "a setting", "code": "a change of the code", "retrain": "a new training run"}
+_EFFORTS = {"config": "a setting", "code": "a change of the code", "retrain": "another model, to be trained"}
 _ROUND = 0.00005  # shares below half of the last digit shown
 _SMALL_HOURS = 0.1  # less is written in seconds
 _PER = "per 1000 steps"

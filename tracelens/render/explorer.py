@@ -171,10 +171,11 @@ def _figure(curve: Curve, common: Sequence[str]) -> Figure:
         for one in curve.suggested
         if one.value != curve.now and _mid(curve, one.value) is not None
     ]
+    work = " of GPU work" if curve.saving_of == "gpu_work" else ""
     axis = " per token, for the present tokens" if curve.per_token else ""
     mids = [time for time in curve.mid_ms if time is not None]
     spoken = (
-        f"{curve.parameter} from {curve.values[0]} to {curve.values[-1]}: predicted time{axis}"
+        f"{curve.parameter} from {curve.values[0]} to {curve.values[-1]}: predicted time{work}{axis}"
         f" {_span(min(mids), max(mids))}; now {curve.now}: {_ms(_mid(curve, curve.now))}"
     )
     return Figure(
@@ -193,7 +194,7 @@ def _figure(curve: Curve, common: Sequence[str]) -> Figure:
         links=[(one.rule, _said(curve, one.value)) for one in curve.suggested],
         rows=_table(curve, kinds),
         by_place=scale.by_place,
-        time_now=_ms(_mid(curve, curve.now)),
+        time_now=_ms(_mid(curve, curve.now)) + work,
         notes=[_sentence(note) for note in curve.notes if note not in common],
     )
 

@@ -25,6 +25,7 @@ MARKS = {"high": "▲", "medium": "■", "low": "●"}
 _ROLES = {"forward": "fwd"}
 _OUTSIDE = 0.01  # of the file's GPU time
 _LEAST = "≥ "  # before a figure of what was recognised, where more can be there
+_OTHER = 0.05  # of GPU time that is ``other``: from here on worth a line beside what is unattributed
 _SAME = 0.03  # step times that differ by less are taken for the same
 _ADDS = 0.02  # savings whose sum is off by less add up
 _BANDWIDTH_FROM = 2**20  # bytes: the time of a smaller message is latency and waiting
@@ -177,7 +178,8 @@ def _mfu(report: Report) -> Number:
         if _apart(report):
             note += ", of the mean step"
         if report.summary.mfu_is_bound:
-            note = f"{_LEAST}{note}; {report.summary.mfu_why}"
+            rate = f"{f.sig(achieved)} TFLOP/s; " if achieved is not None else ""
+            note = f"{rate}{report.summary.mfu_why}"
             return Number("mfu", _LEAST + f.pct(mfu), "MFU", note, mfu)
         return Number("mfu", f.pct(mfu), "MFU", note, mfu)
     why = report.summary.mfu_why or "not judged"
@@ -220,26 +222,34 @@ def _stake(report: Report) -> Number:
             return Number("stake", "none", label, f"{_checks(judged)} passed")
         note = f"{open_} of {_checks(len(states))} could not run" if judged else "no check could run"
         return Number("stake", "not judged", label, note)
-    of = per_step(report)
-    if report.summary.limited_by == "idle":
+    of, more = per_step(report), _open(report)
+    if report.summary.saving_of == "gpu_work":
         # Shorter kernels leave longer gaps: not a gain to put in red.
         size = f"≤ {f.ms(waste.high)}" if waste.mid is None else f"≈ {f.ms(waste.mid)}"
-        note = f"of GPU work{of}; of the step: not known"
+        whole = "step" if report.summary.steps_marked else "trace"
+        note = f"of GPU work{of}; of the {whole} 0 to {f.ms(waste.high)}{more}"
         return Number("stake", size, label, note, quiet=True)
     if waste.mid is not None:
         spread = f.ms_range(waste.low, waste.high)
         note = f"{spread}{of}, predicted" if spread != f.UNKNOWN else f"predicted{of}"
-        return Number("stake", f"≈ {f.ms(waste.mid)}", label, note)
+        return Number("stake", f"≈ {f.ms(waste.mid)}", label, note + more)
     value = f.ms_range(waste.low, waste.high) if waste.low else f"≤ {f.ms(waste.high)}"
     quiet = report.summary.limited_by == "exposed"
     return Number("stake", value, label, f"a bound{of}, not a prediction", quiet=quiet)
 
 
+def _open(report: Report) -> str:
+    """What findings without a prediction have at stake beside those with one; "" for nothing."""
+    most = report.summary.shape_open_ms
+    return f"; not predicted: {f.ms(most)} more at most" if most else ""
+
+
 def claim(finding: Finding, report: Report) -> tuple[str, str]:
     """Write what a finding saves and how that is known."""
-    waits = report.summary.limited_by == "idle"
     marked = report.summary.steps_marked
-    return f.saving(finding.saving_ms, finding.saving_frac, finding.basis, waits=waits, marked=marked)
+    return f.saving(
+        finding.saving_ms, finding.saving_frac, finding.basis, of=finding.saving_of, marked=marked
+    )
 
 
 def overlap_words(report: Report) -> str:
@@ -247,13 +257,14 @@ def overlap_words(report: Report) -> str:
     together = report.summary.shape_waste_ms
     if len(report.findings) < 2 or together is None:
         return ""
-    claims = [one.saving_ms for one in report.findings]
     bound = together.mid is None
+    claims = [one.saving_ms for one in report.findings if bound or one.saving_ms.mid is not None]
     whole = together.high if bound else together.mid
     total = sum((one.high if bound else one.mid) or 0.0 for one in claims)
     if whole is None or abs(total - whole) <= _ADDS * total:
         return ""
-    return f"together {'≤' if bound else '≈'} {f.ms(whole)}, not their sum: savings overlap"
+    what = "together" if len(claims) == len(report.findings) else "those predicted together"
+    return f"{what} {'≤' if bound else '≈'} {f.ms(whole)}, not their sum: savings overlap"
 
 
 def _checks(many: int) -> str:
@@ -331,8 +342,8 @@ def checks_line(report: Report) -> str:
 def coverage_lines(report: Report) -> list[str]:
     """Say what GPU time is in no known part of the step, and why."""
     covered, lines = report.coverage, []
-    if covered.other_frac > 0:
-        lines.append(f"{f.pct(covered.other_frac)} of GPU time is named, but is no part of a transformer.")
+    if covered.other_frac > (_OTHER if covered.unattributed else 0.0):
+        lines.append(f"{f.pct(covered.other_frac)} of GPU time is named, but is no known part of the step.")
     if covered.unattributed:
         main = max(covered.unattributed, key=lambda one: one.time_ms).reason
         lines.append(f"Unattributed {f.pct(covered.unattributed_frac)}, mostly: {main}")
@@ -392,9 +403,21 @@ def shape(row: GemmRow) -> str:
 
 def shape_detail(row: GemmRow) -> str | None:
     """Say what there is to say beside the sizes: how they were bounded, or what they were padded from."""
+    if row.work_known == "above_peak":
+        return "counted; not all of it was computed"
     if row.m is None:
         return "range by tile and grid, K unknown" if row.m_range or row.n_range else None
     return row.shape_note
+
+
+def of_peak(row: GemmRow) -> str:
+    """Write a row's share of the peak; where its work is a bound, so is that."""
+    return f.DASH if row.peak_frac is None else f"{bounded(row)}{f.pct(row.peak_frac)}"
+
+
+def bounded(row: GemmRow) -> str:
+    """What stands before a rate that counts more work than was done."""
+    return "≤ " if row.work_known == "at_most" else ""
 
 
 def role(row: GemmRow) -> str:

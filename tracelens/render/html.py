@@ -270,9 +270,10 @@ def _environment() -> jinja2.Environment:
         round_pct=lambda frac: f"{100 * frac:.0f}%",
     )
     env.globals.update(
-        saving=facts.claim, meter=_meter, shape=facts.shape, shape_detail=facts.shape_detail,
-        role=facts.role, tile=facts.tile, alignment=facts.alignment, message=facts.message,
-        group=facts.group, bus=facts.bus, dash=f.DASH, group_of=groups.group_of,
+        saving=facts.claim, bounded=facts.bounded, meter=_meter, shape=facts.shape,
+        shape_detail=facts.shape_detail, role=facts.role, tile=facts.tile,
+        alignment=facts.alignment, message=facts.message, group=facts.group, bus=facts.bus,
+        dash=f.DASH, group_of=groups.group_of,
         lost_ms=losses.lost_ms, main_cause=losses.main_cause, split_bar=_split_bar, fall_bar=_fall_bar,
         effects_rows=costs.effects_rows, saving_line=costs.saving_line, fix_lines=costs.fix_lines,
         lines=lambda text: clean_lines(text, limit=2000, most=16),

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from tracelens.advice.waiting import busy_frac, saving_of, step_bound
 from tracelens.errors import InputError
 from tracelens.results import SCHEMA_VERSION, Report
 
@@ -14,6 +15,7 @@ from tracelens.results import SCHEMA_VERSION, Report
 class _HeadSummary(msgspec.Struct):
     step_source: str = ""
     steps_marked: bool | None = None
+    step_bound: str | None = None
 
 
 class _Head(msgspec.Struct):
@@ -94,8 +96,14 @@ def from_json(data: bytes) -> Report:
             report = msgspec.json.decode(data, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"report does not follow schema {SCHEMA_VERSION}: {error}") from error
-    if head.summary.steps_marked is not None:
-        return report
-    # Before there was such a field, the words said whether a step is marked.
-    marked = not head.summary.step_source.startswith("whole trace")
-    return dataclasses.replace(report, summary=dataclasses.replace(report.summary, steps_marked=marked))
+    summary = report.summary
+    if head.summary.steps_marked is None:
+        # Before there was such a field, the words said whether a step is marked.
+        marked = not head.summary.step_source.startswith("whole trace")
+        summary = dataclasses.replace(summary, steps_marked=marked)
+    of = summary.saving_of
+    if head.summary.step_bound is None:
+        of = saving_of(busy_frac(summary))
+        summary = dataclasses.replace(summary, step_bound=step_bound(summary), saving_of=of)
+    findings = [dataclasses.replace(one, saving_of=of) for one in report.findings]
+    return dataclasses.replace(report, summary=summary, findings=findings)

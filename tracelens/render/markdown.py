@@ -110,7 +110,7 @@ def _gemms(report: Report) -> list[str]:
             facts.shape(row),
             f.sig(row.time_ms_per_step),
             f.pct(row.frac),
-            f.DASH if row.peak_frac is None else f.pct(row.peak_frac),
+            facts.of_peak(row),
             " ".join(row.findings),
         ]
         for row in report.gemms[:_GEMMS]
@@ -124,7 +124,9 @@ def _tail(report: Report) -> list[str]:
     """What is not known, and what would show it."""
     lines = []
     if report.coverage.other_frac > 0:
-        lines.append(f"- {facts.coverage_lines(report)[0]}")
+        lines.append(
+            f"- {f.pct(report.coverage.other_frac)} of GPU time is named, but is no known part of the step"
+        )
     for missing in report.coverage.unattributed[:3]:
         time = f"{f.ms(missing.time_ms / max(1, len(report.steps)))}{facts.per_step(report)}"
         said = f"unattributed {time}: {missing.reason}; {missing.remedy}"

@@ -260,6 +260,7 @@ def _finding_args(finding: Finding, gemm: GemmRow | None) -> str:
             "rule": finding.rule,
             "title": finding.title,
             "saving of the whole finding, ms": {
+                "of": finding.saving_of,
                 "low": saving.low,
                 "mid": saving.mid,
                 "high": saving.high,

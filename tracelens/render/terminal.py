@@ -90,19 +90,21 @@ def _findings(out: _Out, report: Report) -> None:
     for finding in report.findings:
         style = _SEVERITY.get(finding.severity, "bold blue")
         saving, share = finding.saving_ms, finding.saving_frac
+        waits = finding.saving_of == "gpu_work"
         if saving.mid is not None:
-            waits = report.summary.limited_by == "idle"
-            claim, frac = f"{'GPU work −' if waits else 'saves ≈ '}{f.ms(saving.mid)}", share.mid
+            claim, part = f"{'GPU work −' if waits else 'saves ≈ '}{f.ms(saving.mid)}", f.pct(share.mid)
             if saving.mid < 0:
-                claim, frac = f"slower by {f.ms(-saving.mid)}", -(share.mid or 0.0)
+                claim, part = f"slower by {f.ms(-saving.mid)}", f.pct(-(share.mid or 0.0))
         else:
-            claim, frac = f"≤ {f.ms(saving.high)}", share.high
+            claim, part = f"{'GPU work ' if waits else ''}≤ {f.ms(saving.high)}", f.pct(share.high)
+        if waits and (saving.mid or 0.0) >= 0:
+            part = f"0 to {f.pct(share.high)}"
         table.add_row(
             out.text(facts.MARKS.get(finding.severity, "●"), style),
             out.text(finding.rule, limit=8),
             out.text(finding.title, limit=160),
             out.text(claim, style),
-            out.text(f.pct(frac)),
+            out.text(part),
             out.text(finding.confidence, limit=18),
         )
     out.print(table)
@@ -113,6 +115,9 @@ def _findings(out: _Out, report: Report) -> None:
     notes = [checks]
     if any(finding.saving_ms.mid is None for finding in report.findings):
         notes.append("≤: at stake at most, no prediction")
+    if any(finding.saving_of == "gpu_work" for finding in report.findings):
+        whole = "step" if report.summary.steps_marked else "trace"
+        notes.append(f"share: of the {whole}, in which the GPU waits: it need not get shorter by it")
     overlap = facts.overlap_words(report)
     if overlap:
         notes.append(overlap)
@@ -269,8 +274,8 @@ def _gemms(out: _Out, report: Report) -> None:
             "M × N × K": facts.shape(row),
             per: f.sig(row.time_ms_per_step),
             "% GPU": f.pct(row.frac),
-            "TFLOP/s": _or_dash(f.sig(row.tflops)),
-            "% peak": _or_dash(f.pct(row.peak_frac)),
+            "TFLOP/s": f.DASH if row.tflops is None else f"{facts.bounded(row)}{f.sig(row.tflops)}",
+            "% peak": facts.of_peak(row),
             "tiles/waves": _tiles(row),
             "ms lost to": losses.main_cause(row) or f.DASH,
             "finding": " ".join(row.findings),

@@ -23,6 +23,9 @@ def claim(one: WhatIf) -> str:
         return "saving not known"
     if not one.change:
         return "no change"
+    if one.saving_of == "gpu_work":
+        word = "less" if saving.mid >= 0 else "more"
+        return f"GPU work ≈ {f.ms(abs(saving.mid))} {word}"
     share = f" ({f.pct(abs(frac.mid))} of the step)" if frac.mid is not None else ""
     word = "saves" if saving.mid >= 0 else "slower by"
     return f"{word} ≈ {f.ms(abs(saving.mid))}{share}"
@@ -46,6 +49,8 @@ def step(one: WhatIf) -> str:
         return "step time not known"
     if one.then_ms.mid is None:
         return f"step {f.ms(one.step_ms)}"
+    if one.saving_of == "gpu_work":
+        return f"step {f.ms(one.step_ms)} → {f.ms_range(one.then_ms.low, one.then_ms.high)}"
     return f"step {f.ms(one.step_ms)} → {f.ms(one.then_ms.mid)}"
 
 
@@ -63,7 +68,7 @@ def costs(one: WhatIf) -> list[str]:
         parts.append(f"FLOPs {_signed(one.flops_frac)}")
     if one.tokens_frac and one.step_ms and one.then_ms.mid is not None:
         per_token = one.then_ms.mid / one.step_ms / (1 + one.tokens_frac) - 1
-        said = "not known" if one.waits_for_host else _signed(per_token)
+        said = "not known" if one.saving_of == "gpu_work" else _signed(per_token)
         parts.append(f"tokens {_signed(one.tokens_frac)}, time per token {said}")
     return parts
 

@@ -19,14 +19,15 @@ from tracelens.results.advice import (
     PickReason,
     Rest,
     RowChange,
+    SearchState,
     ShapePick,
     ShapeSearch,
     WhatIf,
 )
 from tracelens.results.cost import JobCost, Price, Saving
-from tracelens.results.estimates import Estimate, Known
+from tracelens.results.estimates import Estimate, Known, SavingOf, StepBound
 from tracelens.results.explorer import Curve, Explorer, Suggested
-from tracelens.results.gemm import GemmRow, GemmTime, Lost, Term
+from tracelens.results.gemm import GemmRow, GemmTime, Lost, Term, WorkKnown
 from tracelens.results.identity import Found, GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.layers import LayerPass, LayerRow, Layers, LayerTimeline
 from tracelens.results.others import OtherRow
@@ -54,6 +55,8 @@ __all__ = [
     "SCHEMA_VERSION",
     "Estimate",
     "Known",
+    "SavingOf",
+    "StepBound",
     "TraceInfo",
     "GpuInfo",
     "ModelDims",
@@ -75,6 +78,7 @@ __all__ = [
     "GemmTime",
     "Term",
     "GemmRow",
+    "WorkKnown",
     "Finding",
     "Effects",
     "Amount",
@@ -98,6 +102,7 @@ __all__ = [
     "ShapePick",
     "OtherHeads",
     "FrontPoint",
+    "SearchState",
     "ShapeSearch",
     "IdleCause",
     "QueueLength",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tracelens.results.cost import Saving
-from tracelens.results.estimates import Estimate
+from tracelens.results.estimates import Estimate, SavingOf
 from tracelens.results.verified import Verified
+
+#: good: nothing else is sure to be faster; none: nothing is, and not all was searched or could be judged.
+SearchState = Literal["found", "good", "none", "could_not_run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,9 @@ class Finding:
     doc: str  # "docs/rules/TL101.md"
     effects: Effects | None = None
     diffs: list[ConfigDiff] = field(default_factory=list)  # ``fix`` as the usual frameworks spell it
-    saving: Saving | None = None  # per 1000 steps of the whole job; None where steps are not known
+    saving: Saving | None = None  # per 1000 steps of the whole job; None: no step, or only GPU work is saved
     verified: Verified | None = None  # what `tracelens verify` measured of it
+    saving_of: SavingOf = "step"  # what saving_ms is of; gpu_work: the step gains 0 to its high end
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +135,7 @@ class WhatIf:
     unpredicted_ms: float  # per step: time of affected products without a formula or a prediction
     notes: list[str] = field(default_factory=list)
     verified: Verified | None = None  # what `tracelens verify` measured of it
-    waits_for_host: bool = False  # idle for much of the step: a time per token would share out idle time
+    saving_of: SavingOf = "step"  # gpu_work: the step waits for the CPU, and gains 0 to the high end
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,7 @@ class FrontPoint:
 class ShapeSearch:
     """The joint search for a faster shape of the same size, and what it came to."""
 
-    state: str  # found | good | unsure | could_not_run
+    state: SearchState
     verdict: str
     picks: list[ShapePick] = field(default_factory=list)  # best first; each surely faster
     unsure: ShapePick | None = None  # predicted faster, but the range reaches to slower: not recommended

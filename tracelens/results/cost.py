@@ -34,7 +34,8 @@ class JobCost:
     gpus_source: str  # where the number of GPUs is from, or that it is not known and one is counted
     gpu_hours: float | None  # of the profiled step, as every figure of the report is
     unprofiled_gpu_hours: float | None = None  # of the steps that ran without the profiler
-    saving: Saving | None = None  # of all findings together, which is no sum; None without a finding
+    # of all findings together, which is no sum; None without a finding, and where only GPU work is saved
+    saving: Saving | None = None
     price: Price | None = None
     money: float | None = None
     unprofiled_money: float | None = None

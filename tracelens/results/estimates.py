@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+#: What a step waits for. unknown: no step is marked, and the GPU idles for much of the trace.
+StepBound = Literal["gpu", "cpu", "unknown"]
+#: What a saving is one of. gpu_work: the step waits for something else, and gains between nothing and that.
+SavingOf = Literal["step", "gpu_work"]
 
 
 @dataclass(frozen=True, slots=True)

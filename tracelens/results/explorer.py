@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tracelens.results.estimates import SavingOf
+
 
 @dataclass(frozen=True, slots=True)
 class Suggested:
@@ -35,6 +37,7 @@ class Curve:
     basis: str = "model"  # of the times away from now
     notes: list[str] = field(default_factory=list)
     why: str | None = None  # why there is no curve; the columns are empty then
+    saving_of: SavingOf = "step"  # gpu_work: the times are of the GPU's work, without its idle time
 
 
 @dataclass(frozen=True, slots=True)

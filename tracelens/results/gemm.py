@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+#: How the counted FLOPs stand to those that were done. at_most: a buffer's rows or masked scores are counted
+#: too; above_peak: their rate would be more than the GPU can do, so they are not known, nor is any rate.
+WorkKnown = Literal["exact", "at_most", "above_peak", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,8 @@ class GemmRow:
     lost_ms: Lost
     findings: list[str]
     candidates: list[str] = field(default_factory=list)  # unattributed: it is one of these, untold which
-    shape_known: str = "unknown"  # exact | bounded (packed attention, or the two ranges below) | unknown
+    # exact | bounded (packed attention, the two ranges below, or rows of a buffer) | unknown
+    shape_known: str = "unknown"
     m_range: tuple[int, int] | None = None  # [low, high] of M by the kernel's tiles and grid, where m is null
     n_range: tuple[int, int] | None = None
     padded_from: dict[str, int] = field(default_factory=dict)  # what the model asked for, {"n": 50257}
@@ -124,3 +130,10 @@ class GemmRow:
     ctas_per_sm: int | None = None  # CTAs that fit on one SM at once; None = the trace does not say
     alignment_frac: float | None = None  # throughput at its worst alignment over that at 128 bytes
     alignment_basis: str | None = None  # what that rests on
+    work_known: WorkKnown = "unknown"  # how flops, and the rates made of them, stand to what was done
+    work_why: str | None = None  # why they are no more than a bound, or not known
+    median_us: float | None = None  # of its calls in the file, all kernels of a call
+    slowest_us: float | None = None  # the longest of its calls
+    stalls: int = 0  # of its calls: those of over 3 times the median, which the shape does not explain
+    stall_ms: float = 0.0  # of time_ms: what those took beyond the median
+    stall_ms_per_step: float = 0.0  # the same of time_ms_per_step

@@ -7,6 +7,13 @@ from typing import Literal
 
 from tracelens.results.estimates import Known
 
+#: A kernel takes at least this long however little it computes: launch, prologue, one pass over K and
+#: epilogue. The shortest GEMM kernels of public traces last 2.8 to 3.3 us (H100) and 3.0 us (A100).
+LEAST_US = 3.0
+#: What the usual small one takes: half of the tensor-core GEMMs of public H100 and A100 traces whose work is
+#: under 1 us last 5 to 7 us, with the work. Predictions go by this, bounds by the least.
+USUAL_US = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
@@ -43,7 +50,7 @@ class GpuInfo:
     l2_mb: float | None = None
     measured_tflops: dict[str, float] = field(default_factory=dict)  # best matmul of `tracelens bench` here
     measured_bandwidth_gbps: float | None = None
-    gemm_floor_us: float = 3.0  # what a GEMM kernel takes however little it computes
+    gemm_floor_us: float = LEAST_US  # what a GEMM kernel takes at least, however little it computes
     memory_gib: float | None = None  # of the device, as the trace reports it; None where it does not
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tracelens.results.estimates import Estimate
+from tracelens.results.estimates import Estimate, SavingOf, StepBound
 
 #: Why a ProfilerStep range is no step to measure.
 NotWhole = Literal["no_gpu_work", "cut_at_start", "cut_at_end"]
@@ -76,9 +76,12 @@ class Summary:
     step_source: str  # how steps were found, in words
     unprofiled: UnprofiledSteps = field(default_factory=UnprofiledSteps)
     limited_by: str = ""  # idle | exposed | memory | shapes, by the rule of the verdict; "" = not judged
+    step_bound: StepBound = "gpu"  # what the step waits for, by its idle time
+    saving_of: SavingOf = "step"  # what shape_waste_ms is of; gpu_work: the step gains 0 to its high end
     steps_marked: bool = True  # False: the whole trace taken as one step, so nothing is known per step
     gemm_frac_is_bound: bool = False  # gemm_frac is a lower bound: too much GPU time could not be told apart
     communication_is_bound: bool = False  # so is the time of communication, exposed or not
+    shape_open_ms: float = 0.0  # at most, beside a predicted shape_waste_ms: findings without a prediction
     mfu_is_bound: bool = False  # mfu_frac and achieved_tflops are lower bounds, also the MFU unprofiled
 
 
@@ -106,7 +109,7 @@ class Coverage:
     shape_unknown_frac: float = 0.0  # the rest; the three add to one
     lent_frac: float = 0.0  # component known from an identical kernel, of another step or of the reference
     lent_kernels: int = 0
-    other_frac: float = 0.0  # named by its module, and no part of a transformer
+    other_frac: float = 0.0  # named by its module, and no known part of the step
     opaque_frac: float = 0.0  # of that: kernels whose operators do not say that they are no attention
 
     @property
@@ -133,7 +136,7 @@ class ComponentRow:
     time_ns: int  # exact: these add up to all GPU event time
     frac: float  # of the GPU time of the analysed steps
     kernels: int  # whole file
-    flops: float | None  # of its GEMM and attention calls whose shape is known; None without any
+    flops: float | None  # of its GEMM and attention calls whose work is known; None without any
     tflops: float | None  # over the time of those calls
     time_ms_per_step: float  # of the analysed steps alone: a file also holds work before and between them
     kernels_per_step: float

@@ -11,25 +11,19 @@ from benchmarks.gpu.attention_sweeps import attention_sweep
 from benchmarks.gpu.stage import Item, Setting, Stage
 from benchmarks.gpu.stages.shapes import (
     CHUNK,
-    MEASURED_WITH,
     QUICK,
     check_attention,
     chunks,
     gpu_of,
     joined,
     measure,
+    predict,
 )
-from tracelens.bench.cases import AttentionCase
 from tracelens.hardware.measurements import AttentionMeasurement
+from tracelens.measure.cases import AttentionCase
 
 #: Building a plan, per cuDNN call of a new shape: why cuDNN is swept more thinly than flash attention.
 _CUDNN_PLAN_S = 0.25
-_SOURCES = (
-    *MEASURED_WITH,
-    "benchmarks/gpu/attention_sweeps.py",
-    "benchmarks/gpu/model_shapes.py",
-    "benchmarks/gpu/stages/attention_sweep.py",
-)
 
 
 def attention_items(setting: Setting) -> list[Item]:
@@ -60,8 +54,8 @@ ATTENTION_SWEEP = Stage(
     writes="times of fused attention over head dimension, sequence, heads and groups",
     items=attention_items,
     measure=partial(measure, QUICK),
+    predict=predict,
     summarize=partial(joined, AttentionMeasurement),
     check=check_attention,
     max_failed_frac=0.05,
-    sources=_SOURCES,
 )

@@ -13,23 +13,22 @@ import gzip
 import json
 import os
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu import predicted
 from benchmarks.gpu.stage import Item, Row, Setting, Skip, Stage
 from tracelens.capture.options import AFTER
 from tracelens.gemm.kernel_names import parse_kernel_name
+from tracelens.measure.devices import context_lost
+from tracelens.measure.timing import spread_frac
 
 MOST_BYTES = 4_000_000  # of one trace
-SOURCES = (
-    "benchmarks/gpu/stages/captures.py",
-    "benchmarks/gpu/models.py",
-    "benchmarks/gpu/training.py",
-    "benchmarks/gpu/truth.py",
-)
+FIRST_NAMES = ("gpt2_vocab50257_eager", "gpt2_vocab50304_eager")
+PAIR = "gpt2 vocabulary=50257>50304"
 
 
 def measure(setting: Setting, item: Item) -> Row:
@@ -83,9 +82,8 @@ def _capture(setting: Setting, case: Any, layers: int, name: str) -> Row:
     if written is None:
         raise RuntimeError("the capture wrote no trace")
     facts = look_into(Path(written))
-    wrong = wrong_kernels(case.dtype, facts["gemm_kernels"]) if setting.kind == "cuda" else []
-    if wrong:
-        raise RuntimeError(wrong[0])
+    if setting.kind == "cuda":
+        facts["doubts"] += wrong_kernels(case.dtype, facts["gemm_kernels"])
     trace = f"{name}.json.gz"
     setting.traces.mkdir(parents=True, exist_ok=True)
     os.replace(_rename_inside(Path(written), trace), setting.traces / trace)
@@ -101,14 +99,18 @@ def _capture(setting: Setting, case: Any, layers: int, name: str) -> Row:
         "precision": case.precision,
         "dims": {key: getattr(case.dims, key) for key in case.dims.__dataclass_fields__},
         **facts,
-        "spread_frac": spread(facts["step_ms"]["before"]),
+        "spread_frac": spread_frac(facts["step_ms"]["before"]),
         "brief": f"{size / 1e3:.0f} kB, {facts['kernels']} kernels, "
         f"step {statistics.median(facts['step_ms']['before'] or [0.0]):.2f} ms",
     }
     if size <= MOST_BYTES:
-        truth, facts_of_truth = _truth(setting, case, layers, training, name)
-        row["files"].append(truth)
-        row["truth"] = facts_of_truth
+        try:  # the trace stands without it
+            truth, row["truth"] = _truth(setting, case, layers, training, name)
+            row["files"].append(truth)
+        except RuntimeError as error:
+            if context_lost(error):
+                raise
+            row["doubts"].append(f"no truth: {error}"[:300])
     return row
 
 
@@ -140,8 +142,6 @@ def _truth(setting: Setting, case: Any, layers: int, training: Any, name: str) -
     total = sum(one.duration_us for one in kernels)
     known = sum(one.duration_us for one in kernels if one.module != "?")
     inside = sum(one.duration_us for one in kernels if one.module not in ("?", ""))
-    if known < 0.98 * total:
-        raise RuntimeError(f"the synchronised step places {known / total:.1%} of its time only")
     return file, {
         **how,
         "bytes": size,
@@ -152,32 +152,35 @@ def _truth(setting: Setting, case: Any, layers: int, training: Any, name: str) -
 
 
 def look_into(path: Path) -> dict[str, Any]:
-    """What a row says of a trace, read from the file alone. Raises RuntimeError where the file lacks it."""
+    """What a row says of a trace, read from the file alone. A trace with ``doubts`` is kept, for a person to
+    look at: the minutes it took do not come back."""
     trace = json.loads(gzip.decompress(path.read_bytes()))
-    metadata = trace.get("tracelens")
-    if not metadata:
-        raise RuntimeError("the trace lacks tracelens' metadata")
-    if not metadata["window"]["complete"]:
-        raise RuntimeError(f"the window is not complete: {metadata['window']}")
-    kernels: Counter[str] = Counter()
+    metadata = trace["tracelens"]
+    window, time = metadata["window"], metadata["time"]
     gemms: Counter[str] = Counter()
-    ranges = 0
+    kernels = ranges = 0
+    gpu_us: dict[str, float] = defaultdict(float)  # by kind of kernel
     for event in trace["traceEvents"]:
         if event.get("cat") == "kernel":
-            kernels[event["name"]] += 1
+            kernels += 1
             parsed = parse_kernel_name(event["name"])
-            if parsed is not None and parsed.kind == "gemm":
+            kind = parsed.kind if parsed is not None else "other"
+            gpu_us[kind] += float(event["dur"])
+            if kind == "gemm":
                 gemms[event["name"]] += 1
         ranges += event.get("cat") == "user_annotation"
-    if not ranges:
-        raise RuntimeError("the trace holds no named range")
-    time = metadata["time"]
+    doubts = [] if window["complete"] else [f"the window is not complete: {window}"]
+    doubts += [] if ranges else ["the trace holds no named range"]
     return {
-        "kernels": sum(kernels.values()),
+        "kernels": kernels,
         "gemm_kernels": dict(gemms.most_common()),
+        "gpu_ms_per_step": {
+            kind: round(us / 1e3 / max(1, window["steps"]), 4) for kind, us in gpu_us.items()
+        },
         "ranges": ranges,
-        "steps": metadata["window"]["steps"],
+        "steps": window["steps"],
         "step_ms": {"clock": time["clock"], "before": time["before_ms"], "after": time["after_ms"]},
+        "doubts": doubts,
     }
 
 
@@ -213,16 +216,45 @@ def _math_dtype(name: str) -> str | None:
     return "tf32" if found == "fp32" and kernel.tensor_core else found
 
 
-def spread(times: Sequence[float]) -> float | None:
-    """(90th - 10th percentile) / median."""
-    if len(times) < 4:
-        return None
-    tenths = statistics.quantiles(times, n=10)
-    return round((tenths[8] - tenths[0]) / statistics.median(times), 5)
-
-
 def summarize(setting: Setting, rows: Sequence[Row]) -> dict[str, Any]:
-    return {"captures": list(rows), "bytes": sum(row["bytes"] for row in rows)}
+    return {
+        "captures": list(rows),
+        "bytes": sum(row["bytes"] for row in rows),
+        "doubts": {row["trace"]: row["doubts"] for row in rows if row["doubts"]},
+    }
+
+
+def compare_first(setting: Setting, rows: Sequence[Row]) -> dict[str, Any]:
+    """Both steps and what the change saved, from the steps outside the window: no profiler is in them."""
+    data = summarize(setting, rows)
+    times = [row["step_ms"]["before"] + row["step_ms"]["after"] for row in rows]
+    if len(times) == 2 and all(times):
+        before, after = map(statistics.median, times)
+        kinds = [row["gpu_ms_per_step"] for row in rows]
+        data["compared"] = {
+            "name": PAIR,
+            "before_ms": round(before, 4),
+            "after_ms": round(after, 4),
+            "saving_frac": round(1 - after / before, 5),
+            "gpu_saving_ms": {
+                kind: round(kinds[0].get(kind, 0.0) - kinds[1].get(kind, 0.0), 4)
+                for kind in sorted(kinds[0].keys() | kinds[1].keys())
+            },
+        }
+    return data
+
+
+def predict_first(setting: Setting, item: Item) -> dict[str, Any] | None:
+    """The saving of the pair, written down before its first step is run."""
+    from benchmarks.gpu.model_shapes import MODELS
+    from tracelens.measure.layer_shapes import StepShape
+
+    if item.key != FIRST_NAMES[0]:
+        return None
+    dims = item.spec.dims
+    layer = MODELS["gpt2"][1].changed(sequence=dims.sequence, micro_batch=dims.batch)
+    sides = [StepShape(layer, item.spec.layers[0], vocabulary) for vocabulary in (50257, 50304)]
+    return predicted.of_change(setting, PAIR, *sides)
 
 
 def _rename_inside(path: Path, name: str) -> Path:
@@ -322,6 +354,19 @@ def _cases() -> tuple[list[Item], list[Item]]:
     return first, more
 
 
+def pair_items(setting: Setting) -> Sequence[Item]:
+    """GPT-2 (Radford et al. 2019: 12 layers of 768) as published, and with its vocabulary padded."""
+    from benchmarks.gpu.models import Dims
+    from benchmarks.gpu.training import Case
+
+    gpt2 = Dims(hidden=768, heads=12, ffn=3072, vocab=50257, sequence=1024, batch=16)
+    sides = (gpt2, replace(gpt2, vocab=50304))
+    return [
+        Item(name, 25.0, Case(name, "gpt", dims, (12, 6, 3)))
+        for name, dims in zip(FIRST_NAMES, sides, strict=True)
+    ]
+
+
 def first_items(setting: Setting) -> Sequence[Item]:
     return _different(_cases()[0]) if setting.dry_run else _cases()[0]
 
@@ -342,16 +387,27 @@ def _different(items: Sequence[Item]) -> list[Item]:
     return chosen
 
 
+FIRST_STEP = Stage(
+    name="first_step",
+    writes="one GPT-2 step captured before and after 50257 -> 50304, compared",
+    items=pair_items,
+    measure=measure,
+    predict=predict_first,
+    summarize=compare_first,
+    setup_s=10.0,
+    cap_mb=10.0,
+    max_spread_frac=None,  # each trace stands, and says how its steps vary
+)
 CAPTURES = Stage(
     name="captures",
     writes="sample traces with their truth: GPT-2 and Llama pairs, BERT, ViT, MoE",
     items=first_items,
     measure=measure,
     summarize=summarize,
-    sources=SOURCES,
     setup_s=10.0,
     cap_mb=20.0,
     max_failed_frac=0.5,  # each trace stands alone
+    max_spread_frac=None,
 )
 MORE_CAPTURES = Stage(
     name="captures-more",
@@ -359,8 +415,8 @@ MORE_CAPTURES = Stage(
     items=more_items,
     measure=measure,
     summarize=summarize,
-    sources=SOURCES,
     setup_s=10.0,
     cap_mb=25.0,
     max_failed_frac=0.5,
+    max_spread_frac=None,
 )

@@ -1,44 +1,50 @@
-"""The products of transformers and of the paper's sweeps, and the curves that are drawn of them."""
+"""The GEMMs of transformers and of the paper's sweeps, and the curves that are drawn of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from benchmarks.gpu import sweeps
 from benchmarks.gpu.stage import Stage
 from benchmarks.gpu.stages.shapes import (
     CAREFUL,
-    MEASURED_WITH,
     QUICK,
-    SHAPES,
     check_products,
     gemm_items,
     joined,
     measure,
+    predict,
 )
 from tracelens.hardware.measurements import GemmMeasurement
+from tracelens.measure.cases import GemmCase, Options
 
-_SOURCES = (*MEASURED_WITH, *SHAPES, "benchmarks/gpu/stages/gemm_sweep.py")
 
-GEMM_SWEEP = Stage(
-    name="gemm_sweep",
-    writes="times and kernel names of the products of transformers and of the paper's sweeps",
-    items=partial(gemm_items, sweeps.gemm_sweep, QUICK),
-    measure=partial(measure, QUICK),
-    summarize=partial(joined, GemmMeasurement),
-    check=check_products,
-    max_failed_frac=0.05,
-    sources=_SOURCES,
+def _sweep(
+    name: str, writes: str, cases: Callable[[int], Sequence[GemmCase]], options: Options, **more: Any
+) -> Stage:
+    return Stage(
+        name=name,
+        writes=writes,
+        items=partial(gemm_items, cases, options),
+        measure=partial(measure, options),
+        predict=predict,
+        summarize=partial(joined, GemmMeasurement),
+        check=check_products,
+        max_failed_frac=0.05,
+        **more,
+    )
+
+
+GEMM_UNSURE = _sweep(
+    "gemm_unsure", "GEMM times where predictions are least sure: misaligned shapes, shapes nobody chose",
+    sweeps.gemm_unsure, QUICK,
+)  # fmt: skip
+GEMM_SWEEP = _sweep(
+    "gemm_sweep", "the other GEMMs of transformers and of the paper's sweeps", sweeps.gemm_rest, QUICK,
     cap_mb=8.0,
-)
-
-CURVES = Stage(
-    name="curves",
-    writes="wave sawtooths and alignment staircases, dense enough to draw",
-    items=partial(gemm_items, sweeps.curves, CAREFUL),
-    measure=partial(measure, CAREFUL),
-    summarize=partial(joined, GemmMeasurement),
-    check=check_products,
-    max_failed_frac=0.05,
-    sources=_SOURCES,
+)  # fmt: skip
+CURVES = _sweep(
+    "curves", "wave sawtooths and alignment staircases, dense enough to draw", sweeps.curves, CAREFUL
 )

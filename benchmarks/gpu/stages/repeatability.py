@@ -10,9 +10,7 @@ from typing import Any
 from benchmarks.gpu import sweeps
 from benchmarks.gpu.stage import Item, Row, Setting, Stage
 from benchmarks.gpu.stages.shapes import (
-    MEASURED_WITH,
     QUICK,
-    SHAPES,
     check_products,
     gemm_chunks,
     joined,
@@ -82,10 +80,9 @@ def check_repeat(data: Mapping[str, Any]) -> list[str]:
 
 REPEATABILITY = Stage(
     name="repeatability",
-    writes="200 products of the sweep measured twice more",
+    writes="200 GEMMs of the sweep measured twice more",
     items=repeat_items,
     measure=repeat_measure,
     summarize=repeat_summary,
     check=check_repeat,
-    sources=(*MEASURED_WITH, *SHAPES, "benchmarks/gpu/stages/repeatability.py"),
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracelens.advice.alignment import Misfit, boundary_bytes, fp32_on_cuda_cores, misfit_of
 from tracelens.advice.dimensions import TARGET, Target, flops_growth, target
 from tracelens.advice.facts import Outcome, StepFacts, absent
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.missing import enough, for_shapes, sum_of
 from tracelens.advice.numbers import listed, plural
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.rules.misaligned_views import view_of
@@ -21,8 +22,8 @@ _HEADWISE = frozenset({"attention.scores", "attention.values"})
 _EFFORT = {"ffn": "retrain", "hidden": "retrain"}
 #: What a wider MLP means for the model.
 WIDER_MLP = (
-    "The model changes: this is for a new training run. An existing checkpoint can be padded with zero"
-    " weights and zero biases without changing its output when the activation maps 0 to 0."
+    "An existing checkpoint can be padded with zero weights and zero biases without changing its output when"
+    " the activation maps 0 to 0."
 )
 
 
@@ -84,6 +85,9 @@ class AlignDimensions:
         cases = cases_of(facts, misfits)
         elsewhere = {case.parameter: rule for case in cases if (rule := owner(facts, case)) is not None}
         proposals = [_proposal(facts, case) for case in cases if case.parameter not in elsewhere]
+        judged = [row for row in gemms if None not in (row.n, row.k) and not fp32_on_cuda_cores(row)]
+        if not misfits and not enough(judged, gemms):
+            return _too_few(gemms, judged)
         passed = (
             f"{shaped} of {plural(len(gemms), 'GEMM row')} have shapes; no{' other' if elsewhere else ''}"
             " leading dimension keeps a kernel from 16-byte loads, and no kernel name shows a fallback."
@@ -93,6 +97,20 @@ class AlignDimensions:
         if full:
             passed += f" {plural(full, 'row')} in fp32 on CUDA cores: not judged."
         return decide(self, facts=facts, proposals=proposals, passed=passed)
+
+
+def _too_few(gemms: Sequence[GemmRow], judged: Sequence[GemmRow]) -> Outcome:
+    """Most of the time is not judged: on CUDA cores there is nothing to judge, without shapes it is open."""
+    cores = [row for row in gemms if fp32_on_cuda_cores(row)]
+    blind = [row for row in gemms if row not in cores and row not in judged]
+    said = [f"{plural(len(cores), 'row')} in fp32 on CUDA cores, where alignment is not what limits them"]
+    said = said if cores else []
+    said += [f"{plural(len(blind), 'row')} without a shape: {for_shapes(blind)}"] if blind else []
+    return Outcome(
+        "could_not_run" if sum_of(blind) > sum_of(cores) else "not_applicable",
+        f"{len(judged)} of {plural(len(gemms), 'GEMM row')} can be judged, and they are on the grid;"
+        f" {listed(said)}.",
+    )
 
 
 def _is_view(misfit: Misfit) -> bool:
@@ -336,11 +354,11 @@ def _own_caveats(facts: StepFacts, goal: Target | None) -> list[str]:
         return [views]
     if goal.parameter == "ffn":
         return [
-            WIDER_MLP,
+            f"{facts.new_model}. {WIDER_MLP}",
             f"Any multiple of {TARGET} near it is on the grid as well: --what-if ffn=... simulates each.",
         ]
     if goal.parameter == "hidden":
         heads = facts.model.heads.value
         split = f" {heads} heads have to divide it." if heads is not None else ""
-        return [f"The model changes in every layer: this is for a new training run.{split}"]
+        return [f"{facts.new_model}, in every layer.{split}"]
     return ["Which setting makes this dimension is not known; pad the weight with zero rows or columns."]

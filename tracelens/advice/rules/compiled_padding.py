@@ -40,7 +40,10 @@ class CompiledPadding:
         sizes = listed([one.sizes for one in _changes(padded)])
         said = f"Already at work: torch.compile padded {sizes} ({took(padded, 'GEMM shape', facts)})."
         if facts.others is None:
-            return Outcome("passed", f"{said} What its copies cost was not summed up.")
+            return Outcome(
+                "could_not_run",
+                f"{said} What its copies cost was not summed up: analyze the trace itself.",
+            )
         if not mine:
             return Outcome(
                 "passed", f"{said} No kernel of its own does the padding: it costs next to nothing."

@@ -10,16 +10,15 @@ from tracelens.advice.experts import Mixture, mixture_of
 from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import percent, plural
-from tracelens.advice.predicted import NEAR_ERROR, call_us_of
+from tracelens.advice.predicted import NEAR_ERROR
+from tracelens.advice.products import predicted
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.stakes import Stake, time_at_stake
+from tracelens.advice.stalls import call_us_of
 from tracelens.advice.work import groups_of, tokens_of
-from tracelens.errors import InputError
-from tracelens.gemm.predict import predict_gemm
 from tracelens.numbers import sig
 from tracelens.results import GemmRow
 
-_LAYOUTS = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
 #: Twice the rows for each expert have to save this share of the experts' time per row to be worth a word.
 _WORTH_FRAC = 0.1
 #: How far predicted ratios of such shapes miss (see docs/what-if.md).
@@ -66,6 +65,11 @@ def _without_experts(facts: StepFacts) -> Outcome:
     mixed = bool(rows) or any(one.component.startswith("moe.") for one in facts.components)
     if not mixed:
         return absent("No mixture of experts was recognised in the trace.")
+    if not rows:
+        return Outcome(
+            "could_not_run",
+            "A router or a dispatch of tokens was recognised, and no GEMM of experts behind it.",
+        )
     if not any(row.m is not None for row in rows):
         return Outcome(
             "could_not_run",
@@ -190,18 +194,8 @@ def _even(row: GemmRow) -> tuple[int, int, int, int] | None:
 
 
 def _predicted_us(facts: StepFacts, row: GemmRow, sizes: tuple[int, int, int, int]) -> float | None:
-    if facts.step is None:
-        return None
-    m, n, k, batch = sizes
-    layout = row.layout if row.layout in ("TN", "NN", "NT", "TT") else _LAYOUTS.get(row.role or "", "TN")
-    try:
-        found = predict_gemm(
-            m, n, k, batch=batch, gpu=facts.step.gpu, dtype=row.math_dtype or row.dtype or "bf16",
-            out_dtype=row.out_dtype, layout=layout, measured=facts.step.measured,
-        )  # fmt: skip
-    except InputError:
-        return None
-    return found.time_us.mid
+    found = predicted(row, facts=facts, sizes=sizes)
+    return None if isinstance(found, str) else found.time_us.mid
 
 
 # --- few rows -----------------------------------------------------------------------------------------

@@ -41,7 +41,10 @@ class Fp8:
         if refusal is not None:
             return refusal
         if facts.gpu.name == "unknown":
-            return Outcome("not_applicable", "The GPU is not known, and with it whether it computes in fp8.")
+            return Outcome(
+                "could_not_run",
+                "The GPU is not known, and with it whether it computes in fp8: name it with --gpu.",
+            )
         if "fp8" not in facts.gpu.peak_tflops:
             return Outcome(
                 "not_applicable",
@@ -117,7 +120,7 @@ def _passed(facts: StepFacts, in_fp8: Sequence[GemmRow], wide: Sequence[GemmRow]
         f" layers ({sum_ms(room)} {facts.per_step}) are large and fit fp8. At its dense peak,"
         f" {sig(facts.gpu.peak_tflops['fp8'])} TFLOP/s, with the casts of both operands, {ms(gain)} less is"
         f" the bound ({percent(gain / step_ms)} of the step); real fp8 reaches a part of it, and accuracy"
-        " has to be proven in training."
+        f" has to be proven{' in training' if facts.trains else ''}."
     )
     return " ".join(said)
 

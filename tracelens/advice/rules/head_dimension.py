@@ -234,8 +234,8 @@ def _title(head_dim: int, heads: int | None, options: list[_Heads]) -> str:
     if options[0].heads is None or heads is None:
         sizes = " or ".join(str(option.head_dim) for option in options)
         return f"Use head_dim {sizes} instead of {head_dim}"
-    ways = " or ".join(f"{option.heads} heads of {option.head_dim}" for option in options)
-    return f"Use {ways} instead of {heads} heads of {head_dim}"
+    ways = " or ".join(f"{plural(option.heads or 1, 'head')} of {option.head_dim}" for option in options)
+    return f"Use {ways} instead of {plural(heads, 'head')} of {head_dim}"
 
 
 def _confidence(group: _Attention) -> str:
@@ -302,7 +302,7 @@ def _fix(head_dim: int, heads: int | None, options: list[_Heads]) -> list[str]:
 
 
 def _caveats(facts: StepFacts, options: list[_Heads]) -> list[str]:
-    caveats = ["The model changes: this is for a new training run, and its accuracy has to be checked there."]
+    caveats = [f"{facts.new_model}, and its accuracy has to be checked."]
     heads, kv_heads = facts.model.heads.value, facts.model.kv_heads.value
     if heads is not None and kv_heads is not None and kv_heads != heads:
         caveats.append(

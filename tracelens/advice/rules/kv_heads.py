@@ -217,15 +217,15 @@ def _proposal(
         ),
         change={"kv_heads": [now, best.value]},
         fix=[f"- kv_heads = {now}", f"+ kv_heads = {best.value}"],
-        caveats=_caveats(now, best.value),
+        caveats=_caveats(facts, now, best.value),
         evidence={"tried": savings(trials)},
         simulate={"kv_heads": best.value},
     )
 
 
-def _caveats(now: int, then: int) -> list[str]:
+def _caveats(facts: StepFacts, now: int, then: int) -> list[str]:
     caveats = [
-        "The model changes: this is for a new training run, and its accuracy has to be checked there.",
+        f"{facts.new_model}, and its accuracy has to be checked.",
         f"At inference the key-value cache is {then / now:.3g} times as large.",
     ]
     if then < now:

@@ -267,7 +267,7 @@ _CAUSES = (
     ),
     _Cause(
         "handing tensors on as they lie",
-        "Avoid {many} around the products: {time} {per}",
+        "Avoid {many} around the GEMMs: {time} {per}",
         ("layout copy", "layout copies"),
         _layout,
         "A transposed or sliced tensor was copied so that its elements lie in another order. Products read"

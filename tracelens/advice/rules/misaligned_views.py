@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.alignment import (
@@ -16,12 +15,13 @@ from tracelens.advice.alignment import (
 )
 from tracelens.advice.claims import Claim, settle, total
 from tracelens.advice.facts import Outcome, StepFacts, absent
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.missing import enough, for_shapes, sum_of
 from tracelens.advice.numbers import listed, plural, round_up
 from tracelens.advice.predicted import NEAR_ERROR
-from tracelens.advice.products import call_us, minus, moving_ms, predicted
+from tracelens.advice.products import minus, moving_ms, predicted
 from tracelens.advice.proposals import cannot_judge, heuristic, took
 from tracelens.advice.stakes import name, time_at_stake
+from tracelens.advice.stalls import call_us_of
 from tracelens.gemm import bytes_per_element, parse_kernel_name
 from tracelens.numbers import sig
 from tracelens.results import Estimate, GemmRow
@@ -29,8 +29,6 @@ from tracelens.results import Estimate, GemmRow
 _ON_WEIGHTS = frozenset({"optimizer", "grad_clip"})
 #: An aligned product against this trace's other aligned ones: no surer than shapes a factor of two apart.
 _ERROR = NEAR_ERROR
-#: Of the products' time: what has to be judged to call the step good.
-_ENOUGH = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +71,8 @@ class MisalignedViews:
             groups.setdefault((view.row.component, view.stride, view.width), []).append(view)
         claims = [_claim(facts, group) for group in groups.values()]
         judged = [row for row in gemms if row in strided or row in told]
-        share = _time(judged) / (_time(gemms) or 1.0)
-        if not claims and share < _ENOUGH:
+        if not claims and not enough(judged, gemms):
+            share = sum_of(judged) / sum_of(gemms)
             return Outcome(
                 "could_not_run",
                 f"Only {len(judged)} of {plural(len(gemms), 'GEMM row')}, {share:.0%} of their time, show"
@@ -87,10 +85,6 @@ class MisalignedViews:
             " bytes."
         )
         return settle(self, facts=facts, claims=claims, passed="" if claims else passed)
-
-
-def _time(rows: Sequence[GemmRow]) -> float:
-    return sum(row.time_ms_per_step for row in rows)
 
 
 def view_of(row: GemmRow) -> View | None:
@@ -193,7 +187,7 @@ def _saving(facts: StepFacts, view: View) -> tuple[Estimate | None, str]:
     else:
         width = max(width, _ERROR)
         low, high = mid * math.exp(-width), mid * math.exp(width)
-    now, calls = call_us(row), row.calls_per_step / 1e3
+    now, calls = call_us_of(row), row.calls_per_step / 1e3
     saving = Estimate(calls * (now - high), calls * (now - mid), calls * (now - low), time.basis)
     size = bytes_per_element(row.dtype) or 0.0
     elements = max((row.m or 0) * (row.k or 0), (row.n or 0) * (row.k or 0)) * (row.batch or 1)

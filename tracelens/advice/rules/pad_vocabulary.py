@@ -54,12 +54,13 @@ class PadVocabulary:
                 f"The vocabulary, {vocab}, runs padded to {ran} by torch.compile, a multiple of {TARGET}.",
             )
         judged = [row for row in rows if not fp32_on_cuda_cores(row)]
-        passed = (
-            f"The vocabulary, {vocab}, is no multiple of {TARGET}, but its GEMMs run in fp32 on CUDA cores,"
-            " where alignment is not what limits them."
-        )
-        proposals = [_proposal(facts, vocab, judged)] if judged else []
-        return decide(self, facts=facts, proposals=proposals, passed=passed)
+        if not judged:
+            return Outcome(
+                "not_applicable",
+                f"The vocabulary, {vocab}, is no multiple of {TARGET}, but its GEMMs run in fp32 on CUDA"
+                " cores, where alignment is not what limits them.",
+            )
+        return decide(self, facts=facts, proposals=[_proposal(facts, vocab, judged)], passed="")
 
 
 def vocabulary(facts: StepFacts) -> int | None:
@@ -117,7 +118,7 @@ def _without_vocabulary(facts: StepFacts) -> Outcome:
         return Outcome(
             "could_not_run",
             f"The vocabulary is not known, and the logits can be among the {plural(len(lost), 'GEMM row')}"
-            f" without a component ({time} {facts.per_step}): record with with_modules=True.",
+            f" without a component ({time} {facts.per_step}): record with with_stack=True.",
         )
     return absent("No logits GEMM was recognised, and the vocabulary is not known.")
 
@@ -155,7 +156,7 @@ def _proposal(facts: StepFacts, vocab: int, rows: list[GemmRow]) -> Proposal:
         stakes=stakes,
         confidence=_confidence(stakes, ran),
         effort="config",
-        effects={"needs": "a setting, and a mask before sampling; no new training"},
+        effects={"needs": "a setting, and a mask before sampling"},
         saw=_saw(facts, vocab, ran, rows),
         why=_why(ran, rows),
         change={"vocab_size": [vocab, padded]},

@@ -23,6 +23,7 @@ from tracelens.advice.rules.align_dimensions import (
 )
 from tracelens.advice.stakes import time_at_stake
 from tracelens.advice.trials import Trial, in_words, nearly_best, savings, surely, try_values, without_a_model
+from tracelens.numbers import ms
 from tracelens.results import GemmRow
 
 #: Weights of the model stay within this share, and the width within the second.
@@ -81,6 +82,14 @@ def _not_applicable(facts: StepFacts) -> Outcome | None:
             f"None of the {plural(len(rows), 'MLP GEMM row')} has a shape: {for_shapes(rows)}.",
         )
     if not rows or not facts.model.ffn.value or facts.model.ffn.value < 1:
+        parts = [one for one in facts.components if one.component.startswith("mlp.")]
+        if parts:
+            time = ms(sum(one.time_ms_per_step for one in parts))
+            return Outcome(
+                "could_not_run",
+                f"The MLP takes {time} {facts.per_step}, and its width is in no GEMM that was recognised: a"
+                " fused kernel has none.",
+            )
         return absent("No MLP was recognised in the step.")
     if not gated(facts):
         return absent(
@@ -190,7 +199,7 @@ def _proposal(facts: StepFacts, width: int, then: int, case: Case | None) -> Pro
         why=_WHY if case is None else f"{why_of(case)} {_MEASURED}",
         change={"ffn": [width, then]},
         fix=[f"- ffn = {width}", f"+ ffn = {then}"],
-        caveats=[_changes_model(width, then)],
+        caveats=[_changes_model(facts, width, then)],
         evidence={"ffn_per_rank": [width // ranks, then // ranks]},
         parameter_delta=_parameters(facts, goal),
         flops_delta=flops_growth(rows, goal=goal, sizes=frozenset({goal.now})),
@@ -217,11 +226,11 @@ def _saw(facts: StepFacts, width: int, rows: Sequence[GemmRow]) -> str:
     return f"ffn is {_said(facts, width)}, {_grid(local)}. {took(rows, 'GEMM shape', facts)} with it."
 
 
-def _changes_model(width: int, then: int) -> str:
+def _changes_model(facts: StepFacts, width: int, then: int) -> str:
     if then > width:
-        return WIDER_MLP
+        return f"{facts.new_model}. {WIDER_MLP}"
     return (
-        "The model changes: this is for a new training run, and a checkpoint cannot be cut. Part of the"
+        f"{facts.new_model}, and a checkpoint cannot be cut. Part of the"
         f" saving is work left out: the MLP gets {percent(1 - then / width)} narrower."
     )
 

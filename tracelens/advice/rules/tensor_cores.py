@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from tracelens.advice.claims import Claim, settle, total
 from tracelens.advice.facts import Outcome, StepFacts, absent
-from tracelens.advice.missing import for_shapes
+from tracelens.advice.missing import for_shapes, sum_of
 from tracelens.advice.numbers import listed, percent, plural, times
 from tracelens.advice.products import (
     at_stake_in,
-    call_us,
     minus,
     moving_ms,
     predicted,
@@ -19,9 +18,10 @@ from tracelens.advice.products import (
     sizes_of,
     sum_ms,
 )
-from tracelens.advice.proposals import cannot_judge, heuristic, took
+from tracelens.advice.proposals import WORTH_A_FINDING, cannot_judge, heuristic, took
 from tracelens.advice.simulated import pays
 from tracelens.advice.stakes import name
+from tracelens.advice.stalls import call_us_of
 from tracelens.gemm import parse_kernel_name
 from tracelens.numbers import count, ms, sig
 from tracelens.results import Estimate, GemmRow
@@ -32,6 +32,7 @@ _VECTOR = frozenset({"gemv", "cublas_dot", "gemmk1", "gemmsn", "magma"})
 #: Routers are kept in fp32 on purpose: Switch Transformers (arXiv 2101.03961, 2.4) trains unstably without.
 _KEPT = frozenset({"moe.router"})
 _ROWS_IN_FULL = 3
+_NO_GPU = "the GPU is not known, and with it the types that its tensor cores take: name it with --gpu"
 #: A flag is proposed before a change of type where it saves at least this share of what the other saves.
 _MOST = 2 / 3
 #: What a precision does to numbers.
@@ -50,6 +51,17 @@ _MEANING = {
         " curve before you keep it."
     ),
     "fp32": "fp32 keeps 7 decimal digits of fp64's 16: see that nothing here needs more.",
+}
+#: The same of a model that is only run: there is no optimizer and no loss.
+_MEANING_OF_INFERENCE = _MEANING | {
+    "bf16": (
+        "bf16 keeps 7 bits of mantissa and fp32's range: cast the weights once when they are loaded. Compare"
+        " the outputs before you keep it."
+    ),
+    "fp16": (
+        "fp16 keeps 10 bits of mantissa and a narrow range: cast the weights once when they are loaded, and"
+        " look for infinities. Compare the outputs before you keep it."
+    ),
 }
 #: Bytes that a cast from fp32 to 16 bits moves per element.
 _CAST_BYTES = 6
@@ -84,7 +96,15 @@ class TensorCores:
         blind = _cannot_tell(facts, rows)
         if blind is not None:
             return blind
-        claims = [_claim(facts, case) for case in _cases(facts, rows)]
+        cases = _cases(facts, rows)
+        claims = [_claim(facts, case) for case in cases if case.targets]
+        open_ = [row for case in cases if not case.targets for row in case.rows]
+        if not claims and not facts.gpu.peak_tflops and sum_of(open_) >= WORTH_A_FINDING * sum_of(rows):
+            return Outcome(
+                "could_not_run",
+                f"{took(open_, 'GEMM row', facts)} in {listed(sorted({row.dtype or '' for row in open_}))} on"
+                f" CUDA cores, and {_NO_GPU}.",
+            )
         return settle(self, facts=facts, claims=claims, passed=_passed(facts, rows))
 
 
@@ -94,7 +114,7 @@ def _cannot_tell(facts: StepFacts, rows: Sequence[GemmRow]) -> Outcome | None:
     if sum(row.time_ms_per_step for row in silent) <= 0.5 * sum(row.time_ms_per_step for row in rows):
         return None
     if facts.gpu.name == "unknown":
-        why = "the GPU is not known, and with it the types that its tensor cores take: name it with --gpu"
+        why = _NO_GPU
     elif all(row.m is None for row in silent):
         why = f"their shapes and types are not recorded: {for_shapes(silent)}"
     else:
@@ -150,7 +170,7 @@ def _cases(facts: StepFacts, rows: Sequence[GemmRow]) -> list[_Case]:
         cases.append(_Case(on_cuda_cores, "fp32", _known(facts, "tf32", "bf16", "fp16"), False))
     if doubles:
         cases.append(_Case(doubles, "fp64", _known(facts, "fp32"), False))
-    return [case for case in cases if case.targets]
+    return cases
 
 
 def _is_mixed(rows: Sequence[GemmRow]) -> bool:
@@ -190,7 +210,7 @@ def _claim(facts: StepFacts, case: _Case) -> Claim:
     components = sorted({row.component for row in case.rows})
     return Claim(
         name=_name(case, target),
-        title=_title(case, target),
+        title=_title(case, target, trains=facts.trains),
         components=components,
         bounds={stake.row.id: stake.bound_ms for stake in stakes},
         gemms=[row.id for row in case.rows],
@@ -202,7 +222,7 @@ def _claim(facts: StepFacts, case: _Case) -> Claim:
         how=" ".join(
             _arithmetic(facts, case, target) if saving is not None else [stake.how for stake in stakes]
         ),
-        fix=_fix(case, target),
+        fix=_fix(case, target, trains=facts.trains),
         caveats=_caveats(facts, case, target, savings),
         change={"precision": [case.now, target]},
         evidence={
@@ -254,7 +274,7 @@ def _arithmetic(facts: StepFacts, case: _Case, target: str) -> list[str]:
         found = predicted(row, facts=facts, dtype=target, out_dtype=_out(row, target))
         if not isinstance(found, str):
             said.append(
-                f"{name(row)}: {sig(call_us(row))} µs measured, {sig(found.time_us.mid)} µs predicted in"
+                f"{name(row)}: {sig(call_us_of(row))} µs measured, {sig(found.time_us.mid)} µs predicted in"
                 f" {target}, {times(count(row.calls_per_step))} {facts.per_step}."
             )
     rest = len(rows) - len(said)
@@ -282,7 +302,7 @@ def _who(case: _Case) -> str:
     return f"the {case.now} products"
 
 
-def _title(case: _Case, target: str) -> str:
+def _title(case: _Case, target: str, *, trains: bool) -> str:
     shapes = plural(len(case.rows), "GEMM shape")
     if case.mixed:
         return f"Run {_who(case)} in {target} like the rest of the step: they run in fp32"
@@ -290,7 +310,7 @@ def _title(case: _Case, target: str) -> str:
         return f"Allow TF32 for matmuls: {shapes} in fp32 on CUDA cores"
     if case.now == "fp64":
         return f"Make fp32 of the fp64 tensors behind {shapes}"
-    return f"Train in {target}: {shapes} in fp32 on CUDA cores"
+    return f"{'Train' if trains else 'Run'} in {target}: {shapes} in fp32 on CUDA cores"
 
 
 def _saw(facts: StepFacts, case: _Case, components: list[str]) -> str:
@@ -332,7 +352,7 @@ def _why(facts: StepFacts, case: _Case, target: str) -> str:
     return f"Tensor cores take 16-bit operands; fp32 products leave them idle. {rate}."
 
 
-def _fix(case: _Case, target: str) -> list[str]:
+def _fix(case: _Case, target: str, *, trains: bool) -> list[str]:
     if case.now == "fp64":
         return ["- torch.from_numpy(array)", "+ torch.from_numpy(array).float()"]
     if target == "tf32":
@@ -341,11 +361,12 @@ def _fix(case: _Case, target: str) -> list[str]:
             '+ torch.set_float32_matmul_precision("high")',
         ]
     dtype = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[target]
-    return [f'+ with torch.autocast("cuda", dtype={dtype}):  # around forward and loss']
+    where = "forward and loss" if trains else "the model's call"
+    return [f'+ with torch.autocast("cuda", dtype={dtype}):  # around {where}']
 
 
 def _caveats(facts: StepFacts, case: _Case, target: str, savings: dict[str, Estimate | None]) -> list[str]:
-    said = [_MEANING[target]]
+    said = [_meaning(facts)[target]]
     if case.mixed and any(row.component == "logits" for row in case.rows):
         said.append(
             "Keep the loss itself in fp32: cast the logits after the product, not its operands before."
@@ -366,6 +387,10 @@ def _caveats(facts: StepFacts, case: _Case, target: str, savings: dict[str, Esti
     return said
 
 
+def _meaning(facts: StepFacts) -> Mapping[str, str]:
+    return _MEANING if facts.trains else _MEANING_OF_INFERENCE
+
+
 def _other_ways(facts: StepFacts, case: _Case, target: str, savings: dict[str, Estimate | None]) -> list[str]:
     """What the other precision would give: the choice is the user's."""
     said = []
@@ -376,7 +401,7 @@ def _other_ways(facts: StepFacts, case: _Case, target: str, savings: dict[str, E
         if pays(saving):
             said.append(
                 f"{other} instead of {target} is predicted to save {ms(saving.mid)} {facts.per_step}"
-                f" ({percent(saving.mid / step_ms)}): {_MEANING[other]}"
+                f" ({percent(saving.mid / step_ms)}): {_meaning(facts)[other]}"
             )
         else:
             peaks = facts.gpu.peak_tflops

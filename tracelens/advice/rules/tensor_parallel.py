@@ -11,11 +11,11 @@ from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.hyper import Hyper, changed
 from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import listed, plural, round_up
+from tracelens.advice.products import predicted
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.simulated import pays, simulate
 from tracelens.advice.stakes import Stake, time_at_stake
-from tracelens.errors import InputError, UsageError
-from tracelens.gemm.predict import Prediction, predict_gemm
+from tracelens.errors import UsageError
 from tracelens.numbers import ms
 from tracelens.results import GemmRow, WhatIf
 
@@ -188,7 +188,8 @@ def _with_twice(facts: StepFacts, ranks: int) -> str:
         found.tiles
         for product in step.work.products
         if product.row.component.startswith(_SHARDED) and (sizes := product.sizes(then)) is not None
-        if (found := _predicted(facts, product.row, sizes)) is not None and found.tiles is not None
+        if not isinstance(found := predicted(product.row, facts=facts, sizes=sizes), str)
+        and found.tiles is not None
     ]
     if not tiles:
         return ""
@@ -198,18 +199,6 @@ def _with_twice(facts: StepFacts, ranks: int) -> str:
         " fewer tiles"
         " than SMs."
     )
-
-
-def _predicted(facts: StepFacts, row: GemmRow, sizes: tuple[int, int, int, int]) -> Prediction | None:
-    if facts.step is None:
-        return None
-    m, n, k, batch = sizes
-    try:
-        return predict_gemm(
-            m, n, k, batch=batch, gpu=facts.step.gpu, dtype=row.math_dtype or row.dtype or "bf16"
-        )
-    except InputError:
-        return None
 
 
 def _time(rows: Sequence[GemmRow]) -> float:

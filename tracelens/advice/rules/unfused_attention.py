@@ -149,7 +149,7 @@ def _claim(
             "Run attention in one fused kernel instead of scores, softmax and values:"
             f" {ms(chain.sure_ms)} {facts.per_step} now"
         ),
-        components=list(CORE),
+        components=list(dict.fromkeys([*CORE, *(row.component for row in (*chain.beside, *chain.maybe))])),
         bounds={name: max(0.0, time * part) for name, time in chain.times.items()},
         gemms=[row.id for row in chain.products],
         saving=saving,
@@ -277,7 +277,7 @@ def _caveats(
     chain: Chain, cores: Sequence[Core], *, unusual: Sequence[str], masked: bool, predicted: bool
 ) -> list[str]:
     caveats = [
-        "The same function but for rounding: sums run in another order. Compare losses over a short run."
+        "The same function but for rounding: sums run in another order. Compare results over a short run."
     ]
     strange = [name for name in unusual if name != TRAINED_BIAS]
     if strange:

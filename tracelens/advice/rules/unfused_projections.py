@@ -11,9 +11,10 @@ from tracelens.advice.claims import Claim, settle, total
 from tracelens.advice.facts import Outcome, StepFacts, absent
 from tracelens.advice.missing import for_shapes, no_model
 from tracelens.advice.numbers import listed, plural, times
-from tracelens.advice.products import call_us, minus, moving_ms, predicted, sizes_of
+from tracelens.advice.products import minus, moving_ms, predicted, sizes_of
 from tracelens.advice.proposals import cannot_judge, heuristic, took
 from tracelens.advice.stakes import time_at_stake
+from tracelens.advice.stalls import call_us_of
 from tracelens.gemm import bytes_per_element
 from tracelens.gemm.gain import ratio_error
 from tracelens.numbers import count as counted
@@ -65,7 +66,7 @@ class _Group:
     @property
     def time_us(self) -> float:
         """Measured time of what one fused call replaces."""
-        return sum(call_us(part.row) * part.count for part in self.parts)
+        return sum(call_us_of(part.row) * part.count for part in self.parts)
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -98,7 +99,7 @@ class UnfusedProjections:
                 "could_not_run",
                 f"None of the {plural(len(mine), 'projection')} has a shape: {for_shapes(mine)}.",
             )
-        claims, said = [], []
+        claims, said, untold = [], [], False
         for family in _FAMILIES:
             groups = _groups(facts, family)
             narrow = [part.width for group in groups[:1] for part in group.parts if not _on_grid(part, group)]
@@ -110,7 +111,11 @@ class UnfusedProjections:
             elif groups:
                 claims.append(_claim(facts, family, groups))
             elif any(row.component in family.components for row in mine):
-                said.append(_why_none(facts, family))
+                why, judged = _why_none(facts, family)
+                said.append(why)
+                untold |= not judged
+        if untold and not claims:
+            return Outcome("could_not_run", " ".join(said))
         return settle(self, facts=facts, claims=claims, passed=" ".join(said))
 
 
@@ -224,7 +229,8 @@ def _on_grid(part: _Part, group: _Group) -> bool:
     return grid is None or (part.width % grid == 0 and group.into % grid == 0)
 
 
-def _why_none(facts: StepFacts, family: _Family) -> str:
+def _why_none(facts: StepFacts, family: _Family) -> tuple[str, bool]:
+    """Why the family has nothing to put together, and whether that was told."""
     rows = [
         row
         for row in facts.gemms
@@ -238,17 +244,19 @@ def _why_none(facts: StepFacts, family: _Family) -> str:
     calls = sum(row.calls_per_step for row in rows)
     if ends > 0 and math.isclose(calls, ends, rel_tol=1e-6):
         if "mlp.gate" in family.components and not _has_gate(facts, rows):
-            return "The MLP has no gate."
-        return f"{_upper(family.words)} come from one product ({took(rows, 'GEMM shape', facts)})."
+            return "The MLP has no gate.", True
+        return f"{_upper(family.words)} come from one product ({took(rows, 'GEMM shape', facts)}).", True
     if _crosses(facts, family, "forward", ends):
-        return (
+        why = (
             "More attention outputs than MLPs: some attention takes keys and values from another input, and"
             f" which products read one tensor is not known. {_upper(family.words)} are not judged."
         )
-    return (
+        return why, False
+    why = (
         f"The {counted(calls)} forward products for {family.words} and the {counted(ends)} that end their"
         " blocks do not show which of them read one tensor: not judged."
     )
+    return why, False
 
 
 def _upper(text: str) -> str:

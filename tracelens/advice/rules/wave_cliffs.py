@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens.advice.facts import Outcome, StepFacts, absent
+from tracelens.advice.missing import enough
 from tracelens.advice.numbers import plural
 from tracelens.advice.proposals import Proposal, cannot_judge, decide
 from tracelens.advice.stakes import Stake, name, time_at_stake
@@ -53,6 +54,8 @@ class WaveCliffs:
         lost = sum(row.lost_ms.wave or 0.0 for row in split)
         saw = _saw(facts, split, lost, step_ms)
         if lost < GAIN_FRAC * step_ms:
+            if not enough(split, rows):
+                return _unsplit([row for row in rows if row not in split], tokens)
             return Outcome("passed", saw)
         trials, why = try_values(facts, "micro_batch", _near(batch))
         if not trials:

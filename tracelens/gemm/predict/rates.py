@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.hardware import Gpu
+from tracelens.results.identity import USUAL_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,6 @@ _PARTIAL_WAVE_FRAC = 0.6
 _FIRST_WAVE_FRAC = 0.7
 _STORE_FRAC = 0.5
 _BANDWIDTH_SHARE = 0.9
-#: The shortest tensor-core GEMMs of public H100 traces last 5 to 6 us (M = 4 and 5, K = 768).
-_FIXED_US = 5.0
 _SPLIT_US = 2.0
 #: A 128x128 tile multiplies at 0.93 of the rate of a 128x256 one. A100's layers fit best with 11, the H100
 #: traces equally well from 1 to 42, V100's wave sweep with 60.
@@ -114,7 +113,7 @@ def model_rates(gpu: Gpu, math_dtype: str) -> Rates | str:
         first_wave_frac=_FIRST_WAVE_FRAC,
         store_frac=_STORE_FRAC,
         bandwidth_gbps=round(bandwidth * _BANDWIDTH_SHARE, 2),
-        fixed_us=_FIXED_US,
+        fixed_us=USUAL_US,
         split_us=_SPLIT_US,
         ceiling_tflops=_ceiling(gpu, math_dtype),
         low_frac=share.low,
@@ -127,7 +126,7 @@ def rates_of_unknown(sms: int, multiply_tflops: float, bandwidth_gbps: float) ->
     """Rates of a GPU that only measurements tell of, as a start for fitting them."""
     return Rates(
         sms, multiply_tflops, LOAD_ELEMENTS, _PARTIAL_WAVE_FRAC, _FIRST_WAVE_FRAC, _STORE_FRAC,
-        bandwidth_gbps, _FIXED_US, _SPLIT_US, None, _UNKNOWN_SHARE.low, _UNKNOWN_SHARE.high, "measured",
+        bandwidth_gbps, USUAL_US, _SPLIT_US, None, _UNKNOWN_SHARE.low, _UNKNOWN_SHARE.high, "measured",
     )  # fmt: skip
 
 

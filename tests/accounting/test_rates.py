@@ -1,0 +1,87 @@
+"""A rate above the GPU's peak says that the counted work was not done."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import pytest
+
+from tracelens.accounting.rates import most_tflops, work_known
+from tracelens.analysis import analyze
+from tracelens.gemm import AttentionShape, GemmShape
+from tracelens.hardware import find_gpu
+from tracelens.results import Report
+
+H100 = find_gpu("NVIDIA H100 80GB HBM3").info()
+GROUPED = GemmShape(8192, 2048, 1024, 1, "bf16", "bf16", None, groups=8, grouped="m")
+PLAIN = GemmShape(8192, 2048, 1024, 1, "bf16", "bf16", None)
+CAUSAL = AttentionShape(8, 12, 12, 1024, 1024, 64, 64, "bf16", True, False)
+
+
+def test_the_limit_is_the_peak_at_boards_clocks_or_what_was_measured() -> None:
+    most = most_tflops(H100, "bf16")
+    assert most is not None and 1.0 < most / H100.peak_tflops["bf16"] < 1.117
+    assert most_tflops(replace(H100, measured_tflops={"bf16": 2000.0}), "bf16") == 2000.0
+    assert most_tflops(H100, None) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "tflops", "known"),
+    [
+        (PLAIN, 900.0, "exact"),
+        (PLAIN, 5028.0, "above_peak"),
+        (GROUPED, 600.0, "at_most"),
+        (GROUPED, 1.117 * 989.4, "above_peak"),
+        (CAUSAL, 600.0, "at_most"),
+        (CAUSAL, 1300.0, "at_most"),  # half of it is masked
+        (CAUSAL, 2500.0, "above_peak"),
+        (replace(CAUSAL, causal=False), 1300.0, "above_peak"),
+        (replace(CAUSAL, causal=None), 1300.0, "at_most"),
+        (None, None, "unknown"),
+    ],
+)
+def test_what_is_known_of_the_work(
+    shape: GemmShape | AttentionShape | None, tflops: float, known: str
+) -> None:
+    assert work_known(shape, tflops, most_tflops(H100, "bf16")) == known
+
+
+@pytest.fixture(scope="module")
+def too_fast() -> Report:
+    """The sample with the GEMMs of mlp.up in an eighth of their time."""
+    sample = Path(__file__).resolve().parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
+    frame = analyze(sample, shape_search=False).kernels
+    fast = frame[(frame["component"] == "mlp.up") & frame["flops"].notna()]
+    when = set(zip(fast["correlation"], fast["dur_ns"], strict=True))
+    trace = json.loads(gzip.decompress(sample.read_bytes()))
+    for event in trace["traceEvents"]:
+        key = (event.get("args", {}).get("correlation"), round(event.get("dur", 0) * 1000))
+        if event.get("cat") == "kernel" and key in when:
+            event["dur"] /= 8
+    with NamedTemporaryFile(suffix=".json") as file:
+        file.write(json.dumps(trace).encode())
+        file.flush()
+        return analyze(file.name, shape_search=False).report
+
+
+def test_no_rate_on_any_page_is_above_the_peak(too_fast: Report) -> None:
+    limit = most_tflops(too_fast.gpu, "bf16")
+    assert limit is not None
+    rows = [row for row in too_fast.gemms if row.component == "mlp.up"]
+    assert rows and {row.work_known for row in rows} == {"above_peak"}
+    for row in rows:
+        assert (row.flops, row.tflops, row.peak_frac, row.bytes, row.bound) == (None,) * 5
+        assert row.work_why and row.lost_ms.useful is None
+    assert all((row.tflops or 0.0) <= limit for row in too_fast.gemms)
+    assert all((row.tflops or 0.0) <= limit for row in too_fast.components)
+    assert {row.flops for row in too_fast.components if row.component == "mlp.up"} == {None}
+    assert too_fast.gemm_time is not None and too_fast.gemm_time.not_judged > 0
+    assert too_fast.coverage.shape_bounded_frac > 0
+
+
+def test_work_that_is_not_known_makes_no_utilization(too_fast: Report) -> None:
+    assert too_fast.summary.mfu_why is not None

@@ -1,0 +1,275 @@
+"""One run of ``tracelens bench``: measure within a budget, keep everything, write the calibration file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tracelens.errors import InputError, UsageError
+from tracelens.hardware.measurements import (
+    Measurements,
+    read_measurements,
+    user_file,
+    write_measurements,
+)
+from tracelens.measure.attention import measure_attention
+from tracelens.measure.cases import AttentionCase, CannotMeasure, GemmCase, Options, Outcome
+from tracelens.measure.facts import (
+    DeviceFacts,
+    device_facts,
+    measure_bandwidth,
+    measure_call_gap,
+    measure_launch_floor,
+    read_clocks,
+)
+from tracelens.measure.gemms import measure_gemms
+from tracelens.measure.journal import Journal, key_of
+from tracelens.measure.timing import Device
+
+METHOD = (
+    "CUDA events around batches of calls that were queued while the GPU was held back, so host gaps are not"
+    " in the times; L2 filled with other data before each batch and operands rotated over three times its"
+    " size; standard normal data; the median over at least seven batches (three where a"
+    " call takes over 20 ms) after a discarded one. Kernel"
+    " names and grids from a separate profiler run. Part of each result is compared with float64."
+)
+CPU_METHOD = "the host's clock on a CPU: a test of the program, no measurement of any GPU"
+#: Products and attention take turns, so that a run that is cut off has some of both.
+_TURNS = 4
+_T = TypeVar("_T", GemmCase, AttentionCase)
+#: Hears of each case at once: what became of it, how many are done, and of how many.
+Progress = Callable[[Outcome, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to measure and where to put it."""
+
+    gemms: Sequence[GemmCase]
+    attention: Sequence[AttentionCase]
+    minutes: float
+    out: Path | None = None  # None: where predictions for this GPU look
+    fresh: bool = False  # forget what an earlier, unfinished run left
+    command: str = "tracelens bench"
+    options: Options = Options()  # noqa: RUF009 - frozen
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to."""
+
+    measurements: Measurements
+    path: Path
+    facts: DeviceFacts
+    seconds: float
+    resumed: int  # cases known from an earlier run
+    left: int  # cases there was no time for
+    stopped: str | None  # why it ended before its time: "interrupted", or what the GPU refused
+    previous: Path | None  # where an earlier file that no longer holds was moved to
+
+
+def target_file(settings: Settings, *, device: Device, facts: DeviceFacts) -> Path:
+    """Where the measurements go; ``UsageError`` where that would calibrate a GPU that was not measured."""
+    if device.kind != "cuda":
+        if settings.out is None or _same(settings.out.parent, user_file("any").parent):
+            raise UsageError("what a CPU measured calibrates no GPU: give --out FILE in another folder")
+        return settings.out
+    if settings.out is not None:
+        return settings.out
+    gpu, sms = facts.gpu, facts.device["sms"]
+    if gpu.name == "unknown":
+        raise UsageError(f"{facts.device['name']} is not in the table of GPUs: give --out FILE")
+    table = gpu.cells.get("sms")
+    if table is not None and table.value != sms:
+        raise UsageError(
+            f"this is a part of the GPU, {sms} of the {table.value:.0f} multiprocessors of {gpu.title}:"
+            " give --out FILE"
+        )
+    return user_file(gpu.name)
+
+
+def run(
+    settings: Settings,
+    *,
+    device: Device,
+    progress: Progress | None = None,
+) -> Result:
+    """Measure until everything is done, the time is up or the user interrupts, then write the file.
+
+    Rows of an earlier file of the same device and software that were not measured again are kept; a file
+    of other software is moved aside. Raises ``UsageError`` where nothing could be measured or written.
+    """
+    begun = device.clock()
+    facts = device_facts(device)
+    path = target_file(settings, device=device, facts=facts)
+    identity = {"device": facts.device, "software": facts.software}
+    clocks = {f"{name}_before": value for name, value in read_clocks(device).items()}
+    with Journal(_beside(path, "progress.jsonl"), identity) as journal:
+        journal.open(fresh=settings.fresh)
+        wanted: list[GemmCase | AttentionCase] = [*settings.gemms, *settings.attention]
+        left = [one for one in wanted if not journal.knows(one)]
+        resumed = len(wanted) - len(left)
+        sweep = _Sweep(settings, device, journal, begun + settings.minutes * 60, len(left), progress)
+        limits = _limits(device, settings.options)
+        stopped = sweep.measure()
+        if not journal.gemms and not journal.attention:
+            raise UsageError(f"nothing was measured: {stopped or _nothing(journal)}")
+        after = {f"{name}_after": value for name, value in read_clocks(device).items()}
+        measured = Measurements(
+            gpu=facts.gpu.name if device.kind == "cuda" else "cpu",
+            device=facts.device,
+            software=facts.software,
+            clocks=_clocks(clocks | after),
+            date=datetime.now(UTC).date().isoformat(),
+            command=settings.command,
+            method=METHOD if device.kind == "cuda" else CPU_METHOD,
+            gemms=tuple(journal.gemms.values()),
+            attention=tuple(journal.attention.values()),
+            notes=_notes(journal, device),
+            **limits,
+        )
+        previous = _write(measured, path, fresh=settings.fresh)
+        unmeasured = [one for one in left if not journal.knows(one)]
+        journal.close(finished=not unmeasured)
+    return Result(measured, path, facts, device.clock() - begun, resumed, len(unmeasured), stopped, previous)
+
+
+@dataclass(slots=True)
+class _Sweep:
+    settings: Settings
+    device: Device
+    journal: Journal
+    end: float  # on the device's clock
+    total: int
+    progress: Progress | None
+    done: int = 0
+
+    def measure(self) -> str | None:
+        """Measure; why it ended early, where it did. What was measured by then is in the journal."""
+        try:
+            self._measure()
+        except KeyboardInterrupt:
+            return "interrupted"
+        except RuntimeError as error:  # a CUDA error that ends the context: no later case could run
+            return (str(error).splitlines() or [type(error).__name__])[0]
+        return None
+
+    def _measure(self) -> None:
+        for turn in range(_TURNS):
+            options = self.settings.options
+            gemms = self._wanted(_part(self.settings.gemms, turn))
+            for product in measure_gemms(gemms, device=self.device, options=options, progress=self._heard):
+                self.journal.add(product)
+            # A backward holds its forward's results: fewer at a time.
+            fewer = replace(options, profile_every=max(1, options.profile_every // 4))
+            attention = self._wanted(_part(self.settings.attention, turn))
+            for call in measure_attention(attention, device=self.device, options=fewer, progress=self._heard):
+                self.journal.add(call)
+
+    def _wanted(self, cases: Sequence[_T]) -> Iterator[_T]:
+        for case in cases:
+            if self.device.clock() >= self.end:
+                return
+            if not self.journal.knows(case):
+                yield case
+
+    def _heard(self, outcome: Outcome) -> None:
+        self.done += 1
+        if outcome.time_us is None:
+            self.journal.refuse(outcome)
+        if self.progress is not None:
+            self.progress(outcome, self.done, self.total)
+
+
+def _nothing(journal: Journal) -> str:
+    reasons = [why for _, why in journal.refused.values()]
+    return reasons[0] if reasons else "there was no time, give more --minutes"
+
+
+def _part(cases: Sequence[_T], turn: int) -> Sequence[_T]:
+    """One of ``_TURNS`` runs of neighbours."""
+    return cases[len(cases) * turn // _TURNS : len(cases) * (turn + 1) // _TURNS]
+
+
+def _limits(device: Device, options: Options) -> dict[str, Any]:
+    def known(measure: Callable[..., float | None]) -> float | None:
+        try:
+            return measure(device=device, options=options)
+        except CannotMeasure:
+            return None
+
+    return {
+        "bandwidth_gbps": known(measure_bandwidth),
+        "launch_floor_us": known(measure_launch_floor),
+        "call_gap_us": known(measure_call_gap),
+    }
+
+
+def _clocks(read: dict[str, Any]) -> dict[str, Any]:
+    """The clocks of the file format, and of the rest what is known."""
+    read["sm_mhz_max"] = read.pop("sm_mhz_max_after", None) or read.pop("sm_mhz_max_before", None)
+    read.pop("sm_mhz_max_before", None)
+    always = ("sm_mhz_before", "sm_mhz_after", "sm_mhz_max")
+    return {name: value for name, value in read.items() if value is not None or name in always}
+
+
+def _notes(journal: Journal, device: Device) -> tuple[str, ...]:
+    """Each reason for which cases were not measured, with their number and one of them."""
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for case, why in journal.refused.values():
+        alike.setdefault(re.sub(r"\d[\d.,]*", "#", why), []).append((case, why))
+    notes = [
+        f"{len(refused)} not measured: {refused[0][1]} ({refused[0][0]}{', ...' if len(refused) > 1 else ''})"
+        for refused in sorted(alike.values(), key=len, reverse=True)
+    ]
+    if device.kind == "cuda" and not any(row.kernels for row in journal.gemms.values()):
+        notes.append("no kernel names: the profiler recorded no kernel")
+    return tuple(notes)
+
+
+def _write(measured: Measurements, path: Path, *, fresh: bool) -> Path | None:
+    """Write, with the rows of an earlier file that still hold; the place of one that does not."""
+    previous = None
+    if path.is_file():
+        try:
+            before: Measurements | None = read_measurements(path)
+        except InputError:
+            before = None
+        if before is not None and not fresh and _identity(before) == _identity(measured):
+            measured = _with_rows_of(before, measured)
+        elif before is None or before.gemms or before.attention:
+            previous = _beside(path, "previous.json" + (".gz" if path.suffix == ".gz" else ""))
+            os.replace(path, previous)
+    try:
+        write_measurements(measured, path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path.name}: {error.strerror}") from error
+    return previous
+
+
+def _with_rows_of(before: Measurements, measured: Measurements) -> Measurements:
+    new = {key_of(row) for row in measured.gemms} | {key_of(row) for row in measured.attention}
+    return replace(
+        measured,
+        gemms=(*(row for row in before.gemms if key_of(row) not in new), *measured.gemms),
+        attention=(*(row for row in before.attention if key_of(row) not in new), *measured.attention),
+    )
+
+
+def _identity(measurements: Measurements) -> str:
+    return json.dumps([dict(measurements.device), dict(measurements.software)], sort_keys=True)
+
+
+def _beside(path: Path, ending: str) -> Path:
+    stem = path.name.removesuffix(".gz").removesuffix(".json")
+    return path.with_name(f"{stem}.{ending}")
+
+
+def _same(first: Path, second: Path) -> bool:
+    return first.resolve() == second.resolve()

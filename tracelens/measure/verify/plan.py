@@ -1,0 +1,399 @@
+"""What to measure for one suggestion: its products and attention one by one, and the layers they are in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tracelens.advice.affected import VOCAB_UNTOLD, changed_names, concerns, grown_calls, vocab_untold
+from tracelens.advice.hyper import Hyper, changed
+from tracelens.advice.per_token import growth_frac
+from tracelens.advice.planned_kernels import memory_of_trace
+from tracelens.advice.predicted import dtype_then
+from tracelens.advice.predicted_attention import AttentionSizes, attention_sizes
+from tracelens.advice.stalls import call_us_of
+from tracelens.advice.traffic import repeats
+from tracelens.advice.work import AttentionCall, Product, groups_of
+from tracelens.errors import UsageError
+from tracelens.measure.cases import DTYPES, LAYOUTS, AttentionCase, GemmCase
+from tracelens.measure.layer_shapes import LayerShape, StepShape
+from tracelens.measure.verify.source import Asked, Source
+from tracelens.measure.verify.standin import (
+    BACKENDS,
+    StandIn,
+    causal_of,
+    row_dtype,
+    trace_layer_ms,
+    trace_logits_ms,
+)
+from tracelens.numbers import ms
+from tracelens.results import GemmRow
+
+Case = GemmCase | AttentionCase
+#: Layers of a small step: enough that a layer more or less is no large part of it.
+STEP_LAYERS = 4
+#: The stand-in's products have to be those of the trace, by their time.
+_SAME_PRODUCTS = 0.9
+_LAYOUT = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
+_LAYER_SIZES = (
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn",
+    "sequence",
+    "micro_batch",
+    "tensor_parallel",
+)
+#: What GPUs say to each other changes with them, and one GPU does not measure it.
+_RANKS = ("tensor_parallel", "pipeline_parallel", "expert_parallel")
+_CASTS = "casts to the other type, and its scaling, are not in this saving"
+_LOGITS_SIZES = ("hidden", "vocab", "sequence", "micro_batch", "tensor_parallel")
+
+
+@dataclass(frozen=True, slots=True)
+class CallPair:
+    """One product or attention call that the change moves; ``why`` where it cannot be measured."""
+
+    component: str
+    role: str | None
+    gemm: str | None
+    now: Case | None
+    then: Case | None
+    calls_now: float  # per step
+    calls_then: float
+    trace_us: float | None
+    time_ms: float  # per step, in the trace
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WholePair:
+    """A layer, the logits or a small step in both shapes."""
+
+    what: str  # layer | logits | step
+    now: LayerShape | StepShape
+    then: LayerShape | StepShape
+    calls_now: float | None  # per step; None: no part of the step's sum
+    calls_then: float | None
+    trace_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Everything to measure for one suggestion. ``why``: nothing can be measured."""
+
+    asked: Asked
+    why: str = ""
+    calls: tuple[CallPair, ...] = ()
+    wholes: tuple[WholePair, ...] = ()
+    step: WholePair | str = ""  # why there is none
+    apart: str = ""  # why the layers do not stand for the trace's; "" where they do
+    scale: float = 1.0  # of what it takes after the change, to the tokens there were before
+    notes: tuple[str, ...] = ()
+    partial: bool = False  # what is measured is a part of what was predicted, and never stands for it
+
+
+def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: bool = False) -> Trial:
+    """Plan one suggestion; ``built`` is the stand-in of the model's layers, or why there is none."""
+    if not asked.changes:
+        return _of_rows(asked, source)
+    try:
+        then = changed(source.now, asked.changes)
+    except UsageError as error:
+        return Trial(asked, why=str(error).split(";")[0])
+    now = source.now
+    calls = _row_calls(source, then, built) if source.kind == "report" else ()
+    wholes: tuple[WholePair, ...] = ()
+    apart = built if isinstance(built, str) else ""
+    step: WholePair | str = "no layer can be built" if model else ""
+    notes: list[str] = []
+    if isinstance(built, StandIn):
+        found = _wholes(source, then, built)
+        if isinstance(found, str):
+            apart = found
+        else:
+            wholes = found
+            apart = _apart(source, then, built)
+            calls = calls or _layer_calls(wholes)
+            notes += built.assumed
+        if model:
+            step = _step(source, then, built)
+    notes += _too_large(source, then)
+    left = _left_ms(source, then)
+    if left:
+        notes.append(f"{ms(left)} per step of products whose sizes follow from no dimension of the model")
+    if not calls and not wholes:
+        return Trial(asked, why=apart or "no product, attention call or layer of the step changes with it")
+    ranks = any(now.get(name) != then.get(name) for name in _RANKS)
+    if now.dtype != then.dtype:
+        notes.append(_CASTS)
+    partial = ranks or now.dtype != then.dtype
+    return Trial(
+        asked, "", calls, wholes, step, apart, _scale(asked, now, then), tuple(notes), partial=partial
+    )
+
+
+def _too_large(source: Source, then: Hyper) -> list[str]:
+    """A layer fits where the whole step with its optimizer does not: said where the estimate shows it."""
+    gpu = source.memory_gib
+    now_bytes, then_bytes = memory_of_trace(source.now), memory_of_trace(then)
+    if gpu is None or now_bytes is None or then_bytes is None:
+        return []
+    before, after = now_bytes / 2**30, then_bytes / 2**30
+    if not before <= gpu < after:  # a present step that is estimated too large is one that ranks share
+        return []
+    return [
+        (
+            f"whether the whole step fits: its memory is estimated to grow from {before:.1f} to"
+            f" {after:.1f} GiB, and the GPU has {gpu:.1f}"
+        )
+    ]
+
+
+def _scale(asked: Asked, now: Hyper, then: Hyper) -> float:
+    """What a changed call counts for: as many tokens as there were, where the prediction is per token.
+
+    A scenario's is of the step, a pick's per token, a finding's per token that is worth something.
+    """
+    if asked.per_token:
+        return now.token_count / then.token_count if now.token_count and then.token_count else 1.0
+    if asked.place[0] != "findings":
+        return 1.0
+    return 1.0 / (1.0 + growth_frac({name: [now.get(name), then.get(name)] for name in asked.changes}))
+
+
+# --- products and attention ---------------------------------------------------------------------------
+
+
+def _row_calls(source: Source, then: Hyper, built: StandIn | str) -> tuple[CallPair, ...]:
+    """Of a report: every row whose sizes or calls the change moves."""
+    found = [_product(one, source.now, then) for one in source.work.products]
+    found += [_attention(one, source.now, then, built) for one in source.work.attention]
+    return tuple(one for one in found if one is not None)
+
+
+def _of_rows(asked: Asked, source: Source) -> Trial:
+    """A finding about some products of the step and no size of the model: those products alone."""
+    if asked.resize is None and asked.precision is None:
+        return Trial(asked, why=asked.why)
+    rows = [row for row in source.rows if row.id in asked.gemms and row.kind == "gemm"]
+    calls = tuple(one for one in (_changed_row(row, asked) for row in rows) if one is not None)
+    if not calls:
+        return Trial(asked, why="the sizes of the products it names are not in the report")
+    apart = "the change is one of single products, so that no layer shows it"
+    casts = (_CASTS,) if asked.precision else ()
+    return Trial(asked, "", calls, (), "", apart, 1.0, casts, partial=bool(casts))
+
+
+def _changed_row(row: GemmRow, asked: Asked) -> CallPair | None:
+    """The row in another type, or with one side of it at another size."""
+    sizes = (row.m, row.n, row.k)
+    m, n, k = sizes
+    if m is None or n is None or k is None:
+        return None
+    dtype = row_dtype(row)
+    pair = CallPair(row.component, row.role or row.phase, row.id, None, None, row.calls_per_step,
+                    row.calls_per_step, _call_us(row), row.time_ms_per_step)  # fmt: skip
+    if dtype not in DTYPES:
+        return replace(pair, why=f"products in {dtype} are not measured")
+    now = GemmCase("verify", m, n, k, row.batch or 1, dtype, _layout(row))
+    if asked.precision is not None:
+        target = asked.precision[1]
+        if target not in DTYPES:
+            return replace(pair, why=f"products in {target} are not measured")
+        # fp8 products are TN alone: frameworks transpose first
+        return replace(
+            pair, now=now, then=replace(now, dtype=target, layout="TN" if target == "fp8" else now.layout)
+        )
+    before, after = asked.resize or (0, 0)
+    if before not in sizes:
+        return None
+    m, n, k = (after if side == before else side for side in (m, n, k))
+    return replace(pair, now=now, then=replace(now, m=m, n=n, k=k))
+
+
+def _layout(row: GemmRow) -> str:
+    return row.layout if row.layout in LAYOUTS else _LAYOUT.get(row.role or "", "TN")
+
+
+def _product(product: Product, now: Hyper, then: Hyper) -> CallPair | None:
+    row, before, after = product.row, product.sizes(now), product.sizes(then)
+    calls = row.calls_per_step * product.weight
+    grown = grown_calls(row, now, then, product.each_expert)
+    dtype, dtype_after = row_dtype(row), dtype_then(row, now, then)
+    untold = row.component == "logits" and vocab_untold(now, then)
+    if before is None or (before == after and dtype == dtype_after and grown == 1.0 and not untold):
+        return None
+    pair = CallPair(row.component, row.role or row.phase, row.id, None, None, calls, calls * grown,
+                    _call_us(row), row.time_ms_per_step * product.weight)  # fmt: skip
+    if after is None:
+        return replace(pair, why="what the change does to its sizes is not known")
+    if untold:
+        return replace(pair, why=VOCAB_UNTOLD)
+    if groups_of(row) is not None:
+        return replace(pair, why="products of groups of unequal size are not measured")
+    if unmeasured := next((one for one in (dtype, dtype_after) if one not in DTYPES), None):
+        return replace(pair, why=f"products in {unmeasured} are not measured")
+    sides = []
+    for (m, n, k, batch), kind in ((before, dtype), (after, dtype_after)):
+        # fp8 products are TN alone: frameworks transpose first
+        layout = "TN" if kind == "fp8" != dtype else _layout(row)
+        case = GemmCase("verify", m, n, k, batch, kind, layout)
+        other = row.out_dtype if row.out_dtype not in (None, case.result_dtype) else None
+        sides.append(replace(case, out_dtype=other if kind == dtype else None))
+    return replace(pair, now=sides[0], then=sides[1])
+
+
+def _call_us(row: GemmRow) -> float | None:
+    return call_us_of(row) or None
+
+
+def _attention(call: AttentionCall, now: Hyper, then: Hyper, built: StandIn | str) -> CallPair | None:
+    row, length = call.row, call.seq_k or call.tokens
+    grown = grown_calls(row, now, then)
+    before, after = (attention_sizes(call, hyper, now, length) for hyper in (now, then))
+    if before == after and grown == 1.0:
+        return None
+    pair = CallPair(
+        row.component, "backward" if call.backward else "forward", row.id, None, None, row.calls_per_step,
+        row.calls_per_step * grown, _call_us(row), row.time_ms_per_step,
+    )  # fmt: skip
+    if before is None or after is None:
+        return replace(pair, why="what the change does to its sizes is not known")
+    if call.seq_k is None:
+        return replace(pair, why="the lengths of packed sequences are in no trace")
+    backend = BACKENDS.get(row.kernel_family)
+    if backend is None:
+        return replace(pair, why=f"scaled_dot_product_attention has no {row.kernel_family} kernel")
+    known = causal_of([row])
+    causal = known if known is not None else built.causal if isinstance(built, StandIn) else True
+    sides = [_attention_case(one, row.dtype or "bf16", causal, pair.role or "", backend)
+             for one in (before, after)]  # fmt: skip
+    return replace(pair, now=sides[0], then=sides[1])
+
+
+def _attention_case(
+    sizes: AttentionSizes, dtype: str, causal: bool, direction: str, backend: str
+) -> AttentionCase:
+    return AttentionCase(
+        "verify", sizes.batch, sizes.heads, sizes.seq_q, sizes.head_dim, sizes.kv_heads, sizes.seq_k, dtype,
+        causal, direction, backend,
+    )  # fmt: skip
+
+
+def _layer_calls(wholes: Sequence[WholePair]) -> tuple[CallPair, ...]:
+    """Of a configuration: the products that its layers do, and their attention."""
+    found: list[CallPair] = []
+    for whole in wholes:
+        if not isinstance(whole.now, LayerShape) or not isinstance(whole.then, LayerShape):
+            continue
+        for before, after in zip(_cases(whole.now), _cases(whole.then), strict=True):
+            if before[2] != after[2] or whole.calls_now != whole.calls_then:
+                found.append(
+                    CallPair(before[0], before[1], None, before[2], after[2], whole.calls_now or 0.0,
+                             whole.calls_then or 0.0, None, 0.0)
+                )  # fmt: skip
+    return tuple(found)
+
+
+def _cases(layer: LayerShape) -> list[tuple[str, str, Case]]:
+    """Component, role and call of everything that is no plain memory traffic."""
+    found: list[tuple[str, str, Case]] = [
+        (one.component, one.role, GemmCase("verify", one.m, one.n, one.k, one.batch, layer.dtype, one.layout))
+        for one in layer.gemms()
+    ]
+    if not layer.vocab and layer.attention != "math":
+        t = layer.tensor_parallel
+        sizes = AttentionSizes(layer.micro_batch, layer.heads // t, layer.kv_heads // t, layer.sequence,
+                               layer.sequence, layer.head_dim)  # fmt: skip
+        for way in ("forward", "backward"):
+            case = _attention_case(sizes, layer.dtype, layer.causal, way, layer.attention)
+            found.append(("attention.core", way, case))
+    return found
+
+
+def _left_ms(source: Source, then: Hyper) -> float:
+    """Time of rows that the change concerns and that have no formula."""
+    names = changed_names(source.now, then)
+    return sum(row.time_ms_per_step for row, _ in source.work.fixed if concerns(row, names, source.now))
+
+
+# --- layers, logits and steps -------------------------------------------------------------------------
+
+
+def _wholes(source: Source, then: Hyper, built: StandIn) -> tuple[WholePair, ...] | str:
+    """The layer and the logits where the change reaches them; a sentence where they cannot be built."""
+    now, found = source.now, []
+    if any(now.get(name) != then.get(name) for name in (*_LAYER_SIZES, "layers", "pipeline_parallel")):
+        sides = built.layer(now), built.layer(then)
+        for side in sides:
+            if isinstance(side, str):
+                return side
+        runs = built.passes * (source.layers or 0)
+        calls = runs, runs * repeats("mlp.down", now, then)
+        found.append(
+            WholePair("layer", sides[0], sides[1], *calls, trace_layer_ms(source, built.passes))  # type: ignore[arg-type]
+        )
+    if (
+        now.vocab
+        and not vocab_untold(now, then)
+        and any(now.get(name) != then.get(name) for name in _LOGITS_SIZES)
+    ):
+        sides = built.layer(now, vocab=now.vocab), built.layer(then, vocab=then.vocab or 0)
+        for side in sides:
+            if isinstance(side, str):
+                return side
+        calls = built.passes, built.passes * repeats("logits", now, then)
+        found.append(
+            WholePair("logits", sides[0], sides[1], *calls, trace_logits_ms(source, built.passes))  # type: ignore[arg-type]
+        )
+    return tuple(found)
+
+
+def _apart(source: Source, then: Hyper, built: StandIn) -> str:
+    """Why the stand-in says nothing of the trace's step: its products are others; "" where they are not."""
+    if source.kind != "report":
+        return ""
+    now = source.now
+    for name in _RANKS:
+        if now.get(name) != then.get(name):
+            return f"what ranks exchange changes with {name} and is not measured"
+    if now.dtype != then.dtype:
+        return "layers are measured in the present type alone"
+    sides = [built.layer(now)] + ([built.layer(now, vocab=now.vocab)] if now.vocab else [])
+    built_with = {
+        tuple(sorted((one.m, one.n, one.k)))
+        for side in sides
+        if isinstance(side, LayerShape)
+        for one in side.gemms()
+    }
+    time: Counter[bool] = Counter()
+    for product in source.work.products:
+        row, sizes = product.row, product.sizes(now)
+        if sizes is None or sizes == product.sizes(then):
+            continue
+        time[tuple(sorted(sizes[:3])) in built_with] += round(1e6 * row.time_ms_per_step * product.weight)
+    if time[True] < _SAME_PRODUCTS * time.total():
+        return (
+            f"{ms(time[False] / 1e6)} per step of the products that change have other sizes than those of a"
+            " plain layer (padded, split or sampled)"
+        )
+    return ""
+
+
+def _step(source: Source, then: Hyper, built: StandIn) -> WholePair | str:
+    """A small model in both shapes: as deep as the model, four layers at most."""
+    now = source.now
+    if not now.vocab or not then.vocab:
+        return "no logits were found, so that no small model can be built"
+    if (now.tensor_parallel or 1) > 1 or (then.tensor_parallel or 1) > 1:
+        return "a small model is not built for tensor-parallel ranks"
+    steps = []
+    for hyper in (now, then):
+        layer = built.layer(hyper)
+        if isinstance(layer, str):
+            return layer
+        steps.append(StepShape(layer, min(hyper.layers or 1, STEP_LAYERS), hyper.vocab or 0))
+    return WholePair("step", steps[0], steps[1], None, None)

@@ -1,0 +1,222 @@
+"""The plain layer that stands for the model's own, built from its sizes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracelens.advice.hyper import Hyper
+from tracelens.measure.layer_shapes import LayerShape
+from tracelens.measure.verify.source import Source
+from tracelens.results import GemmRow
+
+#: Kernel family in the trace -> backend of ``scaled_dot_product_attention``. FlashAttention 3 and 4 are none.
+BACKENDS = {"flash2": "flash", "cudnn_sdpa": "cudnn", "mem_efficient": "efficient"}
+_DTYPES = ("bf16", "fp16", "fp32", "tf32")
+_IN_LAYERS = ("attention.", "mlp.", "moe.", "norm", "residual", "dropout")
+_NEEDED = ("hidden", "heads", "head_dim", "ffn", "layers", "sequence", "micro_batch")
+#: flash_fwd_kernel and flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel: the second truth value behind the traits
+#: is Is_causal (Dao-AILab/flash-attention, csrc/flash_attn/src/flash_fwd_ and flash_bwd_launch_template.h).
+_FLASH_FLAGS = re.compile(r"flash_(?:fwd|bwd)_\w*kernel<.*>\s*,\s*(?:\(bool\))?(\w+),\s*(?:\(bool\))?(\w+),")
+_TRUE = ("true", "1")
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """How layers are built, whatever their sizes."""
+
+    dtype: str
+    attention: str  # flash | cudnn | efficient | math
+    causal: bool
+    gated: bool
+    fused_qkv: bool
+    fused_gate: bool
+    recompute: bool
+    passes: int  # micro-batches of a step
+    assumed: tuple[str, ...]  # what nothing told, as sentences
+    whole_vocab: bool = False  # a configuration has the whole vocabulary, a trace the columns of its rank
+
+    def layer(self, hyper: Hyper, *, vocab: int = 0) -> LayerShape | str:
+        """The layer of these sizes, or its logits; a sentence where they do not fit together."""
+        sizes = {name: hyper.get(name) or 0 for name in _NEEDED if name != "layers"}
+        t = hyper.tensor_parallel or 1
+        if vocab and not self.whole_vocab:
+            t = 1
+        kv_heads = hyper.kv_heads or sizes["heads"]
+        if kv_heads % t or vocab % t:
+            return f"{kv_heads} key-value heads and a vocabulary of {vocab} do not divide over {t} ranks"
+        if sizes["heads"] % kv_heads:
+            return f"{kv_heads} key-value heads do not divide {sizes['heads']} heads"
+        if vocab:  # nothing else of the layer is in it: suggestions that share it measure it once
+            sizes |= {"heads": t, "head_dim": 8, "ffn": t}
+            kv_heads = t
+        try:
+            return LayerShape(
+                **sizes,
+                kv_heads=kv_heads,
+                gated=self.gated,
+                causal=self.causal,
+                tensor_parallel=t,
+                vocab=vocab,
+                dtype=self.dtype,
+                attention=self.attention,
+                fused_qkv=self.fused_qkv,
+                fused_gate=self.fused_gate,
+                recompute=self.recompute and not vocab,
+            )
+        except ValueError as error:
+            return str(error)
+
+
+def stand_in(source: Source) -> StandIn | str:
+    """How to build this model's layers, or why they cannot be built."""
+    now, rows = source.now, source.rows
+    if not source.transformer:
+        return "no whole transformer was recognised in the trace"
+    if now.experts:
+        return "layers with experts are not built: how tokens spread over experts decides their time"
+    lacking = [name for name in _NEEDED if not now.get(name)]
+    if lacking:
+        return f"a layer cannot be built: {', '.join(lacking)} of the model {_are(lacking)} not known"
+    gated = now.gated
+    if gated is None:
+        return "a layer cannot be built: no product of an MLP was found"
+    if source.kind == "suggestions":
+        return _as_configured(source, gated)
+    dtype = _dtype(rows)
+    if dtype not in _DTYPES:
+        return f"layers whose products run in {dtype} are not built"
+    if lack := _lacks_gradients(rows):
+        return lack
+    passes = _passes(rows, source.layers)
+    if passes is None:
+        return "how many micro-batches a step has does not follow from the calls of the layers' products"
+    fused = [row for row in rows if row.kind == "attention"]
+    unfused = [row for row in rows if row.component == "attention.scores" and row.kind == "gemm"]
+    if not fused and not unfused:
+        return "no attention kernel was found that a layer could be built with"
+    family = _most(fused, "kernel_family") if fused else ""
+    if fused and family not in BACKENDS:
+        return f"its attention runs kernels ({family}) that scaled_dot_product_attention does not have"
+    causal = causal_of(fused)
+    assumed = []
+    if now.kv_repeated:
+        assumed.append(
+            "attention of the layers is given each key-value head once; the trace's is given a copy for every"
+            " head"
+        )
+    untold = "a causal mask is assumed: the trace does not show which mask attention has"
+    return StandIn(
+        dtype=dtype,
+        attention=BACKENDS[family] if fused else "math",
+        causal=True if causal is None else causal,
+        gated=gated,
+        fused_qkv=_qkv_fused(rows, now),
+        fused_gate=not any(row.kind == "gemm" and row.component == "mlp.gate" for row in rows),
+        recompute=any(row.phase == "recompute" and row.component.startswith(_IN_LAYERS) for row in rows),
+        passes=passes,
+        assumed=(*assumed, *([untold] if causal is None else [])),
+    )
+
+
+def causal_of(rows: Sequence[GemmRow]) -> bool | None:
+    """Whether attention has a causal mask, as the names of its kernels say; None where they do not."""
+    for row in rows:
+        found = _FLASH_FLAGS.search(row.kernel) if row.kernel_family == "flash2" else None
+        if found is not None:
+            return found[2] in _TRUE
+    return None
+
+
+def trace_layer_ms(source: Source, passes: int) -> float | None:
+    """GPU time of one layer in the trace, forward and backward of one micro-batch."""
+    whole = sum(
+        row.time_ms_per_step
+        for row in source.components
+        if row.component.startswith(_IN_LAYERS) and row.phase in ("forward", "backward", "recompute")
+    )
+    return whole / passes / source.layers if whole > 0 and source.layers else None
+
+
+def trace_logits_ms(source: Source, passes: int) -> float | None:
+    """GPU time of logits and loss in the trace, forward and backward of one micro-batch."""
+    whole = sum(row.time_ms_per_step for row in source.components if row.component in ("logits", "loss"))
+    return whole / passes if whole > 0 else None
+
+
+def _as_configured(source: Source, gated: bool) -> StandIn:
+    """A configuration has no kernels: what it states, and beside that what a usual framework would run."""
+    told = {name: source.raw.get(name) for name in ("causal", "fused_qkv", "fused_gate")}
+    words = {"causal": "a causal mask", "fused_qkv": "one product for query, key and value"}
+    assumed = [text for name, text in words.items() if told[name] is None]
+    return StandIn(
+        dtype=source.dtype or "bf16",
+        attention="flash",
+        causal=told["causal"] is not False,
+        gated=gated,
+        fused_qkv=told["fused_qkv"] is not False,
+        fused_gate=told["fused_gate"] is not False,
+        recompute=False,
+        passes=1,
+        assumed=(f"{', '.join([*assumed, 'FlashAttention'])}: assumed",),
+        whole_vocab=True,
+    )
+
+
+def _dtype(rows: Sequence[GemmRow]) -> str:
+    """The type in which most of the layers' products are computed."""
+    times: Counter[str] = Counter()
+    for row in rows:
+        if row.kind == "gemm" and row.component.startswith(_IN_LAYERS):
+            times[row_dtype(row)] += round(1e6 * row.time_ms)
+    return times.most_common(1)[0][0] if times else "unknown"
+
+
+def row_dtype(row: GemmRow) -> str:
+    """As ``tracelens.measure`` names it: fp32 data on tensor cores is tf32."""
+    return "tf32" if row.math_dtype == "tf32" else row.dtype or "unknown"
+
+
+def _lacks_gradients(rows: Sequence[GemmRow]) -> str:
+    """Why a layer's forward and backward is not what the step does; "" where it is."""
+    inside = [row for row in rows if row.kind == "gemm" and row.component.startswith(("mlp.", "attention."))]
+    if not any(row.phase == "backward" for row in inside):
+        return "the step has no backward, and layers are measured forward and backward"
+    roles = {row.role for row in inside if row.component.startswith("mlp.")}
+    if None not in roles and "wgrad" not in roles:
+        return "the step computes no gradient of the layers' weights, and a plain layer does"
+    return ""
+
+
+def _passes(rows: Sequence[GemmRow], layers: int | None) -> int | None:
+    """Micro-batches of a step: how often a layer's down (or output) projection runs forward."""
+    for component in ("mlp.down", "attention.output"):
+        calls = sum(
+            row.calls_per_step for row in rows
+            if row.component == component and row.role == "forward" and row.phase == "forward"
+        )  # fmt: skip
+        if calls > 0 and layers:
+            times = calls / layers
+            return round(times) if times > 0.9 and abs(times - round(times)) < 0.1 else None
+    return None
+
+
+def _qkv_fused(rows: Sequence[GemmRow], now: Hyper) -> bool:
+    """Is there one product as wide as query, key and value together?"""
+    t, heads = now.tensor_parallel or 1, now.heads or 0
+    width = (heads + 2 * (now.kv_heads or heads)) // t * (now.head_dim or 0)
+    found = [row for row in rows if row.component == "attention.qkv" and row.role == "forward"]
+    return not found or any(width in (row.m, row.n) for row in found)
+
+
+def _most(rows: Sequence[GemmRow], name: str) -> str:
+    times: Counter[str] = Counter()
+    for row in rows:
+        times[str(getattr(row, name))] += round(1e6 * row.time_ms)
+    return times.most_common(1)[0][0]
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
