@@ -12,7 +12,8 @@ from tracelens.trace import link
 from tracelens.words import PHASES
 
 
-def _span(name: str, ts: int, dur: int, category: str = "cpu_op", **args: Any) -> dict[str, Any]:
+def _span(name: str, ts: int, dur: int, category: str = "cpu_op", *, number: int = -1) -> dict[str, Any]:
+    args = {} if number < 0 else {"Sequence number": number, "Fwd thread id": int("evaluate" in name)}
     return {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": 1, "ts": ts, "dur": dur, "args": args}
 
 
@@ -26,9 +27,9 @@ def _phases(folder: Path, events: list[dict[str, Any]]) -> list[str]:
     return [PHASES[code] for code in attribute(trace, link(trace)).phase.tolist()]
 
 
-def _work(correlation: int, ts: int, **args: Any) -> list[dict[str, Any]]:
+def _work(correlation: int, ts: int, *, number: int = -1) -> list[dict[str, Any]]:
     return [
-        _span("aten::fill_", ts, 4, **args),
+        _span("aten::fill_", ts, 4, number=number),
         launch(correlation, ts=ts + 1),
         _kernel(correlation, ts + 50),
     ]
@@ -38,8 +39,8 @@ def test_a_library_that_labels_its_backward_runs_no_forward_again(tmp_path: Path
     evaluate = "autograd::engine::evaluate_function: ExchangeBackward"
     events = [
         _span("## exchange ##", 0, 20, "user_annotation"),
-        *_work(1, 5, **{"Sequence number": 1}),
-        _span(evaluate, 100, 30, **{"Sequence number": 1, "Fwd thread id": 1}),
+        *_work(1, 5, number=1),
+        _span(evaluate, 100, 30, number=1),
         _span("## exchange backward ##", 101, 20, "user_annotation"),
         *_work(2, 105),
     ]
@@ -48,8 +49,8 @@ def test_a_library_that_labels_its_backward_runs_no_forward_again(tmp_path: Path
 
 def test_zero_grad_is_the_optimizers_though_its_operators_have_numbers(tmp_path: Path) -> None:
     events = [
-        *_work(1, 5, **{"Sequence number": 1}),
+        *_work(1, 5, number=1),
         _span("Optimizer.zero_grad#SGD.zero_grad", 100, 30, "user_annotation"),
-        *_work(2, 105, **{"Sequence number": 2}),
+        *_work(2, 105, number=2),
     ]
     assert _phases(tmp_path, events) == ["forward", "optimizer"]
