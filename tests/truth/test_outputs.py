@@ -13,13 +13,13 @@ import pytest
 from tests.truth import invariants
 from tests.truth.invariants import faults
 from tests.truth.outputs import FILES, SAMPLES, Outputs, name_of
+from tests.zoo import FAMILIES, ZooOptions, record
+from tests.zoo.controls import CONTROLS
 from tracelens.analysis import analyze
 from tracelens.results import Estimate, Known, LeftOut, Report
 
-ZOO = (
-    "gpt2", "llama", "bert", "vit", "t5", "moe", "moe_grouped",  # a step each, as it is and without names
-    "resnet", "lstm", "dlrm", "mlp", "hooked",  # no transformer
-)  # fmt: skip
+#: With module names too; every family and control without.
+NAMED = ("gpt2", "llama", "bert", "t5", "moe", "resnet", "dlrm")
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -27,12 +27,11 @@ def test_no_output_of_a_trace_says_anything_false(path: Path) -> None:
     assert faults(Outputs(analyze(path))) == []
 
 
-@pytest.mark.parametrize("names", ["frames", "none"])
-@pytest.mark.parametrize("family", ZOO)
+@pytest.mark.parametrize(
+    ("family", "names"),
+    [*((name, "none") for name in [*FAMILIES, *CONTROLS]), *((name, "frames") for name in NAMED)],
+)
 def test_no_output_of_the_zoo_says_anything_false(family: str, names: Any, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    from tests.zoo import ZooOptions, record
-
     path = tmp_path / f"{family}.json"
     path.write_text(record(family, ZooOptions(names=names)).text())
     assert faults(Outputs(analyze(path))) == []

@@ -21,7 +21,8 @@ _KINDS = {
 _OTHERS = frozenset(
     {"dp", "data", "cp", "context", "sp", "sequence", "fsdp", "shard", "replicate", "embedding"}
 )
-_SPLIT = ("heads", "kv_heads", "ffn")
+#: A head or a vocabulary that is not split is each rank's as well: "per rank" is true of both.
+_SPLIT = ("heads", "kv_heads", "ffn", "vocab")
 _WORD = re.compile(r"[a-z]+")
 _PURPOSES = {"pipeline": "pipeline_parallel", "expert all-to-all": "expert_parallel"}
 _FROM_CONFIG = re.compile(r"^(config|cfg|model_args|params|args|hparams)\.")
