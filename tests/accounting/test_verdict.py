@@ -11,7 +11,7 @@ from tests.advice.advice_rows import gemm
 from tests.render import sample_report
 from tracelens.accounting.limits import StepPicture, limits
 from tracelens.accounting.verdict import verdict
-from tracelens.numbers import ms
+from tracelens.numbers import ms, ms_range
 from tracelens.results import (
     CommunicationRow,
     ComponentRow,
@@ -289,3 +289,31 @@ def test_a_finding_that_is_only_bounded_is_not_counted_among_the_predicted() -> 
     alone, _ = verdict(picture(gain=GAIN, findings=1))
     said, _ = verdict(replace(picture(gain=GAIN), findings=[bounded, predicted], open_ms=5.0))
     assert said.startswith(alone) and ms(5.0) in said.removeprefix(alone)
+
+
+def test_without_steps_it_is_said_how_much_of_the_work_is_waiting_for_other_ranks() -> None:
+    """Two ranks of a MoE: 15.0 of the 15.2 ms that the GPU works are NCCL kernels that wait."""
+    said, _ = verdict(picture(busy=0.64, exposed_ms=12.6, marked=False))
+    assert ms(12.6) in said
+    alone, _ = verdict(picture(busy=0.64, exposed_ms=0.5, marked=False))
+    assert ms(0.5) not in alone
+
+
+def test_steps_that_differ_are_not_told_by_their_median_alone() -> None:
+    def detail(low: float, high: float) -> str:
+        seen = picture(gain=GAIN)
+        return verdict(replace(seen, summary=replace(seen.summary, step_ms=StepTime(20.0, low, high, 3))))[1]
+
+    assert ms_range(9.0, 83.0) in detail(9.0, 83.0)
+    assert detail(15.0, 25.0) == detail(20.0, 20.0)
+
+
+def test_only_what_can_be_attention_keeps_it_from_being_absent() -> None:
+    """An MLP whose products, relu and sums are unattributed: operators that hold no attention."""
+    open_ = replace(REPORT.coverage, component_frac=0.24, other_frac=0.0, opaque_frac=0.0)
+    none = replace(REPORT.model, found="none")
+    seen = {
+        frac: verdict(picture(model=none, coverage=replace(open_, attention_open_frac=frac)))[0]
+        for frac in (0.0, 0.76, None)
+    }
+    assert seen[0.0] != seen[0.76] == seen[None]

@@ -187,3 +187,13 @@ def test_a_check_that_saw_little_has_not_passed() -> None:
     assert RULE.check(facts(seen, blind)).state == "could_not_run"
     assert RULE.check(facts(seen, cores)).state == "not_applicable"
     assert RULE.check(facts(replace(seen, time_ms_per_step=1.0), blind)).state == "passed"
+
+
+def test_a_size_of_the_data_is_no_weights() -> None:
+    """53 particles in attention's scores, a window of 14 in an einsum: there is no weight to pad."""
+    scores = gemm(1, 53, 53, 16, batch=512, component="attention.scores", kernel=cutlass(1), layout="TN")
+    linear = gemm(2, 4096, 100, 1024, component="other", kernel=cutlass(4))
+    data = [one for one in RULE.check(facts(scores)).findings if one.change == {"dimension": [53, 56]}]
+    (weight,) = RULE.check(facts(linear)).findings
+    assert weight.change == {"dimension": [100, 104]}
+    assert data and all(set(weight.caveats) != set(one.caveats) for one in data)

@@ -94,7 +94,7 @@ def test_an_uneven_width_changes_the_head_dimension_alone() -> None:
 
 
 def test_unknown_heads_leave_both_sizes_open() -> None:
-    finding = one(attention(1, 80, kernel=flash2(96)))
+    finding = one(attention(1, 80, kernel=flash2(96), shape_note="packed tokens=64 kv=4 d=80"))
     assert finding.title == "Use head_dim 128 or 64 instead of 80"
     assert finding.fix == ["- head_dim = 80", "+ head_dim = 128"]
 
@@ -147,3 +147,25 @@ def test_without_a_head_dimension_or_step_it_could_not_run() -> None:
 def test_a_small_share_passes_with_the_figure() -> None:
     outcome = RULE.check(facts(attention(1, 80, kernel=flash2(96), calls=1), step_ms=5000.0))
     assert outcome.state == "passed" and "(0.002%)" in outcome.why
+
+
+def test_heads_are_those_of_the_row_and_not_of_the_model() -> None:
+    """SAM: an encoder of 16 heads of 80, and a decoder of 8 heads of 16 whose sizes the model's are."""
+    dims = model(hidden=256, heads=8, head_dim=16)
+    finding = one(attention(1, 80, heads=16, kernel=flash2(96)), step_ms=100.0, dims=dims)
+    assert {(way["head_dim"], way["heads"]) for way in finding.evidence["options"]} == {(128, 10), (64, 20)}
+    assert finding.change == {} and finding.parameter_delta is None
+
+
+def test_two_attentions_of_one_head_dimension_are_two_findings() -> None:
+    rows = attention(1, 80, heads=16, kernel=flash2(96)), attention(2, 80, heads=8, kernel=flash2(96))
+    findings = RULE.check(facts(*rows, step_ms=100.0, dims=model(**GPT3_2_7B))).findings
+    assert [finding.gemms for finding in findings] == [["g2"], ["g1"]]
+
+
+def test_separate_products_say_their_head_dimension_themselves() -> None:
+    """A ParticleTransformer whose dimensions are not known as a model's: 8 heads of 16 over 53 particles."""
+    scores = gemm(1, 53, 53, 16, batch=64, component="attention.scores")
+    values = gemm(2, 53, 16, 53, batch=64, component="attention.values")
+    outcome = RULE.check(facts(scores, values, dims=model()))
+    assert outcome.findings and {one.evidence["head_dim"] for one in outcome.findings} == {16}

@@ -133,6 +133,16 @@ def test_a_slow_step_is_a_warm_up(tmp_path: Path, good: dict[str, Any]) -> None:
     assert "21.0 times as long as the median step" in lack.effect
 
 
+def test_a_slow_last_step_is_no_warm_up(tmp_path: Path, good: dict[str, Any]) -> None:
+    def stretch(events: Events) -> Events:
+        steps = [e for e in events if e["name"].startswith("ProfilerStep") and e["cat"] == "user_annotation"]
+        max(steps, key=lambda e: e["ts"])["dur"] *= 21
+        return events
+
+    (lack,) = lacks_of(spoiled(tmp_path, good, stretch))
+    assert lack.code == "odd-step"
+
+
 def test_compilation_and_allocation_within_the_steps_are_a_warm_up(
     tmp_path: Path, good: dict[str, Any]
 ) -> None:

@@ -81,6 +81,7 @@ def coverage(trace: Trace, links: Links, attribution: Attribution, gemms: list[G
     total = max(1, int(dur.sum()))
     known = attribution.component != COMPONENTS.index("unattributed")
     other = attribution.component == COMPONENTS.index("other")
+    said = _said(trace, links)
     named = (attribution.module >= 0) & known
     no_launch = links.kernel_node < 0
     lent = lent_kernels(attribution) & counted
@@ -112,7 +113,8 @@ def coverage(trace: Trace, links: Links, attribution: Attribution, gemms: list[G
         lent_frac=int(dur[lent].sum()) / total,
         lent_kernels=int(lent.sum()),
         other_frac=int(dur[other].sum()) / total,
-        opaque_frac=int(dur[other & ~_said(trace, links)].sum()) / total,
+        opaque_frac=int(dur[other & ~said].sum()) / total,
+        attention_open_frac=int(dur[(other | ~known) & ~said].sum()) / total,
     )
 
 

@@ -13,6 +13,8 @@ from tracelens.words import TO_TRY, per_step
 _HOST = 0.30
 #: Step times that differ by less are taken for the same.
 _SAME = 0.03
+#: Steps that differ by this factor are not told by their median alone.
+_UNEVEN = 2.0
 #: Below this share of the step, shapes are said to cost little.
 _LITTLE = 0.01
 #: A prediction whose low end is below this share of its middle is told with its range.
@@ -50,6 +52,22 @@ _MARK = "Call prof.step() after each step, or record with tracelens capture."
 
 def verdict(seen: StepPicture) -> tuple[str, str]:
     """(verdict, detail). When shapes are not the problem it says so first."""
+    said, detail = _verdict(seen)
+    return said, _joined(_uneven(seen), detail)
+
+
+def _uneven(seen: StepPicture) -> str:
+    """That the steps differ so much that a median of them is of no step in particular."""
+    steps = seen.summary.step_ms
+    if not seen.marked or steps.low is None or steps.high is None or steps.high <= _UNEVEN * steps.low:
+        return ""
+    return (
+        f"The {steps.n} recorded steps take {ms_range(steps.low, steps.high)}: what is said of their median"
+        " is not true of each."
+    )
+
+
+def _verdict(seen: StepPicture) -> tuple[str, str]:
     found = limits(seen)
     shapes, others = _shapes(seen, found), _others(seen, found)
     head, rest = _not_judged(seen)
@@ -88,6 +106,7 @@ def _not_judged(seen: StepPicture) -> tuple[str, str]:
         open_ = open_ and unseen(covered, what="the rest")
         return said, _joined(open_, "The model's dimensions, and what is judged by them, are left out.")
     if found == "none":
+        open_ = "" if covered.no_attention else unseen(covered, frac=covered.attention_open_frac)
         said = "No attention was recognised." if open_ else "This is no transformer: it has no attention."
         return said, _joined(open_, "GPU time is shown by phase and by the names of operators and kernels.")
     if seen.gpu.vendor == "amd":
@@ -238,9 +257,15 @@ def _busy(seen: StepPicture) -> str:
 def _unmarked(seen: StepPicture) -> str:
     """A trace without step ranges also holds what comes before and after: its idle time says nothing."""
     whole_ms = seen.summary.step_ms.median
+    work_ms, exposed_ms = seen.summary.gpu_busy_frac * whole_ms, seen.summary.exposed_communication_ms
+    waits = ""
+    if exposed_ms >= LARGE * work_ms > 0:
+        waits = (
+            f", {ms(exposed_ms)} of them ({pct(exposed_ms / work_ms)}) in communication that no compute hides"
+        )
     return (
         "No step is marked in this trace, so what limits one is not known: the GPU works"
-        f" {ms(seen.summary.gpu_busy_frac * whole_ms)} of the {ms(whole_ms)} recorded."
+        f" {ms(work_ms)} of the {ms(whole_ms)} recorded{waits}."
     )
 
 

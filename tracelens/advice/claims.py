@@ -16,7 +16,7 @@ from tracelens.advice.numbers import listed, percent, plural
 from tracelens.advice.proposals import WORTH_A_FINDING
 from tracelens.advice.simulated import as_frac, pays, within
 from tracelens.numbers import ms, ms_range
-from tracelens.results import Estimate, Finding, SavingOf
+from tracelens.results import Estimate, Finding
 from tracelens.words import severity
 
 
@@ -67,16 +67,16 @@ def settle(rule: Rule, *, facts: StepFacts, claims: Sequence[Claim], passed: str
     worth = [one for one in judged if not _refused(one) and one.size_ms >= one.least * step_ms]
     left = [one for one in judged if one not in worth]
     if not worth:
-        return Outcome("passed", " ".join([passed, *(_left(one, step_ms) for one in left)]).strip())
+        return Outcome("passed", " ".join([passed, *(_left(one, facts, step_ms) for one in left)]).strip())
     bounds: dict[str, float] = {}
     for one in worth:
         for row, bound in one.bounds.items():
             bounds[row] = max(bounds.get(row, 0.0), bound)
     said = [(f"{plural(len(worth), 'finding')}: {ms(min(sum(bounds.values()), step_ms))} of the"
-            f" {ms(step_ms)} step at stake.")]  # fmt: skip
+            f" {ms(step_ms)} {facts.whole} at stake.")]  # fmt: skip
     savings = [ms(one.saving.mid) for one in worth if one.predicted]
     said += [f"Predicted to save {listed(savings)}."] if savings else []
-    said += [_left(one, step_ms) for one in left]
+    said += [_left(one, facts, step_ms) for one in left]
     findings = tuple(_finding(rule, one, facts=facts, step_ms=step_ms) for one in worth)
     return Outcome("found", " ".join(said), findings, bounds, tuple(None for _ in worth))
 
@@ -96,7 +96,7 @@ def _refused(one: Claim) -> bool:
     return one.predicted and not pays(one.saving)
 
 
-def _left(one: Claim, step_ms: float) -> str:
+def _left(one: Claim, facts: StepFacts, step_ms: float) -> str:
     """Why a claim is no finding, as a sentence."""
     saving = one.saving
     mid = saving.mid
@@ -104,8 +104,8 @@ def _left(one: Claim, step_ms: float) -> str:
         what = "is predicted to save" if mid is not None else "has at stake"
         share = percent(one.size_ms / step_ms)
         return (
-            f"{_upper(one.name)} {what} {ms(one.size_ms)} of the {ms(step_ms)} step ({share}), below the"
-            f" {percent(one.least)} that makes a finding."
+            f"{_upper(one.name)} {what} {ms(one.size_ms)} of the {ms(step_ms)} {facts.whole} ({share}), below"
+            f" the {percent(one.least)} that makes a finding."
         )
     if mid <= 0:
         much = "is predicted to change nothing" if mid == 0 else (
@@ -113,7 +113,7 @@ def _left(one: Claim, step_ms: float) -> str:
         )  # fmt: skip
         return f"Not advised: {one.name} {much}."
     return (
-        f"Not advised: {one.name} is predicted to save {ms(mid)} of the step, but the range, from"
+        f"Not advised: {one.name} is predicted to save {ms(mid)} of the {facts.whole}, but the range, from"
         f" {ms(-(saving.low or 0.0))} slower to {ms(saving.high)} faster, leaves open which of the two."
     )
 
@@ -140,7 +140,7 @@ def _finding(rule: Rule, one: Claim, *, facts: StepFacts, step_ms: float) -> Fin
         effort=one.effort,
         saw=one.saw,
         why=one.why,
-        how=_how(one, step_ms, of=facts.saving_of),
+        how=_how(one, facts, step_ms),
         evidence={**one.evidence, "rows": _rows(one), "bound_ms": bound},
         change={name: list(values) for name, values in one.change.items()},
         fix=list(one.fix),
@@ -159,14 +159,18 @@ def _rows(one: Claim) -> list[dict[str, object]]:
     return [{"gemm" if row in one.gemms else "row": row, "bound_ms": bound} for row, bound in ordered]
 
 
-def _how(one: Claim, step_ms: float, *, of: SavingOf) -> str:
+def _how(one: Claim, facts: StepFacts, step_ms: float) -> str:
     saving = one.saving
     if saving.mid is None:
         return (
-            f"A bound and not a prediction.\n{one.how}\nTogether {ms(saving.high)} of the {ms(step_ms)} step"
-            f" = {percent((saving.high or 0.0) / step_ms)}."
+            f"A bound and not a prediction.\n{one.how}\nTogether {ms(saving.high)} of the {ms(step_ms)}"
+            f" {facts.whole} = {percent((saving.high or 0.0) / step_ms)}."
         )
-    low = ": from nothing, as the step waits for the CPU" if of == "gpu_work" and saving.low == 0 else ""
+    low = (
+        ": from nothing, as the step waits for the CPU"
+        if facts.saving_of == "gpu_work" and saving.low == 0
+        else ""
+    )
     return (
         f"Predicted, not measured.\n{one.how}\nTogether {ms(saving.mid)}, range"
         f" {ms_range(saving.low, saving.high)}{low}."

@@ -29,6 +29,7 @@ class Target:
     parameter: str | None
     now: int
     then: int
+    of_data: bool = False  # no weight has it: a sequence, a window, the rows of a batch
 
 
 def parameter_of(row: GemmRow, letter: str) -> str | None:
@@ -49,18 +50,26 @@ def value_of(parameter: str, model: ModelDims) -> int | None:
     return known.value
 
 
+def _is_of_data(row: GemmRow, letter: str) -> bool:
+    """Is dimension ``letter`` that of activations alone? Both operands of a batched product are such."""
+    if row.component in ("attention.scores", "attention.values"):
+        return True
+    if (row.batch or 1) > 1 and row.component != "moe.experts":
+        return True
+    return letter == ("k" if row.role == "wgrad" else "m")
+
+
 def target(row: GemmRow, letter: str, size: int, *, facts: StepFacts) -> Target:
     """Where to move the parameter behind one off-grid dimension.
 
-    A model dimension goes to the next multiple of 64. A size that no model dimension explains goes
-    there too, or to the next multiple of 16 bytes when it is smaller than 64: a 4-wide classifier needs
-    aligned rows, not sixteen times the work.
+    A model dimension goes to the next multiple of 64. A size that no model dimension explains goes to the
+    next multiple of 16 bytes: a 4-wide classifier needs aligned rows, not sixteen times the work.
     """
     parameter = parameter_of(row, letter)
     now = value_of(parameter, facts.model) if parameter is not None else None
     if parameter is None or now is None or now < 1:
         grid = grid_elements(row.dtype) or 8
-        return Target(None, size, round_up(size, TARGET if size > TARGET else grid))
+        return Target(None, size, round_up(size, grid), _is_of_data(row, letter))
     then = round_up(now, TARGET)
     heads = facts.model.heads.value
     if parameter == "hidden" and heads is not None and heads > 0:

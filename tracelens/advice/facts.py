@@ -47,6 +47,11 @@ class StepFacts:
         return words.per_step(self.marked)
 
     @property
+    def whole(self) -> str:
+        """What shares are of: the step, or the trace where none is marked."""
+        return "step" if self.marked else "trace"
+
+    @property
     def measured_step_ms(self) -> float | None:
         """The step time where it can be divided by, else None."""
         return self.step_ms if self.step_ms is not None and self.step_ms > 0 else None

@@ -18,7 +18,7 @@ from tracelens.hardware import Gpu
 from tracelens.numbers import count, sig
 from tracelens.results import Estimate
 
-#: One query per call is decoding: kernels that split over the keys, which no prediction covers.
+#: One query per call (decoding, a class token): kernels that split over the keys, which no prediction covers.
 _FEWEST_QUERIES = 2
 _NOTHING = Estimate(0.0, 0.0, 0.0, "model")
 _NAMES = {
@@ -104,7 +104,7 @@ def _core_time(facts: StepFacts, core: Core, mask: Mask) -> Fused | str:
     if facts.step is None:
         return "what a fused kernel takes cannot be predicted: the step cannot be simulated"
     if core.seq_q < _FEWEST_QUERIES:
-        return "with one query per call this is decoding: fused kernels that split the keys are not predicted"
+        return "with one query per call fused kernels split the keys, and those are not predicted"
     try:
         backends = _backends(core, mask, gpu=facts.step.gpu)
     except InputError as error:

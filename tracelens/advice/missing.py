@@ -29,10 +29,12 @@ def sum_of(rows: Sequence[GemmRow]) -> float:
     return sum(row.time_ms_per_step for row in rows)
 
 
-def unseen(covered: Coverage, *, what: str = "it") -> str:
+def unseen(covered: Coverage, *, what: str = "it", frac: float | None = None) -> str:
     """Why what was not seen can be there all the same, as a sentence."""
     lacks = "could not be told apart" if covered.opaque_frac else "is unattributed"
-    return f"{pct(covered.unseen_frac)} of the GPU time {lacks} and can hold {what}."
+    return (
+        f"{pct(covered.unseen_frac if frac is None else frac)} of the GPU time {lacks} and can hold {what}."
+    )
 
 
 def no_model(facts: StepFacts) -> Outcome | None:

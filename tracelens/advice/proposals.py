@@ -118,7 +118,7 @@ def decide(rule: Rule, *, facts: StepFacts, proposals: Sequence[Proposal], passe
     worth = [one for one in judged if not one.refused and one.size_ms >= WORTH_A_FINDING * step_ms]
     left = [one for one in judged if one not in worth]
     if not worth:
-        return Outcome("passed", " ".join(_passed(one, step_ms) for one in left))
+        return Outcome("passed", " ".join(_passed(facts, one, step_ms) for one in left))
     bounds: dict[str, float] = {}
     for one in worth:
         for stake in one.proposal.stakes:
@@ -127,7 +127,7 @@ def decide(rule: Rule, *, facts: StepFacts, proposals: Sequence[Proposal], passe
             bounds[f"{rule.id} outside of rows"] = one.proposal.more_bound_ms
     findings = tuple(_finding(rule, one, facts=facts, step_ms=step_ms) for one in worth)
     changes = tuple(one.proposal.simulate if one.simulated is not None else None for one in worth)
-    return Outcome("found", _found(worth, left, bounds, step_ms), findings, bounds, changes)
+    return Outcome("found", _found(facts, worth, left, bounds, step_ms), findings, bounds, changes)
 
 
 def _judge(facts: StepFacts, proposal: Proposal) -> _Judged:
@@ -136,30 +136,36 @@ def _judge(facts: StepFacts, proposal: Proposal) -> _Judged:
 
 
 def _found(
-    worth: Sequence[_Judged], left: Sequence[_Judged], bounds: Mapping[str, float], step_ms: float
+    facts: StepFacts,
+    worth: Sequence[_Judged],
+    left: Sequence[_Judged],
+    bounds: Mapping[str, float],
+    step_ms: float,
 ) -> str:
     total = min(sum(bounds.values()), step_ms)
-    why = f"{plural(len(worth), 'finding')}: {ms(total)} of the {ms(step_ms)} step at stake."
+    why = f"{plural(len(worth), 'finding')}: {ms(total)} of the {ms(step_ms)} {facts.whole} at stake."
     saving = [ms(one.saving_ms.mid) for one in worth if one.saving_ms.mid is not None]
     if saving:
         why += f" Predicted to save {listed(saving)}."
     refused = [one for one in left if one.refused and one.simulated is not None]
     small = len(left) - len(refused)
     if small:
-        why += f" {plural(small, 'smaller one')} below {percent(WORTH_A_FINDING)} of the step left out."
+        why += (
+            f" {plural(small, 'smaller one')} below {percent(WORTH_A_FINDING)} of the {facts.whole} left out."
+        )
     for one in refused:
         if one.simulated is not None:
             why += f" Not advised: {why_not(one.simulated)}."
     return why
 
 
-def _passed(one: _Judged, step_ms: float) -> str:
+def _passed(facts: StepFacts, one: _Judged, step_ms: float) -> str:
     """Why a proposal is no finding."""
     if one.simulated is not None and one.refused:
         return f"{one.proposal.saw} Not advised: {why_not(one.simulated)}."
     what = "The predicted saving is" if one.simulated is not None else "At stake is"
     return (
-        f"{one.proposal.saw} {what} {ms(one.size_ms)} of the {ms(step_ms)} step"
+        f"{one.proposal.saw} {what} {ms(one.size_ms)} of the {ms(step_ms)} {facts.whole}"
         f" ({percent(one.size_ms / step_ms)}), below the {percent(WORTH_A_FINDING)} that makes a finding."
     )
 
@@ -246,7 +252,7 @@ def _how(one: Proposal, stakes: Sequence[Stake], *, facts: StepFacts, high: floa
             f"{plural(len(rest), 'more row')} by the same formula:"
             f" {ms(sum(stake.bound_ms for stake in rest))}."
         )
-    parts.append(f"Together {ms(high)} of the {ms(step_ms)} step = {percent(high / step_ms)}.")
+    parts.append(f"Together {ms(high)} of the {ms(step_ms)} {facts.whole} = {percent(high / step_ms)}.")
     return "\n".join(parts)
 
 

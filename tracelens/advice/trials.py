@@ -108,7 +108,9 @@ def took_and_lost(time_ms: float, loss_ms: float, facts: StepFacts, *, to: str) 
     if loss_ms <= 0:
         return f"take {ms(time_ms)} {facts.per_step} and are not known to lose anything to {to}"
     share = percent(loss_ms / (facts.measured_step_ms or 1.0))
-    return f"take {ms(time_ms)} {facts.per_step} and lose {ms(loss_ms)} ({share} of the step) to {to}"
+    return (
+        f"take {ms(time_ms)} {facts.per_step} and lose {ms(loss_ms)} ({share} of the {facts.whole}) to {to}"
+    )
 
 
 def savings(trials: Sequence[Trial]) -> Mapping[str, list[float | None]]:

@@ -250,9 +250,18 @@ def _warm_up(r: _Recording) -> Iterator[Lack]:
     if steps.marked and len(length) > 2 and length.max() > _SLOW * np.median(length) > 0:
         slowest = int(np.argmax(length))
         times = length[slowest] / np.median(length)
-        seen.append(
-            f"step {steps.index[r.steps[slowest]]} takes {times:.1f} times as long as the median step"
-        )
+        said = f"step {steps.index[r.steps[slowest]]} takes {times:.1f} times as long as the median step"
+        if slowest == 0:
+            seen.append(said)
+        else:
+            yield Lack(
+                "odd-step",
+                "A step is not like the others",
+                f"{said}, and it is not the first: no warm-up",
+                "record more steps: schedule(wait=5, warmup=2, active=10), and look at what runs in it",
+                "medium",
+                None,
+            )
     allocating = r.launched_by(lambda text: text in _ALLOCATIONS) & _in_steps(r)
     held = int(r.trace.launches.dur_ns[allocating].sum())
     if steps.marked and held > _ALLOCATING * length.sum():

@@ -168,6 +168,12 @@ def _step_time(report: Report) -> Number:
     return Number("step", f.ms(step.median), "step time" if report.summary.steps_marked else "recorded", note)
 
 
+def at_least(share: float) -> str:
+    """A share that is a lower bound; one that rounds to nothing bounds nothing."""
+    text = f.pct(share)
+    return _LEAST + (text if not text.startswith("<") else "0%")
+
+
 def _mfu(report: Report) -> Number:
     mfu, achieved, dtype = report.summary.mfu_frac, report.summary.achieved_tflops, report.summary.mfu_dtype
     peak = report.gpu.peak_tflops.get(dtype) if dtype else None
@@ -180,7 +186,7 @@ def _mfu(report: Report) -> Number:
         if report.summary.mfu_is_bound:
             rate = f"{f.sig(achieved)} TFLOP/s; " if achieved is not None else ""
             note = f"{rate}{report.summary.mfu_why}"
-            return Number("mfu", _LEAST + f.pct(mfu), "MFU", note, mfu)
+            return Number("mfu", at_least(mfu), "MFU", note, mfu)
         return Number("mfu", f.pct(mfu), "MFU", note, mfu)
     why = report.summary.mfu_why or "not judged"
     if achieved is not None:
@@ -274,13 +280,13 @@ def _checks(many: int) -> str:
 def five_numbers(report: Report) -> list[Number]:
     """Return step time, MFU, GPU busy, GEMM + attention share, and what the findings save."""
     gemm = report.summary.gemm_frac
-    least = _LEAST if report.summary.gemm_frac_is_bound else ""
+    share = at_least(gemm) if report.summary.gemm_frac_is_bound else f.pct(gemm)
     note = f"of {f.ms(report.summary.gpu_ms_per_step)} GPU time{per_step(report)}"
     return [
         _step_time(report),
         _mfu(report),
         _busy(report),
-        Number("gemm", least + f.pct(gemm), "GEMM + attention", note, gemm),
+        Number("gemm", share, "GEMM + attention", note, gemm),
         _stake(report),
     ]
 

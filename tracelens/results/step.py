@@ -111,6 +111,7 @@ class Coverage:
     lent_kernels: int = 0
     other_frac: float = 0.0  # named by its module, and no known part of the step
     opaque_frac: float = 0.0  # of that: kernels whose operators do not say that they are no attention
+    attention_open_frac: float | None = None  # what can be attention: the same, of unattributed time as well
 
     @property
     def unattributed_frac(self) -> float:
@@ -121,6 +122,12 @@ class Coverage:
     def unseen_frac(self) -> float:
         """GPU time that can be a part of a transformer, or communication, that was not recognised."""
         return self.unattributed_frac + self.opaque_frac
+
+    @property
+    def no_attention(self) -> bool:
+        """Was so much told apart that attention which was not seen is not there?"""
+        open_ = self.attention_open_frac
+        return (self.unseen_frac if open_ is None else open_) <= _SEEN
 
     @property
     def complete(self) -> bool:

@@ -361,4 +361,10 @@ def _own_caveats(facts: StepFacts, goal: Target | None) -> list[str]:
         heads = facts.model.heads.value
         split = f" {heads} heads have to divide it." if heads is not None else ""
         return [f"{facts.new_model}, in every layer.{split}"]
+    if goal.of_data:
+        said = (
+            "No weight has this size, it is one of the data (a sequence, a window): pad the tensors to it and"
+            " mask what was added, or pack several sequences into one."
+        )
+        return [said]
     return ["Which setting makes this dimension is not known; pad the weight with zero rows or columns."]

@@ -119,8 +119,8 @@ def _passed(facts: StepFacts, in_fp8: Sequence[GemmRow], wide: Sequence[GemmRow]
         f"An opportunity, not a finding, and of low confidence: {plural(len(room), 'GEMM shape')} of linear"
         f" layers ({sum_ms(room)} {facts.per_step}) are large and fit fp8. At its dense peak,"
         f" {sig(facts.gpu.peak_tflops['fp8'])} TFLOP/s, with the casts of both operands, {ms(gain)} less is"
-        f" the bound ({percent(gain / step_ms)} of the step); real fp8 reaches a part of it, and accuracy"
-        f" has to be proven{' in training' if facts.trains else ''}."
+        f" the bound ({percent(gain / step_ms)} of the {facts.whole}); real fp8 reaches a part of it, and"
+        f" accuracy has to be proven{' in training' if facts.trains else ''}."
     )
     return " ".join(said)
 

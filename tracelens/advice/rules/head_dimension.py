@@ -25,14 +25,16 @@ _A100_TFLOPS = {8: 22, 16: 49, 32: 87, 64: 136, 80: 208, 128: 222}
 _UNFUSED = frozenset({"attention.scores", "attention.values"})
 #: "b=8 h=12 s=1024 d=64", with dv=... behind it where values have another width.
 _NOTE_D = re.compile(r"(?<![a-z])d=(\d{1,6})(?![\w.])")
+_NOTE_H = re.compile(r"(?<![a-z])h=(\d{1,6})(?![\w.])")
 _NOTE_DV = re.compile(r"(?<![a-z])dv=\d")
 
 
 @dataclass(frozen=True, slots=True)
 class _Attention:
-    """The attention work of one head dimension."""
+    """The attention work of one head dimension, of as many heads."""
 
     head_dim: int
+    heads: int | None  # that a call has on this rank; None where no row says
     fused: list[GemmRow]
     unfused: list[GemmRow]
 
@@ -81,30 +83,59 @@ class HeadDimension:
             return Outcome(
                 "could_not_run",
                 f"The head dimension of {plural(len(rows), 'attention row')} is not known:"
-                f" {for_shapes(rows)}.",
+                f" {_why_none(rows)}.",
             )
         proposals = [_proposal(facts, group) for group in groups if _is_misfit(group)]
         passed = " ".join(_fits(group) for group in groups)
         return decide(self, facts=facts, proposals=proposals, passed=passed)
 
 
+def _why_none(rows: list[GemmRow]) -> str:
+    if any(_NOTE_DV.search(row.shape_note or "") for row in rows):
+        return "values have another width than keys"
+    blind = [row for row in rows if row.m is None and not row.shape_note]
+    return for_shapes(blind) if blind else "their shapes do not say which side it is"
+
+
 def _by_head_dim(facts: StepFacts, rows: list[GemmRow]) -> list[_Attention]:
-    groups: dict[int, _Attention] = {}
+    groups: dict[tuple[int, int | None], _Attention] = {}
     for row in rows:
         head_dim = _head_dim(row, facts)
         if head_dim is not None and head_dim > 0:
-            group = groups.setdefault(head_dim, _Attention(head_dim, [], []))
+            heads = _heads(row, head_dim, facts)
+            group = groups.setdefault((head_dim, heads), _Attention(head_dim, heads, [], []))
             (group.fused if row.kind == "attention" else group.unfused).append(row)
-    return [groups[head_dim] for head_dim in sorted(groups)]
+    return [groups[key] for key in sorted(groups, key=lambda key: (key[0], key[1] or 0))]
 
 
 def _head_dim(row: GemmRow, facts: StepFacts) -> int | None:
-    """From the row's own shape where it has one, else the model's. Values of another width are left out."""
+    """From the row's own shape where it has one, else the model's. Values of another width are left out.
+
+    Scores reduce over the head dimension, and values give it out: so their forward products say it.
+    """
     note = row.shape_note or ""
     if _NOTE_DV.search(note):
         return None
-    found = _NOTE_D.search(note)
-    return int(found[1]) if found else facts.model.head_dim.value
+    if found := _NOTE_D.search(note):
+        return int(found[1])
+    if row.role in (None, "forward") and row.component in _UNFUSED:
+        own = row.k if row.component == "attention.scores" else row.n
+        if own is not None:
+            return own
+    return facts.model.head_dim.value
+
+
+def _heads(row: GemmRow, head_dim: int, facts: StepFacts) -> int | None:
+    """Heads of the row's call: its own, else the model's where the head dimension is the model's, too."""
+    if found := _NOTE_H.search(row.shape_note or ""):
+        return int(found[1])
+    model = facts.model
+    return model.heads.value if model.head_dim.value == head_dim else None
+
+
+def _is_models(group: _Attention, facts: StepFacts) -> bool:
+    """Is it the attention whose heads the model's dimensions state?"""
+    return (group.heads, group.head_dim) == (facts.model.heads.value, facts.model.head_dim.value)
 
 
 def _template(row: GemmRow) -> int | None:
@@ -133,14 +164,15 @@ def _fits(group: _Attention) -> str:
     return f"head_dim {group.head_dim}: no padding is known for it."
 
 
-def _options(facts: StepFacts, head_dim: int) -> list[_Heads]:
+def _options(facts: StepFacts, group: _Attention) -> list[_Heads]:
     """Other splits of the same heads * head_dim, the one with the most room first.
 
     Below 64 the next size comes first: it changes the model least. Tensor parallelism has to divide the
     new number of heads.
     """
+    head_dim, heads = group.head_dim, group.heads
     wanted = (64, 128) if head_dim < 64 else (128, 64) if head_dim < 128 else (128, 256)
-    heads, ranks = facts.model.heads.value, facts.model.tensor_parallel.value or 1
+    ranks = facts.model.tensor_parallel.value or 1
     if heads is None or heads <= 0:
         return [_Heads(size, None) for size in wanted]
     width = heads * head_dim
@@ -176,14 +208,16 @@ def _stakes(facts: StepFacts, group: _Attention, option: _Heads) -> list[Stake]:
 
 
 def _proposal(facts: StepFacts, group: _Attention) -> Proposal:
-    options = _by_saving(facts, group.head_dim)
+    options = _by_saving(facts, group)
     first = options[0]
-    heads = facts.model.heads.value
+    heads, of_model = group.heads, _is_models(group, facts)
     kept = first.heads is not None and heads is not None
-    change: dict[str, list[int | float | str]] = {"head_dim": [group.head_dim, first.head_dim]}
-    if kept:
+    change: dict[str, list[int | float | str]] = {}
+    if of_model:
+        change["head_dim"] = [group.head_dim, first.head_dim]
+    if kept and of_model:
         change["heads"] = [heads or 0, first.heads or 0]
-    plain = facts.model.kv_heads.value in (None, heads)
+    plain = facts.model.kv_heads.value in (None, heads) and of_model
     return Proposal(
         title=_title(group.head_dim, heads, options),
         stakes=_stakes(facts, group, first),
@@ -194,7 +228,7 @@ def _proposal(facts: StepFacts, group: _Attention) -> Proposal:
         how=_how(group, first),
         change=change,
         fix=_fix(group.head_dim, heads, options),
-        caveats=_caveats(facts, options),
+        caveats=_caveats(facts, group, options),
         evidence={
             "head_dim": group.head_dim,
             "compiled_head_dim": group.compiled,
@@ -203,25 +237,25 @@ def _proposal(facts: StepFacts, group: _Attention) -> Proposal:
         },
         parameter_delta=0 if kept and plain else None,
         flops_delta=0.0 if kept and plain else None,
-        simulate=_simulated(facts, group.head_dim, first),
+        simulate=_simulated(facts, group, first),
     )
 
 
-def _simulated(facts: StepFacts, head_dim: int, option: _Heads) -> dict[str, int] | None:
+def _simulated(facts: StepFacts, group: _Attention, option: _Heads) -> dict[str, int] | None:
     """The change of the whole model: ranks that split the layers hold a part of the heads each."""
-    if option.heads is None or facts.model.head_dim.value != head_dim:
+    if option.heads is None or not _is_models(group, facts):
         return None  # attention of another kind than the model's: no parameter is known for it
     ranks = facts.model.tensor_parallel.value or 1
     return {"heads": option.heads * ranks, "head_dim": option.head_dim}
 
 
-def _by_saving(facts: StepFacts, head_dim: int) -> list[_Heads]:
+def _by_saving(facts: StepFacts, group: _Attention) -> list[_Heads]:
     """The other splits that are predicted to pay, the best first; the best of all where none does.
 
     Without predictions they stay in their order.
     """
-    options = _options(facts, head_dim)
-    found = [(option, simulate(facts, _simulated(facts, head_dim, option))) for option in options]
+    options = _options(facts, group)
+    found = [(option, simulate(facts, _simulated(facts, group, option))) for option in options]
     predicted = [(option, one) for option, one in found if not isinstance(one, str)]
     if len(predicted) < len(options):
         return options
@@ -301,10 +335,12 @@ def _fix(head_dim: int, heads: int | None, options: list[_Heads]) -> list[str]:
     ]
 
 
-def _caveats(facts: StepFacts, options: list[_Heads]) -> list[str]:
+def _caveats(facts: StepFacts, group: _Attention, options: list[_Heads]) -> list[str]:
     caveats = [f"{facts.new_model}, and its accuracy has to be checked."]
     heads, kv_heads = facts.model.heads.value, facts.model.kv_heads.value
-    if heads is not None and kv_heads is not None and kv_heads != heads:
+    if not _is_models(group, facts):
+        caveats.append("It is not known to be the attention that the model's dimensions are of.")
+    elif heads is not None and kv_heads is not None and kv_heads != heads:
         caveats.append(
             f"The model has {kv_heads} key-value heads for {heads} heads: choose them anew so that they"
             " divide the new number, and the K and V projections change size."

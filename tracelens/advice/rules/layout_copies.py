@@ -30,6 +30,24 @@ _SHOWN = 3
 _MODULE = re.compile(r"[A-Za-z_][\w.]{0,79}")
 
 
+#: Operators whose copies are their work: a bias spread over the rows of a product, tensors put behind one
+#: another, elements repeated. No other layout of their operands spares it.
+_MAKES = frozenset(
+    f"aten::{name}"
+    for name in (
+        "addmm",
+        "addbmm",
+        "baddbmm",
+        "linear",
+        "cat",
+        "stack",
+        "repeat",
+        "repeat_interleave",
+        "tile",
+    )
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Cause:
     """Copies of one kind with one way out."""
@@ -114,7 +132,8 @@ def _passed(facts: StepFacts, near: Sequence[OtherRow], inside: Sequence[OtherRo
     if not near:
         return "No kernel around the products only copies, turns or converts a tensor."
     share = percent(_sum(near) / (facts.measured_step_ms or 1.0))
-    text = f"Kernels around the products that only move data take {ms(_sum(near))} of the step ({share})."
+    time = f"{ms(_sum(near))} of the {facts.whole} ({share})"
+    text = f"Kernels around the products that only move data take {time}."
     if inside:
         text += f" {ms(_sum(inside))} of it are copies inside a library's own operator."
     return text
@@ -172,9 +191,9 @@ def _activation_cast(row: OtherRow, facts: StepFacts) -> bool:
 
 
 def _layout(row: OtherRow, facts: StepFacts) -> bool:
-    return row.kind in ("copy", "transpose") and row.component.startswith(
-        ("attention.", "mlp.", "moe.experts")
-    )
+    """A tensor copied as it is; not one that an operator makes of others, or spreads over rows."""
+    moved = row.kind in ("copy", "transpose") and row.op not in _MAKES
+    return moved and row.component.startswith(("attention.", "mlp.", "moe.experts"))
 
 
 _CAUSES = (
@@ -330,7 +349,7 @@ def _saw(facts: StepFacts, rows: Sequence[OtherRow], calls: float, time: str) ->
     share = percent(_sum(rows) / (facts.measured_step_ms or 1.0))
     per = facts.per_step
     many = f"1 kernel {per} does" if calls == 1 else f"{count(calls)} kernels {per} do"
-    text = f"{many} nothing but move data, in {time} ({share} of the step)."
+    text = f"{many} nothing but move data, in {time} ({share} of the {facts.whole})."
     rest = rows[_SHOWN:]
     text += " Most of them: " if rest else " It is " if calls == 1 else " They are "
     text += "; ".join(_told(row) for row in rows[:_SHOWN])

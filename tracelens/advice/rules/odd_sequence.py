@@ -164,7 +164,7 @@ def _saw(facts: StepFacts, length: int, case: Case | None, bound: float, step_ms
     if fused:
         text += f" {took(fused, 'fused attention row', facts)}."
     share = percent(bound / step_ms)
-    return f"{text} Part-filled blocks and tiles cost {ms(bound)} at most ({share} of the step)."
+    return f"{text} Part-filled blocks and tiles cost {ms(bound)} at most ({share} of the {facts.whole})."
 
 
 def _proposal(

@@ -217,7 +217,7 @@ def _saw(facts: StepFacts, chain: Chain, cores: Sequence[Core]) -> str:
     ]
     step = facts.measured_step_ms or 1.0
     gpu = sum(row.time_ms_per_step for row in facts.components)
-    share = f"{percent(chain.sure_ms / step)} of the step"
+    share = f"{percent(chain.sure_ms / step)} of the {facts.whole}"
     if gpu > 0:
         share += f", {percent(chain.sure_ms / gpu)} of its GPU time"
     sizes = [core.text for core in cores[:3]]
