@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tracelens.attribution.components import CORE, Decision, is_part
 from tracelens.attribution.lend import lend
 from tracelens.attribution.loan import Loan
-from tracelens.attribution.names import kernel_component
+from tracelens.attribution.names import OP_RULES, kernel_component
 from tracelens.attribution.origins import find_origins, op_nodes
 from tracelens.attribution.paths import Paths, find_paths
 from tracelens.attribution.phases import Phases
@@ -145,7 +145,7 @@ def attribute(
         trace, links, rule, origin, [PHASES[code] for code in of_node.tolist()], links.kernel_step
     )
     sites = decide_sites(trace, links, paths, rule, wanted, attention=inferred.attention)
-    own = _assemble(trace, links, paths, phases, sites, inferred, origin, op_node)
+    own = _assemble(trace, links, paths, phases, sites, rule, inferred, origin, op_node)
     return lend(trace, links, own, reference=reference)
 
 
@@ -155,6 +155,7 @@ def _assemble(
     paths: Paths,
     phases: Phases,
     sites: Sites,
+    rule: IntArray,
     inferred: Inference,
     origin: IntArray,
     op_node: IntArray,
@@ -183,6 +184,7 @@ def _assemble(
     )
     candidates = _structure(inferred, origin, component, evidence, fused, lists, layer)
     _by_kernel_name(trace, links, paths, component, evidence, fused, lists)
+    _pictures(links, rule, np.where(origin >= 0, origin, op_node), component, evidence)
     _memory(trace, component, evidence)
     optimizing = phase == _PHASE["optimizer"]
     bare = optimizing & (component == _COMPONENT["unattributed"])
@@ -355,6 +357,14 @@ def _by_kernel_name(
         fused[mask] = 0
     core = weak & (codes == _COMPONENT["attention.core"])
     fused[core] = _list_code(lists, CORE)
+
+
+def _pictures(links: Links, rule: IntArray, node: IntArray, component: IntArray, evidence: IntArray) -> None:
+    """Convolutions, pooling and the like that are no embedding of a transformer are none of its parts."""
+    picture = np.isin(rule, [OP_RULES.index("convolution"), OP_RULES.index("picture")])
+    inside = look_up(links.forest.nearest(picture), node) >= 0
+    mask = inside & (component == _COMPONENT["unattributed"])
+    component[mask], evidence[mask] = _COMPONENT["other"], _EVIDENCE["op"]
 
 
 def _memory(trace: Trace, component: IntArray, evidence: IntArray) -> None:

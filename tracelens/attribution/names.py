@@ -74,6 +74,11 @@ _OPS: tuple[tuple[str, ...], ...] = (
         "convolution",
         r"aten::(conv[123]d|_?convolution\w*|(cudnn|mkldnn|miopen|thnn)_conv\w*|conv_depthwise\w*)",
     ),
+    (  # of pictures and of boxes in them: no part of a transformer
+        "picture",
+        r"aten::(_?upsample_\w+|grid_sampler\w*|(adaptive_)?(max|avg)_pool[123]d\w*|pixel_(un)?shuffle)",
+        r"torchvision::(nms|roi_\w+|deform_conv2d|ps_roi_\w+)",
+    ),
     ("topk", "aten::topk"),
     (
         "dispatch",

@@ -269,6 +269,8 @@ class _Gap:
 
     def _stream(self, at: int) -> Label | None:
         kind = self.run.kinds[at]
+        if self.before == "attention.output" and self._of_scores(kind):
+            return Label("attention.other", self.layer)  # the weights, averaged over the heads
         if self.before in ("moe.experts",) and self._before_residual(at):
             return Label("moe.dispatch", self.layer)
         if kind.what == "fused":
@@ -285,6 +287,13 @@ class _Gap:
         if self.before in _STREAM and adds and (self.after is not None or at <= self.last_norm):
             return Label("residual", self.layer)
         return None
+
+    def _of_scores(self, kind: Kind) -> bool:
+        """Works on as many elements as the scores of the unfused core before the gap."""
+        core = next((core for core in reversed(self.run.cores) if core.last < self.gap[0]), None)
+        shape = self.run.shape(core.first) if core is not None and core.first != core.last else None
+        size = shape.batch * shape.m * shape.n if shape is not None else None
+        return any(len(t) >= 3 and prod(t) == size for t in kind.tensors)
 
     def _adds_position(self, at: int) -> bool:
         """A position added to queries and keys: behind the normalization of a sum, or to other rows than
