@@ -122,6 +122,16 @@ def test_parts_of_a_transformer_are_neither_a_model_nor_nothing(prefix: str) -> 
     assert {check.state for check in report.checks if check.rule in ("TL104", "TL106")} == {"could_not_run"}
 
 
+def test_unfused_attention_without_a_name_is_a_whole_transformer_with_its_dimensions() -> None:
+    """Megatron-LM, tensor parallel 8: 64 heads, feed-forward 16384 are 8 and 2048 on each rank."""
+    model = _analysis(_file("d11_")).report.model
+    assert model.found == "whole"
+    shown = (model.hidden, model.heads, model.ffn, model.layers, model.sequence, model.micro_batch)
+    assert [known.value for known in shown] == [4096, 8, 2048, 40, 2048, 4]
+    assert model.tensor_parallel.value == 8
+    assert _analysis(_file("d13_")).report.model.layers.value == 10
+
+
 def test_vgg_is_no_transformer() -> None:
     report = _analysis(_file("d6_")).report
     assert not report.model.transformer

@@ -33,8 +33,8 @@ DISTRIBUTED = [path for path in shared_traces() if path.name.startswith(("d1_", 
 
 CALL = Call("all_reduce", "bf16", 1 << 20, 1 << 21, "default_pg", 8, None)
 PLACE = _Place(
-    call=CALL, launched=True, phase="forward", fsdp=False, hook=False, backward_of="", ddp=False,
-    experts=None, module=False, modules_known=True, size="neither",
+    call=CALL, launched=True, phase="forward", fsdp=False, tensor=False, hook=False, backward_of="",
+    ddp=False, experts=None, module=False, modules_known=True, size="neither",
 )  # fmt: skip
 
 
@@ -246,6 +246,7 @@ def place(*, collective: str = "all_reduce", elements: int | None = 1 << 20, **g
         (place(phase="backward", hook=True), "data-parallel gradients", "op"),
         (place(phase="backward", size="weight"), "data-parallel gradients", "structure"),
         (place(size="activation"), "tensor parallel", "structure"),
+        (place(tensor=True, size="both"), "tensor parallel", "op"),
         (place(group="mesh_tp"), "tensor parallel", "annotation"),
         (place(group="TENSOR_MODEL_PARALLEL_GROUP", phase="backward"), "tensor parallel", "annotation"),
         (place(collective="all_to_all", experts="module_stack"), "expert all-to-all", "module_stack"),

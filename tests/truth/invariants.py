@@ -171,7 +171,7 @@ def absence_is_seen(out: Outputs) -> Iterator[str]:
         return
     for name, text in out.texts.items():
         for found in _ABSENT.finditer(text):
-            if not _HEDGED.search(found[0]):
+            if not _HEDGED.search(text[found.start() : found.end() + 60].partition(".")[0]):
                 yield f"{name}: {found[0]!r}"
 
 

@@ -15,7 +15,7 @@ from tracelens.attribution.names import op_rule
 from tracelens.gemm import AttentionShape, GemmShape
 from tracelens.results import Known, ModelDims
 from tracelens.trace import Trace
-from tracelens.words import COMPONENTS, EVIDENCE, PHASES
+from tracelens.words import COMPONENTS, PHASES
 
 S = TypeVar("S")
 _UNKNOWN_NAMES = "not known: no GEMM of this trace is attributed to the part that shows it"
@@ -145,7 +145,7 @@ def _layers(attribution: Attribution, calls: Calls) -> Known:
         if len(layers) == 1 and len(here) > _PER_LAYER * steps:
             return Known(None, f"layers not told apart: {len(here)} calls of {component} in {steps} steps")
         break
-    named = bool((attribution.evidence[numbered] < EVIDENCE.index("structure")).any())
+    named = attribution.layers_named
     return Known(len(layers), "layers named in the trace" if named else "layers counted in the step")
 
 
@@ -249,14 +249,17 @@ def _unfused_heads(forward: _Forward, head_dim: Known, hidden: Known) -> tuple[K
     """Heads and micro-batch from the batch of the score products, which is their product."""
     unknown = Known(None, _UNKNOWN_NAMES)
     batches = forward.batches("attention.scores")
-    if not batches or not head_dim.value or not hidden.value or hidden.value % head_dim.value:
+    output = forward.gemm(("attention.output", lambda s: s.k))
+    if not batches or not head_dim.value:
         return unknown, unknown, unknown
-    heads = hidden.value // head_dim.value
     batch = batches.most_common(1)[0][0]
-    if batch % heads:
-        return unknown, unknown, unknown
-    why = "hidden / head dimension, with the batch of the score products"
-    return Known(heads, why), Known(batch // heads, why), unknown
+    # what the output projection takes is all heads of this rank; hidden is those of all ranks
+    for width, what in ((output.value, "width of the output projection's input"), (hidden.value, "hidden")):
+        heads, rest = divmod(width or 0, head_dim.value)
+        if heads and not rest and batch % heads == 0:
+            why = f"{what} / head dimension, with the batch of the score products"
+            return Known(heads, why), Known(batch // heads, why), unknown
+    return unknown, unknown, unknown
 
 
 def _experts(forward: _Forward) -> Known:

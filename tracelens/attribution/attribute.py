@@ -96,6 +96,7 @@ class Attribution:
     role: IntArray  # ROLES, of a product whose backward is tied to no forward operator; -1
     like: IntArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
     loan: Loan | None = None  # what a reference trace lent
+    layers_named: bool = False  # modules or ranges number the layers; else they were counted
 
     @property
     def counted(self) -> BoolArray:
@@ -228,6 +229,7 @@ def _assemble(
         transformer=sites.transformer or bool((component == _COMPONENT["attention.core"]).any()),
         role=role,
         like=np.full(size, -1, np.int32),
+        layers_named=bool((layers >= 0).any()),
     )
 
 

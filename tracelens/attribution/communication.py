@@ -33,6 +33,12 @@ _EVALUATE = "autograd::engine::evaluate_function: "
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 #: Ranges that FSDP opens around its own work; ``FullyShardedDataParallel.forward`` holds the module's too.
 _FSDP = re.compile(r"^(FSDP::|FullyShardedDataParallel\.(?!forward$))")
+#: Autograd functions of Megatron-LM whose communication is between tensor-parallel ranks
+#: (core/tensor_parallel: mappings.py, layers.py, cross_entropy.py).
+_TENSOR_PARALLEL = re.compile(
+    r"_(CopyTo|ReduceFrom|ScatterTo|GatherFrom|ReduceScatterTo)\w*ParallelRegion(Backward)?"
+    r"|LinearWithGradAccumulationAndAsyncCommunication(Backward)?|_VocabParallelCrossEntropy(Backward)?"
+)
 _SCALARS = 16  # elements: a loss, a norm, a flag, a few metrics
 _TENSOR = 1024  # elements: what is smaller has the size of a tensor of the model by chance
 _WORD = re.compile(r"[a-z]+")
@@ -71,6 +77,7 @@ class _Place:
     launched: bool  # the launch is in the file
     phase: str
     fsdp: bool  # inside a range of FSDP's own
+    tensor: bool  # inside an autograd function of tensor parallelism
     hook: bool  # inside AccumulateGrad: a hook that runs when a gradient is ready
     backward_of: str  # the autograd node around the launch; empty
     ddp: bool  # inside DistributedDataParallel.forward
@@ -159,6 +166,7 @@ def _purposes(
             inside(ranges & texts.where(lambda t: t == "DistributedDataParallel.forward")[links.name]) >= 0,
             look_up(experts, origin) >= 0,
             neighbour,
+            inside(links.is_op & texts.where(_TENSOR_PARALLEL.fullmatch)[links.name]) >= 0,
             inside(frames & texts.where(lambda t: t.startswith("nn.Module: "))[links.name]) >= 0,
         ],
         axis=1,
@@ -167,13 +175,14 @@ def _purposes(
     modules_known = bool(texts.where(lambda t: t.startswith("nn.Module: "))[trace.frames.name].any())
     activations, weights = _tensor_sizes(trace, links)
     purposes = []
-    for at, launched, phase, fsdp, evaluated, ddp, named, between, module in distinct.tolist():
+    for at, launched, phase, fsdp, evaluated, ddp, named, between, tensor, module in distinct.tolist():
         name = texts[evaluated].removeprefix(_EVALUATE)
         place = _Place(
             call=calls[at],
             launched=bool(launched),
             phase=PHASES[phase],
             fsdp=bool(fsdp),
+            tensor=bool(tensor),
             hook=name == _ACCUMULATE,
             backward_of=name,
             ddp=bool(ddp),
@@ -304,6 +313,8 @@ def _by_operator(place: _Place) -> Purpose | None:
         return None
     if place.hook and collective in ("all_reduce", "reduce_scatter"):
         return Purpose("data-parallel gradients", "op", "launched by the hook of AccumulateGrad")
+    if place.tensor and collective != "all_to_all":
+        return Purpose("tensor parallel", "op", "inside an autograd function of tensor parallelism")
     if collective == "all_to_all" and place.experts:
         return Purpose("expert all-to-all", place.experts, "inside a mixture of experts")
     if collective == "send/recv" and place.modules_known and not place.module:

@@ -106,7 +106,9 @@ def _closures(trace: Trace, links: Links) -> BoolArray:
 
     An optimizer's own operators run without gradients and have no sequence number; a forward has.
     """
-    stepping = trace.symbols.where(lambda text: element_role(text) == "optimizer")[links.name]
+    stepping = trace.symbols.where(
+        lambda text: element_role(text) == "optimizer" and "zero_grad" not in text  # calls nothing back
+    )[links.name]
     holds = np.zeros(len(links.name), np.bool_)
     if stepping.any():
         holds[links.ops_at] = (trace.ops.sequence >= 0) & (trace.ops.forward_thread <= 0)

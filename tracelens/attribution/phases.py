@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.paths import Paths
-from tracelens.trace import Links, Trace
+from tracelens.trace import Links, Trace, look_up
 from tracelens.words import PHASES
 
 IntArray = npt.NDArray[np.int32]
@@ -46,10 +46,14 @@ class Phases:
         self.any_backward = bool(self.backward.any())
 
     def _forward_again(self, links: Links, paths: Paths, forward_op: IntArray) -> BoolArray:
-        """Forward code run inside the backward: a module or a forward operator within an evaluate node."""
+        """Forward code run inside the backward: a module or a forward operator within an evaluate node.
+
+        A range there proves nothing: libraries label their backward too.
+        """
         depth = links.forest.depth()
         again = np.zeros(len(depth), np.bool_)
-        for inner in (paths.context, forward_op):
+        frames = links.mask(links.frames_at)
+        for inner in (np.where(look_up(frames, paths.context, False), paths.context, -1), forward_op):
             both = (inner >= 0) & (self.evaluate >= 0)
             again[both] |= depth[inner[both]] > depth[self.evaluate[both]]
         return again

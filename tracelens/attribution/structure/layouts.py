@@ -83,10 +83,11 @@ def label_by_layout(
             )
             break
     _between(run, start)
-    heads = [at for at in range(start, len(run)) if at in run.labels and run.labels[at].component == "logits"]
-    lost = [at for at in range(start, heads[0]) if loses(run, at)] if heads else []
-    for at in range(lost[0], heads[0]) if lost else ():  # the loss's gradient, to where the head takes it
-        run.labels.setdefault(at, Label("loss"))
+    lost = next((at for at in range(start, len(run)) if loses(run, at)), len(run))
+    first = next((at for at in products if at > lost), None)
+    if first is not None and first in run.labels and run.labels[first].component == "logits":
+        for at in range(lost, first):  # the loss's gradient, to where the head takes it
+            run.labels.setdefault(at, Label("loss"))
 
 
 def _alike(kernels: list[object], labels: list[Label]) -> bool:

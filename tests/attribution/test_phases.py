@@ -1,0 +1,56 @@
+"""Phases where a name alone would mislead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.trace.tools import launch, read
+from tracelens.attribution import attribute
+from tracelens.trace import link
+from tracelens.words import PHASES
+
+
+def _span(name: str, ts: int, dur: int, category: str = "cpu_op", *, number: int = -1) -> dict[str, Any]:
+    args = {} if number < 0 else {"Sequence number": number, "Fwd thread id": int("evaluate" in name)}
+    return {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": 1, "ts": ts, "dur": dur, "args": args}
+
+
+def _kernel(correlation: int, ts: int) -> dict[str, Any]:
+    args = {"correlation": correlation, "device": 0, "stream": 7, "grid": [8, 1, 1], "block": [128, 1, 1]}
+    return {"ph": "X", "cat": "kernel", "name": "fill", "pid": 0, "tid": 7, "ts": ts, "dur": 5, "args": args}
+
+
+def _phases(folder: Path, events: list[dict[str, Any]]) -> list[str]:
+    trace = read(folder, json.dumps({"traceEvents": events}))
+    return [PHASES[code] for code in attribute(trace, link(trace)).phase.tolist()]
+
+
+def _work(correlation: int, ts: int, *, number: int = -1) -> list[dict[str, Any]]:
+    return [
+        _span("aten::fill_", ts, 4, number=number),
+        launch(correlation, ts=ts + 1),
+        _kernel(correlation, ts + 50),
+    ]
+
+
+def test_a_library_that_labels_its_backward_runs_no_forward_again(tmp_path: Path) -> None:
+    evaluate = "autograd::engine::evaluate_function: ExchangeBackward"
+    events = [
+        _span("## exchange ##", 0, 20, "user_annotation"),
+        *_work(1, 5, number=1),
+        _span(evaluate, 100, 30, number=1),
+        _span("## exchange backward ##", 101, 20, "user_annotation"),
+        *_work(2, 105),
+    ]
+    assert _phases(tmp_path, events) == ["forward", "backward"]
+
+
+def test_zero_grad_is_the_optimizers_though_its_operators_have_numbers(tmp_path: Path) -> None:
+    events = [
+        *_work(1, 5, number=1),
+        _span("Optimizer.zero_grad#SGD.zero_grad", 100, 30, "user_annotation"),
+        *_work(2, 105, number=2),
+    ]
+    assert _phases(tmp_path, events) == ["forward", "optimizer"]
