@@ -23,6 +23,7 @@ from tests.advice.advice_rows import (
     gemm,
     model,
 )
+from tests.render import sample_report
 from tracelens.advice import RULES, StepFacts, advise, explain
 from tracelens.advice.claims import Claim, settle
 from tracelens.advice.facts import Outcome
@@ -252,3 +253,13 @@ def test_of_rows_that_two_predictions_share_the_second_counts_the_rest() -> None
     advice = advise(facts(gemm(1, 64, 64, 64), step_ms=1.2), rules=[Claims("TL111", (first, second))])
     assert advice.at_stake_ms is not None and advice.open_ms == 0.0
     assert advice.at_stake_ms.mid == pytest.approx(0.284 + 0.032 * 0.03 / 0.04)
+
+
+def test_attention_is_absent_where_nothing_that_was_not_told_apart_can_be_attention() -> None:
+    """An MLP classifier: addmm, relu and sums without a component, and no operator of attention."""
+    covered = sample_report.full().coverage
+    step = facts(gemm(1, 64, 64, 64, component="unattributed"), dims=model(False))
+    for frac, state in ((0.0, "not_applicable"), (0.7, "could_not_run")):
+        left = replace(covered, component_frac=0.2, other_frac=0.0, opaque_frac=0.0, attention_open_frac=frac)
+        states = {check.rule: check.state for check in advise(replace(step, coverage=left)).checks}
+        assert states["TL103"] == states["TL117"] == states["TL112"] == state

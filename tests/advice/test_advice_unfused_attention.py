@@ -398,7 +398,7 @@ def test_what_it_does_not_apply_to() -> None:
         ({"others": ()}, "no softmax is known between them"),
         ({"others": (pointwise(1, "aten::relu"),)}, "no softmax is known between them"),
         ({"predict": False}, "cannot be predicted"),
-        ({"rows": core(q=1)}, "decoding"),
+        ({"rows": core(q=1)}, "split the keys"),
     ],
 )
 def test_what_is_missing_is_said(more: dict[str, Any], why: str) -> None:

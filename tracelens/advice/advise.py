@@ -58,8 +58,11 @@ def _with_stalls(finding: Finding, stalls: Mapping[str, str]) -> Finding:
 def _check(rule: Rule, outcome: Outcome, facts: StepFacts) -> Check:
     """What became of a rule; "not seen" means "not there" only where everything was seen."""
     covered = facts.coverage
-    if outcome.absent and covered is not None and not covered.complete:
-        return Check(rule.id, rule.slug, "could_not_run", f"{outcome.why} {unseen(covered)}")
+    if outcome.absent and covered is not None:
+        seen = covered.no_attention if outcome.attention else covered.complete
+        frac = covered.attention_open_frac if outcome.attention else None
+        if not seen:
+            return Check(rule.id, rule.slug, "could_not_run", f"{outcome.why} {unseen(covered, frac=frac)}")
     return Check(rule.id, rule.slug, outcome.state, outcome.why)
 
 

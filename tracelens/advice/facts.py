@@ -98,11 +98,12 @@ class Outcome:
     bounds_ms: Mapping[str, float] = field(default_factory=dict)
     changes: tuple[Mapping[str, int] | None, ...] = ()
     absent: bool = False  # not applicable because something was not seen: open where not all was told apart
+    attention: bool = False  # absent, and not there where no attention is: only what can be attention counts
 
 
-def absent(why: str) -> Outcome:
-    """The answer of a rule that did not see what it is about."""
-    return Outcome("not_applicable", why, absent=True)
+def absent(why: str, *, attention: bool = False) -> Outcome:
+    """The answer of a rule that did not see what it is about, which ``attention`` would be a part of."""
+    return Outcome("not_applicable", why, absent=True, attention=attention)
 
 
 class Rule(Protocol):

@@ -42,7 +42,7 @@ def no_model(facts: StepFacts) -> Outcome | None:
     if facts.model.found == "whole":
         return None
     if facts.model.found == "none":
-        return absent("No part of a transformer was recognised in the trace.")
+        return absent("No part of a transformer was recognised in the trace.", attention=True)
     return Outcome(
         "could_not_run",
         "Parts of a transformer were recognised, but not the whole of one: record with with_stack=True.",

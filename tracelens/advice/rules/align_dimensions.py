@@ -108,8 +108,8 @@ def _too_few(gemms: Sequence[GemmRow], judged: Sequence[GemmRow]) -> Outcome:
     said += [f"{plural(len(blind), 'row')} without a shape: {for_shapes(blind)}"] if blind else []
     return Outcome(
         "could_not_run" if sum_of(blind) > sum_of(cores) else "not_applicable",
-        f"{len(judged)} of {plural(len(gemms), 'GEMM row')} can be judged, and they are on the grid;"
-        f" {listed(said)}.",
+        f"{len(judged)} of {plural(len(gemms), 'GEMM row')} can be judged"
+        f"{', and those are on the grid' if judged else ''}; {listed(said)}.",
     )
 
 

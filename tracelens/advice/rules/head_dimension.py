@@ -77,7 +77,9 @@ class HeadDimension:
             return refusal
         rows = [row for row in facts.gemms if row.kind == "attention" or row.component in _UNFUSED]
         if not rows:
-            return absent("No fused attention kernel and no score or value GEMM was recognised.")
+            return absent(
+                "No fused attention kernel and no score or value GEMM was recognised.", attention=True
+            )
         groups = _by_head_dim(facts, rows)
         if not groups:
             return Outcome(

@@ -87,7 +87,7 @@ def _without(facts: StepFacts) -> Outcome:
     without = no_model(facts)
     if without is not None:
         return without
-    return absent("No fused attention kernel and no score or value GEMM was recognised.")
+    return absent("No fused attention kernel and no score or value GEMM was recognised.", attention=True)
 
 
 def _judged(rule: UnfusedAttention, facts: StepFacts, chain: Chain, cores: Sequence[Core]) -> Outcome:
