@@ -344,10 +344,10 @@ def _overhead(r: _Recording) -> Iterator[Lack]:
     if idle > _IDLE:
         yield Lack(
             "profiler-overhead",
-            "The recorder slows the host",
-            f"the GPU is idle {idle:.0%} of its time, partly because of the recorder's own work: step and "
+            "The profiler slows the CPU",
+            f"the GPU is idle {idle:.0%} of its time, partly because of the profiler's own work: step and "
             "idle times are longer than without it",
-            f"for step times record once more without {' and '.join(flags)}",
+            f"for step times record without {' and '.join(flags)}",
             "medium",
             None,
         )

@@ -115,9 +115,6 @@ def _findings(out: _Out, report: Report) -> None:
     notes = [checks]
     if any(finding.saving_ms.mid is None for finding in report.findings):
         notes.append("≤: at stake at most, no prediction")
-    if any(finding.saving_of == "gpu_work" for finding in report.findings):
-        whole = "step" if report.summary.steps_marked else "trace"
-        notes.append(f"share: of the {whole}, in which the GPU waits: it need not get shorter by it")
     overlap = facts.overlap_words(report)
     if overlap:
         notes.append(overlap)
