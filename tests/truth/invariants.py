@@ -24,10 +24,10 @@ _ABSENT = re.compile(
 #: What was not recognised can be there.
 _HEDGED = re.compile(r"recognised|attributed|known|judged")
 _PER_STEP = re.compile(r"\b(?:per|a|each|of the) (?:training )?step\b|ms/step")
-# "None of 93 shapes" is English
+# "None of 93 shapes", "None has fewer" are English
 _BROKEN = re.compile(
-    r"(?<![\w.-])(?:None(?! of\b)|nan|NaN|-?inf|Infinity)(?![\w-])"
-)  # "None of 93 shapes" is English
+    r"(?<![\w.-])(?:None(?! (?:of|has|is|was)\b)|nan|NaN|-?inf|Infinity)(?![\w-])"
+)  # "None of 93 shapes", "None has fewer" are English
 _HREF = re.compile(r'href="#([^"]+)"')
 _ID = re.compile(r'\bid="([^"]+)"')
 
