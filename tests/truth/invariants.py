@@ -118,9 +118,9 @@ def _said_per_step(text: str) -> Iterator[re.Match[str]]:
 def bounds_are_marked(out: Outputs) -> Iterator[str]:
     """Shares of known kernels are lower bounds where much is unknown."""
     report, summary = out.report, out.report.summary
-    if report.coverage.unseen_frac > 0.05 and not (
-        summary.gemm_frac_is_bound and summary.communication_is_bound
-    ):
+    alone = report.trace.world_size == 1  # one rank has no communication to miss
+    bound = summary.gemm_frac_is_bound and (summary.communication_is_bound or alone)
+    if report.coverage.unseen_frac > 0.05 and not bound:
         yield f"no bound beside {report.coverage.unseen_frac:.0%} unseen"
     if summary.mfu_frac is not None and summary.mfu_why and not summary.mfu_is_bound:
         yield f"MFU leaves out: {summary.mfu_why}"
