@@ -313,7 +313,7 @@ def test_only_what_can_be_attention_keeps_it_from_being_absent() -> None:
     open_ = replace(REPORT.coverage, component_frac=0.24, other_frac=0.0, opaque_frac=0.0)
     none = replace(REPORT.model, found="none")
     seen = {
-        frac: verdict(picture(model=none, coverage=replace(open_, attention_open_frac=frac)))[0]
+        frac: verdict(picture(model=none, coverage=replace(open_, attention_open_frac=frac)))
         for frac in (0.0, 0.76, None)
     }
     assert seen[0.0] != seen[0.76] == seen[None]

@@ -107,7 +107,11 @@ def _not_judged(seen: StepPicture) -> tuple[str, str]:
         return said, _joined(open_, "The model's dimensions, and what is judged by them, are left out.")
     if found == "none":
         open_ = "" if covered.no_attention else unseen(covered, frac=covered.attention_open_frac)
-        said = "No attention was recognised." if open_ else "This is no transformer: it has no attention."
+        said = (
+            "This is no transformer: it has no attention."
+            if covered.complete
+            else "No attention was recognised."
+        )
         return said, _joined(open_, "GPU time is shown by phase and by the names of operators and kernels.")
     if seen.gpu.vendor == "amd":
         said = "This is an AMD GPU, whose tensor-core and tile rules are not judged."

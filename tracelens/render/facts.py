@@ -74,7 +74,7 @@ def model_line(report: Report) -> list[str]:
     if report.model.found == "parts":
         return ["Parts of a transformer, not the whole of one"]
     if report.model.found == "none":
-        return ["No transformer" if report.coverage.no_attention else "No attention recognised"]
+        return ["No transformer" if report.coverage.complete else "No attention recognised"]
     known = [(name, dim, dim.value) for name, dim in dims(report.model) if dim.value is not None]
     values = {name: value for name, _, value in known}
     parts = []
