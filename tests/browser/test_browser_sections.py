@@ -105,7 +105,7 @@ def test_headings_are_nested_and_every_picture_control_and_region_has_a_name(ope
 
 def test_a_picture_says_to_a_reader_what_it_shows(opened: Open) -> None:
     names = _named(_ax(opened()), "image", "img")
-    assert any(name.startswith("vocab from 50176 to 50368: predicted time per step") for name in names)
+    assert any(name.startswith("vocab from 50176 to 50368: predicted time") for name in names)
     assert any("suggested TL101: 50304" in name for name in names)
     assert any(name.startswith("GPU time by layer: ") and "Layer 3" in name for name in names)
     assert any(name.startswith("forward of layer 16: 5 kernels") for name in names)

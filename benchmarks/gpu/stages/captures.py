@@ -155,7 +155,9 @@ def look_into(path: Path) -> dict[str, Any]:
     """What a row says of a trace, read from the file alone. A trace with ``doubts`` is kept, for a person to
     look at: the minutes it took do not come back."""
     trace = json.loads(gzip.decompress(path.read_bytes()))
-    metadata = trace["tracelens"]
+    metadata = trace.get("tracelens")
+    if metadata is None:
+        raise RuntimeError("the trace lacks tracelens' metadata: it is not a capture of ours")
     window, time = metadata["window"], metadata["time"]
     gemms: Counter[str] = Counter()
     kernels = ranges = 0
