@@ -1,7 +1,7 @@
 """Keeps every answer and compares them by value: what a refactoring must not change.
 
-``python -m benchmarks.answers save DIR`` analyzes the samples, the traces beside the checkout and one step of
-every family of the zoo, and searches the configurations of the tests on four GPUs;
+``python -m benchmarks.answers save DIR [--only TEXT]`` analyzes the samples, the traces beside the checkout
+and one step of every family of the zoo, and searches the configurations of the tests on four GPUs;
 ``python -m benchmarks.answers compare BEFORE AFTER [--most N] [--ignore FIELD]`` prints every value that is
 not the same, and exits with 1 where one is not.
 """
@@ -75,15 +75,16 @@ def _suggested(into: Path) -> None:
                 (into / f"suggest.{name.lower()}.{gpu}.json").write_bytes(said)
 
 
-def save(into: Path) -> None:
-    """Write one JSON file per subject."""
+def save(into: Path, only: str) -> None:
+    """Write one JSON file per subject whose name holds ``only``."""
     from tests.zoo import FAMILIES
 
     into.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor() as pool:
-        work = [pool.submit(_analyzed, name, path, into) for name, path in traces().items()]
-        work += [pool.submit(_zoo, family, into) for family in FAMILIES]
-        work.append(pool.submit(_suggested, into))
+        work = [pool.submit(_analyzed, name, path, into) for name, path in traces().items() if only in name]
+        work += [pool.submit(_zoo, family, into) for family in FAMILIES if only in f"zoo.{family}"]
+        if only in "suggest":
+            work.append(pool.submit(_suggested, into))
         for one in work:
             one.result()
 
@@ -127,7 +128,11 @@ def main() -> int:
     """The program."""
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("save").add_argument("folder", type=Path)
+    saving = commands.add_parser("save")
+    saving.add_argument("folder", type=Path)
+    saving.add_argument(
+        "--only", default="", help="subjects whose name holds this; suggest for all configurations"
+    )
     one = commands.add_parser("compare")
     one.add_argument("before", type=Path)
     one.add_argument("after", type=Path)
@@ -135,7 +140,7 @@ def main() -> int:
     one.add_argument("--ignore", action="append", default=[], help="paths that hold this")
     given = parser.parse_args()
     if given.command == "save":
-        save(given.folder)
+        save(given.folder, given.only)
         return 0
     return compare(given.before, given.after, most=given.most, ignore=given.ignore)
 
