@@ -9,6 +9,7 @@ import msgspec
 
 from tracelens.advice.waiting import busy_frac, saving_of, step_bound
 from tracelens.errors import InputError
+from tracelens.gemm import named_row
 from tracelens.results import SCHEMA_VERSION, Report
 
 
@@ -105,5 +106,7 @@ def from_json(data: bytes) -> Report:
     if head.summary.step_bound is None:
         of = saving_of(busy_frac(summary))
         summary = dataclasses.replace(summary, step_bound=step_bound(summary), saving_of=of)
+    # Before the rows held what their kernels' names say, each rule read the name.
+    rows = [named_row(row) for row in report.gemms]
     findings = [dataclasses.replace(one, saving_of=of) for one in report.findings]
-    return dataclasses.replace(report, summary=summary, findings=findings)
+    return dataclasses.replace(report, summary=summary, findings=findings, gemms=rows)

@@ -11,7 +11,6 @@ from tracelens.advice.numbers import listed, percent, plural, round_up
 from tracelens.advice.proposals import Proposal, cannot_judge, decide, took
 from tracelens.advice.simulated import pays, simulate
 from tracelens.advice.stakes import Stake, time_at_stake
-from tracelens.gemm import parse_kernel_name
 from tracelens.results import GemmRow
 
 #: Head sizes FlashAttention 2 has kernels for (HEADDIM_SWITCH in static_switch.h of torch's copy; the
@@ -141,8 +140,7 @@ def _is_models(group: _Attention, facts: StepFacts) -> bool:
 
 
 def _template(row: GemmRow) -> int | None:
-    kernel = parse_kernel_name(row.kernel)
-    return kernel.head_dim or None if kernel is not None and kernel.kind == "attention" else None
+    return row.kernel_head_dim if row.kernel_kind == "attention" else None
 
 
 def _is_misfit(group: _Attention) -> bool:

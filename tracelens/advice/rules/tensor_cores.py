@@ -22,7 +22,6 @@ from tracelens.advice.proposals import WORTH_A_FINDING, cannot_judge, heuristic,
 from tracelens.advice.simulated import pays
 from tracelens.advice.stakes import name
 from tracelens.advice.stalls import call_us_of
-from tracelens.gemm import parse_kernel_name
 from tracelens.numbers import count, ms, sig
 from tracelens.results import Estimate, GemmRow
 
@@ -130,8 +129,7 @@ def _silent(row: GemmRow) -> bool:
 
 def _by_name(row: GemmRow) -> bool:
     """Does the kernel's name alone say that it uses tensor cores?"""
-    kernel = parse_kernel_name(row.kernel)
-    return kernel is not None and kernel.tensor_core is True
+    return row.kernel_tensor_core is True
 
 
 def _passed(facts: StepFacts, rows: Sequence[GemmRow]) -> str:
