@@ -145,8 +145,8 @@ def row_fields(kernel: KernelName | None) -> dict[str, Any]:
 
 
 def named_row(row: GemmRow) -> GemmRow:
-    """The row with what its kernel's name says, where it was saved without."""
-    kernel = parse_kernel_name(row.kernel) if row.kernel_kind is None else None
+    """A row that was saved without it, with what its kernel's name says."""
+    kernel = parse_kernel_name(row.kernel)
     return row if kernel is None else replace(row, **row_fields(kernel))
 
 

@@ -19,11 +19,16 @@ class _HeadSummary(msgspec.Struct):
     step_bound: str | None = None
 
 
+class _HeadRow(msgspec.Struct):
+    kernel_kind: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
 class _Head(msgspec.Struct):
     schema_version: str
     tool_version: str
     summary: _HeadSummary = msgspec.field(default_factory=_HeadSummary)
     model: dict[str, Any] = {}
+    gemms: list[_HeadRow] = []
 
 
 def to_json(report: Report, *, indent: int | None = 2, compact: bool = False) -> bytes:
@@ -106,7 +111,8 @@ def from_json(data: bytes) -> Report:
     if head.summary.step_bound is None:
         of = saving_of(busy_frac(summary))
         summary = dataclasses.replace(summary, step_bound=step_bound(summary), saving_of=of)
-    # Before the rows held what their kernels' names say, each rule read the name.
-    rows = [named_row(row) for row in report.gemms]
+    rows = report.gemms
+    if any(row.kernel_kind is msgspec.UNSET for row in head.gemms):
+        rows = [named_row(row) for row in rows]  # of before a row held what its kernel's name says
     findings = [dataclasses.replace(one, saving_of=of) for one in report.findings]
     return dataclasses.replace(report, summary=summary, findings=findings, gemms=rows)
