@@ -21,8 +21,8 @@ from tracelens.advice.work import Work
 from tracelens.analysis import analyze_trace
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
-from tracelens.render.json import from_json, to_json
 from tracelens.results import Report
+from tracelens.results.json import from_json, to_json
 
 RULES = ("TL107", "TL108", "TL109")
 

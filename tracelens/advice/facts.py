@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tracelens import words
-from tracelens.advice.waiting import gpu_work_note, saving_of
+from tracelens.advice.waiting import gpu_work_note
 from tracelens.advice.whatif import StepModel
 from tracelens.results import (
     Check,
@@ -22,6 +22,7 @@ from tracelens.results import (
     OtherRow,
     SavingOf,
 )
+from tracelens.results.waiting import saving_of
 
 
 @dataclass(frozen=True, slots=True)

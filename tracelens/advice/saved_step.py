@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracelens.advice.waiting import busy_frac
 from tracelens.advice.whatif import StepModel, step_model
 from tracelens.errors import InputError
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import Known, Report
+from tracelens.results.waiting import busy_frac
 
 
 def step_of(

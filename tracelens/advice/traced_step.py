@@ -10,11 +10,11 @@ from tracelens.advice.predicted import Anchors
 from tracelens.advice.present import present_hyper
 from tracelens.advice.stalls import to_judge
 from tracelens.advice.traffic import repeats
-from tracelens.advice.waiting import saving_of
 from tracelens.advice.work import Work, work_of
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import CommunicationRow, ComponentRow, GemmRow, ModelDims, SavingOf
+from tracelens.results.waiting import saving_of
 
 
 @dataclass(frozen=True, slots=True)
