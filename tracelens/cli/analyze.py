@@ -106,7 +106,7 @@ def analyze(
     from tracelens.gates import judge_report
     from tracelens.gates.judge import parse_report_gate
     from tracelens.kinds import kind_of
-    from tracelens.render.json import to_json
+    from tracelens.results.json import to_json
 
     if kernels is not None and Path(kernels).suffix.lower() not in (".parquet", ".csv"):
         raise UsageError(f"cannot tell the format of {kernels}: end it in .parquet or .csv")
@@ -232,10 +232,10 @@ def _write(
     result: Analysis, output: str | None, trace: str, json_path: str | None, kernels: str | None
 ) -> list[tuple[str, int]]:
     """Write what was asked for; (name, bytes) of each file, in the order written."""
-    from tracelens.render.files import write_bytes, write_text
+    from tracelens.files import write_bytes, write_text
     from tracelens.render.html import render_html
-    from tracelens.render.json import to_json
     from tracelens.render.kernels import write_kernels
+    from tracelens.results.json import to_json
 
     written: list[str] = []
     if output != "":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from tracelens.gemm.attention_rules import ATTENTION_RULES
 from tracelens.gemm.gemm_rules import CONVOLUTION, GEMM_RULES, NOT_GEMM
 from tracelens.gemm.kernel_fields import Rule
 from tracelens.gemm.mangled import demangled
-from tracelens.results import GemmRow, KernelKind
+from tracelens.results import KernelKind
 
 if TYPE_CHECKING:
     from tracelens.trace import Trace
@@ -142,12 +142,6 @@ def row_fields(kernel: KernelName | None) -> dict[str, Any]:
         "kernel_head_dim": kernel.head_dim or None,
         **{name: getattr(kernel, name) for name in _UNSAID},
     }
-
-
-def named_row(row: GemmRow) -> GemmRow:
-    """A row that was saved without it, with what its kernel's name says."""
-    kernel = parse_kernel_name(row.kernel)
-    return row if kernel is None else replace(row, **row_fields(kernel))
 
 
 def gemm_among(names: Iterable[str]) -> KernelName | None:
