@@ -27,16 +27,7 @@ def weakest(bases: Iterable[Basis]) -> Basis:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A range and where it comes from. ``mid`` is None where only bounds are known.
-
-    Sums and differences take the weakest basis and add ends to ends, as for errors that share their cause.
-    An end that is unknown on one side is unknown in the result.
-
-    >>> Estimate(1.0, 2.0, 3.0, "calibrated") + Estimate(0.0, None, 1.5, "heuristic")
-    Estimate(low=1.0, mid=None, high=4.5, basis='heuristic')
-    >>> 10.0 - Estimate(1.0, 2.0, 3.0, "model")
-    Estimate(low=7.0, mid=8.0, high=9.0, basis='model')
-    """
+    """A range and where it comes from. ``mid`` is None where only bounds are known."""
 
     low: float | None
     mid: float | None
@@ -59,6 +50,15 @@ class Estimate:
         return self.mid if self.mid is not None else self.high
 
     def __add__(self, other: Estimate | float) -> Estimate:
+        """Ends add to ends, as for errors that share their cause, and the weakest basis names the sum.
+
+        An end that is unknown on one side is unknown in the sum. Differences go by the same rule.
+
+        >>> Estimate(1.0, 2.0, 3.0, "calibrated") + Estimate(0.0, None, 1.5, "heuristic")
+        Estimate(low=1.0, mid=None, high=4.5, basis='heuristic')
+        >>> 10.0 - Estimate(1.0, 2.0, 3.0, "model")
+        Estimate(low=7.0, mid=8.0, high=9.0, basis='model')
+        """
         if not isinstance(other, Estimate):
             return self.each(lambda value: value + other)
         return Estimate(
