@@ -11,10 +11,10 @@ from tracelens.results.estimates import BASES, Basis, Estimate, total, weakest
 
 @st.composite
 def estimates(draw: st.DrawFn) -> Estimate:
-    low, mid, high = sorted(draw(st.tuples(*[st.floats(-1e6, 1e6)] * 3)))
+    found = sorted(draw(st.tuples(*[st.floats(-1e6, 1e6)] * 3)))
     keep = draw(st.tuples(*[st.booleans()] * 3))
-    ends = [value if kept else None for value, kept in zip((low, mid, high), keep, strict=True)]
-    return Estimate(*ends, draw(st.sampled_from(BASES)))
+    low, mid, high = (value if kept else None for value, kept in zip(found, keep, strict=True))
+    return Estimate(low, mid, high, draw(st.sampled_from(BASES)))
 
 
 def ends(one: Estimate) -> tuple[float | None, ...]:
