@@ -106,7 +106,7 @@ def analyze(
     from tracelens.gates import judge_report
     from tracelens.gates.judge import parse_report_gate
     from tracelens.kinds import kind_of
-    from tracelens.render.json import to_json
+    from tracelens.results.json import to_json
 
     if kernels is not None and Path(kernels).suffix.lower() not in (".parquet", ".csv"):
         raise UsageError(f"cannot tell the format of {kernels}: end it in .parquet or .csv")
@@ -234,8 +234,8 @@ def _write(
     """Write what was asked for; (name, bytes) of each file, in the order written."""
     from tracelens.files import write_bytes, write_text
     from tracelens.render.html import render_html
-    from tracelens.render.json import to_json
     from tracelens.render.kernels import write_kernels
+    from tracelens.results.json import to_json
 
     written: list[str] = []
     if output != "":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from tracelens.compare.folder_result import Pair, PairTime, RankPart, Side, StandsOut
-from tracelens.compare.step_change import PRACTICAL
+from tracelens.comparison.step_change import PRACTICAL
+from tracelens.results.folders import Pair, PairTime, RankPart, Side, StandsOut
 
 #: Beyond the others' median by so many scaled median absolute deviations (as in ``gemms.noise``).
 _FAR = 3 * 1.4826
