@@ -21,20 +21,20 @@ from tracelens.accounting.others import other_rows
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import step_times
-from tracelens.advice import StepFacts, advise
-from tracelens.advice.explorer import explore
-from tracelens.advice.hyper import parse_changes
-from tracelens.advice.saved_step import step_of
-from tracelens.advice.step_search import search_step
-from tracelens.advice.waiting import busy_frac
-from tracelens.advice.whatif import step_model, what_if
 from tracelens.attribution import Attribution, attribute
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
+from tracelens.config.hyper import parse_changes
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import SCHEMA_VERSION, ComponentRow, Report, Term
+from tracelens.rules import StepFacts, advise
+from tracelens.step.explorer import explore
+from tracelens.step.saved_step import step_of
+from tracelens.step.step_search import search_step
+from tracelens.step.waiting import busy_frac
+from tracelens.step.whatif import step_model, what_if
 from tracelens.trace import Links, Trace, link, read_trace
 from tracelens.trace.metadata import device_name, device_properties
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracelens.advice import StepFacts
 from tracelens.gemm import GemmShape, alignment_bytes, bytes_moved, flops, parse_kernel_name
 from tracelens.results import GemmRow, GpuInfo, Known, Lost, ModelDims
+from tracelens.rules import StepFacts
 
 H100 = GpuInfo(
     "h100-sxm", "H100 SXM", "nvidia", 132, "table",

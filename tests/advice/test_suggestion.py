@@ -10,12 +10,12 @@ import pytest
 import tracelens
 from tests.advice import configs
 from tests.advice.configs import gpt3_2_7b, read, written
-from tracelens.advice import suggestion
-from tracelens.advice.suggestion import Suggestions, suggest
 from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
+from tracelens.step import suggestion
+from tracelens.step.suggestion import Suggestions, suggest
 
 
 def test_the_paper_s_case() -> None:

@@ -14,11 +14,11 @@ import pytest
 import tracelens
 from tests.render import sample_report
 from tracelens import Analysis
-from tracelens.advice.suggestion import Suggestions
 from tracelens.compare.folder import compare_folders
 from tracelens.compare.result import Comparison
 from tracelens.render.compare_html import render_compare_html, render_folders_html
 from tracelens.render.html import render_html
+from tracelens.step.suggestion import Suggestions
 
 
 class Printer:

@@ -8,10 +8,10 @@ from typing import get_args
 
 from tests.truth.commands import PARSED_ONLY, arguments, named
 from tests.truth.outputs import Outputs
-from tracelens.advice.rules import RULES
 from tracelens.cli import cli
 from tracelens.results import Report
 from tracelens.results.step import NotWhole
+from tracelens.rules.catalog import RULES
 
 #: Clocks above the datasheet's boost, and rounding.
 _RATE = 1.05

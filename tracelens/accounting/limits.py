@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracelens.advice.waiting import idle_ms
 from tracelens.results import (
     Check,
     CommunicationRow,
@@ -32,6 +31,7 @@ from tracelens.results import (
     ModelDims,
     Summary,
 )
+from tracelens.step.waiting import idle_ms
 
 #: Shares of the step from which a wait is named before kernels, and from which it is named at all.
 LARGE, WORTH = 0.15, 0.05

@@ -8,12 +8,12 @@ from tracelens.accounting.calls import Calls, Shape
 from tracelens.accounting.limits import StepPicture, limits
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.accounting.verdict import verdict
-from tracelens.advice import Advice
-from tracelens.advice.waiting import busy_frac, saving_of, step_bound
 from tracelens.attribution import Attribution, Loan
 from tracelens.gemm import AttentionShape, math_dtype, model_flops
 from tracelens.hardware import Gpu
 from tracelens.results import Coverage, GemmRow, Report, Summary, TraceInfo
+from tracelens.rules import Advice
+from tracelens.step.waiting import busy_frac, saving_of, step_bound
 from tracelens.trace import Trace
 from tracelens.trace.metadata import (
     cuda_version,

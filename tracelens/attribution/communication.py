@@ -17,9 +17,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.attribute import Attribution
 from tracelens.attribution.collectives import Call, find_calls
 from tracelens.attribution.names import element_role, split_counter
+from tracelens.attribution.result import Attribution
 from tracelens.gemm import GEMM_OPS, GemmShape, shape_of
 from tracelens.trace import Links, Trace, look_up
 from tracelens.trace.spans import covered

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.loan import Loan
+from tracelens.attribution.result import Attribution, Loan
 from tracelens.attribution.twins import Twins, orphans, twins_in_reference, twins_within
 from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
-
-if TYPE_CHECKING:
-    from tracelens.attribution.attribute import Attribution
 
 T = TypeVar("T", bound=Hashable)
 IntArray = npt.NDArray[np.int64]

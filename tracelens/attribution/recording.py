@@ -13,8 +13,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.attribute import REASONS, Attribution, is_compiled
+from tracelens.attribution.attribute import is_compiled
 from tracelens.attribution.collectives import moves_data
+from tracelens.attribution.result import REASONS, Attribution
 from tracelens.gemm import ATTENTION_OPS, GEMM_OPS
 from tracelens.results import Lack
 from tracelens.trace import Links, Trace, look_up

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.align import find_alignment
+from tracelens.attribution.result import Attribution
 from tracelens.gemm import parse_kernel_name
 from tracelens.trace import Links, Trace
 from tracelens.trace.metadata import device_name
-
-if TYPE_CHECKING:
-    from tracelens.attribution.attribute import Attribution
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]

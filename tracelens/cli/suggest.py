@@ -11,7 +11,7 @@ import click
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracelens.advice.config import ModelConfig
+    from tracelens.config import ModelConfig
 
 _FLAGS = {
     "hidden": "Hidden size.",
@@ -98,7 +98,7 @@ def _source(
     source: str | None, given: dict[str, int], *, gated: bool | None, tied: bool | None
 ) -> str | ModelConfig:
     """The path of a trace or report, else the configuration with what was given beside it."""
-    from tracelens.advice.config import config_from_flags, read_config
+    from tracelens.config import config_from_flags, read_config
     from tracelens.kinds import kind_of
 
     if source is None:

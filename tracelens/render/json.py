@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from tracelens.advice.waiting import busy_frac, saving_of, step_bound
 from tracelens.errors import InputError
 from tracelens.results import SCHEMA_VERSION, Report
+from tracelens.step.waiting import busy_frac, saving_of, step_bound
 
 
 class _HeadSummary(msgspec.Struct):

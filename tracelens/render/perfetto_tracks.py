@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tracelens.accounting.calls import Calls
 from tracelens.accounting.gemms import row_of_kernel
 from tracelens.attribution import Attribution
-from tracelens.attribution.attribute import REASONS
+from tracelens.attribution.result import REASONS
 from tracelens.results import Finding, GemmRow, Report
 from tracelens.trace import Links, Trace
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES

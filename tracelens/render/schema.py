@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
-from tracelens.advice import suggestion
 from tracelens.compare import folder_result as folders
 from tracelens.compare import result as comparison
 from tracelens.render import gemm_json
 from tracelens.render.files import write_text
 from tracelens.results import SCHEMA_VERSION, Report
+from tracelens.step import suggestion
 
 #: Name of a format -> what it is made of, its version, its title. The file is ``schema/NAME.schema.json``.
 FORMATS: dict[str, tuple[type[Any], str, str]] = {

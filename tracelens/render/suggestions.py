@@ -5,11 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 
 from tracelens import numbers as f
-from tracelens.advice.suggestion import Suggestions
 from tracelens.render import search
 from tracelens.render.console import Out
 from tracelens.render.text import clean
 from tracelens.results import ShapePick
+from tracelens.step.suggestion import Suggestions
 
 _COMPONENTS = 8
 #: Changes below half of the last digit shown.

@@ -359,8 +359,8 @@ def test_a_gpu_that_fails_for_good_ends_the_run_with_what_there_is(source: Sourc
 def suggestions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from dataclasses import asdict
 
-    from tracelens.advice.config import config_from_flags
-    from tracelens.advice.suggestion import suggest
+    from tracelens.config import config_from_flags
+    from tracelens.step.suggestion import suggest
 
     sizes = {"hidden": 2560, "heads": 32, "layers": 8, "vocab": 50257, "sequence": 2048, "micro_batch": 4}
     found = suggest(config_from_flags(sizes, gated=None, tied=None), gpu="h100-sxm")
