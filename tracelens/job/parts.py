@@ -13,7 +13,7 @@ from tracelens.job.matching import FloatArray, Matched
 from tracelens.job.result import JobCollective, JobFinding, JobGemm, Parts, SlowLink
 from tracelens.job.summary import RankGemm, RankSummary
 from tracelens.job.waits import Activity, Waits
-from tracelens.results import Known, ModelDims
+from tracelens.results import Finding, Known, ModelDims
 from tracelens.trace.tables import MISSING
 
 #: A group is slower than the others from this ratio of sending times on, with so many calls of each.
@@ -36,8 +36,8 @@ def rank_parts(
     rows = (matched.rank == at) & np.isin(matched.step[matched.call], steps)
     waiting = min(float(waits.exposed_ns[rows].sum()) / 1e6 / max(1, len(chosen)), float(exposed))
     parts = Parts(float(computing), waiting, float(exposed) - waiting, float(copies), float(fed), float(idle))
-    apart = doing.computing.within(begin, end) - (doing.working.within(begin, end) - doing.alone(begin, end))
-    return parts, ((end - begin) / 1e6).tolist(), float(apart.mean() / 1e6)
+    hidden = doing.communicating.within(begin, end).mean() / 1e6 - float(exposed)
+    return parts, ((end - begin) / 1e6).tolist(), float(hidden)
 
 
 def collectives(
@@ -183,10 +183,17 @@ def job_findings(ranks: Sequence[RankSummary], late: Sequence[bool] | None) -> l
     found = []
     for (rule, title), having in groups.items():
         every = [one for at in having for one in ranks[at].findings if (one.rule, one.title) == (rule, title)]
-        best = max(every, key=lambda one: one.saving_ms.mid)
+        best = max(every, key=_saving)
         saves = None if late is None else not any(late) or all(at in having for at, is_ in enumerate(late) if is_)
         found.append(JobFinding(best, len(set(having)), saves))
-    return sorted(found, key=lambda one: (-one.finding.saving_ms.mid, one.finding.rule))
+    return sorted(found, key=lambda one: (-_saving(one.finding), one.finding.rule, one.finding.title))
+
+
+def _saving(finding: Finding) -> float:
+    """What a finding saves, or at most saves where no more is known."""
+    estimate = finding.saving_ms
+    known = estimate.mid if estimate.mid is not None else estimate.high
+    return known if known is not None else 0.0
 
 
 def job_model(ranks: Sequence[RankSummary]) -> ModelDims | None:
@@ -204,8 +211,8 @@ def job_model(ranks: Sequence[RankSummary]) -> ModelDims | None:
 
 
 _DIMENSIONS = (
-    "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "sequence", "micro_batch", "tensor_parallel", "experts",
-    "pipeline_parallel", "expert_parallel", "classes",
+    "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "sequence", "micro_batch",
+    "tensor_parallel", "experts", "pipeline_parallel", "expert_parallel", "classes",
 )  # fmt: skip
 
 

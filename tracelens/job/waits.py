@@ -39,6 +39,7 @@ class Activity:
     """What one rank's GPU does, and when its CPU waits for a batch."""
 
     computing: Spans
+    communicating: Spans
     working: Spans  # computing or communicating
     busy: Spans
     fed: Spans  # busy, or waiting for a batch
@@ -57,7 +58,7 @@ def activity(rank: RankSummary) -> Activity:
         Spans(columns.column("begin_ns"), columns.column("end_ns"))
         for columns in (rank.computing, rank.communicating, rank.busy, rank.input)
     )
-    return Activity(computing, computing.also(communicating), busy, busy.also(waiting))
+    return Activity(computing, communicating, computing.also(communicating), busy, busy.also(waiting))
 
 
 @dataclass(frozen=True)
