@@ -143,7 +143,7 @@ class Analysis:
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON (the same as ``--json``)."""
-        from tracelens.render.files import write_bytes
+        from tracelens.files import write_bytes
         from tracelens.render.json import to_json
 
         write_bytes(path, to_json(self.report))

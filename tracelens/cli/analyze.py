@@ -232,7 +232,7 @@ def _write(
     result: Analysis, output: str | None, trace: str, json_path: str | None, kernels: str | None
 ) -> list[tuple[str, int]]:
     """Write what was asked for; (name, bytes) of each file, in the order written."""
-    from tracelens.render.files import write_bytes, write_text
+    from tracelens.files import write_bytes, write_text
     from tracelens.render.html import render_html
     from tracelens.render.json import to_json
     from tracelens.render.kernels import write_kernels

@@ -107,7 +107,7 @@ def _compare(before: str, after: str, *, across: bool) -> Compared:
 
 def _write(result: Compared, gates: list[Judged], asked: dict[str, str | None]) -> list[tuple[str, int]]:
     """Write the files that were asked for; (name, bytes) of each, in the order written."""
-    from tracelens.render.files import write_bytes
+    from tracelens.files import write_bytes
 
     written = []
     for form, path in asked.items():

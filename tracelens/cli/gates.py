@@ -101,7 +101,7 @@ def check_outputs(*, markdown: str | None, annotations: bool, on_stdout: Sequenc
 
 def write_markdown(path: str, text: str) -> None:
     """Write Markdown to a file; the file of $GITHUB_STEP_SUMMARY is added to, as GitHub wants it."""
-    from tracelens.render.files import append_text, write_text
+    from tracelens.files import append_text, write_text
 
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary and os.path.realpath(path) == os.path.realpath(summary):

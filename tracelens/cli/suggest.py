@@ -114,7 +114,7 @@ def _write_json(found: object, path: str) -> None:
     import msgspec
 
     from tracelens import __version__
-    from tracelens.render.files import write_bytes
+    from tracelens.files import write_bytes
 
     table = {"tool_version": __version__, **msgspec.to_builtins(found)}
     data = msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n"

@@ -18,8 +18,8 @@ import msgspec
 
 from tracelens.compare import folder_result as folders
 from tracelens.compare import result as comparison
+from tracelens.files import write_text
 from tracelens.render import gemm_json
-from tracelens.render.files import write_text
 from tracelens.results import SCHEMA_VERSION, Report
 from tracelens.step import suggestion
 
