@@ -11,6 +11,7 @@ import pandas as pd
 
 from tracelens.job.columns import IntArray
 from tracelens.job.summary import NO_STEP, RankSummary
+from tracelens.trace.tables import MISSING
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -50,9 +51,9 @@ def match(ranks: Sequence[RankSummary]) -> Matched:
     A group, collective and step in which ranks disagree on the number of calls is not matched.
     """
     rows = pd.concat([_rows(at, one) for at, one in enumerate(ranks)], ignore_index=True)
+    rows = rows[rows["collective"].isin(TOGETHER) & (rows["step"] != NO_STEP)]
     total = len(rows)
-    rows = rows[rows["collective"].isin(TOGETHER) & (rows["step"] != NO_STEP) & rows["group"].notna()]
-    total = int(total if rows.empty else len(rows))
+    rows = rows[rows["group"].notna()]
     place = ["group", "name", "collective", "step"]
     rows = rows.sort_values(["rank", "start_ns"], kind="stable")
     counts = rows.groupby([*place, "rank"]).size().groupby(place).agg(["nunique", "size"])
@@ -77,7 +78,9 @@ def _rows(at: int, one: RankSummary) -> pd.DataFrame:
     kinds = pd.DataFrame(
         {
             "collective": [kind.collective for kind in one.kinds],
-            "group": pd.Series([_group(kind.ranks, kind.group_size, one.world_size) for kind in one.kinds], dtype=object),
+            "group": pd.Series(
+                [_group(kind.ranks, kind.group_size, one.world_size) for kind in one.kinds], dtype=object
+            ),
             "name": [kind.group for kind in one.kinds],
             "bytes": [kind.bytes or 0 for kind in one.kinds],
         }
@@ -96,10 +99,11 @@ def _group(ranks: tuple[int, ...] | None, size: int | None, world: int | None) -
 class Clock:
     """One clock for all ranks: ``t + offset + drift * (t - origin)`` of a time on a rank's own."""
 
-    offset_ns: FloatArray  # per rank; nan where no call ties it to the others
+    offset_ns: FloatArray  # per rank; nan where no call ties it to another
     drift: FloatArray  # per rank, ns per ns
     origin_ns: IntArray  # per rank: the middle of its calls
     residual_ns: float  # 95th percentile of what the ends of a call still differ by; nan without calls
+    clock: IntArray  # per rank: ranks of one number share a clock; MISSING where no call ties it to another
 
     def aligned(self, rank: IntArray, when_ns: IntArray) -> FloatArray:
         """Times of some ranks (positions) on the common clock, ns."""
@@ -116,7 +120,7 @@ def common_clock(matched: Matched, ranks: int) -> Clock:
     origin = np.zeros(ranks, np.int64)
     offset, drift = np.full(ranks, np.nan), np.zeros(ranks)
     if not len(matched):
-        return Clock(offset, drift, origin, float("nan"))
+        return Clock(offset, drift, origin, float("nan"), np.full(ranks, MISSING, np.int64))
     rank, call, end = matched.rank, matched.call, matched.end_ns
     by_rank = [np.flatnonzero(rank == at) for at in range(ranks)]
     for at, rows in enumerate(by_rank):
@@ -124,19 +128,22 @@ def common_clock(matched: Matched, ranks: int) -> Clock:
             origin[at] = int(np.median(end[rows]))
     base = int(origin[rank].min())
     own = (end - base).astype(np.float64)  # small enough for a float to hold nanoseconds
-    _first_offsets(matched, by_rank, own, offset)
-    known = np.isfinite(offset[rank])
-    rank, call, own = rank[known], call[known], own[known]
+    offset, clock = _first_offsets(matched, by_rank, own)
     since = own - (origin[rank] - base)
-    by_rank = [np.flatnonzero(rank == at) for at in range(ranks)]
     steady = _fitted(call, own, since, by_rank, offset, drifting=False)
     drifting = _fitted(call, own, since, by_rank, offset, drifting=True)
     offset, drift, residual = drifting if drifting[2] < _BETTER * steady[2] else steady
-    return Clock(offset, drift, origin, residual)
+    return Clock(offset, drift, origin, residual, clock)
 
 
 def _fitted(
-    call: IntArray, own: FloatArray, since: FloatArray, by_rank: list[IntArray], start: FloatArray, *, drifting: bool
+    call: IntArray,
+    own: FloatArray,
+    since: FloatArray,
+    by_rank: list[IntArray],
+    start: FloatArray,
+    *,
+    drifting: bool,
 ) -> tuple[FloatArray, FloatArray, float]:
     """Offsets, drifts and residual, in turns: the middle of a call's ends, then each rank against it."""
     offset, drift = start.copy(), np.zeros(len(start))
@@ -158,31 +165,32 @@ def _fitted(
                 left[rows] -= slope * since[rows]
             offset[at] += float(np.median(left[rows]))
             tell(rows, at)
-    first = next(at for at, rows in enumerate(by_rank) if len(rows))
-    offset -= offset[first]  # the first rank's clock is the job's
     residual = float(np.percentile(np.abs(_middle(call, told) - told), 95))
     return offset, drift, residual
 
 
-def _first_offsets(matched: Matched, by_rank: list[IntArray], own: FloatArray, offset: FloatArray) -> None:
-    """Offsets by the calls that ranks share, from the rank with most calls on, as far as calls lead."""
-    sizes = [len(rows) for rows in by_rank]
-    at = int(np.argmax(sizes))
-    offset[at] = 0.0
-    told = np.full(len(matched), np.nan)  # end of a call on the common clock, where known
-    waiting = {one for one, size in enumerate(sizes) if size and one != at}
-    told[matched.call[by_rank[at]]] = own[by_rank[at]]
+def _first_offsets(matched: Matched, by_rank: list[IntArray], own: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Offsets by the calls that ranks share, from the rank with most calls on, as far as calls lead.
+
+    Ranks that no call ties to those before begin a clock of their own: the second value numbers the clocks.
+    """
+    offset, clock = np.full(len(by_rank), np.nan), np.full(len(by_rank), MISSING, np.int64)
+    told = np.full(len(matched), np.nan)  # end of a call on its common clock, where known
+    waiting = {at for at, rows in enumerate(by_rank) if len(rows)}
+    clocks = 0
     while waiting:
-        shared = {one: np.isfinite(told[matched.call[by_rank[one]]]).sum() for one in sorted(waiting)}
+        shared = {at: int(np.isfinite(told[matched.call[by_rank[at]]]).sum()) for at in sorted(waiting)}
         at = max(shared, key=lambda one: shared[one])
         if not shared[at]:
-            return
+            at = max(sorted(waiting), key=lambda one: len(by_rank[one]))
+            clocks += 1
         waiting.discard(at)
         rows = by_rank[at]
         calls = matched.call[rows]
-        differ = told[calls] - own[rows]
-        offset[at] = float(np.nanmedian(differ))
+        offset[at] = float(np.nanmedian(told[calls] - own[rows])) if shared[at] else 0.0
+        clock[at] = clocks - 1
         told[calls] = np.where(np.isfinite(told[calls]), told[calls], own[rows] + offset[at])
+    return offset, clock
 
 
 def _middle(call: IntArray, values: FloatArray) -> FloatArray:

@@ -39,6 +39,7 @@ from tracelens.job.result import (
 )
 from tracelens.job.summary import RankSummary
 from tracelens.job.waits import PARTS, Activity, Waits, activity, find_waits, late_parts
+from tracelens.trace.tables import MISSING
 
 #: A GPU is slower, or has more to do, from this share on.
 _SLOWER = 0.03
@@ -119,7 +120,9 @@ def _of_one_job(summaries: Iterable[RankSummary]) -> tuple[list[RankSummary], li
     usual = max(worlds, key=lambda world: (worlds[world], world or 0))
     kept: dict[object, RankSummary] = {}
     left = []
-    for one in sorted(every.values(), key=lambda one: (one.rank is None, one.rank or 0, one.file, one.sha256)):
+    for one in sorted(
+        every.values(), key=lambda one: (one.rank is None, one.rank or 0, one.file, one.sha256)
+    ):
         key = one.rank if one.rank is not None else one.file
         if one.world_size != usual:
             left.append(Left(one.file, f"of another job: {one.world_size} ranks, most have {usual}"))
@@ -180,7 +183,9 @@ def _one_of_two(values: Sequence[float], step_ms: float) -> bool:
 
 
 def _straggler(seen: _Seen, rows: Sequence[JobRank], at: int, step_ms: float) -> Straggler:
-    more = late_parts(seen.matched, seen.waits, at, seen.ranks, seen.doing).sum(axis=1) / 1e6 / len(seen.steps)
+    more = (
+        late_parts(seen.matched, seen.waits, at, seen.ranks, seen.doing).sum(axis=1) / 1e6 / len(seen.steps)
+    )
     parts = dict(zip(PARTS, more.tolist(), strict=True))
     pace = _pace(seen, at)
     where: Counter[str] = Counter()
@@ -285,10 +290,12 @@ def _limit(
 
 
 def _clock(clock: Clock, names: Sequence[str]) -> JobClock:
-    known = np.isfinite(clock.offset_ns)
     residual = clock.residual_ns / 1e3 if np.isfinite(clock.residual_ns) else None
-    untied = [name for name, is_known in zip(names, known.tolist(), strict=True) if not is_known]
-    return JobClock(residual, untied, bool(np.abs(clock.drift[known]).max(initial=0) > 0))
+    groups: dict[int, list[str]] = {}
+    for name, number in zip(names, clock.clock.tolist(), strict=True):
+        groups.setdefault(number, []).append(name)
+    untied = groups.pop(MISSING, [])
+    return JobClock(residual, list(groups.values()), untied, bool(np.abs(clock.drift).max(initial=0) > 0))
 
 
 __all__ = ["merge"]

@@ -40,17 +40,24 @@ def rank_parts(
     return parts, ((end - begin) / 1e6).tolist(), float(hidden)
 
 
-def collectives(
-    matched: Matched, waits: Waits, names: Sequence[str], steps: int
-) -> list[JobCollective]:
+def collectives(matched: Matched, waits: Waits, names: Sequence[str], steps: int) -> list[JobCollective]:
     """One row per collective, group name, size of group and message; most waited for first."""
     keys: dict[tuple[str, str, int, int], list[int]] = {}
     for call in range(len(matched)):
-        key = (matched.collective[call], matched.name[call], len(matched.group[call]), int(matched.bytes[call]))
+        key = (
+            matched.collective[call],
+            matched.name[call],
+            len(matched.group[call]),
+            int(matched.bytes[call]),
+        )
         keys.setdefault(key, []).append(call)
     waited = np.bincount(matched.call, waits.exposed_ns, minlength=len(matched)) / 1e6
-    rows = [_collective(key, np.array(calls), matched, waits, waited, names, steps) for key, calls in keys.items()]
-    return sorted(rows, key=lambda row: (-row.waiting_ms, -(row.send_us or 0) * row.calls_per_step, row.bytes or 0))
+    rows = [
+        _collective(key, np.array(calls), matched, waits, waited, names, steps) for key, calls in keys.items()
+    ]
+    return sorted(
+        rows, key=lambda row: (-row.waiting_ms, -(row.send_us or 0) * row.calls_per_step, row.bytes or 0)
+    )
 
 
 def _collective(
@@ -184,7 +191,9 @@ def job_findings(ranks: Sequence[RankSummary], late: Sequence[bool] | None) -> l
     for (rule, title), having in groups.items():
         every = [one for at in having for one in ranks[at].findings if (one.rule, one.title) == (rule, title)]
         best = max(every, key=_saving)
-        saves = None if late is None else not any(late) or all(at in having for at, is_ in enumerate(late) if is_)
+        saves = (
+            None if late is None else not any(late) or all(at in having for at, is_ in enumerate(late) if is_)
+        )
         found.append(JobFinding(best, len(set(having)), saves))
     return sorted(found, key=lambda one: (-_saving(one.finding), one.finding.rule, one.finding.title))
 

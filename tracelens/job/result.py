@@ -77,7 +77,9 @@ class JobCollective(msgspec.Struct, frozen=True):
     groups: int  # groups of that name and size
     bytes: int | None
     calls_per_step: float
-    skew_us: tuple[float, float, float] | None  # median, 95th percentile, largest; None within the clocks' residual
+    skew_us: (
+        tuple[float, float, float] | None
+    )  # median, 95th percentile, largest; None within the clocks' residual
     last: str | None  # the rank that comes last most often
     last_frac: float | None  # of the calls whose last rank is known
     waiting_ms: float  # exposed, per step, mean over ranks
@@ -133,7 +135,8 @@ class JobClock(msgspec.Struct, frozen=True):
     """How well the ranks' clocks are known."""
 
     residual_us: float | None  # below it no skew is claimed; None: nothing ties the clocks
-    untied: list[str]  # ranks that no matching call ties to the others
+    shared: list[list[str]]  # ranks that calls tie to one clock; between two lists no skew is known
+    untied: list[str]  # ranks that no matching call ties to any other
     drifting: bool
 
 

@@ -200,9 +200,7 @@ class _Head(msgspec.Struct):
 
 def _kinds(calls: Sequence[Call]) -> tuple[list[CallKind], IntArray]:
     """The distinct kinds of call, and for each call which one it is."""
-    each = [
-        CallKind(one.collective, one.group or "", one.ranks, one.group_size, one.bytes) for one in calls
-    ]
+    each = [CallKind(one.collective, one.group or "", one.ranks, one.group_size, one.bytes) for one in calls]
     kinds = list(dict.fromkeys(each))
     return kinds, np.array([kinds.index(one) for one in each], np.int64)
 

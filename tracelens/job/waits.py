@@ -49,7 +49,9 @@ class Activity:
         computing, working = self.computing.within(begin, end), self.working.within(begin, end)
         busy, fed = self.busy.within(begin, end), self.fed.within(begin, end)
         length = np.maximum(0, end - begin)
-        return np.stack([computing, working - computing, busy - working, fed - busy, length - fed]).astype(float)
+        return np.stack([computing, working - computing, busy - working, fed - busy, length - fed]).astype(
+            float
+        )
 
 
 def activity(rank: RankSummary) -> Activity:
@@ -87,7 +89,8 @@ def find_waits(matched: Matched, clock: Clock, ranks: Sequence[Activity]) -> Wai
     np.maximum.at(latest, matched.call[tied], start[tied])
     np.maximum.at(ends, matched.call[tied], end[tied])
     several = np.bincount(matched.call[tied], minlength=calls) > 1
-    skew = np.where(several, latest - first, 0.0)
+    first, latest, ends = (np.where(several, one, 0.0) for one in (first, latest, ends))
+    skew = latest - first
     clear = several & (skew > _RESIDUALS * clock.residual_ns)
     last = np.full(calls, MISSING, np.int64)
     at_last = tied & (start == latest[matched.call]) & clear[matched.call]
@@ -145,7 +148,7 @@ def _since(matched: Matched, together: IntArray | None, who: int, rank: RankSumm
     return next((one.start_ns for one in rank.steps if one.index == step), None)
 
 
-class _rows_by_call:  # noqa: N801 - used as a function
+class _rows_by_call:
     """Rows of ``Matched`` by call; they are sorted by it."""
 
     def __init__(self, matched: Matched):
