@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -14,7 +15,7 @@ from torch.profiler import record_function
 
 from tests.zoo.dims import Build, Dims
 from tests.zoo.families import FAMILIES, GPT2, Batch, Family
-from tests.zoo.models_gpt import GPT
+from tests.zoo.models_gpt import GPT, Block
 
 _SIZE = Dims(hidden=512, heads=1, head_dim=1, ffn=512, layers=1, sequence=16, micro_batch=32, vocab=1000)
 
@@ -114,6 +115,23 @@ class Twice(nn.Module):
         return self.model(index, target) + self.model(index, target)
 
 
+class Stack(nn.Module):
+    """Layers alone, without embedding, head or loss operator, on one batch or more."""
+
+    def __init__(self, build: Build, *, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.layers = nn.ModuleList([Block(build, i, square=False) for i in range(build.dims.layers)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sum((self._once(x) for _ in range(self.times)), start=x.new_zeros(()))
+
+    def _once(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x.pow(2).mean()
+
+
 class Chosen(nn.Module):
     """Behind the model a narrow product whose results are sorted: that routes nothing."""
 
@@ -151,6 +169,10 @@ def _images(dims: Dims) -> Batch:
     return {"image": image, "target": torch.zeros(dims.micro_batch, dtype=torch.int64)}
 
 
+def _states(dims: Dims) -> Batch:
+    return {"x": torch.zeros(dims.micro_batch, dims.sequence, dims.hidden, dtype=torch.bfloat16)}
+
+
 def _rows(dims: Dims) -> Batch:
     image = torch.zeros(1024, 784, dtype=torch.bfloat16)
     return {"image": image, "target": torch.zeros(1024, dtype=torch.int64)}
@@ -176,6 +198,8 @@ _ALL = (
     _control("mlp", MLP, _rows),
     _control("hooked", Hooked, _rows),
     Family(name="gpt2_twice", dims=GPT2, make=Twice, batch=_DECODER),
+    Family(name="stack", dims=GPT2, make=partial(Stack, times=1), batch=_states),
+    Family(name="stack_twice", dims=GPT2, make=partial(Stack, times=2), batch=_states),
     Family(name="gpt2_chosen", dims=GPT2, make=Chosen, batch=_DECODER),
 )
 CONTROLS: dict[str, Family] = {family.name: family for family in _ALL}

@@ -129,7 +129,7 @@ def _layers(attribution: Attribution, calls: Calls) -> Known:
     numbered = attribution.layer >= 0
     layers = {int(layer) for layer in attribution.layer[numbered]}
     if not layers:
-        return Known(None, "no layer is named in the trace")
+        return Known(None, "no layer is named, and nothing tells layers from passes of the model")
     main = calls.main[
         np.isin(attribution.phase[calls.main], [PHASES.index("forward"), PHASES.index("other")])
     ]
