@@ -104,7 +104,11 @@ class Simulation:
             self._launch(at, f"model.layers.{layer}.self_attn.qkv_proj", _GEMM, "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "aten::mm",
                          dims=[[4096, 1024], [1024, 3072 + 1024 * part]])  # fmt: skip
             self._launch(
-                at, f"model.layers.{layer}.norm", _SMALL, "vectorized_layer_norm_kernel", "aten::native_layer_norm"
+                at,
+                f"model.layers.{layer}.norm",
+                _SMALL,
+                "vectorized_layer_norm_kernel",
+                "aten::native_layer_norm",
             )
         op = "aten::_scaled_dot_product_flash_attention" + ("_backward" if backward else "")
         kernel = f"flash_{'bwd' if backward else 'fwd'}_kernel"
@@ -163,7 +167,9 @@ class Simulation:
         host = self._noisy(_LAUNCH * 3) * rank.cpu
         begin, state.cpu = state.cpu, state.cpu + host
         parts = module.split(".")
-        for depth in range(1, len(parts) + 1):  # a range per module, as attribution finds them in real recordings
+        for depth in range(
+            1, len(parts) + 1
+        ):  # a range per module, as attribution finds them in real recordings
             inset = 0.001 * depth * host
             name = ".".join(parts[:depth])
             self._span(state, "user_annotation", name, begin + inset, host * 0.98 - 2 * inset)

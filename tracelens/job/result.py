@@ -165,3 +165,8 @@ class Job(msgspec.Struct, frozen=True):
     gemms: list[JobGemm]
     findings: list[JobFinding]
     coverage: Coverage | None  # of the rank with least attributed
+
+
+def to_json(job: Job) -> bytes:
+    """The answer as JSON; the same ranks give the same bytes."""
+    return msgspec.json.format(msgspec.json.encode(job), indent=2) + b"\n"

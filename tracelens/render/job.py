@@ -8,8 +8,10 @@ from statistics import median
 from rich.console import Console
 
 from tracelens import numbers as f
+from tracelens.gates import Judged
 from tracelens.job.result import Cause, Job, JobCollective, JobRank, Parts, Straggler
 from tracelens.render.console import Out
+from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, table
 
 RANKS = 12  # listed at a terminal: all of a small job, the latest of a large one
@@ -23,15 +25,22 @@ _PARTS = (
     ("idle_ms", "idle"),
 )
 _WHY: dict[Cause, Callable[[Straggler], str]] = {
-    "cpu": lambda one: f"Its GPU idles {_ms(one, 'idle')} longer before it arrives: its CPU launches kernels late.",
+    "cpu": lambda one: (
+        f"Its GPU idles {_ms(one, 'idle')} longer before it arrives: its CPU launches kernels late."
+    ),
     "input": lambda one: f"It waits {_ms(one, 'input')} longer for its next batch.",
     "slow_gpu": lambda one: f"GEMMs of the same shape take {one.pace:.2f} times as long on its GPU.",
-    "more_work": lambda one: f"It computes {_ms(one, 'computing')} longer, at the same speed: it has more work.",
-    "experts": lambda one: f"It computes {_ms(one, 'computing')} longer, most of it in its experts: "
-    "it gets more tokens than the others.",
+    "more_work": lambda one: (
+        f"It computes {_ms(one, 'computing')} longer, at the same speed: it has more work."
+    ),
+    "experts": lambda one: (
+        f"It computes {_ms(one, 'computing')} longer, most of it in its experts: "
+        "it gets more tokens than the others."
+    ),
     "copies": lambda one: f"Copies take {_ms(one, 'copies')} longer on it.",
-    "communication": lambda one: "It communicates with ranks of another group first "
-    f"({_ms(one, 'communication')} longer).",
+    "communication": lambda one: (
+        f"It communicates with ranks of another group first ({_ms(one, 'communication')} longer)."
+    ),
     "unclear": lambda one: "No single part of its time explains it.",
 }
 _NEXT: dict[Cause, str] = {
@@ -80,7 +89,9 @@ def verdict(job: Job) -> str:
         lost = middle.idle_ms + middle.input_ms
         return f"The GPUs idle {f.ms(lost)} of the {step} step ({f.pct(lost / job.step_ms)}); {nobody}."
     if job.limit == "unknown":
-        return f"One rank of the job is here: its step takes {step}; who waits for whom needs two ranks or more."
+        return (
+            f"One rank of the job is here: its step takes {step}; who waits for whom needs two ranks or more."
+        )
     return f"Computing takes {f.pct(middle.computing_ms / job.step_ms)} of the {step} step; {nobody}."
 
 
@@ -94,7 +105,9 @@ def details(job: Job) -> list[str]:
     if job.limit == "slow_link":
         said.append("Next: look at the links and switches between those ranks (nccl-tests on them alone).")
     if job.limit == "pipeline":
-        said.append("Next: move layers from that stage to the others, or count the embedding and the head as layers.")
+        said.append(
+            "Next: move layers from that stage to the others, or count the embedding and the head as layers."
+        )
     return said
 
 
@@ -114,9 +127,13 @@ def caveats(job: Job) -> list[str]:
     if job.clock.residual_us is None:
         said.append("No collective matches between ranks: arrival and waiting are not known.")
     else:
-        said.append(f"Clocks are aligned to within {f.ms(job.clock.residual_us / 1e3)}; smaller skews are not counted.")
+        said.append(
+            f"Clocks are aligned to within {f.ms(job.clock.residual_us / 1e3)}; smaller skews are not counted."
+        )
     if len(job.clock.shared) > 1:
-        said.append(f"{len(job.clock.shared)} groups of ranks share no call: arrivals are compared within each.")
+        said.append(
+            f"{len(job.clock.shared)} groups of ranks share no call: arrivals are compared within each."
+        )
     if job.unmatched_calls:
         said.append(f"{job.unmatched_calls} calls have no match on the other ranks and are not judged.")
     if not job.steps_marked:
@@ -161,7 +178,11 @@ def part_names() -> list[tuple[str, str]]:
 
 def rank_cells(row: JobRank) -> list[str]:
     """Step, each part and the wait that it causes, in ms."""
-    return [f.sig(row.parts.step_ms), *(f.sig(getattr(row.parts, name)) for name, _ in _PARTS), f.sig(row.late_ms)]
+    return [
+        f.sig(row.parts.step_ms),
+        *(f.sig(getattr(row.parts, name)) for name, _ in _PARTS),
+        f.sig(row.late_ms),
+    ]
 
 
 def collective_cells(row: JobCollective) -> list[str]:
@@ -188,7 +209,11 @@ def finding_lines(job: Job) -> list[str]:
     lines = []
     for one in job.findings:
         of = "all ranks" if one.ranks == len(job.ranks) else f"{one.ranks} of {len(job.ranks)} ranks"
-        gain = "" if one.saves_step is not False else "; those ranks wait for others, so the step gains nothing yet"
+        gain = (
+            ""
+            if one.saves_step is not False
+            else "; those ranks wait for others, so the step gains nothing yet"
+        )
         lines.append(f"{one.finding.rule} {one.finding.title} ({of}{gain})")
     return lines
 
@@ -210,16 +235,24 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
     for row in worst_first(job, RANKS):
         late = any(row.name == one.name for one in job.stragglers)
         name, *cells = row.name, *rank_cells(row)
-        rows.add_row(out.text(f"  {name}", "bold" if late else "", limit=24), *(out.text(cell) for cell in cells))
+        rows.add_row(
+            out.text(f"  {name}", "bold" if late else "", limit=24), *(out.text(cell) for cell in cells)
+        )
     out.print(rows)
     more = len(job.ranks) - len(worst_first(job, RANKS))
-    out.line(f"  {f'and {more} more ranks; ' if more else ''}ms per step; late: what the others wait for it", "dim")
+    out.line(
+        f"  {f'and {more} more ranks; ' if more else ''}ms per step; late: what the others wait for it", "dim"
+    )
     out.line()
     waited = [row for row in job.collectives if row.waiting_ms > 0][:COLLECTIVES]
     if waited:
-        lines = out.table([(head, "l" if at == 0 else "r") for at, head in enumerate(COLLECTIVE_HEADS[:6])])
+        lines = out.table(
+            [("  collective", "l"), *((head, "r") for head in ("size", "skew", "last", "waiting"))]
+        )
         for row in waited:
-            lines.add_row(*(out.text(cell, limit=30) for cell in collective_cells(row)[:6]))
+            _, size, _, skew, last, waiting, *_ = collective_cells(row)
+            cells = (size, skew.partition(",")[0], last, waiting)
+            lines.add_row(out.text(f"  {row.collective}"), *(out.text(cell) for cell in cells))
         out.print(lines)
         out.line()
     for line in finding_lines(job)[:COLLECTIVES]:
@@ -230,10 +263,10 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
         out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(f" ({f.nbytes(size)})", "dim"))
 
 
-def job_markdown(job: Job) -> str:
+def job_markdown(job: Job, *, gates: Sequence[Judged] = ()) -> str:
     """The answer as Markdown, in the terminal's order."""
     lines = [f"**{escape(verdict(job))}**", "", *(f"- {escape(line)}" for line in details(job)), ""]
-    lines += [escape(identity(job)), ""]
+    lines += [escape(identity(job)), "", *gates_markdown(gates)]
     rows = worst_first(job, 64)
     lines += table(["", "step, ms", *(name for _, name in _PARTS), "others wait"],
                    [[row.name, *rank_cells(row)] for row in rows])  # fmt: skip

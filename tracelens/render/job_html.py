@@ -126,4 +126,6 @@ def _environment() -> jinja2.Environment:
 
 def _policy(css: str) -> str:
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
