@@ -14,8 +14,8 @@ import click
 from tracelens.accounting import frames
 from tracelens.cli import cli
 from tracelens.hta import WaitFrames
-from tracelens.render.schema import FORMATS, field_notes, json_schema
 from tracelens.results import ComponentRow, GemmRow
+from tracelens.results.schema import FORMATS, field_notes, json_schema
 
 FOLDER = Path(__file__).parent / "reference"
 _MADE = "<!-- made by docs/generate.py -->\n\n"

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.render import sample_report
-from tracelens.compare.compare import compare_reports
-from tracelens.compare.result import Comparison, ComponentChange, StepPart
+from tracelens.comparison.compare import compare_reports
 from tracelens.errors import UsageError
 from tracelens.gates import (
     COMPARISON_METRICS,
@@ -27,6 +26,7 @@ from tracelens.gates import (
 )
 from tracelens.gates.metrics import FORMS, predicted
 from tracelens.results import Check, Estimate, Known, Report, Step, StepTime
+from tracelens.results.comparison import Comparison, ComponentChange, StepPart
 
 ROOT = Path(__file__).resolve().parents[2]
 STEADY = [100.0, 101.0, 99.0, 100.5, 100.2, 99.7]

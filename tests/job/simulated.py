@@ -17,6 +17,12 @@ from typing import Any
 #: us
 _LAUNCH, _STEP_GAP, _GEMM, _SMALL, _SEND = 6.0, 40.0, 180.0, 25.0, 300.0
 _LAYERS = 6
+_INPUT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+_KERNEL = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT"
+_H100 = {
+    "id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0, "numSms": 132,
+    "totalGlobalMem": 85028634624,
+}  # fmt: skip
 _MESSAGE = 32 << 20  # bf16 elements
 BASE = 1_790_000_000_000_000_000
 Events = list[dict[str, Any]]
@@ -75,11 +81,10 @@ class Simulation:
     def _step(self, step: int) -> None:
         began = []
         for rank, state in zip(self.job.ranks, self.states, strict=True):
-            # zero_grad of the next step waits for nothing; the batch copy at its end does (a .item() of the loss)
+            # the loss is read (.item()) at the end of each step: the CPU waits for the GPU
             state.cpu = max(state.cpu, state.gpu, state.nccl) + self._noisy(_STEP_GAP) * rank.cpu
             began.append(state.cpu)
-            self._span(state, "user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
-                       state.cpu, self._noisy(rank.input_us))  # fmt: skip
+            self._span(state, "user_annotation", _INPUT, state.cpu, self._noisy(rank.input_us))
             state.cpu += self._noisy(rank.input_us)
         if self.job.pipeline:
             self._pipeline()
@@ -101,7 +106,7 @@ class Simulation:
 
     def _layer(self, at: int, layer: int, backward: bool) -> None:
         for part in range(2 if backward else 1):
-            self._launch(at, f"model.layers.{layer}.self_attn.qkv_proj", _GEMM, "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "aten::mm",
+            self._launch(at, f"model.layers.{layer}.self_attn.qkv_proj", _GEMM, _KERNEL, "aten::mm",
                          dims=[[4096, 1024], [1024, 3072 + 1024 * part]])  # fmt: skip
             self._launch(
                 at,
@@ -117,11 +122,11 @@ class Simulation:
             tokens = self.job.ranks[at].tokens
             module = f"model.layers.{layer}.mlp.router"
             self._launch(at, module, 5.0, "topk_kernel", "aten::topk", dims=[[4096, 8]])
-            self._launch(at, f"model.layers.{layer}.mlp.experts", 2 * _GEMM * tokens, "cutlass_grouped_gemm_bf16",
+            self._launch(at, f"model.layers.{layer}.mlp.experts", 2 * _GEMM * tokens, "cutlass_grouped_gemm",
                          "aten::_grouped_mm", dims=[[int(4096 * tokens), 1024], [8, 1024, 4096]])  # fmt: skip
 
     def _pipeline(self) -> None:
-        """All forwards of four micro-batches, then all backwards; a stage waits for its neighbour's message."""
+        """All forwards of four micro-batches, then all backwards; a stage waits for its neighbour."""
         stages = len(self.states)
         for backward in (False, True):
             order = range(stages - 1, -1, -1) if backward else range(stages)
@@ -193,9 +198,9 @@ class Simulation:
         state.correlation += 1
         link = {"correlation": state.correlation}
         self._span(state, "cuda_runtime", "cudaLaunchKernel", launched, 1.5, **link)
-        state.events.append({"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": start, "dur": dur,
-                             "args": {"device": 0, "stream": stream, "grid": [132, 1, 1], "block": [384, 1, 1],
-                                      **link, **args}})  # fmt: skip
+        args = {"device": 0, "stream": stream, "grid": [132, 1, 1], "block": [384, 1, 1], **link, **args}
+        where = {"pid": 0, "tid": stream, "ts": start, "dur": dur, "args": args}
+        state.events.append({"ph": "X", "cat": "kernel", "name": name, **where})
 
     def _collective(self, name: str) -> None:
         for number, members in enumerate(self.job.groups):
@@ -209,18 +214,25 @@ class Simulation:
                 state = self.states[at]
                 done = end + self.random.uniform(-1.5, 1.5)
                 kind = "AllReduce_Sum_bf16_RING_LL" if name == "allreduce" else "SendRecv"
-                self._kernel(state, f"ncclDevKernel_{kind}(ncclDevKernelArgsStorage<4096ul>)", state.cpu - 3,
-                             arrived[at], done - arrived[at], 20, self._group(name, number, members))  # fmt: skip
+                kernel, group = f"ncclDevKernel_{kind}", self._group(name, number, members)
+                self._kernel(state, kernel, state.cpu - 3, arrived[at], done - arrived[at], 20, group)
                 state.nccl = state.gpu = done  # the layers behind need it
 
     def _group(self, name: str, number: int, members: list[int]) -> dict[str, Any]:
-        return {"Collective name": name, "In msg nelems": _MESSAGE, "Out msg nelems": _MESSAGE, "dtype": "BFloat16",
-                "Group size": len(members), "Process Group Name": str(number),
-                "Process Group Description": f"mesh_{number}", "Process Group Ranks": str(members)}  # fmt: skip
+        return {
+            "Collective name": name,
+            "In msg nelems": _MESSAGE,
+            "Out msg nelems": _MESSAGE,
+            "dtype": "BFloat16",
+            "Group size": len(members),
+            "Process Group Name": str(number),
+            "Process Group Description": f"mesh_{number}",
+            "Process Group Ranks": str(members),
+        }
 
     def _message(self, at: int, begin: float, us: float, launched: float) -> None:
-        self._kernel(self.states[at], "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", launched, begin, us,
-                     20, self._group("send", 0, self.job.groups[0]))  # fmt: skip
+        group = self._group("send", 0, self.job.groups[0])
+        self._kernel(self.states[at], "ncclDevKernel_SendRecv", launched, begin, us, 20, group)
 
     # -- files -------------------------------------------------------------------------------------
 
@@ -232,8 +244,7 @@ class Simulation:
         document = {
             "schemaVersion": 1,
             "generated": True,
-            "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "computeMajor": 9, "computeMinor": 0,
-                                  "numSms": 132, "totalGlobalMem": 85028634624}],
+            "deviceProperties": [_H100],
             "distributedInfo": {"backend": "nccl", "rank": at, "world_size": world},
             "baseTimeNanoseconds": BASE,
             "traceEvents": sorted(self.states[at].events, key=lambda one: float(one["ts"])),

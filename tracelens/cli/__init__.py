@@ -6,7 +6,6 @@ import sys
 
 import click
 
-from tracelens import __version__
 from tracelens.cli.analyze import analyze
 from tracelens.cli.bench import bench
 from tracelens.cli.capture import capture
@@ -19,6 +18,7 @@ from tracelens.cli.streams import nobody_reads, warn
 from tracelens.cli.suggest import suggest
 from tracelens.cli.verify import verify
 from tracelens.errors import TracelensError
+from tracelens.version import __version__
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -120,13 +120,14 @@ def analyze(
     from tracelens.gates import judge_report
     from tracelens.gates.judge import parse_report_gate
     from tracelens.kinds import kind_of
-    from tracelens.render.json import to_json
+    from tracelens.results.json import to_json
 
     ci = Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None)
     if is_job(traces):
         _refuse_of_job(
             {"--kernels": kernels, "--perfetto": perfetto, "--steps": steps, "--reference": reference,
-             "--gemm": gemms or None, "--what-if": what_ifs or None, "--waits": waits or None, "--price": price}
+             "--gemm": gemms or None, "--what-if": what_ifs or None, "--waits": waits or None,
+             "--price": price}
         )  # fmt: skip
         page = None if no_html else output or "job.report.html"
         outputs = {"html": page, "json": json_path, "markdown": markdown, "summary": summary}
@@ -270,8 +271,8 @@ def _write(
     """Write what was asked for; (name, bytes) of each file, in the order written."""
     from tracelens.files import write_bytes, write_text
     from tracelens.render.html import render_html
-    from tracelens.render.json import to_json
     from tracelens.render.kernels import write_kernels
+    from tracelens.results.json import to_json
 
     written: list[str] = []
     if output != "":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,8 +77,12 @@ def _lister(kind: str) -> Callable[[click.Context, click.Parameter, bool], None]
         from tracelens.render.console import stdout_console
         from tracelens.render.gates import render_metrics
 
-        known = {"report": REPORT_METRICS, "comparison": COMPARISON_METRICS, "job": JOB_METRICS}[kind]
-        metrics: Sequence[Any] = list(known.values())
+        known: Mapping[str, Mapping[str, Any]] = {
+            "report": REPORT_METRICS,
+            "comparison": COMPARISON_METRICS,
+            "job": JOB_METRICS,
+        }
+        metrics: Sequence[Any] = list(known[kind].values())
         render_metrics(metrics, console=stdout_console())
         context.exit(0)
 

@@ -48,7 +48,7 @@ def merge(
     annotations: str | None,
     quiet: bool,
 ) -> None:
-    """One answer for a job from the SUMMARIES of its ranks (files of 'analyze TRACE --summary FILE', folders).
+    """One answer for a job from the SUMMARIES of its ranks: files of 'analyze TRACE --summary FILE', folders.
 
     The order of the files changes nothing. Traces among them are summarized first.
     """

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tracelens.compare.folder_result import FolderComparison
-from tracelens.compare.result import Comparison
 from tracelens.gates.expression import Gate, parse_gate
 from tracelens.gates.metrics import Metric, Range, say, say_range
 from tracelens.gates.of_comparison import COMPARISON_METRICS, without_drift
@@ -16,6 +14,8 @@ from tracelens.gates.of_job import JOB_METRICS
 from tracelens.gates.of_report import REPORT_METRICS
 from tracelens.job.result import Job
 from tracelens.results import Report
+from tracelens.results.comparison import Comparison
+from tracelens.results.folders import FolderComparison
 
 #: ``open``: the range of the figure reaches beyond the limit, but it is not known to lie there.
 STATES = ("passed", "failed", "open", "unknown")

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from tracelens.compare.causes import alike_ms
-from tracelens.compare.components import UNTOLD
-from tracelens.compare.folder_result import FolderComparison, FolderSide, Pair
-from tracelens.compare.moves import with_moves
-from tracelens.compare.result import Comparison, ComponentChange, Side, StepChange
-from tracelens.compare.spelling import signed_ms, signed_pct
+from tracelens.comparison.causes import alike_ms
+from tracelens.comparison.components import UNTOLD
+from tracelens.comparison.moves import with_moves
+from tracelens.comparison.spelling import signed_ms, signed_pct
 from tracelens.gates.metrics import Metric, Range, Reading, exact, unknown
+from tracelens.results.comparison import Comparison, ComponentChange, Side, StepChange
+from tracelens.results.folders import FolderComparison, FolderSide, Pair
 from tracelens.words import COMPONENTS
 
 Compared = Comparison | FolderComparison

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.job.columns import IntArray
-from tracelens.job.summary import NO_STEP, RankSummary
+from tracelens.job.summary import NO_STEP, CallKind, RankSummary
 from tracelens.trace.tables import MISSING
 
 FloatArray = npt.NDArray[np.float64]
@@ -63,8 +63,11 @@ def match(ranks: Sequence[RankSummary]) -> Matched:
     kept["call"] = kept.groupby([*place, "nth"], sort=True).ngroup()
     kept = kept.sort_values(["call", "rank"], kind="stable")
     first = kept.drop_duplicates("call")
+    numbers = {
+        name: kept[name].to_numpy(np.int64) for name in ("call", "rank", "start_ns", "end_ns", "launch_ns")
+    }
     return Matched(
-        *(kept[name].to_numpy(np.int64) for name in ("call", "rank", "start_ns", "end_ns", "launch_ns")),
+        **numbers,
         step=first["step"].to_numpy(np.int64),
         collective=first["collective"].tolist(),
         group=first["group"].tolist(),
@@ -78,9 +81,7 @@ def _rows(at: int, one: RankSummary) -> pd.DataFrame:
     kinds = pd.DataFrame(
         {
             "collective": [kind.collective for kind in one.kinds],
-            "group": pd.Series(
-                [_group(kind.ranks, kind.group_size, one.world_size) for kind in one.kinds], dtype=object
-            ),
+            "group": pd.Series([_group(kind, one.world_size) for kind in one.kinds], dtype=object),
             "name": [kind.group for kind in one.kinds],
             "bytes": [kind.bytes or 0 for kind in one.kinds],
         }
@@ -89,10 +90,11 @@ def _rows(at: int, one: RankSummary) -> pd.DataFrame:
     return calls.join(kinds, on="kind").assign(rank=at)
 
 
-def _group(ranks: tuple[int, ...] | None, size: int | None, world: int | None) -> tuple[int, ...] | None:
-    if ranks is not None:
-        return ranks
-    return tuple(range(world)) if world is not None and size == world else None
+def _group(kind: CallKind, world: int | None) -> tuple[int, ...] | None:
+    """The ranks of a call's group; None where nothing says them."""
+    if kind.ranks is not None:
+        return kind.ranks
+    return tuple(range(world)) if world is not None and kind.group_size == world else None
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from statistics import median
 
 import numpy as np
 
-from tracelens import __version__
-from tracelens.compare.stands_out import above
-from tracelens.compare.step_change import PRACTICAL
+from tracelens.comparison.stands_out import above
+from tracelens.comparison.step_change import PRACTICAL
 from tracelens.errors import InputError
 from tracelens.job.matching import Clock, Matched, common_clock, match
 from tracelens.job.parts import (
@@ -40,6 +39,7 @@ from tracelens.job.result import (
 from tracelens.job.summary import RankSummary
 from tracelens.job.waits import PARTS, Activity, Waits, activity, find_waits, late_parts
 from tracelens.trace.tables import MISSING
+from tracelens.version import __version__
 
 #: A GPU is slower, or has more to do, from this share on.
 _SLOWER = 0.03
@@ -148,9 +148,21 @@ def _rank_rows(seen: _Seen) -> list[JobRank]:
         parts, times, hidden = rank_parts(at, rank, doing, seen.steps, seen.matched, seen.waits)
         last = int((seen.waits.last == at).sum())
         rows.append(
-            JobRank(seen.names[at], rank.rank, rank.file, rank.sha256, rank.gpu.title, rank.partial, parts, times,
-                    hidden, late[at], last, rank.summary.verdict)
-        )  # fmt: skip
+            JobRank(
+                name=seen.names[at],
+                rank=rank.rank,
+                file=rank.file,
+                sha256=rank.sha256,
+                gpu=rank.gpu.title,
+                partial=rank.partial,
+                parts=parts,
+                steps_ms=times,
+                hidden_ms=hidden,
+                late_ms=late[at],
+                last=last,
+                verdict=rank.summary.verdict,
+            )
+        )
     return rows
 
 
@@ -255,7 +267,7 @@ def _experts_more(seen: _Seen, at: int) -> bool:
 
 
 def _stages(seen: _Seen, rows: Sequence[JobRank], step_ms: float) -> list[str]:
-    """Ranks that compute longest in a job that sends from rank to rank, where they stand out of the others."""
+    """Ranks that compute longest in a job that sends from rank to rank, where they stand out."""
     if not any(kind.collective == "send/recv" for one in seen.ranks for kind in one.kinds):
         return []
     order = sorted(rows, key=lambda row: -row.parts.computing_ms)

@@ -181,7 +181,7 @@ def job_components(ranks: Sequence[RankSummary]) -> dict[str, tuple[float, float
 def job_findings(ranks: Sequence[RankSummary], late: Sequence[bool] | None) -> list[JobFinding]:
     """Findings of all ranks by rule and title; ``late``: which ranks the others wait for, None: nobody knows.
 
-    Where some ranks wait for others, work saved on those that wait makes their wait longer, not the step shorter.
+    Where some ranks wait for others, work saved on those that wait makes their wait longer, no step shorter.
     """
     groups: dict[tuple[str, str], list[int]] = {}
     for at, rank in enumerate(ranks):
@@ -206,7 +206,7 @@ def _saving(finding: Finding) -> float:
 
 
 def job_model(ranks: Sequence[RankSummary]) -> ModelDims | None:
-    """The whole model's dimensions: what all ranks that know one agree on, per-rank parts times the degree."""
+    """The whole model's dimensions: what the ranks agree on, per-rank parts times the degree."""
     dims = [rank.model for rank in ranks if rank.model.found != "none"]
     if not dims:
         return None
@@ -216,7 +216,7 @@ def job_model(ranks: Sequence[RankSummary]) -> ModelDims | None:
         if one.per_rank and one.value is not None and degree:
             whole = f"{one.value} per rank x {degree} ranks"
             merged[name] = replace(one, value=one.value * int(degree), source=whole, per_rank=False)
-    return replace(dims[0], **merged)
+    return replace(dims[0], **merged)  # type: ignore[arg-type]
 
 
 _DIMENSIONS = (

@@ -11,14 +11,13 @@ from tracelens.results.step import Coverage
 
 JOB_VERSION = "1.0"
 
-#: Why a rank arrives late.
-#: cpu: its GPU idles, for kernels are launched late; input: it waits for a batch; slow_gpu: the same kernels take
-#: longer there; more_work: it has more to compute; experts: more to compute for its experts; copies; communication:
-#: with ranks of another group; unclear: no part stands out
+#: Why a rank arrives late. cpu: its GPU idles, for kernels are launched late; input: it waits for a batch;
+#: slow_gpu: the same GEMMs take longer there; more_work: it has more to compute; experts: in its
+#: experts; copies; communication: with ranks of another group; unclear: no part stands out
 Cause = Literal["cpu", "input", "slow_gpu", "more_work", "experts", "copies", "communication", "unclear"]
-#: What the job's step loses most by. straggler: some ranks arrive late; slow_link: one group is slower than the
-#: others; pipeline: stages of different length; communication: exposed, with no rank or group to blame; idle: on all
-#: ranks; compute: none of these takes 2 % of the step; unknown: the ranks cannot be told apart
+#: What the job's step loses most by. straggler: some ranks arrive late; slow_link: one group sends
+#: slower than the others; pipeline: stages of different length; communication: exposed, with nobody to blame;
+#: idle: on all ranks; compute: none of these takes 2 % of the step; unknown: one rank alone
 Limit = Literal["straggler", "slow_link", "pipeline", "communication", "idle", "compute", "unknown"]
 
 
@@ -34,7 +33,8 @@ class Parts(msgspec.Struct, frozen=True):
 
     @property
     def step_ms(self) -> float:
-        return sum(getattr(self, name) for name in self.__struct_fields__)
+        communication = self.waiting_ms + self.sending_ms
+        return self.computing_ms + communication + self.copies_ms + self.input_ms + self.idle_ms
 
 
 class JobRank(msgspec.Struct, frozen=True):

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from tracelens import __version__
 from tracelens.analysis import Analysis
 from tracelens.attribution.collectives import Call
 from tracelens.attribution.communication import find_communication
@@ -21,6 +20,7 @@ from tracelens.results.step import ComponentRow, Coverage
 from tracelens.trace import Links, Trace
 from tracelens.trace.metadata import rank_and_world
 from tracelens.trace.tables import MISSING
+from tracelens.version import __version__
 from tracelens.words import COMPONENTS
 
 #: Of the summary file. The major part changes when a reader of the old one would be wrong.

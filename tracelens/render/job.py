@@ -47,7 +47,7 @@ _NEXT: dict[Cause, str] = {
     "cpu": "Look at the CPU of that rank: other processes on its cores, data-loader workers, NUMA placement, "
     "work in Python that the other ranks do not do.",
     "input": "Look at its data loader: its shard, its storage, its number of workers.",
-    "slow_gpu": "Look at that GPU: clock, power cap, temperature, another process (nvidia-smi -q -d PERFORMANCE).",
+    "slow_gpu": "Look at that GPU: clock, power cap, temperature, another process (nvidia-smi -q).",
     "more_work": "Compare its batch and its layers with those of the other ranks.",
     "experts": "Balance the tokens over the experts (load-balancing loss, capacity, expert placement).",
     "copies": "Look at what it copies that the others do not (pageable memory, checkpoints, logging).",
@@ -67,24 +67,27 @@ def verdict(job: Job) -> str:
         names = ranks_said([one.name for one in job.stragglers])
         late = max(one.late_ms for one in job.stragglers)
         verb = "is" if len(job.stragglers) == 1 else "are"
-        return f"{names} {verb} late: the other ranks wait {f.ms(late)} of the {step} step ({f.pct(late / job.step_ms)})."
+        share = f.pct(late / job.step_ms)
+        return f"{names} {verb} late: the other ranks wait {f.ms(late)} of the {step} step ({share})."
     if job.limit == "slow_link":
         one = job.slow_links[0]
         return (
-            f"The group of {ranks_said([f'rank {rank}' for rank in one.ranks], capital=False)} sends "
-            f"{one.send_us / one.others_us:.1f} times as long as the other groups: {f.ms(one.more_ms)} of the {step} step."
+            f"The group of {_numbered(one.ranks)} sends "
+            f"{one.send_us / one.others_us:.1f} times as long as the other groups: "
+            f"{f.ms(one.more_ms)} of the {step} step."
         )
     middle = _middle(job)
     if job.limit == "pipeline":
         slow = max(row.parts.computing_ms for row in job.ranks)
         return (
-            f"The pipeline stage of {ranks_said(job.stages, capital=False)} computes longest: {f.ms(slow)} of the "
-            f"{step} step, the median rank {f.ms(middle.computing_ms)}."
+            f"The pipeline stage of {ranks_said(job.stages, capital=False)} computes longest: "
+            f"{f.ms(slow)} of the {step} step, the median rank {f.ms(middle.computing_ms)}."
         )
     nobody = "no rank or group is late" if job.matched_calls else "no matching calls show who is late"
     if job.limit == "communication":
         lost = middle.waiting_ms + middle.sending_ms
-        return f"Exposed communication takes {f.ms(lost)} of the {step} step ({f.pct(lost / job.step_ms)}); {nobody}."
+        share = f.pct(lost / job.step_ms)
+        return f"Exposed communication takes {f.ms(lost)} of the {step} step ({share}); {nobody}."
     if job.limit == "idle":
         lost = middle.idle_ms + middle.input_ms
         return f"The GPUs idle {f.ms(lost)} of the {step} step ({f.pct(lost / job.step_ms)}); {nobody}."
@@ -115,10 +118,7 @@ def caveats(job: Job) -> list[str]:
     """What is missing, and what it leaves open."""
     said = []
     if job.missing:
-        said.append(
-            f"No trace of {ranks_said([f'rank {rank}' for rank in job.missing], capital=False)}: a late rank "
-            "among them would not be named."
-        )
+        said.append(f"No trace of {_numbered(job.missing)}: a late rank among them would not be named.")
     said += [f"Left out: {one.file}: {one.why}" for one in job.left[:8]]
     said += [f"Left out: {len(job.left) - 8} more files"] if len(job.left) > 8 else []
     partial = [row.name for row in job.ranks if row.partial]
@@ -128,7 +128,7 @@ def caveats(job: Job) -> list[str]:
         said.append("No collective matches between ranks: arrival and waiting are not known.")
     else:
         said.append(
-            f"Clocks are aligned to within {f.ms(job.clock.residual_us / 1e3)}; smaller skews are not counted."
+            f"Clocks are aligned to {f.ms(job.clock.residual_us / 1e3)}; smaller skews are not counted."
         )
     if len(job.clock.shared) > 1:
         said.append(
@@ -149,10 +149,13 @@ def ranks_said(names: Sequence[str], *, capital: bool = True) -> str:
     """
     numbers = [int(name[5:]) for name in names if name.startswith("rank ") and name[5:].isdecimal()]
     if len(numbers) < len(names) or not numbers:
-        said = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-        return said
+        return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
     word = "rank" if len(numbers) == 1 else "ranks"
     return f"{word.capitalize() if capital else word} {f.integers(numbers, '-')}"
+
+
+def _numbered(ranks: Sequence[int]) -> str:
+    return ranks_said([f"rank {rank}" for rank in ranks], capital=False)
 
 
 def identity(job: Job) -> str:
@@ -249,18 +252,19 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
         lines = out.table(
             [("  collective", "l"), *((head, "r") for head in ("size", "skew", "last", "waiting"))]
         )
-        for row in waited:
-            _, size, _, skew, last, waiting, *_ = collective_cells(row)
-            cells = (size, skew.partition(",")[0], last, waiting)
-            lines.add_row(out.text(f"  {row.collective}"), *(out.text(cell) for cell in cells))
+        for call in waited:
+            _, size, _, skew, last, waiting, *_ = collective_cells(call)
+            shown = (size, skew.partition(",")[0], last, waiting)
+            lines.add_row(out.text(f"  {call.collective}"), *(out.text(cell) for cell in shown))
         out.print(lines)
         out.line()
     for line in finding_lines(job)[:COLLECTIVES]:
         out.line(f"  {line}")
     for line in caveats(job):
         out.line(f"  {line}", "dim")
-    for path, size in outputs:
-        out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(f" ({f.nbytes(size)})", "dim"))
+    for path, written in outputs:
+        size = f" ({f.nbytes(written)})"
+        out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(size, "dim"))
 
 
 def job_markdown(job: Job, *, gates: Sequence[Judged] = ()) -> str:

@@ -1,4 +1,4 @@
-"""The answer for a job as one offline HTML file: a bar per rank, collectives by skew, a map of rank and step."""
+"""The answer for a job as one offline HTML file: a bar per rank, collectives, a map of rank and step."""
 
 from __future__ import annotations
 
@@ -110,10 +110,13 @@ def _map(job: Job) -> str:
         if cells:
             paths.append(f'<path class="l{shade}" d="{cells}"/>')
     high, wide = height * len(job.ranks), width * len(steps)
-    label = f"Step time by rank (down) and step (across), {len(job.ranks)} by {len(steps)}; darker is longer than the median"
+    label = (
+        f"Step time by rank (down) and step (across), {len(job.ranks)} by {len(steps)}; "
+        "darker is longer than the median"
+    )
     return (
-        f'<svg class="map" role="img" aria-label="{label}" viewBox="0 0 {wide} {high}" width="{wide}" height="{high}">'
-        f"{''.join(paths)}</svg>"
+        f'<svg class="map" role="img" aria-label="{label}" viewBox="0 0 {wide} {high}" width="{wide}" '
+        f'height="{high}">{"".join(paths)}</svg>'
     )
 
 

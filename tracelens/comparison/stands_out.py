@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from tracelens.compare.folder_result import Pair, PairTime, RankPart, Side, StandsOut
-from tracelens.compare.step_change import PRACTICAL
+from tracelens.comparison.step_change import PRACTICAL
+from tracelens.results.folders import Pair, PairTime, RankPart, Side, StandsOut
 
 #: Beyond the others' median by so many scaled median absolute deviations (as in ``gemms.noise``).
 _FAR = 3 * 1.4826
@@ -34,9 +34,9 @@ def stand_out(pairs: Sequence[Pair]) -> list[StandsOut]:
             known = sorted(
                 ((read(time), pair.name) for time, pair in zip(times, pairs, strict=True)), reverse=True
             )
-            above = above([ms for ms, _ in known], least)
-            for ms, name in known[:above]:
-                found.append(StandsOut(name, side, part, ms, known[-1][0], known[above][0]))
+            many = above([ms for ms, _ in known], least)
+            for ms, name in known[:many]:
+                found.append(StandsOut(name, side, part, ms, known[-1][0], known[many][0]))
     return found
 
 

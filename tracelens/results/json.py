@@ -1,15 +1,19 @@
-"""A report as JSON, and back again."""
+"""Results as JSON, and a report back again."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from tracelens.errors import InputError
 from tracelens.results import SCHEMA_VERSION, Report
-from tracelens.step.waiting import busy_frac, saving_of, step_bound
+from tracelens.results.comparison import Comparison
+from tracelens.results.folders import FolderComparison
+from tracelens.results.suggestions import Suggestions
+from tracelens.results.waiting import busy_frac, saving_of, step_bound
+from tracelens.version import __version__
 
 
 class _HeadSummary(msgspec.Struct):
@@ -32,12 +36,25 @@ def to_json(report: Report, *, indent: int | None = 2, compact: bool = False) ->
 
     ``compact`` leaves out fields at their default and rounds to six significant digits, as on the page.
     """
-    what: Any = _compacted(report) if compact else report
+    return _encoded(_compacted(report) if compact else report, indent=indent)
+
+
+def compare_json(result: Comparison | FolderComparison) -> bytes:
+    """Encode a comparison; the same comparison gives the same bytes."""
+    return _encoded(result, order="deterministic")
+
+
+def suggestions_json(found: Suggestions) -> bytes:
+    """Encode suggestions, with the version that made them in front."""
+    return _encoded({"tool_version": __version__, **msgspec.to_builtins(found)})
+
+
+def _encoded(value: Any, *, indent: int | None = 2, order: Literal["deterministic"] | None = None) -> bytes:
     try:
-        data = msgspec.json.encode(what)
+        data = msgspec.json.encode(value, order=order)
     except UnicodeEncodeError:
         # A lone surrogate, from a trace's "\\ud800", has no UTF-8 form.
-        data = msgspec.json.encode(without_surrogates(msgspec.to_builtins(what)))
+        data = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)), order=order)
     return data if indent is None else msgspec.json.format(data, indent=indent) + b"\n"
 
 
@@ -60,13 +77,13 @@ def _is_default(one: dataclasses.Field[Any], value: Any) -> bool:
     return one.default is not dataclasses.MISSING and bool(value == one.default)
 
 
-def without_surrogates(value: Any) -> Any:
+def _without_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, dict):
-        return {without_surrogates(key): without_surrogates(item) for key, item in value.items()}
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [without_surrogates(item) for item in value]
+        return [_without_surrogates(item) for item in value]
     return value
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from tracelens import numbers as f
-from tracelens.compare.gemms import differ
-from tracelens.compare.result import Change
+from tracelens.comparison.gemms import differ
 from tracelens.results import CommunicationRow, GemmRow, Known, Report
+from tracelens.results.comparison import Change
 
 #: Parameters in the order they are named, by their word.
 _PARAMETERS = {

@@ -10,17 +10,17 @@ from pathlib import Path
 from statistics import fmean
 
 from tracelens import numbers as f
-from tracelens.compare.changes import caveats
-from tracelens.compare.compare import compare_reports
-from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison, Left, Pair, PairTime
-from tracelens.compare.gemms import Place, other_work
-from tracelens.compare.load import load_report
-from tracelens.compare.matching import File, match_folders
-from tracelens.compare.result import Change, GemmChange, GemmSide
-from tracelens.compare.spelling import place_name
-from tracelens.compare.together import Compared, together
+from tracelens.comparison.changes import caveats
+from tracelens.comparison.compare import compare_reports
+from tracelens.comparison.gemms import Place, other_work
+from tracelens.comparison.load import load_report
+from tracelens.comparison.matching import File, match_folders
+from tracelens.comparison.spelling import place_name
+from tracelens.comparison.together import Compared, together
 from tracelens.errors import InputError, UsageError
 from tracelens.results import Report
+from tracelens.results.comparison import Change, GemmChange, GemmSide
+from tracelens.results.folders import NOT_COMPARED, FolderComparison, Left, Pair, PairTime
 
 #: Told of every file before it is read: files done, files in all, its name.
 Heard = Callable[[int, int, str], None]

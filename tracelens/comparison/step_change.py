@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens import numbers as f
-from tracelens.compare.result import StepChange, StepState
-from tracelens.compare.spelling import arrow_ms, p_said, signed_pct, span_ms
-from tracelens.compare.steps import LEVEL, Shift, rank_test, shift, smallest_p
+from tracelens.comparison.spelling import arrow_ms, p_said, signed_pct, span_ms
+from tracelens.comparison.steps import LEVEL, Shift, rank_test, shift, smallest_p
 from tracelens.results import StepTime
+from tracelens.results.comparison import StepChange, StepState
 
 #: Of the step: what is smaller has no practical size. No change is claimed only where more is excluded.
 PRACTICAL = 0.02

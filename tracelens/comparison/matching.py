@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from tracelens.compare.folder_result import Left
-from tracelens.compare.load import is_report
+from tracelens.comparison.load import is_report
 from tracelens.errors import InputError
+from tracelens.results.folders import Left
 from tracelens.trace.head import read_head
 from tracelens.trace.metadata import rank_and_world
 

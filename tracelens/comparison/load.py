@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tracelens.analysis import Analysis, analyze
-from tracelens.compare.compare import compare_reports
-from tracelens.compare.result import Comparison
+from tracelens.comparison.compare import compare_reports
 from tracelens.errors import InputError, UsageError
 from tracelens.kinds import kind_of
 from tracelens.results import Report
+from tracelens.results.comparison import Comparison
 
 
 def compare(
@@ -28,7 +28,7 @@ def compare(
     for given in (before, after):
         if isinstance(given, str | Path) and str(given) != "-" and Path(given).is_dir():
             raise UsageError(
-                f"{given} is a folder: compare it with another folder (compare_folders in Python)"
+                f"{given} is a folder: compare it with another folder (tracelens.compare_folders in Python)"
             )
     return compare_reports(load_report(before), load_report(after), across=across)
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 from statistics import fmean
 
-from tracelens.compare.gemms import as_all, same_work
-from tracelens.compare.result import Cause, CauseCode, GemmChange, Noise, StepChange
+from tracelens.comparison.gemms import as_all, same_work
 from tracelens.results import Report
+from tracelens.results.comparison import Cause, CauseCode, GemmChange, Noise, StepChange
 
 #: Of the time of GEMMs with the same work: where so much changed in one direction, they changed alike.
 _ALIKE = 0.9

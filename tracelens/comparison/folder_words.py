@@ -6,10 +6,10 @@ from collections import Counter
 from statistics import median
 
 from tracelens import numbers as f
-from tracelens.compare.compare import ONE_RUN, control
-from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison, StandsOut
-from tracelens.compare.spelling import arrow_pct
-from tracelens.compare.step_change import left_open, p_in_words, step_verdict
+from tracelens.comparison.compare import ONE_RUN, control
+from tracelens.comparison.spelling import arrow_pct
+from tracelens.comparison.step_change import left_open, p_in_words, step_verdict
+from tracelens.results.folders import NOT_COMPARED, FolderComparison, StandsOut
 
 STATE_WORDS = {
     "faster": "faster",

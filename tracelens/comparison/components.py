@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracelens.compare.gemms import as_all, beyond, differ, other_work
-from tracelens.compare.result import ComponentChange, GemmChange, Noise
-from tracelens.compare.spelling import signed_pct
+from tracelens.comparison.gemms import as_all, beyond, differ, other_work
+from tracelens.comparison.spelling import signed_pct
 from tracelens.results import Report
+from tracelens.results.comparison import ComponentChange, GemmChange, Noise
 
 WAIT = "holds the wait for the slowest rank, which one rank's trace does not show"
 

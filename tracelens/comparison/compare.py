@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from tracelens import __version__
 from tracelens import numbers as f
-from tracelens.compare.causes import find_causes
-from tracelens.compare.changes import caveats, find_changes, main_dtype, not_comparable
-from tracelens.compare.components import compare_components
-from tracelens.compare.gemms import judged, match_gemms, noise, without_times
-from tracelens.compare.moves import find_moves
-from tracelens.compare.outcomes import foretold, outcomes
-from tracelens.compare.result import SCHEMA_VERSION, Comparison, Noise, Side, StepChange, StepPart
-from tracelens.compare.spelling import arrow_ms, arrow_pct, signed_pct
-from tracelens.compare.step_change import left_open, p_in_words, step_change, step_verdict
+from tracelens.comparison.causes import find_causes
+from tracelens.comparison.changes import caveats, find_changes, main_dtype, not_comparable
+from tracelens.comparison.components import compare_components
+from tracelens.comparison.gemms import judged, match_gemms, noise, without_times
+from tracelens.comparison.moves import find_moves
+from tracelens.comparison.outcomes import foretold, outcomes
+from tracelens.comparison.spelling import arrow_ms, arrow_pct, signed_pct
+from tracelens.comparison.step_change import left_open, p_in_words, step_change, step_verdict
 from tracelens.errors import UsageError
 from tracelens.results import Report
+from tracelens.results.comparison import SCHEMA_VERSION, Comparison, Noise, Side, StepChange, StepPart
+from tracelens.version import __version__
 
 ONE_RUN = "one run on each side: how much runs differ among themselves is not in the test"
 

@@ -8,10 +8,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from tracelens import __version__
-from tracelens.compare.causes import added_up
-from tracelens.compare.changes import LONG_STEP
-from tracelens.compare.folder_result import (
+from tracelens.comparison.causes import added_up
+from tracelens.comparison.changes import LONG_STEP
+from tracelens.comparison.folder_words import open_ends, reasons, verdict
+from tracelens.comparison.gemms import Place
+from tracelens.comparison.moves import find_moves
+from tracelens.comparison.stands_out import stand_out
+from tracelens.comparison.step_change import PRACTICAL, step_change
+from tracelens.results import ModelDims, StepTime
+from tracelens.results.comparison import (
+    Cause,
+    CauseCode,
+    Change,
+    ComponentChange,
+    Noise,
+    Side,
+    StepChange,
+    StepPart,
+)
+from tracelens.results.folders import (
     NOT_COMPARED,
     SCHEMA_VERSION,
     FolderComparison,
@@ -22,22 +37,7 @@ from tracelens.compare.folder_result import (
     SharedOutcome,
     SharedPeak,
 )
-from tracelens.compare.folder_words import open_ends, reasons, verdict
-from tracelens.compare.gemms import Place
-from tracelens.compare.moves import find_moves
-from tracelens.compare.result import (
-    Cause,
-    CauseCode,
-    Change,
-    ComponentChange,
-    Noise,
-    Side,
-    StepChange,
-    StepPart,
-)
-from tracelens.compare.stands_out import stand_out
-from tracelens.compare.step_change import PRACTICAL, step_change
-from tracelens.results import ModelDims, StepTime
+from tracelens.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

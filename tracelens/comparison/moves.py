@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import product
 
-from tracelens.compare.components import WAIT
-from tracelens.compare.gemms import beyond, differ
-from tracelens.compare.result import ComponentChange, GemmChange, Move, Noise
+from tracelens.comparison.components import WAIT
+from tracelens.comparison.gemms import beyond, differ
+from tracelens.results.comparison import ComponentChange, GemmChange, Move, Noise
 
 #: Kernels that went from one component to another without a GEMM to prove it take as long there as here,
 #: but for this share: the closeness of times stands in for the proof.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tracelens.compare.result import (
+from tracelens.results.comparison import (
     Cause,
     Change,
     ComponentChange,
@@ -167,12 +167,6 @@ class FolderComparison:
     moves: list[Move] = field(default_factory=list)  # to be read in place of their rows of ``components``
     causes: list[Cause] = field(default_factory=list)  # largest first; they add up to ``step.diff_ms``
     causes_of: str | None = None  # the rank whose causes they are; None: means over the pairs
-
-    def _repr_html_(self) -> str:
-        """The page of ``tracelens compare``, in a frame of a notebook."""
-        from tracelens.render.notebook import folders_html
-
-        return folders_html(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where a notebook shows text: the verdict, for the rest is long."""

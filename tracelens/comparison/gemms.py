@@ -7,9 +7,9 @@ from dataclasses import replace
 from statistics import median
 
 from tracelens import numbers as f
-from tracelens.compare.result import GemmChange, GemmSide, Noise
-from tracelens.compare.step_change import PRACTICAL
+from tracelens.comparison.step_change import PRACTICAL
 from tracelens.results import GemmRow, Report
+from tracelens.results.comparison import GemmChange, GemmSide, Noise
 
 Place = tuple[str, str, str | None, str]  # kind, component, role, phase
 Left = tuple[Place, list[GemmRow]]  # rows of one shape without a partner in their place

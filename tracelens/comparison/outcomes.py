@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tracelens import numbers as f
-from tracelens.compare.result import GemmChange, Outcome
-from tracelens.compare.spelling import signed_ms, span_ms
+from tracelens.comparison.spelling import signed_ms, span_ms
 from tracelens.results import Estimate, Finding, Known, Report
+from tracelens.results.comparison import GemmChange, Outcome
 
 #: The word of a finding's change -> field of ModelDims.
 _FIELDS = {"vocab_size": "vocab", "micro_batch": "micro_batch", "batch": "micro_batch"}

@@ -7,12 +7,10 @@ are not compared, "not said"; the reason stands in ``why``, ``not_compared`` or 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from tracelens.results import Estimate, SavingOf, StepTime
-
-if TYPE_CHECKING:
-    from tracelens.render.plots_compare import ComparisonPlots
+from tracelens.results.estimates import Estimate, SavingOf
+from tracelens.results.step import StepTime
 
 SCHEMA_VERSION = "1.0"
 
@@ -225,19 +223,6 @@ class Comparison:
     reasons: list[str] = field(default_factory=list)  # why to believe the verdict; ``detail`` is all of them
     moves: list[Move] = field(default_factory=list)  # to be read in place of their rows of ``components``
     causes: list[Cause] = field(default_factory=list)  # largest first; they add up to ``step.diff_ms``
-
-    @property
-    def plots(self) -> ComparisonPlots:
-        """Pictures of the comparison as SVG: ``comparison.plots.components()``."""
-        from tracelens.render.plots_compare import ComparisonPlots
-
-        return ComparisonPlots(self)
-
-    def _repr_html_(self) -> str:
-        """The page of ``tracelens compare``, in a frame of a notebook."""
-        from tracelens.render.notebook import comparison_html
-
-        return comparison_html(self)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where a notebook shows text: the verdict, for the rest is long."""

@@ -1,6 +1,6 @@
 """The published JSON Schemas, made from the classes of the results and the comments beside their fields.
 
-``python -m tracelens.render.schema`` writes them into the package.
+``python -m tracelens.results.schema`` writes them into the package.
 """
 
 from __future__ import annotations
@@ -16,20 +16,16 @@ from typing import Any
 
 import msgspec
 
-from tracelens.compare import folder_result as folders
-from tracelens.compare import result as comparison
 from tracelens.files import write_text
-from tracelens.render import gemm_json
-from tracelens.results import SCHEMA_VERSION, Report
-from tracelens.step import suggestion
+from tracelens.results import SCHEMA_VERSION, Report, comparison, folders, study, suggestions
 
 #: Name of a format -> what it is made of, its version, its title. The file is ``schema/NAME.schema.json``.
 FORMATS: dict[str, tuple[type[Any], str, str]] = {
     "report": (Report, SCHEMA_VERSION, "tracelens report"),
     "comparison": (comparison.Comparison, comparison.SCHEMA_VERSION, "tracelens comparison"),
     "folders": (folders.FolderComparison, folders.SCHEMA_VERSION, "tracelens comparison of folders"),
-    "gemm": (gemm_json.GemmJson, gemm_json.SCHEMA_VERSION, "tracelens gemm"),
-    "suggestions": (suggestion.Suggestions, suggestion.FORMAT_VERSION, "tracelens suggest"),
+    "gemm": (study.GemmJson, study.SCHEMA_VERSION, "tracelens gemm"),
+    "suggestions": (suggestions.Suggestions, suggestions.FORMAT_VERSION, "tracelens suggest"),
 }
 _FIELD = re.compile(r"^    (\w+): [^#\n]*?(?:  # (.+))?$")
 _MORE = re.compile(r"^    # (.+)$")
