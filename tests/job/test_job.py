@@ -45,7 +45,12 @@ PLANTED: dict[str, tuple[Callable[..., Job], dict[str, Any], str, str | None]] =
     "slow CPU": (small, {"cpu": 14.0}, "straggler", "cpu"),
     "data stall": (small, {"input_us": 2500.0}, "straggler", "input"),
     "uneven experts": (experts, {"tokens": 1.4}, "straggler", "experts"),
-    "slow GPU, strange clock": (small, {"gpu": 1.12, "shift_us": 5000.0, "drift": 2e-4}, "straggler", "slow_gpu"),
+    "slow GPU, strange clock": (
+        small,
+        {"gpu": 1.12, "shift_us": 5000.0, "drift": 2e-4},
+        "straggler",
+        "slow_gpu",
+    ),
     "uneven pipeline": (pipeline, {"layers": 9}, "pipeline", None),
 }
 
@@ -101,7 +106,8 @@ def test_parts_add_up_to_the_step_and_agree_with_each_ranks_own_report(tmp_path:
     found = merge([summarize(analyze(path, shape_search=False)) for path in files])
     for row, path in zip(found.ranks, files, strict=True):
         report = analyze(path).report
-        assert row.parts.step_ms == pytest.approx(np.mean([step.duration_ms for step in report.steps]), abs=1e-5)
+        mean = np.mean([step.duration_ms for step in report.steps])
+        assert row.parts.step_ms == pytest.approx(mean, abs=1e-5)
         exposed = row.parts.waiting_ms + row.parts.sending_ms
         assert exposed == pytest.approx(report.summary.exposed_communication_ms, abs=1e-5)
         assert row.parts.idle_ms + row.parts.input_ms == pytest.approx(report.summary.idle_ms, abs=1e-5)
@@ -184,19 +190,18 @@ def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(tmp_pat
     page, data, bundle = tmp_path / "p.html", tmp_path / "j.json", tmp_path / "b.summary"
     run = CliRunner().invoke(
         cli,
-        ["analyze", str(traces), "-o", str(page), "--json", str(data), "--summary", str(bundle), "--workers", "1",
-         "--fail-on", "straggler>5%"],
+        ["analyze", str(traces), "-o", str(page), "--json", str(data), "--summary", str(bundle)]
+        + ["--workers", "1", "--fail-on", "straggler>5%"],
         standalone_mode=False,
-    )  # fmt: skip
+    )
     assert type(run.exception).__name__ == "GateError"
     assert "Rank 1 is late" in run.output
     assert page.read_text().count("<rect") > 8
     again = CliRunner().invoke(cli, ["merge", str(bundle), "--json", "-", "-q"], standalone_mode=False)
     assert again.exception is None
     assert again.stdout.encode() == data.read_bytes()
-    single = CliRunner().invoke(
-        cli, ["analyze", str(traces / "rank0.json"), "--no-html", "-q", "--summary", str(tmp_path / "0.summary")]
-    )
+    alone = ["analyze", str(traces / "rank0.json"), "--no-html", "-q"]
+    single = CliRunner().invoke(cli, [*alone, "--summary", str(tmp_path / "0.summary")])
     assert single.exit_code == 0
     assert decode((tmp_path / "0.summary").read_bytes(), "0")[0].rank == 0
     refused = CliRunner().invoke(cli, ["analyze", str(traces), "--waits"], standalone_mode=False)
@@ -205,9 +210,9 @@ def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(tmp_pat
 
 def test_a_thousand_ranks_fit_a_page(summaries: list[RankSummary]) -> None:
     many = [
-        msgspec.structs.replace(one, rank=4 * at + (one.rank or 0), sha256=f"{at}.{one.rank}", world_size=1000)
+        msgspec.structs.replace(one, rank=4 * at + number, sha256=f"{at}.{number}", world_size=1000)
         for at in range(250)
-        for one in summaries
+        for number, one in enumerate(summaries)
     ]
     found = merge(many)
     page = render_job_html(found)
