@@ -188,10 +188,10 @@ def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(tmp_pat
     traces.mkdir()
     Simulation(planted(small, 1, gpu=1.3)).write(traces)
     page, data, bundle = tmp_path / "p.html", tmp_path / "j.json", tmp_path / "b.summary"
+    asked = ["analyze", str(traces), "-o", str(page), "--json", str(data)]
     run = CliRunner().invoke(
         cli,
-        ["analyze", str(traces), "-o", str(page), "--json", str(data), "--summary", str(bundle)]
-        + ["--workers", "1", "--fail-on", "straggler>5%"],
+        [*asked, "--summary", str(bundle), "--workers", "1", "--fail-on", "straggler>5%"],
         standalone_mode=False,
     )
     assert type(run.exception).__name__ == "GateError"
