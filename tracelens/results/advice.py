@@ -6,11 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tracelens.results.cost import Saving
-from tracelens.results.estimates import Estimate, SavingOf
+from tracelens.results.estimates import Basis, Estimate, SavingOf
 from tracelens.results.verified import Verified
+from tracelens.words import Level
 
 #: good: nothing else is sure to be faster; none: nothing is, and not all was searched or could be judged.
 SearchState = Literal["found", "good", "none", "could_not_run"]
+#: What a change asks for: a setting, code, or a new training.
+Effort = Literal["config", "code", "retrain"]
+CheckState = Literal["found", "passed", "not_applicable", "could_not_run"]
+#: What becomes of a trained checkpoint.
+Checkpoint = Literal["loads", "reshards", "pads", "converts", "scratch", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class Effects:
     parameters: Amount  # weights of the whole model, in matrices
     flops: Amount  # of the step's products and attention, on this GPU
     memory: MemoryEffect
-    checkpoint: str  # loads | reshards | pads | converts | scratch | unknown
+    checkpoint: Checkpoint
     checkpoint_how: str  # what has to be done with a trained checkpoint
     tokenizer: str
     undo: str  # how to go back
@@ -61,12 +67,12 @@ class Finding:
     slug: str  # "pad-vocabulary"
     title: str
     components: list[str]
-    severity: str  # high | medium | low
+    severity: Level
     saving_ms: Estimate  # per step
     saving_frac: Estimate  # of the step time
-    basis: str
-    confidence: str  # high | medium | low; high only where the whole range is a saving
-    effort: str  # config | code | retrain
+    basis: Basis
+    confidence: Level  # high only where the whole range is a saving
+    effort: Effort
     saw: str  # what we saw
     why: str  # why it costs time
     how: str  # the formula with numbers in it, a line for each part of the sum
@@ -89,7 +95,7 @@ class Finding:
 class Check:
     rule: str
     slug: str
-    state: str  # found | passed | not_applicable | could_not_run
+    state: CheckState
     why: str
 
 
@@ -165,7 +171,7 @@ class ShapePick:
     parameters_frac: float  # zero where the weights cannot be counted
     flops_frac: float
     memory_frac: float | None  # growth of the estimate of a GPU's memory
-    effort: str  # config | retrain
+    effort: Effort
     effort_why: str
     reasons: list[PickReason]
     diff: list[str]

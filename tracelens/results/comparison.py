@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tracelens.results.estimates import Estimate, SavingOf
+from tracelens.results.gemm import GemmKind
 from tracelens.results.step import StepTime
 
 SCHEMA_VERSION = "1.0"
@@ -28,6 +29,12 @@ CauseCode = Literal[
     "idle", "exposed_communication", "gemms_alike", "gemms_single", "gemm_shapes", "other_kernels",
     "overlap", "across_pairs", "mean_to_median",
 ]  # fmt: skip
+
+#: What became of a GEMM. moved: the same work, counted elsewhere after (``moved_to``); regrouped: several of
+#: a place that cannot be paired one by one, together on both sides.
+GemmState = Literal["same_shape", "shape_changed", "only_before", "only_after", "moved", "regrouped"]
+#: What became of a finding.
+OutcomeState = Literal["acted_on", "changed_otherwise", "still_there", "gone", "cannot_tell"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +122,7 @@ class Noise:
 class Change:
     """Something that is not the same, known without comparing a time."""
 
-    kind: str  # model | communication | kernels | software
+    kind: Literal["model", "communication", "kernels", "software"]
     name: str
     before: str
     after: str
@@ -143,11 +150,8 @@ class GemmSide:
 
 @dataclass(frozen=True, slots=True)
 class GemmChange:
-    # same_shape | shape_changed | only_before | only_after
-    # | moved: the same work, counted elsewhere after (``moved_to``)
-    # | regrouped: several of a place that cannot be paired one by one, together on both sides
-    state: str
-    kind: str  # gemm | attention
+    state: GemmState
+    kind: GemmKind
     component: str
     role: str | None
     phase: str
@@ -193,7 +197,7 @@ class Outcome:
     rule: str
     title: str
     change: dict[str, list[int | float | str]]
-    state: str  # acted_on | changed_otherwise | still_there | gone | cannot_tell
+    state: OutcomeState
     predicted_ms: Estimate  # mid None: a bound, not a prediction
     measured_ms: float | None  # what its GEMMs take less per step; None unless the change was made
     agrees: str | None  # as predicted | less than predicted | more than predicted | within the bound | ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tracelens.results.estimates import SavingOf
+from tracelens.results.estimates import Basis, SavingOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Curve:
     # (empty where the parameter is no length of a row)
     suggested: list[Suggested] = field(default_factory=list)
     follows: str = ""  # what changes with it
-    basis: str = "model"  # of the times away from now
+    basis: Basis = "model"  # of the times away from now
     notes: list[str] = field(default_factory=list)
     why: str | None = None  # why there is no curve; the columns are empty then
     saving_of: SavingOf = "step"  # gpu_work: the times are of the GPU's work, without its idle time

@@ -14,19 +14,24 @@ from tracelens.results.comparison import (
     ComponentChange,
     Move,
     Noise,
+    OutcomeState,
     StepChange,
     StepPart,
     StepState,
 )
+from tracelens.results.gemm import GemmKind
 
 SCHEMA_VERSION = "1.0"
 
 #: What the files of a folder are to each other. ``files``: of different models, so only their pairs compare.
-KINDS = ("ranks", "runs", "files")
+FolderKind = Literal["ranks", "runs", "files"]
+#: What files of the two folders are paired by.
+MatchedBy = Literal["rank", "name"]
 #: The state of a pair where no time is compared.
 NOT_COMPARED: Literal["not_compared"] = "not_compared"
 
 Side = Literal["before", "after"]
+SIDES: tuple[Side, Side] = ("before", "after")
 #: A part of the step by which a rank can stand out.
 RankPart = Literal["idle", "computing", "exposed_communication"]
 
@@ -112,7 +117,7 @@ class SharedOutcome:
 
     rule: str
     title: str
-    state: str  # as in Outcome
+    state: OutcomeState
     pairs: int
 
 
@@ -120,7 +125,7 @@ class SharedOutcome:
 class SharedPeak:
     """What the GEMMs of a component, role and phase reach of the datasheet peak: medians over the pairs."""
 
-    kind: str  # gemm | attention
+    kind: GemmKind
     component: str
     role: str | None
     phase: str
@@ -133,7 +138,7 @@ class SharedPeak:
 class Left:
     """A file that has no partner, or cannot be used."""
 
-    side: str  # before | after
+    side: Side
     file: str
     why: str
 
@@ -144,8 +149,8 @@ class FolderComparison:
 
     schema_version: str
     tool_version: str
-    kind: str  # KINDS
-    matched_by: str  # rank | name
+    kind: FolderKind
+    matched_by: MatchedBy
     before: FolderSide
     after: FolderSide
     verdict: str

@@ -8,6 +8,16 @@ from typing import Literal
 #: How the counted FLOPs stand to those that were done. at_most: a buffer's rows or masked scores are counted
 #: too; above_peak: their rate would be more than the GPU can do, so they are not known, nor is any rate.
 WorkKnown = Literal["exact", "at_most", "above_peak", "unknown"]
+#: bounded: packed attention, ranges of M and N, or the rows of a buffer.
+ShapeKnown = Literal["exact", "bounded", "unknown"]
+GemmKind = Literal["gemm", "attention"]
+#: A dimension of out[M,N] = a[M,K] @ b[K,N].
+Axis = Literal["m", "n", "k"]
+#: What a kernel's time goes by.
+Bound = Literal["compute", "memory", "latency"]
+TensorCore = Literal["used", "eligible_unused", "ineligible"]
+#: What tells the leading dimensions.
+LeadingSource = Literal["strides", "kernel name", "assumed contiguous"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,7 @@ class GemmRow:
     """GEMMs (and fused attention) of one component, shape and kernel. out[M,N] = a[M,K] @ b[K,N]."""
 
     id: str  # stable within the report: "g1", "g2"... by time
-    kind: str  # gemm | attention
+    kind: GemmKind
     component: str
     components: list[str]
     role: str | None
@@ -107,26 +117,25 @@ class GemmRow:
     tile_eff_frac: float | None
     wave_eff_frac: float | None
     alignment_bytes: dict[str, int | None]
-    tensor_core: str | None  # used | eligible_unused | ineligible
+    tensor_core: TensorCore | None
     flops: float | None  # per call
     tflops: float | None
     peak_frac: float | None
     ceiling_frac: float | None
     bytes: float | None  # per call, each operand once
     intensity: float | None  # FLOP per byte
-    bound: str | None  # compute | memory | latency
+    bound: Bound | None
     lost_ms: Lost
     findings: list[str]
     candidates: list[str] = field(default_factory=list)  # unattributed: it is one of these, untold which
-    # exact | bounded (packed attention, the two ranges below, or rows of a buffer) | unknown
-    shape_known: str = "unknown"
+    shape_known: ShapeKnown = "unknown"
     m_range: tuple[int, int] | None = None  # [low, high] of M by the kernel's tiles and grid, where m is null
     n_range: tuple[int, int] | None = None
     padded_from: dict[str, int] = field(default_factory=dict)  # what the model asked for, {"n": 50257}
     lent_calls: int = 0  # of its calls: operator or shape known from the identical call they repeat
     helper_ms: float = 0.0  # of time_ms: kernels beside the product itself
     leading: dict[str, int] = field(default_factory=dict)  # leading dimension of a, b, c in elements
-    leading_source: str | None = None  # strides | kernel name | assumed contiguous
+    leading_source: LeadingSource | None = None
     ctas_per_sm: int | None = None  # CTAs that fit on one SM at once; None = the trace does not say
     alignment_frac: float | None = None  # throughput at its worst alignment over that at 128 bytes
     alignment_basis: str | None = None  # what that rests on

@@ -14,6 +14,12 @@ LEAST_US = 3.0
 #: under 1 us last 5 to 7 us, with the work. Predictions go by this, bounds by the least.
 USUAL_US = 5.0
 
+Vendor = Literal["nvidia", "amd", "unknown"]
+#: What tells the number of SMs.
+SmsSource = Literal["trace", "table", "unknown"]
+#: What the row of the GPU table was found by.
+GpuMatch = Literal["--gpu", "device name", "none"]
+
 
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
@@ -39,13 +45,13 @@ class GpuInfo:
 
     name: str  # key in gpus.toml, "h100-sxm"; "unknown" when not in the table
     title: str
-    vendor: str
+    vendor: Vendor
     sms: int | None
-    sms_source: str  # "trace" | "table" | "unknown"
+    sms_source: SmsSource
     peak_tflops: dict[str, float]  # dtype -> datasheet dense peak; absent = unknown
     ceiling_tflops: dict[str, float]  # dtype -> best matmul anyone measured; absent = unknown
     bandwidth_gbps: float | None
-    matched_by: str  # "--gpu" | "device name" | "none"
+    matched_by: GpuMatch
     sources: dict[str, str] = field(default_factory=dict)  # "peak.bf16", "bandwidth_gbps" -> document, date
     l2_mb: float | None = None
     measured_tflops: dict[str, float] = field(default_factory=dict)  # best matmul of `tracelens bench` here

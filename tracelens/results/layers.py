@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class LayerRow:
 class LayerPass:
     """One pass of a layer: its GPU events, and all others that begin in its time. Columns, by beginning."""
 
-    phase: str  # forward | backward (with what it recomputes)
+    phase: Literal["forward", "backward"]  # backward: with what it recomputes
     begins_ms: float  # after the step's beginning
     length_us: float
     busy_frac: float  # of the length, some GPU event runs

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+#: copy: same type, same order of dimensions; transpose: another order; cast: another type; pad: into a larger
+#: tensor.
+OtherKind = Literal["copy", "transpose", "cast", "pad", "fill", "elementwise", "reduction", "other"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,13 +15,13 @@ class OtherRow:
     """Kernels of one component, phase, kind, operator and (for those that move data) tensor.
 
     ``kind``: copy (same type, same order of dimensions), transpose (another order), cast (another type), pad
-    (into a larger tensor), fill, elementwise, reduction, other.
+    (into a larger tensor).
     """
 
     id: str  # "o1", "o2"... by time
     component: str
     phase: str
-    kind: str
+    kind: OtherKind
     op: str | None  # the outermost operator that only moves data, "aten::contiguous"; None = not known
     within: str | None  # the operator around that
     module: str | None  # path of the module without the numbers of its layers

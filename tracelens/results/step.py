@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from tracelens.results.estimates import Estimate, SavingOf, StepBound
+from tracelens.words import Collective, Evidence, Level, Purpose
 
 #: Why a ProfilerStep range is no step to measure.
 NotWhole = Literal["no_gpu_work", "cut_at_start", "cut_at_end"]
+#: What unprofiled steps were timed with.
+StepClock = Literal["cuda_events", "perf_counter"]
+STEP_CLOCKS: tuple[StepClock, ...] = get_args(StepClock)
+LimitedBy = Literal["idle", "exposed", "memory", "shapes", ""]
 
 #: Of GPU time that could not be told apart: no more, and what was not seen is not there.
 _SEEN = 0.05
@@ -28,7 +33,7 @@ class LeftOut:
     """A ProfilerStep range that is in no figure of the report."""
 
     index: int  # the N of ProfilerStep#N
-    reason: NotWhole  # no_gpu_work | cut_at_start | cut_at_end, of the trace
+    reason: NotWhole  # cut: at the start or end of the trace
     start_ns: int  # of the range, on the CPU's clock
     duration_ms: float
 
@@ -51,7 +56,7 @@ class UnprofiledSteps:
     before_ms: StepTime | None = None
     after_ms: StepTime | None = None
     median_ms: float | None = None  # of all of them
-    clock: str | None = None  # cuda_events | perf_counter
+    clock: StepClock | None = None
     profiler_frac: float | None = None  # of the profiled step: 1 - median_ms / step_ms.median
     drift_frac: float | None = None  # after_ms.median / before_ms.median - 1: the run's own change of speed
     mfu_frac: float | None = None  # the FLOPs of a profiled step over median_ms
@@ -75,7 +80,7 @@ class Summary:
     verdict_detail: str  # one or two sentences below it
     step_source: str  # how steps were found, in words
     unprofiled: UnprofiledSteps = field(default_factory=UnprofiledSteps)
-    limited_by: str = ""  # idle | exposed | memory | shapes, by the rule of the verdict; "" = not judged
+    limited_by: LimitedBy = ""  # by the rule of the verdict; "" = not judged
     step_bound: StepBound = "gpu"  # what the step waits for, by its idle time
     saving_of: SavingOf = "step"  # what shape_waste_ms is of; gpu_work: the step gains 0 to its high end
     steps_marked: bool = True  # False: the whole trace taken as one step, so nothing is known per step
@@ -101,7 +106,7 @@ class Coverage:
     module_frac: float
     shape_frac: float  # of GEMM and attention time: every size known
     tile_frac: float  # of GEMM time: tile known from the kernel's name
-    by_evidence: dict[str, float]
+    by_evidence: dict[Evidence, float]
     unattributed: list[Unattributed]
     no_launch_frac: float  # of the file's GPU time: kernels whose launch is not in it
     no_launch_kernels: int  # whole file
@@ -157,11 +162,11 @@ class CommunicationRow:
     collective holds the wait for its slowest rank, so its bandwidths are no less than shown.
     """
 
-    collective: str  # all_reduce | reduce_scatter | ... | packing | other (words.COLLECTIVES)
+    collective: Collective
     group: str | None  # description of the process group, else its name
     group_size: int | None  # ranks
-    purpose: str  # words.PURPOSES
-    evidence: str  # words.EVIDENCE
+    purpose: Purpose
+    evidence: Evidence
     why: str  # what the purpose rests on, or why it is unknown
     phase: str
     dtype: str | None
@@ -186,5 +191,5 @@ class Lack:
     title: str
     effect: str  # what is lost
     remedy: str  # the flag or line that gives it
-    severity: str  # high | medium | low
+    severity: Level
     share: float | None  # of the file's GPU time it touches, 0..1; None where that has no meaning

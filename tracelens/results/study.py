@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from tracelens.results.estimates import Estimate
+from tracelens.results.gemm import Axis, Bound
 
 SCHEMA_VERSION = "1.0"
+
+NeighbourKind = Literal["faster", "larger", "smaller", "known"]
 
 
 class GpuJson(msgspec.Struct, frozen=True):
@@ -55,7 +60,7 @@ class NeighbourJson(msgspec.Struct, frozen=True):
     """A size worth having. Negative savings are costs; ratios are its time over the present time."""
 
     size: int
-    kind: str  # faster | larger | smaller | known
+    kind: NeighbourKind
     time_us: Estimate
     saving_us: Estimate | None
     time_ratio: Estimate | None
@@ -66,7 +71,7 @@ class NeighbourJson(msgspec.Struct, frozen=True):
 class AroundJson(msgspec.Struct, frozen=True):
     """The sizes along one dimension, and those worth having."""
 
-    dimension: str  # m | n | k
+    dimension: Axis
     low: int
     high: int
     step: int
@@ -89,14 +94,14 @@ class GemmJson(msgspec.Struct, frozen=True):
     dtype: str
     out_dtype: str
     layout: str  # cuBLAS's opA, opB
-    time_us: Estimate  # basis: calibrated | model
+    time_us: Estimate
     tflops: float | None
     peak_frac: float | None
-    bound: str | None  # compute | memory | latency
+    bound: Bound | None
     unknown: str | None
     source: str | None  # what the rates of the prediction come from
     alignment_bytes: dict[str, int | None]  # of a, b and c (= out)
-    leading_dimension: dict[str, str]  # of a, b and c: m | n | k
+    leading_dimension: dict[str, Axis]  # of a, b and c
     alignment_frac: float | None
     tile: TileJson | None
     tiles: int | None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tracelens.results.advice import FrontPoint, OtherHeads, ShapePick
-from tracelens.results.estimates import Estimate
+from tracelens.results.estimates import Basis, Estimate
 
 FORMAT_VERSION = "1.0"
+
+SuggestedFrom = Literal["config", "trace", "report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Suggestions:
     gpu: str
     gpu_title: str
     dtype: str
-    basis: str  # calibrated | model
+    basis: Basis
     parameters: int | None  # weights in matrices
     step_ms: Estimate  # forward and backward of one micro-batch; the measured step of a trace
     tflops: float | None
@@ -54,7 +56,7 @@ class Suggestions:
     parameters_limit_frac: float
     not_included: list[str]
     notes: list[str] = field(default_factory=list)
-    source: str = "config"  # config | trace | report: whether the step is planned or was measured
+    source: SuggestedFrom = "config"  # whether the step is planned or was measured
     not_searched: dict[str, str] = field(default_factory=dict)  # parameter -> why, and what would tell
     causal: bool | None = None  # the mask that attention was predicted with; None where a step was measured
     fused_qkv: bool | None = None  # one product for query, key and value

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tracelens.results.estimates import Estimate
 
-UNKNOWN = Estimate(None, None, None, "measured")
+UNKNOWN = Estimate.unknown("measured")
+
+WholeKind = Literal["layer", "logits", "step"]
+RestsOn = Literal["layers", "products", ""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class MeasuredCall:
 class MeasuredWhole:
     """A layer, the logits with their loss, or a small training step, before and after a change."""
 
-    what: str  # layer | logits | step
+    what: WholeKind
     shape_now: str
     shape_then: str
     now_ms: Estimate  # one, forward and backward; low and high of the turns
@@ -51,9 +54,9 @@ class MeasuredWhole:
 class Verified:
     """One suggestion on a GPU. Times are per step, as in the finding."""
 
-    state: str  # measured | not_measured
+    state: Literal["measured", "not_measured"]
     why: str  # why not; "" where it was
-    rests_on: str  # what saving_ms is made of: layers | products | ""
+    rests_on: RestsOn  # what saving_ms is made of
     saving_ms: Estimate
     saving_frac: Estimate  # of the step
     predicted_ms: Estimate  # what was predicted before

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+#: What the next kernel waited for.
+IdleWait = Literal["host_wait", "kernel_wait", "other"]
+WaitPart = Literal["temporal", "idle", "queue", "path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +16,7 @@ class IdleCause:
 
     device: int
     stream: int
-    cause: str  # host_wait: not launched yet | kernel_wait: queued, gap below 30 us | other
+    cause: IdleWait  # host_wait: not launched yet; kernel_wait: queued, gap below 30 us
     ms_per_step: float
     frac: float  # of this stream's idle time
 
@@ -32,7 +37,7 @@ class QueueLength:
 class PathPart:
     """Time on the critical path of one step, by what bounds it."""
 
-    bound_by: str  # cpu_bound | gpu_compute_bound | gpu_kernel_launch_overhead | ...
+    bound_by: str  # in the words of HTA: "cpu_bound", "gpu_compute_bound"
     time_ms: float
     frac: float  # of the path
 
@@ -56,5 +61,5 @@ class Waits:
     path_step: int | None = None  # the N of its ProfilerStep#N: the step of median length
     path_of_ms: float | None = None  # that step's length
     blocked_ms: float | None = None  # of that step, host calls that wait: no length on the path
-    missing: dict[str, str] = field(default_factory=dict)  # temporal | idle | queue | path -> why
+    missing: dict[WaitPart, str] = field(default_factory=dict)  # why it is not there
     why: str | None = "not asked for"  # why there is nothing at all
