@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
+from tracelens.results.described import says
 from tracelens.results.estimates import Estimate
 from tracelens.results.gemm import Axis, Bound
 
@@ -17,11 +18,11 @@ NeighbourKind = Literal["faster", "larger", "smaller", "known"]
 class GpuJson(msgspec.Struct, frozen=True):
     """The GPU that is predicted for, with the datasheet figures used. null = unknown."""
 
-    name: str  # key of --gpu
+    name: Annotated[str, says("key of --gpu")]
     title: str
-    why: str  # "named", or why this one where none was named
+    why: Annotated[str, says('"named", or why this one where none was named')]
     sms: int | None
-    peak_tflops: float | None  # dense, of the product's element type
+    peak_tflops: Annotated[float | None, says("dense, of the product's element type")]
     bandwidth_gbps: float | None
 
 
@@ -52,7 +53,7 @@ class PointJson(msgspec.Struct, frozen=True):
     size: int
     time_us: Estimate
     tflops: float | None
-    tile: str | None  # "128x256"
+    tile: Annotated[str | None, says('"128x256"')]
     waves: int | None
 
 
@@ -93,15 +94,15 @@ class GemmJson(msgspec.Struct, frozen=True):
     batch: int
     dtype: str
     out_dtype: str
-    layout: str  # cuBLAS's opA, opB
+    layout: Annotated[str, says("cuBLAS's opA, opB")]
     time_us: Estimate
     tflops: float | None
     peak_frac: float | None
     bound: Bound | None
     unknown: str | None
-    source: str | None  # what the rates of the prediction come from
-    alignment_bytes: dict[str, int | None]  # of a, b and c (= out)
-    leading_dimension: dict[str, Axis]  # of a, b and c
+    source: Annotated[str | None, says("what the rates of the prediction come from")]
+    alignment_bytes: Annotated[dict[str, int | None], says("of a, b and c (= out)")]
+    leading_dimension: Annotated[dict[str, Axis], says("of a, b and c")]
     alignment_frac: float | None
     tile: TileJson | None
     tiles: int | None
