@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tracelens.accounting.calls import Calls, find_calls
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
 from tracelens.accounting.degrees import declared, with_degrees
@@ -20,7 +19,7 @@ from tracelens.accounting.others import other_rows
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import step_times
-from tracelens.attribution import Attribution, attribute
+from tracelens.attribution import Attribution, Calls, attribute, find_calls
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
 from tracelens.config.hyper import parse_changes

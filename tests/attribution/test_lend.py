@@ -14,10 +14,10 @@ import pytest
 
 from tests.synthetic import ModelSpec, Options, Synthetic, Truth, build
 from tests.trace.tools import GPU_CATEGORIES, document, need_shared, read
-from tracelens.accounting.calls import find_calls, role_of
 from tracelens.accounting.gemms import gemm_rows
 from tracelens.accounting.model import model_dims
 from tracelens.attribution import Attribution, attribute, lent_kernels, orphans
+from tracelens.attribution.calls import find_calls, role_of
 from tracelens.gemm import GemmShape
 from tracelens.hardware import find_gpu
 from tracelens.trace import Links, Trace, link, read_trace

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.accounting.calls import Calls, Shape, call_role
 from tracelens.accounting.lost import Ladders, with_lost
 from tracelens.accounting.rates import above, most_tflops, work_known, work_why
 from tracelens.accounting.row_shapes import Padding, bounded_fields, shape_fields
-from tracelens.attribution import Attribution
+from tracelens.attribution import Attribution, Calls
 from tracelens.gemm import (
     AttentionShape,
     GemmShape,
     KernelName,
+    Shape,
     alignment_bytes,
     bound,
     bytes_moved,
@@ -80,7 +80,7 @@ def _rate(group: _Group, calls: Calls) -> tuple[int | None, float | None, str | 
     work = flops(group.shape) if group.shape else None
     time_ns = int(calls.dur_ns[group.calls].sum())
     tflops = work * len(group.calls) / time_ns / 1e3 if work is not None and time_ns else None
-    kernel = calls.names[int(calls.name[group.calls[0]])]
+    kernel = calls.kernel[group.calls[0]]
     return work, tflops, math_dtype(group.shape, kernel=kernel) if group.shape else None
 
 
@@ -104,7 +104,7 @@ def gemm_rows(
     rows = []
     for number, group in enumerate(_groups(trace, attribution, calls), 1):
         row = _row(f"g{number}", group, trace, attribution, calls, dims, gpu, steps, total_ns, info)
-        kernel = calls.names[int(trace.kernels.name[calls.main[group.calls[0]]])]
+        kernel = calls.kernel[group.calls[0]]
         rows.append(with_lost(row, shape=group.shape, kernel=kernel, gpu=info, ladders=ladders))
     return rows
 
@@ -124,20 +124,19 @@ def _groups(trace: Trace, attribution: Attribution, calls: Calls) -> list[_Group
     for at in range(len(calls)):
         main = int(calls.main[at])
         phase = PHASES[attribution.phase[main]]
-        role = call_role(attribution, calls, at)
         padded = padding.of(int(calls.op[at]), calls.shape[at])
         key = (
             int(attribution.component[main]),
             int(attribution.candidates[main]),
             phase,
-            role,
+            calls.role[at],
             calls.shape[at],
             int(trace.kernels.name[main]),
             int(trace.kernels.launch[main]),
             calls.op_name[at],
             tuple(padded.items()),
         )
-        groups.setdefault(key, _Group([], calls.shape[at], role, padded)).calls.append(at)
+        groups.setdefault(key, _Group([], calls.shape[at], calls.role[at], padded)).calls.append(at)
     in_step = np.where(attribution.step[calls.main] >= 0, calls.dur_ns, 0)
 
     def longest(group: _Group) -> tuple[int, int]:
@@ -162,7 +161,7 @@ def _row(
     mains = calls.main[members]
     main, op = int(mains[0]), calls.op_name[group.calls[0]]
     kernel_text = trace.symbols[int(trace.kernels.name[main])]
-    kernel = calls.names[int(trace.kernels.name[main])]
+    kernel = calls.kernel[group.calls[0]]
     in_step = attribution.step[mains] >= 0
     time_ns = int(calls.dur_ns[members].sum())
     step_ns = int(calls.dur_ns[members][in_step].sum())

@@ -7,8 +7,7 @@ its work was less than counted, and how much less no trace tells.
 
 from __future__ import annotations
 
-from tracelens.accounting.calls import Shape
-from tracelens.gemm import AttentionShape, flops
+from tracelens.gemm import AttentionShape, Shape, flops
 from tracelens.gemm.lost import CLOCK_MARGIN
 from tracelens.numbers import sig
 from tracelens.results import GpuInfo, WorkKnown

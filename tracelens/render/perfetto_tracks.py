@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.accounting.calls import Calls
 from tracelens.accounting.gemms import row_of_kernel
-from tracelens.attribution import Attribution
+from tracelens.attribution import Attribution, Calls
 from tracelens.attribution.result import REASONS
 from tracelens.results import Finding, GemmRow, Report
 from tracelens.trace import Links, Trace
