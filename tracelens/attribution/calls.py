@@ -53,8 +53,10 @@ class Calls:
         str | None
     ]  # forward | dgrad | wgrad, by its forward operator, else by the order of the backward
     kernel_call: IntArray  # per kernel: its call, -1 = part of none
-    work: list[WorkKnown] = field(default_factory=list)  # of the counted FLOPs; empty = not judged
-    rated: list[bool] = field(default_factory=list)  # is that a rate the GPU can have? empty = not judged
+    # by accounting.gemm_rows, empty before
+    row: IntArray = field(default_factory=lambda: np.empty(0, np.int64))  # place of its row in the GEMM table
+    work: list[WorkKnown] = field(default_factory=list)  # of the counted FLOPs
+    rated: list[bool] = field(default_factory=list)  # is that a rate the GPU can have?
 
     def __len__(self) -> int:
         return len(self.main)
@@ -65,6 +67,11 @@ class Calls:
         out = np.zeros(len(self.kernel_call), np.bool_)
         out[self.main] = True
         return out
+
+    @property
+    def row_of_kernel(self) -> IntArray:
+        """Per kernel: the place in the GEMM table of the row that counts it; -1 = in none."""
+        return np.append(self.row, -1)[self.kernel_call]
 
 
 @dataclass(frozen=True, slots=True)
