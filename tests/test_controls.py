@@ -131,6 +131,17 @@ def test_a_classifier_has_classes_and_no_vocabulary(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("attention", ["flash", "math"])
+def test_attention_over_time_and_space_is_no_one_sequence(
+    tmp_path: Path, attention: Literal["flash", "math"]
+) -> None:
+    _, report = recorded(tmp_path, "axes", names="none", steps=1, attention=attention)
+    model = report.model
+    assert (model.hidden.value, model.heads.value, model.head_dim.value) == (768, 12, 64)
+    assert (model.sequence.value, model.micro_batch.value) == (None, None)
+    assert "16 x 196" in model.sequence.source and "392 x 8" in model.sequence.source
+
+
 def test_a_rank_of_two_holds_half_the_heads(tmp_path: Path) -> None:
     _, report = recorded(tmp_path, "gpt2", names="none", steps=1, tensor_parallel=2)
     model = report.model
