@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from tracelens.results.estimates import Estimate, SavingOf
 from tracelens.results.step import StepTime
+from tracelens.words import per_step
 
 SCHEMA_VERSION = "1.0"
 
@@ -56,6 +57,7 @@ class Side:
     gemm_frac_is_bound: bool = False  # a lower bound, as in the report
     communication_is_bound: bool = False
     mfu_is_bound: bool = False
+    steps_marked: bool = True  # False: the whole trace taken as one step, so nothing is known per step
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ class GemmChange:
     phase: str
     before: GemmSide | None
     after: GemmSide | None
-    changed: list[str]  # "n 50257 -> 50304", "dtype ...", "kernel ...", "calls per step ..."
+    changed: list[str]  # "n 50257 -> 50304", "dtype ...", "kernel ...", "calls ..."
     diff_ms: float | None
     diff_frac: float | None
     beyond_noise: bool | None  # None = cannot be told
@@ -223,6 +225,16 @@ class Comparison:
     reasons: list[str] = field(default_factory=list)  # why to believe the verdict; ``detail`` is all of them
     moves: list[Move] = field(default_factory=list)  # to be read in place of their rows of ``components``
     causes: list[Cause] = field(default_factory=list)  # largest first; they add up to ``step.diff_ms``
+
+    @property
+    def steps_marked(self) -> bool:
+        """Are figures per step on both sides?"""
+        return self.before.steps_marked and self.after.steps_marked
+
+    @property
+    def per_step(self) -> str:
+        """What times and counts are of, behind them."""
+        return per_step(self.steps_marked)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where a notebook shows text: the verdict, for the rest is long."""

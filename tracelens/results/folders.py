@@ -18,6 +18,7 @@ from tracelens.results.comparison import (
     StepPart,
     StepState,
 )
+from tracelens.words import per_step
 
 SCHEMA_VERSION = "1.0"
 
@@ -52,6 +53,7 @@ class FolderSide:
     gemm_frac_is_bound: bool = False  # a lower bound in one file at least
     communication_is_bound: bool = False
     mfu_is_bound: bool = False
+    steps_marked: bool = True  # in every file; False: whole traces taken as one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,16 @@ class FolderComparison:
     moves: list[Move] = field(default_factory=list)  # to be read in place of their rows of ``components``
     causes: list[Cause] = field(default_factory=list)  # largest first; they add up to ``step.diff_ms``
     causes_of: str | None = None  # the rank whose causes they are; None: means over the pairs
+
+    @property
+    def steps_marked(self) -> bool:
+        """Are figures per step on both sides?"""
+        return self.before.steps_marked and self.after.steps_marked
+
+    @property
+    def per_step(self) -> str:
+        """What times and counts are of, behind them."""
+        return per_step(self.steps_marked)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where a notebook shows text: the verdict, for the rest is long."""
