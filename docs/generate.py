@@ -96,6 +96,8 @@ def _schema() -> str:
 def _type(one: dict[str, Any]) -> str:
     if "$ref" in one:
         return str(one["$ref"]).rpartition("/")[2]
+    if "enum" in one:
+        return " or ".join("null" if value is None else f'"{value}"' for value in one["enum"])
     if "anyOf" in one:
         return " or ".join(_type(each) for each in one["anyOf"])
     if one.get("type") == "array":

@@ -34,13 +34,13 @@ def stand_out(pairs: Sequence[Pair]) -> list[StandsOut]:
             known = sorted(
                 ((read(time), pair.name) for time, pair in zip(times, pairs, strict=True)), reverse=True
             )
-            above = _above([ms for ms, _ in known], least)
-            for ms, name in known[:above]:
-                found.append(StandsOut(name, side, part, ms, known[-1][0], known[above][0]))
+            many = above([ms for ms, _ in known], least)
+            for ms, name in known[:many]:
+                found.append(StandsOut(name, side, part, ms, known[-1][0], known[many][0]))
     return found
 
 
-def _above(values: Sequence[float], least: float) -> int:
+def above(values: Sequence[float], least: float) -> int:
     """How many of the values, the largest first, stand out of the others."""
     splits = range(1, (len(values) + 1) // 2)
     if not splits:
@@ -53,4 +53,4 @@ def _above(values: Sequence[float], least: float) -> int:
     return at if apart else 0
 
 
-__all__ = ["stand_out"]
+__all__ = ["above", "stand_out"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tracelens.results import Check, Estimate, Finding
+from tracelens.results import Check, Estimate, Finding, total
 from tracelens.rules.catalog import RULES
 from tracelens.rules.engine.effects import completed
 from tracelens.rules.engine.facts import Advice, Outcome, Rule, StepFacts
 from tracelens.rules.engine.missing import judged_part, unseen
 from tracelens.rules.engine.proposals import heuristic
-from tracelens.rules.engine.simulated import pays, together, within
+from tracelens.rules.engine.simulated import pays, together
 from tracelens.step.stalls import stalled, to_judge
 
 
@@ -100,9 +100,7 @@ def _at_stake(
     parts, covered = max((_apart(model + alone), _apart(alone + model)), key=lambda one: _mid_of(one[0]))
     if not parts:
         return heuristic(bound_ms), 0.0
-    low, mid, high = (sum(getattr(part, end) or 0.0 for part in parts) for end in ("low", "mid", "high"))
-    weakest = "calibrated" if {part.basis for part in parts} == {"calibrated"} else "model"
-    saving = within(Estimate(low, mid, high, weakest), bound_ms)
+    saving = total(parts).clamp(high=bound_ms)
     return saving, min(_open_ms(found, bounds, covered), bound_ms - (saving.mid or 0.0))
 
 

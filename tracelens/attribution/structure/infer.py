@@ -23,7 +23,7 @@ from tracelens.attribution.structure.ordered import Launched, label_by_order, le
 from tracelens.attribution.structure.passes import Weight, passes
 from tracelens.attribution.structure.runs import Label, Run, find_backward_cores, find_cores, split_runs
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
-from tracelens.gemm import parse_kernel_name
+from tracelens.gemm import KernelNames
 from tracelens.trace import Links, Trace, look_up
 
 NodeArray = npt.NDArray[np.int32]
@@ -51,15 +51,21 @@ class Inference:
 
 
 def infer(
-    trace: Trace, links: Links, rule: NodeArray, origin: NodeArray, phases: list[str], step: NodeArray
+    trace: Trace,
+    links: Links,
+    names: KernelNames,
+    rule: NodeArray,
+    origin: NodeArray,
+    phases: list[str],
+    step: NodeArray,
 ) -> Inference:
     """Find the transformer of a trace.
 
-    ``rule`` is per host node (``names.OP_RULES``), ``origin`` per kernel the forward node behind it,
-    ``phases`` the phase of every host node, ``step`` of every kernel. Without an attention core there is no
-    transformer, and nothing is labelled.
+    ``names`` says what kernels are (``gemm.kernel_names``), ``rule`` is per host node (``names.OP_RULES``),
+    ``origin`` per kernel the forward node behind it, ``phases`` the phase of every host node, ``step`` of
+    every kernel. Without an attention core there is no transformer, and nothing is labelled.
     """
-    units = find_units(trace, links, rule, origin)
+    units = find_units(trace, links, names, rule, origin)
     label = np.full(len(units), -1, np.int32)
     graph = _graph_launch(trace, units)
     place = np.where(units.node >= 0, units.node, look_up(links.kernel_node, units.kernel))
@@ -80,7 +86,7 @@ def infer(
     hidden = hidden_size(run for run in ahead if run.phase == "forward")
     for run in distinct:
         if run.cores and (run.phase == "graph" or (hidden is None and run.phase == "forward")):
-            _without_shapes(trace, links, units, run)
+            _without_shapes(trace, links, names, units, run)
     if hidden is not None:
         for run in ahead:
             label_forward(run, hidden)
@@ -97,7 +103,9 @@ def infer(
     else:
         for run, forward in _with_forward(twins):
             if forward.labels and not run.labels:
-                label_by_layout(run, 0, forward_order(forward, len(forward)), *_layouts(trace, units, run))
+                label_by_layout(
+                    run, 0, forward_order(forward, len(forward)), *_layouts(trace, names, units, run)
+                )
     for run in ahead:
         label_mixtures(run)
         label_maps(run, hidden)
@@ -117,13 +125,13 @@ def infer(
     return Inference(units, list(labels), label, hidden, any(run.cores for run in ahead))
 
 
-def _without_shapes(trace: Trace, links: Links, units: Units, run: Run) -> None:
+def _without_shapes(trace: Trace, links: Links, names: KernelNames, units: Units, run: Run) -> None:
     """A CUDA graph, or a recording without shapes: by the parameters of its caller, or by order alone."""
     caller = int(look_up(links.kernel_op, units.kernel[run.units[:1]])[0])
     given = trace.details.inputs(int(trace.ops.inputs[caller])).dims if caller >= 0 else None
     hidden = None
     if run.phase == "graph":
-        launched = {at: _launched(trace, int(units.kernel[run.units[at]])) for at in run.products()}
+        launched = {at: _launched(trace, names, int(units.kernel[run.units[at]])) for at in run.products()}
         hidden = lend_weights(run, tensors_of(given or []), launched)
     if hidden is not None:
         label_forward(run, hidden)
@@ -134,24 +142,26 @@ def _without_shapes(trace: Trace, links: Links, units: Units, run: Run) -> None:
     heads = [at for at, label in run.labels.items() if label.component == "logits"]
     if run.phase == "graph" and behind and heads and heads[0] < behind[0]:
         start = heads[-1] + 1
-        label_by_layout(run, start, forward_order(run, start), *_layouts(trace, units, run))
+        label_by_layout(run, start, forward_order(run, start), *_layouts(trace, names, units, run))
 
 
-def _layouts(trace: Trace, units: Units, run: Run) -> tuple[dict[int, str | None], dict[int, object]]:
+def _layouts(
+    trace: Trace, names: KernelNames, units: Units, run: Run
+) -> tuple[dict[int, str | None], dict[int, object]]:
     """Per position of a product the layout that its kernel's name states, and a key of that kernel."""
     layouts: dict[int, str | None] = {}
     keys: dict[int, object] = {}
     for at in run.products():
         kernel = int(units.kernel[run.units[at]])
         code = int(trace.kernels.name[kernel]) if kernel >= 0 else -1
-        name = parse_kernel_name(trace.symbols[code])
+        name = names[code] if code >= 0 else None
         layouts[at] = name.layout[:2] if name is not None and name.layout else None
         keys[at] = (code, int(trace.kernels.launch[kernel]) if kernel >= 0 else -1)
     return layouts, keys
 
 
-def _launched(trace: Trace, kernel: int) -> Launched:
-    name = parse_kernel_name(trace.symbols[int(trace.kernels.name[kernel])])
+def _launched(trace: Trace, names: KernelNames, kernel: int) -> Launched:
+    name = names[int(trace.kernels.name[kernel])]
     grid = trace.details.config(int(trace.kernels.launch[kernel])).grid or []
     sizes = [size for size in grid[:2] if isinstance(size, int)]
     blocks = prod(sizes) if len(sizes) == 2 else None
