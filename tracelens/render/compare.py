@@ -127,14 +127,15 @@ def untold(result: Found) -> list[ComponentChange]:
 def outcome_lines(result: Comparison) -> list[str]:
     """The findings of before, a line each."""
     generated = result.before.generated or result.after.generated
-    return [outcome_line(one, generated=generated) for one in result.findings]
+    marked = result.steps_marked
+    return [outcome_line(one, generated=generated, marked=marked) for one in result.findings]
 
 
-def outcome_line(one: Outcome, *, generated: bool = False) -> str:
+def outcome_line(one: Outcome, *, generated: bool = False, marked: bool = True) -> str:
     """A finding of before, in a line: what became of it, predicted against measured."""
     parts = [f"{one.rule} {one.title}: {OUTCOMES.get(one.state, one.state)}"]
     if one.measured_ms is not None:
-        parts.append(against(one, generated=generated))
+        parts.append(against(one, generated=generated, marked=marked))
     if one.why:
         parts.append(one.why)
     return "; ".join(parts)
@@ -183,7 +184,9 @@ def moved_lines(result: Found) -> list[str]:
     for move in result.moves:
         net = move.net
         times = arrow_ms(net.before_ms, net.after_ms)
-        lines.append(f"{row_name(result, net)}, {times} per step: net {net_difference(net)}; {net.why}")
+        lines.append(
+            f"{row_name(result, net)}, {times} {result.per_step}: net {net_difference(net)}; {net.why}"
+        )
     return lines
 
 
@@ -218,7 +221,7 @@ def nothing_moved(result: Comparison) -> str:
 def parts_line(result: Comparison) -> str:
     """Idle time, exposed communication, GPU and GEMM time, shares, before and after; "" without times."""
     parts = [f"{one.name} {arrow_ms(one.before_ms, one.after_ms)}" for one in result.parts]
-    return f"{', '.join(parts)} per step (not tested); {shares_line(result)}" if parts else ""
+    return f"{', '.join(parts)} {result.per_step} (not tested); {shares_line(result)}" if parts else ""
 
 
 def _changes(out: Out, result: Comparison) -> None:
@@ -241,7 +244,7 @@ def _components(out: Out, result: Comparison) -> None:
     if result.not_compared:
         return
     rows = [row for row in movers(result) if not is_move(result, row)]
-    out.line(out.text("Largest movers", "bold") + out.text("  ms of GPU time per step", "dim"))
+    out.line(out.text("Largest movers", "bold") + out.text(f"  ms of GPU time {result.per_step}", "dim"))
     if not rows:
         out.line(f"  None: {nothing_moved(result)}.")
     if rows:
