@@ -49,7 +49,7 @@ class Outputs:
     @cached_property
     def terminal(self) -> str:
         file = io.StringIO()
-        render_terminal(self.report, console=Console(file=file, width=_WIDTH))
+        render_terminal(self.report, console=Console(file=file, width=_WIDTH), verbose=True)
         return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
     @cached_property

@@ -1,4 +1,4 @@
-"""One product as JSON, and the published schema of it: ``tracelens gemm --json``."""
+"""One GEMM as JSON, and the published schema of it: ``tracelens gemm --json``."""
 
 from __future__ import annotations
 
