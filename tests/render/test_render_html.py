@@ -28,10 +28,10 @@ from tracelens.analysis import analyze
 from tracelens.render import explorer, groups, layers, losses
 from tracelens.render.html import render_html
 from tracelens.render.limits import BUDGET, FEWEST_WHOLE, LARGEST, LINES, WHOLE, Limits
-from tracelens.render.schema import json_schema
 from tracelens.render.sections import SECTIONS
 from tracelens.render.templates import part
 from tracelens.results import Curve, Estimate, Explorer, Report, Suggested
+from tracelens.results.schema import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -257,7 +257,7 @@ def test_parts_are_found_in_an_installed_package_and_in_a_checkout(tmp_path: Pat
     code = "from tracelens.render.templates import part; print(len(part('report.css')))"
     for place in ("installed/tracelens/templates", "checkout/templates"):
         root = tmp_path / place.split("/")[0]
-        for item in ("__init__.py", "render", "results", "words.py", "errors.py", "numbers.py"):
+        for item in ("__init__.py", "render", "results", "words.py", "errors.py", "numbers.py", "version.py"):
             target = root / "tracelens" / item
             target.parent.mkdir(parents=True, exist_ok=True)
             copy = shutil.copytree if (package / item).is_dir() else shutil.copy

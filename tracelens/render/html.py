@@ -12,12 +12,13 @@ from markupsafe import Markup
 
 from tracelens import numbers as f
 from tracelens import words
-from tracelens.render import costs, facts, groups, json, layers, limits, losses, step_times, verified, waits
+from tracelens.render import costs, facts, groups, layers, limits, losses, step_times, verified, waits
 from tracelens.render.section import Content, Page, Section
 from tracelens.render.sections import filled
 from tracelens.render.templates import environment, part, policy
 from tracelens.render.text import clean, clean_lines, short_kernel
 from tracelens.results import GemmRow, Report
+from tracelens.results.json import to_json
 from tracelens.words import TO_TRY
 
 CALLS = 24  # communication rows in the embedded JSON
@@ -160,5 +161,5 @@ def _embedded(report: Report) -> str:
 
     It is compact, a third smaller; the file of --json holds every field and digit.
     """
-    text = json.to_json(report, indent=None, compact=True).decode("utf-8")
+    text = to_json(report, indent=None, compact=True).decode("utf-8")
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

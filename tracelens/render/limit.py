@@ -9,7 +9,7 @@ from tracelens.accounting.limits import StepPicture, byte_times, limits
 from tracelens.render import waits
 from tracelens.render.section import Content, Page, Section
 from tracelens.results import CommunicationRow, Report
-from tracelens.step.waiting import idle_ms
+from tracelens.results.waiting import idle_ms
 from tracelens.words import per_step
 
 _KINDS = 3  # kinds of communication named

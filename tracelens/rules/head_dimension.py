@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tracelens.gemm import parse_kernel_name
 from tracelens.numbers import listed, percent, plural, round_up
 from tracelens.results import GemmRow
 from tracelens.rules.engine.facts import Outcome, StepFacts, absent
@@ -141,8 +140,7 @@ def _is_models(group: _Attention, facts: StepFacts) -> bool:
 
 
 def _template(row: GemmRow) -> int | None:
-    kernel = parse_kernel_name(row.kernel)
-    return kernel.head_dim or None if kernel is not None and kernel.kind == "attention" else None
+    return row.kernel_head_dim if row.kernel_kind == "attention" else None
 
 
 def _is_misfit(group: _Attention) -> bool:

@@ -76,6 +76,8 @@ def columns(facts: StepFacts) -> int | None:
     """The vocabulary as the GEMMs have it: the model's, or N of the largest forward logits GEMM."""
     if facts.model.vocab.value is not None:
         return facts.model.vocab.value if facts.model.vocab.value > 0 else None
+    if facts.model.classes.value is not None:
+        return None  # a classifier's head has classes to choose from
     logits = [row for row in facts.gemms if _is_logits(row) and row.role == "forward" and row.n is not None]
     return max(logits, key=lambda row: row.time_ms_per_step).n if logits else None
 
@@ -99,6 +101,11 @@ def _is_logits(row: GemmRow) -> bool:
 
 
 def _without_vocabulary(facts: StepFacts) -> Outcome:
+    classes = facts.model.classes.value
+    if classes is not None:
+        return Outcome(
+            "not_applicable", f"The head chooses from {classes} classes: the model has no vocabulary."
+        )
     logits = [row for row in facts.gemms if _is_logits(row)]
     shaped = [row for row in facts.gemms if row.n is not None]
     if logits and all(row.n is None for row in logits):

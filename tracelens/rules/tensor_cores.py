@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracelens.gemm import parse_kernel_name
 from tracelens.numbers import count, listed, ms, percent, plural, sig, times
 from tracelens.results import Estimate, GemmRow
 from tracelens.rules.engine.claims import Claim, settle, total
@@ -129,8 +128,7 @@ def _silent(row: GemmRow) -> bool:
 
 def _by_name(row: GemmRow) -> bool:
     """Does the kernel's name alone say that it uses tensor cores?"""
-    kernel = parse_kernel_name(row.kernel)
-    return kernel is not None and kernel.tensor_core is True
+    return row.kernel_tensor_core is True
 
 
 def _passed(facts: StepFacts, rows: Sequence[GemmRow]) -> str:

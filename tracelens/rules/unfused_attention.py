@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from tracelens.gemm import bytes_per_element
 from tracelens.numbers import count as counted
 from tracelens.numbers import listed, ms, nbytes, percent, plural
-from tracelens.results import Amount, Effects, Estimate, Finding, MemoryEffect
+from tracelens.results import Amount, Effects, Estimate, Finding, MemoryEffect, weakest
 from tracelens.rules.engine.attention_chain import (
     CORE,
     PRODUCTS,
@@ -125,7 +125,7 @@ def _saving(chain: Chain, fused: Sequence[Fused]) -> Estimate:
     low, mid, high = ([getattr(one, end) or 0.0 for one in spans] for end in ("low", "mid", "high"))
     if not all(pays(one) for one in spans) and any((one.low or 0.0) > 0 for one in spans):
         return heuristic(max(high))
-    basis = "calibrated" if {one.basis for one in spans} == {"calibrated"} else "model"
+    basis = weakest(one.basis for one in spans)
     return Estimate(min(low), min(mid), max(high), basis)
 
 
