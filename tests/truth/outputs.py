@@ -54,7 +54,7 @@ class Outputs:
     @cached_property
     def terminal(self) -> str:
         file = io.StringIO()
-        render_terminal(self.report, console=Console(file=file, width=WIDTH))
+        render_terminal(self.report, console=Console(file=file, width=WIDTH), verbose=True)
         return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
     @cached_property

@@ -85,10 +85,12 @@ def changes_lines(result: Comparison) -> list[str]:
         if there:
             lines.append(f"{_count(len(there), 'GEMM')} only {word}: {_places(there)}")
     if other:
-        lines.append(f"Other GEMMs in the place of those before: {_places(other)}")
+        lines.append(f"GEMMs replaced by other GEMMs: {_places(other)}")
     if moved:
-        lines.append(f"{_count(len(moved), 'GEMM')} of the same shape counted elsewhere now: {_moves(moved)}")
-    return lines or ["Nothing that can be seen: same model dimensions, GEMM shapes and collectives."]
+        lines.append(
+            f"{_count(len(moved), 'GEMM')} of the same shape, now in another component: {_moves(moved)}"
+        )
+    return lines or ["No visible change: same model dimensions, GEMM shapes and collectives."]
 
 
 def movers(result: Found) -> list[ComponentChange]:
@@ -214,7 +216,9 @@ def share(row: ComponentChange) -> str:
 def nothing_moved(result: Comparison) -> str:
     """Why no component is named."""
     return (
-        f"nothing changed by more than noise ({VARIATION})" if result.noise else "cannot be told from noise"
+        f"nothing changed by more than noise ({VARIATION})"
+        if result.noise
+        else "cannot be separated from noise"
     )
 
 
@@ -266,7 +270,7 @@ def _components(out: Out, result: Comparison) -> None:
     more = untold(result)
     if more:
         names = ", ".join(f"{row.component} {row.phase} {signed_ms(row.diff_ms)}" for row in more[:3])
-        out.line(f"  not told from noise: {names}", "dim")
+        out.line(f"  not separated from noise: {names}", "dim")
     out.line(f"  {parts_line(result)}", "dim")
     out.line()
 

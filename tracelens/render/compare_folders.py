@@ -124,7 +124,7 @@ def change_lines(result: FolderComparison, most: int) -> list[str]:
     ]
     if len(lines) > most:
         lines = [*lines[:most], f"and {len(lines) - most} more"]
-    return lines or ["Nothing that can be seen: same model dimensions, GEMM shapes and collectives."]
+    return lines or ["No visible change: same model dimensions, GEMM shapes and collectives."]
 
 
 def finding_lines(result: FolderComparison) -> list[str]:
@@ -233,7 +233,7 @@ def nothing_moved(result: FolderComparison) -> str:
     """Why no component is named."""
     if any(row.beyond_noise is not None for row in result.components):
         return "in more than half of the pairs nothing changed by more than noise"
-    return "cannot be told from noise"
+    return "cannot be separated from noise"
 
 
 def _bullets(out: Out, lines: Sequence[str], *, mark: str = "·", style: str = "") -> None:

@@ -29,7 +29,7 @@ from tracelens.results.comparison import Comparison, ComponentChange
 _ROWS = 12  # components and phases drawn
 _BEFORE, _NOT_KNOWN = "#bcc4cd", "#79838e"
 _LEFT, _RIGHT = 270.0, 700.0
-_JUDGED = {True: "more than noise", False: "noise", None: "cannot be told"}
+_JUDGED = {True: "more than noise", False: "noise", None: "not known"}
 
 
 class ComparisonPlots:
