@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPicture, byte_times, limits
 from tracelens.numbers import ms, ms_range, pct
 from tracelens.results import CommunicationRow, Estimate
-from tracelens.rules.engine.missing import unseen
+from tracelens.rules.engine.needs import unseen
 from tracelens.step.waiting import step_bound
 from tracelens.words import TO_TRY, per_step
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tracelens.results import Check, Estimate, Finding
 from tracelens.rules.catalog import RULES
-from tracelens.rules.engine.effects import completed
-from tracelens.rules.engine.facts import Advice, Outcome, Rule, StepFacts
-from tracelens.rules.engine.missing import unseen
-from tracelens.rules.engine.proposals import heuristic
+from tracelens.rules.engine.conclude import heuristic
+from tracelens.rules.engine.facts import Advice, Outcome, StepFacts
+from tracelens.rules.engine.needs import unseen
+from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.simulated import pays, together, within
 from tracelens.step.stalls import stalled, to_judge
 
@@ -34,8 +34,7 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
         checks.append(_check(rule, outcome, facts))
         changes = outcome.changes or (None,) * len(outcome.findings)
         found += [
-            (_with_stalls(completed(one, facts, simulate=change), stalls), change)
-            for one, change in zip(outcome.findings, changes, strict=True)
+            (_with_stalls(one, stalls), change) for one, change in zip(outcome.findings, changes, strict=True)
         ]
         for row, bound in outcome.bounds_ms.items():
             bounds[row] = max(bounds.get(row, 0.0), bound)
