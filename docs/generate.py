@@ -14,8 +14,8 @@ import click
 from tracelens.accounting import frames
 from tracelens.cli import cli
 from tracelens.hta import WaitFrames
-from tracelens.render.schema import FORMATS, field_notes, json_schema
 from tracelens.results import ComponentRow, GemmRow
+from tracelens.results.schema import FORMATS, field_notes, json_schema
 
 FOLDER = Path(__file__).parent / "reference"
 _MADE = "<!-- made by docs/generate.py -->\n\n"
@@ -96,6 +96,8 @@ def _schema() -> str:
 def _type(one: dict[str, Any]) -> str:
     if "$ref" in one:
         return str(one["$ref"]).rpartition("/")[2]
+    if "enum" in one:
+        return " or ".join("null" if value is None else f'"{value}"' for value in one["enum"])
     if "anyOf" in one:
         return " or ".join(_type(each) for each in one["anyOf"])
     if one.get("type") == "array":

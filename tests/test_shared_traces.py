@@ -17,9 +17,9 @@ import pytest
 
 from tracelens.analysis import Analysis, analyze
 from tracelens.render.html import render_html
-from tracelens.render.json import to_json
-from tracelens.render.schema import field_notes, json_schema
 from tracelens.results import Check, GemmRow, ShapeSearch
+from tracelens.results.json import to_json
+from tracelens.results.schema import field_notes, json_schema
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "traces"
 FILES = sorted(FOLDER.rglob("*.json.gz"))

@@ -13,12 +13,13 @@ from tracelens.errors import InputError, UsageError
 from tracelens.kinds import kind_of
 from tracelens.numbers import ms
 from tracelens.results import Estimate, ModelDims, Report
+from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, Suggestions
 from tracelens.step import suggestion
 from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.saved_step import step_of
 from tracelens.step.search_space import Limits
 from tracelens.step.step_search import search_step
-from tracelens.step.suggestion import FORMAT_VERSION, ComponentTime, Size, Suggestions, limits_of
+from tracelens.step.suggestion import limits_of
 from tracelens.step.whatif import StepModel
 from tracelens.words import per_step
 

@@ -65,9 +65,6 @@ EVIDENCE = ("annotation", "module_stack", "sequence", "op", "structure", "kernel
 #: What a GEMM computes for its weight: y = x W, the gradient of x, or the gradient of W.
 ROLES = ("forward", "dgrad", "wgrad")
 
-#: Where an estimate comes from, strongest first.
-BASES = ("measured", "calibrated", "model", "heuristic")
-
 #: What a communication kernel does, in PyTorch's words. ``packing``: a kernel or copy that lays data out for
 #: a collective; ``other``: communication whose name and operator do not say what it does.
 COLLECTIVES = (

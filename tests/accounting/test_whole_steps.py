@@ -19,10 +19,10 @@ from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import analyze
 from tracelens.errors import UsageError
 from tracelens.render.html import render_html
-from tracelens.render.json import from_json, to_json
 from tracelens.render.markdown import render_report_markdown
 from tracelens.render.terminal import render_terminal
 from tracelens.results import Report
+from tracelens.results.json import from_json, to_json
 
 Event = dict[str, Any]
 MODEL = ModelSpec(hidden=256, heads=4, layers=2, vocab=1024, sequence=128, micro_batch=2)

@@ -21,8 +21,8 @@ from tracelens.cli.analyze import analyze as command
 from tracelens.errors import UsageError
 from tracelens.hta.library import LibraryMissing, library
 from tracelens.render.html import render_html
-from tracelens.render.json import from_json, to_json
-from tracelens.render.schema import json_schema
+from tracelens.results.json import from_json, to_json
+from tracelens.results.schema import json_schema
 
 SAMPLE = next(
     (Path(__file__).resolve().parents[2] / "sample_traces").glob("generated_gpt2_vocab50257*.json.gz")

@@ -28,9 +28,9 @@ from tracelens.analysis import analyze
 from tracelens.render import explorer, groups, layers, losses
 from tracelens.render.html import render_html
 from tracelens.render.limits import BUDGET, FEWEST_WHOLE, LARGEST, LINES, WHOLE, Limits
-from tracelens.render.schema import json_schema
 from tracelens.render.templates import part
 from tracelens.results import Curve, Estimate, Explorer, Report, Suggested
+from tracelens.results.schema import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 

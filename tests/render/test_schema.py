@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from tracelens.render.schema import FORMATS, field_notes, json_schema, published_schema, write_schemas
+from tracelens.results.schema import FORMATS, field_notes, json_schema, published_schema, write_schemas
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def test_notes_are_read_beside_and_below_a_field() -> None:
 def test_the_published_schema_is_current(name: str, tmp_path: Path) -> None:
     write_schemas(tmp_path)
     written = (tmp_path / f"{name}.schema.json").read_text(encoding="utf-8")
-    assert published_schema(name) == written, "run: python -m tracelens.render.schema"
+    assert published_schema(name) == written, "run: python -m tracelens.results.schema"
     schema = json.loads(written)
     jsonschema.Draft202012Validator.check_schema(schema)
     # every list of values or words is explained somewhere: a field whose name is not enough

@@ -9,6 +9,7 @@ from typing import get_args
 from tests.truth.commands import PARSED_ONLY, arguments, named
 from tests.truth.outputs import Outputs
 from tracelens.cli import cli
+from tracelens.numbers import pct
 from tracelens.results import Report
 from tracelens.results.step import NotWhole
 from tracelens.rules.catalog import RULES
@@ -128,6 +129,17 @@ def bounds_are_marked(out: Outputs) -> Iterator[str]:
         yield "coverage above one"
 
 
+def checks_say_their_part(out: Outputs) -> Iterator[str]:
+    """A check that passed beside much unseen time says of how much that is not true."""
+    covered = out.report.coverage
+    if not covered.complete:
+        part = f"{pct(covered.unseen_frac)} of the GPU time"
+        checks = (check for check in out.report.checks if check.state == "passed")
+        yield from (
+            f"{check.rule} passed the whole: {check.why}" for check in checks if part not in check.why
+        )
+
+
 def rates_are_possible(out: Outputs) -> Iterator[str]:
     """No rate above the peak."""
     report = out.report
@@ -196,7 +208,7 @@ def _sizes(report: Report) -> Iterator[str]:
 
 CHECKS: tuple[Callable[[Outputs], Iterator[str]], ...] = (
     commands_exist, links_lead_somewhere, nothing_is_broken, parts_agree, steps_are_whole, bounds_are_marked,
-    rates_are_possible, savings_are_possible, absence_is_seen, dimensions_agree,
+    rates_are_possible, savings_are_possible, absence_is_seen, dimensions_agree, checks_say_their_part,
 )  # fmt: skip
 
 

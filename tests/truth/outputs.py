@@ -15,10 +15,10 @@ from rich.console import Console
 
 from tracelens.analysis import Analysis
 from tracelens.render.html import render_html
-from tracelens.render.json import to_json
 from tracelens.render.markdown import render_report_markdown
 from tracelens.render.terminal import render_terminal
 from tracelens.results import Report
+from tracelens.results.json import to_json
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT.parent / "shared" / "traces"

@@ -21,9 +21,8 @@ from tracelens.gemm import (
     WRAPPERS,
     AttentionShape,
     GemmShape,
-    KernelName,
+    KernelNames,
     is_gemm_op,
-    parse_kernel_name,
     shape_of,
 )
 from tracelens.results import WorkKnown
@@ -51,7 +50,7 @@ class Calls:
     shape: list[Shape | None]
     forward: list[Shape | None]  # backward calls: the shape of the forward operator they belong to
     kernel_call: IntArray  # per kernel: its call, -1 = part of none
-    names: list[KernelName | None]  # parsed name by symbol code
+    names: KernelNames  # parsed name by symbol code
     work: list[WorkKnown] = field(default_factory=list)  # of the counted FLOPs; empty = not judged
     rated: list[bool] = field(default_factory=list)  # is that a rate the GPU can have? empty = not judged
 
@@ -78,7 +77,7 @@ class _Computed:
 
 def find_calls(trace: Trace, links: Links, attribution: Attribution) -> Calls:
     """Group the kernels of every GEMM and attention operator into calls."""
-    names = [parse_kernel_name(text) for text in trace.symbols]
+    names = attribution.names
     kind_of = np.array([_KINDS.index(name.kind) if name else 0 for name in names] or [0])
     kind = kind_of[trace.kernels.name]
     op = _gemm_ops(trace, links)
@@ -131,7 +130,7 @@ def _own_keys(trace: Trace, links: Links, op: IntArray, kind: IntArray) -> IntAr
     return np.where(member, key, -1)
 
 
-def _from_keys(trace: Trace, kind: IntArray, keys: IntArray, names: list[KernelName | None]) -> Calls:
+def _from_keys(trace: Trace, kind: IntArray, keys: IntArray, names: KernelNames) -> Calls:
     """The calls that the keys say, without what they computed."""
     rows = np.flatnonzero(keys >= 0)
     rows = rows[np.lexsort((trace.kernels.dur_ns[rows], kind[rows] > 2, keys[rows]))]

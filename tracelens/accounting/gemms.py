@@ -25,6 +25,7 @@ from tracelens.gemm import (
     leading_dimensions,
     math_dtype,
     resident_ctas,
+    row_fields,
     split_k_factor,
     tensor_core_state,
     tile_eff,
@@ -202,9 +203,6 @@ def _row(
         frac=step_ns / total_ns if total_ns else 0.0,
         op=op,
         kernel=kernel_text,
-        kernel_family=kernel.family if kernel else "unknown",
-        cluster=kernel.cluster if kernel else None,
-        scheduler=kernel.scheduler if kernel else None,
         math_dtype=judged,
         flops=work if counted else None,
         tflops=tflops,
@@ -219,6 +217,7 @@ def _row(
         work_why=why,
         **sizes,
         **spread,
+        **row_fields(kernel),
         **_tile_fields(trace, main, group.shape, kernel, gpu),
     )
 
@@ -257,9 +256,6 @@ def _tile_fields(
 ) -> dict[str, Any]:
     """Tiles and waves, where the kernel's name gives the tile and the operator the shape."""
     fields: dict[str, Any] = {
-        "tile_m": kernel.tile_m if kernel else None,
-        "tile_n": kernel.tile_n if kernel else None,
-        "tile_k": kernel.tile_k if kernel else None,
         **dict.fromkeys(("tiles", "waves", "tile_eff_frac", "wave_eff_frac", "split_k", "tensor_core")),
         "alignment_bytes": {},
         "ctas_per_sm": _resident(trace, main),

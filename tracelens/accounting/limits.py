@@ -31,7 +31,7 @@ from tracelens.results import (
     ModelDims,
     Summary,
 )
-from tracelens.step.waiting import idle_ms
+from tracelens.results.waiting import idle_ms
 
 #: Shares of the step from which a wait is named before kernels, and from which it is named at all.
 LARGE, WORTH = 0.15, 0.05

@@ -12,8 +12,8 @@ from tracelens.attribution import Attribution, Loan
 from tracelens.gemm import AttentionShape, math_dtype, model_flops
 from tracelens.hardware import Gpu
 from tracelens.results import Coverage, GemmRow, Report, Summary, TraceInfo
+from tracelens.results.waiting import busy_frac, saving_of, step_bound
 from tracelens.rules import Advice
-from tracelens.step.waiting import busy_frac, saving_of, step_bound
 from tracelens.trace import Trace
 from tracelens.trace.metadata import (
     cuda_version,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPicture, byte_times, limits
 from tracelens.numbers import ms, ms_range, pct
 from tracelens.results import CommunicationRow, Estimate
+from tracelens.results.waiting import step_bound
 from tracelens.rules.engine.needs import unseen
-from tracelens.step.waiting import step_bound
 from tracelens.words import TO_TRY, per_step
 
 #: Idle for this share of the step, the GPU waits for the host above all.

@@ -15,7 +15,7 @@ from tracelens.attribution.result import REASONS, Attribution
 from tracelens.attribution.sites import Sites, decide_sites, operator_rules
 from tracelens.attribution.structure import Inference, infer
 from tracelens.attribution.twins import orphans
-from tracelens.gemm import is_gemm_op, parse_kernel_name
+from tracelens.gemm import KernelNames, is_gemm_op, kernel_names
 from tracelens.gemm.inductor import custom_kernel
 from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES, ROLES
@@ -53,18 +53,20 @@ def attribute(
     op_node = op_nodes(links)
     wanted[op_node[op_node >= 0]] = True
     rule = operator_rules(trace, links)
+    names = kernel_names(trace)
     of_node = phases.of(np.arange(len(links.forest.parent), dtype=np.int32))
     inferred = infer(
-        trace, links, rule, origin, [PHASES[code] for code in of_node.tolist()], links.kernel_step
+        trace, links, names, rule, origin, [PHASES[code] for code in of_node.tolist()], links.kernel_step
     )
     sites = decide_sites(trace, links, paths, rule, wanted, attention=inferred.attention)
-    own = _assemble(trace, links, paths, phases, sites, rule, inferred, origin, op_node)
+    own = _assemble(trace, links, names, paths, phases, sites, rule, inferred, origin, op_node)
     return lend(trace, links, own, reference=reference)
 
 
 def _assemble(
     trace: Trace,
     links: Links,
+    names: KernelNames,
     paths: Paths,
     phases: Phases,
     sites: Sites,
@@ -110,7 +112,7 @@ def _assemble(
     if again.any():
         unproven = again & ~_ran_before(trace, links, again, phase == _PHASE["forward"], stretch)
         phase[unproven], role[unproven] = _PHASE["backward"], -1
-    role = _roles_by_layout(trace, links, role, phase)
+    role = _roles_by_layout(trace, links, names, role, phase)
     gradient = (role == _ROLE["dgrad"]) | (role == _ROLE["wgrad"])
     phase[gradient & orphans(trace, links)] = _PHASE["backward"]  # inside a graph the host knows no phase
     stepping = (component == _COMPONENT["optimizer"]) | (component == _COMPONENT["grad_clip"])
@@ -143,19 +145,21 @@ def _assemble(
         reason=_reasons(trace, links, paths, phases, component, origin, candidates > 0),
         transformer=sites.transformer or bool((component == _COMPONENT["attention.core"]).any()),
         role=role,
+        names=names,
         like=np.full(size, -1, np.int32),
         layers_named=bool((layers >= 0).any()),
     )
 
 
-def _roles_by_layout(trace: Trace, links: Links, role: IntArray, phase: IntArray) -> IntArray:
+def _roles_by_layout(
+    trace: Trace, links: Links, names: KernelNames, role: IntArray, phase: IntArray
+) -> IntArray:
     """Of a backward product the role that its kernel's layout says: g W is NN, g^T x is NT.
 
     It decides only where no operator does: a library's own call, as a weight gradient that is added in place
     (gradient accumulation fusion).
     """
     layouts = {"NN": _ROLE["dgrad"], "NT": _ROLE["wgrad"]}
-    names = [parse_kernel_name(text) for text in trace.symbols]
     layout = [name.layout[:2] if name and name.kind == "gemm" and name.layout else "" for name in names]
     stated = np.array([layouts.get(text, -1) for text in layout] or [-1], np.int32)[trace.kernels.name]
     product = trace.symbols.where(is_gemm_op)[look_up(trace.ops.name, links.kernel_op)]

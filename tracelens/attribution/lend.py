@@ -47,7 +47,7 @@ def lend(
     cut_off = (attribution.evidence >= _STRUCTURE) & (attribution.phase == _BACKWARD)
     cut_off &= attribution.forward_op < 0
     cut_off |= (attribution.component == _UNATTRIBUTED) & (attribution.phase == _OTHER)
-    twins = twins_within(trace, links, cut_off)
+    twins = twins_within(trace, links, attribution.names, cut_off)
     attribution = _filled(attribution, attribution, twins, twins.row >= 0)
     like = np.where(twins.agreed(attribution), twins.row, -1).astype(np.int32)
     attribution = replace(attribution, like=like)
@@ -123,7 +123,7 @@ def _from_reference(
 ) -> Attribution:
     """Fill what is still unattributed from the reference, and say which of its kernels every one repeats."""
     theirs, their_links, lender = reference
-    twins = twins_in_reference(trace, links, theirs, their_links)
+    twins = twins_in_reference(trace, attribution.names, theirs, their_links)
     operator_unknown = orphans(trace, links) & (attribution.like < 0)
     unattributed = attribution.component == _UNATTRIBUTED
     agreed = twins.agreed(lender) & ~_contradicts(attribution, lender, twins)

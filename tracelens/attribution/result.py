@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.components import is_part
+from tracelens.gemm import KernelNames
 from tracelens.results import Found
 from tracelens.trace import Links, Trace
 from tracelens.words import COMPONENTS
@@ -72,6 +73,7 @@ class Attribution:
     reason: IntArray  # for unattributed kernels: index into REASONS; -1
     transformer: bool  # attention was recognised, and with it the model
     role: IntArray  # ROLES, of a product whose backward is tied to no forward operator; -1
+    names: KernelNames  # by Trace.symbols: what kernels are by their names
     like: IntArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
     loan: Loan | None = None  # what a reference trace lent
     layers_named: bool = False  # modules or ranges number the layers; else they were counted

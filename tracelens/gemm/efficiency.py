@@ -250,8 +250,7 @@ def math_dtype(shape: GemmShape | AttentionShape, *, kernel: KernelName | None) 
     fp32 data whose kernel does not say which unit multiplied it gives None, for tf32 peaks are 2.5 to 8
     times fp32's.
 
-    >>> from tracelens.gemm.kernel_names import parse_kernel_name
-    >>> simt = parse_kernel_name("ampere_sgemm_128x64_tn")
+    >>> simt = KernelName("ampere_sgemm_128x64_tn", "gemm", "legacy", math_dtype="fp32")
     >>> math_dtype(GemmShape(1024, 1536, 512, 1, "fp32", "fp32", None), kernel=simt)
     'fp32'
     """

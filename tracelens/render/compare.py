@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from tracelens import numbers as f
-from tracelens.compare.moves import with_moves
-from tracelens.compare.outcomes import against
-from tracelens.compare.result import Comparison, ComponentChange, GemmChange, GemmSide, Outcome
-from tracelens.compare.spelling import VARIATION, arrow_ms, place_name, signed_ms, signed_pct
+from tracelens.comparison.moves import with_moves
+from tracelens.comparison.outcomes import against
+from tracelens.comparison.spelling import VARIATION, arrow_ms, place_name, signed_ms, signed_pct
 from tracelens.render import facts
 from tracelens.render.compare_causes import cause_rows, cause_source
 from tracelens.render.compare_figures import Found, shares_line, signed
 from tracelens.render.console import Out
+from tracelens.results.comparison import Comparison, ComponentChange, GemmChange, GemmSide, Outcome
 
 MOVERS = 5
 GEMMS = 6

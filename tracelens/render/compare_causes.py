@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, fsum, log10
 
-from tracelens.compare.folder_result import FolderComparison
-from tracelens.compare.result import Cause, CauseCode, Comparison
-from tracelens.compare.spelling import signed_pct
+from tracelens.comparison.spelling import signed_pct
+from tracelens.results.comparison import Cause, CauseCode, Comparison
+from tracelens.results.folders import FolderComparison
 
 #: Of the step before: causes smaller than this stand in one line.
 _SMALL = 0.001

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens import numbers as f
-from tracelens.compare.folder_result import FolderComparison
-from tracelens.compare.result import Comparison, ComponentChange, GemmChange, StepChange
-from tracelens.compare.spelling import arrow_ms, arrow_pct, p_said, p_value, signed_ms, signed_pct, span_ms
-from tracelens.compare.step_change import level_why
-from tracelens.compare.steps import LEVEL
+from tracelens.comparison.spelling import arrow_ms, arrow_pct, p_said, p_value, signed_ms, signed_pct, span_ms
+from tracelens.comparison.step_change import level_why
+from tracelens.comparison.steps import LEVEL
 from tracelens.render.facts import Number
 from tracelens.render.groups import GROUPS, group_of
+from tracelens.results.comparison import Comparison, ComponentChange, GemmChange, StepChange
+from tracelens.results.folders import FolderComparison
 
 POINTS = 300  # of one side; more would be a smear
 IDLE = "idle"

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from tracelens import numbers as f
-from tracelens.compare.folder_result import NOT_COMPARED, FolderComparison, Pair, SharedPeak
-from tracelens.compare.folder_words import STATE_WORDS
-from tracelens.compare.spelling import arrow_ms, arrow_pct, p_value, signed_pct
+from tracelens.comparison.folder_words import STATE_WORDS
+from tracelens.comparison.spelling import arrow_ms, arrow_pct, p_value, signed_pct
 from tracelens.gates import Judged
 from tracelens.render import facts
 from tracelens.render.compare import (
@@ -28,6 +27,7 @@ from tracelens.render.compare_markdown import causes_markdown
 from tracelens.render.console import Out
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, table
+from tracelens.results.folders import NOT_COMPARED, FolderComparison, Pair, SharedPeak
 
 PAIRS = 32  # rows at a terminal; the other formats have them all
 CHANGES = 8

@@ -11,11 +11,9 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from tracelens import numbers as f
-from tracelens.compare.folder_result import FolderComparison
-from tracelens.compare.folder_words import STATE_WORDS
-from tracelens.compare.result import Comparison
-from tracelens.compare.spelling import VARIATION, arrow_ms, p_value, signed_pct
-from tracelens.compare.step_change import left_open
+from tracelens.comparison.folder_words import STATE_WORDS
+from tracelens.comparison.spelling import VARIATION, arrow_ms, p_value, signed_pct
+from tracelens.comparison.step_change import left_open
 from tracelens.render import compare as words
 from tracelens.render import compare_figures as figures
 from tracelens.render import compare_folders as folder_words
@@ -24,6 +22,8 @@ from tracelens.render.compare_causes import cause_rows, cause_source, cause_tota
 from tracelens.render.groups import group_of
 from tracelens.render.templates import environment, part
 from tracelens.render.text import clean
+from tracelens.results.comparison import Comparison
+from tracelens.results.folders import FolderComparison
 
 PAIRS = 1024
 ROWS = 200  # GEMM rows shown of those that count and of those that do not; all are in --json

@@ -19,7 +19,6 @@ from tracelens.render import (
     explorer,
     facts,
     groups,
-    json,
     layers,
     limits,
     losses,
@@ -34,6 +33,7 @@ from tracelens.render.limits import Limits
 from tracelens.render.templates import environment, part
 from tracelens.render.text import clean, clean_lines, short_kernel
 from tracelens.results import GemmRow, Report
+from tracelens.results.json import to_json
 from tracelens.words import EVIDENCE, SEVERITY_FROM, TO_TRY
 
 CALLS = 24  # communication rows shown
@@ -332,5 +332,5 @@ def _embedded(report: Report) -> str:
 
     It is compact, a third smaller; the file of --json holds every field and digit.
     """
-    text = json.to_json(report, indent=None, compact=True).decode("utf-8")
+    text = to_json(report, indent=None, compact=True).decode("utf-8")
     return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from isal import igzip
 
 from tracelens.errors import UsageError
-from tracelens.render.files import atomic
+from tracelens.files import atomic
 from tracelens.render.perfetto_copy import Copy
 from tracelens.render.perfetto_tracks import Tracks
 from tracelens.trace.source import ByteSource

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tracelens import numbers as f
-from tracelens.compare.result import Comparison, ComponentChange
-from tracelens.compare.spelling import signed_ms, signed_pct
+from tracelens.comparison.spelling import signed_ms, signed_pct
 from tracelens.errors import UsageError
 from tracelens.render import compare, facts
 from tracelens.render.compare_figures import IDLE, Piece, StepBars, StepPoints, signed, step_bars, step_points
@@ -25,6 +24,7 @@ from tracelens.render.svg import (
     text,
 )
 from tracelens.render.text import clean
+from tracelens.results.comparison import Comparison, ComponentChange
 
 _ROWS = 12  # components and phases drawn
 _BEFORE, _NOT_KNOWN = "#bcc4cd", "#79838e"

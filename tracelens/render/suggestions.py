@@ -9,7 +9,7 @@ from tracelens.render import search
 from tracelens.render.console import Out
 from tracelens.render.text import clean
 from tracelens.results import ShapePick
-from tracelens.step.suggestion import Suggestions
+from tracelens.results.suggestions import Suggestions
 
 _COMPONENTS = 8
 #: Changes below half of the last digit shown.

@@ -9,6 +9,9 @@ from typing import Literal
 #: too; above_peak: their rate would be more than the GPU can do, so they are not known, nor is any rate.
 WorkKnown = Literal["exact", "at_most", "above_peak", "unknown"]
 
+#: What a kernel is by its name; a helper runs beside a product or an attention (a split-K reduction).
+KernelKind = Literal["gemm", "gemm_helper", "attention", "attention_helper"]
+
 
 @dataclass(frozen=True, slots=True)
 class Lost:
@@ -137,3 +140,9 @@ class GemmRow:
     stalls: int = 0  # of its calls: those of over 3 times the median, which the shape does not explain
     stall_ms: float = 0.0  # of time_ms: what those took beyond the median
     stall_ms_per_step: float = 0.0  # the same of time_ms_per_step
+    kernel_kind: KernelKind | None = None  # what the kernel is by its name; None = a name that does not say
+    kernel_dtype: str | None = None  # of the operands, by the kernel's name
+    kernel_layout: str | None = None  # by the kernel's name
+    kernel_tensor_core: bool | None = None  # does it use tensor cores, by its name?
+    kernel_alignment: int | None = None  # elements of its loads, by its name: align8, ldg8
+    kernel_head_dim: int | None = None  # of an attention kernel: the head dimension it is compiled for

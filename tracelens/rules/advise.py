@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tracelens.results import Check, Estimate, Finding
+from tracelens.results import Check, Estimate, Finding, total
 from tracelens.rules.catalog import RULES
 from tracelens.rules.engine.conclude import heuristic
 from tracelens.rules.engine.facts import Advice, Outcome, StepFacts
-from tracelens.rules.engine.needs import unseen
+from tracelens.rules.engine.needs import judged_part, unseen
 from tracelens.rules.engine.rule import Rule
-from tracelens.rules.engine.simulated import pays, together, within
+from tracelens.rules.engine.simulated import pays, together
 from tracelens.step.stalls import stalled, to_judge
 
 
@@ -55,13 +55,15 @@ def _with_stalls(finding: Finding, stalls: Mapping[str, str]) -> Finding:
 
 
 def _check(rule: Rule, outcome: Outcome, facts: StepFacts) -> Check:
-    """What became of a rule; "not seen" means "not there" only where everything was seen."""
+    """What became of a rule; "not seen" means "not there", and "passed" all, only where all was seen."""
     covered = facts.coverage
     if outcome.absent and covered is not None:
         seen = covered.no_attention if outcome.attention else covered.complete
         frac = covered.attention_open_frac if outcome.attention else None
         if not seen:
             return Check(rule.id, rule.slug, "could_not_run", f"{outcome.why} {unseen(covered, frac=frac)}")
+    if outcome.state == "passed" and covered is not None and not covered.complete:
+        return Check(rule.id, rule.slug, outcome.state, f"{outcome.why} {judged_part(covered)}")
     return Check(rule.id, rule.slug, outcome.state, outcome.why)
 
 
@@ -97,9 +99,7 @@ def _at_stake(
     parts, covered = max((_apart(model + alone), _apart(alone + model)), key=lambda one: _mid_of(one[0]))
     if not parts:
         return heuristic(bound_ms), 0.0
-    low, mid, high = (sum(getattr(part, end) or 0.0 for part in parts) for end in ("low", "mid", "high"))
-    weakest = "calibrated" if {part.basis for part in parts} == {"calibrated"} else "model"
-    saving = within(Estimate(low, mid, high, weakest), bound_ms)
+    saving = total(parts).clamp(high=bound_ms)
     return saving, min(_open_ms(found, bounds, covered), bound_ms - (saving.mid or 0.0))
 
 
@@ -125,14 +125,9 @@ def _apart(parts: Sequence[tuple[Estimate, Mapping[str, float | None]]]) -> tupl
             told = whole and all(rows[row] is not None for row in shared)
             share = 1 - sum(rows[row] or 0.0 for row in shared) / whole if told else 0.0
         if share > 0:
-            taken.append(_times(saving, share))
+            taken.append(saving * share)
             covered |= rows.keys()
     return taken, covered
-
-
-def _times(saving: Estimate, share: float) -> Estimate:
-    low, mid, high = (None if end is None else end * share for end in (saving.low, saving.mid, saving.high))
-    return Estimate(low, mid, high, saving.basis)
 
 
 def _mid_of(parts: Sequence[Estimate]) -> float:

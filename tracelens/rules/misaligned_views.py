@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from tracelens.gemm import bytes_per_element
 from tracelens.numbers import listed, plural, round_up
+from tracelens.results import total
 from tracelens.rules.engine.bounds import bound_of_row
 from tracelens.rules.engine.candidate import Candidate, absent, could_not_run
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes
-from tracelens.rules.engine.predictions import total
 from tracelens.rules.engine.rows import enough, gemms_of, time_of, took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.misfits import component_of

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens.numbers import count, listed, ms, plural
+from tracelens.results import total
 from tracelens.rules.engine.bounds import bound_of_row
 from tracelens.rules.engine.candidate import Candidate, absent, could_not_run
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes, need_model
-from tracelens.rules.engine.predictions import minus, total
+from tracelens.rules.engine.predictions import minus
 from tracelens.rules.engine.rows import gemms_of, took, upper
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.projections import (

@@ -55,8 +55,8 @@ class Part:
     @property
     def then_ms(self) -> Estimate:
         """Per step, after the change."""
-        time, one = self.time_ms * self.calls, self.scaled
-        return Estimate(time * one.low, time * one.mid, time * one.high, one.basis)
+        one = self.scaled
+        return Estimate(one.low, one.mid, one.high, one.basis) * (self.time_ms * self.calls)
 
 
 @dataclass(frozen=True, slots=True)

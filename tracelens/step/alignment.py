@@ -11,10 +11,9 @@ on the same sm90_xmma kernel as M = 25088. cuBLAS falls back by the alignment it
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from tracelens.gemm import KernelName, bytes_per_element, parse_kernel_name
+from tracelens.gemm import bytes_per_element
 from tracelens.results import GemmRow
 
 #: The grid every leading dimension has to be on, in bytes.
@@ -26,8 +25,6 @@ _SKINNY_FAMILIES = frozenset({"gemv", "gemmsn", "gemmk1", "cublas_dot", "magma"}
 _ON_WEIGHTS = frozenset({"optimizer", "grad_clip"})
 #: Types that no CUDA-core kernel should multiply; fp32 is another question (tf32 is the user's choice).
 _TENSOR_CORE_DTYPES = frozenset({"bf16", "fp16", "fp8", "int8"})
-#: "ampere_bf16_s16816gemm_..._ldg8": elements per global load.
-_LDG = re.compile(r"_ldg(\d{1,2})_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,38 +50,29 @@ def misfit_of(row: GemmRow) -> Misfit | None:
         return None
     if row.component in _ON_WEIGHTS:
         return None  # products of an optimizer have the shape of the weights: nothing of their own to pad
-    kernel = parse_kernel_name(row.kernel)
-    if kernel is not None and (kernel.kind != "gemm" or kernel.family in _SKINNY_FAMILIES):
+    if row.kernel_kind not in ("gemm", None) or row.kernel_family in _SKINNY_FAMILIES:
         return None
     if fp32_on_cuda_cores(row):
         return None
-    dtype = _dtype(row, kernel)
     narrow = narrow_kernel(row)
     if narrow is None and loads_16_bytes(row):
         return None
     dims = off_grid(row)
     if narrow is not None and not dims:
-        dims = _any_off_grid(row, dtype)
+        dims = _any_off_grid(row, _dtype(row))
     return Misfit(row=row, dims=dims, kernel=narrow) if narrow is not None or dims else None
 
 
 def fp32_on_cuda_cores(row: GemmRow) -> bool:
     """True for full-precision products without tensor cores: alignment is not what holds them back."""
-    kernel = parse_kernel_name(row.kernel)
-    return kernel is not None and kernel.tensor_core is False and _dtype(row, kernel) == "fp32"
+    return row.kernel_tensor_core is False and _dtype(row) == "fp32"
 
 
 def load_bytes(row: GemmRow) -> int | None:
     """Bytes per load as the kernel's name states it; None where it does not."""
-    kernel = parse_kernel_name(row.kernel)
-    if kernel is None:
-        return None
-    if kernel.family in _TMA_FAMILIES:
+    if row.kernel_family in _TMA_FAMILIES:
         return GRID_BYTES
-    elements = kernel.alignment_elements
-    if elements is None and kernel.family == "legacy" and (found := _LDG.search(row.kernel)):
-        elements = int(found[1])
-    size = bytes_per_element(_dtype(row, kernel))
+    elements, size = row.kernel_alignment, bytes_per_element(_dtype(row))
     return int(elements * size) if elements is not None and size is not None else None
 
 
@@ -96,24 +84,21 @@ def loads_16_bytes(row: GemmRow) -> bool:
 
 def narrow_kernel(row: GemmRow) -> str | None:
     """What the kernel's name shows of a fallback, in words; None where it shows none."""
-    kernel = parse_kernel_name(row.kernel)
-    if kernel is None or kernel.kind != "gemm" or kernel.family in _SKINNY_FAMILIES:
+    if row.kernel_kind != "gemm" or row.kernel_family in _SKINNY_FAMILIES:
         return None
-    if kernel.tensor_core is False:
-        wanted = _dtype(row, kernel) in _TENSOR_CORE_DTYPES and row.tensor_core == "eligible_unused"
-        return f"{kernel.family} on CUDA cores (SIMT)" if wanted else None
+    if row.kernel_tensor_core is False:
+        wanted = _dtype(row) in _TENSOR_CORE_DTYPES and row.tensor_core == "eligible_unused"
+        return f"{row.kernel_family} on CUDA cores (SIMT)" if wanted else None
     loaded = load_bytes(row)
     if loaded is None or loaded >= GRID_BYTES:
         return None
-    stated = "" if kernel.alignment_elements is None else f" align{kernel.alignment_elements}"
-    return f"{kernel.family}{stated}, {loaded}-byte loads"
+    return f"{row.kernel_family} align{row.kernel_alignment}, {loaded}-byte loads"
 
 
 def off_grid(row: GemmRow) -> tuple[tuple[str, int], ...]:
     """Leading dimensions that are no multiple of 16 bytes, output first; empty when unknown."""
-    kernel = parse_kernel_name(row.kernel)
-    dtype = _dtype(row, kernel)
-    layout = row.layout or (kernel.layout if kernel is not None else None)
+    dtype = _dtype(row)
+    layout = row.layout or row.kernel_layout
     leading: list[tuple[str, str, str | None]] = [("c", "n", row.out_dtype or dtype)]
     if layout is not None and len(layout) >= 2:
         # cuBLAS letters: the first is torch's b, the second torch's a; N = row-major in torch's view.
@@ -167,5 +152,5 @@ def _is_off(elements: int, dtype: str | None) -> bool:
     return grid is not None and elements > 1 and elements % grid != 0
 
 
-def _dtype(row: GemmRow, kernel: KernelName | None) -> str | None:
-    return row.dtype or (kernel.in_dtype if kernel is not None else None)
+def _dtype(row: GemmRow) -> str | None:
+    return row.dtype or row.kernel_dtype

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tracelens.config.hyper import Hyper, canonical, changed
 from tracelens.errors import UsageError
-from tracelens.results import Curve, Explorer, Finding, Suggested, WhatIf
+from tracelens.results import Curve, Explorer, Finding, Suggested, WhatIf, weakest
 from tracelens.step.alignment import grid_elements
 from tracelens.step.whatif import StepModel, what_if
 
@@ -130,7 +130,7 @@ def _curve(step: StepModel, name: str, suggested: list[Suggested]) -> Curve:
         alignment_bytes=[_bytes(value, name, step) for value in shown] if _aligns(name) else [],
         suggested=[one for one in suggested if one.value in shown],
         follows=_follows(step.now, name),
-        basis="calibrated" if bases == {"calibrated"} else "model",
+        basis=weakest(bases) if bases else "model",
         notes=_notes(name, answers, known) if shown else [],
         why=None if shown else _why(answers, known, now),
         saving_of=step.saving_of,

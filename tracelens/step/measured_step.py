@@ -79,9 +79,14 @@ class MeasuredStep:
             flops = _products_growth(step, then, _repeats(step, then.layers))
         tokens = 1.0 + found.tokens_frac
         saving = _per_token(found.saving_ms, step.step_ms, tokens)
-        low, mid, high = (_times(end, step.step_ms) for end in (saving.low, saving.mid, saving.high))
-        in_ms = Estimate(low, mid, high, saving.basis)
-        return Change(now, then, saving, in_ms, (1.0 + flops) / tokens - 1.0, tuple(_parts(found, tokens)))
+        return Change(
+            now,
+            then,
+            saving,
+            saving * step.step_ms,
+            (1.0 + flops) / tokens - 1.0,
+            tuple(_parts(found, tokens)),
+        )
 
     def why_unknown(self, then: Hyper) -> str | None:
         """Why the step with ``then`` has no prediction, or None."""
@@ -121,17 +126,8 @@ def _changes(now: Hyper, then: Hyper) -> dict[str, int]:
 
 def _per_token(saving_ms: Estimate, step_ms: float, tokens: float) -> Estimate:
     """As shares of the time per token."""
-
-    def share(value: float | None) -> float | None:
-        if value is None or tokens == 1.0:
-            return None if value is None else value / step_ms
-        return 1.0 - (1.0 - value / step_ms) / tokens
-
-    return Estimate(share(saving_ms.low), share(saving_ms.mid), share(saving_ms.high), saving_ms.basis)
-
-
-def _times(value: float | None, by: float) -> float | None:
-    return None if value is None else value * by
+    share = saving_ms.over(step_ms)
+    return share if tokens == 1.0 else share.each(lambda value: 1.0 - (1.0 - value) / tokens)
 
 
 def _repeats(step: StepModel, layers: int | None) -> Mapping[str, float]:

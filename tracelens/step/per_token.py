@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tracelens.results import Estimate, WhatIf
+from tracelens.results import WhatIf
 
 
 def growth_frac(change: Mapping[str, Sequence[int | str | None]]) -> float:
@@ -44,19 +44,8 @@ def per_token(found: WhatIf) -> WhatIf:
     if growth == 0.0:
         return found
     moved = affected_ms(found)
-
-    def saved(value: float | None) -> float | None:
-        return (value + moved * growth) / (1.0 + growth) if value is not None else None
-
-    saving = found.saving_ms
-    saving = Estimate(saved(saving.low), saved(saving.mid), saved(saving.high), saving.basis)
-    step = found.step_ms
-
-    def share(value: float | None) -> float | None:
-        return value / step if value is not None and step else None
-
-    frac = Estimate(share(saving.low), share(saving.mid), share(saving.high), saving.basis)
-    return replace(found, saving_ms=saving, saving_frac=frac)
+    saving = found.saving_ms.each(lambda value: (value + moved * growth) / (1.0 + growth))
+    return replace(found, saving_ms=saving, saving_frac=saving.over(found.step_ms))
 
 
 def moved_then_ms(found: WhatIf) -> float:

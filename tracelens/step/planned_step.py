@@ -20,7 +20,8 @@ from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
-from tracelens.results import Estimate
+from tracelens.results import Basis, Estimate, weakest
+from tracelens.results import total as exact_total
 from tracelens.step import planned_kernels as kernels
 from tracelens.step.planned_kernels import Attention, Linear, Traffic
 from tracelens.step.predicted_attention import ATTENTION_ERROR
@@ -78,15 +79,11 @@ class PlannedStep:
 
 def total(times: Iterable[Estimate]) -> Estimate:
     """The sum of estimates whose errors go together; calibrated where nearly all of the time is."""
-    low = mid = high = 0.0
-    bases: list[tuple[float, str]] = []
-    for one in times:
-        low, mid, high = low + (one.low or 0.0), mid + (one.mid or 0.0), high + (one.high or 0.0)
-        bases.append((one.mid or 0.0, one.basis))
-    return Estimate(low, mid, high, _basis(bases))
+    parts = list(times)
+    return replace(exact_total(parts), basis=_basis([(one.mid or 0.0, one.basis) for one in parts]))
 
 
-def _basis(weighted: Sequence[tuple[float, str]]) -> str:
+def _basis(weighted: Sequence[tuple[float, Basis]]) -> Basis:
     """Calibrated where measurements of this GPU predict all but a tenth of what is weighed."""
     whole = sum(weight for weight, _ in weighted)
     other = sum(weight for weight, basis in weighted if basis != "calibrated")
@@ -269,7 +266,7 @@ def compare(now: PlannedStep, then: PlannedStep) -> Change:
     down: dict[str, float] = {}
     up: dict[str, float] = {}
     changes: list[PartChange] = []
-    weighted: list[tuple[float, str]] = []
+    weighted: list[tuple[float, Basis]] = []
     mid = 0.0
     for old, new in zip(now.parts, then.parts, strict=True):  # both list them in one order
         before, after = old.time_ms.mid or 0.0, (new.time_ms.mid or 0.0) * scale
@@ -277,8 +274,7 @@ def compare(now: PlannedStep, then: PlannedStep) -> Change:
             continue
         saving = before - after
         mid += saving
-        calibrated = old.time_ms.basis == new.time_ms.basis == "calibrated"
-        weighted.append((abs(saving), "calibrated" if calibrated else "model"))
+        weighted.append((abs(saving), weakest((old.time_ms.basis, new.time_ms.basis))))
         for kind, (less, more) in _errors(old, new, before, after).items():
             down[kind] = down.get(kind, 0.0) + less
             up[kind] = up.get(kind, 0.0) + more
@@ -343,8 +339,7 @@ def _in_ms(time_us: Estimate, calls: int) -> Estimate:
     low = time_us.low if time_us.low is not None else time_us.mid
     mid = time_us.mid if time_us.mid is not None else low
     high = time_us.high if time_us.high is not None else mid
-    scale = calls / 1000.0
-    return Estimate((low or 0.0) * scale, (mid or 0.0) * scale, (high or 0.0) * scale, time_us.basis)
+    return Estimate(low, mid, high, time_us.basis) * (calls / 1000.0)
 
 
 def _tiles(found: Prediction) -> str:

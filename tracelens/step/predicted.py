@@ -20,7 +20,7 @@ from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.numbers import sig
-from tracelens.results import GemmRow
+from tracelens.results import Basis, GemmRow
 from tracelens.step.alignment import GRID_BYTES, grid_elements, loads_16_bytes
 from tracelens.step.stalls import call_us_of
 from tracelens.step.work import Product, Work
@@ -49,7 +49,7 @@ class Scaled:
     low: float
     mid: float
     high: float
-    basis: str  # calibrated | model
+    basis: Basis
     shape_now: str
     shape_then: str
     how: str
@@ -242,7 +242,7 @@ def bounded(
     then_us: float,
     call_us: float,
     widths: tuple[float, float],
-    basis: str,
+    basis: Basis,
     texts: tuple[str, str],
     how: str,
     floor_us: float,

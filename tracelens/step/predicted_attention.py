@@ -13,6 +13,7 @@ from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.numbers import sig
+from tracelens.results import Basis, weakest
 from tracelens.step.predicted import BELOW_FLOOR, Scaled, bounded
 from tracelens.step.stalls import call_us_of
 from tracelens.step.work import AttentionCall
@@ -68,7 +69,8 @@ def scaled_attention(
     call_us = call_us_of(call.row)
     ratios: list[float] = []
     floors: list[float] = []
-    width, basis = ATTENTION_ERROR if call.seq_k else _PACKED_ERROR, "calibrated"
+    width = ATTENTION_ERROR if call.seq_k else _PACKED_ERROR
+    basis: Basis = "calibrated"
     for length in [call.seq_k] if call.seq_k else [min(512, call.tokens), call.tokens]:
         for causal in (True, False):
             pair: list[AttentionPrediction] = []
@@ -89,7 +91,7 @@ def scaled_attention(
             ratios.append(times[1].mid / times[0].mid)
             # What both predictions miss alike cancels; half of the range is left where it is wide.
             width = max(width, 0.5 * math.log(times[1].high / times[1].mid))
-            basis = "model" if "model" in (basis, times[1].basis) else "calibrated"
+            basis = weakest((basis, times[1].basis))
             if (pair[0].floor_us or 0.0) <= call_us / BELOW_FLOOR:
                 floors.append(pair[1].floor_us or 0.0)
     mid = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))

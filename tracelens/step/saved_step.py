@@ -8,7 +8,7 @@ from tracelens.errors import InputError
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import Known, Report
-from tracelens.step.waiting import busy_frac
+from tracelens.results.waiting import busy_frac
 from tracelens.step.whatif import StepModel, step_model
 
 

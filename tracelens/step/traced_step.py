@@ -9,11 +9,11 @@ from tracelens.config.hyper import Hyper
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import CommunicationRow, ComponentRow, GemmRow, ModelDims, SavingOf
+from tracelens.results.waiting import saving_of
 from tracelens.step.predicted import Anchors
 from tracelens.step.present import present_hyper
 from tracelens.step.stalls import to_judge
 from tracelens.step.traffic import repeats
-from tracelens.step.waiting import saving_of
 from tracelens.step.work import Work, work_of
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from tracelens.config.hyper import Hyper, changed
 from tracelens.errors import UsageError
 from tracelens.numbers import ms
-from tracelens.results import Estimate, Rest, RowChange, WhatIf
+from tracelens.results import Basis, Estimate, Rest, RowChange, WhatIf, weakest
 from tracelens.step.affected import (
     OF_VOCAB,
     Affected,
@@ -61,14 +61,14 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
         )
     )
     unknown = _unknown(step, then, affected, exchange)
-    saving = Estimate(None, None, None, "model") if unknown else _saving(step, affected, rest)
+    saving = Estimate.unknown() if unknown else _saving(step, affected, rest)
     tokens = now.token_count, then.token_count
     return WhatIf(
         change={name: [now.value(name), then.value(name)] for name in changed_names(now, then)},
         saving_ms=saving,
-        saving_frac=_over(saving, step.step_ms),
+        saving_frac=saving.over(step.step_ms),
         step_ms=step.step_ms,
-        then_ms=_minus(step.step_ms, saving),
+        then_ms=Estimate.unknown() if step.step_ms is None else step.step_ms - saving,
         parameters=[now.parameters, then.parameters],
         flops_frac=_flops_growth(step.work, affected, then=then, now=now),
         tokens_frac=tokens[1] / tokens[0] - 1.0 if tokens[0] and tokens[1] else 0.0,
@@ -128,12 +128,10 @@ def _rows(parts: Sequence[Part]) -> list[RowChange]:
 def _joined(a: RowChange, b: RowChange) -> RowChange:
     """Two shares of one row's calls."""
     then = a.shape_then if a.shape_then == b.shape_then else f"{a.shape_then} and {b.shape_then}"
-    low, mid, high = (
-        (getattr(a.then_ms, end) or 0.0) + (getattr(b.then_ms, end) or 0.0) for end in ("low", "mid", "high")
-    )
-    time = Estimate(low, mid, high, _basis([a.then_ms.basis, b.then_ms.basis]))
     how = a.how if a.how == b.how else f"{a.how}; {b.how}"
-    return RowChange(a.gemm, a.component, a.role, a.shape_now, then, a.time_ms + b.time_ms, time, how)
+    return RowChange(
+        a.gemm, a.component, a.role, a.shape_now, then, a.time_ms + b.time_ms, a.then_ms + b.then_ms, how
+    )
 
 
 def _saving(step: StepModel, affected: Affected, rest: Sequence[Rest]) -> Estimate:
@@ -164,31 +162,13 @@ def _saving(step: StepModel, affected: Affected, rest: Sequence[Rest]) -> Estima
     return Estimate(low, mid, high, _saving_basis(affected.parts, rest))
 
 
-def _saving_basis(parts: Sequence[Part], rest: Sequence[Rest]) -> str:
+def _saving_basis(parts: Sequence[Part], rest: Sequence[Rest]) -> Basis:
     """Calibrated where measurements of this GPU predict the products and little else moves the result."""
     by_products = sum(abs(part.time_ms - (part.then_ms.mid or 0.0)) for part in parts)
     by_bytes = sum(abs(one.time_ms - (one.then_ms.mid or 0.0)) for one in rest)
-    basis = _basis([part.scaled.basis for part in parts])
-    return basis if by_bytes <= _GAP * by_products else "model"
-
-
-def _basis(bases: Sequence[str]) -> str:
-    """The weakest of them."""
-    return "calibrated" if set(bases) == {"calibrated"} else "model"
-
-
-def _over(saving: Estimate, step_ms: float | None) -> Estimate:
-    def part(value: float | None) -> float | None:
-        return value / step_ms if value is not None and step_ms else None
-
-    return Estimate(part(saving.low), part(saving.mid), part(saving.high), saving.basis)
-
-
-def _minus(step_ms: float | None, saving: Estimate) -> Estimate:
-    def left(value: float | None) -> float | None:
-        return step_ms - value if value is not None and step_ms is not None else None
-
-    return Estimate(left(saving.high), left(saving.mid), left(saving.low), saving.basis)
+    if not parts or by_bytes > _GAP * by_products:
+        return "model"
+    return weakest(part.scaled.basis for part in parts)
 
 
 def _gap_notes(step: StepModel, affected: Affected, *, known: bool, other_tokens: bool) -> list[str]:

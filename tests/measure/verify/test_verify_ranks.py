@@ -21,8 +21,8 @@ from tracelens.measure.verify import Source, read_source
 from tracelens.measure.verify.plan import Trial, make_trial
 from tracelens.measure.verify.source import Asked
 from tracelens.measure.verify.standin import StandIn, stand_in, trace_layer_ms
-from tracelens.render.json import to_json
 from tracelens.results import Estimate, Report
+from tracelens.results.json import to_json
 from tracelens.step.saved_step import step_of
 
 RANKS = 4

@@ -20,8 +20,8 @@ from tracelens.measure.verify import Done, Source, read_source
 from tracelens.measure.verify.meter import CallTime
 from tracelens.measure.verify.plan import make_trial
 from tracelens.measure.verify.standin import StandIn, stand_in
-from tracelens.render.json import from_json
 from tracelens.results import Verified
+from tracelens.results.json import from_json
 
 LAYER = LayerShape(1280, 20, 5120, sequence=1024, micro_batch=8)
 

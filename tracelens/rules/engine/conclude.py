@@ -11,7 +11,7 @@ from tracelens.rules.engine.candidate import Candidate, Named
 from tracelens.rules.engine.effects import completed
 from tracelens.rules.engine.facts import Outcome, StepFacts
 from tracelens.rules.engine.pages import why
-from tracelens.rules.engine.simulated import as_frac, derivation, pays, simulate, why_not, within
+from tracelens.rules.engine.simulated import derivation, pays, simulate, why_not
 from tracelens.step.waiting import gpu_work_note
 from tracelens.words import severity
 
@@ -40,8 +40,7 @@ class _Judged:
     @property
     def size_ms(self) -> float:
         """What it is ranked by: the middle of the prediction, or the bound."""
-        saving = self.saving_ms
-        return (saving.mid if saving.mid is not None else saving.high) or 0.0
+        return self.saving_ms.size or 0.0
 
 
 def conclude(rule: Named, *, facts: StepFacts, candidates: Sequence[Candidate], passed: str) -> Outcome:
@@ -75,7 +74,7 @@ def conclude(rule: Named, *, facts: StepFacts, candidates: Sequence[Candidate], 
 def _judge(facts: StepFacts, one: Candidate, step_ms: float) -> _Judged:
     bound = min(one.bound_ms, step_ms)
     if one.saving is not None:
-        saving = within(one.saving, bound)
+        saving = one.saving.clamp(high=bound)
         if facts.saving_of == "gpu_work" and saving.low is not None:
             saving = replace(saving, low=min(saving.low, 0.0))
         return _Judged(one, saving, "" if pays(saving) else why_not(saving, one.name, facts.whole))
@@ -83,7 +82,7 @@ def _judge(facts: StepFacts, one: Candidate, step_ms: float) -> _Judged:
     if isinstance(found, str):
         return _Judged(one, heuristic(bound), open=found)
     refused = "" if pays(found.saving_ms) else why_not(found.saving_ms, found, facts.whole)
-    return _Judged(one, within(found.saving_ms, bound), refused, simulated=found)
+    return _Judged(one, found.saving_ms.clamp(high=bound), refused, simulated=found)
 
 
 def heuristic(high: float) -> Estimate:
@@ -141,14 +140,14 @@ def _left(one: _Judged, facts: StepFacts, step_ms: float) -> str:
 
 def _finding(rule: Named, judged: _Judged, *, facts: StepFacts, step_ms: float) -> Finding:
     one, saving = judged.one, judged.saving_ms
-    share = as_frac(saving, step_ms)
+    share = saving.over(step_ms)
     bounds = sorted(one.bounds, key=lambda bound: -bound.ms)
     finding = Finding(
         rule=rule.id,
         slug=rule.slug,
         title=one.title,
         components=list(dict.fromkeys(one.components or [bound.row.component for bound in bounds])),
-        severity=severity((share.mid if share.mid is not None else share.high) or 0.0, facts.saving_of),
+        severity=severity(share.size or 0.0, facts.saving_of),
         saving_ms=saving,
         saving_frac=share,
         basis=saving.basis,

@@ -19,7 +19,8 @@ from tracelens.results import (
     OtherRow,
     SavingOf,
 )
-from tracelens.step.waiting import gpu_work_note, saving_of
+from tracelens.results.waiting import saving_of
+from tracelens.step.waiting import gpu_work_note
 from tracelens.step.whatif import StepModel
 
 

@@ -73,7 +73,14 @@ def for_shapes(rows: Sequence[GemmRow]) -> str:
 
 def unseen(covered: Coverage, *, what: str = "it", frac: float | None = None) -> str:
     """Why what was not seen can be there all the same, as a sentence."""
-    lacks = "could not be told apart" if covered.opaque_frac else "is unattributed"
-    return (
-        f"{pct(covered.unseen_frac if frac is None else frac)} of the GPU time {lacks} and can hold {what}."
-    )
+    share = pct(covered.unseen_frac if frac is None else frac)
+    return f"{share} of the GPU time {_lacks(covered)} and can hold {what}."
+
+
+def judged_part(covered: Coverage) -> str:
+    """That a check which found nothing judged a part, as a sentence behind its own."""
+    return f"That is of what was recognised: {pct(covered.unseen_frac)} of the GPU time {_lacks(covered)}."
+
+
+def _lacks(covered: Coverage) -> str:
+    return "could not be told apart" if covered.opaque_frac else "is unattributed"

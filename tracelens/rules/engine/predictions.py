@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tracelens.gemm.predict import Prediction
 from tracelens.results import Estimate, GemmRow
 from tracelens.rules.engine.facts import StepFacts
@@ -36,26 +34,12 @@ def predicted(
 
 def saved(row: GemmRow, then_us: Estimate) -> Estimate:
     """Measured minus predicted time per step, ms; ``then_us`` of one call."""
-    calls, now_us = row.calls_per_step / 1e3, call_us_of(row)
-    low, mid, high = then_us.low or 0.0, then_us.mid or 0.0, then_us.high or 0.0
-    return Estimate(calls * (now_us - high), calls * (now_us - mid), calls * (now_us - low), then_us.basis)
+    return row.calls_per_step / 1e3 * (call_us_of(row) - then_us)
 
 
 def minus(saving: Estimate, *, mid_ms: float = 0.0, low_ms: float = 0.0) -> Estimate:
     """A saving less what the change adds: ``mid_ms`` for certain, ``low_ms`` more at worst."""
-    low, mid, high = (value if value is not None else 0.0 for value in (saving.low, saving.mid, saving.high))
-    return Estimate(low - mid_ms - low_ms, mid - mid_ms, high - mid_ms, saving.basis)
-
-
-def total(parts: Sequence[Estimate]) -> Estimate:
-    """Estimates whose errors share their cause: ends add to ends. The weakest basis names the sum.
-
-    >>> total([Estimate(1.0, 2.0, 3.0, "calibrated"), Estimate(0.0, 1.0, 1.5, "model")])
-    Estimate(low=1.0, mid=3.0, high=4.5, basis='model')
-    """
-    low, mid, high = (sum(getattr(part, end) or 0.0 for part in parts) for end in ("low", "mid", "high"))
-    sure = {part.basis for part in parts} == {"calibrated"}
-    return Estimate(low, mid, high, "calibrated" if sure else "model")
+    return saving - Estimate(mid_ms, mid_ms, mid_ms + low_ms, saving.basis)
 
 
 def moving_ms(number_of_bytes: float, *, facts: StepFacts) -> float:

@@ -39,24 +39,6 @@ def pays(saving: Estimate) -> bool:
     return saving.mid is not None and saving.low is not None and saving.mid > 0 and -saving.low < saving.mid
 
 
-def within(saving: Estimate, bound_ms: float) -> Estimate:
-    """The saving where the rows allow no more than ``bound_ms``."""
-
-    def least(value: float | None) -> float | None:
-        return min(value, bound_ms) if value is not None else None
-
-    return Estimate(least(saving.low), least(saving.mid), least(saving.high), saving.basis)
-
-
-def as_frac(saving: Estimate, step_ms: float) -> Estimate:
-    """Shares of the step."""
-
-    def part(value: float | None) -> float | None:
-        return value / step_ms if value is not None else None
-
-    return Estimate(part(saving.low), part(saving.mid), part(saving.high), saving.basis)
-
-
 def why_not(saving: Estimate, change: WhatIf | str, whole: str) -> str:
     """Why a predicted change is not advised, as a sentence without its full stop; ``change`` or its name."""
     mid, low, high = saving.mid or 0.0, saving.low or 0.0, saving.high or 0.0

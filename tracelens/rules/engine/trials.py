@@ -10,7 +10,7 @@ from tracelens.results import Estimate, WhatIf
 from tracelens.rules.engine.candidate import passed
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import of_step
-from tracelens.rules.engine.simulated import simulate, within
+from tracelens.rules.engine.simulated import simulate
 from tracelens.step.per_token import growth_frac
 
 #: How far a range can reach into slower, as a share of the saving, where trying a change is cheap.
@@ -57,7 +57,7 @@ def surely(saving: Estimate, step_ms: float) -> bool:
 
 def likely(saving: Estimate, step_ms: float, *, bound_ms: float) -> bool:
     """Worth trying where trying is cheap: the range, within ``bound_ms``, hardly reaches into slower."""
-    held = within(saving, bound_ms)
+    held = saving.clamp(high=bound_ms)
     mid, low = held.mid or 0.0, held.low or 0.0
     return mid >= GAIN_FRAC * step_ms and low >= -_LITTLE * mid
 

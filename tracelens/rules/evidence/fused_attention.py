@@ -12,9 +12,9 @@ from tracelens.gemm.predict.attention_backend import likely_backend
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.hardware import Gpu
 from tracelens.numbers import count, sig, times
-from tracelens.results import Estimate
+from tracelens.results import Estimate, total, weakest
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.engine.predictions import moving_ms, total
+from tracelens.rules.engine.predictions import moving_ms
 
 #: One query per call (decoding, a class token): kernels that split over the keys, which no prediction covers.
 _FEWEST_QUERIES = 2
@@ -182,7 +182,7 @@ def _predicted(
 def _spanned(found: Sequence[AttentionPrediction], *, more_us: float) -> Estimate:
     """Time of one call over all of them, µs; ``more_us`` in the middle and at the high end."""
     spans = [one.time_us for one in found]
-    basis = "calibrated" if {one.basis for one in spans} == {"calibrated"} else "model"
+    basis = weakest(one.basis for one in spans)
     low, mid, high = ([getattr(one, end) or 0.0 for one in spans] for end in ("low", "mid", "high"))
     return Estimate(min(low), max(mid) + more_us, max(high) + more_us, basis)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tracelens.gemm import bytes_per_element
 from tracelens.numbers import count, listed, ms, nbytes, percent, plural
-from tracelens.results import Amount, Estimate, MemoryEffect
+from tracelens.results import Amount, Estimate, MemoryEffect, weakest
 from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.candidate import absent, could_not_run, passed
 from tracelens.rules.engine.facts import StepFacts
@@ -161,7 +161,7 @@ def _saving(chain: Chain, fused: Sequence[Fused]) -> tuple[Estimate | None, floa
     low, mid, high = ([getattr(one, end) or 0.0 for one in spans] for end in ("low", "mid", "high"))
     if not all(pays(one) for one in spans) and any((one.low or 0.0) > 0 for one in spans):
         return None, max(high)
-    basis = "calibrated" if {one.basis for one in spans} == {"calibrated"} else "model"
+    basis = weakest(one.basis for one in spans)
     return Estimate(min(low), min(mid), max(high), basis), max(high)
 
 

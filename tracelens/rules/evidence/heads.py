@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tracelens.gemm import parse_kernel_name
 from tracelens.numbers import round_up
 from tracelens.results import GemmRow
 from tracelens.rules.engine.candidate import absent, could_not_run
@@ -129,8 +128,7 @@ def _heads(row: GemmRow, head_dim: int, facts: StepFacts) -> int | None:
 
 
 def _template(row: GemmRow) -> int | None:
-    kernel = parse_kernel_name(row.kernel)
-    return kernel.head_dim or None if kernel is not None and kernel.kind == "attention" else None
+    return row.kernel_head_dim if row.kernel_kind == "attention" else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tracelens.gemm import bytes_per_element, parse_kernel_name
+from tracelens.gemm import bytes_per_element
 from tracelens.numbers import count, listed, ms, plural, sig, times
-from tracelens.results import Estimate, GemmRow
+from tracelens.results import Estimate, GemmRow, total
 from tracelens.rules.engine.bounds import Bound, bound_of_row, name
 from tracelens.rules.engine.candidate import WORTH_A_FINDING, could_not_run
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes
-from tracelens.rules.engine.predictions import minus, moving_ms, predicted, saved, total
+from tracelens.rules.engine.predictions import minus, moving_ms, predicted, saved
 from tracelens.rules.engine.rows import sizes_of, time_of, took
 from tracelens.rules.engine.simulated import pays
 from tracelens.step.stalls import call_us_of
@@ -158,8 +158,7 @@ def _need_types(facts: StepFacts, rows: Sequence[GemmRow]) -> None:
 
 def _by_name(row: GemmRow) -> bool:
     """Does the kernel's name alone say that it uses tensor cores?"""
-    kernel = parse_kernel_name(row.kernel)
-    return kernel is not None and kernel.tensor_core is True
+    return row.kernel_tensor_core is True
 
 
 def _precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision]:

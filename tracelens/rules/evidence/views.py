@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tracelens.gemm import bytes_per_element, parse_kernel_name
+from tracelens.gemm import bytes_per_element
 from tracelens.numbers import sig
 from tracelens.results import Estimate, GemmRow
 from tracelens.rules.engine.bounds import name
@@ -37,8 +37,7 @@ def view_of(row: GemmRow) -> View | None:
     """The operand that keeps the row from 16-byte loads although every size is on the grid, or None."""
     if row.kind != "gemm" or row.m is None or row.tensor_core == "ineligible" or fp32_on_cuda_cores(row):
         return None
-    kernel = parse_kernel_name(row.kernel)
-    if kernel is not None and (kernel.kind != "gemm" or kernel.tensor_core is False):
+    if row.kernel_kind not in ("gemm", None) or row.kernel_tensor_core is False:
         return None
     loaded = load_bytes(row)
     if off_grid(row) or (loaded is not None and loaded >= GRID_BYTES):
@@ -52,8 +51,7 @@ def view_of(row: GemmRow) -> View | None:
 
 def _contiguous(row: GemmRow) -> dict[str, int]:
     """The size along which each operand lies in memory by the layout; {} where that is not known."""
-    kernel = parse_kernel_name(row.kernel)
-    layout = row.layout or (kernel.layout if kernel is not None else None)
+    layout = row.layout or row.kernel_layout
     if layout is None or row.m is None or row.n is None or row.k is None:
         return {}
     a = row.k if layout[1] == "N" else row.m

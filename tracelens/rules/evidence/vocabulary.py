@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens.numbers import ms, plural
 from tracelens.results import GemmRow
-from tracelens.rules.engine.candidate import absent, could_not_run
+from tracelens.rules.engine.candidate import absent, could_not_run, not_applicable
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes, need_model, need_shapes
 from tracelens.rules.engine.rows import gemms_of, time_of
@@ -15,6 +15,9 @@ def need_vocabulary(facts: StepFacts) -> int:
     vocab = vocabulary(facts)
     if vocab is not None:
         return vocab
+    classes = facts.model.classes.value
+    if classes is not None:
+        raise not_applicable(f"The head chooses from {classes} classes: the model has no vocabulary.")
     need_shapes(logits(facts), "logits GEMM")
     if gemms_of(facts) and all(row.n is None for row in facts.gemms):
         raise could_not_run(f"No GEMM of the step has a shape: {for_shapes(facts.gemms)}.")
@@ -40,6 +43,8 @@ def vocabulary(facts: StepFacts) -> int | None:
 
 def columns(facts: StepFacts) -> int | None:
     """The vocabulary as the GEMMs have it: the model's, or N of the largest forward logits GEMM."""
+    if facts.model.classes.value is not None:
+        return None  # a classifier's head has classes to choose from
     if facts.model.vocab.value is not None:
         return facts.model.vocab.value if facts.model.vocab.value > 0 else None
     shaped = [row for row in logits(facts) if row.role == "forward" and row.n is not None]

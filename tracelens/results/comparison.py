@@ -1,0 +1,229 @@
+"""What a comparison says: plain frozen values, the same in Python and in ``tracelens compare --json``.
+
+Differences are after minus before: a negative time is a saving. ``None`` means "not known" or, where times
+are not compared, "not said"; the reason stands in ``why``, ``not_compared`` or ``caveats``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tracelens.results.estimates import Estimate, SavingOf
+from tracelens.results.step import StepTime
+
+SCHEMA_VERSION = "1.0"
+
+#: What the step's time did. ``no_change``: a difference of practical size is excluded; ``inconclusive``: one
+#: is not excluded, and the test sees none; ``too_few_steps``: no test can; ``identical``: one trace twice.
+StepState = Literal["faster", "slower", "no_change", "inconclusive", "too_few_steps", "identical"]
+
+#: Where a difference of the step comes from. ``gemms_alike``: GEMMs of the same shape and kernel that all
+#: changed by the same factor; ``gemms_single``: what single ones of them changed beyond that;
+#: ``gemm_shapes``: GEMMs of another shape or kernel, or on one side only; ``other_kernels``: GPU time of
+#: neither GEMMs nor communication; ``overlap``: compute kernels that run beside one another more or less;
+#: ``across_pairs``: pairs of files change by another time than the whole they are of; ``mean_to_median``:
+#: parts are means over the steps, the step's difference is of medians.
+CauseCode = Literal[
+    "idle", "exposed_communication", "gemms_alike", "gemms_single", "gemm_shapes", "other_kernels",
+    "overlap", "across_pairs", "mean_to_median",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two reports: what it is of, and its shares, which compare across GPUs."""
+
+    path: str  # file name of the trace
+    sha256: str
+    gpu: str  # key of the GPU table, or "unknown"
+    gpu_title: str
+    sms: int | None
+    dtype: str | None  # in which most GEMM time is computed; None = unknown
+    rank: int | None
+    world_size: int | None
+    torch_version: str | None
+    cuda_version: str | None
+    steps: list[int]  # numbers of the steps
+    step_source: str
+    generated: bool
+    partial: bool
+    gpu_busy_frac: float
+    gemm_frac: float
+    mfu_frac: float | None
+    steps_ms: list[float] = field(default_factory=list)  # of ``steps``; empty where times are not compared
+    mfu_why: str | None = None  # why mfu_frac is not known, or what it leaves out
+    gemm_frac_is_bound: bool = False  # a lower bound, as in the report
+    communication_is_bound: bool = False
+    mfu_is_bound: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepChange:
+    """The step's time on both sides and what a test over the steps says of the difference."""
+
+    state: StepState
+    before: StepTime
+    after: StepTime
+    diff_ms: float  # of the medians
+    diff_frac: float | None
+    p: float | None  # two-sided; None with too few steps
+    smallest_p: float  # what the test could say at best with so few steps
+    test: str
+    shift_low_ms: float  # the difference lies between these with probability shift_level
+    shift_high_ms: float
+    shift_level: float
+    unprofiled_before_ms: float | None  # median of the steps timed without the profiler
+    unprofiled_after_ms: float | None
+    unprofiled_diff_frac: float | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A part of the step's difference; the causes add up to it. GPU time counts as it lengthens the step."""
+
+    code: CauseCode
+    diff_ms: float
+    frac: float | None = None  # gemms_alike: the factor that they share, less 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """A part of the step, per step: idle, exposed communication (``Summary``), GEMMs. Not tested."""
+
+    name: str
+    before_ms: float
+    after_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How the times of GEMMs of the same shape and kernel differ per call.
+
+    Between ``low_frac`` and ``high_frac`` they changed alike: by ``mid_frac``, but for their noise.
+    """
+
+    rows: int
+    share_frac: float  # of the GPU time before
+    mid_frac: float  # median difference per call
+    low_frac: float
+    high_frac: float
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that is not the same, known without comparing a time."""
+
+    kind: str  # model | communication | kernels | software
+    name: str
+    before: str
+    after: str
+    said: str  # one sentence
+
+
+@dataclass(frozen=True, slots=True)
+class GemmSide:
+    """The GEMMs of one component, role, phase and shape on one side. out[M,N] = a[M,K] @ b[K,N]."""
+
+    ids: list[str]  # rows of the report
+    layers: list[str]
+    m: int | None
+    n: int | None
+    k: int | None
+    batch: int | None
+    shape_note: str | None
+    dtype: str | None
+    layout: str | None
+    kernels: list[str]
+    calls_per_step: float
+    time_ms_per_step: float | None  # None where times are not compared
+    peak_frac: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GemmChange:
+    # same_shape | shape_changed | only_before | only_after
+    # | moved: the same work, counted elsewhere after (``moved_to``)
+    # | regrouped: several of a place that cannot be paired one by one, together on both sides
+    state: str
+    kind: str  # gemm | attention
+    component: str
+    role: str | None
+    phase: str
+    before: GemmSide | None
+    after: GemmSide | None
+    changed: list[str]  # "n 50257 -> 50304", "dtype ...", "kernel ...", "calls per step ..."
+    diff_ms: float | None
+    diff_frac: float | None
+    beyond_noise: bool | None  # None = cannot be told
+    moved_to: list[str] = field(default_factory=list)  # component, role or "", phase: where it counts after
+    alike: bool = False  # the same work, changed by more than noise, and as all GEMMs of the same work did
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentChange:
+    """GPU time of a component and phase per step."""
+
+    component: str
+    phase: str
+    before_ms: float
+    after_ms: float
+    diff_ms: float
+    diff_frac: float | None  # None where it is on one side only
+    before_kernels: float  # per step
+    after_kernels: float
+    beyond_noise: bool | None
+    why: str  # what the judgement rests on
+    alike: bool = False  # changed by more than noise, and as all GEMMs of the same work did
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Rows whose work is counted in one of them before and in another after: neither a saving nor a loss."""
+
+    parts: list[list[str]]  # component and phase of every row that it is in
+    net: ComponentChange  # of all of them; named for reading: "communication", "optimizer → backward"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finding of the report before: was it acted on, and did the saving come?"""
+
+    rule: str
+    title: str
+    change: dict[str, list[int | float | str]]
+    state: str  # acted_on | changed_otherwise | still_there | gone | cannot_tell
+    predicted_ms: Estimate  # mid None: a bound, not a prediction
+    measured_ms: float | None  # what its GEMMs take less per step; None unless the change was made
+    agrees: str | None  # as predicted | less than predicted | more than predicted | within the bound | ...
+    why: str
+    saving_of: SavingOf = "step"  # what predicted_ms is of; measured_ms is always of the GEMMs
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two reports side by side."""
+
+    schema_version: str
+    tool_version: str
+    before: Side
+    after: Side
+    not_compared: list[str]  # why times are not compared; empty where they are
+    verdict: str
+    detail: str  # one or two sentences below it; "" where there is nothing to add
+    step: StepChange | None
+    parts: list[StepPart]
+    noise: Noise | None
+    changes: list[Change]  # the model first
+    components: list[ComponentChange]  # largest difference first; empty where times are not compared
+    gemms: list[GemmChange]
+    findings: list[Outcome]
+    caveats: list[str]
+    reasons: list[str] = field(default_factory=list)  # why to believe the verdict; ``detail`` is all of them
+    moves: list[Move] = field(default_factory=list)  # to be read in place of their rows of ``components``
+    causes: list[Cause] = field(default_factory=list)  # largest first; they add up to ``step.diff_ms``
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Where a notebook shows text: the verdict, for the rest is long."""
+        printer.text(f"<Comparison: {self.verdict}>")
