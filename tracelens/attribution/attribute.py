@@ -25,8 +25,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 _PHASE = {phase: code for code, phase in enumerate(PHASES)}
 _COMPONENT = {component: code for code, component in enumerate(COMPONENTS)}
-_ROLE = {role: code for code, role in enumerate(ROLES)}
-_EVIDENCE = {evidence: code for code, evidence in enumerate(EVIDENCE)}
+_ROLE: dict[str, int] = {role: code for code, role in enumerate(ROLES)}
+_EVIDENCE: dict[str, int] = {evidence: code for code, evidence in enumerate(EVIDENCE)}
 
 #: [named, inferred]: names say which block it is, its place in the block says which part
 _FINER = np.zeros((len(COMPONENTS), len(COMPONENTS)), np.bool_)

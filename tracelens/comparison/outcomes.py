@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracelens import numbers as f
 from tracelens.comparison.spelling import signed_ms, span_ms
 from tracelens.results import Estimate, Finding, Known, Report
-from tracelens.results.comparison import GemmChange, Outcome
+from tracelens.results.comparison import GemmChange, Outcome, OutcomeState
 
 #: The word of a finding's change -> field of ModelDims.
 _FIELDS = {"vocab_size": "vocab", "micro_batch": "micro_batch", "batch": "micro_batch"}
@@ -27,7 +27,7 @@ def outcomes(before: Report, after: Report, gemms: list[GemmChange], *, times: b
     return found
 
 
-def _state(one: Finding, before: Report, after: Report, gemms: list[GemmChange]) -> tuple[str, str]:
+def _state(one: Finding, before: Report, after: Report, gemms: list[GemmChange]) -> tuple[OutcomeState, str]:
     seen = [_now(name, values, one, after, gemms) for name, values in one.change.items()]
     if one.change and all(
         value == values[1] for value, values in zip(seen, one.change.values(), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracelens.numbers import listed, plural
+from tracelens.results.advice import Effort
 from tracelens.rules.engine.bounds import bound_of_row
 from tracelens.rules.engine.candidate import Candidate
 from tracelens.rules.engine.facts import StepFacts
@@ -17,7 +18,7 @@ from tracelens.rules.evidence.misfits import (
     owner,
 )
 
-_EFFORT = {"ffn": "retrain", "hidden": "retrain"}
+_EFFORT: dict[str, Effort] = {"ffn": "retrain", "hidden": "retrain"}
 _SIMULATED = {"vocab_size": "vocab", "ffn": "ffn", "hidden": "hidden"}
 
 

@@ -12,6 +12,7 @@ from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import calls_of, time_of
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence import copies
+from tracelens.words import Level
 
 #: A bound, of which a part falls away: below this share of the step it is not worth a user's time.
 _LEAST = 0.02
@@ -27,7 +28,7 @@ class _Cause:
     holds: Callable[[OtherRow, StepFacts], bool]
     fix: tuple[str, ...]
     caveat: str
-    confidence: str = "medium"
+    confidence: Level = "medium"
     noun: tuple[str, str] = ("cast", "casts")  # one and several
 
 

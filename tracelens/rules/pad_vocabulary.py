@@ -21,6 +21,7 @@ from tracelens.step.alignment import (
     loads_16_bytes,
     narrow_kernel,
 )
+from tracelens.words import Level
 
 #: TFLOP/s on an A100 of the GEMM with v near 51200 as one dimension, by the bytes on which its rows begin
 #: (arXiv 2401.14489, raw data of EleutherAI/cookbook; odd v = 2 bytes, x2 = 4, ... x64 = 128).
@@ -37,8 +38,7 @@ class PadVocabulary(Rule):
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Judge the GEMMs that have the vocabulary as a dimension."""
-        vocab = need_vocabulary(facts)
-        rows = vocabulary_rows(facts)
+        vocab, rows = need_vocabulary(facts), vocabulary_rows(facts)
         if not rows:
             raise absent(f"No GEMM of the step has the vocabulary ({vocab}) as a dimension.")
         if vocab % TARGET == 0:
@@ -105,7 +105,7 @@ def _candidate(facts: StepFacts, vocab: int, ran: int, rows: list[GemmRow]) -> C
     )
 
 
-def _confidence(bounds: Sequence[Bound], ran: int) -> str:
+def _confidence(bounds: Sequence[Bound], ran: int) -> Level:
     """High where the kernels' names show narrow loads in most of what is at stake."""
     total = sum(bound.ms for bound in bounds)
     by_name = sum(bound.ms for bound in bounds if narrow_kernel(bound.row) is not None)

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tracelens.results import Estimate, GemmRow
+from tracelens.results.advice import Effort
 from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.facts import Outcome
+from tracelens.words import Level
 
 #: A saving or a bound below this share of the step is noise beside step-to-step variation: the check then
 #: passes and says the figure.
@@ -28,8 +30,8 @@ class Candidate:
     change: Mapping[str, list[int | float | str]]  # parameter -> [from, to]
     fix: Sequence[str]  # diff lines
     caveats: Sequence[str]
-    confidence: str  # high | medium | low
-    effort: str  # config | code | retrain
+    confidence: Level
+    effort: Effort
     bounds: Sequence[Bound] = ()  # of the GEMM rows that it touches
     kernels: Mapping[str, float] = field(default_factory=dict)  # other rows -> ms per step that can go
     elsewhere_ms: float = 0.0  # per step, that can go outside of all rows: messages, kernels that move bytes

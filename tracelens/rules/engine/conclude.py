@@ -13,7 +13,7 @@ from tracelens.rules.engine.facts import Outcome, StepFacts
 from tracelens.rules.engine.pages import why
 from tracelens.rules.engine.simulated import derivation, pays, simulate, why_not
 from tracelens.step.waiting import gpu_work_note
-from tracelens.words import severity
+from tracelens.words import Level, severity
 
 #: Rows whose arithmetic is written out; the rest is one sum in the text and in ``evidence``.
 ROWS_IN_FULL = 3
@@ -181,7 +181,7 @@ def _evidence(judged: _Judged, step_ms: float) -> dict[str, object]:
     return found | ({"simulated": dict(one.simulate or {})} if judged.simulated is not None else {})
 
 
-def _sure(cause: str, saving: Estimate) -> str:
+def _sure(cause: Level, saving: Estimate) -> Level:
     """How far to trust a saving: no more than its cause, and not highly where its range begins at nothing."""
     if (saving.low or 0.0) < 0:
         return "low"

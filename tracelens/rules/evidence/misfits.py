@@ -16,6 +16,7 @@ from tracelens.rules.evidence.views import view_of
 from tracelens.rules.evidence.vocabulary import vocabulary_rows
 from tracelens.step.alignment import Misfit, boundary_bytes, fp32_on_cuda_cores, misfit_of
 from tracelens.step.work import is_gated
+from tracelens.words import Level
 
 #: What a wider MLP means for the model.
 WIDER_MLP = (
@@ -71,7 +72,7 @@ class Case:
         return self.goal is None and all("SIMT" in (misfit.kernel or "") for misfit in self.misfits)
 
     @property
-    def confidence(self) -> str:
+    def confidence(self) -> Level:
         """High where kernel names show it in at least half of the time, medium where dimensions say it."""
         by_name = 2 * time_of(self.shown) >= time_of(self.rows)
         # The kernel is certain; that this dimension is the cause is not where no dimension is off the grid.
