@@ -17,13 +17,13 @@ import tracelens
 from tracelens.analysis import Analysis
 from tracelens.errors import TracelensError
 from tracelens.render.html import render_html
-from tracelens.render.json import from_json, to_json
 from tracelens.render.markdown import render_report_markdown
 from tracelens.render.perfetto import write_perfetto
-from tracelens.render.schema import json_schema
 from tracelens.render.suggestions import render_suggestions
 from tracelens.render.terminal import render_derivations, render_terminal
 from tracelens.results import Report
+from tracelens.results.json import from_json, to_json
+from tracelens.results.schema import json_schema
 from tracelens.suggestions import suggest
 
 #: What a reader never sees: Python's words for nothing and for no number.

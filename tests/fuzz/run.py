@@ -22,7 +22,7 @@ from typing import Any
 import tracelens
 from tests.fuzz import check, mutate
 from tests.synthetic import ModelSpec, Options, build
-from tracelens.render.json import to_json
+from tracelens.results.json import to_json
 
 CORPUS = Path(__file__).with_name("corpus")
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"

@@ -12,7 +12,7 @@ import pytest
 import tracelens
 from tests.trace.tools import document, kernel, launch, op, read
 from tracelens.render.html import render_html
-from tracelens.render.json import from_json, to_json
+from tracelens.results.json import from_json, to_json
 from tracelens.trace.door import LARGEST, LONGEST_NAME, LONGEST_NS, Door
 
 
