@@ -168,8 +168,6 @@ def test_named_ranges_are_read_where_a_range_opens_inside_its_own_frames() -> No
     assert {"mlp.up", "mlp.down", "attention.qkv", "attention.scores", "attention.values"} <= components
 
 
-
-
 def _values(value: Any) -> Iterator[tuple[type[Any], str, Any]]:
     """Class, field and value of every field of a report."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -94,7 +94,7 @@ def _findings(out: _Out, report: Report) -> None:
         if saving.mid is not None:
             claim, part = f"{'GPU work −' if waits else 'saves ≈ '}{f.ms(saving.mid)}", f.pct(share.mid)
             if saving.mid < 0:
-                claim, part = f"slower by {f.ms(-saving.mid)}", f.pct(-(share.mid or 0.0))
+                claim, part = f"slower by {f.ms(-saving.mid)}", f.pct((-share).mid)
         else:
             claim, part = f"{'GPU work ' if waits else ''}≤ {f.ms(saving.high)}", f.pct(share.high)
         if waits and (saving.mid or 0.0) >= 0:

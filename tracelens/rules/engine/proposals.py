@@ -14,6 +14,7 @@ from tracelens.rules.engine.facts import Outcome, Rule, StepFacts, absent
 from tracelens.rules.engine.simulated import as_frac, derivation, pays, simulate, why_not, within
 from tracelens.rules.engine.stakes import Stake
 from tracelens.step.waiting import gpu_work_note
+from tracelens.step.whatif_notes import COUNTED_ONCE
 from tracelens.words import Level, severity
 
 #: A saving or a bound below this share of the step is noise beside step-to-step variation: the check then
@@ -270,9 +271,7 @@ def _common_caveats(facts: StepFacts, judged: _Judged) -> list[str]:
         if (judged.saving_ms.low or 0.0) < 0:
             caveats.append("The low end of the range is below zero: measure before you decide.")
         said = {gpu_work_note(facts.gpu_busy_frac or 0.0)}  # below; of parameters the rule says more
-        notes = [
-            note for note in judged.simulated.notes if note not in said and not note.startswith("parameters:")
-        ]
+        notes = [note for note in judged.simulated.notes if note not in said and note != COUNTED_ONCE]
         caveats += [f"{note[:1].upper()}{note[1:]}." for note in notes]
     caveats += facts.waiting_caveats
     ranks = facts.model.tensor_parallel.value
