@@ -65,7 +65,9 @@ COMPONENTS = (
 
 #: Strongest first. ``op`` is an operator whose own name says what it does
 #: (``aten::native_layer_norm``, ``nccl:all_reduce``), read from the trace and not guessed.
-Evidence = Literal["annotation", "module_stack", "sequence", "op", "structure", "kernel_name", "none"]
+Evidence = Literal[
+    "annotation", "module_stack", "sequence", "op", "structure", "local", "kernel_name", "none"
+]
 EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
 
 #: What a GEMM computes for its weight: y = x W, the gradient of x, or the gradient of W.

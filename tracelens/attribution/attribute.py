@@ -222,7 +222,7 @@ def _structure(
     finer = _FINER[component[use], of_label[which[use]]]
     use = use[(weak[use] | finer) & (of_label[which[use]] != _COMPONENT["unattributed"])]
     component[use] = of_label[which[use]]
-    evidence[use] = _EVIDENCE["structure"]
+    evidence[use] = np.array([_EVIDENCE[x.evidence] for x in found], np.int32)[which[use]]
     fused[use] = np.array([_list_code(lists, x.components) for x in found], np.int32)[which[use]]
     return several
 

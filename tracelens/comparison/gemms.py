@@ -209,15 +209,20 @@ def _side(rows: list[GemmRow]) -> GemmSide:
     )
 
 
+def _size(side: GemmSide, letter: str) -> str:
+    value = getattr(side, letter)
+    return f.UNKNOWN if value is None else str(value)
+
+
 def _pair(place: Place, a: list[GemmRow], b: list[GemmRow]) -> GemmChange:
     one, two = _side(a), _side(b)
     sizes = [
-        f"{letter} {getattr(one, letter)} -> {getattr(two, letter)}"
+        f"{letter} {_size(one, letter)} -> {_size(two, letter)}"
         for letter in _LETTERS
         if getattr(one, letter) != getattr(two, letter)
     ]
     if one.shape_note != two.shape_note:
-        sizes.append(f"{one.shape_note} -> {two.shape_note}")
+        sizes.append(f"{one.shape_note or 'shape known'} -> {two.shape_note or 'shape known'}")
     changed = list(sizes)
     if one.dtype != two.dtype:
         changed.append(f"dtype {one.dtype or f.UNKNOWN} -> {two.dtype or f.UNKNOWN}")
@@ -226,7 +231,7 @@ def _pair(place: Place, a: list[GemmRow], b: list[GemmRow]) -> GemmChange:
     if one.kernels != two.kernels:
         changed.append("kernel")
     if differ(one.calls_per_step, two.calls_per_step):
-        changed.append(f"calls per step {f.count(one.calls_per_step)} -> {f.count(two.calls_per_step)}")
+        changed.append(f"calls {f.count(one.calls_per_step)} -> {f.count(two.calls_per_step)}")
     state: GemmState = "shape_changed" if sizes else "same_shape"
     return _with_diff(GemmChange(state, *place, one, two, changed, None, None, None))
 

@@ -246,6 +246,7 @@ def _side(folder: Path, sides: list[Side], times: list[float]) -> FolderSide:
         gemm_frac_is_bound=any(one.gemm_frac_is_bound for one in sides),
         communication_is_bound=any(one.communication_is_bound for one in sides),
         mfu_is_bound=any(one.mfu_is_bound for one in sides),
+        steps_marked=all(one.steps_marked for one in sides),
     )
 
 

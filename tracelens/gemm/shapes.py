@@ -44,6 +44,10 @@ class GemmShape:
     batch_stride_b: int | None = None
 
 
+#: What one operator computes.
+Shape = GemmShape | AttentionShape
+
+
 _Reader = Callable[["_Op"], GemmShape | None]
 
 
@@ -69,7 +73,7 @@ def shape_of(
     types: Sequence[Any] | None,
     strides: Sequence[Any] | None,
     concrete: Sequence[Any] | None,
-) -> GemmShape | AttentionShape | None:
+) -> Shape | None:
     """Shape of one profiler operator, or None when it is no GEMM or attention or its dims do not fit.
 
     ``op`` is the event's name ("aten::addmm", an overload suffix is allowed); the lists are its Input

@@ -13,6 +13,7 @@ from tracelens.results.described import says
 from tracelens.results.estimates import Estimate, SavingOf
 from tracelens.results.gemm import GemmKind
 from tracelens.results.step import StepTime
+from tracelens.words import per_step
 
 SCHEMA_VERSION = "1.0"
 
@@ -66,6 +67,9 @@ class Side:
     gemm_frac_is_bound: Annotated[bool, says("a lower bound, as in the report")] = False
     communication_is_bound: bool = False
     mfu_is_bound: bool = False
+    steps_marked: Annotated[
+        bool, says("False: the whole trace taken as one step, so nothing is known per step")
+    ] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,7 @@ class GemmChange:
     phase: str
     before: GemmSide | None
     after: GemmSide | None
-    changed: Annotated[list[str], says('"n 50257 -> 50304", "dtype ...", "kernel ...", "calls per step ..."')]
+    changed: Annotated[list[str], says('"n 50257 -> 50304", "dtype ...", "kernel ...", "calls ..."')]
     diff_ms: float | None
     diff_frac: float | None
     beyond_noise: Annotated[bool | None, says("None = cannot be told")]
@@ -250,6 +254,16 @@ class Comparison:
     causes: Annotated[list[Cause], says("largest first; they add up to ``step.diff_ms``")] = field(
         default_factory=list
     )
+
+    @property
+    def steps_marked(self) -> bool:
+        """Are figures per step on both sides?"""
+        return self.before.steps_marked and self.after.steps_marked
+
+    @property
+    def per_step(self) -> str:
+        """What times and counts are of, behind them."""
+        return per_step(self.steps_marked)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where a notebook shows text: the verdict, for the rest is long."""

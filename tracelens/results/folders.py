@@ -21,6 +21,7 @@ from tracelens.results.comparison import (
 )
 from tracelens.results.described import says
 from tracelens.results.gemm import GemmKind
+from tracelens.words import per_step
 
 SCHEMA_VERSION = "1.0"
 
@@ -58,6 +59,7 @@ class FolderSide:
     gemm_frac_is_bound: Annotated[bool, says("a lower bound in one file at least")] = False
     communication_is_bound: bool = False
     mfu_is_bound: bool = False
+    steps_marked: Annotated[bool, says("in every file; False: whole traces taken as one step")] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,16 @@ class FolderComparison:
     causes_of: Annotated[str | None, says("the rank whose causes they are; None: means over the pairs")] = (
         None
     )
+
+    @property
+    def steps_marked(self) -> bool:
+        """Are figures per step on both sides?"""
+        return self.before.steps_marked and self.after.steps_marked
+
+    @property
+    def per_step(self) -> str:
+        """What times and counts are of, behind them."""
+        return per_step(self.steps_marked)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where a notebook shows text: the verdict, for the rest is long."""
