@@ -8,11 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tracelens.accounting.calls import Calls, find_calls
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
 from tracelens.accounting.degrees import declared, with_degrees
-from tracelens.accounting.gemms import gemm_rows, with_work
+from tracelens.accounting.gemms import gemm_rows
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.model import embedding_tables, model_dims
@@ -20,7 +19,7 @@ from tracelens.accounting.others import other_rows
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import step_times
-from tracelens.attribution import Attribution, attribute
+from tracelens.attribution import Attribution, Calls, attribute, find_calls
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
 from tracelens.config.hyper import parse_changes
@@ -249,13 +248,12 @@ def analyze_trace(
     _tell(heard, 2)
     measured, notes = _measurements(hardware)
     calls = find_calls(trace, links, attribution)
-    calls = with_work(trace, attribution, calls, hardware, measured=measured)
     communication = find_communication(trace, links, attribution)
     collectives = communication_rows(trace, attribution, communication, steps=times.count)
     sharded = _tensor_parallel(communication)
     dims = model_dims(attribution, calls, sharded=sharded, tables=embedding_tables(trace))
     sizes = declared(trace.metadata)
-    gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
+    gemms, calls = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
     covered = coverage(trace, links, attribution, gemms)
     dims = with_degrees(dims, trace.metadata, collectives, complete=covered.complete)
     _tell(heard, 3)

@@ -19,7 +19,8 @@ from tracelens.results import (
     StepTime,
     UnprofiledSteps,
 )
-from tracelens.words import TO_TRY
+from tracelens.results.advice import CheckState
+from tracelens.words import TO_TRY, Collective, Purpose
 
 REPORT = sample_report.full()
 GAIN = Estimate(1.0, 2.0, 3.0, "model")
@@ -31,8 +32,8 @@ def component(name: str, time_ms: float) -> ComponentRow:
 
 def collective(
     exposed_ms: float,
-    name: str = "all_reduce",
-    serves: str = "data-parallel gradients",
+    name: Collective = "all_reduce",
+    serves: Purpose = "data-parallel gradients",
     *,
     size: float = 1e8,
 ) -> CommunicationRow:
@@ -240,7 +241,7 @@ def test_idle_time_is_of_the_mean_step_where_that_is_not_the_median() -> None:
 
 
 def test_a_trace_that_few_checks_could_judge_is_not_called_good() -> None:
-    states = ("passed", "could_not_run", "could_not_run")
+    states: tuple[CheckState, ...] = ("passed", "could_not_run", "could_not_run")
     checks = [replace(REPORT.checks[0], state=state) for state in states]
     said, _ = verdict(picture(checks=checks))
     assert "2 of 3 checks could not run" in said and not said.startswith("No change")

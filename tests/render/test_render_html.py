@@ -14,6 +14,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -356,7 +357,7 @@ def test_sections_stand_in_the_order_of_the_work() -> None:
         ("", ["step", "findings"]),
     ],
 )
-def test_what_the_verdict_names_comes_first_and_is_unfolded(limited_by: str, front: list[str]) -> None:
+def test_what_the_verdict_names_comes_first_and_is_unfolded(limited_by: Any, front: list[str]) -> None:
     report = sample_report.waits()
     page = render_html(replace(report, summary=replace(report.summary, limited_by=limited_by)))
     order = re.findall(r'aria-labelledby="h-([\w-]+)"', page)

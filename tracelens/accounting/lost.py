@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tracelens.accounting.calls import Shape
 from tracelens.gemm import (
     AlignmentLadder,
     AttentionShape,
     GemmShape,
     KernelName,
     LadderStep,
+    Shape,
     alignment_ladder,
     usable_sms,
 )

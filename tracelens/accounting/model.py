@@ -8,11 +8,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from tracelens.accounting.calls import Calls
 from tracelens.accounting.projected_heads import projected_kv_heads
-from tracelens.attribution import Attribution
+from tracelens.attribution import Attribution, Calls
 from tracelens.attribution.names import op_rule
-from tracelens.gemm import AttentionShape, GemmShape
+from tracelens.gemm import AttentionShape, GemmShape, Shape
 from tracelens.results import Known, ModelDims
 from tracelens.trace import Trace
 from tracelens.words import COMPONENTS, PHASES
@@ -201,7 +200,7 @@ class _Forward:
     """The forward calls, by component, each with its time."""
 
     def __init__(self, attribution: Attribution, calls: Calls):
-        self._shapes: dict[str, list[tuple[GemmShape | AttentionShape, int]]] = {}
+        self._shapes: dict[str, list[tuple[Shape, int]]] = {}
         self._attention = ([0, 0], [0, 0])  # calls and ns, without and with a shape
         for at, shape in enumerate(calls.shape):
             if PHASES[attribution.phase[calls.main[at]]] not in ("forward", "other"):

@@ -37,7 +37,7 @@ from tracelens.gemm.kernel_names import (
 )
 from tracelens.gemm.ladder import AlignmentLadder, LadderStep, alignment_ladder
 from tracelens.gemm.padding import Neighbour, may_pad, padded_from
-from tracelens.gemm.shapes import GEMM_OPS, WRAPPERS, GemmShape, is_gemm_op, shape_of
+from tracelens.gemm.shapes import GEMM_OPS, WRAPPERS, GemmShape, Shape, is_gemm_op, shape_of
 
 __all__ = [
     "ATTENTION_OPS",
@@ -52,6 +52,7 @@ __all__ = [
     "KernelNames",
     "LadderStep",
     "Neighbour",
+    "Shape",
     "ShapeBounds",
     "alignment_bytes",
     "alignment_ladder",

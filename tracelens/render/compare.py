@@ -85,14 +85,15 @@ def untold(result: Found) -> list[ComponentChange]:
 def outcome_lines(result: Comparison) -> list[str]:
     """The findings of before, a line each."""
     generated = result.before.generated or result.after.generated
-    return [outcome_line(one, generated=generated) for one in result.findings]
+    marked = result.steps_marked
+    return [outcome_line(one, generated=generated, marked=marked) for one in result.findings]
 
 
-def outcome_line(one: Outcome, *, generated: bool = False) -> str:
+def outcome_line(one: Outcome, *, generated: bool = False, marked: bool = True) -> str:
     """A finding of before, in a line: what became of it, predicted against measured."""
     parts = [f"{one.rule} {one.title}: {OUTCOMES.get(one.state, one.state)}"]
     if one.measured_ms is not None:
-        parts.append(against(one, generated=generated))
+        parts.append(against(one, generated=generated, marked=marked))
     if one.why:
         parts.append(one.why)
     return "; ".join(parts)
@@ -133,7 +134,9 @@ def moved_lines(result: Found) -> list[str]:
     for move in result.moves:
         net = move.net
         times = arrow_ms(net.before_ms, net.after_ms)
-        lines.append(f"{row_name(result, net)}, {times} per step: net {net_difference(net)}; {net.why}")
+        lines.append(
+            f"{row_name(result, net)}, {times} {result.per_step}: net {net_difference(net)}; {net.why}"
+        )
     return lines
 
 

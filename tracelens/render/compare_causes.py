@@ -22,7 +22,7 @@ _WORDS: dict[CauseCode, str] = {
     "across_pairs": "difference between the job and the files that are compared",
     "mean_to_median": "from means to medians: causes are means over the steps, the verdict has medians",
 }
-REST = "the rest, each below 0.1% of the step"
+REST = "the rest, each below 0.1% of the time before"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def _part(found: Found, name: str) -> tuple[float, float] | None:
 
 
 def _step(found: Found) -> Number:
-    label = "step time"
+    label = "step time" if found.steps_marked else "time recorded"
     if isinstance(found, FolderComparison):
         label = {"ranks": "step of the job", "runs": "step, median of the runs"}.get(found.kind, label)
     step = found.step
@@ -67,7 +67,7 @@ def difference(step: StepChange) -> str:
 
 def _busy(found: Found) -> Number:
     idle = _part(found, "idle")
-    note = f"idle {arrow_ms(*idle)} per step, not tested" if idle else "idle time is not compared"
+    note = f"idle {arrow_ms(*idle)} {found.per_step}, not tested" if idle else "idle time is not compared"
     return Number("busy", arrow_pct(found.before.gpu_busy_frac, found.after.gpu_busy_frac), "GPU busy", note)
 
 
@@ -81,7 +81,7 @@ def _exposed(found: Found) -> Number:
             return Number("comm", f.UNKNOWN, label, "none recognised; too much GPU time is unattributed")
         return Number("comm", "none", label, "no communication in either trace")
     value = ("≥ " if bound else "") + arrow_ms(*times)
-    return Number("comm", value, label, "per step, no compute kernel running; not tested")
+    return Number("comm", value, label, f"{found.per_step}, no compute kernel running; not tested")
 
 
 def _gemms(found: Found) -> Number:
@@ -90,7 +90,7 @@ def _gemms(found: Found) -> Number:
     share = arrow_pct(a.gemm_frac, b.gemm_frac, least=(a.gemm_frac_is_bound, b.gemm_frac_is_bound))
     if times is None:
         return Number("gemm", share, label, "of GPU time; times are not compared")
-    note = f"{signed(times[1] - times[0])} per step; {share} of GPU time"
+    note = f"{signed(times[1] - times[0])} {found.per_step}; {share} of GPU time"
     return Number("gemm", arrow_ms(*times), label, note)
 
 

@@ -104,7 +104,7 @@ def _pairs(out: Out, found: Found, shown: View) -> None:
 
 def _movers(out: Out, found: Found, shown: View) -> None:
     rows = [row for row in words.movers(found) if not words.is_move(found, row)]
-    of = "  ms of GPU time per step" + (", medians" if shown.of else "")
+    of = f"  ms of GPU time {found.per_step}" + (", medians" if shown.of else "")
     out.line(out.text("Largest movers", "bold") + out.text(of, "dim"))
     heads = [("", "l"), ("before", "r"), ("after", "r"), ("diff", "r"), ("", "r"), ("because", "fold")]
     table = out.table(heads)

@@ -13,6 +13,7 @@ _EVIDENCE_WORDS = {
     "sequence": "backward tied to its forward operator",
     "op": "the operator's own name",
     "structure": "order and shape matched to a transformer",
+    "local": "its neighbours and shapes, whatever the rest of the model",
     "kernel_name": "the kernel's name only",
     "none": "unattributed",
 }

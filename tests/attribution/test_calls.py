@@ -10,8 +10,8 @@ import pytest
 
 from tests.synthetic import Event, ModelSpec, Options, Synthetic, Truth, build
 from tests.trace.tools import read
-from tracelens.accounting.calls import call_role, find_calls, role_of
 from tracelens.attribution import attribute
+from tracelens.attribution.calls import find_calls, role_of
 from tracelens.gemm import GemmShape, flops
 from tracelens.trace import link, read_trace
 from tracelens.words import COMPONENTS, PHASES
@@ -126,7 +126,7 @@ def test_a_weight_gradient_that_a_library_adds_in_place_has_its_role_and_shape(t
             assert {shape.m, shape.n} == {row.m, row.n}
             assert shape.k == row.k
             assert COMPONENTS[attribution.component[main]] == row.component
-            assert call_role(attribution, calls, at) == "wgrad"
+            assert calls.role[at] == "wgrad"
             found += calls.op_name[at] is None
     assert found == len(hidden)
 
@@ -159,7 +159,7 @@ def test_roles_of_experts_in_one_batched_product_are_the_truth(tmp_path: Path, f
     for at, main in enumerate(calls.main.tolist()):
         row = truth[int(trace.kernels.correlation[main])]
         if row.component == "moe.experts" and row.role is not None:
-            assert call_role(attribution, calls, at) == row.role, row
+            assert calls.role[at] == row.role, row
             roles.add((row.role, (row.batch or 1) > 1))
     assert roles == {(role, batched) for role in ("forward", "dgrad", "wgrad")
                      for batched in ({True, False} if family == "moe_grouped" else {False})}  # fmt: skip

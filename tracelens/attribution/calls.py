@@ -15,13 +15,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution import Attribution, orphans
+from tracelens.attribution.result import Attribution
+from tracelens.attribution.twins import orphans
 from tracelens.gemm import (
     ATTENTION_OPS,
     WRAPPERS,
-    AttentionShape,
     GemmShape,
-    KernelNames,
+    KernelName,
+    Shape,
     is_gemm_op,
     shape_of,
 )
@@ -30,7 +31,6 @@ from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, PHASES, ROLES
 
 IntArray = npt.NDArray[np.int64]
-Shape = GemmShape | AttentionShape
 
 _KINDS = ("", "gemm", "attention", "gemm_helper", "attention_helper")
 _BACKWARD = PHASES.index("backward")
@@ -41,18 +41,22 @@ _FUSED_ATTENTION = ATTENTION_OPS | {"aten::scaled_dot_product_attention"}
 class Calls:
     """Columns over calls, ordered by the start of their main kernel."""
 
-    name: IntArray  # symbol code of the main kernel's name
     main: IntArray  # kernel row: the longest kernel of the call
+    kernel: list[KernelName | None]  # what that is by its name
     op: IntArray  # row of Trace.ops: its operator, or that of the call here it repeats; -1 = not known
     op_name: list[str | None]  # operator of the call, or of the call it repeats; None = not known
     lent: npt.NDArray[np.bool_]  # its operator or its shape is that of the call it repeats
     dur_ns: IntArray  # all kernels of the call
     shape: list[Shape | None]
     forward: list[Shape | None]  # backward calls: the shape of the forward operator they belong to
+    role: list[
+        str | None
+    ]  # forward | dgrad | wgrad, by its forward operator, else by the order of the backward
     kernel_call: IntArray  # per kernel: its call, -1 = part of none
-    names: KernelNames  # parsed name by symbol code
-    work: list[WorkKnown] = field(default_factory=list)  # of the counted FLOPs; empty = not judged
-    rated: list[bool] = field(default_factory=list)  # is that a rate the GPU can have? empty = not judged
+    # by accounting.gemm_rows, empty before
+    row: IntArray = field(default_factory=lambda: np.empty(0, np.int64))  # place of its row in the GEMM table
+    work: list[WorkKnown] = field(default_factory=list)  # of the counted FLOPs
+    rated: list[bool] = field(default_factory=list)  # is that a rate the GPU can have?
 
     def __len__(self) -> int:
         return len(self.main)
@@ -63,6 +67,11 @@ class Calls:
         out = np.zeros(len(self.kernel_call), np.bool_)
         out[self.main] = True
         return out
+
+    @property
+    def row_of_kernel(self) -> IntArray:
+        """Per kernel: the place in the GEMM table of the row that counts it; -1 = in none."""
+        return np.append(self.row, -1)[self.kernel_call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +97,7 @@ def find_calls(trace: Trace, links: Links, attribution: Attribution) -> Calls:
         borrowing |= (loan.like >= 0) & orphans(trace, links)
 
     own = _own_keys(trace, links, op, kind)
-    calls = _from_keys(trace, kind, np.where(borrowing, -1, own), names)
+    calls = _from_keys(trace, kind, np.where(borrowing, -1, own))
     shapes = _Shapes(trace)
     computed = []
     for main in calls.main.tolist():
@@ -106,7 +115,12 @@ def find_calls(trace: Trace, links: Links, attribution: Attribution) -> Calls:
     calls = _with(calls, computed)
     if loan is not None and donors is not None:
         calls = _with_shapes(calls, donors, loan.like)
-    return _with_borrowed(trace, kind, own, calls, donors, attribution, borrowing)
+    calls = _with_borrowed(trace, kind, own, calls, donors, attribution, borrowing)
+    return replace(
+        calls,
+        kernel=[names[code] for code in trace.kernels.name[calls.main].tolist()],
+        role=[_role(attribution, calls, at) for at in range(len(calls))],
+    )
 
 
 def _gradient(forward: Shape | None, role: int) -> GemmShape | None:
@@ -130,7 +144,7 @@ def _own_keys(trace: Trace, links: Links, op: IntArray, kind: IntArray) -> IntAr
     return np.where(member, key, -1)
 
 
-def _from_keys(trace: Trace, kind: IntArray, keys: IntArray, names: KernelNames) -> Calls:
+def _from_keys(trace: Trace, kind: IntArray, keys: IntArray) -> Calls:
     """The calls that the keys say, without what they computed."""
     rows = np.flatnonzero(keys >= 0)
     rows = rows[np.lexsort((trace.kernels.dur_ns[rows], kind[rows] > 2, keys[rows]))]
@@ -148,15 +162,15 @@ def _from_keys(trace: Trace, kind: IntArray, keys: IntArray, names: KernelNames)
     own = keys[main]
     return Calls(
         op=np.where(own < len(trace.ops), own, -1),
-        name=trace.kernels.name[main].astype(np.int64),
         main=main,
+        kernel=[],
         op_name=[],
         lent=np.zeros(len(main), np.bool_),
         dur_ns=dur[order],
         shape=[],
         forward=[],
+        role=[],
         kernel_call=kernel_call,
-        names=names,
     )
 
 
@@ -229,7 +243,7 @@ def _with_borrowed(
     keys = own.copy()
     keys[lone] = -1
     keys[taker] = base + call
-    merged = _from_keys(trace, kind, keys, calls.names)
+    merged = _from_keys(trace, kind, keys)
     mine = [*_computed(calls), _Computed(None, None, None, lent=False)]  # the last: of no call until now
     of = np.full(len(keys), -1, np.int64)
     of[taker] = donor
@@ -290,8 +304,7 @@ class _Shapes:
         return self._known[key]
 
 
-def call_role(attribution: Attribution, calls: Calls, at: int) -> str | None:
-    """The role of one call: by its forward operator, else by the order of the backward."""
+def _role(attribution: Attribution, calls: Calls, at: int) -> str | None:
     main = int(calls.main[at])
     found = role_of(
         calls.shape[at],
