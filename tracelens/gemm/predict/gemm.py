@@ -125,7 +125,7 @@ class _Asked:
         the L2 cache cannot hold them."""
         peak = self.gpu.peak(self.math_dtype) or 0.0
         compute = self.compute_floor_us * min(peak / rates.multiply_tflops, 1.0)
-        in_cache = self.operand_bytes <= (self.gpu.l2_mb or 0.0) * 1e6
+        in_cache = self.gpu.l2_mb is None or self.operand_bytes <= self.gpu.l2_mb * 1e6
         return max(compute, 0.0 if in_cache else self.memory_floor_us)
 
     @property
