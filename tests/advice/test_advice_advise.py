@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import tracelens.advice
+import tracelens
 from tests.advice.advice_rows import (
     H100,
     UNKNOWN_GPU,
@@ -24,12 +24,12 @@ from tests.advice.advice_rows import (
     model,
 )
 from tests.render import sample_report
-from tracelens.advice import RULES, StepFacts, advise, explain
-from tracelens.advice.claims import Claim, settle
-from tracelens.advice.facts import Outcome
-from tracelens.advice.proposals import heuristic
 from tracelens.errors import UsageError
 from tracelens.results import Estimate, GemmRow
+from tracelens.rules import RULES, StepFacts, advise, explain
+from tracelens.rules.engine.claims import Claim, settle
+from tracelens.rules.engine.facts import Outcome
+from tracelens.rules.engine.proposals import heuristic
 
 BANNED = re.compile(r"\bup to\b|\bmay\b|\bconsider|\bsub-optimal", re.IGNORECASE)
 HOSTILE = [
@@ -206,8 +206,9 @@ def test_an_unknown_rule_names_the_known_ones() -> None:
 
 
 def test_no_source_line_uses_a_banned_word() -> None:
-    for path in Path(tracelens.advice.__file__).parent.rglob("*.py"):
-        assert not BANNED.search(path.read_text(encoding="utf-8")), path
+    for room in ("rules", "step", "config"):
+        for path in (Path(tracelens.__file__).parent / room).rglob("*.py"):
+            assert not BANNED.search(path.read_text(encoding="utf-8")), path
 
 
 @dataclass(frozen=True)

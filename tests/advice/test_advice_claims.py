@@ -18,10 +18,10 @@ from tests.advice.test_advice_compiled_padding import pad
 from tests.advice.test_advice_fp8 import in_fp8, left_out
 from tests.advice.test_advice_tensor_cores import fp32
 from tests.advice.test_advice_unfused_projections import attention
-from tracelens.advice import StepFacts, advise
-from tracelens.advice.claims import Claim, settle
-from tracelens.advice.rules.fp8 import Fp8
-from tracelens.results import Estimate
+from tracelens.results import Basis, Estimate
+from tracelens.rules import StepFacts, advise
+from tracelens.rules.engine.claims import Claim, settle
+from tracelens.rules.fp8 import Fp8
 
 BANNED = re.compile(r"\bup to\b|\bmay\b|\bconsider|\bsub-optimal", re.IGNORECASE)
 IMPERATIVES = {"Allow", "Avoid", "Compute", "Do", "Fuse", "Keep", "Make", "Pad", "Run", "Train", "Write"}
@@ -97,7 +97,7 @@ def test_findings_are_plain_values() -> None:
 
 
 def claim(low: float, mid: float | None, high: float, **more: Any) -> Claim:
-    basis = "model" if mid is not None else "heuristic"
+    basis: Basis = "model" if mid is not None else "heuristic"
     given: dict[str, Any] = {
         "name": "the change", "title": "Make 2 of 3", "components": ["mlp.up"], "bounds": {"g1": 5.0},
         "gemms": ["g1"], "saving": Estimate(low, mid, high, basis), "confidence": "medium", "effort": "code",

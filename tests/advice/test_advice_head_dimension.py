@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.advice.advice_rows import attention, cutlass, facts, flash2, gemm, model
-from tracelens.advice.rules.head_dimension import _A100_TFLOPS, HeadDimension
 from tracelens.results import Finding, GemmRow
+from tracelens.rules.head_dimension import _A100_TFLOPS, HeadDimension
 
 RULE = HeadDimension()
 GPT3_2_7B: dict[str, int | None] = {"hidden": 2560, "heads": 32, "kv_heads": 32, "head_dim": 80}

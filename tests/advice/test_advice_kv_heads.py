@@ -9,11 +9,11 @@ import pytest
 from tests.advice.advice_losses import judged_facts, with_losses
 from tests.advice.advice_rows import NVJET, attention, cutlass, facts, gemm, model
 from tests.advice.advice_steps import A100, H100, Shape, dims_of, model_of, rows_of
-from tracelens.advice import StepFacts, advise
-from tracelens.advice.rules.kv_heads import KvHeads, others
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import Gpu
 from tracelens.results import Lost
+from tracelens.rules import StepFacts, advise
+from tracelens.rules.kv_heads import KvHeads, others
 
 RULE = KvHeads()
 GPUS = pytest.mark.parametrize("gpu", [A100, H100], ids=["a100", "h100"])

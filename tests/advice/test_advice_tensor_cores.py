@@ -9,10 +9,10 @@ import pytest
 
 from tests.advice.advice_facts import H100, RTX3060, V100, step_of
 from tests.advice.advice_rows import NVJET, SIMT, UNKNOWN_GPU, gemm
-from tracelens.advice.facts import Outcome
-from tracelens.advice.rules.tensor_cores import TensorCores
 from tracelens.gemm.predict import predict_gemm
 from tracelens.results import GemmRow
+from tracelens.rules.engine.facts import Outcome
+from tracelens.rules.tensor_cores import TensorCores
 
 RULE = TensorCores()
 SGEMM = "ampere_sgemm_128x64_tn"

@@ -10,14 +10,14 @@ import pytest
 from tests.advice.advice_rows import facts as bare_facts
 from tests.advice.advice_rows import gemm, model
 from tests.advice.advice_steps import Shape, dims_of, facts_of, model_of, rows_of, spread
-from tracelens.advice import Outcome, StepFacts
-from tracelens.advice.advise import advise
-from tracelens.advice.config.model import Layout
-from tracelens.advice.diffs import config_diffs
-from tracelens.advice.effects import STATES, effects_of
-from tracelens.advice.planned_kernels import memory_bytes
-from tracelens.advice.sizes import sizes_of
+from tracelens.config.model import Layout
 from tracelens.results import CommunicationRow, Effects, Finding
+from tracelens.rules import Outcome, StepFacts
+from tracelens.rules.advise import advise
+from tracelens.rules.engine.diffs import config_diffs
+from tracelens.rules.engine.effects import STATES, effects_of
+from tracelens.rules.engine.sizes import sizes_of
+from tracelens.step.planned_kernels import memory_bytes
 
 SHAPE = Shape(2560, 32, 10240, 50257, layers=4)
 

@@ -13,7 +13,7 @@ import torch
 
 from tracelens import Analysis, analyze
 from tracelens.render.html import render_html
-from tracelens.render.json import to_json
+from tracelens.results.json import to_json
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "sample_traces" / "generated_gpt2_vocab50257.json.gz"

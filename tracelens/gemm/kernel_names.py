@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tracelens.gemm.attention_rules import ATTENTION_RULES
 from tracelens.gemm.gemm_rules import CONVOLUTION, GEMM_RULES, NOT_GEMM
 from tracelens.gemm.kernel_fields import Rule
 from tracelens.gemm.mangled import demangled
+from tracelens.results import KernelKind
+
+if TYPE_CHECKING:
+    from tracelens.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +31,7 @@ class KernelName:
     """
 
     name: str
-    kind: str  # gemm | gemm_helper (split-K reduction, ...) | attention | attention_helper
+    kind: KernelKind
     family: str  # nvjet, sm80_xmma, sm90_xmma, cutlass2, cutlass3, legacy, gemv, flash2, ...
     tile_m: int | None = None
     tile_n: int | None = None
@@ -57,6 +65,9 @@ class KernelName:
             return int(first) * int(second)
         return 1 if self.family in _WITHOUT_CLUSTERS else None
 
+
+#: By the code of a name in ``Trace.symbols``; None for one that is no GEMM or attention kernel.
+KernelNames = list[KernelName | None]
 
 #: Thread-block clusters came with sm90; these families are built for sm80 and earlier.
 _WITHOUT_CLUSTERS = frozenset(
@@ -103,6 +114,44 @@ def parse_kernel_name(name: str) -> KernelName | None:
         if (match := rule.pattern.search(text)) is not None:
             return _build(name, rule, match)
     return None
+
+
+def kernel_names(trace: Trace) -> KernelNames:
+    """What the kernels of a trace are by their names: the one place where those are parsed."""
+    names: KernelNames = [None] * len(trace.symbols)
+    for code in np.unique(trace.kernels.name).tolist():
+        names[code] = parse_kernel_name(trace.symbols[code])
+    return names
+
+
+def row_fields(kernel: KernelName | None) -> dict[str, Any]:
+    """The fields of a ``GemmRow`` that its kernel's name says.
+
+    >>> row_fields(parse_kernel_name("void gemmk1_kernel<int>()"))["kernel_tensor_core"]
+    False
+    """
+    if kernel is None:
+        return {"kernel_family": "unknown", **dict.fromkeys(_UNSAID)}
+    return {
+        "kernel_family": kernel.family,
+        "kernel_kind": kernel.kind,
+        "kernel_dtype": kernel.in_dtype,
+        "kernel_layout": kernel.layout,
+        "kernel_tensor_core": kernel.tensor_core,
+        "kernel_alignment": kernel.alignment_elements,
+        "kernel_head_dim": kernel.head_dim or None,
+        **{name: getattr(kernel, name) for name in _UNSAID},
+    }
+
+
+def gemm_among(names: Iterable[str]) -> KernelName | None:
+    """The first GEMM kernel of a call."""
+    kernels = (parse_kernel_name(name) for name in names)
+    return next((kernel for kernel in kernels if kernel is not None and kernel.kind == "gemm"), None)
+
+
+#: Fields of a row without a default.
+_UNSAID = ("cluster", "scheduler", "tile_m", "tile_n", "tile_k")
 
 
 def split_k_factor(kernel: KernelName, *, grid: tuple[int, int, int] | None, batch: int) -> int | None:
