@@ -14,19 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.running import run
+
 SAMPLE = Path(__file__).resolve().parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
 PORT = 9001
-
-
-def run(*arguments: str | Path, cwd: Path, stdin: bytes | None = None) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tracelens", *map(str, arguments)],
-        cwd=cwd,
-        input=stdin,
-        capture_output=True,
-        check=False,
-    )
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def port_is_free() -> bool:
