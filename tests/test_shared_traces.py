@@ -15,7 +15,8 @@ from typing import Any, Literal
 import jsonschema
 import pytest
 
-from tracelens.analysis import Analysis, analyze
+from tests.kept import analyzed
+from tracelens.analysis import Analysis
 from tracelens.render.html import render_html
 from tracelens.render.json import to_json
 from tracelens.render.schema import field_notes, json_schema
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.skipif(not FILES, reason="no shared/traces beside this 
 
 @cache
 def _analysis(path: Path) -> Analysis:
-    return analyze(path)
+    return analyzed(path)
 
 
 def _file(prefix: str) -> Path:

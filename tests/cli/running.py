@@ -38,7 +38,7 @@ def run_bytes(
         code = _exit_code()
         for stream in streams[1:]:
             stream.flush()
-    out, err = (stream.buffer.getvalue() for stream in streams[1:])  # type: ignore[attr-defined]
+    out, err = (stream.buffer.getvalue() for stream in streams[1:])
     return CompletedProcess(command, code, out, err)
 
 
