@@ -14,7 +14,7 @@ from tests.kept import analyzed
 from tests.render import sample_report
 from tracelens.accounting.derivation import derive
 from tracelens.accounting.lost import call_facts, gemm_time, is_bound, split_row, worst_alignment
-from tracelens.analysis import Analysis
+from tracelens.analysis import Analysis, analyze
 from tracelens.errors import UsageError
 from tracelens.gemm.lost import PARTS
 from tracelens.hardware.measurements import GemmMeasurement, Measurements, write_measurements
@@ -207,7 +207,7 @@ def _measurements(**given: object) -> Measurements:
 def test_measurements_of_this_gpu_are_used_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACELENS_CALIBRATION", str(tmp_path))
     write_measurements(_measurements(), tmp_path / "h100-sxm.json.gz")
-    report = analyzed(TRACES[0]).report
+    report = analyze(TRACES[0]).report
     row = next(row for row in report.gemms if row.kind == "gemm")
     best = 2 * 8192**3 / 1500.0 / 1e6
     assert report.gpu.measured_tflops == {"bf16": pytest.approx(best)}
@@ -227,7 +227,7 @@ def test_damaged_measurements_are_a_note_and_no_failure(
 ) -> None:
     monkeypatch.setenv("TRACELENS_CALIBRATION", str(tmp_path))
     (tmp_path / "h100-sxm.json.gz").write_bytes(b"nonsense")
-    report = analyzed(TRACES[0]).report
+    report = analyze(TRACES[0]).report
     assert any("h100-sxm.json.gz cannot be read" in note for note in report.notes)
     assert report.gpu.measured_tflops == {}
 
