@@ -37,7 +37,7 @@ def traces() -> dict[str, Path]:
 def _analyzed(name: str, path: Path, into: Path) -> None:
     from tracelens.analysis import analyze
     from tracelens.errors import TracelensError
-    from tracelens.render.json import to_json
+    from tracelens.results.json import to_json
 
     try:
         said = to_json(analyze(path).report)

@@ -14,9 +14,9 @@ from collections import Counter
 from statistics import median
 from typing import get_args
 
-from tracelens.compare.result import StepState
-from tracelens.compare.step_change import step_change
+from tracelens.comparison.step_change import step_change
 from tracelens.results import StepTime
+from tracelens.results.comparison import StepState
 
 SEEDS = 200
 MANY = 2000  # for the rate of false answers

@@ -84,6 +84,26 @@ def test_a_second_batch_is_not_more_layers(tmp_path: Path, names: Literal["none"
     assert [int((forward & (result.layer == layer)).sum()) for layer in range(3)] == [4, 4, 4]  # in two steps
 
 
+@pytest.mark.parametrize("name", ["stack", "stack_twice"])
+def test_a_bare_stack_has_the_layers_that_its_gradients_prove(tmp_path: Path, name: str) -> None:
+    """No embedding, no head, no loss operator: each weight gets one gradient, however often it is used."""
+    result, report = recorded(tmp_path, name, names="none", steps=1)
+    assert report.model.layers.value == 3
+    core = (result.component == COMPONENTS.index("attention.core")) & (result.layer >= 0)
+    forward = core & (result.phase == PHASES.index("forward"))
+    assert set(np.unique(result.layer[forward]).tolist()) == {0, 1, 2}
+    again = 2 if name == "stack_twice" else 1
+    assert [int((forward & (result.layer == layer)).sum()) for layer in range(3)] == [again] * 3
+
+
+@pytest.mark.parametrize("name", ["stack", "stack_twice"])
+def test_layers_of_a_bare_stack_without_gradients_are_unknown(tmp_path: Path, name: str) -> None:
+    file = record(name, ZooOptions(names="none", steps=1)).text().replace("AccumulateGrad", "Unrecorded")
+    report = analyze_trace(read(tmp_path, file)).report
+    assert report.model.hidden.value == 768
+    assert report.model.layers.value is None
+
+
 @pytest.mark.parametrize("names", ["none", "frames"])
 def test_a_choice_without_experts_routes_nothing(tmp_path: Path, names: Literal["none", "frames"]) -> None:
     result, report = recorded(tmp_path, "gpt2_chosen", names=names)
@@ -104,6 +124,22 @@ def test_a_classifier_has_classes_and_no_vocabulary(tmp_path: Path) -> None:
     assert report.model.vocab.value is None
     assert report.model.classes.value == 1000
     assert "1000 classes" in model_line(report)
+    (check,) = [check for check in report.checks if check.rule == "TL101"]
+    assert (check.state, [one.rule for one in report.findings if one.rule == "TL101"]) == (
+        "not_applicable",
+        [],
+    )
+
+
+@pytest.mark.parametrize("attention", ["flash", "math"])
+def test_attention_over_time_and_space_is_no_one_sequence(
+    tmp_path: Path, attention: Literal["flash", "math"]
+) -> None:
+    _, report = recorded(tmp_path, "axes", names="none", steps=1, attention=attention)
+    model = report.model
+    assert (model.hidden.value, model.heads.value, model.head_dim.value) == (768, 12, 64)
+    assert (model.sequence.value, model.micro_batch.value) == (None, None)
+    assert "16 x 196" in model.sequence.source and "392 x 8" in model.sequence.source
 
 
 def test_a_rank_of_two_holds_half_the_heads(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from rich.console import Console
 import tracelens
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.render.html import render_html
-from tracelens.render.json import from_json, to_json
 from tracelens.render.terminal import render_terminal
+from tracelens.results.json import from_json, to_json
 
 Events = list[dict[str, Any]]
 ODD: list[Any] = [

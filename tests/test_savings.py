@@ -10,13 +10,13 @@ import pytest
 from tests.advice.advice_steps import Shape, model_of
 from tests.render import sample_report
 from tracelens.accounting.cost import with_cost
-from tracelens.advice.explorer import explore
-from tracelens.advice.waiting import WAITS_FROM, busy_frac, saving_of, step_bound
-from tracelens.advice.whatif import what_if
-from tracelens.compare.outcomes import outcomes
+from tracelens.comparison.outcomes import outcomes
 from tracelens.gates import judge_report
 from tracelens.render import costs, facts
 from tracelens.results import Price, Report, StepTime, Summary, UnprofiledSteps
+from tracelens.results.waiting import WAITS_FROM, busy_frac, saving_of, step_bound
+from tracelens.step.explorer import explore
+from tracelens.step.whatif import what_if
 
 FULL = sample_report.full()
 GPT = Shape(2560, 32, 10240, v=50257)

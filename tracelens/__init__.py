@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from tracelens.version import __version__
+
 __all__ = [
     "Analysis",
     "InputError",
@@ -20,25 +21,26 @@ __all__ = [
     "analyze",
     "capture",
     "compare",
+    "compare_folders",
     "load",
     "suggest",
 ]
 
 if TYPE_CHECKING:
-    from tracelens.analysis import Analysis, analyze
+    from tracelens.api import ShownAnalysis as Analysis
+    from tracelens.api import analyze, compare, compare_folders, suggest
     from tracelens.capture.manual import capture
-    from tracelens.compare.load import compare
     from tracelens.errors import InputError, TracelensError, UsageError
-    from tracelens.suggestions import suggest
     from tracelens.trace import read_trace as load
 
 _HOMES = {
-    "Analysis": ("tracelens.analysis", "Analysis"),
-    "analyze": ("tracelens.analysis", "analyze"),
+    "Analysis": ("tracelens.api", "ShownAnalysis"),
+    "analyze": ("tracelens.api", "analyze"),
     "capture": ("tracelens", "capture"),  # the room itself, which can be called
-    "compare": ("tracelens", "compare"),
+    "compare": ("tracelens.api", "compare"),
+    "compare_folders": ("tracelens.api", "compare_folders"),
     "load": ("tracelens.trace", "read_trace"),
-    "suggest": ("tracelens.suggestions", "suggest"),
+    "suggest": ("tracelens.api", "suggest"),
     "InputError": ("tracelens.errors", "InputError"),
     "TracelensError": ("tracelens.errors", "TracelensError"),
     "UsageError": ("tracelens.errors", "UsageError"),

@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from tracelens import __version__
-from tracelens.accounting.calls import Calls, find_calls
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
 from tracelens.accounting.degrees import declared, with_degrees
-from tracelens.accounting.gemms import gemm_rows, with_work
+from tracelens.accounting.gemms import gemm_rows
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.model import embedding_tables, model_dims
@@ -21,28 +19,30 @@ from tracelens.accounting.others import other_rows
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import step_times
-from tracelens.advice import StepFacts, advise
-from tracelens.advice.explorer import explore
-from tracelens.advice.hyper import parse_changes
-from tracelens.advice.saved_step import step_of
-from tracelens.advice.step_search import search_step
-from tracelens.advice.waiting import busy_frac
-from tracelens.advice.whatif import step_model, what_if
-from tracelens.attribution import Attribution, attribute
+from tracelens.attribution import Attribution, Calls, attribute, find_calls
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
+from tracelens.config.hyper import parse_changes
 from tracelens.errors import InputError, UsageError
+from tracelens.files import write_bytes
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import SCHEMA_VERSION, ComponentRow, Report, Term
+from tracelens.results.json import from_json, to_json
+from tracelens.results.waiting import busy_frac
+from tracelens.rules import StepFacts, advise
+from tracelens.step.explorer import explore
+from tracelens.step.saved_step import step_of
+from tracelens.step.step_search import search_step
+from tracelens.step.whatif import step_model, what_if
 from tracelens.trace import Links, Trace, link, read_trace
 from tracelens.trace.metadata import device_name, device_properties
+from tracelens.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.hta import WaitFrames
-    from tracelens.render.plots import Plots
 
 
 #: Told what is done now: parts done, parts in all, the name of the next.
@@ -90,7 +90,7 @@ class Analysis:
             raise UsageError("a saved report holds no events to follow: analyze the trace itself")
         return wait_frames(self.trace, self.links, self.attribution, steps=self.report.steps)
 
-    def with_waits(self) -> Analysis:
+    def with_waits(self) -> Self:
         """The same with ``report.waits``, which says why where holistic-trace-analysis is not installed."""
         from tracelens.hta import report_waits
 
@@ -99,7 +99,7 @@ class Analysis:
             report=replace(self.report, waits=report_waits(lambda: self.waits, steps=len(self.report.steps))),
         )
 
-    def with_what_if(self, *changes: str) -> Analysis:
+    def with_what_if(self, *changes: str) -> Self:
         """The same with these scenarios ("vocab=50304,heads=20") in ``report.what_if``.
 
         Raises UsageError for a change that cannot be made.
@@ -108,7 +108,7 @@ class Analysis:
         found = [what_if(step, parse_changes([text], now=step.now)) for text in changes]
         return replace(self, report=replace(self.report, what_if=[*self.report.what_if, *found]))
 
-    def with_price(self, price: str) -> Analysis:
+    def with_price(self, price: str) -> Self:
         """The same with steps and savings in money too; ``price`` of one GPU-hour, "2.50" or "2.50 EUR".
 
         Raises UsageError when that is no price.
@@ -143,34 +143,16 @@ class Analysis:
 
     def save(self, path: str | Path) -> None:
         """Write the report as JSON (the same as ``--json``)."""
-        from tracelens.render.files import write_bytes
-        from tracelens.render.json import to_json
-
         write_bytes(path, to_json(self.report))
 
     @classmethod
-    def load(cls, path: str | Path) -> Analysis:
+    def load(cls, path: str | Path) -> Self:
         """Read a saved report. Raises InputError when it is none."""
-        from tracelens.render.json import from_json
-
         try:
             data = Path(path).read_bytes()
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror or error}") from None
         return cls(from_json(data))
-
-    @property
-    def plots(self) -> Plots:
-        """The pictures of the page, each by itself as SVG: ``analysis.plots.roofline()``."""
-        from tracelens.render.plots import Plots
-
-        return Plots(self.report)
-
-    def _repr_html_(self) -> str:
-        """The page itself, in a frame of a notebook."""
-        from tracelens.render.notebook import report_html
-
-        return report_html(self.report)
 
     def __repr__(self) -> str:
         """One line: a notebook keeps it beside the page, and the tables behind a report are long."""
@@ -266,13 +248,12 @@ def analyze_trace(
     _tell(heard, 2)
     measured, notes = _measurements(hardware)
     calls = find_calls(trace, links, attribution)
-    calls = with_work(trace, attribution, calls, hardware, measured=measured)
     communication = find_communication(trace, links, attribution)
     collectives = communication_rows(trace, attribution, communication, steps=times.count)
     sharded = _tensor_parallel(communication)
     dims = model_dims(attribution, calls, sharded=sharded, tables=embedding_tables(trace))
     sizes = declared(trace.metadata)
-    gemms = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
+    gemms, calls = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
     covered = coverage(trace, links, attribution, gemms)
     dims = with_degrees(dims, trace.metadata, collectives, complete=covered.complete)
     _tell(heard, 3)

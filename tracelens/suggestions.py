@@ -7,19 +7,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tracelens.advice import suggestion
-from tracelens.advice.config import ModelConfig
-from tracelens.advice.measured_step import MeasuredStep
-from tracelens.advice.saved_step import step_of
-from tracelens.advice.search_space import Limits
-from tracelens.advice.step_search import search_step
-from tracelens.advice.suggestion import FORMAT_VERSION, ComponentTime, Size, Suggestions, limits_of
-from tracelens.advice.whatif import StepModel
 from tracelens.analysis import Analysis, analyze
+from tracelens.config import ModelConfig
 from tracelens.errors import InputError, UsageError
 from tracelens.kinds import kind_of
 from tracelens.numbers import ms
 from tracelens.results import Estimate, ModelDims, Report
+from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, SuggestedFrom, Suggestions
+from tracelens.step import suggestion
+from tracelens.step.measured_step import MeasuredStep
+from tracelens.step.saved_step import step_of
+from tracelens.step.search_space import Limits
+from tracelens.step.step_search import search_step
+from tracelens.step.suggestion import limits_of
+from tracelens.step.whatif import StepModel
 from tracelens.words import per_step
 
 #: What can be told of a trace, because it does not show it.
@@ -101,7 +102,7 @@ def suggest(
     )
 
 
-def _analysed(source: str | Path | Analysis | Report, gpu: str | None) -> tuple[Report, str]:
+def _analysed(source: str | Path | Analysis | Report, gpu: str | None) -> tuple[Report, SuggestedFrom]:
     """The report, and what it came from."""
     if isinstance(source, Report):
         return source, "report"

@@ -61,8 +61,8 @@ def of_change(
     setting: Setting, name: str, before: LayerShape | StepShape, after: LayerShape | StepShape
 ) -> dict[str, Any] | None:
     """The saving of a change, as ``tracelens suggest`` predicts it, per token."""
-    from tracelens.advice.planned_step import compare
     from tracelens.hardware.measurements import of_kernels
+    from tracelens.step.planned_step import compare
 
     gpu = _gpu(setting)
     if gpu is None:
@@ -75,9 +75,9 @@ def of_change(
 
 def planned(shape: LayerShape | StepShape, *, gpu: Gpu, measured: Measurements | None) -> Any:
     """A layer, the logits or a small model as ``tracelens suggest`` plans it (a ``PlannedStep``)."""
-    from tracelens.advice.config.model import Layout
-    from tracelens.advice.hyper import Hyper
-    from tracelens.advice.planned_step import PlannedStep, Planner
+    from tracelens.config.hyper import Hyper
+    from tracelens.config.model import Layout
+    from tracelens.step.planned_step import PlannedStep, Planner
 
     whole = shape if isinstance(shape, StepShape) else None
     layer = shape.layer if isinstance(shape, StepShape) else shape

@@ -61,7 +61,7 @@ class Case:
 class Training:
     """``Training(case, device="cuda")()`` runs a step."""
 
-    def __init__(self, case: Case, *, layers: int, device: str, dry_run: bool = False):
+    def __init__(self, case: Case, *, layers: int, device: str):
         torch.manual_seed(0)
         self.case, self.device = case, device
         self.part: Part = lambda name: contextlib.nullcontext()
@@ -80,11 +80,9 @@ class Training:
         self.scaler = torch.amp.GradScaler(device, enabled=case.precision == "fp16_scaler")
         self.forward: Callable[[Tensor], Tensor] = self.model
         if case.how in ("compile", "reduce_overhead"):
+            how: dict[str, Any] = {"mode": "reduce-overhead"} if case.how == "reduce_overhead" else {}
             # a CPU's compiler takes half a minute for a kernel that nobody looks at
-            backend: dict[str, Any] = {"backend": "aot_eager"} if dry_run else {}
-            if case.how == "reduce_overhead" and not dry_run:
-                backend = {"mode": "reduce-overhead"}
-            self.forward = torch.compile(self.model, **backend)
+            self.forward = torch.compile(self.model, **(how if on_gpu else {"backend": "aot_eager"}))
         self._graph: Any = self._record() if self.graphed else None
 
     def __call__(self) -> None:

@@ -176,7 +176,9 @@ def observe(training: Training, *, modules: bool, scratch: Path) -> list[Kernel]
                 torch.cuda.synchronize()
     path = scratch / "truth.json"
     recording.export_chrome_trace(str(path))
-    events = json.loads(path.read_bytes())["traceEvents"]
+    # Kineto escapes not every name: bytes that are no UTF-8, control characters
+    text = path.read_text(encoding="utf-8", errors="replace")
+    events = json.loads(text, strict=False)["traceEvents"]
     path.unlink()
     return place(events, on_gpu=training.device == "cuda")
 

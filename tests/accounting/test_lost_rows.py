@@ -18,9 +18,9 @@ from tracelens.analysis import Analysis, analyze
 from tracelens.errors import UsageError
 from tracelens.gemm.lost import PARTS
 from tracelens.hardware.measurements import GemmMeasurement, Measurements, write_measurements
-from tracelens.render.json import from_json, to_json
 from tracelens.render.losses import derivation, lost_ms, main_cause, time_line
 from tracelens.results import GemmRow, Report
+from tracelens.results.json import from_json, to_json
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = sorted((ROOT.parent / "shared" / "traces").rglob("*.json.gz"))

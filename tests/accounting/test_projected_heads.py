@@ -12,10 +12,10 @@ import pytest
 from tests.synthetic import ModelSpec, Options, build
 from tests.trace.tools import read
 from tracelens.accounting.projected_heads import projected_kv_heads
-from tracelens.advice.saved_step import step_of
-from tracelens.advice.whatif import what_if
 from tracelens.analysis import analyze_trace
 from tracelens.results import Report
+from tracelens.step.saved_step import step_of
+from tracelens.step.whatif import what_if
 
 GQA = ModelSpec(family="llama", hidden=2048, heads=16, kv_heads=4, ffn=5632, vocab=32000, layers=2,
                 micro_batch=2)  # fmt: skip

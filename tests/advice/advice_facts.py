@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.advice.advice_rows import model
-from tracelens.advice import StepFacts
-from tracelens.advice.whatif import step_model
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.results import GemmRow, ModelDims, OtherRow
+from tracelens.results.others import OtherKind
+from tracelens.rules import StepFacts
+from tracelens.step.whatif import step_model
 
 H100 = find_gpu(None, override="h100-sxm")
 A100 = find_gpu(None, override="a100-sxm-40gb")
@@ -41,7 +42,7 @@ def step_of(
 
 def other(
     number: int,
-    kind: str,
+    kind: OtherKind,
     *,
     component: str = "attention.other",
     phase: str = "forward",

@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.advice.advice_steps import H100, Shape, dims_of, model_of, rows_of
 from tracelens.accounting.lost import split_row
-from tracelens.advice import StepFacts
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import Gpu
 from tracelens.results import GemmRow, Lost
+from tracelens.rules import StepFacts
 
 
 def with_losses(rows: Sequence[GemmRow], *, gpu: Gpu = H100) -> list[GemmRow]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracelens.advice import StepFacts
-from tracelens.gemm import GemmShape, alignment_bytes, bytes_moved, flops, parse_kernel_name
+from tracelens.gemm import GemmShape, alignment_bytes, bytes_moved, flops, parse_kernel_name, row_fields
 from tracelens.results import GemmRow, GpuInfo, Known, Lost, ModelDims
+from tracelens.rules import StepFacts
 
 H100 = GpuInfo(
     "h100-sxm", "H100 SXM", "nvidia", 132, "table",
@@ -78,8 +78,7 @@ def gemm(
         m=m, n=n, k=k, batch=batch, shape_note=None, dtype=dtype, math_dtype=dtype,
         out_dtype=dtype, layout=layout,
         m_expr=names[0], n_expr=names[1], k_expr=names[2], op="aten::mm", kernel=kernel,
-        kernel_family=parsed.family if parsed else "unknown", tile_m=None, tile_n=None, tile_k=None,
-        cluster=None, split_k=None, scheduler=None, tiles=None, waves=None, tile_eff_frac=None,
+        **row_fields(parsed), split_k=None, tiles=None, waves=None, tile_eff_frac=None,
         wave_eff_frac=None,
         alignment_bytes=alignment_bytes(shape, kernel=parsed) if shape else {},
         tensor_core="used" if parsed and parsed.tensor_core else None,

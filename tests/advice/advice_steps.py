@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.advice.advice_rows import attention, gemm, model
-from tracelens.advice import StepFacts
-from tracelens.advice.whatif import StepModel, step_model
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.results import CommunicationRow, ComponentRow, GemmRow, Known, ModelDims
+from tracelens.rules import StepFacts
+from tracelens.step.whatif import StepModel, step_model
 
 H100 = find_gpu(None, override="h100-sxm")
 A100 = find_gpu(None, override="a100-sxm-40gb")

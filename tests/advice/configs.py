@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tracelens.advice.config import ModelConfig, config_from_flags, read_config
+from tracelens.config import ModelConfig, config_from_flags, read_config
 
 GPT2_XL = {
     "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 1600, "n_head": 25, "n_layer": 48,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.advice.advice_rows import H100, NVJET, SIMT, bert_small_logits, cutlass, facts, gemm, model
-from tracelens.advice.facts import Outcome
-from tracelens.advice.rules.align_dimensions import AlignDimensions
 from tracelens.results import GemmRow
+from tracelens.rules.align_dimensions import AlignDimensions
+from tracelens.rules.engine.facts import Outcome
 
 RULE = AlignDimensions()
 LLAMA = model(hidden=4096, heads=32, ffn=10922, vocab=32000, layers=32, sequence=2048, micro_batch=2)

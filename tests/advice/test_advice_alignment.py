@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.advice.advice_rows import NVJET, SIMT, XMMA, bert_small_logits, cutlass, gemm
-from tracelens.advice.alignment import boundary_bytes, grid_elements, load_bytes, misfit_of, off_grid
+from tracelens.step.alignment import boundary_bytes, grid_elements, load_bytes, misfit_of, off_grid
 
 
 @pytest.mark.parametrize(

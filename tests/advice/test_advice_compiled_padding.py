@@ -8,9 +8,9 @@ import pytest
 
 from tests.advice.advice_facts import other, step_of
 from tests.advice.advice_rows import gemm
-from tracelens.advice.facts import Outcome
-from tracelens.advice.rules.compiled_padding import CompiledPadding
 from tracelens.results import GemmRow, OtherRow
+from tracelens.rules.compiled_padding import CompiledPadding
+from tracelens.rules.engine.facts import Outcome
 
 RULE = CompiledPadding()
 

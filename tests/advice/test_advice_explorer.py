@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 
 from tests.advice.advice_steps import A100, Shape, model_of
-from tracelens.advice.explorer import explore
-from tracelens.advice.whatif import StepModel, what_if
 from tracelens.hardware import find_gpu
 from tracelens.results import Curve, Estimate, Explorer, Finding, Suggested
+from tracelens.step.explorer import explore
+from tracelens.step.whatif import StepModel, what_if
 
 GPT = Shape(2560, 32, 10240, v=50257)
 LLAMA = Shape(4096, 32, 14336, v=128256, kv=8, gated=True, b=2, t=2)

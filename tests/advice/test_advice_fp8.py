@@ -9,9 +9,9 @@ import pytest
 
 from tests.advice.advice_facts import A100, H100, step_of
 from tests.advice.advice_rows import UNKNOWN_GPU, gemm, model
-from tracelens.advice.facts import Outcome
-from tracelens.advice.rules.fp8 import Fp8
 from tracelens.results import GemmRow
+from tracelens.rules.engine.facts import Outcome
+from tracelens.rules.fp8 import Fp8
 
 RULE = Fp8()
 FP8 = "nvjet_qqtst_192x192_128x4_2x1_v_bz_coopB_TNN"

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.advice.advice_steps import A100, H100, Shape, facts_of, model_of, rows_of
-from tracelens.advice import advise
-from tracelens.advice.whatif import what_if
 from tracelens.gemm.gain import RATIO_ERROR
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import Gpu
+from tracelens.rules import advise
+from tracelens.step.whatif import what_if
 
 SWEEPS = Path(__file__).parents[3] / "shared" / "paper_data" / "a100_gemm_sweeps.csv"
 GPT3 = Shape(2560, 32, 10240, v=50257)

@@ -9,12 +9,12 @@ import pytest
 
 from tests.advice.advice_facts import H100, step_of
 from tests.advice.advice_rows import NVJET, cutlass, facts, gemm
-from tracelens.advice.facts import Outcome
-from tracelens.advice.rules.align_dimensions import AlignDimensions
-from tracelens.advice.rules.misaligned_views import MisalignedViews
 from tracelens.gemm import GemmShape, alignment_bytes, leading_dimensions, parse_kernel_name
 from tracelens.gemm.predict import predict_gemm
 from tracelens.results import GemmRow
+from tracelens.rules.align_dimensions import AlignDimensions
+from tracelens.rules.engine.facts import Outcome
+from tracelens.rules.misaligned_views import MisalignedViews
 
 RULE = MisalignedViews()
 

@@ -10,12 +10,12 @@ import pytest
 from tests.advice.advice_losses import judged_facts
 from tests.advice.advice_rows import NVJET, attention, cutlass, facts, gemm, model
 from tests.advice.advice_steps import A100, H100, Shape, dims_of, model_of, rows_of
-from tracelens.advice import StepFacts, advise
-from tracelens.advice.facts import Outcome
-from tracelens.advice.rules.odd_sequence import OddSequence
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import Gpu
 from tracelens.results import Finding, GemmRow, Lost
+from tracelens.rules import StepFacts, advise
+from tracelens.rules.engine.facts import Outcome
+from tracelens.rules.odd_sequence import OddSequence
 
 RULE = OddSequence()
 GPUS = pytest.mark.parametrize("gpu", [A100, H100], ids=["a100", "h100"])

@@ -17,9 +17,9 @@ import pytest
 
 from tests.synthetic import ModelSpec, Options, build
 from tests.trace.tools import read
-from tracelens.advice.per_token import growth_frac
 from tracelens.analysis import analyze_trace
 from tracelens.results import Finding, Report
+from tracelens.step.per_token import growth_frac
 
 #: Models that break one rule each, two, or none; widths and batches from small to large.
 SPECS = {

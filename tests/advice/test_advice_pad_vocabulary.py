@@ -18,8 +18,8 @@ from tests.advice.advice_rows import (
     gemm,
     model,
 )
-from tracelens.advice.rules.pad_vocabulary import PadVocabulary
 from tracelens.results import Finding, GemmRow
+from tracelens.rules.pad_vocabulary import PadVocabulary
 
 RULE = PadVocabulary()
 

@@ -10,9 +10,9 @@ from tests.advice.advice_messages import message
 from tests.advice.advice_rows import facts as plain_facts
 from tests.advice.advice_rows import gemm, model
 from tests.advice.advice_steps import Shape, dims_of, facts_of, rows_of, spread
-from tracelens.advice import StepFacts
-from tracelens.advice.facts import Outcome
-from tracelens.advice.rules.pipeline_layers import PipelineLayers
+from tracelens.rules import StepFacts
+from tracelens.rules.engine.facts import Outcome
+from tracelens.rules.pipeline_layers import PipelineLayers
 
 #: 8 layers on this rank for 4 micro-batches: 32 calls of each.
 X = Shape(4096, 32, 14336, v=128256, kv=8, gated=True, b=2, layers=32)

@@ -10,10 +10,10 @@ from tests.advice.advice_experts import Mix, mixed_rows
 from tests.advice.advice_rows import facts as plain_facts
 from tests.advice.advice_rows import gemm, model
 from tests.advice.advice_steps import Shape, facts_of
-from tracelens.advice import StepFacts
-from tracelens.advice.facts import Outcome
-from tracelens.advice.rules.experts import Experts
 from tracelens.results import Finding
+from tracelens.rules import StepFacts
+from tracelens.rules.engine.facts import Outcome
+from tracelens.rules.experts import Experts
 
 X = Shape(2048, 16, 1408, v=32000, kv=8, d=128, layers=16, b=2, s=2048)
 LOOP = Mix(X, 64, [500, 524] * 32, "loop")

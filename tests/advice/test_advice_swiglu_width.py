@@ -11,15 +11,15 @@ import pytest
 
 from tests.advice.advice_rows import SIMT, cutlass, facts, gemm, model
 from tests.advice.advice_steps import A100, H100, Shape, dims_of, facts_of, model_of, rows_of
-from tracelens.advice import StepFacts, advise
-from tracelens.advice.config import config_from_flags
-from tracelens.advice.facts import Outcome
-from tracelens.advice.planned_step import Planner
-from tracelens.advice.rules.swiglu_width import SwigluWidth
-from tracelens.advice.whatif import what_if
+from tracelens.config import config_from_flags
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import Gpu
 from tracelens.results import Finding, GemmRow
+from tracelens.rules import StepFacts, advise
+from tracelens.rules.engine.facts import Outcome
+from tracelens.rules.swiglu_width import SwigluWidth
+from tracelens.step.planned_step import Planner
+from tracelens.step.whatif import what_if
 
 RULE = SwigluWidth()
 LLAMA = model(hidden=4096, heads=32, ffn=10922, vocab=32000, layers=32, sequence=2048, micro_batch=2)

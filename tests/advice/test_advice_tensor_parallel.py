@@ -10,10 +10,10 @@ from tests.advice.advice_messages import message
 from tests.advice.advice_rows import facts as plain_facts
 from tests.advice.advice_rows import gemm, model
 from tests.advice.advice_steps import Shape, dims_of, facts_of, spread
-from tracelens.advice import StepFacts
-from tracelens.advice.facts import Outcome
-from tracelens.advice.rules.tensor_parallel import TensorParallel
 from tracelens.results import Finding
+from tracelens.rules import StepFacts
+from tracelens.rules.engine.facts import Outcome
+from tracelens.rules.tensor_parallel import TensorParallel
 
 LLAMA = Shape(4096, 32, 14336, v=32064, kv=8, gated=True, b=2, t=4)
 TOKENS = LLAMA.b * LLAMA.s

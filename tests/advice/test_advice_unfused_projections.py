@@ -9,10 +9,10 @@ import pytest
 
 from tests.advice.advice_facts import H100, other, step_of
 from tests.advice.advice_rows import gemm, model
-from tracelens.advice.facts import Outcome
-from tracelens.advice.rules.unfused_projections import UnfusedProjections
 from tracelens.gemm.predict import predict_gemm
 from tracelens.results import GemmRow
+from tracelens.rules.engine.facts import Outcome
+from tracelens.rules.unfused_projections import UnfusedProjections
 
 RULE = UnfusedProjections()
 LAYOUT = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}

@@ -9,12 +9,12 @@ import pytest
 from tests.advice.advice_losses import judged_facts
 from tests.advice.advice_rows import attention, facts, gemm, model
 from tests.advice.advice_steps import A100, H100, Shape, rows_of
-from tracelens.advice import StepFacts
-from tracelens.advice.facts import Outcome
-from tracelens.advice.rules.wave_cliffs import WaveCliffs
-from tracelens.advice.simulated import together
 from tracelens.hardware import Gpu
 from tracelens.results import Finding, Lost
+from tracelens.rules import StepFacts
+from tracelens.rules.engine.facts import Outcome
+from tracelens.rules.engine.simulated import together
+from tracelens.rules.wave_cliffs import WaveCliffs
 
 RULE = WaveCliffs()
 #: 2176 tokens are 17 tiles of 128: with 8 columns of tiles 136 of them, 4 more than an H100 has SMs.

@@ -9,9 +9,9 @@ import pytest
 
 from tests.advice.advice_rows import gemm
 from tests.advice.advice_steps import A100, H100, Shape, model_of, rows_of
-from tracelens.advice.whatif import StepModel, what_if
 from tracelens.hardware import find_gpu
 from tracelens.results import Estimate, WhatIf
+from tracelens.step.whatif import StepModel, what_if
 
 GPT = Shape(2560, 32, 10240, v=50257)
 LLAMA = Shape(4096, 32, 14336, v=128256, kv=8, gated=True, b=2)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.advice.advice_steps import A100, H100, Shape, model_of, rows_of
-from tracelens.advice.hyper import parse_changes
-from tracelens.advice.whatif import StepModel, what_if
+from tracelens.config.hyper import parse_changes
 from tracelens.errors import UsageError
 from tracelens.results import WhatIf
+from tracelens.step.whatif import StepModel, what_if
 
 LLAMA = Shape(4096, 32, 14336, v=128256, kv=8, gated=True, b=2)
 

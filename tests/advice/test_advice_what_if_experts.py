@@ -9,10 +9,10 @@ import pytest
 from tests.advice.advice_experts import Mix, mixed_rows
 from tests.advice.advice_messages import message
 from tests.advice.advice_steps import Shape, model_of
-from tracelens.advice.experts import mixture_of
-from tracelens.advice.whatif import StepModel, what_if
 from tracelens.errors import UsageError
 from tracelens.results import CommunicationRow, WhatIf
+from tracelens.step.experts import mixture_of
+from tracelens.step.whatif import StepModel, what_if
 
 X = Shape(2048, 16, 1408, v=32000, kv=8, d=128, layers=16, b=2, s=2048)
 TOKENS = 4096

@@ -8,11 +8,11 @@ import pytest
 
 from tests.advice.advice_messages import message
 from tests.advice.advice_steps import Shape, dims_of, model_of, rows_of, spread
-from tracelens.advice.exchange import exchange_of, vocab_is_split
-from tracelens.advice.hyper import Hyper, changed, parse_changes
-from tracelens.advice.whatif import StepModel, what_if
+from tracelens.config.hyper import Hyper, changed, parse_changes
 from tracelens.errors import UsageError
 from tracelens.results import Estimate, WhatIf
+from tracelens.step.exchange import exchange_of, vocab_is_split
+from tracelens.step.whatif import StepModel, what_if
 
 LLAMA = Shape(4096, 32, 14336, v=32064, kv=8, gated=True, b=2, t=4)
 TOKENS = LLAMA.b * LLAMA.s

@@ -8,14 +8,14 @@ from statistics import median
 
 import pytest
 
-from tracelens.advice.hyper import NAMES
-from tracelens.advice.whatif import StepModel, step_model, what_if
 from tracelens.analysis import analyze
+from tracelens.config.hyper import NAMES
 from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements, write_measurements
 from tracelens.results import Report
+from tracelens.step.whatif import StepModel, step_model, what_if
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 SHARED = Path(__file__).parents[3] / "shared" / "traces"

@@ -8,10 +8,10 @@ import pytest
 
 from tests.advice.advice_rows import attention, gemm
 from tests.advice.advice_steps import Shape, dims_of, rows_of
-from tracelens.advice.hyper import Hyper, changed, hyper_of, parse_changes
-from tracelens.advice.work import Product, is_gated, tokens_of, work_of
+from tracelens.config.hyper import Hyper, changed, hyper_of, parse_changes
 from tracelens.errors import UsageError
 from tracelens.results import GemmRow
+from tracelens.step.work import Product, is_gated, tokens_of, work_of
 
 GPT = Shape(2560, 32, 10240, v=50257)
 LLAMA = Shape(4096, 32, 14336, v=128256, kv=8, gated=True)

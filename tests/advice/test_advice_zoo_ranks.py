@@ -14,15 +14,15 @@ import pytest
 from tests.trace.tools import read
 from tests.zoo import ZooOptions, program_of, trace_of
 from tracelens import analysis
-from tracelens.advice.hyper import DTYPES, NAMES
-from tracelens.advice.saved_step import step_of
-from tracelens.advice.whatif import StepModel, step_model, what_if
-from tracelens.advice.work import Work
 from tracelens.analysis import analyze_trace
+from tracelens.config.hyper import DTYPES, NAMES
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
-from tracelens.render.json import from_json, to_json
 from tracelens.results import Report
+from tracelens.results.json import from_json, to_json
+from tracelens.step.saved_step import step_of
+from tracelens.step.whatif import StepModel, step_model, what_if
+from tracelens.step.work import Work
 
 RULES = ("TL107", "TL108", "TL109")
 

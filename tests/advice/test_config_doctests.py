@@ -2,7 +2,7 @@
 
 import doctest
 
-from tracelens.advice.config import diff
+from tracelens.config import diff
 
 
 def test_docstring_examples() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from tests.advice import configs
 from tests.advice.configs import read, written
-from tracelens.advice.config import config_from_flags, read_config
-from tracelens.advice.config.diff import config_diff
-from tracelens.advice.hyper import changed
+from tracelens.config import config_from_flags, read_config
+from tracelens.config.diff import config_diff
+from tracelens.config.hyper import changed
 from tracelens.errors import InputError, TracelensError, UsageError
 
 #: content -> hidden, heads, kv_heads, head_dim, ffn, vocab, layers, gated, tied, matrix weights in billions

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.advice.configs import read
-from tracelens.advice.config.families import FAMILIES
-from tracelens.advice.planned_kernels import Linear, attention_linears, logits_linear, mlp_linears
+from tracelens.config.families import FAMILIES
+from tracelens.step.planned_kernels import Linear, attention_linears, logits_linear, mlp_linears
 
 #: Small, and every size another number, so that no two can be taken for one another.
 _SMALL = {

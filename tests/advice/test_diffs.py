@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.advice.advice_steps import Shape, facts_of
-from tracelens.advice.advise import advise
-from tracelens.advice.config import read_config
-from tracelens.advice.diffs import config_diffs
-from tracelens.advice.sizes import sizes_of
+from tracelens.config import read_config
 from tracelens.results import ConfigDiff
+from tracelens.rules.advise import advise
+from tracelens.rules.engine.diffs import config_diffs
+from tracelens.rules.engine.sizes import sizes_of
 
 FACTS = facts_of(Shape(2560, 32, 10240, 50257, layers=2))
 

@@ -8,13 +8,13 @@ import pytest
 
 from tests.advice import configs
 from tests.advice.configs import gpt3_2_7b, read
-from tracelens.advice.config import ModelConfig
-from tracelens.advice.hyper import changed
-from tracelens.advice.planned_kernels import memory_bytes
-from tracelens.advice.planned_step import PlannedStep, Planner, compare
-from tracelens.advice.step_change import Change
+from tracelens.config import ModelConfig
+from tracelens.config.hyper import changed
 from tracelens.errors import InputError
 from tracelens.hardware import Gpu, find_gpu, list_gpus
+from tracelens.step.planned_kernels import memory_bytes
+from tracelens.step.planned_step import PlannedStep, Planner, compare
+from tracelens.step.step_change import Change
 
 H100 = find_gpu(None, override="h100-sxm")
 A100 = find_gpu(None, override="a100-sxm-80gb")

@@ -9,15 +9,15 @@ import pytest
 
 from tests.advice import configs
 from tests.advice.configs import gpt3_2_7b, read
-from tracelens.advice.config import ModelConfig, config_from_flags
-from tracelens.advice.hyper import changed
-from tracelens.advice.planned_kernels import memory_bytes
-from tracelens.advice.planned_step import Planner, compare
-from tracelens.advice.search import Found, search
-from tracelens.advice.search_space import BY_DEFAULT, SEARCHED, Limits
-from tracelens.advice.step_change import Change
+from tracelens.config import ModelConfig, config_from_flags
+from tracelens.config.hyper import changed
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
+from tracelens.step.planned_kernels import memory_bytes
+from tracelens.step.planned_step import Planner, compare
+from tracelens.step.search import Found, search
+from tracelens.step.search_space import BY_DEFAULT, SEARCHED, Limits
+from tracelens.step.step_change import Change
 
 GPUS = ("h100-sxm", "a100-sxm-80gb")
 

@@ -13,11 +13,11 @@ from tests.advice.advice_rows import gemm
 from tests.trace.tools import read, small_trace
 from tracelens.accounting.derivation import derive
 from tracelens.accounting.lost import split_row
-from tracelens.advice import advise
-from tracelens.advice.stalls import call_us_of
 from tracelens.analysis import analyze_trace
 from tracelens.gemm.lost import PARTS
 from tracelens.results import GemmRow, Report
+from tracelens.rules import advise
+from tracelens.step.stalls import call_us_of
 
 
 def row_of(*, stall_ms: float) -> GemmRow:

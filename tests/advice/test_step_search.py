@@ -12,17 +12,17 @@ import tracelens
 from tests.advice.advice_steps import H100, Shape, dims_of, model_of, rows_of
 from tests.effort import unit
 from tests.synthetic import ModelSpec, Options, build
-from tracelens.advice.config import config_from_flags
-from tracelens.advice.hyper import Hyper
-from tracelens.advice.measured_step import MeasuredStep
-from tracelens.advice.search import Candidate, search
-from tracelens.advice.search_space import BY_DEFAULT, SEARCHED, Limits
-from tracelens.advice.step_search import search_step
-from tracelens.advice.whatif import StepModel, step_model, what_if
 from tracelens.analysis import Analysis
+from tracelens.config import config_from_flags
+from tracelens.config.hyper import Hyper
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
 from tracelens.results import Known, Lack, ModelDims, ShapeSearch
+from tracelens.step.measured_step import MeasuredStep
+from tracelens.step.search import Candidate, search
+from tracelens.step.search_space import BY_DEFAULT, SEARCHED, Limits
+from tracelens.step.step_search import search_step
+from tracelens.step.whatif import StepModel, step_model, what_if
 
 GPT = Shape(2560, 32, 10240, v=50257)
 LLAMA = Shape(4096, 32, 11008, v=32000, gated=True, b=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -10,12 +11,13 @@ import pytest
 import tracelens
 from tests.advice import configs
 from tests.advice.configs import gpt3_2_7b, read, written
-from tracelens.advice import suggestion
-from tracelens.advice.suggestion import Suggestions, suggest
 from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
+from tracelens.results.suggestions import Suggestions
+from tracelens.step import suggestion
+from tracelens.step.suggestion import suggest
 
 
 def test_the_paper_s_case() -> None:
@@ -55,7 +57,8 @@ def test_what_cannot_be_judged_is_not_called_good() -> None:
 
 def test_the_same_from_python_and_a_file(tmp_path: Path) -> None:
     path = written(tmp_path, configs.GPT2_XL)
-    assert tracelens.suggest(path, gpu="h100-sxm") == suggest(str(path), gpu="h100-sxm")
+    found = tracelens.suggest(path, gpu="h100-sxm")
+    assert asdict(found) == asdict(suggest(str(path), gpu="h100-sxm"))
     other = tracelens.suggest(path, gpu="h100-sxm", sizes={"micro_batch": 3})
     assert other.sizes["micro_batch"].value == 3
 

@@ -9,8 +9,8 @@ import pytest
 from tests.advice.advice_facts import step_of
 from tests.advice.test_advice_tensor_cores import fp32
 from tests.render import sample_report
-from tracelens.advice.advise import advise
-from tracelens.advice.effects import effects_of
+from tracelens.rules.advise import advise
+from tracelens.rules.engine.effects import effects_of
 
 
 @pytest.mark.parametrize("effort", ["config", "code", "retrain"])

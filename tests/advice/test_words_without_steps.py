@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from tests.advice.test_advice_advise import everything
-from tracelens.advice import advise
+from tracelens.rules import advise
 
 _OF_A_STEP = re.compile(r"(%\)?|\d m?s|µs) (of the |per |a )?step\b|% of the step")
 

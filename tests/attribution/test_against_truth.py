@@ -14,7 +14,7 @@ import pytest
 from tests.synthetic import ModelSpec, Options, Synthetic, Truth, build
 from tests.trace.tools import read
 from tracelens.attribution import Attribution, attribute
-from tracelens.attribution.attribute import REASONS
+from tracelens.attribution.result import REASONS
 from tracelens.trace import Links, Trace, link
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
 

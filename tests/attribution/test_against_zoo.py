@@ -22,9 +22,8 @@ from tests.synthetic.spec import Truth
 from tests.trace.tools import read
 from tests.zoo import FAMILIES, ZooOptions, record
 from tests.zoo.compiled import CompiledOptions, record_compiled
-from tracelens.accounting.calls import find_calls
 from tracelens.accounting.model import model_dims
-from tracelens.attribution import attribute
+from tracelens.attribution import attribute, find_calls
 from tracelens.trace import link
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
 

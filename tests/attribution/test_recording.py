@@ -13,8 +13,8 @@ from tests.synthetic import ModelSpec, Options, build
 from tests.trace.tools import document, kernel, need_shared, op, read, shared_traces
 from tracelens.analysis import analyze, analyze_trace
 from tracelens.attribution import attribute
-from tracelens.attribution.attribute import REASONS
 from tracelens.attribution.recording import find_lacks
+from tracelens.attribution.result import REASONS
 from tracelens.results import Lack
 from tracelens.trace import Trace, link, read_trace
 

@@ -16,8 +16,8 @@ from tests.compare.test_folders import ranks, vocab
 from tests.kept import analyzed
 from tests.render import asked_report, large_report, sample_report, verified_report
 from tracelens.analysis import analyze
-from tracelens.compare.compare import compare_reports
-from tracelens.compare.folder import compare_folders
+from tracelens.comparison.compare import compare_reports
+from tracelens.comparison.folder import compare_folders
 from tracelens.render.compare_html import render_compare_html, render_folders_html
 from tracelens.render.html import render_html
 

@@ -15,7 +15,7 @@ from tests.cli import running
 from tests.kept import analyzed
 from tracelens import Analysis
 from tracelens.render.html import render_html
-from tracelens.render.json import to_json
+from tracelens.results.json import to_json
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "sample_traces" / "generated_gpt2_vocab50257.json.gz"

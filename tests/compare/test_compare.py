@@ -24,16 +24,16 @@ from tests.cli import running
 from tests.compare.parsed import Parsed, only_ours
 from tests.render import sample_report
 from tracelens.analysis import Analysis, analyze
-from tracelens.compare.compare import compare_reports
-from tracelens.compare.gemms import match_gemms
-from tracelens.compare.result import Comparison
-from tracelens.compare.steps import rank_test, shift, smallest_p
+from tracelens.comparison.compare import compare_reports
+from tracelens.comparison.gemms import match_gemms
+from tracelens.comparison.steps import rank_test, shift, smallest_p
 from tracelens.errors import UsageError
 from tracelens.render.compare_html import render_compare_html
-from tracelens.render.compare_json import compare_json
 from tracelens.render.compare_markdown import render_markdown
-from tracelens.render.schema import json_schema
 from tracelens.results import Estimate, Known, Report, Step, StepTime
+from tracelens.results.comparison import Comparison
+from tracelens.results.json import compare_json
+from tracelens.results.schema import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "traces"

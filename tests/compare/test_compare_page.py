@@ -15,9 +15,8 @@ from tests.compare.parsed import Parsed
 from tests.compare.test_folders import ranks
 from tests.render import sample_report
 from tracelens.analysis import analyze
-from tracelens.compare.compare import compare_reports
-from tracelens.compare.folder import compare_folders
-from tracelens.compare.result import Comparison
+from tracelens.comparison.compare import compare_reports
+from tracelens.comparison.folder import compare_folders
 from tracelens.render.compare import parts_line
 from tracelens.render.compare_figures import (
     POINTS,
@@ -30,6 +29,7 @@ from tracelens.render.compare_figures import (
 )
 from tracelens.render.compare_html import render_compare_html, render_folders_html
 from tracelens.results import Report, Step, StepTime
+from tracelens.results.comparison import Comparison
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = [ROOT / "sample_traces" / f"generated_gpt2_vocab{size}.json.gz" for size in (50257, 50304)]

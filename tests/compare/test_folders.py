@@ -21,15 +21,15 @@ from tests.cli import running
 from tests.compare.parsed import only_ours
 from tests.render import sample_report
 from tracelens.analysis import Analysis, analyze
-from tracelens.compare.folder import compare_folders
-from tracelens.compare.folder_result import FolderComparison
+from tracelens.comparison.folder import compare_folders
 from tracelens.errors import InputError, UsageError
 from tracelens.gates import judge_comparison
 from tracelens.render.compare_folders import folders_markdown, render_folders
 from tracelens.render.compare_html import render_folders_html
-from tracelens.render.compare_json import compare_json
-from tracelens.render.schema import json_schema
 from tracelens.results import GemmRow, Known, Report, Step, StepTime
+from tracelens.results.folders import FolderComparison
+from tracelens.results.json import compare_json
+from tracelens.results.schema import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT.parent / "shared" / "traces" / "job_h100_nanogpt_8ranks"

@@ -10,15 +10,15 @@ import pytest
 from tests.compare.parsed import Parsed
 from tests.compare.test_compare import BASE, shared, with_steps
 from tests.render import sample_report
-from tracelens.compare.compare import compare_reports
-from tracelens.compare.gemms import match_gemms
-from tracelens.compare.moves import find_moves, with_moves
-from tracelens.compare.result import ComponentChange, GemmChange
+from tracelens.comparison.compare import compare_reports
+from tracelens.comparison.gemms import match_gemms
+from tracelens.comparison.moves import find_moves, with_moves
 from tracelens.gates.of_comparison import COMPARISON_METRICS
 from tracelens.render.compare import moved_lines, movers
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.compare_markdown import render_markdown
 from tracelens.results import GemmRow, Report
+from tracelens.results.comparison import ComponentChange, GemmChange
 
 
 def row(

@@ -14,12 +14,12 @@ from tests.compare.parsed import Parsed
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import Analysis, analyze
 from tracelens.cli.compare import compare
-from tracelens.compare.compare import compare_reports
-from tracelens.compare.folder import compare_folders
-from tracelens.compare.result import Comparison
+from tracelens.comparison.compare import compare_reports
+from tracelens.comparison.folder import compare_folders
 from tracelens.gates import judge_comparison
 from tracelens.render.compare_html import render_compare_html
 from tracelens.results import Report
+from tracelens.results.comparison import Comparison
 
 #: The CPU of it is a little faster than the GPU: a slower one is waited for.
 MODEL = ModelSpec(layers=2, hidden=512, heads=8, vocab=50304, sequence=512, micro_batch=4)

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.render import sample_report
-from tracelens.compare.compare import compare_reports
-from tracelens.compare.result import Comparison, ComponentChange
+from tracelens.comparison.compare import compare_reports
 from tracelens.errors import UsageError
 from tracelens.gates import (
     COMPARISON_METRICS,
@@ -27,6 +26,8 @@ from tracelens.gates import (
 )
 from tracelens.gates.metrics import FORMS, predicted
 from tracelens.results import Check, Estimate, Known, Report, Step, StepTime
+from tracelens.results.advice import CheckState
+from tracelens.results.comparison import Comparison, ComponentChange, StepPart
 
 ROOT = Path(__file__).resolve().parents[2]
 STEADY = [100.0, 101.0, 99.0, 100.5, 100.2, 99.7]
@@ -219,7 +220,7 @@ def test_what_is_unknown_says_why() -> None:
 
 def test_a_rule_that_could_not_run_has_no_saving_and_one_that_passed_has_none_to_offer() -> None:
     one = sample_report.full()
-    states = {"TL101": "could_not_run", "TL102": "passed"}
+    states: dict[str, CheckState] = {"TL101": "could_not_run", "TL102": "passed"}
     checks = [Check(rule, "x", state, "for a reason") for rule, state in states.items()]
     blind = replace(one, checks=checks, findings=[])
     assert judged(blind, "saving[TL101]>0%").state == "unknown"
@@ -447,6 +448,34 @@ def test_a_component_is_judged_by_what_is_more_than_noise(
     told: list[tuple[float, float, bool | None]], gate: str, state: str
 ) -> None:
     assert verdict(rows(*told), gate).state == state
+
+
+@pytest.mark.parametrize(
+    ("bound", "gate", "state"),
+    [
+        ((False, False), ">1ms", "failed"),
+        ((False, False), ">3ms", "passed"),
+        ((False, True), ">1ms", "failed"),  # 2 ms more at least
+        ((False, True), ">3ms", "open"),
+        ((True, False), ">1ms", "open"),
+        ((True, False), ">3ms", "passed"),  # 2 ms more at most
+        ((True, True), ">1ms", "open"),
+        ((True, True), ">3%", "open"),
+    ],
+)
+def test_a_bound_of_exposed_communication_decides_only_what_it_reaches(
+    bound: tuple[bool, bool], gate: str, state: str
+) -> None:
+    one = compared(1.0)
+    before, after = (
+        replace(side, communication_is_bound=least)
+        for side, least in zip((one.before, one.after), bound, strict=True)
+    )
+    parts = [
+        StepPart(part.name, 1.0, 3.0) if part.name == "exposed communication" else part for part in one.parts
+    ]
+    result = replace(one, before=before, after=after, parts=parts)
+    assert verdict(result, f"exposed_communication_change{gate}").state == state
 
 
 def test_findings_still_there_are_counted_once() -> None:

@@ -21,8 +21,8 @@ from tracelens.cli.analyze import analyze as command
 from tracelens.errors import UsageError
 from tracelens.hta.library import LibraryMissing, library
 from tracelens.render.html import render_html
-from tracelens.render.json import from_json, to_json
-from tracelens.render.schema import json_schema
+from tracelens.results.json import from_json, to_json
+from tracelens.results.schema import json_schema
 
 SAMPLE = next(
     (Path(__file__).resolve().parents[2] / "sample_traces").glob("generated_gpt2_vocab50257*.json.gz")
@@ -297,7 +297,7 @@ def test_a_page_of_hostile_waits_holds_no_markup() -> None:
     evil = "<script>alert(1)</script>"
     waits = Waits(
         tool=evil,
-        idle=[IdleCause(0, 7, evil, 1.0, 1.0)],
+        idle=[IdleCause(0, 7, "other", 1.0, 1.0)],
         path=[PathPart(evil, 1.0, 1.0)],
         missing={"queue": evil},
         why=None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,9 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo  # imports much that must see the real classes
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _pop_mode_temporarily
+
+from tests.measure.graphs import ASIDE, REPLAY, Graph, Misuse, Recorder
 
 UUID = "8f2c0b7e-0000-1111-2222-333344445555"
 #: As cuBLAS 13 names them on Hopper.
@@ -32,18 +34,17 @@ GEMM_NAMES = {
     "tf32": "cutlass_80_tensorop_s1688gemm_128x128_16x5_tn_align4",
     "fp32": "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma",
 }
+#: As the profiler writes the types of operands.
 _DTYPES = {
-    torch.bfloat16: "bf16", torch.float16: "fp16", torch.float8_e4m3fn: "fp8", torch.float32: "fp32",
+    "c10::BFloat16": "bf16", "c10::Half": "fp16", "c10::Float8_e4m3fn": "fp8", "c10::Float8_e5m2": "fp8",
+    "float": "fp32",
 }  # fmt: skip
+_SHAPES = ("Input Dims", "Input Strides", "Input type", "Concrete Inputs")
 _GEMMS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_mm")
 _ATTENTION = ("aten::_scaled_dot_product_flash_attention_for_cpu",)
 _BACKWARD = ("aten::_scaled_dot_product_flash_attention_for_cpu_backward",)
-_RANGE = "fake-dtype#"
+_TF32 = "fake-tf32#"
 _LARGE = 1 << 22  # elements: what only warms a real GPU up is not computed
-
-
-class Misuse(AssertionError):
-    """What a driver would answer with an error, or worse, with a wrong number."""
 
 
 @dataclass
@@ -51,10 +52,13 @@ class Driver(TorchFunctionMode):
     """The state of the one GPU, and every call in order."""
 
     calls: list[str] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)  # names of torch.cuda
     held: bool = False  # a spinning kernel keeps the stream from going on
     recorded: int = 0  # events so far
     done: int = 0  # those of them that the CPU has seen happen
     capturing: bool = False
+    present: bool = True
+    step_marked: bool = False  # what a compiler's graphs need before each step
     clock_mhz: int = 1755
     processes: tuple[int, ...] = ()
 
@@ -73,12 +77,43 @@ class Driver(TorchFunctionMode):
             if func.__name__ == "mm":
                 return kwargs["out"]
             return torch.empty(*args, **kwargs)
-        first = next((one for one in args if isinstance(one, torch.Tensor)), None)
-        if func in (torch.mm, torch.bmm, torch._scaled_mm) and first is not None:
-            tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32" and first.dtype is torch.float32
-            with torch.profiler.record_function(f"{_RANGE}{'tf32' if tf32 else _DTYPES[first.dtype]}"):
+        if func in (torch.mm, torch.bmm) and len(args) == 3:  # a wider result, which a CPU has not
+            if args[0].dtype not in (torch.bfloat16, torch.float16) or args[2] is not torch.float32:
+                raise Misuse(f"no product of {args[0].dtype} with {args[2]} out")
+            with torch.profiler.record_function(ASIDE):
+                wide = [one.float() for one in args[:2]]
+            return func(*wide, **kwargs)
+        if func is torch._scaled_mm:
+            _check_scaled(*args, **kwargs)
+        if func in (torch.mm, torch.bmm) and torch.backends.cuda.matmul.fp32_precision == "tf32":
+            with torch.profiler.record_function(_TF32):
                 return func(*args, **kwargs)
         return func(*args, **kwargs)
+
+    def compile(self, model: Any, **how: Any) -> Any:
+        """A compiler whose kernels are those of the operators it was given."""
+        if how not in ({}, {"mode": "reduce-overhead"}):
+            raise Misuse(f"a GPU compiles with its own compiler, not with {how}")
+        self.calls.append(f"compile {how.get('mode', 'default')}")
+        compiled = _COMPILE(model, backend="aot_eager")
+        forward = compiled.forward
+
+        def run(*args: Any, **more: Any) -> Any:
+            if how and not self.step_marked:
+                raise Misuse("a graph of the compiler runs in no marked step: its results are overwritten")
+            self.step_marked, self.present = False, False  # the compiler asks for what is not answered here
+            graph = torch.profiler.record_function(REPLAY) if how else nullcontext()
+            try:
+                with _pop_mode_temporarily(), graph:  # it would trace this driver, too
+                    return forward(*args, **more)
+            finally:
+                self.present = True
+
+        compiled.forward = run
+        return compiled
+
+    def mark_step(self) -> None:
+        self.step_marked = True
 
     # -- torch.cuda ---------------------------------------------------------------------------------
 
@@ -107,15 +142,18 @@ class Driver(TorchFunctionMode):
 
     @contextmanager
     def graph(self, graph: Graph, **how: Any) -> Any:
-        if not isinstance(graph, Graph):
-            raise Misuse("a graph is captured into a CUDAGraph")
+        if not isinstance(graph, Graph) or graph.operators is not None:
+            raise Misuse("a graph is captured into a new CUDAGraph")
+        if self.calls[-2:] != ["wait_stream", "wait_stream"]:
+            raise Misuse("a capture follows a warm-up on a side stream that was waited for")
         self.calls.append("capture")
         self.capturing = True
         try:
-            yield
+            with Recorder() as recorder:
+                yield
         finally:
             self.capturing = False
-        graph.captured = True
+        graph.operators = recorder.operators
 
     def smi(self, command: Any, **how: Any) -> subprocess.CompletedProcess[str]:
         """``nvidia-smi``: reads only, of this GPU only."""
@@ -172,20 +210,13 @@ class Event:
         return (other.at - self.at) * 1e3
 
 
-class Graph:
-    """Replays one GEMM: what was captured is not known here."""
-
-    captured = False
-
-    def replay(self) -> None:
-        if not self.captured:
-            raise Misuse("a graph that was never captured is replayed")
-        torch.mm(torch.ones(8, 8), torch.ones(8, 8))
-
-
+@dataclass
 class Stream:
+    driver: Driver
+
     def wait_stream(self, other: Any) -> None:
         assert isinstance(other, Stream)
+        self.driver.calls.append("wait_stream")
 
 
 class Generator(torch.Generator):
@@ -213,23 +244,48 @@ def _size(args: tuple[Any, ...]) -> int:
     return int(torch.Size(sizes).numel()) if sizes else 0
 
 
+def _check_scaled(
+    a: torch.Tensor, b: torch.Tensor, *, scale_a: torch.Tensor, scale_b: torch.Tensor, out_dtype: torch.dtype,
+    use_fast_accum: bool, out: torch.Tensor | None = None,
+) -> None:  # fmt: skip
+    """What cuBLASLt asks of an fp8 product on Hopper (aten/src/ATen/native/cuda/ScaledBlas.cpp)."""
+    both = {a.dtype, b.dtype}
+    if both - {torch.float8_e4m3fn, torch.float8_e5m2} or both == {torch.float8_e5m2}:
+        raise Misuse(f"no fp8 product of {a.dtype} and {b.dtype}")
+    if not a.is_contiguous() or not b.t().is_contiguous() or a.shape[1] != b.shape[0]:
+        raise Misuse("an fp8 product takes its first operand by rows and its second by columns")
+    if b.shape[0] % 16 or b.shape[1] % 16:
+        raise Misuse(f"an fp8 product of K={b.shape[0]}, N={b.shape[1]}: both are multiples of 16")
+    for scale in (scale_a, scale_b):
+        if scale.dtype is not torch.float32 or scale.numel() != 1:
+            raise Misuse("a scale is one float32")
+    if out is not None and (out.dtype is not out_dtype or out.shape != (a.shape[0], b.shape[1])):
+        raise Misuse("the result has another type or shape")
+
+
+_COMPILE: Any = torch.compile
+
+
 def install(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """The driver, in place until the test ends. The caller enters it: ``with install(monkeypatch):``."""
     driver = Driver()
     cuda: dict[str, Any] = {
-        "is_available": lambda: True, "is_initialized": lambda: True, "init": lambda: None,
+        "is_available": lambda: driver.present, "is_initialized": lambda: True, "init": lambda: None,
         "current_device": lambda: 0, "device_count": lambda: 1, "get_device_properties": driver.properties,
         "get_device_capability": lambda device=None: (9, 0), "memory_reserved": lambda device=None: 1 << 20,
         "mem_get_info": lambda device=None: (64 << 20, 80 << 20), "synchronize": driver.synchronize,
         "empty_cache": lambda: driver.calls.append("empty_cache"), "Event": driver.event,
-        "_sleep": driver.sleep, "Stream": Stream, "current_stream": lambda device=None: Stream(),
+        "_sleep": driver.sleep, "Stream": lambda device=None: Stream(driver),
+        "current_stream": lambda device=None: Stream(driver),
         "stream": lambda stream: nullcontext(), "CUDAGraph": Graph, "graph": driver.graph,
     }  # fmt: skip
     for name, answer in cuda.items():
-        monkeypatch.setattr(torch.cuda, name, answer)
+        monkeypatch.setattr(torch.cuda, name, answer if name == "CUDAGraph" else _noted(driver, name, answer))
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch, "Generator", Generator)
     monkeypatch.setattr(torch, "autocast", Autocast)
+    monkeypatch.setattr(torch, "compile", driver.compile)
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", driver.mark_step)
     profile = torch.profiler.profile
     export = profile.export_chrome_trace
     begin = profile.__init__
@@ -237,7 +293,8 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Driver:
     def without_cuda(self: Any, *, activities: Any = None, **more: Any) -> None:
         if activities is None or torch.profiler.ProfilerActivity.CUDA not in activities:
             raise Misuse("a profiler that does not record the GPU")
-        begin(self, activities=[torch.profiler.ProfilerActivity.CPU], **more)
+        self.asked_for_shapes = more.pop("record_shapes", False)
+        begin(self, activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True, **more)
 
     def with_kernels(self: Any, path: str) -> None:
         export(self, path)
@@ -246,13 +303,21 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Driver:
             {"id": 0, "name": "NVIDIA H200", "numSms": 132, "totalGlobalMem": 150_109_880_320,
              "computeMajor": 9, "computeMinor": 0}
         ]  # fmt: skip
-        trace["traceEvents"] += kernels_of(trace["traceEvents"])
+        trace["traceEvents"] = with_gpu(trace["traceEvents"], shapes=self.asked_for_shapes)
         Path(path).write_text(json.dumps(trace), encoding="utf-8")
 
     monkeypatch.setattr(profile, "__init__", without_cuda)
     monkeypatch.setattr(profile, "export_chrome_trace", with_kernels)
     monkeypatch.setattr(subprocess, "run", _only_smi(subprocess.run, driver))
     return driver
+
+
+def _noted(driver: Driver, name: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(*args: Any, **more: Any) -> Any:
+        driver.asked.add(name)
+        return answer(*args, **more)
+
+    return noted
 
 
 def _only_smi(run: Callable[..., Any], driver: Driver) -> Callable[..., Any]:
@@ -262,40 +327,89 @@ def _only_smi(run: Callable[..., Any], driver: Driver) -> Callable[..., Any]:
     return either
 
 
-def kernels_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A launch and a kernel within each operator that computes, as Kineto lists them."""
-    whole = [event for event in events if event.get("ph") == "X"]
-    operators = sorted(
-        (event for event in whole if event.get("cat") == "cpu_op" and event["name"].startswith("aten::")),
-        key=lambda event: (event["tid"], event["ts"], -event["dur"]),
-    )
-    ranges = [event for event in whole if event["name"].startswith(_RANGE)]
+def with_gpu(events: list[dict[str, Any]], *, shapes: bool) -> list[dict[str, Any]]:
+    """The events as Kineto lists them on a GPU: launches and kernels of the operators that compute.
+
+    A graph's replay is one launch; the operators within it are unknown to the profiler.
+    """
+    spans = {
+        name: [(one["tid"], one["ts"], one["ts"] + one["dur"]) for one in events if one.get("name") == name]
+        for name in (REPLAY, ASIDE, _TF32)
+    }
+
+    def within(event: dict[str, Any], name: str) -> int | None:
+        return next(
+            (
+                at
+                for at, (tid, begin, end) in enumerate(spans[name])
+                if tid == event.get("tid") and begin <= event.get("ts", -1.0) < end
+            ),
+            None,
+        )
+
+    whole = [event for event in events if event.get("ph") == "X" and within(event, ASIDE) is None]
+    operators = [event for event in whole if event["name"].startswith("aten::")]
     found: list[dict[str, Any]] = []
+    launched: dict[int, dict[str, Any]] = {}  # by replay
+    for at, operator, name in _computing(operators, lambda one: within(one, _TF32) is not None):
+        begin, took = float(operator["ts"]), float(operator["dur"])
+        args = {"correlation": at, "External id": operator.get("args", {}).get("External id", at)}
+        launch = {
+            **operator,
+            "cat": "cuda_runtime",
+            "name": "cudaLaunchKernel",
+            "args": args,
+            "dur": took / 4,
+        }
+        replay = within(operator, REPLAY)
+        if replay is not None:
+            launch |= {"name": "cudaGraphLaunch", "ts": spans[REPLAY][replay][1], "args": {"correlation": at}}
+            launch = launched.setdefault(replay, launch)
+        if replay is None or launch["args"]["correlation"] == at:
+            found.append(launch)
+        on_gpu = {"grid": [132, 1, 1], "block": [384, 1, 1], "stream": 7, "device": 0, **launch["args"]}
+        if replay is not None:
+            on_gpu |= {"graph id": 1, "graph node id": at}
+        kernel = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "args": on_gpu}
+        found.append({**kernel, "ts": begin + took / 4, "dur": took / 2})
+    kept = [
+        event
+        for event in events
+        if event.get("name") not in spans and within(event, REPLAY) is None and within(event, ASIDE) is None
+    ]
+    for event in kept:
+        if not shapes:
+            for key in _SHAPES:
+                event.get("args", {}).pop(key, None)
+    return kept + found
+
+
+def _computing(
+    operators: list[dict[str, Any]], tf32: Callable[[dict[str, Any]], bool]
+) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """Number, operator and kernel of each operator that would launch one."""
+    operators = sorted(operators, key=lambda event: (event["tid"], event["ts"], -event["dur"]))
     ends: dict[Any, float] = {}  # by thread: until when an operator with a kernel runs
-    for at, (operator, after) in enumerate(zip(operators, [*operators[1:], None], strict=True)):
+    for at, (operator, after) in enumerate(zip(operators, [*operators[1:], None], strict=True), start=1):
         begin, tid = float(operator["ts"]), operator["tid"]
         end = begin + float(operator["dur"])
         if begin < ends.get(tid, 0.0):
             continue
         leaf = after is None or after["tid"] != tid or float(after["ts"]) >= end
-        name = _kernel_name(operator, ranges, leaf=leaf)
-        if name is None:
-            continue
-        ends[tid] = end
-        args = {"correlation": at + 1, "External id": operator.get("args", {}).get("External id", at)}
-        common = {"ph": "X", "pid": operator["pid"], "tid": tid, "ts": begin, "dur": (end - begin) / 4}
-        found.append({**common, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": args})
-        on_gpu = {"grid": [132, 1, 1], "block": [384, 1, 1], "stream": 7, "device": 0, **args}
-        kernel = {"pid": 0, "tid": 7, "ts": begin + (end - begin) / 4, "dur": (end - begin) / 2}
-        found.append({**common, **kernel, "cat": "kernel", "name": name, "args": on_gpu})
-    return found
+        name = _kernel_name(operator, leaf=leaf, tf32=tf32(operator))
+        if name is not None:
+            ends[tid] = end
+            yield at, operator, name
 
 
-def _kernel_name(operator: dict[str, Any], ranges: list[dict[str, Any]], *, leaf: bool) -> str | None:
+def _kernel_name(operator: dict[str, Any], *, leaf: bool, tf32: bool) -> str | None:
     name = str(operator["name"])
     if name in _GEMMS:
-        around = [one for one in ranges if one["ts"] <= operator["ts"] <= one["ts"] + one["dur"]]
-        return GEMM_NAMES[around[-1]["name"].removeprefix(_RANGE) if around else "bf16"]
+        types = operator.get("args", {}).get("Input type", ())
+        dtype = next((_DTYPES[one] for one in types if one in _DTYPES), "bf16")
+        if dtype == "fp32" and (tf32 or torch.get_float32_matmul_precision() == "high"):
+            dtype = "tf32"
+        return GEMM_NAMES[dtype]
     if name in _ATTENTION:
         return "pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4, false, false>>"
     if name in _BACKWARD:

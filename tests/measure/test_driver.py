@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.measure.driver import Driver, Event, Misuse
+from tests.measure.driver import Driver, Event
 from tests.measure.fakes import HASTY
+from tests.measure.graphs import Misuse
 from tracelens.measure.cases import AttentionCase, GemmCase
 from tracelens.measure.devices import open_device
 from tracelens.measure.layer_shapes import LayerShape, StepShape
@@ -40,12 +41,13 @@ def test_the_driver_refuses_what_cuda_refuses(driver: Driver) -> None:
 
 def test_bench_measures_names_and_writes_everything(driver: Driver, tmp_path: Path) -> None:
     gemms = [
-        GemmCase("x", 16, 24, 32, batch, dtype, layout)
+        GemmCase("x", 16, 32, 48, batch, dtype, layout)
         for batch, dtype, layout in (
             (1, "bf16", "TN"), (1, "bf16", "NN"), (2, "bf16", "NT"), (1, "fp16", "TN"), (1, "tf32", "TN"),
-            (1, "fp32", "NN"),
+            (1, "fp32", "NN"), (1, "fp8", "TN"),
         )
     ]  # fmt: skip
+    gemms.append(GemmCase("x", 16, 24, 32, out_dtype="fp32"))
     ways = [("forward", "flash"), ("backward", "flash"), ("forward", "cudnn")]
     calls = [AttentionCase("x", 1, 4, 17, 16, 2, direction=way, backend=kind) for way, kind in ways]
     device = open_device("cuda")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.render import sample_report
 from tracelens.errors import UsageError
-from tracelens.render.files import atomic, write_text
+from tracelens.files import atomic, write_text
 from tracelens.render.kernels import write_kernels
 
 NS = 1_763_686_112_345_678_901  # more digits than a float holds

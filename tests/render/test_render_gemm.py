@@ -22,7 +22,7 @@ from tracelens.hardware import find_gpu, list_gpus
 from tracelens.render.columns import axis_line, column_chart, mark_line
 from tracelens.render.gemm import chart_columns, render_gemm, render_gpus
 from tracelens.render.gemm_json import gemm_json
-from tracelens.render.schema import json_schema, published_schema
+from tracelens.results.schema import json_schema, published_schema
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "vocabulary": dict(sizes=(8192, 50257, 2560), gpu="h100-sxm"),

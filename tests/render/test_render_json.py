@@ -11,8 +11,8 @@ import pytest
 
 from tests.render import sample_report
 from tracelens.errors import InputError
-from tracelens.render.json import from_json, to_json
-from tracelens.render.schema import json_schema
+from tracelens.results.json import from_json, to_json
+from tracelens.results.schema import json_schema
 
 VARIANTS = sorted(sample_report.VARIANTS)
 

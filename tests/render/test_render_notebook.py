@@ -14,9 +14,7 @@ import pytest
 import tracelens
 from tests.render import sample_report
 from tracelens import Analysis
-from tracelens.advice.suggestion import Suggestions
-from tracelens.compare.folder import compare_folders
-from tracelens.compare.result import Comparison
+from tracelens.api import ShownComparison, ShownSuggestions
 from tracelens.render.compare_html import render_compare_html, render_folders_html
 from tracelens.render.html import render_html
 
@@ -38,12 +36,12 @@ def kept(shown: Any) -> str:
 
 
 @pytest.fixture(scope="module")
-def comparison() -> Comparison:
+def comparison() -> ShownComparison:
     return tracelens.compare(sample_report.full(), sample_report.no_findings())
 
 
 @pytest.fixture(scope="module")
-def suggestions(tmp_path_factory: pytest.TempPathFactory) -> Suggestions:
+def suggestions(tmp_path_factory: pytest.TempPathFactory) -> ShownSuggestions:
     config = tmp_path_factory.mktemp("model") / "config.json"
     sizes = {"hidden_size": 2560, "num_attention_heads": 32, "num_hidden_layers": 4, "vocab_size": 50257,
              "intermediate_size": 6912, "max_position_embeddings": 2048}  # fmt: skip
@@ -72,7 +70,7 @@ def test_an_analysis_gives_the_pictures_of_its_report() -> None:
     )
 
 
-def test_a_comparison_shows_its_page_and_is_kept_as_a_line(comparison: Comparison) -> None:
+def test_a_comparison_shows_its_page_and_is_kept_as_a_line(comparison: ShownComparison) -> None:
     assert framed(comparison._repr_html_()) == render_compare_html(comparison)
     assert kept(comparison) == f"<Comparison: {comparison.verdict}>"
 
@@ -81,12 +79,12 @@ def test_a_comparison_of_folders_shows_its_page(tmp_path: Path) -> None:
     for name, report in (("before", sample_report.full()), ("after", sample_report.no_findings())):
         (tmp_path / name).mkdir()
         Analysis(report).save(tmp_path / name / "rank0.json")
-    found = compare_folders(tmp_path / "before", tmp_path / "after")
+    found = tracelens.compare_folders(tmp_path / "before", tmp_path / "after")
     assert framed(found._repr_html_()) == render_folders_html(found)
     assert kept(found) == f"<FolderComparison: {found.verdict}>"
 
 
-def test_suggestions_show_what_the_terminal_shows(suggestions: Suggestions) -> None:
+def test_suggestions_show_what_the_terminal_shows(suggestions: ShownSuggestions) -> None:
     shown = suggestions._repr_html_()
     assert shown.startswith("<pre ") and shown.endswith("</pre>")
     said = html.unescape(re.sub(r"<[^>]*>", "", shown))
@@ -96,7 +94,7 @@ def test_suggestions_show_what_the_terminal_shows(suggestions: Suggestions) -> N
     assert kept(suggestions) == f"<Suggestions: {suggestions.verdict}>"
 
 
-def test_suggestions_are_read_on_white_paper(suggestions: Suggestions) -> None:
+def test_suggestions_are_read_on_white_paper(suggestions: ShownSuggestions) -> None:
     shown = suggestions._repr_html_()
     assert "background:#fff" in shown
     inks = set(re.findall(r"(?<!-)color: (#[0-9a-f]{6})", shown))
@@ -112,7 +110,7 @@ def _luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("hostile", sample_report.HOSTILE_NAMES)
-def test_names_are_text(hostile: str, suggestions: Suggestions, comparison: Comparison) -> None:
+def test_names_are_text(hostile: str, suggestions: ShownSuggestions, comparison: ShownComparison) -> None:
     shown = replace(suggestions, model=hostile)._repr_html_()
     assert set(re.findall(r"<(/?[a-z]+)", shown)) <= {"pre", "/pre", "span", "/span"}
     framed(replace(comparison, verdict=hostile)._repr_html_())

@@ -13,7 +13,7 @@ import tracelens
 from tests.render import sample_report
 from tests.render.sample_search import FOUND, FRONT, GOOD, PICK
 from tracelens import numbers as f
-from tracelens.compare.spelling import signed_ms
+from tracelens.comparison.spelling import signed_ms
 from tracelens.errors import UsageError
 from tracelens.render import facts, groups, losses, palette
 from tracelens.render.plots import Plots

@@ -12,10 +12,10 @@ from rich.console import Console
 from tests.render.verified_report import measured, report, verified
 from tracelens.numbers import saving
 from tracelens.render.html import render_html
-from tracelens.render.json import from_json, to_json
 from tracelens.render.terminal import render_terminal
 from tracelens.render.verified import amount, claim, render_verification
 from tracelens.results import Estimate, Report
+from tracelens.results.json import from_json, to_json
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\x1b[31m‮"
 

@@ -60,6 +60,12 @@ def with_model(**fields: Any) -> Outputs:
     return changed(model=dataclasses.replace(sample().report.model, **fields))
 
 
+def with_page(page: str) -> Outputs:
+    out = Outputs(sample().analysis)
+    out.__dict__["page"] = page  # where a cached property keeps its value
+    return out
+
+
 def with_coverage(**fields: Any) -> Outputs:
     return changed(coverage=dataclasses.replace(sample().report.coverage, **fields))
 
@@ -115,6 +121,14 @@ FALSE: dict[str, tuple[Callable[[Outputs], Iterator[str]], Callable[[], Outputs]
             coverage=dataclasses.replace(report().coverage, component_frac=0.5),
             summary=dataclasses.replace(report().summary, verdict="The trace has no communication."),
         ),
+    ),
+    "a passed check of a part": (
+        invariants.checks_say_their_part,
+        lambda: changed(coverage=dataclasses.replace(report().coverage, component_frac=0.5)),
+    ),
+    "a link to nowhere": (
+        invariants.links_lead_somewhere,
+        lambda: with_page(sample().page + '<a href="#nowhere">there</a>'),
     ),
     "heads that cannot be": (invariants.dimensions_agree, lambda: with_model(kv_heads=Known(7, "made up"))),
     "a vocabulary of two": (invariants.dimensions_agree, lambda: with_model(vocab=Known(2, "made up"))),

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -12,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.profiler import record_function
 
+from tests.zoo.blocks import LayerNorm
 from tests.zoo.dims import Build, Dims
 from tests.zoo.families import FAMILIES, GPT2, Batch, Family
-from tests.zoo.models_gpt import GPT
+from tests.zoo.models_gpt import GPT, Block, CausalSelfAttention
 
 _SIZE = Dims(hidden=512, heads=1, head_dim=1, ffn=512, layers=1, sequence=16, micro_batch=32, vocab=1000)
 
@@ -114,6 +117,46 @@ class Twice(nn.Module):
         return self.model(index, target) + self.model(index, target)
 
 
+class Stack(nn.Module):
+    """Layers alone, without embedding, head or loss operator, on one batch or more."""
+
+    def __init__(self, build: Build, *, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.layers = nn.ModuleList([Block(build, i, square=False) for i in range(build.dims.layers)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sum((self._once(x) for _ in range(self.times)), start=x.new_zeros(()))
+
+    def _once(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x.pow(2).mean()
+
+
+class Axes(nn.Module):
+    """A model of films: every layer attends over time, then over the places of a picture, then its MLP."""
+
+    def __init__(self, build: Build, *, frames: int) -> None:
+        super().__init__()
+        dims, self.frames = build.dims, frames
+        self.patches = nn.Conv2d(3, dims.hidden, 16, stride=16)
+        self.over_time = nn.ModuleList([CausalSelfAttention(build, i) for i in range(dims.layers)])
+        self.blocks = nn.ModuleList([Block(build, i, square=False) for i in range(dims.layers)])
+        self.norms = nn.ModuleList([LayerNorm(dims.hidden, i) for i in range(dims.layers)])
+        self.head = nn.Linear(dims.hidden, build.dims.words)
+
+    def forward(self, image: Tensor, target: Tensor) -> Tensor:
+        x = self.patches(image).flatten(2).transpose(1, 2)
+        films, (places, hidden) = len(x) // self.frames, x.shape[1:]
+        for norm, over_time, block in zip(self.norms, self.over_time, self.blocks, strict=True):
+            y = norm(x).view(films, self.frames, places, hidden).transpose(1, 2)
+            y = over_time(y.reshape(films * places, self.frames, hidden))
+            x = x + y.view(films, places, self.frames, hidden).transpose(1, 2).reshape(x.shape)
+            x = block(x)
+        return F.cross_entropy(self.head(x.mean(1)), target)
+
+
 class Chosen(nn.Module):
     """Behind the model a narrow product whose results are sorted: that routes nothing."""
 
@@ -151,6 +194,15 @@ def _images(dims: Dims) -> Batch:
     return {"image": image, "target": torch.zeros(dims.micro_batch, dtype=torch.int64)}
 
 
+def _states(dims: Dims) -> Batch:
+    return {"x": torch.zeros(dims.micro_batch, dims.sequence, dims.hidden, dtype=torch.bfloat16)}
+
+
+def _films(dims: Dims) -> Batch:
+    image = torch.zeros(2 * 8, 3, 224, 224, dtype=torch.bfloat16)
+    return {"image": image, "target": torch.zeros(2 * 8, dtype=torch.int64)}
+
+
 def _rows(dims: Dims) -> Batch:
     image = torch.zeros(1024, 784, dtype=torch.bfloat16)
     return {"image": image, "target": torch.zeros(1024, dtype=torch.int64)}
@@ -176,6 +228,9 @@ _ALL = (
     _control("mlp", MLP, _rows),
     _control("hooked", Hooked, _rows),
     Family(name="gpt2_twice", dims=GPT2, make=Twice, batch=_DECODER),
+    Family(name="stack", dims=GPT2, make=partial(Stack, times=1), batch=_states),
+    Family(name="stack_twice", dims=GPT2, make=partial(Stack, times=2), batch=_states),
+    Family(name="axes", dims=replace(GPT2, vocab=400), make=partial(Axes, frames=8), batch=_films),
     Family(name="gpt2_chosen", dims=GPT2, make=Chosen, batch=_DECODER),
 )
 CONTROLS: dict[str, Family] = {family.name: family for family in _ALL}

@@ -85,12 +85,5 @@ def _gpus(trace: TraceInfo) -> tuple[int, str]:
 def _saving(saving_ms: Estimate, of: SavingOf, gpus: int, price: Price | None) -> Saving | None:
     if of != "step":
         return None
-    hours = _times(saving_ms, gpu_hours(1.0, gpus))
-    return Saving(hours, _times(hours, price.per_gpu_hour) if price is not None else None)
-
-
-def _times(one: Estimate, factor: float) -> Estimate:
-    def part(value: float | None) -> float | None:
-        return value * factor if value is not None else None
-
-    return Estimate(part(one.low), part(one.mid), part(one.high), one.basis)
+    hours = saving_ms * gpu_hours(1.0, gpus)
+    return Saving(hours, hours * price.per_gpu_hour if price is not None else None)

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracelens.accounting.calls import Calls, call_role
 from tracelens.accounting.shares import call_flops
-from tracelens.attribution import Attribution
+from tracelens.attribution import Attribution, Calls
 from tracelens.gemm import GemmShape
 from tracelens.results import ComponentRow, GemmRow
 from tracelens.trace import Links, Trace
@@ -30,7 +29,7 @@ def kernels_frame(trace: Trace, links: Links, attribution: Attribution, calls: C
     order = np.argsort(kernels.ts_ns, kind="stable")
     op = links.kernel_op[order]
     call = calls.kernel_call[order]
-    shapes = _call_columns(attribution, calls)
+    shapes = _call_columns(calls)
     step_index = np.array([*links.steps.index, -1])
     modules = np.array([*attribution.modules, None], dtype=object)
     fused = np.array(["+".join(parts) for parts in attribution.components], dtype=object)
@@ -63,14 +62,13 @@ def kernels_frame(trace: Trace, links: Links, attribution: Attribution, calls: C
     return pd.DataFrame(columns)
 
 
-def _call_columns(attribution: Attribution, calls: Calls) -> dict[str, np.ndarray[Any, Any]]:
+def _call_columns(calls: Calls) -> dict[str, np.ndarray[Any, Any]]:
     """Columns over calls with one more place at the end, for kernels of no call (index -1)."""
     size = len(calls) + 1
     numbers = {name: np.full(size, -1, np.int64) for name in ("m", "n", "k", "batch")}
-    texts = {name: np.full(size, None, dtype=object) for name in ("role", "dtype", "layout")}
+    texts = {name: np.full(size, None, dtype=object) for name in ("dtype", "layout")}
     work = np.full(size, np.nan)
     for at, (shape, done) in enumerate(zip(calls.shape, call_flops(calls), strict=True)):
-        texts["role"][at] = call_role(attribution, calls, at)
         if shape is None:
             continue
         texts["dtype"][at] = shape.dtype
@@ -81,7 +79,7 @@ def _call_columns(attribution: Attribution, calls: Calls) -> dict[str, np.ndarra
         numbers["batch"][at] = -1 if shape.batch is None else shape.batch
         work[at] = np.nan if done is None else done
     return {
-        "role": texts["role"],
+        "role": _with_none(np.array(calls.role, dtype=object)),
         **numbers,
         "dtype": texts["dtype"],
         "layout": texts["layout"],

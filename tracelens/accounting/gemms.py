@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from tracelens.accounting.calls import Calls, Shape, call_role
 from tracelens.accounting.lost import Ladders, with_lost
-from tracelens.accounting.rates import above, most_tflops, work_known, work_why
+from tracelens.accounting.rates import Rate, rate_of, work_why
 from tracelens.accounting.row_shapes import Padding, bounded_fields, shape_fields
-from tracelens.attribution import Attribution
+from tracelens.attribution import Attribution, Calls
 from tracelens.gemm import (
     AttentionShape,
     GemmShape,
     KernelName,
+    Shape,
     alignment_bytes,
     bound,
     bytes_moved,
-    flops,
     intensity,
     leading_dimensions,
     math_dtype,
     resident_ctas,
+    row_fields,
     split_k_factor,
     tensor_core_state,
     tile_eff,
@@ -58,29 +58,18 @@ class _Group:
     padded: dict[str, int]  # sizes the model asked for where the product ran padded
 
 
-def with_work(
-    trace: Trace, attribution: Attribution, calls: Calls, gpu: Gpu, *, measured: Measurements | None = None
-) -> Calls:
-    """The calls, each with how far its counted work can be true; calls of a row are judged by their mean."""
-    info = gpu.info(measured=measured)
-    work: list[WorkKnown] = ["unknown"] * len(calls)
-    rated = [True] * len(calls)
-    for group in _groups(trace, attribution, calls):
-        _, tflops, dtype = _rate(group, calls)
-        most = most_tflops(info, dtype)
-        known = work_known(group.shape, tflops, most)
-        for at in group.calls:
-            work[at], rated[at] = known, not above(tflops, most)
-    return replace(calls, work=work, rated=rated)
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What every row is made of."""
 
-
-def _rate(group: _Group, calls: Calls) -> tuple[int | None, float | None, str | None]:
-    """Counted FLOPs of a call, TFLOP/s by them, and the type of the tensor cores."""
-    work = flops(group.shape) if group.shape else None
-    time_ns = int(calls.dur_ns[group.calls].sum())
-    tflops = work * len(group.calls) / time_ns / 1e3 if work is not None and time_ns else None
-    kernel = calls.names[int(calls.name[group.calls[0]])]
-    return work, tflops, math_dtype(group.shape, kernel=kernel) if group.shape else None
+    trace: Trace
+    attribution: Attribution
+    calls: Calls
+    dims: ModelDims
+    gpu: Gpu
+    info: GpuInfo
+    steps: int  # analysed
+    total_ns: int  # GPU time in them
 
 
 def gemm_rows(
@@ -92,28 +81,28 @@ def gemm_rows(
     *,
     steps: int,
     measured: Measurements | None = None,
-) -> list[GemmRow]:
-    """One row per (component, role, phase, shape, kernel), longest in the steps first.
+) -> tuple[list[GemmRow], Calls]:
+    """One row per (component, role, phase, shape, kernel), longest in the steps first; and the calls, judged.
 
     Time per step, calls per step and share are of the ``steps`` analysed steps. Rates are of all calls in
-    the file: the more calls, the surer the rate.
+    the file: the more calls, the surer the rate. Every call is judged by its row.
     """
     total_ns = int(trace.kernels.dur_ns[attribution.step >= 0].sum())
-    ladders, info = Ladders(gpu, measured), gpu.info(measured=measured)
-    rows = []
-    for number, group in enumerate(_groups(trace, attribution, calls), 1):
-        row = _row(f"g{number}", group, trace, attribution, calls, dims, gpu, steps, total_ns, info)
-        kernel = calls.names[int(trace.kernels.name[calls.main[group.calls[0]]])]
-        rows.append(with_lost(row, shape=group.shape, kernel=kernel, gpu=info, ladders=ladders))
-    return rows
-
-
-def row_of_kernel(trace: Trace, attribution: Attribution, calls: Calls) -> np.ndarray[Any, Any]:
-    """Per GPU event: the place in ``gemm_rows`` of the row that counts it; -1 = in none."""
-    of_call = np.full(len(calls) + 1, -1, np.int64)  # the last place is for kernels of no call
+    table = _Table(trace, attribution, calls, dims, gpu, gpu.info(measured=measured), steps, total_ns)
+    ladders = Ladders(gpu, measured)
+    rows: list[GemmRow] = []
+    of_call = np.full(len(calls), -1, np.int64)
+    work: list[WorkKnown] = ["unknown"] * len(calls)
+    rated = [True] * len(calls)
     for number, group in enumerate(_groups(trace, attribution, calls)):
+        kernel = calls.kernel[group.calls[0]]
+        rate = _rate(table, group, kernel)
+        row = _row(table, f"g{number + 1}", group, kernel, rate)
+        rows.append(with_lost(row, shape=group.shape, kernel=kernel, gpu=table.info, ladders=ladders))
         of_call[group.calls] = number
-    return of_call[calls.kernel_call]
+        for at in group.calls:
+            work[at], rated[at] = rate.known, rate.possible
+    return rows, replace(calls, row=of_call, work=work, rated=rated)
 
 
 def _groups(trace: Trace, attribution: Attribution, calls: Calls) -> list[_Group]:
@@ -123,20 +112,19 @@ def _groups(trace: Trace, attribution: Attribution, calls: Calls) -> list[_Group
     for at in range(len(calls)):
         main = int(calls.main[at])
         phase = PHASES[attribution.phase[main]]
-        role = call_role(attribution, calls, at)
         padded = padding.of(int(calls.op[at]), calls.shape[at])
         key = (
             int(attribution.component[main]),
             int(attribution.candidates[main]),
             phase,
-            role,
+            calls.role[at],
             calls.shape[at],
             int(trace.kernels.name[main]),
             int(trace.kernels.launch[main]),
             calls.op_name[at],
             tuple(padded.items()),
         )
-        groups.setdefault(key, _Group([], calls.shape[at], role, padded)).calls.append(at)
+        groups.setdefault(key, _Group([], calls.shape[at], calls.role[at], padded)).calls.append(at)
     in_step = np.where(attribution.step[calls.main] >= 0, calls.dur_ns, 0)
 
     def longest(group: _Group) -> tuple[int, int]:
@@ -145,82 +133,88 @@ def _groups(trace: Trace, attribution: Attribution, calls: Calls) -> list[_Group
     return sorted(groups.values(), key=longest)
 
 
-def _row(
-    name: str,
-    group: _Group,
-    trace: Trace,
-    attribution: Attribution,
-    calls: Calls,
-    dims: ModelDims,
-    gpu: Gpu,
-    steps: int,
-    total_ns: int,
-    info: GpuInfo,
-) -> GemmRow:
-    members = np.array(group.calls)
-    mains = calls.main[members]
-    main, op = int(mains[0]), calls.op_name[group.calls[0]]
-    kernel_text = trace.symbols[int(trace.kernels.name[main])]
-    kernel = calls.names[int(trace.kernels.name[main])]
-    in_step = attribution.step[mains] >= 0
-    time_ns = int(calls.dur_ns[members].sum())
-    step_ns = int(calls.dur_ns[members][in_step].sum())
-    spread = _spread(calls.dur_ns[members], in_step, steps, alike=_alike(group.shape))
-    work, tflops, judged = _rate(group, calls)
-    most = most_tflops(info, judged)
-    known = work_known(group.shape, tflops, most)
-    why = work_why(group.shape, known, tflops, info, judged)
-    if above(tflops, most):
-        tflops = None
-    counted = group.shape if known != "above_peak" else None
-    peak, ceiling = gpu.peak(judged), gpu.ceiling(judged)
-    component = COMPONENTS[attribution.component[main]]
+def _rate(table: _Table, group: _Group, kernel: KernelName | None) -> Rate:
+    time_ns = int(table.calls.dur_ns[group.calls].sum())
+    dtype = math_dtype(group.shape, kernel=kernel) if group.shape else None
+    return rate_of(group.shape, calls=len(group.calls), time_ns=time_ns, gpu=table.info, dtype=dtype)
+
+
+def _row(table: _Table, name: str, group: _Group, kernel: KernelName | None, rate: Rate) -> GemmRow:
+    main = int(table.calls.main[group.calls[0]])
+    op = table.calls.op_name[group.calls[0]]
+    attends = isinstance(group.shape, AttentionShape) or (kernel and kernel.kind.startswith("attention"))
     sizes = (
-        shape_fields(group.shape, dims, group.role, group.padded)
+        shape_fields(group.shape, table.dims, group.role, group.padded)
         if group.shape is not None
-        else bounded_fields(kernel, _grid(trace, main), op)
+        else bounded_fields(kernel, _grid(table.trace, main), op)
     )
-    if known == "above_peak":
+    if rate.known == "above_peak":
         sizes |= {"shape_known": "bounded"}
     return GemmRow(
         id=name,
-        kind="attention"
-        if isinstance(group.shape, AttentionShape) or (kernel and kernel.kind.startswith("attention"))
-        else "gemm",
-        component=component,
-        components=list(attribution.components[int(attribution.fused[main])]) or [component],
-        candidates=list(attribution.components[int(attribution.candidates[main])]),
+        kind="attention" if attends else "gemm",
         role=group.role,
-        phase=PHASES[attribution.phase[main]],
-        layers=_layers(attribution.layer[mains].tolist()),
-        calls=len(members),
-        lent_calls=int(calls.lent[members].sum()),
-        calls_per_step=float(in_step.sum()) / steps,
-        time_ms=time_ns / 1e6,
-        time_ms_per_step=step_ns / 1e6 / steps,
-        helper_ms=(time_ns - int(trace.kernels.dur_ns[mains].sum())) / 1e6,
-        frac=step_ns / total_ns if total_ns else 0.0,
         op=op,
-        kernel=kernel_text,
-        kernel_family=kernel.family if kernel else "unknown",
-        cluster=kernel.cluster if kernel else None,
-        scheduler=kernel.scheduler if kernel else None,
-        math_dtype=judged,
-        flops=work if counted else None,
-        tflops=tflops,
-        peak_frac=tflops / peak if tflops is not None and peak else None,
-        ceiling_frac=tflops / ceiling if tflops is not None and ceiling else None,
-        bytes=bytes_moved(counted) if counted else None,
-        intensity=intensity(counted) if counted else None,
-        bound=bound(counted, gpu=gpu, kernel=kernel) if counted else None,
+        kernel=table.trace.symbols[int(table.trace.kernels.name[main])],
         lost_ms=Lost(),
         findings=[],
-        work_known=known,
-        work_why=why,
+        **_place_fields(table, group, main),
+        **_time_fields(table, group),
+        **_rate_fields(table, group, kernel, rate),
         **sizes,
-        **spread,
-        **_tile_fields(trace, main, group.shape, kernel, gpu),
+        **row_fields(kernel),
+        **_tile_fields(table.trace, main, group.shape, kernel, table.gpu),
     )
+
+
+def _place_fields(table: _Table, group: _Group, main: int) -> dict[str, Any]:
+    """Where in the model the calls stand."""
+    found = table.attribution
+    component = COMPONENTS[found.component[main]]
+    layers = found.layer[table.calls.main[group.calls]].tolist()
+    return {
+        "component": component,
+        "components": list(found.components[int(found.fused[main])]) or [component],
+        "candidates": list(found.components[int(found.candidates[main])]),
+        "phase": PHASES[found.phase[main]],
+        "layers": integers([layer for layer in layers if layer >= 0], dash="-") or None,
+    }
+
+
+def _time_fields(table: _Table, group: _Group) -> dict[str, Any]:
+    """How often the calls run, what they take, and what they take apart."""
+    mains, dur_ns = table.calls.main[group.calls], table.calls.dur_ns[group.calls]
+    in_step = table.attribution.step[mains] >= 0
+    time_ns, step_ns = int(dur_ns.sum()), int(dur_ns[in_step].sum())
+    return {
+        "calls": len(mains),
+        "lent_calls": int(table.calls.lent[group.calls].sum()),
+        "calls_per_step": float(in_step.sum()) / table.steps,
+        "time_ms": time_ns / 1e6,
+        "time_ms_per_step": step_ns / 1e6 / table.steps,
+        "helper_ms": (time_ns - int(table.trace.kernels.dur_ns[mains].sum())) / 1e6,
+        "frac": step_ns / table.total_ns if table.total_ns else 0.0,
+        **_spread(dur_ns, in_step, table.steps, alike=_alike(group.shape)),
+    }
+
+
+def _rate_fields(table: _Table, group: _Group, kernel: KernelName | None, rate: Rate) -> dict[str, Any]:
+    """Work, rate and bound; a rate that the GPU cannot have is none."""
+    shape = group.shape if rate.known != "above_peak" else None
+    tflops = rate.tflops if rate.possible else None
+    peak, ceiling = table.gpu.peak(rate.dtype), table.gpu.ceiling(rate.dtype)
+    return {
+        "math_dtype": rate.dtype,
+        "flops": rate.flops if shape else None,
+        "tflops": tflops,
+        "peak_frac": tflops / peak if tflops is not None and peak else None,
+        "ceiling_frac": tflops / ceiling if tflops is not None and ceiling else None,
+        "bytes": bytes_moved(shape) if shape else None,
+        "intensity": intensity(shape) if shape else None,
+        "bound": bound(shape, gpu=table.gpu, kernel=kernel) if shape else None,
+        "work_known": rate.known,
+        "work_why": work_why(group.shape, rate, table.info),
+    }
 
 
 def _alike(shape: Shape | None) -> bool:
@@ -248,18 +242,11 @@ def _spread(
     }
 
 
-def _layers(layers: list[int]) -> str | None:
-    return integers([layer for layer in layers if layer >= 0], dash="-") or None
-
-
 def _tile_fields(
     trace: Trace, main: int, shape: Shape | None, kernel: KernelName | None, gpu: Gpu
 ) -> dict[str, Any]:
     """Tiles and waves, where the kernel's name gives the tile and the operator the shape."""
     fields: dict[str, Any] = {
-        "tile_m": kernel.tile_m if kernel else None,
-        "tile_n": kernel.tile_n if kernel else None,
-        "tile_k": kernel.tile_k if kernel else None,
         **dict.fromkeys(("tiles", "waves", "tile_eff_frac", "wave_eff_frac", "split_k", "tensor_core")),
         "alignment_bytes": {},
         "ctas_per_sm": _resident(trace, main),

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tracelens.accounting.calls import Shape
-from tracelens.advice.stalls import stalled
 from tracelens.gemm import (
     AlignmentLadder,
     AttentionShape,
     GemmShape,
     KernelName,
     LadderStep,
+    Shape,
     alignment_ladder,
     usable_sms,
 )
@@ -21,6 +20,7 @@ from tracelens.gemm.lost import FACTORS, PARTS, TOO_SMALL, CallFacts, Split, spl
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import GemmRow, GemmTime, GpuInfo, Lost
+from tracelens.step.stalls import stalled
 
 _NO_TILE = "the kernel's name does not say its tile"
 _AT_MOST = "at most: "  # before the basis of a step that is only bounded

@@ -8,11 +8,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from tracelens.accounting.calls import Calls
 from tracelens.accounting.projected_heads import projected_kv_heads
-from tracelens.attribution import Attribution
+from tracelens.attribution import Attribution, Calls
 from tracelens.attribution.names import op_rule
-from tracelens.gemm import AttentionShape, GemmShape
+from tracelens.gemm import AttentionShape, GemmShape, Shape
 from tracelens.results import Known, ModelDims
 from tracelens.trace import Trace
 from tracelens.words import COMPONENTS, PHASES
@@ -27,6 +26,7 @@ _NO_MODEL = {
 _FEWEST_WORDS = 256  # of a vocabulary whose table is not seen: bytes
 _CLEAR = 2 / 3  # of the time of the calls that show a value
 _MOST = 0.75  # of the calls of attention are in a numbered layer
+_RARE = 0.05  # of the calls of attention: a last batch that is smaller
 _PER_LAYER = 2  # calls: attention to itself, and to another sequence
 
 
@@ -88,7 +88,12 @@ def model_dims(
     }
     part = forward.one_part()
     conflict = _conflict(forward, attention, hidden, heads, head_dim)
-    for why, names in ((part, tuple(found)), (conflict, ("heads", "kv_heads", "head_dim"))):
+    axes = _axes(forward, attention, heads.value)
+    for why, names in (
+        (part, tuple(found)),
+        (conflict, ("heads", "kv_heads", "head_dim")),
+        (axes, ("sequence", "micro_batch")),
+    ):
         found |= {name: Known(None, why) for name in names if why is not None}
     return ModelDims(
         found="whole",
@@ -129,7 +134,7 @@ def _layers(attribution: Attribution, calls: Calls) -> Known:
     numbered = attribution.layer >= 0
     layers = {int(layer) for layer in attribution.layer[numbered]}
     if not layers:
-        return Known(None, "no layer is named in the trace")
+        return Known(None, "no layer is named, and nothing tells layers from passes of the model")
     main = calls.main[
         np.isin(attribution.phase[calls.main], [PHASES.index("forward"), PHASES.index("other")])
     ]
@@ -174,11 +179,28 @@ def _conflict(
     )
 
 
+def _axes(forward: _Forward, attention: list[tuple[AttentionShape, int]], heads: int | None) -> str | None:
+    """Why sequence and micro-batch are not those of the model: attention to itself runs on batches of several
+    sizes (over time and space, in windows, in two models); None where it does not.
+    """
+    calls = Counter(
+        (s.batch, s.query_len) for s, _ in attention if s.batch and s.query_len and s.query_len == s.key_len
+    )
+    if not calls:
+        scores = ((s, s.batch // (heads or 1)) for s in forward.products("attention.scores"))
+        calls = Counter((batch, s.m) for s, batch in scores if s.m == s.n)
+    often = [size for size, count in calls.most_common() if count >= _RARE * calls.total()]
+    if len({batch for batch, _ in often}) < 2:
+        return None
+    shown = " and ".join(f"{batch} x {length}" for batch, length in often[:2])
+    return f"attention runs on {len(often)} sizes of batch x sequence, {shown} among them"
+
+
 class _Forward:
     """The forward calls, by component, each with its time."""
 
     def __init__(self, attribution: Attribution, calls: Calls):
-        self._shapes: dict[str, list[tuple[GemmShape | AttentionShape, int]]] = {}
+        self._shapes: dict[str, list[tuple[Shape, int]]] = {}
         self._attention = ([0, 0], [0, 0])  # calls and ns, without and with a shape
         for at, shape in enumerate(calls.shape):
             if PHASES[attribution.phase[calls.main[at]]] not in ("forward", "other"):
@@ -218,12 +240,12 @@ class _Forward:
             first = first or (found if found.source != _UNKNOWN_NAMES else None)
         return first or Known(None, _UNKNOWN_NAMES)
 
+    def products(self, component: str) -> list[GemmShape]:
+        return [s for s, _ in self._shapes.get(component, []) if isinstance(s, GemmShape)]
+
     def widths(self, component: str) -> Counter[int]:
         """N of every product."""
-        return Counter(s.n for s, _ in self._shapes.get(component, []) if isinstance(s, GemmShape))
-
-    def batches(self, component: str) -> Counter[int]:
-        return Counter(s.batch for s, _ in self._shapes.get(component, []) if isinstance(s, GemmShape))
+        return Counter(s.n for s in self.products(component))
 
 
 def _from(shapes: Iterable[tuple[S, int]], read: Callable[[S], int | None], what: str) -> Known:
@@ -248,7 +270,7 @@ def _from(shapes: Iterable[tuple[S, int]], read: Callable[[S], int | None], what
 def _unfused_heads(forward: _Forward, head_dim: Known, hidden: Known) -> tuple[Known, Known, Known]:
     """Heads and micro-batch from the batch of the score products, which is their product."""
     unknown = Known(None, _UNKNOWN_NAMES)
-    batches = forward.batches("attention.scores")
+    batches = Counter(s.batch for s in forward.products("attention.scores"))
     output = forward.gemm(("attention.output", lambda s: s.k))
     if not batches or not head_dim.value:
         return unknown, unknown, unknown

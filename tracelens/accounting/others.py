@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.accounting.calls import Calls
-from tracelens.attribution import Attribution
+from tracelens.attribution import Attribution, Calls
 from tracelens.gemm.dtypes import dtype_of_cpp
 from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import CAST, LAYOUT, MATMUL, PAD

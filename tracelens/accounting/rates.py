@@ -7,11 +7,30 @@ its work was less than counted, and how much less no trace tells.
 
 from __future__ import annotations
 
-from tracelens.accounting.calls import Shape
-from tracelens.gemm import AttentionShape, flops
+from dataclasses import dataclass
+
+from tracelens.gemm import AttentionShape, Shape, flops
 from tracelens.gemm.lost import CLOCK_MARGIN
 from tracelens.numbers import sig
 from tracelens.results import GpuInfo, WorkKnown
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How fast calls of one row multiply, if all the work that their shape counts was done."""
+
+    flops: int | None  # of a call, as counted
+    tflops: float | None
+    dtype: str | None  # whose peak it is judged against
+    known: WorkKnown
+    possible: bool  # False: more than the GPU can do
+
+
+def rate_of(shape: Shape | None, *, calls: int, time_ns: int, gpu: GpuInfo, dtype: str | None) -> Rate:
+    """The rate of ``calls`` that took ``time_ns`` together."""
+    work, most = flops(shape) if shape else None, most_tflops(gpu, dtype)
+    tflops = work * calls / time_ns / 1e3 if work is not None and time_ns else None
+    return Rate(work, tflops, dtype, work_known(shape, tflops, most), not above(tflops, most))
 
 
 def most_tflops(gpu: GpuInfo, dtype: str | None) -> float | None:
@@ -20,7 +39,7 @@ def most_tflops(gpu: GpuInfo, dtype: str | None) -> float | None:
     if peak is None:
         return None
     best = (gpu.ceiling_tflops.get(dtype or ""), gpu.measured_tflops.get(dtype or ""))
-    return max((1 + CLOCK_MARGIN) * peak, *(one or 0.0 for one in best))
+    return max([(1 + CLOCK_MARGIN) * peak, *(one for one in best if one is not None)])
 
 
 def above(tflops: float | None, most: float | None) -> bool:
@@ -40,18 +59,16 @@ def work_known(shape: Shape | None, tflops: float | None, most: float | None) ->
     return "at_most" if shape.grouped else "exact"
 
 
-def work_why(
-    shape: Shape | None, known: WorkKnown, tflops: float | None, gpu: GpuInfo, dtype: str | None
-) -> str | None:
+def work_why(shape: Shape | None, rate: Rate, gpu: GpuInfo) -> str | None:
     """Why the counted FLOPs are no more than a bound, or are not known; None where they are exact."""
-    if known == "above_peak":
-        peak = gpu.peak_tflops.get(dtype or "")
+    if rate.known == "above_peak":
+        peak = gpu.peak_tflops.get(rate.dtype or "")
         what = "rows of a buffer were" if not isinstance(shape, AttentionShape) else "scores were"
         return (
-            f"counted in full it would be {sig(tflops)} TFLOP/s, above the dense peak of {sig(peak)}: not all"
-            f" {what} computed, or the product is sparse"
+            f"counted in full it would be {sig(rate.tflops)} TFLOP/s, above the dense peak of {sig(peak)}:"
+            f" not all {what} computed, or the product is sparse"
         )
-    if known != "at_most":
+    if rate.known != "at_most":
         return None
     if isinstance(shape, AttentionShape):
         return "causal attention is counted in full; its kernel leaves out masked scores"

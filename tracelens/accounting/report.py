@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracelens.accounting.calls import Calls, Shape
 from tracelens.accounting.limits import StepPicture, limits
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
 from tracelens.accounting.verdict import verdict
-from tracelens.advice import Advice
-from tracelens.advice.waiting import busy_frac, saving_of, step_bound
-from tracelens.attribution import Attribution, Loan
-from tracelens.gemm import AttentionShape, math_dtype, model_flops
+from tracelens.attribution import Attribution, Calls, Loan
+from tracelens.gemm import AttentionShape, Shape, math_dtype, model_flops
 from tracelens.hardware import Gpu
 from tracelens.results import Coverage, GemmRow, Report, Summary, TraceInfo
+from tracelens.results.waiting import busy_frac, saving_of, step_bound
+from tracelens.rules import Advice
 from tracelens.trace import Trace
 from tracelens.trace.metadata import (
     cuda_version,
@@ -51,7 +50,7 @@ def trace_info(trace: Trace, loan: Loan | None = None) -> TraceInfo:
         span_ms=(end - start) / 1e6,
         generated=bool(trace.metadata.get("generated")),
         partial=trace.partial,
-        warnings=[*trace.warnings, *_useless(trace, loan)],
+        warnings=[*trace.warnings, *trace.door.warning(), *_useless(trace, loan)],
     )
 
 
@@ -139,7 +138,7 @@ def _work(
             missing[reason] = missing.get(reason, 0) + dur_ns
             continue
         known_ns += dur_ns
-        judged = math_dtype(shape, kernel=calls.names[int(calls.name[at])]) if shape is not None else None
+        judged = math_dtype(shape, kernel=calls.kernel[at]) if shape is not None else None
         if int(attribution.phase[calls.main[at]]) != _RECOMPUTE:
             by_type[judged] = by_type.get(judged, 0.0) + work
     missing_ns = sum(missing.values())

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.accounting.calls import Shape
 from tracelens.accounting.model import express
 from tracelens.gemm import (
     AttentionShape,
     GemmShape,
     KernelName,
     Neighbour,
+    Shape,
     bound_attention,
     bound_shape,
     may_pad,

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.accounting.calls import Calls
-from tracelens.attribution import Attribution, lent_kernels
+from tracelens.attribution import Attribution, Calls, lent_kernels
 from tracelens.attribution.names import op_rule
 from tracelens.gemm import flops
 from tracelens.results import ComponentRow, Coverage, GemmRow, ReferenceInfo, Unattributed

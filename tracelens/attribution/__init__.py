@@ -1,8 +1,9 @@
 """The attribution room: for every GPU event its step, phase, component, layer and module, with evidence."""
 
-from tracelens.attribution.attribute import Attribution, attribute
+from tracelens.attribution.attribute import attribute
+from tracelens.attribution.calls import Calls, find_calls
 from tracelens.attribution.lend import lent_kernels
-from tracelens.attribution.loan import Loan
+from tracelens.attribution.result import Attribution, Loan
 from tracelens.attribution.twins import orphans
 
-__all__ = ["Attribution", "Loan", "attribute", "lent_kernels", "orphans"]
+__all__ = ["Attribution", "Calls", "Loan", "attribute", "find_calls", "lent_kernels", "orphans"]

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.components import CORE, Decision, is_part
+from tracelens.attribution.components import CORE, Decision
 from tracelens.attribution.lend import lend
-from tracelens.attribution.loan import Loan
 from tracelens.attribution.names import OP_RULES, kernel_component
 from tracelens.attribution.origins import find_origins, op_nodes
 from tracelens.attribution.paths import Paths, find_paths
 from tracelens.attribution.phases import Phases
+from tracelens.attribution.result import REASONS, Attribution
 from tracelens.attribution.sites import Sites, decide_sites, operator_rules
 from tracelens.attribution.structure import Inference, infer
 from tracelens.attribution.twins import orphans
-from tracelens.gemm import is_gemm_op, parse_kernel_name
+from tracelens.gemm import KernelNames, is_gemm_op, kernel_names
 from tracelens.gemm.inductor import custom_kernel
-from tracelens.results import Found
 from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES, ROLES
 
@@ -28,8 +25,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 _PHASE = {phase: code for code, phase in enumerate(PHASES)}
 _COMPONENT = {component: code for code, component in enumerate(COMPONENTS)}
-_ROLE = {role: code for code, role in enumerate(ROLES)}
-_EVIDENCE = {evidence: code for code, evidence in enumerate(EVIDENCE)}
+_ROLE: dict[str, int] = {role: code for code, role in enumerate(ROLES)}
+_EVIDENCE: dict[str, int] = {evidence: code for code, evidence in enumerate(EVIDENCE)}
 
 #: [named, inferred]: names say which block it is, its place in the block says which part
 _FINER = np.zeros((len(COMPONENTS), len(COMPONENTS)), np.bool_)
@@ -38,91 +35,7 @@ for _family in ("attention.", "mlp."):
         if _part.startswith(_family):
             _FINER[_COMPONENT[f"{_family}other"], _COMPONENT[_part]] = True
 
-#: Why a kernel has no component, and what to do about it.
-REASONS = {
-    "no launch": (
-        "launched before the recording began: its launch is not in the file",
-        "record with a warm-up step (schedule(wait=1, warmup=1, active=2)) and synchronize after each step",
-    ),
-    "graph": (
-        "part of a CUDA graph: all its kernels hang from one launch",
-        "record one step without CUDA graphs beside it",
-    ),
-    "compiled": (
-        "inside a torch.compile graph: no module names reach the kernels",
-        "record one eager step (torch.compiler.disable or TORCH_COMPILE_DISABLE=1)",
-    ),
-    "backward": (
-        "a backward kernel that no forward operator is tied to",
-        "record with shapes, and with the forward of the same step inside the window",
-    ),
-    "no names": (
-        "no module or named range encloses the operator",
-        "record with with_stack=True, or label modules with record_function",
-    ),
-    "no operator": (
-        "the launch stands in no operator: a library of its own called CUDA",
-        "label the call with record_function",
-    ),
-    "ambiguous": (
-        "its shape and its place fit more than one part of the layer",
-        "record with module names (with_stack=True, or record_function around the parts)",
-    ),
-    "unknown module": (
-        "the modules and ranges around it do not say which part it is",
-        "label it with record_function, named after its part (attention, mlp, rotary, ...)",
-    ),
-}
 _REASON = {name: code for code, name in enumerate(REASONS)}
-
-
-@dataclass(frozen=True)
-class Attribution:
-    """Columns over ``Trace.kernels`` (same order). Codes index the word lists of ``tracelens.words``."""
-
-    step: IntArray  # position in Links.steps; -1 = in none
-    phase: IntArray  # PHASES
-    component: IntArray  # COMPONENTS
-    evidence: IntArray  # EVIDENCE
-    components: list[tuple[str, ...]]  # by `fused`: all the components of a fused kernel
-    fused: IntArray  # index into components
-    candidates: IntArray  # index into components: it is one of these, and nothing tells which
-    layer: IntArray  # -1 = unknown or none
-    module: IntArray  # index into modules; -1
-    modules: list[str]
-    forward_op: IntArray  # row of Trace.ops: the forward operator behind it (its own, in the forward); -1
-    reason: IntArray  # for unattributed kernels: index into REASONS; -1
-    transformer: bool  # attention was recognised, and with it the model
-    role: IntArray  # ROLES, of a product whose backward is tied to no forward operator; -1
-    like: IntArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
-    loan: Loan | None = None  # what a reference trace lent
-    layers_named: bool = False  # modules or ranges number the layers; else they were counted
-
-    @property
-    def counted(self) -> BoolArray:
-        """Mask over kernels: those of the analysed steps, which shares are of; all where no step has any."""
-        inside: BoolArray = self.step >= 0
-        return inside if inside.any() else np.ones_like(inside)
-
-    @property
-    def found(self) -> Found:
-        """How much of a transformer was recognised: its attention, some of its parts, or nothing."""
-        if self.transformer:
-            return "whole"
-        named = np.isin(self.component, [_COMPONENT[name] for name in COMPONENTS if is_part(name)])
-        return "parts" if bool((named & self.counted).any()) else "none"
-
-    def within_steps(self, positions: list[int]) -> Attribution:
-        """The same with only these steps counted as steps; kernels of the others are in none."""
-        return replace(self, step=np.where(np.isin(self.step, positions), self.step, -1).astype(np.int32))
-
-    def reasons(self) -> list[tuple[str, str, BoolArray]]:
-        """(reason, remedy, mask over kernels) for each reason that occurs."""
-        return [
-            (why, remedy, self.reason == code)
-            for code, (why, remedy) in enumerate(REASONS.values())
-            if (self.reason == code).any()
-        ]
 
 
 def attribute(
@@ -140,18 +53,20 @@ def attribute(
     op_node = op_nodes(links)
     wanted[op_node[op_node >= 0]] = True
     rule = operator_rules(trace, links)
+    names = kernel_names(trace)
     of_node = phases.of(np.arange(len(links.forest.parent), dtype=np.int32))
     inferred = infer(
-        trace, links, rule, origin, [PHASES[code] for code in of_node.tolist()], links.kernel_step
+        trace, links, names, rule, origin, [PHASES[code] for code in of_node.tolist()], links.kernel_step
     )
     sites = decide_sites(trace, links, paths, rule, wanted, attention=inferred.attention)
-    own = _assemble(trace, links, paths, phases, sites, rule, inferred, origin, op_node)
+    own = _assemble(trace, links, names, paths, phases, sites, rule, inferred, origin, op_node)
     return lend(trace, links, own, reference=reference)
 
 
 def _assemble(
     trace: Trace,
     links: Links,
+    names: KernelNames,
     paths: Paths,
     phases: Phases,
     sites: Sites,
@@ -197,7 +112,7 @@ def _assemble(
     if again.any():
         unproven = again & ~_ran_before(trace, links, again, phase == _PHASE["forward"], stretch)
         phase[unproven], role[unproven] = _PHASE["backward"], -1
-    role = _roles_by_layout(trace, links, role, phase)
+    role = _roles_by_layout(trace, links, names, role, phase)
     gradient = (role == _ROLE["dgrad"]) | (role == _ROLE["wgrad"])
     phase[gradient & orphans(trace, links)] = _PHASE["backward"]  # inside a graph the host knows no phase
     stepping = (component == _COMPONENT["optimizer"]) | (component == _COMPONENT["grad_clip"])
@@ -230,19 +145,21 @@ def _assemble(
         reason=_reasons(trace, links, paths, phases, component, origin, candidates > 0),
         transformer=sites.transformer or bool((component == _COMPONENT["attention.core"]).any()),
         role=role,
+        names=names,
         like=np.full(size, -1, np.int32),
         layers_named=bool((layers >= 0).any()),
     )
 
 
-def _roles_by_layout(trace: Trace, links: Links, role: IntArray, phase: IntArray) -> IntArray:
+def _roles_by_layout(
+    trace: Trace, links: Links, names: KernelNames, role: IntArray, phase: IntArray
+) -> IntArray:
     """Of a backward product the role that its kernel's layout says: g W is NN, g^T x is NT.
 
     It decides only where no operator does: a library's own call, as a weight gradient that is added in place
     (gradient accumulation fusion).
     """
     layouts = {"NN": _ROLE["dgrad"], "NT": _ROLE["wgrad"]}
-    names = [parse_kernel_name(text) for text in trace.symbols]
     layout = [name.layout[:2] if name and name.kind == "gemm" and name.layout else "" for name in names]
     stated = np.array([layouts.get(text, -1) for text in layout] or [-1], np.int32)[trace.kernels.name]
     product = trace.symbols.where(is_gemm_op)[look_up(trace.ops.name, links.kernel_op)]
@@ -305,7 +222,7 @@ def _structure(
     finer = _FINER[component[use], of_label[which[use]]]
     use = use[(weak[use] | finer) & (of_label[which[use]] != _COMPONENT["unattributed"])]
     component[use] = of_label[which[use]]
-    evidence[use] = _EVIDENCE["structure"]
+    evidence[use] = np.array([_EVIDENCE[x.evidence] for x in found], np.int32)[which[use]]
     fused[use] = np.array([_list_code(lists, x.components) for x in found], np.int32)[which[use]]
     return several
 

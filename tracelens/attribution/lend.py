@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.attribution.loan import Loan
+from tracelens.attribution.result import Attribution, Loan
 from tracelens.attribution.twins import Twins, orphans, twins_in_reference, twins_within
 from tracelens.trace import Links, Trace, look_up
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
-
-if TYPE_CHECKING:
-    from tracelens.attribution.attribute import Attribution
 
 T = TypeVar("T", bound=Hashable)
 IntArray = npt.NDArray[np.int64]
@@ -50,7 +47,7 @@ def lend(
     cut_off = (attribution.evidence >= _STRUCTURE) & (attribution.phase == _BACKWARD)
     cut_off &= attribution.forward_op < 0
     cut_off |= (attribution.component == _UNATTRIBUTED) & (attribution.phase == _OTHER)
-    twins = twins_within(trace, links, cut_off)
+    twins = twins_within(trace, links, attribution.names, cut_off)
     attribution = _filled(attribution, attribution, twins, twins.row >= 0)
     like = np.where(twins.agreed(attribution), twins.row, -1).astype(np.int32)
     attribution = replace(attribution, like=like)
@@ -126,7 +123,7 @@ def _from_reference(
 ) -> Attribution:
     """Fill what is still unattributed from the reference, and say which of its kernels every one repeats."""
     theirs, their_links, lender = reference
-    twins = twins_in_reference(trace, links, theirs, their_links)
+    twins = twins_in_reference(trace, attribution.names, theirs, their_links)
     operator_unknown = orphans(trace, links) & (attribution.like < 0)
     unattributed = attribution.component == _UNATTRIBUTED
     agreed = twins.agreed(lender) & ~_contradicts(attribution, lender, twins)

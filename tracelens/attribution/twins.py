@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.align import find_alignment
-from tracelens.gemm import parse_kernel_name
+from tracelens.attribution.result import Attribution
+from tracelens.gemm import KernelNames
 from tracelens.trace import Links, Trace
 from tracelens.trace.metadata import device_name
-
-if TYPE_CHECKING:
-    from tracelens.attribution.attribute import Attribution
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -62,7 +59,7 @@ def orphans(trace: Trace, links: Links) -> BoolArray:
 # -- the same trace -------------------------------------------------------------------------------
 
 
-def twins_within(trace: Trace, links: Links, also: BoolArray) -> Twins:
+def twins_within(trace: Trace, links: Links, names: KernelNames, also: BoolArray) -> Twins:
     """Twins of orphans, and of the kernels in ``also``, among the kernels of whole, launched steps."""
     row = np.full(len(trace.kernels), -1, np.int64)
     orphan = orphans(trace, links)
@@ -71,7 +68,7 @@ def twins_within(trace: Trace, links: Links, also: BoolArray) -> Twins:
         return Twins(row, (row[:0], row[:0]))
     keys = _keys(trace)
     known = {name: _known_steps(rows, links.kernel_step, orphan, keys) for name, rows in streams.items()}
-    product = _is_product(trace)
+    product = _is_product(trace, names)
     wanted = also.copy()
     wanted[np.concatenate([*known.values()])] = False
     wanted |= orphan
@@ -113,10 +110,9 @@ def _match(
     return bool((row[asked] >= 0).mean() > 0.5)
 
 
-def _is_product(trace: Trace) -> BoolArray:
+def _is_product(trace: Trace, names: KernelNames) -> BoolArray:
     """Per kernel: is it a GEMM or attention by its name?"""
-    named = trace.symbols.where(lambda text: parse_kernel_name(text) is not None)
-    out: BoolArray = named[trace.kernels.name]
+    out: BoolArray = np.array([name is not None for name in names] or [False])[trace.kernels.name]
     return out
 
 
@@ -167,12 +163,13 @@ def _gaps(wanted: BoolArray) -> list[slice]:
 # -- a reference ----------------------------------------------------------------------------------
 
 
-def twins_in_reference(trace: Trace, links: Links, theirs: Trace, their_links: Links) -> Twins:
+def twins_in_reference(trace: Trace, names: KernelNames, theirs: Trace, their_links: Links) -> Twins:
     """Twins of all kernels among the launched kernels of the reference."""
     row = np.full(len(trace.kernels), -1, np.int64)
     gpus = {device_name(side.metadata) for side in (trace, theirs)} - {None}
     same_gpu = len(gpus) < 2  # cuBLAS and Triton choose grids by the GPU
-    if not _same_sizes(trace, theirs, same_gpu=same_gpu):
+    product = _is_product(trace, names)
+    if not _same_sizes(trace, theirs, counted=~product | same_gpu):
         return Twins(row, (row[:0], row[:0]))
     keys, lender_keys = _keys_of_both(trace, theirs, by_grid=same_gpu)
     orphan = orphans(theirs, their_links)
@@ -186,22 +183,21 @@ def twins_in_reference(trace: Trace, links: Links, theirs: Trace, their_links: L
             everything = np.ones(len(rows), np.bool_)
             if _match(rows, lender, keys, lender_keys, everything, row, others):
                 break
-    if not _convincing(trace, _is_product(trace), np.arange(len(row)), row):
+    if not _convincing(trace, product, np.arange(len(row)), row):
         row[:] = -1
     return Twins(row, others=_joined(others, row))
 
 
-def _same_sizes(trace: Trace, theirs: Trace, *, same_gpu: bool) -> bool:
+def _same_sizes(trace: Trace, theirs: Trace, *, counted: BoolArray) -> bool:
     """Are kernels that both traces name launched alike? Another width or batch changes most grids.
 
     A persistent kernel's grid is the GPU's, whatever the sizes: without this test, the GEMMs of a model
-    of twice the width would pass for the same. Between two GPUs the grids of products mean nothing.
+    of twice the width would pass for the same. Between two GPUs the grids of products mean nothing: only
+    the ``counted`` kernels are asked.
     """
     keys, lender_keys = _keys_of_both(trace, theirs, by_grid=True)
-    names = {theirs.symbols[int(code)] for code in np.unique(theirs.kernels.name)}
-    counted = trace.symbols.where(
-        lambda text: text in names and (same_gpu or parse_kernel_name(text) is None)
-    )[trace.kernels.name]
+    shared = {theirs.symbols[int(code)] for code in np.unique(theirs.kernels.name)}
+    counted = counted & trace.symbols.where(shared.__contains__)[trace.kernels.name]
     return bool(counted.any() and np.isin(keys[counted], lender_keys).mean() > _ALIKE)
 
 

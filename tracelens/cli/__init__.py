@@ -6,18 +6,19 @@ import sys
 
 import click
 
-from tracelens import __version__
 from tracelens.cli.analyze import analyze
 from tracelens.cli.bench import bench
 from tracelens.cli.capture import capture
 from tracelens.cli.compare import compare
 from tracelens.cli.explain import explain
 from tracelens.cli.gemm import gemm
+from tracelens.cli.job import merge
 from tracelens.cli.open import open_trace
 from tracelens.cli.streams import nobody_reads, warn
 from tracelens.cli.suggest import suggest
 from tracelens.cli.verify import verify
 from tracelens.errors import TracelensError
+from tracelens.version import __version__
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -36,6 +37,7 @@ cli.add_command(capture)
 cli.add_command(compare)
 cli.add_command(explain)
 cli.add_command(gemm)
+cli.add_command(merge)
 cli.add_command(open_trace)
 cli.add_command(suggest)
 cli.add_command(verify)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("trace", type=str)
+@click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
 @click.option(
     "-o", "--output", metavar="HTML", help="Where the page goes [default: TRACE's name + .report.html, here]."
 )
@@ -75,10 +75,20 @@ if TYPE_CHECKING:
     metavar="AMOUNT",
     help='Price of one GPU-hour ("2.50" or "2.50 EUR"): what steps cost and findings save, in money.',
 )
+@click.option(
+    "--summary", metavar="FILE", help="This rank (or all of them) as a small file for `tracelens merge`."
+)
+@click.option(
+    "--keep", metavar="FOLDER", help="Of several ranks: finished ones lie there, and are not redone."
+)
+@click.option(
+    "--workers", type=click.IntRange(1), help="Of several ranks: so many at once [default: all cores]."
+)
 @gate_options("report", "shape_waste>5%")
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
+@click.option("-v", "--verbose", is_flag=True, help="The summary with GEMMs, communication and coverage.")
 def analyze(
-    trace: str,
+    traces: tuple[str, ...],
     output: str | None,
     no_html: bool,
     json_path: str | None,
@@ -92,22 +102,44 @@ def analyze(
     what_ifs: tuple[str, ...],
     waits: bool,
     price: str | None,
+    summary: str | None,
+    keep: str | None,
+    workers: int | None,
     fail_on: tuple[str, ...],
     if_unknown: str,
     annotations: str | None,
     quiet: bool,
+    verbose: bool,
 ) -> None:
     """Analyze TRACE, a torch.profiler trace (.json or .json.gz; '-' reads standard input).
 
     Prints a summary and writes one self-contained HTML page. A report that --json wrote is shown again,
-    without its trace: what needs the trace is refused.
+    without its trace: what needs the trace is refused. Several traces, a folder or a pattern are the ranks of
+    a job: one answer for all of them.
     """
+    from tracelens.cli.job import analyze_ranks, is_job
     from tracelens.cli.streams import echo_json
     from tracelens.gates import judge_report
     from tracelens.gates.judge import parse_report_gate
     from tracelens.kinds import kind_of
-    from tracelens.render.json import to_json
+    from tracelens.results.json import to_json
 
+    ci = Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None)
+    if is_job(traces):
+        _refuse_of_job(
+            {"--kernels": kernels, "--perfetto": perfetto, "--steps": steps, "--reference": reference,
+             "--gemm": gemms or None, "--what-if": what_ifs or None, "--waits": waits or None,
+             "--price": price}
+        )  # fmt: skip
+        page = None if no_html else output or "job.report.html"
+        outputs = {"html": page, "json": json_path, "markdown": markdown, "summary": summary}
+        analyze_ranks(
+            traces, outputs=outputs, fail_on=fail_on, ci=ci, quiet=quiet, gpu=gpu, keep=keep, workers=workers
+        )
+        return
+    (trace,) = traces
+    if keep is not None or workers is not None:
+        raise UsageError("--keep and --workers are for several ranks: give a folder or several traces")
     if kernels is not None and Path(kernels).suffix.lower() not in (".parquet", ".csv"):
         raise UsageError(f"cannot tell the format of {kernels}: end it in .parquet or .csv")
     saved = kind_of(trace) == "report"
@@ -115,7 +147,7 @@ def analyze(
         _refuse(
             trace,
             {"--kernels": kernels, "--perfetto": perfetto, "--gpu": gpu, "--steps": steps,
-             "--reference": reference, "--waits": waits or None},
+             "--reference": reference, "--waits": waits or None, "--summary": summary},
         )  # fmt: skip
     if perfetto is not None:
         from tracelens.render.perfetto import check_perfetto
@@ -129,7 +161,6 @@ def analyze(
         name = on_stdout[0]
         raise UsageError(f"--gemm and {name} both write to standard output: give {name[:-2]} a file")
     check_outputs(markdown=markdown, annotations=annotations is not None, on_stdout=on_stdout)
-    ci = Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None)
     wanted = [parse_report_gate(text) for text in fail_on]
     if saved:
         result = _reopen(trace, what_ifs=what_ifs, price=price)
@@ -151,6 +182,8 @@ def analyze(
     written = _write(result, output or None if not no_html else "", trace, json_path, kernels)
     if perfetto is not None:
         written.append((perfetto, _perfetto(result, perfetto)))
+    if summary is not None:
+        written.append((summary, _summary(result, summary)))
     if markdown is not None and markdown != "-":
         write_markdown(markdown, _markdown(result, gates))
         written.append((markdown, _size(markdown)))
@@ -160,7 +193,7 @@ def analyze(
         elif markdown == "-":
             echo_markdown(_markdown(result, gates))
         elif told:
-            _print(result, written, gates, derived=bool(ids))
+            _print(result, written, gates, derived=bool(ids), verbose=verbose)
         if ci.annotations:
             _annotate(result, gates, ci)
     finish(gates, ci, told=told)
@@ -172,6 +205,12 @@ def _analyze(trace: str, **asked: Any) -> Analysis:
 
     with progress("analyzing", long=is_large(trace)) as heard:
         return analysis.analyze(trace, heard=heard, **asked)
+
+
+def _refuse_of_job(asked: dict[str, object]) -> None:
+    given = [name for name, value in asked.items() if value is not None]
+    if given:
+        raise UsageError(f"{', '.join(given)}: of one trace only; this is a job of several ranks")
 
 
 def _refuse(report: str, asked: dict[str, object]) -> None:
@@ -192,7 +231,9 @@ def _reopen(report: str, *, what_ifs: tuple[str, ...], price: str | None) -> Ana
     return result if price is None else result.with_price(price)
 
 
-def _print(result: Analysis, written: list[tuple[str, int]], gates: list[Judged], *, derived: bool) -> None:
+def _print(
+    result: Analysis, written: list[tuple[str, int]], gates: list[Judged], *, derived: bool, verbose: bool
+) -> None:
     from tracelens.render.console import stdout_console
     from tracelens.render.gates import render_gates
 
@@ -200,7 +241,7 @@ def _print(result: Analysis, written: list[tuple[str, int]], gates: list[Judged]
         for name, _ in written:
             click.echo(f"wrote {name}")
     else:
-        _show(result, written)
+        _show(result, written, verbose=verbose)
     render_gates(gates, console=stdout_console())
 
 
@@ -232,10 +273,10 @@ def _write(
     result: Analysis, output: str | None, trace: str, json_path: str | None, kernels: str | None
 ) -> list[tuple[str, int]]:
     """Write what was asked for; (name, bytes) of each file, in the order written."""
-    from tracelens.render.files import write_bytes, write_text
+    from tracelens.files import write_bytes, write_text
     from tracelens.render.html import render_html
-    from tracelens.render.json import to_json
     from tracelens.render.kernels import write_kernels
+    from tracelens.results.json import to_json
 
     written: list[str] = []
     if output != "":
@@ -261,6 +302,14 @@ def _perfetto(result: Analysis, path: str) -> int:
     return _size(path)
 
 
+def _summary(result: Analysis, path: str) -> int:
+    from tracelens.files import write_bytes
+    from tracelens.job.summary import encode, summarize
+
+    write_bytes(path, encode([summarize(result)]))
+    return _size(path)
+
+
 def _size(name: str) -> int:
     path = Path(name)
     return path.stat().st_size if path.is_file() else 0
@@ -280,8 +329,8 @@ def _derive(result: Analysis, ids: list[str]) -> None:
     render_derivations(result.report, ids, console=stdout_console())
 
 
-def _show(result: Analysis, written: list[tuple[str, int]]) -> None:
+def _show(result: Analysis, written: list[tuple[str, int]], *, verbose: bool) -> None:
     from tracelens.render.console import stdout_console
     from tracelens.render.terminal import render_terminal
 
-    render_terminal(result.report, console=stdout_console(), outputs=written)
+    render_terminal(result.report, console=stdout_console(), outputs=written, verbose=verbose)

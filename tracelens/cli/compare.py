@@ -12,9 +12,9 @@ from tracelens.cli.gates import Ci, check_outputs, echo_markdown, finish, gate_o
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracelens.compare.folder_result import FolderComparison
-    from tracelens.compare.result import Comparison
     from tracelens.gates import Judged
+    from tracelens.results.comparison import Comparison
+    from tracelens.results.folders import FolderComparison
 
     Compared = Comparison | FolderComparison
 
@@ -90,8 +90,8 @@ def compare(
 
 
 def _compare(before: str, after: str, *, across: bool) -> Compared:
-    from tracelens.compare.folder import compare_folders
-    from tracelens.compare.load import compare as compare_files
+    from tracelens.comparison.folder import compare_folders
+    from tracelens.comparison.load import compare as compare_files
 
     folders = [path for path in (before, after) if path != "-" and Path(path).is_dir()]
     if not folders:
@@ -107,7 +107,7 @@ def _compare(before: str, after: str, *, across: bool) -> Compared:
 
 def _write(result: Compared, gates: list[Judged], asked: dict[str, str | None]) -> list[tuple[str, int]]:
     """Write the files that were asked for; (name, bytes) of each, in the order written."""
-    from tracelens.render.files import write_bytes
+    from tracelens.files import write_bytes
 
     written = []
     for form, path in asked.items():
@@ -133,10 +133,10 @@ def _echo(result: Compared, gates: list[Judged], form: str) -> None:
 
 
 def _made(result: Compared, gates: list[Judged], form: str) -> bytes:
-    from tracelens.compare.result import Comparison
+    from tracelens.results.comparison import Comparison
 
     if form == "json":
-        from tracelens.render.compare_json import compare_json
+        from tracelens.results.json import compare_json
 
         return compare_json(result)
     if form == "markdown":
@@ -155,11 +155,11 @@ def _made(result: Compared, gates: list[Judged], form: str) -> bytes:
 
 
 def _show(result: Compared, gates: list[Judged], written: list[tuple[str, int]]) -> None:
-    from tracelens.compare.result import Comparison
     from tracelens.render.compare import render_compare
     from tracelens.render.compare_folders import render_folders
     from tracelens.render.console import stdout_console
     from tracelens.render.gates import render_gates
+    from tracelens.results.comparison import Comparison
 
     console = stdout_console()
     if isinstance(result, Comparison):

@@ -11,7 +11,7 @@ import click
 @click.argument("rule")
 def explain(rule: str) -> None:
     """Print what RULE (TL101) does, why it costs time, what to do and how it is estimated."""
-    from tracelens.advice import explain as page
+    from tracelens.rules import explain as page
 
     text = page(rule)
     if sys.stdout.isatty():  # a file gets the page as it is

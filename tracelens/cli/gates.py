@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ class Ci:
 
 
 def gate_options(kind: str, example: str) -> Callable[[click.decorators.FC], click.decorators.FC]:
-    """``--fail-on`` and its kin for a command whose figures are of a "report" or a "comparison"."""
+    """``--fail-on`` and its kin for a command whose figures are of a "report", a "comparison" or a "job"."""
 
     def decorate(command: click.decorators.FC) -> click.decorators.FC:
         for option in reversed(_options(kind, example)):
@@ -73,11 +73,16 @@ def _lister(kind: str) -> Callable[[click.Context, click.Parameter, bool], None]
     def show(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
         if not asked or context.resilient_parsing:
             return
-        from tracelens.gates import COMPARISON_METRICS, REPORT_METRICS
+        from tracelens.gates import COMPARISON_METRICS, JOB_METRICS, REPORT_METRICS
         from tracelens.render.console import stdout_console
         from tracelens.render.gates import render_metrics
 
-        metrics: Sequence[Any] = list((REPORT_METRICS if kind == "report" else COMPARISON_METRICS).values())
+        known: Mapping[str, Mapping[str, Any]] = {
+            "report": REPORT_METRICS,
+            "comparison": COMPARISON_METRICS,
+            "job": JOB_METRICS,
+        }
+        metrics: Sequence[Any] = list(known[kind].values())
         render_metrics(metrics, console=stdout_console())
         context.exit(0)
 
@@ -101,7 +106,7 @@ def check_outputs(*, markdown: str | None, annotations: bool, on_stdout: Sequenc
 
 def write_markdown(path: str, text: str) -> None:
     """Write Markdown to a file; the file of $GITHUB_STEP_SUMMARY is added to, as GitHub wants it."""
-    from tracelens.render.files import append_text, write_text
+    from tracelens.files import append_text, write_text
 
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary and os.path.realpath(path) == os.path.realpath(summary):

@@ -11,7 +11,8 @@ import click
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracelens.advice.config import ModelConfig
+    from tracelens.config import ModelConfig
+    from tracelens.results.suggestions import Suggestions
 
 _FLAGS = {
     "hidden": "Hidden size.",
@@ -98,7 +99,7 @@ def _source(
     source: str | None, given: dict[str, int], *, gated: bool | None, tied: bool | None
 ) -> str | ModelConfig:
     """The path of a trace or report, else the configuration with what was given beside it."""
-    from tracelens.advice.config import config_from_flags, read_config
+    from tracelens.config import config_from_flags, read_config
     from tracelens.kinds import kind_of
 
     if source is None:
@@ -110,14 +111,11 @@ def _source(
     return source
 
 
-def _write_json(found: object, path: str) -> None:
-    import msgspec
+def _write_json(found: Suggestions, path: str) -> None:
+    from tracelens.files import write_bytes
+    from tracelens.results.json import suggestions_json
 
-    from tracelens import __version__
-    from tracelens.render.files import write_bytes
-
-    table = {"tool_version": __version__, **msgspec.to_builtins(found)}
-    data = msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n"
+    data = suggestions_json(found)
     if path == "-":
         click.echo(data, nl=False)
     else:

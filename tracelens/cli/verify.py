@@ -119,7 +119,7 @@ def _page(report: Path, html: str) -> None:
     if find_spec("msgspec") is None:
         raise UsageError(f"--html needs msgspec, which is not installed here: the report is in {report}")
     from tracelens.analysis import Analysis
-    from tracelens.render.files import write_text
+    from tracelens.files import write_text
     from tracelens.render.html import render_html
 
     write_text(html, render_html(Analysis.load(report).report))

@@ -7,16 +7,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tracelens.compare.folder_result import FolderComparison
-from tracelens.compare.result import Comparison
 from tracelens.gates.expression import Gate, parse_gate
 from tracelens.gates.metrics import Metric, Range, say, say_range
 from tracelens.gates.of_comparison import COMPARISON_METRICS, without_drift
+from tracelens.gates.of_job import JOB_METRICS
 from tracelens.gates.of_report import REPORT_METRICS
+from tracelens.job.result import Job
 from tracelens.results import Report
+from tracelens.results.comparison import Comparison
+from tracelens.results.folders import FolderComparison
 
 #: ``open``: the range of the figure reaches beyond the limit, but it is not known to lie there.
 STATES = ("passed", "failed", "open", "unknown")
+_COMMANDS: dict[str, Mapping[str, Metric[Any]]] = {
+    "tracelens merge, or analyze of several ranks,": JOB_METRICS,
+    "tracelens compare": COMPARISON_METRICS,
+    "tracelens analyze": REPORT_METRICS,
+}
 _PART = "part of the trace could not be read"
 
 
@@ -56,6 +63,17 @@ def judge_comparison(
     return found
 
 
+def judge_job(job: Job, gates: Iterable[str | Gate]) -> list[Judged]:
+    """Judge gates on a whole job. Raises UsageError where one cannot be read."""
+    notes = [_PART] if any(row.partial for row in job.ranks) else []
+    notes += [f"{len(job.missing)} ranks have no trace here"] if job.missing else []
+    return [_judge(job, _gate(one, JOB_METRICS), "; ".join(notes)) for one in gates]
+
+
+def parse_job_gate(text: str) -> Gate:
+    return _gate(text, JOB_METRICS)
+
+
 def parse_report_gate(text: str) -> Gate:
     return _gate(text, REPORT_METRICS)
 
@@ -67,10 +85,10 @@ def parse_comparison_gate(text: str) -> Gate:
 def _gate(one: str | Gate, metrics: Mapping[str, Metric[Any]]) -> Gate:
     if isinstance(one, Gate):
         return one
-    of_report = metrics is REPORT_METRICS
-    other = COMPARISON_METRICS if of_report else REPORT_METRICS
-    command = "tracelens compare" if of_report else "tracelens analyze"
-    return parse_gate(one, metrics, elsewhere=dict.fromkeys(other, command))
+    elsewhere = {
+        name: command for command, known in _COMMANDS.items() if known is not metrics for name in known
+    }
+    return parse_gate(one, metrics, elsewhere=elsewhere)
 
 
 def _judge(given: Any, gate: Gate, note: str) -> Judged:
@@ -112,7 +130,9 @@ __all__ = [
     "STATES",
     "Judged",
     "judge_comparison",
+    "judge_job",
     "judge_report",
     "parse_comparison_gate",
+    "parse_job_gate",
     "parse_report_gate",
 ]

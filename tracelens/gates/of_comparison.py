@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from tracelens.compare.causes import alike_ms
-from tracelens.compare.components import UNTOLD
-from tracelens.compare.folder_result import FolderComparison, Pair
-from tracelens.compare.moves import with_moves
-from tracelens.compare.result import Comparison, ComponentChange, StepChange
-from tracelens.compare.spelling import signed_ms, signed_pct
+from tracelens.comparison.causes import alike_ms
+from tracelens.comparison.components import UNTOLD
+from tracelens.comparison.moves import with_moves
+from tracelens.comparison.spelling import signed_ms, signed_pct
 from tracelens.gates.metrics import Metric, Range, Reading, exact, unknown
+from tracelens.results.comparison import Comparison, ComponentChange, Side, StepChange
+from tracelens.results.folders import FolderComparison, FolderSide, Pair
 from tracelens.words import COMPONENTS
 
 Compared = Comparison | FolderComparison
@@ -212,14 +212,21 @@ def _worst_component(result: Compared, _: str) -> Reading:
     return Reading(found, note=", ".join(notes))
 
 
-def _part(name: str) -> Callable[[Compared, str], Reading]:
+def _part(
+    name: str, bounded: Callable[[Side | FolderSide], bool] = lambda _: False
+) -> Callable[[Compared, str], Reading]:
+    """The change of a part of the step; ``bounded``: is a side's time of it a lower bound?"""
+
     def read(result: Compared, _: str) -> Reading:
         if why := _refused(result):
             return unknown(why)
         part = next((one for one in result.parts if one.name == name), None)
         if part is None:
             return unknown("not known")
-        time = exact(part.after_ms - part.before_ms)
+        diff = part.after_ms - part.before_ms
+        low = -math.inf if bounded(result.before) else diff
+        high = math.inf if bounded(result.after) else diff
+        time = exact(diff) if low == high else Range(low, None, high, False)
         shares = _both(time, result.step) if result.step is not None else {"time": time}
         return Reading(shares, why="there is no one step to take a share of", note="not tested")
 
@@ -285,8 +292,9 @@ COMPARISON_METRICS: dict[str, Metric[Compared]] = {
         Metric(
             "exposed_communication_change",
             _BOTH,
-            "Exposed communication per step, after minus before; not tested. % of the step before.",
-            _part("exposed communication"),
+            "Exposed communication per step, after minus before; not tested. Where too much GPU time is "
+            "unattributed each is a lower bound. % of the step before.",
+            _part("exposed communication", lambda side: side.communication_is_bound),
             signed=True,
         ),
         Metric(

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tracelens import numbers as f
-from tracelens.advice.rules import RULES
 from tracelens.gates.metrics import Metric, Range, Reading, exact, predicted, recognised, unknown
 from tracelens.results import Check, Estimate, Report, SavingOf
+from tracelens.rules.catalog import RULES
 from tracelens.words import COMPONENTS
 
 _NO_STEP = "no whole step is marked in this trace, so nothing is known per step"

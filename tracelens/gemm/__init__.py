@@ -27,10 +27,17 @@ from tracelens.gemm.efficiency import (
     waves,
 )
 from tracelens.gemm.flops import bytes_moved, counted_ops, flops, model_flops
-from tracelens.gemm.kernel_names import KernelName, parse_kernel_name, split_k_factor
+from tracelens.gemm.kernel_names import (
+    KernelName,
+    KernelNames,
+    kernel_names,
+    parse_kernel_name,
+    row_fields,
+    split_k_factor,
+)
 from tracelens.gemm.ladder import AlignmentLadder, LadderStep, alignment_ladder
 from tracelens.gemm.padding import Neighbour, may_pad, padded_from
-from tracelens.gemm.shapes import GEMM_OPS, WRAPPERS, GemmShape, is_gemm_op, shape_of
+from tracelens.gemm.shapes import GEMM_OPS, WRAPPERS, GemmShape, Shape, is_gemm_op, shape_of
 
 __all__ = [
     "ATTENTION_OPS",
@@ -42,8 +49,10 @@ __all__ = [
     "Candidate",
     "GemmShape",
     "KernelName",
+    "KernelNames",
     "LadderStep",
     "Neighbour",
+    "Shape",
     "ShapeBounds",
     "alignment_bytes",
     "alignment_ladder",
@@ -58,12 +67,14 @@ __all__ = [
     "model_flops",
     "intensity",
     "is_gemm_op",
+    "kernel_names",
     "leading_dimensions",
     "math_dtype",
     "may_pad",
     "padded_from",
     "parse_kernel_name",
     "resident_ctas",
+    "row_fields",
     "shape_of",
     "split_k_factor",
     "tensor_core_state",

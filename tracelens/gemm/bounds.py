@@ -85,8 +85,8 @@ def bound_shape(
     ``plain`` says that the operator is a single product (``aten::mm``, ``aten::addmm``): grid z is then
     K's slices. See the module's docstring for the families and how they were checked.
 
-    >>> from tracelens.gemm.kernel_names import parse_kernel_name
-    >>> kernel = parse_kernel_name("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn")
+    >>> name = "ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn"
+    >>> kernel = KernelName(name, "gemm", "legacy", tile_m=64, tile_n=128)
     >>> bounds = bound_shape(kernel, (18, 4, 1))
     >>> bounds.m, bounds.n, bounds.batch
     ((193, 256), (2177, 2304), 1)
@@ -136,8 +136,8 @@ def bound_attention(kernel: KernelName, grid: tuple[int, int, int] | None) -> At
     Only unsplit kernels on a full batch: a split over keys changes the grid's meaning, and so do packed
     sequences (``batch`` then counts them and the range is that of the longest).
 
-    >>> from tracelens.gemm.kernel_names import parse_kernel_name
-    >>> kernel = parse_kernel_name("fmha_cutlassF_f32_aligned_64x64_rf_sm80(AttentionKernel::Params)")
+    >>> name = "fmha_cutlassF_f32_aligned_64x64_rf_sm80(AttentionKernel::Params)"
+    >>> kernel = KernelName(name, "attention", "mem_efficient", tile_m=64, direction="forward")
     >>> bound_attention(kernel, (16, 8, 4))
     AttentionBounds(batch=4, heads=8, query_len=(961, 1024), head_dim=None)
     """

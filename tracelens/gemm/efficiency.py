@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from math import gcd
 from typing import Any
 
-from tracelens.gemm.attention_shapes import AttentionShape
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.flops import bytes_moved, flops
 from tracelens.gemm.kernel_names import KernelName
-from tracelens.gemm.shapes import GemmShape
+from tracelens.gemm.shapes import GemmShape, Shape
 from tracelens.hardware import Gpu
+from tracelens.results.gemm import Bound
 from tracelens.results.identity import LEAST_US
 
 #: Hopper GPCs hold at most 18 SMs (CUTLASS sm90_tile_scheduler.hpp, max_sm_per_gpc); a cluster lives in one.
@@ -244,14 +244,13 @@ def tensor_core_state(shape: GemmShape, *, kernel: KernelName | None, gpu: Gpu) 
     return "eligible_unused" if since is not None and capability >= since else "ineligible"
 
 
-def math_dtype(shape: GemmShape | AttentionShape, *, kernel: KernelName | None) -> str | None:
+def math_dtype(shape: Shape, *, kernel: KernelName | None) -> str | None:
     """The type whose peak the call is judged against: "tf32" for fp32 data on tensor cores.
 
     fp32 data whose kernel does not say which unit multiplied it gives None, for tf32 peaks are 2.5 to 8
     times fp32's.
 
-    >>> from tracelens.gemm.kernel_names import parse_kernel_name
-    >>> simt = parse_kernel_name("ampere_sgemm_128x64_tn")
+    >>> simt = KernelName("ampere_sgemm_128x64_tn", "gemm", "legacy", math_dtype="fp32")
     >>> math_dtype(GemmShape(1024, 1536, 512, 1, "fp32", "fp32", None), kernel=simt)
     'fp32'
     """
@@ -260,7 +259,7 @@ def math_dtype(shape: GemmShape | AttentionShape, *, kernel: KernelName | None) 
     return kernel.math_dtype if kernel is not None and kernel.math_dtype in ("fp32", "tf32") else None
 
 
-def intensity(shape: GemmShape | AttentionShape) -> float | None:
+def intensity(shape: Shape) -> float | None:
     """Operations per byte when each operand crosses memory once.
 
     >>> round(intensity(GemmShape(4096, 4096, 4096, 1, "bf16", "bf16", None)), 1)
@@ -270,7 +269,7 @@ def intensity(shape: GemmShape | AttentionShape) -> float | None:
     return operations / moved if operations is not None and moved else None
 
 
-def bound(shape: GemmShape | AttentionShape, *, gpu: Gpu, kernel: KernelName | None = None) -> str | None:
+def bound(shape: Shape, *, gpu: Gpu, kernel: KernelName | None = None) -> Bound | None:
     """What limits the call on this GPU by the roofline: "compute", "memory" or "latency".
 
     Compares operations / peak with bytes / bandwidth, both from the datasheet; where even the larger

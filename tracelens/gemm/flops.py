@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.gemm.attention_shapes import ATTENTION_OPS, AttentionShape
+from tracelens.gemm.attention_shapes import ATTENTION_OPS
 from tracelens.gemm.dtypes import bytes_per_element
-from tracelens.gemm.shapes import WRAPPERS, GemmShape, is_gemm_op
+from tracelens.gemm.shapes import WRAPPERS, GemmShape, Shape, is_gemm_op
 
 
-def flops(shape: GemmShape | AttentionShape) -> int | None:
+def flops(shape: Shape) -> int | None:
     """Operations of one call; None where the trace does not hold what decides them.
 
     GEMM: 2*M*N*K*batch. Attention forward: the two products scores = q k^T and out = scores v. Backward:
@@ -40,7 +40,7 @@ def flops(shape: GemmShape | AttentionShape) -> int | None:
     return scores * (shape.head_dim + shape.value_dim)
 
 
-def model_flops(shape: GemmShape | AttentionShape) -> int | None:
+def model_flops(shape: Shape) -> int | None:
     """Operations of one call that the model needs: those of ``flops`` without what a kernel computes again.
 
     A fused backward computes the scores a second time, which is the kernel's choice and not the model's
@@ -56,7 +56,7 @@ def model_flops(shape: GemmShape | AttentionShape) -> int | None:
     return work * 2 * (shape.head_dim + shape.value_dim) // (3 * shape.head_dim + 2 * shape.value_dim)
 
 
-def bytes_moved(shape: GemmShape | AttentionShape) -> float | None:
+def bytes_moved(shape: Shape) -> float | None:
     """Bytes that must cross memory when each operand is touched once; None for an unknown type.
 
     GEMM: a and b read, out written; a bias or an accumulated C is left out. Attention forward: q, k, v

@@ -45,9 +45,7 @@ class Gain:
     @property
     def per_flop_ratio(self) -> Estimate:
         """Other time per FLOP / present time per FLOP."""
-        one, work = self.time_ratio, self.work_ratio
-        low, mid, high = (None if value is None else value / work for value in (one.low, one.mid, one.high))
-        return Estimate(low, mid, high, one.basis)
+        return self.time_ratio.over(self.work_ratio)
 
 
 def gain(now: Prediction, then: Prediction, *, gpu: Gpu, measured: Measurements | None = None) -> Gain | None:

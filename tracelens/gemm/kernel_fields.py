@@ -30,6 +30,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
+from tracelens.results import KernelKind
+
 Pair = tuple[int, int]
 
 
@@ -58,7 +60,7 @@ class Fields(TypedDict, total=False):
 class Rule:
     """``family`` may name groups of the pattern: "sm{sm}_xmma"."""
 
-    kind: str  # gemm | gemm_helper | attention | attention_helper
+    kind: KernelKind
     family: str
     pattern: re.Pattern[str]
     read: Callable[[re.Match[str]], Fields]
@@ -107,5 +109,5 @@ def nothing(match: re.Match[str]) -> Fields:
     return {}
 
 
-def rule(kind: str, family: str, pattern: str, read: Callable[[re.Match[str]], Fields]) -> Rule:
+def rule(kind: KernelKind, family: str, pattern: str, read: Callable[[re.Match[str]], Fields]) -> Rule:
     return Rule(kind, family, re.compile(pattern), read)

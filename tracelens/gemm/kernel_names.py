@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tracelens.gemm.attention_rules import ATTENTION_RULES
 from tracelens.gemm.gemm_rules import CONVOLUTION, GEMM_RULES, NOT_GEMM
 from tracelens.gemm.kernel_fields import Rule
 from tracelens.gemm.mangled import demangled
+from tracelens.results import KernelKind
+
+if TYPE_CHECKING:
+    from tracelens.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +31,7 @@ class KernelName:
     """
 
     name: str
-    kind: str  # gemm | gemm_helper (split-K reduction, ...) | attention | attention_helper
+    kind: KernelKind
     family: str  # nvjet, sm80_xmma, sm90_xmma, cutlass2, cutlass3, legacy, gemv, flash2, ...
     tile_m: int | None = None
     tile_n: int | None = None
@@ -58,6 +66,9 @@ class KernelName:
         return 1 if self.family in _WITHOUT_CLUSTERS else None
 
 
+#: By the code of a name in ``Trace.symbols``; None for one that is no GEMM or attention kernel.
+KernelNames = list[KernelName | None]
+
 #: Thread-block clusters came with sm90; these families are built for sm80 and earlier.
 _WITHOUT_CLUSTERS = frozenset(
     {
@@ -77,13 +88,18 @@ _WITHOUT_CLUSTERS = frozenset(
 _SPLIT_THROUGH_GRID_Z = frozenset({"sm80_xmma", "sm86_xmma", "cutlass2", "legacy"})
 
 
+_CLUSTER = re.compile(r"(\d+)x(\d+)")
+_ENDLESS = re.compile(r"\d{20}")  # no size
+_LARGEST = 1 << 16  # of a tile's sides, stages, elements of alignment
+
+
 @lru_cache(maxsize=8192)
 def parse_kernel_name(name: str) -> KernelName | None:
     """What ``name`` states, or None when it is not a GEMM or attention kernel.
 
     Convolutions, fused pointwise kernels that carry a GEMM's name and kernels of unknown origin all
     give None. Nothing is half-parsed: a name that was cut off, or that says more than its family's grammar
-    knows, gives its family and no tile. Works on demangled and mangled names.
+    knows, or sizes that cannot be, gives its family and no tile. Works on demangled and mangled names.
 
     >>> kernel = parse_kernel_name("nvjet_tst_144x128_64x6_2x1_v_bz_bias_TNN")
     >>> kernel.family, kernel.tile, kernel.tile_k, kernel.cluster_size, kernel.layout
@@ -103,6 +119,44 @@ def parse_kernel_name(name: str) -> KernelName | None:
         if (match := rule.pattern.search(text)) is not None:
             return _build(name, rule, match)
     return None
+
+
+def kernel_names(trace: Trace) -> KernelNames:
+    """What the kernels of a trace are by their names: the one place where those are parsed."""
+    names: KernelNames = [None] * len(trace.symbols)
+    for code in np.unique(trace.kernels.name).tolist():
+        names[code] = parse_kernel_name(trace.symbols[code])
+    return names
+
+
+def row_fields(kernel: KernelName | None) -> dict[str, Any]:
+    """The fields of a ``GemmRow`` that its kernel's name says.
+
+    >>> row_fields(parse_kernel_name("void gemmk1_kernel<int>()"))["kernel_tensor_core"]
+    False
+    """
+    if kernel is None:
+        return {"kernel_family": "unknown", **dict.fromkeys(_UNSAID)}
+    return {
+        "kernel_family": kernel.family,
+        "kernel_kind": kernel.kind,
+        "kernel_dtype": kernel.in_dtype,
+        "kernel_layout": kernel.layout,
+        "kernel_tensor_core": kernel.tensor_core,
+        "kernel_alignment": kernel.alignment_elements,
+        "kernel_head_dim": kernel.head_dim or None,
+        **{name: getattr(kernel, name) for name in _UNSAID},
+    }
+
+
+def gemm_among(names: Iterable[str]) -> KernelName | None:
+    """The first GEMM kernel of a call."""
+    kernels = (parse_kernel_name(name) for name in names)
+    return next((kernel for kernel in kernels if kernel is not None and kernel.kind == "gemm"), None)
+
+
+#: Fields of a row without a default.
+_UNSAID = ("cluster", "scheduler", "tile_m", "tile_n", "tile_k")
 
 
 def split_k_factor(kernel: KernelName, *, grid: tuple[int, int, int] | None, batch: int) -> int | None:
@@ -127,4 +181,16 @@ def split_k_factor(kernel: KernelName, *, grid: tuple[int, int, int] | None, bat
 
 def _build(name: str, rule: Rule, match: re.Match[str]) -> KernelName:
     family = rule.family.format(**match.groupdict()) if "{" in rule.family else rule.family
-    return KernelName(name=name, kind=rule.kind, family=family, **rule.read(match))
+    fields = {} if _ENDLESS.search(match.string) else rule.read(match)
+    if not all(map(_possible, fields.values())):
+        fields = {}
+    return KernelName(name=name, kind=rule.kind, family=family, **fields)
+
+
+def _possible(value: object) -> bool:
+    """Whether a size, a pair of sizes or a cluster can be one: a name can say 0x0."""
+    if isinstance(value, tuple):
+        return all(map(_possible, value))
+    if isinstance(value, str) and (pair := _CLUSTER.fullmatch(value)) is not None:
+        return _possible(int(pair[1])) and _possible(int(pair[2]))
+    return not isinstance(value, int) or isinstance(value, bool) or 0 < value <= _LARGEST

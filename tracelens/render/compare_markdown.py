@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens import numbers as f
-from tracelens.compare.result import Comparison
-from tracelens.compare.spelling import signed_ms
+from tracelens.comparison.spelling import signed_ms
 from tracelens.gates import Judged
 from tracelens.render import compare as words
 from tracelens.render import facts
@@ -14,6 +13,7 @@ from tracelens.render.compare_causes import cause_rows, cause_source
 from tracelens.render.compare_figures import Found, signed
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, table
+from tracelens.results.comparison import Comparison
 
 _ROWS = 20
 

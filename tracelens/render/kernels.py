@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from tracelens.errors import UsageError
-from tracelens.render.files import atomic
+from tracelens.files import atomic
 
 #: A spreadsheet runs a cell that begins with one of these as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

@@ -9,13 +9,13 @@ from markupsafe import Markup, escape
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-from tracelens.advice.suggestion import Suggestions
-from tracelens.compare.folder_result import FolderComparison
-from tracelens.compare.result import Comparison
 from tracelens.render.compare_html import render_compare_html, render_folders_html
 from tracelens.render.html import render_html
 from tracelens.render.suggestions import render_suggestions
 from tracelens.results import Report
+from tracelens.results.comparison import Comparison
+from tracelens.results.folders import FolderComparison
+from tracelens.results.suggestions import Suggestions
 
 _COLUMNS = 100
 #: Paper of its own: the colours of the text are made for it, whatever the notebook's are.

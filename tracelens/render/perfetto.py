@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from isal import igzip
 
 from tracelens.errors import UsageError
-from tracelens.render.files import atomic
+from tracelens.files import atomic
 from tracelens.render.perfetto_copy import Copy
 from tracelens.render.perfetto_tracks import Tracks
 from tracelens.trace.source import ByteSource
@@ -84,7 +84,7 @@ def _notes(partial: bool, warnings: list[str], copy: Copy, tracks: Tracks) -> It
     if partial:
         yield f"partial: it holds the {copy.events:,} events of the trace that are whole ({warnings[0]})"
     elif copy.rewritten:
-        yield f"{copy.rewritten:,} events beside text that is not JSON were written anew"
+        yield f"{copy.rewritten:,} events next to text that is not JSON were rewritten"
     if tracks.left_out:
         yield f"{tracks.left_out:,} GPU events overlap too many others of their stream: on no added track"
 

@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.accounting.calls import Calls
-from tracelens.accounting.gemms import row_of_kernel
-from tracelens.attribution import Attribution
-from tracelens.attribution.attribute import REASONS
+from tracelens.attribution import Attribution, Calls
+from tracelens.attribution.result import REASONS
 from tracelens.results import Finding, GemmRow, Report
 from tracelens.trace import Links, Trace
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
@@ -205,7 +203,7 @@ class _Facts:
     ) -> None:
         self._trace, self._links, self._attribution = trace, links, attribution
         self._rows = report.gemms
-        self._row = row_of_kernel(trace, attribution, calls).tolist()
+        self._row = calls.row_of_kernel.tolist()
         self._reasons = [why for why, _ in REASONS.values()]
 
     def gemm(self, row: int) -> GemmRow | None:

@@ -46,7 +46,7 @@ class Plot:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the picture. Raises UsageError where the place cannot be written."""
-        from tracelens.render.files import write_text
+        from tracelens.files import write_text
 
         write_text(path, self.svg)
 

@@ -25,9 +25,9 @@ from tracelens.results.advice import (
     WhatIf,
 )
 from tracelens.results.cost import JobCost, Price, Saving
-from tracelens.results.estimates import Estimate, Known, SavingOf, StepBound
+from tracelens.results.estimates import Basis, Estimate, Known, SavingOf, StepBound, total, weakest
 from tracelens.results.explorer import Curve, Explorer, Suggested
-from tracelens.results.gemm import GemmRow, GemmTime, Lost, Term, WorkKnown
+from tracelens.results.gemm import GemmRow, GemmTime, KernelKind, Lost, Term, WorkKnown
 from tracelens.results.identity import Found, GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.layers import LayerPass, LayerRow, Layers, LayerTimeline
 from tracelens.results.others import OtherRow
@@ -53,7 +53,10 @@ SCHEMA_VERSION = "1.0"
 
 __all__ = [
     "SCHEMA_VERSION",
+    "Basis",
     "Estimate",
+    "total",
+    "weakest",
     "Known",
     "SavingOf",
     "StepBound",
@@ -78,6 +81,7 @@ __all__ = [
     "GemmTime",
     "Term",
     "GemmRow",
+    "KernelKind",
     "WorkKnown",
     "Finding",
     "Effects",

@@ -11,7 +11,6 @@ import contextlib
 import gc
 import gzip
 import json
-import os
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 from benchmarks.gpu import predicted
 from benchmarks.gpu.stage import Item, Row, Setting, Skip, Stage
+from benchmarks.gpu.store import write_bytes
 from tracelens.capture.options import AFTER
 from tracelens.gemm.kernel_names import parse_kernel_name
 from tracelens.measure.devices import context_lost
@@ -69,7 +69,7 @@ def _capture(setting: Setting, case: Any, layers: int, name: str) -> Row:
     from benchmarks.gpu.training import Training
 
     wait, active = (2, 2) if setting.dry_run else (12, 3)
-    training = Training(case, layers=layers, device=setting.device, dry_run=setting.dry_run)
+    training = Training(case, layers=layers, device=setting.device)
     for _ in range(1 if setting.dry_run else 5):  # compilation, cuBLAS' choice of kernels, allocations
         training()
     model = training.forward if case.how in ("compile", "reduce_overhead") else training.model
@@ -85,9 +85,7 @@ def _capture(setting: Setting, case: Any, layers: int, name: str) -> Row:
     if setting.kind == "cuda":
         facts["doubts"] += wrong_kernels(case.dtype, facts["gemm_kernels"])
     trace = f"{name}.json.gz"
-    setting.traces.mkdir(parents=True, exist_ok=True)
-    os.replace(_rename_inside(Path(written), trace), setting.traces / trace)
-    size = (setting.traces / trace).stat().st_size
+    size = _move(Path(written), setting.traces / trace)
     row: Row = {
         "trace": trace,
         "files": [trace],
@@ -107,7 +105,7 @@ def _capture(setting: Setting, case: Any, layers: int, name: str) -> Row:
         try:  # the trace stands without it
             truth, row["truth"] = _truth(setting, case, layers, training, name)
             row["files"].append(truth)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             if context_lost(error):
                 raise
             row["doubts"].append(f"no truth: {error}"[:300])
@@ -130,7 +128,7 @@ def _truth(setting: Setting, case: Any, layers: int, training: Any, name: str) -
         modules, how["granularity"] = False, "part of the step"
         if case.how == "reduce_overhead":
             plain = replace(case, how="compile")
-            training = Training(plain, layers=layers, device=setting.device, dry_run=setting.dry_run)
+            training = Training(plain, layers=layers, device=setting.device)
             for _ in range(3):
                 training()
             how["of"] = "the same step compiled without graphs, synchronised"
@@ -259,13 +257,15 @@ def predict_first(setting: Setting, item: Item) -> dict[str, Any] | None:
     return predicted.of_change(setting, PAIR, *sides)
 
 
-def _rename_inside(path: Path, name: str) -> Path:
-    """The file says its own name; it is a new one now."""
+def _move(path: Path, to: Path) -> int:
+    """Move a trace, which says its own name inside, to another name, maybe of another file system; bytes."""
     data = gzip.decompress(path.read_bytes())
     head, tail = data[:-4096], data[-4096:]
     old = json.dumps(path.name).encode()
-    path.write_bytes(gzip.compress(head + tail.replace(old, json.dumps(name).encode()), 9, mtime=0))
-    return path
+    packed = gzip.compress(head + tail.replace(old, json.dumps(to.name).encode()), 9, mtime=0)
+    write_bytes(to, packed)
+    path.unlink()
+    return len(packed)
 
 
 def _release(setting: Setting) -> None:

@@ -13,7 +13,7 @@ from tests.measure.verify import rig
 from tracelens import analyze
 from tracelens.measure.facts import DeviceFacts
 from tracelens.measure.verify import Done, Source, read_source, verify
-from tracelens.render.json import to_json
+from tracelens.results.json import to_json
 
 SAMPLE = Path(__file__).resolve().parents[3] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
 WHAT_IFS = ("heads=10", "layers=10", "ffn=5000", "micro_batch=16")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tracelens.advice.hyper import Hyper
+from tracelens.config.hyper import Hyper
 from tracelens.measure.cases import AttentionCase, GemmCase
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.verify import Source, read_source

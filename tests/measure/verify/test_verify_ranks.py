@@ -14,7 +14,6 @@ pytest.importorskip("torch")
 
 from tests.trace.tools import read
 from tests.zoo import ZooOptions, program_of, trace_of
-from tracelens.advice.saved_step import step_of
 from tracelens.analysis import analyze_trace
 from tracelens.measure.cases import GemmCase
 from tracelens.measure.layer_shapes import LayerShape
@@ -22,8 +21,9 @@ from tracelens.measure.verify import Source, read_source
 from tracelens.measure.verify.plan import Trial, make_trial
 from tracelens.measure.verify.source import Asked
 from tracelens.measure.verify.standin import StandIn, stand_in, trace_layer_ms
-from tracelens.render.json import to_json
 from tracelens.results import Estimate, Report
+from tracelens.results.json import to_json
+from tracelens.step.saved_step import step_of
 
 RANKS = 4
 NOTHING = Estimate(None, None, None, "model")

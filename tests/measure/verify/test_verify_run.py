@@ -20,8 +20,8 @@ from tracelens.measure.verify import Done, Source, read_source
 from tracelens.measure.verify.meter import CallTime
 from tracelens.measure.verify.plan import make_trial
 from tracelens.measure.verify.standin import StandIn, stand_in
-from tracelens.render.json import from_json
 from tracelens.results import Verified
+from tracelens.results.json import from_json
 
 LAYER = LayerShape(1280, 20, 5120, sequence=1024, micro_batch=8)
 
@@ -359,8 +359,8 @@ def test_a_gpu_that_fails_for_good_ends_the_run_with_what_there_is(source: Sourc
 def suggestions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from dataclasses import asdict
 
-    from tracelens.advice.config import config_from_flags
-    from tracelens.advice.suggestion import suggest
+    from tracelens.config import config_from_flags
+    from tracelens.step.suggestion import suggest
 
     sizes = {"hidden": 2560, "heads": 32, "layers": 8, "vocab": 50257, "sequence": 2048, "micro_batch": 4}
     found = suggest(config_from_flags(sizes, gated=None, tied=None), gpu="h100-sxm")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
@@ -16,12 +17,13 @@ from tracelens.attribution.structure.clipping import clipping
 from tracelens.attribution.structure.forward import hidden_size, label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
+from tracelens.attribution.structure.maps import label_maps
 from tracelens.attribution.structure.mixtures import label_mixtures
 from tracelens.attribution.structure.ordered import Launched, label_by_order, lend_weights
-from tracelens.attribution.structure.passes import passes
+from tracelens.attribution.structure.passes import Weight, passes
 from tracelens.attribution.structure.runs import Label, Run, find_backward_cores, find_cores, split_runs
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
-from tracelens.gemm import parse_kernel_name
+from tracelens.gemm import KernelNames
 from tracelens.trace import Links, Trace, look_up
 
 NodeArray = npt.NDArray[np.int32]
@@ -49,21 +51,28 @@ class Inference:
 
 
 def infer(
-    trace: Trace, links: Links, rule: NodeArray, origin: NodeArray, phases: list[str], step: NodeArray
+    trace: Trace,
+    links: Links,
+    names: KernelNames,
+    rule: NodeArray,
+    origin: NodeArray,
+    phases: list[str],
+    step: NodeArray,
 ) -> Inference:
     """Find the transformer of a trace.
 
-    ``rule`` is per host node (``names.OP_RULES``), ``origin`` per kernel the forward node behind it,
-    ``phases`` the phase of every host node, ``step`` of every kernel. Without an attention core there is no
-    transformer, and nothing is labelled.
+    ``names`` says what kernels are (``gemm.kernel_names``), ``rule`` is per host node (``names.OP_RULES``),
+    ``origin`` per kernel the forward node behind it, ``phases`` the phase of every host node, ``step`` of
+    every kernel. Without an attention core there is no transformer, and nothing is labelled.
     """
-    units = find_units(trace, links, rule, origin)
+    units = find_units(trace, links, names, rule, origin)
     label = np.full(len(units), -1, np.int32)
     graph = _graph_launch(trace, units)
     place = np.where(units.node >= 0, units.node, look_up(links.kernel_node, units.kernel))
     phase = [phases[node] if node >= 0 else "other" for node in place.tolist()]
     unit_step = look_up(step, units.kernel, -2)
-    runs = _in_passes(units, split_runs(units, phase, _carry(unit_step), graph))
+    whole = [*split_runs(units, phase, _carry(unit_step), graph)]
+    runs = _in_passes(units, whole, [*_trained(trace, links, units, whole)])
     known: dict[object, Run] = {}
     twins = [_first_alike(units, run, known) for run in runs]
     distinct = list(known.values())
@@ -77,7 +86,7 @@ def infer(
     hidden = hidden_size(run for run in ahead if run.phase == "forward")
     for run in distinct:
         if run.cores and (run.phase == "graph" or (hidden is None and run.phase == "forward")):
-            _without_shapes(trace, links, units, run)
+            _without_shapes(trace, links, names, units, run)
     if hidden is not None:
         for run in ahead:
             label_forward(run, hidden)
@@ -94,53 +103,65 @@ def infer(
     else:
         for run, forward in _with_forward(twins):
             if forward.labels and not run.labels:
-                label_by_layout(run, 0, forward_order(forward, len(forward)), *_layouts(trace, units, run))
+                label_by_layout(
+                    run, 0, forward_order(forward, len(forward)), *_layouts(trace, names, units, run)
+                )
     for run in ahead:
         label_mixtures(run)
+        label_maps(run, hidden)
+    for run in distinct:
+        for core in run.cores:  # product, softmax, product is attention in any model
+            for at, component in core.parts.items():
+                run.labels.setdefault(at, Label(component, evidence="local"))
     labels: dict[Label, int] = {}
     for row in clipping(units, phase):
         label[row] = labels.setdefault(Label("grad_clip"), len(labels))
+    for run, forward in _with_forward(twins):
+        run.counts_layers &= forward.counts_layers
     for run, twin in zip(runs, twins, strict=True):
-        for at, found in twin.labels.items():
+        for at, named in twin.labels.items():
+            found = named if twin.counts_layers else replace(named, layer=None)
             label[run.units[at]] = labels.setdefault(found, len(labels))
     return Inference(units, list(labels), label, hidden, any(run.cores for run in ahead))
 
 
-def _without_shapes(trace: Trace, links: Links, units: Units, run: Run) -> None:
+def _without_shapes(trace: Trace, links: Links, names: KernelNames, units: Units, run: Run) -> None:
     """A CUDA graph, or a recording without shapes: by the parameters of its caller, or by order alone."""
     caller = int(look_up(links.kernel_op, units.kernel[run.units[:1]])[0])
     given = trace.details.inputs(int(trace.ops.inputs[caller])).dims if caller >= 0 else None
     hidden = None
     if run.phase == "graph":
-        launched = {at: _launched(trace, int(units.kernel[run.units[at]])) for at in run.products()}
+        launched = {at: _launched(trace, names, int(units.kernel[run.units[at]])) for at in run.products()}
         hidden = lend_weights(run, tensors_of(given or []), launched)
     if hidden is not None:
         label_forward(run, hidden)
     else:
-        label_by_order(run)
+        label_by_order(run, _layouts(trace, names, units, run)[1])
     label_between(run, hidden or 0, None)
     behind = [core.first for core in run.cores if core.backward]
     heads = [at for at, label in run.labels.items() if label.component == "logits"]
     if run.phase == "graph" and behind and heads and heads[0] < behind[0]:
         start = heads[-1] + 1
-        label_by_layout(run, start, forward_order(run, start), *_layouts(trace, units, run))
+        label_by_layout(run, start, forward_order(run, start), *_layouts(trace, names, units, run))
 
 
-def _layouts(trace: Trace, units: Units, run: Run) -> tuple[dict[int, str | None], dict[int, object]]:
+def _layouts(
+    trace: Trace, names: KernelNames, units: Units, run: Run
+) -> tuple[dict[int, str | None], dict[int, object]]:
     """Per position of a product the layout that its kernel's name states, and a key of that kernel."""
     layouts: dict[int, str | None] = {}
     keys: dict[int, object] = {}
     for at in run.products():
         kernel = int(units.kernel[run.units[at]])
         code = int(trace.kernels.name[kernel]) if kernel >= 0 else -1
-        name = parse_kernel_name(trace.symbols[code])
+        name = names[code] if code >= 0 else None
         layouts[at] = name.layout[:2] if name is not None and name.layout else None
         keys[at] = (code, int(trace.kernels.launch[kernel]) if kernel >= 0 else -1)
     return layouts, keys
 
 
-def _launched(trace: Trace, kernel: int) -> Launched:
-    name = parse_kernel_name(trace.symbols[int(trace.kernels.name[kernel])])
+def _launched(trace: Trace, names: KernelNames, kernel: int) -> Launched:
+    name = names[int(trace.kernels.name[kernel])]
     grid = trace.details.config(int(trace.kernels.launch[kernel])).grid or []
     sizes = [size for size in grid[:2] if isinstance(size, int)]
     blocks = prod(sizes) if len(sizes) == 2 else None
@@ -149,24 +170,49 @@ def _launched(trace: Trace, kernel: int) -> Launched:
     return Launched(name.tile_m, name.tile_n, blocks)
 
 
-def _in_passes(units: Units, runs: Iterable[Run]) -> list[Run]:
+def _in_passes(units: Units, runs: list[Run], trained: list[Counter[Weight]]) -> list[Run]:
     """The runs, cut where the model begins again; equal runs are looked at once."""
     out: list[Run] = []
-    known: dict[bytes, list[int]] = {}
-    for run in runs:
-        key = units.kind[run.units].tobytes()
+    known: dict[object, list[int] | None] = {}
+    for run, weights in zip(runs, trained, strict=True):
+        key = units.kind[run.units].tobytes(), frozenset(weights.items())
         if key not in known:
-            known[key] = passes(run, find_cores(run)) if run.phase in ("forward", "graph") else []
-        edges = [0, *known[key], len(run)]
-        out += [
-            run if begin == 0 and end == len(run) else run.part(begin, end) for begin, end in pairwise(edges)
-        ]
+            counts = run.phase in ("forward", "graph")
+            known[key] = passes(run, find_cores(run), weights) if counts else []
+        found = known[key]
+        edges = [0, *(found or []), len(run)]
+        parts = [run] if len(edges) == 2 else [run.part(begin, end) for begin, end in pairwise(edges)]
+        for part in parts:
+            part.counts_layers = found is not None
+        out += parts
     return out
+
+
+def _trained(trace: Trace, links: Links, units: Units, runs: list[Run]) -> Iterator[Counter[Weight]]:
+    """Per run the weights, by shape, that get a gradient before the next forward begins."""
+    ops = trace.ops
+    gives = trace.symbols.where(lambda text: text == "torch::autograd::AccumulateGrad")
+    rows = np.flatnonzero(gives[ops.name])
+    rows = rows[np.argsort(ops.ts_ns[rows], kind="stable")]
+    codes = np.unique(ops.inputs[rows]).tolist()
+    shapes = {code: tensors_of(trace.details.inputs(code).dims or []) for code in codes}
+    first = np.array([run.units[0] for run in runs if run.phase == "forward"], np.int64)
+    begins = look_up(links.ts_ns, units.node[first], 0).tolist()
+    edges = iter(np.searchsorted(ops.ts_ns[rows], [*begins, np.iinfo(np.int64).max]).tolist())
+    start = next(edges)
+    for run in runs:
+        found: Counter[Weight] = Counter()
+        if run.phase == "forward":
+            stop = next(edges)
+            for code in ops.inputs[rows[start:stop]].tolist():
+                found.update((shape[0], shape[1]) for shape in shapes[code] if len(shape) == 2)
+            start = stop
+        yield found
 
 
 def _first_alike(units: Units, run: Run, known: dict[object, Run]) -> Run:
     """The first run of the same units in the same order: equal steps are understood once."""
-    return known.setdefault((run.phase, units.kind[run.units].tobytes()), run)
+    return known.setdefault((run.phase, run.counts_layers, units.kind[run.units].tobytes()), run)
 
 
 def _with_forward(runs: list[Run]) -> list[tuple[Run, Run]]:

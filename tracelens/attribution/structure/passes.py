@@ -2,29 +2,35 @@
 
 Layers repeat inside a model, so repetition alone proves nothing. A pass holds something that no layer has
 (token or patch embedding, a convolution behind the layers, a loss), and the whole run is that pass, again and
-again.
+again. A bare stack of layers has none of these: there the backward tells, which gives each weight one
+gradient, however often the forward used it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from tracelens.attribution.structure.runs import Core, Run
 from tracelens.attribution.structure.units import Kind
 
 _ONCE = ("embedding", "loss", "fused_logits_loss", "convolution")  # once per pass, or in every layer
 _Mark = tuple[object, ...]
+Weight = tuple[int, int]  # output and input features
 
 
-def passes(run: Run, cores: list[Core]) -> list[int]:
+def passes(run: Run, cores: list[Core], trained: Mapping[Weight, int]) -> list[int] | None:
     """Positions at which a pass of the model begins, those behind the first unit; none where there is one.
 
-    ``cores`` are the attention cores of the run.
+    ``cores`` are the attention cores of the run, ``trained`` how often the backward behind it gave a gradient
+    to a weight of that shape. None where nothing tells passes from layers.
     """
     if len(cores) < 2:
         return []
     marked = [(at, mark) for at, kind in enumerate(run.kinds) if (mark := _mark(kind)) is not None]
     marks = [mark for _, mark in marked]
+    if not any(mark[0] in _ONCE for mark in marks):
+        return _by_weights(run, marked, trained)
     firsts = {core.first for core in cores}
     opens = [at in firsts for at, _ in marked]
     counts = Counter(mark for mark in marks if mark[0] in _ONCE)
@@ -35,6 +41,30 @@ def passes(run: Run, cores: list[Core]) -> list[int]:
         if found:
             return [marked[at][0] for at in found if at]
     return []
+
+
+def _by_weights(run: Run, marked: list[tuple[int, _Mark]], trained: Mapping[Weight, int]) -> list[int] | None:
+    """Where the passes of a bare stack begin: as many as the uses of each of its weights."""
+    used = Counter((shape.n, shape.k) for at in run.products() if (shape := run.shape(at)) is not None)
+    times = {divmod(used[weight], trained[weight]) for weight in used if trained.get(weight)}
+    if len(times) != 1:
+        return None
+    ((count, rest),) = times
+    length = len(marked) // count if count else 0
+    marks = [mark for _, mark in marked]
+    if rest or not length or marks != marks[:length] * count:
+        return None
+    return [_opening(run, marked, at) for at in range(length, len(marks), length)]
+
+
+def _opening(run: Run, marked: list[tuple[int, _Mark]], at: int) -> int:
+    """Where the pass of the mark ``at`` begins: before it stands what stands before the first mark."""
+    begin = marked[at][0]
+    for back in range(1, marked[0][0] + 1):
+        if run.kinds[begin - 1] != run.kinds[marked[0][0] - back]:
+            break
+        begin -= 1
+    return begin
 
 
 def _repeated(marks: list[_Mark], opens: list[bool], edge: _Mark) -> list[int]:

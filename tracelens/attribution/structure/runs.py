@@ -24,6 +24,7 @@ class Label:
     components: tuple[str, ...] = ()
     candidates: tuple[str, ...] = ()
     role: str | None = None  # forward | dgrad | wgrad of a product
+    evidence: str = "structure"  # local: it rests on its neighbours alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Run:
     kinds: list[Kind]
     labels: dict[int, Label] = field(default_factory=dict)  # by position
     cores: list[Core] = field(default_factory=list)
+    counts_layers: bool = True  # False: nothing tells a second pass of the model from more layers
 
     def __len__(self) -> int:
         return len(self.units)

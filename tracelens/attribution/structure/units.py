@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.names import OP_RULES, kernel_component
-from tracelens.gemm import AttentionShape, GemmShape, parse_kernel_name, shape_of
+from tracelens.gemm import AttentionShape, GemmShape, KernelName, KernelNames, shape_of
 from tracelens.gemm.inductor import custom_kernel, parse_fused
 from tracelens.trace import Links, Trace, look_up
 
@@ -78,7 +78,7 @@ class Units:
         return len(self.kind)
 
 
-def find_units(trace: Trace, links: Links, rule: NodeArray, origin: NodeArray) -> Units:
+def find_units(trace: Trace, links: Links, names: KernelNames, rule: NodeArray, origin: NodeArray) -> Units:
     """Group the kernels of a trace; ``rule`` is per node, ``origin`` the forward node behind each kernel.
 
     Forward operators that only a backward kernel refers to (views) are units too: their place in the
@@ -118,7 +118,7 @@ def find_units(trace: Trace, links: Links, rule: NodeArray, origin: NodeArray) -
     first_in, last_in = _enclosed(links, node, np.arange(len(node)))
     own = look_up(unit_at, home)
     encloses = first_in >= 0
-    kinds, kind = _kinds(trace, links, rule, node, kernel)
+    kinds, kind = _kinds(trace, links, names, rule, node, kernel)
     return Units(
         kinds=kinds,
         kind=kind,
@@ -172,7 +172,12 @@ def _enclosed(links: Links, node: IntArray | NodeArray, unit: IntArray) -> tuple
 
 
 def _kinds(
-    trace: Trace, links: Links, rule: NodeArray, node: NodeArray, kernel: NodeArray
+    trace: Trace,
+    links: Links,
+    names: KernelNames,
+    rule: NodeArray,
+    node: NodeArray,
+    kernel: NodeArray,
 ) -> tuple[list[Kind], NodeArray]:
     """One Kind per distinct (operator, inputs, innermost operator, inputs, kernel name)."""
     ops = trace.ops
@@ -192,7 +197,12 @@ def _kinds(
     if not len(columns):
         return [], np.empty(0, np.int32)
     distinct, which = np.unique(columns, axis=0, return_inverse=True)
-    kinds = [_kind(trace, *row) for row in distinct.tolist()]
+    kinds = [
+        _kind(trace, op, *more, rule=rule)
+        if op >= 0
+        else _kernel_kind(trace.symbols[kernel], names[kernel] if kernel >= 0 else None)
+        for op, *more, kernel, rule in distinct.tolist()
+    ]
     return kinds, which.reshape(-1).astype(np.int32)
 
 
@@ -201,9 +211,7 @@ def _leaf(links: Links, rule: NodeArray) -> NodeArray:
     return links.forest.nearest(np.isin(rule, [_RULE["linear"], _RULE["bmm"], _RULE["core"]]))
 
 
-def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, kernel: int, rule: int) -> Kind:
-    if op < 0:
-        return _kernel_kind(trace.symbols[kernel])
+def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, rule: int) -> Kind:
     name = trace.symbols[op]
     given = trace.details.inputs(inputs)
     tensors = tuple(tensors_of(given.dims or []))
@@ -285,13 +293,11 @@ _BY_NAME = {  # of kernels without an operator: what their own names say beyond 
 }
 
 
-def _kernel_kind(name: str) -> Kind:
+def _kernel_kind(name: str, parsed: KernelName | None) -> Kind:
     """A kernel without an operator, from its own name."""
-    parsed = parse_kernel_name(name)
     if parsed is not None and not parsed.kind.endswith("_helper"):
         what = "core" if parsed.kind == "attention" else "gemm"
-        backward = getattr(parsed, "direction", None) == "backward"
-        return Kind(what, name, backward=backward)
+        return Kind(what, name, backward=parsed.direction == "backward")
     if parsed is not None:
         return Kind("helper", name)
     fused = parse_fused(name)

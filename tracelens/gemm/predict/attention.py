@@ -20,7 +20,7 @@ from tracelens.gemm.predict.attention_terms import Derivation, number, rounded_v
 from tracelens.gemm.predict.attention_unfused import unfused_prediction
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
-from tracelens.results import Estimate
+from tracelens.results import Basis, Estimate
 
 
 def predict_attention(
@@ -188,7 +188,8 @@ def _predicted(
         "useful operations at the peak, or each tensor once at the bandwidth: no kernel is faster",
     )
     rate = _rate(call, kernel, gpu)
-    factor, basis, range_frac, notes = 1.0, "model", rate.range_frac, [rate.source]
+    basis: Basis = "model"
+    factor, range_frac, notes = 1.0, rate.range_frac, [rate.source]
     if correction is not None:
         factor = _correct(correction, lines)
         basis, range_frac = "calibrated", correction.range_frac

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tracelens.gemm.dtypes import bytes_per_element
-from tracelens.gemm.kernel_names import parse_kernel_name
+from tracelens.gemm.kernel_names import gemm_among
 from tracelens.gemm.ladder import AlignmentLadder, alignment_ladder, operand_alignment
 from tracelens.gemm.predict.cost import Array, Products, TileTable, best, costs
 from tracelens.gemm.predict.neighbours import Neighbours, neighbours
@@ -191,11 +191,8 @@ def _with(rates: Rates, name: str, value: float) -> Rates:
 
 def _ran(one: GemmMeasurement) -> tuple[Tile, ...]:
     """The tile that ran, both orders where the name leaves them open, () where no name tells."""
-    for name in one.kernels:
-        kernel = parse_kernel_name(name)
-        if kernel is not None and kernel.kind == "gemm":
-            return tiles_of_kernel(kernel)
-    return ()
+    kernel = gemm_among(one.kernels)
+    return () if kernel is None else tiles_of_kernel(kernel)
 
 
 def _tiles(ran: Sequence[tuple[Tile, ...]], gpu: Gpu, dtype: str) -> tuple[Tile, ...]:

@@ -6,15 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tracelens.advice.affected import VOCAB_UNTOLD, changed_names, concerns, grown_calls, vocab_untold
-from tracelens.advice.hyper import Hyper, changed
-from tracelens.advice.per_token import growth_frac
-from tracelens.advice.planned_kernels import memory_of_trace
-from tracelens.advice.predicted import dtype_then
-from tracelens.advice.predicted_attention import AttentionSizes, attention_sizes
-from tracelens.advice.stalls import call_us_of
-from tracelens.advice.traffic import repeats
-from tracelens.advice.work import AttentionCall, Product, groups_of
+from tracelens.config.hyper import Hyper, changed
 from tracelens.errors import UsageError
 from tracelens.measure.cases import DTYPES, LAYOUTS, AttentionCase, GemmCase
 from tracelens.measure.layer_shapes import LayerShape, StepShape
@@ -29,6 +21,15 @@ from tracelens.measure.verify.standin import (
 )
 from tracelens.numbers import ms
 from tracelens.results import GemmRow
+from tracelens.results.verified import WholeKind
+from tracelens.step.affected import VOCAB_UNTOLD, changed_names, concerns, grown_calls, vocab_untold
+from tracelens.step.per_token import growth_frac
+from tracelens.step.planned_kernels import memory_of_trace
+from tracelens.step.predicted import dtype_then
+from tracelens.step.predicted_attention import AttentionSizes, attention_sizes
+from tracelens.step.stalls import call_us_of
+from tracelens.step.traffic import repeats
+from tracelens.step.work import AttentionCall, Product, groups_of
 
 Case = GemmCase | AttentionCase
 #: Layers of a small step: enough that a layer more or less is no large part of it.
@@ -72,7 +73,7 @@ class CallPair:
 class WholePair:
     """A layer, the logits or a small step in both shapes."""
 
-    what: str  # layer | logits | step
+    what: WholeKind
     now: LayerShape | StepShape
     then: LayerShape | StepShape
     calls_now: float | None  # per step; None: no part of the step's sum

@@ -8,9 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tracelens.advice.hyper import NAMES, Hyper, canonical
-from tracelens.advice.present import present_hyper
-from tracelens.advice.work import Work, work_of
+from tracelens.config.hyper import NAMES, Hyper, canonical
 from tracelens.errors import InputError, UsageError
 from tracelens.numbers import ms
 from tracelens.results import (
@@ -23,6 +21,8 @@ from tracelens.results import (
     Lost,
     ModelDims,
 )
+from tracelens.step.present import present_hyper
+from tracelens.step.work import Work, work_of
 
 _T = TypeVar("_T")
 _WRITE_ONE = "write one with `tracelens analyze TRACE --json REPORT.json`"

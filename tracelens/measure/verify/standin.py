@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracelens.advice.hyper import Hyper
+from tracelens.config.hyper import Hyper
 from tracelens.measure.layer_shapes import LayerShape
 from tracelens.measure.verify.source import Source
 from tracelens.results import GemmRow

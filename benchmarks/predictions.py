@@ -1,0 +1,153 @@
+"""How well GEMM times are predicted: python -m benchmarks.predictions [--fit] [--gpu h100_sxm] [--json FILE]
+
+Per GPU and class: number of shapes, median and 90th percentile of |ln(predicted / measured)|, and the share
+whose measured time lies in the stated range. Measured is the median of the sources. Neighbours are sizes
+next to one another in the table (another N or M, all else the same, at most twice as large) from 1024 up;
+true ones differ by 10 % or more in time per FLOP in at least two sources. Judged are the weight shapes that
+no fit sees; --fit judges those that fits see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.silicon import GPUS, linears, sources
+from tracelens.errors import UsageError
+from tracelens.gemm.predict import predict_gemm
+from tracelens.hardware import Gpu, find_gpu
+
+_SWEEPS = Path(__file__).parents[2] / "shared" / "paper_data" / "a100_gemm_sweeps.csv"
+#: Time per FLOP differs by this much (ln) or the sizes are as good as one another.
+_DIFFERS = math.log(1.1)
+_LARGE = 1024
+Figures = dict[str, float | int | str]
+
+
+def predicted(table: pd.DataFrame, gpu: Gpu, dtype: str, layout: str = "TN") -> pd.DataFrame:
+    """The table with columns ``low``, ``mid`` and ``high`` in us; NaN where nothing is predicted."""
+    batches = table["batch"] if "batch" in table else [1] * len(table)
+    times = []
+    for m, n, k, batch in zip(table["m"], table["n"], table["k"], batches, strict=True):
+        one = predict_gemm(int(m), int(n), int(k), gpu=gpu, batch=int(batch), dtype=dtype, layout=layout)
+        times.append((one.time_us.low, one.time_us.mid, one.time_us.high))
+    found = np.asarray(times, dtype=np.float64).reshape(-1, 3)
+    return table.assign(low=found[:, 0], mid=found[:, 1], high=found[:, 2])
+
+
+def judged(table: pd.DataFrame) -> Figures:
+    """n, median and 90th percentile of the error, bias, and the share in range."""
+    known = table[table["mid"].notna()]
+    if not len(known):
+        return {"n": 0}
+    error = pd.Series(np.log(known["mid"].to_numpy() / known["time_us"].to_numpy()))
+    inside = known["time_us"].between(known["low"], known["high"])
+    return {
+        "n": len(known),
+        "median": float(error.abs().median()),
+        "p90": float(error.abs().quantile(0.9)),
+        "bias": float(error.median()),
+        "in_range": float(inside.mean()),
+    }
+
+
+def neighbours(table: pd.DataFrame, axis: str) -> Figures:
+    """Of true neighbours: whose cheaper size is named; how many are named for each, and how many wrongly."""
+    other = [size for size in ("m", "n", "k") if size != axis]
+    large = table[(table[["m", "n", "k"]] >= _LARGE).all(axis=1)].sort_values([*other, axis])
+    work = large["m"] * large["n"] * large["k"]
+    logs = pd.DataFrame({name: np.log(large[name] / work) for name in [*sources(_bare(table)), "mid"]})
+    sizes = large[["m", "n", "k"]].to_numpy()
+    at = {"m": 0, "n": 1, "k": 2}
+    same = np.logical_and.reduce([sizes[1:, at[one]] == sizes[:-1, at[one]] for one in other])
+    near = same & (sizes[1:, at[axis]] <= 2 * sizes[:-1, at[axis]])
+    change = logs.diff().iloc[1:][near]
+    change = change[change.drop(columns="mid").notna().sum(axis=1) >= 2]
+    measured = change.drop(columns="mid")
+    up, down = ((sign * measured >= _DIFFERS).sum(axis=1) >= 2 for sign in (1, -1))
+    true = up ^ down
+    named = change["mid"].abs() >= _DIFFERS
+    right = true & (np.sign(change["mid"]) == np.where(up, 1.0, -1.0))
+    most = max(int(true.sum()), 1)
+    return {
+        "pairs": len(change),
+        "true": int(true.sum()),
+        "direction": float(right.sum() / most),
+        "recall": float((right & named).sum() / most),
+        "named_per_true": float(named.sum() / most),
+        "wrong_way": float((true & named & ~right).sum() / max(int(named.sum()), 1)),
+    }
+
+
+def _bare(table: pd.DataFrame) -> pd.DataFrame:
+    return table.drop(columns=["low", "mid", "high"])
+
+
+def classes(table: pd.DataFrame, dtype: str) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The classes of shape that are judged apart; they may share shapes."""
+    large = (table[["m", "n", "k"]] >= _LARGE).all(axis=1)
+    yield f"{dtype}, m n k >= 1024", table[large]
+    yield f"{dtype}, under 10 us", table[table["time_us"] < 10]
+    yield f"{dtype}, m <= 64", table[table["m"] <= 64]
+    yield f"{dtype}, the rest", table[~large & (table["m"] > 64) & (table["time_us"] >= 10)]
+
+
+def of_silicon(name: str, *, judging: bool) -> dict[str, Figures]:
+    """Every class of one folder of the table."""
+    gpu = find_gpu(None, override=GPUS[name][1])
+    found: dict[str, Figures] = {}
+    for dtype in ("bf16", "fp8"):
+        table = linears(name, dtype, judging=judging)
+        if not len(table) or gpu.peak(dtype) is None:
+            continue
+        table = predicted(table, gpu, dtype)
+        found |= {label: judged(rows) for label, rows in classes(table, dtype)}
+        if dtype == "bf16":
+            found |= {f"neighbours in {axis.upper()}": neighbours(table, axis) for axis in "nm"}
+    return found
+
+
+def of_sweeps() -> dict[str, Figures]:
+    """The A100 sweeps of arXiv 2401.14489 (fp16, NN), batched attention GEMMs among them."""
+    rows = pd.read_csv(_SWEEPS).rename(columns={"reduction": "k", "n_out": "n"})
+    rows["time_us"] = 2.0 * rows["m"] * rows["n"] * rows["k"] * rows["batch"] / rows["tflops"] / 1e6
+    table = predicted(rows, find_gpu(None, override="a100-sxm-40gb"), "fp16", "NN")
+    return {f"fp16, {sweep}": judged(part) for sweep, part in table.groupby("sweep")}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--fit", action="store_true", help="judge the shapes that fits see")
+    parser.add_argument(
+        "--gpu", action="append", choices=list(GPUS), help="folders of the table; all of them"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    given = parser.parse_args(arguments)
+    found: dict[str, dict[str, Figures]] = {}
+    for name in given.gpu or list(GPUS):
+        try:
+            found[name] = of_silicon(name, judging=not given.fit)
+        except UsageError as error:
+            print(f"{name}: {error}")
+    if not given.gpu or "a100_sxm" in given.gpu:
+        found["sweeps of arXiv 2401.14489"] = of_sweeps()
+    for name, figures in found.items():
+        print(name)
+        for label, one in figures.items():
+            cells = (
+                f"{key} {value:.3f}" if isinstance(value, float) else f"{key} {value}"
+                for key, value in one.items()
+            )
+            print(f"  {label:24s} {', '.join(cells)}")
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,240 @@
+"""Whole jobs: planted causes are named, clean jobs accuse nobody, and no order or loss changes the answer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tests.job.simulated import Job, Rank, Simulation, data_parallel, planted
+from tracelens.analysis import analyze
+from tracelens.cli import cli
+from tracelens.errors import InputError
+from tracelens.job.merge import merge
+from tracelens.job.result import Job as Answer
+from tracelens.job.result import to_json
+from tracelens.job.run import analyze_job
+from tracelens.job.summary import RankSummary, decode, encode, summarize
+from tracelens.render.job import job_markdown, verdict
+from tracelens.render.job_html import render_job_html
+
+SHARED = Path(__file__).parents[3] / "shared" / "traces"
+
+
+def small(**options: Any) -> Job:
+    return data_parallel(4, steps=3, **options)
+
+
+def pipeline(**options: Any) -> Job:
+    return Job([Rank() for _ in range(4)], [[0, 1, 2, 3]], pipeline=True, steps=3, **options)
+
+
+def experts(**options: Any) -> Job:
+    return small(experts=True, **options)
+
+
+#: What is planted, and the answer: the kind of limit, and the cause where it is a rank's.
+PLANTED: dict[str, tuple[Callable[..., Job], dict[str, Any], str, str | None]] = {
+    "slow GPU": (small, {"gpu": 1.12}, "straggler", "slow_gpu"),
+    "slow CPU": (small, {"cpu": 14.0}, "straggler", "cpu"),
+    "data stall": (small, {"input_us": 2500.0}, "straggler", "input"),
+    "uneven experts": (experts, {"tokens": 1.4}, "straggler", "experts"),
+    "slow GPU, strange clock": (
+        small,
+        {"gpu": 1.12, "shift_us": 5000.0, "drift": 2e-4},
+        "straggler",
+        "slow_gpu",
+    ),
+    "uneven pipeline": (pipeline, {"layers": 9}, "pipeline", None),
+}
+
+
+def answer(job: Job, folder: Path) -> Answer:
+    Simulation(job).write(folder)
+    return analyze_job([folder], workers=1)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_cause_and_its_rank_are_named(name: str, seed: int, tmp_path: Path) -> None:
+    make, particular, limit, cause = PLANTED[name]
+    at = random.Random(seed).randrange(4)
+    found = answer(planted(lambda: make(seed=seed), at, **particular), tmp_path)
+    assert found.limit == limit
+    assert [(one.name, one.cause) for one in found.stragglers] == ([(f"rank {at}", cause)] if cause else [])
+    assert found.stages == ([f"rank {at}"] if limit == "pipeline" else [])
+    assert f"ank {at}" in verdict(found)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_slow_link_is_named_by_its_group(seed: int, tmp_path: Path) -> None:
+    found = answer(small(groups=2, link={1: 2.0}, seed=seed), tmp_path)
+    assert found.limit == "slow_link"
+    assert [one.ranks for one in found.slow_links] == [(2, 3)]
+    assert found.slow_links[0].send_us == pytest.approx(2 * found.slow_links[0].others_us, rel=0.05)
+    assert found.stragglers == []
+    assert [len(one) for one in found.clock.shared] == [2, 2]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("make", [small, experts, pipeline, lambda **options: small(groups=2, **options)])
+def test_a_clean_job_accuses_nobody(make: Callable[..., Job], seed: int, tmp_path: Path) -> None:
+    shifted = planted(lambda: make(seed=seed), seed % 4, shift_us=-5000.0, drift=1e-4)
+    found = answer(shifted, tmp_path)
+    assert (found.stragglers, found.slow_links, found.stages) == ([], [], [])
+    assert found.limit in ("communication", "compute")
+    assert found.left == [] and found.missing == []
+
+
+def test_clocks_that_drift_are_brought_together(tmp_path: Path) -> None:
+    """Over many steps a drift is as large as the steps' own skew."""
+    job = planted(lambda: data_parallel(4, steps=12), 1, shift_us=5000.0, drift=3e-3)
+    found = answer(job, tmp_path)
+    assert found.clock.drifting
+    assert found.clock.residual_us == pytest.approx(1.5, abs=1.5)  # the simulated ends differ by 1.5 us
+    assert found.stragglers == []
+
+
+def test_parts_add_up_to_the_step_and_agree_with_each_ranks_own_report(tmp_path: Path) -> None:
+    files = Simulation(planted(small, 2, gpu=1.2)).write(tmp_path)
+    found = merge([summarize(analyze(path, shape_search=False)) for path in files])
+    for row, path in zip(found.ranks, files, strict=True):
+        report = analyze(path).report
+        mean = np.mean([step.duration_ms for step in report.steps])
+        assert row.parts.step_ms == pytest.approx(mean, abs=1e-5)
+        exposed = row.parts.waiting_ms + row.parts.sending_ms
+        assert exposed == pytest.approx(report.summary.exposed_communication_ms, abs=1e-5)
+        assert row.parts.idle_ms + row.parts.input_ms == pytest.approx(report.summary.idle_ms, abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def summaries(tmp_path_factory: pytest.TempPathFactory) -> list[RankSummary]:
+    folder = tmp_path_factory.mktemp("summaries")
+    files = Simulation(planted(small, 3, cpu=14.0)).write(folder)
+    return [summarize(analyze(path, shape_search=False)) for path in files]
+
+
+def test_merging_knows_no_order_and_a_bundle_is_its_parts(summaries: list[RankSummary]) -> None:
+    whole = encode(summaries)
+    mixed = [summaries[at] for at in (2, 0, 3, 1, 0)]
+    assert encode(mixed) == whole
+    left, right = encode(summaries[:2]), encode(summaries[2:])
+    assert encode([*decode(right, "r"), *decode(left, "l")]) == whole
+    assert decode(whole, "w") == summaries
+    assert to_json(merge(mixed)) == to_json(merge(summaries)) == to_json(merge(decode(whole, "w")))
+
+
+def test_a_summary_is_small_and_a_foreign_file_is_refused(summaries: list[RankSummary]) -> None:
+    assert len(encode(summaries[:1])) < 100_000
+    for data in (b"", b"{}", b"[1]", b"\x1f\x8bxx", encode(summaries)[:-40]):
+        with pytest.raises(InputError):
+            merge(decode(data, "x"))
+    later = msgspec.json.encode(summaries[0]).replace(b'"summary_version":"1', b'"summary_version":"9')
+    with pytest.raises(InputError, match="version 9"):
+        decode(later, "x")
+
+
+def test_a_broken_a_missing_and_a_foreign_rank_are_said(tmp_path: Path) -> None:
+    Simulation(small()).write(tmp_path)
+    (tmp_path / "rank1.json").unlink()
+    (tmp_path / "rank2.json").write_text('{"traceEvents": [')
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "again.json").write_bytes((tmp_path / "rank0.json").read_bytes() + b" ")
+    (tmp_path / "zother.json").write_text(
+        (tmp_path / "rank3.json").read_text().replace('"world_size": 4', '"world_size": 16')
+    )
+    found = analyze_job([tmp_path], workers=1)
+    assert [row.rank for row in found.ranks] == [0, 3]
+    assert found.missing == [1, 2]
+    assert {one.file for one in found.left} == {"rank2.json", "notes.txt", "rank0.json", "zother.json"}
+    assert "ranks 1-2" in job_markdown(found)
+
+
+def test_finished_ranks_are_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep = tmp_path / "keep"
+    keep.mkdir()
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    Simulation(small()).write(traces)
+    first = analyze_job([traces], workers=1, keep=keep)
+    assert len(list(keep.glob("*.summary"))) == 4
+    monkeypatch.setattr("tracelens.analysis.analyze", lambda *_, **__: pytest.fail("analyzed again"))
+    assert to_json(analyze_job([traces], workers=1, keep=keep)) == to_json(first)
+    assert to_json(analyze_job([keep], workers=1)) == to_json(first)
+
+
+def test_several_processes_and_one_give_the_same_and_a_killed_one_takes_no_other(tmp_path: Path) -> None:
+    files = Simulation(small()).write(tmp_path)
+    alone = analyze_job([tmp_path], workers=1)
+    assert to_json(analyze_job([str(tmp_path / "rank*.json")], workers=2)) == to_json(alone)
+    assert len(files) == 4
+
+
+def test_one_rank_alone_says_that_it_needs_others(tmp_path: Path) -> None:
+    files = Simulation(small()).write(tmp_path)
+    found = analyze_job(files[:1], workers=1)
+    assert found.limit == "unknown"
+    assert found.missing == [1, 2, 3]
+
+
+def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(tmp_path: Path) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    Simulation(planted(small, 1, gpu=1.3)).write(traces)
+    page, data, bundle = tmp_path / "p.html", tmp_path / "j.json", tmp_path / "b.summary"
+    asked = ["analyze", str(traces), "-o", str(page), "--json", str(data)]
+    run = CliRunner().invoke(
+        cli,
+        [*asked, "--summary", str(bundle), "--workers", "1", "--fail-on", "straggler>5%"],
+        standalone_mode=False,
+    )
+    assert type(run.exception).__name__ == "GateError"
+    assert "Rank 1 is late" in run.output
+    assert page.read_text().count("<rect") > 8
+    again = CliRunner().invoke(cli, ["merge", str(bundle), "--json", "-", "-q"], standalone_mode=False)
+    assert again.exception is None
+    assert again.stdout.encode() == data.read_bytes()
+    alone = ["analyze", str(traces / "rank0.json"), "--no-html", "-q"]
+    single = CliRunner().invoke(cli, [*alone, "--summary", str(tmp_path / "0.summary")])
+    assert single.exit_code == 0
+    assert decode((tmp_path / "0.summary").read_bytes(), "0")[0].rank == 0
+    refused = CliRunner().invoke(cli, ["analyze", str(traces), "--waits"], standalone_mode=False)
+    assert "one trace only" in str(refused.exception)
+
+
+def test_a_thousand_ranks_fit_a_page(summaries: list[RankSummary]) -> None:
+    many = [
+        msgspec.structs.replace(one, rank=4 * at + number, sha256=f"{at}.{number}", world_size=1000)
+        for at in range(250)
+        for number, one in enumerate(summaries)
+    ]
+    found = merge(many)
+    page = render_job_html(found)
+    assert len(found.ranks) == 1000
+    assert len(page) < 1_000_000
+    assert 'class="map"' in page and "95th percentile" in page
+
+
+@pytest.mark.skipif(not (SHARED / "job_h100_nanogpt_8ranks").is_dir(), reason="shared traces are not here")
+def test_the_real_job_of_eight_ranks() -> None:
+    found = analyze_job([SHARED / "job_h100_nanogpt_8ranks"], workers=1)
+    (late,) = found.stragglers
+    assert (late.name, late.cause) == ("rank 1", "cpu")
+    assert 7 < late.late_ms < 9
+    assert found.limit == "straggler" and len(found.ranks) == 8
+    assert found.unmatched_calls == 0
+    assert found.model is not None and found.model.hidden.value == 768
+
+
+@pytest.mark.skipif(not (SHARED / "job_v100_megatron_tp2").is_dir(), reason="shared traces are not here")
+def test_the_real_job_of_two_tensor_parallel_ranks() -> None:
+    found = analyze_job([SHARED / "job_v100_megatron_tp2"], workers=1)
+    assert found.matched_calls == 13
+    assert [(one.name, one.cause) for one in found.stragglers] == [("rank 0", "cpu")]
+    assert found.model is not None and found.model.layers.value == 2

@@ -1,0 +1,102 @@
+"""What users call and get: the results of the rooms below, which also show themselves in a notebook.
+
+The rooms give plain values that know nothing of how they are shown; here each gets its page and its
+pictures. ``tracelens`` offers these names on first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from tracelens import analysis, suggestions
+from tracelens.comparison import folder, load
+from tracelens.results.comparison import Comparison
+from tracelens.results.folders import FolderComparison
+from tracelens.results.suggestions import Suggestions
+
+if TYPE_CHECKING:
+    from tracelens.render.plots import Plots
+    from tracelens.render.plots_compare import ComparisonPlots
+
+P = ParamSpec("P")
+Shown = TypeVar("Shown")
+
+
+class ShownAnalysis(analysis.Analysis):
+    """An analysis with its page and pictures: ``tracelens.Analysis``."""
+
+    @property
+    def plots(self) -> Plots:
+        """The pictures of the page, each by itself as SVG: ``analysis.plots.roofline()``."""
+        from tracelens.render.plots import Plots
+
+        return Plots(self.report)
+
+    def _repr_html_(self) -> str:
+        """The page itself, in a frame of a notebook."""
+        from tracelens.render.notebook import report_html
+
+        return report_html(self.report)
+
+
+class ShownComparison(Comparison):
+    """A comparison with its page and pictures."""
+
+    __slots__ = ()
+
+    @property
+    def plots(self) -> ComparisonPlots:
+        """Pictures of the comparison as SVG: ``comparison.plots.components()``."""
+        from tracelens.render.plots_compare import ComparisonPlots
+
+        return ComparisonPlots(self)
+
+    def _repr_html_(self) -> str:
+        """The page of ``tracelens compare``, in a frame of a notebook."""
+        from tracelens.render.notebook import comparison_html
+
+        return comparison_html(self)
+
+
+class ShownFolderComparison(FolderComparison):
+    """A comparison of folders with its page."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """The page of ``tracelens compare``, in a frame of a notebook."""
+        from tracelens.render.notebook import folders_html
+
+        return folders_html(self)
+
+
+class ShownSuggestions(Suggestions):
+    """Suggestions as the terminal shows them."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        """What the terminal shows, in a notebook."""
+        from tracelens.render.notebook import suggestions_html
+
+        return suggestions_html(self)
+
+
+def _shown(kind: Callable[..., Shown], make: Callable[P, Any]) -> Callable[P, Shown]:
+    """The same function, which gives its result as ``kind``, a subclass without fields of its own."""
+
+    @wraps(make)
+    def made(*args: P.args, **options: P.kwargs) -> Shown:
+        found = make(*args, **options)
+        return kind(**{one.name: getattr(found, one.name) for one in fields(found)})
+
+    return made
+
+
+analyze = _shown(ShownAnalysis, analysis.analyze)
+compare = _shown(ShownComparison, load.compare)
+compare_folders = _shown(ShownFolderComparison, folder.compare_folders)
+suggest = _shown(ShownSuggestions, suggestions.suggest)

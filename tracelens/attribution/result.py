@@ -1,0 +1,117 @@
+"""What attribution gives: columns over the kernels, and what a second trace of the same job lent to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.attribution.components import is_part
+from tracelens.gemm import KernelNames
+from tracelens.results import Found
+from tracelens.trace import Links, Trace
+from tracelens.words import COMPONENTS
+
+IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+
+_PARTS = [code for code, name in enumerate(COMPONENTS) if is_part(name)]
+
+#: Why a kernel has no component, and what to do about it.
+REASONS = {
+    "no launch": (
+        "launched before the recording began: its launch is not in the file",
+        "record with a warm-up step (schedule(wait=1, warmup=1, active=2)) and synchronize after each step",
+    ),
+    "graph": (
+        "part of a CUDA graph: all its kernels hang from one launch",
+        "record one step without CUDA graphs beside it",
+    ),
+    "compiled": (
+        "inside a torch.compile graph: no module names reach the kernels",
+        "record one eager step (torch.compiler.disable or TORCH_COMPILE_DISABLE=1)",
+    ),
+    "backward": (
+        "a backward kernel that no forward operator is tied to",
+        "record with shapes, and with the forward of the same step inside the window",
+    ),
+    "no names": (
+        "no module or named range encloses the operator",
+        "record with with_stack=True, or label modules with record_function",
+    ),
+    "no operator": (
+        "the launch stands in no operator: a library of its own called CUDA",
+        "label the call with record_function",
+    ),
+    "ambiguous": (
+        "its shape and its place fit more than one part of the layer",
+        "record with module names (with_stack=True, or record_function around the parts)",
+    ),
+    "unknown module": (
+        "the modules and ranges around it do not say which part it is",
+        "label it with record_function, named after its part (attention, mlp, rotary, ...)",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Columns over ``Trace.kernels`` (same order). Codes index the word lists of ``tracelens.words``."""
+
+    step: IntArray  # position in Links.steps; -1 = in none
+    phase: IntArray  # PHASES
+    component: IntArray  # COMPONENTS
+    evidence: IntArray  # EVIDENCE
+    components: list[tuple[str, ...]]  # by `fused`: all the components of a fused kernel
+    fused: IntArray  # index into components
+    candidates: IntArray  # index into components: it is one of these, and nothing tells which
+    layer: IntArray  # -1 = unknown or none
+    module: IntArray  # index into modules; -1
+    modules: list[str]
+    forward_op: IntArray  # row of Trace.ops: the forward operator behind it (its own, in the forward); -1
+    reason: IntArray  # for unattributed kernels: index into REASONS; -1
+    transformer: bool  # attention was recognised, and with it the model
+    role: IntArray  # ROLES, of a product whose backward is tied to no forward operator; -1
+    names: KernelNames  # by Trace.symbols: what kernels are by their names
+    like: IntArray  # row of the kernel whose work this one repeats, where its own operator is unknown; -1
+    loan: Loan | None = None  # what a reference trace lent
+    layers_named: bool = False  # modules or ranges number the layers; else they were counted
+
+    @property
+    def counted(self) -> BoolArray:
+        """Mask over kernels: those of the analysed steps, which shares are of; all where no step has any."""
+        inside: BoolArray = self.step >= 0
+        return inside if inside.any() else np.ones_like(inside)
+
+    @property
+    def found(self) -> Found:
+        """How much of a transformer was recognised: its attention, some of its parts, or nothing."""
+        if self.transformer:
+            return "whole"
+        named = np.isin(self.component, _PARTS)
+        return "parts" if bool((named & self.counted).any()) else "none"
+
+    def within_steps(self, positions: list[int]) -> Attribution:
+        """The same with only these steps counted as steps; kernels of the others are in none."""
+        return replace(self, step=np.where(np.isin(self.step, positions), self.step, -1).astype(np.int32))
+
+    def reasons(self) -> list[tuple[str, str, BoolArray]]:
+        """(reason, remedy, mask over kernels) for each reason that occurs."""
+        return [
+            (why, remedy, self.reason == code)
+            for code, (why, remedy) in enumerate(REASONS.values())
+            if (self.reason == code).any()
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """Columns over the kernels of the trace that was lent to, and the reference behind them."""
+
+    trace: Trace  # the reference
+    links: Links
+    attribution: Attribution
+    like: IntArray  # row of the reference's kernel that this one repeats; -1
+    filled: BoolArray  # its component came from there
+    matched: BoolArray  # some kernel of the reference corresponds to it

@@ -1,0 +1,163 @@
+"""``tracelens merge``, and ``tracelens analyze`` of several ranks: one answer for a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tracelens.cli.gates import Ci, check_outputs, echo_markdown, finish, gate_options, shown, write_markdown
+from tracelens.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracelens.gates import Judged
+    from tracelens.job.result import Job
+
+_MAGIC = set("*?[")
+
+
+def is_job(traces: Sequence[str]) -> bool:
+    """Several files, a folder, or a pattern that is no file: the ranks of a job."""
+    if len(traces) > 1:
+        return True
+    (only,) = traces
+    if only == "-":
+        return False
+    return Path(only).is_dir() or bool(_MAGIC & set(only) and not Path(only).exists())
+
+
+@click.command()
+@click.argument("summaries", nargs=-1, required=True)
+@click.option("-o", "--output", metavar="HTML", help="Where the page goes [default: none].")
+@click.option("--json", "json_path", metavar="FILE", help="The answer as JSON ('-': standard output).")
+@click.option("--markdown", metavar="FILE", help="The answer as Markdown ('-': standard output).")
+@click.option("--summary", "bundle", metavar="FILE", help="All ranks as one summary file, to merge further.")
+@gate_options("job", "straggler>5%")
+@click.option("-q", "--quiet", is_flag=True, help="Nothing in the terminal.")
+def merge(
+    summaries: tuple[str, ...],
+    output: str | None,
+    json_path: str | None,
+    markdown: str | None,
+    bundle: str | None,
+    fail_on: tuple[str, ...],
+    if_unknown: str,
+    annotations: str | None,
+    quiet: bool,
+) -> None:
+    """One answer for a job from the SUMMARIES of its ranks: files of 'analyze TRACE --summary FILE', folders.
+
+    The order of the files changes nothing. Traces among them are summarized first.
+    """
+    analyze_ranks(
+        summaries,
+        outputs={"html": output, "json": json_path, "markdown": markdown, "summary": bundle},
+        fail_on=fail_on,
+        ci=Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None),
+        quiet=quiet,
+    )
+
+
+def analyze_ranks(
+    paths: Sequence[str],
+    *,
+    outputs: Mapping[str, str | None],
+    fail_on: Sequence[str],
+    ci: Ci,
+    quiet: bool,
+    gpu: str | None = None,
+    keep: str | None = None,
+    workers: int | None = None,
+) -> None:
+    """Summarize the ranks, merge them, and show and write the answer.
+
+    ``outputs``: "html", "json", "markdown", "summary" -> file; None: not asked for.
+    """
+    from tracelens.cli.progress import progress
+    from tracelens.gates import judge_job
+    from tracelens.gates.judge import parse_job_gate
+    from tracelens.job.merge import merge as merged
+    from tracelens.job.run import summarize_files
+
+    on_stdout = [f"--{form} -" for form in ("json", "markdown") if outputs.get(form) == "-"]
+    check_outputs(markdown=outputs.get("markdown"), annotations=ci.annotations, on_stdout=on_stdout)
+    wanted = [parse_job_gate(text) for text in fail_on]
+    if keep is not None and not Path(keep).is_dir():
+        raise UsageError(f"--keep {keep}: there is no such folder; make it first")
+    with progress("ranks", long=True) as heard:
+        found, left = summarize_files(paths, gpu=gpu, keep=keep, workers=workers, progress=heard)
+    job = merged(found, left)
+    gates = judge_job(job, wanted)
+    written = _write(job, gates, outputs)
+    if (bundle := outputs.get("summary")) is not None:
+        from tracelens.files import write_bytes
+        from tracelens.job.summary import encode
+
+        write_bytes(bundle, encode(found))
+        written.append((bundle, Path(bundle).stat().st_size))
+    told = not quiet and not on_stdout
+    with shown():
+        if on_stdout:
+            _echo(job, gates, "json" if outputs.get("json") == "-" else "markdown")
+        elif told:
+            _show(job, gates, written)
+        if ci.annotations:
+            from tracelens.render.gates import gate_annotations
+
+            for line in gate_annotations(gates, unknown_fails=ci.unknown_fails):
+                click.echo(line)
+    finish(gates, ci, told=told)
+
+
+def _write(job: Job, gates: list[Judged], outputs: Mapping[str, str | None]) -> list[tuple[str, int]]:
+    from tracelens.files import write_bytes
+
+    written = []
+    for form in ("html", "json", "markdown"):
+        path = outputs.get(form)
+        if path is None or (path == "-" and form != "html"):
+            continue
+        data = _made(job, gates, form)
+        if form == "markdown":
+            write_markdown(path, data.decode())
+        else:
+            write_bytes(path, data)
+        written.append((path, Path(path).stat().st_size if Path(path).is_file() else 0))
+    return written
+
+
+def _made(job: Job, gates: list[Judged], form: str) -> bytes:
+    if form == "json":
+        from tracelens.job.result import to_json
+
+        return to_json(job)
+    if form == "markdown":
+        from tracelens.render.job import job_markdown
+
+        return job_markdown(job, gates=gates).encode()
+    from tracelens.render.job_html import render_job_html
+
+    return render_job_html(job, generated_at=datetime.now().strftime("%Y-%m-%d %H:%M")).encode()
+
+
+def _echo(job: Job, gates: list[Judged], form: str) -> None:
+    from tracelens.cli.streams import echo_json
+
+    data = _made(job, gates, form)
+    if form == "json":
+        echo_json(data)
+    else:
+        echo_markdown(data.decode())
+
+
+def _show(job: Job, gates: list[Judged], written: list[tuple[str, int]]) -> None:
+    from tracelens.render.console import stdout_console
+    from tracelens.render.gates import render_gates
+    from tracelens.render.job import render_job
+
+    console = stdout_console()
+    render_job(job, console=console, outputs=written)
+    render_gates(gates, console=console)

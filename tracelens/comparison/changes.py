@@ -1,0 +1,212 @@
+"""What is not the same, known without comparing a time: the model, the communication, the software."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tracelens import numbers as f
+from tracelens.comparison.gemms import differ
+from tracelens.results import CommunicationRow, GemmRow, Known, Report
+from tracelens.results.comparison import Change
+from tracelens.words import per_step
+
+#: Parameters in the order they are named, by their word.
+_PARAMETERS = {
+    "vocab": "vocab",
+    "hidden": "hidden",
+    "ffn": "ffn",
+    "heads": "heads",
+    "kv_heads": "kv heads",
+    "head_dim": "head dim",
+    "layers": "layers",
+    "experts": "experts",
+    "sequence": "sequence",
+    "micro_batch": "micro-batch",
+    "tensor_parallel": "tensor parallel",
+}
+LONG_STEP = 1.5  # medians: a longer step is no normal one
+
+
+def find_changes(before: Report, after: Report) -> list[Change]:
+    """Name what changed: model dimensions, then communication, then software."""
+    return [*model_changes(before, after), *communication_changes(before, after), *_software(before, after)]
+
+
+def model_changes(before: Report, after: Report) -> list[Change]:
+    """Model dimensions known on both sides that differ."""
+    found = []
+    for name, title in _PARAMETERS.items():
+        old, new = _known(before, name), _known(after, name)
+        if old.value is not None and new.value is not None and old.value != new.value:
+            said = f"{title} {old.value} -> {new.value}"
+            found.append(Change("model", name, str(old.value), str(new.value), said))
+    sure = all(one.model.transformer or one.coverage.complete for one in (before, after))
+    if sure and {before.model.found, after.model.found} == {"whole", "none"}:
+        seen = ["a transformer" if one.model.transformer else "none" for one in (before, after)]
+        said = f"transformer seen: {seen[0]} -> {seen[1]}"
+        found.append(Change("model", "transformer", seen[0], seen[1], said))
+    return found
+
+
+def not_shown(before: Report, after: Report) -> list[str]:
+    """Dimensions that one side at least does not show, and which: whether they changed cannot be told."""
+    lacking: dict[str, list[str]] = {}
+    for name, title in _PARAMETERS.items():
+        sides = [_known(one, name).value is None for one in (before, after)]
+        if name != "experts" and any(sides):  # experts: unknown in every dense model
+            side = "either trace" if all(sides) else f"the trace {'before' if sides[0] else 'after'}"
+            lacking.setdefault(side, []).append(title)
+    return [
+        f"{_and(names)} could not be read from {side}: a change of {'it' if len(names) == 1 else 'them'} "
+        "would not be seen"
+        for side, names in lacking.items()
+    ]
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
+def _known(report: Report, name: str) -> Known:
+    known: Known = getattr(report.model, name)
+    return known
+
+
+def communication_changes(before: Report, after: Report) -> list[Change]:
+    """Collectives that are called more or less often, or in another phase, per step.
+
+    Counts only: how long a collective takes depends on the slowest rank, which one trace does not show.
+    """
+    old, new = _calls(before.communication), _calls(after.communication)
+    per = per_step(before.summary.steps_marked and after.summary.steps_marked)
+    found: list[Change] = []
+    for collective in sorted({*old, *new}):
+        a, b = old.get(collective, {}), new.get(collective, {})
+        phases = sorted({*a, *b})
+        moved = {phase: b.get(phase, 0.0) - a.get(phase, 0.0) for phase in phases}
+        if not any(differ(a.get(phase, 0.0), b.get(phase, 0.0)) for phase in phases):
+            continue
+        said = _moved(collective, a, b, moved, after.communication, per)
+        found.append(Change("communication", collective, _spelled(a), _spelled(b), said))
+    return found
+
+
+def _calls(rows: Iterable[CommunicationRow]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        phases = found.setdefault(row.collective, {})
+        phases[row.phase] = phases.get(row.phase, 0.0) + row.calls_per_step
+    return found
+
+
+def _moved(
+    collective: str,
+    old: dict[str, float],
+    new: dict[str, float],
+    moved: dict[str, float],
+    rows: list[CommunicationRow],
+    per: str,
+) -> str:
+    before, after = sum(old.values()), sum(new.values())
+    gained = [phase for phase, more in moved.items() if more > 0]
+    lost = [phase for phase, more in moved.items() if more < 0]
+    if differ(before, after) or len(gained) != 1 or len(lost) != 1:
+        return f"{collective} calls {per}: {_spelled(old)} -> {_spelled(new)}"
+    purposes = sorted(
+        {row.purpose for row in rows if row.collective == collective and row.phase == gained[0]} - {"unknown"}
+    )
+    serving = f", where they serve {', '.join(purposes)}" if purposes else ""
+    how_many = f"{f.count(round(moved[gained[0]], 2))} of {f.count(round(before, 2))}"
+    return f"{how_many} {collective} calls {per} moved from {lost[0]} to {gained[0]}{serving}"
+
+
+def _spelled(phases: dict[str, float]) -> str:
+    parts = [f"{f.count(round(calls, 2))} in {phase}" for phase, calls in sorted(phases.items()) if calls]
+    return ", ".join(parts) or "none"
+
+
+def _software(before: Report, after: Report) -> list[Change]:
+    found = []
+    for name, title in (("torch_version", "PyTorch"), ("cuda_version", "CUDA")):
+        old, new = getattr(before.trace, name), getattr(after.trace, name)
+        if old is not None and new is not None and old != new:
+            found.append(Change("software", name, old, new, f"{title} {old} -> {new}"))
+    return found
+
+
+def main_dtype(rows: list[GemmRow]) -> str | None:
+    """The type that most GEMM time is computed in; None where it is unknown of most."""
+    times: dict[str | None, float] = {}
+    for row in rows:
+        times[row.math_dtype] = times.get(row.math_dtype, 0.0) + row.time_ms
+    return max(times, key=lambda dtype: times[dtype]) if times else None
+
+
+def not_comparable(before: Report, after: Report) -> list[str]:
+    """Why the times of the two cannot be compared; empty where they can."""
+    reasons = []
+    if _gpu(before) != _gpu(after):
+        reasons.append(f"different GPUs ({_gpu_said(before)}; {_gpu_said(after)})")
+    dtypes = [main_dtype(one.gemms) for one in (before, after)]
+    if None not in dtypes and dtypes[0] != dtypes[1]:
+        reasons.append(f"different dtypes (most GEMM time in {dtypes[0]}; in {dtypes[1]})")
+    worlds = [one.trace.world_size for one in (before, after)]
+    if None not in worlds and worlds[0] != worlds[1]:
+        reasons.append(f"different world sizes ({worlds[0]}; {worlds[1]})")
+    return reasons
+
+
+def _gpu(report: Report) -> tuple[str, int | None]:
+    named = report.gpu.name != "unknown"
+    return (report.gpu.name if named else report.trace.device or "unknown", report.gpu.sms)
+
+
+def _gpu_said(report: Report) -> str:
+    name = report.gpu.title if report.gpu.name != "unknown" else report.trace.device or "unknown"
+    return f"{name}, {report.gpu.sms} SMs" if report.gpu.sms is not None else name
+
+
+def caveats(before: Report, after: Report, *, times: bool = True) -> list[str]:
+    """What a reader must know before he believes a difference. ``times``: they are compared."""
+    said: list[str] = []
+    both = (("before", before), ("after", after))
+    for name, report in both:
+        if report.trace.generated:
+            said.append(f"{name}: generated, not measured")
+        if report.trace.partial:
+            said.append(f"{name}: part of the trace could not be read")
+        if not report.summary.steps_marked:
+            said.append(f"{name}: no step is marked; the whole recording counts as one")
+        cut = [step.index for step in report.steps if step.lacks is not None]
+        if cut:
+            said.append(f"{name}: step {f.integers(cut)} is not whole: the trace cuts it")
+        said += _long_steps(name, report) if times else []
+    ranks = [one.trace.rank for _, one in both]
+    if ranks[0] != ranks[1]:
+        said.append(f"different ranks: {_or_unknown(ranks[0])} and {_or_unknown(ranks[1])}")
+    said += _unknown(both, "GPU", lambda one: None if one.gpu.name == "unknown" else one.gpu.name)
+    said += _unknown(both, "dtype of most GEMM time", lambda one: main_dtype(one.gemms))
+    if before.trace.world_size != after.trace.world_size:
+        said += _unknown(both, "world size", lambda one: one.trace.world_size)
+    if before.tool_version != after.tool_version:
+        said.append(f"analyzed by different versions: {before.tool_version} and {after.tool_version}")
+    return said + not_shown(before, after)
+
+
+def _unknown(both: Iterable[tuple[str, Report]], what: str, read: Callable[[Report], object]) -> list[str]:
+    return [f"{name}: {what} unknown, taken for the same" for name, report in both if read(report) is None]
+
+
+def _or_unknown(value: int | None) -> str:
+    return f.UNKNOWN if value is None else str(value)
+
+
+def _long_steps(name: str, report: Report) -> list[str]:
+    """Steps that are no normal ones; the test by ranks counts each as one long step."""
+    middle = report.summary.step_ms.median
+    return [
+        f"{name}: step {step.index} took {f.ms(step.duration_ms)}, "
+        f"{step.duration_ms / middle:.1f} times the median"
+        for step in report.steps
+        if len(report.steps) > 2 and middle > 0 and step.duration_ms > LONG_STEP * middle
+    ]

@@ -1,0 +1,62 @@
+"""GPU time by component and phase, per step, side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracelens.comparison.gemms import as_all, beyond, differ, other_work
+from tracelens.comparison.spelling import signed_pct
+from tracelens.results import Report
+from tracelens.results.comparison import ComponentChange, GemmChange, Noise
+
+WAIT = "holds the wait for the slowest rank, which one rank's trace does not show"
+
+UNTOLD = "too few GEMMs did the same work to tell a change from noise"
+
+
+@dataclass(frozen=True, slots=True)
+class _PerStep:
+    ms: float = 0.0
+    kernels: float = 0.0
+
+
+def compare_components(
+    before: Report, after: Report, gemms: list[GemmChange], noise: Noise | None
+) -> list[ComponentChange]:
+    """Compare every component and phase, the largest difference first."""
+    old, new = _per_step(before), _per_step(after)
+    changed = {(one.component, one.phase) for one in gemms if one.beyond_noise and other_work(one)}
+    gpu_ms = before.summary.gpu_ms_per_step
+    rows = []
+    for key in {**old, **new}:
+        a, b = old.get(key, _PerStep()), new.get(key, _PerStep())
+        diff, frac = b.ms - a.ms, b.ms / a.ms - 1 if a.ms and b.ms else None
+        why, new_work = "same number of kernels, same GEMM shapes", False
+        if key in changed:
+            why, new_work = "its GEMMs changed", True
+        elif differ(a.kernels, b.kernels):
+            why, new_work = _fewer_or_more(a.kernels, b.kernels), True
+        told = beyond(diff, frac, noise=noise, gpu_ms=gpu_ms, other_work=new_work)
+        if key[0] == "communication" and not new_work and told is not False:
+            told, why = None, WAIT
+        elif told is None:
+            why = UNTOLD
+        alike = told is True and not new_work and as_all(frac, noise)
+        if alike and noise is not None:
+            why = f"as all GEMMs of the same work ({signed_pct(noise.mid_frac)})"
+        rows.append(ComponentChange(*key, a.ms, b.ms, diff, frac, a.kernels, b.kernels, told, why, alike))
+    return sorted(rows, key=lambda row: -abs(row.diff_ms))
+
+
+def _fewer_or_more(before: float, after: float) -> str:
+    if not before or not after:
+        return "only after" if after else "only before"
+    return f"{'more' if after > before else 'fewer'} kernels ({signed_pct(after / before - 1)})"
+
+
+def _per_step(report: Report) -> dict[tuple[str, str], _PerStep]:
+    return {
+        (row.component, row.phase): _PerStep(row.time_ms_per_step, row.kernels_per_step)
+        for row in report.components
+        if row.kernels_per_step
+    }

@@ -1,0 +1,134 @@
+"""The sentences of a comparison of two folders."""
+
+from __future__ import annotations
+
+from collections import Counter
+from statistics import median
+
+from tracelens import numbers as f
+from tracelens.comparison.compare import ONE_RUN, control
+from tracelens.comparison.spelling import arrow_pct
+from tracelens.comparison.step_change import left_open, p_in_words, step_verdict
+from tracelens.results.folders import NOT_COMPARED, FolderComparison, StandsOut
+
+STATE_WORDS = {
+    "faster": "faster",
+    "slower": "slower",
+    "no_change": "no measurable change",
+    "inconclusive": "inconclusive",
+    "too_few_steps": "too few steps for a test",
+    "identical": "the same trace",
+    NOT_COMPARED: "times not compared",
+}
+
+
+def verdict(result: FolderComparison) -> str:
+    """One sentence: of the job, of the runs, or how many pairs did what."""
+    if result.not_compared:
+        return f"Times are not compared: {' and '.join(result.not_compared)}."
+    if result.step is None:
+        return f"{_pairs(len(result.pairs))}: {states(result)}."
+    if result.kind == "ranks" and len(result.pairs) > 1:
+        if result.step.state == "identical":
+            middle = f.ms(result.step.before.median)
+            return f"Identical: the same traces twice (step of the job {middle})."
+        return step_verdict(result.step, name="step of the job")
+    if result.kind == "runs" and len(result.pairs) > 1:
+        return step_verdict(result.step, name="step, median of the runs", what="runs")
+    return step_verdict(result.step, name="step" if result.steps_marked else "recording")
+
+
+def states(result: FolderComparison) -> str:
+    """How many pairs did what, "slower in 3, no measurable change in 1"."""
+    counts: Counter[str] = Counter(pair.state for pair in result.pairs)
+    if len(counts) == 1 and len(result.pairs) > 1:
+        (state,) = counts
+        return f"{STATE_WORDS[state]} in all {len(result.pairs)}"
+    return ", ".join(f"{words} in {counts[state]}" for state, words in STATE_WORDS.items() if counts[state])
+
+
+def reasons(result: FolderComparison) -> list[str]:
+    """The sentences below the verdict: why to believe it."""
+    if result.not_compared:
+        return [_shares(result)]
+    parts = []
+    if len(result.pairs) > 1 and result.step is not None:
+        what = "rank by rank" if result.kind == "ranks" else "run by run"
+        parts.append(f"{what.capitalize()}: {states(result)}.")
+    if result.step is not None:
+        parts.append(p_in_words(result.step, "runs" if result.kind == "runs" else "steps"))
+    if result.noise is not None and (result.step is None or result.step.state != "identical"):
+        parts.append(control(result.noise))
+    parts += outliers(result)
+    return [said for said in parts if said]
+
+
+def _shares(result: FolderComparison) -> str:
+    names = (
+        ("MFU", "mfu_frac", "mfu_is_bound"),
+        ("GPU busy", "gpu_busy_frac", ""),
+        ("in GEMMs and attention", "gemm_frac", "gemm_frac_is_bound"),
+    )
+    parts = []
+    for title, name, bound in names:
+        old, new = (
+            None if None in side else median(side)
+            for side in (
+                [getattr(pair.before, name) for pair in result.pairs],
+                [getattr(pair.after, name) for pair in result.pairs],
+            )
+        )
+        least = (
+            any(bound and getattr(pair.before, bound) for pair in result.pairs),
+            any(bound and getattr(pair.after, bound) for pair in result.pairs),
+        )
+        parts.append(f"{title} {arrow_pct(old, new, least=least)}")
+    many = len(result.pairs)
+    return "; ".join(parts) + (f" (medians over {many} pairs)." if many > 1 else ".")
+
+
+_PART_WORDS = {
+    "idle": "idle",
+    "computing": "computing",
+    "exposed_communication": "in exposed communication",
+}
+
+
+def outliers(result: FolderComparison) -> list[str]:
+    """A sentence for each rank that stands out, with both sides where it does on both."""
+    found: dict[tuple[str, str], list[StandsOut]] = {}
+    for one in result.stands_out:
+        found.setdefault((one.pair, one.part), []).append(one)
+    told = [(name, "; ".join(map(_stands, sides))) for (name, _), sides in found.items()]
+    return [f"{name[:1].upper()}{name[1:]} stands out: {said} {result.per_step}." for name, said in told]
+
+
+def _stands(one: StandsOut) -> str:
+    others = f.ms_range(one.others_low_ms, one.others_high_ms)
+    return f"{one.side} {f.ms(one.ms)} {_PART_WORDS[one.part]}, the others {others}"
+
+
+def open_ends(result: FolderComparison) -> list[str]:
+    """What the recordings leave open."""
+    step, said = result.step, []
+    if result.not_compared:
+        said.append("a share of peak is of each GPU's own datasheet peak")
+    elif step is None:
+        said.append(result.why)
+    elif step.state not in ("identical", "inconclusive") and step.p is not None:
+        said.append(left_open(step, "runs" if result.kind == "runs" else "steps"))
+    world = result.before.world_size
+    if result.kind == "ranks" and world is not None and len(result.pairs) < world:
+        said.append(f"{len(result.pairs)} of {world} ranks are compared")
+    if result.kind == "ranks" and not result.not_compared and (step is None or step.state != "identical"):
+        said.append(ONE_RUN)
+    if len(result.pairs) > 1 and not result.not_compared:
+        said.append("times of components and of parts of the step are medians over the pairs")
+    return said
+
+
+def _pairs(many: int) -> str:
+    return f"{many} pair{'' if many == 1 else 's'} of files"
+
+
+__all__ = ["STATE_WORDS", "open_ends", "outliers", "reasons", "states", "verdict"]

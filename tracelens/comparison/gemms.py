@@ -1,0 +1,348 @@
+"""The GEMMs of two reports side by side, and how much those with the same work differ: the noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import median
+
+from tracelens import numbers as f
+from tracelens.comparison.step_change import PRACTICAL
+from tracelens.results import GemmRow, Report
+from tracelens.results.comparison import GemmChange, GemmSide, GemmState, Noise
+from tracelens.results.gemm import GemmKind
+
+Place = tuple[GemmKind, str, str | None, str]  # kind, component, role, phase
+Left = tuple[Place, list[GemmRow]]  # rows of one shape without a partner in their place
+_NAMED = 3  # shapes named of several that stand together
+_LETTERS = ("m", "n", "k", "batch")
+#: A row of less than this share of the GPU time says little of the GPU's pace.
+_WEIGHTY = 0.002
+_FEWEST = 3  # rows that a spread can be read off
+#: Kernels differ by more than GEMMs do; what is closer than this to the GEMMs' own spread is not named.
+_MARGIN = 0.01
+#: Nor is a difference of less than this share of the GPU time of a step.
+_SMALL = 0.001
+_CALLS = 0.02  # calls per step that differ by less are the same: windows cut steps unevenly
+
+
+def match_gemms(before: Report, after: Report) -> list[GemmChange]:
+    """Pair the GEMMs of two reports: first by the same shape, then what is left by what it computes.
+
+    Rows of one shape and dtype in one place (component, role, phase) are one GEMM here, whatever their
+    kernels. What is left in a place is paired when its sizes are the same; when they are the same model
+    dimensions ("b*s", "v", "h"); when it is as much work (a product transposed, or batched); when it is in
+    the same layers with two of M, N and K in common; or when it is the only one left. Parts that no module
+    names are never paired by that last rule. What then has no partner in its own place has one elsewhere
+    where a single one of the same shape and calls is left: it moved. What is left of one place on both
+    sides stands together: one difference, where a row of each would look like a saving and a loss.
+    """
+    changes: list[GemmChange] = []
+    old, new = _places(before.gemms), _places(after.gemms)
+    rest: tuple[list[Left], list[Left]] = ([], [])
+    for place in {**old, **new}:
+        a, b = dict(old.get(place, {})), dict(new.get(place, {}))
+        for shape in [shape for shape in a if shape in b]:
+            changes.append(_pair(place, a.pop(shape), b.pop(shape)))
+        left, right = list(a.values()), list(b.values())
+        for rule in (_same_sizes, _same_expressions, _same_work, _same_layers, _alone):
+            for one in list(left):
+                fits = [other for other in right if rule(place, one, other, left, right)]
+                if len(fits) == 1 and sum(rule(place, o, fits[0], left, right) for o in left) == 1:
+                    left.remove(one)
+                    right.remove(fits[0])
+                    changes.append(_pair(place, one, fits[0]))
+        rest[0].extend((place, one) for one in left)
+        rest[1].extend((place, one) for one in right)
+    changes += [*_moved(*rest), *_together(*rest)]
+    return sorted(changes, key=lambda one: -abs(one.diff_ms or 0.0))
+
+
+def _moved(left: list[Left], right: list[Left]) -> list[GemmChange]:
+    """Take out of both lists what is the same work in another component, role or phase."""
+
+    def same(a: Left, b: Left) -> bool:
+        return (
+            a[0][0] == b[0][0]
+            and a[0] != b[0]
+            and _shape(a[1][0]) == _shape(b[1][0])
+            and not differ(*(sum(row.calls_per_step for row in rows) for rows in (a[1], b[1])))
+        )
+
+    found = []
+    for one in list(left):
+        fits = [other for other in right if same(one, other)]
+        if len(fits) == 1 and sum(same(other, fits[0]) for other in left) == 1:
+            left.remove(one)
+            right.remove(fits[0])
+            _, component, role, phase = fits[0][0]
+            pair = _pair(one[0], one[1], fits[0][1])
+            found.append(replace(pair, state="moved", moved_to=[component, role or "", phase]))
+    return found
+
+
+def _together(left: list[Left], right: list[Left]) -> list[GemmChange]:
+    """What has no partner: of one place on both sides as one row, else as a row each."""
+    found = []
+    for place in dict.fromkeys(place for place, _ in [*left, *right]):
+        old, new = ([rows for at, rows in side if at == place] for side in (left, right))
+        if old and new:
+            found.append(_regrouped(place, old, new))
+        else:
+            found += [_lone(place, rows, "only_before") for rows in old]
+            found += [_lone(place, rows, "only_after") for rows in new]
+    return found
+
+
+def _regrouped(place: Place, old: list[list[GemmRow]], new: list[list[GemmRow]]) -> GemmChange:
+    a, b = (_many(rows) for rows in (old, new))
+    said = f"{a.shape_note} -> {b.shape_note}"
+    return _with_diff(GemmChange("regrouped", *place, a, b, [said], None, None, None))
+
+
+def _many(groups: list[list[GemmRow]]) -> GemmSide:
+    """Several shapes as one side; its note names them."""
+    one = _side([row for rows in groups for row in rows])
+    if len(groups) == 1:
+        return replace(one, shape_note=_spelled(groups[0][0]))
+    names = [_spelled(rows[0]) for rows in sorted(groups, key=lambda rows: -_time(rows))]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return replace(
+        one, m=None, n=None, k=None, batch=None, shape_note=" + ".join(names[:_NAMED]) + more,
+        dtype=_common(row.math_dtype or row.dtype for rows in groups for row in rows),
+        layout=_common(row.layout for rows in groups for row in rows),
+    )  # fmt: skip
+
+
+def _spelled(row: GemmRow) -> str:
+    return f.mnk(row.m, row.n, row.k, row.batch) or row.shape_note or row.kernel
+
+
+def _time(rows: list[GemmRow]) -> float:
+    return sum(row.time_ms_per_step for row in rows)
+
+
+def _common(values: Iterable[str | None]) -> str | None:
+    """The one value of them all, else None."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
+
+
+def _places(rows: Iterable[GemmRow]) -> dict[Place, dict[object, list[GemmRow]]]:
+    found: dict[Place, dict[object, list[GemmRow]]] = {}
+    for row in rows:
+        place = (row.kind, row.component, row.role, row.phase)
+        found.setdefault(place, {}).setdefault(_shape(row), []).append(row)
+    return found
+
+
+def _shape(row: GemmRow) -> object:
+    sizes = (row.m, row.n, row.k, row.batch, row.shape_note, row.m_range, row.n_range)
+    if sizes == (None,) * len(sizes):  # nothing known of it: only the same kernel is the same work
+        return (row.kernel,)
+    return (*sizes, row.math_dtype or row.dtype)
+
+
+def _same_sizes(place: Place, a: list[GemmRow], b: list[GemmRow], left: object, right: object) -> bool:
+    one, two = _shape(a[0]), _shape(b[0])
+    return isinstance(one, tuple) and isinstance(two, tuple) and len(one) > 1 and one[:-1] == two[:-1]
+
+
+def _same_expressions(place: Place, a: list[GemmRow], b: list[GemmRow], left: object, right: object) -> bool:
+    one, two = ((rows[0].m_expr, rows[0].n_expr, rows[0].k_expr) for rows in (a, b))
+    return one == two and any(part is not None for part in one)
+
+
+def _same_work(place: Place, a: list[GemmRow], b: list[GemmRow], left: object, right: object) -> bool:
+    """As many multiply-adds per step in the same type: transposed, or a batch in one call."""
+    old, new = _work(a), _work(b)
+    types = [rows[0].math_dtype or rows[0].dtype for rows in (a, b)]
+    return old is not None and new is not None and types[0] == types[1] and not differ(old, new)
+
+
+def _work(rows: list[GemmRow]) -> float | None:
+    m, n, k = rows[0].m, rows[0].n, rows[0].k
+    if m is None or n is None or k is None:
+        return None
+    return sum(row.calls_per_step for row in rows) * (rows[0].batch or 1) * m * n * k
+
+
+def _same_layers(place: Place, a: list[GemmRow], b: list[GemmRow], left: object, right: object) -> bool:
+    if _layers(a) != _layers(b) or not _layers(a):
+        return False
+    pairs = ((a[0].m, b[0].m), (a[0].n, b[0].n), (a[0].k, b[0].k))
+    return sum(one is not None and one == two for one, two in pairs) >= 2
+
+
+def _alone(
+    place: Place, a: list[GemmRow], b: list[GemmRow], left: Sequence[object], right: Sequence[object]
+) -> bool:
+    named = place[1] not in ("unattributed", "other", "optimizer")
+    return named and len(left) == len(right) == 1
+
+
+def _layers(rows: list[GemmRow]) -> list[str]:
+    return sorted({row.layers for row in rows if row.layers is not None})
+
+
+def _side(rows: list[GemmRow]) -> GemmSide:
+    first = rows[0]
+    time = sum(row.time_ms_per_step for row in rows)
+    rated = [(row.peak_frac, row.time_ms_per_step) for row in rows if row.peak_frac is not None]
+    weight = sum(ms for _, ms in rated)
+    return GemmSide(
+        ids=[row.id for row in rows],
+        layers=_layers(rows),
+        m=first.m,
+        n=first.n,
+        k=first.k,
+        batch=first.batch,
+        shape_note=first.shape_note,
+        dtype=first.math_dtype or first.dtype,
+        layout=first.layout,
+        kernels=sorted({row.kernel for row in rows}),
+        calls_per_step=sum(row.calls_per_step for row in rows),
+        time_ms_per_step=time,
+        peak_frac=sum(frac * ms for frac, ms in rated) / weight
+        if weight and len(rated) == len(rows)
+        else None,
+    )
+
+
+def _size(side: GemmSide, letter: str) -> str:
+    value = getattr(side, letter)
+    return f.UNKNOWN if value is None else str(value)
+
+
+def _pair(place: Place, a: list[GemmRow], b: list[GemmRow]) -> GemmChange:
+    one, two = _side(a), _side(b)
+    sizes = [
+        f"{letter} {_size(one, letter)} -> {_size(two, letter)}"
+        for letter in _LETTERS
+        if getattr(one, letter) != getattr(two, letter)
+    ]
+    if one.shape_note != two.shape_note:
+        sizes.append(f"{one.shape_note or 'shape known'} -> {two.shape_note or 'shape known'}")
+    changed = list(sizes)
+    if one.dtype != two.dtype:
+        changed.append(f"dtype {one.dtype or f.UNKNOWN} -> {two.dtype or f.UNKNOWN}")
+    if one.layout != two.layout:
+        changed.append(f"layout {one.layout or f.UNKNOWN} -> {two.layout or f.UNKNOWN}")
+    if one.kernels != two.kernels:
+        changed.append("kernel")
+    if differ(one.calls_per_step, two.calls_per_step):
+        changed.append(f"calls {f.count(one.calls_per_step)} -> {f.count(two.calls_per_step)}")
+    state: GemmState = "shape_changed" if sizes else "same_shape"
+    return _with_diff(GemmChange(state, *place, one, two, changed, None, None, None))
+
+
+def _lone(place: Place, rows: list[GemmRow], state: GemmState) -> GemmChange:
+    side = _side(rows)
+    before, after = (side, None) if state == "only_before" else (None, side)
+    return _with_diff(GemmChange(state, *place, before, after, [], None, None, None))
+
+
+def _with_diff(one: GemmChange) -> GemmChange:
+    old = one.before.time_ms_per_step or 0.0 if one.before else 0.0
+    new = one.after.time_ms_per_step or 0.0 if one.after else 0.0
+    both = one.before is not None and one.after is not None
+    return replace(one, diff_ms=new - old, diff_frac=new / old - 1 if both and old else None)
+
+
+def differ(before: float, after: float) -> bool:
+    """Are two counts per step not the same, beyond what the cut of the window explains?"""
+    return abs(after - before) > _CALLS * max(before, after)
+
+
+def noise(changes: Iterable[GemmChange], gpu_ms: float) -> Noise | None:
+    """The spread of GEMMs that did the same work with the same kernels, or None where too few did.
+
+    median ± 3 scaled median absolute deviations (1.4826 makes it the standard deviation of a normal
+    distribution; Rousseeuw and Croux, JASA 88, 1993), so that one row that truly changed widens it little.
+    """
+    same = [
+        (one.before, _per_call(one.before, one.after))
+        for one in changes
+        if one.kind == "gemm" and same_work(one) and one.before is not None and one.after is not None
+    ]
+    same = [(side, frac) for side, frac in same if _ms(side) >= _WEIGHTY * gpu_ms]
+    if len(same) < _FEWEST:
+        return None
+    fracs = [frac for _, frac in same]
+    middle = median(fracs)
+    spread = 3 * 1.4826 * median(abs(frac - middle) for frac in fracs)
+    share = sum(_ms(side) for side, _ in same) / gpu_ms
+    return Noise(len(same), share, middle, middle - spread, middle + spread)
+
+
+def _ms(side: GemmSide) -> float:
+    return side.time_ms_per_step or 0.0
+
+
+def _per_call(before: GemmSide, after: GemmSide) -> float:
+    old = _ms(before) / before.calls_per_step if before.calls_per_step else 0.0
+    new = _ms(after) / after.calls_per_step if after.calls_per_step else 0.0
+    return new / old - 1 if old else 0.0
+
+
+def beyond(
+    diff_ms: float, diff_frac: float | None, *, noise: Noise | None, gpu_ms: float, other_work: bool
+) -> bool | None:
+    """Is a difference more than noise? None where nothing says what the noise is.
+
+    With other work to do any difference is real, but one too small to matter is not named. What all GEMMs
+    changed by is noise of the run as long as it has no practical size.
+    """
+    if abs(diff_ms) < _SMALL * gpu_ms:
+        return False
+    if other_work or diff_frac is None:
+        return True
+    if noise is None:
+        return None
+    middle = noise.mid_frac if abs(noise.mid_frac) <= PRACTICAL else 0.0
+    return abs(diff_frac - middle) > _spread(noise)
+
+
+def as_all(diff_frac: float | None, noise: Noise | None) -> bool:
+    """Is a difference explained by what all GEMMs changed by? One of work that is partly GEMMs is less."""
+    if diff_frac is None or noise is None or diff_frac * noise.mid_frac <= 0:
+        return False
+    return abs(diff_frac) <= abs(noise.mid_frac) + _spread(noise)
+
+
+def _spread(noise: Noise) -> float:
+    return noise.high_frac - noise.mid_frac + _MARGIN
+
+
+def same_work(one: GemmChange) -> bool:
+    """Is it the same work with the same kernels, wherever it is counted?"""
+    return one.state in ("same_shape", "moved") and not one.changed
+
+
+def other_work(one: GemmChange) -> bool:
+    """Is it not the same work on both sides, whatever the kernel and whatever it is counted as?"""
+    return one.state not in ("same_shape", "moved") or any(said != "kernel" for said in one.changed)
+
+
+def judged(changes: list[GemmChange], found: Noise | None, gpu_ms: float) -> list[GemmChange]:
+    """Say of each row whether its difference is more than noise."""
+    rows = []
+    for one in changes:
+        told = beyond(
+            one.diff_ms or 0.0, one.diff_frac, noise=found, gpu_ms=gpu_ms, other_work=other_work(one)
+        )
+        alike = bool(told) and same_work(one) and as_all(one.diff_frac, found)
+        rows.append(replace(one, beyond_noise=told, alike=alike))
+    return rows
+
+
+def without_times(changes: list[GemmChange]) -> list[GemmChange]:
+    """The rows as they compare across GPUs: shapes and shares of peak."""
+
+    def bare(side: GemmSide | None) -> GemmSide | None:
+        return None if side is None else replace(side, time_ms_per_step=None)
+
+    return [
+        replace(one, before=bare(one.before), after=bare(one.after), diff_ms=None, diff_frac=None)
+        for one in changes
+    ]

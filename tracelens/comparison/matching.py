@@ -1,0 +1,172 @@
+"""Which file of one folder belongs to which of another: by rank, else by name."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from tracelens.comparison.load import is_report
+from tracelens.errors import InputError
+from tracelens.results.folders import SIDES, Left, MatchedBy, Side
+from tracelens.trace.head import read_head
+from tracelens.trace.metadata import rank_and_world
+
+_ENDINGS = (".json", ".json.gz")
+_RANK = re.compile(r"(?i)(?<![a-z])rank[ _.-]?([0-9]{1,6})(?![0-9])")
+
+
+class _TraceOf(msgspec.Struct):
+    rank: int | None = None
+
+
+class _ReportOf(msgspec.Struct):
+    trace: _TraceOf
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A trace or a saved report in a folder."""
+
+    path: Path
+    rank: int | None  # of its metadata, else of its name
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def stem(self) -> str:
+        """The name by which two files are the same recording before and after."""
+        name = self.path.name
+        for suffix in (".gz", ".json", ".report", ".trace", ".pt"):
+            name = name.removesuffix(suffix)
+        return name
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """The pairs of files, in order, and what is left over."""
+
+    by: MatchedBy
+    pairs: list[tuple[str, File, File]]  # with the name of the pair
+    left: list[Left]
+
+
+def match_folders(before: Path, after: Path) -> Matched:
+    """Pair the files of two folders.
+
+    Raises InputError when a folder cannot be read or holds nothing to compare, or no file has a partner.
+    """
+    left: list[Left] = []
+    sides = []
+    folders: tuple[tuple[Side, Path], ...] = (("before", before), ("after", after))
+    for side, folder in folders:
+        files, others = _files(side, folder)
+        left += others
+        if not files:
+            raise InputError(_nothing(folder, others))
+        sides.append(files)
+    by_rank = all(_distinct(file.rank for file in files) for files in sides)
+    keys = [{_key(file, by_rank): file for file in files} for files in sides]
+    if not by_rank:
+        for side, files, found in zip(SIDES, sides, keys, strict=True):
+            twice = {stem for stem, many in Counter(file.stem for file in files).items() if many > 1}
+            left += [
+                Left(side, file.name, "another file has this name") for file in files if file.stem in twice
+            ]
+            for stem in twice:
+                del found[stem]
+    if not by_rank and len(keys[0]) == len(keys[1]) == 1 and keys[0].keys() != keys[1].keys():
+        (old,), (new,) = keys[0].values(), keys[1].values()  # one file each: there is nothing to mistake
+        return Matched("name", [(old.stem, old, new)], left)
+    common = [key for key in keys[0] if key in keys[1]]
+    for side, mine, other in zip(SIDES, keys, reversed(keys), strict=True):
+        what = "rank" if by_rank else "name"
+        left += [Left(side, file.name, f"no file of this {what} on the other side")
+                 for key, file in mine.items() if key not in other]  # fmt: skip
+    if not common:
+        raise InputError(_strangers(sides, by_rank=by_rank))
+    names = [(f"rank {key}" if by_rank else str(key), keys[0][key], keys[1][key]) for key in common]
+    return Matched("rank" if by_rank else "name", names, left)
+
+
+def _key(file: File, by_rank: bool) -> int | str:
+    return file.rank if by_rank and file.rank is not None else file.stem
+
+
+def _distinct(ranks: Iterable[int | None]) -> bool:
+    seen = list(ranks)
+    return None not in seen and len(set(seen)) == len(seen)
+
+
+def _files(side: Side, folder: Path) -> tuple[list[File], list[Left]]:
+    try:
+        names = sorted(
+            path
+            for path in folder.iterdir()
+            if path.is_file() and not path.name.startswith(".") and path.name.lower().endswith(_ENDINGS)
+        )
+    except OSError as error:
+        raise InputError(f"cannot read {folder}: {error.strerror or error}") from None
+    files, others = [], []
+    for path in names:
+        try:
+            file = _file(path)
+        except InputError as error:
+            others.append(Left(side, path.name, str(error)))
+            continue
+        if file is None:
+            others.append(Left(side, path.name, "neither a trace nor a report of 'tracelens analyze --json'"))
+        else:
+            files.append(file)
+    return sorted(files, key=lambda file: (file.rank is None, file.rank or 0, _natural(file.name))), others
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """run2 before run10."""
+    return [
+        (int(part), "") if part.isdigit() and part.isascii() else (0, part)
+        for part in re.split(r"([0-9]+)", name)
+    ]
+
+
+def _file(path: Path) -> File | None:
+    if is_report(path):
+        try:
+            rank = msgspec.json.decode(path.read_bytes(), type=_ReportOf).trace.rank
+        except (msgspec.DecodeError, UnicodeDecodeError, OSError):
+            return None
+    else:
+        head = read_head(path)
+        if head is None:
+            return None
+        rank = rank_and_world(head)[0]
+    if rank is None and (named := _RANK.search(path.name)):
+        rank = int(named[1])
+    return File(path, rank)
+
+
+def _nothing(folder: Path, others: list[Left]) -> str:
+    inside = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    if others:
+        return f"{folder} holds nothing to compare: {others[0].file} is {others[0].why}"
+    said = f"{folder} holds no trace and no report (.json, .json.gz)"
+    return (
+        f"{said}: its folders are not looked into, give one of them ({', '.join(inside[:3])})"
+        if inside
+        else said
+    )
+
+
+def _strangers(sides: list[list[File]], *, by_rank: bool) -> str:
+    what = "rank" if by_rank else "name"
+    shown = [", ".join(str(file.rank) if by_rank else file.name for file in files[:3]) for files in sides]
+    return f"no file of the one folder has a partner of the same {what} in the other ({shown[0]}; {shown[1]})"
+
+
+__all__ = ["File", "Matched", "match_folders"]

@@ -1,0 +1,138 @@
+"""The findings of the report before, against what the report after measured."""
+
+from __future__ import annotations
+
+from tracelens import numbers as f
+from tracelens.comparison.spelling import signed_ms, span_ms
+from tracelens.results import Estimate, Finding, Known, Report
+from tracelens.results.comparison import GemmChange, Outcome, OutcomeState
+from tracelens.words import per_step
+
+#: The word of a finding's change -> field of ModelDims.
+_FIELDS = {"vocab_size": "vocab", "micro_batch": "micro_batch", "batch": "micro_batch"}
+
+
+def outcomes(before: Report, after: Report, gemms: list[GemmChange], *, times: bool = True) -> list[Outcome]:
+    """Say of each finding whether it was acted on and whether the saving came, where times compare."""
+    found = []
+    for one in before.findings:
+        state, why = _state(one, before, after, gemms)
+        done = state in ("acted_on", "changed_otherwise")
+        measured = _measured(one, gemms) if done and times else None
+        agrees = _agrees(one.saving_ms, measured) if state == "acted_on" and measured is not None else None
+        found.append(
+            Outcome(
+                one.rule, one.title, one.change, state, one.saving_ms, measured, agrees, why, one.saving_of
+            )
+        )
+    return found
+
+
+def _state(one: Finding, before: Report, after: Report, gemms: list[GemmChange]) -> tuple[OutcomeState, str]:
+    seen = [_now(name, values, one, after, gemms) for name, values in one.change.items()]
+    if one.change and all(
+        value == values[1] for value, values in zip(seen, one.change.values(), strict=True)
+    ):
+        return "acted_on", ""
+    for (name, values), value in zip(one.change.items(), seen, strict=True):
+        if value is not None and value not in values:
+            return "changed_otherwise", f"{name} is {value} now, {values[1]} was proposed"
+    if any(other.rule == one.rule and other.change == one.change for other in after.findings):
+        return "still_there", ""
+    if None in seen or not seen:
+        return "cannot_tell", "the report after does not show the parameter"
+    return "gone", "not found again, though the parameter is as it was"
+
+
+def _now(
+    name: str, values: list[int | float | str], one: Finding, after: Report, gemms: list[GemmChange]
+) -> int | float | str | None:
+    """The parameter's value in the report after, as its model or the finding's own GEMMs show it."""
+    field = _FIELDS.get(name, name)
+    known = getattr(after.model, field, None)
+    if isinstance(known, Known):
+        return known.value
+    for change in _own(one, gemms):
+        for letter in ("m", "n", "k"):
+            if change.before and change.after and getattr(change.before, letter) == values[0]:
+                now: int | None = getattr(change.after, letter)
+                return now
+    return None
+
+
+def _own(one: Finding, gemms: list[GemmChange]) -> list[GemmChange]:
+    ids = set(one.gemms)
+    return [change for change in gemms if change.before is not None and ids & set(change.before.ids)]
+
+
+def _measured(one: Finding, gemms: list[GemmChange]) -> float | None:
+    """What the finding's GEMMs take less per step; None when one of them has no counterpart."""
+    own = _own(one, gemms)
+    if not own or any(change.after is None or change.diff_ms is None for change in own):
+        return None
+    if any(change.state == "regrouped" and not _all_of(one, change) for change in own):
+        return None  # others are in the same row
+    return -sum(change.diff_ms or 0.0 for change in own)
+
+
+#: What became of a prediction, to be read after "measured ...:".
+AGREES = {
+    "as predicted": "inside the range",
+    "less than predicted": "less saved than predicted",
+    "more than predicted": "more saved than predicted",
+    "within the bound": "within the bound",
+    "more than the bound": "more than the bound",
+}
+_FORETOLD = 3  # findings named above all else
+
+
+def against(one: Outcome, *, generated: bool = False, marked: bool = True) -> str:
+    """Predicted against measured, in one clause; "" where the saving was not measured.
+
+    ``generated``: a trace was made by a program, so nothing in it was measured. ``marked``: both traces mark
+    their steps.
+    """
+    if one.measured_ms is None:
+        return ""
+    low, mid, high = one.predicted_ms.low, one.predicted_ms.mid, one.predicted_ms.high
+    work = " of GPU work" if one.saving_of == "gpu_work" else ""
+    if mid is not None and low is not None and high is not None:
+        said = f"predicted {signed_ms(-mid)}{work} {per_step(marked)} ({span_ms(-high, -low)})"
+    elif high is not None:
+        said = f"at most {f.ms(high)}{work} {per_step(marked)} at stake (a bound, no prediction)"
+    else:
+        said = "nothing was predicted"
+    agrees = f": {AGREES.get(one.agrees, one.agrees)}" if one.agrees else ""
+    found = signed_ms(-one.measured_ms)
+    seen = f"got {found} in its GEMMs (generated traces)"
+    if not generated:
+        seen = f"measured {found} in its GEMMs"
+    return f"{said}, {seen}{agrees}"
+
+
+def foretold(findings: list[Outcome], *, generated: bool = False, marked: bool = True) -> list[str]:
+    """A sentence for each finding that was acted on and whose saving was measured."""
+    done = [one for one in findings if one.state == "acted_on" and one.measured_ms is not None]
+    said = [
+        f"{_capital(against(one, generated=generated, marked=marked))} ({one.rule} {one.title})."
+        for one in done[:_FORETOLD]
+    ]
+    return [*said, f"{len(done) - _FORETOLD} more findings were acted on."] if done[_FORETOLD:] else said
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _all_of(one: Finding, change: GemmChange) -> bool:
+    return change.before is not None and set(change.before.ids) <= set(one.gemms)
+
+
+def _agrees(predicted: Estimate, measured: float) -> str | None:
+    if predicted.high is None:
+        return None
+    if predicted.mid is None:
+        return "within the bound" if measured <= predicted.high else "more than the bound"
+    if predicted.low is not None and measured < predicted.low:
+        return "less than predicted"
+    return "more than predicted" if measured > predicted.high else "as predicted"

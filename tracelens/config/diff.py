@@ -1,0 +1,85 @@
+"""A change of hyper-parameters as lines of the configuration it was read from."""
+
+from __future__ import annotations
+
+from tracelens.config.hyper import Hyper
+from tracelens.config.model import ModelConfig
+from tracelens.numbers import round_up
+
+_ORDER = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "sequence", "micro_batch")
+
+
+def config_diff(config: ModelConfig, then: Hyper) -> tuple[str, ...]:
+    """Lines to take out ("- ") and to put in ("+ "), in the format of the input.
+
+    A size that the file leaves to a default is written out where the default would follow another change.
+
+    >>> from tracelens.config import config_from_flags
+    >>> from tracelens.config.hyper import changed
+    >>> gpt = config_from_flags({"hidden": 2560, "heads": 32, "layers": 32})
+    >>> config_diff(gpt, changed(gpt.hyper, {"heads": 20}))
+    ('- --heads 32', '+ --heads 20')
+    """
+    now = config.hyper
+    lines: list[str] = []
+    for name in _ORDER:
+        key = config.keys.get(name)
+        before, after = now.get(name), then.get(name)
+        if after is None or key is None:
+            continue
+        written = _written(config, name)
+        if before == after and (written or not _follows(config, name, then)):
+            continue
+        if not written and _derived(name, then) == after:
+            continue  # the default gives it
+        if name == "vocab" and config.vocab_asked is not None:
+            old, new = _multiples(config, then)
+            lines += [_line("-", key, old, config), _line("+", key, new, config)]
+            continue
+        if written:
+            lines.append(_line("-", key, before, config))
+        lines.append(_line("+", key, after, config))
+    return tuple(lines)
+
+
+def _written(config: ModelConfig, name: str) -> bool:
+    """Whether the input itself sets it: sources of defaults and assumptions do not name the key."""
+    if name == "vocab" and config.vocab_asked is not None:
+        return True
+    source = config.sources.get(name, "")
+    key = config.keys[name].rpartition(".")[2].lstrip("-").replace("-", "_")
+    return source == "given on the command line" or source.endswith(f": {key}")
+
+
+def _derived(name: str, then: Hyper) -> int | None:
+    if name == "kv_heads":
+        return then.heads
+    if name == "head_dim" and then.hidden and then.heads and then.hidden % then.heads == 0:
+        return then.hidden // then.heads
+    return None
+
+
+def _follows(config: ModelConfig, name: str, then: Hyper) -> bool:
+    """True for an MLP width that the framework would derive from the changed hidden size."""
+    return name == "ffn" and then.hidden != config.hyper.hidden
+
+
+def _multiples(config: ModelConfig, then: Hyper) -> tuple[int | None, int | None]:
+    """Megatron's --make-vocab-size-divisible-by, before and after."""
+    ranks, asked, vocab = then.tensor_parallel or 1, config.vocab_asked or 1, then.vocab or 1
+    source = config.sources.get("vocab", "")
+    digits = source.rpartition("multiple of ")[2].partition(" ")[0]
+    old = int(digits) if digits.isdigit() else None
+    new = next((by for by in (64, 128) if round_up(asked, by * ranks) == vocab), 128)
+    return old, new
+
+
+def _line(sign: str, key: str, value: int | None, config: ModelConfig) -> str:
+    key = key.rpartition(".")[2]
+    if config.format in ("huggingface", "megatron-json"):
+        return f'{sign}   "{key}": {value},'
+    if config.format == "megatron-yaml":
+        return f"{sign} {key}: {value}"
+    if config.format == "nanogpt":
+        return f"{sign} {key} = {value}"
+    return f"{sign} {key} {value}"

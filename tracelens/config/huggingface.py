@@ -1,0 +1,173 @@
+"""``config.json`` of Hugging Face transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tracelens.config.families import FAMILIES, NOT_MODELLED, Family
+from tracelens.config.model import USUAL_SEQUENCE, Draft, Layout, ModelConfig, finish, whole
+from tracelens.errors import InputError
+
+#: Where a model of several parts keeps its language model.
+_PARTS = ("text_config", "llm_config", "language_config")
+_KEYS = {
+    "hidden": ("hidden_size", "n_embd", "d_model"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "vocab": ("vocab_size",),
+    "head_dim": ("head_dim",),
+}
+_FFN = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+_POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
+_EXPERTS = ("num_local_experts", "num_experts")
+
+
+def is_huggingface(table: Mapping[str, Any]) -> bool:
+    """True for what looks like a config.json."""
+    return "model_type" in table or "architectures" in table or any(part in table for part in _PARTS)
+
+
+def read_huggingface(
+    table: Mapping[str, Any],
+    *,
+    name: str,
+    overrides: Mapping[str, int],
+    gated: bool | None,
+    tied: bool | None,
+) -> ModelConfig:
+    """Sizes and layers of a config.json already decoded."""
+    draft = Draft(name)
+    part, table = _language_part(table, draft)
+    family = _family(table, name, gated)
+    for size, keys in _KEYS.items():
+        draft.take(size, table, keys)
+    if "head_dim" not in draft.values and family.head_dim is not None:
+        draft.put("head_dim", family.head_dim, f"{family.title}'s default", key="head_dim")
+    _kv_heads(draft, table, family)
+    layout_experts = _experts(draft, table, family)
+    if not layout_experts:
+        _ffn(draft, table, family)
+    _sequence(draft, table, overrides)
+    if part is not None:
+        draft.keys = {ours: f"{part}.{key}" for ours, key in draft.keys.items()}
+    activation = next((table[key] for key in ("hidden_act", "activation_function", "hidden_activation")
+                       if isinstance(table.get(key), str)), None)  # fmt: skip
+    layout = Layout(
+        fused_qkv=family.fused_qkv,
+        fused_gate=family.fused_gate,
+        causal=family.causal,
+        rope=family.rope,
+        experts_per_token=layout_experts,
+        activation=activation,
+    )
+    share = table.get("tie_word_embeddings")
+    return finish(
+        draft,
+        layout=layout,
+        gated=family.gated if gated is None else gated,
+        tied=tied if tied is not None else share if isinstance(share, bool) else family.tied,
+        format="huggingface",
+        family=f"{family.title} (Hugging Face {name})",
+        overrides=overrides,
+    )
+
+
+def _language_part(table: Mapping[str, Any], draft: Draft) -> tuple[str | None, Mapping[str, Any]]:
+    for part in _PARTS:
+        inner = table.get(part)
+        if isinstance(inner, Mapping) and not any(key in table for key in _KEYS["hidden"]):
+            kind = str(table.get("model_type", "this model"))[:40]
+            draft.notes.append(f"{kind} has other parts beside its language model: they are not counted")
+            merged = dict(inner)
+            merged.setdefault("model_type", table.get("model_type"))
+            if "tie_word_embeddings" in table:
+                merged.setdefault("tie_word_embeddings", table["tie_word_embeddings"])
+            return part, merged
+    return None, table
+
+
+def _family(table: Mapping[str, Any], name: str, gated: bool | None) -> Family:
+    kind = table.get("model_type")
+    if not isinstance(kind, str):
+        raise InputError(f"{name} has no model_type, so how its layers are built is not known")
+    for missing in ("kv_lora_rank", "n_shared_experts", "shared_expert_intermediate_size"):
+        if table.get(missing):
+            raise InputError(f"{name}: layers with {missing} are not modelled yet")
+    base = kind.removesuffix("_text")
+    for part in (kind, base):
+        if part in NOT_MODELLED:
+            raise InputError(f"{name}: {kind} has {NOT_MODELLED[part]}, which is not modelled yet")
+    known = FAMILIES.get(base)
+    if known is not None:
+        return known
+    if any(table.get(key) for key in (*_EXPERTS, "moe_intermediate_size", "n_routed_experts")):
+        raise InputError(f"{name}: the experts of model_type {kind[:40]!r} are not known here")
+    if gated is None:
+        raise InputError(
+            f"{name}: model_type {kind[:40]!r} is not known here: whether its MLP has a gate is not in the"
+            " file; add --gated or --no-gated to read it as a plain transformer"
+        )
+    return Family(f"{kind[:40]} read as a plain transformer", gated=gated)
+
+
+def _kv_heads(draft: Draft, table: Mapping[str, Any], family: Family) -> None:
+    if family.title in ("Falcon", "StarCoder"):
+        if table.get("multi_query", True) and not table.get("new_decoder_architecture", False):
+            draft.put("kv_heads", 1, f"{draft.name}: multi_query")
+            return
+        if family.title == "Falcon" and not table.get("new_decoder_architecture", False):
+            return  # num_kv_heads means nothing there
+    draft.take("kv_heads", table, ("num_key_value_heads", "num_kv_heads", "n_head_kv"))
+
+
+def _ffn(draft: Draft, table: Mapping[str, Any], family: Family) -> None:
+    if family.title in ("BLOOM", "MPT"):
+        factor = whole(table.get("expansion_ratio", 4), "expansion_ratio", draft.name)
+        if "hidden" in draft.values:
+            draft.put("ffn", factor * draft.values["hidden"], f"{factor} * hidden")
+        draft.fixed["ffn"] = draft.fixed["hidden"] = f"{family.title} has no key for the MLP's width"
+        return
+    if draft.take("ffn", table, _FFN):
+        return
+    if family.ffn_factor is not None and "hidden" in draft.values:
+        key = "n_inner" if "n_embd" in table else "intermediate_size"
+        key = "ffn_hidden_size" if family.title == "Falcon" else key
+        draft.put("ffn", family.ffn_factor * draft.values["hidden"], f"{family.ffn_factor} * hidden", key=key)
+
+
+def _experts(draft: Draft, table: Mapping[str, Any], family: Family) -> int | None:
+    """Experts per token; None for a dense model. Sets experts and ffn (of one expert)."""
+    if not family.experts:
+        return None
+    if not draft.take("experts", table, _EXPERTS):
+        raise InputError(f"{draft.name} does not say how many experts there are (num_local_experts)")
+    if table.get("mlp_only_layers") or table.get("decoder_sparse_step", 1) != 1:
+        raise InputError(f"{draft.name}: layers with experts mixed with layers without are not modelled yet")
+    draft.take("ffn", table, ("moe_intermediate_size", "intermediate_size"))
+    chosen = table.get("num_experts_per_tok")
+    if chosen is None:
+        raise InputError(f"{draft.name} does not say how many experts a token goes to (num_experts_per_tok)")
+    chosen = whole(chosen, "num_experts_per_tok", draft.name)
+    if not 0 < chosen <= draft.values["experts"]:
+        raise InputError(f"{draft.name}: num_experts_per_tok = {chosen} of {draft.values['experts']} experts")
+    return chosen
+
+
+def _sequence(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> None:
+    if "sequence" not in overrides:
+        for key in _POSITIONS:
+            if table.get(key) is not None:
+                positions = whole(table[key], key, draft.name)
+                length = min(positions, USUAL_SEQUENCE)
+                short = f"{draft.name}: {key}"
+                if positions > length:
+                    short = f"assumed, {key} allows {positions}: give --sequence N"
+                draft.put("sequence", length, short)
+                break
+    window = table.get("sliding_window")
+    length = overrides.get("sequence") or draft.values.get("sequence") or USUAL_SEQUENCE
+    if isinstance(window, int) and table.get("use_sliding_window", True) and window < length:
+        draft.notes.append(
+            f"its sliding window of {window} is not taken into account: attention is counted in full"
+        )

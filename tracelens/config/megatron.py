@@ -1,0 +1,187 @@
+"""Arguments of Megatron-LM: a launch script, a list of arguments, or YAML/JSON of them.
+
+Names and defaults follow megatron/training/arguments.py and core/utils: ffn 4h, or int(4h*2/3 / 64) * 64 with
+--swiglu; the vocabulary is padded to --make-vocab-size-divisible-by (128) times tensor-parallel ranks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tracelens.config.model import Draft, Layout, ModelConfig, finish, whole
+from tracelens.errors import InputError
+from tracelens.numbers import round_up
+
+_SIZES = {
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "layers": "num_layers",
+    "head_dim": "kv_channels",
+    "ffn": "ffn_hidden_size",
+    "sequence": "seq_length",
+    "micro_batch": "micro_batch_size",
+    "tensor_parallel": "tensor_model_parallel_size",
+}
+_ARGUMENT = re.compile(
+    r"(?<![\w-])--([a-z][a-z0-9_-]*)(?:[ \t]*=[ \t]*|[ \t]+)?(?=(\"[^\"\n]*\"|'[^'\n]*'|[^\s\\)]+)?)"
+)
+_SET = re.compile(
+    r"^\s*(?:export\s+)?([A-Za-z_]\w*)=[\"']?([A-Za-z0-9_./:-]*)[\"']?\s*(?:;|#.*|$)", re.MULTILINE
+)
+_SET_DEFAULT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=[\"']?\$\{\w+:-(\w+)\}[\"']?\s*$", re.MULTILINE)
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)(?::-(\w+))?\}?$")
+_YAML_LINE = re.compile(r"^\s*(?:-\s+)?[\"']?(?:--)?([A-Za-z][\w-]*)[\"']?\s*:\s*(.*?)\s*$")
+
+
+def is_megatron(table: Mapping[str, Any]) -> bool:
+    """True for arguments of Megatron: its names of layers, hidden size and heads."""
+    return "hidden_size" in table and "num_layers" in table
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """``--name value`` pairs of a script; shell variables that it sets itself are filled in."""
+    text = re.sub(r"(?m)(^|\s)#.*$", r"\1", text)
+    variables = dict(_SET.findall(text)) | dict(_SET_DEFAULT.findall(text))
+    found: dict[str, Any] = {}
+    for match in _ARGUMENT.finditer(text):
+        value: Any = match[2]
+        if value is None or value.startswith("--"):
+            value = True
+        else:
+            value = value.strip("\"'")
+            if variable := _VARIABLE.match(value):
+                value = variables.get(variable[1], variable[2] or value)
+        found[match[1].replace("-", "_")] = value
+    return found
+
+
+def flat_yaml(text: str) -> dict[str, Any]:
+    """Scalars of a YAML file by key, whatever they are nested in; nothing else of YAML is read."""
+    found: dict[str, Any] = {}
+    for line in text.splitlines():
+        match = _YAML_LINE.match(line)
+        if match is None:
+            continue
+        value = re.sub(r"(^|\s)#.*$", "", match[2]).strip().strip("\"'")
+        if value:
+            words: dict[str, Any] = {"true": True, "false": False, "null": None, "~": None, "none": None}
+            found.setdefault(match[1].replace("-", "_"), words.get(value.lower(), value))
+    return found
+
+
+def flattened(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Scalars of nested JSON by key, with ``--`` and ``-`` of arguments taken out."""
+    found: dict[str, Any] = {}
+    todo: list[Mapping[str, Any]] = [table]
+    while todo:
+        for key, value in todo.pop(0).items():
+            if isinstance(value, Mapping):
+                todo.append(value)
+            else:
+                found.setdefault(str(key).lstrip("-").replace("-", "_"), value)
+    return found
+
+
+def read_megatron(
+    table: Mapping[str, Any],
+    *,
+    name: str,
+    format: str,
+    overrides: Mapping[str, int],
+    gated: bool | None,
+    tied: bool | None,
+) -> ModelConfig:
+    """Sizes and layers of Megatron's arguments."""
+    draft = Draft(name)
+    for size, key in _SIZES.items():
+        _check_variable(table, key, name)
+        draft.take(size, table, (key,))
+    if _on(table, "multi_latent_attention"):
+        raise InputError(f"{name}: --multi-latent-attention is not modelled yet")
+    if table.get("num_experts"):
+        raise InputError(f"{name}: --num-experts is not modelled from Megatron's arguments yet")
+    _kv_heads(draft, table)
+    swiglu = _on(table, "swiglu") or _on(table, "gated_linear_unit")
+    hidden = overrides.get("hidden") or draft.values.get("hidden")
+    if "ffn" not in draft.values and hidden is not None:
+        width = int((4 * hidden * 2 / 3) / 64) * 64 if swiglu else 4 * hidden
+        how = "Megatron's default: int(8h/3 / 64) * 64" if swiglu else "Megatron's default: 4 * hidden"
+        draft.put("ffn", width, how, key=_SIZES["ffn"])
+    asked = _vocab(draft, table, overrides)
+    for degree in ("pipeline_model_parallel_size", "context_parallel_size"):
+        if table.get(degree) not in (None, 1, "1"):
+            draft.notes.append(f"{degree} = {str(table[degree])[:12]} is not taken into account")
+    untied = _on(table, "untie_embeddings_and_output_weights")
+    layout = Layout(
+        fused_qkv=True,
+        fused_gate=swiglu,
+        rope=_on(table, "use_rotary_position_embeddings")
+        or str(table.get("position_embedding_type")) == "rope",
+        activation="silu" if swiglu else "gelu",
+    )
+    keys = draft.keys
+    dashed = {
+        ours: key if format != "megatron" else "--" + key.replace("_", "-") for ours, key in keys.items()
+    }
+    draft.keys = dashed
+    return finish(
+        draft,
+        layout=layout,
+        gated=swiglu if gated is None else gated,
+        tied=tied if tied is not None else not untied,
+        format=format,
+        family=f"Megatron-LM ({name})",
+        overrides={size: value for size, value in overrides.items() if size != "vocab"},
+        vocab_asked=asked,
+    )
+
+
+def _kv_heads(draft: Draft, table: Mapping[str, Any]) -> None:
+    _check_variable(table, "num_query_groups", draft.name)
+    if _on(table, "group_query_attention"):
+        if not draft.take("kv_heads", table, ("num_query_groups",)):
+            draft.put("kv_heads", 1, "Megatron's default of --num-query-groups", key="num_query_groups")
+    elif table.get("num_query_groups") not in (None, 1, "1"):
+        draft.notes.append("--num-query-groups without --group-query-attention has no effect in Megatron")
+
+
+def _vocab(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> int | None:
+    """Pad the vocabulary as Megatron does; gives the size that was asked for."""
+    for key in ("vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by"):
+        _check_variable(table, key, draft.name)
+    ranks = overrides.get("tensor_parallel") or draft.values.get("tensor_parallel", 1)
+    by = whole(table.get("make_vocab_size_divisible_by") or 128, "make_vocab_size_divisible_by", draft.name)
+    if not 0 < by < 2**20:
+        raise InputError(f"{draft.name}: make_vocab_size_divisible_by = {by} is no multiple")
+    if table.get("padded_vocab_size") is not None and "vocab" not in overrides:
+        draft.take("vocab", table, ("padded_vocab_size",))
+        return None
+    asked = overrides.get("vocab")
+    if asked is None:
+        if table.get("vocab_size") is None:
+            raise InputError(
+                f"{draft.name} names no vocabulary size (its tokenizer does): give --vocab N, e.g. 50257"
+            )
+        asked = whole(table["vocab_size"], "vocab_size", draft.name)
+    padded = round_up(asked, by * ranks)
+    source = f"{asked} padded to a multiple of {by}"
+    draft.put("vocab", padded, f"{source} * {ranks} ranks" if ranks > 1 else source,
+              key="make_vocab_size_divisible_by")  # fmt: skip
+    return asked
+
+
+def _on(table: Mapping[str, Any], key: str) -> bool:
+    value = table.get(key, False)
+    return value is not None and str(value).lower() not in ("false", "0", "no", "none", "")
+
+
+def _check_variable(table: Mapping[str, Any], key: str, name: str) -> None:
+    value = table.get(key)
+    if isinstance(value, str) and "$" in value:
+        raise InputError(
+            f"{name}: --{key.replace('_', '-')} is {value[:40]}, which the file does not set: give the number"
+        )
+    if value is True:
+        raise InputError(f"{name}: --{key.replace('_', '-')} has no value")

@@ -1,0 +1,173 @@
+"""What a configuration says of a model: sizes, how its layers are built, and where each value stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tracelens.config.hyper import Hyper
+from tracelens.errors import InputError, UsageError
+
+#: Beyond any model: a search around such sizes would not end. Numbers above LARGEST are none at all.
+LARGEST = 2**31
+_MOST = {
+    "hidden": 2**20, "heads": 2**14, "kv_heads": 2**14, "head_dim": 2**14, "ffn": 2**23, "vocab": 2**25,
+    "layers": 2**14, "experts": 2**14, "sequence": 2**24, "micro_batch": 2**16, "tensor_parallel": 2**12,
+}  # fmt: skip
+#: Tokens of a micro-batch where no configuration says how many: enough rows to fill a GPU.
+USUAL_TOKENS = 8192
+#: Positions a model can address are not the length it trains with; this is taken where they are more.
+USUAL_SEQUENCE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the layers are built, as far as the step's kernels depend on it."""
+
+    fused_qkv: bool = True  # one product for query, key and value
+    fused_gate: bool = False  # gate and up in one product; only where the MLP is gated
+    causal: bool = True
+    rope: bool = False
+    experts_per_token: int | None = None
+    activation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """One configuration read. Sizes are of the whole model."""
+
+    hyper: Hyper
+    layout: Layout
+    format: str  # huggingface | megatron | megatron-yaml | megatron-json | nanogpt | flags
+    family: str  # in words: "Llama (config.json)"
+    sources: Mapping[str, str]  # our name of a size -> where it was read, or why it is what it is
+    keys: Mapping[str, str] = field(default_factory=dict)  # our name -> the key that sets it in the input
+    fixed: Mapping[str, str] = field(default_factory=dict)  # sizes that no key sets -> why
+    notes: tuple[str, ...] = ()
+    vocab_asked: int | None = None  # the tokenizer's, where the framework pads it to hyper.vocab
+
+
+@dataclass(slots=True)
+class Draft:
+    """Values on their way to a ``ModelConfig``, each with the place it came from."""
+
+    name: str  # of the file, or "flags"
+    values: dict[str, int] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    fixed: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def put(self, name: str, value: int, source: str, *, key: str | None = None) -> None:
+        """Set one size; InputError where it cannot be one."""
+        if not 0 < value <= _MOST.get(name, LARGEST):
+            raise InputError(f"{self.name}: {key or name} = {value} is no size a model can have")
+        self.values[name] = value
+        self.sources[name] = source
+        if key is not None:
+            self.keys[name] = key
+
+    def take(self, name: str, table: Mapping[str, object], keys: tuple[str, ...]) -> bool:
+        """Set ``name`` from the first of ``keys`` that ``table`` has; False where it has none of them."""
+        for key in keys:
+            value = table.get(key)
+            if value is not None:
+                self.put(name, whole(value, key, self.name), f"{self.name}: {key}", key=key)
+                return True
+        return False
+
+    def need(self, name: str, words: str) -> None:
+        """InputError naming what is missing and the keys it was looked for under."""
+        if name not in self.values:
+            flag = "--" + name.replace("_", "-")
+            raise InputError(f"{self.name} does not say {words}; give {flag} N")
+
+
+def whole(value: object, key: str, name: str) -> int:
+    """``value`` as a whole number; InputError names the key otherwise."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST:
+        value = int(value)
+    if isinstance(value, str):
+        text = value.strip().replace("_", "")
+        if text.isascii() and text.isdigit() and len(text) < 12:
+            value = int(text)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"{name}: {key} = {str(value)[:40]!r} is no whole number")
+    return value
+
+
+def finish(
+    draft: Draft,
+    *,
+    layout: Layout,
+    gated: bool | None,
+    tied: bool | None,
+    format: str,
+    family: str,
+    overrides: Mapping[str, int],
+    vocab_asked: int | None = None,
+) -> ModelConfig:
+    """Check the sizes against one another, fill in what follows from others, and freeze the draft.
+
+    ``overrides`` are the sizes that the user gave beside the file; they win.
+    """
+    resized = "hidden" in overrides or "heads" in overrides
+    if resized and "head_dim" not in draft.keys and "head_dim" not in overrides:
+        draft.values.pop("head_dim", None)
+    if "heads" in overrides and "kv_heads" not in overrides and "kv_heads" not in draft.keys:
+        draft.values.pop("kv_heads", None)
+    for name, value in overrides.items():
+        draft.put(name, value, "given on the command line", key=draft.keys.get(name))
+    for name, words in (
+        ("hidden", "the hidden size"),
+        ("heads", "how many attention heads there are"),
+        ("layers", "how many layers there are"),
+        ("ffn", "the width of the MLP"),
+        ("vocab", "the vocabulary size"),
+    ):
+        draft.need(name, words)
+    values = draft.values
+    _head_sizes(draft)
+    if gated is None:
+        raise InputError(
+            f"{draft.name} does not say whether the MLP has a gate (SwiGLU, GeGLU): add --gated or --no-gated"
+        )
+    _tokens(draft)
+    t = values.setdefault("tensor_parallel", 1)
+    draft.sources.setdefault("tensor_parallel", "1 unless given: --tensor-parallel N")
+    for name in ("heads", "ffn"):
+        if values[name] % t:
+            raise UsageError(f"{name} = {values[name]} does not divide over {t} tensor-parallel ranks")
+    if values["kv_heads"] % t and t % values["kv_heads"]:
+        raise UsageError(f"kv_heads = {values['kv_heads']} does not divide over {t} tensor-parallel ranks")
+    if values["vocab"] % t:
+        raise UsageError(f"vocab = {values['vocab']} does not divide over {t} tensor-parallel ranks")
+    hyper = replace(Hyper(gated=gated, tied=tied), **values)  # type: ignore[arg-type]
+    return ModelConfig(hyper, layout, format, family, draft.sources, draft.keys, draft.fixed,
+                       tuple(draft.notes), vocab_asked)  # fmt: skip
+
+
+def _head_sizes(draft: Draft) -> None:
+    """head_dim and kv_heads where the input does not give them."""
+    values = draft.values
+    heads, hidden = values["heads"], values["hidden"]
+    if "head_dim" not in values:
+        if hidden % heads:
+            raise InputError(
+                f"{draft.name}: {heads} heads do not divide hidden = {hidden}, and no head_dim is given"
+            )
+        draft.put("head_dim", hidden // heads, "hidden / heads")
+    if "kv_heads" not in values:
+        draft.put("kv_heads", heads, "as many as heads")
+    if heads % values["kv_heads"]:
+        raise InputError(f"{draft.name}: {values['kv_heads']} key/value heads do not divide {heads} heads")
+
+
+def _tokens(draft: Draft) -> None:
+    """Sequence and micro-batch; what the input does not say is assumed, and says so."""
+    values = draft.values
+    if "sequence" not in values:
+        draft.put("sequence", 2048, "assumed: give --sequence N")
+    if "micro_batch" not in values:
+        batch = max(1, USUAL_TOKENS // values["sequence"])
+        draft.put("micro_batch", batch, f"assumed, about {USUAL_TOKENS} tokens: give --micro-batch N")

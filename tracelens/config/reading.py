@@ -1,0 +1,138 @@
+"""From a file of any known kind, or from flags, to a ``ModelConfig``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tracelens.config.huggingface import is_huggingface, read_huggingface
+from tracelens.config.megatron import arguments_of, flat_yaml, flattened, is_megatron, read_megatron
+from tracelens.config.model import Draft, Layout, ModelConfig, finish
+from tracelens.config.nanogpt import assignments, is_nanogpt, read_nanogpt
+from tracelens.errors import InputError, UsageError
+
+#: A configuration is a few kB; with tokenizer tables in it, a few MB.
+_LARGEST_FILE = 8_000_000
+#: Traces say what they are within so many bytes.
+_HEAD = 65_536
+_TRACE = "tracelens analyze TRACE --what-if heads=20 predicts what a change of it saves"
+_KNOWN = "a Hugging Face config.json, Megatron-LM arguments (script, YAML, JSON) or a nanoGPT config (.py)"
+
+
+def read_config(
+    path: str | Path,
+    *,
+    overrides: Mapping[str, int] | None = None,
+    gated: bool | None = None,
+    tied: bool | None = None,
+) -> ModelConfig:
+    """Read the model's sizes from ``path``, a file or a folder with a config.json.
+
+    ``overrides`` are sizes by our names that replace the file's. Raises ``InputError`` for a file that
+    cannot be used and names what is missing; nothing in the file is executed.
+    """
+    where = Path(path)
+    if where.is_dir():
+        where = where / "config.json"
+    text = _text(where)
+    name, given = where.name, dict(overrides or {})
+    if where.suffix.lower() == ".py":
+        table = assignments(text, name=name)
+        if not is_nanogpt(table):
+            raise InputError(f"{name} sets none of n_layer, n_head and n_embd: no nanoGPT config")
+        return read_nanogpt(table, name=name, overrides=given, gated=gated, tied=tied)
+    if text.lstrip()[:1] in ("{", "["):
+        return _from_json(text, name, given, gated, tied)
+    arguments = arguments_of(text)
+    if where.suffix.lower() in (".yaml", ".yml"):
+        scalars = flat_yaml(text)
+        if is_megatron(scalars):
+            return read_megatron(scalars, name=name, format="megatron-yaml", overrides=given, gated=gated,
+                                 tied=tied)  # fmt: skip
+    if is_megatron(arguments):
+        return read_megatron(arguments, name=name, format="megatron", overrides=given, gated=gated, tied=tied)
+    raise InputError(f"{name} is not {_KNOWN}")
+
+
+def config_from_flags(
+    sizes: Mapping[str, int], *, gated: bool | None = None, tied: bool | None = None
+) -> ModelConfig:
+    """A GPT with the sizes given: one QKV product, ffn 4h (8h/3 on a multiple of 64 with a gate)."""
+    draft = Draft("flags")
+    for name, value in sizes.items():
+        draft.put(name, value, "given on the command line", key="--" + name.replace("_", "-"))
+    for name, words in (
+        ("hidden", "the hidden size"),
+        ("heads", "how many heads"),
+        ("layers", "how many layers"),
+    ):
+        if name not in draft.values:
+            raise UsageError(
+                f"give a config file, or at least --hidden, --heads and --layers ({words} is missing)"
+            )
+    for name, value, why in (("vocab", 50257, "assumed: GPT-2's"), ("sequence", 2048, "assumed")):
+        if name not in draft.values:
+            draft.put(name, value, why, key="--" + name)
+    hidden = draft.values["hidden"]
+    if "ffn" not in draft.values:
+        size = int(8 * hidden / 3) // 64 * 64 or 64 if gated else 4 * hidden
+        draft.put("ffn", size, "assumed: 8h/3 on a multiple of 64" if gated else "assumed: 4h", key="--ffn")
+    if gated is None:
+        draft.notes.append("taken for a GPT: an MLP without a gate; say --gated for SwiGLU")
+    for name in ("kv_heads", "head_dim"):
+        draft.keys.setdefault(name, "--" + name.replace("_", "-"))
+    return finish(
+        draft,
+        layout=Layout(
+            fused_qkv=True, fused_gate=bool(gated), rope=bool(gated), activation="silu" if gated else "gelu"
+        ),
+        gated=bool(gated),
+        tied=True if tied is None else tied,
+        format="flags",
+        family="A model of these sizes",
+        overrides={},
+    )
+
+
+def _text(where: Path) -> str:
+    try:
+        if where.exists() and not where.is_file():
+            raise InputError(f"{where.name} is no ordinary file")
+        with where.open("rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise InputError(f"cannot read {where}: {error.strerror or error}") from None
+    except ValueError:
+        raise InputError("the name of the file holds a character that no file name can have") from None
+    if data[:2] == b"\x1f\x8b" or b'"traceEvents"' in data[:_HEAD] or b'"deviceProperties"' in data[:_HEAD]:
+        raise InputError(f"{where.name} is a trace, not a configuration: {_TRACE}")
+    if len(data) > _LARGEST_FILE:
+        raise InputError(
+            f"{where.name} is larger than {_LARGEST_FILE // 1_000_000} MB: that is no configuration"
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{where.name} is no text: not {_KNOWN}") from None
+
+
+def _from_json(
+    text: str, name: str, overrides: Mapping[str, int], gated: bool | None, tied: bool | None
+) -> ModelConfig:
+    try:
+        table = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name} is no JSON: {str(error)[:80]}") from None
+    if not isinstance(table, dict):
+        raise InputError(f"{name} is JSON, but not an object with a model's sizes")
+    if is_huggingface(table):
+        return read_huggingface(table, name=name, overrides=overrides, gated=gated, tied=tied)
+    flat = flattened(table)
+    if is_megatron(flat):
+        return read_megatron(
+            flat, name=name, format="megatron-json", overrides=overrides, gated=gated, tied=tied
+        )
+    if "traceEvents" in table:
+        raise InputError(f"{name} is a trace, not a configuration: {_TRACE}")
+    raise InputError(f"{name} is not {_KNOWN}: it has neither model_type nor hidden_size and num_layers")

@@ -1,0 +1,216 @@
+"""From a folder of traces to the answer for the job: every rank in a process of its own, and none lost."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from tracelens.errors import InputError, TracelensError
+from tracelens.files import write_bytes
+from tracelens.job.merge import merge
+from tracelens.job.result import Job, Left
+from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode
+from tracelens.kinds import kind_of
+
+#: Told of every rank that is done: files done, files in all, its name.
+Progress = Callable[[int, int, str], None]
+_TRACES = (".json", ".json.gz")
+_SUMMARIES = (".summary",)
+_MAGIC = set("*?[")
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What is to be read, by name."""
+
+    traces: list[Path]
+    summaries: list[Path]
+    left: list[Left]
+
+
+def find_files(paths: Sequence[str | Path]) -> Files:
+    """Traces and summaries among files, folders and patterns, and what there is left out with why.
+
+    Raises InputError where a path leads nowhere or nothing is found.
+    """
+    left: list[Left] = []
+    traces: dict[Path, None] = {}
+    summaries: dict[Path, None] = {}
+    for path in _expanded(paths):
+        name = path.name.lower()
+        if name.endswith(_SUMMARIES):
+            summaries[path] = None
+        elif not name.endswith(_TRACES):
+            left.append(Left(path.name, "no .json, .json.gz or .summary"))
+        elif (kind := kind_of(path)) == "trace":
+            traces[path] = None
+        else:
+            left.append(Left(path.name, "a saved report, not a trace" if kind == "report" else "not a trace"))
+    if not traces and not summaries:
+        said = ", ".join(str(path) for path in paths)
+        why = f": {left[0].file}: {left[0].why}" if left else ""
+        raise InputError(f"no trace in {said}{why}")
+    return Files(list(traces), list(summaries), left)
+
+
+def _expanded(paths: Sequence[str | Path]) -> Iterator[Path]:
+    for given in paths:
+        path = Path(given)
+        try:
+            if path.is_dir():
+                yield from sorted(one for one in path.iterdir() if one.is_file() and one.name[0] != ".")
+            elif path.exists():
+                yield path
+            elif _MAGIC & set(str(given)):
+                yield from sorted(Path(one) for one in glob.glob(str(given), recursive=True))
+            else:
+                raise InputError(f"cannot read {given}: no such file or folder")
+        except OSError as error:
+            raise InputError(f"cannot read {given}: {error.strerror or error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What a worker brings back; it is pickled."""
+
+    summary: bytes | None
+    why: str | None
+
+
+def summarize_file(path: str, gpu: str | None, keep: str | None) -> _Done:
+    """One rank's summary, taken from ``keep`` where it was made before. The work of one worker."""
+    from tracelens.analysis import analyze
+    from tracelens.job.summary import summarize
+
+    try:
+        kept = None if keep is None else Path(keep) / _kept_name(Path(path), gpu)
+        if kept is not None and kept.is_file():
+            data = kept.read_bytes()
+            decode(data, kept.name)
+            return _Done(data, None)
+        data = encode([summarize(analyze(path, gpu=gpu, shape_search=False))])
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(kept, data)
+        return _Done(data, None)
+    except TracelensError as error:
+        return _Done(None, str(error))
+    except MemoryError:
+        return _Done(None, "not enough memory to read it")
+    except Exception as error:  # one strange file is no reason to lose the other ranks
+        return _Done(None, f"could not be analyzed: {type(error).__name__}: {error}")
+
+
+def _kept_name(path: Path, gpu: str | None) -> str:
+    """A summary is found again by the trace's content, whatever its folder."""
+    import hashlib
+
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    digest.update(f"{SUMMARY_VERSION} {gpu or ''}".encode())
+    return f"{path.name.partition('.')[0][:60]}.{digest.hexdigest()[:16]}.summary"
+
+
+def summarize_files(
+    paths: Sequence[str | Path],
+    *,
+    gpu: str | None = None,
+    keep: str | Path | None = None,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[RankSummary], list[Left]]:
+    """A summary of every trace (and those already made), and the files that have none with why.
+
+    ``keep`` is a folder in which finished summaries lie: they are not made again. ``executor`` is anything
+    that has ``submit``, as a Dask client's ``get_executor()``; without one, processes on this machine.
+
+    Raises InputError where nothing can be read.
+    """
+    files = find_files(paths)
+    left = list(files.left)
+    found: list[RankSummary] = []
+    for path in files.summaries:
+        try:
+            found += decode(path.read_bytes(), path.name)
+        except (InputError, OSError) as error:
+            left.append(Left(path.name, str(error)))
+    call = (gpu, None if keep is None else str(keep))
+    for at, (path, done) in enumerate(_results(files.traces, call, workers, executor)):
+        if progress is not None:
+            progress(at + 1, len(files.traces), path.name)
+        if done.summary is None:
+            left.append(Left(path.name, done.why or "could not be analyzed"))
+        else:
+            found += decode(done.summary, path.name)
+    if not found:
+        raise InputError(f"no rank can be used: {left[0].file}: {left[0].why}" if left else "no rank")
+    return found, left
+
+
+def analyze_job(
+    paths: Sequence[str | Path],
+    *,
+    gpu: str | None = None,
+    keep: str | Path | None = None,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> Job:
+    """The answer for the job whose ranks' traces lie there. See ``summarize_files``.
+
+    Raises InputError where nothing can be read, or the ranks have no step in common.
+    """
+    found, left = summarize_files(
+        paths, gpu=gpu, keep=keep, workers=workers, executor=executor, progress=progress
+    )
+    return merge(found, left)
+
+
+def _results(
+    paths: Sequence[Path], call: tuple[str | None, str | None], workers: int | None, executor: Executor | None
+) -> Iterator[tuple[Path, _Done]]:
+    """Every file's result as it comes. A worker that dies takes no other file with it."""
+    if executor is not None:
+        yield from _collected({executor.submit(summarize_file, str(path), *call): path for path in paths}, [])
+        return
+    most = max(1, min(workers or os.cpu_count() or 1, len(paths)))
+    if most == 1:
+        for path in paths:
+            yield path, summarize_file(str(path), *call)
+        return
+    lost: list[Path] = []
+    with _pool(most) as pool:
+        yield from _collected({pool.submit(summarize_file, str(path), *call): path for path in paths}, lost)
+    for path in lost:  # each alone: the one that kills its worker is told from those beside it
+        again: list[Path] = []
+        with _pool(1) as pool:
+            yield from _collected({pool.submit(summarize_file, str(path), *call): path}, again)
+        if again:
+            yield path, _Done(None, "its process was killed twice: not enough memory for it?")
+
+
+def _collected(work: dict[Future[_Done], Path], lost: list[Path]) -> Iterator[tuple[Path, _Done]]:
+    for one in as_completed(work):
+        try:
+            yield work[one], one.result()
+        except BrokenProcessPool:
+            lost.append(work[one])
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    try:
+        yield pool
+    except BaseException:  # Ctrl-C: what runs is not waited for
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()

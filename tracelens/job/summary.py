@@ -1,0 +1,249 @@
+"""What one rank brings to the answer for its job: a small file that merges with those of the other ranks."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from tracelens.analysis import Analysis
+from tracelens.attribution.collectives import Call
+from tracelens.attribution.communication import find_communication
+from tracelens.errors import InputError
+from tracelens.job.columns import IntArray, merged, pack, unpack
+from tracelens.results import Finding, GemmRow, GpuInfo, ModelDims, Report, Summary
+from tracelens.results.step import ComponentRow, Coverage
+from tracelens.trace import Links, Trace
+from tracelens.trace.metadata import rank_and_world
+from tracelens.trace.tables import MISSING
+from tracelens.version import __version__
+from tracelens.words import COMPONENTS
+
+#: Of the summary file. The major part changes when a reader of the old one would be wrong.
+SUMMARY_VERSION = "1.0"
+_RANK = re.compile(r"(?i)(?<![a-z])rank[ _.-]?([0-9]{1,6})(?![0-9])")
+#: The step of what is in no whole step.
+NO_STEP = -1
+#: Ranges in which the training loop waits for its next batch (torch/utils/data/dataloader.py).
+_INPUT = re.compile(r"^enumerate\(DataLoader\)")
+
+
+class CallKind(msgspec.Struct, frozen=True, order=True):
+    """Calls of a collective that differ in nothing but time. ``bytes`` as in ``Call.bytes``."""
+
+    collective: str
+    group: str  # the description of the process group, else its name; empty where the trace names none
+    ranks: tuple[int, ...] | None  # of the group; None where the trace does not list them
+    group_size: int | None
+    bytes: int | None
+
+
+class Columns(msgspec.Struct, frozen=True):
+    """Packed columns of equal ``length`` (``tracelens.job.columns``)."""
+
+    length: int
+    data: dict[str, bytes]
+
+    def column(self, name: str) -> IntArray:
+        """One column. Raises InputError where it is damaged."""
+        if name not in self.data:
+            raise InputError(f"the summary lacks its column {name!r}")
+        return unpack(self.data[name], self.length)
+
+
+class RankStep(msgspec.Struct, frozen=True):
+    """A whole step on this rank's clock."""
+
+    index: int  # N of ProfilerStep#N
+    start_ns: int
+    end_ns: int
+
+
+class RankGemm(msgspec.Struct, frozen=True):
+    """GEMMs or attention of one place and shape; the fields are those of ``GemmRow``."""
+
+    component: str
+    role: str | None
+    phase: str
+    m: int | None
+    n: int | None
+    k: int | None
+    batch: int | None
+    dtype: str | None
+    calls_per_step: float
+    time_ms_per_step: float
+    flops: float | None
+    peak_frac: float | None
+
+
+class RankSummary(msgspec.Struct, frozen=True):
+    """One rank of a job."""
+
+    summary_version: str
+    tool_version: str
+    file: str
+    sha256: str
+    rank: int | None
+    rank_from: str  # metadata | name | none
+    world_size: int | None
+    partial: bool
+    warnings: list[str]
+    gpu: GpuInfo
+    model: ModelDims
+    summary: Summary
+    coverage: Coverage
+    steps: list[RankStep]
+    components: list[ComponentRow]
+    gemms: list[RankGemm]
+    findings: list[Finding]
+    kinds: list[CallKind]
+    calls: Columns  # kind, step (N of ProfilerStep), start_ns, end_ns, launch_ns (-1: not recorded)
+    computing: Columns  # begin_ns, end_ns: some kernel other than communication runs
+    communicating: Columns  # begin_ns, end_ns: some event of the component communication runs
+    busy: Columns  # begin_ns, end_ns: some GPU event runs
+    input: Columns  # begin_ns, end_ns: the training loop waits for a batch
+
+
+def summarize(analysis: Analysis) -> RankSummary:
+    """The summary of an analyzed trace. Times stay on the trace's own clock, integer ns.
+
+    Raises InputError for an analysis that was loaded from a report: it has no events.
+    """
+    report, trace, links = analysis.report, analysis.trace, analysis.links
+    attribution = analysis.attribution
+    if trace is None or links is None or attribution is None:
+        raise InputError(f"{report.trace.path} is a saved report: a summary is made of the trace itself")
+    communication = find_communication(trace, links, attribution)
+    kernels = trace.kernels
+    end = kernels.ts_ns + kernels.dur_ns
+    is_kernel = trace.symbols.where(lambda text: text == "kernel")[kernels.category]
+    computes = is_kernel & (attribution.component != COMPONENTS.index("communication"))
+    numbers = np.array([*links.steps.index, NO_STEP], np.int64)
+    moving = [at for at, call in enumerate(communication.calls) if call.collective != "packing"]
+    chosen = np.flatnonzero(np.isin(communication.call, moving))
+    rows = communication.kernel[chosen]
+    kinds, of_call = _kinds(communication.calls)
+    rank, source = _rank(trace)
+    found = RankSummary(
+        summary_version=SUMMARY_VERSION,
+        tool_version=__version__,
+        file=report.trace.path,
+        sha256=report.trace.sha256,
+        rank=rank,
+        rank_from=source,
+        world_size=report.trace.world_size,
+        partial=trace.partial,
+        warnings=list(report.trace.warnings),
+        gpu=report.gpu,
+        model=report.model,
+        summary=report.summary,
+        coverage=report.coverage,
+        steps=_steps(report),
+        components=report.components,
+        gemms=[_gemm(row) for row in report.gemms],
+        findings=report.findings,
+        kinds=kinds,
+        calls=_columns(
+            kind=of_call[communication.call[chosen]],
+            step=numbers[attribution.step[rows]],
+            start_ns=kernels.ts_ns[rows],
+            end_ns=end[rows],
+            launch_ns=_launched(trace, links, rows),
+        ),
+        computing=_spans(kernels.ts_ns[computes], end[computes]),
+        communicating=_spans(kernels.ts_ns[communication.kernel], end[communication.kernel]),
+        busy=_spans(kernels.ts_ns, end),
+        input=_input(trace),
+    )
+    return msgspec.json.decode(msgspec.json.encode(found), type=RankSummary)  # as it is read again
+
+
+def encode(summaries: Iterable[RankSummary]) -> bytes:
+    """A summary file: a line of JSON per rank, each trace once, in order of rank, deflated.
+
+    The same ranks give the same bytes, in whatever order they come and however often.
+    """
+    lines = {one.sha256: msgspec.json.encode(one) for one in sorted(summaries, key=_order)}
+    return gzip.compress(b"\n".join(lines.values()) + b"\n", 6, mtime=0)
+
+
+def decode(data: bytes, name: str) -> list[RankSummary]:
+    """The ranks of a summary file. Raises InputError where it is none, or of another major version."""
+    try:
+        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        return [_decoded(line, name) for line in text.splitlines() if line.strip()]
+    except (OSError, EOFError, zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{name} is no summary of ranks: {error}") from None
+
+
+def _decoded(line: bytes, name: str) -> RankSummary:
+    head = msgspec.json.decode(line, type=_Head)
+    if head.summary_version.partition(".")[0] != SUMMARY_VERSION.partition(".")[0]:
+        raise InputError(
+            f"{name} has summary version {head.summary_version}; this tracelens reads {SUMMARY_VERSION}: "
+            "summarize the trace again"
+        )
+    return msgspec.json.decode(line, type=RankSummary)
+
+
+def _order(one: RankSummary) -> tuple[bool, int, str]:
+    return one.rank is None, one.rank or 0, one.sha256
+
+
+class _Head(msgspec.Struct):
+    summary_version: str
+
+
+def _kinds(calls: Sequence[Call]) -> tuple[list[CallKind], IntArray]:
+    """The distinct kinds of call, and for each call which one it is."""
+    each = [CallKind(one.collective, one.group or "", one.ranks, one.group_size, one.bytes) for one in calls]
+    kinds = list(dict.fromkeys(each))
+    return kinds, np.array([kinds.index(one) for one in each], np.int64)
+
+
+def _columns(**columns: IntArray) -> Columns:
+    (length,) = {len(column) for column in columns.values()}
+    return Columns(length, {name: pack(column) for name, column in columns.items()})
+
+
+def _spans(begin: IntArray, end: IntArray) -> Columns:
+    begin, end = merged(begin, end)
+    return _columns(begin_ns=begin, end_ns=end)
+
+
+def _input(trace: Trace) -> Columns:
+    """Ranges of the data loader on the CPU, also where they were recorded as operators."""
+    waits = trace.symbols.where(_INPUT.match)
+    spans = [(table.ts_ns[at], table.dur_ns[at]) for table in (trace.ranges, trace.ops)
+             for at in [np.flatnonzero(waits[table.name])]]  # fmt: skip
+    begin = np.concatenate([one for one, _ in spans])
+    return _spans(begin, begin + np.concatenate([dur for _, dur in spans]))
+
+
+def _launched(trace: Trace, links: Links, rows: IntArray) -> IntArray:
+    launch = links.kernel_launch[rows]
+    known = np.append(trace.launches.ts_ns, MISSING)
+    return known[launch]
+
+
+def _gemm(row: GemmRow) -> RankGemm:
+    return RankGemm(*(getattr(row, name) for name in RankGemm.__struct_fields__))
+
+
+def _steps(report: Report) -> list[RankStep]:
+    return [
+        RankStep(step.index, step.start_ns, step.start_ns + round(step.duration_ms * 1e6))
+        for step in report.steps
+    ]
+
+
+def _rank(trace: Trace) -> tuple[int | None, str]:
+    rank = rank_and_world(trace.metadata)[0]
+    if rank is not None:
+        return rank, "metadata"
+    named = _RANK.search(trace.source.name)
+    return (int(named[1]), "name") if named else (None, "none")

@@ -1,0 +1,283 @@
+"""The answer for a job in words and rows, and at a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from rich.console import Console
+
+from tracelens import numbers as f
+from tracelens.gates import Judged
+from tracelens.job.result import Cause, Job, JobCollective, JobRank, Parts, Straggler
+from tracelens.render.console import Out
+from tracelens.render.gates import gates_markdown
+from tracelens.render.markdown_text import escape, table
+
+RANKS = 12  # listed at a terminal: all of a small job, the latest of a large one
+COLLECTIVES = 5
+_PARTS = (
+    ("computing_ms", "computing"),
+    ("waiting_ms", "waiting for other ranks"),
+    ("sending_ms", "sending"),
+    ("copies_ms", "copies"),
+    ("input_ms", "waiting for input"),
+    ("idle_ms", "idle"),
+)
+_WHY: dict[Cause, Callable[[Straggler], str]] = {
+    "cpu": lambda one: (
+        f"Its GPU idles {_ms(one, 'idle')} longer before it arrives: its CPU launches kernels late."
+    ),
+    "input": lambda one: f"It waits {_ms(one, 'input')} longer for its next batch.",
+    "slow_gpu": lambda one: f"GEMMs of the same shape take {one.pace:.2f} times as long on its GPU.",
+    "more_work": lambda one: (
+        f"It computes {_ms(one, 'computing')} longer, at the same speed: it has more work."
+    ),
+    "experts": lambda one: (
+        f"It computes {_ms(one, 'computing')} longer, most of it in its experts: "
+        "it gets more tokens than the others."
+    ),
+    "copies": lambda one: f"Copies take {_ms(one, 'copies')} longer on it.",
+    "communication": lambda one: (
+        f"It communicates with ranks of another group first ({_ms(one, 'communication')} longer)."
+    ),
+    "unclear": lambda one: "No single part of its time explains it.",
+}
+_NEXT: dict[Cause, str] = {
+    "cpu": "Look at the CPU of that rank: other processes on its cores, data-loader workers, NUMA placement, "
+    "work in Python that the other ranks do not do.",
+    "input": "Look at its data loader: its shard, its storage, its number of workers.",
+    "slow_gpu": "Look at that GPU: clock, power cap, temperature, another process (nvidia-smi -q).",
+    "more_work": "Compare its batch and its layers with those of the other ranks.",
+    "experts": "Balance the tokens over the experts (load-balancing loss, capacity, expert placement).",
+    "copies": "Look at what it copies that the others do not (pageable memory, checkpoints, logging).",
+    "communication": "Look at the other group first: its own page names it.",
+    "unclear": "Record the same steps again; compare this rank's page with another's.",
+}
+
+
+def _ms(one: Straggler, part: str) -> str:
+    return f"{f.ms(max(0.0, one.more_ms.get(part, 0.0)))}"
+
+
+def verdict(job: Job) -> str:
+    """The sentence that answers for the whole job."""
+    step = f.ms(job.step_ms)
+    if job.limit == "straggler":
+        names = ranks_said([one.name for one in job.stragglers])
+        late = max(one.late_ms for one in job.stragglers)
+        verb = "is" if len(job.stragglers) == 1 else "are"
+        share = f.pct(late / job.step_ms)
+        return f"{names} {verb} late: the other ranks wait {f.ms(late)} of the {step} step ({share})."
+    if job.limit == "slow_link":
+        one = job.slow_links[0]
+        return (
+            f"The group of {_numbered(one.ranks)} sends "
+            f"{one.send_us / one.others_us:.1f} times as long as the other groups: "
+            f"{f.ms(one.more_ms)} of the {step} step."
+        )
+    middle = _middle(job)
+    if job.limit == "pipeline":
+        slow = max(row.parts.computing_ms for row in job.ranks)
+        return (
+            f"The pipeline stage of {ranks_said(job.stages, capital=False)} computes longest: "
+            f"{f.ms(slow)} of the {step} step, the median rank {f.ms(middle.computing_ms)}."
+        )
+    nobody = "no rank or group is late" if job.matched_calls else "no matching calls show who is late"
+    if job.limit == "communication":
+        lost = middle.waiting_ms + middle.sending_ms
+        share = f.pct(lost / job.step_ms)
+        return f"Exposed communication takes {f.ms(lost)} of the {step} step ({share}); {nobody}."
+    if job.limit == "idle":
+        lost = middle.idle_ms + middle.input_ms
+        return f"The GPUs idle {f.ms(lost)} of the {step} step ({f.pct(lost / job.step_ms)}); {nobody}."
+    if job.limit == "unknown":
+        return (
+            f"One rank of the job is here: its step takes {step}; who waits for whom needs two ranks or more."
+        )
+    return f"Computing takes {f.pct(middle.computing_ms / job.step_ms)} of the {step} step; {nobody}."
+
+
+def details(job: Job) -> list[str]:
+    """Why, and where to look next."""
+    said = []
+    for one in job.stragglers[:3]:
+        of = f"late at {one.calls} of {one.of_calls} calls, most at {one.collective}"
+        said.append(f"{one.name.capitalize()} ({f.ms(one.late_ms)}): {_WHY[one.cause](one)} It is {of}.")
+        said.append(f"Next: {_NEXT[one.cause]}")
+    if job.limit == "slow_link":
+        said.append("Next: look at the links and switches between those ranks (nccl-tests on them alone).")
+    if job.limit == "pipeline":
+        said.append(
+            "Next: move layers from that stage to the others, or count the embedding and the head as layers."
+        )
+    return said
+
+
+def caveats(job: Job) -> list[str]:
+    """What is missing, and what it leaves open."""
+    said = []
+    if job.missing:
+        said.append(f"No trace of {_numbered(job.missing)}: a late rank among them would not be named.")
+    said += [f"Left out: {one.file}: {one.why}" for one in job.left[:8]]
+    said += [f"Left out: {len(job.left) - 8} more files"] if len(job.left) > 8 else []
+    partial = [row.name for row in job.ranks if row.partial]
+    if partial:
+        said.append(f"Part of the file could not be read: {ranks_said(partial, capital=False)}.")
+    if job.clock.residual_us is None:
+        said.append("No collective matches between ranks: arrival and waiting are not known.")
+    else:
+        said.append(
+            f"Clocks are aligned to {f.ms(job.clock.residual_us / 1e3)}; smaller skews are not counted."
+        )
+    if len(job.clock.shared) > 1:
+        said.append(
+            f"{len(job.clock.shared)} groups of ranks share no call: arrivals are compared within each."
+        )
+    if job.unmatched_calls:
+        said.append(f"{job.unmatched_calls} calls have no match on the other ranks and are not judged.")
+    if not job.steps_marked:
+        said.append("No step is marked: the whole trace counts as one step.")
+    return said
+
+
+def ranks_said(names: Sequence[str], *, capital: bool = True) -> str:
+    """Names of ranks in few words.
+
+    >>> ranks_said(["rank 4", "rank 5", "rank 6", "rank 9"]), ranks_said(["rank 1"], capital=False)
+    ('Ranks 4-6, 9', 'rank 1')
+    """
+    numbers = [int(name[5:]) for name in names if name.startswith("rank ") and name[5:].isdecimal()]
+    if len(numbers) < len(names) or not numbers:
+        return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    word = "rank" if len(numbers) == 1 else "ranks"
+    return f"{word.capitalize() if capital else word} {f.integers(numbers, '-')}"
+
+
+def _numbered(ranks: Sequence[int]) -> str:
+    return ranks_said([f"rank {rank}" for rank in ranks], capital=False)
+
+
+def identity(job: Job) -> str:
+    """Ranks, GPUs, steps, model."""
+    gpus = sorted({row.gpu for row in job.ranks})
+    of = f"{len(job.ranks)} of {job.world_size} ranks" if job.world_size else f"{len(job.ranks)} ranks"
+    many = len(job.steps)
+    steps = f"{many} step{'' if many == 1 else 's'} in common"
+    return " · ".join([of, ", ".join(gpus)[:80], steps])
+
+
+def worst_first(job: Job, most: int) -> list[JobRank]:
+    """All ranks of a small job in order; of a large one those that are late, then the slowest."""
+    if len(job.ranks) <= most:
+        return job.ranks
+    return sorted(job.ranks, key=lambda row: (-row.late_ms, -row.parts.step_ms))[:most]
+
+
+def part_names() -> list[tuple[str, str]]:
+    """Fields of ``Parts`` and what they are called."""
+    return list(_PARTS)
+
+
+def rank_cells(row: JobRank) -> list[str]:
+    """Step, each part and the wait that it causes, in ms."""
+    return [
+        f.sig(row.parts.step_ms),
+        *(f.sig(getattr(row.parts, name)) for name, _ in _PARTS),
+        f.sig(row.late_ms),
+    ]
+
+
+def collective_cells(row: JobCollective) -> list[str]:
+    """Collective with its group, size, calls, skew, who is last, waiting, sending, bandwidth."""
+    skew = f.DASH if row.skew_us is None else f"{f.ms(row.skew_us[0] / 1e3)}, {f.ms(row.skew_us[1] / 1e3)}"
+    last = f.DASH if row.last is None or row.last_frac is None else f"{row.last} ({f.pct(row.last_frac)})"
+    return [
+        f"{row.collective} {row.group}".strip(),
+        f.nbytes(row.bytes) if row.bytes else f.DASH,
+        f.sig(row.calls_per_step),
+        skew,
+        last,
+        f.ms(row.waiting_ms),
+        f.ms(row.send_us / 1e3) if row.send_us is not None else f.DASH,
+        f"{f.sig(row.bus_gbps)} GB/s" if row.bus_gbps is not None else f.DASH,
+    ]
+
+
+COLLECTIVE_HEADS = ["collective", "size", "calls", "skew: median, p95", "last", "waiting", "sending", "bus"]
+
+
+def finding_lines(job: Job) -> list[str]:
+    """Findings of the ranks, and whether the job gains by them."""
+    lines = []
+    for one in job.findings:
+        of = "all ranks" if one.ranks == len(job.ranks) else f"{one.ranks} of {len(job.ranks)} ranks"
+        gain = (
+            ""
+            if one.saves_step is not False
+            else "; those ranks wait for others, so the step gains nothing yet"
+        )
+        lines.append(f"{one.finding.rule} {one.finding.title} ({of}{gain})")
+    return lines
+
+
+def _middle(job: Job) -> Parts:
+    return Parts(*(median(getattr(row.parts, name) for row in job.ranks) for name, _ in _PARTS))
+
+
+def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]] = ()) -> None:
+    """Print the answer; about 30 lines, 80 columns."""
+    out = Out(console)
+    out.line(identity(job), "dim")
+    out.line(verdict(job), "bold")
+    for line in details(job):
+        out.line(f"  {line}")
+    out.line()
+    heads = ["step", "comp.", "wait", "send", "copies", "input", "idle", "late"]
+    rows = out.table([("", "l"), *((head, "r") for head in heads)])
+    for row in worst_first(job, RANKS):
+        late = any(row.name == one.name for one in job.stragglers)
+        name, *cells = row.name, *rank_cells(row)
+        rows.add_row(
+            out.text(f"  {name}", "bold" if late else "", limit=24), *(out.text(cell) for cell in cells)
+        )
+    out.print(rows)
+    more = len(job.ranks) - len(worst_first(job, RANKS))
+    out.line(
+        f"  {f'and {more} more ranks; ' if more else ''}ms per step; late: what the others wait for it", "dim"
+    )
+    out.line()
+    waited = [row for row in job.collectives if row.waiting_ms > 0][:COLLECTIVES]
+    if waited:
+        lines = out.table(
+            [("  collective", "l"), *((head, "r") for head in ("size", "skew", "last", "waiting"))]
+        )
+        for call in waited:
+            _, size, _, skew, last, waiting, *_ = collective_cells(call)
+            shown = (size, skew.partition(",")[0], last, waiting)
+            lines.add_row(out.text(f"  {call.collective}"), *(out.text(cell) for cell in shown))
+        out.print(lines)
+        out.line()
+    for line in finding_lines(job)[:COLLECTIVES]:
+        out.line(f"  {line}")
+    for line in caveats(job):
+        out.line(f"  {line}", "dim")
+    for path, written in outputs:
+        size = f" ({f.nbytes(written)})"
+        out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(size, "dim"))
+
+
+def job_markdown(job: Job, *, gates: Sequence[Judged] = ()) -> str:
+    """The answer as Markdown, in the terminal's order."""
+    lines = [f"**{escape(verdict(job))}**", "", *(f"- {escape(line)}" for line in details(job)), ""]
+    lines += [escape(identity(job)), "", *gates_markdown(gates)]
+    rows = worst_first(job, 64)
+    lines += table(["", "step, ms", *(name for _, name in _PARTS), "others wait"],
+                   [[row.name, *rank_cells(row)] for row in rows])  # fmt: skip
+    lines += ["", f"and {len(job.ranks) - len(rows)} more ranks"] if len(rows) < len(job.ranks) else []
+    if job.collectives:
+        lines += ["", *table(COLLECTIVE_HEADS, [collective_cells(row) for row in job.collectives[:20]])]
+    said = finding_lines(job)
+    lines += ["", "### Findings", "", *(f"- {escape(line)}" for line in said)] if said else []
+    lines += ["", *(f"- {escape(line)}" for line in caveats(job))]
+    return "\n".join(lines) + "\n"

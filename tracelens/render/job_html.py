@@ -1,0 +1,123 @@
+"""The answer for a job as one offline HTML file: a bar per rank, collectives, a map of rank and step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from tracelens import numbers as f
+from tracelens.job.result import Job, JobRank
+from tracelens.render import job as words
+from tracelens.render.templates import environment, part, policy
+
+#: All ranks get a bar up to here; of larger jobs the latest, a table of percentiles, and the map.
+BARS, WORST = 64, 10
+_MAP_STEPS = 40
+_LEVELS = 8
+_WIDTH = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One rank's step on the common scale; ``x`` and ``width`` of ``_WIDTH``."""
+
+    rank: JobRank
+    pieces: list[tuple[str, float, float, str]]  # part, x, width, what it says
+    late: bool
+    page: str | None  # its own page beside this one
+
+
+def render_job_html(job: Job, *, generated_at: str | None = None, pages: dict[str, str] | None = None) -> str:
+    """Return the page. ``pages`` names each rank's own page by the rank's name, relative to this one."""
+    css = part("report.css") + part("job.css")
+    large = len(job.ranks) > BARS
+    shown = words.worst_first(job, WORST if large else BARS)
+    page: str = (
+        _environment()
+        .get_template("job.html.j2")
+        .render(
+            job=job,
+            verdict=words.verdict(job),
+            details=words.details(job),
+            caveats=words.caveats(job),
+            identity=words.identity(job),
+            parts=words.part_names(),
+            bars=_bars(job, shown, pages or {}),
+            large=large,
+            percentiles=_percentiles(job) if large else [],
+            cells=Markup(_map(job)) if large and len(job.steps) > 1 else "",
+            heads=words.COLLECTIVE_HEADS,
+            collectives=[words.collective_cells(row) for row in job.collectives[:24]],
+            findings=words.finding_lines(job),
+            components=list(job.components.items())[:16],
+            gemms=job.gemms[:24],
+            generated_at=generated_at,
+            css=Markup(css),
+            csp=Markup(policy(css)),
+        )
+    )
+    return page
+
+
+def _bars(job: Job, shown: list[JobRank], pages: dict[str, str]) -> list[Bar]:
+    longest = max(row.parts.step_ms for row in job.ranks) or 1.0
+    late = {one.name for one in job.stragglers}
+    bars = []
+    for row in shown:
+        at, pieces = 0.0, []
+        for name, said in words.part_names():
+            ms = getattr(row.parts, name)
+            width = max(0.0, ms) / longest * _WIDTH
+            if width >= 0.5:
+                pieces.append((name.removesuffix("_ms"), at, width, f"{said}: {f.ms(ms)}"))
+            at += width
+        page = pages.get(row.name)
+        bars.append(Bar(row, pieces, row.name in late, None if page is None else quote(page)))
+    return bars
+
+
+def _percentiles(job: Job) -> list[tuple[str, list[str]]]:
+    """Of each part over the ranks: least, median, 95th percentile, most."""
+    rows = []
+    for name, said in (*words.part_names(), ("step_ms", "step")):
+        values = np.array([getattr(row.parts, name) for row in job.ranks])
+        rows.append((said, [f.ms(float(np.percentile(values, at))) for at in (0, 50, 95, 100)]))
+    return rows
+
+
+def _map(job: Job) -> str:
+    """Rank by step: what each step of each rank waits for others, as one path per shade."""
+    steps = job.steps[:_MAP_STEPS]
+    times = np.array([row.steps_ms[: len(steps)] for row in job.ranks])
+    middle = np.median(times, axis=0)
+    over = np.clip((times - middle) / np.maximum(middle, 1e-9), 0, 0.5)
+    level = np.minimum((over / 0.5 * _LEVELS).astype(int), _LEVELS - 1)
+    width, height = 720 // len(steps), max(1, min(8, 900 // len(job.ranks)))
+    paths = []
+    for shade in range(_LEVELS):
+        rows, columns = np.nonzero(level == shade)
+        cells = "".join(
+            f"M{column * width} {row * height}h{width - 1}v{height}h-{width - 1}z"
+            for row, column in zip(rows.tolist(), columns.tolist(), strict=True)
+        )
+        if cells:
+            paths.append(f'<path class="l{shade}" d="{cells}"/>')
+    high, wide = height * len(job.ranks), width * len(steps)
+    label = (
+        f"Step time by rank (down) and step (across), {len(job.ranks)} by {len(steps)}; "
+        "darker is longer than the median"
+    )
+    return (
+        f'<svg class="map" role="img" aria-label="{label}" viewBox="0 0 {wide} {high}" width="{wide}" '
+        f'height="{high}">{"".join(paths)}</svg>'
+    )
+
+
+def _environment() -> jinja2.Environment:
+    env = environment()
+    env.globals.update(ms=f.ms, pct=f.pct, mnk=f.mnk, sig=f.sig)
+    return env

@@ -1,0 +1,11 @@
+"""Rules: which shapes of a step waste the GPU, and what changing them saves, predicted where it can be."""
+
+from __future__ import annotations
+
+from tracelens.rules.advise import advise
+from tracelens.rules.catalog import RULES
+from tracelens.rules.engine.facts import Advice, Outcome, StepFacts
+from tracelens.rules.engine.rule import Rule
+from tracelens.rules.pages import explain
+
+__all__ = ["RULES", "Advice", "Outcome", "Rule", "StepFacts", "advise", "explain"]

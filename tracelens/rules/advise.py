@@ -1,0 +1,144 @@
+"""Run every rule on a step and put the answers in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tracelens.results import Check, Estimate, Finding, total
+from tracelens.rules.catalog import RULES
+from tracelens.rules.engine.conclude import heuristic
+from tracelens.rules.engine.facts import Advice, Outcome, StepFacts
+from tracelens.rules.engine.needs import judged_part, unseen
+from tracelens.rules.engine.rule import Rule
+from tracelens.rules.engine.simulated import pays, together
+from tracelens.step.stalls import stalled, to_judge
+
+
+def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
+    """Findings by saving (the bound where there is no prediction), largest first, and one check per rule.
+
+    ``at_stake_ms`` is per step, of all findings together. Savings overlap, so it is never their sum: the
+    step is simulated with all changes of the model at once, and what a rule predicts by itself is added
+    where it touches other rows. Findings without a prediction are not in it; what they have at stake is
+    ``open_ms``. Without any prediction it is a bound that counts each row once, with the largest bound any
+    rule gave it.
+    """
+    facts = replace(facts, gemms=[to_judge(row) for row in facts.gemms])
+    stalls = {row.id: stalled(row) for row in facts.gemms if row.stalls}
+    found: list[tuple[Finding, Mapping[str, int] | None]] = []
+    checks: list[Check] = []
+    bounds: dict[str, float] = {}
+    for rule in rules:
+        outcome = rule.check(facts)
+        checks.append(_check(rule, outcome, facts))
+        changes = outcome.changes or (None,) * len(outcome.findings)
+        found += [
+            (_with_stalls(one, stalls), change) for one, change in zip(outcome.findings, changes, strict=True)
+        ]
+        for row, bound in outcome.bounds_ms.items():
+            bounds[row] = max(bounds.get(row, 0.0), bound)
+    if not found:
+        return Advice(findings=[], checks=checks, at_stake_ms=None)
+    found.sort(key=lambda one: -_size(one[0].saving_ms))
+    step_ms = facts.measured_step_ms
+    total = sum(bounds.values())
+    bound = min(total, step_ms) if step_ms is not None else total
+    return Advice([one for one, _ in found], checks, *_at_stake(facts, found, bounds, bound))
+
+
+def _with_stalls(finding: Finding, stalls: Mapping[str, str]) -> Finding:
+    """The finding with what calls of its rows took beyond the others: no part of its saving."""
+    rows = [row for row in finding.gemms if row in stalls]
+    said = [f"{row}: {stalls[row]}. What a stall takes beyond the others is not counted." for row in rows]
+    return replace(finding, caveats=[*finding.caveats, *said]) if said else finding
+
+
+def _check(rule: Rule, outcome: Outcome, facts: StepFacts) -> Check:
+    """What became of a rule; "not seen" means "not there", and "passed" all, only where all was seen."""
+    covered = facts.coverage
+    if outcome.absent and covered is not None:
+        seen = covered.no_attention if outcome.attention else covered.complete
+        frac = covered.attention_open_frac if outcome.attention else None
+        if not seen:
+            return Check(rule.id, rule.slug, "could_not_run", f"{outcome.why} {unseen(covered, frac=frac)}")
+    if outcome.state == "passed" and covered is not None and not covered.complete:
+        return Check(rule.id, rule.slug, outcome.state, f"{outcome.why} {judged_part(covered)}")
+    return Check(rule.id, rule.slug, outcome.state, outcome.why)
+
+
+def _size(saving: Estimate) -> float:
+    return (saving.mid if saving.mid is not None else saving.high) or 0.0
+
+
+def _at_stake(
+    facts: StepFacts,
+    found: Sequence[tuple[Finding, Mapping[str, int] | None]],
+    bounds: Mapping[str, float],
+    bound_ms: float,
+) -> tuple[Estimate, float]:
+    """What all findings save together, and what those without a prediction have at stake beside that.
+
+    Changes of the model are simulated at once, and what rules predict for other rows is added. Of a rule's
+    own prediction counts the share that its rows have which no other finding counts already. Where rows
+    would count in both, the model's changes come first or last, whichever saves more. Without any prediction
+    the bound is all.
+    """
+    changes = [change for _, change in found if change]
+    joint = together(facts, changes) if changes else None
+    if changes and (joint is None or not pays(joint.saving_ms)):
+        return heuristic(bound_ms), 0.0
+    simulated: dict[str, float | None] = {}
+    for finding, change in found:
+        if change:
+            simulated |= _rows(finding)
+    alone = [
+        (one.saving_ms, _rows(one)) for one, change in found if not change and one.saving_ms.mid is not None
+    ]
+    model = [(joint.saving_ms, simulated)] if joint is not None else []
+    parts, covered = max((_apart(model + alone), _apart(alone + model)), key=lambda one: _mid_of(one[0]))
+    if not parts:
+        return heuristic(bound_ms), 0.0
+    saving = total(parts).clamp(high=bound_ms)
+    return saving, min(_open_ms(found, bounds, covered), bound_ms - (saving.mid or 0.0))
+
+
+def _rows(finding: Finding) -> dict[str, float | None]:
+    """The rows it touches, products and kernels that are none, with what each has at stake (None: untold)."""
+    found: dict[str, float | None] = dict.fromkeys(finding.gemms)
+    for row in finding.evidence.get("rows", ()):
+        name = row.get("row") or row.get("gemm")
+        if name is not None:
+            found[name] = row.get("bound_ms")
+    return found
+
+
+def _apart(parts: Sequence[tuple[Estimate, Mapping[str, float | None]]]) -> tuple[list[Estimate], set[str]]:
+    """Of these, in this order, what each has in rows of none before it; and all their rows."""
+    taken: list[Estimate] = []
+    covered: set[str] = set()
+    for saving, rows in parts:
+        shared = covered & rows.keys()
+        whole = sum(bound or 0.0 for bound in rows.values())
+        share = 1.0
+        if shared:
+            told = whole and all(rows[row] is not None for row in shared)
+            share = 1 - sum(rows[row] or 0.0 for row in shared) / whole if told else 0.0
+        if share > 0:
+            taken.append(saving * share)
+            covered |= rows.keys()
+    return taken, covered
+
+
+def _mid_of(parts: Sequence[Estimate]) -> float:
+    return sum(part.mid or 0.0 for part in parts)
+
+
+def _open_ms(
+    found: Sequence[tuple[Finding, Mapping[str, int] | None]], bounds: Mapping[str, float], covered: set[str]
+) -> float:
+    """What findings without a prediction have at stake in rows that no prediction counts."""
+    unknown = [finding for finding, _ in found if finding.saving_ms.mid is None]
+    beside = sum(finding.saving_ms.high or 0.0 for finding in unknown if not _rows(finding))
+    rows = {row for finding in unknown for row in _rows(finding)} - covered
+    return beside + sum(bounds.get(row, 0.0) for row in rows)

@@ -1,0 +1,43 @@
+"""The rules, in the order their checks are listed. One file per rule; a page for each in ``docs/rules``."""
+
+from __future__ import annotations
+
+from tracelens.rules.align_dimensions import AlignDimensions
+from tracelens.rules.compiled_padding import CompiledPadding
+from tracelens.rules.engine.rule import Rule
+from tracelens.rules.experts import Experts
+from tracelens.rules.fp8 import Fp8
+from tracelens.rules.head_dimension import HeadDimension
+from tracelens.rules.kv_heads import KvHeads
+from tracelens.rules.layout_copies import LayoutCopies
+from tracelens.rules.misaligned_views import MisalignedViews
+from tracelens.rules.odd_sequence import OddSequence
+from tracelens.rules.pad_vocabulary import PadVocabulary
+from tracelens.rules.pipeline_layers import PipelineLayers
+from tracelens.rules.swiglu_width import SwigluWidth
+from tracelens.rules.tensor_cores import TensorCores
+from tracelens.rules.tensor_parallel import TensorParallel
+from tracelens.rules.unfused_attention import UnfusedAttention
+from tracelens.rules.unfused_projections import UnfusedProjections
+from tracelens.rules.wave_cliffs import WaveCliffs
+
+#: TL1xx: alignment and the fixed sizes of kernels, what runs beside the products, and their precision.
+RULES: tuple[Rule, ...] = (
+    PadVocabulary(),
+    AlignDimensions(),
+    HeadDimension(),
+    SwigluWidth(),
+    WaveCliffs(),
+    KvHeads(),
+    TensorParallel(),
+    PipelineLayers(),
+    Experts(),
+    OddSequence(),
+    TensorCores(),
+    UnfusedProjections(),
+    LayoutCopies(),
+    MisalignedViews(),
+    Fp8(),
+    CompiledPadding(),
+    UnfusedAttention(),
+)

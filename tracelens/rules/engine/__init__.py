@@ -1,0 +1,1 @@
+"""What rules share: facts, bounds, simulated savings, wording of the common parts, effects of a change."""

@@ -1,0 +1,112 @@
+"""What a rule gets to see and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tracelens import words
+from tracelens.results import (
+    Check,
+    CommunicationRow,
+    ComponentRow,
+    Coverage,
+    Estimate,
+    Finding,
+    GemmRow,
+    GpuInfo,
+    ModelDims,
+    OtherRow,
+    SavingOf,
+)
+from tracelens.results.advice import CheckState
+from tracelens.results.waiting import saving_of
+from tracelens.step.waiting import gpu_work_note
+from tracelens.step.whatif import StepModel
+
+
+@dataclass(frozen=True, slots=True)
+class StepFacts:
+    """One analysed step: everything a rule is allowed to judge from."""
+
+    gemms: list[GemmRow]
+    model: ModelDims
+    gpu: GpuInfo
+    step_ms: float | None  # median step; None when no step was found
+    gpu_busy_frac: float | None = None  # share of the step with a GPU event running, 0..1
+    step: StepModel | None = None  # to simulate changes with; None where nothing can be
+    components: Sequence[ComponentRow] = ()  # all GPU time of the file
+    communication: Sequence[CommunicationRow] = ()  # collectives, by group and purpose
+    others: Sequence[OtherRow] | None = None  # kernels of no product; None = not summarised
+    declared: Mapping[str, int] = field(default_factory=dict)  # sizes of the whole model by its configuration
+    coverage: Coverage | None = None  # how much of the step was told apart; None = all of it
+    marked: bool = True  # False: the whole trace is taken as one step
+
+    @property
+    def per_step(self) -> str:
+        """What times and counts are of, behind them: "per step" or "in the trace"."""
+        return words.per_step(self.marked)
+
+    @property
+    def whole(self) -> str:
+        """What shares are of: the step, or the trace where none is marked."""
+        return "step" if self.marked else "trace"
+
+    @property
+    def measured_step_ms(self) -> float | None:
+        """The step time where it can be divided by, else None."""
+        return self.step_ms if self.step_ms is not None and self.step_ms > 0 else None
+
+    @property
+    def saving_of(self) -> SavingOf:
+        """What shorter kernels save: time of the step, or work of a GPU that waits."""
+        return saving_of(self.gpu_busy_frac)
+
+    @property
+    def waiting_caveats(self) -> list[str]:
+        """What to know before a change where the step waits; nothing elsewhere."""
+        if self.gpu_busy_frac is None or self.saving_of == "step":
+            return []
+        said = gpu_work_note(self.gpu_busy_frac)
+        return [f"{said[:1].upper()}{said[1:]}."]
+
+    @property
+    def trains(self) -> bool:
+        """True when the step holds backward work or an optimizer's."""
+        if any(row.phase in ("backward", "optimizer") for row in self.components):
+            return True
+        return any(row.phase == "backward" or row.role in ("dgrad", "wgrad") for row in self.gemms)
+
+    @property
+    def new_model(self) -> str:
+        """That a change makes another model, and who can have that; a sentence without its full stop."""
+        if self.trains:
+            return "The model changes: this is for a new training run"
+        return "The model changes: the weights that run here do not fit it; it has to be trained that way"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A rule's answer. ``bounds_ms`` is the time at stake per step of each GEMM row its findings name, and
+    under a name of its own what is at stake outside of rows.
+
+    ``changes`` holds the simulated change of each finding, None where it has only a bound.
+    """
+
+    state: CheckState
+    why: str
+    findings: tuple[Finding, ...] = ()
+    bounds_ms: Mapping[str, float] = field(default_factory=dict)
+    changes: tuple[Mapping[str, int] | None, ...] = ()
+    absent: bool = False  # not applicable because something was not seen: open where not all was told apart
+    attention: bool = False  # absent, and not there where no attention is: only what can be attention counts
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Findings by saving, one check per rule, and what all findings together save or bound."""
+
+    findings: list[Finding]
+    checks: list[Check]
+    at_stake_ms: Estimate | None  # per step; None without a finding
+    open_ms: float = 0.0  # beside a prediction: what findings that have none save at most

@@ -1,0 +1,110 @@
+"""Several values of one parameter, each simulated, and which of them is worth a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tracelens.numbers import ms, percent
+from tracelens.results import Estimate, WhatIf
+from tracelens.rules.engine.candidate import passed
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.rows import of_step
+from tracelens.rules.engine.simulated import simulate
+from tracelens.step.per_token import growth_frac
+
+#: How far a range can reach into slower, as a share of the saving, where trying a change is cheap.
+_LITTLE = 0.25
+#: A gain below this share of the step is within what two runs of one model differ by.
+GAIN_FRAC = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One value and the step simulated with it."""
+
+    value: int
+    found: WhatIf
+
+    @property
+    def mid_ms(self) -> float:
+        """The middle of what it saves, below zero where it is slower."""
+        return self.found.saving_ms.mid or 0.0
+
+    @property
+    def low_ms(self) -> float:
+        """The least that it saves."""
+        return self.found.saving_ms.low or 0.0
+
+
+def try_values(facts: StepFacts, name: str, values: Iterable[int]) -> tuple[list[Trial], str]:
+    """A trial for each value that can be simulated, and why the first of the others cannot."""
+    trials: list[Trial] = []
+    why = ""
+    for value in values:
+        found = simulate(facts, {name: value})
+        if isinstance(found, str):
+            why = why or found
+        else:
+            trials.append(Trial(value, found))
+    return trials, why
+
+
+def surely(saving: Estimate, step_ms: float) -> bool:
+    """Faster over the whole range, and in the middle by what two runs do not differ by."""
+    return (saving.low or 0.0) > 0 and (saving.mid or 0.0) >= GAIN_FRAC * step_ms
+
+
+def likely(saving: Estimate, step_ms: float, *, bound_ms: float) -> bool:
+    """Worth trying where trying is cheap: the range, within ``bound_ms``, hardly reaches into slower."""
+    held = saving.clamp(high=bound_ms)
+    mid, low = held.mid or 0.0, held.low or 0.0
+    return mid >= GAIN_FRAC * step_ms and low >= -_LITTLE * mid
+
+
+def need_likely(
+    trials: Sequence[Trial], name: str, noun: str, facts: StepFacts, *, bound_ms: float, saw: str
+) -> list[Trial]:
+    """Those worth trying; raises ``Answer`` where none is."""
+    step_ms = facts.measured_step_ms or 0.0
+    good = [one for one in trials if likely(one.found.saving_ms, step_ms, bound_ms=bound_ms)]
+    if good:
+        return good
+    best = max(trials, key=lambda one: one.mid_ms)
+    raise passed(f"{saw} No other {noun} near it is advised: {in_words(name, best, step_ms)}.")
+
+
+def nearly_best(trials: Sequence[Trial], step_ms: float, *, bound_ms: float) -> list[Trial]:
+    """Those that the model does not tell from the best: within 1 % of the step, no more than the bound."""
+    top = max((min(one.mid_ms, bound_ms) for one in trials), default=0.0)
+    return [one for one in trials if min(one.mid_ms, bound_ms) >= top - GAIN_FRAC * step_ms]
+
+
+def in_words(name: str, trial: Trial, step_ms: float) -> str:
+    """``ffn = 10944 is predicted to save 0.29% of the step, between 3.4% slower and 3.73% faster``."""
+    low, mid, high = (getattr(trial.found.saving_ms, end) or 0.0 for end in ("low", "mid", "high"))
+    what = "of the time per token" if growth_frac(trial.found.change) else "of the step"
+    verb = "save" if mid >= 0 else "add"
+    return (
+        f"{name} = {trial.value} is predicted to {verb} {percent(abs(mid) / step_ms)} {what},"
+        f" between {_side(low / step_ms)} and {_side(high / step_ms)}"
+    )
+
+
+def _side(frac: float) -> str:
+    return f"{percent(abs(frac))} {'slower' if frac < 0 else 'faster'}"
+
+
+def took_and_lost(time_ms: float, loss_ms: float, facts: StepFacts, *, to: str) -> str:
+    """``take 12.0 ms per step and lose 1.20 ms (3% of the step) to ...``."""
+    if loss_ms <= 0:
+        return f"take {ms(time_ms)} {facts.per_step} and are not known to lose anything to {to}"
+    return f"take {ms(time_ms)} {facts.per_step} and lose {ms(loss_ms)} ({of_step(loss_ms, facts)}) to {to}"
+
+
+def savings(trials: Sequence[Trial]) -> Mapping[str, list[float | None]]:
+    """value -> [low, mid, high] in ms per step, for the evidence."""
+    return {
+        str(one.value): [one.found.saving_ms.low, one.found.saving_ms.mid, one.found.saving_ms.high]
+        for one in trials
+    }

@@ -1,0 +1,192 @@
+"""What attention that runs in separate kernels would take in a fused one, by its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracelens.errors import InputError
+from tracelens.gemm import bytes_per_element
+from tracelens.gemm.predict.attention import predict_attention
+from tracelens.gemm.predict.attention_backend import likely_backend
+from tracelens.gemm.predict.attention_prediction import AttentionPrediction
+from tracelens.hardware import Gpu
+from tracelens.numbers import count, sig, times
+from tracelens.results import Estimate, total, weakest
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.predictions import moving_ms
+
+#: One query per call (decoding, a class token): kernels that split over the keys, which no prediction covers.
+_FEWEST_QUERIES = 2
+_NOTHING = Estimate(0.0, 0.0, 0.0, "model")
+_NAMES = {
+    "cudnn": "cuDNN", "flash": "FlashAttention", "flash3": "FlashAttention 3", "flash4": "FlashAttention 4",
+    "efficient": "the memory-efficient kernel",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Calls of attention with one size and type. ``heads`` is batch times heads, as the products have it."""
+
+    heads: int
+    seq_q: int
+    seq_k: int
+    head_dim: int
+    value_dim: int
+    dtype: str
+    calls: float = 0.0  # per step, recomputed ones with them
+    backward_calls: float = 0.0
+
+    @property
+    def scores_bytes(self) -> float:
+        """Of one matrix of scores in the type of q, k and v."""
+        return (bytes_per_element(self.dtype) or 2.0) * self.heads * self.seq_q * self.seq_k
+
+    @property
+    def text(self) -> str:
+        """``1 call of b × a = 128, s = 128, d = 64 in fp32``."""
+        length = f"s = {self.seq_q}"
+        if self.seq_q != self.seq_k:
+            length = f"{self.seq_q} queries, {self.seq_k} keys"
+        calls = "1 call" if self.calls == 1 else f"{count(self.calls)} calls"
+        return f"{calls} of b × a = {self.heads}, {length}, d = {self.head_dim} in {self.dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Calls of cores per step in fused kernels. ``unfit``: why there is no fused kernel for one of them."""
+
+    time_ms: Estimate
+    floor_ms: float = 0.0
+    kernels: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    unfit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """What becomes of the mask: nothing to mask, ``is_causal=True``, or a tensor ``attn_mask``."""
+
+    words: str
+    causal: bool = False
+    tensor: bool = False
+
+
+NO_MASK = Mask("without a mask")
+CAUSAL = Mask("with is_causal=True", causal=True)
+TENSOR = Mask("with a tensor as attn_mask", tensor=True)
+
+
+def fused_time(facts: StepFacts, cores: Sequence[Core], mask: Mask) -> Fused | str:
+    """The fused kernels' time, or why it cannot be told.
+
+    Which kernel torch takes depends on its version, which no trace shows: the low end is that of the fastest,
+    the middle and the high end are those of the slowest.
+    """
+    found = [_core_time(facts, core, mask) for core in cores]
+    for one in found:
+        if isinstance(one, str):
+            return one
+    every = [one for one in found if isinstance(one, Fused)]
+    return Fused(
+        total([one.time_ms for one in every]),
+        sum(one.floor_ms for one in every),
+        tuple(dict.fromkeys(name for one in every for name in one.kernels)),
+        tuple(line for one in every for line in one.lines),
+        next((one.unfit for one in every if one.unfit), ""),
+    )
+
+
+def _core_time(facts: StepFacts, core: Core, mask: Mask) -> Fused | str:
+    if facts.step is None:
+        return "what a fused kernel takes cannot be predicted: the step cannot be simulated"
+    if core.seq_q < _FEWEST_QUERIES:
+        return "with one query per call fused kernels split the keys, and those are not predicted"
+    try:
+        backends = _backends(core, mask, gpu=facts.step.gpu)
+    except InputError as error:
+        return f"what a fused kernel takes cannot be predicted: {error}"
+    if isinstance(backends, str):
+        return Fused(_NOTHING, unfit=backends)
+    parts: list[Estimate] = []
+    lines: list[str] = []
+    floor = 0.0
+    for direction, calls in (("forward", core.calls), ("backward", core.backward_calls)):
+        if calls <= 0:
+            continue
+        found = [_predicted(facts, core, name, mask, direction) for name in backends]
+        known = [one for one in found if not isinstance(one, str) and one.time_us.mid is not None]
+        if not known:
+            lacks = [one.unknown or "its time is not known" for one in found if not isinstance(one, str)]
+            if lacks:
+                return f"what a fused kernel takes is not predicted: {lacks[0]}"
+            return Fused(_NOTHING, unfit=next(one for one in found if isinstance(one, str)))
+        each = _spanned(known, more_us=_mask_us(facts, core) if mask.tensor else 0.0)
+        low, mid, high = (value or 0.0 for value in (each.low, each.mid, each.high))
+        parts.append(Estimate(low * calls / 1e3, mid * calls / 1e3, high * calls / 1e3, each.basis))
+        floor += calls / 1e3 * min(one.floor_us or 0.0 for one in known)
+        names = " or ".join(_NAMES.get(one.backend, one.backend) for one in known)
+        lines.append(
+            f"Fused {direction} {mask.words} ({names}): {sig(mid)} µs predicted, {sig(low)} to {sig(high)},"
+            f" {times(count(calls))} {facts.per_step}."
+        )
+    return Fused(total(parts), floor, tuple(backends), tuple(lines))
+
+
+def _backends(core: Core, mask: Mask, *, gpu: Gpu) -> list[str] | str:
+    """The kernels that it can become, or why none takes it."""
+    likely = likely_backend(
+        head_dim=max(core.head_dim, core.value_dim),
+        dtype=core.dtype,
+        gpu=gpu,
+        causal=mask.causal,
+        seq_q=core.seq_q,
+        seq_k=core.seq_k,
+        training=core.backward_calls > 0,
+    )
+    if likely.name == "math":
+        return likely.why
+    if mask.tensor:  # sdp_utils.cpp: check_for_attn_mask keeps flash out
+        step = 4 if core.dtype == "fp32" else 8
+        if core.head_dim % step or core.value_dim % step:
+            return f"the memory-efficient kernel takes head dimensions of {core.dtype} in steps of {step}"
+        return ["efficient"]
+    return ["cudnn", "flash"] if likely.name == "cudnn" else [likely.name]
+
+
+def _predicted(
+    facts: StepFacts, core: Core, backend: str, mask: Mask, direction: str
+) -> AttentionPrediction | str:
+    if facts.step is None:
+        return "the step cannot be simulated"
+    try:
+        return predict_attention(
+            batch=1,
+            heads=core.heads,
+            kv_heads=core.heads,
+            seq_q=core.seq_q,
+            seq_k=core.seq_k,
+            head_dim=max(core.head_dim, core.value_dim),
+            causal=mask.causal,
+            direction=direction,
+            gpu=facts.step.gpu,
+            dtype=core.dtype,
+            backend=backend,
+            measured=facts.step.measured,
+        )
+    except InputError as error:
+        return str(error)
+
+
+def _spanned(found: Sequence[AttentionPrediction], *, more_us: float) -> Estimate:
+    """Time of one call over all of them, µs; ``more_us`` in the middle and at the high end."""
+    spans = [one.time_us for one in found]
+    basis = weakest(one.basis for one in spans)
+    low, mid, high = ([getattr(one, end) or 0.0 for one in spans] for end in ("low", "mid", "high"))
+    return Estimate(min(low), max(mid) + more_us, max(high) + more_us, basis)
+
+
+def _mask_us(facts: StepFacts, core: Core) -> float:
+    """A mask tensor has to be read: for every head from memory at worst."""
+    return 1e3 * moving_ms(core.scores_bytes, facts=facts)

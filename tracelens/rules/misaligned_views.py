@@ -1,0 +1,127 @@
+"""TL114: operands that are views: their rows or their start off 16 bytes, though the shape is on the grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracelens.gemm import bytes_per_element
+from tracelens.numbers import listed, plural, round_up
+from tracelens.results import total
+from tracelens.rules.engine.bounds import bound_of_row
+from tracelens.rules.engine.candidate import Candidate, absent, could_not_run
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.needs import for_shapes
+from tracelens.rules.engine.rows import enough, gemms_of, time_of, took
+from tracelens.rules.engine.rule import Rule
+from tracelens.rules.evidence.misfits import component_of
+from tracelens.rules.evidence.views import View, saving_of, view_of
+from tracelens.step.alignment import grid_elements, load_bytes, narrow_kernel
+
+
+class MisalignedViews(Rule):
+    """Every view that a GEMM reads starts and steps on 16 bytes."""
+
+    id = "TL114"
+    slug = "misaligned-views"
+    title = "Views on the 16-byte grid"
+
+    def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
+        """Judge recorded strides, and kernels that fell back although every size is on the grid."""
+        gemms = [row for row in gemms_of(facts) if row.component not in ("optimizer", "grad_clip")]
+        if not gemms:
+            raise absent("No GEMM was recognised besides the optimizer's.")
+        strided = [row for row in gemms if row.leading_source == "strides"]
+        told = [row for row in gemms if row.m is not None and load_bytes(row) is not None]
+        if not strided and not told:
+            raise could_not_run(
+                f"None of the {plural(len(gemms), 'GEMM row')} has strides or a kernel whose name says how it"
+                f" loads: {for_shapes(gemms)}, with a current PyTorch."
+            )
+        groups: dict[tuple[object, ...], list[View]] = {}
+        for view in filter(None, map(view_of, gemms)):
+            groups.setdefault((view.row.component, view.stride, view.width), []).append(view)
+        known = {id(row) for row in (*strided, *told)}
+        judged = [row for row in gemms if id(row) in known]
+        if not groups and not enough(judged, gemms):
+            raise could_not_run(
+                f"Only {len(judged)} of {plural(len(gemms), 'GEMM row')},"
+                f" {time_of(judged) / time_of(gemms):.0%} of their time, show strides or a kernel whose name"
+                " says how it loads, and no view of those is off 16 bytes. Strides are recorded by a current"
+                " PyTorch with record_shapes=True."
+            )
+        passed = (
+            f"{len(judged)} of {plural(len(gemms), 'GEMM row')} can be judged, {len(strided)} by recorded"
+            f" strides and {len(told)} by how their kernels load: no aligned shape has a view off 16 bytes."
+        )
+        return [_candidate(facts, group) for group in groups.values()], "" if groups else passed
+
+
+def _candidate(facts: StepFacts, views: Sequence[View]) -> Candidate:
+    first, rows = views[0], [view.row for view in views]
+    found = [saving_of(facts, view) for view in views]
+    known = [saving for saving, _ in found if saving is not None]
+    shown = sorted({text for row in rows if (text := narrow_kernel(row)) is not None})
+    component = component_of(first.row)
+    return Candidate(
+        name=f"aligning the operands of {first.row.component}",
+        title=f"Align the operands of {component} to 16 bytes: the kernel is {listed(shown)}"
+        if first.stride is None
+        else f"Align the views that {component} reads: rows of {first.width} elements lie"
+        f" {first.stride} apart",
+        saw=_saw(facts, views, shown),
+        change={},
+        fix=_fix(first),
+        caveats=_caveats(first),
+        confidence="high" if first.stride is not None and shown else "medium",
+        effort="code",
+        bounds=[bound_of_row(row, gpu=facts.gpu, same_kernels=True) for row in rows],
+        saving=total(known) if len(known) == len(found) else None,
+        how=" ".join(how for _, how in found) if len(known) == len(found) else "",
+        evidence={
+            "leading": {row.id: dict(row.leading) for row in rows},
+            "alignment_bytes": {row.id: dict(row.alignment_bytes) for row in rows},
+            "kernels": shown,
+        },
+        parameter_delta=0,
+        flops_delta=0.0,
+    )
+
+
+def _saw(facts: StepFacts, views: Sequence[View], shown: list[str]) -> str:
+    first, rows = views[0], [view.row for view in views]
+    text = f"{took(rows, 'GEMM shape', facts)}, in {first.row.component}."
+    if first.stride is None:
+        return (
+            f"{text} The kernel's name shows the fallback ({listed(shown)}) although every recorded dimension"
+            " is on the 16-byte grid."
+        )
+    step = int(first.stride * (bytes_per_element(first.row.dtype) or 0.0))
+    by = "output" if first.operand == "c" else f"operand {first.operand}"
+    by_name = f" Kernel names show the fallback: {listed(shown)}." if shown else ""
+    return (
+        f"{text} The recorded strides of its {by}: {first.stride} elements = {step} bytes from row to row,"
+        f" for rows of {first.width} in {first.row.dtype}: they begin on"
+        f" {first.row.alignment_bytes.get(first.operand)}-byte boundaries.{by_name}"
+    )
+
+
+def _fix(view: View) -> list[str]:
+    if view.stride is None:
+        return ["- w = packed[:, 3:3 + width]", "+ w = packed[:, 8:8 + width]   # begin on a multiple of 8"]
+    then = round_up(view.stride, grid_elements(view.row.dtype) or 8)
+    return [
+        f"- buffer = torch.empty(rows, {view.stride})",
+        f"+ buffer = torch.empty(rows, {then})   # the views into it keep their width",
+    ]
+
+
+def _caveats(view: View) -> list[str]:
+    where = (
+        "Which operand is off is not in the trace: a slice of a wider tensor that begins off 16 bytes does"
+        " this. Look for views that feed these GEMMs and make them start on a multiple of 64 elements."
+    )
+    copy = (
+        "Calling .contiguous() on the view costs a copy in each call: make the tensor it is cut from wide"
+        " enough, and begin each slice on a multiple of 16 bytes."
+    )
+    return [where, copy] if view.stride is None else [copy]

@@ -1,0 +1,133 @@
+"""TL117: attention in kernels of its own for scores, softmax and values, where one fused kernel would do."""
+
+from __future__ import annotations
+
+from tracelens.numbers import listed, ms
+from tracelens.rules.engine.candidate import Candidate, absent
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.rule import Rule
+from tracelens.rules.evidence.attention_chain import CORE, TRAINED_BIAS, masks_of
+from tracelens.rules.evidence.fused_attention import TENSOR
+from tracelens.rules.evidence.fusing import Fusing, memory, need_fusing, operations
+
+_FIXES = {
+    "code": [
+        "- p = torch.softmax(q @ k.transpose(-2, -1) * scale + mask, dim=-1)",
+        "- y = F.dropout(p, p=dropout) @ v",
+        "+ y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)   # or attn_mask",
+        '+ attn_implementation="sdpa"   # Hugging Face: in from_pretrained or in the config',
+    ],
+    "native": [
+        "- y, weights = attention(x, x, x)   # nn.MultiheadAttention",
+        "+ y, _ = attention(x, x, x, need_weights=False)",
+    ],
+    "math": [
+        "+ with torch.nn.attention.sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION]):   # or FLASH_ATTENTION",
+        "      y = F.scaled_dot_product_attention(q, k, v)   # warns which condition a fused kernel misses",
+    ],
+}
+_WEIGHTS = (
+    "A fused kernel gives no attention weights: output_attentions=True (Hugging Face) or a return of them"
+    " keeps attention unfused."
+)
+#: What to know by what calls attention.
+_OF_CALL = {
+    "code": [_WEIGHTS],
+    "native": [
+        (
+            "nn.MultiheadAttention computes the weights because need_weights is True by default; a fused"
+            " kernel has none to give. Where the weights are used, this cannot be changed."
+        )
+    ],
+    "math": [
+        _WEIGHTS,
+        (
+            "scaled_dot_product_attention is called already and took its unfused path: fused kernels switched"
+            " off, a last dimension that is not contiguous, or unequal head dimensions. It computes bf16 and"
+            " fp16 in fp32; the prediction takes the type of the products."
+        ),
+    ],
+}
+
+
+class UnfusedAttention(Rule):
+    """Attention in a fused kernel."""
+
+    id = "TL117"
+    slug = "unfused-attention"
+    title = "Attention in one fused kernel"
+    of_kernels = False
+
+    def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
+        """Judge attention whose scores and values are GEMMs of their own."""
+        if not facts.gemms:
+            raise absent("No GEMM and no attention kernel was recognised in the step.")
+        found = need_fusing(facts)
+        return [_candidate(facts, found)], found.saw
+
+
+def _candidate(facts: StepFacts, found: Fusing) -> Candidate:
+    chain = found.chain
+    around = (row.component for row in (*chain.beside, *chain.maybe))
+    return Candidate(
+        name="one fused attention kernel",
+        title=(
+            "Run attention in one fused kernel instead of scores, softmax and values:"
+            f" {ms(chain.sure_ms)} {facts.per_step} now"
+        ),
+        components=list(dict.fromkeys([*CORE, *around])),
+        saw=found.saw,
+        change={},
+        fix=_FIXES[chain.call],
+        caveats=_caveats(found),
+        confidence="low" if found.saving is None else "medium",
+        effort="code",
+        gemms=chain.products,
+        bounds=found.bounds,
+        kernels=found.kernels,
+        saving=found.saving,
+        bound_of="of what these kernels take what a fused one can save at most",
+        how=found.how,
+        evidence=found.evidence,
+        effects={"memory": memory(facts, found.cores), "flops": operations(facts, chain)},
+        parameter_delta=0,
+    )
+
+
+def _caveats(found: Fusing) -> list[str]:
+    chain, cores, caveats = found.chain, found.cores, []
+    strange = [name for name in found.unusual if name != TRAINED_BIAS]
+    if TRAINED_BIAS in found.unusual:
+        caveats.append(
+            "The bias on the scores is trained: the memory-efficient kernel takes it as a full attn_mask and"
+            " writes its gradient, as large as the scores; what that takes is not predicted."
+        )
+    if strange:
+        caveats.append(
+            "Between scores and values stands what scaled_dot_product_attention does not do"
+            f" ({listed(strange)}): flex_attention can (score_mod); what it takes is not predicted."
+        )
+    caveats.append(
+        "The same function but for rounding: sums run in another order. Compare results over a short run."
+    )
+    if TENSOR in masks_of(chain):
+        both = " The range spans both, the middle is the slower." if found.saving is not None else ""
+        caveats.append(
+            "Something is added to the scores or masked in them. A causal mask becomes is_causal=True. Any"
+            " other (padding, ALiBi, relative positions) is passed as attn_mask: the memory-efficient kernel"
+            f" takes it, FlashAttention does not; or flex_attention.{both}"
+        )
+    caveats += _OF_CALL[chain.call]
+    if chain.call != "math" and any(core.dtype == "fp32" for core in cores):
+        caveats.append(
+            "In fp32 only the memory-efficient kernel takes it, in three tf32 products for one; q, k and v in"
+            " bf16 or fp16 take FlashAttention and half the bytes."
+        )
+    if any(core.value_dim != core.head_dim for core in cores):
+        caveats.append("Values have another head dimension than keys: FlashAttention needs v padded.")
+    moved = (row.kind for row in (*chain.between, *chain.beside, *chain.maybe))
+    if any(kind in ("copy", "transpose", "cast") for kind in moved):
+        caveats.append(
+            "Copies and casts among these kernels that TL113 (layout-copies) names too are counted once."
+        )
+    return caveats

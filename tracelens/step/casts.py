@@ -1,0 +1,40 @@
+"""What products in fp8 add to a step: their operands have to be cast first."""
+
+from __future__ import annotations
+
+from tracelens.config.hyper import Hyper
+from tracelens.hardware import Gpu
+from tracelens.results import Estimate, Rest
+from tracelens.step.predicted import dtype_then
+from tracelens.step.traffic import repeats
+from tracelens.step.work import Product
+
+#: Of the datasheet's bandwidth that kernels which only move bytes reach (``gemm.predict.rates``).
+_BANDWIDTH_FRAC = 0.9
+#: Bytes of an operand's element that a cast moves: none where it is fused into the kernel that makes the
+#: operand; 16 bits read and 8 written; with dynamic scaling 16 bits read once more for the largest value.
+_FUSED, _PLAIN, _SCALED = 0.0, 3.0, 5.0
+
+
+def casts_of(products: tuple[Product, ...], now: Hyper, then: Hyper, *, gpu: Gpu) -> tuple[Rest, ...]:
+    """Casts of both operands of every product that becomes fp8; empty without any, or without a bandwidth.
+
+    Weights and activations are used by two products each (forward and one gradient). They are counted for
+    each, for fp8 products take one layout only and the other is a copy of its own.
+    """
+    if then.dtype != "fp8" or now.dtype == "fp8" or not gpu.bandwidth_gbps:
+        return ()
+    elements = 0.0
+    for product in products:
+        sizes = product.sizes(then)
+        if sizes is None or dtype_then(product.row, now, then) != "fp8":
+            continue
+        m, n, k, batch = sizes
+        calls = product.row.calls_per_step * product.weight
+        calls *= repeats(product.row.component, now, then)
+        elements += calls * batch * (m * k + k * n)
+    if not elements:
+        return ()
+    per_byte = elements / (_BANDWIDTH_FRAC * gpu.bandwidth_gbps * 1e9) * 1e3
+    time = Estimate(_FUSED * per_byte, _PLAIN * per_byte, _SCALED * per_byte, "model")
+    return (Rest("other", "other", "casts to fp8, 3 bytes of each element of the operands", 0.0, time),)

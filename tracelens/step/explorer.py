@@ -1,0 +1,295 @@
+"""Predicted step time against each hyper-parameter around its present value: where the cliffs are.
+
+Every point is one ``what_if``. A curve has few points, chosen where shapes have cliffs: values on 128
+bytes, where only tiles and waves matter; values on 16 bytes, and values off that grid, which change the
+kernel. Three lines of one kind each show what one line through all values would hide.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tracelens.config.hyper import Hyper, canonical, changed
+from tracelens.errors import UsageError
+from tracelens.results import Curve, Explorer, Finding, Suggested, WhatIf, weakest
+from tracelens.step.alignment import grid_elements
+from tracelens.step.whatif import StepModel, what_if
+
+#: Steps of 128 bytes to each side of the present value.
+_STEPS = 12
+#: Of the present value: no curve reaches further, so that it stays a picture of its neighbourhood.
+_REACH = 0.25
+#: Values off the 128-byte grid, of each kind.
+_BETWEEN = 8
+#: Values of a parameter that is counted, not measured in elements.
+_COUNTS = 11
+#: After so many values without a prediction and none with one, the rest is not asked.
+_ENOUGH = 6
+#: Fewer predicted values than this are no curve.
+_LEAST = 3
+#: In the order of the page.
+_DRAWN = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "sequence", "micro_batch", "tokens")
+_COUNTED = frozenset({"heads", "kv_heads", "micro_batch"})
+_TOKENS = frozenset({"sequence", "micro_batch", "tokens"})
+_FULL_BYTES = 128
+#: How a what-if without an answer begins to say why.
+_REFUSED = "no saving is given: "
+#: A curve shows no count of parameters, and says itself what becomes of idle time.
+_NOT_OF_CURVES = ("parameters: ", "idle time is taken")
+#: Why a step that is mostly idle has no curve per token: its waiting would decide it.
+_WAITS = (
+    "the GPU is busy {busy:.0%} of the step: how long it waits for the CPU with other tokens is not known"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """What a parameter's values can be: multiples of ``unit``, on 16 bytes, on 128 bytes."""
+
+    unit: int
+    half: int
+    full: int
+
+
+def explore(step: StepModel, findings: Sequence[Finding] = ()) -> Explorer:
+    """The curves of every hyper-parameter that the step's formulas know, or why there is none."""
+    if step.step_ms is None:
+        return Explorer(why="the step time is not known")
+    if not step.work.products and not step.work.attention:
+        return Explorer(why="no product of this step is known as a formula of a model's hyper-parameters")
+    names = [name for name in _DRAWN if _drawn(name, step.now)]
+    if not names:
+        return Explorer(why="no hyper-parameter of this step is known")
+    return Explorer([_curve(step, name, _suggested(step.now, name, findings)) for name in names], None)
+
+
+def _drawn(name: str, now: Hyper) -> bool:
+    """Whether the parameter is known and no other one's shadow."""
+    if now.get(name) is None:
+        return False
+    if name == "tokens":
+        return not (now.micro_batch and now.sequence)
+    if name == "head_dim":
+        return not _tied(now)  # else it is the curve of heads
+    if name == "kv_heads":
+        return bool(now.heads)
+    return True
+
+
+def _tied(now: Hyper) -> bool:
+    return bool(now.heads and now.head_dim) and (now.heads or 0) * (now.head_dim or 0) == now.hidden
+
+
+def _suggested(now: Hyper, name: str, findings: Sequence[Finding]) -> list[Suggested]:
+    """What findings propose for it. They speak of this rank's slice; a curve is of the whole model."""
+    found: dict[int, Suggested] = {}
+    ranks = now.tensor_parallel or 1
+    for finding in findings:
+        for key, pair in finding.change.items():
+            try:
+                known = canonical(key)
+            except UsageError:
+                continue
+            if known != name or len(pair) != 2 or not all(isinstance(one, int) for one in pair):
+                continue
+            before, after = int(pair[0]), int(pair[1])
+            whole = 1 if before == now.get(name) else ranks
+            if before * whole == now.get(name) and after > 0:
+                found.setdefault(after * whole, Suggested(after * whole, finding.rule))
+    return list(found.values())
+
+
+def _curve(step: StepModel, name: str, suggested: list[Suggested]) -> Curve:
+    now = step.now.get(name) or 0
+    if name in _TOKENS and step.saving_of == "gpu_work":
+        why = _WAITS.format(busy=step.busy_frac)
+        return Curve(name, now, True, [], [], [], [], why=why)
+    wanted = [now, *(one.value for one in suggested)]
+    grid = _grid(step, name)
+    values = _feasible(step.now, name, {*_values(step.now, name, grid), *wanted})
+    answers = _answers(step, name, values, now)
+    known = {value: one for value, one in answers.items() if one.then_ms.mid is not None}
+    shown = sorted(answers) if len(known) >= _LEAST else []
+    idle_ms = (1 - (step.busy_frac or 0.0)) * (step.step_ms or 0.0) if step.saving_of == "gpu_work" else 0.0
+    low, mid, high = (
+        [_time(answers[value], end, idle_ms) for value in shown] for end in ("low", "mid", "high")
+    )
+    bases = {one.saving_ms.basis for value, one in known.items() if value != now}
+    return Curve(
+        parameter=name,
+        now=now,
+        per_token=name in _TOKENS,
+        values=shown,
+        low_ms=low,
+        mid_ms=mid,
+        high_ms=high,
+        alignment_bytes=[_bytes(value, name, step) for value in shown] if _aligns(name) else [],
+        suggested=[one for one in suggested if one.value in shown],
+        follows=_follows(step.now, name),
+        basis=weakest(bases) if bases else "model",
+        notes=_notes(name, answers, known) if shown else [],
+        why=None if shown else _why(answers, known, now),
+        saving_of=step.saving_of,
+    )
+
+
+def _answers(step: StepModel, name: str, values: Sequence[int], now: int) -> dict[int, WhatIf]:
+    """The changed step at each value, nearest to ``now`` first; stops where nothing can be predicted."""
+    answers: dict[int, WhatIf] = {}
+    unknown = 0
+    for value in sorted(values, key=lambda one: abs(one - now)):
+        try:
+            answers[value] = what_if(step, {name: value})
+        except UsageError:
+            continue
+        unknown += answers[value].then_ms.mid is None
+        if unknown >= _ENOUGH and len(answers) - unknown <= 1:  # the one is now itself
+            break
+    return answers
+
+
+def _time(one: WhatIf, end: str, idle_ms: float) -> float | None:
+    """Of the tokens of a step now, without ``idle_ms``."""
+    value: float | None = getattr(one.then_ms, end)
+    return None if value is None else max(0.0, value - idle_ms) / (1 + one.tokens_frac)
+
+
+def _why(answers: dict[int, WhatIf], known: dict[int, WhatIf], now: int) -> str:
+    """Why there is no curve."""
+    said = [one.notes[0] for value, one in answers.items() if value not in known and one.notes]
+    if said:
+        return said[0].removeprefix(_REFUSED)
+    return "no other value near the present one fits the rest of the model" if now else "it is not known"
+
+
+def _reason(one: WhatIf) -> str:
+    """Why a change has no prediction: what its note says in parentheses, without the sums before them."""
+    note = one.notes[0].removeprefix(_REFUSED)
+    inner = re.search(r"\((.+)\)$", note)
+    return inner[1] if inner else note
+
+
+def _notes(name: str, answers: dict[int, WhatIf], known: dict[int, WhatIf]) -> list[str]:
+    """What holds for most of the points, and what is missing."""
+    said = Counter(
+        note
+        for one in known.values()
+        for note in one.notes
+        if one.change and not note.startswith(_NOT_OF_CURVES)
+    )
+    notes = [note for note, count in said.items() if 2 * count > len(known)]
+    lost = [one for value, one in answers.items() if value not in known]
+    if lost:
+        reasons = Counter(_reason(one) for one in lost if one.notes)
+        reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
+        count = "1 value has" if len(lost) == 1 else f"{len(lost)} values have"
+        notes.append(f"{count} no prediction{reason}")
+    if name in _TOKENS:
+        notes.append("whether a larger one fits into the GPU's memory is not predicted")
+    return notes
+
+
+def _follows(now: Hyper, name: str) -> str:
+    if name == "heads" and _tied(now):
+        return "head_dim = hidden / heads"
+    if name == "hidden" and _tied(now):
+        return f"head_dim = hidden / {now.heads}"
+    return ""
+
+
+def _aligns(name: str) -> bool:
+    """Whether the size is how far apart an operand's rows lie. Tokens and heads only count rows."""
+    return name in ("hidden", "ffn", "vocab", "head_dim")
+
+
+def _bytes(value: int, name: str, step: StepModel) -> int:
+    """The largest power of two of bytes, at most 128, that rows of so many elements begin on."""
+    elements = value // (step.now.tensor_parallel or 1) if name == "ffn" else value
+    return math.gcd(max(1, round(elements * 16 / _sixteen(step))), _FULL_BYTES)
+
+
+def _sixteen(step: StepModel) -> int:
+    """Elements in 16 bytes of the type that most product time is in."""
+    times = Counter[str]()
+    for product in step.work.products:
+        row = product.row
+        times[row.math_dtype or row.dtype or "bf16"] += max(1, round(1e6 * row.time_ms_per_step))
+    return (grid_elements(times.most_common(1)[0][0]) if times else None) or 8
+
+
+def _grid(step: StepModel, name: str) -> _Grid:
+    now = step.now
+    unit = 1
+    if name == "hidden" and _tied(now):
+        unit = now.heads or 1
+    elif name == "ffn":
+        unit = now.tensor_parallel or 1
+    half = _sixteen(step)
+    ranks = unit if name == "ffn" else 1
+    return _Grid(unit, math.lcm(unit, half * ranks), math.lcm(unit, 8 * half * ranks))
+
+
+def _values(now: Hyper, name: str, grid: _Grid) -> Iterable[int]:
+    value = now.get(name) or 1
+    if name in _COUNTED:
+        return _counts(now, name, value)
+    if name in ("sequence", "tokens"):  # no alignment: a cliff is one row beyond a full tile
+        tile = 64 if value < 8192 else 128
+        near = _multiples(value, tile, _STEPS // 2, reach=1.0)
+        return {*near, *(one + 1 for one in near), value - 1, value + 1}
+    full = _multiples(value, grid.full, _STEPS, reach=_REACH)
+    low, high = min([*full, value]), max([*full, value])
+    return {
+        *full,
+        *_spread(value, grid.half, low, high, lambda one: one % grid.full != 0),
+        *_spread(value, grid.unit, low, high, lambda one: one % grid.half != 0),
+    }
+
+
+def _multiples(value: int, step: int, count: int, *, reach: float) -> list[int]:
+    """Multiples of ``step`` around ``value``: ``count`` to each side, two at least, within ``reach``."""
+    middle = round(value / step)
+    span = max(2, min(count, int(value * reach / step)))
+    return [at * step for at in range(max(1, middle - span), middle + span + 1)]
+
+
+def _spread(value: int, step: int, low: int, high: int, wanted: Callable[[int], bool]) -> list[int]:
+    """A few multiples of ``step`` that are ``wanted``: the next ones to ``value`` and some over the range."""
+    found = set[int]()
+    for at in range(_BETWEEN):
+        place = low + (high - low) * (at + 0.5) / _BETWEEN
+        found.update(_next(round(place / step) * step, step, wanted, (0, 1, -1, 2, -2)))
+    found.update(_next(value // step * step, step, wanted, (0, -1, -2)))
+    found.update(_next(value // step * step, step, wanted, (1, 2)))
+    return [one for one in found if low <= one <= high]
+
+
+def _next(value: int, step: int, wanted: Callable[[int], bool], order: Sequence[int]) -> list[int]:
+    tried = (value + shift * step for shift in order)
+    return [one for one in tried if one > 0 and wanted(one)][:1]
+
+
+def _counts(now: Hyper, name: str, value: int) -> Iterable[int]:
+    if name == "micro_batch":
+        if value <= _COUNTS // 2:
+            return range(1, 2 * value + 2)
+        return {round(value * (0.5 + at / (_COUNTS - 1))) for at in range(_COUNTS)} | {2 * value}
+    most = (now.heads or 1) if name == "kv_heads" else 4 * value
+    found = [one for one in range(1, most + 1) if _fits(now, name, one)]
+    return sorted(found, key=lambda one: abs(math.log(one / value)))[:_COUNTS]
+
+
+def _fits(now: Hyper, name: str, value: int) -> bool:
+    try:
+        then = changed(now, {name: value})
+    except UsageError:
+        return False
+    return name != "heads" or (then.head_dim or 0) >= 16  # smaller heads are no model that anyone trains
+
+
+def _feasible(now: Hyper, name: str, values: Iterable[int]) -> list[int]:
+    return sorted(one for one in values if one > 0 and (one == now.get(name) or _fits(now, name, one)))

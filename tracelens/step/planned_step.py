@@ -1,0 +1,348 @@
+"""The time of a training step that nobody has run: every kernel a configuration asks for, predicted.
+
+What a change saves is the difference of two such steps. Both miss the truth in much the same way, so the
+range of a difference comes from how well the *ratio* of two shapes is predicted, not from the range of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from tracelens.config.hyper import Hyper
+from tracelens.config.model import Layout
+from tracelens.errors import InputError
+from tracelens.gemm.gain import ratio_error
+from tracelens.gemm.ladder import AlignmentLadder, alignment_ladder
+from tracelens.gemm.predict import Prediction, predict_gemm
+from tracelens.gemm.predict.attention import predict_attention
+from tracelens.hardware import Gpu
+from tracelens.hardware.measurements import Measurements
+from tracelens.results import Basis, Estimate, weakest
+from tracelens.results import total as exact_total
+from tracelens.step import planned_kernels as kernels
+from tracelens.step.planned_kernels import Attention, Linear, Traffic
+from tracelens.step.predicted_attention import ATTENTION_ERROR
+from tracelens.step.step_change import Change, PartChange
+
+#: Of the datasheet's bandwidth that kernels which only move bytes reach (``gemm.predict.rates``).
+BANDWIDTH_FRAC = 0.9
+#: Of a calibrated sum, at most this is not calibrated: kernels that only move bytes never are.
+_OTHER_FRAC = 0.1
+#: What the sum leaves out.
+NOT_INCLUDED = (
+    "gaps between kernels and waiting for the host",
+    "communication between GPUs",
+    "the optimizer and gradient clipping",
+    "activation recompute, dropout, biases and the cost of data loading",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kernel of the step and all its calls in a micro-batch."""
+
+    component: str
+    role: str  # forward | dgrad | wgrad of a product, forward | backward of the rest
+    kind: str  # product | attention | bytes
+    shape: str
+    sizes: tuple[int, ...]  # that ratios are judged by
+    calls: int
+    time_ms: Estimate  # all calls; mid is the least where it is not known
+    ladder: tuple[float, float] = (0.0, 0.0)  # logs: faster, slower by what its alignment leaves open
+    alignment: int = 128  # bytes, of the least aligned operand
+    open: float = 0.0  # log: half of an attention prediction's own range
+    flops: float = 0.0
+    unknown: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A micro-batch's forward and backward."""
+
+    hyper: Hyper
+    parts: tuple[Part, ...]
+
+    @property
+    def time_ms(self) -> Estimate:
+        """Their sum. Errors of predictions by one model go together, so ranges add."""
+        return total(part.time_ms for part in self.parts)
+
+    @property
+    def flops(self) -> float:
+        """Operations of products and attention."""
+        return sum(part.flops for part in self.parts)
+
+
+def total(times: Iterable[Estimate]) -> Estimate:
+    """The sum of estimates whose errors go together; calibrated where nearly all of the time is."""
+    parts = list(times)
+    return replace(exact_total(parts), basis=_basis([(one.mid or 0.0, one.basis) for one in parts]))
+
+
+def _basis(weighted: Sequence[tuple[float, Basis]]) -> Basis:
+    """Calibrated where measurements of this GPU predict all but a tenth of what is weighed."""
+    whole = sum(weight for weight, _ in weighted)
+    other = sum(weight for weight, basis in weighted if basis != "calibrated")
+    return "calibrated" if whole > 0 and other <= _OTHER_FRAC * whole else "model"
+
+
+class Planner:
+    """Predicts the steps of one configuration's family on one GPU; each part is predicted once.
+
+    Raises ``InputError`` for a GPU or type whose products cannot be predicted.
+    """
+
+    def __init__(
+        self, layout: Layout, *, gpu: Gpu, dtype: str = "bf16", measured: Measurements | None = None
+    ) -> None:
+        self.layout = layout
+        self.gpu = gpu
+        self.dtype = dtype
+        self.measured = measured
+        probe = predict_gemm(4096, 4096, 4096, gpu=gpu, dtype=dtype, measured=measured)
+        if probe.unknown is not None:
+            raise InputError(f"{probe.unknown}: no step can be predicted")
+        self._ladder: AlignmentLadder = alignment_ladder(gpu=gpu, dtype=dtype, measured=measured)
+        self._linear = lru_cache(maxsize=None)(self._predict_linear)
+        self._attention = lru_cache(maxsize=None)(self._predict_attention)
+        self._sums: dict[tuple[object, ...], float] = {}
+
+    @property
+    def predictions(self) -> int:
+        """Calls of the predictor so far: what a search costs."""
+        linears, calls = self._linear.cache_info().misses, self._attention.cache_info().misses
+        return 3 * linears + 2 * calls
+
+    def step(self, hyper: Hyper) -> PlannedStep:
+        """The whole step. InputError where the GPU's or a size's figures are not known."""
+        return PlannedStep(
+            hyper, (*self.attention(hyper), *self.mlp(hyper), *self.hidden(hyper), *self.vocab(hyper))
+        )
+
+    def attention(self, hyper: Hyper) -> tuple[Part, ...]:
+        """Parts that depend on hidden, heads, kv_heads and head_dim."""
+        linears = kernels.attention_linears(hyper, self.layout)
+        call = kernels.attention_call(hyper, self.layout)
+        return (
+            *self._linears(linears),
+            *self._attention(call),
+            *self._moved(kernels.attention_traffic(hyper, self.layout)),
+        )
+
+    def mlp(self, hyper: Hyper) -> tuple[Part, ...]:
+        """Parts that depend on hidden and ffn."""
+        linears = kernels.mlp_linears(hyper, self.layout)
+        return (*self._linears(linears), *self._moved(kernels.mlp_traffic(hyper, self.layout)))
+
+    def hidden(self, hyper: Hyper) -> tuple[Part, ...]:
+        """Parts that depend on hidden alone."""
+        return tuple(self._moved(kernels.hidden_traffic(hyper, self.layout)))
+
+    def vocab(self, hyper: Hyper) -> tuple[Part, ...]:
+        """Parts that depend on hidden and vocab."""
+        linear = kernels.logits_linear(hyper)
+        return (*self._linears((linear,)), *self._moved(kernels.vocab_traffic(hyper)))
+
+    def vocab_ranks(self, now: Hyper) -> int:
+        """GPUs that share the vocabulary: that of a configuration is the whole one."""
+        return now.tensor_parallel or 1
+
+    def time_ms(self, then: Hyper) -> float:
+        """Mid estimate of the step, each part predicted once. Attention and MLP go with the layers."""
+        outer = (then.hidden, then.micro_batch, then.sequence)
+        attention = ("attention", *outer, then.heads, then.kv_heads, then.head_dim)
+        layer = self._sum(attention, self.attention, replace(then, layers=1))
+        layer += self._sum(("mlp", *outer, then.ffn), self.mlp, replace(then, layers=1))
+        return (
+            layer * (then.layers or 1)
+            + self._sum(("hidden", *outer, then.layers), self.hidden, then)
+            + self._sum(("vocab", *outer, then.vocab), self.vocab, then)
+        )
+
+    def change(self, now: Hyper, then: Hyper) -> Change:
+        """What ``then`` saves over ``now``, with the range of that."""
+        return compare(self.step(now), self.step(then))
+
+    def memory(self, then: Hyper) -> float:
+        """Estimate of a GPU's memory in bytes."""
+        return kernels.memory_bytes(then, self.layout)
+
+    def _sum(self, key: tuple[object, ...], parts: Callable[[Hyper], Sequence[Part]], then: Hyper) -> float:
+        found = self._sums.get(key)
+        if found is None:
+            found = self._sums[key] = sum(part.time_ms.mid or 0.0 for part in parts(then))
+        return found
+
+    def _linears(self, linears: tuple[Linear, ...]) -> Iterator[Part]:
+        for linear in linears:
+            yield from self._linear(linear)
+
+    def _predict_linear(self, linear: Linear) -> tuple[Part, ...]:
+        return tuple(self._product(linear, role) for role in kernels.ROLES)
+
+    def _product(self, linear: Linear, role: str) -> Part:
+        m, n, k, layout = linear.shape(role)
+        found = predict_gemm(
+            m, n, k, batch=linear.batch, gpu=self.gpu, dtype=self.dtype, layout=layout, measured=self.measured
+        )
+        time = found.time_us
+        if time.mid is None and time.low is None:
+            raise InputError(found.unknown or f"products on {self.gpu.title} cannot be predicted")
+        shape = f"{m} x {n} x {k}" if linear.batch == 1 else f"{linear.batch} x ({m} x {n} x {k})"
+        alignment = min((value for value in found.alignment.values() if value is not None), default=128)
+        return Part(
+            linear.component, role, "product", shape, (m, n, k), linear.calls,
+            _in_ms(time, linear.calls), self._open(found), alignment,
+            flops=2.0 * m * n * k * linear.batch * linear.calls, unknown=found.unknown, note=_tiles(found),
+        )  # fmt: skip
+
+    def _open(self, found: Prediction) -> tuple[float, float]:
+        """How far the ladder leaves open what this alignment costs, in logs of time: faster, slower."""
+        step = self._ladder.step_of(found.alignment)
+        frac = found.alignment_frac
+        if not frac or found.time_us.mid is None:
+            low, high = found.time_us.low or 1.0, found.time_us.high or found.time_us.low or 1.0
+            return 0.0, math.log(high / low)
+        return math.log(max(step.high or frac, frac) / frac), math.log(frac / min(step.low or frac, frac))
+
+    def _predict_attention(self, call: Attention) -> tuple[Part, ...]:
+        parts: list[Part] = []
+        kv = f" kv={call.kv_heads}" if call.kv_heads != call.heads else ""
+        shape = f"b={call.batch} a={call.heads}{kv} s={call.sequence} d={call.head_dim}"
+        for direction in ("forward", "backward"):
+            found = predict_attention(
+                batch=call.batch, heads=call.heads, kv_heads=call.kv_heads, seq_q=call.sequence,
+                seq_k=call.sequence, head_dim=call.head_dim, causal=call.causal, direction=direction,
+                gpu=self.gpu, dtype=self.dtype, measured=self.measured,
+            )  # fmt: skip
+            time = found.time_us
+            if time.mid is None or time.high is None:
+                raise InputError(found.unknown or f"attention on {self.gpu.title} cannot be predicted")
+            width = found.head_dim or call.head_dim
+            note = f"a head of {call.head_dim} runs as {width}" if width != call.head_dim else ""
+            parts.append(
+                Part(
+                    "attention.core",
+                    direction,
+                    "attention",
+                    shape,
+                    (call.batch, call.heads, call.sequence, call.head_dim),
+                    call.calls,
+                    _in_ms(time, call.calls),
+                    open=0.5 * math.log(time.high / time.mid),
+                    flops=found.useful_flops * call.calls,
+                    note=note,
+                )
+            )
+        return tuple(parts)
+
+    def _moved(self, traffic: Iterable[Traffic]) -> Iterator[Part]:
+        bandwidth = self.gpu.bandwidth_gbps
+        if bandwidth is None:
+            raise InputError(f"the memory bandwidth of {self.gpu.title} is not known")
+        for one in traffic:
+            low, high = (
+                moved / (bandwidth * BANDWIDTH_FRAC * 1e6) for moved in (one.fused_bytes, one.plain_bytes)
+            )
+            yield Part(
+                one.component, one.phase, "bytes", one.scales_with, (round(one.plain_bytes),), 1,
+                Estimate(low, math.sqrt(low * high), high, "model"),
+            )  # fmt: skip
+
+
+def compare(now: PlannedStep, then: PlannedStep) -> Change:
+    """What ``then`` saves over ``now``, with the range of that.
+
+    Errors of one kind (products, their alignment, attention, bytes) have one cause and add; kinds are
+    independent of one another and add in squares.
+    """
+    tokens_now, tokens_then = now.hyper.token_count or 1, then.hyper.token_count or 1
+    scale = tokens_now / tokens_then
+    whole = now.time_ms.mid or 0.0
+    down: dict[str, float] = {}
+    up: dict[str, float] = {}
+    changes: list[PartChange] = []
+    weighted: list[tuple[float, Basis]] = []
+    mid = 0.0
+    for old, new in zip(now.parts, then.parts, strict=True):  # both list them in one order
+        before, after = old.time_ms.mid or 0.0, (new.time_ms.mid or 0.0) * scale
+        if old.sizes == new.sizes and old.calls == new.calls and scale == 1.0:
+            continue
+        saving = before - after
+        mid += saving
+        weighted.append((abs(saving), weakest((old.time_ms.basis, new.time_ms.basis))))
+        for kind, (less, more) in _errors(old, new, before, after).items():
+            down[kind] = down.get(kind, 0.0) + less
+            up[kind] = up.get(kind, 0.0) + more
+        changes.append(
+            PartChange(old.component, old.role, old.kind, old.shape, new.shape, before, after, saving,
+                       _why(old, new))
+        )  # fmt: skip
+    # What an alignment leaves open moves the present step too, and the share with it.
+    low_ms, high_ms = mid - math.hypot(*down.values()), mid + math.hypot(*up.values())
+    opened = up.get("alignment", 0.0)
+    saving_ms = Estimate(low_ms, mid, high_ms, _basis(weighted))
+    low = low_ms / max(whole - down.get("alignment", 0.0), 1e-12)
+    saving_frac = Estimate(min(low, mid / whole), mid / whole, high_ms / (whole + opened), saving_ms.basis)
+    flops = then.flops * scale / now.flops - 1.0 if now.flops else 0.0
+    changes.sort(key=lambda one: -one.saving_ms)
+    return Change(now.hyper, then.hyper, saving_frac, saving_ms, flops, tuple(changes))
+
+
+def _errors(old: Part, new: Part, before: float, after: float) -> dict[str, tuple[float, float]]:
+    """By kind of error, how much smaller and larger the saving can be, in ms."""
+    if old.kind == "bytes":
+        # The fraction that is bound by its launch does not scale.
+        spread = abs(before - after)
+        return {"bytes": (spread, 0.5 * spread)}
+    if old.sizes == new.sizes:  # the same call, more or less often
+        return {}
+    if old.kind == "attention":
+        error = max(ATTENTION_ERROR, old.open, new.open)
+        return {"attention": (after * math.expm1(error), -after * math.expm1(-error))}
+    far = max(abs(math.log(b / a)) for a, b in zip(old.sizes, new.sizes, strict=True))
+    error = ratio_error(far)
+    found = {"product": (after * math.expm1(error), -after * math.expm1(-error))}
+    if old.alignment != new.alignment:
+        less = -before * math.expm1(-old.ladder[0]) + after * math.expm1(new.ladder[1])
+        more = before * math.expm1(old.ladder[1]) - after * math.expm1(-new.ladder[0])
+        found["alignment"] = (less, more)
+    return found
+
+
+def _why(old: Part, new: Part) -> str:
+    if old.kind == "product":
+        if old.alignment < new.alignment:
+            return f"rows begin on {new.alignment} bytes instead of {old.alignment}"
+        if old.alignment > new.alignment:
+            return f"rows begin on {new.alignment} bytes, no longer on {old.alignment}"
+        return new.note if old.note == new.note else f"{old.note}, then {new.note}"
+    if old.kind == "attention":
+        return _attention_why(old, new)
+    return f"bytes grow with {old.shape}"
+
+
+def _attention_why(old: Part, new: Part) -> str:
+    """Exponentials go with batch * heads * length^2; a head is computed at a width the kernel has."""
+    before, after = (part.sizes[0] * part.sizes[1] * part.sizes[2] ** 2 for part in (old, new))
+    parts = [f"{after / before:.3g} times the exponentials"] if before != after else []
+    parts += [note for note in (old.note, new.note) if note]
+    return "; ".join(dict.fromkeys(parts)) or "another shape of attention"
+
+
+def _in_ms(time_us: Estimate, calls: int) -> Estimate:
+    """All calls in ms; where there is no mid, the least time stands for it."""
+    low = time_us.low if time_us.low is not None else time_us.mid
+    mid = time_us.mid if time_us.mid is not None else low
+    high = time_us.high if time_us.high is not None else mid
+    return Estimate(low, mid, high, time_us.basis) * (calls / 1000.0)
+
+
+def _tiles(found: Prediction) -> str:
+    if found.tile is None:
+        return ""
+    return f"{found.tiles} tiles of {found.tile[0]}x{found.tile[1]} in {found.waves} waves"

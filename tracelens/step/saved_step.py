@@ -1,0 +1,65 @@
+"""The analysed step out of a report: all that a simulation needs is in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tracelens.errors import InputError
+from tracelens.hardware import Gpu, find_gpu
+from tracelens.hardware.measurements import Measurements, find_measurements
+from tracelens.results import Known, Report
+from tracelens.results.waiting import busy_frac
+from tracelens.step.whatif import StepModel, step_model
+
+
+def step_of(
+    report: Report, *, gpu: str | None = None, layers: int | None = None, tied: bool | None = None
+) -> StepModel:
+    """The step that ``report`` describes, as the analysis that wrote it had it.
+
+    ``gpu`` is a key of the GPU table to judge against in place of the report's own; ``layers`` and ``tied``
+    are what the user knows and the trace does not show. UsageError for a GPU that is not in the table.
+    """
+    hardware = find_gpu(report.trace.device, override=gpu) if gpu is not None else _gpu(report)
+    dims = report.model
+    if layers is not None:
+        dims = replace(dims, layers=Known(layers, "given on the command line"))
+    step = step_model(
+        report.gemms,
+        dims,
+        report.components,
+        gpu=hardware,
+        step_ms=report.summary.step_ms.median,
+        busy_frac=busy_frac(report.summary),
+        measured=_measured(hardware),
+        communication=report.communication,
+        declared=report.declared,
+    )
+    return step if tied is None else replace(step, now=replace(step.now, tied=tied))
+
+
+def _gpu(report: Report) -> Gpu:
+    """The GPU as the report has it: a slice or another variant has fewer figures than the table."""
+    info = report.gpu
+    row = find_gpu(report.trace.device, override=info.name if info.name != "unknown" else None)
+    return replace(
+        row,
+        sms=info.sms,
+        sms_source=info.sms_source,
+        bandwidth_gbps=info.bandwidth_gbps,
+        l2_mb=info.l2_mb,
+        matched_by=info.matched_by,
+        peak_tflops=dict(info.peak_tflops),
+        ceiling_tflops=dict(info.ceiling_tflops),
+        memory_gb=info.memory_gib if info.memory_gib is not None else row.memory_gb,
+        traced_memory_gib=info.memory_gib,
+    )
+
+
+def _measured(gpu: Gpu) -> Measurements | None:
+    if gpu.name == "unknown":
+        return None
+    try:
+        return find_measurements(gpu.name, sms=gpu.sms)
+    except InputError:
+        return None

@@ -1,0 +1,124 @@
+"""What a search came to, in words and values: the same for a planned step and for an analysed one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from tracelens.config.hyper import Hyper
+from tracelens.results import FrontPoint, OtherHeads, PickReason, ShapePick
+from tracelens.results.advice import Effort
+from tracelens.step.search import WORTH_FRAC, Evaluator, Found
+from tracelens.step.search_space import SEARCHED, Limits
+from tracelens.step.step_change import Change
+
+#: Gains spelled out for a pick.
+_REASONS = 4
+#: Kernels that move less than this share of the saving are no reason for it.
+_LEAST_FRAC = 0.02
+_HEAD_DIMS = (40, 64, 80, 96, 128, 160, 256)
+
+Diff = Callable[[Hyper], Sequence[str]]
+
+
+def picks_of(step: Evaluator, found: Found, diff: Diff) -> tuple[list[ShapePick], ShapePick | None]:
+    """What is recommended, and the best of what is not. ``diff`` gives the lines to paste."""
+    picks = [_pick(step, change, diff) for change in found.picks]
+    return picks, _pick(step, found.best_unsure, diff) if found.best_unsure is not None else None
+
+
+def front_of(now: Hyper, found: Found) -> list[FrontPoint]:
+    """The Pareto front; the present shape, where it is on it, changes nothing."""
+    return [FrontPoint(changes(now, one.hyper), one.parameters_frac, one.time_frac) for one in found.front]
+
+
+def changes(now: Hyper, then: Hyper) -> dict[str, list[int | None]]:
+    """The sizes that differ: [now, then]."""
+    return {name: [now.get(name), then.get(name)] for name in SEARCHED if now.get(name) != then.get(name)}
+
+
+def claim(best: ShapePick) -> str:
+    """The first pick in one sentence."""
+    low, high = best.saving_frac.low or 0.0, best.saving_frac.high or 0.0
+    return (
+        f"{best.title}: predicted {best.saving_frac.mid:.1%} less time per token ({low:.1%} to {high:.1%})."
+    )
+
+
+def none_faster(found: Found, limits: Limits) -> str:
+    """That nothing is recommended, as the end of a sentence."""
+    return (
+        f"none of {found.tried:,} others of its size (weights ±{100 * limits.parameters_frac:g}%) is sure to"
+        f" be faster by {WORTH_FRAC:.0%} or more for the same work."
+    )
+
+
+def other_heads(step: Evaluator, now: Hyper) -> list[OtherHeads]:
+    """Other head counts at this hidden size, for the reader to see where the present one stands."""
+    hidden, heads, t = now.hidden or 0, now.heads or 0, now.tensor_parallel or 1
+    if not hidden or heads * (now.head_dim or 0) != hidden:
+        return []
+    rows: list[OtherHeads] = []
+    for dim in _HEAD_DIMS:
+        other = hidden // dim
+        if hidden % dim or other % t or other == heads:
+            continue
+        kv_heads = other if now.kv_heads == now.heads else now.kv_heads
+        if kv_heads and other % kv_heads:
+            continue
+        change = step.change(now, replace(now, heads=other, head_dim=dim, kv_heads=kv_heads))
+        if change is not None:
+            rows.append(OtherHeads(other, dim, change.saving_frac))
+    return rows
+
+
+def _pick(step: Evaluator, change: Change, diff: Diff) -> ShapePick:
+    now, then = change.now, change.then
+    found = changes(now, then)
+    effort, why = _effort(frozenset(found))
+    weights, memory, needs = now.parameters, step.memory(now), step.memory(then)
+    return ShapePick(
+        title=_title(found),
+        change=found,
+        saving_frac=change.saving_frac,
+        saving_ms=change.saving_ms,
+        shape_gain_frac=change.shape_gain_frac,
+        parameters=then.parameters,
+        parameters_frac=(then.parameters or 0) / weights - 1 if weights else 0.0,
+        flops_frac=change.flops_frac,
+        memory_frac=needs / memory - 1 if needs and memory else None,
+        effort=effort,
+        effort_why=why,
+        reasons=_reasons(change),
+        diff=list(diff(then)),
+    )
+
+
+def _title(found: Mapping[str, list[int | None]]) -> str:
+    """The decisions; head_dim and kv_heads are left out where they follow from heads."""
+    shown = {name: pair for name, pair in found.items() if name != "head_dim" or "heads" not in found}
+    if shown.get("kv_heads") == shown.get("heads"):
+        shown.pop("kv_heads", None)
+    return ", ".join(f"{name} {pair[0]} → {pair[1]}" for name, pair in shown.items())
+
+
+def _effort(names: frozenset[str]) -> tuple[Effort, str]:
+    if names == {"vocab"}:
+        return "config", "a trained checkpoint is padded with unused rows"
+    if names <= {"micro_batch"}:
+        return "config", "a setting of the run; keep the global batch"
+    if names <= {"micro_batch", "sequence", "vocab"}:
+        return "config", "settings of the run; sequences of another length hold other text"
+    return "retrain", "another architecture, for a model trained from the start"
+
+
+def _reasons(change: Change) -> list[PickReason]:
+    """The kernels that move the step most, gains and losses."""
+    least = _LEAST_FRAC * abs(change.saving_ms.mid or 0.0)
+    parts = sorted(change.parts, key=lambda part: -abs(part.saving_ms))[:_REASONS]
+    parts = [part for part in parts if abs(part.saving_ms) >= least]
+    return [
+        PickReason(part.component, part.role, part.shape_now, part.shape_then, part.time_ms, part.then_ms,
+                   part.saving_ms, part.why)
+        for part in sorted(parts, key=lambda part: -part.saving_ms)
+    ]  # fmt: skip

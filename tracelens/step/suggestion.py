@@ -1,0 +1,149 @@
+"""From a configuration to suggestions: the present step predicted, and what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import partial
+from pathlib import Path
+
+from tracelens.config import ModelConfig, read_config
+from tracelens.config.diff import config_diff
+from tracelens.errors import InputError, UsageError
+from tracelens.hardware import Gpu, find_gpu
+from tracelens.hardware.measurements import Measurements, find_measurements
+from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, Suggestions
+from tracelens.step.planned_step import NOT_INCLUDED, PlannedStep, Planner, total
+from tracelens.step.search import Found, search
+from tracelens.step.search_space import BY_DEFAULT, SEARCHED, Limits
+from tracelens.step.shape_search import claim, front_of, none_faster, other_heads, picks_of
+
+
+def suggest(
+    config: str | Path | ModelConfig,
+    *,
+    gpu: str,
+    parameters_frac: float = 0.01,
+    fix: Collection[str] = (),
+    free: Collection[str] = (),
+    memory_gb: float | None = None,
+    dtype: str = "bf16",
+    sizes: Mapping[str, int] | None = None,
+) -> Suggestions:
+    """Suggest a faster shape for the model of ``config`` (a file, a folder, or one already read) on ``gpu``.
+
+    ``fix`` names sizes that stay, ``free`` further ones that can change (layers, kv_heads, micro_batch,
+    sequence); the weights stay within ``parameters_frac``. ``sizes`` replace those of the file. Raises
+    ``InputError`` for a configuration that cannot be used and ``UsageError`` for a GPU that is not known.
+    """
+    known = config if isinstance(config, ModelConfig) else read_config(config, overrides=sizes)
+    limits = limits_of(parameters_frac, fix=fix, free=free, memory_gb=memory_gb).checked()
+    hardware = find_gpu(None, override=gpu)
+    measured, notes = _measured(hardware)
+    planner = Planner(known.layout, gpu=hardware, dtype=dtype, measured=measured)
+    found = search(planner, known.hyper, limits, fixed=known.fixed)
+    notes += _unknowns(planner.step(known.hyper))
+    notes += [f"{name} stays: {why}" for name, why in known.fixed.items() if name in limits.free]
+    return _suggestions(known, planner, found, limits, [*known.notes, *notes, *found.notes])
+
+
+def limits_of(
+    parameters_frac: float, *, fix: Collection[str], free: Collection[str], memory_gb: float | None
+) -> Limits:
+    """What the search keeps, not ``checked`` yet; UsageError for names that make no sense."""
+    for name in (*fix, *free):
+        if name not in SEARCHED:
+            raise UsageError(f"{name[:40]!r} cannot be searched (known: {', '.join(SEARCHED)})")
+    both = set(fix) & set(free)
+    if both:
+        raise UsageError(f"{', '.join(sorted(both))}: fixed or free, not both")
+    names = (BY_DEFAULT | frozenset(free)) - frozenset(fix)
+    names = names - {"heads", "head_dim"} if "heads" in fix else names
+    return Limits(parameters_frac, names, memory_gb)
+
+
+def _measured(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
+    try:
+        found = find_measurements(gpu.name, sms=gpu.sms)
+    except InputError as error:
+        return None, [f"Measurements of this GPU cannot be used: {error}"]
+    if found is None:
+        return None, [f"No measurements of the {gpu.title}: ranges are those of the model"]
+    return found, [f"Predictions use measurements of the {gpu.title} of {found.date or 'an unknown day'}"]
+
+
+def _suggestions(
+    config: ModelConfig, planner: Planner, found: Found, limits: Limits, notes: list[str]
+) -> Suggestions:
+    now = config.hyper
+    present = planner.step(now)
+    picks, unsure = picks_of(planner, found, partial(config_diff, config))
+    time = present.time_ms
+    return Suggestions(
+        format_version=FORMAT_VERSION,
+        model=config.family,
+        sizes={name: Size(now.get(name), why) for name, why in config.sources.items()},
+        gpu=planner.gpu.name,
+        gpu_title=planner.gpu.title,
+        dtype=planner.dtype,
+        basis=time.basis,
+        parameters=now.parameters,
+        step_ms=time,
+        tflops=present.flops / time.mid / 1e9 if time.mid else None,
+        memory_gb=planner.memory(now) / 1e9,
+        components=_components(present),
+        verdict=claim(picks[0]) if picks else _nothing(present, found, limits, planner.gpu.title),
+        picks=picks,
+        unsure=unsure,
+        heads=other_heads(planner, now),
+        front=front_of(now, found),
+        tried=found.tried,
+        searched=[name for name in SEARCHED if name in limits.free and name not in config.fixed],
+        parameters_limit_frac=limits.parameters_frac,
+        not_included=list(NOT_INCLUDED),
+        notes=notes,
+        causal=config.layout.causal,
+        fused_qkv=config.layout.fused_qkv,
+        fused_gate=config.layout.fused_gate if now.gated else None,
+    )
+
+
+def _nothing(present: PlannedStep, found: Found, limits: Limits, gpu: str) -> str:
+    """The verdict where nothing is recommended."""
+    if any(part.unknown for part in present.parts):
+        return (
+            f"None of {found.tried:,} other shapes within ±{100 * limits.parameters_frac:g}% of its weights"
+            f" is surely faster on the {gpu}, but not every product of this one can be judged: see the notes."
+        )
+    return f"This shape is already good on the {gpu}: {none_faster(found, limits)}"
+
+
+def _unknowns(present: PlannedStep) -> list[str]:
+    """What of the present step has no prediction, and what needs none to be worth doing."""
+    parts = [part for part in present.parts if part.unknown]
+    notes = [
+        f"{component}: {why}; taken at its least, so savings are at least these"
+        for component, why in dict.fromkeys((part.component, part.unknown) for part in parts)
+    ]
+    vocab, t = present.hyper.vocab or 0, present.hyper.tensor_parallel or 1
+    padded = -(-vocab // (64 * t)) * 64 * t
+    if padded != vocab and any(part.component == "logits" for part in parts):
+        notes.append(
+            f"vocab {vocab} → {padded} costs {padded / vocab - 1:.2%} of the logits and ends the question:"
+            " pad it whatever the figure is"
+        )
+    return notes
+
+
+def _components(present: PlannedStep) -> list[ComponentTime]:
+    whole = present.time_ms.mid or 1.0
+    rows: list[ComponentTime] = []
+    for component in dict.fromkeys(part.component for part in present.parts):
+        parts = [part for part in present.parts if part.component == component]
+        time = total(part.time_ms for part in parts)
+        flops = sum(part.flops for part in parts)
+        shapes = [part.shape for part in parts if part.kind != "bytes" and part.role == "forward"]
+        tflops = flops / time.mid / 1e9 if flops and time.mid else None
+        rows.append(
+            ComponentTime(component, time, (time.mid or 0.0) / whole, tflops, list(dict.fromkeys(shapes)))
+        )
+    return sorted(rows, key=lambda row: -row.frac)

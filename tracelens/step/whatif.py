@@ -1,0 +1,221 @@
+"""The step after a change of hyper-parameters: every kernel's measured time moved as its prediction moves.
+
+Products and fused attention: new time = measured time x predicted(new shape) / predicted(old shape).
+Where the change brings a product onto the 16-byte grid, the old shape's prediction would rest on what
+misalignment costs at large; the measured time already holds that cost. There new time = predicted(new
+shape) x what this trace's own aligned products took over their predictions.
+Kernels that only move bytes scale with the bytes. Everything else stays as measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from tracelens.config.hyper import Hyper, changed
+from tracelens.errors import UsageError
+from tracelens.numbers import ms
+from tracelens.results import Basis, Estimate, Rest, RowChange, WhatIf, weakest
+from tracelens.step.affected import (
+    OF_VOCAB,
+    Affected,
+    Part,
+    affected_by,
+    changed_names,
+    grown_calls,
+    vocab_untold,
+)
+from tracelens.step.casts import casts_of
+from tracelens.step.exchange import Exchange, exchange_of
+from tracelens.step.traced_step import StepModel, step_model
+from tracelens.step.traffic import rest_of
+from tracelens.step.waiting import gpu_work_note
+from tracelens.step.whatif_notes import notes_of
+from tracelens.step.work import Work
+
+__all__ = ["Rest", "RowChange", "StepModel", "WhatIf", "step_model", "what_if"]
+
+#: With more of the affected time without a formula than this, no saving is given.
+_GAP = 0.1
+
+
+def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
+    """The step with ``changes``, all of them at once. UsageError where a change makes no sense.
+
+    A change of the ranks that share the model is judged at the same GPUs and tokens per step.
+    """
+    now, then = step.now, changed(step.now, changes)
+    if now.dtype != then.dtype and not step.gpu.peak(then.dtype):
+        raise UsageError(f"{step.gpu.title} has no known rate for {then.dtype}: it cannot be simulated")
+    affected = affected_by(step, then)
+    exchange = exchange_of(step.communication, now, then)
+    moved = [part for part in step.components if part[0] not in OF_VOCAB or not vocab_untold(now, then)]
+    rest = tuple(
+        sorted(
+            [
+                *rest_of(moved, now, then),
+                *exchange.rest,
+                *casts_of(step.work.products, now, then, gpu=step.gpu),
+            ],
+            key=lambda one: -one.time_ms,
+        )
+    )
+    unknown = _unknown(step, then, affected, exchange)
+    saving = Estimate.unknown() if unknown else _saving(step, affected, rest)
+    tokens = now.token_count, then.token_count
+    return WhatIf(
+        change={name: [now.value(name), then.value(name)] for name in changed_names(now, then)},
+        saving_ms=saving,
+        saving_frac=saving.over(step.step_ms),
+        step_ms=step.step_ms,
+        then_ms=Estimate.unknown() if step.step_ms is None else step.step_ms - saving,
+        parameters=[now.parameters, then.parameters],
+        flops_frac=_flops_growth(step.work, affected, then=then, now=now),
+        tokens_frac=tokens[1] / tokens[0] - 1.0 if tokens[0] and tokens[1] else 0.0,
+        rows=_rows(affected.parts),
+        rest=list(rest),
+        unpredicted_ms=affected.gap_ms,
+        saving_of=step.saving_of,
+        notes=[
+            *([unknown] if unknown else []),
+            *exchange.notes,
+            *_gap_notes(step, affected, known=not unknown, other_tokens=tokens[0] != tokens[1]),
+            *notes_of(
+                now, then, communicates=step.communicates and not exchange.rest, work_ms=step.work_ms(then)
+            ),
+        ],
+    )
+
+
+def _unknown(step: StepModel, then: Hyper, affected: Affected, exchange: Exchange) -> str | None:
+    """Why there is no saving, or None."""
+    now = step.now
+    if now.pipeline_parallel != then.pipeline_parallel:
+        return "no saving is given: what stages send and how long they wait for each other is not predicted"
+    if exchange.unknown is not None:
+        return f"no saving is given: {exchange.unknown}"
+    if affected.gap_ms > _GAP * affected.time_ms:
+        return (
+            f"no saving is given: {ms(affected.gap_ms)} of the {ms(affected.time_ms)} that the"
+            f" change touches are not predicted ({_reasons(affected)})"
+        )
+    return None
+
+
+def _reasons(affected: Affected) -> str:
+    times: dict[str, float] = {}
+    for time, why in affected.lost:
+        times[why] = times.get(why, 0.0) + time
+    most = sorted(times, key=lambda why: -times[why])
+    return "; ".join(most[:2]) + (f"; {len(most) - 2} more reasons" if len(most) > 2 else "")
+
+
+def _rows(parts: Sequence[Part]) -> list[RowChange]:
+    merged: dict[str, RowChange] = {}
+    for part in parts:
+        row, one = part.row, part.scaled
+        change = RowChange(
+            row.id, row.component, row.role or (None if row.phase == "forward" else row.phase),
+            one.shape_now or (row.shape_note or ""),
+            one.shape_then or (row.shape_note or ""), part.time_ms, part.then_ms,
+            one.how + (f", {part.calls:.4g} times as often" if part.calls != 1.0 else ""),
+        )  # fmt: skip
+        known = merged.get(row.id)
+        merged[row.id] = change if known is None else _joined(known, change)
+    return sorted(merged.values(), key=lambda one: -one.time_ms)
+
+
+def _joined(a: RowChange, b: RowChange) -> RowChange:
+    """Two shares of one row's calls."""
+    then = a.shape_then if a.shape_then == b.shape_then else f"{a.shape_then} and {b.shape_then}"
+    how = a.how if a.how == b.how else f"{a.how}; {b.how}"
+    return RowChange(
+        a.gemm, a.component, a.role, a.shape_now, then, a.time_ms + b.time_ms, a.then_ms + b.then_ms, how
+    )
+
+
+def _saving(step: StepModel, affected: Affected, rest: Sequence[Rest]) -> Estimate:
+    """Savings of rows and components together, per step.
+
+    Errors of one kind (ratios of products, anchored products, attention, bytes) share their cause and add;
+    those of different kinds are independent, so they add in squares. Affected rows without a prediction
+    stay as measured; the range lets them move as much as the others do. Where the step waits for the
+    CPU, the range reaches to no change at all: a saving can end as idle time, and idle time can take up
+    what is added.
+    """
+    kinds: dict[str, list[tuple[float, Estimate]]] = {}
+    for part in affected.parts:
+        kinds.setdefault(part.scaled.kind, []).append((part.time_ms, part.then_ms))
+    kinds["bytes"] = [(one.time_ms, one.then_ms) for one in rest]
+    mid = sum(now - (then.mid or 0.0) for pairs in kinds.values() for now, then in pairs)
+    up = [sum((then.mid or 0.0) - (then.low or 0.0) for _, then in pairs) for pairs in kinds.values()]
+    down = [sum((then.high or 0.0) - (then.mid or 0.0) for _, then in pairs) for pairs in kinds.values()]
+    mid = mid if abs(mid) > 1e-9 else 0.0
+    predicted_ms = affected.time_ms - affected.gap_ms
+    open_ms = affected.gap_ms * abs(mid) / predicted_ms if predicted_ms > 0 else 0.0
+    low, high = mid - math.hypot(*down) - open_ms, mid + math.hypot(*up) + open_ms
+    if step.saving_of == "gpu_work" and step.busy_frac is not None:
+        idle_ms = (1 - step.busy_frac) * step.step_ms if step.step_ms is not None else math.inf
+        low, high = min(low, 0.0), max(high, min(0.0, mid + idle_ms))
+    if step.step_ms is not None:  # kernels on parallel streams can add to more than the step
+        low, mid, high = (min(one, step.step_ms) for one in (low, mid, high))
+    return Estimate(low, mid, high, _saving_basis(affected.parts, rest))
+
+
+def _saving_basis(parts: Sequence[Part], rest: Sequence[Rest]) -> Basis:
+    """Calibrated where measurements of this GPU predict the products and little else moves the result."""
+    by_products = sum(abs(part.time_ms - (part.then_ms.mid or 0.0)) for part in parts)
+    by_bytes = sum(abs(one.time_ms - (one.then_ms.mid or 0.0)) for one in rest)
+    if not parts or by_bytes > _GAP * by_products:
+        return "model"
+    return weakest(part.scaled.basis for part in parts)
+
+
+def _gap_notes(step: StepModel, affected: Affected, *, known: bool, other_tokens: bool) -> list[str]:
+    notes = []
+    if affected.lost and known:
+        notes.append(
+            f"{ms(affected.gap_ms)} of affected products are not predicted ({_reasons(affected)}):"
+            " taken as unchanged, and the range lets them move as the others do"
+        )
+    if step.saving_of == "gpu_work" and step.busy_frac is not None:
+        notes.append(gpu_work_note(step.busy_frac))
+        if other_tokens:
+            notes.append(
+                "idle time is taken as it is now: whether the CPU takes longer with other tokens is not"
+                " known, so the time per token is no prediction"
+            )
+    return notes
+
+
+def _flops_growth(work: Work, affected: Affected, *, now: Hyper, then: Hyper) -> float | None:
+    """Growth of the operations of the step's products and attention; None where too much is unknown.
+
+    Rows without a formula count as unchanged while they are few beside what the change touches.
+    """
+    if affected.gap_ms > _GAP * affected.time_ms:
+        return None
+    before = after = 0.0
+    for product in work.products:
+        old, new = product.sizes(now), product.sizes(then)
+        if old is None:
+            continue
+        new = new or old
+        share = 2.0 * product.weight * product.row.calls_per_step
+        before += share * math.prod(old)
+        after += share * math.prod(new) * grown_calls(product.row, now, then, product.each_expert)
+    for call in work.attention:
+        if call.row.flops is None or not (now.heads and now.head_dim and then.heads and then.head_dim):
+            return None
+        share = call.row.flops * call.row.calls_per_step
+        grown = then.heads * then.head_dim / (now.heads * now.head_dim)
+        grown *= (now.tensor_parallel or 1) / (then.tensor_parallel or 1)  # a rank's heads
+        grown *= (then.token_count or 1) / (now.token_count or 1)
+        grown *= then.sequence / now.sequence if now.sequence and then.sequence else 1.0
+        before += share
+        after += share * grown * grown_calls(call.row, now, then)
+    for row, _ in work.fixed:
+        if row.flops is not None:
+            before += row.flops * row.calls_per_step
+            after += row.flops * row.calls_per_step
+    return after / before - 1.0 if before else None
