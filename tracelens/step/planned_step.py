@@ -33,7 +33,7 @@ BANDWIDTH_FRAC = 0.9
 _OTHER_FRAC = 0.1
 #: What the sum leaves out.
 NOT_INCLUDED = (
-    "gaps between kernels and waiting for the host",
+    "gaps between kernels and waiting for the CPU",
     "communication between GPUs",
     "the optimizer and gradient clipping",
     "activation recompute, dropout, biases and the cost of data loading",
