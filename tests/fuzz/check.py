@@ -14,7 +14,7 @@ import jsonschema
 from rich.console import Console
 
 import tracelens
-from tracelens.analysis import Analysis
+from tracelens.api import ShownAnalysis
 from tracelens.errors import TracelensError
 from tracelens.render.html import render_html
 from tracelens.render.markdown import render_report_markdown
@@ -109,7 +109,7 @@ def _report(report: Report, *, thorough: bool, edited: bool = False) -> None:
     render_derivations(report, [row.id for row in report.gemms[:5]], console=console)
     markdown = render_report_markdown(report)
     if thorough:
-        Analysis(report)._repr_html_()
+        ShownAnalysis(report)._repr_html_()
     if not edited:  # names of an edited report can be anything
         _no_leak(_SCRIPT.sub("", page), "page")
         _no_leak(written.getvalue(), "terminal")

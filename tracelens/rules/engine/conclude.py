@@ -14,6 +14,7 @@ from tracelens.rules.engine.pages import why
 from tracelens.rules.engine.rows import upper
 from tracelens.rules.engine.simulated import derivation, pays, simulate, why_not
 from tracelens.step.waiting import gpu_work_note
+from tracelens.step.whatif_notes import COUNTED_ONCE
 from tracelens.words import Level, severity
 
 #: Rows whose arithmetic is written out; the rest is one sum in the text and in ``evidence``.
@@ -241,9 +242,7 @@ def _common_caveats(rule: Named, facts: StepFacts, judged: _Judged) -> list[str]
             caveats.append("The low end of the range is below zero: measure before you decide.")
     if judged.simulated is not None:
         said = {gpu_work_note(facts.gpu_busy_frac or 0.0)}  # below; of parameters the rule says more
-        notes = [
-            note for note in judged.simulated.notes if note not in said and not note.startswith("parameters:")
-        ]
+        notes = [note for note in judged.simulated.notes if note not in said and note != COUNTED_ONCE]
         caveats += [f"{note[:1].upper()}{note[1:]}." for note in notes]
     caveats += facts.waiting_caveats
     ranks = facts.model.tensor_parallel.value or 1

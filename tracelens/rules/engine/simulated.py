@@ -25,10 +25,8 @@ def simulate(facts: StepFacts, changes: Mapping[str, int] | None) -> WhatIf | st
         found = what_if(facts.step, changes)
     except UsageError as error:
         return str(error).split(";")[0]
-    if found.saving_ms.mid is None:
-        return next(iter(found.notes), "no product that changes has a prediction").removeprefix(
-            "no saving is given: "
-        )
+    if found.refused is not None:
+        return found.refused.text
     if not found.rows:
         return "no product of the step is known to change with it"
     return per_token(found)
