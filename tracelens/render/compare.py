@@ -14,7 +14,7 @@ from tracelens.render import facts
 from tracelens.render.compare_causes import cause_rows, cause_source
 from tracelens.render.compare_figures import Found, shares_line, signed
 from tracelens.render.console import Out
-from tracelens.results.comparison import Comparison, ComponentChange, GemmChange, GemmSide, Outcome
+from tracelens.results.comparison import Comparison, ComponentChange, FindingOutcome, GemmChange, GemmSide
 
 MOVERS = 5
 GEMMS = 6
@@ -133,7 +133,7 @@ def outcome_lines(result: Comparison) -> list[str]:
     return [outcome_line(one, generated=generated, marked=marked) for one in result.findings]
 
 
-def outcome_line(one: Outcome, *, generated: bool = False, marked: bool = True) -> str:
+def outcome_line(one: FindingOutcome, *, generated: bool = False, marked: bool = True) -> str:
     """A finding of before, in a line: what became of it, predicted against measured."""
     parts = [f"{one.rule} {one.title}: {OUTCOMES.get(one.state, one.state)}"]
     if one.measured_ms is not None:

@@ -27,7 +27,7 @@ from tracelens.render.compare_markdown import causes_markdown
 from tracelens.render.console import Out
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, table
-from tracelens.results.folders import NOT_COMPARED, FolderComparison, Pair, SharedPeak
+from tracelens.results.folders import NOT_COMPARED, FilePair, FolderComparison, SharedPeak
 
 PAIRS = 32  # rows at a terminal; the other formats have them all
 CHANGES = 8
@@ -84,7 +84,7 @@ def pair_heads(result: FolderComparison) -> list[str]:
     return ["before, ms", "after, ms", "difference", "p", "computing"]
 
 
-def pair_cells(pair: Pair) -> list[str]:
+def pair_cells(pair: FilePair) -> list[str]:
     """Name, step before and after, difference, p, computing time, what the pair's own steps say.
 
     Where times are not compared: name, MFU, GPU busy, share of GEMM time, that they are not.
