@@ -9,7 +9,7 @@ SAMPLE ?= $(firstword $(filter %_gpt2_vocab50257_head80_eager.json.gz,$(REAL)) $
   sample_traces/generated_gpt2_vocab50257.json.gz)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: report test lint types contract unit docs clean
+.PHONY: report test lint types contract unit fuzz docs clean
 
 report: $(VENV)/.installed
 	$(BIN)/tracelens analyze $(SAMPLE) --waits --output report.html --json report.json
@@ -36,6 +36,11 @@ docs: $(VENV)/.tested
 # last, so that the output ends with pytest's own summary line; neighbours share a process, and so what they set up
 unit: $(VENV)/.tested
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# strange inputs until FUZZ_SECONDS are over; those that break something are kept in fuzz-found/
+FUZZ_SECONDS ?= 600
+fuzz: $(VENV)/.tested
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --first $$(date +%s) --keep fuzz-found
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("tracelens needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'

@@ -17,7 +17,7 @@ from tests.render import asked_report, large_report, sample_report, verified_rep
 from tracelens.analysis import analyze
 from tracelens.comparison.compare import compare_reports
 from tracelens.comparison.folder import compare_folders
-from tracelens.render.compare_html import render_compare_html, render_folders_html
+from tracelens.render.compare_html import render_compare_html
 from tracelens.render.html import render_html
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,5 +137,5 @@ def test_no_violation_on_a_comparison_of_folders(
     browser: devtools.Browser, axe: str, tmp_path: Path, width: int, dark: bool
 ) -> None:
     folders = (ranks(tmp_path / "before"), ranks(tmp_path / "after", factor=1.1, change=vocab))
-    html = render_folders_html(compare_folders(*folders))
+    html = render_compare_html(compare_folders(*folders))
     assert violations(browser, axe, html, tmp_path, width=width, dark=dark) == []

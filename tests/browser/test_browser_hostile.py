@@ -14,7 +14,7 @@ from tests.compare.test_folders import hostile as hostile_folders
 from tests.render import asked_report, large_report
 from tests.render.sample_report import HOSTILE
 from tracelens.analysis import analyze
-from tracelens.render.compare_html import render_folders_html
+from tracelens.render.compare_html import render_compare_html
 from tracelens.render.html import render_html
 from tracelens.render.limits import WHOLE
 from tracelens.render.markdown import render_report_markdown
@@ -68,7 +68,7 @@ def test_hostile_names_are_text_in_every_section(show: Show, width: int) -> None
 
 @pytest.mark.parametrize("width", [360, 1280])
 def test_hostile_names_are_text_in_a_comparison_of_folders(show: Show, tmp_path: Path, width: int) -> None:
-    page = show(render_folders_html(hostile_folders(tmp_path)), width=width)
+    page = show(render_compare_html(hostile_folders(tmp_path)), width=width)
     _quiet(page)
     assert "onerror=alert(1)" in page.run("document.body.textContent")
     assert page.run("document.querySelectorAll('a[href^=http]').length") == 0

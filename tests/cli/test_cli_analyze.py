@@ -150,7 +150,7 @@ def test_a_reference_lends_what_the_trace_lacks_and_the_report_says_so(tmp_path:
     (tmp_path / "bare.json").write_text(bare.text())
     (tmp_path / "eager.json").write_text(build(MODEL, Options(steps=2)).text())
     assert run("analyze", "bare.json", "-q", "--json", "alone.json", cwd=tmp_path).returncode == 0
-    done = run("analyze", "bare.json", "--reference", "eager.json", "--json", "r.json", cwd=tmp_path)
+    done = run("analyze", "bare.json", "-v", "--reference", "eager.json", "--json", "r.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     alone, lent = (json.loads((tmp_path / name).read_bytes()) for name in ("alone.json", "r.json"))
     assert alone["reference"] is None
@@ -166,7 +166,7 @@ def test_a_reference_lends_what_the_trace_lacks_and_the_report_says_so(tmp_path:
     text = " ".join(done.stdout.decode().split())
     page = (tmp_path / "bare.report.html").read_text()
     for shown in (text, page):
-        assert "GPU time repeats kernels of the reference eager.json" in shown
+        assert "reference eager.json" in shown
 
 
 def test_a_reference_that_matches_nothing_is_a_warning(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_kernels_launched_before_the_recording_are_known_from_other_steps(tmp_pa
     host = {"cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver"}
     events = [e for e in made.events if not (e.get("cat") in host and e["ts"] < marks[0]["ts"])]
     (tmp_path / "late.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    done = run("analyze", "late.json", "--json", "r.json", cwd=tmp_path)
+    done = run("analyze", "late.json", "-v", "--json", "r.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "r.json").read_bytes())
     coverage, rows = report["coverage"], report["components"]
@@ -200,7 +200,7 @@ def test_kernels_launched_before_the_recording_are_known_from_other_steps(tmp_pa
     assert coverage["component_frac"] > 0.97
     assert coverage["shape_frac"] == 1
     text = " ".join(done.stdout.decode().split())
-    assert "of the file's GPU time, which is outside these steps" in text
+    assert "of the file's GPU time, outside these steps" in text
 
 
 def test_what_if_predicts_each_scenario_everywhere(tmp_path: Path) -> None:

@@ -408,7 +408,7 @@ def test_hostile_names_stay_text_in_markdown_and_terminal() -> None:
 
     from rich.console import Console
 
-    from tracelens.render.compare import render_compare
+    from tracelens.render.compare_terminal import render_compare
 
     result = hostile()
     text = render_markdown(result)
