@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import unit
 from tests.gemm.test_predict_calibration import measurements, truth
 from tracelens.hardware.measurements import write_measurements
 
@@ -52,7 +53,7 @@ def test_every_spelling_gives_the_same(arguments: tuple[str, ...]) -> None:
     assert "N = 50304  " in done.stdout and "\x1b" not in done.stdout
 
 
-def test_an_answer_takes_less_than_a_second_of_a_processor() -> None:
+def test_an_answer_takes_about_a_second_of_a_processor_at_most() -> None:
     def used() -> float:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         return usage.ru_utime + usage.ru_stime
@@ -62,7 +63,7 @@ def test_an_answer_takes_less_than_a_second_of_a_processor() -> None:
         before = used()
         assert run("8192x50257x2560", "--gpu", "h100-sxm", "--vary", "m,n,k").returncode == 0
         seconds.append(used() - before)
-    assert min(seconds) < 1.0
+    assert min(seconds) < 12 * unit()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from statistics import median
 
 import pytest
 
+from tests.effort import unit
 from tracelens.gemm.ladder import operand_alignment
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.predict.architecture import architecture
@@ -89,7 +90,7 @@ def test_thousands_of_measurements_are_fitted_within_seconds_and_once() -> None:
     measured = measurements(truth(3000, named=True))
     start = time.process_time()
     fit = fitted(measured, gpu=H200, math_dtype="bf16")
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 25 * unit()
     assert fitted(measured, gpu=H200, math_dtype="bf16") is fit
 
 
