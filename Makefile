@@ -1,4 +1,5 @@
-# make report: everything from nothing to a page on a sample trace. make test: everything that must hold.
+# make report: everything from nothing to a page on a sample trace. make test: what matters, in minutes.
+# make test-all: everything that must hold, as CI runs it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,14 +10,19 @@ SAMPLE ?= $(firstword $(filter %_gpt2_vocab50257_head80_eager.json.gz,$(REAL)) $
   sample_traces/generated_gpt2_vocab50257.json.gz)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: report test lint types contract unit fuzz docs clean
+.PHONY: report test test-all lint types contract fast unit fuzz docs clean
+
+# without byte code each Python that a test starts would compile the whole package again
+unexport PYTHONDONTWRITEBYTECODE
 
 report: $(VENV)/.installed
 	$(BIN)/tracelens analyze $(SAMPLE) --waits --output report.html --json report.json
 	@echo
 	@echo "The page: $(CURDIR)/report.html"
 
-test: lint types contract unit
+test: lint types contract fast
+
+test-all: lint types contract unit
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .
@@ -32,6 +38,10 @@ docs: $(VENV)/.tested
 	$(BIN)/python docs/generate.py
 	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 	@echo "The pages: $(CURDIR)/docs/_build/index.html"
+
+# what tests/slow.txt does not list
+fast: $(VENV)/.tested
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 # last, so that the output ends with pytest's own summary line; neighbours share a process, and so what they set up
 unit: $(VENV)/.tested

@@ -14,10 +14,10 @@ import jsonschema
 from rich.console import Console
 
 import tracelens
+from tracelens.api import ShownAnalysis
 from tracelens.errors import TracelensError
 from tracelens.render.html import render_html
 from tracelens.render.markdown import render_report_markdown
-from tracelens.render.notebook import report_html
 from tracelens.render.perfetto import write_perfetto
 from tracelens.render.suggestions import render_suggestions
 from tracelens.render.terminal import render_derivations, render_terminal
@@ -109,7 +109,7 @@ def _report(report: Report, *, thorough: bool, edited: bool = False) -> None:
     render_derivations(report, [row.id for row in report.gemms[:5]], console=console)
     markdown = render_report_markdown(report)
     if thorough:
-        report_html(report)
+        ShownAnalysis(report)._repr_html_()
     if not edited:  # names of an edited report can be anything
         _no_leak(_SCRIPT.sub("", page), "page")
         _no_leak(written.getvalue(), "terminal")

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
+from tracelens.attribution.patterns import KERNELS, OPERATORS, patterns_of
+
 #: The rest is one word: then ``.*part.*`` fails or matches without going back.
 _WORD = r"(?=\w*+\Z)"
 _NEAR = r"\w{0,60}"
@@ -93,9 +95,12 @@ _OPS: tuple[tuple[str, ...], ...] = (
         r"aten::(argsort|one_hot|bincount|histc|cumsum|masked_select|masked_scatter_?|_?unsafe_index\w*)",
     ),
     ("add", r"aten::add_?"),
+    ("experts",),  # a whole mixture in one operator
 )
 OP_RULES = tuple(rule for rule, *_ in _OPS)
-_COMPILED_OPS = tuple((rule, re.compile("|".join(names))) for rule, *names in _OPS)
+_COMPILED_OPS = tuple(
+    (rule, re.compile("|".join([*names, *patterns_of(OPERATORS, rule)]))) for rule, *names in _OPS
+)
 
 
 @cache
@@ -119,7 +124,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     (
         "communication",
-        r"^(fsdp::|nccl|c10d|distributeddataparallel\.forward$|all_?reduce|all_gather|reduce_scatter)",
+        r"^(fsdp::|nccl|c10d|all_?reduce|all_gather|reduce_scatter)",
     ),
     ("norm", r"norm\d*$", r"^ln(_?\d|_f|_\w+)?$", rf"(layer|rms)_?norm(?!{_NEAR}(linear|mlp))", "batchnorm"),
     ("rope", "rotary", "rope(?!n)", "apply_rot"),
@@ -226,8 +231,12 @@ _KERNELS: tuple[tuple[str, ...], ...] = (
     ("loss", "nll_loss|cross_entropy|CrossEntropy|LogSoftMax(Forward|Backward)"),
     ("optimizer", "FusedAdam|fused_adam|FusedOptimizer|adam_kernel|AdamFunctor"),
     ("dropout", "fused_dropout"),
+    ("moe.dispatch",),
 )
-_COMPILED_KERNELS = tuple((component, re.compile("|".join(words))) for component, *words in _KERNELS)
+_COMPILED_KERNELS = tuple(
+    (component, re.compile("|".join([*words, *patterns_of(KERNELS, component)])))
+    for component, *words in _KERNELS
+)
 
 
 @cache
