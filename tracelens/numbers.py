@@ -231,10 +231,10 @@ def _gpu_work(saving_ms: Estimate, saving_frac: Estimate, basis: str, marked: bo
 
 def _slower(saving_ms: Estimate, saving_frac: Estimate, basis: str, per: str) -> tuple[str, str]:
     """A change that was measured to cost time: its range, in time and not in savings."""
-    share = [pct(-saving_frac.mid)] if saving_frac.mid is not None else []
-    low, high = saving_ms.low, saving_ms.high
-    spread = [ms_range(max(-high, 0.0), -low)] if low is not None and high is not None else []
-    return f"slower by {ms(-(saving_ms.mid or 0.0))}{per}", "; ".join([*share, *spread, basis])
+    cost, part = (-saving_ms).clamp(low=0.0), (-saving_frac).mid
+    share = [pct(part)] if part is not None else []
+    spread = [ms_range(cost.low, cost.high)] if cost.low is not None and cost.high is not None else []
+    return f"slower by {ms(cost.mid)}{per}", "; ".join([*share, *spread, basis])
 
 
 def percent(frac: float) -> str:

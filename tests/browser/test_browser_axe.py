@@ -13,6 +13,7 @@ import pytest
 
 from tests.browser import devtools
 from tests.compare.test_folders import ranks, vocab
+from tests.kept import analyzed
 from tests.render import asked_report, large_report, sample_report, verified_report
 from tracelens.analysis import analyze
 from tracelens.comparison.compare import compare_reports
@@ -89,7 +90,7 @@ def test_no_violation_on_the_page_of_a_trace(
 @functools.cache
 def _everything(trace: Path) -> Any:
     """The report with every section that can be asked for."""
-    first = analyze(trace)
+    first = analyzed(trace)
     size = first.report.model.vocab.value
     scenarios = [f"vocab={size + 64}"] if size else []
     return analyze(trace, what_ifs=scenarios, waits=True).report
@@ -108,7 +109,7 @@ def test_no_violation_on_a_verified_report(
 def test_no_violation_on_a_comparison(
     browser: devtools.Browser, axe: str, tmp_path: Path, dark: bool
 ) -> None:
-    before, after = (analyze(path).report for path in SAMPLES[:2])
+    before, after = (analyzed(path).report for path in SAMPLES[:2])
     html = render_compare_html(compare_reports(before, after))
     assert violations(browser, axe, html, tmp_path, dark=dark) == []
 

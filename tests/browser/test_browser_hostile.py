@@ -11,9 +11,9 @@ import pytest
 
 from tests.browser import devtools
 from tests.compare.test_folders import hostile as hostile_folders
+from tests.kept import analyzed
 from tests.render import asked_report, large_report
 from tests.render.sample_report import HOSTILE
-from tracelens.analysis import analyze
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.html import render_html
 from tracelens.render.limits import WHOLE
@@ -112,7 +112,7 @@ def test_the_largest_page_sorts_filters_and_fits(show: Show) -> None:
 
 @pytest.mark.parametrize("trace", TRACES, ids=lambda path: path.name.split(".")[0])
 def test_the_table_of_a_real_trace_sorts_and_filters(show: Show, trace: Path) -> None:
-    page = show(render_html(analyze(trace).report))
+    page = show(render_html(analyzed(trace).report))
     if page.run(f"{ROWS}.length") == 0:
         pytest.skip("no GEMM in it")
     _sorts_and_filters(page)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.browser import devtools
 from tests.browser.conftest import Open
+from tests.kept import analyzed
 from tests.render import sample_report
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import analyze
@@ -43,7 +44,7 @@ def test_the_page_of_a_real_trace_is_quiet_offline_and_readable(
     browser: devtools.Browser, tmp_path: Path, trace: Path, dark: bool
 ) -> None:
     path = tmp_path / "page.html"
-    path.write_text(render_html(analyze(trace).report), encoding="utf-8")
+    path.write_text(render_html(analyzed(trace).report), encoding="utf-8")
     page = devtools.Page(browser, dark=dark)
     try:
         page.open(path)
@@ -303,7 +304,7 @@ def test_the_command_line_dump_agrees(tmp_path: Path) -> None:
         [executable, *flags, profile, "--enable-logging=stderr", "--v=0", "--dump-dom", path.as_uri()],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=3600,
         check=True,
     )
     assert 'id="gemms"' in done.stdout and "<img" not in done.stdout

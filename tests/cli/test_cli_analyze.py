@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,20 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.cli.running import run_bytes as run
 from tests.synthetic import ModelSpec, Options, build
 
 SAMPLE = Path(__file__).resolve().parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
-
-
-def run(*arguments: str | Path, cwd: Path, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "tracelens", *map(str, arguments)],
-        cwd=cwd,
-        input=stdin,
-        capture_output=True,
-        env={**os.environ, "COLUMNS": "100"},
-        check=False,
-    )
 
 
 def test_analyze_writes_the_page_and_prints_a_summary(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import io
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -18,6 +17,7 @@ import pytest
 from rich.console import Console
 
 import tracelens
+from tests.cli import running
 from tests.compare.parsed import only_ours
 from tests.render import sample_report
 from tracelens.analysis import Analysis, analyze
@@ -410,14 +410,7 @@ def test_every_format_says_the_same_and_json_follows_its_schema(tmp_path: Path) 
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tracelens", "compare", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
+    return running.run("compare", *arguments, cwd=cwd)
 
 
 def test_the_command_takes_folders(tmp_path: Path) -> None:

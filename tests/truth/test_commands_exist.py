@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import click
@@ -34,6 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@cache
 def source_commands() -> dict[Named, str]:
     return {one: where for where, text in said_in_source() for one in named(text)}
 
@@ -70,6 +72,6 @@ def test_a_command_that_does_not_exist_is_found(folder: Path) -> None:
     assert {str(one) for one in named('find it ("tracelens analyze FOLDER" reads all ranks)')} == {
         "tracelens analyze FOLDER"
     }
-    for text in ('"tracelens merge TRACE"', "tracelens analyze TRACE --fix", "tracelens explain TL999"):
+    for text in ('"tracelens fuse TRACE"', "tracelens analyze TRACE --fix", "tracelens explain TL999"):
         (one,) = named(text)
         assert run(one, folder) is not None, text

@@ -35,8 +35,8 @@ _HIDES = {
     "loss or metric": "Reduce it every few steps only.",
 }  # fmt: skip
 _FIND_RANK = (
-    'Find the slowest rank: run "tracelens analyze TRACE" once per rank; this communication is shortest on'
-    " the rank that the others wait for."
+    'Find the rank that the others wait for: run "tracelens analyze FOLDER" on a folder of the traces of all'
+    " ranks."
 )
 
 
