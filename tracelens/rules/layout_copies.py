@@ -12,6 +12,7 @@ from tracelens.rules.engine.claims import Claim, settle
 from tracelens.rules.engine.facts import Outcome, StepFacts, absent
 from tracelens.rules.engine.missing import no_model
 from tracelens.rules.engine.proposals import heuristic
+from tracelens.step.present import micro_batches_of
 
 #: A bound, of which a part falls away: below this share of the step it is not worth a user's time.
 _LEAST = 0.02
@@ -391,22 +392,7 @@ def _word(text: str | None) -> str:
 
 def _repeats(facts: StepFacts, rows: Sequence[OtherRow]) -> str:
     """Casts of weights: how many micro-batches a step has, where the products show it."""
-    batches = micro_batches(facts)
-    if rows[0].kind != "cast" or batches < 2 or not _is_weight(rows[0], facts):
+    batches = micro_batches_of(facts.gemms, facts.model.layers.value)
+    if rows[0].kind != "cast" or batches is None or batches < 2 or not _is_weight(rows[0], facts):
         return ""
     return f" The step has {batches} micro-batches, and each of them casts the weights anew."
-
-
-def micro_batches(facts: StepFacts) -> int:
-    """Forward passes in a step: calls of a layer's last product over the layers it has; 0 = not known."""
-    for component in ("mlp.down", "attention.output"):
-        rows = [
-            row
-            for row in facts.gemms
-            if row.component == component and row.role == "forward" and row.phase == "forward"
-        ]
-        layers = facts.model.layers.value
-        calls = sum(row.calls_per_step for row in rows)
-        if rows and layers and calls >= layers and abs(calls / layers - round(calls / layers)) < 1e-6:
-            return round(calls / layers)
-    return 0

@@ -137,7 +137,7 @@ def _passed(stage: _Stage) -> str:
 
 def _filling(facts: StepFacts, stage: _Stage) -> tuple[float, str]:
     """How much longer than its micro-batches a pipeline is, and the arithmetic; the most where not known."""
-    count = micro_batches_of(facts.gemms, facts.model)
+    count = micro_batches_of(facts.gemms, facts.model.layers.value)
     more = stage.stages - 1
     if count is None:
         return float(stage.stages), (

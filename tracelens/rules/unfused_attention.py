@@ -28,7 +28,7 @@ from tracelens.rules.engine.fused_attention import TENSOR, Core, Fused, Mask, fu
 from tracelens.rules.engine.missing import for_shapes, no_model
 from tracelens.rules.engine.proposals import cannot_judge, heuristic, took
 from tracelens.rules.engine.simulated import pays
-from tracelens.rules.layout_copies import micro_batches
+from tracelens.step.present import micro_batches_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +351,7 @@ def _memory(facts: StepFacts, cores: Sequence[Core]) -> MemoryEffect:
     if any(row.phase == "recompute" for row in facts.gemms if row.component in PRODUCTS):
         how = f"recomputed layers keep no scores; {_matrix(most)} less while one layer runs, at least"
         return MemoryEffect(None, 0.0, None, how)
-    batches = max(1, micro_batches(facts))
+    batches = micro_batches_of(facts.gemms, facts.model.layers.value) or 1
     kept = sum(
         core.backward_calls / batches * (core.scores_bytes - 4 * core.heads * core.seq_q) for core in cores
     )
