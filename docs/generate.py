@@ -15,7 +15,7 @@ from tracelens.accounting import frames
 from tracelens.cli import cli
 from tracelens.hta import WaitFrames
 from tracelens.results import ComponentRow, GemmRow
-from tracelens.results.schema import FORMATS, field_notes, json_schema
+from tracelens.results.schema import FORMATS, json_schema
 
 FOLDER = Path(__file__).parent / "reference"
 _MADE = "<!-- made by docs/generate.py -->\n\n"
@@ -69,8 +69,16 @@ def _prose(source: Any) -> str:
 
 
 def _rows(kind: type[Any]) -> str:
-    rows = [(f"`{name}`", _cell(note)) for name, note in field_notes(kind).items()]
+    rows = [
+        (f"`{field}`", _cell("; ".join(part for part in (_values(one), one.get("description")) if part)))
+        for field, one in json_schema()["$defs"][kind.__name__]["properties"].items()
+    ]
     return "\n" + _table(("column", "meaning"), rows)
+
+
+def _values(one: dict[str, Any]) -> str:
+    """The values of a closed set."""
+    return _type(one) if any("enum" in part for part in (one, *one.get("anyOf", ()))) else ""
 
 
 def _schema() -> str:

@@ -9,7 +9,10 @@
     return cell.dataset.v === undefined ? cell.textContent.trim() : Number(cell.dataset.v);
   };
   const known = (value) => value !== "–" && value !== "";
+  const every = document.getElementById("every"); // unchecked: only the largest rows are shown
+  const showAll = () => { if (every) every.checked = true; };
   const sortBy = (table, column, head) => {
+    showAll();
     const rows = [...table.tBodies[0].rows].sort((a, b) => first.get(a) - first.get(b));
     const numeric = rows.some((row) => row.cells[column].dataset.v !== undefined);
     const was = head.getAttribute("aria-sort");
@@ -43,6 +46,7 @@
   );
   const filter = () => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    if (words.length) showAll();
     let count = 0;
     rows.forEach((row, at) => {
       row.hidden = !words.every((word) => texts[at].includes(word));
@@ -70,9 +74,9 @@
 
   let report;
   const time = (ms) => (ms >= 1 ? `${Number(ms.toPrecision(4))} ms` : `${Number((1000 * ms).toPrecision(4))} µs`);
-  document.querySelectorAll(".curve").forEach((figure, at) => {
+  document.querySelectorAll(".curve").forEach((figure) => {
     report ||= JSON.parse(document.getElementById("report").textContent);
-    const curve = report.explorer.curves.filter((one) => !one.why)[at];
+    const curve = report.explorer.curves.filter((one) => !one.why)[+figure.dataset.at];
     const known = curve.values.map((_, n) => n).filter((n) => curve.mid_ms[n] !== null);
     const svg = figure.querySelector("svg");
     const box = { left: +svg.dataset.left, right: +svg.dataset.right, top: +svg.dataset.top, bottom: +svg.dataset.bottom };
@@ -102,6 +106,7 @@
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
     if (!target) return;
     if (target.hidden) { input.value = ""; filter(); }
+    if (target.classList.contains("rest")) showAll();
     for (let fold = target.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
     target.scrollIntoView({ block: target.tagName === "TR" ? "center" : "nearest" });
   };

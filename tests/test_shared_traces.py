@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
-import re
 import typing
 from collections.abc import Iterator
 from functools import cache
@@ -19,7 +18,7 @@ from tracelens.analysis import Analysis, analyze
 from tracelens.render.html import render_html
 from tracelens.results import Check, GemmRow, ShapeSearch
 from tracelens.results.json import to_json
-from tracelens.results.schema import field_notes, json_schema
+from tracelens.results.schema import json_schema
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "traces"
 FILES = sorted(FOLDER.rglob("*.json.gz"))
@@ -169,9 +168,6 @@ def test_named_ranges_are_read_where_a_range_opens_inside_its_own_frames() -> No
     assert {"mlp.up", "mlp.down", "attention.qkv", "attention.scores", "attention.values"} <= components
 
 
-_LIST = re.compile(r'^"?[\w -]+"?(?: \| "?[\w -]+"?)+(?=$|[:;,(])')
-
-
 def _values(value: Any) -> Iterator[tuple[type[Any], str, Any]]:
     """Class, field and value of every field of a report."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -187,15 +183,10 @@ def _values(value: Any) -> Iterator[tuple[type[Any], str, Any]]:
 
 
 def _allowed(kind: type[Any], field: str) -> set[str] | None:
-    """The values that a field's type or the comment beside it lists; None where it lists none."""
+    """The values that a field's type lists; None where it lists none."""
     hint = typing.get_type_hints(kind)[field]
-    if typing.get_origin(hint) is Literal:
-        return set(typing.get_args(hint))
-    note = field_notes(kind).get(field, "")
-    found = _LIST.match(note)
-    if found is None or "..." in note or str not in {hint, *typing.get_args(hint)}:
-        return None
-    return {one.strip().strip('"') for one in found[0].split(" | ")}
+    sets = [one for one in (hint, *typing.get_args(hint)) if typing.get_origin(one) is Literal]
+    return {value for one in sets for value in typing.get_args(one)} or None
 
 
 def test_every_value_is_one_that_the_schema_lists() -> None:

@@ -13,7 +13,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.kinds import kind_of
 from tracelens.numbers import ms
 from tracelens.results import Estimate, ModelDims, Report
-from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, Suggestions
+from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, SuggestedFrom, Suggestions
 from tracelens.step import suggestion
 from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.saved_step import step_of
@@ -102,7 +102,7 @@ def suggest(
     )
 
 
-def _analysed(source: str | Path | Analysis | Report, gpu: str | None) -> tuple[Report, str]:
+def _analysed(source: str | Path | Analysis | Report, gpu: str | None) -> tuple[Report, SuggestedFrom]:
     """The report, and what it came from."""
     if isinstance(source, Report):
         return source, "report"

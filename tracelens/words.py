@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
+#: Of a finding: how much it is of the step, and how sure it is.
+Level = Literal["high", "medium", "low"]
 #: Shares of the step from which a finding is of high and of medium severity.
-SEVERITY_FROM = {"high": 0.03, "medium": 0.01}
+SEVERITY_FROM: dict[Level, float] = {"high": 0.03, "medium": 0.01}
 #: How the sentence of the verdict begins that says what helps where shapes are not the problem.
 TO_TRY = "What to try:"
 
 
-def severity(share: float, of: str = "step") -> str:
+def severity(share: float, of: str = "step") -> Level:
     """high | medium | low, by the share of the step that a finding saves; low where that is not known."""
     if of != "step":
         return "low"
@@ -25,7 +29,8 @@ def slash_step(marked: bool) -> str:
     return "/step" if marked else ""
 
 
-PHASES = ("forward", "backward", "recompute", "optimizer", "other")
+Phase = Literal["forward", "backward", "recompute", "optimizer", "other"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 COMPONENTS = (
     "embedding",
@@ -60,14 +65,18 @@ COMPONENTS = (
 
 #: Strongest first. ``op`` is an operator whose own name says what it does
 #: (``aten::native_layer_norm``, ``nccl:all_reduce``), read from the trace and not guessed.
-EVIDENCE = ("annotation", "module_stack", "sequence", "op", "structure", "kernel_name", "none")
+Evidence = Literal[
+    "annotation", "module_stack", "sequence", "op", "structure", "local", "kernel_name", "none"
+]
+EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
 
 #: What a GEMM computes for its weight: y = x W, the gradient of x, or the gradient of W.
-ROLES = ("forward", "dgrad", "wgrad")
+Role = Literal["forward", "dgrad", "wgrad"]
+ROLES: tuple[Role, ...] = get_args(Role)
 
 #: What a communication kernel does, in PyTorch's words. ``packing``: a kernel or copy that lays data out for
 #: a collective; ``other``: communication whose name and operator do not say what it does.
-COLLECTIVES = (
+Collective = Literal[
     "all_reduce",
     "reduce_scatter",
     "all_gather",
@@ -80,10 +89,11 @@ COLLECTIVES = (
     "barrier",
     "packing",
     "other",
-)
+]
+COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 
 #: What communication serves.
-PURPOSES = (
+Purpose = Literal[
     "data-parallel gradients",
     "FSDP parameter gather",
     "FSDP gradient scatter",
@@ -93,4 +103,5 @@ PURPOSES = (
     "optimizer shards",
     "loss or metric",
     "unknown",
-)
+]
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)

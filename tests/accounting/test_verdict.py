@@ -19,6 +19,8 @@ from tracelens.results import (
     StepTime,
     UnprofiledSteps,
 )
+from tracelens.results.advice import CheckState
+from tracelens.words import TO_TRY, Collective, Purpose
 
 REPORT = sample_report.full()
 GAIN = Estimate(1.0, 2.0, 3.0, "model")
@@ -30,8 +32,8 @@ def component(name: str, time_ms: float) -> ComponentRow:
 
 def collective(
     exposed_ms: float,
-    name: str = "all_reduce",
-    serves: str = "data-parallel gradients",
+    name: Collective = "all_reduce",
+    serves: Purpose = "data-parallel gradients",
     *,
     size: float = 1e8,
 ) -> CommunicationRow:
@@ -68,27 +70,23 @@ def picture(
 
 def test_shapes_come_first_where_nothing_else_is_worth_more() -> None:
     said, detail = verdict(picture(gain=GAIN))
-    assert said == (
-        "1 change saves about 2.00 ms of each 20.0 ms step (10.0%, predicted): pad vocab_size from"
-        " 50257 to 50304."
-    )
-    assert detail == "The GPU is busy 99.0% of the step, so its kernels are where the time is."
+    for figure in (ms(2.0), ms(20.0), "10.0%", "50257 to 50304"):
+        assert figure in said
+    assert "99.0%" in detail
     two = [replace(one, saving_ms=GAIN) for one in REPORT.findings[:2]]
-    assert verdict(replace(picture(gain=GAIN), findings=two))[0].startswith(
-        "2 changes together save about 2.00 ms"
-    )
+    both = verdict(replace(picture(gain=GAIN), findings=two))[0]
+    assert both.startswith("2 ") and ms(2.0) in both
 
 
 def test_a_bound_says_at_most() -> None:
     said, _ = verdict(picture(gain=Estimate(0.0, None, 2.0, "heuristic")))
-    assert said.startswith("1 change has at most 2.00 ms of each 20.0 ms step at stake (10.0%)")
+    assert f"at most {ms(2.0)}" in said and "10.0%" in said and "predicted" not in said
 
 
 def test_little_is_called_little() -> None:
     said, _ = verdict(picture(gain=Estimate(0.05, 0.1, 0.15, "model")))
-    assert said.startswith(
-        "1 change is worth little here, about 100 µs of each 20.0 ms step (0.5%, predicted): pad"
-    )
+    large, _ = verdict(picture(gain=GAIN))
+    assert f"{ms(0.1)} (0.5%" in said and said.split(",")[0] != large.split(",")[0]
 
 
 @pytest.mark.parametrize(
@@ -117,41 +115,23 @@ def test_the_rule_of_what_comes_first(seen: StepPicture, first: str) -> None:
 
 def test_an_idle_gpu_is_said_first_with_its_figure_and_the_shapes_second() -> None:
     said, detail = verdict(picture(gain=GAIN, busy=0.4))
-    assert (
-        said == "The GPU is idle 60.0% of the step (12.0 of 20.0 ms): the host sets the pace, not the shapes."
-    )
-    assert detail.startswith(
-        'What to try: torch.compile(mode="reduce-overhead") (CUDA graphs), at most 12.0 ms a step,'
-        " or a larger batch. Measured under the profiler, which slows"
-    )
-    assert (
-        "1 change shortens the GPU's work by about 2.00 ms of each 20.0 ms step (10.0%, predicted);"
-        " what the step gains is not known, as it waits for the CPU: pad"
-    ) in detail
-    assert verdict(picture(gain=GAIN, busy=0.8))[0].endswith("(4.00 of 20.0 ms): more than shapes cost.")
+    assert "CPU-bound" in said and "60.0% of the step (12.0 of 20.0 ms)" in said
+    assert detail.startswith(TO_TRY) and f"at most {ms(12.0)}" in detail
+    assert "GPU work" in detail and f"{ms(2.0)} of each {ms(20.0)} step (10.0%, predicted)" in detail
+    some, _ = verdict(picture(gain=GAIN, busy=0.8))
+    assert "CPU-bound" not in some and "20.0% of the step (4.00 of 20.0 ms)" in some
 
 
 def test_exposed_communication_is_named_with_what_it_serves() -> None:
     rows = [collective(3.0), collective(1.5), collective(1.0, "all_gather", "unknown")]
     said, detail = verdict(picture(gain=GAIN, exposed_ms=5.5, communication=rows))
-    assert said == (
-        "Communication that no compute hides takes 27.5% of the step (5.50 of 20.0 ms): more than"
-        " shapes cost."
-    )
-    assert "1 change saves about 2.00 ms of each 20.0 ms step" in detail
-    assert detail.startswith("Most of that communication is all_reduce for data-parallel gradients (4.50 ms")
-    assert "What to try: send buckets of gradients while the backward still runs" in detail
-    assert "this communication is shortest: at most 5.50 ms per step." in detail
-    assert "below 64 kB" not in detail
-    other = verdict(picture(exposed_ms=5.5, communication=[collective(3.5), collective(2.0, size=1e5)]))[1]
-    assert "below 64 kB" not in other  # on a slow network that is sending
-    small = verdict(picture(exposed_ms=5.5, communication=[collective(3.5), collective(2.0, size=256.0)]))[1]
-    assert "2.00 ms of the 5.50 ms is in messages below 64 kB, which wait more than they send." in small
-    assert "this communication is shortest; then send buckets" in small
-    alone = verdict(
-        picture(exposed_ms=5.5, communication=[collective(2.0), collective(1.9, "barrier", "unknown")])
-    )
-    assert "The largest part of that communication is all_reduce" in alone[1]
+    assert "27.5% of the step (5.50 of 20.0 ms)" in said
+    assert f"{ms(2.0)} of each {ms(20.0)} step" in detail
+    assert f"all_reduce for data-parallel gradients ({ms(4.5)}" in detail
+    assert detail.startswith(TO_TRY) and f"at most {ms(5.5)}" in detail
+    hide = verdict(picture(exposed_ms=5.5, communication=[collective(3.5), collective(2.0, size=1e5)]))[1]
+    late = verdict(picture(exposed_ms=5.5, communication=[collective(3.5), collective(2.0, size=256.0)]))[1]
+    assert hide.partition(",")[0] != late.partition(",")[0], "small messages wait; on a slow network, 100 kB"
 
 
 def test_bytes_that_move_are_named_by_component_without_the_products_in_them() -> None:
@@ -160,11 +140,9 @@ def test_bytes_that_move_are_named_by_component_without_the_products_in_them() -
     seen = picture(gain=GAIN, components=parts, gemms=rows)
     assert limits(seen).bytes_ms == pytest.approx(11.0)
     said, detail = verdict(seen)
-    assert said.startswith(
-        "The step is memory-bound: kernels that move bytes take 55.6% of the GPU's 19.8 ms per step"
-    )
+    assert "memory-bound" in said and "55.6% of the GPU's 19.8 ms per step" in said
     assert "norm 6.00 ms, loss 5.00 ms" in said
-    assert detail.startswith("1 change saves about 2.00 ms")
+    assert ms(2.0) in detail
 
 
 def test_products_bound_by_memory_or_latency_count_as_such() -> None:
@@ -174,36 +152,23 @@ def test_products_bound_by_memory_or_latency_count_as_such() -> None:
         gemm(3, 64, 64, 64, time_us=8000.0, bound="compute"),
     ]
     said, _ = verdict(picture(gain=GAIN, gemms=rows))
-    assert said.startswith("The step is bound by memory and by the fixed cost of kernels, not by shapes")
-    assert "(11.0 ms)" in said
+    assert "fixed cost of kernels" in said and "(11.0 ms)" in said
 
 
 def test_what_else_is_large_stands_in_the_second_sentence() -> None:
     _, detail = verdict(picture(gain=Estimate(4, 5, 6, "model"), busy=0.9, exposed_ms=1.5))
-    assert detail == (
-        "Also, the GPU is idle 10.0% of the step and communication that no compute hides takes 7.5%"
-        " of the step."
-    )
+    assert "10.0% of the step" in detail and "7.5% of the step" in detail
 
 
 def test_idle_that_only_the_profiler_makes_is_not_the_hosts_pace() -> None:
     def said(unprofiled_ms: float | None) -> tuple[str, str]:
         return verdict(picture(busy=0.4, unprofiled_ms=unprofiled_ms))
 
-    assert (
-        said(None)[0]
-        == "The GPU is idle 60.0% of the step (12.0 of 20.0 ms): the host sets the pace, not the shapes."
-    )
-    assert "Measured under the profiler" in said(None)[1]
-    real = said(19.0)
-    assert real[0] == (
-        "The GPU is idle 57.9% of a step without the profiler (11.0 of 19.0 ms): the host sets the"
-        " pace, not the"
-        " shapes."
-    )
-    assert "Not only under the profiler: a step takes 19.0 ms without it" in real[1]
-    assert "the profiler is the reason: a step takes 9.00 ms without it" in said(9.0)[0]
-    assert "the steps without the profiler are others" in said(5.0)[0]
+    assert "60.0% of the step (12.0 of 20.0 ms)" in said(None)[0]
+    assert "57.9% of a step without the profiler (11.0 of 19.0 ms)" in said(19.0)[0]
+    caused, other = said(9.0)[0], said(5.0)[0]
+    assert "a step takes 9.00 ms without it" in caused and "a step takes 5.00 ms without it" in other
+    assert "CPU-bound" not in caused + other and caused.partition(": ")[0] != other.partition(": ")[0]
 
 
 def test_a_trace_without_marked_steps_is_not_called_idle() -> None:
@@ -211,8 +176,7 @@ def test_a_trace_without_marked_steps_is_not_called_idle() -> None:
     assert said.startswith("No step is marked in this trace, so what limits one is not known")
     assert "200 µs of the 20.0 ms recorded" in said and "prof.step()" in detail
     busy = verdict(picture(gain=GAIN, marked=False))
-    assert busy[0].startswith("1 change saves about 2.00 ms of the 20.0 ms recorded")
-    assert busy[1].endswith("busy 99.0% of the recording, so its kernels are where the time is.")
+    assert "2.00 ms of the 20.0 ms recorded" in busy[0] and "99.0% of the trace" in busy[1]
 
 
 OPEN = replace(REPORT.coverage, component_frac=0.3)
@@ -231,7 +195,7 @@ OPEN = replace(REPORT.coverage, component_frac=0.3)
 def test_what_limits_the_step_comes_before_what_cannot_be_judged(more: dict[str, Any]) -> None:
     alone, _ = verdict(picture(**more))
     said, detail = verdict(picture(busy=0.5, **more))
-    assert said == "The GPU is idle 50.0% of the step (10.0 of 20.0 ms)."
+    assert "50.0% of the step (10.0 of 20.0 ms)" in said and "shapes" not in said
     assert alone in detail
     shown, detail = verdict(picture(gain=GAIN, **more))
     assert shown.startswith("1 change saves") and alone in detail
@@ -247,7 +211,7 @@ def test_absence_is_said_only_where_everything_was_seen() -> None:
     }
     assert len({head for head, _ in heads.values()}) == 3  # of parts, the first sentence is the same
     for (found, complete), (head, detail) in heads.items():
-        assert ("no transformer" in head) == (found == "none" and complete)
+        assert ("not a transformer" in head) == (found == "none" and complete)
         assert ("70.0%" in detail) == (not complete)  # what could hold it
     seen = replace(REPORT.coverage, component_frac=0.1, other_frac=0.9)
     assert seen.complete and not replace(seen, opaque_frac=0.06).complete
@@ -273,14 +237,14 @@ def test_idle_time_is_of_the_mean_step_where_that_is_not_the_median() -> None:
     seen = picture(busy=0.5)
     summary = replace(seen.summary, idle_ms=15.0)  # of steps of 30 ms in the mean, 20 ms in the median
     said, _ = verdict(replace(seen, summary=summary))
-    assert said.startswith("The GPU is idle 50.0% of the step (15.0 of 30.0 ms on average)")
+    assert "50.0% of the step (15.0 of 30.0 ms on average)" in said
 
 
 def test_a_trace_that_few_checks_could_judge_is_not_called_good() -> None:
-    states = ("passed", "could_not_run", "could_not_run")
+    states: tuple[CheckState, ...] = ("passed", "could_not_run", "could_not_run")
     checks = [replace(REPORT.checks[0], state=state) for state in states]
     said, _ = verdict(picture(checks=checks))
-    assert said == "Little of it could be judged: 2 of 3 checks could not run, 1 check passed."
+    assert "2 of 3 checks could not run" in said and not said.startswith("No change")
 
 
 def test_a_finding_that_is_only_bounded_is_not_counted_among_the_predicted() -> None:

@@ -260,7 +260,7 @@ def test_nothing_is_said_to_be_per_step_where_no_step_is_marked(tmp_path: Path, 
     report = _report(tmp_path, events)
     assert report.summary.steps_marked is marked and len(report.findings) > 1
     written = io.StringIO()
-    render_terminal(report, console=Console(file=written, width=200))
+    render_terminal(report, console=Console(file=written, width=200), verbose=True)
     for said in (render_html(report), render_report_markdown(report), written.getvalue()):
         visible = re.sub(r"<(style|script)\b.*?</\1>", "", said, flags=re.DOTALL)
         assert bool(re.search(r"per step|/ ?step\b", visible)) is marked

@@ -8,6 +8,7 @@ from typing import Any
 from tests.advice.advice_rows import model
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.results import GemmRow, ModelDims, OtherRow
+from tracelens.results.others import OtherKind
 from tracelens.rules import StepFacts
 from tracelens.step.whatif import step_model
 
@@ -41,7 +42,7 @@ def step_of(
 
 def other(
     number: int,
-    kind: str,
+    kind: OtherKind,
     *,
     component: str = "attention.other",
     phase: str = "forward",

@@ -25,7 +25,7 @@ from tracelens.attribution.communication import (
 )
 from tracelens.results import CommunicationRow
 from tracelens.trace import Trace, link
-from tracelens.words import COLLECTIVES, COMPONENTS, EVIDENCE, PURPOSES
+from tracelens.words import COLLECTIVES, COMPONENTS, EVIDENCE, PURPOSES, Collective
 
 MODEL = ModelSpec(hidden=768, heads=12, layers=2, vocab=50257, sequence=512, micro_batch=4)
 JOB = [path for path in shared_traces() if path.parent.name.startswith("job_h100")]
@@ -231,7 +231,7 @@ def test_names_of_collectives(name: str, collective: str | None) -> None:
     assert collective_named(name) == collective
 
 
-def place(*, collective: str = "all_reduce", elements: int | None = 1 << 20, **given: Any) -> _Place:
+def place(*, collective: Collective = "all_reduce", elements: int | None = 1 << 20, **given: Any) -> _Place:
     group = given.pop("group", "default_pg")
     call = replace(CALL, collective=collective, elements=elements, group=group)
     return replace(PLACE, call=call, **given)

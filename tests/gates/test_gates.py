@@ -26,6 +26,7 @@ from tracelens.gates import (
 )
 from tracelens.gates.metrics import FORMS, predicted
 from tracelens.results import Check, Estimate, Known, Report, Step, StepTime
+from tracelens.results.advice import CheckState
 from tracelens.results.comparison import Comparison, ComponentChange, StepPart
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -219,7 +220,7 @@ def test_what_is_unknown_says_why() -> None:
 
 def test_a_rule_that_could_not_run_has_no_saving_and_one_that_passed_has_none_to_offer() -> None:
     one = sample_report.full()
-    states = {"TL101": "could_not_run", "TL102": "passed"}
+    states: dict[str, CheckState] = {"TL101": "could_not_run", "TL102": "passed"}
     checks = [Check(rule, "x", state, "for a reason") for rule, state in states.items()]
     blind = replace(one, checks=checks, findings=[])
     assert judged(blind, "saving[TL101]>0%").state == "unknown"

@@ -139,4 +139,4 @@ def test_wrong_questions_are_refused() -> None:
     with pytest.raises(InputError):
         study_gemm(0, 1, 1, gpu=H100)
     with pytest.raises(UsageError, match="vary m, n or k"):
-        study_gemm(1, 1, 1, gpu=H100, vary=("x",))
+        study_gemm(1, 1, 1, gpu=H100, vary=("x",))  # type: ignore[arg-type]  # from a command line

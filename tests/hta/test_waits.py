@@ -297,7 +297,7 @@ def test_a_page_of_hostile_waits_holds_no_markup() -> None:
     evil = "<script>alert(1)</script>"
     waits = Waits(
         tool=evil,
-        idle=[IdleCause(0, 7, evil, 1.0, 1.0)],
+        idle=[IdleCause(0, 7, "other", 1.0, 1.0)],
         path=[PathPart(evil, 1.0, 1.0)],
         missing={"queue": evil},
         why=None,

@@ -49,6 +49,7 @@ from tracelens.results import (
     Waits,
     WhatIf,
 )
+from tracelens.words import Evidence, Purpose
 
 STEPS = 5
 LAYERS = 32
@@ -205,7 +206,7 @@ def _components(gemms: list[GemmRow]) -> list[ComponentRow]:
 def _communication() -> list[CommunicationRow]:
     """The 38 ms of communication of `_components`: gradient buckets behind the backward, and a loss."""
 
-    def row(purpose: str, evidence: str, why: str, phase: str, calls: int, size: float, time: float, exposed: float,
+    def row(purpose: Purpose, evidence: Evidence, why: str, phase: str, calls: int, size: float, time: float, exposed: float,
             bus: float) -> CommunicationRow:  # fmt: skip
         return CommunicationRow(
             collective="all_reduce", group="default_pg", group_size=8, purpose=purpose, evidence=evidence, why=why,
@@ -482,7 +483,7 @@ def hostile() -> Report:
                 evidence={n: n for n in names}, slug=names[0], rule=f"TL{names[i]}", components=[*names],
                 diffs=[ConfigDiff(names[i], [*names], names[i + 1])],
                 effects=Effects(names[0], Amount(1.0, 0.1, names[1]), Amount(None, None, names[2]),
-                                MemoryEffect(None, None, None, names[3]), names[4], names[5], names[6], names[7]))
+                                MemoryEffect(None, None, None, names[3]), "unknown", names[5], names[6], names[7]))
         for i, f in enumerate(report.findings)
     ]  # fmt: skip
     trace = replace(report.trace, path=names[0], device=names[1], torch_version=names[2], cuda_version=names[3],
@@ -499,10 +500,8 @@ def hostile() -> Report:
     communication = [
         replace(
             row,
-            collective=names[i],
             group=names[i + 1],
             why=names[i + 2],
-            purpose=names[i + 3],
             dtype=names[0],
         )
         for i, row in enumerate(report.communication)
@@ -524,24 +523,21 @@ def hostile() -> Report:
     ]  # fmt: skip
     shown = report.layers.timeline
     assert shown is not None
-    passes = [
-        replace(one, phase=names[i], component=[*one.component[:-1], HOSTILE])
-        for i, one in enumerate(shown.passes)
-    ]
+    passes = [replace(one, component=[*one.component[:-1], HOSTILE]) for one in shown.passes]
     layered = replace(
         report.layers,
         rows=[*report.layers.rows, replace(report.layers.rows[0], component=HOSTILE, phase=HOSTILE)],
         timeline=replace(shown, names=names[: len(shown.names)], passes=passes),
     )
     told = waits().waits
-    queer = replace(told, tool=names[0], idle=[replace(told.idle[0], cause=names[1])],
-                    path=[replace(told.path[0], bound_by=HOSTILE)], missing={names[2]: names[6]})  # fmt: skip
+    queer = replace(told, tool=names[0],
+                    path=[replace(told.path[0], bound_by=HOSTILE)], missing={"queue": names[6]})  # fmt: skip
     return replace(report, waits=queer, explorer=replace(report.explorer, curves=curves), layers=layered, cost=cost,
                    gemms=gemms, findings=findings, trace=trace, summary=summary, checks=checks,
                    gpu=replace(report.gpu, sources=dict.fromkeys(report.gpu.sources, HOSTILE)),
                    gemm_time=replace(report.gemm_time, not_judged_why=names),
                    components=components, notes=notes, communication=communication, what_if=scenarios,
-                   recording=[Lack(names[0], names[1], names[2], names[3], names[4], None)])  # fmt: skip
+                   recording=[Lack(names[0], names[1], names[2], names[3], "low", None)])  # fmt: skip
 
 
 def _estimate(low: float, mid: float, high: float) -> Estimate:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracelens.results import (
+    Basis,
     ComponentRow,
     Curve,
     Explorer,
@@ -53,7 +54,7 @@ def _curve(
     alignment_bytes: list[int] | None = None,
     suggested: list[Suggested] | None = None,
     follows: str = "",
-    basis: str = "model",
+    basis: Basis = "model",
     notes: list[str] | None = None,
 ) -> Curve:
     mid = [None if one is None else step_ms + one for one in grown_ms]

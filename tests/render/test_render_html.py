@@ -14,6 +14,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -28,6 +29,7 @@ from tracelens.analysis import analyze
 from tracelens.render import explorer, groups, layers, losses
 from tracelens.render.html import render_html
 from tracelens.render.limits import BUDGET, FEWEST_WHOLE, LARGEST, LINES, WHOLE, Limits
+from tracelens.render.sections import SECTIONS
 from tracelens.render.templates import part
 from tracelens.results import Curve, Estimate, Explorer, Report, Suggested
 from tracelens.results.schema import json_schema
@@ -196,15 +198,16 @@ def test_without_a_known_gpu_mfu_says_why_and_there_is_no_roofline() -> None:
     text = _Page(page).text
     assert "no peak for this GPU: name it with --gpu" in text
     assert "Frobnicator 9000 (not in the GPU table)" in text
-    assert 'class="roofline"' not in page and "No roofline" in text
+    assert 'id="h-roofline"' not in page
 
 
 def test_silence_means_something() -> None:
-    text = _Page(render_html(sample_report.no_findings())).text
-    assert "No shape worth changing was found: 7 checks passed" in text
-    assert "tensor-cores-used" in text and "the kernel names of nvjet do not carry split-K" in text
-    text = _Page(render_html(sample_report.no_transformer())).text
-    assert "No check could judge this trace," in text
+    report = sample_report.no_findings()
+    page = render_html(report)
+    assert 'id="h-findings"' not in page
+    text = _Page(_section(page, "h-checks")).text
+    for one in report.checks:
+        assert one.slug in text and one.why in text
 
 
 def test_a_bound_reads_as_a_bound() -> None:
@@ -230,7 +233,9 @@ def test_an_empty_report_still_renders() -> None:
     report = sample_report.no_findings()
     bare = replace(report, gemms=[], components=[], checks=[], steps=[], notes=[])
     bare = replace(bare, summary=replace(report.summary, shape_waste_ms=Estimate(None, None, None, "model")))
-    assert "No GEMM was seen in this trace." in _Page(render_html(bare)).text
+    page = render_html(bare)
+    assert not re.search(r'id="h-(?:gemms|step|components|findings|checks|roofline)"', page)
+    assert 'id="h-method"' in page
 
 
 def test_the_moment_is_shown_only_when_given() -> None:
@@ -253,7 +258,7 @@ def test_parts_are_found_in_an_installed_package_and_in_a_checkout(tmp_path: Pat
     code = "from tracelens.render.templates import part; print(len(part('report.css')))"
     for place in ("installed/tracelens/templates", "checkout/templates"):
         root = tmp_path / place.split("/")[0]
-        for item in ("__init__.py", "render", "results", "words.py", "errors.py"):
+        for item in ("__init__.py", "render", "results", "words.py", "errors.py", "numbers.py", "version.py"):
             target = root / "tracelens" / item
             target.parent.mkdir(parents=True, exist_ok=True)
             copy = shutil.copytree if (package / item).is_dir() else shutil.copy
@@ -320,7 +325,7 @@ def test_scenarios_say_what_they_save_what_they_cost_and_what_is_not_known() -> 
     assert "slower by ≈ 20.0 ms" in text and "time per token" in text
     assert "30.0 ms slower to 1.00 ms faster" in text
     assert "not known" in text and "what the ranks exchange is not predicted" in text
-    assert "nothing changes: these are the present values" in text
+    assert "these are the present values" in text
     assert "3,660 µs misaligned, 1,150 µs predicted × 1.04 = 1,196 µs" in text
     assert 'id="h-whatif"' not in render_html(sample_report.full())
 
@@ -332,28 +337,65 @@ def _section(page: str, name: str) -> str:
 
 
 def test_sections_stand_in_the_order_of_the_work() -> None:
-    """Verdict, numbers, bar, what to do, why, every product, every component, and how it is known."""
+    """Verdict, numbers, bar, what the verdict names, the GEMMs, every component, and how it is known."""
     page = render_html(replace(sample_report.what_if(), waits=sample_report.waits().waits))
     order = re.findall(r'aria-labelledby="(h-[\w-]+)"', page)
-    expected = "step findings whatif explorer lost roofline gemms tree layer comm waits method"
-    assert order == [f"h-{name}" for name in expected.split()]
+    expected = "step findings what_if gemms lost roofline components layer communication waits explorer"
+    assert order == [f"h-{name}" for name in f"{expected} lacks method checks".split()]
     assert page.index("<h1>") < page.index('class="numbers"') < page.index('id="h-step"')
     contents = re.findall(r'<li><a href="#(h-[\w-]+)">', page)
-    assert contents == order[1:]
+    assert contents == order
+
+
+@pytest.mark.parametrize(
+    ("limited_by", "front"),
+    [
+        ("shapes", ["step", "findings"]),
+        ("exposed", ["step", "limit", "communication", "findings"]),
+        ("idle", ["step", "limit", "waits", "findings"]),
+        ("memory", ["step", "limit", "components", "findings"]),
+        ("", ["step", "findings"]),
+    ],
+)
+def test_what_the_verdict_names_comes_first_and_is_unfolded(limited_by: Any, front: list[str]) -> None:
+    report = sample_report.waits()
+    page = render_html(replace(report, summary=replace(report.summary, limited_by=limited_by)))
+    order = re.findall(r'aria-labelledby="h-([\w-]+)"', page)
+    assert order[: len(front)] == front
+    for name in front:
+        assert '<details class="part"><summary>' not in _section(page, f"h-{name}"), f"{name} is folded"
+    assert ('class="finding card"' in page) == (limited_by in ("exposed", "idle", "memory"))
+
+
+def test_every_section_is_in_the_list_once_with_its_template() -> None:
+    names = [section.name for section in SECTIONS]
+    assert len(names) == len(set(names))
+    for name in names:
+        assert part(f"{name}.html.j2")
+
+
+def test_findings_below_one_percent_of_the_step_are_folded() -> None:
+    report = sample_report.full()
+    small = replace(report.findings[-1], saving_frac=Estimate(0.001, 0.004, 0.006, "model"))
+    some = _section(render_html(replace(report, findings=[*report.findings[:-1], small])), "h-findings")
+    fold = some.partition('<details class="checks fold">')[2]
+    assert f'id="f{len(report.findings)}"' in fold and 'id="f1"' not in fold
+    none = _section(render_html(replace(report, findings=[small])), "h-findings")
+    assert '<details class="part"><summary>' in none
 
 
 def test_waits_that_were_not_asked_for_are_a_line_of_the_method() -> None:
     page = render_html(sample_report.full())
     assert "h-waits" not in page
-    assert "Not asked for: tracelens analyze TRACE --waits" in _Page(_section(page, "h-method")).text
+    assert "tracelens analyze TRACE --waits" in _Page(_section(page, "h-method")).text
 
 
 def test_a_curve_marks_now_and_what_is_suggested_and_says_where_the_cliffs_are() -> None:
     section = _section(render_html(sample_report.full()), "h-explorer")
     text = _Page(section).text
-    figures = re.findall(r'<figure class="curve">.*?</figure>', section, re.DOTALL)
-    assert len(figures) == 4
-    ffn, vocab, heads, sequence = figures
+    figures = re.findall(r'<figure class="curve" data-at="(\d)">(.*?</figure>)', section, re.DOTALL)
+    assert len(figures) == 4 and figures[0][0] == "1", "what a finding suggests comes first"
+    ffn, vocab, heads, sequence = (drawn for _, drawn in sorted(figures))
     assert vocab.count('class="now"') == vocab.count('class="then"') == 1 and "TL101: 50304" in vocab
     assert '<a href="#f' in vocab and "Suggested by" in text
     assert ffn.count('class="now"') == 1 and 'class="then"' not in ffn
@@ -461,7 +503,7 @@ def test_whatever_the_curve_everything_is_drawn_inside_its_frame(
 
 def test_no_curve_says_why() -> None:
     text = _Page(render_html(sample_report.unknown_gpu())).text
-    assert "No curves: predictions know NVIDIA's libraries only." in text
+    assert "No shape curves: predictions know NVIDIA's libraries only." in text
 
 
 def _widths(svg: str) -> list[tuple[float, float]]:
@@ -470,7 +512,7 @@ def _widths(svg: str) -> list[tuple[float, float]]:
 
 
 def test_the_icicle_adds_up_row_by_row() -> None:
-    section = _section(render_html(sample_report.full()), "h-tree")
+    section = _section(render_html(sample_report.full()), "h-components")
     strips = re.findall(r'<svg class="strip".*?\n</svg>', section, re.DOTALL)
     assert len(strips) == 7  # phases, groups, components; layers, groups in them; two bars of shares
     for strip in strips:
@@ -481,7 +523,7 @@ def test_the_icicle_adds_up_row_by_row() -> None:
 
 
 def test_layers_are_compared_and_the_odd_one_is_named() -> None:
-    text = _Page(_section(render_html(sample_report.full()), "h-tree")).text
+    text = _Page(_section(render_html(sample_report.full()), "h-components")).text
     assert "in 32 layers" in text
     assert re.search(r"Layer 3 is \d+\.\d% shorter than the median: no MLP recognised\.", text)
     assert "Time of each layer" in text
@@ -535,7 +577,7 @@ def test_the_forward_pass_of_the_layers_is_what_the_figures_by_layer_say(name: s
     assert norm.rest_ms > 0 and times["norm"] == pytest.approx(sum(norm.time_ms))
     if layers.layer_phases(report) == ["forward"]:
         whole = sum(sum(row.time_ms) + row.rest_ms for row in report.layers.rows)
-        assert layers.layer_words(report)[0].startswith(f"{f.pct(inside / whole)} of it is in 4 layers")
+        assert layers.layer_words(report)[0].startswith(f"{f.pct(inside / whole)} of GPU time is in 4 layers")
 
 
 def test_without_layers_the_forward_bar_says_what_it_counts() -> None:
@@ -549,7 +591,7 @@ def test_without_layers_the_forward_bar_says_what_it_counts() -> None:
 
 def test_kernels_of_another_layer_in_a_backward_pass_are_explained() -> None:
     _, backward = layers.passes(sample_report.full())
-    assert backward.late.startswith("the faint 280 µs in it are kernels of layer 17 (")
+    assert backward.late.startswith("the faint 280 µs are kernels of layer 17 (")
     assert "behind that layer's own backward" in backward.late and "weight gradients" in backward.late
     assert "torch.compile" not in backward.late, "no kernel of this timeline is Triton's"
     report = sample_report.full()

@@ -176,7 +176,7 @@ def test_rows_with_a_finding_are_named_before_the_rest() -> None:
 
 def test_a_finding_is_a_diamond_and_no_triangle() -> None:
     page = render_html(_report("generated"))
-    figure = page[page.index('id="h-roofline"') : page.index('id="h-gemms"')]
+    figure = page.partition('id="h-roofline"')[2].partition("</section>")[0]
     assert "◆</span> has a finding" in figure and "▲" not in figure
     marks = re.findall(r'class="pt bad" d="M([\d.]+) ([\d.]+)l([\d.]+) ([\d.]+)-([\d.]+) ([\d.]+)-', figure)
     assert len(marks) == 6, "three rows, in the wide and in the narrow figure"
@@ -187,18 +187,18 @@ def test_rows_above_the_best_matmul_are_counted_and_its_source_is_named() -> Non
     report = _report("generated")
     drawn = roofline(report, report.gemms)
     assert drawn is not None
-    published = "the best plain matmul published for such a GPU (mamf-finder); a row can be faster: 1 here is"
+    published = "the best plain matmul published for such a GPU (mamf-finder); rows can be faster: 1 here is"
     assert drawn.dashed == published
     assert f"dashed: {published}." in render_html(report)
     measured = replace(report, gpu=replace(report.gpu, measured_tflops={"bf16": 900.0}))
     again = roofline(measured, measured.gemms)
     assert again is not None
-    assert again.dashed == "the best plain matmul measured by tracelens on this one; a row can be faster"
+    assert again.dashed == "the best plain matmul measured by tracelens on this one; rows can be faster"
 
 
 @pytest.mark.skipif("d1" not in TRACES, reason="needs shared/traces")
 def test_plain_products_above_the_best_matmul_are_counted_too() -> None:
     report = _report("d1")
     drawn = roofline(report, report.gemms)
-    assert drawn is not None and drawn.dashed.endswith("a row can be faster: 2 here are")
+    assert drawn is not None and drawn.dashed.endswith("rows can be faster: 2 here are")
     assert {"logits wgrad", "logits dgrad"} <= {p.label for p in drawn.points}

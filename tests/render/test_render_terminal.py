@@ -14,24 +14,31 @@ from rich.console import Console
 from tests.render import sample_report
 from tests.render.golden import check
 from tracelens.render.terminal import render_terminal
-from tracelens.results import Report
+from tracelens.results import Report, Waits
 
 VARIANTS = sorted(sample_report.VARIANTS)
 
 
-def _render(report: Report, width: int = 80, **how: Any) -> str:
+def _render(report: Report, width: int = 80, *, verbose: bool = False, **how: Any) -> str:
     file = io.StringIO()
     console = Console(file=file, width=width, **how)
-    render_terminal(report, console=console, outputs=[("report.html", 108_656)])
+    render_terminal(report, console=console, outputs=[("report.html", 108_656)], verbose=verbose)
     return file.getvalue()
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("width", [80, 100, 120, 200])
-def test_every_variant_fits_and_no_number_is_cut(name: str, width: int) -> None:
-    text = _render(sample_report.VARIANTS[name](), width)
+@pytest.mark.parametrize("verbose", [False, True])
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_every_variant_fits_and_no_number_is_cut(name: str, width: int, verbose: bool) -> None:
+    text = _render(sample_report.VARIANTS[name](), width, verbose=verbose)
     assert max(cell_len(line) for line in text.splitlines()) <= min(width, 120)
     assert name == "hostile" or not re.search(r"\d…", text), "a number lost its end"
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_summary_has_24_lines_and_what_was_asked_for(name: str) -> None:
+    report = replace(sample_report.VARIANTS[name](), what_if=[], waits=Waits(), cost=None)
+    assert len(_render(report).splitlines()) <= 24
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -42,14 +49,14 @@ def test_piped_output_has_no_escape_sequences(name: str) -> None:
 
 def test_no_color_is_respected_and_the_bar_still_tells_groups_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    text = _render(sample_report.full(), force_terminal=True, color_system="truecolor")
+    text = _render(sample_report.full(), verbose=True, force_terminal=True, color_system="truecolor")
     assert not re.search(r"\x1b\[[0-9;]*(?:3|4|9)[0-9][;m]", text)
     assert "▓" in text and "╱" in text
 
 
 def test_a_colour_terminal_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    text = _render(sample_report.full(), force_terminal=True, color_system="truecolor")
+    text = _render(sample_report.full(), verbose=True, force_terminal=True, color_system="truecolor")
     assert "\x1b[38;2;42;127;79m" in text  # the MLP's green
 
 
@@ -71,12 +78,12 @@ def test_an_ascii_terminal_is_served() -> None:
     file.flush()
     written = file.buffer
     assert isinstance(written, io.BytesIO)
-    assert b"at stake at most" in written.getvalue()
+    assert b"tracelens analyze TRACE -v" in written.getvalue()
 
 
 def test_unattributed_is_on_the_bar_and_has_its_reason() -> None:
     report = sample_report.full()
-    text = _render(report)
+    text = _render(report, verbose=True)
     bar = next(line for line in text.splitlines() if line.startswith("███"))
     assert bar.endswith("╱")
     assert "Unattributed 2.0%, mostly:" in text
@@ -89,16 +96,16 @@ def test_golden_80_columns(name: str) -> None:
 
 
 def test_golden_120_columns() -> None:
-    check("terminal_wide.txt", _render(sample_report.full(), 120))
+    check("terminal_wide.txt", _render(sample_report.full(), 120, verbose=True))
 
 
 def test_a_file_with_more_than_its_steps_says_what_is_not_counted() -> None:
     report = sample_report.full()
     whole = [replace(row, time_ns=int(row.time_ms_per_step * 5e6)) for row in report.components]
-    assert "outside these steps" not in _render(replace(report, components=whole))
+    assert "outside these steps" not in _render(replace(report, components=whole), verbose=True)
     more = [*whole, replace(whole[0], time_ns=sum(row.time_ns for row in whole), time_ms_per_step=0.0)]
-    assert "Not counted: 50.0% of the file's GPU time, which is outside these steps" in _render(
-        replace(report, components=more)
+    assert "Not counted: 50.0% of the file's GPU time, outside these steps" in _render(
+        replace(report, components=more), verbose=True
     )
 
 

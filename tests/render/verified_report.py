@@ -19,8 +19,8 @@ def verified(mid: float = 8.2, *, name: str = "logits") -> Verified:
     )  # fmt: skip
     refused = replace(call, role="dgrad", saving_ms=measured(0, 0, 0), why=f"no kernel {name}")
     whole = MeasuredWhole(
-        name, "v=50257", "v=50304", measured(14, 14.2, 14.3), measured(5, 6, 6.1), measured(8, 8.2, 8.3), 1,
-        1, 14.0, "a note",
+        "logits", "v=50257", "v=50304", measured(14, 14.2, 14.3), measured(5, 6, 6.1), measured(8, 8.2, 8.3),
+        1, 1, 14.0, "a note",
     )  # fmt: skip
     none = Estimate(None, None, None, "measured")
     lost = MeasuredWhole("step", "", "", none, none, none, None, None, why=name)

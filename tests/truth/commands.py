@@ -32,8 +32,8 @@ PARSED_ONLY = {"bench", "verify", "capture", "open"}
 #: What a command needs at least, where a text names it without.
 _LEAST = {
     "analyze": ["TRACE"], "compare": ["BEFORE", "AFTER"], "explain": ["TL101"], "gemm": ["4096x4096x4096"],
-    "suggest": ["TRACE"], "verify": ["REPORT.json"], "open": ["TRACE"], "capture": ["--", "train.py"],
-    "bench": [],
+    "merge": ["FOLDER"], "suggest": ["TRACE"], "verify": ["REPORT.json"], "open": ["TRACE"],
+    "capture": ["--", "train.py"], "bench": [],
 }  # fmt: skip
 _TOKEN = re.compile(
     r" +(--[a-z][a-z-]*|--(?= )|[A-Z][A-Z_]*(?:=[A-Z]+)?(?:\.json)?|TL\d+|g\d+|[\w./-]+\.(?:json|py|gz|html)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from typing import get_args
+from typing import Protocol, get_args
 
 from tests.truth.commands import PARSED_ONLY, arguments, named
 from tests.truth.outputs import Outputs
@@ -27,15 +27,25 @@ _HEDGED = re.compile(r"recognised|attributed|known|judged")
 _PER_STEP = re.compile(r"\b(?:per|a|each|of the) (?:training )?step\b|ms/step")
 # "None of 93 shapes", "None has fewer" are English
 _BROKEN = re.compile(
-    r"(?<![\w.-])(?:None(?! (?:of|has|is|was)\b)|nan|NaN|-?inf|Infinity)(?![\w-])"
+    r"(?<![\w.-])(?:None(?! (?:of|has|is|was)\b|: [a-z]+ )|nan|NaN|-?inf|Infinity)(?![\w-])"
 )  # "None of 93 shapes", "None has fewer" are English
 _HREF = re.compile(r'href="#([^"]+)"')
 _ID = re.compile(r'\bid="([^"]+)"')
 
 
-def commands_exist(out: Outputs) -> Iterator[str]:
+class Written(Protocol):
+    """What is written about a trace, or about a comparison of two."""
+
+    @property
+    def page(self) -> str: ...
+    @property
+    def texts(self) -> dict[str, str]: ...
+    @property
+    def rows(self) -> set[str]: ...  # ids of GEMM rows
+
+
+def commands_exist(out: Written) -> Iterator[str]:
     """Commands parse on the real command line, and the rules and rows that they name exist."""
-    rows = {row.id for row in out.report.gemms}
     rules = {rule.id for rule in RULES}
     for one in set().union(*(named(text) for text in out.texts.values())):
         command = cli.commands.get(one.command)
@@ -48,16 +58,18 @@ def commands_exist(out: Outputs) -> Iterator[str]:
             if one.command not in PARSED_ONLY:
                 yield f"does not parse: {one}: {error}"
         for word in one.words:
-            if (re.fullmatch(r"g\d+", word) and word not in rows) or (word[:2] == "TL" and word not in rules):
+            if (re.fullmatch(r"g\d+", word) and word not in out.rows) or (
+                word[:2] == "TL" and word not in rules
+            ):
                 yield f"nothing is called {word}: {one}"
 
 
-def links_lead_somewhere(out: Outputs) -> Iterator[str]:
+def links_lead_somewhere(out: Written) -> Iterator[str]:
     """Every link inside of the page has its target."""
     yield from (f"no target: #{one}" for one in set(_HREF.findall(out.page)) - set(_ID.findall(out.page)))
 
 
-def nothing_is_broken(out: Outputs) -> Iterator[str]:
+def nothing_is_broken(out: Written) -> Iterator[str]:
     """No value of Python's stands where a figure or a word should."""
     for name, text in out.texts.items():
         yield from (f"{name}: {found[0]}" for found in _BROKEN.finditer(text))
@@ -106,10 +118,10 @@ def steps_are_whole(out: Outputs) -> Iterator[str]:
             yield f"kernels of the steps take {measured} ms, the report says {summary.gpu_ms_per_step}"
     else:
         for name, text in out.texts.items():
-            yield from (f"{name}: {found[0]!r} where no step is marked" for found in _said_per_step(text))
+            yield from (f"{name}: {found[0]!r} where no step is marked" for found in said_per_step(text))
 
 
-def _said_per_step(text: str) -> Iterator[re.Match[str]]:
+def said_per_step(text: str) -> Iterator[re.Match[str]]:
     """A figure that is said to be of a step; advice on how to mark one is none."""
     for found in re.finditer(r"[\d.]+ (?:[mµn]?s|kernels|copies|calls)[^.]{0,20}", text):
         if said := _PER_STEP.search(found[0]):
@@ -206,8 +218,12 @@ def _sizes(report: Report) -> Iterator[str]:
         yield f"{heads} heads of a rank said to be the model's"
 
 
+#: Of any page and its texts.
+TEXT_CHECKS: tuple[Callable[[Written], Iterator[str]], ...] = (
+    commands_exist, links_lead_somewhere, nothing_is_broken,
+)  # fmt: skip
 CHECKS: tuple[Callable[[Outputs], Iterator[str]], ...] = (
-    commands_exist, links_lead_somewhere, nothing_is_broken, parts_agree, steps_are_whole, bounds_are_marked,
+    *TEXT_CHECKS, parts_agree, steps_are_whole, bounds_are_marked,
     rates_are_possible, savings_are_possible, absence_is_seen, dimensions_agree, checks_say_their_part,
 )  # fmt: skip
 

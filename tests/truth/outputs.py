@@ -26,7 +26,7 @@ SAMPLES = sorted((ROOT / "sample_traces").glob("*.json.gz"))
 #: Every real trace at hand, beside the samples.
 FILES = [*SAMPLES, *sorted(TRACES.rglob("*.json.gz"))]
 #: Wide enough that no sentence is broken.
-_WIDTH = 4000
+WIDTH = 4000
 _UNSEEN = re.compile(r"<(script|style)\b.*?</\1>", re.DOTALL)
 
 
@@ -34,6 +34,11 @@ def name_of(path: Path) -> str:
     """Short and unique: ``d1_h100...`` or ``job_v100_megatron_tp2/rank0``."""
     stem = path.name.partition(".")[0]
     return f"{path.parent.name}/{stem}" if path.parent.name.startswith("job") else stem
+
+
+def seen_text(page: str) -> str:
+    """What a reader sees of a page, tags gone."""
+    return html.unescape(re.sub(r"<[^>]+>", " ", _UNSEEN.sub(" ", page)))
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Outputs:
     @cached_property
     def terminal(self) -> str:
         file = io.StringIO()
-        render_terminal(self.report, console=Console(file=file, width=_WIDTH))
+        render_terminal(self.report, console=Console(file=file, width=WIDTH), verbose=True)
         return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
     @cached_property
@@ -58,8 +63,7 @@ class Outputs:
 
     @cached_property
     def page_text(self) -> str:
-        """What a reader sees of the page, tags gone."""
-        return html.unescape(re.sub(r"<[^>]+>", " ", _UNSEEN.sub(" ", self.page)))
+        return seen_text(self.page)
 
     @cached_property
     def markdown(self) -> str:
@@ -68,6 +72,10 @@ class Outputs:
     @cached_property
     def json(self) -> Any:
         return json.loads(to_json(self.report))
+
+    @property
+    def rows(self) -> set[str]:
+        return {row.id for row in self.report.gemms}
 
     @property
     def texts(self) -> dict[str, str]:

@@ -70,6 +70,6 @@ def test_a_command_that_does_not_exist_is_found(folder: Path) -> None:
     assert {str(one) for one in named('find it ("tracelens analyze FOLDER" reads all ranks)')} == {
         "tracelens analyze FOLDER"
     }
-    for text in ('"tracelens merge TRACE"', "tracelens analyze TRACE --fix", "tracelens explain TL999"):
+    for text in ('"tracelens fuse TRACE"', "tracelens analyze TRACE --fix", "tracelens explain TL999"):
         (one,) = named(text)
         assert run(one, folder) is not None, text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 
@@ -10,7 +12,7 @@ from tracelens.attribution import Attribution
 from tracelens.results import LayerPass, LayerRow, Layers, LayerTimeline
 from tracelens.trace import Trace
 from tracelens.trace.spans import covered
-from tracelens.words import COMPONENTS, PHASES
+from tracelens.words import COMPONENTS, PHASES, Phase
 
 IntArray = npt.NDArray[np.int64]
 
@@ -19,7 +21,10 @@ _MOST = 150
 #: A pass is over when so many events in a row belong to other layers or to the other pass: parallel
 #: streams interleave, and a step that accumulates gradients passes each layer several times.
 _APART = 4
-_PASSES = (("forward", ("forward",)), ("backward", ("backward", "recompute")))
+_PASSES: tuple[tuple[Literal["forward", "backward"], tuple[Phase, ...]], ...] = (
+    ("forward", ("forward",)),
+    ("backward", ("backward", "recompute")),
+)
 _NO_LAYER = "no kernel is tied to one: module names (with_stack=True) or a transformer's order tell them"
 
 
@@ -99,7 +104,7 @@ def _pass(
     attribution: Attribution,
     events: IntArray,
     mine: IntArray,
-    phase: str,
+    phase: Literal["forward", "backward"],
     step_ns: int,
     names: dict[int, int],
 ) -> LayerPass:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tracelens.results import (
     Check,
@@ -31,6 +32,7 @@ from tracelens.results import (
     ModelDims,
     Summary,
 )
+from tracelens.results.step import LimitedBy
 from tracelens.results.waiting import idle_ms
 
 #: Shares of the step from which a wait is named before kernels, and from which it is named at all.
@@ -60,13 +62,13 @@ class Limits:
         return self.bytes_ms + self.slow_ms
 
     @property
-    def wait(self) -> str:
+    def wait(self) -> Literal["idle", "exposed"]:
         """The larger of the two."""
         return "idle" if self.idle_ms >= self.exposed_ms else "exposed"
 
     @property
-    def first(self) -> str:
-        """idle | exposed | memory | shapes, by the rule above."""
+    def first(self) -> LimitedBy:
+        """By the rule above."""
         waits = max(self.idle_ms, self.exposed_ms)
         if waits > self.shapes_ms and waits >= LARGE * self.step_ms:
             return self.wait

@@ -25,8 +25,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 _PHASE = {phase: code for code, phase in enumerate(PHASES)}
 _COMPONENT = {component: code for code, component in enumerate(COMPONENTS)}
-_ROLE = {role: code for code, role in enumerate(ROLES)}
-_EVIDENCE = {evidence: code for code, evidence in enumerate(EVIDENCE)}
+_ROLE: dict[str, int] = {role: code for code, role in enumerate(ROLES)}
+_EVIDENCE: dict[str, int] = {evidence: code for code, evidence in enumerate(EVIDENCE)}
 
 #: [named, inferred]: names say which block it is, its place in the block says which part
 _FINER = np.zeros((len(COMPONENTS), len(COMPONENTS)), np.bool_)
@@ -222,7 +222,7 @@ def _structure(
     finer = _FINER[component[use], of_label[which[use]]]
     use = use[(weak[use] | finer) & (of_label[which[use]] != _COMPONENT["unattributed"])]
     component[use] = of_label[which[use]]
-    evidence[use] = _EVIDENCE["structure"]
+    evidence[use] = np.array([_EVIDENCE[x.evidence] for x in found], np.int32)[which[use]]
     fused[use] = np.array([_list_code(lists, x.components) for x in found], np.int32)[which[use]]
     return several
 

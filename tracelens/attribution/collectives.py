@@ -19,25 +19,24 @@ from tracelens.gemm import bytes_per_element
 from tracelens.trace import Links, Trace, look_up
 from tracelens.trace.collectives import OP, Collective
 from tracelens.trace.metadata import process_groups
+from tracelens.words import Collective as CollectiveName
 
 IntArray = npt.NDArray[np.int64]
 
 #: First match wins: ``_reduce_scatter_base`` is no reduce, ``all_gather`` no gather.
-_COLLECTIVES = tuple(
-    (collective, re.compile(pattern, re.IGNORECASE))
-    for collective, pattern in (
-        ("all_reduce", r"all_?reduce"),
-        ("reduce_scatter", r"reduce_?scatter"),
-        ("all_gather", r"all_?gather"),
-        ("all_to_all", r"all_?to_?all|deep_ep::.*(dispatch|combine)"),
-        ("broadcast", r"broadcast"),
-        ("barrier", r"barrier"),
-        ("gather", r"gather"),
-        ("scatter", r"scatter"),
-        ("reduce", r"(?<![a-z])reduce(?![a-z])|ncclDevKernel_Reduce_|ncclKernel_Reduce_"),
-        ("send/recv", r"send|recv"),
-    )
-)
+_PATTERNS: dict[CollectiveName, str] = {
+    "all_reduce": r"all_?reduce",
+    "reduce_scatter": r"reduce_?scatter",
+    "all_gather": r"all_?gather",
+    "all_to_all": r"all_?to_?all|deep_ep::.*(dispatch|combine)",
+    "broadcast": r"broadcast",
+    "barrier": r"barrier",
+    "gather": r"gather",
+    "scatter": r"scatter",
+    "reduce": r"(?<![a-z])reduce(?![a-z])|ncclDevKernel_Reduce_|ncclKernel_Reduce_",
+    "send/recv": r"send|recv",
+}
+_COLLECTIVES = tuple((name, re.compile(text, re.IGNORECASE)) for name, text in _PATTERNS.items())
 #: NCCL runs an all-to-all as sends and receives: the kernel's name says less than the operator's.
 _KERNEL = re.compile(r"nccl|nvshmem|deep_ep::|\brccl", re.IGNORECASE)
 
@@ -53,7 +52,7 @@ _DTYPES = {
 class Call:
     """One kind of call; None where nothing says."""
 
-    collective: str  # words.COLLECTIVES
+    collective: CollectiveName
     dtype: str | None
     elements: int | None  # of the larger of input and output of this rank
     bytes: int | None  # the same in bytes: the size S of nccl-tests
@@ -63,7 +62,7 @@ class Call:
 
 
 @cache
-def collective_named(name: str) -> str | None:
+def collective_named(name: str) -> CollectiveName | None:
     """The collective that a name of a call, an operator, a range or a kernel states.
 
     >>> collective_named("_allgather_base"), collective_named("ncclDevKernel_SendRecv(x)")
@@ -111,7 +110,7 @@ def _call(trace: Trace, groups: dict[str, Any], detail: int, named: int, kernel:
     return Call(collective, dtype, elements, size, *_group(stated, groups))
 
 
-def _first(names: Iterable[str | None]) -> str | None:
+def _first(names: Iterable[str | None]) -> CollectiveName | None:
     return next((found for name in names if name and (found := collective_named(name))), None)
 
 

@@ -23,7 +23,9 @@ from tracelens.attribution.result import Attribution
 from tracelens.gemm import GEMM_OPS, GemmShape, shape_of
 from tracelens.trace import Links, Trace, look_up
 from tracelens.trace.spans import covered
-from tracelens.words import COMPONENTS, PHASES
+from tracelens.words import COMPONENTS, PHASES, Evidence
+from tracelens.words import Collective as CollectiveName
+from tracelens.words import Purpose as Served
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -48,8 +50,8 @@ _WORD = re.compile(r"[a-z]+")
 class Purpose:
     """What communication serves (``words.PURPOSES``), the evidence word, and what was seen or is missing."""
 
-    purpose: str
-    evidence: str
+    purpose: Served
+    evidence: Evidence
     why: str
 
 
@@ -274,11 +276,12 @@ def _packing(place: _Place) -> Purpose:
 
 
 def _in_fsdp(place: _Place) -> Purpose:
-    purpose = {
+    known: dict[CollectiveName, Served] = {
         "all_gather": "FSDP parameter gather",
         "reduce_scatter": "FSDP gradient scatter",
         "all_reduce": "data-parallel gradients",  # hybrid sharding: across the replicas
-    }.get(place.call.collective)
+    }
+    purpose = known.get(place.call.collective)
     if purpose is None or (place.call.collective == "all_reduce" and place.phase != "backward"):
         return Purpose("unknown", "none", "inside a range of FSDP, and no collective of its scheme")
     return Purpose(purpose, "annotation", "inside a range that FSDP opens")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +22,13 @@ from tracelens.results import Lack
 from tracelens.trace import Links, Trace, look_up
 from tracelens.trace.metadata import device_properties, rank_and_world
 from tracelens.trace.spans import covered
-from tracelens.words import COMPONENTS
+from tracelens.words import COMPONENTS, Level
 
 BoolArray = npt.NDArray[np.bool_]
 
 _HIGH, _MEDIUM = 0.20, 0.05  # share of the file's GPU time from which a lack is that severe
 _NEGLIGIBLE = 0.005  # of the file's GPU time: what is smaller is named in coverage only
-_SEVERITIES = ("high", "medium", "low")
+_SEVERITIES: tuple[Level, ...] = get_args(Level)
 _CURRENT = "record with a current PyTorch"
 _SLOW = 2.0  # a step so many times as long as the median one is no usual step
 _IDLE = 0.30  # of the GPU's time: from here on the recorder's own work on the host can be seen in it
@@ -97,7 +98,7 @@ def find_lacks(
     return sorted(lacks, key=lambda lack: (_SEVERITIES.index(lack.severity), -(lack.share or 0.0)))
 
 
-def _by_share(share: float) -> str:
+def _by_share(share: float) -> Level:
     return "high" if share >= _HIGH else "medium" if share >= _MEDIUM else "low"
 
 
@@ -143,7 +144,7 @@ def _names(r: _Recording) -> Iterator[Lack]:
         share, lost = r.share(mask), r.share(mask & nowhere)
         if share >= _MEDIUM or lost >= _NEGLIGIBLE:
             effect = _without_names(lost, share)
-            severity = _by_share(lost) if lost >= _MEDIUM else "low"
+            severity: Level = _by_share(lost) if lost >= _MEDIUM else "low"
             yield Lack(code, title, effect, REASONS[reason][1], severity, share)
 
 

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
 )
 @gate_options("report", "shape_waste>5%")
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
+@click.option("-v", "--verbose", is_flag=True, help="The summary with GEMMs, communication and coverage.")
 def analyze(
     traces: tuple[str, ...],
     output: str | None,
@@ -108,6 +109,7 @@ def analyze(
     if_unknown: str,
     annotations: str | None,
     quiet: bool,
+    verbose: bool,
 ) -> None:
     """Analyze TRACE, a torch.profiler trace (.json or .json.gz; '-' reads standard input).
 
@@ -191,7 +193,7 @@ def analyze(
         elif markdown == "-":
             echo_markdown(_markdown(result, gates))
         elif told:
-            _print(result, written, gates, derived=bool(ids))
+            _print(result, written, gates, derived=bool(ids), verbose=verbose)
         if ci.annotations:
             _annotate(result, gates, ci)
     finish(gates, ci, told=told)
@@ -229,7 +231,9 @@ def _reopen(report: str, *, what_ifs: tuple[str, ...], price: str | None) -> Ana
     return result if price is None else result.with_price(price)
 
 
-def _print(result: Analysis, written: list[tuple[str, int]], gates: list[Judged], *, derived: bool) -> None:
+def _print(
+    result: Analysis, written: list[tuple[str, int]], gates: list[Judged], *, derived: bool, verbose: bool
+) -> None:
     from tracelens.render.console import stdout_console
     from tracelens.render.gates import render_gates
 
@@ -237,7 +241,7 @@ def _print(result: Analysis, written: list[tuple[str, int]], gates: list[Judged]
         for name, _ in written:
             click.echo(f"wrote {name}")
     else:
-        _show(result, written)
+        _show(result, written, verbose=verbose)
     render_gates(gates, console=stdout_console())
 
 
@@ -325,8 +329,8 @@ def _derive(result: Analysis, ids: list[str]) -> None:
     render_derivations(result.report, ids, console=stdout_console())
 
 
-def _show(result: Analysis, written: list[tuple[str, int]]) -> None:
+def _show(result: Analysis, written: list[tuple[str, int]], *, verbose: bool) -> None:
     from tracelens.render.console import stdout_console
     from tracelens.render.terminal import render_terminal
 
-    render_terminal(result.report, console=stdout_console(), outputs=written)
+    render_terminal(result.report, console=stdout_console(), outputs=written, verbose=verbose)

@@ -8,6 +8,7 @@ from tracelens import numbers as f
 from tracelens.comparison.gemms import differ
 from tracelens.results import CommunicationRow, Known, Report, main_dtype
 from tracelens.results.comparison import Change
+from tracelens.words import per_step
 
 #: Parameters in the order they are named, by their word.
 _PARAMETERS = {
@@ -77,6 +78,7 @@ def communication_changes(before: Report, after: Report) -> list[Change]:
     Counts only: how long a collective takes depends on the slowest rank, which one trace does not show.
     """
     old, new = _calls(before.communication), _calls(after.communication)
+    per = per_step(before.summary.steps_marked and after.summary.steps_marked)
     found: list[Change] = []
     for collective in sorted({*old, *new}):
         a, b = old.get(collective, {}), new.get(collective, {})
@@ -84,7 +86,7 @@ def communication_changes(before: Report, after: Report) -> list[Change]:
         moved = {phase: b.get(phase, 0.0) - a.get(phase, 0.0) for phase in phases}
         if not any(differ(a.get(phase, 0.0), b.get(phase, 0.0)) for phase in phases):
             continue
-        said = _moved(collective, a, b, moved, after.communication)
+        said = _moved(collective, a, b, moved, after.communication, per)
         found.append(Change("communication", collective, _spelled(a), _spelled(b), said))
     return found
 
@@ -103,18 +105,19 @@ def _moved(
     new: dict[str, float],
     moved: dict[str, float],
     rows: list[CommunicationRow],
+    per: str,
 ) -> str:
     before, after = sum(old.values()), sum(new.values())
     gained = [phase for phase, more in moved.items() if more > 0]
     lost = [phase for phase, more in moved.items() if more < 0]
     if differ(before, after) or len(gained) != 1 or len(lost) != 1:
-        return f"{collective} calls per step: {_spelled(old)} -> {_spelled(new)}"
+        return f"{collective} calls {per}: {_spelled(old)} -> {_spelled(new)}"
     purposes = sorted(
         {row.purpose for row in rows if row.collective == collective and row.phase == gained[0]} - {"unknown"}
     )
     serving = f", where they serve {', '.join(purposes)}" if purposes else ""
     how_many = f"{f.count(round(moved[gained[0]], 2))} of {f.count(round(before, 2))}"
-    return f"{how_many} {collective} calls per step moved from {lost[0]} to {gained[0]}{serving}"
+    return f"{how_many} {collective} calls {per} moved from {lost[0]} to {gained[0]}{serving}"
 
 
 def _spelled(phases: dict[str, float]) -> str:

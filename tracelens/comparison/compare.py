@@ -49,10 +49,11 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
     step = _step(before, after)
     findings = outcomes(before, after, gemms)
     generated = before.trace.generated or after.trace.generated
-    reasons = [*foretold(findings, generated=generated), *_reasons(step, found)]
+    marked = before.summary.steps_marked and after.summary.steps_marked
+    reasons = [*foretold(findings, generated=generated, marked=marked), *_reasons(step, found)]
     return Comparison(
         SCHEMA_VERSION, __version__, _side(before), _side(after), [],
-        verdict=step_verdict(step),
+        verdict=step_verdict(step, name="step" if marked else "recording"),
         detail=" ".join(reasons),
         step=step,
         parts=_parts(before, after),
@@ -93,6 +94,7 @@ def _side(report: Report, *, times: bool = True) -> Side:
         gemm_frac_is_bound=summary.gemm_frac_is_bound,
         communication_is_bound=summary.communication_is_bound,
         mfu_is_bound=summary.mfu_is_bound,
+        steps_marked=summary.steps_marked,
     )
 
 

@@ -51,7 +51,7 @@ def compare_components(
 def _fewer_or_more(before: float, after: float) -> str:
     if not before or not after:
         return "only after" if after else "only before"
-    return f"{'more' if after > before else 'fewer'} kernels per step ({signed_pct(after / before - 1)})"
+    return f"{'more' if after > before else 'fewer'} kernels ({signed_pct(after / before - 1)})"
 
 
 def _per_step(report: Report) -> dict[tuple[str, str], _PerStep]:

@@ -20,7 +20,7 @@ from tracelens.comparison.together import Compared, together
 from tracelens.errors import InputError, UsageError
 from tracelens.results import Report
 from tracelens.results.comparison import Change, GemmChange, GemmSide
-from tracelens.results.folders import NOT_COMPARED, FolderComparison, Left, Pair, PairTime
+from tracelens.results.folders import NOT_COMPARED, SIDES, FolderComparison, Left, Pair, PairTime
 
 #: Told of every file before it is read: files done, files in all, its name.
 Heard = Callable[[int, int, str], None]
@@ -45,7 +45,7 @@ def compare_folders(
     total = 2 * len(matched.pairs)
     for at, (name, old, new) in enumerate(matched.pairs):
         reports: list[Report] = []
-        for number, (side, file) in enumerate((("before", old), ("after", new))):
+        for number, (side, file) in enumerate(zip(SIDES, (old, new), strict=True)):
             if heard is not None:
                 heard(2 * at + number, total, file.name)
             try:
@@ -56,7 +56,7 @@ def compare_folders(
             found.append(_compared(name, (old, new), (reports[0], reports[1]), across=across))
         else:
             left += [Left(side, file.name, "its partner cannot be used")
-                     for side, file in (("before", old), ("after", new))
+                     for side, file in zip(SIDES, (old, new), strict=True)
                      if not any(one.file == file.name and one.side == side for one in left)]  # fmt: skip
     if heard is not None:
         heard(total, total, "")

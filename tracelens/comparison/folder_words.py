@@ -35,7 +35,7 @@ def verdict(result: FolderComparison) -> str:
         return step_verdict(result.step, name="step of the job")
     if result.kind == "runs" and len(result.pairs) > 1:
         return step_verdict(result.step, name="step, median of the runs", what="runs")
-    return step_verdict(result.step)
+    return step_verdict(result.step, name="step" if result.steps_marked else "recording")
 
 
 def states(result: FolderComparison) -> str:
@@ -99,10 +99,8 @@ def outliers(result: FolderComparison) -> list[str]:
     found: dict[tuple[str, str], list[StandsOut]] = {}
     for one in result.stands_out:
         found.setdefault((one.pair, one.part), []).append(one)
-    return [
-        f"{name[:1].upper()}{name[1:]} stands out: {'; '.join(_stands(one) for one in sides)} per step."
-        for (name, _), sides in found.items()
-    ]
+    told = [(name, "; ".join(map(_stands, sides))) for (name, _), sides in found.items()]
+    return [f"{name[:1].upper()}{name[1:]} stands out: {said} {result.per_step}." for name, said in told]
 
 
 def _stands(one: StandsOut) -> str:

@@ -9,9 +9,10 @@ from statistics import median
 from tracelens import numbers as f
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.results import GemmRow, Report
-from tracelens.results.comparison import GemmChange, GemmSide, Noise
+from tracelens.results.comparison import GemmChange, GemmSide, GemmState, Noise
+from tracelens.results.gemm import GemmKind
 
-Place = tuple[str, str, str | None, str]  # kind, component, role, phase
+Place = tuple[GemmKind, str, str | None, str]  # kind, component, role, phase
 Left = tuple[Place, list[GemmRow]]  # rows of one shape without a partner in their place
 _NAMED = 3  # shapes named of several that stand together
 _LETTERS = ("m", "n", "k", "batch")
@@ -208,15 +209,20 @@ def _side(rows: list[GemmRow]) -> GemmSide:
     )
 
 
+def _size(side: GemmSide, letter: str) -> str:
+    value = getattr(side, letter)
+    return f.UNKNOWN if value is None else str(value)
+
+
 def _pair(place: Place, a: list[GemmRow], b: list[GemmRow]) -> GemmChange:
     one, two = _side(a), _side(b)
     sizes = [
-        f"{letter} {getattr(one, letter)} -> {getattr(two, letter)}"
+        f"{letter} {_size(one, letter)} -> {_size(two, letter)}"
         for letter in _LETTERS
         if getattr(one, letter) != getattr(two, letter)
     ]
     if one.shape_note != two.shape_note:
-        sizes.append(f"{one.shape_note} -> {two.shape_note}")
+        sizes.append(f"{one.shape_note or 'shape known'} -> {two.shape_note or 'shape known'}")
     changed = list(sizes)
     if one.dtype != two.dtype:
         changed.append(f"dtype {one.dtype or f.UNKNOWN} -> {two.dtype or f.UNKNOWN}")
@@ -225,12 +231,12 @@ def _pair(place: Place, a: list[GemmRow], b: list[GemmRow]) -> GemmChange:
     if one.kernels != two.kernels:
         changed.append("kernel")
     if differ(one.calls_per_step, two.calls_per_step):
-        changed.append(f"calls per step {f.count(one.calls_per_step)} -> {f.count(two.calls_per_step)}")
-    state = "shape_changed" if sizes else "same_shape"
+        changed.append(f"calls {f.count(one.calls_per_step)} -> {f.count(two.calls_per_step)}")
+    state: GemmState = "shape_changed" if sizes else "same_shape"
     return _with_diff(GemmChange(state, *place, one, two, changed, None, None, None))
 
 
-def _lone(place: Place, rows: list[GemmRow], state: str) -> GemmChange:
+def _lone(place: Place, rows: list[GemmRow], state: GemmState) -> GemmChange:
     side = _side(rows)
     before, after = (side, None) if state == "only_before" else (None, side)
     return _with_diff(GemmChange(state, *place, before, after, [], None, None, None))

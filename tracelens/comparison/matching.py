@@ -12,7 +12,7 @@ import msgspec
 
 from tracelens.comparison.load import is_report
 from tracelens.errors import InputError
-from tracelens.results.folders import Left
+from tracelens.results.folders import SIDES, Left, MatchedBy, Side
 from tracelens.trace.head import read_head
 from tracelens.trace.metadata import rank_and_world
 
@@ -52,7 +52,7 @@ class File:
 class Matched:
     """The pairs of files, in order, and what is left over."""
 
-    by: str  # rank | name
+    by: MatchedBy
     pairs: list[tuple[str, File, File]]  # with the name of the pair
     left: list[Left]
 
@@ -64,7 +64,8 @@ def match_folders(before: Path, after: Path) -> Matched:
     """
     left: list[Left] = []
     sides = []
-    for side, folder in (("before", before), ("after", after)):
+    folders: tuple[tuple[Side, Path], ...] = (("before", before), ("after", after))
+    for side, folder in folders:
         files, others = _files(side, folder)
         left += others
         if not files:
@@ -73,7 +74,7 @@ def match_folders(before: Path, after: Path) -> Matched:
     by_rank = all(_distinct(file.rank for file in files) for files in sides)
     keys = [{_key(file, by_rank): file for file in files} for files in sides]
     if not by_rank:
-        for side, files, found in zip(("before", "after"), sides, keys, strict=True):
+        for side, files, found in zip(SIDES, sides, keys, strict=True):
             twice = {stem for stem, many in Counter(file.stem for file in files).items() if many > 1}
             left += [
                 Left(side, file.name, "another file has this name") for file in files if file.stem in twice
@@ -84,7 +85,7 @@ def match_folders(before: Path, after: Path) -> Matched:
         (old,), (new,) = keys[0].values(), keys[1].values()  # one file each: there is nothing to mistake
         return Matched("name", [(old.stem, old, new)], left)
     common = [key for key in keys[0] if key in keys[1]]
-    for side, mine, other in (("before", keys[0], keys[1]), ("after", keys[1], keys[0])):
+    for side, mine, other in zip(SIDES, keys, reversed(keys), strict=True):
         what = "rank" if by_rank else "name"
         left += [Left(side, file.name, f"no file of this {what} on the other side")
                  for key, file in mine.items() if key not in other]  # fmt: skip
@@ -103,7 +104,7 @@ def _distinct(ranks: Iterable[int | None]) -> bool:
     return None not in seen and len(set(seen)) == len(seen)
 
 
-def _files(side: str, folder: Path) -> tuple[list[File], list[Left]]:
+def _files(side: Side, folder: Path) -> tuple[list[File], list[Left]]:
     try:
         names = sorted(
             path

@@ -92,7 +92,7 @@ def _move(rows: Sequence[ComponentChange], noise: Noise | None, gpu_ms: float) -
     told = beyond(after - before, frac, noise=noise, gpu_ms=gpu_ms, other_work=False)
     lost, gained = ([row for row in rows if (_gained(row) > 0) is more] for more in (False, True))
     kernels = sum(_gained(row) for row in gained)
-    why = f"{kernels:.4g} kernels per step are counted elsewhere now; the difference is the net"
+    why = f"{kernels:.4g} kernels are counted elsewhere now; the difference is the net"
     component = _way([row.component for row in lost], [row.component for row in gained])
     if told is not False and component == "communication":
         told, why = None, f"{why}, which {WAIT}"

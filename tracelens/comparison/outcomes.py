@@ -5,7 +5,8 @@ from __future__ import annotations
 from tracelens import numbers as f
 from tracelens.comparison.spelling import signed_ms, span_ms
 from tracelens.results import Estimate, Finding, Known, Report
-from tracelens.results.comparison import GemmChange, Outcome
+from tracelens.results.comparison import GemmChange, Outcome, OutcomeState
+from tracelens.words import per_step
 
 #: The word of a finding's change -> field of ModelDims.
 _FIELDS = {"vocab_size": "vocab", "micro_batch": "micro_batch", "batch": "micro_batch"}
@@ -27,7 +28,7 @@ def outcomes(before: Report, after: Report, gemms: list[GemmChange], *, times: b
     return found
 
 
-def _state(one: Finding, before: Report, after: Report, gemms: list[GemmChange]) -> tuple[str, str]:
+def _state(one: Finding, before: Report, after: Report, gemms: list[GemmChange]) -> tuple[OutcomeState, str]:
     seen = [_now(name, values, one, after, gemms) for name, values in one.change.items()]
     if one.change and all(
         value == values[1] for value, values in zip(seen, one.change.values(), strict=True)
@@ -85,19 +86,20 @@ AGREES = {
 _FORETOLD = 3  # findings named above all else
 
 
-def against(one: Outcome, *, generated: bool = False) -> str:
+def against(one: Outcome, *, generated: bool = False, marked: bool = True) -> str:
     """Predicted against measured, in one clause; "" where the saving was not measured.
 
-    ``generated``: a trace was made by a program, so nothing in it was measured.
+    ``generated``: a trace was made by a program, so nothing in it was measured. ``marked``: both traces mark
+    their steps.
     """
     if one.measured_ms is None:
         return ""
     low, mid, high = one.predicted_ms.low, one.predicted_ms.mid, one.predicted_ms.high
     work = " of GPU work" if one.saving_of == "gpu_work" else ""
     if mid is not None and low is not None and high is not None:
-        said = f"predicted {signed_ms(-mid)}{work} per step ({span_ms(-high, -low)})"
+        said = f"predicted {signed_ms(-mid)}{work} {per_step(marked)} ({span_ms(-high, -low)})"
     elif high is not None:
-        said = f"at most {f.ms(high)}{work} per step at stake (a bound, no prediction)"
+        said = f"at most {f.ms(high)}{work} {per_step(marked)} at stake (a bound, no prediction)"
     else:
         said = "nothing was predicted"
     agrees = f": {AGREES.get(one.agrees, one.agrees)}" if one.agrees else ""
@@ -108,11 +110,12 @@ def against(one: Outcome, *, generated: bool = False) -> str:
     return f"{said}, {seen}{agrees}"
 
 
-def foretold(findings: list[Outcome], *, generated: bool = False) -> list[str]:
+def foretold(findings: list[Outcome], *, generated: bool = False, marked: bool = True) -> list[str]:
     """A sentence for each finding that was acted on and whose saving was measured."""
     done = [one for one in findings if one.state == "acted_on" and one.measured_ms is not None]
     said = [
-        f"{_capital(against(one, generated=generated))} ({one.rule} {one.title})." for one in done[:_FORETOLD]
+        f"{_capital(against(one, generated=generated, marked=marked))} ({one.rule} {one.title})."
+        for one in done[:_FORETOLD]
     ]
     return [*said, f"{len(done) - _FORETOLD} more findings were acted on."] if done[_FORETOLD:] else said
 

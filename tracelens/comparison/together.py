@@ -22,6 +22,7 @@ from tracelens.results.comparison import (
     Change,
     ComponentChange,
     Noise,
+    OutcomeState,
     Side,
     StepChange,
     StepPart,
@@ -30,8 +31,10 @@ from tracelens.results.folders import (
     NOT_COMPARED,
     SCHEMA_VERSION,
     FolderComparison,
+    FolderKind,
     FolderSide,
     Left,
+    MatchedBy,
     Pair,
     SharedChange,
     SharedOutcome,
@@ -53,14 +56,14 @@ class Compared:
     noise: Noise | None
     changes: list[Change]
     components: list[ComponentChange]
-    findings: set[tuple[str, str, str]]  # rule, title, state
+    findings: set[tuple[str, str, OutcomeState]]  # rule, title, state
     caveats: list[str]
     not_compared: list[str]  # why times are not
     peaks: dict[Place, tuple[float | None, float | None]]
 
 
 def together(
-    found: list[Compared], *, by: str, folders: tuple[Path, Path], left: list[Left]
+    found: list[Compared], *, by: MatchedBy, folders: tuple[Path, Path], left: list[Left]
 ) -> FolderComparison:
     kind = _kind(found, by)
     refused = list(dict.fromkeys(why for one in found for why in one.not_compared))
@@ -120,7 +123,7 @@ def _peaks(found: list[Compared]) -> list[SharedPeak]:
     return rows
 
 
-def _kind(found: list[Compared], by: str) -> str:
+def _kind(found: list[Compared], by: MatchedBy) -> FolderKind:
     """Ranks of one job; runs of one model; or files of different ones."""
     if by == "rank":
         return "ranks"
@@ -243,6 +246,7 @@ def _side(folder: Path, sides: list[Side], times: list[float]) -> FolderSide:
         gemm_frac_is_bound=any(one.gemm_frac_is_bound for one in sides),
         communication_is_bound=any(one.communication_is_bound for one in sides),
         mfu_is_bound=any(one.mfu_is_bound for one in sides),
+        steps_marked=all(one.steps_marked for one in sides),
     )
 
 

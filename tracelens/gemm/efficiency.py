@@ -15,6 +15,7 @@ from tracelens.gemm.flops import bytes_moved, flops
 from tracelens.gemm.kernel_names import KernelName
 from tracelens.gemm.shapes import GemmShape, Shape
 from tracelens.hardware import Gpu
+from tracelens.results.gemm import Bound
 from tracelens.results.identity import LEAST_US
 
 #: Hopper GPCs hold at most 18 SMs (CUTLASS sm90_tile_scheduler.hpp, max_sm_per_gpc); a cluster lives in one.
@@ -268,7 +269,7 @@ def intensity(shape: Shape) -> float | None:
     return operations / moved if operations is not None and moved else None
 
 
-def bound(shape: Shape, *, gpu: Gpu, kernel: KernelName | None = None) -> str | None:
+def bound(shape: Shape, *, gpu: Gpu, kernel: KernelName | None = None) -> Bound | None:
     """What limits the call on this GPU by the roofline: "compute", "memory" or "latency".
 
     Compares operations / peak with bytes / bandwidth, both from the datasheet; where even the larger

@@ -22,6 +22,7 @@ from tracelens.gemm.ladder_published import Published, Step, published
 from tracelens.gemm.shapes import GemmShape
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
+from tracelens.results import Basis
 
 #: Every alignment a leading dimension can have, best first.
 STEPS_BYTES = (128, 64, 32, 16, 8, 4, 2, 1)
@@ -41,7 +42,7 @@ class LadderStep:
     low: float | None
     mid: float | None
     high: float | None
-    basis: str  # calibrated | model | heuristic
+    basis: Basis
     source: str  # where the figures come from, or why they are not known
 
 

@@ -50,9 +50,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tracelens.hardware import Gpu
+from tracelens.results import Basis
 
 #: low, mid, high, basis, source of one step.
-Step = tuple[float | None, float | None, float | None, str, str]
+Step = tuple[float | None, float | None, float | None, Basis, str]
 Published = dict[int, Step]
 
 _PAPER = "raw sweeps of arXiv 2401.14489"

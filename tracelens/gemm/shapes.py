@@ -16,6 +16,7 @@ from tracelens.gemm.attention_shapes import ATTENTION_OPS, AttentionShape, atten
 from tracelens.gemm.dtypes import dtype_of_cpp, dtype_of_scalar_type
 from tracelens.gemm.tensors import Dims, dims_at, item_at, strides_at
 from tracelens.gemm.user_kernels import symmetric_product, user_kernel
+from tracelens.results.gemm import Axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class GemmShape:
     ldb: int | None = None
     ldc: int | None = None
     groups: int | None = None
-    grouped: str | None = None  # m | n | k
+    grouped: Axis | None = None  #
     symmetric: bool = False  # out = a a^T (M = N): one triangle is computed, the other is its mirror image
     batch_stride_a: int | None = None  # from one matrix of the batch to the next, in elements; 0 = the same
     batch_stride_b: int | None = None
@@ -267,7 +268,8 @@ def _grouped(op: _Op) -> GemmShape | None:
         return None
     dtype = op.dtype(0) if op.dtype(0) == op.dtype(1) else None
     out = dtype if op.name == "aten::_grouped_mm" else "bf16" if dtype == "fp8" else None
-    grouped = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): None}[len(a), len(b)]
+    kinds: dict[tuple[int, int], Axis | None] = {(2, 3): "m", (3, 2): "n", (2, 2): "k", (3, 3): None}
+    grouped = kinds[len(a), len(b)]
     if grouped is None:
         return GemmShape(a[-2], b[-1], a[-1], a[0], dtype, out, None)
     return GemmShape(a[-2], b[-1], a[-1], 1, dtype, out, None, groups=groups, grouped=grouped)

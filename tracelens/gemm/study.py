@@ -13,6 +13,8 @@ from tracelens.gemm.gain import Gain, gain
 from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
+from tracelens.results.gemm import Axis
+from tracelens.results.study import NeighbourKind
 
 DIMENSIONS = ("m", "n", "k")
 #: A neighbour that gives less than this share of the time is not worth a change, however sure.
@@ -39,7 +41,9 @@ class Neighbour:
     """A size worth having: better by more than the predictions' own error."""
 
     size: int
-    kind: str  # faster: larger, and less time | larger, smaller: less time per FLOP | known: see ``Around``
+    kind: (
+        NeighbourKind  # faster: larger, less time; larger, smaller: less time per FLOP; known: see ``Around``
+    )
     prediction: Prediction
     gain: Gain | None  # None where the present size has no bound to compare with
 
@@ -52,7 +56,7 @@ class Around:
     above it, if that is ``known``.
     """
 
-    dimension: str  # m | n | k
+    dimension: Axis
     low: int
     high: int
     step: int  # between the points of the curve, but for the present size and the neighbours
@@ -68,8 +72,8 @@ class Study:
 
     prediction: Prediction
     gpu: Gpu
-    leading: Mapping[str, str]  # operand -> the dimension that is its leading dimension
-    misaligned: tuple[str, ...]  # dimensions that keep the least aligned operand below 128 bytes
+    leading: Mapping[str, Axis]  # operand -> the dimension that is its leading dimension
+    misaligned: tuple[Axis, ...]  # dimensions that keep the least aligned operand below 128 bytes
     around: tuple[Around, ...]
     measured: bool  # measurements of this GPU were at hand, though perhaps too few to calibrate with
 
@@ -91,7 +95,7 @@ def study_gemm(
     out_dtype: str | None = None,
     layout: str = "TN",
     measured: Measurements | None = None,
-    vary: Sequence[str] = ("n",),
+    vary: Sequence[Axis] = ("n",),
     span: tuple[int, int] | None = None,
     columns: int = 64,
 ) -> Study:
@@ -140,10 +144,10 @@ class _Asked:
 def _around(
     asked: _Asked,
     present: Prediction,
-    dimension: str,
+    dimension: Axis,
     span: tuple[int, int] | None,
     columns: int,
-    misaligned: tuple[str, ...],
+    misaligned: tuple[Axis, ...],
 ) -> Around:
     if dimension not in DIMENSIONS:
         raise UsageError(f"unknown dimension {dimension!r}: vary m, n or k")
@@ -170,16 +174,16 @@ def _around(
     return Around(dimension, low, high, step, tried_step, curve, neighbours, why)
 
 
-def _any_known(asked: _Asked, dimension: str, tried: Sequence[int]) -> bool:
+def _any_known(asked: _Asked, dimension: Axis, tried: Sequence[int]) -> bool:
     return any(asked.predict(**{dimension: one}).time_us.mid is not None for one in tried[:8])
 
 
 def _worth_having(
-    asked: _Asked, present: Prediction, dimension: str, tried: Sequence[int]
+    asked: _Asked, present: Prediction, dimension: Axis, tried: Sequence[int]
 ) -> tuple[Neighbour, ...]:
     """At most one of each kind: of the best, the nearest. A larger size that is faster comes first."""
     size = asked.sizes[dimension]
-    found: dict[str, list[tuple[float, Neighbour]]] = {"faster": [], "larger": [], "smaller": []}
+    found: dict[NeighbourKind, list[tuple[float, Neighbour]]] = {"faster": [], "larger": [], "smaller": []}
     for other in tried:
         then = asked.predict(**{dimension: other})
         one = asked.gain(present, then)
@@ -190,7 +194,7 @@ def _worth_having(
         if other > size and faster > 0:
             found["faster"].append((faster, Neighbour(other, "faster", then, one)))
         if per_flop > 0:
-            kind = "larger" if other > size else "smaller"
+            kind: NeighbourKind = "larger" if other > size else "smaller"
             found[kind].append((per_flop, Neighbour(other, kind, then, one)))
     chosen: dict[int, Neighbour] = {}
     for options in found.values():
@@ -211,7 +215,7 @@ def _gained(mid: float | None, high: float | None) -> float:
 
 
 def _none_why(
-    present: Prediction, dimension: str, tried: tuple[int, int, int], misaligned: tuple[str, ...]
+    present: Prediction, dimension: Axis, tried: tuple[int, int, int], misaligned: tuple[Axis, ...]
 ) -> str:
     low, high, step = tried
     word = dimension.upper()
@@ -235,7 +239,7 @@ def _window(size: int, period: float | None) -> tuple[int, int]:
     return max(1, size - reach), min(size + reach, _LARGEST)
 
 
-def _period(present: Prediction, dimension: str) -> float | None:
+def _period(present: Prediction, dimension: Axis) -> float | None:
     """By how much a dimension grows until its tiles fill one more wave; None along K, which has none."""
     one = present.chosen
     if one is None or dimension == "k":
@@ -273,7 +277,7 @@ def _curve_step(low: int, high: int, columns: int) -> int:
     return step
 
 
-def _leading(layout: str) -> Mapping[str, str]:
+def _leading(layout: str) -> Mapping[str, Axis]:
     """Which dimension is the leading one of each operand: see ``ladder.operand_alignment``."""
     return {
         "a": "k" if layout[1:] == "N" else "m",
@@ -282,7 +286,7 @@ def _leading(layout: str) -> Mapping[str, str]:
     }
 
 
-def _misaligned(present: Prediction, leading: Mapping[str, str]) -> tuple[str, ...]:
+def _misaligned(present: Prediction, leading: Mapping[str, Axis]) -> tuple[Axis, ...]:
     least = min((value for value in present.alignment.values() if value is not None), default=0)
     if least >= BEST_ALIGNMENT_BYTES or present.dtype in ("fp32", "fp64"):
         return ()
@@ -290,5 +294,5 @@ def _misaligned(present: Prediction, leading: Mapping[str, str]) -> tuple[str, .
     return tuple(one for one in DIMENSIONS if one in culprits)
 
 
-def _size(present: Prediction, dimension: str) -> int:
+def _size(present: Prediction, dimension: Axis) -> int:
     return {"m": present.m, "n": present.n, "k": present.k}[dimension]

@@ -12,6 +12,7 @@ from tracelens.errors import UsageError
 from tracelens.hardware.measurements import Measurements
 from tracelens.hardware.table import Cell, Row, load_rows
 from tracelens.results import GpuInfo
+from tracelens.results.identity import GpuMatch, SmsSource, Vendor
 
 #: Boards that share a name (RTX 3060 with 8 and 12 GB) differ by 33 % in memory; what a device reports is
 #: below what is printed on its box by up to 10 % (ECC, the driver's reserve, GB for GiB).
@@ -30,14 +31,14 @@ class Gpu:
 
     name: str  # key in gpus.toml: "h100-sxm"; "unknown" when not in the table
     title: str
-    vendor: str  # "nvidia" | "amd" | "unknown"
+    vendor: Vendor
     device_name: str | None  # as the trace states it
     sms: int | None  # streaming multiprocessors; compute units on AMD
-    sms_source: str  # "trace" | "table" | "unknown"
+    sms_source: SmsSource
     compute_capability: tuple[int, int] | None
     bandwidth_gbps: float | None
     l2_mb: float | None
-    matched_by: str  # "--gpu" | "device name" | "none"
+    matched_by: GpuMatch
     notes: tuple[str, ...] = ()
     memory_gb: float | None = None  # as the trace reports it, in GiB, else as printed
     boost_mhz: float | None = None  # the highest clock: as the trace reports it, else as printed
@@ -213,7 +214,7 @@ class _Traced:
         )
 
 
-def _from_row(row: Row, *, device_name: str | None, matched_by: str, traced: _Traced) -> Gpu:
+def _from_row(row: Row, *, device_name: str | None, matched_by: GpuMatch, traced: _Traced) -> Gpu:
     """The row, with what the trace says in place of it; another variant keeps no figure that hangs on SMs."""
     notes = [*row.notes, *_unknown_notes(row, traced)]
     table_sms = int(row.sms.value) if row.sms is not None else None
@@ -301,7 +302,7 @@ def _row_by_key(override: str) -> Row:
     raise UsageError(f"unknown GPU {override!r}; {hint}")
 
 
-def _vendor(name: str | None) -> str:
+def _vendor(name: str | None) -> Vendor:
     lowered = (name or "").lower()
     if any(word in lowered for word in ("amd", "instinct", "radeon")):
         return "amd"

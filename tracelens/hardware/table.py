@@ -10,6 +10,8 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
+from tracelens.results.identity import Vendor
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -29,7 +31,7 @@ class Row:
 
     key: str
     title: str
-    vendor: str
+    vendor: Vendor
     patterns: tuple[re.Pattern[str], ...]
     compute_capability: tuple[int, int]
     notes: tuple[str, ...]

@@ -14,6 +14,7 @@ from tracelens.attribution import Attribution
 from tracelens.hta.library import library, quiet
 from tracelens.hta.tables import RANK, TICK_NS, WINDOW, Tables, tables
 from tracelens.results import Step
+from tracelens.results.waits import WaitPart
 from tracelens.trace import Links, Trace
 
 #: HTA's own default. Its documents call it ns; its columns make it microseconds.
@@ -62,7 +63,7 @@ class WaitFrames:
         0.0  # of that step the host spent in calls that wait, which the path has no length for
     )
     queued_frac: float | None = None  # of the GPU events: those whose launch HTA counts in ``queue``
-    missing: dict[str, str] = field(default_factory=dict)
+    missing: dict[WaitPart, str] = field(default_factory=dict)
 
 
 def wait_frames(
@@ -75,11 +76,11 @@ def wait_frames(
     """
     hta = library()
     counted = within(trace, attribution, steps)
-    missing: dict[str, str] = {}
+    missing: dict[WaitPart, str] = {}
     built = tables(trace, links, attribution, hta, counted=counted)
     plain = built.analysis(hta)
 
-    def run(what: str, made: Callable[[], pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
+    def run(what: WaitPart, made: Callable[[], pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
         try:
             with quiet():
                 found = made()

@@ -30,7 +30,7 @@ def report_waits(frames: Callable[[], WaitFrames], *, steps: int) -> Waits:
         overlap_frac=float(overlap) if math.isfinite(overlap) else None,
         idle=[
             IdleCause(
-                int(row.device), int(row.stream), str(row.cause), float(row.time_ms) / steps, float(row.frac)
+                int(row.device), int(row.stream), row.cause, float(row.time_ms) / steps, float(row.frac)
             )
             for row in _rows(found.idle)
         ],

@@ -50,10 +50,11 @@ def match(ranks: Sequence[RankSummary]) -> Matched:
 
     A group, collective and step in which ranks disagree on the number of calls is not matched.
     """
-    rows = pd.concat([_rows(at, one) for at, one in enumerate(ranks)], ignore_index=True)
+    groups: dict[tuple[int, ...], int] = {}
+    rows = pd.concat([_rows(at, one, groups) for at, one in enumerate(ranks)], ignore_index=True)
     rows = rows[rows["collective"].isin(TOGETHER) & (rows["step"] != NO_STEP)]
     total = len(rows)
-    rows = rows[rows["group"].notna()]
+    rows = rows[rows["group"] != MISSING]
     place = ["group", "name", "collective", "step"]
     rows = rows.sort_values(["rank", "start_ns"], kind="stable")
     counts = rows.groupby([*place, "rank"]).size().groupby(place).agg(["nunique", "size"])
@@ -63,6 +64,7 @@ def match(ranks: Sequence[RankSummary]) -> Matched:
     kept["call"] = kept.groupby([*place, "nth"], sort=True).ngroup()
     kept = kept.sort_values(["call", "rank"], kind="stable")
     first = kept.drop_duplicates("call")
+    of_number = list(groups)
     numbers = {
         name: kept[name].to_numpy(np.int64) for name in ("call", "rank", "start_ns", "end_ns", "launch_ns")
     }
@@ -70,18 +72,19 @@ def match(ranks: Sequence[RankSummary]) -> Matched:
         **numbers,
         step=first["step"].to_numpy(np.int64),
         collective=first["collective"].tolist(),
-        group=first["group"].tolist(),
+        group=[of_number[number] for number in first["group"].tolist()],
         name=first["name"].tolist(),
         bytes=kept.groupby("call")["bytes"].max().to_numpy(np.int64),
         unmatched=total - len(kept),
     )
 
 
-def _rows(at: int, one: RankSummary) -> pd.DataFrame:
+def _rows(at: int, one: RankSummary, groups: dict[tuple[int, ...], int]) -> pd.DataFrame:
+    """One row per call of a rank; ``groups`` numbers the groups that were met."""
     kinds = pd.DataFrame(
         {
             "collective": [kind.collective for kind in one.kinds],
-            "group": pd.Series([_group(kind, one.world_size) for kind in one.kinds], dtype=object),
+            "group": [_group(kind, one.world_size, groups) for kind in one.kinds],
             "name": [kind.group for kind in one.kinds],
             "bytes": [kind.bytes or 0 for kind in one.kinds],
         }
@@ -90,11 +93,12 @@ def _rows(at: int, one: RankSummary) -> pd.DataFrame:
     return calls.join(kinds, on="kind").assign(rank=at)
 
 
-def _group(kind: CallKind, world: int | None) -> tuple[int, ...] | None:
-    """The ranks of a call's group; None where nothing says them."""
-    if kind.ranks is not None:
-        return kind.ranks
-    return tuple(range(world)) if world is not None and kind.group_size == world else None
+def _group(kind: CallKind, world: int | None, groups: dict[tuple[int, ...], int]) -> int:
+    """The number of a call's group by its ranks; MISSING where nothing says them."""
+    ranks = kind.ranks
+    if ranks is None and world is not None and kind.group_size == world:
+        ranks = tuple(range(world))
+    return MISSING if ranks is None else groups.setdefault(ranks, len(groups))
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,7 @@ def _fitted(
         tell(rows, at)
     for _ in range(_ROUNDS):
         left = _middle(call, told) - told
+        before = told.copy()
         for at, rows in enumerate(by_rank):
             if not len(rows):
                 continue
@@ -167,6 +172,8 @@ def _fitted(
                 left[rows] -= slope * since[rows]
             offset[at] += float(np.median(left[rows]))
             tell(rows, at)
+        if np.abs(told - before).max() < 1:
+            break
     residual = float(np.percentile(np.abs(_middle(call, told) - told), 95))
     return offset, drift, residual
 
@@ -182,16 +189,16 @@ def _first_offsets(matched: Matched, by_rank: list[IntArray], own: FloatArray) -
     clocks = 0
     while waiting:
         shared = {at: int(np.isfinite(told[matched.call[by_rank[at]]]).sum()) for at in sorted(waiting)}
-        at = max(shared, key=lambda one: shared[one])
-        if not shared[at]:
-            at = max(sorted(waiting), key=lambda one: len(by_rank[one]))
+        tied = sorted((at for at in shared if shared[at]), key=lambda at: -shared[at])
+        if not tied:
+            tied = [max(sorted(waiting), key=lambda at: len(by_rank[at]))]
             clocks += 1
-        waiting.discard(at)
-        rows = by_rank[at]
-        calls = matched.call[rows]
-        offset[at] = float(np.nanmedian(told[calls] - own[rows])) if shared[at] else 0.0
-        clock[at] = clocks - 1
-        told[calls] = np.where(np.isfinite(told[calls]), told[calls], own[rows] + offset[at])
+        for at in tied:
+            waiting.discard(at)
+            calls, ends = matched.call[by_rank[at]], own[by_rank[at]]
+            offset[at] = float(np.nanmedian(told[calls] - ends)) if shared[at] else 0.0
+            clock[at] = clocks - 1
+            told[calls] = np.where(np.isfinite(told[calls]), told[calls], ends + offset[at])
     return offset, clock
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -37,12 +39,13 @@ from tracelens.job.result import (
     Straggler,
 )
 from tracelens.job.summary import RankSummary
-from tracelens.job.waits import PARTS, Activity, Waits, activity, find_waits, late_parts
+from tracelens.job.waits import PARTS, Activity, RowsByCall, Waits, activity, find_waits, late_parts
 from tracelens.trace.tables import MISSING
 from tracelens.version import __version__
 
 #: A GPU is slower, or has more to do, from this share on.
 _SLOWER = 0.03
+_KEPT = 64
 
 
 def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
@@ -58,7 +61,7 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     steps = common_steps(ranks)
     if not steps:
         raise InputError("the ranks have no step in common: record the same steps on all of them")
-    doing = [activity(one) for one in ranks]
+    doing = _Doing(ranks)
     matched = match(ranks)
     clock = common_clock(matched, len(ranks))
     waits = find_waits(matched, clock, doing)
@@ -100,12 +103,28 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     )
 
 
+class _Doing(Sequence[Activity]):
+    """What each rank does; unpacked when asked for, for a thousand ranks at once would fill the memory."""
+
+    def __init__(self, ranks: Sequence[RankSummary]):
+        self._ranks = ranks
+        self._activity = lru_cache(_KEPT)(lambda at: activity(ranks[at]))
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def __getitem__(self, at: Any) -> Any:
+        if not -len(self) <= at < len(self):
+            raise IndexError(at)
+        return self._activity(at)
+
+
 @dataclass(frozen=True)
 class _Seen:
     """All that an answer rests on."""
 
     ranks: list[RankSummary]
-    doing: list[Activity]
+    doing: _Doing
     matched: Matched
     waits: Waits
     names: list[str]
@@ -146,7 +165,7 @@ def _rank_rows(seen: _Seen) -> list[JobRank]:
     rows = []
     for at, (rank, doing) in enumerate(zip(seen.ranks, seen.doing, strict=True)):
         parts, times, hidden = rank_parts(at, rank, doing, seen.steps, seen.matched, seen.waits)
-        last = int((seen.waits.last == at).sum())
+        late_at = int((seen.waits.late & (seen.matched.rank == at)).sum())
         rows.append(
             JobRank(
                 name=seen.names[at],
@@ -159,7 +178,7 @@ def _rank_rows(seen: _Seen) -> list[JobRank]:
                 steps_ms=times,
                 hidden_ms=hidden,
                 late_ms=late[at],
-                last=last,
+                calls_late=late_at,
                 verdict=rank.summary.verdict,
             )
         )
@@ -167,19 +186,37 @@ def _rank_rows(seen: _Seen) -> list[JobRank]:
 
 
 def _late_ms(seen: _Seen) -> list[float]:
-    """Per rank: exposed ms a step that the others wait for it, the median of those in its groups."""
-    matched, waits, many = seen.matched, seen.waits, len(seen.ranks)
-    in_steps = np.isin(matched.step[matched.call], seen.steps)
-    by = np.zeros((many, many))
-    last = waits.last[matched.call]
-    rows = np.flatnonzero((last >= 0) & in_steps)
-    np.add.at(by, (last[rows], matched.rank[rows]), waits.exposed_ns[rows] / 1e6 / len(seen.steps))
-    beside = np.zeros((many, many), bool)  # who could wait for whom: they share a group
-    for group in set(matched.group):
-        members = [at for at, one in enumerate(seen.ranks) if one.rank in group]
-        beside[np.ix_(members, members)] = True
-    np.fill_diagonal(beside, False)
-    return [float(np.median(by[at][beside[at]])) if beside[at].any() else 0.0 for at in range(many)]
+    """Per rank: exposed ms a step that the others wait for it, the median of those in its groups.
+
+    Of a wait, a late rank answers for the part until its own arrival.
+    """
+    matched, waits = seen.matched, seen.waits
+    at_step = np.isin(matched.step, seen.steps)
+    rows_of = RowsByCall(matched)
+    total: list[dict[int, float]] = [{} for _ in seen.ranks]  # by late rank: by waiting rank, ns
+    for call in np.unique(matched.call[waits.late]).tolist():
+        if not at_step[call]:
+            continue
+        rows = rows_of(call)
+        late = waits.late[rows]
+        victims = rows[~late]
+        for row in rows[late].tolist():
+            share = (waits.start[row] - waits.start[victims]) / np.maximum(1, waits.wait_ns[victims])
+            cost = waits.exposed_ns[victims] * np.clip(share, 0, 1)
+            sums = total[int(matched.rank[row])]
+            for rank, ns in zip(matched.rank[victims].tolist(), cost.tolist(), strict=True):
+                sums[rank] = sums.get(rank, 0.0) + ns
+    beside: list[set[int]] = [set() for _ in seen.ranks]  # who could wait for whom: they share a group
+    members: dict[tuple[int, ...], set[int]] = {}
+    for call, group in enumerate(matched.group):
+        members.setdefault(group, set()).update(matched.rank[rows_of(call)].tolist())
+    for together in members.values():
+        for at in together:
+            beside[at] |= together
+    return [
+        median(sums.get(rank, 0.0) for rank in beside[at] - {at}) / 1e6 / len(seen.steps) if sums else 0.0
+        for at, sums in enumerate(total)
+    ]
 
 
 def _stragglers(seen: _Seen, rows: Sequence[JobRank], step_ms: float) -> list[Straggler]:
@@ -201,7 +238,7 @@ def _straggler(seen: _Seen, rows: Sequence[JobRank], at: int, step_ms: float) ->
     parts = dict(zip(PARTS, more.tolist(), strict=True))
     pace = _pace(seen, at)
     where: Counter[str] = Counter()
-    calls = np.flatnonzero(seen.waits.last == at)
+    calls = seen.matched.call[seen.waits.late & (seen.matched.rank == at)]
     for call in calls.tolist():
         where[seen.matched.collective[call]] += float(seen.waits.skew_ns[call])  # type: ignore[assignment]
     return Straggler(

@@ -50,7 +50,7 @@ class JobRank(msgspec.Struct, frozen=True):
     steps_ms: list[float]  # in the order of Job.steps
     hidden_ms: float  # communication beside computing
     late_ms: float  # what the other ranks wait for it, per step: the median of them
-    last: int  # of the calls whose last rank is known, those where it is this one
+    calls_late: int  # calls at which the others wait for it
     verdict: str  # of its own page
 
 
@@ -64,7 +64,7 @@ class Straggler(msgspec.Struct, frozen=True):
     more_ms: dict[str, float]  # per step, what it does longer than the others before it arrives, by part
     pace: float | None  # median ratio of its time to the others' for GEMMs of the same shape
     collective: str  # where most of it is lost
-    calls: int  # calls at which it came last
+    calls: int  # calls at which it is late
     of_calls: int  # of those whose last rank is known
 
 

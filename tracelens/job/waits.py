@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelens.job.columns import IntArray, merged
 from tracelens.job.matching import Clock, FloatArray, Matched
@@ -15,6 +16,8 @@ from tracelens.trace.tables import MISSING
 
 #: A skew within so many residuals of the clocks is none that could be told.
 _RESIDUALS = 2.0
+#: A late rank is compared with about so many of those that are not.
+_COMPARED = 16
 PARTS = ("computing", "communication", "copies", "input", "idle")
 
 
@@ -70,6 +73,7 @@ class Waits:
     start: FloatArray  # on the common clock, ns
     last: IntArray  # per call: position of the rank that arrives last; MISSING where that cannot be told
     skew_ns: FloatArray  # per call: between the first and the last arrival
+    late: npt.NDArray[np.bool_]  # of those that the others of the call wait for, fewer than half of it
     send_ns: FloatArray  # per call: from the last arrival to the end
     wait_ns: IntArray  # from its own arrival to the last one; 0 where that cannot be told
     exposed_ns: IntArray  # of that, without any compute kernel
@@ -103,19 +107,35 @@ def find_waits(matched: Matched, clock: Clock, ranks: Sequence[Activity]) -> Wai
         rows = np.flatnonzero((matched.rank == at) & (wait > 0))
         begin = matched.start_ns[rows]
         exposed[rows] = wait[rows] - one.computing.within(begin, begin + wait[rows])
-    return Waits(start, last, skew, np.where(several, ends - latest, np.nan), wait, exposed)
+    late = _late(matched, start, last, _RESIDUALS * clock.residual_ns)
+    return Waits(start, last, skew, late, np.where(several, ends - latest, np.nan), wait, exposed)
+
+
+def _late(matched: Matched, start: FloatArray, last: IntArray, least: float) -> npt.NDArray[np.bool_]:
+    """Arrivals behind the widest gap in the later half of a call's, where the gap can be told."""
+    late = np.zeros(len(start), np.bool_)
+    rows_of = RowsByCall(matched)
+    for call in np.flatnonzero(last != MISSING).tolist():
+        rows = rows_of(call)
+        order = rows[np.argsort(-start[rows], kind="stable")]
+        gaps = start[order[:-1]] - start[order[1:]]
+        gaps = gaps[: max(1, (len(order) - 1) // 2)]
+        many = int(np.argmax(gaps)) + 1
+        if gaps[many - 1] > least:
+            late[order[:many]] = True
+    return late
 
 
 def late_parts(
     matched: Matched, waits: Waits, rank: int, ranks: Sequence[RankSummary], doing: Sequence[Activity]
 ) -> FloatArray:
-    """Why a rank comes last: what it does more than the others since they last were together, ns.
+    """Why a rank is late: what it does more than the others since they last were together, ns.
 
-    Per call at which it is last (columns) and part (``PARTS``, rows): its own time from the end of the call
-    before to its arrival, less the median of the other ranks of that call over the same stretch.
+    Per call at which it is late (columns) and part (``PARTS``, rows): its own time from the end of the call
+    before to its arrival, less the median of ranks of that call that are not late, over the same stretch.
     """
-    calls = np.flatnonzero(waits.last == rank)
-    rows_of = _rows_by_call(matched)
+    calls = matched.call[waits.late & (matched.rank == rank)]
+    rows_of = RowsByCall(matched)
     own = np.flatnonzero(matched.rank == rank)
     own = own[np.argsort(matched.end_ns[own])]
     found = np.zeros((len(PARTS), len(calls)))
@@ -127,8 +147,10 @@ def late_parts(
         step = int(matched.step[call])
         if together is not None and matched.step[matched.call[together[0]]] != step:
             together = None
+        punctual = members[~waits.late[members]]
+        compared = punctual[:: max(1, len(punctual) // _COMPARED)].tolist()
         parts = {}
-        for row in members.tolist():
+        for row in [*compared, *members[matched.rank[members] == rank].tolist()]:
             who = int(matched.rank[row])
             since = _since(matched, together, who, ranks[who], step)
             if since is not None:
@@ -148,7 +170,7 @@ def _since(matched: Matched, together: IntArray | None, who: int, rank: RankSumm
     return next((one.start_ns for one in rank.steps if one.index == step), None)
 
 
-class _rows_by_call:
+class RowsByCall:
     """Rows of ``Matched`` by call; they are sorted by it."""
 
     def __init__(self, matched: Matched):
@@ -158,4 +180,4 @@ class _rows_by_call:
         return np.arange(self._bounds[call], self._bounds[call + 1])
 
 
-__all__ = ["PARTS", "Activity", "Spans", "Waits", "activity", "find_waits", "late_parts"]
+__all__ = ["PARTS", "Activity", "RowsByCall", "Spans", "Waits", "activity", "find_waits", "late_parts"]

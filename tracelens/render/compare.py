@@ -85,10 +85,12 @@ def changes_lines(result: Comparison) -> list[str]:
         if there:
             lines.append(f"{_count(len(there), 'GEMM')} only {word}: {_places(there)}")
     if other:
-        lines.append(f"Other GEMMs in the place of those before: {_places(other)}")
+        lines.append(f"GEMMs replaced by other GEMMs: {_places(other)}")
     if moved:
-        lines.append(f"{_count(len(moved), 'GEMM')} of the same shape counted elsewhere now: {_moves(moved)}")
-    return lines or ["Nothing that can be seen: same model dimensions, GEMM shapes and collectives."]
+        lines.append(
+            f"{_count(len(moved), 'GEMM')} of the same shape, now in another component: {_moves(moved)}"
+        )
+    return lines or ["No visible change: same model dimensions, GEMM shapes and collectives."]
 
 
 def movers(result: Found) -> list[ComponentChange]:
@@ -127,14 +129,15 @@ def untold(result: Found) -> list[ComponentChange]:
 def outcome_lines(result: Comparison) -> list[str]:
     """The findings of before, a line each."""
     generated = result.before.generated or result.after.generated
-    return [outcome_line(one, generated=generated) for one in result.findings]
+    marked = result.steps_marked
+    return [outcome_line(one, generated=generated, marked=marked) for one in result.findings]
 
 
-def outcome_line(one: Outcome, *, generated: bool = False) -> str:
+def outcome_line(one: Outcome, *, generated: bool = False, marked: bool = True) -> str:
     """A finding of before, in a line: what became of it, predicted against measured."""
     parts = [f"{one.rule} {one.title}: {OUTCOMES.get(one.state, one.state)}"]
     if one.measured_ms is not None:
-        parts.append(against(one, generated=generated))
+        parts.append(against(one, generated=generated, marked=marked))
     if one.why:
         parts.append(one.why)
     return "; ".join(parts)
@@ -183,7 +186,9 @@ def moved_lines(result: Found) -> list[str]:
     for move in result.moves:
         net = move.net
         times = arrow_ms(net.before_ms, net.after_ms)
-        lines.append(f"{row_name(result, net)}, {times} per step: net {net_difference(net)}; {net.why}")
+        lines.append(
+            f"{row_name(result, net)}, {times} {result.per_step}: net {net_difference(net)}; {net.why}"
+        )
     return lines
 
 
@@ -211,14 +216,16 @@ def share(row: ComponentChange) -> str:
 def nothing_moved(result: Comparison) -> str:
     """Why no component is named."""
     return (
-        f"nothing changed by more than noise ({VARIATION})" if result.noise else "cannot be told from noise"
+        f"nothing changed by more than noise ({VARIATION})"
+        if result.noise
+        else "cannot be separated from noise"
     )
 
 
 def parts_line(result: Comparison) -> str:
     """Idle time, exposed communication, GPU and GEMM time, shares, before and after; "" without times."""
     parts = [f"{one.name} {arrow_ms(one.before_ms, one.after_ms)}" for one in result.parts]
-    return f"{', '.join(parts)} per step (not tested); {shares_line(result)}" if parts else ""
+    return f"{', '.join(parts)} {result.per_step} (not tested); {shares_line(result)}" if parts else ""
 
 
 def _changes(out: Out, result: Comparison) -> None:
@@ -241,7 +248,7 @@ def _components(out: Out, result: Comparison) -> None:
     if result.not_compared:
         return
     rows = [row for row in movers(result) if not is_move(result, row)]
-    out.line(out.text("Largest movers", "bold") + out.text("  ms of GPU time per step", "dim"))
+    out.line(out.text("Largest movers", "bold") + out.text(f"  ms of GPU time {result.per_step}", "dim"))
     if not rows:
         out.line(f"  None: {nothing_moved(result)}.")
     if rows:
@@ -263,7 +270,7 @@ def _components(out: Out, result: Comparison) -> None:
     more = untold(result)
     if more:
         names = ", ".join(f"{row.component} {row.phase} {signed_ms(row.diff_ms)}" for row in more[:3])
-        out.line(f"  not told from noise: {names}", "dim")
+        out.line(f"  not separated from noise: {names}", "dim")
     out.line(f"  {parts_line(result)}", "dim")
     out.line()
 

@@ -14,15 +14,15 @@ _SMALL = 0.001
 _WORDS: dict[CauseCode, str] = {
     "idle": "idle: the GPU waits for the CPU",
     "exposed_communication": "exposed communication",
-    "gemms_alike": "all GEMMs alike: clock, power, library or another GPU, not the shapes",
+    "gemms_alike": "all GEMMs alike: clock, power, library or another GPU, not shapes",
     "gemms_single": "GEMMs of the same shape and kernel, not all alike",
     "gemm_shapes": "GEMMs of another shape or kernel",
     "other_kernels": "other kernels",
     "overlap": "overlap of compute kernels on several streams",
-    "across_pairs": "the whole changed by another time than the files that are compared",
-    "mean_to_median": "from means to medians: causes are means over the steps, the first line has medians",
+    "across_pairs": "difference between the job and the files that are compared",
+    "mean_to_median": "from means to medians: causes are means over the steps, the verdict has medians",
 }
-REST = "the rest, each below 0.1% of the step"
+REST = "the rest, each below 0.1% of the time before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def cause_source(found: Comparison | FolderComparison) -> str:
         return ""
     if found.causes_of is None:
         return "means over the pairs"
-    return f"on {found.causes_of}, which changed as the job did and waits least for others"
+    return f"on {found.causes_of}, which changed as the job did and waits least"
 
 
 def cause_total(found: Comparison | FolderComparison) -> str:

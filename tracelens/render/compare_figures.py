@@ -41,12 +41,12 @@ def _part(found: Found, name: str) -> tuple[float, float] | None:
 
 
 def _step(found: Found) -> Number:
-    label = "step time"
+    label = "step time" if found.steps_marked else "time recorded"
     if isinstance(found, FolderComparison):
         label = {"ranks": "step of the job", "runs": "step, median of the runs"}.get(found.kind, label)
     step = found.step
     if step is None:
-        why = "the reason stands above" if found.not_compared or isinstance(found, Comparison) else found.why
+        why = "see the reason above" if found.not_compared or isinstance(found, Comparison) else found.why
         return Number("step", "not compared", label, why)
     return Number(
         f"step {step.state}", arrow_ms(step.before.median, step.after.median), label, difference(step)
@@ -56,7 +56,7 @@ def _step(found: Found) -> Number:
 def difference(step: StepChange) -> str:
     """The difference of the medians, and how sure it is."""
     if step.state == "identical":
-        return "the same recording twice"
+        return "the same trace twice"
     share = "" if step.diff_frac is None else f" ({signed_pct(step.diff_frac)})"
     said = f"{signed_ms(step.diff_ms)}{share}"
     if step.p is None:
@@ -67,7 +67,7 @@ def difference(step: StepChange) -> str:
 
 def _busy(found: Found) -> Number:
     idle = _part(found, "idle")
-    note = f"idle {arrow_ms(*idle)} per step, not tested" if idle else "idle time is not compared"
+    note = f"idle {arrow_ms(*idle)} {found.per_step}, not tested" if idle else "idle time is not compared"
     return Number("busy", arrow_pct(found.before.gpu_busy_frac, found.after.gpu_busy_frac), "GPU busy", note)
 
 
@@ -81,7 +81,7 @@ def _exposed(found: Found) -> Number:
             return Number("comm", f.UNKNOWN, label, "none recognised; too much GPU time is unattributed")
         return Number("comm", "none", label, "no communication in either trace")
     value = ("≥ " if bound else "") + arrow_ms(*times)
-    return Number("comm", value, label, "per step, nothing else running; not tested")
+    return Number("comm", value, label, f"{found.per_step}, no compute kernel running; not tested")
 
 
 def _gemms(found: Found) -> Number:
@@ -90,7 +90,7 @@ def _gemms(found: Found) -> Number:
     share = arrow_pct(a.gemm_frac, b.gemm_frac, least=(a.gemm_frac_is_bound, b.gemm_frac_is_bound))
     if times is None:
         return Number("gemm", share, label, "of GPU time; times are not compared")
-    note = f"{signed(times[1] - times[0])} per step; {share} of GPU time"
+    note = f"{signed(times[1] - times[0])} {found.per_step}; {share} of GPU time"
     return Number("gemm", arrow_ms(*times), label, note)
 
 
@@ -186,16 +186,14 @@ def step_points(found: Found) -> StepPoints | None:
 
 
 def _points_notes(step: StepChange, sides: dict[str, list[float]], low: float, what: str) -> list[str]:
-    said = [f"each point a {what}, the later the lower; the line is the median"]
+    said = [f"each point is one {what}, later ones lower; the line is the median"]
     said += ["the axis does not begin at 0"] if low > 0 else []
     cut = [f"{POINTS} of {len(every)} {name}" for name, every in sides.items() if len(every) > POINTS]
-    said += [f"drawn are {' and '.join(cut)}"] if cut else []
+    said += [f"shown: {' and '.join(cut)}"] if cut else []
     if step.state == "identical":
         return said
     if step.p is None:
-        least = (
-            f"with so few it could not go below p = {p_value(step.smallest_p)}, and {LEVEL:g} is asked for"
-        )
+        least = f"with so few it cannot go below p = {p_value(step.smallest_p)}, and {LEVEL:g} is asked for"
         return [*said, f"{step.test}: {least}"]
     said.append(f"{step.test}: {step.why}")
     if odd := level_why(step, f"{what}s"):
@@ -288,15 +286,15 @@ def step_bars(found: Found) -> StepBars | None:
 def _bars_notes(found: Found, totals: tuple[float, float]) -> list[str]:
     """Why a bar is not as long as its step, where it is not."""
     if isinstance(found, FolderComparison) and len(found.pairs) > 1:
-        return ["medians over the pairs, piece by piece: they need not add up to the step"]
+        return ["medians over the pairs, piece by piece: they do not have to add up to the step"]
     step = found.step
     if step is None:
         return []
     off = [abs(total - one.median) for total, one in zip(totals, (step.before, step.after), strict=True)]
     if max(off) <= _OFF * step.before.median:
         return []
-    why = "means over the steps, and kernels that run beside others count in full"
-    return [f"{why}: a bar need not be as long as the median step"]
+    why = "means over the steps; overlapping kernels count in full"
+    return [f"{why}, so a bar can differ from the median step"]
 
 
 # -- rows that count and rows that do not ----------------------------------------------------------

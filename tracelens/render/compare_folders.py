@@ -124,7 +124,7 @@ def change_lines(result: FolderComparison, most: int) -> list[str]:
     ]
     if len(lines) > most:
         lines = [*lines[:most], f"and {len(lines) - most} more"]
-    return lines or ["Nothing that can be seen: same model dimensions, GEMM shapes and collectives."]
+    return lines or ["No visible change: same model dimensions, GEMM shapes and collectives."]
 
 
 def finding_lines(result: FolderComparison) -> list[str]:
@@ -146,7 +146,9 @@ def left_lines(result: FolderComparison, most: int) -> list[str]:
 def parts_line(result: FolderComparison) -> str:
     """Medians of idle time, exposed communication, GPU and GEMM time and shares, before and after."""
     parts = [f"{one.name} {arrow_ms(one.before_ms, one.after_ms)}" for one in result.parts]
-    return f"{', '.join(parts)} per step; {shares_line(result)} (medians, not tested)" if parts else ""
+    return (
+        f"{', '.join(parts)} {result.per_step}; {shares_line(result)} (medians, not tested)" if parts else ""
+    )
 
 
 def _pairs(out: Out, result: FolderComparison) -> None:
@@ -188,7 +190,9 @@ def _components(out: Out, result: FolderComparison) -> None:
         _peaks(out, result)
         return
     rows = [row for row in movers(result) if not is_move(result, row)]
-    out.line(out.text("Largest movers", "bold") + out.text("  ms of GPU time per step, medians", "dim"))
+    out.line(
+        out.text("Largest movers", "bold") + out.text(f"  ms of GPU time {result.per_step}, medians", "dim")
+    )
     if not rows:
         out.line(f"  None: {nothing_moved(result)}.")
     else:
@@ -229,7 +233,7 @@ def nothing_moved(result: FolderComparison) -> str:
     """Why no component is named."""
     if any(row.beyond_noise is not None for row in result.components):
         return "in more than half of the pairs nothing changed by more than noise"
-    return "cannot be told from noise"
+    return "cannot be separated from noise"
 
 
 def _bullets(out: Out, lines: Sequence[str], *, mark: str = "·", style: str = "") -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
 
-from tracelens import numbers as f
 from tracelens.comparison.folder_words import STATE_WORDS
 from tracelens.comparison.spelling import VARIATION, arrow_ms, p_value, signed_pct
 from tracelens.comparison.step_change import left_open
@@ -20,14 +17,13 @@ from tracelens.render import compare_folders as folder_words
 from tracelens.render import facts
 from tracelens.render.compare_causes import cause_rows, cause_source, cause_total
 from tracelens.render.groups import group_of
-from tracelens.render.templates import environment, part
-from tracelens.render.text import clean
+from tracelens.render.templates import environment, part, percent, policy
 from tracelens.results.comparison import Comparison
 from tracelens.results.folders import FolderComparison
 
 PAIRS = 1024
 ROWS = 200  # GEMM rows shown of those that count and of those that do not; all are in --json
-_JUDGED = {True: "more than noise", False: "noise, or too small to matter", None: "cannot be told"}
+_JUDGED = {True: "more than noise", False: "noise, or too small to matter", None: "not known"}
 _GENERATED = "{}: generated, not measured"  # the caveat that the badge says
 
 
@@ -89,7 +85,7 @@ def _render(template: str, result: figures.Found, generated_at: str | None, **mo
             generated_at=generated_at,
             css=Markup(css),
             js=Markup(js),
-            csp=Markup(_policy(css, js)),
+            csp=Markup(policy(css, js)),
             **more,
         )
     )
@@ -123,15 +119,8 @@ def _caveats(result: figures.Found) -> list[str]:
 
 def _environment() -> Environment:
     env = environment()
-    env.filters.update(
-        sig=f.sig,
-        ms=f.ms,
-        cut=lambda text, limit: clean(str(text), limit=limit),
-        num6=lambda value: f"{value:.6g}",
-        percent2=_percent,
-    )
     env.globals.update(
-        arrow_ms=arrow_ms, difference=figures.signed, signed_pct=signed_pct, p_value=p_value, dash=f.DASH,
+        arrow_ms=arrow_ms, difference=figures.signed, signed_pct=signed_pct, p_value=p_value,
         variation=VARIATION, gemm_name=words.gemm_name, shape=words.shape, shape_change=words.shape_change,
         moved_to=words.moved_to, peak_change=words.peak_change, judged=lambda beyond: _JUDGED[beyond],
         share=words.share, is_move=words.is_move, net=words.net_difference, drawn_ms=words.drawn_ms,
@@ -142,10 +131,6 @@ def _environment() -> Environment:
     return env
 
 
-def _percent(frac: float) -> str:
-    return f"{100 * frac:.2f}".rstrip("0").rstrip(".") + "%"
-
-
 def _diff_bar(reach: figures.Reach, diff_ms: float, counts: bool | None = True) -> Markup:
     """Draw a difference to the left or right of zero; its number stands beside it, so it is silent.
 
@@ -153,8 +138,8 @@ def _diff_bar(reach: figures.Reach, diff_ms: float, counts: bool | None = True) 
     """
     start, width = reach.bar(diff_ms)
     kind = "" if not counts else "less" if diff_ms < 0 else "more"
-    zero = _percent(reach.zero)
-    drawn = f'<rect class="{kind}" x="{_percent(start)}" width="{_percent(width)}" height="100%"/>'
+    zero = percent(reach.zero)
+    drawn = f'<rect class="{kind}" x="{percent(start)}" width="{percent(width)}" height="100%"/>'
     return Markup(
         f'<svg class="away" aria-hidden="true">{drawn if diff_ms else ""}'
         f'<line x1="{zero}" x2="{zero}" y1="0" y2="100%"/></svg>'
@@ -163,19 +148,8 @@ def _diff_bar(reach: figures.Reach, diff_ms: float, counts: bool | None = True) 
 
 def _two_bars(before_ms: float, after_ms: float, longest_ms: float) -> Markup:
     """Draw two times from zero, before above after; their numbers stand below."""
-    old, new = (_percent(ms / longest_ms if longest_ms else 0.0) for ms in (before_ms, after_ms))
+    old, new = (percent(ms / longest_ms if longest_ms else 0.0) for ms in (before_ms, after_ms))
     return Markup(
         f'<svg aria-hidden="true"><rect class="old" width="{old}" height="7"/>'
         f'<rect class="new" y="8" width="{new}" height="7"/></svg>'
-    )
-
-
-def _policy(css: str, js: str) -> str:
-    """Allow exactly our own style and script, and nothing else: no network, no frames, no inline code."""
-    style, script = (
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in (css, js)
-    )
-    return (
-        f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; "
-        "base-uri 'none'; form-action 'none'"
     )

@@ -72,7 +72,7 @@ class Out:
         self.console.print(what, width=self.width, highlight=False, markup=False, emoji=False)
 
     def table(self, heads: Sequence[tuple[str, str]], *, gap: int = 2, expand: bool = False) -> Table:
-        """Make a plain table; each head is (title, "l" | "r" | "fold")."""
+        """Make a plain table; each head is (title, "l" | "r" | "fold" | "cut")."""
         header = any(title for title, _ in heads)
         table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, show_header=header, expand=expand)
         for title, kind in heads:
@@ -81,6 +81,6 @@ class Out:
                 justify="right" if kind == "r" else "left",
                 no_wrap=kind != "fold",
                 overflow="fold" if kind == "fold" else "ellipsis",
-                ratio=1 if kind == "fold" else None,
+                ratio=1 if kind in ("fold", "cut") else None,
             )
         return table

@@ -10,12 +10,12 @@ from tracelens.results import Amount, ConfigDiff, Effects, Estimate, Finding, Pr
 _CHECKPOINT = {
     "loads": "checkpoint loads",
     "reshards": "checkpoint reshards",
-    "pads": "checkpoint to be padded",
-    "converts": "checkpoint to be converted",
-    "scratch": "from scratch",
-    "unknown": "checkpoint: not known",
+    "pads": "pad the checkpoint",
+    "converts": "convert the checkpoint",
+    "scratch": "train from scratch",
+    "unknown": "checkpoint: unknown",
 }
-_EFFORTS = {"config": "a setting", "code": "a change of the code", "retrain": "another model, to be trained"}
+_EFFORTS = {"config": "a setting", "code": "a code change", "retrain": "a new model to train"}
 _ROUND = 0.00005  # shares below half of the last digit shown
 _SMALL_HOURS = 0.1  # less is written in seconds
 _PER = "per 1000 steps"
@@ -120,7 +120,7 @@ def _price(price: Price) -> str:
 def effects_rows(effects: Effects) -> list[tuple[str, str]]:
     """Return what a change takes and does, as (name, sentence)."""
     return [
-        ("Takes", effects.needs),
+        ("Needs", effects.needs),
         ("Parameters", _amount(effects.parameters)),
         ("FLOPs", _amount(effects.flops, per=" FLOP a step")),
         ("Memory", _memory(effects)),

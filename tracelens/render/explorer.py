@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens import numbers as f
+from tracelens.render.findings import is_worth
+from tracelens.render.section import Content, Page, Section
 from tracelens.results import Curve, Report
 
 WIDTH, HEIGHT = 360, 206
@@ -77,6 +79,7 @@ class Figure:
     """Everything one figure draws and says, in user units of WIDTH x HEIGHT."""
 
     curve: Curve
+    at: int  # which of the curves that are drawn
     title: str
     spoken: str
     x_ticks: list[Tick]
@@ -131,7 +134,8 @@ class _Scale:
 def figures(report: Report) -> list[Figure]:
     """One figure for every curve that there is."""
     common = _common(report.explorer.curves)
-    return [_figure(curve, common) for curve in report.explorer.curves if curve.why is None]
+    drawn = [curve for curve in report.explorer.curves if curve.why is None]
+    return [_figure(curve, at, common) for at, curve in enumerate(drawn)]
 
 
 def missing(report: Report) -> list[Missing]:
@@ -158,7 +162,7 @@ def _sentence(note: str) -> str:
     return f"{note[:1].upper()}{note[1:]}."
 
 
-def _figure(curve: Curve, common: Sequence[str]) -> Figure:
+def _figure(curve: Curve, at: int, common: Sequence[str]) -> Figure:
     kinds = [_kind(curve, at) for at in range(len(curve.values))]
     low, high = _range(curve, kinds)
     scale = _Scale(curve, low, high)
@@ -180,6 +184,7 @@ def _figure(curve: Curve, common: Sequence[str]) -> Figure:
     )
     return Figure(
         curve=curve,
+        at=at,
         title=curve.parameter,
         spoken="; ".join([spoken, *(one.title for one in suggested)]),
         x_ticks=_x_ticks(curve, scale),
@@ -346,7 +351,7 @@ def _lines(curve: Curve) -> list[str]:
     if not faster and curve.suggested:
         return lines  # the suggestion says its own range
     if not faster:
-        return [*lines, f"No {what} here is faster by more than the prediction's range."]
+        return [*lines, f"No {what} here is faster beyond the range of the prediction."]
     _, value = min(faster)
     if value in {one.value for one in curve.suggested}:
         return lines
@@ -386,4 +391,23 @@ def _times(curve: Curve) -> dict[int, float]:
     return {at: time for at, time in enumerate(curve.mid_ms) if time is not None}
 
 
-__all__ = ["Figure", "figures", "missing", "notes"]
+def _content(page: Page) -> Content | None:
+    report = page.report
+    drawn = figures(report)
+    if not drawn:
+        return None
+    worth = {finding.rule for finding in report.findings if is_worth(finding)}
+    work = "the GPU's work in a step" if report.summary.saving_of == "gpu_work" else "the step"
+    return {
+        "note": f"{work} against each size of the model, one changed at a time; predicted, not measured",
+        "open": any(rule in worth for figure in drawn for rule, _ in figure.links),
+        "suggested": [figure for figure in drawn if figure.suggested],
+        "others": [figure for figure in drawn if not figure.suggested],
+        "notes": notes(report),
+        "missing": missing(report),
+        "size": (WIDTH, HEIGHT),
+        "box": {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM},
+    }
+
+
+SECTION = Section("explorer", "Shape explorer", _content)

@@ -42,6 +42,7 @@ class Number:
     note: str
     frac: float | None = None
     quiet: bool = False  # not to be shown as a gain
+    short: str = ""  # a label for narrow terminals
 
 
 def dims(model: ModelDims) -> list[tuple[str, Known]]:
@@ -73,7 +74,7 @@ def dims(model: ModelDims) -> list[tuple[str, Known]]:
 def model_line(report: Report) -> list[str]:
     """Name the model by the dimensions that are known."""
     if report.model.found == "parts":
-        return ["Parts of a transformer, not the whole of one"]
+        return ["Parts of a transformer only"]
     if report.model.found == "none":
         return ["No transformer" if report.coverage.complete else "No attention recognised"]
     known = [(name, dim, dim.value) for name, dim in dims(report.model) if dim.value is not None]
@@ -96,14 +97,14 @@ def model_line(report: Report) -> list[str]:
 def steps_text(report: Report) -> str:
     """Say which steps were read."""
     if not report.summary.steps_marked or not report.steps:
-        return "whole recording, no step marked"
+        return "whole trace, no step marked"
     runs = f.integers([step.index for step in report.steps])
     return f"step {runs}" if len(report.steps) == 1 else f"steps {runs} ({len(report.steps)})"
 
 
 _NOT_WHOLE: dict[NotWhole, str] = {
     "no_gpu_work": "no GPU work",
-    "cut_at_start": "cut by the beginning of the trace",
+    "cut_at_start": "cut by the start of the trace",
     "cut_at_end": "cut by the end of the trace",
 }
 
@@ -154,7 +155,7 @@ def _step_time(report: Report) -> Number:
         if _apart(report):
             note += f"; mean {f.ms(_mean_ms(report))}"
     else:
-        note = "one step" if report.summary.steps_marked else "no step is marked in it"
+        note = "one step" if report.summary.steps_marked else "no step is marked"
         note = cut_words(report) or note
     return Number("step", f.ms(step.median), "step time" if report.summary.steps_marked else "recorded", note)
 
@@ -277,7 +278,7 @@ def five_numbers(report: Report) -> list[Number]:
         _step_time(report),
         _mfu(report),
         _busy(report),
-        Number("gemm", share, "GEMM + attention", note, gemm),
+        Number("gemm", share, "GEMM + attention", note, gemm, short="GEMM+attn"),
         _stake(report),
     ]
 
@@ -340,7 +341,7 @@ def coverage_lines(report: Report) -> list[str]:
     """Say what GPU time is in no known part of the step, and why."""
     covered, lines = report.coverage, []
     if covered.other_frac > (_OTHER if covered.unattributed else 0.0):
-        lines.append(f"{f.pct(covered.other_frac)} of GPU time is named, but is no known part of the step.")
+        lines.append(f"{f.pct(covered.other_frac)} of GPU time has a name but is no known part of the step.")
     if covered.unattributed:
         main = max(covered.unattributed, key=lambda one: one.time_ms).reason
         lines.append(f"Unattributed {f.pct(covered.unattributed_frac)}, mostly: {main}")
@@ -368,7 +369,7 @@ def _outside(report: Report) -> list[str]:
     if not report.steps or outside_ms < _OUTSIDE * total_ms:
         return []
     share = f.pct(outside_ms / total_ms)
-    return [f"Not counted: {share} of the file's GPU time, which is outside these steps."]
+    return [f"Not counted: {share} of the file's GPU time, outside these steps."]
 
 
 def lent_lines(report: Report) -> list[str]:
@@ -378,11 +379,11 @@ def lent_lines(report: Report) -> list[str]:
     lines = _outside(report)
     if coverage.lent_kernels > (reference.lent_kernels if reference else 0):
         lines.append(
-            f"{f.pct(within)} of GPU time is known from the same kernels in other steps of this trace."
+            f"{f.pct(within)} of GPU time is known from matching kernels in other steps of this trace."
         )
     if reference is not None:
         head = (
-            f"{f.pct(reference.matched_frac)} of GPU time repeats kernels of the reference {reference.path}"
+            f"{f.pct(reference.matched_frac)} of GPU time matches kernels of the reference {reference.path}"
         )
         calls = reference.lent_calls
         lines.append(
@@ -401,7 +402,7 @@ def shape(row: GemmRow) -> str:
 def shape_detail(row: GemmRow) -> str | None:
     """Say what there is to say beside the sizes: how they were bounded, or what they were padded from."""
     if row.work_known == "above_peak":
-        return "counted; not all of it was computed"
+        return "counted; part of it was not computed"
     if row.m is None:
         return "range by tile and grid, K unknown" if row.m_range or row.n_range else None
     return row.shape_note

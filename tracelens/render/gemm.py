@@ -1,4 +1,4 @@
-"""One product for a reader at a terminal: its time, why, and the sizes near it that are worth having."""
+"""One GEMM at a terminal: its time, why, and the sizes near it that are worth having."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def chart_columns(console: Console) -> int:
 
 
 def render_gemm(study: Study, *, console: Console, gpu_why: str | None = None, explain: bool = False) -> None:
-    """Print one product to ``console``; ``gpu_why`` says why this GPU where the user named none.
+    """Print one GEMM to ``console``; ``gpu_why`` says why this GPU where the user named none.
 
     Fits the console from 40 columns on. ``explain`` prints the whole derivation of the time.
     """
@@ -93,7 +93,7 @@ def _time(out: Out, study: Study) -> None:
     if one.time_us.basis == "calibrated":
         _hanging(out, "", f"calibrated: {source}")
     elif source is not None:
-        few = f"the measurements of this GPU hold too few {one.dtype} products to calibrate it"
+        few = f"the measurements of this GPU hold too few {one.dtype} GEMMs to calibrate it"
         how = few if study.measured else "`tracelens bench` on the GPU calibrates it"
         _hanging(out, "", f"model: {source}; {how}")
     out.line()
@@ -149,7 +149,7 @@ def _alignment(study: Study) -> str:
     if not study.misaligned:
         cost = ""
     elif one.alignment_frac is None:
-        cost = "; what that costs is not known"
+        cost = "; its cost is not known"
     else:
         cost = f": {f.pct(one.alignment_frac)} of the rate at 128 bytes"
     return ", ".join(parts) + cost
@@ -211,7 +211,7 @@ def _neighbours(out: Out, study: Study, around: Around) -> None:
         _hanging(out, f"{mark}{word} = {one.size}  ", claim(one), style="bold")
     if around.none_why is not None:
         verdict = "nothing" if study.prediction.time_us.mid is not None else "not known"
-        _hanging(out, "", f"Worth having: {verdict}. {around.none_why}.")
+        _hanging(out, "", f"Better sizes: {verdict}. {around.none_why}.")
 
 
 def claim(one: Neighbour) -> str:
@@ -219,7 +219,7 @@ def claim(one: Neighbour) -> str:
     estimate, gain = one.prediction.time_us, one.gain
     then = duration(estimate.mid)
     if one.kind == "known" or gain is None:
-        return f"{then} ({duration_range(estimate)}): known, unlike that of the present size"
+        return f"{then} ({duration_range(estimate)}): known, the present size is not"
     saving, ratio, per_flop = gain.saving_us, gain.time_ratio, gain.per_flop_ratio
     if saving.mid is None:
         return f"{then}, at least {duration(saving.low)} less"

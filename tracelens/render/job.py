@@ -102,8 +102,8 @@ def details(job: Job) -> list[str]:
     """Why, and where to look next."""
     said = []
     for one in job.stragglers[:3]:
-        of = f"last at {one.calls} of {one.of_calls} calls, most of the wait at {one.collective}"
-        said.append(f"{one.name.capitalize()} ({f.ms(one.late_ms)}): {_WHY[one.cause](one)} It arrives {of}.")
+        of = f"late at {one.calls} of {one.of_calls} calls, most at {one.collective}"
+        said.append(f"{one.name.capitalize()} ({f.ms(one.late_ms)}): {_WHY[one.cause](one)} It is {of}.")
         said.append(f"Next: {_NEXT[one.cause]}")
     if job.limit == "slow_link":
         said.append("Next: look at the links and switches between those ranks (nccl-tests on them alone).")

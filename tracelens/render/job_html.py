@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -14,8 +12,7 @@ from markupsafe import Markup
 from tracelens import numbers as f
 from tracelens.job.result import Job, JobRank
 from tracelens.render import job as words
-from tracelens.render.templates import environment, part
-from tracelens.render.text import clean
+from tracelens.render.templates import environment, part, policy
 
 #: All ranks get a bar up to here; of larger jobs the latest, a table of percentiles, and the map.
 BARS, WORST = 64, 10
@@ -60,7 +57,7 @@ def render_job_html(job: Job, *, generated_at: str | None = None, pages: dict[st
             gemms=job.gemms[:24],
             generated_at=generated_at,
             css=Markup(css),
-            csp=Markup(_policy(css)),
+            csp=Markup(policy(css)),
         )
     )
     return page
@@ -122,13 +119,5 @@ def _map(job: Job) -> str:
 
 def _environment() -> jinja2.Environment:
     env = environment()
-    env.filters["cut"] = lambda text, limit: clean(text, limit=limit)
     env.globals.update(ms=f.ms, pct=f.pct, mnk=f.mnk, sig=f.sig)
     return env
-
-
-def _policy(css: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
-    )

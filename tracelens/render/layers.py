@@ -10,6 +10,7 @@ from itertools import groupby
 
 from tracelens import numbers as f
 from tracelens.render.groups import GROUPS, group_of
+from tracelens.render.section import Content, Page, Section
 from tracelens.render.text import short_kernel
 from tracelens.results import LayerPass, LayerRow, Layers, Report
 from tracelens.words import COMPONENTS, PHASES, per_step
@@ -64,6 +65,7 @@ class Pass:
     """One pass of the layer, drawn: a lane of cells for each stream."""
 
     phase: str
+    brief: str
     title: str
     late: str  # what of it belongs to other layers, or ""
     spoken: str
@@ -216,7 +218,9 @@ def layer_words(report: Report) -> list[str]:
     whole = sum(_total(row) for row in layers.rows)
     least = "" if report.coverage.complete else "At least "
     said = [
-        f"{least}{f.pct(sum(totals) / whole)} of it is in {_count(len(totals), 'layer')}" if whole else ""
+        f"{least}{f.pct(sum(totals) / whole)} of GPU time is in {_count(len(totals), 'layer')}"
+        if whole
+        else ""
     ]
     if len(totals) < 2:
         return [f"{said[0]}."]
@@ -283,6 +287,7 @@ def _pass(one: LayerPass, layer: int, names: Sequence[str], listed: int) -> Pass
     begins = f"begins {f.ms(one.begins_ms)} after the step began"
     return Pass(
         one.phase,
+        f"{f.ms(one.length_us / 1e3)}, {_count(count, 'kernel')}",
         f"{words}; {begins}",
         _put_off(one, layer, any(name.startswith("triton_") for name in names)),
         f"{one.phase} of layer {layer}: {words}",
@@ -316,7 +321,7 @@ def _put_off(one: LayerPass, layer: int, compiled: bool) -> str:
     if compiled:
         moved = f"torch.compile (Inductor) moved them {behind}, as it does with weight gradients"
     taken = f.ms(sum(late.values()) / 1e3)
-    return f"the faint {taken} in it are kernels of {name} ({listed}): {moved}, which nothing waits for"
+    return f"the faint {taken} are kernels of {name} ({listed}): {moved}, which nothing waits for"
 
 
 def _ticks(length_us: float) -> list[tuple[float, str]]:
@@ -356,7 +361,7 @@ def _forward(layers: Layers) -> tuple[dict[str, float], str, str]:
         note = f"every kernel in them, {f.ms(sum(times.values()))}, all layers together"
         return times, "Forward pass of the layers", note
     times = _sums((row.component, _total(row)) for row in rows if row.component.startswith(_OF_A_LAYER))
-    note = "what a layer is made of; layers are not known here, so a norm outside them counts too"
+    note = "components of a layer; layers are not known here, so a norm outside them counts too"
     open_ms = sum(_total(row) for row in rows if row.component == "unattributed")
     if times and open_ms:  # it can be any part: shares without it would be too large
         times, note = times | {"unattributed": open_ms}, f"{note}, and what is unattributed"
@@ -385,16 +390,16 @@ def _bar(title: str, note: str, times: dict[str, float]) -> Bar | None:
     return Bar(title, note, spoken, cells, rows)
 
 
-__all__ = [
-    "Bar",
-    "Cell",
-    "Icicle",
-    "Pass",
-    "icicle",
-    "layer_lines",
-    "layer_phases",
-    "layer_words",
-    "passes",
-    "runs",
-    "shares",
-]
+def _content(page: Page) -> Content | None:
+    found, timeline = passes(page.report, listed=page.limit.listed), page.report.layers.timeline
+    if not found or timeline is None:
+        return None
+    step = f"step {timeline.step}; " if len(page.report.steps) > 1 else ""
+    return {
+        "title": f"Layer {timeline.layer}, kernel by kernel",
+        "note": step + "; ".join(f"{one.phase} {one.brief}" for one in found),
+        "passes": found,
+    }
+
+
+SECTION = Section("layer", "One layer, kernel by kernel", _content)

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from markupsafe import Markup
+
 from tracelens import numbers as f
 from tracelens.accounting.derivation import derive, written
 from tracelens.accounting.lost import is_bound
 from tracelens.gemm.lost import FACTORS
 from tracelens.render import facts
+from tracelens.render.section import Content, Page, Section
 from tracelens.results import GemmRow, GemmTime, Report, Term
 
 #: Causes as the waterfall names them, in its order.
 CAUSES = {
-    "alignment": ("alignment", "operands whose rows begin off 128-byte borders"),
-    "wave": ("wave", "SMs without a tile while others compute"),
-    "tile": ("tile", "work on the tiles' area outside the output"),
-    "memory": ("memory", "operands need longer than the arithmetic on them"),
-    "other": ("other", "all else: clocks, caches, fixed cost, what could not be told apart"),
+    "alignment": ("alignment", "operands whose rows do not start on 128-byte boundaries"),
+    "wave": ("wave", "wave quantization: SMs without a tile while others compute"),
+    "tile": ("tile", "tile quantization: work outside the output matrix"),
+    "memory": ("memory", "moving the operands takes longer than the arithmetic"),
+    "other": ("other", "the rest: clocks, caches, fixed cost, causes that could not be separated"),
     "not_judged": ("not judged", "no shape, no peak, or faster than the ceiling"),
 }
-_CEILING = "what the best matmul measured on such a GPU loses, too"
-_HELPERS = "kernels beside the products (split-K reductions)"
-_SMALL = "GEMMs so small that starting and ending a kernel takes most of their time"
+_CEILING = "gap to the datasheet peak that the best measured matmul has as well"
+_HELPERS = "helper kernels of GEMMs (split-K reductions)"
+_SMALL = "GEMMs so small that the kernel's fixed cost takes most of their time"
 _WORTH_NAMING = 0.05  # of a row's time: a cause
 _WORTH_DRAWING = 0.01  # of a row's time: a part of its bar
 _WORTH_SAYING = 0.05  # of GEMM time without a figure for a cause
@@ -105,7 +108,7 @@ def time_line(time: GemmTime, *, per: str) -> str:
     parts = [said(title, getattr(time, key)) for key, (title, _) in CAUSES.items()]
     if not time.not_judged:
         parts.pop()
-    aside = f" (fused attention, {f.ms(time.attention)}, apart)" if time.attention else ""
+    aside = f" (without fused attention, {f.ms(time.attention)})" if time.attention else ""
     head = f"Of {_in_unit_of(time.total, time.total)} of GEMM time{per}{aside}"
     return f"{head}: {', '.join([said('useful', time.useful), *parts])}."
 
@@ -127,7 +130,7 @@ def detail_lines(time: GemmTime, *, parts: bool = True) -> list[str]:
         if missing > _WORTH_SAYING * time.total
     ]
     if untold:
-        known.append(f"causes without a figure of their own ({', '.join(untold)})")
+        known.append(f"causes without a number ({', '.join(untold)})")
     lines = [f"In other: {'; '.join(known)}."] if known else []
     if time.not_judged:
         lines.append(f"Not judged: {_why_not(time)}.")
@@ -212,3 +215,48 @@ def _line(term: Term) -> tuple[str, str, str]:
     value = written(term)
     shown = f"{term.formula} = {value}" if term.formula and value else term.formula or value
     return term.name, shown or f.DASH, term.why
+
+
+def split_bar(row: GemmRow) -> Markup:
+    """Draw a row's time as parts side by side; the title says them."""
+    parts = segments(row)
+    rects = "".join(
+        f'<rect class="f-{name}" x="{100 * start:.1f}%" width="{100 * width:.1f}%" height="6"/>'
+        for name, start, width in parts
+    )
+    said = "of its time " + ", ".join(f"{name} {f.pct(width)}" for name, _, width in parts)
+    return Markup('<svg class="split" role="img"><title>{}</title>{}</svg>').format(said, Markup(rects))
+
+
+def fall_bar(fall: Fall) -> Markup:
+    """Draw one bar of the waterfall; its numbers stand in the same row, so it is silent to readers."""
+    return Markup(
+        f'<svg width="100%" height="14" aria-hidden="true"><rect x="{100 * fall.start:.2f}%" '
+        f'width="{100 * fall.frac:.2f}%" height="14"/></svg>'
+    )
+
+
+def _content(page: Page) -> Content | None:
+    report = page.report
+    time, falls = report.gemm_time, waterfall(report)
+    if time is None or not time.total:
+        return None
+    if not falls:
+        return {"note": time_line(time, per=facts.per_step(report)), "falls": [], "lost_lines": []}
+    return {
+        "note": _summary(falls),
+        "open": report.summary.limited_by == "shapes" and bool(report.findings),
+        "falls": falls,
+        "lost_lines": detail_lines(time, parts=False),
+    }
+
+
+def _summary(falls: list[Fall]) -> str:
+    """What is useful, and the cause that takes most."""
+    causes = [fall for fall in falls if fall.key in CAUSES]
+    most = max(causes, key=lambda fall: fall.frac)
+    useful = f"{falls[-1].text} of {falls[0].text} is useful ({f.pct(falls[-1].frac)})"
+    return f"{useful}; largest loss: {most.title} {most.text}" if most.frac else useful
+
+
+SECTION = Section("lost", "Where the GEMM time is lost", _content)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracelens import numbers as f
 from tracelens.gates import Judged
-from tracelens.render import costs, facts, groups
+from tracelens.render import costs, facts, groups, limit
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, fenced, table
 from tracelens.results import Finding, Report
@@ -33,13 +33,24 @@ def render_report_markdown(report: Report, *, gates: Sequence[Judged] = ()) -> s
     if report.cost is not None and report.cost.price is not None:
         for line in costs.job_lines(report):
             lines += [escape(line), ""]
-    lines += [*_findings(report), *_step(report), *_gemms(report), *_tail(report)]
+    lines += [*_limit(report), *_findings(report), *_step(report), *_gemms(report), *_tail(report)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def _numbers(report: Report) -> list[str]:
     numbers = facts.five_numbers(report)
     return table(["", "", ""], [[one.label, one.value, one.note] for one in numbers])
+
+
+def _limit(report: Report) -> list[str]:
+    """What limits the step, where GEMM shapes do not."""
+    card = limit.card(report)
+    if card is None:
+        return []
+    saw = [f"- {escape(line)}" for line in card.saw]
+    todo = [f"{n}. {escape(line)}" for n, line in enumerate(card.todo, 1)]
+    return ["### What limits the step", "", f"**{escape(card.title)}**: {escape(card.claim)}", "", *saw, "",
+            *todo, "", f"{escape(card.how)}", ""]  # fmt: skip
 
 
 def _findings(report: Report) -> list[str]:
@@ -125,7 +136,7 @@ def _tail(report: Report) -> list[str]:
     lines = []
     if report.coverage.other_frac > 0:
         lines.append(
-            f"- {f.pct(report.coverage.other_frac)} of GPU time is named, but is no known part of the step"
+            f"- {f.pct(report.coverage.other_frac)} of GPU time has a name but is no known part of the step"
         )
     for missing in report.coverage.unattributed[:3]:
         time = f"{f.ms(missing.time_ms / max(1, len(report.steps)))}{facts.per_step(report)}"

@@ -84,7 +84,7 @@ def _notes(partial: bool, warnings: list[str], copy: Copy, tracks: Tracks) -> It
     if partial:
         yield f"partial: it holds the {copy.events:,} events of the trace that are whole ({warnings[0]})"
     elif copy.rewritten:
-        yield f"{copy.rewritten:,} events beside text that is not JSON were written anew"
+        yield f"{copy.rewritten:,} events next to text that is not JSON were rewritten"
     if tracks.left_out:
         yield f"{tracks.left_out:,} GPU events overlap too many others of their stream: on no added track"
 

@@ -79,14 +79,14 @@ def _check(path: str | Path) -> None:
         if not os.path.exists(path):
             raise InputError(f"no such file: {path}")
         if not os.path.isfile(path):
-            raise InputError(f"{path} is no file: give one trace file (.json or .json.gz)")
+            raise InputError(f"{path} is not a file: give one trace file (.json or .json.gz)")
         with open(path, "rb") as file:
             if not file.read(1):
                 raise InputError(f"{path} is empty: nothing to open")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
     except ValueError:
-        raise InputError(f"no such file: {str(path)!r} is no file name") from None
+        raise InputError(f"no such file: {str(path)!r} is not a file name") from None
 
 
 class _Server(ThreadingHTTPServer):

@@ -56,7 +56,7 @@ class Plots:
         return _gemm_time(self._report)
 
     def roofline(self) -> Plot:
-        """What each product reaches of what the GPU allows: TFLOP/s against FLOP per byte."""
+        """Roofline: TFLOP/s of each GEMM against FLOP per byte, and what the GPU allows."""
         return _roofline(self._report)
 
     def layers(self) -> Plot:
@@ -111,7 +111,7 @@ class Plots:
 def _components(report: Report) -> Plot:
     shares, phases = groups.group_shares(report), groups.phase_shares(report)
     if not shares:
-        raise UsageError("no picture of components: the analysed steps hold no GPU time")
+        raise UsageError("no picture of components: the analyzed steps have no GPU time")
     drawn = [
         segment(
             EDGE + s.start_frac * _INNER, 6, s.frac * _INNER, 54, fill=colour_of(f"g-{s.key}"), size=13,
@@ -215,10 +215,10 @@ def _roofline(report: Report) -> Plot:
     rows = "1 row is" if roof.left_out == 1 else f"{roof.left_out} rows are"
     rest = f"; {rows} not drawn: no shape, no peak, or under 0.1% of GPU time" if roof.left_out else ""
     dashed = f"; dashed: {roof.dashed}" if roof.dashed else ""
-    piled = "; +2: so many more rows at the same place" if roof.piled else ""
+    piled = "; +2: number of further rows at the same place" if roof.piled else ""
     return picture(
         "roofline",
-        title="What each product reaches of what the GPU allows",
+        title="Roofline: TFLOP/s of each GEMM against what the GPU allows",
         notes=notes(
             report,
             "achieved TFLOP/s against FLOP per byte, each operand counted once; larger marks take more time,"

@@ -29,7 +29,7 @@ from tracelens.results.comparison import Comparison, ComponentChange
 _ROWS = 12  # components and phases drawn
 _BEFORE, _NOT_KNOWN = "#bcc4cd", "#79838e"
 _LEFT, _RIGHT = 270.0, 700.0
-_JUDGED = {True: "more than noise", False: "noise", None: "cannot be told"}
+_JUDGED = {True: "more than noise", False: "noise", None: "not known"}
 
 
 class ComparisonPlots:
@@ -71,13 +71,14 @@ def _step(found: Comparison) -> Plot:
     body.append(_axis([(tick.at, tick.said) for tick in bars.ticks], y + 152))
     table, end = _pieces(bars, y + 196)
     generated = found.before.generated or found.after.generated
+    per = found.per_step
     said = "; ".join(f"{one.title} {f.ms(one.before_ms)} → {f.ms(one.after_ms)}" for one in bars.pieces)
     return picture(
         "step",
         title="The step before and after",
         notes=[
             clean(found.verdict, limit=260),
-            "; ".join(["GPU time by component group and idle time, ms per step, on one scale", *bars.notes]),
+            "; ".join([f"GPU time by component group and idle time, ms {per}, on one scale", *bars.notes]),
             compare.identity(found),
         ],
         warning=facts.GENERATED if generated else "",
@@ -181,7 +182,7 @@ def _components(found: Comparison) -> Plot:
     )
     return picture(
         "comparison",
-        title="GPU time per step by component, before and after",
+        title=f"GPU time {found.per_step} by component, before and after",
         notes=[
             clean(found.verdict, limit=260),
             f"upper bar before, lower bar after; noise, or too small to matter, is said so{also}",

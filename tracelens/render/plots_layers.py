@@ -26,7 +26,7 @@ def layers_plot(report: Report) -> Plot:
     words = layers.layer_words(report)
     if ice.layers:
         drawn += text(EDGE, 106, "By layer", bold=True)
-        drawn += text(EDGE + 66, 106, "all phases together; what is in no layer is not drawn", fill=MUTED)
+        drawn += text(EDGE + 66, 106, "all phases of a layer", fill=MUTED)
         drawn += _strip(ice.layers, 116, 20) + _strip(ice.layer_groups, 137, 30)
         end = 174.0
     for line in words:

@@ -44,7 +44,7 @@ def front_plot(report: Report) -> Plot:
     return picture(
         "front",
         title="Weights against time per token",
-        notes=notes(report, f"{searched}, judged on this step; nothing of it was run"),
+        notes=notes(report, f"{searched}, predicted for this step, not measured"),
         warning=warning(report),
         description=" ".join([found.verdict, *(f"{line}." for line in _picks(found))]),
         body="".join(drawn),
@@ -64,11 +64,11 @@ def _picks(found: ShapeSearch) -> list[str]:
 def _words(found: ShapeSearch) -> list[str]:
     meant = (
         "Line: no other shape tried has as many weights and is faster, by the middle of its prediction;"
-        " no recommendations."
+        " not recommended by itself."
     )
     if not found.picks:
         return [found.verdict, meant]
-    return [*_picks(found), f"{meant} Numbers: the picks, whose whole range is faster."]
+    return [*_picks(found), f"{meant} Numbers: picks; their whole range is faster."]
 
 
 def _x(at: float) -> float:

@@ -62,7 +62,7 @@ def shape_plot(report: Report, parameter: str) -> Plot:
     return picture(
         f"shape-{parameter}",
         title=f"The step against {found.title}",
-        notes=notes(report, f"predicted, not run; {times}; now {curve.now}: {found.time_now}"),
+        notes=notes(report, f"predicted, not measured; {times}; now {curve.now}: {found.time_now}"),
         warning=warning(report),
         description=f"{found.spoken}. {' '.join(found.lines)}",
         body=drawn + lines,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tracelens import numbers as f
 from tracelens.render import facts
 from tracelens.render.roofline_names import SAME, Box, Circle, Names, Place
+from tracelens.render.section import Content, Page, Section
 from tracelens.results import GemmRow, GpuInfo, Report
 
 NEGLIGIBLE = 0.001  # of all GPU time: smaller rows would stretch the axes over decades of nothing
@@ -205,7 +206,7 @@ def _dashed(rows: list[GemmRow], gpu: GpuInfo) -> str:
     sources += ["measured by tracelens on this one"] if here else []
     above = sum((row.tflops or 0.0) > best.get(row.math_dtype or "", math.inf) for row in rows)
     count = f": {above} here {'is' if above == 1 else 'are'}" if above else ""
-    return f"the best plain matmul {' or '.join(sources)}; a row can be faster{count}"
+    return f"the best plain matmul {' or '.join(sources)}; rows can be faster{count}"
 
 
 def _room(bound: _Bound, slope: float, high: float, frame: Frame) -> float:
@@ -325,3 +326,19 @@ def _order(rows: list[GemmRow]) -> tuple[list[int], list[int]]:
 
 def _name(row: GemmRow) -> str:
     return f"{row.component} {row.role}" if row.role else row.component
+
+
+def _content(page: Page) -> Content | None:
+    figure = roofline(page.report, page.rows)
+    if figure is None:
+        return None
+    return {
+        "note": "TFLOP/s of each GEMM against what the GPU allows",
+        "open": page.report.summary.limited_by == "shapes" and bool(page.report.findings),
+        "roof": figure,
+        "small_roof": roofline(page.report, page.rows, frame=NARROW),
+        "roof_words": words(page.report, page.rows),
+    }
+
+
+SECTION = Section("roofline", "Roofline", _content)

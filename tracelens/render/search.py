@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracelens import numbers as f
+from tracelens.render.section import Content, Page, Section
 from tracelens.results import Estimate, Finding, FrontPoint, ShapePick, ShapeSearch
 
 WIDTH, HEIGHT = 640, 240
@@ -72,7 +73,7 @@ def same_change(finding: Finding, pick: ShapePick) -> bool:
 def line(found: ShapeSearch, findings: Sequence[Finding] = ()) -> str:
     """What the search says in one line of a summary; a pick that is a finding's change only names it."""
     if found.state == "good" and found.tried:
-        return f"None of {found.tried:,} other shapes of this size clearly beats the present one."
+        return f"None of {found.tried:,} other shapes of this size is clearly faster than the present one."
     if not found.picks:
         return found.verdict
     best = found.picks[0]
@@ -80,7 +81,7 @@ def line(found: ShapeSearch, findings: Sequence[Finding] = ()) -> str:
     if known is not None:
         change = f"{known}'s change, {best.title}"
         if len(found.picks) == 1:
-            return f"None of {found.tried:,} shapes of this size clearly beats {change}."
+            return f"None of {found.tried:,} shapes of this size is clearly faster than {change}."
         return f"{change}, comes first of the {len(found.picks)} picks among {found.tried:,} shapes."
     return (
         f"{best.title}: {f.ms(best.saving_ms.mid)} less, {spread(best.saving_frac)}, among"
@@ -92,7 +93,7 @@ def ran(found: ShapeSearch) -> str:
     """What of the search was run on a GPU, in a few words."""
     count = sum(one.verified is not None and one.verified.state == "measured" for one in found.picks)
     if not count:
-        return "nothing of it was run"
+        return "predicted, not measured"
     return "its pick was measured" if count == len(found.picks) == 1 else f"{count} of its picks measured"
 
 
@@ -196,3 +197,30 @@ def reasons(pick: ShapePick, *, most: int = 4) -> list[str]:
         f"{one.component} {one.role}: {f.ms(one.time_ms)} → {f.ms(one.then_ms)}"
         for one in pick.reasons[:most]
     ]
+
+
+def _content(page: Page) -> Content | None:
+    found = page.report.shape_search
+    if found is None or (found.state == "could_not_run" and not page.report.model.transformer):
+        return None
+    known = {
+        at
+        for at, pick in enumerate(found.picks)
+        if any(same_change(one, pick) for one in page.report.findings)
+    }
+    return {
+        "note": line(found, page.report.findings),
+        "open": len(known) < len(found.picks),
+        "x": found,
+        "fig": figure(found),
+        "narrow": figure(found, width=328, left=50),
+        "box": {"top": TOP, "right": RIGHT, "bottom": BOTTOM, "height": HEIGHT},
+        "ran": ran(found),
+        "same_change": same_change,
+        "spread": spread,
+        "signed": signed,
+        "reasons": reasons,
+    }
+
+
+SECTION = Section("search", "Shape search", _content)

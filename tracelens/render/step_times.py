@@ -48,7 +48,7 @@ def lines(report: Report) -> list[str]:
     ]
     without = f"{f.ms(found.median_ms)} without (median of {' and '.join(counts)})"
     if found.profiler_frac is None:
-        return [f"Step {without}; the profiled trace marks no step to set beside it."]
+        return [f"Step {without}; the profiled trace marks no step to compare with."]
     said = [f"Step {f.ms(step.median)} with the profiler, {without}."]
     return [*said, *(_other_work(report) or _cost(report)), *_drift(report)]
 
@@ -64,7 +64,7 @@ def _cost(report: Report) -> list[str]:
     if low <= 0:
         return ["What the profiler cost is not known: steps without it were as long or longer."]
     share = f.pct(frac) if f"{low:.2f}" == f"{high:.2f}" else f"{f.pct(low)} to {f.pct(high)}"
-    said = f"{share} of the profiled step is the profiler's cost: idle time and MFU are of that longer step"
+    said = f"{share} of the profiled step is the profiler's cost: idle time and MFU refer to that longer step"
     return [said + (f" ({f.pct(found.mfu_frac)} MFU without it)." if found.mfu_frac is not None else ".")]
 
 
@@ -77,7 +77,7 @@ def _other_work(report: Report) -> list[str]:
     if busy <= (1 + _A_FEW_PER_CENT) * without:
         return []
     more = f"The GPU works {f.ms(busy)} of a profiled step, more than a whole step without"
-    return [f"{more}: its kernels were slower there or did other work, so the profiler's cost is not known."]
+    return [f"{more}: its kernels were slower or did other work, so the cost of the profiler is not known."]
 
 
 def _drift(report: Report) -> list[str]:
@@ -88,5 +88,5 @@ def _drift(report: Report) -> list[str]:
     how = f"{f.pct(abs(drift))} {'longer' if drift > 0 else 'shorter'} than before it"
     times = f"{f.ms(before.median)}, then {f.ms(after.median)}"
     return [
-        f"Without the profiler, steps after the window were {how} ({times}): the run changed its own pace."
+        f"Without the profiler, steps after the window took {how} ({times}): the run itself changed speed."
     ]

@@ -108,7 +108,7 @@ def _pick(out: Out, found: Suggestions, pick: ShapePick, number: int) -> None:
 def _others(out: Out, found: Suggestions) -> None:
     if found.unsure is not None:
         one = found.unsure
-        why = f"Predicted {search.spread(one.saving_frac)}, but what it adds reaches to slower: measure it."
+        why = f"Predicted {search.spread(one.saving_frac)}, but the range includes slower: measure it."
         out.line(out.text("Not recommended: ", "bold") + out.text(f"{one.title}. {why}"))
         out.line()
     if found.heads:
@@ -133,7 +133,7 @@ def _front(out: Out, found: Suggestions) -> None:
         return
     out.line(
         out.text("Weights against time  ", "bold")
-        + out.text("no other has as many weights and is faster; mid estimates, no recommendations", "dim")
+        + out.text("fastest shape at each size, middle of the prediction; not recommended by itself", "dim")
     )
     table = out.table([("weights", "r"), ("time per token", "r"), ("", "fold")])
     titles = {search.key(pick.change): number for number, pick in enumerate(found.picks, 1)}

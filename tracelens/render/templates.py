@@ -1,7 +1,9 @@
-"""Where the page's parts are found: in the installed package, or beside it in a source checkout."""
+"""Where the page's parts are found, what every template of ours can use, and the policy of every page."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -10,6 +12,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
+from tracelens import numbers as f
 from tracelens.render.text import clean
 
 
@@ -40,7 +43,7 @@ def _finalize(value: object) -> object:
 
 def environment() -> jinja2.Environment:
     """Return an environment that escapes everything, knows no file system and fails on a wrong name."""
-    return jinja2.Environment(
+    env = jinja2.Environment(
         loader=jinja2.FunctionLoader(_load),
         autoescape=True,
         finalize=_finalize,
@@ -49,3 +52,41 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=False,
     )
+    env.filters.update(
+        ms=f.ms,
+        sig=f.sig,
+        pct=f.pct,
+        count=f.count,
+        cut=lambda text, limit: clean(str(text), limit=limit),
+        num6=lambda value: f"{value:.6g}",
+        percent=lambda frac: percent(frac, 3),
+        percent2=percent,
+        round_pct=lambda frac: f"{100 * frac:.0f}%",
+    )
+    env.globals.update(meter=meter, dash=f.DASH)
+    return env
+
+
+def percent(frac: float, decimals: int = 2) -> str:
+    """A place or a width in a picture.
+
+    >>> percent(0.25), percent(1 / 3)
+    ('25%', '33.33%')
+    """
+    return f"{100 * frac:.{decimals}f}".rstrip("0").rstrip(".") + "%"
+
+
+def meter(frac: float) -> Markup:
+    """Draw a share of 0..1 as a thin bar; the number stands beside it, so it is silent to readers."""
+    width = 100 * min(max(frac, 0.0), 1.0)
+    return Markup(f'<svg class="meter" aria-hidden="true"><rect width="{width:.1f}%" height="9"/></svg>')
+
+
+def policy(css: str, js: str = "") -> str:
+    """Allow exactly our own style and script, and nothing else: no network, no frames, no inline code."""
+    script = f"script-src {_digest(js)}; " if js else ""
+    return f"default-src 'none'; style-src {_digest(css)}; {script}base-uri 'none'; form-action 'none'"
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}'"

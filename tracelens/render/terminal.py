@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from tracelens import numbers as f
 from tracelens.errors import UsageError
-from tracelens.render import costs, facts, groups, losses, search, step_times, verified, waits, what_if
+from tracelens.render import costs, facts, groups, limit, losses, search, step_times, verified, waits, what_if
 from tracelens.render.console import WIDEST
 from tracelens.render.console import Out as _Out
+from tracelens.render.findings import is_worth
 from tracelens.render.text import clean
 from tracelens.results import CommunicationRow, Finding, GemmRow, Report
 from tracelens.words import slash_step
 
 TOP = 6  # GEMM rows; the page has the rest
 WHYS = 2  # findings whose evidence is told
-WORTH_WHY = 0.01  # of the step: a finding below it has one line, the page and ``explain`` tell the rest
+FINDINGS = 4  # findings, a line each
+COMPONENTS = 5
+_VERDICT = 3  # lines
+_ROOMY = 76  # columns
+_LEGENDS = ((3, 2), (3, 1), (2, 1), (1, 1))  # columns of the legend, and the gap between them
+_SENTENCE = re.compile(r"\S.*?[.!](?=\s|$)")
 CALLS = 2  # kinds of communication that are named
 _NAMED = 5  # rows that an error names
 WIDE = 100  # room for the columns a narrow terminal goes without
@@ -28,121 +36,163 @@ _FILLS = "█▓▒░"
 _HATCH = "╱"
 
 
-def render_terminal(report: Report, *, console: Console, outputs: Sequence[tuple[str, int]] = ()) -> None:
+def render_terminal(
+    report: Report, *, console: Console, outputs: Sequence[tuple[str, int]] = (), verbose: bool = False
+) -> None:
     """Print the report to ``console``; ``outputs`` are the (path, bytes) of files that were written.
 
-    Fits 80 columns. Colour follows the console (NO_COLOR, pipes); strings from the trace are
-    stripped of control characters and never read as markup.
+    About 20 lines of 80 columns, and what was asked for by an option; ``verbose`` adds GEMMs, communication,
+    coverage and evidence. Colour follows the console (NO_COLOR, pipes); strings from the trace are stripped
+    of control characters and never read as markup.
     """
     out = _Out(console)
-    _head(out, report)
-    _numbers(out, report)
-    _findings(out, report)
-    _shape_search(out, report)
-    out.line()
+    _head(out, report, verbose=verbose)
+    _numbers(out, report, verbose=verbose)
+    _findings(out, report, verbose=verbose)
     _what_if(out, report)
-    _step(out, report)
-    _gemms(out, report)
-    _communication(out, report)
-    _waits(out, report)
-    _tail(out, report, outputs)
+    if verbose:
+        _step(out, report)
+        _gemms(out, report)
+        _communication(out, report)
+        _waits(out, report)
+        _coverage(out, report)
+    else:
+        _components(out, report)
+        _waits(out, report)
+    _tail(out, report, outputs, verbose=verbose)
 
 
-def _head(out: _Out, report: Report) -> None:
+def _head(out: _Out, report: Report, *, verbose: bool) -> None:
     if report.trace.generated:
         out.line(f" {facts.GENERATED} ", "reverse bold")
     if report.trace.partial:
-        out.line(facts.partial_line(report), "bold yellow")
-    out.line(" · ".join(facts.model_line(report)), "bold")
-    out.line(" · ".join(clean(part, limit=60) for part in facts.run_line(report)))
-    out.line(report.trace.path, "dim")
+        out.line(_cut(out, facts.partial_line(report), verbose), "bold yellow")
+    model, run = (" · ".join(clean(part, limit=60) for part in line)
+                  for line in (facts.model_line(report), facts.run_line(report)))  # fmt: skip
+    out.line(model if verbose else _fitting(out, model), "bold")
+    out.line(run if verbose else _fitting(out, run))
+    if verbose:
+        out.line(report.trace.path, "dim")
     out.line()
-    said = out.text(report.summary.verdict, "bold")
-    if report.summary.verdict_detail:
-        said += out.text(f" {report.summary.verdict_detail}", limit=900)
-    out.line(said)
+    verdict, detail = report.summary.verdict, report.summary.verdict_detail
+    if verbose:
+        out.line(out.text(verdict, "bold") + out.text(f" {detail}" if detail else "", limit=900))
+    else:
+        said = out.text(verdict, "bold", limit=_VERDICT * out.width)
+        room = _VERDICT * out.width - len(said) - _VERDICT * 6  # words do not end where lines do
+        out.line(said + out.text("".join(f" {one}" for one in _first_sentences(detail, room))))
+    if verbose and (found := limit.card(report)) is not None:
+        for line in [*found.saw, *(f"→ {one}" for one in found.todo)]:
+            out.line(f"  {line}")
     out.line()
 
 
-def _numbers(out: _Out, report: Report) -> None:
+def _cut(out: _Out, text: str, verbose: bool, *, room: int = 0) -> str:
+    """One line of a text, cut between words: a number that lost digits is a wrong number."""
+    if verbose or cell_len(text) <= out.width - room:
+        return text
+    return clean(text, limit=out.width - room - 2).rpartition(" ")[0] + " …"
+
+
+def _fitting(out: _Out, line: str) -> str:
+    """As many parts of an identity line as one line has room for."""
+    parts = line.split(" · ")
+    while len(parts) > 1 and cell_len(" · ".join(parts)) > out.width:
+        parts.pop()
+    return clean(" · ".join(parts), limit=out.width)
+
+
+def _first_sentences(text: str, room: int) -> list[str]:
+    """The first sentences that fit, whole ones only."""
+    kept: list[str] = []
+    for sentence in _SENTENCE.findall(text):
+        room -= len(sentence) + 1
+        if room < 0:
+            break
+        kept.append(sentence)
+    return kept
+
+
+def _numbers(out: _Out, report: Report, *, verbose: bool) -> None:
     numbers = facts.five_numbers(report)
-    table = out.table([("", "fold")] * len(numbers), expand=True)
+    table = out.table([("", "fold")] * len(numbers), expand=True, gap=2 if out.width >= _ROOMY else 1)
     table.add_row(*(out.text(n.value, "bold") for n in numbers))
-    table.add_row(*(out.text(n.label) for n in numbers))
-    table.add_row(*(out.text(n.note, "dim") for n in numbers))
+    table.add_row(*(out.text(n.label if verbose else n.short or n.label) for n in numbers))
+    if verbose:
+        table.add_row(*(out.text(n.note, "dim") for n in numbers))
     out.print(table)
-    for line in step_times.lines(report):
-        out.line(line)
+    for line in step_times.lines(report)[: None if verbose else 1]:
+        out.line(_cut(out, line, verbose))
     out.line()
 
 
-def _findings(out: _Out, report: Report) -> None:
+def _findings(out: _Out, report: Report, *, verbose: bool) -> None:
     checks = facts.checks_line(report)
     if not report.findings:
         passed = facts.checks_by_state(report)["passed"]
         head = "No findings" if passed else "No check could judge this trace"
-        out.line(out.text(head, "bold") + out.text(f": {checks} (the page says why)."))
+        out.line(out.text(head, "bold") + out.text(f": {checks}{' (the page says why)' if verbose else ''}."))
         _job(out, report)
+        _shape_search(out, report, verbose=verbose)
+        out.line()
         return
-    heads = [("", "l"), ("rule", "l"), ("fix", "fold"), (facts.per_step(report).strip(), "r")]
-    heads += [("share", "r"), ("confidence", "l")]
-    table = out.table(heads)
-    for finding in report.findings:
-        style = _SEVERITY.get(finding.severity, "bold blue")
-        saving, share = finding.saving_ms, finding.saving_frac
-        waits = finding.saving_of == "gpu_work"
-        if saving.mid is not None:
-            claim, part = f"{'GPU work −' if waits else 'saves ≈ '}{f.ms(saving.mid)}", f.pct(share.mid)
-            if saving.mid < 0:
-                claim, part = f"slower by {f.ms(-saving.mid)}", f.pct(-(share.mid or 0.0))
-        else:
-            claim, part = f"{'GPU work ' if waits else ''}≤ {f.ms(saving.high)}", f.pct(share.high)
-        if waits and (saving.mid or 0.0) >= 0:
-            part = f"0 to {f.pct(share.high)}"
-        table.add_row(
-            out.text(facts.MARKS.get(finding.severity, "●"), style),
-            out.text(finding.rule, limit=8),
-            out.text(finding.title, limit=160),
-            out.text(claim, style),
-            out.text(part),
-            out.text(finding.confidence, limit=18),
-        )
+    shown = report.findings if verbose else report.findings[:FINDINGS]
+    kind = "fold" if verbose else "cut"
+    heads = [("", "l"), ("rule", "l"), ("fix", kind), (facts.per_step(report).strip(), "r"), ("share", "r")]
+    heads += [("confidence", "l")] if verbose else []
+    table = out.table(heads if verbose else [("", how) for _, how in heads], expand=not verbose)
+    for finding in shown:
+        table.add_row(*_finding_cells(out, finding)[: len(heads)])
     out.print(table)
-    _why(out, report)
+    more = len(report.findings) - len(shown)
+    if verbose:
+        _why(out, report)
     _job(out, report)
     for line in verified.lines(report):
         out.line(clean(line, limit=240))
-    notes = [checks]
-    if any(finding.saving_ms.mid is None for finding in report.findings):
-        notes.append("≤: at stake at most, no prediction")
+    notes = [f"{more} more finding{'s' if more > 1 else ''}"] if more else []
+    notes.append(checks)
+    if any(finding.saving_ms.mid is None for finding in shown):
+        notes.append("≤: a bound, not a prediction")
     overlap = facts.overlap_words(report)
-    if overlap:
+    if overlap and verbose:
         notes.append(overlap)
-    out.line("; ".join(notes), "dim")
+    out.line(_cut(out, "; ".join(notes), verbose), "dim")
+    _shape_search(out, report, verbose=verbose)
+    out.line()
+
+
+def _finding_cells(out: _Out, finding: Finding) -> list[Text]:
+    """Mark, rule, title, saving, share and confidence."""
+    style = _SEVERITY.get(finding.severity, "bold blue")
+    saving, share = finding.saving_ms, finding.saving_frac
+    waits = finding.saving_of == "gpu_work"
+    if saving.mid is not None:
+        claim, part = f"{'GPU work −' if waits else 'saves ≈ '}{f.ms(saving.mid)}", f.pct(share.mid)
+        if saving.mid < 0:
+            claim, part = f"slower by {f.ms(-saving.mid)}", f.pct(-(share.mid or 0.0))
+    else:
+        claim, part = f"{'GPU work ' if waits else ''}≤ {f.ms(saving.high)}", f.pct(share.high)
+    if waits and (saving.mid or 0.0) >= 0:
+        part = f"0 to {f.pct(share.high)}"
+    return [
+        out.text(facts.MARKS.get(finding.severity, "●"), style),
+        out.text(finding.rule, limit=8),
+        out.text(finding.title, limit=160),
+        out.text(claim, style),
+        out.text(part),
+        out.text(finding.confidence, limit=18),
+    ]
 
 
 def _why(out: _Out, report: Report) -> None:
-    """Say what was seen, and what each change takes; findings that share both share the lines."""
+    """Say what was seen, and what each change costs; findings that share both share the lines."""
     price = report.cost.price if report.cost else None
-    worth = [one for one in report.findings if _share(one) >= WORTH_WHY]
+    worth = [one for one in report.findings if is_worth(one)]
     said = [(f"{one.rule}: {one.saw}", costs.finding_line(one, price)) for one in worth]
     for saw, takes in list(dict.fromkeys(said))[:WHYS]:
-        out.line(clean(_whole_sentences(saw, limit=300), limit=300))
+        out.line(clean("".join(_first_sentences(saw, 300)) or saw, limit=300))
         out.line(f"  {clean(takes, limit=240)}", "dim")
-
-
-def _whole_sentences(text: str, *, limit: int) -> str:
-    """As many sentences of a text as fit; where not even the first does, the text as it is."""
-    if len(text) <= limit:
-        return text
-    end = text.rfind(". ", 0, limit)
-    return text[: end + 1] if end > 0 else text
-
-
-def _share(finding: Finding) -> float:
-    """What a finding saves of the step, or its bound."""
-    share = finding.saving_frac
-    return abs((share.mid if share.mid is not None else share.high) or 0.0)
 
 
 def _job(out: _Out, report: Report) -> None:
@@ -178,15 +228,49 @@ def _what_if(out: _Out, report: Report) -> None:
         out.line()
 
 
-def _shape_search(out: _Out, report: Report) -> None:
-    """Say what the search for a faster shape came to."""
+def _shape_search(out: _Out, report: Report, *, verbose: bool) -> None:
+    """Say what the search for a faster shape came to; without ``verbose``, only where it found a change."""
     found = report.shape_search
     if found is None or (found.state == "could_not_run" and not report.model.transformer):
+        return
+    new = [one for one in found.picks if not any(search.same_change(each, one) for each in report.findings)]
+    if not verbose and not new:
         return
     style = "green" if found.picks else ""
     out.line(
         out.text("Shape search  ", "bold") + out.text(search.line(found, report.findings), style, limit=300)
     )
+
+
+def _components(out: _Out, report: Report) -> None:
+    """The five components that take most GPU time, each with its bar, and the rest in a line."""
+    times: dict[str, float] = {}
+    for row in report.components:
+        times[row.component] = times.get(row.component, 0.0) + row.time_ms_per_step
+    whole = sum(times.values())
+    if not whole:
+        return
+    order = sorted(times, key=lambda name: -times[name])
+    longest = times[order[0]]
+    table = out.table([("", "l"), ("", "r"), ("", "r"), ("", "l")])
+    room = max(8, out.width - 46)
+    for name in order[:COMPONENTS]:
+        group = groups.group_of(name)
+        bar = "█" * max(1, round(room * times[name] / longest))
+        table.add_row(
+            out.text(name, limit=22),
+            out.text(f.pct(times[name] / whole), "bold"),
+            out.text(f.ms(times[name]), "dim"),
+            out.text(bar, group.colour),
+        )
+    out.print(table)
+    rest = order[COMPONENTS:]
+    if rest:
+        rest_ms = sum(times[name] for name in rest)
+        named = f"{len(rest)} more component{'s' if len(rest) > 1 else ''} {f.pct(rest_ms / whole)}"
+        open_ = report.coverage.unattributed_frac
+        unknown = f"; unattributed {f.pct(open_)}" if "unattributed" in rest and open_ else ""
+        out.line(f"{named}{unknown}", "dim")
 
 
 def _style(out: _Out, at: int, share: groups.Share) -> tuple[str, str]:
@@ -215,7 +299,7 @@ def _step(out: _Out, report: Report) -> None:
     for share in cells:
         bar += out.text(*styles[share.key])
     out.print(bar)
-    columns, gap = next((fit for fit in ((3, 2), (3, 1)) if _legend_width(shares, *fit) <= out.width), (2, 1))
+    columns, gap = next((fit for fit in _LEGENDS if _legend_width(shares, *fit) <= out.width), _LEGENDS[-1])
     table = out.table([("", "l"), ("", "l"), ("", "r"), ("", "r")] * columns, gap=gap)
     lines = -(-len(shares) // columns)
     for at in range(lines):
@@ -262,7 +346,7 @@ def _gemms(out: _Out, report: Report) -> None:
     heads += [("% peak", "r")] if peaks else []
     heads += [("tiles/waves", "r")] if wide else []
     heads += [("ms lost to", "l")] if roomy else []
-    heads += [("finding", "l")] if any(row.findings for row in rows) else []
+    heads += [("finding", "l")] if out.width >= _ROOMY and any(row.findings for row in rows) else []
     table = out.table(heads)
     for row in rows:
         cells = {
@@ -279,8 +363,8 @@ def _gemms(out: _Out, report: Report) -> None:
         }
         limits = {
             "id": 5,
-            "GEMM": 24 if wide else 22,
-            "M × N × K": 30 if wide else 23,
+            "GEMM": 24 if wide else 22 if out.width >= _ROOMY else 16,
+            "M × N × K": 30 if wide else 23 if out.width >= _ROOMY else 19,
             "finding": 12 if wide else 7,
         }
         table.add_row(*(out.text(cells[title], limit=limits.get(title, 18)) for title, _ in heads))
@@ -370,21 +454,30 @@ _WORTH_SHOWING = 0.01  # of GPU time in communication
 _SEEN = 0.001  # of GPU time in a phase
 
 
-def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]]) -> None:
+def _coverage(out: _Out, report: Report) -> None:
+    """What is not known, and what would show it."""
     for line in facts.coverage_lines(report):
         out.line(clean(line, limit=200), "" if report.coverage.unattributed else "dim")
     for lack in facts.lacks_worth_a_line(report):
         out.line(f"{clean(lack.title, limit=60)}: {clean(lack.remedy, limit=120)}", "dim")
     for line in facts.lent_lines(report):
         out.line(clean(line, limit=240), "dim")
-    if not report.trace.partial:
-        for warning in report.trace.warnings:
-            out.line(f"warning: {clean(warning, limit=200)}", "yellow")
+
+
+def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]], *, verbose: bool) -> None:
+    warnings = [] if report.trace.partial else report.trace.warnings
+    for warning in warnings if verbose else warnings[:1]:
+        more = f" (and {len(warnings) - 1} more)" if len(warnings) > 1 and not verbose else ""
+        out.line(_cut(out, f"warning: {clean(warning, limit=200)}", verbose, room=len(more)) + more, "yellow")
     for path, size in outputs:
         out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(f" ({f.nbytes(size)})", "dim"))
-    more = _more(report)
-    if more:
-        out.line(" · ".join(more), "dim")
+    if verbose:
+        more_lines = _more(report)
+        if more_lines:
+            out.line(" · ".join(more_lines), "dim")
+    else:
+        rule = f"; tracelens explain {clean(report.findings[0].rule, limit=12)}" if report.findings else ""
+        out.line(f"More: tracelens analyze TRACE -v{rule}", "dim")
 
 
 def _more(report: Report) -> list[str]:

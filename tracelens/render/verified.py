@@ -19,7 +19,7 @@ _WIDE = 100
 def amount(saving: Estimate) -> str:
     """A saving, with its range where there is one; slower is said as such."""
     if saving.mid is None:
-        return f"at stake {f.ms(saving.high)}" if saving.high is not None else "not known"
+        return f"at most {f.ms(saving.high)}" if saving.high is not None else "not known"
     text = f.ms(saving.mid) if saving.mid >= 0 else f"{f.ms(-saving.mid)} slower"
     if saving.low is None or saving.high is None:
         return text
@@ -163,6 +163,6 @@ def _detail(out: Out, title: str, one: Verified) -> None:
         out.print(table)
         if len(one.calls) > CALLS:
             out.line(f"and {len(one.calls) - CALLS} more calls in the file", "dim")
-        out.line(f"products and attention alone: {amount(one.products_ms)}", "dim")
+        out.line(f"GEMMs and attention alone: {amount(one.products_ms)}", "dim")
     for note in one.not_covered:
         out.line(note, "dim")

@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tracelens import numbers as f
+from tracelens.render.section import Content, Page, Section
 from tracelens.results import Report, Waits
 
 STREAMS = 8  # rows of each table on the page
 NOT_ASKED = Waits().why
 HOW = 'tracelens analyze TRACE --waits finds it; it needs pip install "tracelens-gpu[hta]"'
 CAUSES = {
-    "host_wait": "was not launched yet by the host",
+    "host_wait": "was not launched yet by the CPU",
     "kernel_wait": "was queued: a gap below 30 µs",
     "other": "was queued and waited longer, or its launch is not in the file",
 }
 BOUNDS = {
-    "cpu_bound": "host code",
+    "cpu_bound": "CPU code",
     "data_loading": "data loading",
     "gpu_compute_bound": "GPU kernels and copies",
     "gpu_communication_bound": "communication",
@@ -48,8 +49,8 @@ def shares(report: Report) -> list[Share]:
         return []
     total = found.compute_ms + found.non_compute_ms + found.idle_ms or 1.0
     told = [
-        ("computes", "some computing kernel runs", found.compute_ms),
-        ("only moves data", "copies or communication, and nothing computes", found.non_compute_ms),
+        ("computes", "a compute kernel runs", found.compute_ms),
+        ("only moves data", "copies or communication only", found.non_compute_ms),
         ("is idle", "no GPU event runs", found.idle_ms),
     ]
     return [Share(title, note, ms, ms / total) for title, note, ms in told]
@@ -97,8 +98,8 @@ def gaps(found: Waits) -> list[str]:
         )
     if found.path and found.blocked_ms:
         said.append(
-            f"The host spends {f.ms(found.blocked_ms)} of that step in calls that wait for the GPU or copy; "
-            "the path gives them no length and cannot follow the GPU through them."
+            f"The CPU spends {f.ms(found.blocked_ms)} of that step in calls that wait for the GPU or copy; "
+            "the path counts them as 0 and cannot follow the GPU through them."
         )
     return said
 
@@ -108,15 +109,21 @@ def shortened(found: Waits) -> Waits:
     return replace(found, idle=found.idle[:STREAMS], queue=found.queue[:STREAMS])
 
 
-__all__ = [
-    "BOUNDS",
-    "CAUSES",
-    "HOW",
-    "NOT_ASKED",
-    "Share",
-    "gaps",
-    "lines",
-    "path_title",
-    "shares",
-    "shortened",
-]
+def _content(page: Page) -> Content | None:
+    found = page.report.waits
+    if found.why == NOT_ASKED:
+        return None
+    return {
+        "note": found.why or (f"by {found.tool}" if found.tool else ""),
+        "open": found.why is None,
+        "w": found,
+        "shares": shares(page.report),
+        "bounds": BOUNDS,
+        "causes": CAUSES,
+        "gaps": gaps(found),
+        "most": STREAMS,
+        "path_title": path_title(page.report),
+    }
+
+
+SECTION = Section("waits", "Where the step waits", _content, leads=("idle",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracelens import numbers as f
+from tracelens.render.section import Content, Page, Section
 from tracelens.results import Estimate, RowChange, WhatIf
 
 #: Changed rows that are shown; the JSON has all of them.
@@ -12,7 +13,7 @@ ROWS = 8
 def title(one: WhatIf) -> str:
     """The change, with what follows from it: "vocab 50257 → 50304"."""
     if not one.change:
-        return "nothing changes: these are the present values"
+        return "no change: these are the present values"
     return ", ".join(f"{name} {now} → {then}" for name, (now, then) in one.change.items())
 
 
@@ -106,3 +107,23 @@ def _moved(pairs: list[tuple[float, Estimate]]) -> str:
     if f.ms(now) == f.ms(after):
         return f"{f.ms(now)} before and after"
     return f"{f.ms(now)} → {f.ms(after)}"
+
+
+def _content(page: Page) -> Content | None:
+    if not page.report.what_if:
+        return None
+    run = "measured beside it" if page.report.verification else "not measured"
+    return {
+        "note": f"the step with these changes, predicted; {run}",
+        "title_of": title,
+        "claim": claim,
+        "spread": spread,
+        "step": step,
+        "costs": costs,
+        "row_name": row_name,
+        "rest_lines": rest_lines,
+        "most": ROWS,
+    }
+
+
+SECTION = Section("what_if", "What if", _content, folds=False)

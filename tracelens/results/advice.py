@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from tracelens.results.cost import Saving
-from tracelens.results.estimates import Estimate, SavingOf
+from tracelens.results.described import says
+from tracelens.results.estimates import Basis, Estimate, SavingOf
 from tracelens.results.verified import Verified
+from tracelens.words import Level
 
 #: good: nothing else is sure to be faster; none: nothing is, and not all was searched or could be judged.
 SearchState = Literal["found", "good", "none", "could_not_run"]
+#: What a change asks for: a setting, code, or a new training.
+Effort = Literal["config", "code", "retrain"]
+CheckState = Literal["found", "passed", "not_applicable", "could_not_run"]
+#: What becomes of a trained checkpoint.
+Checkpoint = Literal["loads", "reshards", "pads", "converts", "scratch", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +25,17 @@ class Amount:
     """How much a change adds or, below zero, takes away. None: not known, and ``how`` says why."""
 
     delta: float | None
-    frac: float | None  # of what there is now
-    how: str  # the formula with numbers in it
+    frac: Annotated[float | None, says("of what there is now")]
+    how: Annotated[str, says("the formula with numbers in it")]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEffect:
     """Bytes of one GPU that a change adds: an estimate by the assumptions that ``how`` states."""
 
-    delta: float | None  # states and activations; None where one of the two is not known
-    states: float | None  # weights, gradients and the optimizer's states
-    activations: float | None  # kept for the backward
+    delta: Annotated[float | None, says("states and activations; None where one of the two is not known")]
+    states: Annotated[float | None, says("weights, gradients and the optimizer's states")]
+    activations: Annotated[float | None, says("kept for the backward")]
     how: str
 
 
@@ -36,60 +43,66 @@ class MemoryEffect:
 class Effects:
     """What a change takes and what it does besides saving time."""
 
-    needs: str  # a setting, code, or a new training
-    parameters: Amount  # weights of the whole model, in matrices
-    flops: Amount  # of the step's products and attention, on this GPU
+    needs: Annotated[str, says("a setting, code, or a new training")]
+    parameters: Annotated[Amount, says("weights of the whole model, in matrices")]
+    flops: Annotated[Amount, says("of the step's products and attention, on this GPU")]
     memory: MemoryEffect
-    checkpoint: str  # loads | reshards | pads | converts | scratch | unknown
-    checkpoint_how: str  # what has to be done with a trained checkpoint
+    checkpoint: Checkpoint
+    checkpoint_how: Annotated[str, says("what has to be done with a trained checkpoint")]
     tokenizer: str
-    undo: str  # how to go back
+    undo: Annotated[str, says("how to go back")]
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigDiff:
     """The change in the names of one framework; no lines where it has no such setting, and why."""
 
-    framework: str  # "Hugging Face config.json"
-    lines: list[str]  # "-" and "+" lines, as in a unified diff
+    framework: Annotated[str, says('"Hugging Face config.json"')]
+    lines: Annotated[list[str], says('"-" and "+" lines, as in a unified diff')]
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    rule: str  # "TL101"
-    slug: str  # "pad-vocabulary"
+    rule: Annotated[str, says('"TL101"')]
+    slug: Annotated[str, says('"pad-vocabulary"')]
     title: str
     components: list[str]
-    severity: str  # high | medium | low
-    saving_ms: Estimate  # per step
-    saving_frac: Estimate  # of the step time
-    basis: str
-    confidence: str  # high | medium | low; high only where the whole range is a saving
-    effort: str  # config | code | retrain
-    saw: str  # what we saw
-    why: str  # why it costs time
-    how: str  # the formula with numbers in it, a line for each part of the sum
+    severity: Level
+    saving_ms: Annotated[Estimate, says("per step")]
+    saving_frac: Annotated[Estimate, says("of the step time")]
+    basis: Basis
+    confidence: Annotated[Level, says("high only where the whole range is a saving")]
+    effort: Effort
+    saw: Annotated[str, says("what we saw")]
+    why: Annotated[str, says("why it costs time")]
+    how: Annotated[str, says("the formula with numbers in it, a line for each part of the sum")]
     evidence: dict[str, Any]
-    change: dict[str, list[int | float | str]]  # parameter -> [from, to]
-    fix: list[str]  # diff lines, "- vocab_size = 30522", "+ vocab_size = 30528"
+    change: Annotated[dict[str, list[int | float | str]], says("parameter -> [from, to]")]
+    fix: Annotated[list[str], says('diff lines, "- vocab_size = 30522", "+ vocab_size = 30528"')]
     parameter_delta: int | None
     flops_delta: float | None
     caveats: list[str]
-    gemms: list[str]  # GemmRow.id
-    doc: str  # "docs/rules/TL101.md"
+    gemms: Annotated[list[str], says("GemmRow.id")]
+    doc: Annotated[str, says('"docs/rules/TL101.md"')]
     effects: Effects | None = None
-    diffs: list[ConfigDiff] = field(default_factory=list)  # ``fix`` as the usual frameworks spell it
-    saving: Saving | None = None  # per 1000 steps of the whole job; None: no step, or only GPU work is saved
-    verified: Verified | None = None  # what `tracelens verify` measured of it
-    saving_of: SavingOf = "step"  # what saving_ms is of; gpu_work: the step gains 0 to its high end
+    diffs: Annotated[list[ConfigDiff], says("``fix`` as the usual frameworks spell it")] = field(
+        default_factory=list
+    )
+    saving: Annotated[
+        Saving | None, says("per 1000 steps of the whole job; None: no step, or only GPU work is saved")
+    ] = None
+    verified: Annotated[Verified | None, says("what `tracelens verify` measured of it")] = None
+    saving_of: Annotated[
+        SavingOf, says("what saving_ms is of; gpu_work: the step gains 0 to its high end")
+    ] = "step"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     rule: str
     slug: str
-    state: str  # found | passed | not_applicable | could_not_run
+    state: CheckState
     why: str
 
 
@@ -97,14 +110,14 @@ class Check:
 class RowChange:
     """One GEMM or attention row before and after a change. Times are per step."""
 
-    gemm: str  # GemmRow.id
+    gemm: Annotated[str, says("GemmRow.id")]
     component: str
     role: str | None
     shape_now: str
     shape_then: str
     time_ms: float
     then_ms: Estimate
-    how: str  # the arithmetic of one call
+    how: Annotated[str, says("the arithmetic of one call")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +126,7 @@ class Rest:
 
     component: str
     phase: str
-    scales_with: str  # what its bytes are proportional to, "b*s*h"
+    scales_with: Annotated[str, says('what its bytes are proportional to, "b*s*h"')]
     time_ms: float
     then_ms: Estimate
 
@@ -122,20 +135,30 @@ class Rest:
 class WhatIf:
     """A changed step. ``saving_ms`` is time now minus time then, per step: below zero it is slower."""
 
-    change: dict[str, list[int | str | None]]  # parameter -> [now, then], with what follows from the change
-    saving_ms: Estimate  # all None where too much of what changes has no prediction; notes say why
-    saving_frac: Estimate  # of the step
+    change: Annotated[
+        dict[str, list[int | str | None]], says("parameter -> [now, then], with what follows from the change")
+    ]
+    saving_ms: Annotated[
+        Estimate, says("all None where too much of what changes has no prediction; notes say why")
+    ]
+    saving_frac: Annotated[Estimate, says("of the step")]
     step_ms: float | None
-    then_ms: Estimate  # the step after the change
-    parameters: list[int | None]  # of the model [now, then]; in matrices alone
-    flops_frac: float | None  # growth of the operations of the step's products and attention
-    tokens_frac: float  # growth of the tokens of a micro-batch: compare time per token where it is not 0
-    rows: list[RowChange]  # those that change, by time
-    rest: list[Rest]  # components whose byte-moving kernels change, by time
-    unpredicted_ms: float  # per step: time of affected products without a formula or a prediction
+    then_ms: Annotated[Estimate, says("the step after the change")]
+    parameters: Annotated[list[int | None], says("of the model [now, then]; in matrices alone")]
+    flops_frac: Annotated[float | None, says("growth of the operations of the step's products and attention")]
+    tokens_frac: Annotated[
+        float, says("growth of the tokens of a micro-batch: compare time per token where it is not 0")
+    ]
+    rows: Annotated[list[RowChange], says("those that change, by time")]
+    rest: Annotated[list[Rest], says("components whose byte-moving kernels change, by time")]
+    unpredicted_ms: Annotated[
+        float, says("per step: time of affected products without a formula or a prediction")
+    ]
     notes: list[str] = field(default_factory=list)
-    verified: Verified | None = None  # what `tracelens verify` measured of it
-    saving_of: SavingOf = "step"  # gpu_work: the step waits for the CPU, and gains 0 to the high end
+    verified: Annotated[Verified | None, says("what `tracelens verify` measured of it")] = None
+    saving_of: Annotated[
+        SavingOf, says("gpu_work: the step waits for the CPU, and gains 0 to the high end")
+    ] = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,18 +181,20 @@ class ShapePick:
 
     title: str
     change: dict[str, list[int | None]]
-    saving_frac: Estimate  # of the time per token
-    saving_ms: Estimate  # per micro-batch of the present size; per step where a step was analysed
-    shape_gain_frac: float  # what is left of it without what fewer operations give
+    saving_frac: Annotated[Estimate, says("of the time per token")]
+    saving_ms: Annotated[
+        Estimate, says("per micro-batch of the present size; per step where a step was analysed")
+    ]
+    shape_gain_frac: Annotated[float, says("what is left of it without what fewer operations give")]
     parameters: int | None
-    parameters_frac: float  # zero where the weights cannot be counted
+    parameters_frac: Annotated[float, says("zero where the weights cannot be counted")]
     flops_frac: float
-    memory_frac: float | None  # growth of the estimate of a GPU's memory
-    effort: str  # config | retrain
+    memory_frac: Annotated[float | None, says("growth of the estimate of a GPU's memory")]
+    effort: Effort
     effort_why: str
     reasons: list[PickReason]
     diff: list[str]
-    verified: Verified | None = None  # what `tracelens verify` measured of it
+    verified: Annotated[Verified | None, says("what `tracelens verify` measured of it")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +212,7 @@ class FrontPoint:
 
     change: dict[str, list[int | None]]
     parameters_frac: float
-    time_frac: float  # per token, of the present
+    time_frac: Annotated[float, says("per token, of the present")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +221,16 @@ class ShapeSearch:
 
     state: SearchState
     verdict: str
-    picks: list[ShapePick] = field(default_factory=list)  # best first; each surely faster
-    unsure: ShapePick | None = None  # predicted faster, but the range reaches to slower: not recommended
+    picks: Annotated[list[ShapePick], says("best first; each surely faster")] = field(default_factory=list)
+    unsure: Annotated[
+        ShapePick | None, says("predicted faster, but the range reaches to slower: not recommended")
+    ] = None
     heads: list[OtherHeads] = field(default_factory=list)
-    front: list[FrontPoint] = field(default_factory=list)  # most weights first
+    front: Annotated[list[FrontPoint], says("most weights first")] = field(default_factory=list)
     tried: int = 0
     searched: list[str] = field(default_factory=list)
-    not_searched: dict[str, str] = field(default_factory=dict)  # parameter -> why, and what would tell
+    not_searched: Annotated[dict[str, str], says("parameter -> why, and what would tell")] = field(
+        default_factory=dict
+    )
     parameters_limit_frac: float = 0.0
     notes: list[str] = field(default_factory=list)

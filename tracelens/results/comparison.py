@@ -7,10 +7,13 @@ are not compared, "not said"; the reason stands in ``why``, ``not_compared`` or 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from tracelens.results.described import says
 from tracelens.results.estimates import Estimate, SavingOf
+from tracelens.results.gemm import GemmKind
 from tracelens.results.step import StepTime
+from tracelens.words import per_step
 
 SCHEMA_VERSION = "1.0"
 
@@ -29,33 +32,44 @@ CauseCode = Literal[
     "overlap", "across_pairs", "mean_to_median",
 ]  # fmt: skip
 
+#: What became of a GEMM. moved: the same work, counted elsewhere after (``moved_to``); regrouped: several of
+#: a place that cannot be paired one by one, together on both sides.
+GemmState = Literal["same_shape", "shape_changed", "only_before", "only_after", "moved", "regrouped"]
+#: What became of a finding.
+OutcomeState = Literal["acted_on", "changed_otherwise", "still_there", "gone", "cannot_tell"]
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
     """One of the two reports: what it is of, and its shares, which compare across GPUs."""
 
-    path: str  # file name of the trace
+    path: Annotated[str, says("file name of the trace")]
     sha256: str
-    gpu: str  # key of the GPU table, or "unknown"
+    gpu: Annotated[str, says('key of the GPU table, or "unknown"')]
     gpu_title: str
     sms: int | None
-    dtype: str | None  # in which most GEMM time is computed; None = unknown
+    dtype: Annotated[str | None, says("in which most GEMM time is computed; None = unknown")]
     rank: int | None
     world_size: int | None
     torch_version: str | None
     cuda_version: str | None
-    steps: list[int]  # numbers of the steps
+    steps: Annotated[list[int], says("numbers of the steps")]
     step_source: str
     generated: bool
     partial: bool
     gpu_busy_frac: float
     gemm_frac: float
     mfu_frac: float | None
-    steps_ms: list[float] = field(default_factory=list)  # of ``steps``; empty where times are not compared
-    mfu_why: str | None = None  # why mfu_frac is not known, or what it leaves out
-    gemm_frac_is_bound: bool = False  # a lower bound, as in the report
+    steps_ms: Annotated[list[float], says("of ``steps``; empty where times are not compared")] = field(
+        default_factory=list
+    )
+    mfu_why: Annotated[str | None, says("why mfu_frac is not known, or what it leaves out")] = None
+    gemm_frac_is_bound: Annotated[bool, says("a lower bound, as in the report")] = False
     communication_is_bound: bool = False
     mfu_is_bound: bool = False
+    steps_marked: Annotated[
+        bool, says("False: the whole trace taken as one step, so nothing is known per step")
+    ] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +79,15 @@ class StepChange:
     state: StepState
     before: StepTime
     after: StepTime
-    diff_ms: float  # of the medians
+    diff_ms: Annotated[float, says("of the medians")]
     diff_frac: float | None
-    p: float | None  # two-sided; None with too few steps
-    smallest_p: float  # what the test could say at best with so few steps
+    p: Annotated[float | None, says("two-sided; None with too few steps")]
+    smallest_p: Annotated[float, says("what the test could say at best with so few steps")]
     test: str
-    shift_low_ms: float  # the difference lies between these with probability shift_level
+    shift_low_ms: Annotated[float, says("the difference lies between these with probability shift_level")]
     shift_high_ms: float
     shift_level: float
-    unprofiled_before_ms: float | None  # median of the steps timed without the profiler
+    unprofiled_before_ms: Annotated[float | None, says("median of the steps timed without the profiler")]
     unprofiled_after_ms: float | None
     unprofiled_diff_frac: float | None
     why: str
@@ -85,7 +99,7 @@ class Cause:
 
     code: CauseCode
     diff_ms: float
-    frac: float | None = None  # gemms_alike: the factor that they share, less 1
+    frac: Annotated[float | None, says("gemms_alike: the factor that they share, less 1")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +119,8 @@ class Noise:
     """
 
     rows: int
-    share_frac: float  # of the GPU time before
-    mid_frac: float  # median difference per call
+    share_frac: Annotated[float, says("of the GPU time before")]
+    mid_frac: Annotated[float, says("median difference per call")]
     low_frac: float
     high_frac: float
 
@@ -115,18 +129,18 @@ class Noise:
 class Change:
     """Something that is not the same, known without comparing a time."""
 
-    kind: str  # model | communication | kernels | software
+    kind: Literal["model", "communication", "kernels", "software"]
     name: str
     before: str
     after: str
-    said: str  # one sentence
+    said: Annotated[str, says("one sentence")]
 
 
 @dataclass(frozen=True, slots=True)
 class GemmSide:
     """The GEMMs of one component, role, phase and shape on one side. out[M,N] = a[M,K] @ b[K,N]."""
 
-    ids: list[str]  # rows of the report
+    ids: Annotated[list[str], says("rows of the report")]
     layers: list[str]
     m: int | None
     n: int | None
@@ -137,28 +151,29 @@ class GemmSide:
     layout: str | None
     kernels: list[str]
     calls_per_step: float
-    time_ms_per_step: float | None  # None where times are not compared
+    time_ms_per_step: Annotated[float | None, says("None where times are not compared")]
     peak_frac: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class GemmChange:
-    # same_shape | shape_changed | only_before | only_after
-    # | moved: the same work, counted elsewhere after (``moved_to``)
-    # | regrouped: several of a place that cannot be paired one by one, together on both sides
-    state: str
-    kind: str  # gemm | attention
+    state: GemmState
+    kind: GemmKind
     component: str
     role: str | None
     phase: str
     before: GemmSide | None
     after: GemmSide | None
-    changed: list[str]  # "n 50257 -> 50304", "dtype ...", "kernel ...", "calls per step ..."
+    changed: Annotated[list[str], says('"n 50257 -> 50304", "dtype ...", "kernel ...", "calls ..."')]
     diff_ms: float | None
     diff_frac: float | None
-    beyond_noise: bool | None  # None = cannot be told
-    moved_to: list[str] = field(default_factory=list)  # component, role or "", phase: where it counts after
-    alike: bool = False  # the same work, changed by more than noise, and as all GEMMs of the same work did
+    beyond_noise: Annotated[bool | None, says("None = cannot be told")]
+    moved_to: Annotated[list[str], says('component, role or "", phase: where it counts after')] = field(
+        default_factory=list
+    )
+    alike: Annotated[
+        bool, says("the same work, changed by more than noise, and as all GEMMs of the same work did")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,20 +185,22 @@ class ComponentChange:
     before_ms: float
     after_ms: float
     diff_ms: float
-    diff_frac: float | None  # None where it is on one side only
-    before_kernels: float  # per step
+    diff_frac: Annotated[float | None, says("None where it is on one side only")]
+    before_kernels: Annotated[float, says("per step")]
     after_kernels: float
     beyond_noise: bool | None
-    why: str  # what the judgement rests on
-    alike: bool = False  # changed by more than noise, and as all GEMMs of the same work did
+    why: Annotated[str, says("what the judgement rests on")]
+    alike: Annotated[bool, says("changed by more than noise, and as all GEMMs of the same work did")] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """Rows whose work is counted in one of them before and in another after: neither a saving nor a loss."""
 
-    parts: list[list[str]]  # component and phase of every row that it is in
-    net: ComponentChange  # of all of them; named for reading: "communication", "optimizer → backward"
+    parts: Annotated[list[list[str]], says("component and phase of every row that it is in")]
+    net: Annotated[
+        ComponentChange, says('of all of them; named for reading: "communication", "optimizer → backward"')
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +210,18 @@ class Outcome:
     rule: str
     title: str
     change: dict[str, list[int | float | str]]
-    state: str  # acted_on | changed_otherwise | still_there | gone | cannot_tell
-    predicted_ms: Estimate  # mid None: a bound, not a prediction
-    measured_ms: float | None  # what its GEMMs take less per step; None unless the change was made
-    agrees: str | None  # as predicted | less than predicted | more than predicted | within the bound | ...
+    state: OutcomeState
+    predicted_ms: Annotated[Estimate, says("mid None: a bound, not a prediction")]
+    measured_ms: Annotated[
+        float | None, says("what its GEMMs take less per step; None unless the change was made")
+    ]
+    agrees: Annotated[
+        str | None, says("as predicted | less than predicted | more than predicted | within the bound | ...")
+    ]
     why: str
-    saving_of: SavingOf = "step"  # what predicted_ms is of; measured_ms is always of the GEMMs
+    saving_of: Annotated[SavingOf, says("what predicted_ms is of; measured_ms is always of the GEMMs")] = (
+        "step"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,20 +232,38 @@ class Comparison:
     tool_version: str
     before: Side
     after: Side
-    not_compared: list[str]  # why times are not compared; empty where they are
+    not_compared: Annotated[list[str], says("why times are not compared; empty where they are")]
     verdict: str
-    detail: str  # one or two sentences below it; "" where there is nothing to add
+    detail: Annotated[str, says('one or two sentences below it; "" where there is nothing to add')]
     step: StepChange | None
     parts: list[StepPart]
     noise: Noise | None
-    changes: list[Change]  # the model first
-    components: list[ComponentChange]  # largest difference first; empty where times are not compared
+    changes: Annotated[list[Change], says("the model first")]
+    components: Annotated[
+        list[ComponentChange], says("largest difference first; empty where times are not compared")
+    ]
     gemms: list[GemmChange]
     findings: list[Outcome]
     caveats: list[str]
-    reasons: list[str] = field(default_factory=list)  # why to believe the verdict; ``detail`` is all of them
-    moves: list[Move] = field(default_factory=list)  # to be read in place of their rows of ``components``
-    causes: list[Cause] = field(default_factory=list)  # largest first; they add up to ``step.diff_ms``
+    reasons: Annotated[list[str], says("why to believe the verdict; ``detail`` is all of them")] = field(
+        default_factory=list
+    )
+    moves: Annotated[list[Move], says("to be read in place of their rows of ``components``")] = field(
+        default_factory=list
+    )
+    causes: Annotated[list[Cause], says("largest first; they add up to ``step.diff_ms``")] = field(
+        default_factory=list
+    )
+
+    @property
+    def steps_marked(self) -> bool:
+        """Are figures per step on both sides?"""
+        return self.before.steps_marked and self.after.steps_marked
+
+    @property
+    def per_step(self) -> str:
+        """What times and counts are of, behind them."""
+        return per_step(self.steps_marked)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where a notebook shows text: the verdict, for the rest is long."""

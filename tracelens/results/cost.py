@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from tracelens.results.described import says
 from tracelens.results.estimates import Estimate
 
 
@@ -12,7 +14,7 @@ class Price:
     """Of one GPU for one hour."""
 
     per_gpu_hour: float
-    currency: str = ""  # as it was given: "EUR", "$"; "" where only a number was
+    currency: Annotated[str, says('as it was given: "EUR", "$"; "" where only a number was')] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Saving:
     """Of 1000 steps of the whole job, when every rank saves as much. ``mid`` None: only a bound is known."""
 
     gpu_hours: Estimate
-    money: Estimate | None = None  # None without a price
+    money: Annotated[Estimate | None, says("None without a price")] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,15 @@ class JobCost:
     """
 
     gpus: int
-    gpus_source: str  # where the number of GPUs is from, or that it is not known and one is counted
-    gpu_hours: float | None  # of the profiled step, as every figure of the report is
-    unprofiled_gpu_hours: float | None = None  # of the steps that ran without the profiler
-    # of all findings together, which is no sum; None without a finding, and where only GPU work is saved
-    saving: Saving | None = None
+    gpus_source: Annotated[
+        str, says("where the number of GPUs is from, or that it is not known and one is counted")
+    ]
+    gpu_hours: Annotated[float | None, says("of the profiled step, as every figure of the report is")]
+    unprofiled_gpu_hours: Annotated[float | None, says("of the steps that ran without the profiler")] = None
+    saving: Annotated[
+        Saving | None,
+        says("of all findings together, which is no sum; None without one, and where only GPU work is saved"),
+    ] = None
     price: Price | None = None
     money: float | None = None
     unprofiled_money: float | None = None

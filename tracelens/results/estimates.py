@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
+
+from tracelens.results.described import says
 
 #: Where an estimate comes from, strongest first.
 Basis = Literal["measured", "calibrated", "model", "heuristic"]
@@ -135,5 +137,5 @@ class Known:
     """A value with the evidence it was read from."""
 
     value: int | None
-    source: str  # e.g. "shape of aten::addmm in 12 layers", or why it is not known
-    per_rank: bool = False  # what one tensor-parallel rank holds; the whole model has more
+    source: Annotated[str, says('e.g. "shape of aten::addmm in 12 layers", or why it is not known')]
+    per_rank: Annotated[bool, says("what one tensor-parallel rank holds; the whole model has more")] = False

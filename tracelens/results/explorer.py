@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from tracelens.results.estimates import SavingOf
+from tracelens.results.described import says
+from tracelens.results.estimates import Basis, SavingOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +14,7 @@ class Suggested:
     """A value that a finding proposes."""
 
     value: int
-    rule: str  # "TL101"
+    rule: Annotated[str, says('"TL101"')]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +30,20 @@ class Curve:
     per_token: bool
     values: list[int]
     low_ms: list[float | None]
-    mid_ms: list[float | None]  # None: no prediction for this value
+    mid_ms: Annotated[list[float | None], says("None: no prediction for this value")]
     high_ms: list[float | None]
-    alignment_bytes: list[int] = field(default_factory=list)  # of rows of so many elements, at most 128
-    # (empty where the parameter is no length of a row)
+    alignment_bytes: Annotated[
+        list[int],
+        says("of rows of so many elements, at most 128; empty where the parameter is no length of a row"),
+    ] = field(default_factory=list)
     suggested: list[Suggested] = field(default_factory=list)
-    follows: str = ""  # what changes with it
-    basis: str = "model"  # of the times away from now
+    follows: Annotated[str, says("what changes with it")] = ""
+    basis: Annotated[Basis, says("of the times away from now")] = "model"
     notes: list[str] = field(default_factory=list)
-    why: str | None = None  # why there is no curve; the columns are empty then
-    saving_of: SavingOf = "step"  # gpu_work: the times are of the GPU's work, without its idle time
+    why: Annotated[str | None, says("why there is no curve; the columns are empty then")] = None
+    saving_of: Annotated[
+        SavingOf, says("gpu_work: the times are of the GPU's work, without its idle time")
+    ] = "step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +51,4 @@ class Explorer:
     """One curve for each hyper-parameter that the step's formulas know."""
 
     curves: list[Curve] = field(default_factory=list)
-    why: str | None = "this report does not hold it"  # why there is none
+    why: Annotated[str | None, says("why there is none")] = "this report does not hold it"

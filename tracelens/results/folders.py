@@ -6,7 +6,7 @@ Differences are after minus before. Figures over all pairs of files are medians,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from tracelens.results.comparison import (
     Cause,
@@ -14,19 +14,26 @@ from tracelens.results.comparison import (
     ComponentChange,
     Move,
     Noise,
+    OutcomeState,
     StepChange,
     StepPart,
     StepState,
 )
+from tracelens.results.described import says
+from tracelens.results.gemm import GemmKind
+from tracelens.words import per_step
 
 SCHEMA_VERSION = "1.0"
 
 #: What the files of a folder are to each other. ``files``: of different models, so only their pairs compare.
-KINDS = ("ranks", "runs", "files")
+FolderKind = Literal["ranks", "runs", "files"]
+#: What files of the two folders are paired by.
+MatchedBy = Literal["rank", "name"]
 #: The state of a pair where no time is compared.
 NOT_COMPARED: Literal["not_compared"] = "not_compared"
 
 Side = Literal["before", "after"]
+SIDES: tuple[Side, Side] = ("before", "after")
 #: A part of the step by which a rank can stand out.
 RankPart = Literal["idle", "computing", "exposed_communication"]
 
@@ -35,23 +42,24 @@ RankPart = Literal["idle", "computing", "exposed_communication"]
 class FolderSide:
     """One of the two folders."""
 
-    path: str  # its name
-    files: int  # compared
+    path: Annotated[str, says("its name")]
+    files: Annotated[int, says("compared")]
     gpu_title: str
     dtype: str | None
     world_size: int | None
-    generated: bool  # some file of it is
+    generated: Annotated[bool, says("some file of it is")]
     partial: bool
-    steps_ms: list[float] = field(
-        default_factory=list
-    )  # what ``step`` is of: the job's steps, or the runs' medians
-    gpu_busy_frac: float | None = None  # median over the files, as are the next two
+    steps_ms: Annotated[list[float], says("what ``step`` is of: the job's steps, or the runs' medians")] = (
+        field(default_factory=list)
+    )
+    gpu_busy_frac: Annotated[float | None, says("median over the files, as are the next two")] = None
     gemm_frac: float | None = None
-    mfu_frac: float | None = None  # None where one file at least does not show it
+    mfu_frac: Annotated[float | None, says("None where one file at least does not show it")] = None
     mfu_why: str | None = None
-    gemm_frac_is_bound: bool = False  # a lower bound in one file at least
+    gemm_frac_is_bound: Annotated[bool, says("a lower bound in one file at least")] = False
     communication_is_bound: bool = False
     mfu_is_bound: bool = False
+    steps_marked: Annotated[bool, says("in every file; False: whole traces taken as one step")] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +67,27 @@ class PairTime:
     """One side of a pair: its step, and the part of it in which the GPU computes."""
 
     file: str
-    step_ms: float  # median
+    step_ms: Annotated[float, says("median")]
     steps: int
-    computing_ms: float  # mean per step: some kernel besides communication runs
+    computing_ms: Annotated[float, says("mean per step: some kernel besides communication runs")]
     gpu_busy_frac: float | None = None
-    gemm_frac: float | None = None  # of the GPU time, in GEMMs and attention
-    mfu_frac: float | None = None  # None = not known
-    gemm_frac_is_bound: bool = False  # a lower bound, as in the report
+    gemm_frac: Annotated[float | None, says("of the GPU time, in GEMMs and attention")] = None
+    mfu_frac: Annotated[float | None, says("None = not known")] = None
+    gemm_frac_is_bound: Annotated[bool, says("a lower bound, as in the report")] = False
     mfu_is_bound: bool = False
-    idle_ms: float = 0.0  # mean per step: no GPU event runs
-    exposed_ms: float = 0.0  # mean per step: only communication runs
+    idle_ms: Annotated[float, says("mean per step: no GPU event runs")] = 0.0
+    exposed_ms: Annotated[float, says("mean per step: only communication runs")] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class StandsOut:
     """A rank that takes more of a part of the step than the others, by a gap of 2 % of the step at least."""
 
-    pair: str  # its name
+    pair: Annotated[str, says("its name")]
     side: Side
     part: RankPart
-    ms: float  # mean per step
-    others_low_ms: float  # of the ranks that do not stand out
+    ms: Annotated[float, says("mean per step")]
+    others_low_ms: Annotated[float, says("of the ranks that do not stand out")]
     others_high_ms: float
 
 
@@ -87,15 +95,15 @@ class StandsOut:
 class Pair:
     """Two files that belong together."""
 
-    name: str  # "rank 3", or the files' common name
+    name: Annotated[str, says('"rank 3", or the files\' common name')]
     rank: int | None
     before: PairTime
     after: PairTime
-    state: StepState | Literal["not_compared"]  # by the test over its own steps
+    state: Annotated[StepState | Literal["not_compared"], says("by the test over its own steps")]
     diff_frac: float | None
     p: float | None
     verdict: str
-    causes: list[Cause] = field(default_factory=list)  # of the difference of its medians
+    causes: Annotated[list[Cause], says("of the difference of its medians")] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +120,7 @@ class SharedOutcome:
 
     rule: str
     title: str
-    state: str  # as in Outcome
+    state: OutcomeState
     pairs: int
 
 
@@ -120,11 +128,11 @@ class SharedOutcome:
 class SharedPeak:
     """What the GEMMs of a component, role and phase reach of the datasheet peak: medians over the pairs."""
 
-    kind: str  # gemm | attention
+    kind: GemmKind
     component: str
     role: str | None
     phase: str
-    before_frac: float | None  # None = not known
+    before_frac: Annotated[float | None, says("None = not known")]
     after_frac: float | None
     pairs: int
 
@@ -133,7 +141,7 @@ class SharedPeak:
 class Left:
     """A file that has no partner, or cannot be used."""
 
-    side: str  # before | after
+    side: Side
     file: str
     why: str
 
@@ -144,29 +152,53 @@ class FolderComparison:
 
     schema_version: str
     tool_version: str
-    kind: str  # KINDS
-    matched_by: str  # rank | name
+    kind: FolderKind
+    matched_by: MatchedBy
     before: FolderSide
     after: FolderSide
     verdict: str
     detail: str
-    step: StepChange | None  # of the job, or over the runs; None where only the pairs can be judged
-    why: str  # what ``step`` is of, or why there is none
+    step: Annotated[
+        StepChange | None, says("of the job, or over the runs; None where only the pairs can be judged")
+    ]
+    why: Annotated[str, says("what ``step`` is of, or why there is none")]
     pairs: list[Pair]
-    stands_out: list[StandsOut]  # ranks that do; nothing with fewer than three
-    parts: list[StepPart]  # medians over the pairs
-    noise: Noise | None  # medians over the pairs
+    stands_out: Annotated[list[StandsOut], says("ranks that do; nothing with fewer than three")]
+    parts: Annotated[list[StepPart], says("medians over the pairs")]
+    noise: Annotated[Noise | None, says("medians over the pairs")]
     changes: list[SharedChange]
-    components: list[ComponentChange]  # medians over the pairs, judged where more than half of them agree
+    components: Annotated[
+        list[ComponentChange], says("medians over the pairs, judged where more than half of them agree")
+    ]
     findings: list[SharedOutcome]
     left: list[Left]
     caveats: list[str]
-    not_compared: list[str] = field(default_factory=list)  # why times are not compared; empty where they are
-    peaks: list[SharedPeak] = field(default_factory=list)  # where times are not compared
-    reasons: list[str] = field(default_factory=list)  # why to believe the verdict; ``detail`` is all of them
-    moves: list[Move] = field(default_factory=list)  # to be read in place of their rows of ``components``
-    causes: list[Cause] = field(default_factory=list)  # largest first; they add up to ``step.diff_ms``
-    causes_of: str | None = None  # the rank whose causes they are; None: means over the pairs
+    not_compared: Annotated[list[str], says("why times are not compared; empty where they are")] = field(
+        default_factory=list
+    )
+    peaks: Annotated[list[SharedPeak], says("where times are not compared")] = field(default_factory=list)
+    reasons: Annotated[list[str], says("why to believe the verdict; ``detail`` is all of them")] = field(
+        default_factory=list
+    )
+    moves: Annotated[list[Move], says("to be read in place of their rows of ``components``")] = field(
+        default_factory=list
+    )
+    causes: Annotated[list[Cause], says("largest first; they add up to ``step.diff_ms``")] = field(
+        default_factory=list
+    )
+    causes_of: Annotated[str | None, says("the rank whose causes they are; None: means over the pairs")] = (
+        None
+    )
+
+    @property
+    def steps_marked(self) -> bool:
+        """Are figures per step on both sides?"""
+        return self.before.steps_marked and self.after.steps_marked
+
+    @property
+    def per_step(self) -> str:
+        """What times and counts are of, behind them."""
+        return per_step(self.steps_marked)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where a notebook shows text: the verdict, for the rest is long."""

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from tracelens.results.described import says
 
 #: How the counted FLOPs stand to those that were done. at_most: a buffer's rows or masked scores are counted
 #: too; above_peak: their rate would be more than the GPU can do, so they are not known, nor is any rate.
 WorkKnown = Literal["exact", "at_most", "above_peak", "unknown"]
+#: bounded: packed attention, ranges of M and N, or the rows of a buffer.
+ShapeKnown = Literal["exact", "bounded", "unknown"]
+GemmKind = Literal["gemm", "attention"]
+#: A dimension of out[M,N] = a[M,K] @ b[K,N].
+Axis = Literal["m", "n", "k"]
+#: What a kernel's time goes by.
+Bound = Literal["compute", "memory", "latency"]
+TensorCore = Literal["used", "eligible_unused", "ineligible"]
+#: What tells the leading dimensions.
+LeadingSource = Literal["strides", "kernel name", "assumed contiguous"]
 
 #: What a kernel is by its name; a helper runs beside a product or an attention (a split-K reduction).
 KernelKind = Literal["gemm", "gemm_helper", "attention", "attention_helper"]
@@ -27,10 +39,14 @@ class Lost:
     wave: float | None = None
     memory: float | None = None
     other: float | None = None
-    useful: float | None = None  # FLOP at the dense datasheet peak
-    ceiling: float | None = None  # of other: what the best matmul measured on this GPU loses, too
-    helpers: float | None = None  # of other: kernels beside the product, a split-K reduction
-    why: dict[str, str] = field(default_factory=dict)  # part -> why it is None, cut or only a bound
+    useful: Annotated[float | None, says("FLOP at the dense datasheet peak")] = None
+    ceiling: Annotated[
+        float | None, says("of other: what the best matmul measured on this GPU loses, too")
+    ] = None
+    helpers: Annotated[float | None, says("of other: kernels beside the product, a split-K reduction")] = None
+    why: Annotated[dict[str, str], says("part -> why it is None, cut or only a bound")] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +64,20 @@ class GemmTime:
     memory: float
     other: float
     not_judged: float
-    ceiling: float  # of other, as in Lost
-    helpers: float  # of other
-    small: float  # of other, without those two: GEMMs that a kernel's fixed cost takes most of
-    untold: dict[str, float]  # cause -> time of rows in which it has no figure, though not too small
-    judged_frac: dict[str, float]  # cause -> share of GEMM time in which it has a figure
-    not_judged_why: list[str]  # reasons, the one with most time first
-    attention: float  # fused attention per step: in no part
-    at_least: list[str]  # causes of which a row knows a lower bound only; the rest of them is in other
+    ceiling: Annotated[float, says("of other, as in Lost")]
+    helpers: Annotated[float, says("of other")]
+    small: Annotated[
+        float, says("of other, without those two: GEMMs that a kernel's fixed cost takes most of")
+    ]
+    untold: Annotated[
+        dict[str, float], says("cause -> time of rows in which it has no figure, though not too small")
+    ]
+    judged_frac: Annotated[dict[str, float], says("cause -> share of GEMM time in which it has a figure")]
+    not_judged_why: Annotated[list[str], says("reasons, the one with most time first")]
+    attention: Annotated[float, says("fused attention per step: in no part")]
+    at_least: Annotated[
+        list[str], says("causes of which a row knows a lower bound only; the rest of them is in other")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,35 +85,39 @@ class Term:
     """One line of a derivation, which a reader can redo by hand."""
 
     name: str
-    formula: str  # with its numbers in it; "" where the value is read, not computed
+    formula: Annotated[str, says('with its numbers in it; "" where the value is read, not computed')]
     value: float | None
     unit: str
-    why: str  # what it means or where it comes from
+    why: Annotated[str, says("what it means or where it comes from")]
 
 
 @dataclass(frozen=True, slots=True)
 class GemmRow:
     """GEMMs (and fused attention) of one component, shape and kernel. out[M,N] = a[M,K] @ b[K,N]."""
 
-    id: str  # stable within the report: "g1", "g2"... by time
-    kind: str  # gemm | attention
+    id: Annotated[str, says('stable within the report: "g1", "g2"... by time')]
+    kind: GemmKind
     component: str
     components: list[str]
     role: str | None
     phase: str
-    layers: str | None  # "0-11", or None
-    calls: int  # in the whole file
+    layers: Annotated[str | None, says('"0-11", or None')]
+    calls: Annotated[int, says("in the whole file")]
     calls_per_step: float
-    time_ms: float  # whole file
+    time_ms: Annotated[float, says("whole file")]
     time_ms_per_step: float
-    frac: float  # of the GPU time of the analysed steps
+    frac: Annotated[float, says("of the GPU time of the analysed steps")]
     m: int | None
     n: int | None
     k: int | None
     batch: int | None
-    shape_note: str | None  # for attention: "b=8 h=12 s=1024 d=64", or why M, N, K are unknown
+    shape_note: Annotated[
+        str | None, says('for attention: "b=8 h=12 s=1024 d=64", or why M, N, K are unknown')
+    ]
     dtype: str | None
-    math_dtype: str | None  # the type whose peak it is judged against: "tf32" for fp32 on tensor cores
+    math_dtype: Annotated[
+        str | None, says('the type whose peak it is judged against: "tf32" for fp32 on tensor cores')
+    ]
     out_dtype: str | None
     layout: str | None
     m_expr: str | None
@@ -111,42 +137,63 @@ class GemmRow:
     tile_eff_frac: float | None
     wave_eff_frac: float | None
     alignment_bytes: dict[str, int | None]
-    tensor_core: str | None  # used | eligible_unused | ineligible
-    flops: float | None  # per call
+    tensor_core: TensorCore | None
+    flops: Annotated[float | None, says("per call")]
     tflops: float | None
     peak_frac: float | None
     ceiling_frac: float | None
-    bytes: float | None  # per call, each operand once
-    intensity: float | None  # FLOP per byte
-    bound: str | None  # compute | memory | latency
+    bytes: Annotated[float | None, says("per call, each operand once")]
+    intensity: Annotated[float | None, says("FLOP per byte")]
+    bound: Bound | None
     lost_ms: Lost
     findings: list[str]
-    candidates: list[str] = field(default_factory=list)  # unattributed: it is one of these, untold which
-    # exact | bounded (packed attention, the two ranges below, or rows of a buffer) | unknown
-    shape_known: str = "unknown"
-    m_range: tuple[int, int] | None = None  # [low, high] of M by the kernel's tiles and grid, where m is null
+    candidates: Annotated[list[str], says("unattributed: it is one of these, untold which")] = field(
+        default_factory=list
+    )
+    shape_known: ShapeKnown = "unknown"
+    m_range: Annotated[
+        tuple[int, int] | None, says("[low, high] of M by the kernel's tiles and grid, where m is null")
+    ] = None
     n_range: tuple[int, int] | None = None
-    padded_from: dict[str, int] = field(default_factory=dict)  # what the model asked for, {"n": 50257}
-    lent_calls: int = 0  # of its calls: operator or shape known from the identical call they repeat
-    helper_ms: float = 0.0  # of time_ms: kernels beside the product itself
-    leading: dict[str, int] = field(default_factory=dict)  # leading dimension of a, b, c in elements
-    leading_source: str | None = None  # strides | kernel name | assumed contiguous
-    ctas_per_sm: int | None = None  # CTAs that fit on one SM at once; None = the trace does not say
-    alignment_frac: float | None = None  # throughput at its worst alignment over that at 128 bytes
-    alignment_basis: str | None = None  # what that rests on
-    work_known: WorkKnown = "unknown"  # how flops, and the rates made of them, stand to what was done
-    work_why: str | None = None  # why they are no more than a bound, or not known
-    median_us: float | None = None  # of its calls in the file, all kernels of a call
-    slowest_us: float | None = None  # the longest of its calls
-    stalls: int = 0  # of its calls: those of over 3 times the median, which the shape does not explain
-    stall_ms: float = 0.0  # of time_ms: what those took beyond the median
-    stall_ms_per_step: float = 0.0  # the same of time_ms_per_step
-    kernel_kind: KernelKind | None = None  # what the kernel is by its name; None = a name that does not say
-    kernel_dtype: str | None = None  # of the operands, by the kernel's name
-    kernel_layout: str | None = None  # by the kernel's name
-    kernel_tensor_core: bool | None = None  # does it use tensor cores, by its name?
-    kernel_alignment: int | None = None  # elements of its loads, by its name: align8, ldg8
-    kernel_head_dim: int | None = None  # of an attention kernel: the head dimension it is compiled for
+    padded_from: Annotated[dict[str, int], says('what the model asked for, {"n": 50257}')] = field(
+        default_factory=dict
+    )
+    lent_calls: Annotated[
+        int, says("of its calls: operator or shape known from the identical call they repeat")
+    ] = 0
+    helper_ms: Annotated[float, says("of time_ms: kernels beside the product itself")] = 0.0
+    leading: Annotated[dict[str, int], says("leading dimension of a, b, c in elements")] = field(
+        default_factory=dict
+    )
+    leading_source: LeadingSource | None = None
+    ctas_per_sm: Annotated[
+        int | None, says("CTAs that fit on one SM at once; None = the trace does not say")
+    ] = None
+    alignment_frac: Annotated[
+        float | None, says("throughput at its worst alignment over that at 128 bytes")
+    ] = None
+    alignment_basis: Annotated[str | None, says("what that rests on")] = None
+    work_known: Annotated[
+        WorkKnown, says("how flops, and the rates made of them, stand to what was done")
+    ] = "unknown"
+    work_why: Annotated[str | None, says("why they are no more than a bound, or not known")] = None
+    median_us: Annotated[float | None, says("of its calls in the file, all kernels of a call")] = None
+    slowest_us: Annotated[float | None, says("the longest of its calls")] = None
+    stalls: Annotated[
+        int, says("of its calls: those of over 3 times the median, which the shape does not explain")
+    ] = 0
+    stall_ms: Annotated[float, says("of time_ms: what those took beyond the median")] = 0.0
+    stall_ms_per_step: Annotated[float, says("the same of time_ms_per_step")] = 0.0
+    kernel_kind: Annotated[
+        KernelKind | None, says("what the kernel is by its name; None = a name that does not say")
+    ] = None
+    kernel_dtype: Annotated[str | None, says("of the operands, by the kernel's name")] = None
+    kernel_layout: Annotated[str | None, says("by the kernel's name")] = None
+    kernel_tensor_core: Annotated[bool | None, says("does it use tensor cores, by its name?")] = None
+    kernel_alignment: Annotated[int | None, says("elements of its loads, by its name: align8, ldg8")] = None
+    kernel_head_dim: Annotated[
+        int | None, says("of an attention kernel: the head dimension it is compiled for")
+    ] = None
 
 
 def main_dtype(rows: Iterable[GemmRow]) -> str | None:

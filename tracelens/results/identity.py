@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from tracelens.results.described import says
 from tracelens.results.estimates import Known
 
 #: A kernel takes at least this long however little it computes: launch, prologue, one pass over K and
@@ -14,22 +15,28 @@ LEAST_US = 3.0
 #: under 1 us last 5 to 7 us, with the work. Predictions go by this, bounds by the least.
 USUAL_US = 5.0
 
+Vendor = Literal["nvidia", "amd", "unknown"]
+#: What tells the number of SMs.
+SmsSource = Literal["trace", "table", "unknown"]
+#: What the row of the GPU table was found by.
+GpuMatch = Literal["--gpu", "device name", "none"]
+
 
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
-    path: str  # file name only, never a directory
+    path: Annotated[str, says("file name only, never a directory")]
     sha256: str
-    bytes: int  # size of the file as given (compressed if it was)
-    events: int  # every event read, of every category
-    kernels: int  # GPU events: kernels, copies, fills
+    bytes: Annotated[int, says("size of the file as given (compressed if it was)")]
+    events: Annotated[int, says("every event read, of every category")]
+    kernels: Annotated[int, says("GPU events: kernels, copies, fills")]
     rank: int | None
     world_size: int | None
     torch_version: str | None
     cuda_version: str | None
-    device: str | None  # device name as the trace states it
-    span_ms: float  # first to last event
-    generated: bool  # True for a simulated trace; said on the page
-    partial: bool  # True when part of the file could not be read
+    device: Annotated[str | None, says("device name as the trace states it")]
+    span_ms: Annotated[float, says("first to last event")]
+    generated: Annotated[bool, says("True for a simulated trace; said on the page")]
+    partial: Annotated[bool, says("True when part of the file could not be read")]
     warnings: list[str]
 
 
@@ -37,21 +44,31 @@ class TraceInfo:
 class GpuInfo:
     """The GPU the figures are judged against; peaks are dense."""
 
-    name: str  # key in gpus.toml, "h100-sxm"; "unknown" when not in the table
+    name: Annotated[str, says('key in gpus.toml, "h100-sxm"; "unknown" when not in the table')]
     title: str
-    vendor: str
+    vendor: Vendor
     sms: int | None
-    sms_source: str  # "trace" | "table" | "unknown"
-    peak_tflops: dict[str, float]  # dtype -> datasheet dense peak; absent = unknown
-    ceiling_tflops: dict[str, float]  # dtype -> best matmul anyone measured; absent = unknown
+    sms_source: SmsSource
+    peak_tflops: Annotated[dict[str, float], says("dtype -> datasheet dense peak; absent = unknown")]
+    ceiling_tflops: Annotated[
+        dict[str, float], says("dtype -> best matmul anyone measured; absent = unknown")
+    ]
     bandwidth_gbps: float | None
-    matched_by: str  # "--gpu" | "device name" | "none"
-    sources: dict[str, str] = field(default_factory=dict)  # "peak.bf16", "bandwidth_gbps" -> document, date
+    matched_by: GpuMatch
+    sources: Annotated[dict[str, str], says('"peak.bf16", "bandwidth_gbps" -> document, date')] = field(
+        default_factory=dict
+    )
     l2_mb: float | None = None
-    measured_tflops: dict[str, float] = field(default_factory=dict)  # best matmul of `tracelens bench` here
+    measured_tflops: Annotated[dict[str, float], says("best matmul of `tracelens bench` here")] = field(
+        default_factory=dict
+    )
     measured_bandwidth_gbps: float | None = None
-    gemm_floor_us: float = LEAST_US  # what a GEMM kernel takes at least, however little it computes
-    memory_gib: float | None = None  # of the device, as the trace reports it; None where it does not
+    gemm_floor_us: Annotated[float, says("what a GEMM kernel takes at least, however little it computes")] = (
+        LEAST_US
+    )
+    memory_gib: Annotated[
+        float | None, says("of the device, as the trace reports it; None where it does not")
+    ] = None
 
 
 #: How much of a transformer was recognised.
@@ -67,7 +84,9 @@ class ModelDims:
     ``Coverage.unseen_frac`` says how much could not be told apart.
     """
 
-    found: Found  # whole: attention, by its operators, module names or order; parts: some components alone
+    found: Annotated[
+        Found, says("whole: attention, by its operators, module names or order; parts: some components alone")
+    ]
     hidden: Known
     heads: Known
     kv_heads: Known
@@ -79,9 +98,9 @@ class ModelDims:
     micro_batch: Known
     tensor_parallel: Known
     experts: Known
-    pipeline_parallel: Known = _UNSTATED  # stages; ``layers`` are this rank's
-    expert_parallel: Known = _UNSTATED  # ranks that share the experts
-    classes: Known = _UNSTATED  # what a head chooses from that is no vocabulary
+    pipeline_parallel: Annotated[Known, says("stages; ``layers`` are this rank's")] = _UNSTATED
+    expert_parallel: Annotated[Known, says("ranks that share the experts")] = _UNSTATED
+    classes: Annotated[Known, says("what a head chooses from that is no vocabulary")] = _UNSTATED
 
     @property
     def transformer(self) -> bool:
@@ -93,10 +112,12 @@ class ModelDims:
 class ReferenceInfo:
     """A second trace of the same job, and what it lent. Shares of the GPU time of the analysed steps."""
 
-    path: str  # file name only
+    path: Annotated[str, says("file name only")]
     sha256: str
-    matched_frac: float  # kernels with a twin in the reference
+    matched_frac: Annotated[float, says("kernels with a twin in the reference")]
     matched_kernels: int
-    lent_frac: float  # kernels whose component came from the reference
+    lent_frac: Annotated[float, says("kernels whose component came from the reference")]
     lent_kernels: int
-    lent_calls: int  # GEMM and attention calls whose operator or shape came from the reference
+    lent_calls: Annotated[
+        int, says("GEMM and attention calls whose operator or shape came from the reference")
+    ]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from tracelens.results.described import says
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,25 +14,25 @@ class LayerRow:
 
     component: str
     phase: str
-    time_ms: list[float]  # by layer, in the order of Layers.layers
-    rest_ms: float  # in no layer, or in one that is not known
+    time_ms: Annotated[list[float], says("by layer, in the order of Layers.layers")]
+    rest_ms: Annotated[float, says("in no layer, or in one that is not known")]
 
 
 @dataclass(frozen=True, slots=True)
 class LayerPass:
     """One pass of a layer: its GPU events, and all others that begin in its time. Columns, by beginning."""
 
-    phase: str  # forward | backward (with what it recomputes)
-    begins_ms: float  # after the step's beginning
+    phase: Annotated[Literal["forward", "backward"], says("backward: with what it recomputes")]
+    begins_ms: Annotated[float, says("after the step's beginning")]
     length_us: float
-    busy_frac: float  # of the length, some GPU event runs
-    start_us: list[float]  # after the pass's beginning
+    busy_frac: Annotated[float, says("of the length, some GPU event runs")]
+    start_us: Annotated[list[float], says("after the pass's beginning")]
     duration_us: list[float]
     component: list[str]
-    name: list[int]  # index into LayerTimeline.names
+    name: Annotated[list[int], says("index into LayerTimeline.names")]
     stream: list[int]
-    layer: list[int]  # -1: none, or not known
-    left_out: int = 0  # events after those listed
+    layer: Annotated[list[int], says("-1: none, or not known")]
+    left_out: Annotated[int, says("events after those listed")] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,8 @@ class LayerTimeline:
     """A middle layer of the step of median length."""
 
     layer: int
-    step: int  # the N of ProfilerStep#N
-    names: list[str]  # of kernels
+    step: Annotated[int, says("the N of ProfilerStep#N")]
+    names: Annotated[list[str], says("of kernels")]
     passes: list[LayerPass]
 
 
@@ -49,4 +52,4 @@ class Layers:
     layers: list[int] = field(default_factory=list)
     rows: list[LayerRow] = field(default_factory=list)
     timeline: LayerTimeline | None = None
-    why: str | None = "this report does not hold it"  # why no layer is known
+    why: Annotated[str | None, says("why no layer is known")] = "this report does not hold it"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from tracelens.results.advice import Check, Finding, ShapeSearch, WhatIf
 from tracelens.results.cost import JobCost
+from tracelens.results.described import says
 from tracelens.results.explorer import Explorer
 from tracelens.results.gemm import GemmRow, GemmTime
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
@@ -31,19 +33,33 @@ class Report:
     gemms: list[GemmRow]
     findings: list[Finding]
     checks: list[Check]
-    notes: list[str] = field(default_factory=list)  # method notes worth a line on the page
-    communication: list[CommunicationRow] = field(default_factory=list)  # longest first
-    recording: list[Lack] = field(default_factory=list)  # what the recording lacked, costliest first
-    reference: ReferenceInfo | None = None  # the trace given with --reference
-    gemm_time: GemmTime | None = None  # where the GEMM time of a step goes
-    what_if: list[WhatIf] = field(default_factory=list)  # the scenarios asked for with --what-if
+    notes: Annotated[list[str], says("method notes worth a line on the page")] = field(default_factory=list)
+    communication: Annotated[list[CommunicationRow], says("longest first")] = field(default_factory=list)
+    recording: Annotated[list[Lack], says("what the recording lacked, costliest first")] = field(
+        default_factory=list
+    )
+    reference: Annotated[ReferenceInfo | None, says("the trace given with --reference")] = None
+    gemm_time: Annotated[GemmTime | None, says("where the GEMM time of a step goes")] = None
+    what_if: Annotated[list[WhatIf], says("the scenarios asked for with --what-if")] = field(
+        default_factory=list
+    )
     waits: Waits = field(default_factory=Waits)
-    cost: JobCost | None = None  # per 1000 steps of the whole job
-    explorer: Explorer = field(default_factory=Explorer)  # step time against each hyper-parameter
-    layers: Layers = field(default_factory=Layers)  # time by layer, and one layer kernel by kernel
-    verification: Verification | None = None  # of `tracelens verify`, where it measured the findings
-    shape_search: ShapeSearch | None = None  # a faster shape of the same size; None where nothing searched
-    declared: dict[str, int] = field(
-        default_factory=dict
-    )  # sizes in the model's own configuration, where the capture wrote them
-    left_out: list[LeftOut] = field(default_factory=list)  # steps in no figure: without GPU work, or cut
+    cost: Annotated[JobCost | None, says("per 1000 steps of the whole job")] = None
+    explorer: Annotated[Explorer, says("step time against each hyper-parameter")] = field(
+        default_factory=Explorer
+    )
+    layers: Annotated[Layers, says("time by layer, and one layer kernel by kernel")] = field(
+        default_factory=Layers
+    )
+    verification: Annotated[
+        Verification | None, says("of `tracelens verify`, where it measured the findings")
+    ] = None
+    shape_search: Annotated[
+        ShapeSearch | None, says("a faster shape of the same size; None where nothing searched")
+    ] = None
+    declared: Annotated[
+        dict[str, int], says("sizes in the model's own configuration, where the capture wrote them")
+    ] = field(default_factory=dict)
+    left_out: Annotated[list[LeftOut], says("steps in no figure: without GPU work, or cut")] = field(
+        default_factory=list
+    )

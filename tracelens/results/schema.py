@@ -1,4 +1,4 @@
-"""The published JSON Schemas, made from the classes of the results and the comments beside their fields.
+"""The published JSON Schemas, made from the classes of the results.
 
 ``python -m tracelens.results.schema`` writes them into the package.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import typing
 from collections.abc import Iterator
 from importlib import resources
@@ -27,8 +26,6 @@ FORMATS: dict[str, tuple[type[Any], str, str]] = {
     "gemm": (study.GemmJson, study.SCHEMA_VERSION, "tracelens gemm"),
     "suggestions": (suggestions.Suggestions, suggestions.FORMAT_VERSION, "tracelens suggest"),
 }
-_FIELD = re.compile(r"^    (\w+): [^#\n]*?(?:  # (.+))?$")
-_MORE = re.compile(r"^    # (.+)$")
 
 
 def json_schema(name: str = "report") -> dict[str, Any]:
@@ -40,9 +37,6 @@ def json_schema(name: str = "report") -> dict[str, Any]:
         definition.pop("description", None)
         if _documented(one):
             definition["description"] = inspect.cleandoc(one.__doc__ or "")
-        for field, note in field_notes(one).items():
-            if note:
-                definition["properties"][field]["description"] = note
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:tracelens:{name}:{version}",
@@ -53,17 +47,12 @@ def json_schema(name: str = "report") -> dict[str, Any]:
 
 
 def field_notes(kind: type[Any]) -> dict[str, str]:
-    """Return what the comment beside each field of a class says; "" where there is none."""
-    known = set(typing.get_type_hints(kind))
-    notes: dict[str, str] = {}
-    for line in inspect.getsource(kind).splitlines():
-        found = _FIELD.match(line)
-        if found and found[1] in known:
-            notes[found[1]] = found[2] or ""
-        elif notes and (more := _MORE.match(line)):
-            last = next(reversed(notes))
-            notes[last] = f"{notes[last]} {more[1]}".strip()
-    return notes
+    """Return what each field of a class means (``says``); "" where its name is enough."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {
+        name: next((one.description or "" for one in getattr(hint, "__metadata__", ())), "")
+        for name, hint in hints.items()
+    }
 
 
 def _documented(kind: type[Any]) -> bool:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal, get_args
 
+from tracelens.results.described import says
 from tracelens.results.estimates import Estimate, SavingOf, StepBound
+from tracelens.words import Collective, Evidence, Level, Purpose
 
 #: Why a ProfilerStep range is no step to measure.
 NotWhole = Literal["no_gpu_work", "cut_at_start", "cut_at_end"]
+#: What unprofiled steps were timed with.
+StepClock = Literal["cuda_events", "perf_counter"]
+STEP_CLOCKS: tuple[StepClock, ...] = get_args(StepClock)
+LimitedBy = Literal["idle", "exposed", "memory", "shapes", ""]
 
 #: Of GPU time that could not be told apart: no more, and what was not seen is not there.
 _SEEN = 0.05
@@ -16,20 +22,22 @@ _SEEN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    index: int  # the N of ProfilerStep#N, or 0 when the whole trace is taken as one step
+    index: Annotated[int, says("the N of ProfilerStep#N, or 0 when the whole trace is taken as one step")]
     start_ns: int
     duration_ms: float
     gpu_busy_frac: float
-    lacks: NotWhole | None = None  # what it is not whole by; kept where no step of the trace is whole
+    lacks: Annotated[
+        NotWhole | None, says("what it is not whole by; kept where no step of the trace is whole")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
     """A ProfilerStep range that is in no figure of the report."""
 
-    index: int  # the N of ProfilerStep#N
-    reason: NotWhole  # no_gpu_work | cut_at_start | cut_at_end, of the trace
-    start_ns: int  # of the range, on the CPU's clock
+    index: Annotated[int, says("the N of ProfilerStep#N")]
+    reason: Annotated[NotWhole, says("cut: at the start or end of the trace")]
+    start_ns: Annotated[int, says("of the range, on the CPU's clock")]
     duration_ms: float
 
 
@@ -50,46 +58,68 @@ class UnprofiledSteps:
 
     before_ms: StepTime | None = None
     after_ms: StepTime | None = None
-    median_ms: float | None = None  # of all of them
-    clock: str | None = None  # cuda_events | perf_counter
-    profiler_frac: float | None = None  # of the profiled step: 1 - median_ms / step_ms.median
-    drift_frac: float | None = None  # after_ms.median / before_ms.median - 1: the run's own change of speed
-    mfu_frac: float | None = None  # the FLOPs of a profiled step over median_ms
-    why: str | None = "this report does not hold it"  # why some of it is not known
+    median_ms: Annotated[float | None, says("of all of them")] = None
+    clock: StepClock | None = None
+    profiler_frac: Annotated[float | None, says("of the profiled step: 1 - median_ms / step_ms.median")] = (
+        None
+    )
+    drift_frac: Annotated[
+        float | None, says("after_ms.median / before_ms.median - 1: the run's own change of speed")
+    ] = None
+    mfu_frac: Annotated[float | None, says("the FLOPs of a profiled step over median_ms")] = None
+    why: Annotated[str | None, says("why some of it is not known")] = "this report does not hold it"
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    step_ms: StepTime  # with the profiler running, which makes it longer
-    gpu_ms_per_step: float  # sum of GPU event times per step; overlapping streams count twice
+    step_ms: Annotated[StepTime, says("with the profiler running, which makes it longer")]
+    gpu_ms_per_step: Annotated[
+        float, says("sum of GPU event times per step; overlapping streams count twice")
+    ]
     gpu_busy_frac: float
-    idle_ms: float  # per step: no GPU event of any kind running
-    exposed_communication_ms: float  # per step: only communication running
-    gemm_frac: float  # share of the steps' GPU time spent in kernels known to be GEMM or attention
+    idle_ms: Annotated[float, says("per step: no GPU event of any kind running")]
+    exposed_communication_ms: Annotated[float, says("per step: only communication running")]
+    gemm_frac: Annotated[
+        float, says("share of the steps' GPU time spent in kernels known to be GEMM or attention")
+    ]
     mfu_frac: float | None
-    mfu_dtype: str | None  # the type whose dense peak it is measured against
-    mfu_why: str | None  # why mfu_frac is not known, or what is missing where it is a lower bound
-    achieved_tflops: float | None  # GEMM + attention FLOPs of the model, nothing counted twice / step time
-    shape_waste_ms: Estimate | None  # per step; None until a rule has something at stake
-    verdict: str  # one sentence
-    verdict_detail: str  # one or two sentences below it
-    step_source: str  # how steps were found, in words
+    mfu_dtype: Annotated[str | None, says("the type whose dense peak it is measured against")]
+    mfu_why: Annotated[
+        str | None, says("why mfu_frac is not known, or what is missing where it is a lower bound")
+    ]
+    achieved_tflops: Annotated[
+        float | None, says("GEMM + attention FLOPs of the model, nothing counted twice / step time")
+    ]
+    shape_waste_ms: Annotated[Estimate | None, says("per step; None until a rule has something at stake")]
+    verdict: Annotated[str, says("one sentence")]
+    verdict_detail: Annotated[str, says("one or two sentences below it")]
+    step_source: Annotated[str, says("how steps were found, in words")]
     unprofiled: UnprofiledSteps = field(default_factory=UnprofiledSteps)
-    limited_by: str = ""  # idle | exposed | memory | shapes, by the rule of the verdict; "" = not judged
-    step_bound: StepBound = "gpu"  # what the step waits for, by its idle time
-    saving_of: SavingOf = "step"  # what shape_waste_ms is of; gpu_work: the step gains 0 to its high end
-    steps_marked: bool = True  # False: the whole trace taken as one step, so nothing is known per step
-    gemm_frac_is_bound: bool = False  # gemm_frac is a lower bound: too much GPU time could not be told apart
-    communication_is_bound: bool = False  # so is the time of communication, exposed or not
-    shape_open_ms: float = 0.0  # at most, beside a predicted shape_waste_ms: findings without a prediction
-    mfu_is_bound: bool = False  # mfu_frac and achieved_tflops are lower bounds, also the MFU unprofiled
+    limited_by: Annotated[LimitedBy, says('by the rule of the verdict; "" = not judged')] = ""
+    step_bound: Annotated[StepBound, says("what the step waits for, by its idle time")] = "gpu"
+    saving_of: Annotated[
+        SavingOf, says("what shape_waste_ms is of; gpu_work: the step gains 0 to its high end")
+    ] = "step"
+    steps_marked: Annotated[
+        bool, says("False: the whole trace taken as one step, so nothing is known per step")
+    ] = True
+    gemm_frac_is_bound: Annotated[
+        bool, says("gemm_frac is a lower bound: too much GPU time could not be told apart")
+    ] = False
+    communication_is_bound: Annotated[bool, says("so is the time of communication, exposed or not")] = False
+    shape_open_ms: Annotated[
+        float, says("at most, beside a predicted shape_waste_ms: findings without a prediction")
+    ] = 0.0
+    mfu_is_bound: Annotated[
+        bool, says("mfu_frac and achieved_tflops are lower bounds, also the MFU unprofiled")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Unattributed:
-    reason: str  # what evidence is missing
-    remedy: str  # how to get it
-    time_ms: float  # of all analysed steps together
+    reason: Annotated[str, says("what evidence is missing")]
+    remedy: Annotated[str, says("how to get it")]
+    time_ms: Annotated[float, says("of all analysed steps together")]
     kernels: int
 
 
@@ -97,21 +127,29 @@ class Unattributed:
 class Coverage:
     """Shares of the GPU time of the analysed steps; nothing is renormalized."""
 
-    component_frac: float  # in a part of the step; neither unattributed nor ``other``
+    component_frac: Annotated[float, says("in a part of the step; neither unattributed nor ``other``")]
     module_frac: float
-    shape_frac: float  # of GEMM and attention time: every size known
-    tile_frac: float  # of GEMM time: tile known from the kernel's name
-    by_evidence: dict[str, float]
+    shape_frac: Annotated[float, says("of GEMM and attention time: every size known")]
+    tile_frac: Annotated[float, says("of GEMM time: tile known from the kernel's name")]
+    by_evidence: dict[Evidence, float]
     unattributed: list[Unattributed]
-    no_launch_frac: float  # of the file's GPU time: kernels whose launch is not in it
-    no_launch_kernels: int  # whole file
-    shape_bounded_frac: float = 0.0  # of GEMM and attention time: ranges of M and N, or packed sequences
-    shape_unknown_frac: float = 0.0  # the rest; the three add to one
-    lent_frac: float = 0.0  # component known from an identical kernel, of another step or of the reference
+    no_launch_frac: Annotated[float, says("of the file's GPU time: kernels whose launch is not in it")]
+    no_launch_kernels: Annotated[int, says("whole file")]
+    shape_bounded_frac: Annotated[
+        float, says("of GEMM and attention time: ranges of M and N, or packed sequences")
+    ] = 0.0
+    shape_unknown_frac: Annotated[float, says("the rest; the three add to one")] = 0.0
+    lent_frac: Annotated[
+        float, says("component known from an identical kernel, of another step or of the reference")
+    ] = 0.0
     lent_kernels: int = 0
-    other_frac: float = 0.0  # named by its module, and no known part of the step
-    opaque_frac: float = 0.0  # of that: kernels whose operators do not say that they are no attention
-    attention_open_frac: float | None = None  # what can be attention: the same, of unattributed time as well
+    other_frac: Annotated[float, says("named by its module, and no known part of the step")] = 0.0
+    opaque_frac: Annotated[
+        float, says("of that: kernels whose operators do not say that they are no attention")
+    ] = 0.0
+    attention_open_frac: Annotated[
+        float | None, says("what can be attention: the same, of unattributed time as well")
+    ] = None
 
     @property
     def unattributed_frac(self) -> float:
@@ -139,13 +177,17 @@ class Coverage:
 class ComponentRow:
     component: str
     phase: str
-    time_ms: float  # whole file
-    time_ns: int  # exact: these add up to all GPU event time
-    frac: float  # of the GPU time of the analysed steps
-    kernels: int  # whole file
-    flops: float | None  # of its GEMM and attention calls whose work is known; None without any
-    tflops: float | None  # over the time of those calls
-    time_ms_per_step: float  # of the analysed steps alone: a file also holds work before and between them
+    time_ms: Annotated[float, says("whole file")]
+    time_ns: Annotated[int, says("exact: these add up to all GPU event time")]
+    frac: Annotated[float, says("of the GPU time of the analysed steps")]
+    kernels: Annotated[int, says("whole file")]
+    flops: Annotated[
+        float | None, says("of its GEMM and attention calls whose work is known; None without any")
+    ]
+    tflops: Annotated[float | None, says("over the time of those calls")]
+    time_ms_per_step: Annotated[
+        float, says("of the analysed steps alone: a file also holds work before and between them")
+    ]
     kernels_per_step: float
 
 
@@ -157,34 +199,38 @@ class CommunicationRow:
     collective holds the wait for its slowest rank, so its bandwidths are no less than shown.
     """
 
-    collective: str  # all_reduce | reduce_scatter | ... | packing | other (words.COLLECTIVES)
-    group: str | None  # description of the process group, else its name
-    group_size: int | None  # ranks
-    purpose: str  # words.PURPOSES
-    evidence: str  # words.EVIDENCE
-    why: str  # what the purpose rests on, or why it is unknown
+    collective: Collective
+    group: Annotated[str | None, says("description of the process group, else its name")]
+    group_size: Annotated[int | None, says("ranks")]
+    purpose: Purpose
+    evidence: Evidence
+    why: Annotated[str, says("what the purpose rests on, or why it is unknown")]
     phase: str
     dtype: str | None
-    calls: int  # GPU events in the whole file
+    calls: Annotated[int, says("GPU events in the whole file")]
     calls_per_step: float
-    bytes_per_call: float | None  # mean; of the larger of a rank's input and output
-    time_ms: float  # whole file
+    bytes_per_call: Annotated[float | None, says("mean; of the larger of a rank's input and output")]
+    time_ms: Annotated[float, says("whole file")]
     exposed_ms: float
     hidden_ms: float
     time_ms_per_step: float
     exposed_ms_per_step: float
     hidden_ms_per_step: float
-    algorithm_gbps: float | None  # GB/s: bytes over time
-    bus_gbps: float | None  # GB/s: nccl-tests' bus bandwidth, comparable with the link's speed
+    algorithm_gbps: Annotated[float | None, says("GB/s: bytes over time")]
+    bus_gbps: Annotated[
+        float | None, says("GB/s: nccl-tests' bus bandwidth, comparable with the link's speed")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
     """Something the recording does not hold, what that costs the analysis, and what would give it."""
 
-    code: str  # stable: "no-shapes"
+    code: Annotated[str, says('stable: "no-shapes"')]
     title: str
-    effect: str  # what is lost
-    remedy: str  # the flag or line that gives it
-    severity: str  # high | medium | low
-    share: float | None  # of the file's GPU time it touches, 0..1; None where that has no meaning
+    effect: Annotated[str, says("what is lost")]
+    remedy: Annotated[str, says("the flag or line that gives it")]
+    severity: Level
+    share: Annotated[
+        float | None, says("of the file's GPU time it touches, 0..1; None where that has no meaning")
+    ]

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import msgspec
 
+from tracelens.results.described import says
 from tracelens.results.estimates import Estimate
+from tracelens.results.gemm import Axis, Bound
 
 SCHEMA_VERSION = "1.0"
+
+NeighbourKind = Literal["faster", "larger", "smaller", "known"]
 
 
 class GpuJson(msgspec.Struct, frozen=True):
     """The GPU that is predicted for, with the datasheet figures used. null = unknown."""
 
-    name: str  # key of --gpu
+    name: Annotated[str, says("key of --gpu")]
     title: str
-    why: str  # "named", or why this one where none was named
+    why: Annotated[str, says('"named", or why this one where none was named')]
     sms: int | None
-    peak_tflops: float | None  # dense, of the product's element type
+    peak_tflops: Annotated[float | None, says("dense, of the product's element type")]
     bandwidth_gbps: float | None
 
 
@@ -47,7 +53,7 @@ class PointJson(msgspec.Struct, frozen=True):
     size: int
     time_us: Estimate
     tflops: float | None
-    tile: str | None  # "128x256"
+    tile: Annotated[str | None, says('"128x256"')]
     waves: int | None
 
 
@@ -55,7 +61,7 @@ class NeighbourJson(msgspec.Struct, frozen=True):
     """A size worth having. Negative savings are costs; ratios are its time over the present time."""
 
     size: int
-    kind: str  # faster | larger | smaller | known
+    kind: NeighbourKind
     time_us: Estimate
     saving_us: Estimate | None
     time_ratio: Estimate | None
@@ -66,7 +72,7 @@ class NeighbourJson(msgspec.Struct, frozen=True):
 class AroundJson(msgspec.Struct, frozen=True):
     """The sizes along one dimension, and those worth having."""
 
-    dimension: str  # m | n | k
+    dimension: Axis
     low: int
     high: int
     step: int
@@ -88,15 +94,15 @@ class GemmJson(msgspec.Struct, frozen=True):
     batch: int
     dtype: str
     out_dtype: str
-    layout: str  # cuBLAS's opA, opB
-    time_us: Estimate  # basis: calibrated | model
+    layout: Annotated[str, says("cuBLAS's opA, opB")]
+    time_us: Estimate
     tflops: float | None
     peak_frac: float | None
-    bound: str | None  # compute | memory | latency
+    bound: Bound | None
     unknown: str | None
-    source: str | None  # what the rates of the prediction come from
-    alignment_bytes: dict[str, int | None]  # of a, b and c (= out)
-    leading_dimension: dict[str, str]  # of a, b and c: m | n | k
+    source: Annotated[str | None, says("what the rates of the prediction come from")]
+    alignment_bytes: Annotated[dict[str, int | None], says("of a, b and c (= out)")]
+    leading_dimension: Annotated[dict[str, Axis], says("of a, b and c")]
     alignment_frac: float | None
     tile: TileJson | None
     tiles: int | None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from tracelens.results.advice import FrontPoint, OtherHeads, ShapePick
-from tracelens.results.estimates import Estimate
+from tracelens.results.described import says
+from tracelens.results.estimates import Basis, Estimate
 
 FORMAT_VERSION = "1.0"
+
+SuggestedFrom = Literal["config", "trace", "report"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +26,9 @@ class ComponentTime:
 
     component: str
     time_ms: Estimate
-    frac: float  # of the sum
-    tflops: float | None  # of its products and attention, over their time
-    shapes: list[str]  # of its products, forward
+    frac: Annotated[float, says("of the sum")]
+    tflops: Annotated[float | None, says("of its products and attention, over their time")]
+    shapes: Annotated[list[str], says("of its products, forward")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +41,19 @@ class Suggestions:
     gpu: str
     gpu_title: str
     dtype: str
-    basis: str  # calibrated | model
-    parameters: int | None  # weights in matrices
-    step_ms: Estimate  # forward and backward of one micro-batch; the measured step of a trace
+    basis: Basis
+    parameters: Annotated[int | None, says("weights in matrices")]
+    step_ms: Annotated[
+        Estimate, says("forward and backward of one micro-batch; the measured step of a trace")
+    ]
     tflops: float | None
-    memory_gb: float | None  # estimate, of one GPU
-    components: list[ComponentTime]  # longest first
+    memory_gb: Annotated[float | None, says("estimate, of one GPU")]
+    components: Annotated[list[ComponentTime], says("longest first")]
     verdict: str
     picks: list[ShapePick]
-    unsure: ShapePick | None  # predicted faster, but what it adds reaches to slower: not recommended
+    unsure: Annotated[
+        ShapePick | None, says("predicted faster, but what it adds reaches to slower: not recommended")
+    ]
     heads: list[OtherHeads]
     front: list[FrontPoint]
     tried: int
@@ -54,11 +61,15 @@ class Suggestions:
     parameters_limit_frac: float
     not_included: list[str]
     notes: list[str] = field(default_factory=list)
-    source: str = "config"  # config | trace | report: whether the step is planned or was measured
-    not_searched: dict[str, str] = field(default_factory=dict)  # parameter -> why, and what would tell
-    causal: bool | None = None  # the mask that attention was predicted with; None where a step was measured
-    fused_qkv: bool | None = None  # one product for query, key and value
-    fused_gate: bool | None = None  # gate and up in one product; None without a gate
+    source: Annotated[SuggestedFrom, says("whether the step is planned or was measured")] = "config"
+    not_searched: Annotated[dict[str, str], says("parameter -> why, and what would tell")] = field(
+        default_factory=dict
+    )
+    causal: Annotated[
+        bool | None, says("the mask that attention was predicted with; None where a step was measured")
+    ] = None
+    fused_qkv: Annotated[bool | None, says("one product for query, key and value")] = None
+    fused_gate: Annotated[bool | None, says("gate and up in one product; None without a gate")] = None
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where a notebook shows text: the verdict, for the rest is long."""

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from tracelens.results.described import says
+
+#: What the next kernel waited for.
+IdleWait = Literal["host_wait", "kernel_wait", "other"]
+WaitPart = Literal["temporal", "idle", "queue", "path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,9 +18,9 @@ class IdleCause:
 
     device: int
     stream: int
-    cause: str  # host_wait: not launched yet | kernel_wait: queued, gap below 30 us | other
+    cause: Annotated[IdleWait, says("host_wait: not launched yet; kernel_wait: queued, gap below 30 us")]
     ms_per_step: float
-    frac: float  # of this stream's idle time
+    frac: Annotated[float, says("of this stream's idle time")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +29,7 @@ class QueueLength:
 
     device: int
     stream: int
-    launches: int  # in the analysed steps
+    launches: Annotated[int, says("in the analysed steps")]
     mean: float
     median: float
     highest: int
@@ -32,9 +39,9 @@ class QueueLength:
 class PathPart:
     """Time on the critical path of one step, by what bounds it."""
 
-    bound_by: str  # cpu_bound | gpu_compute_bound | gpu_kernel_launch_overhead | ...
+    bound_by: Annotated[str, says('in the words of HTA: "cpu_bound", "gpu_compute_bound"')]
     time_ms: float
-    frac: float  # of the path
+    frac: Annotated[float, says("of the path")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +51,23 @@ class Waits:
     From the first to the last GPU event of the analysed steps, per step: idle + compute + non_compute.
     """
 
-    tool: str | None = None  # with its version
-    idle_ms: float | None = None  # no GPU event runs
-    compute_ms: float | None = None  # some computing kernel runs
-    non_compute_ms: float | None = None  # only copies or communication run
-    overlap_frac: float | None = None  # of communication time, some computing kernel runs beside it
-    idle: list[IdleCause] = field(default_factory=list)  # longest first
+    tool: Annotated[str | None, says("with its version")] = None
+    idle_ms: Annotated[float | None, says("no GPU event runs")] = None
+    compute_ms: Annotated[float | None, says("some computing kernel runs")] = None
+    non_compute_ms: Annotated[float | None, says("only copies or communication run")] = None
+    overlap_frac: Annotated[
+        float | None, says("of communication time, some computing kernel runs beside it")
+    ] = None
+    idle: Annotated[list[IdleCause], says("longest first")] = field(default_factory=list)
     queue: list[QueueLength] = field(default_factory=list)
-    queued_frac: float | None = None  # of the GPU events, those in ``queue``
-    path: list[PathPart] = field(default_factory=list)  # longest first; they add up to the path's length
-    path_step: int | None = None  # the N of its ProfilerStep#N: the step of median length
-    path_of_ms: float | None = None  # that step's length
-    blocked_ms: float | None = None  # of that step, host calls that wait: no length on the path
-    missing: dict[str, str] = field(default_factory=dict)  # temporal | idle | queue | path -> why
-    why: str | None = "not asked for"  # why there is nothing at all
+    queued_frac: Annotated[float | None, says("of the GPU events, those in ``queue``")] = None
+    path: Annotated[list[PathPart], says("longest first; they add up to the path's length")] = field(
+        default_factory=list
+    )
+    path_step: Annotated[int | None, says("the N of its ProfilerStep#N: the step of median length")] = None
+    path_of_ms: Annotated[float | None, says("that step's length")] = None
+    blocked_ms: Annotated[float | None, says("of that step, host calls that wait: no length on the path")] = (
+        None
+    )
+    missing: Annotated[dict[WaitPart, str], says("why it is not there")] = field(default_factory=dict)
+    why: Annotated[str | None, says("why there is nothing at all")] = "not asked for"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tracelens.numbers import listed, plural
 from tracelens.results import GemmRow
+from tracelens.results.advice import Effort
 from tracelens.rules.engine.dimensions import TARGET, Target, flops_growth, target
 from tracelens.rules.engine.facts import Outcome, StepFacts, absent
 from tracelens.rules.engine.missing import enough, for_shapes, sum_of
@@ -16,10 +17,11 @@ from tracelens.rules.misaligned_views import view_of
 from tracelens.rules.pad_vocabulary import vocabulary_rows
 from tracelens.step.alignment import Misfit, boundary_bytes, fp32_on_cuda_cores, misfit_of
 from tracelens.step.work import is_gated
+from tracelens.words import Level
 
 #: The products with the head dimension as a side are TL103's.
 _HEADWISE = frozenset({"attention.scores", "attention.values"})
-_EFFORT = {"ffn": "retrain", "hidden": "retrain"}
+_EFFORT: dict[str, Effort] = {"ffn": "retrain", "hidden": "retrain"}
 #: What a wider MLP means for the model.
 WIDER_MLP = (
     "An existing checkpoint can be padded with zero weights and zero biases without changing its output when"
@@ -250,7 +252,7 @@ def _component(row: GemmRow) -> str:
     return f"{row.component} GEMMs" if row.component in ("other", "unattributed") else row.component
 
 
-def confidence_of(case: Case) -> str:
+def confidence_of(case: Case) -> Level:
     """High where the kernels' names show it in at least half of the time, medium where dimensions say it."""
     time = sum(row.time_ms_per_step for row in case.rows)
     shown = sum(misfit.row.time_ms_per_step for misfit in case.misfits if misfit.kernel is not None)

@@ -12,6 +12,7 @@ from tracelens.rules.engine.missing import for_shapes
 from tracelens.rules.engine.proposals import Proposal, cannot_judge, decide, took
 from tracelens.rules.engine.simulated import pays, simulate
 from tracelens.rules.engine.stakes import Stake, time_at_stake
+from tracelens.words import Level
 
 #: Head sizes FlashAttention 2 has kernels for (HEADDIM_SWITCH in static_switch.h of torch's copy; the
 #: library itself dropped 224). FlashAttention 3 has 64, 96, 128, 192, 256 (hopper/tile_size.h). Any other
@@ -272,7 +273,7 @@ def _title(head_dim: int, heads: int | None, options: list[_Heads]) -> str:
     return f"Use {ways} instead of {plural(heads, 'head')} of {head_dim}"
 
 
-def _confidence(group: _Attention) -> str:
+def _confidence(group: _Attention) -> Level:
     if group.padding_frac:
         return "high"  # the kernel's own name shows the zeros
     return "medium" if group.head_dim % 8 or group.head_dim < 64 else "low"

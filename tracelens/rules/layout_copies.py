@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 from tracelens.numbers import count, ms, percent, plural
 from tracelens.results import GemmRow, OtherRow
+from tracelens.results.advice import Effort
 from tracelens.rules.engine.claims import Claim, settle
 from tracelens.rules.engine.facts import Outcome, StepFacts, absent
 from tracelens.rules.engine.missing import no_model
 from tracelens.rules.engine.proposals import heuristic
 from tracelens.step.present import micro_batches_of
+from tracelens.words import Level
 
 #: A bound, of which a part falls away: below this share of the step it is not worth a user's time.
 _LEAST = 0.02
@@ -59,8 +61,8 @@ class _Cause:
     why: str
     fix: tuple[str, ...]
     caveats: tuple[str, ...]
-    effort: str = "code"
-    confidence: str = "medium"
+    effort: Effort = "code"
+    confidence: Level = "medium"
     change: tuple[tuple[str, str, str], ...] = ()  # what, from, to
 
 

@@ -19,6 +19,7 @@ from tracelens.step.alignment import (
     loads_16_bytes,
     narrow_kernel,
 )
+from tracelens.words import Level
 
 #: TFLOP/s on an A100 of the GEMM with v near 51200 as one dimension, by the bytes on which its rows begin
 #: (arXiv 2401.14489, raw data of EleutherAI/cookbook; odd v = 2 bytes, x2 = 4, ... x64 = 128).
@@ -187,7 +188,7 @@ def _hidden(facts: StepFacts, vocab: int, rows: list[GemmRow]) -> int | None:
     return next((row.k for row in rows if row.role == "forward" and row.n == vocab), None)
 
 
-def _confidence(stakes: list[Stake], vocab: int) -> str:
+def _confidence(stakes: list[Stake], vocab: int) -> Level:
     """High where the kernels' names show narrow loads in most of what is at stake."""
     total = sum(stake.bound_ms for stake in stakes)
     shown = sum(stake.bound_ms for stake in stakes if narrow_kernel(stake.row) is not None)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tracelens.config.hyper import Hyper
 from tracelens.results import FrontPoint, OtherHeads, PickReason, ShapePick
+from tracelens.results.advice import Effort
 from tracelens.step.search import WORTH_FRAC, Evaluator, Found
 from tracelens.step.search_space import SEARCHED, Limits
 from tracelens.step.step_change import Change
@@ -101,7 +102,7 @@ def _title(found: Mapping[str, list[int | None]]) -> str:
     return ", ".join(f"{name} {pair[0]} → {pair[1]}" for name, pair in shown.items())
 
 
-def _effort(names: frozenset[str]) -> tuple[str, str]:
+def _effort(names: frozenset[str]) -> tuple[Effort, str]:
     if names == {"vocab"}:
         return "config", "a trained checkpoint is padded with unused rows"
     if names <= {"micro_batch"}:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from tracelens.results.step import STEP_CLOCKS, StepClock
 from tracelens.trace.decode import NOT_JSON
 
 _SECRET = re.compile(r"^(env|environ|environment|environment_variables|env_vars|os_environ)$", re.IGNORECASE)
@@ -143,7 +144,7 @@ class UnprofiledTimes:
 
     before_ms: tuple[float, ...] = ()
     after_ms: tuple[float, ...] = ()
-    clock: str | None = None  # cuda_events | perf_counter
+    clock: StepClock | None = None
     why: str | None = None
 
 
@@ -171,7 +172,7 @@ def unprofiled_times(metadata: Mapping[str, Any]) -> UnprofiledTimes:
         if not there
     ]
     clock = part.get("clock") if isinstance(part, dict) else None
-    known = clock if clock in ("cuda_events", "perf_counter") else None
+    known = next((one for one in STEP_CLOCKS if one == clock), None)
     return UnprofiledTimes(before, after, known, "; ".join(missing) or None)
 
 

@@ -265,7 +265,12 @@ class _Gap:
         """Of the size of the residual stream; a sequence can be as long as that is wide."""
         tokens = [core.tokens for core in self.run.cores if core.tokens]
         least = self.hidden * (min(tokens) // 2 if tokens else 2)
-        return any(t[-1] == self.hidden and prod(t) >= least for t in tensors if len(t) >= 2)
+        whole = {self.hidden * many for many in tokens}  # also with the channels in front
+        return any(
+            (t[-1] == self.hidden and prod(t) >= least) or (self.hidden in t[1:2] and prod(t) in whole)
+            for t in tensors
+            if len(t) >= 2
+        )
 
     def _stream(self, at: int) -> Label | None:
         kind = self.run.kinds[at]

@@ -17,6 +17,7 @@ from tracelens.attribution.structure.clipping import clipping
 from tracelens.attribution.structure.forward import hidden_size, label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
+from tracelens.attribution.structure.maps import label_maps
 from tracelens.attribution.structure.mixtures import label_mixtures
 from tracelens.attribution.structure.ordered import Launched, label_by_order, lend_weights
 from tracelens.attribution.structure.passes import Weight, passes
@@ -107,6 +108,11 @@ def infer(
                 )
     for run in ahead:
         label_mixtures(run)
+        label_maps(run, hidden)
+    for run in distinct:
+        for core in run.cores:  # product, softmax, product is attention in any model
+            for at, component in core.parts.items():
+                run.labels.setdefault(at, Label(component, evidence="local"))
     labels: dict[Label, int] = {}
     for row in clipping(units, phase):
         label[row] = labels.setdefault(Label("grad_clip"), len(labels))
@@ -130,7 +136,7 @@ def _without_shapes(trace: Trace, links: Links, names: KernelNames, units: Units
     if hidden is not None:
         label_forward(run, hidden)
     else:
-        label_by_order(run)
+        label_by_order(run, _layouts(trace, names, units, run)[1])
     label_between(run, hidden or 0, None)
     behind = [core.first for core in run.cores if core.backward]
     heads = [at for at, label in run.labels.items() if label.component == "logits"]

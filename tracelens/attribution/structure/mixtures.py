@@ -34,7 +34,7 @@ def label_mixtures(run: Run) -> None:
 
 def _fill(run: Run, start: int, stop: int, component: str) -> None:
     for at in range(start, stop):
-        run.labels.setdefault(at, Label(component))
+        run.labels.setdefault(at, Label(component, evidence="local"))
 
 
 def _before(run: Run, stop: int, first: int) -> None:

@@ -20,6 +20,8 @@ from tracelens.gemm import GemmShape
 
 _SMALLEST_WEIGHT = 8
 _ENOUGH = 0.5  # of the products must have a grid that fits
+_USUAL = 2 / 3  # of the gaps between two cores are read alike
+_Pattern = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,11 @@ def _rows_agree(weights: list[tuple[int, int]], launched: Sequence[Launched | No
     return proven
 
 
-def label_by_order(run: Run) -> None:
-    """Name products by their count and order alone; fills ``run.labels``."""
+def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
+    """Name products by their count and order alone; fills ``run.labels``.
+
+    ``keys`` are, by position, equal for equal kernels with equal grids.
+    """
     cores = [core for core in run.cores if not core.backward]
     behind = [core.first for core in run.cores if core.backward]
     if len(cores) < 2 or (behind and behind[0] < cores[-1].last):
@@ -103,21 +108,20 @@ def label_by_order(run: Run) -> None:
     losses = [at for at in range(cores[-1].last, len(run)) if loses(run, at)]
     stop = min([*losses[:1], *behind[:1], len(run)])
     products = run.products(0, stop)
-    for at in behind:
-        run.labels[at] = Label("attention.core")
     between = [
         [at for at in products if core.last < at < following.first] for core, following in pairwise(cores)
     ]
-    patterns = [pattern for places in between if (pattern := _read(run, places)) is not None]
-    if len(patterns) != len(between) or len({_once(pattern) for pattern in patterns}) != 1:
+    patterns = _patterns(run, between, keys)
+    if patterns is None:
         return
-    first = patterns[0]
+    run.labels.update({at: Label("attention.core") for at in behind})
+    first = Counter(patterns).most_common(1)[0][0]
     layer_end = tuple(component for component in _once(first) if component != "attention.qkv")
     queries = first.count("attention.qkv")
     for at in [at for at in products if at < cores[0].first][-queries:]:
         run.labels[at] = Label("attention.qkv", 0)
     rest = [at for at in products if at > cores[-1].last]
-    behind_last = _read(run, rest, last=True) or ()
+    behind_last: _Pattern = _read(run, rest, last=True) or ()
     if _once(behind_last) != layer_end:
         behind_last = layer_end
     layer = 0
@@ -130,9 +134,67 @@ def label_by_order(run: Run) -> None:
             )
             layer -= before == "mlp.down" and component == "logits"
             run.labels[at] = Label(component, None if component == "logits" else layer)
+    _unknown_cores(run)
     named = len(behind_last)
     if len(rest) == named + 1 and (losses[:1] == [stop] or not behind):
         run.labels[rest[-1]] = Label("logits")
+
+
+def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) -> list[_Pattern] | None:
+    """What the products of each gap between two cores are; None where most gaps admit no one reading.
+
+    The others hold a layer whose core is a kernel that no name tells: there every product is what its equal
+    is elsewhere, or the one that makes queries, between the MLP and that kernel.
+    """
+    read = [_read(run, places) for places in between]
+    known = Counter(_once(pattern) for pattern in read if pattern is not None)
+    if not known:
+        return None
+    if len(known) == 1 and None not in read:
+        return [pattern for pattern in read if pattern is not None]
+    usual, count = known.most_common(1)[0]
+    if count < _USUAL * len(between):
+        return None
+    equal: dict[object, set[str]] = {}
+    for places, pattern in zip(between, read, strict=True):
+        if pattern is not None and _once(pattern) == usual:
+            for at, component in zip(places, pattern, strict=True):
+                equal.setdefault(keys[at], set()).add(component)
+    out: list[_Pattern] = []
+    for places, pattern in zip(between, read, strict=True):
+        if pattern is None or _once(pattern) != usual:
+            pattern = _of_equals(run, places, [equal.get(keys[at], set()) for at in places])
+        if pattern is None:
+            return None
+        out.append(pattern)
+    return out
+
+
+def _of_equals(run: Run, places: list[int], equal: list[set[str]]) -> _Pattern | None:
+    """Each product as its equals; one without is that of queries where an unknown kernel follows an MLP."""
+    out: list[str] = []
+    for at, behind, parts in zip(places, [*places[1:], len(run)], equal, strict=True):
+        if len(parts) == 1:
+            out += parts
+        elif not parts and out[-1:] == ["mlp.down"] and len(_unknown(run, at, behind)) == 1:
+            out.append("attention.qkv")
+        else:
+            return None
+    return tuple(out)
+
+
+def _unknown(run: Run, start: int, stop: int) -> list[int]:
+    return [at for at in range(start + 1, stop) if run.kinds[at].what == "kernel"]
+
+
+def _unknown_cores(run: Run) -> None:
+    """Between the products of queries and the next one without a core: the only kernel of no known kind."""
+    named = sorted(run.labels)
+    for at, behind in pairwise(named):
+        if run.labels[at].component == "attention.qkv" and run.labels[behind].component.startswith("mlp."):
+            found = _unknown(run, at, behind)
+            if len(found) == 1:
+                run.labels[found[0]] = Label("attention.core", run.labels[at].layer)
 
 
 def _once(pattern: tuple[str, ...]) -> tuple[str, ...]:

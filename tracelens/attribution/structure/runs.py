@@ -24,6 +24,7 @@ class Label:
     components: tuple[str, ...] = ()
     candidates: tuple[str, ...] = ()
     role: str | None = None  # forward | dgrad | wgrad of a product
+    evidence: str = "structure"  # local: it rests on its neighbours alone
 
 
 @dataclass(frozen=True, slots=True)

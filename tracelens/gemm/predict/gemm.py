@@ -20,6 +20,7 @@ from tracelens.gemm.predict.tiles import candidate_tiles, tiles_of_kernel
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import Estimate
+from tracelens.results.gemm import Bound
 
 _LAYOUTS = ("TN", "NN", "NT", "TT")
 #: The largest size of one dimension: no GPU holds more, and counts stay exact in floating point.
@@ -47,7 +48,7 @@ class Prediction:
     out_dtype: str
     layout: str
     gpu: str
-    time_us: Estimate  # basis: calibrated | model
+    time_us: Estimate
     alignment: dict[str, int | None]  # bytes, of a, b and c (= out)
     alignment_frac: float | None  # throughput with operands so aligned, as a share of that at 128 bytes
     tile: tuple[int, int] | None = None  # (tile_m, tile_n) in torch's orientation
@@ -58,7 +59,7 @@ class Prediction:
     waves: int | None = None  # rounds over the SMs, the last one perhaps partly filled
     tile_eff_frac: float | None = None
     wave_eff_frac: float | None = None
-    bound: str | None = None  # compute | memory | latency: what the time mostly is
+    bound: Bound | None = None  # what the time mostly is
     unknown: str | None = None  # why there is no mid estimate
     chosen: Chosen | None = field(default=None, repr=False)
 
@@ -329,7 +330,7 @@ def _bounds(asked: _Asked, table: TileTable, rates: Rates, step: LadderStep) -> 
     return Estimate(low, None, time(step.low) * rates.high_frac if step.low else None, "model")
 
 
-def _bound(asked: _Asked, rates: Rates, mid: float) -> str:
+def _bound(asked: _Asked, rates: Rates, mid: float) -> Bound:
     if 2 * rates.fixed_us >= mid:
         return "latency"
     memory_us = asked.memory_floor_us * (asked.gpu.bandwidth_gbps or 0.0) / rates.bandwidth_gbps

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from tracelens.measure.cases import AttentionCase
 from tracelens.measure.layer_shapes import LayerShape, StepShape
@@ -14,7 +15,7 @@ from tracelens.measure.verify.meter import CallTime, Case
 from tracelens.measure.verify.plan import CallPair, Trial, WholePair
 from tracelens.numbers import ms
 from tracelens.results import Estimate, MeasuredCall, MeasuredWhole, Verified
-from tracelens.results.verified import UNKNOWN
+from tracelens.results.verified import UNKNOWN, RestsOn
 
 #: Calls that could not be measured may be this share of the time that the change touches in the trace.
 _GAP = 0.1
@@ -53,7 +54,8 @@ def conclude(
     wholes = [_whole(one, pairs.get(at, stopped), trial.scale) for at, one in enumerate(trial.wholes)]
     products = _products_ms(trial, calls)
     layers = _layers_ms(wholes, noise_frac) if not trial.apart else UNKNOWN
-    rests_on, saving = ("layers", layers) if layers.mid is not None else ("products", products)
+    rests_on: RestsOn = "layers" if layers.mid is not None else "products"
+    saving = layers if rests_on == "layers" else products
     notes = [*trial.notes, _PLAIN if rests_on == "layers" else _ALONE, _OUTSIDE]
     if trial.scale != 1.0:
         notes.append(f"layers after the change are counted per token: × {trial.scale:.4g}")
@@ -86,9 +88,9 @@ def not_measured(trial: Trial, why: str) -> Verified:
 
 def _beside(
     trial: Trial,
-    state: str,
+    state: Literal["measured", "not_measured"],
     why: str,
-    rests_on: str,
+    rests_on: RestsOn,
     saving: Estimate,
     before_ms: float | None,
     replaces: bool,

@@ -21,6 +21,7 @@ from tracelens.measure.verify.standin import (
 )
 from tracelens.numbers import ms
 from tracelens.results import GemmRow
+from tracelens.results.verified import WholeKind
 from tracelens.step.affected import VOCAB_UNTOLD, changed_names, concerns, grown_calls, vocab_untold
 from tracelens.step.per_token import growth_frac
 from tracelens.step.planned_kernels import memory_of_trace
@@ -72,7 +73,7 @@ class CallPair:
 class WholePair:
     """A layer, the logits or a small step in both shapes."""
 
-    what: str  # layer | logits | step
+    what: WholeKind
     now: LayerShape | StepShape
     then: LayerShape | StepShape
     calls_now: float | None  # per step; None: no part of the step's sum

@@ -13,10 +13,11 @@ from typing import Any
 
 from tracelens.numbers import listed, ms, ms_range, percent, plural
 from tracelens.results import Estimate, Finding
+from tracelens.results.advice import Effort
 from tracelens.rules.engine.facts import Outcome, Rule, StepFacts
 from tracelens.rules.engine.proposals import WORTH_A_FINDING
 from tracelens.rules.engine.simulated import as_frac, pays, within
-from tracelens.words import severity
+from tracelens.words import Level, severity
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class Claim:
     bounds: Mapping[str, float]  # GEMM rows (and other rows) it touches -> ms per step at stake
     gemms: Sequence[str]  # of them the GEMM rows
     saving: Estimate
-    confidence: str  # high | medium | low
-    effort: str  # config | code | retrain
+    confidence: Level
+    effort: Effort
     saw: str
     why: str
     how: str  # the arithmetic with its numbers

@@ -13,6 +13,7 @@ from typing import Any
 
 from tracelens.config.hyper import Hyper
 from tracelens.results import Effects, Finding, GemmRow
+from tracelens.results.advice import Checkpoint
 from tracelens.rules.engine.amounts import memory, operations, parameters
 from tracelens.rules.engine.diffs import config_diffs
 from tracelens.rules.engine.facts import StepFacts
@@ -30,7 +31,7 @@ _NEEDS_OF_INFERENCE = {
     "retrain": "another model: one that is trained that way",
 }
 #: What becomes of a checkpoint, from the least to the most trouble.
-STATES = ("loads", "reshards", "pads", "converts", "unknown", "scratch")
+STATES: tuple[Checkpoint, ...] = ("loads", "reshards", "pads", "converts", "unknown", "scratch")
 _TOKENIZER = "Unchanged: it makes tokens of text and knows nothing of {name}."
 _BACK = "{name} back to {now}"
 _SET_BACK = f"Set {_BACK}."
@@ -40,7 +41,7 @@ _SET_BACK = f"Set {_BACK}."
 class _Way:
     """A change in one direction. Texts take name, now, then, more and less (of then - now)."""
 
-    state: str
+    state: Checkpoint
     how: str
     undo: str = _SET_BACK
     tokenizer: str = _TOKENIZER

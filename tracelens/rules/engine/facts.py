@@ -20,6 +20,7 @@ from tracelens.results import (
     OtherRow,
     SavingOf,
 )
+from tracelens.results.advice import CheckState
 from tracelens.results.waiting import saving_of
 from tracelens.step.waiting import gpu_work_note
 from tracelens.step.whatif import StepModel
@@ -93,7 +94,7 @@ class Outcome:
     ``changes`` holds the simulated change of each finding, None where it has only a bound.
     """
 
-    state: str  # found | passed | not_applicable | could_not_run
+    state: CheckState
     why: str
     findings: tuple[Finding, ...] = ()
     bounds_ms: Mapping[str, float] = field(default_factory=dict)

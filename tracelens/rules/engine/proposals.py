@@ -8,12 +8,13 @@ from typing import Any
 
 from tracelens.numbers import listed, ms, percent, plural
 from tracelens.results import Estimate, Finding, GemmRow, WhatIf
+from tracelens.results.advice import Effort
 from tracelens.rules.engine.effects import completed
 from tracelens.rules.engine.facts import Outcome, Rule, StepFacts, absent
 from tracelens.rules.engine.simulated import as_frac, derivation, pays, simulate, why_not, within
 from tracelens.rules.engine.stakes import Stake
 from tracelens.step.waiting import gpu_work_note
-from tracelens.words import severity
+from tracelens.words import Level, severity
 
 #: A saving or a bound below this share of the step is noise beside step-to-step variation: the check then
 #: passes and says the figure.
@@ -32,8 +33,8 @@ class Proposal:
 
     title: str
     stakes: Sequence[Stake]
-    confidence: str  # high | medium | low
-    effort: str  # config | code | retrain
+    confidence: Level
+    effort: Effort
     saw: str
     why: str
     change: dict[str, list[int | float | str]]
@@ -216,7 +217,7 @@ def _finding(rule: Rule, judged: _Judged, *, facts: StepFacts, step_ms: float) -
     return completed(finding, facts, simulate=one.simulate, override=one.effects)
 
 
-def sure(cause: str, saving: Estimate) -> str:
+def sure(cause: Level, saving: Estimate) -> Level:
     """How far to trust a saving: no more than its cause, and not highly where its range begins at nothing."""
     if (saving.low or 0.0) < 0:
         return "low"

@@ -1,0 +1,67 @@
+"""Work on feature maps and pictures: no part of a transformer's layer, wherever it stands.
+
+A convolution takes and gives maps, [batch, channels, *space]; so do the normalizations and activations around
+it. What runs on the same maps is work of the same kind: its own operators say where they come from, and no
+transformer need be known. Behind the last product of a pass there is no layer any more; what follows an
+operator of pictures there (resized masks, boxes, codes of masks) only makes them into an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import Dims, Kind
+
+_MAPS = ("convolution", "picture")
+_PRODUCTS = ("gemm", "bmm", "core")
+_OWN = (*_MAPS, *_PRODUCTS, "norm", "loss", "fused_logits_loss", "embedding", "dropout", "kernel", "helper")
+
+
+def label_maps(run: Run, hidden: int | None) -> None:
+    """Name what works on maps and has no name yet ``other``; fills ``run.labels``.
+
+    ``hidden``, the width of the residual stream, is that of no map: patches are embedded by a convolution.
+    """
+    found = {*_around(run, hidden), *_behind_all(run)}
+    for at in found:
+        if at not in run.labels and run.kinds[at].what not in _OWN:
+            run.labels[at] = Label("other", evidence="local")
+
+
+def _around(run: Run, hidden: int | None) -> Iterator[int]:
+    """What works on maps of the size of a convolution's, or of as many channels as one before it gives."""
+    spaces = {found for kind in run.kinds for found in _spaces(kind) if hidden not in found[2]}
+    channels: set[int] = set()
+    chained = False
+    for at, kind in enumerate(run.kinds):
+        if kind.what == "convolution":
+            channels, chained = _channels(kind) - {hidden}, True
+            continue
+        if kind.what in _PRODUCTS:
+            channels = set()
+        maps = any((len(t), t[0], t[2:]) in spaces for t in kind.tensors if len(t) >= 3)
+        maps |= any(t[1] in channels and hidden != t[-1] for t in kind.tensors if len(t) >= 3)
+        chained = maps or (chained and bool(channels) and not kind.tensors)
+        if chained:
+            yield at
+
+
+def _spaces(kind: Kind) -> Iterator[tuple[int, int, Dims]]:
+    """(rank, batch, space) of the map that a convolution takes: the tensor before its weight."""
+    wide = [t for t in kind.tensors if len(t) >= 3]
+    if kind.what == "convolution" and len(wide) >= 2 and len(wide[0]) == len(wide[1]):
+        yield len(wide[0]), wide[0][0], wide[0][2:]
+
+
+def _channels(kind: Kind) -> set[int]:
+    """Channels on both sides of its weight, the last of its tensors with a space."""
+    weights = [t for t in kind.tensors if len(t) >= 3]
+    return set(weights[-1][:2]) if weights else set()
+
+
+def _behind_all(run: Run) -> range:
+    """From the first operator of pictures behind the last product on."""
+    last = next((at for at in range(len(run) - 1, -1, -1) if run.kinds[at].what in _PRODUCTS), -1)
+    first = next((at for at in range(last + 1, len(run)) if run.kinds[at].what == "picture"), len(run))
+    return range(first, len(run))

@@ -1,0 +1,55 @@
+"""The section of findings: those worth 1 % of the step told in full, the others folded."""
+
+from __future__ import annotations
+
+from tracelens.render import facts
+from tracelens.render.section import Content, Page, Section
+from tracelens.results import Finding
+from tracelens.words import SEVERITY_FROM
+
+#: Of the step: a finding below it is folded.
+WORTH = 0.01
+
+
+def share(finding: Finding) -> float | None:
+    """What a finding saves of the step at most, by its prediction or else its bound; None where unknown."""
+    frac = finding.saving_frac
+    known = frac.mid if frac.mid is not None else frac.high
+    return None if known is None else abs(known)
+
+
+def is_worth(finding: Finding) -> bool:
+    """Is a finding worth more than a line? One whose saving is not known is."""
+    known = share(finding)
+    return known is None or known >= WORTH
+
+
+def _content(page: Page) -> Content | None:
+    report, limit = page.report, page.limit
+    if not report.findings:
+        return None
+    listed = report.findings[: limit.whole + limit.lines]
+    whole = list(enumerate(listed[: limit.whole], 1))
+    worth = [(n, one) for n, one in whole if is_worth(one)]
+    small = [(n, one) for n, one in whole if not is_worth(one)]
+    return {
+        "open": bool(worth),
+        "note": _note(len(worth), len(small), facts.overlap_words(report)),
+        "worth": worth,
+        "small": small,
+        "whole": len(whole),
+        "more": listed[limit.whole :],
+        "unlisted": len(report.findings) - len(listed),
+        "severity_from": SEVERITY_FROM,
+    }
+
+
+def _note(worth: int, small: int, overlap: str) -> str:
+    if not worth:
+        return f"{small} below {WORTH:.0%} of the step"
+    return "; ".join(filter(None, ["largest first" if worth > 1 else "", overlap]))
+
+
+SECTION = Section("findings", "Findings", _content, leads=("shapes",))
+
+__all__ = ["SECTION", "WORTH", "is_worth", "share"]

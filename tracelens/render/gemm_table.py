@@ -1,0 +1,31 @@
+"""The section of the GEMM table, with the derivation of its longest rows."""
+
+from __future__ import annotations
+
+from tracelens.render import losses
+from tracelens.render.section import Content, Page, Section
+
+#: Rows that are seen at first, besides those with a finding.
+SEEN = 12
+
+
+def _content(page: Page) -> Content | None:
+    report, rows = page.report, page.rows
+    if not rows:
+        return None
+    shown = {row.id for row in rows}
+    judged = [row for row in rows if row.lost_ms.useful is not None][: page.limit.derived]
+    derivations, meanings = losses.shared([losses.derivation(row, report) for row in judged])
+    return {
+        "note": "out[M, N] = a[M, K] · b[K, N], by time",
+        "seen": {row.id for at, row in enumerate(rows) if at < SEEN or row.findings},
+        "top": max(row.frac for row in rows) or 1.0,
+        "rest_frac": sum(row.frac for row in report.gemms if row.id not in shown),
+        "derivations": derivations,
+        "meanings": meanings,
+        "derived": {row.id for row in judged},
+        "judged": sum(row.lost_ms.useful is not None for row in report.gemms),
+    }
+
+
+SECTION = Section("gemms", "GEMMs and fused attention", _content, folds=False, wide=True)

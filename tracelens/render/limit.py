@@ -1,0 +1,200 @@
+"""What limits the step where GEMM shapes do not: one card, read by page, terminal and Markdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracelens import numbers as f
+from tracelens.accounting.limits import StepPicture, byte_times, limits
+from tracelens.render import waits
+from tracelens.render.section import Content, Page, Section
+from tracelens.results import CommunicationRow, Report
+from tracelens.results.waiting import idle_ms
+from tracelens.words import per_step
+
+_KINDS = 3  # kinds of communication named
+_NAMED = 4  # components named where memory limits the step
+#: Of exposed communication: from here on it is said that small messages wait.
+_NAMES_WAITING = 0.25
+#: A smaller message is sent in 0.1 ms at most, even at 1 GB/s: what it takes longer is waiting.
+_SENDING_FROM = 2**16
+#: What hides a collective behind compute, by what it serves. Flags: megatron/training/arguments.py of
+#: Megatron-LM; no_sync of DistributedDataParallel; prefetching of FullyShardedDataParallel and fully_shard.
+_HIDES = {
+    "data-parallel gradients": "Overlap gradient buckets with the backward, and send them only in the last"
+    " micro-batch of a step (DDP: no_sync before it).",
+    "FSDP parameter gather": "Prefetch the next layer's weights (FSDP: forward_prefetch, backward_prefetch).",
+    "FSDP gradient scatter": "Scatter a layer's gradients during the backward of the next layer (FSDP:"
+    " backward_prefetch).",
+    "optimizer shards": "Start each bucket in the backward, as soon as its gradients are ready (Megatron:"
+    " --overlap-grad-reduce, --overlap-param-gather).",
+    "tensor parallel": "Use fewer tensor-parallel ranks, or split GEMMs so that they overlap with it"
+    " (Megatron: --tp-comm-overlap).",
+    "expert all-to-all": "Use fewer expert-parallel ranks, or a shared expert that computes meanwhile.",
+    "pipeline": "Use more micro-batches per step, or an interleaved schedule.",
+    "loss or metric": "Reduce it every few steps only.",
+}  # fmt: skip
+_FIND_RANK = (
+    'Find the rank that the others wait for: run "tracelens analyze FOLDER" on a folder of the traces of all'
+    " ranks."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What limits the step, as a finding reads: claim, what was seen, why, what to do, how it is known."""
+
+    code: str  # exposed | idle | memory
+    title: str
+    claim: str
+    saw: list[str]
+    why: str
+    todo: list[str]
+    how: str
+
+
+def card(report: Report) -> Card | None:
+    """The card of what ``summary.limited_by`` names; None where that is shapes, or not known."""
+    make = {"exposed": _exposed, "idle": _idle, "memory": _memory}.get(report.summary.limited_by)
+    return make(report) if make is not None else None
+
+
+def _part(time_ms: float, report: Report) -> str:
+    """A time per step with its share of the mean step, which idle and exposed time are means over."""
+    summary = report.summary
+    busy = summary.gpu_busy_frac
+    mean_ms = summary.idle_ms / (1 - busy) if busy < 1 else summary.step_ms.median
+    return f"{f.ms(time_ms)}{_per(report)} ({f.pct(time_ms / mean_ms)})" if mean_ms else f.ms(time_ms)
+
+
+def _per(report: Report) -> str:
+    return f" {per_step(report.summary.steps_marked)}"
+
+
+def _steps(report: Report) -> str:
+    many = len(report.steps)
+    return f"mean of {many} steps" if many > 1 else "one step"
+
+
+def _exposed(report: Report) -> Card:
+    exposed_ms = report.summary.exposed_communication_ms
+    rows = [row for row in report.communication if row.exposed_ms_per_step > 0]
+    kinds: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        sums = kinds.setdefault((row.collective, row.purpose), [0.0, 0.0])
+        sums[0] += row.exposed_ms_per_step
+        sums[1] += row.time_ms_per_step
+    order = sorted(kinds, key=lambda one: -kinds[one][0])
+    saw = [
+        f"{kind_name(*one)}: {f.ms(kinds[one][0])} of {f.ms(kinds[one][1])} exposed."
+        for one in order[:_KINDS]
+    ]
+    waiting_ms = sum(row.exposed_ms_per_step for row in rows if _only_waits(row))
+    late = waiting_ms >= _NAMES_WAITING * exposed_ms
+    if late:
+        saw.append(
+            f"{f.ms(waiting_ms)} of the {f.ms(exposed_ms)} is in messages below 64 kB: almost all of it is"
+            " waiting for other ranks."
+        )
+    hides = [_HIDES[order[0][1]]] if order and order[0][1] in _HIDES else []
+    least = "at least " if report.summary.communication_is_bound else ""
+    return Card(
+        "exposed",
+        "Exposed communication",
+        f"at most {_part(exposed_ms, report)}",
+        saw,
+        "A collective ends when its slowest rank arrives; kernels that need its result wait, and the GPU"
+        " computes nothing.",
+        [_FIND_RANK, *hides] if late else [*hides, _FIND_RANK],
+        f"Exposed: a communication kernel runs and no compute kernel does, {least}{f.ms(exposed_ms)},"
+        f" {_steps(report)}. Hiding all of it saves that much at most.",
+    )
+
+
+def kind_name(collective: str, purpose: str) -> str:
+    """A collective with what it serves, where that is known."""
+    return collective if purpose == "unknown" else f"{collective} for {purpose}"
+
+
+def _only_waits(row: CommunicationRow) -> bool:
+    return row.bytes_per_call is not None and row.bytes_per_call < _SENDING_FROM
+
+
+def _idle(report: Report) -> Card:
+    summary, found = report.summary, report.waits
+    kernels = sum(row.kernels_per_step for row in report.components)
+    saw = [f"No kernel and no copy runs for {_part(summary.idle_ms, report)}."]
+    if kernels:
+        mean_us = 1e3 * summary.gpu_ms_per_step / kernels
+        saw.append(f"{f.count(round(kernels))} kernels per step, {f.sig(mean_us)} µs each on average.")
+    saw += waits.lines(report)[1:] if found.why is None else []
+    loads = next((part.frac for part in found.path if part.bound_by == "data_loading"), 0.0)
+    loader = "Load data ahead of the step: more DataLoader workers, pin_memory=True, non_blocking copies."
+    todo = [
+        'Launch less: torch.compile(mode="reduce-overhead") (CUDA graphs), or a larger batch.',
+        "Take what waits for the GPU out of the step: .item(), .cpu(), print of a tensor, synchronize().",
+    ]
+    todo = [loader, *todo] if loads >= _NAMES_WAITING else [*todo, loader]
+    if found.why == waits.NOT_ASKED:
+        todo.insert(0, "Find the cause: tracelens analyze TRACE --waits.")
+    without_ms = summary.unprofiled.median_ms
+    profiled = (
+        'Measured under the profiler, which slows the CPU; "tracelens capture" also times steps without it.'
+        if without_ms is None
+        else f"A step takes {f.ms(without_ms)} without the profiler, so {f.ms(idle_ms(summary))} of idle time"
+        " is not the profiler's."
+    )
+    gain_ms = summary.idle_ms if without_ms is None else idle_ms(summary)
+    return Card(
+        "idle",
+        "The GPU waits for the CPU",
+        f"at most {f.ms(gain_ms)}{_per(report)}",
+        saw,
+        "An idle GPU has nothing to run: the CPU launches too slowly, loads data, or waits for the GPU. While"
+        " it does, shorter kernels leave longer gaps, not a shorter step.",
+        todo,
+        f"Idle: no GPU event of any kind runs, {_steps(report)}. {profiled}",
+    )
+
+
+def _memory(report: Report) -> Card:
+    seen = picture(report)
+    found = limits(seen)
+    times = sorted(byte_times(seen), key=lambda one: -one[1])[:_NAMED]
+    saw = [f"{name}: {f.ms(time)}." for name, time in times if time > 0]
+    if found.slow_ms > 0:
+        saw.append(f"GEMMs limited by memory or by a kernel's fixed cost: {f.ms(found.slow_ms)}.")
+    return Card(
+        "memory",
+        "Memory-bound kernels",
+        f"{f.ms(found.memory_ms)} of {f.ms(found.gpu_ms)} GPU time{_per(report)}",
+        saw,
+        "These kernels read and write more than they compute: memory bandwidth or their own start limits"
+        " them, not the shape of a GEMM.",
+        [
+            "Fuse what only moves bytes: torch.compile, fused norm and loss, the optimizer with fused=True.",
+            "Give GEMMs more rows: a larger micro-batch where memory allows it.",
+        ],
+        f"Kernels that only move bytes take {f.ms(found.bytes_ms)}, GEMMs whose bound is memory or latency"
+        f" {f.ms(found.slow_ms)}: together {f.pct(found.memory_ms / (found.gpu_ms or 1.0))} of GPU time.",
+    )
+
+
+def picture(report: Report) -> StepPicture:
+    """What the verdict of this report was made of."""
+    return StepPicture(
+        summary=report.summary, model=report.model, coverage=report.coverage, gpu=report.gpu,
+        components=report.components, gemms=report.gemms, communication=report.communication,
+        findings=report.findings, checks=report.checks, at_stake=report.summary.shape_waste_ms,
+        open_ms=report.summary.shape_open_ms,
+    )  # fmt: skip
+
+
+def _content(page: Page) -> Content | None:
+    found = card(page.report)
+    return None if found is None else {"card": found}
+
+
+SECTION = Section("limit", "What limits the step", _content, folds=False)
+
+__all__ = ["SECTION", "Card", "card", "kind_name", "picture"]

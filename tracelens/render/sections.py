@@ -1,0 +1,85 @@
+"""Every section of the page, in one list: its order, what leads, what is folded and what is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from tracelens.render import (
+    checks,
+    communication,
+    components,
+    explorer,
+    findings,
+    gemm_table,
+    lacks,
+    layers,
+    limit,
+    losses,
+    method,
+    roofline,
+    search,
+    step_bar,
+    waits,
+    what_if,
+)
+from tracelens.render.section import Content, Page, Section
+
+SECTIONS: tuple[Section, ...] = (
+    step_bar.SECTION,
+    limit.SECTION,
+    findings.SECTION,
+    what_if.SECTION,
+    gemm_table.SECTION,
+    losses.SECTION,
+    roofline.SECTION,
+    components.SECTION,
+    layers.SECTION,
+    communication.SECTION,
+    waits.SECTION,
+    search.SECTION,
+    explorer.SECTION,
+    lacks.SECTION,
+    method.SECTION,
+    checks.SECTION,
+)
+#: Sections that stand before what the verdict names.
+_FRONT = (step_bar.SECTION, limit.SECTION)
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A section with content, ready to be put on the page."""
+
+    section: Section
+    title: str
+    note: str
+    open: bool
+    body: Markup
+
+
+def filled(page: Page, draw: Callable[[Section, Content], Markup]) -> list[Filled]:
+    """Sections with content, in the page's order; ``draw`` fills a section's template."""
+    limited = page.report.summary.limited_by
+    found = []
+    for section in ordered(limited):
+        content = section.content(page)
+        if content is not None:
+            title, note = content.get("title", section.title), content.get("note", "")
+            open_ = not section.folds or content.get("open", limited in section.leads)
+            found.append(Filled(section, title, note, open_, draw(section, content)))
+    return found
+
+
+def ordered(limited_by: str) -> list[Section]:
+    """The list with what the verdict names right behind the front; the rest keeps its order."""
+
+    def place(section: Section) -> int:
+        return 0 if section in _FRONT else 1 if limited_by in section.leads else 2
+
+    return sorted(SECTIONS, key=place)
+
+
+__all__ = ["SECTIONS", "Filled", "filled", "ordered"]
