@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from tracelens.attribution import patterns
 from tracelens.attribution.components import Situation, decide
 from tracelens.attribution.names import (
     element_role,
@@ -15,7 +17,7 @@ from tracelens.attribution.names import (
     op_rule,
     split_counter,
 )
-from tracelens.attribution.paths import Element, Path
+from tracelens.attribution.paths import _NOT_MODEL, Element, Path
 
 ROLES = {
     "norm": "ln_1 ln_f norm norm1 input_layernorm post_attention_layernorm LlamaRMSNorm LayerNorm "
@@ -233,3 +235,56 @@ def test_an_activation_called_in_a_projections_module_is_an_activation() -> None
 @pytest.mark.parametrize("name", ["aten::tanh", "aten::sigmoid", "aten::clamp_min", "aten::relu"])
 def test_a_nonlinearity_without_any_name_around_it_is_no_mlp(name: str) -> None:
     assert decide(replace(situation(""), path=None, outer=op_rule(name), inner=op_rule(name))) is None
+
+
+OF_FRAMEWORKS = {
+    "communication": "vllm::all_reduce _C_custom_ar::all_reduce symm_mem::multimem_all_reduce_ "
+    "symm_mem::one_shot_all_reduce",
+    "core": "vllm::unified_attention_with_output _vllm_fa3_C::fwd _vllm_fa2_C::varlen_fwd FusedAttnFunc "
+    "FusedAttnFunc_qkvpacked flex_attention",
+    "norm": "_C::rms_norm _C::fused_add_rms_norm",
+    "activation": "_C::silu_and_mul _C::gelu_tanh_and_mul",
+    "topk": "_moe_C::topk_softmax",
+    "dispatch": "_moe_C::moe_align_block_size _moe_C::moe_sum",
+    "experts": "vllm::moe_forward vllm::moe_forward_shared vllm::inplace_fused_experts",
+    "": "symm_mem::fused_all_gather_matmul _C::rotary_embedding vllm::mamba_mixer2",
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "name"), [(rule, name) for rule, names in OF_FRAMEWORKS.items() for name in names.split()]
+)
+def test_operators_of_frameworks(rule: str, name: str) -> None:
+    assert op_rule(name) == (rule or None)
+
+
+@pytest.mark.parametrize(
+    ("component", "name"),
+    [
+        ("communication", "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(int)"),
+        ("communication", "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 2>(vllm::RankData*)"),
+        ("communication", "void internode::dispatch<false, 8>(int4*)"),
+        ("communication", "void deep_ep::intranode::cached_notify_combine<8>(void**)"),
+        ("communication", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"),
+        ("moe.dispatch", "void layout::get_dispatch_layout<256>(long const*)"),
+        ("attention.core", "fmhaSm100aKernel_QkvBfloat16OBfloat16H128PagedKvCausalVarSeqQ128Kv128"),
+        ("attention.core", "void flashinfer::BatchPrefillWithPagedKVCacheKernel<1>(int)"),
+        ("attention.core", "kernel_unified_attention_2d"),
+        (None, "void cub::DeviceReduceKernel<int>(int)"),
+        (None, "dispatch_rows_kernel"),
+    ],
+)
+def test_kernels_of_libraries(component: str | None, name: str) -> None:
+    assert kernel_component(name) == component
+
+
+def test_every_pattern_says_where_it_comes_from() -> None:
+    for _, pattern, source in (*patterns.OPERATORS, *patterns.KERNELS):
+        assert re.compile(pattern)
+        assert re.search(r"^[\w-]+/[\w.-]+ [\w./-]+", source), pattern
+
+
+@pytest.mark.parametrize("text", ["DistributedDataParallel.forward", "FullyShardedDataParallel.forward"])
+def test_a_range_around_the_model_says_nothing_of_its_parts(text: str) -> None:
+    assert element_role(text) is None
+    assert _NOT_MODEL.match(text)

@@ -39,6 +39,7 @@ class Decision:
     components: tuple[str, ...] = ()
 
 
+_MIXTURE = Decision("moe.experts", "op")  # its operator says so, whatever else there is
 CORE = ("attention.scores", "attention.softmax", "attention.values")
 _FROM_OP = {
     "core": "attention.core",
@@ -49,6 +50,7 @@ _FROM_OP = {
     "communication": "communication",
     "optimizer": "optimizer",
     "grad_clip": "grad_clip",
+    "experts": "moe.experts",
 }
 _PLAIN_ROLE = {
     "norm": "norm",
@@ -84,7 +86,7 @@ def is_part(component: str) -> bool:
 def decide(situation: Situation) -> Decision | None:
     """The component of an operator in its forward position; None where nothing says."""
     decision = _decide(situation)
-    if decision and not situation.transformer and is_part(decision.component):
+    if decision and decision != _MIXTURE and not situation.transformer and is_part(decision.component):
         return Decision("other", decision.evidence)  # no attention anywhere: this is no transformer's MLP
     return decision
 
@@ -175,7 +177,7 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
     """Operators that say what they are wherever they stand."""
     if s.outer == "fused_logits_loss":
         return _fused_head(s)
-    if s.outer in ("loss", "norm", "dropout", "embedding", "optimizer"):
+    if s.outer in ("loss", "norm", "dropout", "embedding", "optimizer", "experts"):
         return Decision(_FROM_OP[s.outer], "op")
     if s.outer == "core":
         return _core(s, "op")

@@ -2,12 +2,21 @@
 
 Every rule stands in one of three tables, read top to bottom, first match wins. A name that matches
 nothing says nothing: it is not guessed at.
+
+A name can be anything, so every pattern takes time in proportion to its length: what stands within a word
+is looked for once the whole is known to be one (``_WORD``), and what follows a word within ``_NEAR``.
 """
 
 from __future__ import annotations
 
 import re
 from functools import cache
+
+from tracelens.attribution.patterns import KERNELS, OPERATORS, patterns_of
+
+#: The rest is one word: then ``.*part.*`` fails or matches without going back.
+_WORD = r"(?=\w*+\Z)"
+_NEAR = r"\w{0,60}"
 
 # --- operators -------------------------------------------------------------------------------------
 
@@ -25,15 +34,15 @@ _OPS: tuple[tuple[str, ...], ...] = (
         "core",
         r"aten::(scaled_dot_product_attention|_scaled_dot_product_\w+|_fused_sdp_choice)",
         r"aten::(_flash_attention_\w+|_efficient_attention_\w+|_cudnn_attention_\w+)",
-        r"flash_attn(_\d)?::\w+|flash_attn_gpu::\w+|FlashAttn\w*Func\w*",
-        r"fmha::\w+|xformers::\w*attention\w*|xformers_flash\w*::\w+",
+        rf"flash_attn(_\d)?::\w+|flash_attn_gpu::\w+|FlashAttn{_WORD}.*Func.*",
+        rf"fmha::\w+|xformers::{_WORD}.*attention.*|xformers_flash\w*+::\w+",
     ),
-    ("fused_logits_loss", r"\w*FusedLinearCrossEntropy\w*"),
+    ("fused_logits_loss", rf"{_WORD}.*FusedLinearCrossEntropy.*"),
     (
         "loss",
         r"aten::(cross_entropy_loss|nll_loss\w*|_?log_softmax\w*|mse_loss\w*|l1_loss|smooth_l1_loss\w*)",
         r"aten::(kl_div\w*|binary_cross_entropy\w*|ctc_loss|huber_loss\w*)",
-        r"\w*CrossEntropy\w*(Function|Loss)?",
+        rf"{_WORD}.*CrossEntropy.*",
     ),
     (
         "embedding",
@@ -43,21 +52,21 @@ _OPS: tuple[tuple[str, ...], ...] = (
         "norm",
         r"aten::(native_|_fused_|cudnn_|miopen_)?(layer_norm|rms_norm|group_norm|batch_norm|instance_norm)\w*",
         r"aten::_batch_norm_impl_index",
-        r"\w*(RMSNorm|LayerNorm)\w*(Function|Fn|Func)\w*",
+        rf"{_WORD}(?>.*?(RMSNorm|LayerNorm)).*(Function|Fn|Func).*",
         r"_(RMSNorm|LayerNorm)(Backward)?",  # module/layernorm.py of TransformerEngine
     ),
     ("dropout", r"aten::(native_dropout|dropout_?|feature_dropout|_fused_dropout)"),
     (
         "softmax",
         r"aten::(_?softmax(_backward_data)?|_safe_softmax|_masked_softmax(_backward)?)",
-        r"\w*Softmax(Function|Fn)\w*",
+        rf"{_WORD}.*Softmax(Function|Fn).*",
         # fused_softmax.py of Megatron-LM and apex, softmax.py of TransformerEngine
         r"(Generic)?Scaled(UpperTriang|AlignedCausal)?(Masked)?Softmax(Backward)?",
     ),
     (
         "activation",
         r"aten::(gelu_?|silu_?|mish_?|hardswish_?|glu)",
-        r"\w*(SiLUMul|SwiGLU|GEGLU|GELUMul|BiasGelu|BiasGeLU)\w*",
+        rf"{_WORD}.*(SiLUMul|SwiGLU|GEGLU|GELUMul|BiasGelu|BiasGeLU).*",
     ),
     (  # an activation in an MLP, and many other things elsewhere: soft caps, gates, stems
         "nonlinearity",
@@ -86,9 +95,12 @@ _OPS: tuple[tuple[str, ...], ...] = (
         r"aten::(argsort|one_hot|bincount|histc|cumsum|masked_select|masked_scatter_?|_?unsafe_index\w*)",
     ),
     ("add", r"aten::add_?"),
+    ("experts",),  # a whole mixture in one operator
 )
 OP_RULES = tuple(rule for rule, *_ in _OPS)
-_COMPILED_OPS = tuple((rule, re.compile("|".join(names))) for rule, *names in _OPS)
+_COMPILED_OPS = tuple(
+    (rule, re.compile("|".join([*names, *patterns_of(OPERATORS, rule)]))) for rule, *names in _OPS
+)
 
 
 @cache
@@ -112,9 +124,9 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     (
         "communication",
-        r"^(fsdp::|nccl|c10d|distributeddataparallel\.forward$|all_?reduce|all_gather|reduce_scatter)",
+        r"^(fsdp::|nccl|c10d|all_?reduce|all_gather|reduce_scatter)",
     ),
-    ("norm", r"norm\d*$", r"^ln(_?\d|_f|_\w+)?$", r"(layer|rms)_?norm(?!\w*(linear|mlp))", "batchnorm"),
+    ("norm", r"norm\d*$", r"^ln(_?\d|_f|_\w+)?$", rf"(layer|rms)_?norm(?!{_NEAR}(linear|mlp))", "batchnorm"),
     ("rope", "rotary", "rope(?!n)", "apply_rot"),
     ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$"),
     ("router", "router", "topkgate", "gating", "moegate"),
@@ -131,7 +143,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "attention_output",
         r"^(o|o_proj|out_proj|wo|to_out|attn_out|linear_proj|attention_output)$",
         "selfoutput$",
-        "attn.*(out|o)_?proj",
+        r"\A(?>.*?attn).*(out|o)_?proj",
     ),
     ("gate_up", r"^(gate_up_proj|w12|linear_fc1_gated|gate_and_up)$"),
     ("mlp_gate", r"^(gate_proj|w1_gate|wi_0|gate_linear)$"),
@@ -142,12 +154,16 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     ("mlp_down", r"^(down_proj|fc2|fc_out|lin2|linear2|dense_4h_to_h|linear_fc2|ffn_down|w2)$"),
     ("attention", "attention", "attn", "^mha$", "multihead", "^sa$"),
-    ("activation", r"^(act|act_fn|swiglu|\w*gelu\w*|(?!dense)\w*relu\w*|silu\w*|\w*activation(_fn)?)$"),
+    (
+        "activation",
+        r"^(act|act_fn|swiglu|silu\w*|\w*activation(_fn)?)$",
+        rf"^{_WORD}(.*gelu|(?!dense).*relu)",
+    ),
     ("mlp", "mlp", "feed_?forward", "^ffn?$", "^ff$", r"\bffn\b", "dense(relu|act|gatedact)dense$"),
     ("head_transform", "headtransform$"),
     (
         "logits",
-        r"lm_?head(?!\w*model)",
+        rf"lm_?head(?!{_NEAR}model)",
         r"^(embed_out|output_layer|unembed\w*|head)$",
         "predictionhead$",
         "logits",
@@ -215,8 +231,12 @@ _KERNELS: tuple[tuple[str, ...], ...] = (
     ("loss", "nll_loss|cross_entropy|CrossEntropy|LogSoftMax(Forward|Backward)"),
     ("optimizer", "FusedAdam|fused_adam|FusedOptimizer|adam_kernel|AdamFunctor"),
     ("dropout", "fused_dropout"),
+    ("moe.dispatch",),
 )
-_COMPILED_KERNELS = tuple((component, re.compile("|".join(words))) for component, *words in _KERNELS)
+_COMPILED_KERNELS = tuple(
+    (component, re.compile("|".join([*words, *patterns_of(KERNELS, component)])))
+    for component, *words in _KERNELS
+)
 
 
 @cache

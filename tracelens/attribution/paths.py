@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.names import element_role, layer_of_fqn, layer_of_text, op_rule, split_counter
+from tracelens.attribution.patterns import AROUND_THE_MODEL
 from tracelens.trace import Links, Trace
 
 BoolArray = npt.NDArray[np.bool_]
@@ -18,7 +19,9 @@ _FQN = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
 #: Ranges that the profiler, the compiler or the data loader put there: no part of the model.
 _NOT_MODEL = re.compile(
     r"^(ProfilerStep#|Torch-Compiled Region|## Call Compiled|enumerate\(DataLoader\)|DataLoader"
-    r"|PyTorch Profiler|Iteration|TorchDynamo|pytorch\.|AOTDispatcher|Inductor|CompiledFxGraph|timed region)"
+    r"|PyTorch Profiler|Iteration|TorchDynamo|pytorch\.|AOTDispatcher|Inductor|CompiledFxGraph|timed region|"
+    + "|".join(pattern for pattern, _ in AROUND_THE_MODEL)
+    + ")"
 )
 
 
