@@ -10,8 +10,8 @@ from tests.advice.advice_facts import other, step_of
 from tests.advice.advice_rows import gemm, model
 from tracelens.results import OtherRow
 from tracelens.rules.engine.facts import Outcome
-from tracelens.rules.evidence.copies import micro_batches
 from tracelens.rules.layout_copies import LayoutCopies
+from tracelens.step.present import micro_batches_of
 
 RULE = LayoutCopies()
 DIMS = model(hidden=1280, heads=20, kv_heads=4, head_dim=64, vocab=50304, layers=12)
@@ -63,7 +63,7 @@ def test_casts_repeated_for_each_micro_batch_say_so() -> None:
         gemm(1, 8192, 3840, 1280, component="attention.qkv", calls=48),
         gemm(2, 8192, 1280, 5120, component="mlp.down", calls=48),
     ]
-    assert micro_batches(step_of(products, dims=DIMS)) == 4
+    assert micro_batches_of(products, DIMS.layers.value) == 4
     (finding,) = check(weight_cast(calls=48.0), products=products).findings
     assert finding.saw.endswith("The step has 4 micro-batches, and each of them casts the weights anew.")
 

@@ -74,61 +74,92 @@ def step_times(
     Raises:
         UsageError: none of the steps is wanted, or none of the wanted ones has GPU work.
     """
-    steps = links.steps
+    cut = _marked(trace, links, attribution) if links.steps.marked else _whole_trace(trace, links)
+    positions = _counted(links, cut.lacks, wanted)
+    start, stop = cut.start_ns[positions], cut.stop_ns[positions]
     kernels = trace.kernels
+    return StepTimes(
+        positions,
+        [links.steps.index[at] for at in positions],
+        start,
+        stop,
+        covered(kernels.ts_ns, kernels.ts_ns + kernels.dur_ns, start, stop),
+        exposed_within(trace, attribution, start, stop),
+        cut.source,
+        links.steps.marked,
+        [cut.lacks[at] for at in positions],
+        _left_out(links, cut.lacks, positions, wanted),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """The time line in steps, and why each that is not whole is none."""
+
+    start_ns: IntArray
+    stop_ns: IntArray
+    source: str
+    lacks: list[NotWhole | None]
+
+
+def _whole_trace(trace: Trace, links: Links) -> _Cut:
+    end = trace.kernels.ts_ns + trace.kernels.dur_ns
+    stop = np.maximum(links.steps.end_ns, end.max(initial=0))
+    return _Cut(links.steps.start_ns, stop, "whole trace taken as one step: no ProfilerStep range", [None])
+
+
+def _marked(trace: Trace, links: Links, attribution: Attribution) -> _Cut:
+    """Steps by ProfilerStep ranges, where the GPU begins each."""
+    steps, kernels = links.steps, trace.kernels
     end = kernels.ts_ns + kernels.dur_ns
-    if steps.marked:
-        owner = np.where(attribution.step >= 0, attribution.step, -1)
-        # what is in no step and began before a step was queued earlier
-        outside = owner < 0
-        owner = np.where(outside, np.searchsorted(steps.start_ns, kernels.ts_ns, side="right") - 1, owner)
-        before = outside & _before_own(trace, outside)
-        owner[before] = -1
-        done = np.full(len(steps.index) + 1, np.iinfo(np.int64).min)
-        np.maximum.at(done, owner + 1, end)  # done[i + 1]: end of step i's work; done[0]: of what came before
-        done = np.maximum.accumulate(done)
-        last = max(int(steps.end_ns[-1]), int(done[-1]))
-        start = np.maximum(steps.start_ns, done[:-1])
-        stop = np.append(start[1:], last)
-        stop = np.maximum(stop, start)
-        source = "ProfilerStep ranges, on the GPU's clock"
-        unlinked = links.kernel_node < 0
-        owned = np.isin(np.arange(len(steps.index)), owner[outside & unlinked])
-        early = np.flatnonzero(before & unlinked)
-        reasons = not_whole(trace, links, owned=owned, early=early[np.argsort(kernels.ts_ns[early])])
-    else:
-        start, stop = steps.start_ns, np.maximum(steps.end_ns, end.max(initial=0))
-        source = "whole trace taken as one step: no ProfilerStep range"
-        reasons = [None]
-    positions = _counted(links, reasons, wanted)
-    index = [steps.index[at] for at in positions]
-    asked = [at for at in range(len(reasons)) if wanted is None or wanted[0] <= steps.index[at] <= wanted[1]]
-    left_out = [
+    outside = attribution.step < 0
+    # what is in no step and began before a step was queued earlier
+    queued = np.searchsorted(steps.start_ns, kernels.ts_ns, side="right") - 1
+    owner = np.where(outside, queued, attribution.step)
+    before = outside & _before_own(trace, outside)
+    owner[before] = -1
+    done = np.full(len(steps.index) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(done, owner + 1, end)  # done[i + 1]: end of step i's work; done[0]: of what came before
+    done = np.maximum.accumulate(done)
+    start = np.maximum(steps.start_ns, done[:-1])
+    stop = np.maximum(np.append(start[1:], max(int(steps.end_ns[-1]), int(done[-1]))), start)
+    unlinked = links.kernel_node < 0
+    owned = np.isin(np.arange(len(steps.index)), owner[outside & unlinked])
+    early = np.flatnonzero(before & unlinked)
+    lacks = not_whole(trace, links, owned=owned, early=early[np.argsort(kernels.ts_ns[early])])
+    return _Cut(start, stop, "ProfilerStep ranges, on the GPU's clock", lacks)
+
+
+def _left_out(
+    links: Links, lacks: list[NotWhole | None], positions: list[int], wanted: tuple[int, int] | None
+) -> list[LeftOut]:
+    """The steps asked for that are in no figure."""
+    steps = links.steps
+    return [
         LeftOut(
             steps.index[at],
             reason,
             int(steps.start_ns[at]),
             int(steps.end_ns[at] - steps.start_ns[at]) / 1e6,
         )
-        for at in asked
-        if at not in positions and (reason := reasons[at]) is not None
+        for at in _asked(links, wanted)
+        if at not in positions and (reason := lacks[at]) is not None
     ]
-    start, stop = start[positions], stop[positions]
-    busy = covered(kernels.ts_ns, end, start, stop)
-    exposed = exposed_within(trace, attribution, start, stop)
-    lacks = [reasons[at] for at in positions]
-    return StepTimes(positions, index, start, stop, busy, exposed, source, steps.marked, lacks, left_out)
+
+
+def _asked(links: Links, wanted: tuple[int, int] | None) -> list[int]:
+    """Positions of the steps whose number is in ``wanted``."""
+    index = links.steps.index
+    return [at for at in range(len(index)) if wanted is None or wanted[0] <= index[at] <= wanted[1]]
 
 
 def _counted(links: Links, reasons: list[NotWhole | None], wanted: tuple[int, int] | None) -> list[int]:
     """Positions of the steps that count: the whole ones asked for; where none is, the cut ones."""
     steps = links.steps
-    asked = list(range(len(steps.index)))
-    if wanted is not None:
-        asked = [at for at in asked if wanted[0] <= steps.index[at] <= wanted[1]]
-        if not asked:
-            there = f"{steps.index[0]} to {steps.index[-1]}" if steps.marked else "none is marked"
-            raise UsageError(f"no step between {wanted[0]} and {wanted[1]} in this trace: steps {there}")
+    asked = _asked(links, wanted)
+    if wanted is not None and not asked:
+        there = f"{steps.index[0]} to {steps.index[-1]}" if steps.marked else "none is marked"
+        raise UsageError(f"no step between {wanted[0]} and {wanted[1]} in this trace: steps {there}")
     whole = [at for at in asked if reasons[at] is None]
     cut = [at for at in asked if reasons[at] != "no_gpu_work"]
     worked = [index for index, reason in zip(steps.index, reasons, strict=True) if reason != "no_gpu_work"]

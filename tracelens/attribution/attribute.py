@@ -55,9 +55,7 @@ def attribute(
     rule = operator_rules(trace, links)
     names = kernel_names(trace)
     of_node = phases.of(np.arange(len(links.forest.parent), dtype=np.int32))
-    inferred = infer(
-        trace, links, names, rule, origin, [PHASES[code] for code in of_node.tolist()], links.kernel_step
-    )
+    inferred = infer(trace, links, names, rule, origin, [PHASES[code] for code in of_node.tolist()])
     sites = decide_sites(trace, links, paths, rule, wanted, attention=inferred.attention)
     own = _assemble(trace, links, names, paths, phases, sites, rule, inferred, origin, op_node)
     return lend(trace, links, own, reference=reference)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from tracelens import numbers as f
 from tracelens.comparison.gemms import differ
-from tracelens.results import CommunicationRow, GemmRow, Known, Report
+from tracelens.results import CommunicationRow, Known, Report, main_dtype
 from tracelens.results.comparison import SetupChange
 from tracelens.words import per_step
 
@@ -132,14 +132,6 @@ def _software(before: Report, after: Report) -> list[SetupChange]:
         if old is not None and new is not None and old != new:
             found.append(SetupChange("software", name, old, new, f"{title} {old} -> {new}"))
     return found
-
-
-def main_dtype(rows: list[GemmRow]) -> str | None:
-    """The type that most GEMM time is computed in; None where it is unknown of most."""
-    times: dict[str | None, float] = {}
-    for row in rows:
-        times[row.math_dtype] = times.get(row.math_dtype, 0.0) + row.time_ms
-    return max(times, key=lambda dtype: times[dtype]) if times else None
 
 
 def not_comparable(before: Report, after: Report) -> list[str]:

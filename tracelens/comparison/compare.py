@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens import numbers as f
 from tracelens.comparison.causes import find_causes
-from tracelens.comparison.changes import caveats, find_changes, main_dtype, not_comparable
+from tracelens.comparison.changes import caveats, find_changes, not_comparable
 from tracelens.comparison.components import compare_components
 from tracelens.comparison.gemms import judged, match_gemms, noise, without_times
 from tracelens.comparison.moves import find_moves
@@ -12,7 +12,7 @@ from tracelens.comparison.outcomes import foretold, outcomes
 from tracelens.comparison.spelling import arrow_ms, arrow_pct, signed_pct
 from tracelens.comparison.step_change import left_open, p_in_words, step_change, step_verdict
 from tracelens.errors import UsageError
-from tracelens.results import Report
+from tracelens.results import Report, main_dtype
 from tracelens.results.comparison import SCHEMA_VERSION, Comparison, Noise, Side, StepChange, StepPart
 from tracelens.version import __version__
 

@@ -17,6 +17,7 @@ from tracelens.results import (
     ModelDims,
     NotWhole,
     Report,
+    main_dtype,
 )
 
 GENERATED = "Generated trace, not a measurement"
@@ -93,16 +94,6 @@ def model_line(report: Report) -> list[str]:
     return parts or ["Transformer of unknown dimensions"]
 
 
-def main_dtype(report: Report) -> str | None:
-    """Return the dtype in which most GEMM and attention time was spent."""
-    times: dict[str, float] = {}
-    for row in report.gemms:
-        dtype = row.math_dtype or row.dtype
-        if dtype is not None:
-            times[dtype] = times.get(dtype, 0.0) + row.time_ms
-    return max(times, key=lambda dtype: times[dtype]) if times else None
-
-
 def steps_text(report: Report) -> str:
     """Say which steps were read."""
     if not report.summary.steps_marked or not report.steps:
@@ -145,7 +136,7 @@ def run_line(report: Report) -> list[str]:
         parts.append(f"{trace.device or 'GPU not named in the trace'} (not in the GPU table)")
     else:
         parts.append(gpu.title)
-    dtype = main_dtype(report)
+    dtype = main_dtype(report.gemms)
     parts += [dtype] if dtype else []
     parts += [f"torch {trace.torch_version}"] if trace.torch_version else []
     parts += [f"CUDA {trace.cuda_version}"] if trace.cuda_version else []

@@ -27,7 +27,7 @@ from tracelens.results.advice import (
 from tracelens.results.cost import JobCost, Price, Saving
 from tracelens.results.estimates import Basis, Estimate, Known, SavingOf, StepBound, total, weakest
 from tracelens.results.explorer import Curve, Explorer, Suggested
-from tracelens.results.gemm import GemmRow, GemmTime, KernelKind, Lost, Term, WorkKnown
+from tracelens.results.gemm import GemmRow, GemmTime, KernelKind, Lost, Term, WorkKnown, main_dtype
 from tracelens.results.identity import Found, GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.layers import LayerPass, LayerRow, Layers, LayerTimeline
 from tracelens.results.others import OtherRow
@@ -84,6 +84,7 @@ __all__ = [
     "GemmRow",
     "KernelKind",
     "WorkKnown",
+    "main_dtype",
     "Finding",
     "Effects",
     "Amount",

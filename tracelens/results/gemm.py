@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -193,3 +194,12 @@ class GemmRow:
     kernel_head_dim: Annotated[
         int | None, says("of an attention kernel: the head dimension it is compiled for")
     ] = None
+
+
+def main_dtype(rows: Iterable[GemmRow]) -> str | None:
+    """The type that most time of these rows is computed in; None where it is unknown of most."""
+    times: dict[str | None, float] = {}
+    for row in rows:
+        dtype = row.math_dtype or row.dtype
+        times[dtype] = times.get(dtype, 0.0) + row.time_ms_per_step
+    return max(times, key=lambda dtype: times[dtype], default=None)

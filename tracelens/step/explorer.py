@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tracelens.config.model_config import ModelConfig, canonical, changed
 from tracelens.errors import UsageError
-from tracelens.results import Curve, Explorer, Finding, Suggested, WhatIf, weakest
+from tracelens.results import Curve, Explorer, Finding, Suggested, WhatIf, main_dtype, weakest
 from tracelens.step.alignment import grid_elements
 from tracelens.step.whatif import StepModel, what_if
 from tracelens.step.whatif_notes import COUNTED_ONCE, IDLE_STAYS
@@ -202,11 +202,7 @@ def _bytes(value: int, name: str, step: StepModel) -> int:
 
 def _sixteen(step: StepModel) -> int:
     """Elements in 16 bytes of the type that most product time is in."""
-    times = Counter[str]()
-    for product in step.work.products:
-        row = product.row
-        times[row.math_dtype or row.dtype or "bf16"] += max(1, round(1e6 * row.time_ms_per_step))
-    return (grid_elements(times.most_common(1)[0][0]) if times else None) or 8
+    return grid_elements(main_dtype(product.row for product in step.work.products)) or 8
 
 
 def _grid(step: StepModel, name: str) -> _Grid:

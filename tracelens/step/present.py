@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tracelens.config.model_config import DTYPES, ModelConfig, model_config_of
-from tracelens.results import CommunicationRow, GemmRow, ModelDims
+from tracelens.results import CommunicationRow, GemmRow, ModelDims, main_dtype
 from tracelens.step.exchange import vocab_is_split
 from tracelens.step.experts import mixture_of
 from tracelens.step.work import is_gated, repeats_keys, tokens_of, vocab_of
@@ -24,9 +24,10 @@ def present_config(
     tokens = tokens_of(rows)
     batch, length = dims.micro_batch.value, dims.sequence.value
     mixture = mixture_of(rows, dims, tokens=batch * length if batch and length else tokens)
+    dtype = main_dtype(row for row in rows if row.kind == "gemm")
     more: dict[str, int | str | bool | None] = {
-        "dtype": _main_dtype(rows),
-        "micro_batches": micro_batches_of(rows, dims),
+        "dtype": dtype if dtype in DTYPES else None,  # one that can be changed
+        "micro_batches": micro_batches_of(rows, dims.layers.value),
         "kv_repeated": repeats_keys(rows, dims),
     }
     if tokens is not None:
@@ -46,25 +47,19 @@ def present_config(
     return model_config_of(dims, gated=gated, tokens=tokens, vocab=vocab_of(rows, dims), **more)
 
 
-def _main_dtype(rows: Sequence[GemmRow]) -> str | None:
-    """The type in which products of layers spend most of their time, where it is one that can be changed."""
-    times: dict[str, float] = {}
-    for row in rows:
-        dtype = row.math_dtype or row.dtype
-        if dtype is not None and row.kind == "gemm":
-            times[dtype] = times.get(dtype, 0.0) + row.time_ms_per_step
-    most = max(times, key=lambda dtype: times[dtype]) if times else None
-    return most if most in DTYPES else None
+def micro_batches_of(rows: Sequence[GemmRow], layers: int | None) -> int | None:
+    """Micro-batches of a step on this rank: forward runs of a layer's last products over this rank's layers.
 
-
-def micro_batches_of(rows: Sequence[GemmRow], dims: ModelDims) -> int | None:
-    """Micro-batches of a step on this rank: forward output projections over this rank's layers."""
-    calls = sum(
-        row.calls_per_step
-        for row in rows
-        if row.component == "attention.output" and row.kind == "gemm"
-        and row.role in (None, "forward") and row.phase in ("forward", "other")
-    )  # fmt: skip
-    layers = dims.layers.value
-    count = calls / layers if layers else 0.0
-    return round(count) if count >= 1 and abs(count - round(count)) < 0.01 else None
+    None where neither the attention's nor the MLP's run a whole number of times in each layer.
+    """
+    for component in ("attention.output", "mlp.down"):
+        calls = sum(
+            row.calls_per_step
+            for row in rows
+            if row.component == component and row.kind == "gemm"
+            and row.role in (None, "forward") and row.phase in ("forward", "other")
+        )  # fmt: skip
+        count = calls / layers if layers else 0.0
+        if count >= 1 and abs(count - round(count)) < 0.01:
+            return round(count)
+    return None

@@ -51,26 +51,20 @@ class Inference:
 
 
 def infer(
-    trace: Trace,
-    links: Links,
-    names: KernelNames,
-    rule: NodeArray,
-    origin: NodeArray,
-    phases: list[str],
-    step: NodeArray,
+    trace: Trace, links: Links, names: KernelNames, rule: NodeArray, origin: NodeArray, phases: list[str]
 ) -> Inference:
     """Find the transformer of a trace.
 
     ``names`` says what kernels are (``gemm.kernel_names``), ``rule`` is per host node (``names.OP_RULES``),
-    ``origin`` per kernel the forward node behind it, ``phases`` the phase of every host node, ``step`` of
-    every kernel. Without an attention core there is no transformer, and nothing is labelled.
+    ``origin`` per kernel the forward node behind it, ``phases`` the phase of every host node.
+    Without an attention core there is no transformer, and nothing is labelled.
     """
     units = find_units(trace, links, names, rule, origin)
     label = np.full(len(units), -1, np.int32)
     graph = _graph_launch(trace, units)
     place = np.where(units.node >= 0, units.node, look_up(links.kernel_node, units.kernel))
     phase = [phases[node] if node >= 0 else "other" for node in place.tolist()]
-    unit_step = look_up(step, units.kernel, -2)
+    unit_step = look_up(links.kernel_step, units.kernel, -2)
     whole = [*split_runs(units, phase, _carry(unit_step), graph)]
     runs = _in_passes(units, whole, [*_trained(trace, links, units, whole)])
     known: dict[object, Run] = {}

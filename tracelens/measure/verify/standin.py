@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from tracelens.config.model_config import ModelConfig
 from tracelens.measure.layer_shapes import LayerShape
 from tracelens.measure.verify.source import Source
-from tracelens.results import GemmRow
+from tracelens.results import GemmRow, main_dtype
+from tracelens.step.present import micro_batches_of
 
 #: Kernel family in the trace -> backend of ``scaled_dot_product_attention``. FlashAttention 3 and 4 are none.
 BACKENDS = {"flash2": "flash", "cudnn_sdpa": "cudnn", "mem_efficient": "efficient"}
@@ -85,12 +86,13 @@ def stand_in(source: Source) -> StandIn | str:
         return "a layer cannot be built: no product of an MLP was found"
     if source.kind == "suggestions":
         return _as_configured(source, gated)
-    dtype = _dtype(rows)
+    inside = [row for row in rows if row.kind == "gemm" and row.component.startswith(_IN_LAYERS)]
+    dtype = main_dtype(inside) or "unknown"
     if dtype not in _DTYPES:
         return f"layers whose products run in {dtype} are not built"
     if lack := _lacks_gradients(rows):
         return lack
-    passes = _passes(rows, source.layers)
+    passes = micro_batches_of(rows, source.layers)
     if passes is None:
         return "how many micro-batches a step has does not follow from the calls of the layers' products"
     fused = [row for row in rows if row.kind == "attention"]
@@ -165,15 +167,6 @@ def _as_configured(source: Source, gated: bool) -> StandIn:
     )
 
 
-def _dtype(rows: Sequence[GemmRow]) -> str:
-    """The type in which most of the layers' products are computed."""
-    times: Counter[str] = Counter()
-    for row in rows:
-        if row.kind == "gemm" and row.component.startswith(_IN_LAYERS):
-            times[row_dtype(row)] += round(1e6 * row.time_ms)
-    return times.most_common(1)[0][0] if times else "unknown"
-
-
 def row_dtype(row: GemmRow) -> str:
     """As ``tracelens.measure`` names it: fp32 data on tensor cores is tf32."""
     return "tf32" if row.math_dtype == "tf32" else row.dtype or "unknown"
@@ -188,19 +181,6 @@ def _lacks_gradients(rows: Sequence[GemmRow]) -> str:
     if None not in roles and "wgrad" not in roles:
         return "the step computes no gradient of the layers' weights, and a plain layer does"
     return ""
-
-
-def _passes(rows: Sequence[GemmRow], layers: int | None) -> int | None:
-    """Micro-batches of a step: how often a layer's down (or output) projection runs forward."""
-    for component in ("mlp.down", "attention.output"):
-        calls = sum(
-            row.calls_per_step for row in rows
-            if row.component == component and row.role == "forward" and row.phase == "forward"
-        )  # fmt: skip
-        if calls > 0 and layers:
-            times = calls / layers
-            return round(times) if times > 0.9 and abs(times - round(times)) < 0.1 else None
-    return None
 
 
 def _qkv_fused(rows: Sequence[GemmRow], now: ModelConfig) -> bool:

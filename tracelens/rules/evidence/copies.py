@@ -10,7 +10,8 @@ from tracelens.results import GemmRow, OtherRow
 from tracelens.rules.engine.candidate import absent, could_not_run
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import need_model, need_others
-from tracelens.rules.engine.rows import calls_of, forward, of_step, time_of
+from tracelens.rules.engine.rows import calls_of, of_step, time_of
+from tracelens.step.present import micro_batches_of
 
 #: With more of the time between GEMMs in kernels whose names say nothing than this, nothing is judged.
 _NAMELESS = 0.5
@@ -155,7 +156,7 @@ def saw(facts: StepFacts, rows: Sequence[OtherRow]) -> str:
     text += "; ".join(_told(row) for row in rows[:_SHOWN])
     if rest:
         text += f"; and {plural(len(rest), 'more kind')} in {ms(time_of(rest))}"
-    batches = micro_batches(facts)
+    batches = micro_batches_of(facts.gemms, facts.model.layers.value) or 0
     if rows[0].kind != "cast" or batches < 2 or not is_weight(rows[0], facts):
         return f"{text}."
     return f"{text}. The step has {batches} micro-batches, and each of them casts the weights anew."
@@ -191,16 +192,3 @@ def _word(text: str | None) -> str:
     plain = text.replace("aten::", "").replace("Backward", "").replace("_", "").rstrip("0123456789")
     known = text.startswith("aten::") or text.endswith(("Backward0", "Backward1"))
     return text if known and plain.isalnum() and len(text) < 60 else ""
-
-
-def micro_batches(facts: StepFacts) -> int:
-    """Forward passes in a step: calls of a layer's last GEMM over the layers it has; 0 = not known."""
-    layers = facts.model.layers.value
-    for component in ("mlp.down", "attention.output"):
-        rows = [
-            row for row in forward(facts.gemms, component) if row.role == "forward" and row.phase == "forward"
-        ]
-        calls = calls_of(rows)
-        if rows and layers and calls >= layers and abs(calls / layers - round(calls / layers)) < 1e-6:
-            return round(calls / layers)
-    return 0

@@ -23,8 +23,8 @@ from tracelens.rules.evidence.attention_chain import (
     masks_of,
     unusual_of,
 )
-from tracelens.rules.evidence.copies import micro_batches
 from tracelens.rules.evidence.fused_attention import Core, Fused, Mask, fused_time
+from tracelens.step.present import micro_batches_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def memory(facts: StepFacts, cores: Sequence[Core]) -> MemoryEffect:
     if any(row.phase == "recompute" for row in facts.gemms if row.component in PRODUCTS):
         how = f"recomputed layers keep no scores; {_matrix(cores)} less while one layer runs, at least"
         return MemoryEffect(None, 0.0, None, how)
-    batches = max(1, micro_batches(facts))
+    batches = micro_batches_of(facts.gemms, facts.model.layers.value) or 1
     kept = sum(
         core.backward_calls / batches * (core.scores_bytes - 4 * core.heads * core.seq_q) for core in cores
     )

@@ -131,5 +131,5 @@ def need_stage(facts: StepFacts) -> Stage:
         first_ms=sum(time for component, _, time, _ in times if component in _FIRST),
         last_ms=sum(time for component, _, time, _ in times if component in _LAST),
         rows=[row for row in facts.gemms if row.component not in _OUTSIDE and row.time_ms_per_step > 0],
-        micro_batches=micro_batches_of(facts.gemms, facts.model),
+        micro_batches=micro_batches_of(facts.gemms, facts.model.layers.value),
     )
