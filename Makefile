@@ -1,4 +1,5 @@
-# make report: everything from nothing to a page on a sample trace. make test: everything that must hold.
+# make report: everything from nothing to a page on a sample trace. make test: what matters, in minutes.
+# make test-all: everything that must hold, as CI runs it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,14 +10,19 @@ SAMPLE ?= $(firstword $(filter %_gpt2_vocab50257_head80_eager.json.gz,$(REAL)) $
   sample_traces/generated_gpt2_vocab50257.json.gz)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: report test lint types contract unit docs clean
+.PHONY: report test test-all lint types contract fast unit fuzz docs clean
+
+# without byte code each Python that a test starts would compile the whole package again
+unexport PYTHONDONTWRITEBYTECODE
 
 report: $(VENV)/.installed
 	$(BIN)/tracelens analyze $(SAMPLE) --waits --output report.html --json report.json
 	@echo
 	@echo "The page: $(CURDIR)/report.html"
 
-test: lint types contract unit
+test: lint types contract fast
+
+test-all: lint types contract unit
 
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .
@@ -33,9 +39,18 @@ docs: $(VENV)/.tested
 	$(BIN)/python -m sphinx -q -W --keep-going docs docs/_build
 	@echo "The pages: $(CURDIR)/docs/_build/index.html"
 
+# what tests/slow.txt does not list
+fast: $(VENV)/.tested
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+
 # last, so that the output ends with pytest's own summary line; neighbours share a process, and so what they set up
 unit: $(VENV)/.tested
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# strange inputs until FUZZ_SECONDS are over; those that break something are kept in fuzz-found/
+FUZZ_SECONDS ?= 600
+fuzz: $(VENV)/.tested
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) --first $$(date +%s) --keep fuzz-found
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("tracelens needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else 0'

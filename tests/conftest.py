@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import sys
+from collections.abc import Generator
 
 import pytest
+
+from tests import tiers
 
 # A shell's background job begins with Ctrl-C ignored, and so would everything that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Without byte code every process that a test starts compiles the whole package again, for a second.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--times", metavar="FILE", help="append the CPU seconds of every test to FILE")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item, is_slow in zip(items, tiers.slow(item.nodeid for item in items), strict=True):
+        if is_slow:
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    before = tiers.cpu_seconds()
+    done = yield
+    if path := item.config.getoption("--times"):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps([item.nodeid, round(tiers.cpu_seconds() - before, 3)]) + "\n")
+    return done
 
 
 @pytest.fixture(autouse=True)

@@ -51,7 +51,7 @@ def test_shares_never_round_to_nothing_or_all() -> None:
 def test_a_bound_is_never_worded_as_a_prediction() -> None:
     nothing = Estimate(None, None, None, "heuristic")
     claim, note = f.saving(Estimate(None, None, 3.2, "heuristic"), nothing, "heuristic")
-    assert claim == "at stake: 3.20 ms/step"
+    assert claim == "at most 3.20 ms/step"
     assert note == "bound, not a prediction"
     assert f.saving(nothing, nothing, "heuristic")[0] == "saving not known"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.kept import analyzed
 from tracelens import numbers as f
-from tracelens.analysis import analyze
 from tracelens.render import groups
 from tracelens.render.html import render_html
 from tracelens.render.markdown import render_report_markdown
@@ -27,7 +27,7 @@ FILES = [
 
 @cache
 def _report(path: Path) -> Report:
-    return analyze(path).report
+    return analyzed(path).report
 
 
 def _terminal(report: Report, width: int, *, verbose: bool = False) -> str:

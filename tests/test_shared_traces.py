@@ -14,7 +14,8 @@ from typing import Any, Literal
 import jsonschema
 import pytest
 
-from tracelens.analysis import Analysis, analyze
+from tests.kept import analyzed
+from tracelens.analysis import Analysis
 from tracelens.render.html import render_html
 from tracelens.results import Check, GemmRow, ShapeSearch
 from tracelens.results.json import to_json
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.skipif(not FILES, reason="no shared/traces beside this 
 
 @cache
 def _analysis(path: Path) -> Analysis:
-    return analyze(path)
+    return analyzed(path)
 
 
 def _file(prefix: str) -> Path:

@@ -68,9 +68,9 @@ class ShownFolderComparison(FolderComparison):
 
     def _repr_html_(self) -> str:
         """The page of ``tracelens compare``, in a frame of a notebook."""
-        from tracelens.render.notebook import folders_html
+        from tracelens.render.notebook import comparison_html
 
-        return folders_html(self)
+        return comparison_html(self)
 
 
 class ShownSuggestions(Suggestions):

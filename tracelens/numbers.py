@@ -194,11 +194,11 @@ def saving(
     >>> saving(Estimate(12, 14.6, 16, "model"), Estimate(.03, .0354, .04, "model"), "model")
     ('saves ≈ 14.6 ms/step', '3.5%; 12.0–16.0 ms; predicted')
     >>> saving(Estimate(0, None, 3.2, "heuristic"), Estimate(0, None, .008, "heuristic"), "heuristic")
-    ('at stake: 3.20 ms/step', '0.8%; bound, not a prediction')
+    ('at most 3.20 ms/step', '0.8%; bound, not a prediction')
     >>> saving(Estimate(1, 2, 3, "model"), Estimate(.01, .02, .03, "model"), "model", of="gpu_work")
     ('GPU work ≈ 2.00 ms/step less', 'of the step 0 to 3.00 ms (3.0%); predicted')
     >>> saving(Estimate(0, None, 3, "heuristic"), Estimate(0, None, .03, "heuristic"), "", of="gpu_work")
-    ('GPU work at stake: 3.00 ms/step', 'of the step 0 to 3.00 ms (3.0%); bound, not a prediction')
+    ('GPU work: at most 3.00 ms/step', 'of the step 0 to 3.00 ms (3.0%); bound, not a prediction')
     >>> saving(Estimate(-3, -2, -1, "measured"), Estimate(-.03, -.02, -.01, "measured"), "measured")
     ('slower by 2.00 ms/step', '2.0%; 1.00–3.00 ms; measured')
     """
@@ -216,7 +216,7 @@ def saving(
         return "saving not known", basis
     share = [pct(saving_frac.high)] if _known(saving_frac.high) else []
     bound = ms_range(saving_ms.low, saving_ms.high) if saving_ms.low else ms(saving_ms.high)
-    return f"at stake: {bound}{per}", "; ".join([*share, "bound, not a prediction"])
+    return f"at most {bound}{per}", "; ".join([*share, "bound, not a prediction"])
 
 
 def _gpu_work(saving_ms: Estimate, saving_frac: Estimate, basis: str, marked: bool) -> tuple[str, str]:
@@ -225,16 +225,16 @@ def _gpu_work(saving_ms: Estimate, saving_frac: Estimate, basis: str, marked: bo
     step = f"of the {'step' if marked else 'trace'} 0 to {ms(saving_ms.high)}{share}"
     per = slash_step(marked)
     if not _known(saving_ms.mid):
-        return f"GPU work at stake: {ms(saving_ms.high)}{per}", f"{step}; bound, not a prediction"
+        return f"GPU work: at most {ms(saving_ms.high)}{per}", f"{step}; bound, not a prediction"
     return f"GPU work ≈ {ms(saving_ms.mid)}{per} less", f"{step}; {_BASES.get(basis, basis)}"
 
 
 def _slower(saving_ms: Estimate, saving_frac: Estimate, basis: str, per: str) -> tuple[str, str]:
     """A change that was measured to cost time: its range, in time and not in savings."""
-    share = [pct(-saving_frac.mid)] if saving_frac.mid is not None else []
-    low, high = saving_ms.low, saving_ms.high
-    spread = [ms_range(max(-high, 0.0), -low)] if low is not None and high is not None else []
-    return f"slower by {ms(-(saving_ms.mid or 0.0))}{per}", "; ".join([*share, *spread, basis])
+    cost, part = (-saving_ms).clamp(low=0.0), (-saving_frac).mid
+    share = [pct(part)] if part is not None else []
+    spread = [ms_range(cost.low, cost.high)] if cost.low is not None and cost.high is not None else []
+    return f"slower by {ms(cost.mid)}{per}", "; ".join([*share, *spread, basis])
 
 
 def percent(frac: float) -> str:

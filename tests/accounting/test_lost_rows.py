@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.kept import analyzed
 from tests.render import sample_report
 from tracelens.accounting.derivation import derive
 from tracelens.accounting.lost import call_facts, gemm_time, is_bound, split_row, worst_alignment
@@ -29,7 +30,7 @@ every_trace = pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name
 
 @cache
 def _analysis(path: Path) -> Analysis:
-    return analyze(path)
+    return analyzed(path)
 
 
 def _report(path: Path) -> Report:

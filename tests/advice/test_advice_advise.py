@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,8 @@ from tests.render import sample_report
 from tracelens.errors import UsageError
 from tracelens.results import Estimate, GemmRow
 from tracelens.rules import RULES, StepFacts, advise, explain
-from tracelens.rules.engine.claims import Claim, settle
-from tracelens.rules.engine.facts import Outcome
-from tracelens.rules.engine.proposals import heuristic
+from tracelens.rules.engine.candidate import Candidate
+from tracelens.rules.engine.rule import Rule
 
 BANNED = re.compile(r"\bup to\b|\bmay\b|\bconsider|\bsub-optimal", re.IGNORECASE)
 HOSTILE = [
@@ -211,37 +210,34 @@ def test_no_source_line_uses_a_banned_word() -> None:
             assert not BANNED.search(path.read_text(encoding="utf-8")), path
 
 
-@dataclass(frozen=True)
-class Claims:
-    """A rule that claims savings: rows with what each has at stake, and the saving (None: only a bound)."""
+class MadeUp(Rule):
+    """A rule that finds rows with what each has at stake, and the saving (None: only a bound)."""
 
-    id: str
-    claims: tuple[tuple[dict[str, float], Estimate | None], ...]
-    slug: str = "made-up"
-    title: str = "made up"
+    id = "TL111"
+    slug = "made-up"
+    title = "made up"
 
-    def check(self, facts: StepFacts, /) -> Outcome:
-        made = [
-            Claim(
-                name="it", title="Do it", components=["mlp.up"], bounds=rows, gemms=[*rows],
-                saving=saving or heuristic(sum(rows.values())), confidence="high", effort="code", saw="",
-                why="", how="", fix=[], caveats=[],
+    def __init__(self, *made: tuple[dict[str, float], Estimate | None]) -> None:
+        self.made = made
+
+    def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
+        """One candidate for each."""
+        return [
+            Candidate(
+                title="Do it", saw="", change={}, fix=[], caveats=[], confidence="high", effort="code",
+                components=["mlp.up"], kernels=rows, saving=saving,
             )
-            for rows, saving in self.claims
-        ]  # fmt: skip
-        return settle(self, facts=facts, claims=made, passed="")
+            for rows, saving in self.made
+        ], ""  # fmt: skip
 
 
 def test_what_is_only_bounded_is_in_no_prediction() -> None:
     """SAM's eager trace: 451 ms predicted, 394 to 459, and bounds of 92, 91 and 15 in other rows."""
-    rule = Claims(
-        "TL111",
-        (
-            ({"g1": 600.0}, Estimate(394.0, 451.0, 459.0, "model")),
-            ({"g4": 92.0}, None),
-            ({"o1": 91.0}, None),
-            ({"g10": 15.0}, None),
-        ),
+    rule = MadeUp(
+        ({"g1": 600.0}, Estimate(394.0, 451.0, 459.0, "model")),
+        ({"g4": 92.0}, None),
+        ({"o1": 91.0}, None),
+        ({"g10": 15.0}, None),
     )
     advice = advise(facts(gemm(1, 64, 64, 64), step_ms=1394.0), rules=[rule])
     assert advice.at_stake_ms == Estimate(394.0, 451.0, 459.0, "model")
@@ -251,7 +247,7 @@ def test_what_is_only_bounded_is_in_no_prediction() -> None:
 def test_of_rows_that_two_predictions_share_the_second_counts_the_rest() -> None:
     first = {"g1": 0.3, "g5": 0.01}, Estimate(0.2, 0.284, 0.296, "model")
     second = {"g5": 0.01, "o1": 0.03}, Estimate(0.0, 0.032, 0.036, "model")
-    advice = advise(facts(gemm(1, 64, 64, 64), step_ms=1.2), rules=[Claims("TL111", (first, second))])
+    advice = advise(facts(gemm(1, 64, 64, 64), step_ms=1.2), rules=[MadeUp(first, second)])
     assert advice.at_stake_ms is not None and advice.open_ms == 0.0
     assert advice.at_stake_ms.mid == pytest.approx(0.284 + 0.032 * 0.03 / 0.04)
 

@@ -18,9 +18,10 @@ from tests.advice.test_advice_compiled_padding import pad
 from tests.advice.test_advice_fp8 import in_fp8, left_out
 from tests.advice.test_advice_tensor_cores import fp32
 from tests.advice.test_advice_unfused_projections import attention
-from tracelens.results import Basis, Estimate
+from tracelens.results import Estimate
 from tracelens.rules import StepFacts, advise
-from tracelens.rules.engine.claims import Claim, settle
+from tracelens.rules.engine.candidate import Candidate
+from tracelens.rules.engine.conclude import conclude
 from tracelens.rules.fp8 import Fp8
 
 BANNED = re.compile(r"\bup to\b|\bmay\b|\bconsider|\bsub-optimal", re.IGNORECASE)
@@ -96,23 +97,23 @@ def test_findings_are_plain_values() -> None:
 # --- thresholds and refusals -------------------------------------------------------------------------
 
 
-def claim(low: float, mid: float | None, high: float, **more: Any) -> Claim:
-    basis: Basis = "model" if mid is not None else "heuristic"
+def candidate(low: float, mid: float | None, high: float, **more: Any) -> Candidate:
     given: dict[str, Any] = {
-        "name": "the change", "title": "Make 2 of 3", "components": ["mlp.up"], "bounds": {"g1": 5.0},
-        "gemms": ["g1"], "saving": Estimate(low, mid, high, basis), "confidence": "medium", "effort": "code",
-        "saw": "It is so.", "why": "It costs.", "how": "By this.", "fix": [], "caveats": [],
+        "name": "the change", "title": "Make 2 of 3", "components": ["mlp.up"], "confidence": "medium",
+        "effort": "code", "saw": "It is so.", "how": "By this.", "fix": [], "caveats": [], "change": {},
+        "kernels": {"g1": 5.0 if mid is not None else high},
+        "saving": Estimate(low, mid, high, "model") if mid is not None else None,
     }  # fmt: skip
-    return Claim(**(given | more))
+    return Candidate(**(given | more))
 
 
-def state(*claims: Claim, **more: Any) -> tuple[str, str]:
+def state(*candidates: Candidate, **more: Any) -> tuple[str, str]:
     step = step_of([gemm(1, 64, 64, 64)], **({"step_ms": 100.0} | more))
-    outcome = settle(Fp8(), facts=step, claims=claims, passed="All is well.")
+    outcome = conclude(Fp8(), facts=step, candidates=candidates, passed="All is well.")
     return outcome.state, outcome.why
 
 
-def test_without_a_claim_the_check_passes_with_its_sentence() -> None:
+def test_without_a_candidate_the_check_passes_with_its_sentence() -> None:
     assert state() == ("passed", "All is well.")
 
 
@@ -123,25 +124,25 @@ def test_without_a_claim_the_check_passes_with_its_sentence() -> None:
         ((-2.0, 0.0, 0.5), "Not advised: the change is predicted to change nothing."),
         ((-2.0, 1.0, 3.0), "leaves open which of the two"),
         ((0.01, 0.05, 0.09), "below the 0.1% that makes a finding"),
-        ((0.0, None, 0.05), "The change has at stake 50.0 µs of the 100 ms step"),
+        ((0.0, None, 0.05), "At stake in the change is 50.0 µs of the 100 ms step"),
     ],
 )
 def test_what_does_not_pay_is_no_finding_and_the_check_says_why(
     estimate: tuple[float, float | None, float], words: str
 ) -> None:
-    found, why = state(claim(*estimate))
+    found, why = state(candidate(*estimate))
     assert found == "passed" and why.startswith("All is well. ") and words in why
 
 
 def test_a_saving_is_never_more_than_its_bound_and_the_step() -> None:
     step = step_of([gemm(1, 64, 64, 64)], step_ms=4.0)
-    (finding,) = settle(Fp8(), facts=step, claims=[claim(3.0, 9.0, 12.0)], passed="").findings
+    (finding,) = conclude(Fp8(), facts=step, candidates=[candidate(3.0, 9.0, 12.0)], passed="").findings
     assert finding.saving_ms == Estimate(3.0, 4.0, 4.0, "model")
     assert "No more than 4.00 ms counts" in finding.how
 
 
 def test_without_a_step_time_nothing_is_claimed() -> None:
-    assert state(claim(1.0, 2.0, 3.0), step_ms=None)[0] == "could_not_run"
+    assert state(candidate(1.0, 2.0, 3.0), step_ms=None)[0] == "could_not_run"
 
 
 # --- together ----------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import Gpu
 from tracelens.results import Lost
 from tracelens.rules import StepFacts, advise
-from tracelens.rules.kv_heads import KvHeads, others
+from tracelens.rules.evidence.kv_heads import other_kv_heads
+from tracelens.rules.kv_heads import KvHeads
 
 RULE = KvHeads()
 GPUS = pytest.mark.parametrize("gpu", [A100, H100], ids=["a100", "h100"])
@@ -113,7 +114,7 @@ def test_good_shapes_pass_and_say_what_they_lose(x: Shape, gpu: Gpu) -> None:
 def test_only_numbers_that_heads_and_ranks_allow_are_tried() -> None:
     x = Shape(1200, 12, 4800, kv=6, d=100, b=4, s=1024, layers=12, v=32000, t=2)
     tried = {one for one in (1, 2, 3, 4, 6, 12) if one != 6 and 12 % one == 0 and one % 2 == 0}
-    assert set(others(judged_facts(x))) == tried
+    assert set(other_kv_heads(judged_facts(x))) == tried
 
 
 def test_unfused_attention_does_not_show_key_value_heads() -> None:

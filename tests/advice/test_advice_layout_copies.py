@@ -10,7 +10,8 @@ from tests.advice.advice_facts import other, step_of
 from tests.advice.advice_rows import gemm, model
 from tracelens.results import OtherRow
 from tracelens.rules.engine.facts import Outcome
-from tracelens.rules.layout_copies import LayoutCopies, micro_batches
+from tracelens.rules.evidence.copies import micro_batches
+from tracelens.rules.layout_copies import LayoutCopies
 
 RULE = LayoutCopies()
 DIMS = model(hidden=1280, heads=20, kv_heads=4, head_dim=64, vocab=50304, layers=12)

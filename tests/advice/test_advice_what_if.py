@@ -251,7 +251,7 @@ def test_a_small_gap_widens_the_range() -> None:
 def test_a_gpu_without_rates_has_no_saving() -> None:
     unknown = find_gpu("some device of tomorrow")
     one = what_if(replace(model_of(LLAMA), gpu=unknown), {"ffn": 16384})
-    assert one.saving_ms.mid is None and one.notes[0].startswith("no saving is given")
+    assert one.saving_ms.mid is None and one.refused is not None and one.refused.code == "not_predicted"
 
 
 def test_an_attention_kernel_without_a_model_has_no_saving() -> None:

@@ -180,7 +180,7 @@ def test_the_configuration_s_layers_go_before_a_guess_from_one_stage() -> None:
 def test_another_pipeline_has_no_saving_and_says_its_bubble() -> None:
     one = what_if(pipelined(4), {"pipeline_parallel": 8})
     assert one.saving_ms.mid is None and one.then_ms.mid is None
-    assert one.notes[0].startswith("no saving is given: what stages send")
+    assert one.refused is not None and one.refused.code == "stages_wait"
     (bubble,) = [note for note in one.notes if "bubble" in note]
     assert "(8 - 1) / 8.00 = 87.5%, now (4 - 1) / 4 = 75.0%" in bubble
     assert any("one copy of the model takes 8 GPUs and not 4" in note for note in one.notes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +11,8 @@ from tests.advice.advice_rows import facts as bare_facts
 from tests.advice.advice_rows import gemm, model
 from tests.advice.advice_steps import Shape, dims_of, facts_of, model_of, rows_of, spread
 from tracelens.config.model import Layout
-from tracelens.results import CommunicationRow, Effects, Finding
-from tracelens.rules import Outcome, StepFacts
+from tracelens.results import CommunicationRow, Effects
+from tracelens.rules import StepFacts
 from tracelens.rules.advise import advise
 from tracelens.rules.engine.diffs import config_diffs
 from tracelens.rules.engine.effects import STATES, effects_of
@@ -218,25 +218,6 @@ def test_a_simulation_that_stands_for_something_else_is_no_change_of_the_model(f
     assert config_diffs(sizes_of(facts, {"vocab_parallel": [1, 2]}, {"vocab": 25152})) == []
     stage = of(facts, {"last_stage_layers": [8, 6]})
     assert (stage.checkpoint, stage.memory.states) == ("reshards", None)
-
-
-@dataclass(frozen=True)
-class _OwnFinding:
-    """A rule that makes its finding itself."""
-
-    finding: Finding
-    id: str = "TL999"
-    slug: str = "own"
-    title: str = "own"
-
-    def check(self, facts: StepFacts, /) -> Outcome:
-        return Outcome("found", "", (self.finding,))
-
-
-def test_a_finding_that_a_rule_makes_itself_is_completed(facts: StepFacts) -> None:
-    bare = replace(advise(facts).findings[0], effects=None, diffs=[], change={"vocab_size": [50257, 50304]})
-    (found,) = advise(facts, rules=[_OwnFinding(bare)]).findings
-    assert found.effects is not None and found.effects.checkpoint == "pads" and found.diffs
 
 
 def test_every_finding_has_its_effects(facts: StepFacts) -> None:

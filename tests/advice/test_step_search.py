@@ -10,6 +10,7 @@ import pytest
 
 import tracelens
 from tests.advice.advice_steps import H100, Shape, dims_of, model_of, rows_of
+from tests.effort import unit
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import Analysis
 from tracelens.config import config_from_flags
@@ -147,7 +148,7 @@ def test_faster_than_the_papers_own_shape_within_its_parameters() -> None:
     change = measured.change(c2, best)
     assert change is not None and (change.saving_frac.mid or 0) > 0
     assert abs((best.parameters or 0) / (c2.parameters or 1) - 1) <= 0.01
-    assert took < 5.0  # of one core, whatever else runs
+    assert took < 60 * unit()  # seconds of one core, whatever else runs
 
 
 def test_an_odd_swiglu_width_is_moved_to_the_grid() -> None:

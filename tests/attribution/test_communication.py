@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.kept import analyzed
 from tests.synthetic import ModelSpec, Options, build
 from tests.trace.tools import document, kernel, launch, need_shared, op, read, shared_traces
 from tracelens.accounting.communication import bus_factor
-from tracelens.analysis import Analysis, analyze, analyze_trace
+from tracelens.analysis import Analysis, analyze_trace
 from tracelens.attribution import attribute
 from tracelens.attribution.collectives import Call, collective_named
 from tracelens.attribution.communication import (
@@ -45,7 +46,7 @@ def communication_of(trace: Trace) -> Communication:
 
 @cache
 def analysis_of(path: Path) -> Analysis:
-    return analyze(path)
+    return analyzed(path)
 
 
 def exposed_by_hand(trace: Trace, component: Any) -> list[int]:

@@ -15,7 +15,7 @@ from tracelens.render.html import render_html
 Open = Callable[..., devtools.Page]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[devtools.Browser]:
     executable = devtools.find()
     if executable is None:

@@ -94,7 +94,7 @@ class Browser:
         return loaded
 
     def call(
-        self, method: str, session: str | None = None, seconds: float = 60, **params: Any
+        self, method: str, session: str | None = None, seconds: float = 600, **params: Any
     ) -> dict[str, Any]:
         """Send one command and return its result; events that come in between are kept."""
         self._next += 1
@@ -114,7 +114,7 @@ class Browser:
             if "method" in message:
                 self.events.append(message)
 
-    def wait(self, method: str, session: str, seconds: float = 60) -> dict[str, Any]:
+    def wait(self, method: str, session: str, seconds: float = 600) -> dict[str, Any]:
         """Return the next event of a kind."""
         deadline = time.monotonic() + seconds
         while True:

@@ -13,11 +13,12 @@ import pytest
 
 from tests.browser import devtools
 from tests.compare.test_folders import ranks, vocab
+from tests.kept import analyzed
 from tests.render import asked_report, large_report, sample_report, verified_report
 from tracelens.analysis import analyze
 from tracelens.comparison.compare import compare_reports
 from tracelens.comparison.folder import compare_folders
-from tracelens.render.compare_html import render_compare_html, render_folders_html
+from tracelens.render.compare_html import render_compare_html
 from tracelens.render.html import render_html
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,7 +90,7 @@ def test_no_violation_on_the_page_of_a_trace(
 @functools.cache
 def _everything(trace: Path) -> Any:
     """The report with every section that can be asked for."""
-    first = analyze(trace)
+    first = analyzed(trace)
     size = first.report.model.vocab.value
     scenarios = [f"vocab={size + 64}"] if size else []
     return analyze(trace, what_ifs=scenarios, waits=True).report
@@ -108,7 +109,7 @@ def test_no_violation_on_a_verified_report(
 def test_no_violation_on_a_comparison(
     browser: devtools.Browser, axe: str, tmp_path: Path, dark: bool
 ) -> None:
-    before, after = (analyze(path).report for path in SAMPLES[:2])
+    before, after = (analyzed(path).report for path in SAMPLES[:2])
     html = render_compare_html(compare_reports(before, after))
     assert violations(browser, axe, html, tmp_path, dark=dark) == []
 
@@ -137,5 +138,5 @@ def test_no_violation_on_a_comparison_of_folders(
     browser: devtools.Browser, axe: str, tmp_path: Path, width: int, dark: bool
 ) -> None:
     folders = (ranks(tmp_path / "before"), ranks(tmp_path / "after", factor=1.1, change=vocab))
-    html = render_folders_html(compare_folders(*folders))
+    html = render_compare_html(compare_folders(*folders))
     assert violations(browser, axe, html, tmp_path, width=width, dark=dark) == []

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.browser import devtools
+from tests.kept import analyzed
 from tests.render import asked_report, sample_report
-from tracelens.analysis import analyze
 from tracelens.comparison.load import compare
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.html import render_html
@@ -140,7 +140,7 @@ def test_the_picture_in_the_readme_is_the_page(browser: devtools.Browser, tmp_pa
     image, io = pytest.importorskip("PIL.Image"), pytest.importorskip("io")
     path = SAMPLES.parent / "docs" / "images" / "page.png"
     html = tmp_path / "page.html"
-    html.write_text(render_html(analyze(SAMPLES / "generated_gpt2_vocab50257.json.gz").report), "utf-8")
+    html.write_text(render_html(analyzed(SAMPLES / "generated_gpt2_vocab50257.json.gz").report), "utf-8")
     page = devtools.Page(browser, width=1080)
     try:
         page.open(html)

@@ -11,10 +11,10 @@ import pytest
 
 from tests.browser import devtools
 from tests.compare.test_folders import hostile as hostile_folders
+from tests.kept import analyzed
 from tests.render import asked_report, large_report
 from tests.render.sample_report import HOSTILE
-from tracelens.analysis import analyze
-from tracelens.render.compare_html import render_folders_html
+from tracelens.render.compare_html import render_compare_html
 from tracelens.render.html import render_html
 from tracelens.render.limits import WHOLE
 from tracelens.render.markdown import render_report_markdown
@@ -68,7 +68,7 @@ def test_hostile_names_are_text_in_every_section(show: Show, width: int) -> None
 
 @pytest.mark.parametrize("width", [360, 1280])
 def test_hostile_names_are_text_in_a_comparison_of_folders(show: Show, tmp_path: Path, width: int) -> None:
-    page = show(render_folders_html(hostile_folders(tmp_path)), width=width)
+    page = show(render_compare_html(hostile_folders(tmp_path)), width=width)
     _quiet(page)
     assert "onerror=alert(1)" in page.run("document.body.textContent")
     assert page.run("document.querySelectorAll('a[href^=http]').length") == 0
@@ -112,7 +112,7 @@ def test_the_largest_page_sorts_filters_and_fits(show: Show) -> None:
 
 @pytest.mark.parametrize("trace", TRACES, ids=lambda path: path.name.split(".")[0])
 def test_the_table_of_a_real_trace_sorts_and_filters(show: Show, trace: Path) -> None:
-    page = show(render_html(analyze(trace).report))
+    page = show(render_html(analyzed(trace).report))
     if page.run(f"{ROWS}.length") == 0:
         pytest.skip("no GEMM in it")
     _sorts_and_filters(page)

@@ -15,6 +15,10 @@ HERE = Path(__file__).resolve().parent
 SCRIPTS = HERE / "scripts"
 ROOT = HERE.parents[1]
 GEMMS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"}
+#: Neither a pool of threads nor one of compilers, each of which would import PyTorch.
+FEW_THREADS = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+#: Seconds after which a process hangs; however slow the machine, none takes so long.
+HANGS = 3600
 WINDOW = ("--wait", "4", "--warmup", "1", "--active", "2")
 
 
@@ -24,10 +28,10 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
     return subprocess.run(
         [sys.executable, *map(str, command)],
         cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment, "PYTHONPATH": path},
+        env={**os.environ, **FEW_THREADS, **environment, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=HANGS,
         check=False,
     )
 
@@ -82,8 +86,8 @@ def steps(trace: dict[str, Any]) -> list[str]:
     ]
 
 
-def truth(script: Path, *arguments: str, cwd: Path) -> list[Counter[tuple[str, str, str]]]:
-    """Per step of an uncaptured run the owners of its GEMMs, by ``truth.py``."""
+def truth(script: Path, *arguments: str, cwd: Path) -> tuple[list[Counter[tuple[str, str, str]]], str]:
+    """Per step of an uncaptured run the owners of its GEMMs, by ``truth.py``; and what the run prints."""
     done = run(HERE / "truth.py", cwd / "truth.json", script, *arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
-    return [Counter(map(tuple, step)) for step in json.loads((cwd / "truth.json").read_text())]
+    return [Counter(map(tuple, step)) for step in json.loads((cwd / "truth.json").read_text())], done.stdout

@@ -50,13 +50,12 @@ def test_every_gemm_of_an_unchanged_script_has_its_module(
     trace = load(tmp_path / "traces" / "rank0.json.gz")
     assert steps(trace) == ["ProfilerStep#5", "ProfilerStep#6"]
 
-    alone = run(SCRIPTS / script, *arguments, cwd=tmp_path)
+    true, printed = truth(SCRIPTS / script, *arguments, cwd=tmp_path)
+    assert gemm_owners(trace) == true[5] + true[6]
+
     losses = [line for line in done.stdout.splitlines() if line.startswith(("last loss", "losses"))]
     assert losses  # bit for bit: they are printed in full
-    assert losses == [line for line in alone.stdout.splitlines() if line.startswith(("last loss", "losses"))]
-
-    true = truth(SCRIPTS / script, *arguments, cwd=tmp_path)
-    assert gemm_owners(trace) == true[5] + true[6]
+    assert losses == [line for line in printed.splitlines() if line.startswith(("last loss", "losses"))]
 
     meta = trace["tracelens"]
     accumulate = int(arguments[1]) if "--accumulate" in arguments else 1
@@ -73,7 +72,7 @@ def test_a_checkpointed_script_has_its_modules_also_in_what_runs_again(tmp_path:
     done = capture(script, "--checkpoint", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     trace = load(tmp_path / "traces" / "rank0.json.gz")
-    true = truth(script, cwd=tmp_path)
+    true, _ = truth(script, cwd=tmp_path)
     once = true[5] + true[6]  # without checkpointing
     again = Counter(
         {

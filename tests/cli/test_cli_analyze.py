@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,20 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.cli.running import run_bytes as run
 from tests.synthetic import ModelSpec, Options, build
 
 SAMPLE = Path(__file__).resolve().parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
-
-
-def run(*arguments: str | Path, cwd: Path, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "tracelens", *map(str, arguments)],
-        cwd=cwd,
-        input=stdin,
-        capture_output=True,
-        env={**os.environ, "COLUMNS": "100"},
-        check=False,
-    )
 
 
 def test_analyze_writes_the_page_and_prints_a_summary(tmp_path: Path) -> None:
@@ -150,7 +139,7 @@ def test_a_reference_lends_what_the_trace_lacks_and_the_report_says_so(tmp_path:
     (tmp_path / "bare.json").write_text(bare.text())
     (tmp_path / "eager.json").write_text(build(MODEL, Options(steps=2)).text())
     assert run("analyze", "bare.json", "-q", "--json", "alone.json", cwd=tmp_path).returncode == 0
-    done = run("analyze", "bare.json", "--reference", "eager.json", "--json", "r.json", cwd=tmp_path)
+    done = run("analyze", "bare.json", "-v", "--reference", "eager.json", "--json", "r.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     alone, lent = (json.loads((tmp_path / name).read_bytes()) for name in ("alone.json", "r.json"))
     assert alone["reference"] is None
@@ -166,7 +155,7 @@ def test_a_reference_lends_what_the_trace_lacks_and_the_report_says_so(tmp_path:
     text = " ".join(done.stdout.decode().split())
     page = (tmp_path / "bare.report.html").read_text()
     for shown in (text, page):
-        assert "GPU time repeats kernels of the reference eager.json" in shown
+        assert "reference eager.json" in shown
 
 
 def test_a_reference_that_matches_nothing_is_a_warning(tmp_path: Path) -> None:
@@ -188,7 +177,7 @@ def test_kernels_launched_before_the_recording_are_known_from_other_steps(tmp_pa
     host = {"cpu_op", "user_annotation", "python_function", "cuda_runtime", "cuda_driver"}
     events = [e for e in made.events if not (e.get("cat") in host and e["ts"] < marks[0]["ts"])]
     (tmp_path / "late.json").write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
-    done = run("analyze", "late.json", "--json", "r.json", cwd=tmp_path)
+    done = run("analyze", "late.json", "-v", "--json", "r.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "r.json").read_bytes())
     coverage, rows = report["coverage"], report["components"]
@@ -200,7 +189,7 @@ def test_kernels_launched_before_the_recording_are_known_from_other_steps(tmp_pa
     assert coverage["component_frac"] > 0.97
     assert coverage["shape_frac"] == 1
     text = " ".join(done.stdout.decode().split())
-    assert "of the file's GPU time, which is outside these steps" in text
+    assert "of the file's GPU time, outside these steps" in text
 
 
 def test_what_if_predicts_each_scenario_everywhere(tmp_path: Path) -> None:

@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.cli import running
 from tracelens.hardware.measurements import read_measurements
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments: str, folder: Path, without: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """``without``: modules that cannot be imported, in a Python of its own."""
+    if not without:
+        return running.run("bench", *arguments, TRACELENS_CALIBRATION=str(folder / "calibration"))
     blocked = "".join(f"sys.modules[{name!r}] = None; " for name in without)
     code = f"import sys; {blocked}from tracelens.cli import main; sys.argv[0] = 'tracelens'; main()"
     return subprocess.run(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.running import run
 from tests.render import sample_report
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.gates import Judged, judge_report
@@ -23,19 +24,6 @@ ROOT = Path(__file__).resolve().parents[2]
 SAMPLE, AFTER = (ROOT / "sample_traces" / f"generated_gpt2_vocab{v}.json.gz" for v in (50257, 50304))
 #: Lines that GitHub's runner takes for a command (actions/runner, ActionCommand.cs).
 COMMAND = re.compile(r"(?m)^\s*::[\w-]+( [^:\n]*)?::|##\[[\w-]+[^\]\n]*\]")
-
-
-def run(*arguments: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
-    return subprocess.run(
-        [sys.executable, "-m", "tracelens", *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env={**ours, "COLUMNS": "100", "PYTHONPATH": str(ROOT), **environment},
-        check=False,
-    )
 
 
 # exit codes

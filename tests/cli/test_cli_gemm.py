@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import unit
 from tests.gemm.test_predict_calibration import measurements, truth
 from tracelens.hardware.measurements import write_measurements
 
@@ -52,7 +53,7 @@ def test_every_spelling_gives_the_same(arguments: tuple[str, ...]) -> None:
     assert "N = 50304  " in done.stdout and "\x1b" not in done.stdout
 
 
-def test_an_answer_takes_less_than_a_second_of_a_processor() -> None:
+def test_an_answer_takes_about_a_second_of_a_processor_at_most() -> None:
     def used() -> float:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         return usage.ru_utime + usage.ru_stime
@@ -62,7 +63,7 @@ def test_an_answer_takes_less_than_a_second_of_a_processor() -> None:
         before = used()
         assert run("8192x50257x2560", "--gpu", "h100-sxm", "--vary", "m,n,k").returncode == 0
         seconds.append(used() - before)
-    assert min(seconds) < 1.0
+    assert min(seconds) < 12 * unit()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ def test_an_answer_takes_less_than_a_second_of_a_processor() -> None:
         (("8x8x99999999999999",), "K = 99999999999999"),
         (("2@8x8x8", "--batch", "3"), "give one of them"),
         (("8x8x8", "--batch", "-3"), "--batch '-3': give a whole number"),
-        (("8x8x8", "--gpu", "h100"), "did you mean h100-sxm, h100-pcie, h100-nvl"),
+        (("8x8x8", "--gpu", "h10"), "did you mean h100-sxm, h100-pcie, h100-nvl"),
         (("8x8x8", "--gpu", "\x1b[31mx\u202e"), "--gpu list shows all"),
         (("8x8x8", "--dtype", "bf17"), "unknown element type 'bf17'"),
         (("8x8x8", "--out-dtype", "?"), "unknown element type '?'"),
@@ -143,7 +144,7 @@ def test_the_derivation_ends_with_the_time() -> None:
 def test_an_ascii_terminal_and_an_unknown_gpu_are_served() -> None:
     done = run("2304x1600x4096", "--gpu", "a100-sxm-40gb", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert done.returncode == 0 and done.stdout.isascii() and "###" in done.stdout
-    done = run("4096x4096x4096", "--gpu", "gb200")
+    done = run("4096x4096x4096", "--gpu", "gb300")
     assert done.returncode == 0 and "time unknown: at least" in done.stdout
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tracelens.analysis import Analysis, analyze
+from tests.cli import running
+from tests.kept import analyzed
+from tracelens.analysis import Analysis
 from tracelens.errors import UsageError
 
 SAMPLE = Path(__file__).resolve().parents[2] / "sample_traces" / "generated_gpt2_vocab50257.json.gz"
@@ -26,8 +27,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tracelens.cli", "analyze", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+    return running.run("analyze", *arguments, cwd=cwd)
 
 
 def seen(page: Path) -> str:
@@ -76,7 +76,7 @@ def test_what_if_and_price_need_no_trace(report: Path, tmp_path: Path) -> None:
 
 
 def test_another_what_if_stands_beside_the_first() -> None:
-    one = analyze(SAMPLE, what_ifs=["vocab=50304"]).with_what_if("heads=10")
+    one = analyzed(SAMPLE, what_ifs=("vocab=50304",)).with_what_if("heads=10")
     assert [list(found.change) for found in one.report.what_if] == [
         ["vocab"],
         ["heads", "kv_heads", "head_dim"],

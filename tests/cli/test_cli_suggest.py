@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +11,10 @@ from click.testing import CliRunner, Result
 
 from tests.advice import configs
 from tests.advice.configs import written
+from tests.cli.running import run
+from tests.kept import analyzed
 from tests.synthetic import ModelSpec, Options, build
-from tracelens.analysis import Analysis, analyze
+from tracelens.analysis import Analysis
 from tracelens.cli import cli
 from tracelens.results import Known
 
@@ -95,8 +95,7 @@ def test_constraints_of_the_command_line() -> None:
     ],
 )
 def test_wrong_use_is_one_line(arguments: list[str], says: str, code: int) -> None:
-    command = [sys.executable, "-m", "tracelens", "suggest", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run("suggest", *arguments)
     assert done.returncode == code
     assert says in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -126,7 +125,7 @@ def test_from_a_trace() -> None:
 
 def test_from_a_saved_report_under_any_name(tmp_path: Path) -> None:
     path = tmp_path / "step.yaml"
-    analyze(SAMPLE).save(path)
+    analyzed(SAMPLE).save(path)
     saved, traced = (json.loads(_run(str(one), "--json", "-").output) for one in (path, SAMPLE))
     assert (saved.pop("source"), traced.pop("source")) == ("report", "trace")
     assert saved == traced
@@ -139,7 +138,7 @@ def test_a_trace_on_another_gpu() -> None:
 
 
 def test_layers_that_the_trace_does_not_show(tmp_path: Path) -> None:
-    report = analyze(SAMPLE).report
+    report = analyzed(SAMPLE).report
     unknown = replace(report.model, layers=Known(None, "no layer is named in the trace"))
     path = tmp_path / "report.json"
     Analysis(replace(report, model=unknown)).save(path)
@@ -158,8 +157,7 @@ def test_a_trace_in_which_nothing_can_be_searched_is_one_line(tmp_path: Path) ->
     path = tmp_path / "trace.json"
     spec = ModelSpec(hidden=256, heads=4, layers=1, vocab=1000, sequence=128)
     path.write_text(build(spec, Options(steps=1, shapes=False)).text())
-    command = [sys.executable, "-m", "tracelens", "suggest", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run("suggest", path)
     assert (done.returncode, done.stdout) == (3, "")
     assert "No shape was searched" in done.stderr and "record_shapes=True" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tracelens import Analysis, analyze
+from tests.cli import running
+from tests.kept import analyzed
+from tracelens import Analysis
 from tracelens.render.html import render_html
 from tracelens.results.json import to_json
 
@@ -22,6 +24,9 @@ BARE = ("msgspec", "isal", "pandas", "pyarrow", "jinja2")
 
 
 def run(*arguments: str | Path, without: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """``without``: modules that cannot be imported, in a Python of its own."""
+    if not without:
+        return running.run("verify", *arguments)
     blocked = "".join(f"sys.modules[{name!r}] = None; " for name in without)
     code = f"import sys; {blocked}from tracelens.cli import main; sys.argv[0] = 'tracelens'; main()"
     return subprocess.run(
@@ -44,7 +49,7 @@ def one_line(done: subprocess.CompletedProcess[str], *, code: int) -> str:
 
 @pytest.fixture(scope="session")
 def report_bytes() -> bytes:
-    return to_json(analyze(SAMPLE).report)
+    return to_json(analyzed(SAMPLE).report)
 
 
 @pytest.fixture

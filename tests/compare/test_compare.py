@@ -9,7 +9,6 @@ import math
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -21,6 +20,7 @@ import pytest
 
 import tracelens
 from benchmarks.compare_power import answers
+from tests.cli import running
 from tests.compare.parsed import Parsed, only_ours
 from tests.render import sample_report
 from tracelens.analysis import Analysis, analyze
@@ -408,7 +408,7 @@ def test_hostile_names_stay_text_in_markdown_and_terminal() -> None:
 
     from rich.console import Console
 
-    from tracelens.render.compare import render_compare
+    from tracelens.render.compare_terminal import render_compare
 
     result = hostile()
     text = render_markdown(result)
@@ -446,16 +446,7 @@ def test_the_function_takes_paths_analyses_and_reports(tmp_path: Path) -> None:
 
 
 def run(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    return subprocess.run(
-        [sys.executable, "-m", "tracelens", "compare", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env={**clean, "COLUMNS": "80", "PYTHONPATH": str(ROOT), "TRACELENS_CALIBRATION": "/nowhere"},
-        check=False,
-    )
+    return running.run("compare", *arguments, cwd=cwd, COLUMNS="80")
 
 
 def test_a_trace_and_a_report_are_compared_and_files_written(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import io
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -18,14 +17,16 @@ import pytest
 from rich.console import Console
 
 import tracelens
+from tests.cli import running
 from tests.compare.parsed import only_ours
 from tests.render import sample_report
 from tracelens.analysis import Analysis, analyze
 from tracelens.comparison.folder import compare_folders
 from tracelens.errors import InputError, UsageError
 from tracelens.gates import judge_comparison
-from tracelens.render.compare_folders import folders_markdown, render_folders
-from tracelens.render.compare_html import render_folders_html
+from tracelens.render.compare_html import render_compare_html
+from tracelens.render.compare_markdown import render_markdown
+from tracelens.render.compare_terminal import render_compare
 from tracelens.results import GemmRow, Known, Report, Step, StepTime
 from tracelens.results.folders import FolderComparison
 from tracelens.results.json import compare_json
@@ -381,20 +382,20 @@ def hostile(tmp_path: Path) -> FolderComparison:
 
 def terminal(result: FolderComparison) -> str:
     stream = io.StringIO()
-    render_folders(result, console=Console(file=stream, width=80, force_terminal=False))
+    render_compare(result, console=Console(file=stream, width=80, force_terminal=False))
     return stream.getvalue()
 
 
 def test_hostile_names_stay_text_everywhere(tmp_path: Path) -> None:
     result = hostile(tmp_path)
-    text = folders_markdown(result)
+    text = render_markdown(result)
     assert "\x1b" not in text and "\u202e" not in text
     assert not re.search(r"(?<!\\)<|(?<!\\)\[|(?<!\\)@", text)
     assert not re.search(r"(?m)^\s*::|##\[", text)
     shown = terminal(result)
     assert "\x1b" not in shown and "alert" in shown
     assert max(map(len, shown.splitlines())) <= 80
-    page = render_folders_html(result)
+    page = render_compare_html(result)
     assert "<img" in only_ours(page).text  # shown, as text
 
 
@@ -403,20 +404,13 @@ def test_every_format_says_the_same_and_json_follows_its_schema(tmp_path: Path) 
     data = json.loads(compare_json(result))
     jsonschema.Draft202012Validator(json_schema("folders")).validate(data)
     assert [pair["name"] for pair in data["pairs"]] == ["rank 0", "rank 1", "rank 2", "rank 3"]
-    for text in (folders_markdown(result), render_folders_html(result)):
+    for text in (render_markdown(result), render_compare_html(result)):
         assert "rank 3" in text and "10.0%" in text and "vocab 50257 → 50304" in text
-    assert len(render_folders_html(result)) < 100_000
+    assert len(render_compare_html(result)) < 100_000
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tracelens", "compare", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
+    return running.run("compare", *arguments, cwd=cwd)
 
 
 def test_the_command_takes_folders(tmp_path: Path) -> None:
@@ -452,7 +446,7 @@ def test_across_gpus_shares_of_peak_are_compared_and_no_time_is(tmp_path: Path) 
     assert known and all(row.after_frac == pytest.approx((row.before_frac or 0) / 2) for row in known)
     assert {row.pairs for row in result.peaks} == {4}
     assert regression(result) == "unknown"
-    for text in (folders_markdown(result), terminal(result)):
+    for text in (render_markdown(result), terminal(result)):
         body = text.partition("Times are not compared")[2]
         assert "times not compared" in body and " ms" not in body and "MFU" in body
         assert "mlp.down" in body

@@ -33,7 +33,7 @@ except RuntimeError:
 source, folder, target = sys.argv[1:]
 book = nbformat.read(source, as_version=4)
 nbformat.validate(book)
-NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
+NotebookClient(book, timeout=3600, kernel_name="python3", resources={"metadata": {"path": folder}}).execute()
 nbformat.write(book, target)
 """
 #: There and in the kernel: whoever asks for an address outside this machine is refused.
@@ -96,7 +96,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         [sys.executable, "-c", _RUN, str(PATH), str(PATH.parent), str(folder / "ran.ipynb")],
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=3600,
         check=False,
         cwd=folder,
         env={

@@ -62,6 +62,8 @@ def value_of(formula: str) -> float:
                     return left * right
                 case ast.Div():
                     return left / right
+                case ast.Pow():
+                    return left**right
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             return names[node.func.id](*(work(argument) for argument in node.args))
         raise AssertionError(f"not arithmetic: {formula}")

@@ -52,7 +52,7 @@ def test_standard_attention_as_published(
         call = shape(seq, head_dim, causal=causal, direction=direction)
         flops = 4 * 16384 * seq * 2048 * (0.5 if causal else 1) * (2.5 if direction == "backward" else 1)
         measured_us = flops / value / 1e6
-        assert 0.45 * measured_us < mid(unfused(**call)) < 0.8 * measured_us
+        assert 0.45 * measured_us < mid(unfused(**call)) < 0.9 * measured_us
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

@@ -10,13 +10,14 @@ from statistics import median
 
 import pytest
 
+from tests.effort import unit
 from tracelens.gemm.ladder import operand_alignment
 from tracelens.gemm.predict import predict_gemm
+from tracelens.gemm.predict.architecture import architecture
 from tracelens.gemm.predict.calibration import fitted
 from tracelens.gemm.predict.cost import Products, TileTable, best, costs
 from tracelens.gemm.predict.derivation import evaluate
 from tracelens.gemm.predict.rates import Rates, model_rates
-from tracelens.gemm.predict.tiles import candidate_tiles
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
 
@@ -32,7 +33,7 @@ def true_rates() -> Rates:
 
 def truth(count: int, *, noise: float = 0.01, named: bool = False, seed: int = 3) -> list[GemmMeasurement]:
     """Times of a GPU that follows the formula exactly, with other rates than the table's and noise."""
-    tiles = candidate_tiles(H200, "bf16")
+    tiles = architecture(H200.compute_capability).candidates("bf16")[0]
     table, draw = TileTable.of(tiles, sms=132), random.Random(seed)
     rows: list[GemmMeasurement] = []
     while len(rows) < count:
@@ -89,7 +90,7 @@ def test_thousands_of_measurements_are_fitted_within_seconds_and_once() -> None:
     measured = measurements(truth(3000, named=True))
     start = time.process_time()
     fit = fitted(measured, gpu=H200, math_dtype="bf16")
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 25 * unit()
     assert fitted(measured, gpu=H200, math_dtype="bf16") is fit
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests import effort
 from tracelens.errors import InputError
 from tracelens.gemm import parse_kernel_name
 from tracelens.gemm.predict import Prediction, predict_gemm
@@ -17,6 +18,8 @@ from tracelens.hardware import Gpu, find_gpu, list_gpus
 
 A100 = find_gpu(None, override="a100-sxm-80gb")
 H100 = find_gpu(None, override="h100-sxm")
+#: GeForce boards boost above the clock that their printed peak is for; none was measured further above it.
+_ABOVE_THE_PEAK = 1.2
 SHAPES = [
     (1, 4096, 4096), (7, 50257, 768), (128, 128, 128), (512, 512, 32768), (2048, 10922, 4096),
     (2304, 1600, 4096), (4096, 4096, 4096), (8192, 51200, 2560), (32768, 768, 3072), (1, 1, 1),
@@ -44,13 +47,14 @@ def test_no_product_beats_the_datasheet_on_any_gpu(gpu: Gpu, dtype: str) -> None
             assert found.unknown is None and known(gpu, dtype)
             assert estimate.low is not None and estimate.high is not None
             assert 0 < estimate.low <= estimate.mid <= estimate.high < float("inf")
-            compute = 2.0 * m * n * k * batch / (gpu.peak_tflops[dtype] * 1e6)
+            boost = _ABOVE_THE_PEAK if "GeForce" in gpu.title else 1.0
+            compute = 2.0 * m * n * k * batch / (gpu.peak_tflops[dtype] * boost * 1e6)
             moved = batch * (size * (m * k + k * n) + out_size * m * n)
             memory = moved / ((gpu.bandwidth_gbps or 0) * 1e3)
-            assert estimate.mid >= max(compute, memory) and estimate.low >= compute
+            assert estimate.low >= compute * (1 - 1e-12)
             # operands that fit in the L2 cache may come from there
-            in_cache = gpu.l2_mb is not None and moved <= gpu.l2_mb * 1e6
-            assert estimate.low >= (memory / 2 if in_cache else memory) * (1 - 1e-12)
+            if gpu.l2_mb is not None and moved > gpu.l2_mb * 1e6:
+                assert estimate.low >= memory * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("gpu", [gpu for gpu in list_gpus() if known(gpu, "fp16")], ids=lambda gpu: gpu.name)
@@ -87,12 +91,10 @@ def test_a_formula_uses_only_numbers_and_values_stated_before() -> None:
     assert "sum of slices" in [name for name, *_ in terms]  # 16 to 36 tiles: K is split
 
 
-def test_no_product_beats_the_best_matmul_anyone_measured() -> None:
-    best = H100.ceiling_tflops["bf16"]
-    assert predict_gemm(8192, 8192, 8192, gpu=H100).tflops == pytest.approx(best)
-    assert predict_gemm(8192, 8192, 8192, gpu=H100, dtype="fp16").tflops == pytest.approx(best)
-    found = predict_gemm(4096, 4096, 1024, gpu=H100)
-    assert found.tflops is not None and found.tflops < 0.95 * best
+def test_a_long_product_runs_at_the_clock_that_its_power_leaves() -> None:
+    """Rates of an H100 rise up to about 1 ms of work and fall beyond: the published tables show 5 to 7 %."""
+    found = [predict_gemm(4096 * times, 8192, 8192, gpu=H100).tflops for times in (1, 8)]
+    assert found[0] and found[1] and 0.85 * found[0] < found[1] < 0.97 * found[0]
 
 
 def test_the_last_wave_costs_more_than_its_share() -> None:
@@ -148,14 +150,14 @@ def test_what_is_not_known_of_a_gpu_leaves_no_mid_and_says_why() -> None:
         "no such GPU": (find_gpu("NVIDIA Z9000"), "peak"),
         "another vendor": (find_gpu("AMD Instinct MI300X"), "NVIDIA's libraries only"),
         "no SM count": (find_gpu(None, override="a10g"), "peak"),
-        "SMs unknown": (find_gpu(None, override="gb200"), "number of SMs"),
+        "SMs unknown": (find_gpu(None, override="gb300"), "number of SMs"),
     }
     for name, (gpu, says) in cases.items():
         found = predict_gemm(4096, 4096, 4096, gpu=gpu)
         assert found.time_us.mid is None and found.unknown is not None, name
         assert says in found.unknown, name
     # the datasheet alone still bounds it from below
-    bounded = predict_gemm(4096, 4096, 4096, gpu=find_gpu(None, override="gb200")).time_us
+    bounded = predict_gemm(4096, 4096, 4096, gpu=find_gpu(None, override="gb300")).time_us
     assert bounded.low == pytest.approx(2 * 4096**3 / 2500e6)
 
 
@@ -215,7 +217,7 @@ def test_thousands_of_products_a_second() -> None:
             predict_gemm(m + offset, n, k, gpu=A100)
         return time.process_time() - start
 
-    assert min(once(offset) for offset in range(4)) < 0.2  # 5,000 a second of this process's own time
+    assert min(once(offset) for offset in range(4)) < 4 * effort.unit()  # thousands a second
 
 
 def test_a_prediction_is_a_value() -> None:

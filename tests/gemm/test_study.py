@@ -106,7 +106,7 @@ def test_a_span_decides_what_is_looked_at() -> None:
 
 
 def test_where_nothing_is_known_nothing_is_named() -> None:
-    study = study_gemm(4096, 4096, 4096, gpu=find_gpu(None, override="gb200"), vary=("m", "n", "k"))
+    study = study_gemm(4096, 4096, 4096, gpu=find_gpu(None, override="gb300"), vary=("m", "n", "k"))
     for around in study.around:
         assert around.neighbours == () and around.curve == ()
         assert around.none_why is not None and "number of SMs" in around.none_why

@@ -81,7 +81,7 @@ def dry_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, li
             break
     process.communicate()
     process = start(out)
-    said, errors = process.communicate(timeout=600)
+    said, errors = process.communicate(timeout=3600)
     assert process.returncode == 0, said + errors
     after = [f"{found[1]} {found[2]}" for line in said.splitlines() if (found := DONE.match(line))]
     assert set((ROOT / "sample_traces").iterdir()) == kept
@@ -118,7 +118,7 @@ def test_a_kill_between_the_last_item_and_the_result_is_made_good(tmp_path: Path
             break
     process.communicate()
     again = start(tmp_path, "--only", "ceilings")
-    said, errors = again.communicate(timeout=600)
+    said, errors = again.communicate(timeout=3600)
     assert again.returncode == 0, said + errors
     assert [path.name for path in (tmp_path / "results" / "cpu").iterdir()] == ["ceilings.json"]
 

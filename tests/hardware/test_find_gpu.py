@@ -22,6 +22,9 @@ NAMES = {
     "NVIDIA GH200 144G HBM3e": "gh200-144gb",
     "NVIDIA B200": "b200",
     "NVIDIA GB200": "gb200",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000-server",
+    "NVIDIA A40": "a40",
+    "NVIDIA L40": "l40",
     "NVIDIA B300 SXM6 AC": "b300",
     "NVIDIA GB300": "gb300",
     "NVIDIA GeForce RTX 3060": "rtx-3060",
@@ -62,7 +65,7 @@ OTHERS = [
     "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
     "NVIDIA H200 NVL",
     "NVIDIA H800 PCIe",
-    "NVIDIA L40",
+    "NVIDIA L40G",
     "NVIDIA RTX A4000",
     "Quadro GP100",
 ]
@@ -104,8 +107,8 @@ def test_traced_sm_count_wins_and_is_said_so() -> None:
     assert find_gpu("NVIDIA H100 80GB HBM3").sms_source == "table"
     gpu = find_gpu("NVIDIA H100 80GB HBM3", properties={"numSms": 132})
     assert (gpu.sms, gpu.sms_source, gpu.peak("bf16")) == (132, "trace", 989.0)
-    assert find_gpu("NVIDIA GB200", properties={"numSms": 152}).sms == 152
-    assert find_gpu("NVIDIA GB200").sms is None
+    assert find_gpu("NVIDIA GB300", properties={"numSms": 152}).sms == 152
+    assert find_gpu("NVIDIA GB300").sms is None
 
 
 def test_a_slice_of_a_gpu_has_no_peaks() -> None:
@@ -122,7 +125,7 @@ def test_override_keeps_the_users_word() -> None:
     assert find_gpu(None, override=" H100-SXM ").name == "h100-sxm"
 
 
-@pytest.mark.parametrize(("wrong", "close"), [("h100", "h100-sxm"), ("h100-smx", "h100-sxm"), ("", "known:")])
+@pytest.mark.parametrize(("wrong", "close"), [("h10", "h100-sxm"), ("h100-smx", "h100-sxm"), ("", "known:")])
 def test_unknown_override_names_close_keys(wrong: str, close: str) -> None:
     with pytest.raises(UsageError, match=close) as caught:
         find_gpu("NVIDIA H100 80GB HBM3", override=wrong)
@@ -196,8 +199,8 @@ def test_an_unknown_gpu_says_why(name: str, said: str) -> None:
 def test_missing_figures_are_told_with_their_reason() -> None:
     notes = find_gpu("NVIDIA A10G").notes
     assert any(note.startswith("fp16 peak, bf16 peak, tf32 peak unknown: public sources") for note in notes)
-    assert any(note.startswith("SM count unknown: 148 and 152") for note in find_gpu("NVIDIA GB200").notes)
-    assert not any("SM count" in note for note in find_gpu("NVIDIA GB200", properties={"numSms": 152}).notes)
+    assert any(note.startswith("SM count unknown: 148, 152") for note in find_gpu("NVIDIA GB300").notes)
+    assert not any("SM count" in note for note in find_gpu("NVIDIA GB300", properties={"numSms": 152}).notes)
 
 
 def test_the_2021_property_names() -> None:

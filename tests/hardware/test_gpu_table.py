@@ -100,9 +100,10 @@ def test_rates_are_the_architectures() -> None:
         (8, 9): 1024,
         (9, 0): 4096,
         (10, 0): 8192,
+        (12, 0): 1024,
     }
     for row in ROWS.values():
-        geforce = row.key.startswith("rtx-")
+        geforce = "GeForce" in row.title
         assert (row.fp16_accumulate_tflops is not None) == geforce
         if geforce:
             assert row.tensor_flop_per_clock == 512 and row.fp16_accumulate_tflops is not None
@@ -139,7 +140,7 @@ def test_bf16_needs_ampere_and_fp8_needs_ada() -> None:
 
 def test_disputed_cells_stay_unknown() -> None:
     assert not ROWS["a10g"].peak_tflops and "70 and 125" in ROWS["a10g"].unknown["fp16"]
-    assert ROWS["b300"].sms is None and ROWS["gb300"].sms is None and ROWS["gb200"].sms is None
+    assert ROWS["gb300"].sms is None and ROWS["gh200-96gb"].sms is None
     assert "fp32" not in ROWS["b200"].peak_tflops
     assert ROWS["l40s"].l2_mb is None
 

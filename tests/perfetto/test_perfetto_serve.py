@@ -28,7 +28,7 @@ def ask(
     server: TraceServer, path: str | None = None, *, method: str = "GET", **headers: str
 ) -> tuple[http.client.HTTPResponse, bytes]:
     address = urlsplit(server.address)
-    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=10)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=600)
     try:
         connection.request(method, path or address.path, headers=headers)
         answer = connection.getresponse()

@@ -212,7 +212,7 @@ def test_silence_means_something() -> None:
 
 def test_a_bound_reads_as_a_bound() -> None:
     text = _Page(render_html(sample_report.full())).text
-    assert "at stake: 3.20 ms/step (2.4%; bound, not a prediction)" in text
+    assert "at most 3.20 ms/step (2.4%; bound, not a prediction)" in text
     assert "saves ≈ 7.80 ms/step (5.9%; 6.90–8.40 ms; predicted)" in text
 
 

@@ -15,7 +15,7 @@ import tracelens
 from tests.render import sample_report
 from tracelens import Analysis
 from tracelens.api import ShownComparison, ShownSuggestions
-from tracelens.render.compare_html import render_compare_html, render_folders_html
+from tracelens.render.compare_html import render_compare_html
 from tracelens.render.html import render_html
 
 
@@ -80,7 +80,7 @@ def test_a_comparison_of_folders_shows_its_page(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         Analysis(report).save(tmp_path / name / "rank0.json")
     found = tracelens.compare_folders(tmp_path / "before", tmp_path / "after")
-    assert framed(found._repr_html_()) == render_folders_html(found)
+    assert framed(found._repr_html_()) == render_compare_html(found)
     assert kept(found) == f"<FolderComparison: {found.verdict}>"
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kept import analyzed
 from tests.render import sample_report
-from tracelens.analysis import analyze
 from tracelens.render.html import render_html
 from tracelens.render.roofline import NARROW, WIDE, Frame, Point, Roofline, roofline
 from tracelens.render.roofline_names import Names
@@ -31,7 +31,7 @@ Box = tuple[float, float, float, float]
 
 @cache
 def _report(name: str) -> Report:
-    return sample_report.full() if name == "full" else analyze(TRACES[name]).report
+    return sample_report.full() if name == "full" else analyzed(TRACES[name]).report
 
 
 def _box(words: str, x: float, y: float, anchor: str, frame: Frame) -> Box:

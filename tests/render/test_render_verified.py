@@ -56,7 +56,7 @@ def test_what_is_slower_is_called_slower() -> None:
     ("estimate", "says"),
     [
         (Estimate(None, None, None, "model"), "not known"),
-        (Estimate(0.0, None, 3.0, "heuristic"), "at stake 3.00 ms"),
+        (Estimate(0.0, None, 3.0, "heuristic"), "at most 3.00 ms"),
         (measured(-1.0, 0.5, 2.0), "500 µs (1.00 ms slower to 2.00 ms faster)"),
     ],
 )

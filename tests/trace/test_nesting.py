@@ -196,3 +196,13 @@ def test_nearest_outermost_above_and_depth_follow_the_parents(seed: int) -> None
 def test_every_node_stands_on_one_level() -> None:
     forest = forest_of(random_tree(9, 2000))
     assert sorted(np.concatenate(forest.levels).tolist()) == list(range(len(forest.parent)))
+
+
+def test_times_of_several_ages_nest_by_their_order() -> None:
+    age = 2**61
+    thread = np.repeat(np.arange(6, dtype=np.int32), 3)
+    starts = np.tile(np.array([-age, age, age + 10], np.int64), 6)
+    lasts = np.tile(np.array([5, 100, 20], np.int64), 6)
+    parent = build_forest(thread, starts, lasts).parent.reshape(6, 3)
+    assert (parent[:, :2] == -1).all()
+    assert parent[:, 2].tolist() == [3 * at + 1 for at in range(6)]

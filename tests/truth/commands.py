@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import click
@@ -69,25 +70,31 @@ def named(text: str) -> set[Named]:
     return found
 
 
-def said_in_source() -> Iterator[tuple[str, str]]:
+@cache
+def said_in_source() -> list[tuple[str, str]]:
     """(where, text) of every string of the package that is no docstring, and of every template."""
+    return list(_said())
+
+
+def _said() -> Iterator[tuple[str, str]]:
     for path in sorted((ROOT / "tracelens").rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
+        nodes = list(ast.walk(tree))
         docs = {
             id(node.body[0].value)
-            for node in ast.walk(tree)
+            for node in nodes
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
             and node.body
             and isinstance(node.body[0], ast.Expr)
         }
-        docs |= {id(v) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for v in node.values}
-        for node in ast.walk(tree):
-            where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        docs |= {id(v) for node in nodes if isinstance(node, ast.JoinedStr) for v in node.values}
+        file = path.relative_to(ROOT)
+        for node in nodes:
             if isinstance(node, ast.JoinedStr):
                 parts = (v.value if isinstance(v, ast.Constant) else HOLE for v in node.values)
-                yield where, "".join(map(str, parts))
+                yield f"{file}:{node.lineno}", "".join(map(str, parts))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
-                yield where, node.value
+                yield f"{file}:{node.lineno}", node.value
     for path in sorted((ROOT / "templates").glob("*.j2")):
         text = re.sub(r"{{.*?}}|{%.*?%}", HOLE, path.read_text(encoding="utf-8"), flags=re.DOTALL)
         yield str(path.relative_to(ROOT)), re.sub(r"<[^>]+>", "", text)

@@ -18,10 +18,9 @@ from tests.truth.outputs import WIDTH, seen_text
 from tracelens.comparison.folder import compare_folders
 from tracelens.comparison.load import compare
 from tracelens.comparison.step_change import PRACTICAL
-from tracelens.render.compare import render_compare
-from tracelens.render.compare_folders import folders_markdown, render_folders
-from tracelens.render.compare_html import render_compare_html, render_folders_html
+from tracelens.render.compare_html import render_compare_html
 from tracelens.render.compare_markdown import render_markdown
+from tracelens.render.compare_terminal import render_compare
 from tracelens.results.comparison import Comparison
 from tracelens.results.folders import FolderComparison
 from tracelens.results.json import compare_json
@@ -39,21 +38,16 @@ class ComparedOutputs:
     def terminal(self) -> str:
         file = io.StringIO()
         console = Console(file=file, width=WIDTH)
-        if isinstance(self.result, Comparison):
-            render_compare(self.result, console=console)
-        else:
-            render_folders(self.result, console=console)
+        render_compare(self.result, console=console)
         return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
     @cached_property
     def page(self) -> str:
-        one = self.result
-        return render_compare_html(one) if isinstance(one, Comparison) else render_folders_html(one)
+        return render_compare_html(self.result)
 
     @cached_property
     def markdown(self) -> str:
-        one = self.result
-        return render_markdown(one) if isinstance(one, Comparison) else folders_markdown(one)
+        return render_markdown(self.result)
 
     @cached_property
     def json(self) -> Any:

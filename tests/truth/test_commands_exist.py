@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import click
@@ -34,6 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@cache
 def source_commands() -> dict[Named, str]:
     return {one: where for where, text in said_in_source() for one in named(text)}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.kept import analyzed
 from tests.truth import invariants
 from tests.truth.invariants import faults
 from tests.truth.outputs import FILES, SAMPLES, Outputs, name_of
@@ -24,7 +25,7 @@ NAMED = ("gpt2", "llama", "bert", "t5", "moe", "resnet", "dlrm")
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_no_output_of_a_trace_says_anything_false(path: Path) -> None:
-    assert faults(Outputs(analyze(path))) == []
+    assert faults(Outputs(analyzed(path))) == []
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_no_output_of_the_zoo_says_anything_false(family: str, names: Any, tmp_p
 
 @cache
 def sample() -> Outputs:
-    return Outputs(analyze(SAMPLES[0]))
+    return Outputs(analyzed(SAMPLES[0]))
 
 
 def changed(**fields: Any) -> Outputs:

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import nn
 
+from tests.kept import kept
 from tests.synthetic import gpu
 from tests.synthetic.layout import as_dicts, document, header, in_file_order
 from tests.synthetic.spec import Event, ModelSpec, Options, Synthetic
@@ -28,6 +29,7 @@ from tests.zoo.compiled_truth import CompiledTruth
 from tests.zoo.dims import Attention, Build, Checkpoint, Dims
 from tests.zoo.families import FAMILIES
 from tests.zoo.layouts import LAYOUTS, Layout
+from tests.zoo.recording import recipe
 
 _NS = "at::native::(anonymous namespace)::"
 _FUSED = f"{_NS}FusedAdamMathFunctor<{BF16}, 4, ({_NS}ADAM_MODE)1, false>"
@@ -98,8 +100,12 @@ def record_compiled(family: str, options: CompiledOptions | None = None) -> Comp
     dims = options.dims or FAMILIES[family].dims
     if dims.tensor_parallel > 1:
         raise ValueError("compiled recordings know no tensor parallelism")
-    programs = compile_family(family, dims, options.attention, options.checkpoint, options.pad_mm)
-    return _Job(family, dims, options, programs).run()
+
+    def make() -> CompiledZoo:
+        programs = compile_family(family, dims, options.attention, options.checkpoint, options.pad_mm)
+        return _Job(family, dims, options, programs).run()
+
+    return kept("compiled", (family, options), recipe(), make)
 
 
 @functools.lru_cache(maxsize=8)

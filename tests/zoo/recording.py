@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 
+from tests.kept import kept, of_package, sources
 from tests.synthetic.layout import as_dicts, document
 from tests.synthetic.spec import Event, Synthetic, Truth
 from tests.zoo.capture import Capture, State, profiled
@@ -143,7 +144,17 @@ def trace_of(family: str, options: ZooOptions, made: Program) -> Zoo:
 
 
 def record(family: str, options: ZooOptions | None = None) -> Zoo:
-    """A recording of ``family`` (a key of FAMILIES or CONTROLS)."""
+    """A recording of ``family`` (a key of FAMILIES or CONTROLS), made once and kept."""
     options = options or ZooOptions()
+    return kept("zoo", (family, options), recipe(), lambda: recorded(family, options))
+
+
+def recorded(family: str, options: ZooOptions) -> Zoo:
+    """The same, made anew."""
     with _no_collection():
         return trace_of(family, options, program_of(family, options))
+
+
+def recipe() -> str:
+    """What every recording follows from, beside its options."""
+    return f"torch {of_package('torch')} {sources('tests/zoo', 'tests/synthetic')}"

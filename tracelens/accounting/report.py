@@ -50,7 +50,7 @@ def trace_info(trace: Trace, loan: Loan | None = None) -> TraceInfo:
         span_ms=(end - start) / 1e6,
         generated=bool(trace.metadata.get("generated")),
         partial=trace.partial,
-        warnings=[*trace.warnings, *_useless(trace, loan)],
+        warnings=[*trace.warnings, *trace.door.warning(), *_useless(trace, loan)],
     )
 
 

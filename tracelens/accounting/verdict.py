@@ -6,7 +6,7 @@ from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPictu
 from tracelens.numbers import ms, ms_range, pct
 from tracelens.results import CommunicationRow, Estimate
 from tracelens.results.waiting import step_bound
-from tracelens.rules.engine.missing import unseen
+from tracelens.rules.engine.needs import unseen
 from tracelens.words import TO_TRY, per_step
 
 #: Idle for this share of the step, the step is called CPU-bound.

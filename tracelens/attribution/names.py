@@ -2,6 +2,9 @@
 
 Every rule stands in one of three tables, read top to bottom, first match wins. A name that matches
 nothing says nothing: it is not guessed at.
+
+A name can be anything, so every pattern takes time in proportion to its length: what stands within a word
+is looked for once the whole is known to be one (``_WORD``), and what follows a word within ``_NEAR``.
 """
 
 from __future__ import annotations
@@ -10,6 +13,10 @@ import re
 from functools import cache
 
 from tracelens.attribution.patterns import KERNELS, OPERATORS, patterns_of
+
+#: The rest is one word: then ``.*part.*`` fails or matches without going back.
+_WORD = r"(?=\w*+\Z)"
+_NEAR = r"\w{0,60}"
 
 # --- operators -------------------------------------------------------------------------------------
 
@@ -27,15 +34,15 @@ _OPS: tuple[tuple[str, ...], ...] = (
         "core",
         r"aten::(scaled_dot_product_attention|_scaled_dot_product_\w+|_fused_sdp_choice)",
         r"aten::(_flash_attention_\w+|_efficient_attention_\w+|_cudnn_attention_\w+)",
-        r"flash_attn(_\d)?::\w+|flash_attn_gpu::\w+|FlashAttn\w*Func\w*",
-        r"fmha::\w+|xformers::\w*attention\w*|xformers_flash\w*::\w+",
+        rf"flash_attn(_\d)?::\w+|flash_attn_gpu::\w+|FlashAttn{_WORD}.*Func.*",
+        rf"fmha::\w+|xformers::{_WORD}.*attention.*|xformers_flash\w*+::\w+",
     ),
-    ("fused_logits_loss", r"\w*FusedLinearCrossEntropy\w*"),
+    ("fused_logits_loss", rf"{_WORD}.*FusedLinearCrossEntropy.*"),
     (
         "loss",
         r"aten::(cross_entropy_loss|nll_loss\w*|_?log_softmax\w*|mse_loss\w*|l1_loss|smooth_l1_loss\w*)",
         r"aten::(kl_div\w*|binary_cross_entropy\w*|ctc_loss|huber_loss\w*)",
-        r"\w*CrossEntropy\w*(Function|Loss)?",
+        rf"{_WORD}.*CrossEntropy.*",
     ),
     (
         "embedding",
@@ -45,21 +52,21 @@ _OPS: tuple[tuple[str, ...], ...] = (
         "norm",
         r"aten::(native_|_fused_|cudnn_|miopen_)?(layer_norm|rms_norm|group_norm|batch_norm|instance_norm)\w*",
         r"aten::_batch_norm_impl_index",
-        r"\w*(RMSNorm|LayerNorm)\w*(Function|Fn|Func)\w*",
+        rf"{_WORD}(?>.*?(RMSNorm|LayerNorm)).*(Function|Fn|Func).*",
         r"_(RMSNorm|LayerNorm)(Backward)?",  # module/layernorm.py of TransformerEngine
     ),
     ("dropout", r"aten::(native_dropout|dropout_?|feature_dropout|_fused_dropout)"),
     (
         "softmax",
         r"aten::(_?softmax(_backward_data)?|_safe_softmax|_masked_softmax(_backward)?)",
-        r"\w*Softmax(Function|Fn)\w*",
+        rf"{_WORD}.*Softmax(Function|Fn).*",
         # fused_softmax.py of Megatron-LM and apex, softmax.py of TransformerEngine
         r"(Generic)?Scaled(UpperTriang|AlignedCausal)?(Masked)?Softmax(Backward)?",
     ),
     (
         "activation",
         r"aten::(gelu_?|silu_?|mish_?|hardswish_?|glu)",
-        r"\w*(SiLUMul|SwiGLU|GEGLU|GELUMul|BiasGelu|BiasGeLU)\w*",
+        rf"{_WORD}.*(SiLUMul|SwiGLU|GEGLU|GELUMul|BiasGelu|BiasGeLU).*",
     ),
     (  # an activation in an MLP, and many other things elsewhere: soft caps, gates, stems
         "nonlinearity",
@@ -119,7 +126,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "communication",
         r"^(fsdp::|nccl|c10d|all_?reduce|all_gather|reduce_scatter)",
     ),
-    ("norm", r"norm\d*$", r"^ln(_?\d|_f|_\w+)?$", r"(layer|rms)_?norm(?!\w*(linear|mlp))", "batchnorm"),
+    ("norm", r"norm\d*$", r"^ln(_?\d|_f|_\w+)?$", rf"(layer|rms)_?norm(?!{_NEAR}(linear|mlp))", "batchnorm"),
     ("rope", "rotary", "rope(?!n)", "apply_rot"),
     ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$"),
     ("router", "router", "topkgate", "gating", "moegate"),
@@ -136,7 +143,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "attention_output",
         r"^(o|o_proj|out_proj|wo|to_out|attn_out|linear_proj|attention_output)$",
         "selfoutput$",
-        "attn.*(out|o)_?proj",
+        r"\A(?>.*?attn).*(out|o)_?proj",
     ),
     ("gate_up", r"^(gate_up_proj|w12|linear_fc1_gated|gate_and_up)$"),
     ("mlp_gate", r"^(gate_proj|w1_gate|wi_0|gate_linear)$"),
@@ -147,12 +154,16 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     ("mlp_down", r"^(down_proj|fc2|fc_out|lin2|linear2|dense_4h_to_h|linear_fc2|ffn_down|w2)$"),
     ("attention", "attention", "attn", "^mha$", "multihead", "^sa$"),
-    ("activation", r"^(act|act_fn|swiglu|\w*gelu\w*|(?!dense)\w*relu\w*|silu\w*|\w*activation(_fn)?)$"),
+    (
+        "activation",
+        r"^(act|act_fn|swiglu|silu\w*|\w*activation(_fn)?)$",
+        rf"^{_WORD}(.*gelu|(?!dense).*relu)",
+    ),
     ("mlp", "mlp", "feed_?forward", "^ffn?$", "^ff$", r"\bffn\b", "dense(relu|act|gatedact)dense$"),
     ("head_transform", "headtransform$"),
     (
         "logits",
-        r"lm_?head(?!\w*model)",
+        rf"lm_?head(?!{_NEAR}model)",
         r"^(embed_out|output_layer|unembed\w*|head)$",
         "predictionhead$",
         "logits",

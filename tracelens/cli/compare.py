@@ -133,37 +133,24 @@ def _echo(result: Compared, gates: list[Judged], form: str) -> None:
 
 
 def _made(result: Compared, gates: list[Judged], form: str) -> bytes:
-    from tracelens.results.comparison import Comparison
-
     if form == "json":
         from tracelens.results.json import compare_json
 
         return compare_json(result)
     if form == "markdown":
-        from tracelens.render.compare_folders import folders_markdown
         from tracelens.render.compare_markdown import render_markdown
 
-        if isinstance(result, Comparison):
-            return render_markdown(result, gates=gates).encode()
-        return folders_markdown(result, gates=gates).encode()
-    from tracelens.render.compare_html import render_compare_html, render_folders_html
+        return render_markdown(result, gates=gates).encode()
+    from tracelens.render.compare_html import render_compare_html
 
-    now = datetime.now().strftime("%Y-%m-%d %H:%M")
-    if isinstance(result, Comparison):
-        return render_compare_html(result, generated_at=now).encode()
-    return render_folders_html(result, generated_at=now).encode()
+    return render_compare_html(result, generated_at=datetime.now().strftime("%Y-%m-%d %H:%M")).encode()
 
 
 def _show(result: Compared, gates: list[Judged], written: list[tuple[str, int]]) -> None:
-    from tracelens.render.compare import render_compare
-    from tracelens.render.compare_folders import render_folders
+    from tracelens.render.compare_terminal import render_compare
     from tracelens.render.console import stdout_console
     from tracelens.render.gates import render_gates
-    from tracelens.results.comparison import Comparison
 
     console = stdout_console()
-    if isinstance(result, Comparison):
-        render_compare(result, console=console, outputs=written)
-    else:
-        render_folders(result, console=console, outputs=written)
+    render_compare(result, console=console, outputs=written)
     render_gates(gates, console=console)

@@ -90,11 +90,12 @@ def _study(sizes: tuple[int, int, int], *, gpu: Gpu, **asked: object) -> Study:
 def _gpu(name: str | None) -> tuple[Gpu, str | None]:
     from tracelens.hardware import find_gpu
     from tracelens.hardware.default import default_gpu
+    from tracelens.hardware.gpu import taken_as
 
     if name is None:
         return default_gpu()
     try:
-        return find_gpu(None, override=name), None
+        return find_gpu(None, override=name), taken_as(name)
     except UsageError as error:
         raise UsageError(f"{error} (--gpu list shows all)") from error
 

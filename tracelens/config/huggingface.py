@@ -163,7 +163,7 @@ def _sequence(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, in
                 short = f"{draft.name}: {key}"
                 if positions > length:
                     short = f"assumed, {key} allows {positions}: give --sequence N"
-                draft.put("sequence", length, short)
+                draft.put("sequence", length, short, assumed=positions > length)
                 break
     window = table.get("sliding_window")
     length = overrides.get("sequence") or draft.values.get("sequence") or USUAL_SEQUENCE

@@ -44,6 +44,7 @@ class ModelConfig:
     keys: Mapping[str, str] = field(default_factory=dict)  # our name -> the key that sets it in the input
     fixed: Mapping[str, str] = field(default_factory=dict)  # sizes that no key sets -> why
     notes: tuple[str, ...] = ()
+    assumed: frozenset[str] = frozenset()  # sizes that nothing in the input says
     vocab_asked: int | None = None  # the tokenizer's, where the framework pads it to hyper.vocab
 
 
@@ -56,14 +57,18 @@ class Draft:
     sources: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     fixed: dict[str, str] = field(default_factory=dict)
+    assumed: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
-    def put(self, name: str, value: int, source: str, *, key: str | None = None) -> None:
-        """Set one size; InputError where it cannot be one."""
+    def put(
+        self, name: str, value: int, source: str, *, key: str | None = None, assumed: bool = False
+    ) -> None:
+        """Set one size, ``assumed`` where nothing in the input says it; InputError where it cannot be one."""
         if not 0 < value <= _MOST.get(name, LARGEST):
             raise InputError(f"{self.name}: {key or name} = {value} is no size a model can have")
         self.values[name] = value
         self.sources[name] = source
+        (self.assumed.add if assumed else self.assumed.discard)(name)
         if key is not None:
             self.keys[name] = key
 
@@ -144,7 +149,7 @@ def finish(
         raise UsageError(f"vocab = {values['vocab']} does not divide over {t} tensor-parallel ranks")
     hyper = replace(Hyper(gated=gated, tied=tied), **values)  # type: ignore[arg-type]
     return ModelConfig(hyper, layout, format, family, draft.sources, draft.keys, draft.fixed,
-                       tuple(draft.notes), vocab_asked)  # fmt: skip
+                       tuple(draft.notes), frozenset(draft.assumed), vocab_asked)  # fmt: skip
 
 
 def _head_sizes(draft: Draft) -> None:
@@ -167,7 +172,9 @@ def _tokens(draft: Draft) -> None:
     """Sequence and micro-batch; what the input does not say is assumed, and says so."""
     values = draft.values
     if "sequence" not in values:
-        draft.put("sequence", 2048, "assumed: give --sequence N")
+        draft.put("sequence", 2048, "assumed: give --sequence N", assumed=True)
     if "micro_batch" not in values:
         batch = max(1, USUAL_TOKENS // values["sequence"])
-        draft.put("micro_batch", batch, f"assumed, about {USUAL_TOKENS} tokens: give --micro-batch N")
+        draft.put(
+            "micro_batch", batch, f"assumed, about {USUAL_TOKENS} tokens: give --micro-batch N", assumed=True
+        )

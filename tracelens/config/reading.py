@@ -73,11 +73,12 @@ def config_from_flags(
             )
     for name, value, why in (("vocab", 50257, "assumed: GPT-2's"), ("sequence", 2048, "assumed")):
         if name not in draft.values:
-            draft.put(name, value, why, key="--" + name)
+            draft.put(name, value, why, key="--" + name, assumed=True)
     hidden = draft.values["hidden"]
     if "ffn" not in draft.values:
         size = int(8 * hidden / 3) // 64 * 64 or 64 if gated else 4 * hidden
-        draft.put("ffn", size, "assumed: 8h/3 on a multiple of 64" if gated else "assumed: 4h", key="--ffn")
+        why = "assumed: 8h/3 on a multiple of 64" if gated else "assumed: 4h"
+        draft.put("ffn", size, why, key="--ffn", assumed=True)
     if gated is None:
         draft.notes.append("taken for a GPT: an MLP without a gate; say --gated for SwiGLU")
     for name in ("kv_heads", "head_dim"):

@@ -1,6 +1,13 @@
-"""GEMM and attention: what an operator computes, what its kernel's name says, how well the two fit a GPU."""
+"""GEMM and attention: what an operator computes, what its kernel's name says, how well the two fit a GPU.
+
+``tracelens.gemm(4096, 11008, 4096, gpu="h100-sxm")`` predicts one GEMM.
+"""
 
 from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
 
 from tracelens.gemm.attention_shapes import ATTENTION_OPS, AttentionShape
 from tracelens.gemm.bounds import (
@@ -84,3 +91,15 @@ __all__ = [
     "wave_eff",
     "waves",
 ]
+
+
+class _Callable(ModuleType):
+    """The room and the function share their name, so the module can be called."""
+
+    def __call__(self, m: int, n: int, k: int, **options: Any) -> Any:
+        from tracelens.gemm.predict import gemm_time
+
+        return gemm_time(m, n, k, **options)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -72,12 +72,12 @@ ATTENTION_RULES: tuple[Rule, ...] = (
     rule("attention_helper", "flash3", r"flash::prepare_varlen_num_blocks_kernel", nothing),
     rule("attention", "flash3", r"\bFlashAttn(?:Fwd|Bwd)Sm\d+", _flash3),
     rule("attention", "flash3", r"(?P<direction>)flash::compute_attn_ws<", _flash2),
-    rule("attention_helper", "flash4", r"FlashAttention\w*(?:Preprocess|Postprocess|Combine)", _stated),
+    rule("attention_helper", "flash4", r"FlashAttention\w{0,99}(?:Preprocess|Postprocess|Combine)", _stated),
     rule("attention", "flash4", r"FlashAttention(?:Forward|Backward)Sm\d+", _stated),
     rule(
         "attention_helper",
         "flash2",
-        r"(?<![a-z_])flash_(?:fwd|bwd)_\w*(?:combine|dot_do_o|convert_d|clear_d)",
+        r"(?<![a-z_])flash_(?:fwd|bwd)_\w{0,99}(?:combine|dot_do_o|convert_d|clear_d)",
         _stated,
     ),
     rule(
@@ -90,17 +90,20 @@ ATTENTION_RULES: tuple[Rule, ...] = (
     rule(
         "attention",
         "mem_efficient",
-        r"fmha_cutlass(?P<way>F|B)_(?P<type>bf16|f16|f32)_(?:aligned|notaligned)_(?P<a>\d+)x(?P<b>\d+)_\w*sm\d",
+        r"fmha_cutlass(?P<way>F|B)_(?P<type>bf16|f16|f32)_(?:aligned|notaligned)_(?P<a>\d+)x(?P<b>\d+)_\w{0,99}sm\d",
         _mem_efficient,
     ),
     rule(
-        "attention_helper", "cudnn_sdpa", r"cudnn::fusion::compute_dot_do_o|cudnn\w*sdpa\w*convert", nothing
+        "attention_helper",
+        "cudnn_sdpa",
+        r"cudnn::fusion::compute_dot_do_o|cudnn\w{0,99}sdpa\w{0,99}convert",
+        nothing,
     ),
-    rule("attention", "cudnn_sdpa", r"cudnn_generated_\w*sdpa", _cudnn_sdpa),
+    rule("attention", "cudnn_sdpa", r"cudnn_generated_\w{0,99}sdpa", _cudnn_sdpa),
     # NVIDIA/cutlass, examples/77_blackwell_fmha and 88_hopper_fmha, as FBGEMM and vLLM build them.
-    rule("attention", "cutlass_fmha", r"cutlass\w*::fmha::kernel::\w*Fmha\w*", _stated),
+    rule("attention", "cutlass_fmha", r"cutlass\w{0,40}::fmha::kernel::\w{0,99}Fmha", _stated),
     rule("attention", "trtllm_fmha", r"^fmhaSm\d+\w*Kernel|^fmha_v2_\w+", _stated),
-    rule("attention", "flashinfer", r"flashinfer::\w*(?:Prefill|Decode)With", _stated),
+    rule("attention", "flashinfer", r"flashinfer::\w{0,99}(?:Prefill|Decode)With", _stated),
     rule("attention", "flex", r"^triton_(?:tem_fused\w*_)?flex_(?:attention|decoding)", _stated),
     rule("attention_helper", "triton_attention", r"^_attn_bwd_preprocess\b", _stated),
     rule("attention", "triton_attention", r"^_attn_(?:fwd|bwd)\b", _stated),  # the Triton tutorial's
@@ -108,5 +111,5 @@ ATTENTION_RULES: tuple[Rule, ...] = (
     rule("attention_helper", "aotriton", r"^bwd_preprocess", _stated),
     rule("attention", "aotriton", r"^(?:attn_fwd|bwd_kernel_(?:dk_dv|dq|fuse))\b", _stated),
     rule("attention", "aiter", r"^aiter::fmha_(?:fwd|bwd)", _stated),
-    rule("attention", "ck_fmha", r"\bck_tile::\w*Fmha(?:Fwd|Bwd)\w*Kernel", _stated),
+    rule("attention", "ck_fmha", r"\bck_tile::\w{0,99}Fmha(?:Fwd|Bwd)\w{0,99}Kernel", _stated),
 )

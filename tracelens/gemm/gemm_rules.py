@@ -34,16 +34,23 @@ CONVOLUTION = re.compile(
 
 #: A library's name that a C++ wrapper has as its template argument stands in <>; bare, it is all there is.
 _OPEN, _CLOSE = r"(?:^|(?P<wrapped><))", r"(?(wrapped)>|$)"
+#: The first of them: what follows is looked for behind it once, not behind each (names can be anything).
+_CUTLASS = r"^(?>.*?cutlass)"
 _ALIGN = r"align(?P<align>1|2|4|8|16|32|64|128)"
 _NVJET_TYPES = r"(?P<types>[a-z]{3}|[a-z]{5})"
 _NVJET_END = r"_(?:bz|bx|badd)(?P<rest>(?:_[A-Za-z0-9]+)*?)_(?P<layout>[NT]{2})"
 
 GEMM_RULES: tuple[Rule, ...] = (
     rule("gemm_helper", "splitk_reduce", r"splitKreduce_kernel", nothing),
-    rule("gemm_helper", "cublas_epilogue", r"epilogue::impl::globalKernel<.*cublasLtEpilogue_t", nothing),
-    rule("gemm_helper", "cublas_dot", r"reduce_1Block_kernel.*cublasGemv", nothing),
-    rule("gemm_helper", "splitk_reduce", r"cutlass\w*::reduction::kernel::ReduceSplitK", nothing),
-    rule("gemm", "cublas_dot", r"(?<![A-Za-z_])dot_kernel.*cublasDotParams", read.simt),
+    rule(
+        "gemm_helper",
+        "cublas_epilogue",
+        r"^(?>.*?epilogue::impl::globalKernel<).*cublasLtEpilogue_t",
+        nothing,
+    ),
+    rule("gemm_helper", "cublas_dot", r"^(?>.*?reduce_1Block_kernel).*cublasGemv", nothing),
+    rule("gemm_helper", "splitk_reduce", r"cutlass\w{0,40}::reduction::kernel::ReduceSplitK", nothing),
+    rule("gemm", "cublas_dot", r"^(?>.*?(?<![A-Za-z_])dot_kernel).*cublasDotParams", read.simt),
     rule(
         "gemm",
         "nvjet",
@@ -77,7 +84,7 @@ GEMM_RULES: tuple[Rule, ...] = (
         rf"_(?P<stages>\d+)_(?P<layout>[nt]{{3}})_{_ALIGN}(?P<rest>(?:_\w+)?){_CLOSE}",
         read.cutlass3,
     ),
-    rule("gemm", "cutlass3", r"cutlass3x_sm\d+_\w*gemm", nothing),
+    rule("gemm", "cutlass3", r"cutlass3x_sm\d+_\w{0,99}gemm", nothing),
     rule(
         "gemm",
         "cutlass2",
@@ -87,27 +94,35 @@ GEMM_RULES: tuple[Rule, ...] = (
         rf"_{_ALIGN}{_CLOSE}",
         read.cutlass2,
     ),
-    rule("gemm", "cutlass2", r"cutlass_\d+_(?:wmma_)?(?:tensorop|simt)_\w*gemm", nothing),
-    rule("gemm", "deepgemm", r"deep_gemm::(?P<name>\w*gemm\w*)<", templates.deep_gemm),
+    rule("gemm", "cutlass2", r"cutlass_\d+_(?:wmma_)?(?:tensorop|simt)_\w{0,99}gemm", nothing),
+    rule("gemm", "deepgemm", r"deep_gemm::(?P<name>\w{0,99}gemm\w{0,99})<", templates.deep_gemm),
     rule(
         "gemm_helper",
         "grouped",
         r"prepare_grouped_gemm_data|set_grouped_gemm_args_kernel|grouped_gemm::cuda::utils::"
-        r"|kernel_cutlass_prepare_kernel\w*_gmm",
+        r"|kernel_cutlass_prepare_kernel\w{0,99}_gmm",
         nothing,
     ),
     # Groups of unequal size: the tile is known, how many of them are not.
-    rule("gemm", "grouped", r"cutlass.*GroupProblemShape.*CollectiveMma<", templates.cutlass3),
-    rule("gemm", "grouped", r"cutlass.*(?:GroupProblemShape|GroupedBlockScaledGemm)", read.tensor),
-    rule("gemm", "grouped", r"cutlass\w*::gemm::kernel::GemmGrouped<", templates.cutlass2),
-    rule("gemm", "grouped", r"cutlass.*GemmGrouped", nothing),
-    rule("gemm", "cutlass3", r"cutlass.*GemmUniversal<.*CollectiveMma<", templates.cutlass3),
+    rule("gemm", "grouped", rf"{_CUTLASS}(?>.*?GroupProblemShape).*CollectiveMma<", templates.cutlass3),
+    rule("gemm", "grouped", rf"{_CUTLASS}.*(?:GroupProblemShape|GroupedBlockScaledGemm)", read.tensor),
+    rule("gemm", "grouped", r"cutlass\w{0,40}::gemm::kernel::GemmGrouped<", templates.cutlass2),
+    rule("gemm", "grouped", rf"{_CUTLASS}.*GemmGrouped", nothing),
+    rule("gemm", "cutlass3", rf"{_CUTLASS}(?>.*?GemmUniversal<).*CollectiveMma<", templates.cutlass3),
     # A family of its own: nothing says that its grids are those of the library's kernels.
     rule(
-        "gemm", "cutlass2_template", r"cutlass\w*::gemm::kernel::\w+<.*threadblock::Mma", templates.cutlass2
+        "gemm",
+        "cutlass2_template",
+        r"^(?>.*?cutlass\w{0,40}::gemm::kernel::\w{1,99}<).*threadblock::Mma",
+        templates.cutlass2,
     ),
     # GemmUniversal is a template of CUTLASS 2 and, with a problem shape or collectives in it, of CUTLASS 3.
-    rule("gemm", "cutlass3", r"cutlass.*GemmUniversal(?:<cute::tuple<|.*Collective)", nothing),
+    rule(
+        "gemm",
+        "cutlass3",
+        rf"{_CUTLASS}(?:.*GemmUniversal<cute::tuple<|(?>.*?GemmUniversal).*Collective)",
+        nothing,
+    ),
     rule("gemm", "cute_dsl", r"^kernel_cutlass_kernel_\w*Gemm", nothing),
     rule(
         "gemm",
@@ -165,10 +180,10 @@ GEMM_RULES: tuple[Rule, ...] = (
     rule(
         "gemm",
         "quantized",
-        r"gemm_half_q_half\w*_kernel|gemm_forward_4bit_cuda|gemm_4bit_inference",
+        r"gemm_half_q_half\w{0,99}_kernel|gemm_forward_4bit_cuda|gemm_4bit_inference",
         nothing,
     ),
-    rule("gemm", "ck", r"\bck::kernel_\w*gemm|\bck_tile::\w*Gemm\w*Kernel", nothing),
+    rule("gemm", "ck", r"\bck::kernel_\w{0,99}gemm|\bck_tile::\w{0,99}Gemm\w{0,99}Kernel", nothing),
     rule(
         "gemm",
         "tensile",

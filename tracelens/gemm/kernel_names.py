@@ -88,13 +88,18 @@ _WITHOUT_CLUSTERS = frozenset(
 _SPLIT_THROUGH_GRID_Z = frozenset({"sm80_xmma", "sm86_xmma", "cutlass2", "legacy"})
 
 
+_CLUSTER = re.compile(r"(\d+)x(\d+)")
+_ENDLESS = re.compile(r"\d{20}")  # no size
+_LARGEST = 1 << 16  # of a tile's sides, stages, elements of alignment
+
+
 @lru_cache(maxsize=8192)
 def parse_kernel_name(name: str) -> KernelName | None:
     """What ``name`` states, or None when it is not a GEMM or attention kernel.
 
     Convolutions, fused pointwise kernels that carry a GEMM's name and kernels of unknown origin all
     give None. Nothing is half-parsed: a name that was cut off, or that says more than its family's grammar
-    knows, gives its family and no tile. Works on demangled and mangled names.
+    knows, or sizes that cannot be, gives its family and no tile. Works on demangled and mangled names.
 
     >>> kernel = parse_kernel_name("nvjet_tst_144x128_64x6_2x1_v_bz_bias_TNN")
     >>> kernel.family, kernel.tile, kernel.tile_k, kernel.cluster_size, kernel.layout
@@ -176,4 +181,16 @@ def split_k_factor(kernel: KernelName, *, grid: tuple[int, int, int] | None, bat
 
 def _build(name: str, rule: Rule, match: re.Match[str]) -> KernelName:
     family = rule.family.format(**match.groupdict()) if "{" in rule.family else rule.family
-    return KernelName(name=name, kind=rule.kind, family=family, **rule.read(match))
+    fields = {} if _ENDLESS.search(match.string) else rule.read(match)
+    if not all(map(_possible, fields.values())):
+        fields = {}
+    return KernelName(name=name, kind=rule.kind, family=family, **fields)
+
+
+def _possible(value: object) -> bool:
+    """Whether a size, a pair of sizes or a cluster can be one: a name can say 0x0."""
+    if isinstance(value, tuple):
+        return all(map(_possible, value))
+    if isinstance(value, str) and (pair := _CLUSTER.fullmatch(value)) is not None:
+        return _possible(int(pair[1])) and _possible(int(pair[2]))
+    return not isinstance(value, int) or isinstance(value, bool) or 0 < value <= _LARGEST

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracelens.errors import UsageError
@@ -133,7 +133,9 @@ def find_gpu(
     name = device_name if isinstance(device_name, str) and device_name.strip() else traced.name
     name = name.strip() if name is not None else None
     if override is not None:
-        return _from_row(_row_by_key(override), device_name=name, matched_by="--gpu", traced=traced)
+        found = _from_row(_row_by_key(override), device_name=name, matched_by="--gpu", traced=traced)
+        told = taken_as(override)
+        return replace(found, notes=(*found.notes, f"{found.name} {told}")) if told else found
     if name is not None:
         for row in load_rows():
             if row.matches(name):
@@ -290,12 +292,31 @@ def _other_memory(printed: Cell | None, traced: _Traced) -> str | None:
     )
 
 
+#: The part that people mean by a chip's name alone: the one that most training runs on.
+_USUAL = {"h100": "h100-sxm", "a100": "a100-sxm-80gb", "h800": "h800-sxm", "v100": "v100-sxm"}
+
+
+def taken_as(override: str) -> str | None:
+    """Says which part a chip's name alone was taken for; None where a part was named.
+
+    >>> taken_as("h100"), taken_as("h100-pcie")
+    ('is taken for h100, the usual part (others: h100-pcie, h100-nvl)', None)
+    """
+    wanted = override.strip().lower()
+    usual = _USUAL.get(wanted)
+    if usual is None:
+        return None
+    others = [row.key for row in load_rows() if row.key.startswith(f"{wanted}-") and row.key != usual]
+    told = f" (others: {', '.join(others)})" if others else ""
+    return f"is taken for {wanted}, the usual part{told}"
+
+
 def _row_by_key(override: str) -> Row:
     keys = {row.key: row for row in load_rows()}
     wanted = override.strip().lower()
-    if wanted in keys:
-        return keys[wanted]
-    # Prefixes first: "h100" means one of its variants, which difflib's cutoff would miss.
+    if (usual := _USUAL.get(wanted, wanted)) in keys:
+        return keys[usual]
+    # Prefixes first: "a100-sxm" means one of its variants, which difflib's cutoff would miss.
     close = [key for key in keys if key.startswith(wanted)] if wanted else []
     close += [k for k in difflib.get_close_matches(wanted, keys, n=5, cutoff=0.5) if k not in close]
     hint = f"did you mean {', '.join(close)}?" if close else f"known: {', '.join(keys)}"

@@ -1,25 +1,14 @@
-"""A comparison for a tired reader at a terminal: verdict, what changed, the largest movers, caveats."""
+"""A comparison in words: what changed, what moved, and what became of the findings before."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-
-from rich.console import Console
 
 from tracelens import numbers as f
 from tracelens.comparison.moves import with_moves
 from tracelens.comparison.outcomes import against
-from tracelens.comparison.spelling import VARIATION, arrow_ms, place_name, signed_ms, signed_pct
-from tracelens.render import facts
-from tracelens.render.compare_causes import cause_rows, cause_source
-from tracelens.render.compare_figures import Found, shares_line, signed
-from tracelens.render.console import Out
+from tracelens.comparison.spelling import VARIATION, arrow_ms, place_name, signed_pct
+from tracelens.render.compare_figures import Found, signed
 from tracelens.results.comparison import Comparison, ComponentChange, GemmChange, GemmSide, Outcome
 
-MOVERS = 5
-GEMMS = 6
-FINDINGS = 5
-_STATES = {"faster": "bold green", "slower": "bold red"}
 OUTCOMES = {
     "acted_on": "acted on",
     "changed_otherwise": "changed otherwise",
@@ -27,39 +16,6 @@ OUTCOMES = {
     "gone": "gone",
     "cannot_tell": "cannot tell",
 }
-
-
-def render_compare(result: Comparison, *, console: Console, outputs: Sequence[tuple[str, int]] = ()) -> None:
-    """Print the comparison; fits 80 columns, and names from traces are text only."""
-    out = Out(console)
-    if result.before.generated or result.after.generated:
-        out.line(f" {facts.GENERATED} ", "reverse bold")
-    out.line(result.verdict, _STATES.get(result.step.state if result.step else "", "bold"))
-    show_causes(out, result)
-    _bullets(out, result.reasons)
-    out.line(identity(result), "dim")
-    out.line()
-    _changes(out, result)
-    _findings(out, result)
-    _components(out, result)
-    _gemms(out, result)
-    if result.caveats:
-        out.line("Caveats", "bold")
-        _bullets(out, result.caveats, mark="!", style="dim")
-    for path, size in outputs:
-        out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(f" ({f.nbytes(size)})", "dim"))
-
-
-def show_causes(out: Out, result: Found) -> None:
-    """Print where the step's difference comes from; its lines add up to it."""
-    table = out.table([("", "r"), ("", "fold")])
-    rows, source = cause_rows(result), cause_source(result)
-    for row in rows:
-        table.add_row(out.text(f"  {row.time}"), out.text(row.said))
-    if rows:
-        out.print(table)
-    if rows and source:
-        out.line(out.text(f"  {source}", "dim"))
 
 
 def identity(result: Comparison) -> str:
@@ -172,14 +128,6 @@ def moved_to(one: GemmChange) -> str:
     return ", ".join([f"moved: now {place_name(*one.moved_to)}", *one.changed])
 
 
-def _bullets(out: Out, lines: Sequence[str], *, mark: str = "·", style: str = "") -> None:
-    table = out.table([("", "l"), ("", "fold")], gap=1)
-    for line in lines:
-        table.add_row(out.text(mark, "yellow" if mark == "!" else "dim"), out.text(line, style, limit=600))
-    if lines:
-        out.print(table)
-
-
 def moved_lines(result: Found) -> list[str]:
     """Each move in a line with its net."""
     lines = []
@@ -220,82 +168,6 @@ def nothing_moved(result: Comparison) -> str:
         if result.noise
         else "cannot be separated from noise"
     )
-
-
-def parts_line(result: Comparison) -> str:
-    """Idle time, exposed communication, GPU and GEMM time, shares, before and after; "" without times."""
-    parts = [f"{one.name} {arrow_ms(one.before_ms, one.after_ms)}" for one in result.parts]
-    return f"{', '.join(parts)} {result.per_step} (not tested); {shares_line(result)}" if parts else ""
-
-
-def _changes(out: Out, result: Comparison) -> None:
-    out.line("What changed", "bold")
-    _bullets(out, [line.replace("->", "→") for line in changes_lines(result)])
-    out.line()
-
-
-def _findings(out: Out, result: Comparison) -> None:
-    if not result.findings:
-        return
-    out.line("Findings of the report before", "bold")
-    _bullets(out, outcome_lines(result)[:FINDINGS])
-    if len(result.findings) > FINDINGS:
-        out.line(f"  and {len(result.findings) - FINDINGS} more", "dim")
-    out.line()
-
-
-def _components(out: Out, result: Comparison) -> None:
-    if result.not_compared:
-        return
-    rows = [row for row in movers(result) if not is_move(result, row)]
-    out.line(out.text("Largest movers", "bold") + out.text(f"  ms of GPU time {result.per_step}", "dim"))
-    if not rows:
-        out.line(f"  None: {nothing_moved(result)}.")
-    if rows:
-        table = out.table(
-            [("", "l"), ("before", "r"), ("after", "r"), ("diff", "r"), ("", "r"), ("because", "fold")]
-        )
-        for row in rows[:MOVERS]:
-            table.add_row(
-                out.text(f"  {row.component} {row.phase}", limit=32),
-                out.text(f.sig(row.before_ms)),
-                out.text(f.sig(row.after_ms)),
-                out.text(signed(row.diff_ms), "bold"),
-                out.text(share(row)),
-                out.text(row.why, "dim"),
-            )
-        out.print(table)
-    for line in moved_lines(result):
-        out.line(f"  {line}")
-    more = untold(result)
-    if more:
-        names = ", ".join(f"{row.component} {row.phase} {signed_ms(row.diff_ms)}" for row in more[:3])
-        out.line(f"  not separated from noise: {names}", "dim")
-    out.line(f"  {parts_line(result)}", "dim")
-    out.line()
-
-
-def _gemms(out: Out, result: Comparison) -> None:
-    rows = moved_gemms(result)
-    if not rows:
-        return
-    peaks = bool(result.not_compared)
-    heads = [("GEMM", "l"), ("change", "fold")]
-    heads += [] if peaks else [("before", "r"), ("after", "r"), ("diff", "r")]
-    heads += [("% peak", "r")]
-    table = out.table(heads)
-    for one in rows[:GEMMS]:
-        cells = [out.text(f"  {gemm_name(one)}", limit=26), out.text(shape_change(one))]
-        if not peaks:
-            times = [side.time_ms_per_step if side else None for side in (one.before, one.after)]
-            cells += [out.text(f.DASH if ms is None else f.sig(ms)) for ms in times]
-            cells.append(out.text(signed_ms(one.diff_ms), "bold"))
-        cells.append(out.text(peak_change(one)))
-        table.add_row(*cells)
-    out.print(table)
-    if len(rows) > GEMMS:
-        out.line(f"  and {len(rows) - GEMMS} more", "dim")
-    out.line()
 
 
 def peak_change(one: GemmChange) -> str:

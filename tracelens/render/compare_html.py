@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
@@ -13,12 +12,12 @@ from tracelens.comparison.spelling import VARIATION, arrow_ms, p_value, signed_p
 from tracelens.comparison.step_change import left_open
 from tracelens.render import compare as words
 from tracelens.render import compare_figures as figures
-from tracelens.render import compare_folders as folder_words
 from tracelens.render import facts
 from tracelens.render.compare_causes import cause_rows, cause_source, cause_total
+from tracelens.render.compare_folders import pair_cells, peak_cells
+from tracelens.render.compare_view import view
 from tracelens.render.groups import group_of
 from tracelens.render.templates import environment, part, percent, policy
-from tracelens.results.comparison import Comparison
 from tracelens.results.folders import FolderComparison
 
 PAIRS = 1024
@@ -27,68 +26,44 @@ _JUDGED = {True: "more than noise", False: "noise, or too small to matter", None
 _GENERATED = "{}: generated, not measured"  # the caveat that the badge says
 
 
-def render_compare_html(result: Comparison, *, generated_at: str | None = None) -> str:
-    """Return the page; ``generated_at`` is shown in the footer when given."""
-    return _render(
-        "compare.html.j2",
-        result,
-        generated_at,
-        changes=[line.replace("->", "→") for line in words.changes_lines(result)],
-        findings=words.outcome_lines(result),
-        identity=words.identity(result),
-        most=ROWS,
-    )
-
-
-def render_folders_html(result: FolderComparison, *, generated_at: str | None = None) -> str:
-    """Return the page of a comparison of two folders."""
-    pairs = result.pairs[:PAIRS]
-    return _render(
-        "compare_folders.html.j2",
-        result,
-        generated_at,
-        pairs=pairs,
-        pair_heads=folder_words.pair_heads(result),
-        cells=[folder_words.pair_cells(pair) for pair in pairs] if result.not_compared else [],
-        peak_cells=folder_words.peak_cells,
-        most=ROWS,
-        longest=max((max(pair.before.step_ms, pair.after.step_ms) for pair in pairs), default=0.0),
-        changes=[line.replace("->", "→") for line in folder_words.change_lines(result, ROWS)],
-        findings=folder_words.finding_lines(result),
-        left=folder_words.left_lines(result, ROWS),
-        identity=folder_words.identity(result),
-    )
-
-
-def _render(template: str, result: figures.Found, generated_at: str | None, **more: Any) -> str:
-    """Fill in what both pages have, and what only one of them has."""
-    rows = words.component_rows(result)
+def render_compare_html(found: figures.Found, *, generated_at: str | None = None) -> str:
+    """Return the page of a comparison of two traces or of two folders; ``generated_at`` is in the footer."""
+    shown = view(found)
+    pairs = shown.pairs[:PAIRS]
+    rows = words.component_rows(found)
     css, js = part("report.css") + part("compare.css"), part("report.js")
-    return (
+    page: str = (
         _environment()
-        .get_template(template)
+        .get_template("compare.html.j2")
         .render(
-            c=result,
-            title=_title(result),
-            verdict=unbroken(result.verdict),
-            reasons=[unbroken(said) for said in result.reasons],
-            causes=cause_rows(result),
-            total=cause_total(result),
-            source=cause_source(result),
-            moved=[row for row in rows if words.is_move(result, row) or row.beyond_noise is not False],
-            still=[row for row in rows if not words.is_move(result, row) and row.beyond_noise is False],
-            badge=_badge(result),
-            numbers=figures.five_numbers(result),
-            points=figures.step_points(result),
-            bars=figures.step_bars(result),
-            caveats=_caveats(result),
+            c=found,
+            v=shown,
+            folders=isinstance(found, FolderComparison),
+            title=_title(found),
+            verdict=unbroken(found.verdict),
+            reasons=[unbroken(said) for said in found.reasons],
+            causes=cause_rows(found),
+            total=cause_total(found),
+            source=cause_source(found),
+            moved=[row for row in rows if words.is_move(found, row) or row.beyond_noise is not False],
+            still=[row for row in rows if not words.is_move(found, row) and row.beyond_noise is False],
+            badge=_badge(found),
+            numbers=figures.five_numbers(found),
+            points=figures.step_points(found),
+            bars=figures.step_bars(found),
+            caveats=_caveats(found),
+            pairs=pairs,
+            cells=[pair_cells(pair) for pair in pairs] if found.not_compared else [],
+            longest=max((max(pair.before.step_ms, pair.after.step_ms) for pair in pairs), default=0.0),
+            peak_cells=peak_cells,
+            most=ROWS,
             generated_at=generated_at,
             css=Markup(css),
             js=Markup(js),
             csp=Markup(policy(css, js)),
-            **more,
         )
     )
+    return page
 
 
 def _title(result: figures.Found) -> str:

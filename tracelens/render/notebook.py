@@ -9,12 +9,11 @@ from markupsafe import Markup, escape
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-from tracelens.render.compare_html import render_compare_html, render_folders_html
+from tracelens.render.compare_figures import Found
+from tracelens.render.compare_html import render_compare_html
 from tracelens.render.html import render_html
 from tracelens.render.suggestions import render_suggestions
 from tracelens.results import Report
-from tracelens.results.comparison import Comparison
-from tracelens.results.folders import FolderComparison
 from tracelens.results.suggestions import Suggestions
 
 _COLUMNS = 100
@@ -37,14 +36,9 @@ def report_html(report: Report) -> str:
     return _frame(render_html(report), "tracelens report")
 
 
-def comparison_html(found: Comparison) -> str:
+def comparison_html(found: Found) -> str:
     """The page of a comparison in a frame."""
     return _frame(render_compare_html(found), "tracelens comparison")
-
-
-def folders_html(found: FolderComparison) -> str:
-    """The page of a comparison of folders in a frame."""
-    return _frame(render_folders_html(found), "tracelens comparison of folders")
 
 
 def suggestions_html(found: Suggestions) -> str:

@@ -47,7 +47,7 @@ def _head(out: Out, found: Suggestions) -> None:
     out.line(" · ".join(facts), "dim")
     for name in _SIZES:
         size = found.sizes.get(name)
-        if size is not None and size.source.startswith("assumed"):
+        if size is not None and size.assumed:
             out.line(f"{name} {size.value}: {size.source}", "yellow")
     out.line()
     out.line(found.verdict, "bold")

@@ -170,7 +170,7 @@ def _finding_cells(out: _Out, finding: Finding) -> list[Text]:
     if saving.mid is not None:
         claim, part = f"{'GPU work −' if waits else 'saves ≈ '}{f.ms(saving.mid)}", f.pct(share.mid)
         if saving.mid < 0:
-            claim, part = f"slower by {f.ms(-saving.mid)}", f.pct(-(share.mid or 0.0))
+            claim, part = f"slower by {f.ms(-saving.mid)}", f.pct((-share).mid)
     else:
         claim, part = f"{'GPU work ' if waits else ''}≤ {f.ms(saving.high)}", f.pct(share.high)
     if waits and (saving.mid or 0.0) >= 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens import numbers as f
 from tracelens.render.section import Content, Page, Section
-from tracelens.results import Estimate, RowChange, WhatIf
+from tracelens.results import Estimate, RowChange, WhatIf, total
 
 #: Changed rows that are shown; the JSON has all of them.
 ROWS = 8
@@ -103,7 +103,7 @@ def rest_lines(one: WhatIf) -> list[str]:
 
 
 def _moved(pairs: list[tuple[float, Estimate]]) -> str:
-    now, after = sum(time for time, _ in pairs), sum(then.mid or 0.0 for _, then in pairs)
+    now, after = sum(time for time, _ in pairs), total(then for _, then in pairs).mid
     if f.ms(now) == f.ms(after):
         return f"{f.ms(now)} before and after"
     return f"{f.ms(now)} → {f.ms(after)}"

@@ -31,6 +31,7 @@ from tracelens.results.gemm import GemmRow, GemmTime, KernelKind, Lost, Term, Wo
 from tracelens.results.identity import Found, GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.layers import LayerPass, LayerRow, Layers, LayerTimeline
 from tracelens.results.others import OtherRow
+from tracelens.results.refusal import Refusal
 from tracelens.results.report import Report
 from tracelens.results.step import (
     CommunicationRow,
@@ -116,5 +117,6 @@ __all__ = [
     "MeasuredWhole",
     "Verified",
     "Verification",
+    "Refusal",
     "Report",
 ]

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from tracelens.results.cost import Saving
 from tracelens.results.described import says
 from tracelens.results.estimates import Basis, Estimate, SavingOf
+from tracelens.results.refusal import Refusal
 from tracelens.results.verified import Verified
 from tracelens.words import Level
 
@@ -159,6 +160,7 @@ class WhatIf:
     saving_of: Annotated[
         SavingOf, says("gpu_work: the step waits for the CPU, and gains 0 to the high end")
     ] = "step"
+    refused: Annotated[Refusal | None, says("why no saving is given")] = None
 
 
 @dataclass(frozen=True, slots=True)

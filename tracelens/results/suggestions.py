@@ -18,6 +18,7 @@ SuggestedFrom = Literal["config", "trace", "report"]
 class Size:
     value: int | None
     source: str
+    assumed: Annotated[bool, says("nothing in the input says it")] = False
 
 
 @dataclass(frozen=True, slots=True)

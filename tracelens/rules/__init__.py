@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tracelens.rules.advise import advise
 from tracelens.rules.catalog import RULES
-from tracelens.rules.engine.facts import Advice, Outcome, Rule, StepFacts
+from tracelens.rules.engine.facts import Advice, Outcome, StepFacts
+from tracelens.rules.engine.rule import Rule
 from tracelens.rules.pages import explain
 
 __all__ = ["RULES", "Advice", "Outcome", "Rule", "StepFacts", "advise", "explain"]

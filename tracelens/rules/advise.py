@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from tracelens.results import Check, Estimate, Finding, total
 from tracelens.rules.catalog import RULES
-from tracelens.rules.engine.effects import completed
-from tracelens.rules.engine.facts import Advice, Outcome, Rule, StepFacts
-from tracelens.rules.engine.missing import judged_part, unseen
-from tracelens.rules.engine.proposals import heuristic
+from tracelens.rules.engine.conclude import heuristic
+from tracelens.rules.engine.facts import Advice, Outcome, StepFacts
+from tracelens.rules.engine.needs import judged_part, unseen
+from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.simulated import pays, together
 from tracelens.step.stalls import stalled, to_judge
 
@@ -34,8 +34,7 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
         checks.append(_check(rule, outcome, facts))
         changes = outcome.changes or (None,) * len(outcome.findings)
         found += [
-            (_with_stalls(completed(one, facts, simulate=change), stalls), change)
-            for one, change in zip(outcome.findings, changes, strict=True)
+            (_with_stalls(one, stalls), change) for one, change in zip(outcome.findings, changes, strict=True)
         ]
         for row, bound in outcome.bounds_ms.items():
             bounds[row] = max(bounds.get(row, 0.0), bound)
@@ -126,14 +125,9 @@ def _apart(parts: Sequence[tuple[Estimate, Mapping[str, float | None]]]) -> tupl
             told = whole and all(rows[row] is not None for row in shared)
             share = 1 - sum(rows[row] or 0.0 for row in shared) / whole if told else 0.0
         if share > 0:
-            taken.append(_times(saving, share))
+            taken.append(saving * share)
             covered |= rows.keys()
     return taken, covered
-
-
-def _times(saving: Estimate, share: float) -> Estimate:
-    low, mid, high = (None if end is None else end * share for end in (saving.low, saving.mid, saving.high))
-    return Estimate(low, mid, high, saving.basis)
 
 
 def _mid_of(parts: Sequence[Estimate]) -> float:

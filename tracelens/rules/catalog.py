@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens.rules.align_dimensions import AlignDimensions
 from tracelens.rules.compiled_padding import CompiledPadding
-from tracelens.rules.engine.facts import Rule
+from tracelens.rules.engine.rule import Rule
 from tracelens.rules.experts import Experts
 from tracelens.rules.fp8 import Fp8
 from tracelens.rules.head_dimension import HeadDimension

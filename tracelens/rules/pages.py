@@ -1,20 +1,10 @@
-"""The documentation page of a rule: in the installed package, or beside it in a source checkout."""
+"""``tracelens explain``: the documentation page of a rule."""
 
 from __future__ import annotations
 
-from importlib import resources
-from importlib.resources.abc import Traversable
-from pathlib import Path
-
 from tracelens.errors import UsageError
 from tracelens.rules.catalog import RULES
-
-
-def _folder() -> Traversable:
-    installed = resources.files("tracelens") / "docs" / "rules"
-    if installed.is_dir():
-        return installed
-    return Path(str(resources.files("tracelens"))).parent / "docs" / "rules"
+from tracelens.rules.engine.pages import page
 
 
 def explain(rule: str) -> str:
@@ -28,6 +18,6 @@ def explain(rule: str) -> str:
     wanted = rule.strip().lower()
     for known in RULES:
         if wanted in (known.id.lower(), known.slug):
-            return (_folder() / f"{known.id}.md").read_text(encoding="utf-8")
+            return page(known.id)
     names = ", ".join(f"{known.id} ({known.slug})" for known in RULES)
     raise UsageError(f"unknown rule {rule[:40]!r}; known: {names}")

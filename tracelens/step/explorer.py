@@ -8,7 +8,6 @@ kernel. Three lines of one kind each show what one line through all values would
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from tracelens.errors import UsageError
 from tracelens.results import Curve, Explorer, Finding, Suggested, WhatIf, weakest
 from tracelens.step.alignment import grid_elements
 from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.whatif_notes import COUNTED_ONCE, IDLE_STAYS
 
 #: Steps of 128 bytes to each side of the present value.
 _STEPS = 12
@@ -36,10 +36,8 @@ _DRAWN = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "sequence",
 _COUNTED = frozenset({"heads", "kv_heads", "micro_batch"})
 _TOKENS = frozenset({"sequence", "micro_batch", "tokens"})
 _FULL_BYTES = 128
-#: How a what-if without an answer begins to say why.
-_REFUSED = "no saving is given: "
 #: A curve shows no count of parameters, and says itself what becomes of idle time.
-_NOT_OF_CURVES = ("parameters: ", "idle time is taken")
+_NOT_OF_CURVES = (COUNTED_ONCE, IDLE_STAYS)
 #: Why a step that is mostly idle has no curve per token: its waiting would decide it.
 _WAITS = (
     "the GPU is busy {busy:.0%} of the step: how long it waits for the CPU with other tokens is not known"
@@ -160,31 +158,21 @@ def _time(one: WhatIf, end: str, idle_ms: float) -> float | None:
 
 def _why(answers: dict[int, WhatIf], known: dict[int, WhatIf], now: int) -> str:
     """Why there is no curve."""
-    said = [one.notes[0] for value, one in answers.items() if value not in known and one.notes]
-    if said:
-        return said[0].removeprefix(_REFUSED)
+    refused = next((one.refused for one in answers.values() if one.refused is not None), None)
+    if refused is not None:
+        return refused.text
     return "no other value near the present one fits the rest of the model" if now else "it is not known"
-
-
-def _reason(one: WhatIf) -> str:
-    """Why a change has no prediction: what its note says in parentheses, without the sums before them."""
-    note = one.notes[0].removeprefix(_REFUSED)
-    inner = re.search(r"\((.+)\)$", note)
-    return inner[1] if inner else note
 
 
 def _notes(name: str, answers: dict[int, WhatIf], known: dict[int, WhatIf]) -> list[str]:
     """What holds for most of the points, and what is missing."""
     said = Counter(
-        note
-        for one in known.values()
-        for note in one.notes
-        if one.change and not note.startswith(_NOT_OF_CURVES)
+        note for one in known.values() for note in one.notes if one.change and note not in _NOT_OF_CURVES
     )
     notes = [note for note, count in said.items() if 2 * count > len(known)]
     lost = [one for value, one in answers.items() if value not in known]
     if lost:
-        reasons = Counter(_reason(one) for one in lost if one.notes)
+        reasons = Counter(one.refused.cause for one in lost if one.refused is not None)
         reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
         count = "1 value has" if len(lost) == 1 else f"{len(lost)} values have"
         notes.append(f"{count} no prediction{reason}")

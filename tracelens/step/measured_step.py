@@ -94,7 +94,7 @@ class MeasuredStep:
             found = what_if(self.step, _changes(self.step.now, then))
         except UsageError as error:
             return str(error).split(";")[0]
-        return next(iter(found.notes), "no reason is known") if found.saving_ms.mid is None else None
+        return found.refused.text if found.refused is not None else None
 
     def notes(self, then: Hyper) -> list[str]:
         """What the simulation of ``then`` leaves open."""

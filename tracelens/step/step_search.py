@@ -21,7 +21,6 @@ _HIDING = ("gpu-only", "no-shapes", "cuda-graph", "no-module-names", "compiled",
 #: Sizes whose change moves the number of weights: it has to be known.
 _WEIGHTS = ("hidden", "ffn", "layers", "kv_heads")
 _HEADS = frozenset({"heads", "head_dim"})
-_NO_SAVING = "no saving is given: "
 
 
 def search_step(
@@ -133,7 +132,7 @@ def _unpredicted(name: str, measured: MeasuredStep, limits: Limits) -> str | Non
     if then is None:
         return None
     why = measured.why_unknown(then)
-    return None if why is None else f"its effect is not predicted: {why.removeprefix(_NO_SAVING)}"
+    return None if why is None else f"its effect is not predicted: {why}"
 
 
 def _others(name: str, measured: MeasuredStep, limits: Limits) -> Iterator[Hyper]:

@@ -81,7 +81,9 @@ def _suggestions(
     return Suggestions(
         format_version=FORMAT_VERSION,
         model=config.family,
-        sizes={name: Size(now.get(name), why) for name, why in config.sources.items()},
+        sizes={
+            name: Size(now.get(name), why, name in config.assumed) for name, why in config.sources.items()
+        },
         gpu=planner.gpu.name,
         gpu_title=planner.gpu.title,
         dtype=planner.dtype,

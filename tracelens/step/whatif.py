@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from tracelens.config.hyper import Hyper, changed
 from tracelens.errors import UsageError
 from tracelens.numbers import ms
-from tracelens.results import Basis, Estimate, Rest, RowChange, WhatIf, weakest
+from tracelens.results import Basis, Estimate, Refusal, Rest, RowChange, WhatIf, weakest
 from tracelens.step.affected import (
     OF_VOCAB,
     Affected,
@@ -30,7 +30,7 @@ from tracelens.step.exchange import Exchange, exchange_of
 from tracelens.step.traced_step import StepModel, step_model
 from tracelens.step.traffic import rest_of
 from tracelens.step.waiting import gpu_work_note
-from tracelens.step.whatif_notes import notes_of
+from tracelens.step.whatif_notes import IDLE_STAYS, notes_of
 from tracelens.step.work import Work
 
 __all__ = ["Rest", "RowChange", "StepModel", "WhatIf", "step_model", "what_if"]
@@ -60,8 +60,8 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
             key=lambda one: -one.time_ms,
         )
     )
-    unknown = _unknown(step, then, affected, exchange)
-    saving = Estimate.unknown() if unknown else _saving(step, affected, rest)
+    refused = _refused(step, then, affected, exchange)
+    saving = Estimate.unknown() if refused else _saving(step, affected, rest)
     tokens = now.token_count, then.token_count
     return WhatIf(
         change={name: [now.value(name), then.value(name)] for name in changed_names(now, then)},
@@ -76,10 +76,11 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
         rest=list(rest),
         unpredicted_ms=affected.gap_ms,
         saving_of=step.saving_of,
+        refused=refused,
         notes=[
-            *([unknown] if unknown else []),
+            *([f"no saving is given: {refused.text}"] if refused else []),
             *exchange.notes,
-            *_gap_notes(step, affected, known=not unknown, other_tokens=tokens[0] != tokens[1]),
+            *_gap_notes(step, affected, known=refused is None, other_tokens=tokens[0] != tokens[1]),
             *notes_of(
                 now, then, communicates=step.communicates and not exchange.rest, work_ms=step.work_ms(then)
             ),
@@ -87,18 +88,19 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
     )
 
 
-def _unknown(step: StepModel, then: Hyper, affected: Affected, exchange: Exchange) -> str | None:
+def _refused(step: StepModel, then: Hyper, affected: Affected, exchange: Exchange) -> Refusal | None:
     """Why there is no saving, or None."""
     now = step.now
     if now.pipeline_parallel != then.pipeline_parallel:
-        return "no saving is given: what stages send and how long they wait for each other is not predicted"
+        why = "what stages send and how long they wait for each other is not predicted"
+        return Refusal("stages_wait", why, why)
     if exchange.unknown is not None:
-        return f"no saving is given: {exchange.unknown}"
+        return Refusal("exchange", exchange.unknown, exchange.unknown)
     if affected.gap_ms > _GAP * affected.time_ms:
-        return (
-            f"no saving is given: {ms(affected.gap_ms)} of the {ms(affected.time_ms)} that the"
-            f" change touches are not predicted ({_reasons(affected)})"
-        )
+        cause = _reasons(affected)
+        gap, whole = ms(affected.gap_ms), ms(affected.time_ms)
+        text = f"{gap} of the {whole} that the change touches are not predicted ({cause})"
+        return Refusal("not_predicted", text, cause)
     return None
 
 
@@ -181,10 +183,7 @@ def _gap_notes(step: StepModel, affected: Affected, *, known: bool, other_tokens
     if step.saving_of == "gpu_work" and step.busy_frac is not None:
         notes.append(gpu_work_note(step.busy_frac))
         if other_tokens:
-            notes.append(
-                "idle time is taken as it is now: whether the CPU takes longer with other tokens is not"
-                " known, so the time per token is no prediction"
-            )
+            notes.append(IDLE_STAYS)
     return notes
 
 

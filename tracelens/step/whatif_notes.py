@@ -5,6 +5,13 @@ from __future__ import annotations
 from tracelens.config.hyper import Hyper
 from tracelens.step.exchange import bubble
 
+#: Notes that a reader of a curve or of a finding is told otherwise.
+COUNTED_ONCE = "parameters: the embedding is counted once, as if tied to the output matrix"
+IDLE_STAYS = (
+    "idle time is taken as it is now: whether the CPU takes longer with other tokens is not known, so the"
+    " time per token is no prediction"
+)
+
 
 def notes_of(now: Hyper, then: Hyper, *, communicates: bool, work_ms: float | None) -> list[str]:
     """Sentences without capital and full stop. ``work_ms``: GPU time of a step's micro-batches after it."""
@@ -23,7 +30,7 @@ def notes_of(now: Hyper, then: Hyper, *, communicates: bool, work_ms: float | No
         notes.append(f"every rank computes logits of the whole vocabulary, {now.vocab} columns, then as now")
     both_matrices = (now.vocab, now.hidden) != (then.vocab, then.hidden)
     if both_matrices and now.tied is None and now.vocab and now.parameters is not None:
-        notes.append("parameters: the embedding is counted once, as if tied to the output matrix")
+        notes.append(COUNTED_ONCE)
     grown = now.parameters != then.parameters or now.token_count != then.token_count
     if communicates and (grown or now.top_k != then.top_k or now.capacity != then.capacity):
         notes.append("communication stays as measured, though its messages change size")

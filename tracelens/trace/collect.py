@@ -28,12 +28,14 @@ class Collector:
         self.thread_names: dict[tuple[Any, Any], str] = {}
         self.categories: Counter[str] = Counter()
         self.events = 0
+        self.dropped: Counter[str] = Counter()
         self._parts: dict[str, dict[str, list[Column]]] = defaultdict(lambda: defaultdict(list))
 
     def add(self, chunk: Chunk) -> None:
         self.events += chunk.events
         self.categories.update(chunk.categories)
         self.thread_names.update(chunk.thread_names)
+        self.dropped.update(chunk.dropped)
         for table, columns in chunk.tables.items():
             for name, column in columns.items():
                 self._parts[table][name].append(column)

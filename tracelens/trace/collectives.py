@@ -9,7 +9,6 @@ is found in the text and decoded again with all of them. The fields are written 
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +17,14 @@ import numpy as np
 from msgspec import Raw, Struct
 from msgspec import field as renamed
 
+from tracelens.trace.door import Door
+
 NO_TEXT = Raw(b"")
 NAME = "Collective name"
 OP = "record_param_comms"
 KERNEL = "nccl"  # how the names of its kernels begin
 _REACH = (1 << 11, 1 << 16)  # bytes of text on each side of the name in which its object begins and ends
+MOST_RANKS = 2**24
 _TRIES = 4  # braces inside strings
 
 
@@ -69,7 +71,8 @@ def fields_text(name: Raw, whole: bytes | bytearray | memoryview) -> bytes:
 
     A name made by ``fields_of`` brings its fields along.
     """
-    fields = _decode(name) if bytes(memoryview(name)[:1]) == b"{" else _around(name, whole)
+    made = _fields(bytes(name)) if bytes(memoryview(name)[:1]) == b"{" else _around(name, whole)
+    fields = made if made is not None else _Fields()
     return b"\0".join(getattr(fields, field) for field in _Fields.__struct_fields__)
 
 
@@ -94,54 +97,45 @@ def _object_at(text: bytes, at: int) -> _Fields | None:
             closing = text.find(b"}", closing + 1)
             if opening < 0 or closing < 0:
                 break
-            with suppress(msgspec.DecodeError, UnicodeDecodeError):
-                return _decode(text[opening : closing + 1])
+            if (found := _fields(text[opening : closing + 1])) is not None:
+                return found
     return None
+
+
+def _fields(text: bytes) -> _Fields | None:
+    try:
+        return _decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _address(buffer: Any) -> int:
     return int(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])
 
 
-def parse(raw: bytes) -> Collective | None:
-    """The fields of one text; None for the empty one."""
+def parse(raw: bytes, door: Door) -> Collective | None:
+    """The fields of one text, through the door; None for the empty one."""
     if not raw:
         return None
     values = [_value(part) for part in raw.split(b"\0")]
     name, dtype, in_elements, out_elements, group, description, size, ranks = values
     return Collective(
-        name=_as_text(name),
-        dtype=_as_text(dtype),
-        in_elements=_as_count(in_elements),
-        out_elements=_as_count(out_elements),
-        group=str(group) if isinstance(group, (str, int)) and group != "" else None,
-        description=_as_text(description),
-        group_size=_as_count(size),
-        ranks=_as_ranks(ranks),
+        name=door.text(name) or None,
+        dtype=door.text(dtype) or None,
+        in_elements=door.count(in_elements),
+        out_elements=door.count(out_elements),
+        group=door.text(str(group) if type(group) is int else group) or None,
+        description=door.text(description) or None,
+        group_size=door.count(size, most=MOST_RANKS),
+        # PyTorch writes the list as text, "[0, 1]", and cuts a long one short: "[0, 1, ..., 511]"
+        ranks=door.ranks(_value(ranks.encode("utf-8", "replace")) if isinstance(ranks, str) else ranks),
     )
 
 
 def _value(raw: bytes) -> Any:
+    if not raw:
+        return None
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _as_text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _as_count(value: Any) -> int | None:
-    if isinstance(value, str) and value.isdecimal() and len(value) < 19:
-        value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _as_ranks(value: Any) -> tuple[int, ...] | None:
-    """PyTorch writes the list as text, "[0, 1]", and cuts a long one short: "[0, 1, ..., 511]"."""
-    if isinstance(value, str):
-        value = _value(value.encode("utf-8", "replace"))
-    if not isinstance(value, list) or not all(type(rank) is int for rank in value):
-        return None
-    return tuple(value)

@@ -32,6 +32,7 @@ from tracelens.trace.decode import (
     decode_events,
     decode_exact,
 )
+from tracelens.trace.door import LONGEST_NS
 from tracelens.trace.times import InexactTimes, UnreadableTime, exact_ns, float_ns
 
 Column = npt.NDArray[Any]
@@ -83,6 +84,7 @@ class Chunk:
     categories: dict[str, int]
     tables: dict[str, dict[str, Column]]
     thread_names: dict[tuple[Any, Any], str]
+    dropped: dict[str, int]  # values that cannot be, by kind (``door``)
 
 
 class ChunkDecoder:
@@ -92,6 +94,7 @@ class ChunkDecoder:
         self.names = Coder()
         self.details = Coder()
         self.threads = Coder()
+        self._dropped: Counter[str] = Counter()
         self._exact = False  # read times from their text
         self._integers = False  # times are whole microseconds
         self._text: bytes | bytearray | memoryview = b""  # of the events at hand
@@ -129,6 +132,7 @@ class ChunkDecoder:
             InexactTimes: the events must be decoded again with exact times.
             UnreadableTime: an event of a table has no time (see ``lacks_time``).
         """
+        self._dropped.clear()
         bins = _Bins()
         for event in events:
             bins[event.cat].append(event)
@@ -144,6 +148,7 @@ class ChunkDecoder:
             categories=bins.sizes(),
             tables=tables,
             thread_names=_thread_names(bins.by_table.get("", [])),
+            dropped=dict(self._dropped),
         )
 
     def _times(self, starts: Iterable[Any], durations: Iterable[Any]) -> Column:
@@ -152,6 +157,9 @@ class ChunkDecoder:
         exact = isinstance(values[0], Raw)
         times = (exact_ns(values) if exact else float_ns(values, integers=self._integers)).reshape(2, -1)
         np.maximum(times[1], 0, out=times[1])
+        if times[1].max(initial=0) > LONGEST_NS:
+            self._dropped["duration"] += int((times[1] > LONGEST_NS).sum())
+            times[1][times[1] > LONGEST_NS] = 0
         return times
 
     def _span(self, events: list[Any]) -> dict[str, Column]:
@@ -192,7 +200,7 @@ class ChunkDecoder:
             "category": self.names.codes(
                 (_MODERN_CATEGORY.get(event.cat, event.cat) for event in events), len(events)
             ),
-            "device": device.astype(np.int32),
+            "device": np.where(np.abs(device) < 2**31, device, -1).astype(np.int32),
             "stream": stream,
             "ts_ns": ts_ns,
             "dur_ns": dur_ns,

@@ -13,15 +13,19 @@ from typing import Any
 import msgspec
 
 from tracelens.results.step import STEP_CLOCKS, StepClock
+from tracelens.trace.collectives import MOST_RANKS
 from tracelens.trace.decode import NOT_JSON
+from tracelens.trace.door import Door
 
 _SECRET = re.compile(r"^(env|environ|environment|environment_variables|env_vars|os_environ)$", re.IGNORECASE)
-_DEEPEST = 32  # metadata nested deeper is no metadata
 _WHITESPACE = b", \t\r\n"
 
 
-def read_metadata(head: bytes, tail: bytes) -> tuple[dict[str, Any], list[str]]:
-    """The top-level keys before and behind the events, and what could not be read of them."""
+def read_metadata(head: bytes, tail: bytes, door: Door | None = None) -> tuple[dict[str, Any], list[str]]:
+    """The top-level keys before and behind the events, and what could not be read of them.
+
+    ``door`` counts the values that were left out.
+    """
     metadata: dict[str, Any] = {}
     trouble: list[str] = []
     for text, where in (
@@ -35,7 +39,7 @@ def read_metadata(head: bytes, tail: bytes) -> tuple[dict[str, Any], list[str]]:
             trouble.append(f"the metadata {where} the events could not be read")
             continue
         metadata.update(found)
-    return _without_environment(metadata), trouble
+    return _without_environment((door or Door()).value(metadata)), trouble
 
 
 def _decode(text: bytes) -> dict[str, Any] | None:
@@ -51,17 +55,13 @@ def _decode(text: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _without_environment(value: Any, depth: int = 0) -> Any:
+def _without_environment(value: Any) -> Any:
     """Environment dumps hold keys and host names: they are dropped at the door, wherever they stand."""
-    if depth > _DEEPEST:
-        return None
     if isinstance(value, list):
-        return [_without_environment(inner, depth + 1) for inner in value]
+        return [_without_environment(inner) for inner in value]
     if isinstance(value, dict):
         return {
-            key: _without_environment(inner, depth + 1)
-            for key, inner in value.items()
-            if not _SECRET.match(str(key))
+            key: _without_environment(inner) for key, inner in value.items() if not _SECRET.match(str(key))
         }
     return value
 
@@ -77,6 +77,7 @@ def device_properties(metadata: Mapping[str, Any]) -> list[dict[str, Any]]:
                 value = ast.literal_eval(value)
             except (ValueError, SyntaxError, MemoryError, RecursionError):
                 return []
+        value = Door().value(value)
     if isinstance(value, dict):
         value = [value]
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
@@ -89,8 +90,8 @@ def rank_and_world(metadata: Mapping[str, Any]) -> tuple[int | None, int | None]
         return None, None
     rank, world = info.get("rank"), info.get("world_size")
     return (
-        rank if isinstance(rank, int) and rank >= 0 else None,
-        world if isinstance(world, int) and world > 0 else None,
+        rank if type(rank) is int and 0 <= rank < MOST_RANKS else None,
+        world if type(world) is int and 0 < world <= MOST_RANKS else None,
     )
 
 
@@ -102,11 +103,10 @@ def process_groups(metadata: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for entry in listed if isinstance(listed, list) else []:
         if isinstance(entry, dict) and isinstance(entry.get("pg_name"), str):
             ranks, size, text = entry.get("ranks"), entry.get("pg_size"), entry.get("pg_desc")
-            whole = isinstance(ranks, list) and ranks and all(type(rank) is int for rank in ranks)
             groups[entry["pg_name"]] = {
                 "description": text if isinstance(text, str) and text else None,
-                "size": size if type(size) is int and size > 0 else None,
-                "ranks": tuple(ranks) if whole and isinstance(ranks, list) else None,
+                "size": size if type(size) is int and 0 < size <= MOST_RANKS else None,
+                "ranks": Door().ranks(ranks) or None,
             }
     return groups
 
@@ -114,7 +114,7 @@ def process_groups(metadata: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def cuda_version(metadata: Mapping[str, Any]) -> str | None:
     """``12.6`` from CUDA's 12060."""
     value = metadata.get("cuda_runtime_version")
-    if isinstance(value, int) and value > 1000:
+    if type(value) is int and 1000 < value < 1_000_000:
         return f"{value // 1000}.{value % 1000 // 10}"
     return None
 

@@ -20,6 +20,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 NONE = np.int32(-1)
 _PASSES = 20
+_LONGEST = 2.0**62  # ns of all threads behind each other
 
 
 def look_up(column: npt.NDArray[Any], index: npt.NDArray[Any], missing: Any = -1) -> npt.NDArray[Any]:
@@ -89,6 +90,9 @@ def build_forest(thread: npt.NDArray[np.int32], ts_ns: IntArray, dur_ns: IntArra
     thread_sorted = thread[order]
     first = np.flatnonzero(np.append(True, thread_sorted[1:] != thread_sorted[:-1]))
     starts, ends = ts_ns[order], end_ns[order]
+    if len(first) * (float(ends.max()) - float(starts.min())) > _LONGEST:
+        # Times from several ages of the world: who encloses whom, their order tells as well.
+        starts, ends = np.unique(np.append(starts, ends), return_inverse=True)[1].reshape(2, -1)
     lowest = np.minimum.reduceat(starts, first)
     span = np.maximum.reduceat(ends, first) - lowest + 1
     shift = np.repeat(np.cumsum(np.append(0, span[:-1])) - lowest, np.diff(np.append(first, size)))

@@ -17,7 +17,8 @@ import msgspec
 from tracelens.errors import InputError
 from tracelens.trace.collect import Collector
 from tracelens.trace.columns import Chunk, ChunkDecoder, lacks_time
-from tracelens.trace.decode import NOT_JSON, coerce_event, decode_values
+from tracelens.trace.decode import NOT_JSON, as_int, coerce_event, decode_values
+from tracelens.trace.door import Door
 from tracelens.trace.framing import cut, find_events, read_carefully
 from tracelens.trace.metadata import read_metadata
 from tracelens.trace.pieces import Packed, Piece, Slice, Text
@@ -89,6 +90,11 @@ def _seam(stream: FileIO, start: int, size: int) -> int:
             return stop - window + comma
         window *= 8
     return 0
+
+
+def _label(value: Any, door: Door) -> Any:
+    """The number or name of a process or thread."""
+    return door.text(value) if isinstance(value, str) else as_int(value)
 
 
 class _Reader:
@@ -317,20 +323,26 @@ class _Reader:
 
     def trace(self) -> Trace:
         """All columns joined, with the metadata of the head and the tail."""
-        metadata, trouble = read_metadata(self.head or b"", self._tail if self.head else b"")
+        door = Door()
+        door.dropped.update(self.collected.dropped)
+        metadata, trouble = read_metadata(self.head or b"", self._tail if self.head else b"", door)
         return Trace(
             source=self.source.describe(self.bytes),
             metadata=metadata,
-            symbols=Symbols(list(self._decoder.names)),
-            details=Details(list(self._decoder.details)),
-            threads=list(self._decoder.threads),
-            thread_names=self.collected.thread_names,
+            symbols=Symbols([door.text(name) for name in self._decoder.names]),
+            details=Details(list(self._decoder.details), door),
+            threads=[(_label(pid, door), _label(tid, door)) for pid, tid in self._decoder.threads],
+            thread_names={
+                (_label(pid, door), _label(tid, door)): door.text(name)
+                for (pid, tid), name in self.collected.thread_names.items()
+            },
             events=self.collected.events,
             categories=dict(self.collected.categories),
             damage=self.damage,
             truncated=self.truncated
             or (self.source.fault is not None and "ignored" not in self.source.fault),
             warnings=self._warnings() + trouble,
+            door=door,
             **self.collected.tables(),
         )
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from tracelens.trace.collectives import Collective, parse
 from tracelens.trace.decode import NOT_JSON
+from tracelens.trace.door import Door
 
 IntArray = npt.NDArray[np.int64]
 CodeArray = npt.NDArray[np.int32]
@@ -60,18 +61,18 @@ class Symbols:
 class Inputs:
     """What an operator was called with, as Kineto writes it; None where the trace does not say."""
 
-    dims: list[Any] | None
-    types: list[Any] | None
+    dims: list[Any] | None  # of each input its sizes; of a list of tensors a list of those
+    types: list[str] | None
     strides: list[Any] | None
-    concrete: list[Any] | None
+    concrete: list[str] | None
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchConfig:
     """How a kernel was launched; None where the trace does not say."""
 
-    grid: list[Any] | None
-    block: list[Any] | None
+    grid: list[int] | None  # three sizes
+    block: list[int] | None
     shared_memory: int | None  # bytes per block, static + dynamic
     registers: int | None  # per thread
 
@@ -79,8 +80,9 @@ class LaunchConfig:
 class Details:
     """Distinct argument texts (shapes, launch configurations, collectives), parsed once each on demand."""
 
-    def __init__(self, raw: list[bytes]):
+    def __init__(self, raw: list[bytes], door: Door):
         self._raw = raw
+        self._door = door
         self._inputs: dict[int, Inputs] = {}
         self._configs: dict[int, LaunchConfig] = {}
         self._collectives: dict[int, Collective | None] = {}
@@ -91,43 +93,42 @@ class Details:
     def inputs(self, code: int) -> Inputs:
         """The inputs of an operator (``Ops.inputs``)."""
         if code not in self._inputs:
-            dims, dims_2021, types, strides, concrete = map(_parse_list, self._raw[code].split(b"\0"))
-            self._inputs[code] = Inputs(dims if dims is not None else dims_2021, types, strides, concrete)
+            dims, dims_2021, types, strides, concrete = map(_parse, self._raw[code].split(b"\0"))
+            door = self._door
+            self._inputs[code] = Inputs(
+                door.dims(dims if dims is not None else dims_2021),
+                door.texts(types),
+                door.dims(strides),
+                door.texts(concrete),
+            )
         return self._inputs[code]
 
     def config(self, code: int) -> LaunchConfig:
         """The launch configuration of a kernel (``Kernels.launch``)."""
         if code not in self._configs:
-            grid, block, memory, registers = self._raw[code].split(b"\0")
+            grid, block, memory, registers = map(_parse, self._raw[code].split(b"\0"))
+            door = self._door
             self._configs[code] = LaunchConfig(
-                _parse_list(grid), _parse_list(block), _parse_int(memory), _parse_int(registers)
+                door.grid(grid), door.grid(block), door.count(memory), door.count(registers)
             )
         return self._configs[code]
 
     def collective(self, code: int) -> Collective | None:
         """The collective of an operator or kernel (``Ops.collective``, ``Kernels.collective``), if any."""
         if code not in self._collectives:
-            self._collectives[code] = parse(self._raw[code])
+            self._collectives[code] = parse(self._raw[code], self._door)
         return self._collectives[code]
 
 
 def _parse(raw: bytes) -> Any:
+    if not raw:
+        return None
     try:
         value = msgspec.json.decode(raw)
         # some exporters write a list as text: "[128, 1, 1]"
         return msgspec.json.decode(value.encode()) if isinstance(value, str) else value
     except NOT_JSON:
         return None
-
-
-def _parse_list(raw: bytes) -> list[Any] | None:
-    value = _parse(raw)
-    return value if isinstance(value, list) else None
-
-
-def _parse_int(raw: bytes) -> int | None:
-    value = _parse(raw)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +271,7 @@ class Trace:
     damage: list[Damage] = field(default_factory=list)
     truncated: bool = False
     warnings: list[str] = field(default_factory=list)
+    door: Door = field(default_factory=Door)  # what was left out of the values; more as they are asked for
 
     @property
     def partial(self) -> bool:

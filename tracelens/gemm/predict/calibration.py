@@ -16,10 +16,11 @@ import numpy as np
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.kernel_names import gemm_among
 from tracelens.gemm.ladder import AlignmentLadder, alignment_ladder, operand_alignment
+from tracelens.gemm.predict.architecture import architecture
 from tracelens.gemm.predict.cost import Array, Products, TileTable, best, costs
 from tracelens.gemm.predict.neighbours import Neighbours, neighbours
 from tracelens.gemm.predict.rates import Rates, model_rates, rates_of_unknown
-from tracelens.gemm.predict.tiles import Tile, candidate_tiles, tiles_of_kernel
+from tracelens.gemm.predict.tiles import Tile, tiles_of_kernel
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
 
@@ -41,6 +42,7 @@ _BOUNDS = {
     "first_wave_frac": (0.5, 1.0),
     "store_frac": (0.02, 1.5),
     "load_elements": (1.0, 300.0),
+    "sm_gbps": (5.0, 1000.0),
     "split_us": (0.2, 30.0),
 }
 #: A product's bandwidth beside that of a plain copy.
@@ -151,7 +153,6 @@ def _start(rows: list[GemmMeasurement], measured: Measurements, gpu: Gpu, dtype:
     return replace(
         rates,
         bandwidth_gbps=measured.bandwidth_gbps or rates.bandwidth_gbps,
-        ceiling_tflops=None,
         source=f"fitted to {len(rows)} measurements of {measured.date}",
     )
 
@@ -202,7 +203,7 @@ def _tiles(ran: Sequence[tuple[Tile, ...]], gpu: Gpu, dtype: str) -> tuple[Tile,
         for tile in tiles:
             seen[tile] = seen.get(tile, 0) + 1
     if sum(1 for tiles in ran if tiles) * 2 < len(ran):
-        return candidate_tiles(gpu, dtype)
+        return architecture(gpu.compute_capability).candidates(dtype)[0]
     common = sorted(
         seen, key=lambda tile: (-seen[tile], tile.m, tile.n, tile.k, tile.cluster or "", tile.may_split)
     )

@@ -29,15 +29,15 @@ REFERENCE_LOADS = 3 / 256
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Sizes of S products as columns of shape (S, 1, 1), ready to meet C tiles and P splits."""
+    """Sizes of S products as columns of shape (S, 1, 1), to meet C tiles and P splits; of one, as numbers."""
 
-    m: Array
-    n: Array
-    k: Array
-    batch: Array
-    alignment_frac: Array
-    size: Array  # bytes per element of the operands
-    out_size: Array
+    m: Array | float
+    n: Array | float
+    k: Array | float
+    batch: Array | float
+    alignment_frac: Array | float
+    size: Array | float  # bytes per element of the operands
+    out_size: Array | float
 
     @classmethod
     def of(cls, rows: Sequence[tuple[float, ...]]) -> Products:
@@ -54,10 +54,16 @@ class TileTable:
     m: Array
     n: Array
     k: Array
+    cluster_m: Array  # CTAs of a cluster along M
+    cluster_n: Array
+    per_wave: Array  # (1, C, P): the part of a wave that one cluster's slices of K are
+    along_m: Array  # rows of a cluster
+    along_n: Array
     slots: Array
     rate_frac: Array  # fitted per tile, 1 without measurements
-    splits: Array  # (1, 1, P)
     sliced: NDArray[np.bool_]  # (1, 1, P): splits above 1
+    sums: Array  # (1, 1, P): slices to sum up, 0 without a split
+    shortest: Array  # (1, 1, P): the shortest slice worth it
     steps: Array  # (1, C, P): elements of K that one step of all slices takes
     forbidden: Array  # 0 or infinity, (1, C, P): tiles that cannot slice K
 
@@ -67,15 +73,22 @@ class TileTable:
             return np.asarray(values, dtype=np.float64).reshape(1, -1, 1)
 
         splits = np.asarray(SPLITS, dtype=np.float64).reshape(1, 1, -1)
+        slots = column([tile.slots(sms) for tile in tiles])
         return cls(
             tiles=tuple(tiles),
             m=column([tile.m for tile in tiles]),
             n=column([tile.n for tile in tiles]),
             k=column([tile.k for tile in tiles]),
-            slots=column([tile.slots(sms) for tile in tiles]),
+            cluster_m=column([tile.clusters[0] for tile in tiles]),
+            cluster_n=column([tile.clusters[1] for tile in tiles]),
+            per_wave=splits * column([tile.cluster_size for tile in tiles]) / slots,
+            along_m=column([tile.m * tile.clusters[0] for tile in tiles]),
+            along_n=column([tile.n * tile.clusters[1] for tile in tiles]),
+            slots=slots,
             rate_frac=column(rate_frac if rate_frac is not None else [1.0] * len(tiles)),
-            splits=splits,
             sliced=splits > 1,
+            sums=np.where(splits > 1, splits, 0.0),
+            shortest=np.where(splits > 1, _SHORTEST_SLICE, 0.0),
             steps=splits * column([tile.k for tile in tiles]),
             forbidden=np.asarray(
                 [[0.0 if split == 1 or tile.may_split else np.inf for split in SPLITS] for tile in tiles]
@@ -100,38 +113,73 @@ def tile_slowdown(tile_m: Any, tile_n: Any, load_elements: float) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _per_tile(table: TileTable, rates: Rates) -> tuple[Array, Array]:
-    """What does not depend on the product: us per element of K, and us to store a wave per output byte."""
-    area = table.m * table.n
+def _per_tile(table: TileTable, rates: Rates) -> tuple[Array, Array, Array, Array]:
+    """What no product changes: us of multiplies per element of K; us to load one row and one column of it per
+    byte; us to store one element of the output per byte."""
     slowdown = tile_slowdown(table.m, table.n, rates.load_elements) / table.rate_frac
-    multiply = 2e-6 * area * slowdown * rates.sms / rates.multiply_tflops
-    store = rates.store_frac * area * table.slots / (rates.bandwidth_gbps * 1e3)
-    return multiply, store
+    multiply = 2e-6 * table.m * table.n * slowdown * rates.sms / rates.multiply_tflops
+    row, column = (
+        shared_load(ctas, rates.cluster_load_frac) / (rates.sm_gbps * 1e3)
+        for ctas in (table.cluster_n, table.cluster_m)
+    )
+    return multiply, row, column, rates.store_frac * table.slots / (rates.bandwidth_gbps * 1e3)
 
 
 def costs(products: Products, table: TileTable, rates: Rates) -> Array:
     """Microseconds of every product with every tile and split: shape (S, C, P), infinite where impossible."""
     one = products
-    multiply, store = _per_tile(table, rates)
+    multiply, row, column, stored = _per_tile(table, rates)
+    # A tile loads and stores the rows and columns that exist; its multiplies run over the empty ones too.
+    rows, columns = np.minimum(table.m, one.m), np.minimum(table.n, one.n)
+    per_k = np.maximum(multiply, (rows * row + columns * column) * one.size) / one.alignment_frac
+    clusters = np.ceil(one.m / table.along_m) * np.ceil(one.n / table.along_n) * one.batch
     slice_k = np.ceil(one.k / table.steps) * table.k
-    fill = np.ceil(one.m / table.m) * np.ceil(one.n / table.n) * one.batch * table.splits / table.slots
-    whole = np.floor(fill)
-    partial = np.where(fill < 1, rates.first_wave_frac, rates.partial_wave_frac)
-    waves = np.where(fill > whole, whole + partial + (1 - partial) * (fill - whole), whole)
-    compute_us = waves * (multiply * slice_k / one.alignment_frac + store * one.out_size)
-    memory_us = memory_bytes(one) / (rates.bandwidth_gbps * 1e3)
+    fill = clusters * table.per_wave
+    begun = np.ceil(fill)
+    # A wave that is not full saves its share of what it does not cost in any case.
+    saved = np.where(fill < 1, 1 - rates.first_wave_frac, 1 - rates.partial_wave_frac)
+    waves = begun - saved * (begun - fill)
+    compute_us = waves * (per_k * slice_k + stored * (rows * columns * one.out_size))
+    # Misaligned operands leave the tensor cores idle, and those draw no power.
+    loss = rates.sustained_loss_frac * one.alignment_frac
+    busy_us = overlapped(compute_us, memory_us(memory_bytes(one), rates))
+    busy_us = busy_us * (1 + loss * compute_us / (compute_us + rates.sustained_us))
     # Slices are written and read back as fp32 sums; one shorter than a few steps is not worth that.
-    traffic_us = 8.0 * one.m * one.n * one.batch / (rates.bandwidth_gbps * 1e3)
-    split_us = np.where(table.sliced, rates.split_us + table.splits * traffic_us, 0.0)
-    too_short = np.where(table.sliced & (slice_k < _SHORTEST_SLICE), np.inf, table.forbidden)
-    busy_us = np.maximum(compute_us, memory_us)
-    time_us = rates.fixed_us + busy_us + split_us + too_short
-    if rates.ceiling_tflops is not None:
-        time_us = np.maximum(time_us, 2e-6 * one.m * one.n * one.k * one.batch / rates.ceiling_tflops)
-    return np.asarray(time_us)
+    traffic_us = 8.0 * one.m * one.n * one.batch / (rates.l2_gbps * 1e3)
+    split_us = table.sums * traffic_us + table.sliced * rates.split_us + rates.fixed_us
+    return np.asarray(busy_us + split_us + np.where(slice_k < table.shortest, np.inf, table.forbidden))
 
 
-def memory_bytes(products: Products) -> Array:
+def shared_load(ctas: Any, pair_frac: float) -> Any:
+    """Share of an operand's loads that is left where so many CTAs of a cluster load it together.
+
+    ``pair_frac`` is that of two, and what the others save follows 1 - 1 / ctas.
+
+    >>> shared_load(1, 0.6), shared_load(2, 0.6), round(shared_load(4, 0.6), 2)
+    (1.0, 0.6, 0.4)
+    """
+    return 1 - 2 * (1 - pair_frac) * (1 - 1 / ctas)
+
+
+def overlapped(compute_us: Array, memory_us: Array) -> Array:
+    """Compute and memory traffic side by side, (c^4 + m^4)^(1/4): the longer of the two, and more where they
+    are alike."""
+    compute, memory = compute_us * compute_us, memory_us * memory_us
+    return np.asarray(np.sqrt(np.sqrt(compute * compute + memory * memory)))
+
+
+def memory_us(moved: Any, rates: Rates) -> Any:
+    """So many bytes from memory, or from the L2 cache as far as they are still there."""
+    at_most = (
+        max(moved, rates.cached_mb * 1e6)
+        if isinstance(moved, float)
+        else np.maximum(moved, rates.cached_mb * 1e6)
+    )
+    cached = (rates.cached_mb * 1e6 / at_most) ** 2
+    return moved * ((1 - cached) / rates.bandwidth_gbps + cached / rates.l2_gbps) / 1e3
+
+
+def memory_bytes(products: Products) -> Any:
     """Bytes across memory when each operand crosses it once: the L2 cache serves the tiles of a wave."""
     one = products
     operands = one.size * (one.m * one.k + one.k * one.n) + one.out_size * one.m * one.n

@@ -1,7 +1,7 @@
 """The same formula as ``cost``, spelled out with its numbers for one tile, so that a reader can redo it.
 
-Every formula is plain arithmetic with ``ceil``, ``floor``, ``max`` and ``exp``. Values carry seven digits,
-and the next formula uses them as written.
+Every formula is plain arithmetic with ``ceil``, ``floor``, ``max``, ``min`` and ``exp``. Values carry seven
+digits, and the next formula uses them as written.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from tracelens.gemm.predict.cost import REFERENCE_LOADS
+from tracelens.gemm.predict.cost import REFERENCE_LOADS, shared_load
 from tracelens.gemm.predict.rates import Rates
 from tracelens.gemm.predict.tiles import Tile
 
@@ -17,7 +17,7 @@ from tracelens.gemm.predict.tiles import Tile
 Term = tuple[str, str, float, str, str]
 #: (weight, ln(measured / formula), shape)
 Neighbour = tuple[float, float, str]
-_NAMES = {"ceil": math.ceil, "floor": math.floor, "max": max, "exp": math.exp}
+_NAMES = {"ceil": math.ceil, "floor": math.floor, "max": max, "min": min, "exp": math.exp}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,34 +54,27 @@ class _Terms:
 
 def derive(one: Chosen) -> tuple[Term, ...]:
     """The terms in order; the last one is the predicted time."""
-    terms = _Terms()
-    bandwidth = f"({_number(one.rates.bandwidth_gbps)} * 1e3)"
+    terms, rates = _Terms(), one.rates
     waves = _waves(one, terms)
-    wave = _one_wave(one, terms, bandwidth)
-    compute = terms.add("compute", f"{waves} * {wave}", "us", "wave after wave")
-    operands = (
-        f"{one.size:g} * ({one.m} * {one.k} + {one.k} * {one.n}) + {one.out_size:g} * {one.m} * {one.n}"
-    )
-    memory = terms.add(
-        "memory",
-        f"{one.batch} * ({operands}) / {bandwidth}",
+    compute = terms.add("compute", f"{waves} * {_one_wave(one, terms)}", "us", "wave after wave")
+    memory = _memory(one, terms)
+    busy = terms.add(
+        "busy",
+        f"({compute}**4 + {memory}**4)**(1 / 4)",
         "us",
-        "each operand crosses memory once at the bandwidth achieved; the L2 cache serves a wave's tiles",
+        "compute and memory overlap: the slower of the two, and more where they are alike",
     )
-    formula = f"{_number(one.rates.fixed_us)} + max({compute}, {memory})"
+    loss = f"{_number(rates.sustained_loss_frac)}{_times(one.alignment_frac)}"
+    half = _number(rates.sustained_us)
+    formula = f"{_number(rates.fixed_us)} + {busy} * (1 + {loss} * {compute} / ({compute} + {half}))"
     if one.split > 1:
-        traffic = f"8 * {one.split} * {one.m} * {one.n} * {one.batch} / {bandwidth}"
+        traffic = f"8 * {one.split} * {one.m} * {one.n} * {one.batch} / ({_number(rates.l2_gbps)} * 1e3)"
         why = f"{one.split} slices written and read back in fp32"
-        formula += " + " + terms.add("sum of slices", f"{_number(one.rates.split_us)} + {traffic}", "us", why)
-    why = "a kernel's start and end, and the slower of compute and memory"
-    if (ceiling := one.rates.ceiling_tflops) is not None:
-        least = terms.add(
-            "ceiling",
-            f"2 * {one.m} * {one.n} * {one.k} * {one.batch} / ({_number(ceiling)} * 1e6)",
-            "us",
-            f"at {_number(ceiling)} TFLOP/s, the best matmul that anyone measured on this GPU",
-        )
-        formula, why = f"max({formula}, {least})", f"{why}; no faster than the ceiling"
+        formula += " + " + terms.add("sum of slices", f"{_number(rates.split_us)} + {traffic}", "us", why)
+    why = (
+        f"a kernel's start and end, and the rest at the clock that its power leaves: {loss} slower when long,"
+        f" half of that after {half} us"
+    )
     time = terms.add("time", formula, "us", why)
     if one.neighbours:
         terms.add("corrected time", f"{time} * exp({_correction(one)})", "us", _correction_why(one))
@@ -106,11 +99,14 @@ def correction(neighbours: tuple[Neighbour, ...], prior_weight: float) -> float:
 def _waves(one: Chosen, terms: _Terms) -> str:
     tile, slots = one.tile, one.tile.slots(one.rates.sms)
     sliced = f", K in {one.split} slices" if one.split > 1 else ""
+    clusters = zip((one.m, one.n), (tile.m, tile.n), tile.clusters, strict=True)
+    along = [f"ceil({size} / {side * ctas}){_times(ctas)}" for size, side, ctas in clusters]
+    whole = ", in whole clusters" if tile.cluster_size > 1 else ""
     count = terms.add(
         "tiles",
-        f"ceil({one.m} / {tile.m}) * ceil({one.n} / {tile.n}) * {one.batch}{_times(one.split)}",
+        f"{along[0]} * {along[1]} * {one.batch}{_times(one.split)}",
         "tiles",
-        f"{tile.m}x{tile.n} tiles over {one.m}x{one.n}{sliced}; {one.tile_why}",
+        f"{tile.m}x{tile.n} tiles over {one.m}x{one.n}{whole}{sliced}; {one.tile_why}",
     )
     cluster = f" in clusters of {tile.cluster}" if tile.cluster_size > 1 else ""
     sms = f"{slots} tiles run at once on {one.rates.sms} SMs{cluster}"
@@ -127,8 +123,8 @@ def _waves(one: Chosen, terms: _Terms) -> str:
     )
 
 
-def _one_wave(one: Chosen, terms: _Terms, bandwidth: str) -> str:
-    """The time of a full wave: multiplies, and the part of its store that nothing hides."""
+def _one_wave(one: Chosen, terms: _Terms) -> str:
+    """The time of a full wave: multiplies or loads, and the part of its store that nothing hides."""
     rates, tile = one.rates, one.tile
     slice_k = f"{one.k} / {one.split}" if one.split > 1 else f"{one.k}"
     depth = terms.add(
@@ -147,14 +143,45 @@ def _one_wave(one: Chosen, terms: _Terms, bandwidth: str) -> str:
         "us",
         "one tile on one SM",
     )
-    written = f"{tile.m} * {tile.n} * {one.out_size:g} * {tile.slots(rates.sms)}"
+    rows, columns = min(tile.m, one.m), min(tile.n, one.n)
+    by_n, by_m = (shared_load(ctas, rates.cluster_load_frac) for ctas in reversed(tile.clusters))
+    load = terms.add(
+        "load",
+        f"({rows}{_times(by_n)} + {columns}{_times(by_m)}) * {one.size:g} * {depth}"
+        f" / ({_number(rates.sm_gbps)} * 1e3{_times(one.alignment_frac)})",
+        "us",
+        "the operands of one tile into one SM; a cluster loads what its CTAs share once",
+    )
     store = terms.add(
         "store",
-        f"{_number(rates.store_frac)} * {written} / {bandwidth}",
+        f"{_number(rates.store_frac)} * {rows} * {columns} * {one.out_size:g} * {tile.slots(rates.sms)}"
+        f" / ({_number(rates.bandwidth_gbps)} * 1e3)",
         "us",
         "writing a wave's output, the part that no computation hides",
     )
-    return f"({multiply} + {store})"
+    return f"(max({multiply}, {load}) + {store})"
+
+
+def _memory(one: Chosen, terms: _Terms) -> str:
+    """Every operand once across memory, or from the L2 cache."""
+    rates = one.rates
+    operands = (
+        f"{one.size:g} * ({one.m} * {one.k} + {one.k} * {one.n}) + {one.out_size:g} * {one.m} * {one.n}"
+    )
+    moved = terms.add("operands", f"{one.batch} * ({operands})", "bytes", "each operand once")
+    cached = terms.add(
+        "cached",
+        f"min({_number(rates.cached_mb)} * 1e6 / {moved}, 1)**2",
+        "of them",
+        "still in the L2 cache from the kernels before",
+    )
+    return terms.add(
+        "memory",
+        f"{moved} * ((1 - {cached}) / {_number(rates.bandwidth_gbps)} + {cached} / {_number(rates.l2_gbps)})"
+        " / 1e3",
+        "us",
+        "the bandwidth achieved; the L2 cache serves the tiles of a wave",
+    )
 
 
 def _rate(one: Chosen) -> str:

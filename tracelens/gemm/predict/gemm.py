@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tracelens.errors import InputError
@@ -11,12 +11,13 @@ from tracelens.gemm.efficiency import tile_eff
 from tracelens.gemm.efficiency import tiles as count_tiles
 from tracelens.gemm.kernel_names import KernelName
 from tracelens.gemm.ladder import AlignmentLadder, LadderStep, alignment_ladder, operand_alignment
+from tracelens.gemm.predict.architecture import architecture
 from tracelens.gemm.predict.calibration import Fit, fitted
-from tracelens.gemm.predict.cost import SPLITS, Products, TileTable, best, costs
+from tracelens.gemm.predict.cost import SPLITS, Products, TileTable, best, costs, memory_us
 from tracelens.gemm.predict.derivation import Chosen, Term, derive
 from tracelens.gemm.predict.neighbours import Nearest
 from tracelens.gemm.predict.rates import Rates, model_rates
-from tracelens.gemm.predict.tiles import candidate_tiles, tiles_of_kernel
+from tracelens.gemm.predict.tiles import tiles_of_kernel
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import Estimate
@@ -100,7 +101,8 @@ class _Asked:
         return min(value for value in self.alignment.values() if value is not None)
 
     def products(self, alignment_frac: float) -> Products:
-        return Products.of([(self.m, self.n, self.k, self.batch, alignment_frac, self.size, self.out_size)])
+        m, n, k, batch = float(self.m), float(self.n), float(self.k), float(self.batch)
+        return Products(m, n, k, batch, alignment_frac, self.size, self.out_size)
 
     @property
     def compute_floor_us(self) -> float:
@@ -109,11 +111,23 @@ class _Asked:
         return 2.0 * self.m * self.n * self.k * self.batch / (peak * 1e6) if peak else 0.0
 
     @property
+    def operand_bytes(self) -> float:
+        operands = self.size * (self.m * self.k + self.k * self.n) + self.out_size * self.m * self.n
+        return self.batch * operands
+
+    @property
     def memory_floor_us(self) -> float:
         """Its operands once across memory at the datasheet's bandwidth; 0 where that is not known."""
         bandwidth = self.gpu.bandwidth_gbps
-        operands = self.size * (self.m * self.k + self.k * self.n) + self.out_size * self.m * self.n
-        return self.batch * operands / (bandwidth * 1e3) if bandwidth else 0.0
+        return self.operand_bytes / (bandwidth * 1e3) if bandwidth else 0.0
+
+    def fastest_us(self, rates: Rates) -> float:
+        """Its operations at the peak, or at what was measured above it; and its operands across memory, where
+        the L2 cache cannot hold them."""
+        peak = self.gpu.peak(self.math_dtype) or 0.0
+        compute = self.compute_floor_us * min(peak / rates.multiply_tflops, 1.0)
+        in_cache = self.gpu.l2_mb is None or self.operand_bytes <= self.gpu.l2_mb * 1e6
+        return max(compute, 0.0 if in_cache else self.memory_floor_us)
 
     @property
     def floor_us(self) -> float:
@@ -153,7 +167,7 @@ def predict_gemm(
     >>> h100 = find_gpu("NVIDIA H100 80GB HBM3")
     >>> one = predict_gemm(32768, 768, 3072, gpu=h100)
     >>> one.tile, one.waves, round(one.time_us.mid), one.time_us.basis  # 200 us in a public trace
-    ((128, 256), 6, 199, 'model')
+    ((128, 256), 6, 200, 'model')
     """
     for name, value in (("M", m), ("N", n), ("K", k), ("batch", batch)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
@@ -219,8 +233,10 @@ def _known(
     else:
         estimate = _model_range(asked, mid, table, chosen, step)
     count = count_tiles(asked.m, asked.n, batch=asked.batch, tile=(tile.m, tile.n))
-    slots = tile.slots(rates.sms)
-    rounds = -(-count * split // slots)
+    cluster = (tile.m * tile.clusters[0], tile.n * tile.clusters[1])
+    padded = count_tiles(asked.m, asked.n, batch=asked.batch, tile=cluster) * tile.cluster_size
+    slots = int(table.slots[0, at, 0])
+    rounds = -(-padded * split // slots)
     return asked.answer(
         estimate, step, tile=(tile.m, tile.n), tile_k=tile.k, cluster=tile.cluster, split_k=split,
         tiles=count, waves=rounds, tile_eff_frac=tile_eff(asked.m, asked.n, tile=(tile.m, tile.n)),
@@ -264,18 +280,20 @@ def _ladder(gpu: Gpu, math_dtype: str) -> AlignmentLadder:
 
 @lru_cache(maxsize=256)
 def _library(gpu: Gpu, math_dtype: str, sms: int, aligned: bool) -> TileTable:
-    return TileTable.of(candidate_tiles(gpu, math_dtype, aligned=aligned), sms=sms)
+    tiles, rates = architecture(gpu.compute_capability).candidates(math_dtype, aligned=aligned)
+    return TileTable.of(tiles, sms=sms, rate_frac=rates)
 
 
 @lru_cache(maxsize=1024)
-def _tiles_of(kernel: KernelName, sms: int) -> TileTable | None:
+def _tiles_of(kernel: KernelName, gpu: Gpu, sms: int) -> TileTable | None:
     tiles = tiles_of_kernel(kernel)
-    return TileTable.of(tiles, sms=sms) if tiles else None
+    known = architecture(gpu.compute_capability)
+    return TileTable.of(tiles, sms=sms, rate_frac=[known.rate_of(one) for one in tiles]) if tiles else None
 
 
 def _table(asked: _Asked, kernel: KernelName | None, rates: Rates, fit: Fit | None) -> tuple[TileTable, str]:
     """The tiles to choose among, and in words where they come from."""
-    own = _tiles_of(kernel, rates.sms) if kernel is not None else None
+    own = _tiles_of(kernel, asked.gpu, rates.sms) if kernel is not None else None
     if own is not None:
         if fit is not None:
             own = TileTable.of(
@@ -305,18 +323,17 @@ def _step(asked: _Asked, fit: Fit | None) -> LadderStep:
 def _model_range(asked: _Asked, mid: float, table: TileTable, chosen: Chosen, step: LadderStep) -> Estimate:
     """The model's range around mid, wider by what the alignment's step leaves open.
 
-    Operands that fit in the L2 cache may still be there from the kernel before, at twice the bandwidth of
-    memory and more (products of 6 and 7 us in a public H100 trace move 12.6 MB): that is the low end then.
+    Operands that fit in the L2 cache may all be there from the kernel before: that is the low end then.
     """
-    rates, frac, floor = chosen.rates, chosen.alignment_frac, asked.floor_us
-    if asked.memory_floor_us * (asked.gpu.bandwidth_gbps or 0.0) <= (asked.gpu.l2_mb or 0.0) * 1e3:
-        floor = max(asked.compute_floor_us, asked.memory_floor_us / 2)
-        cached = replace(rates, bandwidth_gbps=2 * rates.bandwidth_gbps)
-        low = float(best(costs(asked.products(frac), table, cached))[0][0])
-    else:
-        low = mid
-    low = max(low * rates.low_frac * (frac / step.high if step.high else 1.0), floor)
-    high = mid * rates.high_frac * (frac / step.low if step.low else 1.0)
+    rates, frac = chosen.rates, chosen.alignment_frac
+    low_frac, high_frac = rates.range_of(asked.m, asked.n, asked.k)
+    low = mid
+    if asked.operand_bytes <= (asked.gpu.l2_mb or 0.0) * 1e6:
+        busy, moved_us = mid - rates.fixed_us, memory_us(asked.operand_bytes, rates)
+        cached_us = min(asked.operand_bytes / (rates.l2_gbps * 1e3), moved_us)
+        low = rates.fixed_us + float(max(busy**4 - moved_us**4, 0.0) + cached_us**4) ** 0.25
+    low = max(low * low_frac * (frac / step.high if step.high else 1.0), asked.fastest_us(rates))
+    high = mid * high_frac * (frac / step.low if step.low else 1.0)
     return Estimate(min(low, mid), mid, high, "model")
 
 
@@ -326,12 +343,13 @@ def _bounds(asked: _Asked, table: TileTable, rates: Rates, step: LadderStep) -> 
     def time(alignment_frac: float) -> float:
         return float(best(costs(asked.products(alignment_frac), table, rates))[0][0])
 
-    low = max(time(step.high or 1.0) * rates.low_frac, asked.floor_us)
-    return Estimate(low, None, time(step.low) * rates.high_frac if step.low else None, "model")
+    low_frac, high_frac = rates.range_of(asked.m, asked.n, asked.k)
+    low = max(time(step.high or 1.0) * low_frac, asked.fastest_us(rates))
+    return Estimate(low, None, time(step.low) * high_frac if step.low else None, "model")
 
 
 def _bound(asked: _Asked, rates: Rates, mid: float) -> Bound:
     if 2 * rates.fixed_us >= mid:
         return "latency"
-    memory_us = asked.memory_floor_us * (asked.gpu.bandwidth_gbps or 0.0) / rates.bandwidth_gbps
-    return "memory" if memory_us >= 0.9 * (mid - rates.fixed_us) else "compute"
+    moved_us = memory_us(asked.operand_bytes, rates)
+    return "memory" if moved_us >= 0.8 * (mid - rates.fixed_us) else "compute"

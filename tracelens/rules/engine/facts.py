@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from tracelens import words
 from tracelens.results import (
@@ -101,24 +100,6 @@ class Outcome:
     changes: tuple[Mapping[str, int] | None, ...] = ()
     absent: bool = False  # not applicable because something was not seen: open where not all was told apart
     attention: bool = False  # absent, and not there where no attention is: only what can be attention counts
-
-
-def absent(why: str, *, attention: bool = False) -> Outcome:
-    """The answer of a rule that did not see what it is about, which ``attention`` would be a part of."""
-    return Outcome("not_applicable", why, absent=True, attention=attention)
-
-
-class Rule(Protocol):
-    """One check of the step's shapes; ``check`` is a pure function and never raises on odd input."""
-
-    @property
-    def id(self) -> str: ...  # "TL101"
-    @property
-    def slug(self) -> str: ...  # "pad-vocabulary"
-    @property
-    def title(self) -> str: ...  # what is checked
-
-    def check(self, facts: StepFacts, /) -> Outcome: ...
 
 
 @dataclass(frozen=True, slots=True)

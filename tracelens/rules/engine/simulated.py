@@ -25,10 +25,8 @@ def simulate(facts: StepFacts, changes: Mapping[str, int] | None) -> WhatIf | st
         found = what_if(facts.step, changes)
     except UsageError as error:
         return str(error).split(";")[0]
-    if found.saving_ms.mid is None:
-        return next(iter(found.notes), "no product that changes has a prediction").removeprefix(
-            "no saving is given: "
-        )
+    if found.refused is not None:
+        return found.refused.text
     if not found.rows:
         return "no product of the step is known to change with it"
     return per_token(found)
@@ -39,42 +37,23 @@ def pays(saving: Estimate) -> bool:
     return saving.mid is not None and saving.low is not None and saving.mid > 0 and -saving.low < saving.mid
 
 
-def within(saving: Estimate, bound_ms: float) -> Estimate:
-    """The saving where the rows allow no more than ``bound_ms``."""
-
-    def least(value: float | None) -> float | None:
-        return min(value, bound_ms) if value is not None else None
-
-    return Estimate(least(saving.low), least(saving.mid), least(saving.high), saving.basis)
-
-
-def as_frac(saving: Estimate, step_ms: float) -> Estimate:
-    """Shares of the step."""
-
-    def part(value: float | None) -> float | None:
-        return value / step_ms if value is not None else None
-
-    return Estimate(part(saving.low), part(saving.mid), part(saving.high), saving.basis)
-
-
-def why_not(found: WhatIf) -> str:
-    """Why a simulated change is not advised, as a sentence without its full stop."""
-    saving = found.saving_ms
+def why_not(saving: Estimate, change: WhatIf | str, whole: str) -> str:
+    """Why a predicted change is not advised, as a sentence without its full stop; ``change`` or its name."""
     mid, low, high = saving.mid or 0.0, saving.low or 0.0, saving.high or 0.0
-    per = " per token" if growth_frac(found.change) else ""
-    if mid <= 0:
-        return f"{_words(found)} is predicted to make the step {ms(-mid)} slower{per}" if mid < 0 else (
-            f"{_words(found)} is predicted to change nothing"
-        )  # fmt: skip
+    name, per = change, ""
+    if not isinstance(change, str):
+        name = ", ".join(
+            f"{name} = {then}" for name, (_, then) in change.change.items() if name != "kv_heads"
+        )
+        per = " per token" if growth_frac(change.change) else ""
+    if mid == 0:
+        return f"{name} is predicted to change nothing"
+    if mid < 0:
+        return f"{name} is predicted to make the step {ms(-mid)} slower{per}"
     return (
-        f"{_words(found)} is predicted to save {ms(mid)} of the step{per}, but the range, from {ms(-low)}"
+        f"{name} is predicted to save {ms(mid)} of the {whole}{per}, but the range, from {ms(-low)}"
         f" slower to {ms(high)} faster, leaves open which of the two"
     )
-
-
-def _words(found: WhatIf) -> str:
-    """``heads = 40, head_dim = 64``."""
-    return ", ".join(f"{name} = {then}" for name, (_, then) in found.change.items() if name != "kv_heads")
 
 
 def derivation(found: WhatIf, bound_ms: float, *, rows_in_full: int) -> list[str]:

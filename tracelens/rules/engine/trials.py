@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracelens.numbers import ms, percent
-from tracelens.results import Estimate, Known, WhatIf
-from tracelens.rules.engine.facts import Outcome, StepFacts
-from tracelens.rules.engine.missing import for_shapes, no_model
-from tracelens.rules.engine.simulated import simulate, within
+from tracelens.results import Estimate, WhatIf
+from tracelens.rules.engine.candidate import passed
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.rows import of_step
+from tracelens.rules.engine.simulated import simulate
 from tracelens.step.per_token import growth_frac
 
 #: How far a range can reach into slower, as a share of the saving, where trying a change is cheap.
@@ -36,21 +37,6 @@ class Trial:
         return self.found.saving_ms.low or 0.0
 
 
-def without_a_model(facts: StepFacts) -> Outcome | None:
-    """Why a rule about a dimension of the model has nothing to look at, or None."""
-    if not any(row.n is not None for row in facts.gemms):
-        return Outcome("could_not_run", f"No GEMM of the step has a shape: {for_shapes(facts.gemms)}.")
-    without = no_model(facts)
-    if without is not None:
-        return without
-    return None
-
-
-def not_known(what: str, known: Known) -> str:
-    """A sentence for a dimension without a value, with the trace's reason."""
-    return f"The {what} is not known: {known.source.removeprefix('not known: ')}."
-
-
 def try_values(facts: StepFacts, name: str, values: Iterable[int]) -> tuple[list[Trial], str]:
     """A trial for each value that can be simulated, and why the first of the others cannot."""
     trials: list[Trial] = []
@@ -71,9 +57,21 @@ def surely(saving: Estimate, step_ms: float) -> bool:
 
 def likely(saving: Estimate, step_ms: float, *, bound_ms: float) -> bool:
     """Worth trying where trying is cheap: the range, within ``bound_ms``, hardly reaches into slower."""
-    held = within(saving, bound_ms)
+    held = saving.clamp(high=bound_ms)
     mid, low = held.mid or 0.0, held.low or 0.0
     return mid >= GAIN_FRAC * step_ms and low >= -_LITTLE * mid
+
+
+def need_likely(
+    trials: Sequence[Trial], name: str, noun: str, facts: StepFacts, *, bound_ms: float, saw: str
+) -> list[Trial]:
+    """Those worth trying; raises ``Answer`` where none is."""
+    step_ms = facts.measured_step_ms or 0.0
+    good = [one for one in trials if likely(one.found.saving_ms, step_ms, bound_ms=bound_ms)]
+    if good:
+        return good
+    best = max(trials, key=lambda one: one.mid_ms)
+    raise passed(f"{saw} No other {noun} near it is advised: {in_words(name, best, step_ms)}.")
 
 
 def nearly_best(trials: Sequence[Trial], step_ms: float, *, bound_ms: float) -> list[Trial]:
@@ -97,19 +95,11 @@ def _side(frac: float) -> str:
     return f"{percent(abs(frac))} {'slower' if frac < 0 else 'faster'}"
 
 
-def lost_ms(parts: Iterable[float | None]) -> float:
-    """Sum of losses, those not known counting as nothing."""
-    return sum(part for part in parts if part)
-
-
 def took_and_lost(time_ms: float, loss_ms: float, facts: StepFacts, *, to: str) -> str:
     """``take 12.0 ms per step and lose 1.20 ms (3% of the step) to ...``."""
     if loss_ms <= 0:
         return f"take {ms(time_ms)} {facts.per_step} and are not known to lose anything to {to}"
-    share = percent(loss_ms / (facts.measured_step_ms or 1.0))
-    return (
-        f"take {ms(time_ms)} {facts.per_step} and lose {ms(loss_ms)} ({share} of the {facts.whole}) to {to}"
-    )
+    return f"take {ms(time_ms)} {facts.per_step} and lose {ms(loss_ms)} ({of_step(loss_ms, facts)}) to {to}"
 
 
 def savings(trials: Sequence[Trial]) -> Mapping[str, list[float | None]]:

@@ -1,4 +1,4 @@
-"""Time at stake: how much of a GEMM's time a better shape could give back at the very most.
+"""Bounds: how much of a GEMM's time a better shape could give back at the very most.
 
 The bound is the measured time minus the least time the datasheet allows for the same product (the
 roofline: operations over the dense peak, or bytes over bandwidth, whichever is longer). No predicted saving
@@ -15,15 +15,15 @@ from tracelens.results import GemmRow, GpuInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Stake:
-    """One row's time at stake per step, with the arithmetic as a sentence."""
+class Bound:
+    """What of one row's time per step can go at most, with the arithmetic as a sentence ("" = none)."""
 
     row: GemmRow
-    bound_ms: float
-    how: str
+    ms: float
+    how: str = ""
 
 
-def time_at_stake(
+def bound_of_row(
     row: GemmRow,
     *,
     gpu: GpuInfo,
@@ -31,7 +31,7 @@ def time_at_stake(
     cap_why: str = "",
     useful_frac: float = 1.0,
     same_kernels: bool = False,
-) -> Stake:
+) -> Bound:
     """Bound of ``row`` in ms per step: ``max(0, time - floor)``, and at most ``cap_frac`` of its time.
 
     floor = calls_per_step * max(flops / dense peak, bytes / bandwidth). A term whose GPU figure or count is
@@ -52,7 +52,7 @@ def time_at_stake(
     if cap_frac is not None and cap_frac * time < bound:
         bound = cap_frac * time
         text += f", limited to {percent(cap_frac)} of the time = {ms(bound)} {cap_why}".rstrip()
-    return Stake(row=row, bound_ms=bound, how=f"{name(row)}: {_calls(row)} in {ms(time)}; {text}.")
+    return Bound(row=row, ms=bound, how=f"{name(row)}: {_calls(row)} in {ms(time)}; {text}.")
 
 
 def name(row: GemmRow) -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import CAST, LAYOUT, MATMUL
 from tracelens.results import GemmRow, OtherRow
-from tracelens.rules.engine.fused_attention import CAUSAL, NO_MASK, TENSOR, Core, Mask
-from tracelens.rules.engine.missing import for_shapes
+from tracelens.rules.engine.needs import for_shapes
+from tracelens.rules.engine.rows import calls_of, time_of
+from tracelens.rules.evidence.fused_attention import CAUSAL, NO_MASK, TENSOR, Core, Mask
 
 CORE = ("attention.scores", "attention.softmax", "attention.values")
 PRODUCTS = ("attention.scores", "attention.values")
@@ -49,14 +50,12 @@ class Chain:
     @property
     def sure_ms(self) -> float:
         """Per step, of what a fused kernel replaces."""
-        return sum_ms(self.products) + sum_ms(self.between) + sum_ms(self.beside)
+        return time_of(self.products) + time_of(self.between) + time_of(self.beside)
 
     @property
     def kernels(self) -> float:
         """Of them, per step."""
-        return sum(row.calls_per_step for row in self.products) + sum(
-            row.calls_per_step for row in (*self.between, *self.beside)
-        )
+        return calls_of(self.products) + calls_of([*self.between, *self.beside])
 
     @property
     def softmax(self) -> bool:
@@ -78,11 +77,6 @@ class Chain:
             for rows in (self.products, self.between, self.beside, self.maybe)
             for row in rows
         }
-
-
-def sum_ms(rows: Sequence[GemmRow] | Sequence[OtherRow]) -> float:
-    """Time per step of rows."""
-    return sum(row.time_ms_per_step for row in rows)
 
 
 def chain_of(products: Sequence[GemmRow], others: Sequence[OtherRow]) -> Chain:

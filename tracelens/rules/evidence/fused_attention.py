@@ -12,10 +12,9 @@ from tracelens.gemm.predict.attention_backend import likely_backend
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.hardware import Gpu
 from tracelens.numbers import count, sig, times
-from tracelens.results import Estimate, weakest
-from tracelens.rules.engine.claims import total
+from tracelens.results import Estimate, total, weakest
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.engine.products import moving_ms
+from tracelens.rules.engine.predictions import moving_ms
 
 #: One query per call (decoding, a class token): kernels that split over the keys, which no prediction covers.
 _FEWEST_QUERIES = 2

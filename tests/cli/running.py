@@ -1,0 +1,61 @@
+"""The command line run in this process: streams, folder and environment of its own, no second Python."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from pathlib import Path
+from subprocess import CompletedProcess
+from unittest import mock
+
+from tracelens.cli import main
+
+#: What a terminal or a CI of the one who runs the tests would change.
+_THEIRS = ("NO_COLOR", "FORCE_COLOR", "TERM", "LINES")
+
+
+def run_bytes(
+    *arguments: str | Path,
+    cwd: Path | None = None,
+    stdin: bytes | None = None,
+    **environment: str,
+) -> CompletedProcess[bytes]:
+    """What ``tracelens ARGUMENTS`` writes and returns, 100 columns wide."""
+    command = ["tracelens", *map(str, arguments)]
+    streams = [io.TextIOWrapper(io.BytesIO(data), encoding="utf-8") for data in (stdin or b"", b"", b"")]
+    with contextlib.ExitStack() as stack:
+        for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
+            stack.enter_context(mock.patch.object(sys, name, stream))
+        stack.enter_context(mock.patch.object(sys, "argv", command))
+        stack.enter_context(mock.patch.dict(os.environ, {"COLUMNS": "100"}))
+        for name in [name for name in os.environ if name in _THEIRS or name.startswith("GITHUB_")]:
+            del os.environ[name]
+        os.environ.update(environment)
+        if cwd is not None:
+            stack.enter_context(contextlib.chdir(cwd))
+        code = _exit_code()
+        for stream in streams[1:]:
+            stream.flush()
+    out, err = (stream.buffer.getvalue() for stream in streams[1:])
+    return CompletedProcess(command, code, out, err)
+
+
+def run(
+    *arguments: str | Path,
+    cwd: Path | None = None,
+    stdin: bytes | None = None,
+    **environment: str,
+) -> CompletedProcess[str]:
+    """The same as text."""
+    done = run_bytes(*arguments, cwd=cwd, stdin=stdin, **environment)
+    return CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def _exit_code() -> int:
+    try:
+        main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0

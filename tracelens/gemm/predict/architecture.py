@@ -1,0 +1,138 @@
+"""What is known of an architecture's GEMMs: one file of ``architectures`` per compute capability.
+
+A file holds the tiles that the libraries choose among and, per type and GPU, what part of its datasheet that
+GPU reaches. Those figures are fitted constants, each set with its source. A GPU without figures of its own
+takes those of the architecture's reference.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from tracelens.gemm.predict.tiles import Tile
+
+#: A type without figures of its own takes those of the type whose units it runs on.
+_LIKE = {"fp16": "bf16", "tf32": "bf16", "int8": "fp8", "fp8": "bf16", "fp64": "fp32"}
+#: fp32 on CUDA cores: ampere_sgemm, cutlass_80_simt_sgemm and sm80_xmma of public traces.
+_CUDA_CORES = tuple(
+    Tile(m, n, 8)
+    for m, n in (
+        (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (32, 128), (128, 32), (32, 32),
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What part of a GPU's datasheet figures its GEMMs of one type reach, and what no datasheet tells."""
+
+    of_peak: float  # multiply rate inside the K loop of a 128x256 tile
+    of_bandwidth: float
+    load_elements: float  # see ``cost.tile_slowdown``
+    partial_wave_frac: float  # an almost empty last wave costs this share of a full one
+    first_wave_frac: float  # the same where the first wave is the last: fewer tiles than SMs
+    store_frac: float  # share of a wave's output store that no computation hides
+    fixed_us: float  # a kernel's start and end, in a CUDA graph
+    split_us: float  # what summing up slices of K costs besides its traffic
+    sm_gbps: float  # what one SM loads into its shared memory
+    cluster_load_frac: float  # share of those loads left where a cluster loads an operand together
+    cached_mb: float  # operands of this size come from the L2 cache
+    l2_sm_gbps: float  # what the L2 cache gives one SM while all of them read
+    sustained_loss_frac: float  # rate lost to power in a long kernel
+    sustained_us: float  # half of that loss is there in a kernel of this length
+    low: float  # range: low = mid * low, high = mid * high
+    high: float
+    low_small: float  # the same where M, N or K is below 1024
+    high_small: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One compute capability: its tiles, and per type and GPU what it reaches."""
+
+    title: str
+    reference: str  # key of the GPU whose figures stand for the others of the architecture
+    tiles: tuple[Tile, ...]
+    tile_rates: tuple[float, ...]  # of each tile beside the formula's
+    narrow: tuple[Tile, ...]  # tiles of the kernels that run rows off the 16-byte grid; () where the same do
+    shares: Mapping[str, Mapping[str, Shares]] = field(hash=False)  # type -> key of gpus.toml -> figures
+
+    def candidates(self, dtype: str, *, aligned: bool = True) -> tuple[tuple[Tile, ...], tuple[float, ...]]:
+        """Tiles that the library chooses among, and their rates beside the formula's.
+
+        ``aligned``: every row begins on a multiple of 16 bytes.
+        """
+        if dtype in ("fp32", "fp64"):
+            return _CUDA_CORES, (1.0,) * len(_CUDA_CORES)
+        return (
+            (self.narrow, (1.0,) * len(self.narrow))
+            if self.narrow and not aligned
+            else (self.tiles, self.tile_rates)
+        )
+
+    def rate_of(self, tile: Tile) -> float:
+        """The rate of a kernel's tile beside the formula's: that of such a tile in any cluster, else 1."""
+        found = (
+            rate
+            for one, rate in zip(self.tiles, self.tile_rates, strict=True)
+            if (one.m, one.n) == (tile.m, tile.n)
+        )
+        return max(found, default=1.0)
+
+    def shares_of(self, gpu: str, dtype: str) -> Shares | None:
+        """The figures of one GPU, else of the reference; those of a like type where a type has none."""
+        wanted: str | None = dtype
+        while wanted is not None:
+            known = self.shares.get(wanted, {})
+            if (found := known.get(gpu) or known.get(self.reference)) is not None:
+                return found
+            wanted = _LIKE.get(wanted)
+        return None
+
+
+@lru_cache(maxsize=32)
+def architecture(capability: tuple[int, int] | None) -> Architecture:
+    """The record of a compute capability; that of the nearest below where it has none.
+
+    >>> architecture((9, 0)).title, architecture((8, 7)).title
+    ('Hopper', 'Ampere, GA10x')
+    """
+    folder = resources.files("tracelens.gemm.predict").joinpath("architectures")
+    names = {
+        (int(name[2:-1]), int(name[-1])): name
+        for one in folder.iterdir()
+        if (name := one.name[:-5]).startswith("sm")
+    }
+    known = sorted(names)
+    at = max((one for one in known if one <= (capability or (8, 0))), default=known[0])
+    data = tomllib.loads(folder.joinpath(f"{names[at]}.toml").read_text(encoding="utf-8"))
+    return _read(data)
+
+
+def _read(data: Mapping[str, Any]) -> Architecture:
+    tiles, rates = _tiles(data["tiles"])
+    narrow, _ = _tiles(data.get("narrow", []))
+    wanted = [one.name for one in fields(Shares)]
+    shares = {
+        dtype: {gpu: Shares(**{name: figures[name] for name in wanted}) for gpu, figures in gpus.items()}
+        for dtype, gpus in data["shares"].items()
+    }
+    return Architecture(data["title"], data["reference"], tiles, rates, narrow, shares)
+
+
+def _tiles(rows: list[str]) -> tuple[tuple[Tile, ...], tuple[float, ...]]:
+    """Tiles and rates from rows "128x256x64 cluster 1x2 rate 1.05"; cluster and rate may be missing."""
+    tiles, rates = [], []
+    for row in rows:
+        size, *rest = row.split()
+        m, n, k = (int(side) for side in size.split("x"))
+        more = dict(zip(rest[::2], rest[1::2], strict=True))
+        tiles.append(Tile(m, n, k, more.get("cluster")))
+        rates.append(float(more.get("rate", "1")))
+    return tuple(tiles), tuple(rates)

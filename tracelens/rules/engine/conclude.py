@@ -1,0 +1,259 @@
+"""From candidates to findings and one check: bounds, simulation, threshold, severity, common words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tracelens.numbers import listed, ms, ms_range, percent, plural
+from tracelens.results import Estimate, Finding, WhatIf
+from tracelens.rules.engine.candidate import Candidate, Named
+from tracelens.rules.engine.effects import completed
+from tracelens.rules.engine.facts import Outcome, StepFacts
+from tracelens.rules.engine.pages import why
+from tracelens.rules.engine.simulated import derivation, pays, simulate, why_not
+from tracelens.step.waiting import gpu_work_note
+from tracelens.step.whatif_notes import COUNTED_ONCE
+from tracelens.words import Level, severity
+
+#: Rows whose arithmetic is written out; the rest is one sum in the text and in ``evidence``.
+ROWS_IN_FULL = 3
+_PREDICTED = {
+    "model": "A prediction without measurements of this GPU; the changed step was not run.",
+    "calibrated": "A prediction with measurements of this GPU; the changed step was not run.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A candidate with what it saves."""
+
+    one: Candidate
+    saving_ms: Estimate  # within its bound and the step
+    refused: str = ""  # why it is predicted not to pay; "" = it pays, or only a bound is known
+    simulated: WhatIf | None = None
+    open: str = ""  # why it was not simulated
+
+    @property
+    def predicted(self) -> bool:
+        return self.saving_ms.mid is not None
+
+    @property
+    def size_ms(self) -> float:
+        """What it is ranked by: the middle of the prediction, or the bound."""
+        return self.saving_ms.size or 0.0
+
+
+def conclude(rule: Named, *, facts: StepFacts, candidates: Sequence[Candidate], passed: str) -> Outcome:
+    """Findings, or a passed check that says why there is none.
+
+    ``passed`` is said where no candidate is worth a finding. A change that is predicted to make the step
+    slower, or as likely slower as faster, is no finding.
+    """
+    step_ms = facts.measured_step_ms
+    if step_ms is None:
+        return Outcome("could_not_run", "No step time is known, so no share of a step can be given.")
+    judged = [_judge(facts, one, step_ms) for one in candidates]
+    worth = [one for one in judged if not one.refused and one.size_ms >= one.one.least * step_ms]
+    left = [one for one in judged if one not in worth]
+    if not worth:
+        said = [
+            passed,
+            *(f"{'' if passed else f'{one.one.saw} '}{_left(one, facts, step_ms)}" for one in left),
+        ]
+        return Outcome("passed", " ".join(text for text in said if text))
+    bounds: dict[str, float] = {}
+    for one in (each.one for each in worth):
+        elsewhere = {f"{rule.id} outside of rows": one.elsewhere_ms} if one.elsewhere_ms else {}
+        for row, bound in (*_bounds(one).items(), *elsewhere.items()):
+            bounds[row] = max(bounds.get(row, 0.0), bound)
+    findings = tuple(_finding(rule, one, facts=facts, step_ms=step_ms) for one in worth)
+    changes = tuple(one.one.simulate if one.simulated is not None else None for one in worth)
+    return Outcome("found", _found(facts, worth, left, bounds, step_ms), findings, bounds, changes)
+
+
+def _judge(facts: StepFacts, one: Candidate, step_ms: float) -> _Judged:
+    bound = min(one.bound_ms, step_ms)
+    if one.saving is not None:
+        saving = one.saving.clamp(high=bound)
+        if facts.saving_of == "gpu_work" and saving.low is not None:
+            saving = replace(saving, low=min(saving.low, 0.0))
+        return _Judged(one, saving, "" if pays(saving) else why_not(saving, one.name, facts.whole))
+    found = simulate(facts, one.simulate)
+    if isinstance(found, str):
+        return _Judged(one, heuristic(bound), open=found)
+    refused = "" if pays(found.saving_ms) else why_not(found.saving_ms, found, facts.whole)
+    return _Judged(one, found.saving_ms.clamp(high=bound), refused, simulated=found)
+
+
+def heuristic(high: float) -> Estimate:
+    """A bound: nothing between 0 and ``high`` is claimed."""
+    return Estimate(low=0.0, mid=None, high=high, basis="heuristic")
+
+
+def _bounds(one: Candidate) -> dict[str, float]:
+    """Row -> what of it can go, ms per step."""
+    return {bound.row.id: bound.ms for bound in one.bounds} | dict(one.kernels)
+
+
+# --- the check ---------------------------------------------------------------------------------------
+
+
+def _found(
+    facts: StepFacts,
+    worth: Sequence[_Judged],
+    left: Sequence[_Judged],
+    bounds: Mapping[str, float],
+    step_ms: float,
+) -> str:
+    total = min(sum(bounds.values()), step_ms)
+    said = f"{plural(len(worth), 'finding')}: {ms(total)} of the {ms(step_ms)} {facts.whole} at stake."
+    saving = [ms(one.saving_ms.mid) for one in worth if one.predicted]
+    if saving:
+        said += f" Predicted to save {listed(saving)}."
+    small = [one for one in left if not one.refused]
+    if small:
+        least = percent(max(one.one.least for one in small))
+        said += f" {plural(len(small), 'smaller one')} below {least} of the {facts.whole} left out."
+    return said + "".join(f" {_left(one, facts, step_ms)}" for one in left if one.refused)
+
+
+def _left(one: _Judged, facts: StepFacts, step_ms: float) -> str:
+    """Why a candidate is no finding, as a sentence."""
+    if one.refused:
+        return f"Not advised: {one.refused}."
+    what = "The predicted saving" if one.predicted else "At stake"
+    of = (
+        f" of {one.one.name}"
+        if one.one.name and one.predicted
+        else f" in {one.one.name}"
+        if one.one.name
+        else ""
+    )
+    return (
+        f"{what}{of} is {ms(one.size_ms)} of the {ms(step_ms)} {facts.whole}"
+        f" ({percent(one.size_ms / step_ms)}), below the {percent(one.one.least)} that makes a finding."
+    )
+
+
+# --- a finding ---------------------------------------------------------------------------------------
+
+
+def _finding(rule: Named, judged: _Judged, *, facts: StepFacts, step_ms: float) -> Finding:
+    one, saving = judged.one, judged.saving_ms
+    share = saving.over(step_ms)
+    bounds = sorted(one.bounds, key=lambda bound: -bound.ms)
+    finding = Finding(
+        rule=rule.id,
+        slug=rule.slug,
+        title=one.title,
+        components=list(dict.fromkeys(one.components or [bound.row.component for bound in bounds])),
+        severity=severity(share.size or 0.0, facts.saving_of),
+        saving_ms=saving,
+        saving_frac=share,
+        basis=saving.basis,
+        confidence=_sure(one.confidence, saving),
+        effort=one.effort,
+        saw=one.saw,
+        why=why(rule.id, one.why),
+        how="\n".join(_how(judged, facts, step_ms)),
+        evidence=_evidence(judged, step_ms),
+        change={name: list(values) for name, values in one.change.items()},
+        fix=list(one.fix),
+        parameter_delta=_parameter_delta(judged),
+        flops_delta=one.flops_delta,
+        caveats=[*one.caveats, *_common_caveats(rule, facts, judged)],
+        gemms=[row.id for row in one.gemms] or [bound.row.id for bound in bounds],
+        doc=f"docs/rules/{rule.id}.md",
+        saving_of=facts.saving_of,
+    )
+    return completed(finding, facts, simulate=one.simulate, override=one.effects)
+
+
+def _evidence(judged: _Judged, step_ms: float) -> dict[str, object]:
+    one = judged.one
+    rows: list[tuple[float, dict[str, object]]] = [
+        (bound.ms, {"gemm": bound.row.id, "time_ms": bound.row.time_ms_per_step, "bound_ms": bound.ms})
+        for bound in one.bounds
+    ]
+    rows += [(bound, {"row": name, "bound_ms": bound}) for name, bound in one.kernels.items()]
+    rows.sort(key=lambda pair: -pair[0])
+    found = {**one.evidence, "rows": [row for _, row in rows], "bound_ms": min(one.bound_ms, step_ms)}
+    return found | ({"simulated": dict(one.simulate or {})} if judged.simulated is not None else {})
+
+
+def _sure(cause: Level, saving: Estimate) -> Level:
+    """How far to trust a saving: no more than its cause, and not highly where its range begins at nothing."""
+    if (saving.low or 0.0) < 0:
+        return "low"
+    return "medium" if cause == "high" and (saving.mid is None or not saving.low) else cause
+
+
+def _parameter_delta(judged: _Judged) -> int | None:
+    """The rule's own count, or the simulated model's."""
+    if judged.one.parameter_delta is not None or judged.simulated is None:
+        return judged.one.parameter_delta
+    now, then = judged.simulated.parameters
+    return then - now if now is not None and then is not None else None
+
+
+def _how(judged: _Judged, facts: StepFacts, step_ms: float) -> list[str]:
+    """The arithmetic, a line for each part of the sum."""
+    one, saving = judged.one, judged.saving_ms
+    bound = min(one.bound_ms, step_ms)
+    if judged.simulated is not None:
+        return derivation(judged.simulated, bound, rows_in_full=ROWS_IN_FULL)
+    if one.saving is None:
+        return _bound_lines(one, facts, bound, step_ms)
+    lines = ["Predicted, not measured.", one.how]
+    if (one.saving.high or 0.0) > bound * (1 + 1e-9):
+        lines.append(f"No more than {ms(bound)} counts: what the rows take above their floor.")
+    waits = facts.saving_of == "gpu_work" and saving.low == 0
+    low = ": from nothing, as the step waits for the CPU" if waits else ""
+    return [*lines, f"Together {ms(saving.mid)}, range {ms_range(saving.low, saving.high)}{low}."]
+
+
+def _bound_lines(one: Candidate, facts: StepFacts, bound: float, step_ms: float) -> list[str]:
+    known = bool(facts.gpu.peak_tflops) or facts.gpu.bandwidth_gbps is not None
+    floor = (
+        f"the least time that the datasheet of the {facts.gpu.title} (dense peak, memory bandwidth) allows"
+        if known
+        else "nothing, for neither peak nor bandwidth of this GPU is known"
+    )
+    bounds = sorted(one.bounds, key=lambda bound: -bound.ms)
+    rest = bounds[ROWS_IN_FULL:]
+    more = f"{plural(len(rest), 'more row')} by the same formula: {ms(sum(bound.ms for bound in rest))}."
+    lines = [
+        f"A bound and not a prediction: {one.bound_of or f'the time in the trace minus {floor}'}.",
+        one.how,
+        *(bound.how for bound in bounds[:ROWS_IN_FULL]),
+        f"Outside of these rows: {ms(one.elsewhere_ms)}." if one.elsewhere_ms else "",
+        more if rest and rest[0].how else "",
+        f"Together {ms(bound)} of the {ms(step_ms)} {facts.whole} = {percent(bound / step_ms)}.",
+    ]
+    return [line for line in lines if line]
+
+
+def _common_caveats(rule: Named, facts: StepFacts, judged: _Judged) -> list[str]:
+    caveats = []
+    if not judged.predicted:
+        open_ = f" It is not predicted: {judged.open}." if judged.one.simulate is not None else ""
+        caveats.append(
+            f"Not known yet: how much of it falls away, so the saving lies between zero and the bound.{open_}"
+        )
+    else:
+        caveats.append(_PREDICTED[judged.saving_ms.basis])
+        if (judged.saving_ms.low or 0.0) < 0:
+            caveats.append("The low end of the range is below zero: measure before you decide.")
+    if judged.simulated is not None:
+        said = {gpu_work_note(facts.gpu_busy_frac or 0.0)}  # below; of parameters the rule says more
+        notes = [note for note in judged.simulated.notes if note not in said and note != COUNTED_ONCE]
+        caveats += [f"{note[:1].upper()}{note[1:]}." for note in notes]
+    caveats += facts.waiting_caveats
+    ranks = facts.model.tensor_parallel.value or 1
+    if rule.of_slices and ranks > 1:
+        caveats.append(
+            f"The model is split over {ranks} tensor-parallel ranks: the rule holds for the slice that each"
+            f" rank computes, so the whole dimension has to be {ranks} times such a multiple."
+        )
+    return caveats

@@ -1,0 +1,86 @@
+"""What a rule needs, and how to get what a trace lacks: flags alone do not bring back a missing operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracelens.numbers import pct, plural
+from tracelens.results import Coverage, GemmRow, Known
+from tracelens.rules.engine.candidate import absent, could_not_run
+from tracelens.rules.engine.facts import StepFacts
+
+_RECORD = "record with record_shapes=True"
+_NO_OPERATOR = (
+    "no operator is known for these kernels (a CUDA graph replays them, or they were launched before the"
+    f" recording), so {_RECORD} and one step without CUDA graphs"
+)
+
+
+def need_kernels(facts: StepFacts) -> None:
+    """Raises ``Answer`` where no rule about kernels can run."""
+    if not facts.gemms:
+        raise absent("No GEMM and no attention kernel was recognised in the step.")
+    if facts.measured_step_ms is None:
+        raise could_not_run("No step time is known, so no share of a step can be given.")
+    if facts.gpu.vendor == "amd":
+        raise could_not_run(
+            "The rule rests on measurements of NVIDIA GPUs; how AMD's kernels fall back is not known here."
+        )
+
+
+def need_model(facts: StepFacts) -> None:
+    """Raises ``Answer`` where a rule about a transformer's dimensions or parts has none to look at."""
+    if facts.model.found == "none":
+        raise absent("No part of a transformer was recognised in the trace.", attention=True)
+    if facts.model.found != "whole":
+        raise could_not_run(
+            "Parts of a transformer were recognised, but not the whole of one: record with with_stack=True."
+        )
+
+
+def need_dimensions(facts: StepFacts) -> None:
+    """Raises ``Answer`` where a rule about a dimension of the model has nothing to look at."""
+    if not any(row.n is not None for row in facts.gemms):
+        raise could_not_run(f"No GEMM of the step has a shape: {for_shapes(facts.gemms)}.")
+    need_model(facts)
+
+
+def need_others(facts: StepFacts) -> None:
+    """Raises ``Answer`` where kernels other than GEMMs were not summed up."""
+    if facts.others is None:
+        raise could_not_run("The kernels between the products were not summed up: analyze the trace itself.")
+
+
+def need_shapes(rows: Sequence[GemmRow], noun: str) -> None:
+    """Raises ``Answer`` where there are ``rows`` and none of them has a shape."""
+    if rows and all(row.n is None for row in rows):
+        raise could_not_run(f"None of the {plural(len(rows), noun)} has a shape: {for_shapes(rows)}.")
+
+
+def not_known(what: str, known: Known) -> str:
+    """A sentence for a dimension without a value, with the trace's reason."""
+    return f"The {what} is not known: {known.source.removeprefix('not known: ')}."
+
+
+def for_shapes(rows: Sequence[GemmRow]) -> str:
+    """What gives the shapes of ``rows``, as the end of a sentence after a colon.
+
+    ``record_shapes`` records the inputs of operators. Where no kernel has one, as in a CUDA graph, it adds
+    nothing.
+    """
+    return _RECORD if not rows or any(row.op is not None for row in rows) else _NO_OPERATOR
+
+
+def unseen(covered: Coverage, *, what: str = "it", frac: float | None = None) -> str:
+    """Why what was not seen can be there all the same, as a sentence."""
+    share = pct(covered.unseen_frac if frac is None else frac)
+    return f"{share} of the GPU time {_lacks(covered)} and can hold {what}."
+
+
+def judged_part(covered: Coverage) -> str:
+    """That a check which found nothing judged a part, as a sentence behind its own."""
+    return f"That is of what was recognised: {pct(covered.unseen_frac)} of the GPU time {_lacks(covered)}."
+
+
+def _lacks(covered: Coverage) -> str:
+    return "could not be told apart" if covered.opaque_frac else "is unattributed"

@@ -1,0 +1,66 @@
+"""Rows of a step: which ones, how long they take, and how that is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tracelens.numbers import ms, percent, plural
+from tracelens.results import GemmRow, OtherRow
+from tracelens.rules.engine.facts import StepFacts
+
+#: A check that saw less than this share of the time of what it is about has not passed.
+_ENOUGH = 0.5
+
+
+def gemms_of(facts: StepFacts) -> list[GemmRow]:
+    """The GEMMs, without fused attention."""
+    return [row for row in facts.gemms if row.kind == "gemm"]
+
+
+def forward(rows: Iterable[GemmRow], *components: str) -> list[GemmRow]:
+    """GEMMs of these components that a forward runs."""
+    return [row for row in rows if row.component in components and row.role in (None, "forward")]
+
+
+def sizes_of(row: GemmRow) -> tuple[int, int, int, int] | None:
+    """M, N, K and batch, where all are known and no group is of unequal size."""
+    if row.m is None or row.n is None or row.k is None or "groups" in (row.shape_note or ""):
+        return None
+    return row.m, row.n, row.k, row.batch or 1
+
+
+def is_packed(facts: StepFacts) -> bool:
+    """Are sequences packed behind one another, so that a step has no micro-batch?"""
+    return any((row.shape_note or "").startswith("packed") for row in facts.gemms)
+
+
+def time_of(rows: Sequence[GemmRow] | Sequence[OtherRow]) -> float:
+    """Time of rows per step, ms."""
+    return sum(row.time_ms_per_step for row in rows)
+
+
+def calls_of(rows: Sequence[GemmRow] | Sequence[OtherRow]) -> float:
+    """Calls of rows per step."""
+    return sum(row.calls_per_step for row in rows)
+
+
+def enough(judged: Sequence[GemmRow], rows: Sequence[GemmRow]) -> bool:
+    """Is most of the time of ``rows`` in those that can be judged?"""
+    return time_of(judged) >= _ENOUGH * time_of(rows)
+
+
+def took(rows: Sequence[GemmRow], noun: str, facts: StepFacts) -> str:
+    """How long ``rows`` run: "3 GEMM shapes took 1.20 ms per step (4.1% of all GPU time)"."""
+    share = sum(row.frac for row in rows)
+    part = f" ({percent(share)} of all GPU time)" if share > 0 else ""
+    return f"{plural(len(rows), noun)} took {ms(time_of(rows))} {facts.per_step}{part}"
+
+
+def of_step(time_ms: float, facts: StepFacts) -> str:
+    """A share of the step: "3.1% of the step"."""
+    return f"{percent(time_ms / (facts.measured_step_ms or 1.0))} of the {facts.whole}"
+
+
+def upper(text: str) -> str:
+    """With a capital, as a sentence begins."""
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,206 @@
+"""Kernels that only copy, turn or convert a tensor: what each is for, and how a row is told in a sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tracelens.numbers import count, ms, plural
+from tracelens.results import GemmRow, OtherRow
+from tracelens.rules.engine.candidate import absent, could_not_run
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.needs import need_model, need_others
+from tracelens.rules.engine.rows import calls_of, forward, of_step, time_of
+
+#: With more of the time between GEMMs in kernels whose names say nothing than this, nothing is judged.
+_NAMELESS = 0.5
+_MOVING = frozenset({"copy", "transpose", "cast"})
+_AROUND = ("attention.", "mlp.", "moe.experts", "logits", "loss", "norm")
+_HALF = frozenset({"bf16", "fp16"})
+#: Operators that copy inside: the library decides, not the model's code.
+_LIBRARY = ("aten::_scaled_dot_product_", "aten::_flash_attention_", "aten::_efficient_attention_",
+            "aten::_cudnn_attention_", "aten::_native_multi_head_attention", "aten::_transformer_encoder",
+            "aten::convolution", "aten::_convolution")  # fmt: skip
+#: Operators whose copies are their work: a bias spread over the rows of a GEMM, tensors put behind one
+#: another, elements repeated. No other layout of their operands spares it.
+_MAKES = frozenset(
+    f"aten::{name}"
+    for name in [
+        "addmm",
+        "addbmm",
+        "baddbmm",
+        "linear",
+        "cat",
+        "stack",
+        "repeat",
+        "repeat_interleave",
+        "tile",
+    ]
+)
+_SPLITS = ("SplitBackward", "SplitWithSizesBackward", "ChunkBackward", "UnbindBackward",
+           "UnsafeSplitBackward")  # fmt: skip
+_SHOWN = 3
+#: A module's path that can stand in a sentence: other texts come from the trace and stay out.
+_MODULE = re.compile(r"[A-Za-z_][\w.]{0,79}")
+
+
+def need_copies(facts: StepFacts) -> tuple[list[OtherRow], list[OtherRow]]:
+    """Copies around GEMMs, and those inside a library's operator; raises ``Answer`` where names hide them."""
+    need_others(facts)
+    if not facts.gemms:
+        raise absent("No GEMM and no attention kernel was recognised in the step.")
+    need_model(facts)
+    if facts.measured_step_ms is None:
+        raise could_not_run("No step time is known, so no share of a step can be given.")
+    others = facts.others or ()
+    if not any(row.op for row in others) and not any(row.kind in _MOVING for row in others):
+        raise could_not_run(
+            "No operator is known for any kernel between the products, and no name shows a copy: record with"
+            " activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
+        )
+    # Kernels of torch.compile can have names that do not say what was fused: then copies hide among them.
+    near = [row for row in others if row.component.startswith((*_AROUND, "unattributed"))]
+    silent = [row for row in near if row.kind == "other"]
+    if time_of(silent) > _NAMELESS * time_of(near):
+        raise could_not_run(
+            f"{ms(time_of(silent))} of the {ms(time_of(near))} between the products are in kernels whose"
+            " names do not say what they do: record one eager step (TORCH_COMPILE_DISABLE=1)."
+        )
+    copies = [row for row in others if row.kind in _MOVING and row.component.startswith(_AROUND)]
+    inside = [row for row in copies if row.within is not None and row.within.startswith(_LIBRARY)]
+    return [row for row in copies if row not in inside], inside
+
+
+def text(facts: StepFacts, rows: Sequence[OtherRow], inside: Sequence[OtherRow]) -> str:
+    """How long copies take; ``inside``: those of a library's own operator."""
+    time = time_of([*rows, *inside])
+    if not time:
+        return "No kernel around the products only copies, turns or converts a tensor."
+    mine = f" {ms(time_of(inside))} of it are copies inside a library's own operator." if inside else ""
+    return f"Kernels around the products that only move data take {ms(time)}, {of_step(time, facts)}.{mine}"
+
+
+# --- what a copy is for ------------------------------------------------------------------------------
+
+
+def is_weight(row: OtherRow, facts: StepFacts) -> bool:
+    """Has the tensor the size of a weight, and not that of an activation, of its component's GEMMs?"""
+    mine = [one for one in facts.gemms if one.role == "forward" and one.component == row.component]
+    return row.dims is not None and len(row.dims) == 2 and any(row.dims in _weights(one) for one in mine)
+
+
+def _weights(row: GemmRow) -> list[tuple[int, int]]:
+    if row.m is None or row.n is None or row.k is None or row.m in (row.n, row.k):
+        return []
+    return [(row.n, row.k), (row.k, row.n)]
+
+
+def weight_cast(row: OtherRow, facts: StepFacts) -> bool:
+    """A weight or its gradient between fp32 and 16 bits."""
+    pair = {row.dtype_from, row.dtype_to}
+    return row.kind == "cast" and "fp32" in pair and bool(_HALF & pair) and is_weight(row, facts)
+
+
+def logits_cast(row: OtherRow, facts: StepFacts) -> bool:
+    """A cast of a tensor as wide as the vocabulary, as large as the logits."""
+    vocab = facts.model.vocab.value
+    wide = row.dims is not None and vocab is not None and len(row.dims) > 1 and row.dims[-1] == vocab
+    return row.kind == "cast" and row.component in ("logits", "loss") and wide
+
+
+def split_gradient(row: OtherRow, facts: StepFacts) -> bool:
+    """Gradients of the parts of a split, put together again."""
+    return row.kind == "copy" and row.op == "aten::cat" and (row.within or "").startswith(_SPLITS)
+
+
+def repeated_heads(row: OtherRow, facts: StepFacts) -> bool:
+    """Key and value heads copied for every query head."""
+    heads, kv = facts.model.heads.value, facts.model.kv_heads.value
+    repeats = row.op in ("aten::repeat_interleave", "aten::repeat")
+    five = row.op in ("aten::reshape", "aten::clone") and row.dims is not None and len(row.dims) == 5
+    here = row.phase != "backward" and row.component.startswith("attention.")
+    return heads is not None and kv is not None and kv < heads and here and (repeats or five)
+
+
+def activation_cast(row: OtherRow, facts: StepFacts) -> bool:
+    """Any other cast."""
+    return row.kind == "cast"
+
+
+def layout_copy(row: OtherRow, facts: StepFacts) -> bool:
+    """A tensor copied as it is; not one that an operator makes of others, or spreads over rows."""
+    moved = row.kind in ("copy", "transpose") and row.op not in _MAKES
+    return moved and row.component.startswith(("attention.", "mlp.", "moe.experts"))
+
+
+# --- words and values --------------------------------------------------------------------------------
+
+
+def evidence(row: OtherRow) -> dict[str, object]:
+    """A row as values."""
+    return {
+        "component": row.component, "phase": row.phase, "kind": row.kind, "op": _word(row.op),
+        "within": _word(row.within), "module": _module(row),
+        "calls_per_step": row.calls_per_step, "time_ms": row.time_ms_per_step,
+        "dims": list(row.dims) if row.dims else None, "from": row.dtype_from, "to": row.dtype_to,
+    }  # fmt: skip
+
+
+def saw(facts: StepFacts, rows: Sequence[OtherRow]) -> str:
+    """What a trace shows of copies of one cause, the longest first."""
+    per, calls, rest = facts.per_step, calls_of(rows), rows[_SHOWN:]
+    many = f"1 kernel {per} does" if calls == 1 else f"{count(calls)} kernels {per} do"
+    text = f"{many} nothing but move data, in {ms(time_of(rows))} ({of_step(time_of(rows), facts)})."
+    text += " Most of them: " if rest else " It is " if calls == 1 else " They are "
+    text += "; ".join(_told(row) for row in rows[:_SHOWN])
+    if rest:
+        text += f"; and {plural(len(rest), 'more kind')} in {ms(time_of(rest))}"
+    batches = micro_batches(facts)
+    if rows[0].kind != "cast" or batches < 2 or not is_weight(rows[0], facts):
+        return f"{text}."
+    return f"{text}. The step has {batches} micro-batches, and each of them casts the weights anew."
+
+
+def _told(row: OtherRow) -> str:
+    """One row in a sentence: what, where, by which operator, how often, how long."""
+    what = {"cast": "cast", "transpose": "transposing copy", "copy": "copy"}[row.kind]
+    if row.calls_per_step != 1:
+        what = {"cast": "casts", "transpose": "transposing copies", "copy": "copies"}[row.kind]
+    if row.kind == "cast" and row.dtype_from and row.dtype_to:
+        what += f" from {row.dtype_from} to {row.dtype_to}"
+    of = f" of {' × '.join(map(str, row.dims))}" if row.dims else ""
+    op = f" by {_word(row.op)}" if _word(row.op) else ""
+    inside = f" in {_word(row.within)}" if _word(row.within) else ""
+    module = f", in {_module(row)}" if _module(row) else ""
+    return (
+        f"{count(row.calls_per_step)} {what}{of}{op}{inside}{module} ({row.component} {row.phase},"
+        f" {ms(row.time_ms_per_step)})"
+    )
+
+
+def _module(row: OtherRow) -> str:
+    return row.module if row.module and _MODULE.fullmatch(row.module) else ""
+
+
+def _word(text: str | None) -> str:
+    """An operator's name where it is one of PyTorch's: other names come from the trace and stay out."""
+    if text is None:
+        return ""
+    if text.startswith("triton_"):
+        return "a kernel of torch.compile"
+    plain = text.replace("aten::", "").replace("Backward", "").replace("_", "").rstrip("0123456789")
+    known = text.startswith("aten::") or text.endswith(("Backward0", "Backward1"))
+    return text if known and plain.isalnum() and len(text) < 60 else ""
+
+
+def micro_batches(facts: StepFacts) -> int:
+    """Forward passes in a step: calls of a layer's last GEMM over the layers it has; 0 = not known."""
+    layers = facts.model.layers.value
+    for component in ("mlp.down", "attention.output"):
+        rows = [
+            row for row in forward(facts.gemms, component) if row.role == "forward" and row.phase == "forward"
+        ]
+        calls = calls_of(rows)
+        if rows and layers and calls >= layers and abs(calls / layers - round(calls / layers)) < 1e-6:
+            return round(calls / layers)
+    return 0

@@ -1,0 +1,179 @@
+"""The attention work of a step by its head dimension, and what its kernels are compiled for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tracelens.numbers import round_up
+from tracelens.results import GemmRow
+from tracelens.rules.engine.candidate import absent, could_not_run
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.needs import for_shapes
+from tracelens.rules.engine.simulated import pays, simulate
+
+#: Head sizes FlashAttention 2 has kernels for (HEADDIM_SWITCH in static_switch.h of torch's copy; the
+#: library itself dropped 224). FlashAttention 3 has 64, 96, 128, 192, 256 (hopper/tile_size.h). Any other
+#: runs on the next larger one, the rest of its columns zero.
+COMPILED = (32, 64, 96, 128, 160, 192, 224, 256)
+#: Sizes that every attention library takes as they are.
+_GOOD = frozenset({64, 128, 256})
+_UNFUSED = frozenset({"attention.scores", "attention.values"})
+#: "b=8 h=12 s=1024 d=64", with dv=... behind it where values have another width.
+_NOTE_D = re.compile(r"(?<![a-z])d=(\d{1,6})(?![\w.])")
+_NOTE_H = re.compile(r"(?<![a-z])h=(\d{1,6})(?![\w.])")
+_NOTE_DV = re.compile(r"(?<![a-z])dv=\d")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadsRun:
+    """The attention work of one head dimension, of as many heads."""
+
+    head_dim: int
+    heads: int | None  # that a call has on this rank; None where no row says
+    fused: list[GemmRow]
+    unfused: list[GemmRow]
+
+    @property
+    def compiled(self) -> int | None:
+        """Head size in the fused kernels' names; the largest where they differ, None where none says."""
+        sizes = [size for row in self.fused if (size := _template(row)) is not None]
+        return max(sizes) if sizes else None
+
+    @property
+    def computed(self) -> int:
+        """Columns that a fused kernel computes, by its name or else by what FlashAttention has."""
+        return self.compiled or next((size for size in COMPILED if size >= self.head_dim), self.head_dim)
+
+    @property
+    def padding_frac(self) -> float | None:
+        """Share of the kernel's columns that are zeros; None where the name does not say the size."""
+        return None if self.compiled is None else max(0.0, 1 - self.head_dim / self.compiled)
+
+    @property
+    def is_misfit(self) -> bool:
+        """Does another head dimension fit the kernels better?"""
+        if self.head_dim in _GOOD:
+            return False
+        if self.head_dim % 8 or self.head_dim < 64:
+            return True
+        if self.padding_frac is not None:
+            return self.padding_frac > 0
+        # No name says: sizes that both FlashAttentions have are taken as fitting, larger ones run elsewhere.
+        return self.head_dim <= COMPILED[-1] and self.head_dim not in COMPILED
+
+    def is_models(self, facts: StepFacts) -> bool:
+        """Is it the attention whose heads the model's dimensions state?"""
+        return (self.heads, self.head_dim) == (facts.model.heads.value, facts.model.head_dim.value)
+
+    def work_frac(self, head_dim: int) -> float:
+        """Share of a fused kernel's work that is left with ``head_dim``, at equal heads * head_dim.
+
+        Two parts of the work shrink differently: softmax goes with the number of heads (head_dim / new), the
+        matmuls with the columns computed (head_dim / compiled). The smaller of the two bounds the rest. The
+        paper's FlashAttention sweep stays inside this bound: from 80 to 128 it went from 208 to 222 TFLOP/s,
+        94 % of the time where the bound says 63 %; from 64 to 128 61 % where it says 50 %.
+        """
+        return min(1.0, self.head_dim / head_dim, self.head_dim / max(self.computed, self.head_dim))
+
+
+def need_heads(facts: StepFacts) -> list[HeadsRun]:
+    """By head dimension and number of heads; raises ``Answer`` where none is known."""
+    rows = [row for row in facts.gemms if row.kind == "attention" or row.component in _UNFUSED]
+    if not rows:
+        raise absent("No fused attention kernel and no score or value GEMM was recognised.", attention=True)
+    groups: dict[tuple[int, int | None], HeadsRun] = {}
+    for row in rows:
+        head_dim = _head_dim(row, facts)
+        if head_dim is not None and head_dim > 0:
+            heads = _heads(row, head_dim, facts)
+            group = groups.setdefault((head_dim, heads), HeadsRun(head_dim, heads, [], []))
+            (group.fused if row.kind == "attention" else group.unfused).append(row)
+    if not groups:
+        many = "1 attention row" if len(rows) == 1 else f"{len(rows)} attention rows"
+        raise could_not_run(f"The head dimension of {many} is not known: {_why_none(rows)}.")
+    return [groups[key] for key in sorted(groups, key=lambda key: (key[0], key[1] or 0))]
+
+
+def _why_none(rows: list[GemmRow]) -> str:
+    if any(_NOTE_DV.search(row.shape_note or "") for row in rows):
+        return "values have another width than keys"
+    blind = [row for row in rows if row.m is None and not row.shape_note]
+    return for_shapes(blind) if blind else "their shapes do not say which side it is"
+
+
+def _head_dim(row: GemmRow, facts: StepFacts) -> int | None:
+    """From the row's own shape where it has one, else the model's. Values of another width are left out.
+
+    Scores reduce over the head dimension, and values give it out: so their forward GEMMs say it.
+    """
+    note = row.shape_note or ""
+    if _NOTE_DV.search(note):
+        return None
+    if found := _NOTE_D.search(note):
+        return int(found[1])
+    if row.role in (None, "forward") and row.component in _UNFUSED:
+        own = row.k if row.component == "attention.scores" else row.n
+        if own is not None:
+            return own
+    return facts.model.head_dim.value
+
+
+def _heads(row: GemmRow, head_dim: int, facts: StepFacts) -> int | None:
+    """Heads of the row's call: its own, else the model's where the head dimension is the model's, too."""
+    if found := _NOTE_H.search(row.shape_note or ""):
+        return int(found[1])
+    model = facts.model
+    return model.heads.value if model.head_dim.value == head_dim else None
+
+
+def _template(row: GemmRow) -> int | None:
+    return row.kernel_head_dim if row.kernel_kind == "attention" else None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Another split: ``heads`` None where the present number is not known or does not come out even."""
+
+    head_dim: int
+    heads: int | None
+
+
+def _options(facts: StepFacts, group: HeadsRun) -> list[Split]:
+    """Other splits of the same heads * head_dim, the one with the most room first.
+
+    Below 64 the next size comes first: it changes the model least. Tensor parallelism has to divide the
+    new number of heads.
+    """
+    head_dim, heads = group.head_dim, group.heads
+    wanted = (64, 128) if head_dim < 64 else (128, 64) if head_dim < 128 else (128, 256)
+    ranks = max(facts.model.tensor_parallel.value or 1, 1)
+    if heads is None or heads <= 0:
+        return [Split(size, None) for size in wanted]
+    width = heads * head_dim
+    even = [size for size in wanted if width % size == 0 and width // size % ranks == 0]
+    if even:
+        return [Split(size, width // size) for size in even]
+    return [Split(next((size for size in (64, 128, 256) if size > head_dim), round_up(head_dim, 64)), None)]
+
+
+def simulated(facts: StepFacts, group: HeadsRun, option: Split) -> dict[str, int] | None:
+    """The change of the whole model: ranks that split the layers hold a part of the heads each."""
+    if option.heads is None or not group.is_models(facts):
+        return None  # attention of another kind than the model's: no parameter is known for it
+    ranks = facts.model.tensor_parallel.value or 1
+    return {"heads": option.heads * ranks, "head_dim": option.head_dim}
+
+
+def by_saving(facts: StepFacts, group: HeadsRun) -> list[Split]:
+    """The other splits that are predicted to pay, the best first; the best of all where none does.
+
+    Without predictions they stay in their order.
+    """
+    options = _options(facts, group)
+    found = [(option, simulate(facts, simulated(facts, group, option))) for option in options]
+    predicted = [(option, one) for option, one in found if not isinstance(one, str)]
+    if len(predicted) < len(options):
+        return options
+    predicted.sort(key=lambda pair: -(pair[1].saving_ms.mid or 0.0))
+    return [option for option, one in predicted if pays(one.saving_ms)] or [predicted[0][0]]

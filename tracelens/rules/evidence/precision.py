@@ -1,0 +1,211 @@
+"""GEMMs in a precision that keeps them off the tensor cores, and what another one is predicted to save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tracelens.gemm import bytes_per_element
+from tracelens.numbers import count, listed, ms, plural, sig, times
+from tracelens.results import Estimate, GemmRow, total
+from tracelens.rules.engine.bounds import Bound, bound_of_row, name
+from tracelens.rules.engine.candidate import WORTH_A_FINDING, could_not_run
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.needs import for_shapes
+from tracelens.rules.engine.predictions import minus, moving_ms, predicted, saved
+from tracelens.rules.engine.rows import sizes_of, time_of, took
+from tracelens.rules.engine.simulated import pays
+from tracelens.step.stalls import call_us_of
+
+HALF = ("bf16", "fp16")
+#: GEMMs with a vector, and kernels for one tiny side: nothing for a tensor core to do.
+_VECTOR = frozenset({"gemv", "cublas_dot", "gemmk1", "gemmsn", "magma"})
+#: Routers are kept in fp32 on purpose: Switch Transformers (arXiv 2101.03961, 2.4) trains unstably without.
+_KEPT = frozenset({"moe.router"})
+_NO_GPU = "the GPU is not known, and with it the types that its tensor cores take: name it with --gpu"
+#: A flag is proposed before a change of type where it saves at least this share of what the other saves.
+_MOST = 2 / 3
+#: Bytes that a cast from fp32 to 16 bits moves per element.
+_CAST_BYTES = 6
+_ROWS_IN_FULL = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """GEMMs that one change of precision would move to the tensor cores, or to their faster side."""
+
+    rows: list[GemmRow]
+    now: str  # "fp32" | "fp64"
+    targets: tuple[str, ...]  # in the order of preference
+    mixed: bool  # the rest of the step runs in the target
+
+    @property
+    def who(self) -> str:
+        """Which GEMMs, in a sentence."""
+        return f"the {self.rows[0].component if self.mixed else self.now} products"
+
+    def why(self, target: str) -> str:
+        """The part of the rule's page that says why it costs time."""
+        if self.mixed or self.now == "fp64":
+            return "beside 16 bits" if self.mixed else "fp64"
+        return "fp32" if target == "tf32" else ""
+
+    def savings(self, facts: StepFacts) -> dict[str, Estimate | None]:
+        """Measured minus predicted time in each target; None where a row has no prediction."""
+        return {target: self._saving(facts, target) for target in self.targets}
+
+    def _saving(self, facts: StepFacts, target: str) -> Estimate | None:
+        """Sixteen bits need casts: of a forward GEMM's weight for certain, at worst of every operand."""
+        parts = []
+        for row in self.rows:
+            found, sizes = self._then(facts, row, target), sizes_of(row)
+            if isinstance(found, str) or sizes is None:
+                return None
+            m, n, k, batch = sizes
+            weight = n * k * batch if row.role in (None, "forward") else 0
+            rest = batch * (m * k + n * k) - weight
+            cast = row.calls_per_step * _CAST_BYTES if target in HALF else 0.0
+            sure, worst = (moving_ms(cast * elements, facts=facts) for elements in (weight, rest))
+            parts.append(minus(saved(row, found), mid_ms=sure, low_ms=worst))
+        return total(parts)
+
+    def _then(self, facts: StepFacts, row: GemmRow, target: str) -> Estimate | str:
+        out = row.out_dtype if target == "tf32" else None
+        found = predicted(row, facts=facts, dtype=target, out_dtype=out)
+        return found if isinstance(found, str) else found.time_us
+
+    def bounds(self, facts: StepFacts, target: str) -> list[Bound]:
+        """Each row's time above the least that the datasheet allows in ``target``."""
+        found = []
+        for row in self.rows:
+            now, then = bytes_per_element(row.dtype), bytes_per_element(target)
+            moved = row.bytes * then / now if row.bytes is not None and now and then else None
+            bound = bound_of_row(replace(row, math_dtype=target, bytes=moved), gpu=facts.gpu)
+            found.append(replace(bound, row=row))
+        return found
+
+    def arithmetic(self, facts: StepFacts, target: str) -> str:
+        """How ``savings`` comes about, for the largest rows."""
+        rows, said = sorted(self.rows, key=lambda row: -row.time_ms_per_step), []
+        for row in rows[:_ROWS_IN_FULL]:
+            found = self._then(facts, row, target)
+            if not isinstance(found, str):
+                said.append(
+                    f"{name(row)}: {sig(call_us_of(row))} µs measured, {sig(found.mid)} µs predicted in"
+                    f" {target}, {times(count(row.calls_per_step))} {facts.per_step}."
+                )
+        if len(rows) > len(said):
+            said.append(f"{plural(len(rows) - len(said), 'more row')} in the same way.")
+        if target in HALF:
+            said.append(
+                f"Casting each forward weight costs {_CAST_BYTES} bytes an element and is taken off; at worst"
+                " every operand is cast, which the low end of the range takes off as well."
+            )
+        return " ".join(said)
+
+
+def preferred(savings: Mapping[str, Estimate | None]) -> str:
+    """The first that pays and saves most of what the best does: a flag before 16 bits, if it gains enough."""
+    paying = {
+        one: saving.mid or 0.0 for one, saving in savings.items() if saving is not None and pays(saving)
+    }
+    best = max(paying.values(), default=0.0)
+    return next((one for one, mid in paying.items() if mid >= _MOST * best), next(iter(savings)))
+
+
+def need_precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision]:
+    """What could move; raises ``Answer`` where names, types or the GPU do not say it of most of the time."""
+    _need_types(facts, rows)
+    cases = _precisions(facts, rows)
+    known = [case for case in cases if case.targets]
+    open_ = [row for case in cases if not case.targets for row in case.rows]
+    if not known and not facts.gpu.peak_tflops and time_of(open_) >= WORTH_A_FINDING * time_of(rows):
+        types = listed(sorted({row.dtype or "" for row in open_}))
+        raise could_not_run(f"{took(open_, 'GEMM row', facts)} in {types} on CUDA cores, and {_NO_GPU}.")
+    return known
+
+
+def on_tensor_cores(facts: StepFacts, rows: Sequence[GemmRow]) -> str:
+    """How many rows run on tensor cores, as a sentence."""
+    used = [row for row in rows if row.tensor_core == "used" or _by_name(row)]
+    silent = [row for row in rows if row.tensor_core is None and not _by_name(row)]
+    time = f"{ms(time_of(used))} {facts.per_step}"
+    text = f"{len(used)} of {plural(len(rows), 'GEMM row')} run on tensor cores ({time})"
+    if not silent:
+        return f"{text}."
+    return (
+        f"{text}; the kernels of {len(silent)} ({ms(time_of(silent))}) do not say, and nothing speaks against"
+        " it."
+    )
+
+
+def _need_types(facts: StepFacts, rows: Sequence[GemmRow]) -> None:
+    """Raises ``Answer`` where neither names nor types say what multiplied most of the time."""
+    # 16-bit and narrower types run on tensor cores wherever a library has a choice.
+    narrow = (*HALF, "fp8", "fp4", "int8")
+    silent = [
+        row for row in rows if row.tensor_core is None and row.dtype not in narrow and not _by_name(row)
+    ]
+    if time_of(silent) <= 0.5 * time_of(rows):
+        return
+    why = "their kernels' names do not say what multiplied their fp32 operands"
+    if facts.gpu.name == "unknown":
+        why = _NO_GPU
+    elif all(row.m is None for row in silent):
+        why = f"their shapes and types are not recorded: {for_shapes(silent)}"
+    raise could_not_run(f"{took(silent, 'GEMM row', facts)}, and {why}.")
+
+
+def _by_name(row: GemmRow) -> bool:
+    """Does the kernel's name alone say that it uses tensor cores?"""
+    return row.kernel_tensor_core is True
+
+
+def _precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision]:
+    """What could move; ``targets`` is empty where this GPU's types are not known."""
+    judged = [row for row in rows if row.component not in _KEPT and _is_matrix(row)]
+    doubles = [row for row in judged if row.dtype == "fp64"]
+    single = [row for row in judged if row.dtype == "fp32"]
+    on_cuda_cores = [
+        row for row in single if row.tensor_core == "eligible_unused" or _before_tf32(row, facts)
+    ]
+    cases: list[Precision] = []
+    if _is_mixed(rows):
+        times = {dtype: time_of([row for row in rows if row.dtype == dtype]) for dtype in HALF}
+        most = max(HALF, key=lambda dtype: times[dtype])
+        # An optimizer's own GEMMs are fp32 for a reason: a flag for those on CUDA cores is all.
+        steps = [row for row in on_cuda_cores if row.component == "optimizer"]
+        cases += [Precision(steps, "fp32", _known(facts, "tf32"), False)] if steps else []
+        wide = [row for row in single if row in on_cuda_cores or row.math_dtype == "tf32"]
+        for component in dict.fromkeys(row.component for row in wide if row.component != "optimizer"):
+            own = [row for row in wide if row.component == component]
+            cases.append(Precision(own, "fp32", _known(facts, most), True))
+    elif on_cuda_cores:
+        cases.append(Precision(on_cuda_cores, "fp32", _known(facts, "tf32", "bf16", "fp16"), False))
+    if doubles:
+        cases.append(Precision(doubles, "fp64", _known(facts, "fp32"), False))
+    return cases
+
+
+def _is_mixed(rows: Sequence[GemmRow]) -> bool:
+    """Do the blocks run in 16 or 8 bits? Theirs alone count: one fp32 GEMM beside them can outlast all."""
+    blocks = [row for row in rows if row.component.startswith(("attention.", "mlp.", "moe.experts"))] or rows
+    half = [row for row in blocks if row.dtype in (*HALF, "fp8")]
+    return time_of(half) > 0.5 * time_of(blocks)
+
+
+def _known(facts: StepFacts, *dtypes: str) -> tuple[str, ...]:
+    """Those that this GPU has a peak for; fp16 only where there is no bf16."""
+    has = [dtype for dtype in dtypes if dtype in facts.gpu.peak_tflops]
+    return tuple(dtype for dtype in has if dtype != "fp16" or "bf16" not in has)
+
+
+def _is_matrix(row: GemmRow) -> bool:
+    sides = [side for side in (row.m, row.n, row.k) if side is not None]
+    return len(sides) == 3 and min(sides) > 1 and row.kernel_family not in _VECTOR
+
+
+def _before_tf32(row: GemmRow, facts: StepFacts) -> bool:
+    """fp32 on a GPU whose tensor cores take fp16 only (Volta, Turing)."""
+    peaks = facts.gpu.peak_tflops
+    return row.tensor_core == "ineligible" and "tf32" not in peaks and "fp16" in peaks

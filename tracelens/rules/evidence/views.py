@@ -1,0 +1,102 @@
+"""Operands that are views: their rows or their start off 16 bytes, though every size is on the grid."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tracelens.gemm import bytes_per_element
+from tracelens.numbers import sig
+from tracelens.results import Estimate, GemmRow
+from tracelens.rules.engine.bounds import name
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.predictions import minus, moving_ms, predicted, saved
+from tracelens.step.alignment import (
+    GRID_BYTES,
+    fp32_on_cuda_cores,
+    grid_elements,
+    load_bytes,
+    narrow_kernel,
+    off_grid,
+)
+from tracelens.step.predicted import NEAR_ERROR
+from tracelens.step.stalls import call_us_of
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An operand off the grid; ``stride`` None = by its start, which no trace records."""
+
+    row: GemmRow
+    operand: str  # a | b | c; "" = untold which
+    width: int | None  # elements in a row of it
+    stride: int | None  # elements from one row to the next, or from one matrix of a batch to the next
+
+
+def view_of(row: GemmRow) -> View | None:
+    """The operand that keeps the row from 16-byte loads although every size is on the grid, or None."""
+    if row.kind != "gemm" or row.m is None or row.tensor_core == "ineligible" or fp32_on_cuda_cores(row):
+        return None
+    if row.kernel_kind not in ("gemm", None) or row.kernel_tensor_core is False:
+        return None
+    loaded = load_bytes(row)
+    if off_grid(row) or (loaded is not None and loaded >= GRID_BYTES):
+        return None  # another rule's, or loaded in full all the same
+    stepped = _off_by_stride(row)
+    if stepped is not None:
+        return stepped
+    sizes_fit = all(_fits(size, row.dtype) for size in _contiguous(row).values())
+    return View(row, "", None, None) if narrow_kernel(row) is not None and sizes_fit else None
+
+
+def _contiguous(row: GemmRow) -> dict[str, int]:
+    """The size along which each operand lies in memory by the layout; {} where that is not known."""
+    layout = row.layout or row.kernel_layout
+    if layout is None or row.m is None or row.n is None or row.k is None:
+        return {}
+    a = row.k if layout[1] == "N" else row.m
+    b = row.n if layout[0] == "N" else row.k
+    return {"a": a, "b": b, "c": row.n}
+
+
+def _off_by_stride(row: GemmRow) -> View | None:
+    if row.leading_source != "strides":
+        return None
+    for operand, width in _contiguous(row).items():
+        dtype = row.out_dtype if operand == "c" else row.dtype
+        bytes_, stride = row.alignment_bytes.get(operand), row.leading.get(operand)
+        if bytes_ is not None and bytes_ < GRID_BYTES and _fits(width, dtype) and stride is not None:
+            return View(row, operand, width, stride)
+    return None
+
+
+def _fits(size: int | None, dtype: str | None) -> bool:
+    grid = grid_elements(dtype)
+    return size is not None and grid is not None and size % grid == 0
+
+
+def saving_of(facts: StepFacts, view: View) -> tuple[Estimate | None, str]:
+    """Measured time less that of the same sizes, aligned, as this trace's aligned GEMMs run.
+
+    At worst the operand is copied first: its bytes, read and written, come off the low end.
+    """
+    row = view.row
+    found = predicted(row, facts=facts)
+    if isinstance(found, str):
+        return None, found
+    anchors = facts.step.anchors.by_dtype if facts.step is not None else {}
+    factor, width = anchors.get(row.math_dtype or row.dtype or "", (1.0, 0.0))
+    time, mid = found.time_us, (found.time_us.mid or 0.0) * factor
+    if (factor, width) != (1.0, 0.0):
+        # Against this trace's other aligned GEMMs: no surer than shapes a factor of two apart.
+        width = max(width, NEAR_ERROR)
+        time = Estimate(mid * math.exp(-width), mid, mid * math.exp(width), time.basis)
+    size = bytes_per_element(row.dtype) or 0.0
+    elements = max((row.m or 0) * (row.k or 0), (row.n or 0) * (row.k or 0)) * (row.batch or 1)
+    copied = row.calls_per_step * moving_ms(2 * size * elements, facts=facts)
+    ours = f" × {sig(factor)} (this trace's aligned products over their predictions)" if factor != 1.0 else ""
+    how = (
+        f"{name(row)}: {sig(call_us_of(row))} µs measured; aligned {sig(found.time_us.mid)} µs"
+        f" predicted{ours} = {sig(mid)} µs. The low end takes off a copy of the larger operand."
+    )
+    return minus(saved(row, time), low_ms=copied), how

@@ -1,0 +1,69 @@
+"""The vocabulary of a step, and the GEMMs that have it as a side."""
+
+from __future__ import annotations
+
+from tracelens.numbers import ms, plural
+from tracelens.results import GemmRow
+from tracelens.rules.engine.candidate import absent, could_not_run, not_applicable
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.needs import for_shapes, need_model, need_shapes
+from tracelens.rules.engine.rows import gemms_of, time_of
+
+
+def need_vocabulary(facts: StepFacts) -> int:
+    """The vocabulary; raises ``Answer`` where it is not known."""
+    vocab = vocabulary(facts)
+    if vocab is not None:
+        return vocab
+    classes = facts.model.classes.value
+    if classes is not None:
+        raise not_applicable(f"The head chooses from {classes} classes: the model has no vocabulary.")
+    need_shapes(logits(facts), "logits GEMM")
+    if gemms_of(facts) and all(row.n is None for row in facts.gemms):
+        raise could_not_run(f"No GEMM of the step has a shape: {for_shapes(facts.gemms)}.")
+    need_model(facts)
+    lost = [row for row in gemms_of(facts) if row.component == "unattributed"]
+    if lost:
+        raise could_not_run(
+            f"The vocabulary is not known, and the logits can be among the {plural(len(lost), 'GEMM row')}"
+            f" without a component ({ms(time_of(lost))} {facts.per_step}): record with with_stack=True."
+        )
+    raise absent("No logits GEMM was recognised, and the vocabulary is not known.")
+
+
+def vocabulary(facts: StepFacts) -> int | None:
+    """The vocabulary as the model has it, before torch.compile padded it."""
+    ran = columns(facts)
+    for row in logits(facts):
+        asked = row.padded_from.get("n")
+        if asked and row.n == ran and row.role == "forward":
+            return asked
+    return ran
+
+
+def columns(facts: StepFacts) -> int | None:
+    """The vocabulary as the GEMMs have it: the model's, or N of the largest forward logits GEMM."""
+    if facts.model.classes.value is not None:
+        return None  # a classifier's head has classes to choose from
+    if facts.model.vocab.value is not None:
+        return facts.model.vocab.value if facts.model.vocab.value > 0 else None
+    shaped = [row for row in logits(facts) if row.role == "forward" and row.n is not None]
+    return max(shaped, key=lambda row: row.time_ms_per_step).n if shaped else None
+
+
+def vocabulary_rows(facts: StepFacts) -> list[GemmRow]:
+    """GEMMs with the vocabulary as M, N or K: the logits' forward, dgrad and wgrad."""
+    vocab = columns(facts)
+    return [
+        row
+        for row in facts.gemms
+        if vocab is not None
+        and row.kind == "gemm"
+        and vocab in (row.m, row.n, row.k)
+        and (row.component == "logits" or "v" in (row.m_expr, row.n_expr, row.k_expr))
+    ]
+
+
+def logits(facts: StepFacts) -> list[GemmRow]:
+    """The GEMMs of the logits."""
+    return [row for row in facts.gemms if row.kind == "gemm" and row.component == "logits"]
