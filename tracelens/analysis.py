@@ -22,7 +22,7 @@ from tracelens.accounting.steps import step_times
 from tracelens.attribution import Attribution, Calls, attribute, find_calls
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
-from tracelens.config.hyper import parse_changes
+from tracelens.config.model_config import parse_changes
 from tracelens.errors import InputError, UsageError
 from tracelens.files import write_bytes
 from tracelens.hardware import Gpu, find_gpu

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tracelens.analysis import Analysis, analyze
-from tracelens.config import ModelConfig
+from tracelens.config import Configuration
 from tracelens.errors import InputError, UsageError
 from tracelens.kinds import kind_of
 from tracelens.numbers import ms
@@ -30,7 +30,7 @@ _SIZES = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "
 
 
 def suggest(
-    source: str | Path | ModelConfig | Analysis | Report,
+    source: str | Path | Configuration | Analysis | Report,
     *,
     gpu: str | None = None,
     parameters_frac: float = 0.01,
@@ -57,7 +57,7 @@ def suggest(
     limits = limits_of(parameters_frac, fix=fix, free=free, memory_gb=memory_gb)
     # A trace can tell the memory that the user does not.
     (replace(limits, memory_gb=1.0) if limits.lacks_memory else limits).checked()
-    if isinstance(source, ModelConfig) or (isinstance(source, str | Path) and kind_of(source) == "other"):
+    if isinstance(source, Configuration) or (isinstance(source, str | Path) and kind_of(source) == "other"):
         if gpu is None:
             raise UsageError("name the GPU to train on: --gpu NAME, e.g. --gpu h100-sxm")
         return suggestion.suggest(

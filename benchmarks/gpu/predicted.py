@@ -75,13 +75,13 @@ def of_change(
 
 def planned(shape: LayerShape | StepShape, *, gpu: Gpu, measured: Measurements | None) -> Any:
     """A layer, the logits or a small model as ``tracelens suggest`` plans it (a ``PlannedStep``)."""
-    from tracelens.config.hyper import Hyper
-    from tracelens.config.model import Layout
+    from tracelens.config.configuration import Layout
+    from tracelens.config.model_config import ModelConfig
     from tracelens.step.planned_step import PlannedStep, Planner
 
     whole = shape if isinstance(shape, StepShape) else None
     layer = shape.layer if isinstance(shape, StepShape) else shape
-    hyper = Hyper(
+    config = ModelConfig(
         hidden=layer.hidden, heads=layer.heads, kv_heads=layer.kv_heads, head_dim=layer.head_dim,
         ffn=layer.ffn, vocab=whole.vocabulary if whole else layer.vocab or 64 * layer.tensor_parallel,
         layers=whole.layers if whole else 1, sequence=layer.sequence, micro_batch=layer.micro_batch,
@@ -92,11 +92,11 @@ def planned(shape: LayerShape | StepShape, *, gpu: Gpu, measured: Measurements |
     )
     planner = Planner(layout, gpu=gpu, dtype=layer.dtype, measured=measured)
     if whole:
-        return planner.step(hyper)
+        return planner.step(config)
     if layer.vocab:
-        return PlannedStep(hyper, planner.vocab(hyper))
-    inside = tuple(one for one in planner.hidden(hyper) if one.component != "embedding")
-    return PlannedStep(hyper, (*planner.attention(hyper), *planner.mlp(hyper), *inside))
+        return PlannedStep(config, planner.vocab(config))
+    inside = tuple(one for one in planner.hidden(config) if one.component != "embedding")
+    return PlannedStep(config, (*planner.attention(config), *planner.mlp(config), *inside))
 
 
 def _numbers(estimate: Any) -> list[float] | None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tracelens.config import ModelConfig, config_from_flags, read_config
+from tracelens.config import Configuration, config_from_flags, read_config
 
 GPT2_XL = {
     "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 1600, "n_head": 25, "n_layer": 48,
@@ -112,12 +112,14 @@ def written(folder: Path, content: dict[str, Any] | str, name: str = "config.jso
     return path
 
 
-def read(folder: Path, content: dict[str, Any] | str, name: str = "config.json", **sizes: int) -> ModelConfig:
+def read(
+    folder: Path, content: dict[str, Any] | str, name: str = "config.json", **sizes: int
+) -> Configuration:
     """The configuration written and read."""
     return read_config(written(folder, content, name), overrides=sizes)
 
 
-def gpt3_2_7b(**sizes: int) -> ModelConfig:
+def gpt3_2_7b(**sizes: int) -> Configuration:
     """The shape of the paper's Figure 1: h 2560, a 32, 32 layers, s 2048, v 50257, micro-batch 4."""
     shape = {"hidden": 2560, "heads": 32, "layers": 32, "vocab": 50257, "sequence": 2048, "micro_batch": 4}
     return config_from_flags(shape | sizes, gated=False)

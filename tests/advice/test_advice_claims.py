@@ -124,7 +124,7 @@ def test_without_a_candidate_the_check_passes_with_its_sentence() -> None:
         ((-2.0, 0.0, 0.5), "Not advised: the change is predicted to change nothing."),
         ((-2.0, 1.0, 3.0), "leaves open which of the two"),
         ((0.01, 0.05, 0.09), "below the 0.1% that makes a finding"),
-        ((0.0, None, 0.05), "At stake in the change is 50.0 µs of the 100 ms step"),
+        ((0.0, None, 0.05), "The change would save at most 50.0 µs of the 100 ms step"),
     ],
 )
 def test_what_does_not_pay_is_no_finding_and_the_check_says_why(

@@ -152,7 +152,7 @@ def test_a_planned_step_orders_the_measured_widths_as_measured(gpu: Gpu) -> None
     planner = Planner(layout, gpu=gpu, dtype="fp16")
     rates = {}
     for width in MEASURED:
-        parts = planner.mlp(config_from_flags(sizes | {"ffn": width}, gated=True).hyper)
+        parts = planner.mlp(config_from_flags(sizes | {"ffn": width}, gated=True).model)
         products = [part for part in parts if part.kind == "product"]
         rates[width] = sum(one.flops for one in products) / sum(one.time_ms.mid or 0.0 for one in products)
     assert unlike_the_measured(rates) == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.advice.advice_steps import A100, H100, Shape, model_of, rows_of
-from tracelens.config.hyper import parse_changes
+from tracelens.config.model_config import parse_changes
 from tracelens.errors import UsageError
 from tracelens.results import WhatIf
 from tracelens.step.whatif import StepModel, what_if

@@ -8,7 +8,7 @@ import pytest
 
 from tests.advice.advice_messages import message
 from tests.advice.advice_steps import Shape, dims_of, model_of, rows_of, spread
-from tracelens.config.hyper import Hyper, changed, parse_changes
+from tracelens.config.model_config import ModelConfig, changed, parse_changes
 from tracelens.errors import UsageError
 from tracelens.results import Estimate, WhatIf
 from tracelens.step.exchange import exchange_of, vocab_is_split
@@ -103,7 +103,7 @@ def test_new_copies_of_the_model_exchange_gradients_over_the_links_that_were_mea
 def test_gradients_that_are_exchanged_now_grow_with_the_weights_of_a_rank() -> None:
     gradients = message("reduce_scatter", purpose="data-parallel gradients", group="dp", group_size=8,
                         phase="backward", exposed=3.0)  # fmt: skip
-    now = Hyper(hidden=4096, heads=32, head_dim=128, ffn=14336, layers=32, tensor_parallel=4,
+    now = ModelConfig(hidden=4096, heads=32, head_dim=128, ffn=14336, layers=32, tensor_parallel=4,
                 sequence=2048, micro_batch=2)  # fmt: skip
     found = exchange_of([message(), gradients], now, replace(now, tensor_parallel=2))
     part = next(one for one in found.rest if one.phase == "backward")

@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 
 from tracelens.analysis import analyze
-from tracelens.config.hyper import NAMES
+from tracelens.config.model_config import NAMES
 from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu

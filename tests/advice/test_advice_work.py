@@ -8,7 +8,7 @@ import pytest
 
 from tests.advice.advice_rows import attention, gemm
 from tests.advice.advice_steps import Shape, dims_of, rows_of
-from tracelens.config.hyper import Hyper, changed, hyper_of, parse_changes
+from tracelens.config.model_config import ModelConfig, changed, model_config_of, parse_changes
 from tracelens.errors import UsageError
 from tracelens.results import GemmRow
 from tracelens.step.work import Product, is_gated, tokens_of, work_of
@@ -24,21 +24,21 @@ SHAPES = {
 }
 
 
-def hyper(x: Shape) -> Hyper:
+def config(x: Shape) -> ModelConfig:
     rows = rows_of(x)
     dims = dims_of(x)
-    return hyper_of(dims, gated=is_gated(rows, dims.ffn.value), tokens=tokens_of(rows))
+    return model_config_of(dims, gated=is_gated(rows, dims.ffn.value), tokens=tokens_of(rows))
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_row_of_a_plain_transformer_has_its_formula(name: str) -> None:
     x = SHAPES[name]
-    work = work_of(rows_of(x), hyper(x))
+    work = work_of(rows_of(x), config(x))
     assert work.fixed == ()
     assert len(work.products) == (18 if x.gated else 15) and len(work.attention) == 2
     for product in work.products:
         row = product.row
-        assert product.sizes(hyper(x)) == (row.m, row.n, row.k, row.batch)
+        assert product.sizes(config(x)) == (row.m, row.n, row.k, row.batch)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_every_row_of_a_plain_transformer_has_its_formula(name: str) -> None:
 def test_a_change_gives_the_rows_of_the_changed_model(name: str, change: dict[str, int]) -> None:
     """The formulas against rows built from scratch for the model after the change."""
     x = SHAPES[name]
-    now = hyper(x)
+    now = config(x)
     then = changed(now, change)
     assert then.hidden and then.heads and then.ffn and then.vocab and then.sequence and then.micro_batch
     built = replace(
@@ -75,7 +75,7 @@ def test_a_change_gives_the_rows_of_the_changed_model(name: str, change: dict[st
 
 
 def one(row: GemmRow, x: Shape = GPT, **more: int | None) -> Product:
-    work = work_of([row], replace(hyper(x), **more))  # type: ignore[arg-type]
+    work = work_of([row], replace(config(x), **more))  # type: ignore[arg-type]
     assert len(work.products) == 1, work.fixed
     return work.products[0]
 
@@ -91,21 +91,21 @@ def test_a_product_with_other_sizes_has_no_formula() -> None:
         attention(7, None),
         attention(8, 80, shape_note="b=1 h=32 s=2048 d=80 dv=64"),
     ):
-        work = work_of([row], hyper(GPT))
+        work = work_of([row], config(GPT))
         assert [fixed for fixed, _ in work.fixed] == [row]
         assert all(why for _, why in work.fixed)
 
 
 def test_logits_of_shifted_labels_have_a_row_less_for_each_sequence() -> None:
     product = one(gemm(1, 4 * 2047, 50257, 2560, component="logits"))
-    longer, wider = changed(hyper(GPT), {"sequence": 4096}), changed(hyper(GPT), {"micro_batch": 8})
+    longer, wider = changed(config(GPT), {"sequence": 4096}), changed(config(GPT), {"micro_batch": 8})
     assert product.sizes(longer) == (4 * 4095, 50257, 2560, 1)
     assert product.sizes(wider) == (8 * 2047, 50257, 2560, 1)
 
 
 def test_sampled_positions_grow_with_the_micro_batch_and_are_unknown_for_another_length() -> None:
     product = one(gemm(1, 1200, 50257, 2560, component="logits"))
-    now = hyper(GPT)
+    now = config(GPT)
     assert product.sizes(changed(now, {"vocab": 50304})) == (1200, 50304, 2560, 1)
     assert product.sizes(changed(now, {"micro_batch": 8})) == (2400, 50257, 2560, 1)
     assert product.sizes(changed(now, {"sequence": 4096})) is None
@@ -115,9 +115,9 @@ def test_an_unknown_role_is_answered_only_where_its_readings_agree() -> None:
     """Tokens equal to the hidden size: 4096 x 4096 x 4096 is forward, dgrad or wgrad."""
     x = replace(LLAMA, b=2)
     product = one(gemm(1, 4096, 4096, 4096, component="attention.output", role=None), x)
-    assert product.sizes(hyper(x)) == (4096, 4096, 4096, 1)
-    assert product.sizes(changed(hyper(x), {"heads": 16})) == (4096, 4096, 4096, 1)  # a*d stays
-    assert product.sizes(changed(hyper(x), {"micro_batch": 4})) is None
+    assert product.sizes(config(x)) == (4096, 4096, 4096, 1)
+    assert product.sizes(changed(config(x), {"heads": 16})) == (4096, 4096, 4096, 1)  # a*d stays
+    assert product.sizes(changed(config(x), {"micro_batch": 4})) is None
 
 
 def test_separate_projections_of_one_size_are_told_by_their_number() -> None:
@@ -128,35 +128,35 @@ def test_separate_projections_of_one_size_are_told_by_their_number() -> None:
             gemm(1, 8192, 2560, 2560, component="attention.qkv", calls=calls),
             gemm(2, 8192, 2560, 2560, component="attention.output", calls=32),
         ]
-        return tuple(p for p in work_of(rows, hyper(GPT)).products if p.row.id == "g1")
+        return tuple(p for p in work_of(rows, config(GPT)).products if p.row.id == "g1")
 
-    fewer = changed(hyper(GPT), {"kv_heads": 8})
+    fewer = changed(config(GPT), {"kv_heads": 8})
     assert [(p.weight, p.sizes(fewer)) for p in products(96)] == [
         (1 / 3, (8192, 2560, 2560, 1)),
         (2 / 3, (8192, 640, 2560, 1)),
     ]
     assert [p.sizes(fewer) for p in products(32)] == [(8192, 2560, 2560, 1)]
     assert [p.sizes(fewer) for p in products(64)] == [None]
-    assert [p.sizes(changed(hyper(GPT), {"heads": 20})) for p in products(64)] == [(8192, 2560, 2560, 1)]
+    assert [p.sizes(changed(config(GPT), {"heads": 20})) for p in products(64)] == [(8192, 2560, 2560, 1)]
 
 
 def test_a_vocabulary_that_the_library_pads_stays_padded() -> None:
     """Inductor pads 50257 to 50264; the model's own size is what a change starts from."""
     product = one(gemm(1, 8192, 50264, 2560, component="logits", padded_from={"n": 50257}))
-    assert product.sizes(changed(hyper(GPT), {"vocab": 50258})) == (8192, 50264, 2560, 1)
-    assert product.sizes(changed(hyper(GPT), {"vocab": 50304})) == (8192, 50304, 2560, 1)
+    assert product.sizes(changed(config(GPT), {"vocab": 50258})) == (8192, 50264, 2560, 1)
+    assert product.sizes(changed(config(GPT), {"vocab": 50304})) == (8192, 50304, 2560, 1)
 
 
 def test_unfused_attention_follows_heads_length_and_batch() -> None:
     scores = gemm(1, 2048, 2048, 80, batch=128, component="attention.scores")
     product = one(scores)
-    assert product.sizes(changed(hyper(GPT), {"heads": 20})) == (2048, 2048, 128, 80)
-    assert product.sizes(changed(hyper(GPT), {"sequence": 1024})) == (1024, 1024, 80, 128)
-    assert product.sizes(changed(hyper(GPT), {"micro_batch": 1})) == (2048, 2048, 80, 32)
+    assert product.sizes(changed(config(GPT), {"heads": 20})) == (2048, 2048, 128, 80)
+    assert product.sizes(changed(config(GPT), {"sequence": 1024})) == (1024, 1024, 80, 128)
+    assert product.sizes(changed(config(GPT), {"micro_batch": 1})) == (2048, 2048, 80, 32)
 
 
 def test_ranks_that_do_not_divide_a_size_give_no_size() -> None:
-    now = hyper(SHAPES["tensor parallel"])
+    now = config(SHAPES["tensor parallel"])
     up = next(row for row in rows_of(SHAPES["tensor parallel"]) if row.component == "mlp.up")
     assert one(up, SHAPES["tensor parallel"]).sizes(replace(now, ffn=14338)) is None
 
@@ -165,17 +165,17 @@ def test_ranks_that_do_not_divide_a_size_give_no_size() -> None:
 
 
 def test_heads_and_head_dimension_keep_the_hidden_size() -> None:
-    now = hyper(GPT)
+    now = config(GPT)
     for change in ({"heads": 20}, {"head_dim": 128}):
         then = changed(now, change)
         assert (then.heads, then.kv_heads, then.head_dim, then.hidden) == (20, 20, 128, 2560)
         assert then.parameters == now.parameters
-    own = hyper(SHAPES["own head size"])
+    own = config(SHAPES["own head size"])
     assert changed(own, {"heads": 8}).head_dim == 128  # heads of their own size stay so
 
 
 def test_key_value_heads_stay_where_they_are_grouped() -> None:
-    then = changed(hyper(LLAMA), {"heads": 16})
+    then = changed(config(LLAMA), {"heads": 16})
     assert (then.heads, then.kv_heads, then.head_dim) == (16, 8, 256)
 
 
@@ -195,7 +195,7 @@ def test_key_value_heads_stay_where_they_are_grouped() -> None:
 )
 def test_changes_that_make_no_sense_say_why(change: dict[str, int], words: str) -> None:
     with pytest.raises(UsageError) as error:
-        changed(hyper(LLAMA), change)
+        changed(config(LLAMA), change)
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
@@ -212,7 +212,7 @@ def test_changes_are_read_in_the_words_of_every_framework() -> None:
 )
 def test_what_is_no_change_is_one_line_with_the_present_values(text: str) -> None:
     with pytest.raises(UsageError) as error:
-        parse_changes([text], now=hyper(GPT))
+        parse_changes([text], now=config(GPT))
     message = str(error.value)
     assert "\n" not in message and len(message) < 400
     assert "twice" in message or "vocab=50257" in message

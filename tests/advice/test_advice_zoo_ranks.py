@@ -15,7 +15,7 @@ from tests.trace.tools import read
 from tests.zoo import ZooOptions, program_of, trace_of
 from tracelens import analysis
 from tracelens.analysis import analyze_trace
-from tracelens.config.hyper import DTYPES, NAMES
+from tracelens.config.model_config import DTYPES, NAMES
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
 from tracelens.results import Report

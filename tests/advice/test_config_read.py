@@ -12,7 +12,7 @@ from tests.advice import configs
 from tests.advice.configs import read, written
 from tracelens.config import config_from_flags, read_config
 from tracelens.config.diff import config_diff
-from tracelens.config.hyper import changed
+from tracelens.config.model_config import changed
 from tracelens.errors import InputError, TracelensError, UsageError
 
 #: content -> hidden, heads, kv_heads, head_dim, ffn, vocab, layers, gated, tied, matrix weights in billions
@@ -34,7 +34,7 @@ FACTS: dict[str, tuple[dict[str, Any], tuple[object, ...], float]] = {
 @pytest.mark.parametrize("name", FACTS)
 def test_sizes_of_public_models(tmp_path: Path, name: str) -> None:
     content, facts, billions = FACTS[name]
-    x = read(tmp_path, content).hyper
+    x = read(tmp_path, content).model
     assert (
         x.hidden, x.heads, x.kv_heads, x.head_dim, x.ffn, x.vocab, x.layers, x.gated, x.tied
     ) == facts  # fmt: skip
@@ -46,21 +46,21 @@ def test_every_size_says_where_it_is_from(tmp_path: Path) -> None:
     assert found.sources["hidden"] == "config.json: n_embd"
     assert found.sources["ffn"] == "4 * hidden"
     assert found.sources["micro_batch"].startswith("assumed")
-    sizes = {name for name in found.sources if found.hyper.get(name) is not None}
+    sizes = {name for name in found.sources if found.model.get(name) is not None}
     assert sizes == set(found.sources)
 
 
 def test_more_positions_than_anyone_trains_with_are_an_assumption(tmp_path: Path) -> None:
     found = read(tmp_path, configs.LLAMA3_8B)
-    assert found.hyper.sequence == 4096
+    assert found.model.sequence == 4096
     assert "131072" in found.sources["sequence"]
     given = read(tmp_path, configs.LLAMA3_8B, sequence=8192, micro_batch=3)
-    assert (given.hyper.sequence, given.hyper.micro_batch) == (8192, 3)
+    assert (given.model.sequence, given.model.micro_batch) == (8192, 3)
 
 
 def test_a_folder_with_a_config_will_do(tmp_path: Path) -> None:
     written(tmp_path, configs.LLAMA2_7B)
-    assert read_config(tmp_path).hyper.ffn == 11008
+    assert read_config(tmp_path).model.ffn == 11008
 
 
 def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
@@ -72,12 +72,12 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
 
 def test_experts(tmp_path: Path) -> None:
     found = read(tmp_path, configs.MIXTRAL_8X7B)
-    assert (found.hyper.experts, found.layout.experts_per_token) == (8, 2)
+    assert (found.model.experts, found.layout.experts_per_token) == (8, 2)
 
 
 def test_megatron_script(tmp_path: Path) -> None:
     found = read(tmp_path, configs.MEGATRON_SCRIPT, "train.sh")
-    x = found.hyper
+    x = found.model
     assert (x.hidden, x.heads, x.layers, x.sequence, x.micro_batch) == (2560, 32, 32, 2048, 4)
     assert (x.tensor_parallel, x.ffn, x.gated, x.tied) == (2, 10240, False, True)
     assert (x.vocab, found.vocab_asked) == (50258, 50257)
@@ -85,14 +85,14 @@ def test_megatron_script(tmp_path: Path) -> None:
 
 def test_megatron_pads_the_vocabulary_by_128_for_each_rank(tmp_path: Path) -> None:
     script = configs.MEGATRON_SCRIPT.replace("--make-vocab-size-divisible-by 1\n", "")
-    assert read(tmp_path, script, "train.sh").hyper.vocab == 50432
-    assert read(tmp_path, script, "train.sh", tensor_parallel=1).hyper.vocab == 50304
+    assert read(tmp_path, script, "train.sh").model.vocab == 50432
+    assert read(tmp_path, script, "train.sh", tensor_parallel=1).model.vocab == 50304
 
 
 def test_megatron_swiglu_width(tmp_path: Path) -> None:
     """int(4 * 2560 * 2 / 3 / 64) * 64, megatron/training/arguments.py."""
     script = configs.MEGATRON_SCRIPT.replace("--bf16", "--bf16 --swiglu")
-    x = read(tmp_path, script, "train.sh").hyper
+    x = read(tmp_path, script, "train.sh").model
     assert (x.ffn, x.gated) == (6784, True)
 
 
@@ -103,19 +103,19 @@ def test_megatron_yaml_and_json_agree(tmp_path: Path) -> None:
              "untie_embeddings_and_output_weights": True, "seq_length": 8192,
              "micro_batch_size": 1}  # fmt: skip
     other = read(tmp_path, {"args": table}, "args.json")
-    assert yaml.hyper == other.hyper
-    assert (yaml.hyper.kv_heads, yaml.hyper.tied, yaml.hyper.sequence) == (8, False, 8192)
+    assert yaml.model == other.model
+    assert (yaml.model.kv_heads, yaml.model.tied, yaml.model.sequence) == (8, False, 8192)
 
 
 def test_megatron_ignores_query_groups_without_their_switch(tmp_path: Path) -> None:
     found = read(tmp_path, configs.MEGATRON_YAML.replace("group_query_attention: true", "x: 1"), "args.yaml")
-    assert found.hyper.kv_heads == 32
+    assert found.model.kv_heads == 32
     assert any("no effect" in note for note in found.notes)
 
 
 def test_nanogpt_fills_in_what_train_py_sets(tmp_path: Path) -> None:
     found = read(tmp_path, configs.NANOGPT, "train_gpt2.py")
-    x = found.hyper
+    x = found.model
     assert (x.hidden, x.heads, x.layers, x.ffn, x.vocab) == (1536, 12, 12, 6144, 50304)
     assert (x.micro_batch, x.sequence) == (12, 1024)
     assert "default" in found.sources["vocab"]
@@ -123,20 +123,20 @@ def test_nanogpt_fills_in_what_train_py_sets(tmp_path: Path) -> None:
 
 
 def test_nanogpt_checkpoint(tmp_path: Path) -> None:
-    x = read(tmp_path, "init_from = 'gpt2-xl'\nbatch_size = 1\n", "finetune.py").hyper
+    x = read(tmp_path, "init_from = 'gpt2-xl'\nbatch_size = 1\n", "finetune.py").model
     assert (x.layers, x.heads, x.hidden, x.vocab, x.micro_batch) == (48, 25, 1600, 50257, 1)
 
 
 def test_python_is_never_executed(tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     text = f"open({str(trap)!r}, 'w').close()\nn_layer = 6\nn_head = len('abc')\nn_embd = 9**9**9\n"
-    x = read(tmp_path, text, "evil.py").hyper
+    x = read(tmp_path, text, "evil.py").model
     assert not trap.exists()
     assert (x.layers, x.heads, x.hidden) == (6, 12, 768)  # what is no constant is not read
 
 
 def test_flags_alone() -> None:
-    x = config_from_flags({"hidden": 4096, "heads": 32, "layers": 32}, gated=True).hyper
+    x = config_from_flags({"hidden": 4096, "heads": 32, "layers": 32}, gated=True).model
     assert (x.ffn, x.head_dim, x.kv_heads) == (10880, 128, 32)
     with pytest.raises(UsageError, match="--layers"):
         config_from_flags({"hidden": 4096, "heads": 32})
@@ -205,7 +205,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 def test_a_family_that_is_not_known_can_be_described(tmp_path: Path) -> None:
     path = written(tmp_path, configs.LLAMA2_7B | {"model_type": "zebra"})
-    assert read_config(path, gated=True).hyper == read(tmp_path, configs.LLAMA2_7B).hyper
+    assert read_config(path, gated=True).model == read(tmp_path, configs.LLAMA2_7B).model
 
 
 def test_ranks_have_to_divide_the_model(tmp_path: Path) -> None:
@@ -239,15 +239,15 @@ def test_a_change_in_the_format_of_the_input(
     tmp_path: Path, content: dict[str, Any] | str, name: str, change: dict[str, int], lines: list[str]
 ) -> None:
     found = read(tmp_path, content, name)
-    assert list(config_diff(found, changed(found.hyper, change))) == lines
+    assert list(config_diff(found, changed(found.model, change))) == lines
 
 
 def test_a_pasted_diff_gives_the_shape_it_was_made_for(tmp_path: Path) -> None:
     """The lines put into the file and read again are the changed model."""
     found = read(tmp_path, configs.GPT2_XL)
-    then = changed(found.hyper, {"hidden": 1536, "heads": 12, "vocab": 50304})
+    then = changed(found.model, {"hidden": 1536, "heads": 12, "vocab": 50304})
     table = dict(configs.GPT2_XL)
     for line in config_diff(found, then):
         if line.startswith("+"):
             table |= json.loads("{" + line[1:].rstrip(",") + "}")
-    assert read(tmp_path, table).hyper == then
+    assert read(tmp_path, table).model == then

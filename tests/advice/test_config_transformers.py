@@ -91,7 +91,7 @@ def _ours(linears: tuple[Linear, ...]) -> Counter[tuple[int, int]]:
 def test_linear_layers_of_each_family(tmp_path: Path, kind: str) -> None:
     table, model = _model(kind)
     config = read(tmp_path, table | {"model_type": kind})
-    x = config.hyper
+    x = config.model
     ours = (*attention_linears(x, config.layout), *mlp_linears(x, config.layout), logits_linear(x))
     assert _ours(ours) == _linears(model)
     assert bool(x.tied) == bool(model.config.tie_word_embeddings)
@@ -102,7 +102,7 @@ def test_linear_layers_of_each_family(tmp_path: Path, kind: str) -> None:
 def test_weights_of_each_family(tmp_path: Path, kind: str) -> None:
     """All matrices of the model but positions, and what stands beside the layers."""
     table, model = _model(kind)
-    x = read(tmp_path, table | {"model_type": kind}).hyper
+    x = read(tmp_path, table | {"model_type": kind}).model
     skipped = ("position", "wpe", "token_type", *_NOT_LAYERS)
     weights = sum(
         weight.numel()

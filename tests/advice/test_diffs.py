@@ -103,12 +103,12 @@ def test_lines_taken_over_are_read_back_as_the_change(tmp_path: Any) -> None:
     body += ' "intermediate_size": 10240,' + found["Hugging Face config.json"].lines[1][1:].rstrip(",") + "}"
     path = tmp_path / "config.json"
     path.write_text(body)
-    hyper = read_config(path).hyper
-    assert (hyper.heads, hyper.head_dim) == (20, 128)
-    assert {name: hyper.get(name) for name in sizes} == {**sizes, "heads": 20}
+    config = read_config(path).model
+    assert (config.heads, config.head_dim) == (20, 128)
+    assert {name: config.get(name) for name in sizes} == {**sizes, "heads": 20}
     nano = tmp_path / "train.py"
     nano.write_text("\n".join(["n_embd = 2560", "n_layer = 2", found["nanoGPT"].lines[1][2:]]) + "\n")
-    assert read_config(nano).hyper.heads == 20
+    assert read_config(nano).model.heads == 20
 
 
 def test_every_finding_of_a_size_has_them() -> None:

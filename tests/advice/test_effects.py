@@ -10,7 +10,7 @@ import pytest
 from tests.advice.advice_rows import facts as bare_facts
 from tests.advice.advice_rows import gemm, model
 from tests.advice.advice_steps import Shape, dims_of, facts_of, model_of, rows_of, spread
-from tracelens.config.model import Layout
+from tracelens.config.configuration import Layout
 from tracelens.results import CommunicationRow, Effects
 from tracelens.rules import StepFacts
 from tracelens.rules.advise import advise
@@ -77,9 +77,9 @@ def test_settings_of_the_run_leave_the_weights_alone(facts: StepFacts) -> None:
     twice = of(facts, {"micro_batch": [4, 8]})
     assert twice.parameters.delta == 0 and twice.checkpoint == "loads"
     assert twice.flops.frac == pytest.approx(1.0)
-    hyper = facts.step.now if facts.step else None
-    assert hyper is not None and twice.memory.states == 0
-    kept = memory_bytes(hyper, Layout()) - 16 * (hyper.parameters or 0)
+    config = facts.step.now if facts.step else None
+    assert config is not None and twice.memory.states == 0
+    kept = memory_bytes(config, Layout()) - 16 * (config.parameters or 0)
     assert twice.memory.activations == pytest.approx(kept)
     assert (
         "table of positions with 2048 rows needs 2,048 more"

@@ -8,21 +8,21 @@ import pytest
 
 from tests.advice import configs
 from tests.advice.configs import gpt3_2_7b, read
-from tracelens.config import ModelConfig
-from tracelens.config.hyper import changed
+from tracelens.config import Configuration
+from tracelens.config.model_config import changed
 from tracelens.errors import InputError
 from tracelens.hardware import Gpu, find_gpu, list_gpus
 from tracelens.step.planned_kernels import memory_bytes
 from tracelens.step.planned_step import PlannedStep, Planner, compare
-from tracelens.step.step_change import Change
+from tracelens.step.step import Change
 
 H100 = find_gpu(None, override="h100-sxm")
 A100 = find_gpu(None, override="a100-sxm-80gb")
 
 
-def _change(config: ModelConfig, change: dict[str, int], gpu_name: str = "h100-sxm") -> Change:
+def _change(config: Configuration, change: dict[str, int], gpu_name: str = "h100-sxm") -> Change:
     planner = Planner(config.layout, gpu=find_gpu(None, override=gpu_name))
-    return compare(planner.step(config.hyper), planner.step(changed(config.hyper, change)))
+    return compare(planner.step(config.model), planner.step(changed(config.model, change)))
 
 
 def _mid(change: Change) -> float:
@@ -34,7 +34,7 @@ def test_operations_are_those_of_the_paper() -> None:
     """24bsh^2 + 4bs^2h a layer forward, half of the scores masked, and 2bshv; three times that with backward
     (attention's backward repeats the scores: five products for two)."""
     config = gpt3_2_7b(heads=20)
-    step = Planner(config.layout, gpu=H100).step(config.hyper)
+    step = Planner(config.layout, gpu=H100).step(config.model)
     b, s, h, layers, v = 4, 2048, 2560, 32, 50257
     products = 3 * (24 * b * s * h * h * layers + 2 * b * s * h * v)
     attention = 3.5 * 4 * b * s * s * h * layers / 2
@@ -44,7 +44,7 @@ def test_operations_are_those_of_the_paper() -> None:
 def test_qkv_is_one_product_or_three_as_the_family_has_it(tmp_path: Path) -> None:
     def shapes(content: dict[str, object]) -> set[tuple[str, int]]:
         config = read(tmp_path, content, sequence=2048, micro_batch=4)
-        step = Planner(config.layout, gpu=H100).step(config.hyper)
+        step = Planner(config.layout, gpu=H100).step(config.model)
         return {
             (p.shape, p.calls) for p in step.parts if p.component == "attention.qkv" and p.role == "forward"
         }
@@ -55,14 +55,14 @@ def test_qkv_is_one_product_or_three_as_the_family_has_it(tmp_path: Path) -> Non
 
 def test_experts_share_the_tokens(tmp_path: Path) -> None:
     config = read(tmp_path, configs.MIXTRAL_8X7B, sequence=4096, micro_batch=2)
-    step = Planner(config.layout, gpu=H100).step(config.hyper)
+    step = Planner(config.layout, gpu=H100).step(config.model)
     up = next(part for part in step.parts if part.component == "moe.experts" and part.role == "forward")
     assert up.shape == "8 x (2048 x 14336 x 4096)"
 
 
 def test_each_rank_has_its_share() -> None:
     config = gpt3_2_7b(tensor_parallel=4, vocab=50304)
-    step = Planner(config.layout, gpu=H100).step(config.hyper)
+    step = Planner(config.layout, gpu=H100).step(config.model)
     forward = {p.component: p.shape for p in step.parts if p.role == "forward"}
     assert forward["attention.qkv"] == "8192 x 1920 x 2560"
     assert forward["attention.output"] == "8192 x 2560 x 640"
@@ -73,7 +73,7 @@ def test_each_rank_has_its_share() -> None:
 
 def test_the_sum_is_that_of_its_parts() -> None:
     config = gpt3_2_7b()
-    step = Planner(config.layout, gpu=A100).step(config.hyper)
+    step = Planner(config.layout, gpu=A100).step(config.model)
     for end in ("low", "mid", "high"):
         assert getattr(step.time_ms, end) == pytest.approx(sum(getattr(p.time_ms, end) for p in step.parts))
     assert all((p.time_ms.low or 0) <= (p.time_ms.mid or 0) <= (p.time_ms.high or 0) for p in step.parts)
@@ -100,7 +100,7 @@ def test_a_padded_vocabulary_on_the_h100() -> None:
 
 def test_nothing_changed_saves_nothing() -> None:
     config = gpt3_2_7b()
-    step = Planner(config.layout, gpu=H100).step(config.hyper)
+    step = Planner(config.layout, gpu=H100).step(config.model)
     same = compare(step, step)
     assert (same.saving_frac.low, same.saving_frac.mid, same.saving_frac.high) == (0, 0, 0)
     assert same.parts == ()
@@ -109,7 +109,7 @@ def test_nothing_changed_saves_nothing() -> None:
 def test_there_and_back_cancel() -> None:
     config = gpt3_2_7b()
     planner = Planner(config.layout, gpu=H100)
-    one, two = planner.step(config.hyper), planner.step(changed(config.hyper, {"heads": 20, "vocab": 50304}))
+    one, two = planner.step(config.model), planner.step(changed(config.model, {"heads": 20, "vocab": 50304}))
     there, back = compare(one, two), compare(two, one)
     assert (there.saving_ms.mid or 0) == pytest.approx(-(back.saving_ms.mid or 0))
 
@@ -147,17 +147,17 @@ def test_an_alignment_of_unknown_cost_is_taken_at_its_least() -> None:
     """What odd leading dimensions cost a B200 was not measured: the present step is a bound, and says so."""
     config = gpt3_2_7b()
     planner = Planner(config.layout, gpu=find_gpu(None, override="b200"))
-    step = planner.step(config.hyper)
+    step = planner.step(config.model)
     unknown = [part for part in step.parts if part.unknown]
     assert {part.component for part in unknown} == {"logits"}
     assert all(part.time_ms.low == part.time_ms.mid for part in unknown)
-    padded = compare(step, planner.step(changed(config.hyper, {"vocab": 50304})))
+    padded = compare(step, planner.step(changed(config.model, {"vocab": 50304})))
     assert (padded.saving_frac.mid or 0) == pytest.approx(0, abs=0.002)  # nothing is promised
 
 
-def _priced(gpu: Gpu, config: ModelConfig) -> PlannedStep | str:
+def _priced(gpu: Gpu, config: Configuration) -> PlannedStep | str:
     try:
-        return Planner(config.layout, gpu=gpu, dtype="fp16").step(config.hyper)
+        return Planner(config.layout, gpu=gpu, dtype="fp16").step(config.model)
     except InputError as error:
         return str(error)
 
@@ -177,6 +177,6 @@ def test_every_gpu_gives_a_step_or_a_reason() -> None:
 def test_memory_of_a_known_case() -> None:
     """16 bytes a weight (ZeRO: 2 + 2 + 12), and 34 bytes of activations for s*b*h of each layer."""
     config = gpt3_2_7b(vocab=64)
-    x, layout = config.hyper, config.layout
+    x, layout = config.model, config.layout
     activations = memory_bytes(x, layout) - 16 * (x.parameters or 0)
     assert activations == pytest.approx(34 * 8192 * 2560 * 32, rel=0.07)

@@ -9,22 +9,22 @@ import pytest
 
 from tests.advice import configs
 from tests.advice.configs import gpt3_2_7b, read
-from tracelens.config import ModelConfig, config_from_flags
-from tracelens.config.hyper import changed
+from tracelens.config import Configuration, config_from_flags
+from tracelens.config.model_config import changed
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
 from tracelens.step.planned_kernels import memory_bytes
 from tracelens.step.planned_step import Planner, compare
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import BY_DEFAULT, SEARCHED, Limits
-from tracelens.step.step_change import Change
+from tracelens.step.step import Change
 
 GPUS = ("h100-sxm", "a100-sxm-80gb")
 
 
-def _search(config: ModelConfig, gpu: str = "h100-sxm", **limits: Any) -> tuple[Planner, Found]:
+def _search(config: Configuration, gpu: str = "h100-sxm", **limits: Any) -> tuple[Planner, Found]:
     planner = Planner(config.layout, gpu=find_gpu(None, override=gpu))
-    return planner, search(planner, config.hyper, Limits(**limits), fixed=config.fixed)
+    return planner, search(planner, config.model, Limits(**limits), fixed=config.fixed)
 
 
 def _names(change: Change) -> set[str]:
@@ -37,7 +37,7 @@ def test_a_faster_shape_than_the_papers_own_for_2_7b(gpu: str) -> None:
     config = gpt3_2_7b()
     planner, found = _search(config, gpu, free=BY_DEFAULT - {"vocab"})
     best = found.picks[0]
-    c2 = planner.step(changed(config.hyper, {"heads": 40}))
+    c2 = planner.step(changed(config.model, {"heads": 40}))
     against = compare(c2, planner.step(best.then))
     assert (against.saving_frac.mid or 0) > 0
     assert abs((best.then.parameters or 0) / (best.now.parameters or 1) - 1) <= 0.01
@@ -98,7 +98,7 @@ AWKWARD: list[dict[str, int]] = [
 def test_picks_keep_every_constraint_and_are_surely_faster(sizes: dict[str, int], gpu: str) -> None:
     config = config_from_flags(sizes, gated=None)
     planner, found = _search(config, gpu)
-    now, present = config.hyper, planner.step(config.hyper)
+    now, present = config.model, planner.step(config.model)
     assert len(found.picks) <= 5
     for pick in found.picks:
         then = pick.then
@@ -142,7 +142,7 @@ def test_heads_of_their_own_size_keep_their_width(tmp_path: Path) -> None:
     config = read(tmp_path, configs.QWEN3_4B | {"num_attention_heads": 51, "num_key_value_heads": 51,
                                                 "head_dim": 80}, micro_batch=4, sequence=2048)  # fmt: skip
     _, found = _search(config, parameters_frac=0.02)
-    width = (config.hyper.heads or 0) * (config.hyper.head_dim or 0)
+    width = (config.model.heads or 0) * (config.model.head_dim or 0)
     for pick in found.picks:
         assert (pick.then.heads or 0) * (pick.then.head_dim or 0) == width
 
@@ -161,7 +161,7 @@ def test_fixed_sizes_stay(tmp_path: Path) -> None:
 def test_layers_are_searched_when_they_are_free() -> None:
     config = gpt3_2_7b(vocab=50304)
     _, found = _search(config, free=BY_DEFAULT | {"layers"})
-    assert {candidate.hyper.layers for candidate in found.front} - {32}
+    assert {candidate.model.layers for candidate in found.front} - {32}
 
 
 def test_a_micro_batch_needs_to_know_the_memory() -> None:
@@ -170,7 +170,7 @@ def test_a_micro_batch_needs_to_know_the_memory() -> None:
     config = gpt3_2_7b(micro_batch=1)
     planner, found = _search(config, free=BY_DEFAULT | {"micro_batch"}, memory_gb=60)
     for candidate in found.front:
-        assert memory_bytes(candidate.hyper, planner.layout) <= 60e9
+        assert memory_bytes(candidate.model, planner.layout) <= 60e9
 
 
 @pytest.mark.parametrize(
@@ -200,9 +200,9 @@ def test_a_front_point_is_the_time_of_the_whole_step() -> None:
     """The search's sums of parts are the step predicted as one."""
     config = gpt3_2_7b()
     planner, found = _search(config, free=BY_DEFAULT | {"layers"})
-    now = planner.step(config.hyper).time_ms.mid or 0.0
+    now = planner.step(config.model).time_ms.mid or 0.0
     for point in found.front:
-        assert (planner.step(point.hyper).time_ms.mid or 0) / now == pytest.approx(point.time_frac)
+        assert (planner.step(point.model).time_ms.mid or 0) / now == pytest.approx(point.time_frac)
 
 
 _LLAMA_405B = {"hidden": 16384, "heads": 128, "kv_heads": 8, "layers": 126, "vocab": 128_256, "ffn": 53248,

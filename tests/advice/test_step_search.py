@@ -14,7 +14,7 @@ from tests.effort import unit
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import Analysis
 from tracelens.config import config_from_flags
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
 from tracelens.results import Known, Lack, ModelDims, ShapeSearch
@@ -30,7 +30,7 @@ ODD = replace(LLAMA, f=10922)
 UNKNOWN = Known(None, "not known: its range was not recorded")
 
 
-def _changes(now: Hyper, then: Hyper) -> dict[str, int]:
+def _changes(now: ModelConfig, then: ModelConfig) -> dict[str, int]:
     return {name: then.get(name) or 0 for name in SEARCHED if then.get(name) != now.get(name)}
 
 
@@ -59,8 +59,8 @@ def test_a_sum_of_parts_is_the_step_simulated_as_one(shape: Shape) -> None:
     assert found.front
     fewer = Candidate(replace(step.now, kv_heads=8), 0.0, 0.0)
     for point in (*found.front, fewer):
-        then = what_if(step, _changes(step.now, point.hyper)).then_ms.mid
-        assert measured.time_ms(point.hyper) == pytest.approx(then, rel=1e-9)
+        then = what_if(step, _changes(step.now, point.model)).then_ms.mid
+        assert measured.time_ms(point.model) == pytest.approx(then, rel=1e-9)
         assert point is fewer or point.time_frac == pytest.approx(
             (then or 0.0) / (step.step_ms or 1.0), rel=1e-9
         )

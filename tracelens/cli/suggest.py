@@ -11,7 +11,7 @@ import click
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracelens.config import ModelConfig
+    from tracelens.config import Configuration
     from tracelens.results.suggestions import Suggestions
 
 _FLAGS = {
@@ -97,7 +97,7 @@ def suggest(
 
 def _source(
     source: str | None, given: dict[str, int], *, gated: bool | None, tied: bool | None
-) -> str | ModelConfig:
+) -> str | Configuration:
     """The path of a trace or report, else the configuration with what was given beside it."""
     from tracelens.config import config_from_flags, read_config
     from tracelens.kinds import kind_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from tracelens import numbers as f
 from tracelens.comparison.gemms import differ
 from tracelens.results import CommunicationRow, GemmRow, Known, Report
-from tracelens.results.comparison import Change
+from tracelens.results.comparison import SetupChange
 from tracelens.words import per_step
 
 #: Parameters in the order they are named, by their word.
@@ -27,24 +27,24 @@ _PARAMETERS = {
 LONG_STEP = 1.5  # medians: a longer step is no normal one
 
 
-def find_changes(before: Report, after: Report) -> list[Change]:
+def find_changes(before: Report, after: Report) -> list[SetupChange]:
     """Name what changed: model dimensions, then communication, then software."""
     return [*model_changes(before, after), *communication_changes(before, after), *_software(before, after)]
 
 
-def model_changes(before: Report, after: Report) -> list[Change]:
+def model_changes(before: Report, after: Report) -> list[SetupChange]:
     """Model dimensions known on both sides that differ."""
     found = []
     for name, title in _PARAMETERS.items():
         old, new = _known(before, name), _known(after, name)
         if old.value is not None and new.value is not None and old.value != new.value:
             said = f"{title} {old.value} -> {new.value}"
-            found.append(Change("model", name, str(old.value), str(new.value), said))
+            found.append(SetupChange("model", name, str(old.value), str(new.value), said))
     sure = all(one.model.transformer or one.coverage.complete for one in (before, after))
     if sure and {before.model.found, after.model.found} == {"whole", "none"}:
         seen = ["a transformer" if one.model.transformer else "none" for one in (before, after)]
         said = f"transformer seen: {seen[0]} -> {seen[1]}"
-        found.append(Change("model", "transformer", seen[0], seen[1], said))
+        found.append(SetupChange("model", "transformer", seen[0], seen[1], said))
     return found
 
 
@@ -72,14 +72,14 @@ def _known(report: Report, name: str) -> Known:
     return known
 
 
-def communication_changes(before: Report, after: Report) -> list[Change]:
+def communication_changes(before: Report, after: Report) -> list[SetupChange]:
     """Collectives that are called more or less often, or in another phase, per step.
 
     Counts only: how long a collective takes depends on the slowest rank, which one trace does not show.
     """
     old, new = _calls(before.communication), _calls(after.communication)
     per = per_step(before.summary.steps_marked and after.summary.steps_marked)
-    found: list[Change] = []
+    found: list[SetupChange] = []
     for collective in sorted({*old, *new}):
         a, b = old.get(collective, {}), new.get(collective, {})
         phases = sorted({*a, *b})
@@ -87,7 +87,7 @@ def communication_changes(before: Report, after: Report) -> list[Change]:
         if not any(differ(a.get(phase, 0.0), b.get(phase, 0.0)) for phase in phases):
             continue
         said = _moved(collective, a, b, moved, after.communication, per)
-        found.append(Change("communication", collective, _spelled(a), _spelled(b), said))
+        found.append(SetupChange("communication", collective, _spelled(a), _spelled(b), said))
     return found
 
 
@@ -125,12 +125,12 @@ def _spelled(phases: dict[str, float]) -> str:
     return ", ".join(parts) or "none"
 
 
-def _software(before: Report, after: Report) -> list[Change]:
+def _software(before: Report, after: Report) -> list[SetupChange]:
     found = []
     for name, title in (("torch_version", "PyTorch"), ("cuda_version", "CUDA")):
         old, new = getattr(before.trace, name), getattr(after.trace, name)
         if old is not None and new is not None and old != new:
-            found.append(Change("software", name, old, new, f"{title} {old} -> {new}"))
+            found.append(SetupChange("software", name, old, new, f"{title} {old} -> {new}"))
     return found
 
 

@@ -19,8 +19,8 @@ from tracelens.comparison.spelling import place_name
 from tracelens.comparison.together import Compared, together
 from tracelens.errors import InputError, UsageError
 from tracelens.results import Report
-from tracelens.results.comparison import Change, GemmChange, GemmSide
-from tracelens.results.folders import NOT_COMPARED, SIDES, FolderComparison, Left, Pair, PairTime
+from tracelens.results.comparison import GemmChange, GemmSide, SetupChange
+from tracelens.results.folders import NOT_COMPARED, SIDES, FilePair, FolderComparison, PairTime, Unpaired
 
 #: Told of every file before it is read: files done, files in all, its name.
 Heard = Callable[[int, int, str], None]
@@ -51,11 +51,11 @@ def compare_folders(
             try:
                 reports.append(load_report(file.path))
             except InputError as error:
-                left.append(Left(side, file.name, str(error)))
+                left.append(Unpaired(side, file.name, str(error)))
         if len(reports) == 2:
             found.append(_compared(name, (old, new), (reports[0], reports[1]), across=across))
         else:
-            left += [Left(side, file.name, "its partner cannot be used")
+            left += [Unpaired(side, file.name, "its partner cannot be used")
                      for side, file in zip(SIDES, (old, new), strict=True)
                      if not any(one.file == file.name and one.side == side for one in left)]  # fmt: skip
     if heard is not None:
@@ -79,7 +79,7 @@ def _compared(
     step = result.step
     rank = files[0].rank if files[0].rank == files[1].rank else None
     return Compared(
-        Pair(
+        FilePair(
             name,
             rank,
             times[0],
@@ -149,7 +149,7 @@ def _is_reshaped(one: GemmChange) -> bool:
     return other_work(one) or one.state == "moved"
 
 
-def _reshaped(one: GemmChange) -> Change:
+def _reshaped(one: GemmChange) -> SetupChange:
     name = place_name(one.component, one.role, one.phase)
     side = one.before or one.after
     size = f.mnk(side.m, side.n, side.k, side.batch) if side is not None else ""
@@ -157,7 +157,7 @@ def _reshaped(one: GemmChange) -> Change:
     if one.state == "moved":
         word = f"now counted as {place_name(*one.moved_to)}"
     said = word or ", ".join(one.changed)
-    return Change("kernels", name, "", "", f"GEMM {name}{f' {size}' if size else ''}: {said}")
+    return SetupChange("kernels", name, "", "", f"GEMM {name}{f' {size}' if size else ''}: {said}")
 
 
 __all__ = ["compare_folders"]

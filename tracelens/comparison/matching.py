@@ -12,7 +12,7 @@ import msgspec
 
 from tracelens.comparison.load import is_report
 from tracelens.errors import InputError
-from tracelens.results.folders import SIDES, Left, MatchedBy, Side
+from tracelens.results.folders import SIDES, MatchedBy, Side, Unpaired
 from tracelens.trace.head import read_head
 from tracelens.trace.metadata import rank_and_world
 
@@ -49,20 +49,20 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
+class MatchedFolders:
     """The pairs of files, in order, and what is left over."""
 
     by: MatchedBy
     pairs: list[tuple[str, File, File]]  # with the name of the pair
-    left: list[Left]
+    left: list[Unpaired]
 
 
-def match_folders(before: Path, after: Path) -> Matched:
+def match_folders(before: Path, after: Path) -> MatchedFolders:
     """Pair the files of two folders.
 
     Raises InputError when a folder cannot be read or holds nothing to compare, or no file has a partner.
     """
-    left: list[Left] = []
+    left: list[Unpaired] = []
     sides = []
     folders: tuple[tuple[Side, Path], ...] = (("before", before), ("after", after))
     for side, folder in folders:
@@ -77,22 +77,24 @@ def match_folders(before: Path, after: Path) -> Matched:
         for side, files, found in zip(SIDES, sides, keys, strict=True):
             twice = {stem for stem, many in Counter(file.stem for file in files).items() if many > 1}
             left += [
-                Left(side, file.name, "another file has this name") for file in files if file.stem in twice
+                Unpaired(side, file.name, "another file has this name")
+                for file in files
+                if file.stem in twice
             ]
             for stem in twice:
                 del found[stem]
     if not by_rank and len(keys[0]) == len(keys[1]) == 1 and keys[0].keys() != keys[1].keys():
         (old,), (new,) = keys[0].values(), keys[1].values()  # one file each: there is nothing to mistake
-        return Matched("name", [(old.stem, old, new)], left)
+        return MatchedFolders("name", [(old.stem, old, new)], left)
     common = [key for key in keys[0] if key in keys[1]]
     for side, mine, other in zip(SIDES, keys, reversed(keys), strict=True):
         what = "rank" if by_rank else "name"
-        left += [Left(side, file.name, f"no file of this {what} on the other side")
+        left += [Unpaired(side, file.name, f"no file of this {what} on the other side")
                  for key, file in mine.items() if key not in other]  # fmt: skip
     if not common:
         raise InputError(_strangers(sides, by_rank=by_rank))
     names = [(f"rank {key}" if by_rank else str(key), keys[0][key], keys[1][key]) for key in common]
-    return Matched("rank" if by_rank else "name", names, left)
+    return MatchedFolders("rank" if by_rank else "name", names, left)
 
 
 def _key(file: File, by_rank: bool) -> int | str:
@@ -104,7 +106,7 @@ def _distinct(ranks: Iterable[int | None]) -> bool:
     return None not in seen and len(set(seen)) == len(seen)
 
 
-def _files(side: Side, folder: Path) -> tuple[list[File], list[Left]]:
+def _files(side: Side, folder: Path) -> tuple[list[File], list[Unpaired]]:
     try:
         names = sorted(
             path
@@ -118,10 +120,12 @@ def _files(side: Side, folder: Path) -> tuple[list[File], list[Left]]:
         try:
             file = _file(path)
         except InputError as error:
-            others.append(Left(side, path.name, str(error)))
+            others.append(Unpaired(side, path.name, str(error)))
             continue
         if file is None:
-            others.append(Left(side, path.name, "neither a trace nor a report of 'tracelens analyze --json'"))
+            others.append(
+                Unpaired(side, path.name, "neither a trace nor a report of 'tracelens analyze --json'")
+            )
         else:
             files.append(file)
     return sorted(files, key=lambda file: (file.rank is None, file.rank or 0, _natural(file.name))), others
@@ -151,7 +155,7 @@ def _file(path: Path) -> File | None:
     return File(path, rank)
 
 
-def _nothing(folder: Path, others: list[Left]) -> str:
+def _nothing(folder: Path, others: list[Unpaired]) -> str:
     inside = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if others:
         return f"{folder} holds nothing to compare: {others[0].file} is {others[0].why}"
@@ -169,4 +173,4 @@ def _strangers(sides: list[list[File]], *, by_rank: bool) -> str:
     return f"no file of the one folder has a partner of the same {what} in the other ({shown[0]}; {shown[1]})"
 
 
-__all__ = ["File", "Matched", "match_folders"]
+__all__ = ["File", "MatchedFolders", "match_folders"]

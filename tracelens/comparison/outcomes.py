@@ -5,14 +5,16 @@ from __future__ import annotations
 from tracelens import numbers as f
 from tracelens.comparison.spelling import signed_ms, span_ms
 from tracelens.results import Estimate, Finding, Known, Report
-from tracelens.results.comparison import GemmChange, Outcome, OutcomeState
+from tracelens.results.comparison import FindingOutcome, GemmChange, OutcomeState
 from tracelens.words import per_step
 
 #: The word of a finding's change -> field of ModelDims.
 _FIELDS = {"vocab_size": "vocab", "micro_batch": "micro_batch", "batch": "micro_batch"}
 
 
-def outcomes(before: Report, after: Report, gemms: list[GemmChange], *, times: bool = True) -> list[Outcome]:
+def outcomes(
+    before: Report, after: Report, gemms: list[GemmChange], *, times: bool = True
+) -> list[FindingOutcome]:
     """Say of each finding whether it was acted on and whether the saving came, where times compare."""
     found = []
     for one in before.findings:
@@ -21,7 +23,7 @@ def outcomes(before: Report, after: Report, gemms: list[GemmChange], *, times: b
         measured = _measured(one, gemms) if done and times else None
         agrees = _agrees(one.saving_ms, measured) if state == "acted_on" and measured is not None else None
         found.append(
-            Outcome(
+            FindingOutcome(
                 one.rule, one.title, one.change, state, one.saving_ms, measured, agrees, why, one.saving_of
             )
         )
@@ -86,7 +88,7 @@ AGREES = {
 _FORETOLD = 3  # findings named above all else
 
 
-def against(one: Outcome, *, generated: bool = False, marked: bool = True) -> str:
+def against(one: FindingOutcome, *, generated: bool = False, marked: bool = True) -> str:
     """Predicted against measured, in one clause; "" where the saving was not measured.
 
     ``generated``: a trace was made by a program, so nothing in it was measured. ``marked``: both traces mark
@@ -110,7 +112,7 @@ def against(one: Outcome, *, generated: bool = False, marked: bool = True) -> st
     return f"{said}, {seen}{agrees}"
 
 
-def foretold(findings: list[Outcome], *, generated: bool = False, marked: bool = True) -> list[str]:
+def foretold(findings: list[FindingOutcome], *, generated: bool = False, marked: bool = True) -> list[str]:
     """A sentence for each finding that was acted on and whose saving was measured."""
     done = [one for one in findings if one.state == "acted_on" and one.measured_ms is not None]
     said = [

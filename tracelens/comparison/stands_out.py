@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from tracelens.comparison.step_change import PRACTICAL
-from tracelens.results.folders import Pair, PairTime, RankPart, Side, StandsOut
+from tracelens.results.folders import FilePair, PairTime, RankPart, Side, StandsOut
 
 #: Beyond the others' median by so many scaled median absolute deviations (as in ``gemms.noise``).
 _FAR = 3 * 1.4826
@@ -17,7 +17,7 @@ _PARTS: dict[RankPart, Callable[[PairTime], float]] = {
 }
 
 
-def stand_out(pairs: Sequence[Pair]) -> list[StandsOut]:
+def stand_out(pairs: Sequence[FilePair]) -> list[StandsOut]:
     """Ranks that take more of a part of the step than the others do: fewer than half of them, beyond a gap.
 
     The widest gap in the upper half parts them from the others. It counts where it is more than 2 % of the

@@ -19,10 +19,10 @@ from tracelens.results import ModelDims, StepTime
 from tracelens.results.comparison import (
     Cause,
     CauseCode,
-    Change,
     ComponentChange,
     Noise,
     OutcomeState,
+    SetupChange,
     Side,
     StepChange,
     StepPart,
@@ -30,15 +30,15 @@ from tracelens.results.comparison import (
 from tracelens.results.folders import (
     NOT_COMPARED,
     SCHEMA_VERSION,
+    FilePair,
     FolderComparison,
     FolderKind,
     FolderSide,
-    Left,
     MatchedBy,
-    Pair,
     SharedChange,
     SharedOutcome,
     SharedPeak,
+    Unpaired,
 )
 from tracelens.version import __version__
 
@@ -47,14 +47,14 @@ from tracelens.version import __version__
 class Compared:
     """What is kept of one pair of files."""
 
-    pair: Pair
+    pair: FilePair
     sides: tuple[Side, Side]
     models: tuple[ModelDims, ModelDims]
     steps: tuple[dict[int, float], dict[int, float]]  # step's number -> ms
     step: StepChange | None  # None where times are not compared
     parts: list[StepPart]
     noise: Noise | None
-    changes: list[Change]
+    changes: list[SetupChange]
     components: list[ComponentChange]
     findings: set[tuple[str, str, OutcomeState]]  # rule, title, state
     caveats: list[str]
@@ -63,7 +63,7 @@ class Compared:
 
 
 def together(
-    found: list[Compared], *, by: MatchedBy, folders: tuple[Path, Path], left: list[Left]
+    found: list[Compared], *, by: MatchedBy, folders: tuple[Path, Path], left: list[Unpaired]
 ) -> FolderComparison:
     kind = _kind(found, by)
     refused = list(dict.fromkeys(why for one in found for why in one.not_compared))
@@ -277,7 +277,7 @@ def _noise(every: Sequence[Noise | None]) -> Noise | None:
 
 def _changes(found: list[Compared]) -> list[SharedChange]:
     """Every change once, with the number of pairs; those of the model first, as in one pair."""
-    seen: dict[str, list[Change]] = {}
+    seen: dict[str, list[SetupChange]] = {}
     for one in found:
         for said, change in {change.said: change for change in one.changes}.items():
             seen.setdefault(said, []).append(change)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from tracelens.config.hyper import Hyper
-from tracelens.config.model import ModelConfig
+from tracelens.config.configuration import Configuration
+from tracelens.config.model_config import ModelConfig
 from tracelens.numbers import round_up
 
 _ORDER = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "sequence", "micro_batch")
 
 
-def config_diff(config: ModelConfig, then: Hyper) -> tuple[str, ...]:
+def config_diff(config: Configuration, then: ModelConfig) -> tuple[str, ...]:
     """Lines to take out ("- ") and to put in ("+ "), in the format of the input.
 
     A size that the file leaves to a default is written out where the default would follow another change.
 
     >>> from tracelens.config import config_from_flags
-    >>> from tracelens.config.hyper import changed
+    >>> from tracelens.config.model_config import changed
     >>> gpt = config_from_flags({"hidden": 2560, "heads": 32, "layers": 32})
-    >>> config_diff(gpt, changed(gpt.hyper, {"heads": 20}))
+    >>> config_diff(gpt, changed(gpt.model, {"heads": 20}))
     ('- --heads 32', '+ --heads 20')
     """
-    now = config.hyper
+    now = config.model
     lines: list[str] = []
     for name in _ORDER:
         key = config.keys.get(name)
@@ -42,7 +42,7 @@ def config_diff(config: ModelConfig, then: Hyper) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _written(config: ModelConfig, name: str) -> bool:
+def _written(config: Configuration, name: str) -> bool:
     """Whether the input itself sets it: sources of defaults and assumptions do not name the key."""
     if name == "vocab" and config.vocab_asked is not None:
         return True
@@ -51,7 +51,7 @@ def _written(config: ModelConfig, name: str) -> bool:
     return source == "given on the command line" or source.endswith(f": {key}")
 
 
-def _derived(name: str, then: Hyper) -> int | None:
+def _derived(name: str, then: ModelConfig) -> int | None:
     if name == "kv_heads":
         return then.heads
     if name == "head_dim" and then.hidden and then.heads and then.hidden % then.heads == 0:
@@ -59,12 +59,12 @@ def _derived(name: str, then: Hyper) -> int | None:
     return None
 
 
-def _follows(config: ModelConfig, name: str, then: Hyper) -> bool:
+def _follows(config: Configuration, name: str, then: ModelConfig) -> bool:
     """True for an MLP width that the framework would derive from the changed hidden size."""
-    return name == "ffn" and then.hidden != config.hyper.hidden
+    return name == "ffn" and then.hidden != config.model.hidden
 
 
-def _multiples(config: ModelConfig, then: Hyper) -> tuple[int | None, int | None]:
+def _multiples(config: Configuration, then: ModelConfig) -> tuple[int | None, int | None]:
     """Megatron's --make-vocab-size-divisible-by, before and after."""
     ranks, asked, vocab = then.tensor_parallel or 1, config.vocab_asked or 1, then.vocab or 1
     source = config.sources.get("vocab", "")
@@ -74,7 +74,7 @@ def _multiples(config: ModelConfig, then: Hyper) -> tuple[int | None, int | None
     return old, new
 
 
-def _line(sign: str, key: str, value: int | None, config: ModelConfig) -> str:
+def _line(sign: str, key: str, value: int | None, config: Configuration) -> str:
     key = key.rpartition(".")[2]
     if config.format in ("huggingface", "megatron-json"):
         return f'{sign}   "{key}": {value},'

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Layout, finish, whole
 from tracelens.config.families import FAMILIES, NOT_MODELLED, Family
-from tracelens.config.model import USUAL_SEQUENCE, Draft, Layout, ModelConfig, finish, whole
 from tracelens.errors import InputError
 
 #: Where a model of several parts keeps its language model.
@@ -35,7 +35,7 @@ def read_huggingface(
     overrides: Mapping[str, int],
     gated: bool | None,
     tied: bool | None,
-) -> ModelConfig:
+) -> Configuration:
     """Sizes and layers of a config.json already decoded."""
     draft = Draft(name)
     part, table = _language_part(table, draft)

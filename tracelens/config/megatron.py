@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tracelens.config.model import Draft, Layout, ModelConfig, finish, whole
+from tracelens.config.configuration import Configuration, Draft, Layout, finish, whole
 from tracelens.errors import InputError
 from tracelens.numbers import round_up
 
@@ -92,7 +92,7 @@ def read_megatron(
     overrides: Mapping[str, int],
     gated: bool | None,
     tied: bool | None,
-) -> ModelConfig:
+) -> Configuration:
     """Sizes and layers of Megatron's arguments."""
     draft = Draft(name)
     for size, key in _SIZES.items():

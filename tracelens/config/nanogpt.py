@@ -7,7 +7,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from tracelens.config.model import Draft, Layout, ModelConfig, finish
+from tracelens.config.configuration import Configuration, Draft, Layout, finish
 from tracelens.errors import InputError
 
 _SIZES = {
@@ -63,7 +63,7 @@ def read_nanogpt(
     overrides: Mapping[str, int],
     gated: bool | None,
     tied: bool | None,
-) -> ModelConfig:
+) -> Configuration:
     """Sizes of a nanoGPT config; what it leaves out is what train.py sets."""
     draft = Draft(name)
     start = table.get("init_from")

@@ -1,4 +1,4 @@
-"""From a file of any known kind, or from flags, to a ``ModelConfig``."""
+"""From a file of any known kind, or from flags, to a ``Configuration``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from tracelens.config.configuration import Configuration, Draft, Layout, finish
 from tracelens.config.huggingface import is_huggingface, read_huggingface
 from tracelens.config.megatron import arguments_of, flat_yaml, flattened, is_megatron, read_megatron
-from tracelens.config.model import Draft, Layout, ModelConfig, finish
 from tracelens.config.nanogpt import assignments, is_nanogpt, read_nanogpt
 from tracelens.errors import InputError, UsageError
 
@@ -26,7 +26,7 @@ def read_config(
     overrides: Mapping[str, int] | None = None,
     gated: bool | None = None,
     tied: bool | None = None,
-) -> ModelConfig:
+) -> Configuration:
     """Read the model's sizes from ``path``, a file or a folder with a config.json.
 
     ``overrides`` are sizes by our names that replace the file's. Raises ``InputError`` for a file that
@@ -57,7 +57,7 @@ def read_config(
 
 def config_from_flags(
     sizes: Mapping[str, int], *, gated: bool | None = None, tied: bool | None = None
-) -> ModelConfig:
+) -> Configuration:
     """A GPT with the sizes given: one QKV product, ffn 4h (8h/3 on a multiple of 64 with a gate)."""
     draft = Draft("flags")
     for name, value in sizes.items():
@@ -120,7 +120,7 @@ def _text(where: Path) -> str:
 
 def _from_json(
     text: str, name: str, overrides: Mapping[str, int], gated: bool | None, tied: bool | None
-) -> ModelConfig:
+) -> Configuration:
     try:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:

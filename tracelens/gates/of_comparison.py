@@ -12,7 +12,7 @@ from tracelens.comparison.moves import with_moves
 from tracelens.comparison.spelling import signed_ms, signed_pct
 from tracelens.gates.metrics import Metric, Range, Reading, exact, unknown
 from tracelens.results.comparison import Comparison, ComponentChange, Side, StepChange
-from tracelens.results.folders import FolderComparison, FolderSide, Pair
+from tracelens.results.folders import FilePair, FolderComparison, FolderSide
 from tracelens.words import COMPONENTS
 
 Compared = Comparison | FolderComparison
@@ -40,7 +40,7 @@ def _without(step: StepChange, alike: float) -> StepChange:
     )
 
 
-def _pair_without(pair: Pair) -> Pair:
+def _pair_without(pair: FilePair) -> FilePair:
     after = replace(pair.after, step_ms=pair.after.step_ms - alike_ms(pair.causes))
     frac = after.step_ms / pair.before.step_ms - 1 if pair.before.step_ms else None
     return replace(pair, after=after, diff_frac=frac)

@@ -7,7 +7,7 @@ from tracelens.comparison.moves import with_moves
 from tracelens.comparison.outcomes import against
 from tracelens.comparison.spelling import VARIATION, arrow_ms, place_name, signed_pct
 from tracelens.render.compare_figures import Found, signed
-from tracelens.results.comparison import Comparison, ComponentChange, GemmChange, GemmSide, Outcome
+from tracelens.results.comparison import Comparison, ComponentChange, FindingOutcome, GemmChange, GemmSide
 
 OUTCOMES = {
     "acted_on": "acted on",
@@ -89,7 +89,7 @@ def outcome_lines(result: Comparison) -> list[str]:
     return [outcome_line(one, generated=generated, marked=marked) for one in result.findings]
 
 
-def outcome_line(one: Outcome, *, generated: bool = False, marked: bool = True) -> str:
+def outcome_line(one: FindingOutcome, *, generated: bool = False, marked: bool = True) -> str:
     """A finding of before, in a line: what became of it, predicted against measured."""
     parts = [f"{one.rule} {one.title}: {OUTCOMES.get(one.state, one.state)}"]
     if one.measured_ms is not None:

@@ -6,7 +6,7 @@ from tracelens import numbers as f
 from tracelens.comparison.folder_words import STATE_WORDS
 from tracelens.comparison.spelling import arrow_ms, arrow_pct, p_value, signed_pct
 from tracelens.render.compare import OUTCOMES
-from tracelens.results.folders import NOT_COMPARED, FolderComparison, Pair, SharedPeak
+from tracelens.results.folders import NOT_COMPARED, FilePair, FolderComparison, SharedPeak
 
 
 def identity(result: FolderComparison) -> str:
@@ -26,7 +26,7 @@ def pair_heads(result: FolderComparison) -> list[str]:
     return ["before, ms", "after, ms", "difference", "p", "computing"]
 
 
-def pair_cells(pair: Pair) -> list[str]:
+def pair_cells(pair: FilePair) -> list[str]:
     """Name, step before and after, difference, p, computing time, what the pair's own steps say.
 
     Where times are not compared: name, MFU, GPU busy, share of GEMM time, that they are not.

@@ -8,7 +8,7 @@ from tracelens.comparison.spelling import arrow_ms
 from tracelens.render import compare, compare_folders
 from tracelens.render.compare_figures import Found, shares_line
 from tracelens.results.comparison import Comparison, GemmChange
-from tracelens.results.folders import Pair, SharedPeak
+from tracelens.results.folders import FilePair, SharedPeak
 
 LEFT = 200  # files that are not compared, listed
 
@@ -25,7 +25,7 @@ class View:
     parts: str
     nothing_moved: str
     gemms: list[GemmChange]
-    pairs: list[Pair]
+    pairs: list[FilePair]
     pair_heads: list[str]
     peaks: list[SharedPeak]
     left: list[str]

@@ -126,7 +126,7 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SetupChange:
     """Something that is not the same, known without comparing a time."""
 
     kind: Literal["model", "communication", "kernels", "software"]
@@ -204,7 +204,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FindingOutcome:
     """A finding of the report before: was it acted on, and did the saving come?"""
 
     rule: str
@@ -238,12 +238,12 @@ class Comparison:
     step: StepChange | None
     parts: list[StepPart]
     noise: Noise | None
-    changes: Annotated[list[Change], says("the model first")]
+    changes: Annotated[list[SetupChange], says("the model first")]
     components: Annotated[
         list[ComponentChange], says("largest difference first; empty where times are not compared")
     ]
     gemms: list[GemmChange]
-    findings: list[Outcome]
+    findings: list[FindingOutcome]
     caveats: list[str]
     reasons: Annotated[list[str], says("why to believe the verdict; ``detail`` is all of them")] = field(
         default_factory=list

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 
 from tracelens.results.comparison import (
     Cause,
-    Change,
     ComponentChange,
     Move,
     Noise,
     OutcomeState,
+    SetupChange,
     StepChange,
     StepPart,
     StepState,
@@ -92,7 +92,7 @@ class StandsOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class FilePair:
     """Two files that belong together."""
 
     name: Annotated[str, says('"rank 3", or the files\' common name')]
@@ -110,7 +110,7 @@ class Pair:
 class SharedChange:
     """A change, and in how many pairs it was seen."""
 
-    change: Change
+    change: SetupChange
     pairs: int
 
 
@@ -138,7 +138,7 @@ class SharedPeak:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Unpaired:
     """A file that has no partner, or cannot be used."""
 
     side: Side
@@ -162,7 +162,7 @@ class FolderComparison:
         StepChange | None, says("of the job, or over the runs; None where only the pairs can be judged")
     ]
     why: Annotated[str, says("what ``step`` is of, or why there is none")]
-    pairs: list[Pair]
+    pairs: list[FilePair]
     stands_out: Annotated[list[StandsOut], says("ranks that do; nothing with fewer than three")]
     parts: Annotated[list[StepPart], says("medians over the pairs")]
     noise: Annotated[Noise | None, says("medians over the pairs")]
@@ -171,7 +171,7 @@ class FolderComparison:
         list[ComponentChange], says("medians over the pairs, judged where more than half of them agree")
     ]
     findings: list[SharedOutcome]
-    left: list[Left]
+    left: list[Unpaired]
     caveats: list[str]
     not_compared: Annotated[list[str], says("why times are not compared; empty where they are")] = field(
         default_factory=list

@@ -22,7 +22,7 @@ class _HeadSummary(msgspec.Struct):
     step_bound: str | None = None
 
 
-class _Head(msgspec.Struct):
+class _ReportHead(msgspec.Struct):
     schema_version: str
     tool_version: str
     summary: _HeadSummary = msgspec.field(default_factory=_HeadSummary)
@@ -94,7 +94,7 @@ def from_json(data: bytes) -> Report:
     InputError when the data is not a report or has another major schema version.
     """
     try:
-        head = msgspec.json.decode(data, type=_Head)
+        head = msgspec.json.decode(data, type=_ReportHead)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(
             f"not a tracelens report ({error}); write one with 'tracelens analyze TRACE --json FILE'"

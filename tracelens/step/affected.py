@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.results import Estimate, GemmRow
 from tracelens.step.predicted import Scaled, scaled_product
 from tracelens.step.predicted_attention import scaled_attention
@@ -77,12 +77,12 @@ class Affected:
         return self.gap_ms + sum(part.time_ms for part in self.parts)
 
 
-def changed_names(now: Hyper, then: Hyper) -> list[str]:
+def changed_names(now: ModelConfig, then: ModelConfig) -> list[str]:
     """Parameters that differ, in the order in which they are told."""
     return [name for name in _ORDER if now.value(name) != then.value(name)]
 
 
-def affected_by(step: StepModel, then: Hyper) -> Affected:
+def affected_by(step: StepModel, then: ModelConfig) -> Affected:
     """Every row of ``step`` that is another with ``then``, or runs more or less often."""
     now = step.now
     names = changed_names(now, then)
@@ -121,7 +121,7 @@ def affected_by(step: StepModel, then: Hyper) -> Affected:
     return Affected(tuple(parts), tuple(lost))
 
 
-def concerns(row: GemmRow, names: Sequence[str], now: Hyper) -> bool:
+def concerns(row: GemmRow, names: Sequence[str], now: ModelConfig) -> bool:
     """Whether a change of ``names`` would change ``row``, by what such rows are made of.
 
     A product that is no known part of the model counts where one of its sizes is that of the parameter,
@@ -141,12 +141,12 @@ def concerns(row: GemmRow, names: Sequence[str], now: Hyper) -> bool:
     return False
 
 
-def vocab_untold(now: Hyper, then: Hyper) -> bool:
+def vocab_untold(now: ModelConfig, then: ModelConfig) -> bool:
     """Do ranks change that perhaps share the vocabulary?"""
     return now.tensor_parallel != then.tensor_parallel and now.vocab_split is None
 
 
-def grown_calls(row: GemmRow, now: Hyper, then: Hyper, each_expert: bool = False) -> float:
+def grown_calls(row: GemmRow, now: ModelConfig, then: ModelConfig, each_expert: bool = False) -> float:
     """How much more often a row runs, in layers and experts."""
     calls = repeats(row.component, now, then)
     if each_expert and now.local_experts and then.local_experts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.hardware import Gpu
 from tracelens.results import Estimate, Rest
 from tracelens.step.predicted import dtype_then
@@ -16,7 +16,9 @@ _BANDWIDTH_FRAC = 0.9
 _FUSED, _PLAIN, _SCALED = 0.0, 3.0, 5.0
 
 
-def casts_of(products: tuple[Product, ...], now: Hyper, then: Hyper, *, gpu: Gpu) -> tuple[Rest, ...]:
+def casts_of(
+    products: tuple[Product, ...], now: ModelConfig, then: ModelConfig, *, gpu: Gpu
+) -> tuple[Rest, ...]:
     """Casts of both operands of every product that becomes fp8; empty without any, or without a bandwidth.
 
     Weights and activations are used by two products each (forward and one gradient). They are counted for

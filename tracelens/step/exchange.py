@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.numbers import ms, sig
 from tracelens.results import CommunicationRow, Estimate, ModelDims, Rest
 
@@ -30,7 +30,7 @@ class Exchange:
     notes: tuple[str, ...] = ()
 
 
-def exchange_of(rows: Sequence[CommunicationRow], now: Hyper, then: Hyper) -> Exchange:
+def exchange_of(rows: Sequence[CommunicationRow], now: ModelConfig, then: ModelConfig) -> Exchange:
     """What a change of the ranks does to the exposed communication; nothing where ranks stay.
 
     Fewer ranks: each message keeps its size and its share (n-1)/n that leaves the rank falls, as nccl-tests
@@ -99,7 +99,7 @@ def vocab_is_split(
     return False if all(size in (2 * activation, 4 * activation) for size in sizes) else None
 
 
-def same_gpus(now: Hyper, then: Hyper) -> str:
+def same_gpus(now: ModelConfig, then: ModelConfig) -> str:
     """What the comparison keeps."""
     times = then.model_ranks / now.model_ranks
     gpus = "1 GPU" if then.model_ranks == 1 else f"{then.model_ranks} GPUs"
@@ -116,7 +116,9 @@ def same_gpus(now: Hyper, then: Hyper) -> str:
     return text
 
 
-def _fewer_ranks(rows: Sequence[CommunicationRow], name: str, now: Hyper, then: Hyper) -> list[Rest]:
+def _fewer_ranks(
+    rows: Sequence[CommunicationRow], name: str, now: ModelConfig, then: ModelConfig
+) -> list[Rest]:
     before, after = now.get(name) or 1, then.get(name) or 1
     factor = ((after - 1) / after) / ((before - 1) / before)
     sizes = _message(now, name), _message(then, name)
@@ -140,14 +142,14 @@ def _by_phase(rows: Sequence[CommunicationRow]) -> dict[str, float]:
     return found
 
 
-def _message(x: Hyper, name: str) -> int | None:
+def _message(x: ModelConfig, name: str) -> int | None:
     """Elements of one message: an activation, or what the tokens send to their experts."""
     if x.token_count is None or x.hidden is None:
         return None
     return x.token_count * x.hidden * ((x.top_k or 1) if name == "expert_parallel" else 1)
 
 
-def _gradients(rows: Sequence[CommunicationRow], now: Hyper, then: Hyper) -> list[Rest] | str:
+def _gradients(rows: Sequence[CommunicationRow], now: ModelConfig, then: ModelConfig) -> list[Rest] | str:
     """Gradients and weights that copies of the model exchange: each rank holds more of them than before."""
     mine = now.rank_parameters, then.rank_parameters
     if not mine[0] or not mine[1]:
@@ -170,7 +172,7 @@ def _gradients(rows: Sequence[CommunicationRow], now: Hyper, then: Hyper) -> lis
     return [Rest("communication", "backward", "gradients of a rank, new between copies", 0.0, estimate)]
 
 
-def _more_ranks(rows: Sequence[CommunicationRow], name: str, now: Hyper, then: Hyper) -> str:
+def _more_ranks(rows: Sequence[CommunicationRow], name: str, now: ModelConfig, then: ModelConfig) -> str:
     before, after = now.get(name) or 1, then.get(name) or 1
     text = f"what the ranks exchange changes with {name} and is not predicted: "
     if before == 1:
@@ -187,7 +189,7 @@ def _more_ranks(rows: Sequence[CommunicationRow], name: str, now: Hyper, then: H
     )
 
 
-def _volume(name: str, now: Hyper, then: Hyper) -> tuple[str, ...]:
+def _volume(name: str, now: ModelConfig, then: ModelConfig) -> tuple[str, ...]:
     """What a rank sends in a step, where the formula is known."""
     t, tokens, hidden, layers = then.tensor_parallel or 1, then.token_count, then.hidden, then.stage_layers
     notes = (same_gpus(now, then),) if now.model_ranks != then.model_ranks else ()
@@ -205,7 +207,7 @@ def _volume(name: str, now: Hyper, then: Hyper) -> tuple[str, ...]:
     return (*notes, scheme)
 
 
-def bubble(now: Hyper, then: Hyper, *, work_ms: float | None) -> str:
+def bubble(now: ModelConfig, then: ModelConfig, *, work_ms: float | None) -> str:
     """The idle share of a pipeline as a formula, with what it assumes."""
     stages, before = then.pipeline_parallel or 1, now.pipeline_parallel or 1
     if stages == 1:

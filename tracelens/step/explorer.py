@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tracelens.config.hyper import Hyper, canonical, changed
+from tracelens.config.model_config import ModelConfig, canonical, changed
 from tracelens.errors import UsageError
 from tracelens.results import Curve, Explorer, Finding, Suggested, WhatIf, weakest
 from tracelens.step.alignment import grid_elements
@@ -65,7 +65,7 @@ def explore(step: StepModel, findings: Sequence[Finding] = ()) -> Explorer:
     return Explorer([_curve(step, name, _suggested(step.now, name, findings)) for name in names], None)
 
 
-def _drawn(name: str, now: Hyper) -> bool:
+def _drawn(name: str, now: ModelConfig) -> bool:
     """Whether the parameter is known and no other one's shadow."""
     if now.get(name) is None:
         return False
@@ -78,11 +78,11 @@ def _drawn(name: str, now: Hyper) -> bool:
     return True
 
 
-def _tied(now: Hyper) -> bool:
+def _tied(now: ModelConfig) -> bool:
     return bool(now.heads and now.head_dim) and (now.heads or 0) * (now.head_dim or 0) == now.hidden
 
 
-def _suggested(now: Hyper, name: str, findings: Sequence[Finding]) -> list[Suggested]:
+def _suggested(now: ModelConfig, name: str, findings: Sequence[Finding]) -> list[Suggested]:
     """What findings propose for it. They speak of this rank's slice; a curve is of the whole model."""
     found: dict[int, Suggested] = {}
     ranks = now.tensor_parallel or 1
@@ -181,7 +181,7 @@ def _notes(name: str, answers: dict[int, WhatIf], known: dict[int, WhatIf]) -> l
     return notes
 
 
-def _follows(now: Hyper, name: str) -> str:
+def _follows(now: ModelConfig, name: str) -> str:
     if name == "heads" and _tied(now):
         return "head_dim = hidden / heads"
     if name == "hidden" and _tied(now):
@@ -221,7 +221,7 @@ def _grid(step: StepModel, name: str) -> _Grid:
     return _Grid(unit, math.lcm(unit, half * ranks), math.lcm(unit, 8 * half * ranks))
 
 
-def _values(now: Hyper, name: str, grid: _Grid) -> Iterable[int]:
+def _values(now: ModelConfig, name: str, grid: _Grid) -> Iterable[int]:
     value = now.get(name) or 1
     if name in _COUNTED:
         return _counts(now, name, value)
@@ -261,7 +261,7 @@ def _next(value: int, step: int, wanted: Callable[[int], bool], order: Sequence[
     return [one for one in tried if one > 0 and wanted(one)][:1]
 
 
-def _counts(now: Hyper, name: str, value: int) -> Iterable[int]:
+def _counts(now: ModelConfig, name: str, value: int) -> Iterable[int]:
     if name == "micro_batch":
         if value <= _COUNTS // 2:
             return range(1, 2 * value + 2)
@@ -271,7 +271,7 @@ def _counts(now: Hyper, name: str, value: int) -> Iterable[int]:
     return sorted(found, key=lambda one: abs(math.log(one / value)))[:_COUNTS]
 
 
-def _fits(now: Hyper, name: str, value: int) -> bool:
+def _fits(now: ModelConfig, name: str, value: int) -> bool:
     try:
         then = changed(now, {name: value})
     except UsageError:
@@ -279,5 +279,5 @@ def _fits(now: Hyper, name: str, value: int) -> bool:
     return name != "heads" or (then.head_dim or 0) >= 16  # smaller heads are no model that anyone trains
 
 
-def _feasible(now: Hyper, name: str, values: Iterable[int]) -> list[int]:
+def _feasible(now: ModelConfig, name: str, values: Iterable[int]) -> list[int]:
     return sorted(one for one in values if one > 0 and (one == now.get(name) or _fits(now, name, one)))

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError, UsageError
 from tracelens.results import Estimate, GemmRow, Rest, WhatIf
 from tracelens.step.planned_kernels import memory_of_trace
 from tracelens.step.predicted import scaled_product
 from tracelens.step.predicted_attention import scaled_attention
 from tracelens.step.search_space import SEARCHED
-from tracelens.step.step_change import Change, PartChange
+from tracelens.step.step import Change, PartChange
 from tracelens.step.whatif import StepModel, what_if
 from tracelens.step.work import AttentionCall, Product, Work
 
@@ -34,7 +34,7 @@ class _Group:
     names: tuple[str, ...]
     repeated: str | None
     now_ms: float
-    time_ms: Callable[[Hyper], float]  # with as many layers as there are
+    time_ms: Callable[[ModelConfig], float]  # with as many layers as there are
 
 
 class MeasuredStep:
@@ -47,14 +47,14 @@ class MeasuredStep:
         self._step_ms = step.step_ms
         self._groups = tuple(_groups(step))
         self._sums: dict[tuple[object, ...], float] = {}
-        self._moved: dict[Hyper, StepModel] = {step.now: step}
+        self._moved: dict[ModelConfig, StepModel] = {step.now: step}
         self._counts: dict[int | None, Mapping[str, float]] = {step.now.layers: {}}
 
-    def vocab_ranks(self, now: Hyper) -> int:
+    def vocab_ranks(self, now: ModelConfig) -> int:
         """One: a trace shows the columns that this rank's logits have."""
         return 1
 
-    def time_ms(self, then: Hyper) -> float:
+    def time_ms(self, then: ModelConfig) -> float:
         """The step with ``then`` at the middle of its range. What has no prediction stays as measured."""
         total, repeats = self._step_ms, self._repeats(then)
         for number, group in enumerate(self._groups):
@@ -65,7 +65,7 @@ class MeasuredStep:
             total += found * repeats.get(group.repeated or "", 1.0) - group.now_ms
         return total
 
-    def change(self, now: Hyper, then: Hyper) -> Change | None:
+    def change(self, now: ModelConfig, then: ModelConfig) -> Change | None:
         """What ``then`` saves over ``now``, by ``what_if`` on the step as it is with ``now``."""
         step, changes = self.at(now), _changes(now, then)
         try:
@@ -88,7 +88,7 @@ class MeasuredStep:
             tuple(_parts(found, tokens)),
         )
 
-    def why_unknown(self, then: Hyper) -> str | None:
+    def why_unknown(self, then: ModelConfig) -> str | None:
         """Why the step with ``then`` has no prediction, or None."""
         try:
             found = what_if(self.step, _changes(self.step.now, then))
@@ -96,23 +96,23 @@ class MeasuredStep:
             return str(error).split(";")[0]
         return found.refused.text if found.refused is not None else None
 
-    def notes(self, then: Hyper) -> list[str]:
+    def notes(self, then: ModelConfig) -> list[str]:
         """What the simulation of ``then`` leaves open."""
         return what_if(self.step, _changes(self.step.now, then)).notes
 
-    def memory(self, then: Hyper) -> float | None:
+    def memory(self, then: ModelConfig) -> float | None:
         """Estimate of this GPU's memory in bytes; None where a size is not known, or experts share tokens."""
         return memory_of_trace(then)
 
-    def at(self, hyper: Hyper) -> StepModel:
-        """The step as it is predicted with ``hyper``, to change it further."""
-        found = self._moved.get(hyper)
+    def at(self, config: ModelConfig) -> StepModel:
+        """The step as it is predicted with ``config``, to change it further."""
+        found = self._moved.get(config)
         if found is None:
-            found = _moved(self.step, hyper, self.time_ms(hyper), self._repeats(hyper))
-            self._moved[hyper] = found
+            found = _moved(self.step, config, self.time_ms(config), self._repeats(config))
+            self._moved[config] = found
         return found
 
-    def _repeats(self, then: Hyper) -> Mapping[str, float]:
+    def _repeats(self, then: ModelConfig) -> Mapping[str, float]:
         """How much more often rows run with other layers, where it is more often."""
         found = self._counts.get(then.layers)
         if found is None:
@@ -120,7 +120,7 @@ class MeasuredStep:
         return found
 
 
-def _changes(now: Hyper, then: Hyper) -> dict[str, int]:
+def _changes(now: ModelConfig, then: ModelConfig) -> dict[str, int]:
     return {name: then.get(name) or 0 for name in SEARCHED if then.get(name) != now.get(name)}
 
 
@@ -138,7 +138,7 @@ def _repeats(step: StepModel, layers: int | None) -> Mapping[str, float]:
     return {row.gemm: (row.then_ms.mid or 0.0) / row.time_ms for row in rows if row.time_ms > 0}
 
 
-def _products_growth(step: StepModel, then: Hyper, repeats: Mapping[str, float]) -> float:
+def _products_growth(step: StepModel, then: ModelConfig, repeats: Mapping[str, float]) -> float:
     """Growth of the operations of products alone: without attention's a fall counts for more, never less."""
     before = after = 0.0
     for product in step.work.products:
@@ -192,12 +192,12 @@ def _groups(step: StepModel) -> Iterator[_Group]:
 
 
 def _group(
-    names: tuple[str, ...], repeated: str | None, now: Hyper, time_ms: Callable[[Hyper], float]
+    names: tuple[str, ...], repeated: str | None, now: ModelConfig, time_ms: Callable[[ModelConfig], float]
 ) -> _Group:
     return _Group(names, repeated, time_ms(now), time_ms)
 
 
-def _product_names(product: Product, now: Hyper) -> tuple[str, ...]:
+def _product_names(product: Product, now: ModelConfig) -> tuple[str, ...]:
     """The sizes that enter its own: those whose double gives another product."""
     present = product.sizes(now)
     return tuple(name for name in _known(now) if product.sizes(_doubled(now, name)) != present)
@@ -215,21 +215,21 @@ def _goes_with(step: StepModel, part: _Component, name: str) -> bool:
         return True
 
 
-def _rest(step: StepModel, parts: Sequence[_Component], then: Hyper) -> list[Rest]:
+def _rest(step: StepModel, parts: Sequence[_Component], then: ModelConfig) -> list[Rest]:
     """What ``what_if`` says of the kernels of ``parts`` that only move bytes."""
     alone = replace(step, work=Work((), (), ()), components=tuple(parts))
     return what_if(alone, _changes(step.now, then)).rest
 
 
-def _known(now: Hyper) -> list[str]:
+def _known(now: ModelConfig) -> list[str]:
     return [name for name in SEARCHED if now.get(name)]
 
 
-def _doubled(now: Hyper, name: str) -> Hyper:
+def _doubled(now: ModelConfig, name: str) -> ModelConfig:
     return replace(now, **{name: 2 * (now.get(name) or 0)})  # type: ignore[arg-type]
 
 
-def _product_factor(step: StepModel, product: Product, then: Hyper) -> float:
+def _product_factor(step: StepModel, product: Product, then: ModelConfig) -> float:
     """The time of a call over the measured one; 1 where nothing is predicted."""
     scaled = scaled_product(
         product, step.now, then, anchors=step.anchors, gpu=step.gpu, measured=step.measured
@@ -237,28 +237,28 @@ def _product_factor(step: StepModel, product: Product, then: Hyper) -> float:
     return 1.0 if isinstance(scaled, str) else scaled.mid
 
 
-def _attention_factor(step: StepModel, call: AttentionCall, then: Hyper) -> float:
+def _attention_factor(step: StepModel, call: AttentionCall, then: ModelConfig) -> float:
     if all(then.get(name) == step.now.get(name) for name in _ATTENTION):
         return 1.0
     scaled = scaled_attention(call, step.now, then, gpu=step.gpu, measured=step.measured)
     return 1.0 if isinstance(scaled, str) else scaled.mid
 
 
-def _products_ms(step: StepModel, products: Sequence[Product], then: Hyper) -> float:
+def _products_ms(step: StepModel, products: Sequence[Product], then: ModelConfig) -> float:
     return sum(one.row.time_ms_per_step * one.weight * _product_factor(step, one, then) for one in products)
 
 
-def _attention_ms(step: StepModel, calls: Sequence[AttentionCall], then: Hyper) -> float:
+def _attention_ms(step: StepModel, calls: Sequence[AttentionCall], then: ModelConfig) -> float:
     return sum(one.row.time_ms_per_step * _attention_factor(step, one, then) for one in calls)
 
 
-def _bytes_ms(step: StepModel, parts: Sequence[_Component], then: Hyper) -> float:
+def _bytes_ms(step: StepModel, parts: Sequence[_Component], then: ModelConfig) -> float:
     """Of what moves bytes only: without the products in it."""
     whole = sum(time_ms - products_ms for _, _, time_ms, products_ms in parts)
     return whole + sum((one.then_ms.mid or 0.0) - one.time_ms for one in _rest(step, parts, then))
 
 
-def _moved(step: StepModel, then: Hyper, step_ms: float, repeats: Mapping[str, float]) -> StepModel:
+def _moved(step: StepModel, then: ModelConfig, step_ms: float, repeats: Mapping[str, float]) -> StepModel:
     """The step with every row at the middle of its prediction for ``then``."""
     now, work = step.now, step.work
     gains: dict[tuple[str, str], float] = {}
@@ -288,7 +288,7 @@ def _moved(step: StepModel, then: Hyper, step_ms: float, repeats: Mapping[str, f
     return replace(step, now=then, work=work, components=tuple(components), step_ms=step_ms)
 
 
-def _moved_call(call: AttentionCall, now: Hyper, then: Hyper, row: GemmRow) -> AttentionCall:
+def _moved_call(call: AttentionCall, now: ModelConfig, then: ModelConfig, row: GemmRow) -> AttentionCall:
     """The call with the sizes and operations that ``then`` gives it."""
     batch, seq_q, seq_k, grown = call.batch, call.seq_q, call.seq_k, 1.0
     if now.heads and now.head_dim and then.heads and then.head_dim:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tracelens.config.hyper import Hyper
-from tracelens.config.model import Layout
+from tracelens.config.configuration import Layout
+from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError
 
 ROLES = ("forward", "dgrad", "wgrad")
@@ -61,8 +61,8 @@ class Traffic:
     plain_bytes: float
 
 
-def _known(hyper: Hyper, name: str) -> int:
-    value = hyper.get(name)
+def _known(config: ModelConfig, name: str) -> int:
+    value = config.get(name)
     if value is None:
         raise InputError(f"{name} is not known: a step cannot be made of this configuration")
     return value
@@ -82,28 +82,28 @@ class Sizes:
     layers: int
 
     @classmethod
-    def of(cls, hyper: Hyper) -> Sizes:
+    def of(cls, config: ModelConfig) -> Sizes:
         """InputError where a size is not known."""
-        t = hyper.tensor_parallel or 1
-        heads = _known(hyper, "heads")
-        tokens = hyper.token_count
+        t = config.tensor_parallel or 1
+        heads = _known(config, "heads")
+        tokens = config.token_count
         if tokens is None:
             raise InputError("the tokens of a micro-batch are not known: give --sequence and --micro-batch")
         return cls(
             tokens=tokens,
-            hidden=_known(hyper, "hidden"),
+            hidden=_known(config, "hidden"),
             heads=heads // t,
-            kv_heads=max(1, (hyper.kv_heads or heads) // t),
-            head_dim=_known(hyper, "head_dim"),
-            ffn=_known(hyper, "ffn") // t,
-            vocab=_known(hyper, "vocab") // t,
-            layers=_known(hyper, "layers"),
+            kv_heads=max(1, (config.kv_heads or heads) // t),
+            head_dim=_known(config, "head_dim"),
+            ffn=_known(config, "ffn") // t,
+            vocab=_known(config, "vocab") // t,
+            layers=_known(config, "layers"),
         )
 
 
-def attention_linears(hyper: Hyper, layout: Layout) -> tuple[Linear, ...]:
+def attention_linears(config: ModelConfig, layout: Layout) -> tuple[Linear, ...]:
     """QKV (one product or three, as the family does) and the output projection."""
-    s = Sizes.of(hyper)
+    s = Sizes.of(config)
     query, keys = s.heads * s.head_dim, s.kv_heads * s.head_dim
     output = Linear("attention.output", s.tokens, query, s.hidden, 1, s.layers)
     if layout.fused_qkv:
@@ -115,52 +115,52 @@ def attention_linears(hyper: Hyper, layout: Layout) -> tuple[Linear, ...]:
     )
 
 
-def mlp_linears(hyper: Hyper, layout: Layout) -> tuple[Linear, ...]:
+def mlp_linears(config: ModelConfig, layout: Layout) -> tuple[Linear, ...]:
     """Up, gate and down; with experts, one product for each expert at an even load."""
-    s = Sizes.of(hyper)
+    s = Sizes.of(config)
     found: list[Linear] = []
     rows, batch, prefix = s.tokens, 1, "mlp"
-    if hyper.experts and layout.experts_per_token:
-        found.append(Linear("moe.router", s.tokens, s.hidden, hyper.experts, 1, s.layers))
-        rows, batch = max(1, s.tokens * layout.experts_per_token // hyper.experts), hyper.experts
+    if config.experts and layout.experts_per_token:
+        found.append(Linear("moe.router", s.tokens, s.hidden, config.experts, 1, s.layers))
+        rows, batch = max(1, s.tokens * layout.experts_per_token // config.experts), config.experts
         prefix = "moe"
     up, down = ("mlp.up", "mlp.down") if prefix == "mlp" else ("moe.experts", "moe.experts")
-    if hyper.gated and layout.fused_gate:
+    if config.gated and layout.fused_gate:
         found.append(Linear(up, rows, s.hidden, 2 * s.ffn, batch, s.layers))
     else:
         found.append(Linear(up, rows, s.hidden, s.ffn, batch, s.layers))
-        if hyper.gated:
+        if config.gated:
             gate = "mlp.gate" if prefix == "mlp" else "moe.experts"
             found.append(Linear(gate, rows, s.hidden, s.ffn, batch, s.layers))
     found.append(Linear(down, rows, s.ffn, s.hidden, batch, s.layers))
     return tuple(found)
 
 
-def logits_linear(hyper: Hyper) -> Linear:
+def logits_linear(config: ModelConfig) -> Linear:
     """The product with the vocabulary, of every token."""
-    s = Sizes.of(hyper)
+    s = Sizes.of(config)
     return Linear("logits", s.tokens, s.hidden, s.vocab, 1, 1)
 
 
-def attention_call(hyper: Hyper, layout: Layout) -> Attention:
+def attention_call(config: ModelConfig, layout: Layout) -> Attention:
     """The fused attention of every layer."""
-    s = Sizes.of(hyper)
-    batch, sequence = hyper.micro_batch or 1, hyper.sequence or s.tokens
+    s = Sizes.of(config)
+    batch, sequence = config.micro_batch or 1, config.sequence or s.tokens
     return Attention(batch, s.heads, s.kv_heads, sequence, s.head_dim, layout.causal, s.layers)
 
 
-def attention_traffic(hyper: Hyper, layout: Layout) -> Iterator[Traffic]:
+def attention_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
     """Rotary embeddings: q and k read and written once, or in the five steps of plain PyTorch."""
-    s = Sizes.of(hyper)
+    s = Sizes.of(config)
     if layout.rope:
         unit = 2.0 * s.tokens * (s.heads + s.kv_heads) * s.head_dim * s.layers
         for phase in ("forward", "backward"):
             yield Traffic("attention.rope", phase, "b*s*(a+kv)*d", 2 * unit, 9 * unit)
 
 
-def hidden_traffic(hyper: Hyper, layout: Layout) -> Iterator[Traffic]:
+def hidden_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
     """Two norms and two residual additions a layer, and the embedding."""
-    s = Sizes.of(hyper)
+    s = Sizes.of(config)
     unit = 2.0 * s.tokens * s.hidden
     layer = 2 * unit * s.layers  # two of each in a layer
     # RMSNorm in plain PyTorch is six kernels in fp32; LayerNorm is one: the pair covers both.
@@ -173,11 +173,11 @@ def hidden_traffic(hyper: Hyper, layout: Layout) -> Iterator[Traffic]:
     yield Traffic("embedding", "backward", "b*s*h", 3 * unit, 6 * unit)
 
 
-def mlp_traffic(hyper: Hyper, layout: Layout) -> Iterator[Traffic]:
+def mlp_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
     """The activation; with a gate it reads two inputs and is two kernels in plain PyTorch."""
-    s = Sizes.of(hyper)
+    s = Sizes.of(config)
     unit = 2.0 * s.tokens * s.ffn * s.layers * (layout.experts_per_token or 1)
-    forward, backward = ((3, 5), (5, 9)) if hyper.gated else ((2, 2), (3, 3))
+    forward, backward = ((3, 5), (5, 9)) if config.gated else ((2, 2), (3, 3))
     yield Traffic("mlp.activation", "forward", "b*s*f", forward[0] * unit, forward[1] * unit)
     yield Traffic("mlp.activation", "backward", "b*s*f", backward[0] * unit, backward[1] * unit)
     if layout.experts_per_token:
@@ -186,56 +186,56 @@ def mlp_traffic(hyper: Hyper, layout: Layout) -> Iterator[Traffic]:
             yield Traffic("moe.dispatch", phase, "b*s*h*experts per token", 4 * sent, 8 * sent)
 
 
-def vocab_traffic(hyper: Hyper) -> Iterator[Traffic]:
+def vocab_traffic(config: ModelConfig) -> Iterator[Traffic]:
     """Cross-entropy over the vocabulary: read and written in 16 bits, or in fp32 copies."""
-    s = Sizes.of(hyper)
+    s = Sizes.of(config)
     logits = float(s.tokens) * s.vocab
     yield Traffic("loss", "forward", "b*s*v", 2 * logits, 14 * logits)
     yield Traffic("loss", "backward", "b*s*v", 4 * logits, 22 * logits)
 
 
-def memory_bytes(hyper: Hyper, layout: Layout) -> float:
+def memory_bytes(config: ModelConfig, layout: Layout) -> float:
     """Estimate of a rank's memory: 16 bytes a weight, and the activations kept for the backward.
 
     Weights and gradients in 16 bits, master weights and Adam's two moments in fp32 (ZeRO, arXiv 1910.02054).
     """
-    t = hyper.tensor_parallel or 1
-    return 16.0 * (hyper.parameters or 0) / t + activation_bytes(hyper, layout)
+    t = config.tensor_parallel or 1
+    return 16.0 * (config.parameters or 0) / t + activation_bytes(config, layout)
 
 
-def activation_bytes(hyper: Hyper, layout: Layout) -> float:
+def activation_bytes(config: ModelConfig, layout: Layout) -> float:
     """Activations of one micro-batch that a rank keeps for the backward of ``layers`` layers, in 16 bits.
 
     As in Korthikanti et al. (arXiv 2205.05198), with fused attention and no recompute.
     """
-    s = Sizes.of(hyper)
+    s = Sizes.of(config)
     per_expert = layout.experts_per_token or 1
-    kv_heads = s.heads if hyper.kv_repeated else s.kv_heads
-    width = (2 * s.heads + 2 * kv_heads) * s.head_dim + (3 if hyper.gated else 2) * s.ffn * per_expert
+    kv_heads = s.heads if config.kv_repeated else s.kv_heads
+    width = (2 * s.heads + 2 * kv_heads) * s.head_dim + (3 if config.gated else 2) * s.ffn * per_expert
     return 2.0 * s.tokens * (s.layers * (4 * s.hidden + width) + 3 * s.vocab)
 
 
-def memory_of_trace(hyper: Hyper) -> float | None:
+def memory_of_trace(config: ModelConfig) -> float | None:
     """Estimate of a rank's memory in bytes for a model read off a trace: weights as in ``memory_bytes``.
 
     None where a size is not known, or experts share the tokens. What data-parallel ranks share (ZeRO, FSDP),
     and activations that are computed again, make it less.
     """
-    if hyper.experts and hyper.experts > 1:
+    if config.experts and config.experts > 1:
         return None
-    weights = hyper.rank_parameters
+    weights = config.rank_parameters
     try:
-        return 16.0 * weights + kept_of_trace(hyper) if weights is not None else None
+        return 16.0 * weights + kept_of_trace(config) if weights is not None else None
     except InputError:
         return None
 
 
-def kept_of_trace(hyper: Hyper) -> float:
+def kept_of_trace(config: ModelConfig) -> float:
     """``activation_bytes`` of a model read off a trace: one stage's layers, one rank's vocabulary.
 
     A rank of a 1F1B schedule keeps those of as many micro-batches as there are stages behind it, itself
     among them (Narayanan et al., arXiv 2104.04473): this is the last stage's.
     """
-    t = hyper.tensor_parallel or 1
-    rank = replace(hyper, vocab=hyper.vocab * t if hyper.vocab else None, layers=hyper.stage_layers)
+    t = config.tensor_parallel or 1
+    rank = replace(config, vocab=config.vocab * t if config.vocab else None, layers=config.stage_layers)
     return activation_bytes(rank, Layout())

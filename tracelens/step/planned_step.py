@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from tracelens.config.hyper import Hyper
-from tracelens.config.model import Layout
+from tracelens.config.configuration import Layout
+from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError
 from tracelens.gemm.gain import ratio_error
 from tracelens.gemm.ladder import AlignmentLadder, alignment_ladder
@@ -25,7 +25,7 @@ from tracelens.results import total as exact_total
 from tracelens.step import planned_kernels as kernels
 from tracelens.step.planned_kernels import Attention, Linear, Traffic
 from tracelens.step.predicted_attention import ATTENTION_ERROR
-from tracelens.step.step_change import Change, PartChange
+from tracelens.step.step import Change, PartChange
 
 #: Of the datasheet's bandwidth that kernels which only move bytes reach (``gemm.predict.rates``).
 BANDWIDTH_FRAC = 0.9
@@ -33,7 +33,7 @@ BANDWIDTH_FRAC = 0.9
 _OTHER_FRAC = 0.1
 #: What the sum leaves out.
 NOT_INCLUDED = (
-    "gaps between kernels and waiting for the host",
+    "gaps between kernels and waiting for the CPU",
     "communication between GPUs",
     "the optimizer and gradient clipping",
     "activation recompute, dropout, biases and the cost of data loading",
@@ -63,7 +63,7 @@ class Part:
 class PlannedStep:
     """A micro-batch's forward and backward."""
 
-    hyper: Hyper
+    model: ModelConfig
     parts: tuple[Part, ...]
 
     @property
@@ -117,41 +117,41 @@ class Planner:
         linears, calls = self._linear.cache_info().misses, self._attention.cache_info().misses
         return 3 * linears + 2 * calls
 
-    def step(self, hyper: Hyper) -> PlannedStep:
+    def step(self, config: ModelConfig) -> PlannedStep:
         """The whole step. InputError where the GPU's or a size's figures are not known."""
         return PlannedStep(
-            hyper, (*self.attention(hyper), *self.mlp(hyper), *self.hidden(hyper), *self.vocab(hyper))
+            config, (*self.attention(config), *self.mlp(config), *self.hidden(config), *self.vocab(config))
         )
 
-    def attention(self, hyper: Hyper) -> tuple[Part, ...]:
+    def attention(self, config: ModelConfig) -> tuple[Part, ...]:
         """Parts that depend on hidden, heads, kv_heads and head_dim."""
-        linears = kernels.attention_linears(hyper, self.layout)
-        call = kernels.attention_call(hyper, self.layout)
+        linears = kernels.attention_linears(config, self.layout)
+        call = kernels.attention_call(config, self.layout)
         return (
             *self._linears(linears),
             *self._attention(call),
-            *self._moved(kernels.attention_traffic(hyper, self.layout)),
+            *self._moved(kernels.attention_traffic(config, self.layout)),
         )
 
-    def mlp(self, hyper: Hyper) -> tuple[Part, ...]:
+    def mlp(self, config: ModelConfig) -> tuple[Part, ...]:
         """Parts that depend on hidden and ffn."""
-        linears = kernels.mlp_linears(hyper, self.layout)
-        return (*self._linears(linears), *self._moved(kernels.mlp_traffic(hyper, self.layout)))
+        linears = kernels.mlp_linears(config, self.layout)
+        return (*self._linears(linears), *self._moved(kernels.mlp_traffic(config, self.layout)))
 
-    def hidden(self, hyper: Hyper) -> tuple[Part, ...]:
+    def hidden(self, config: ModelConfig) -> tuple[Part, ...]:
         """Parts that depend on hidden alone."""
-        return tuple(self._moved(kernels.hidden_traffic(hyper, self.layout)))
+        return tuple(self._moved(kernels.hidden_traffic(config, self.layout)))
 
-    def vocab(self, hyper: Hyper) -> tuple[Part, ...]:
+    def vocab(self, config: ModelConfig) -> tuple[Part, ...]:
         """Parts that depend on hidden and vocab."""
-        linear = kernels.logits_linear(hyper)
-        return (*self._linears((linear,)), *self._moved(kernels.vocab_traffic(hyper)))
+        linear = kernels.logits_linear(config)
+        return (*self._linears((linear,)), *self._moved(kernels.vocab_traffic(config)))
 
-    def vocab_ranks(self, now: Hyper) -> int:
+    def vocab_ranks(self, now: ModelConfig) -> int:
         """GPUs that share the vocabulary: that of a configuration is the whole one."""
         return now.tensor_parallel or 1
 
-    def time_ms(self, then: Hyper) -> float:
+    def time_ms(self, then: ModelConfig) -> float:
         """Mid estimate of the step, each part predicted once. Attention and MLP go with the layers."""
         outer = (then.hidden, then.micro_batch, then.sequence)
         attention = ("attention", *outer, then.heads, then.kv_heads, then.head_dim)
@@ -163,15 +163,17 @@ class Planner:
             + self._sum(("vocab", *outer, then.vocab), self.vocab, then)
         )
 
-    def change(self, now: Hyper, then: Hyper) -> Change:
+    def change(self, now: ModelConfig, then: ModelConfig) -> Change:
         """What ``then`` saves over ``now``, with the range of that."""
         return compare(self.step(now), self.step(then))
 
-    def memory(self, then: Hyper) -> float:
+    def memory(self, then: ModelConfig) -> float:
         """Estimate of a GPU's memory in bytes."""
         return kernels.memory_bytes(then, self.layout)
 
-    def _sum(self, key: tuple[object, ...], parts: Callable[[Hyper], Sequence[Part]], then: Hyper) -> float:
+    def _sum(
+        self, key: tuple[object, ...], parts: Callable[[ModelConfig], Sequence[Part]], then: ModelConfig
+    ) -> float:
         found = self._sums.get(key)
         if found is None:
             found = self._sums[key] = sum(part.time_ms.mid or 0.0 for part in parts(then))
@@ -260,7 +262,7 @@ def compare(now: PlannedStep, then: PlannedStep) -> Change:
     Errors of one kind (products, their alignment, attention, bytes) have one cause and add; kinds are
     independent of one another and add in squares.
     """
-    tokens_now, tokens_then = now.hyper.token_count or 1, then.hyper.token_count or 1
+    tokens_now, tokens_then = now.model.token_count or 1, then.model.token_count or 1
     scale = tokens_now / tokens_then
     whole = now.time_ms.mid or 0.0
     down: dict[str, float] = {}
@@ -290,7 +292,7 @@ def compare(now: PlannedStep, then: PlannedStep) -> Change:
     saving_frac = Estimate(min(low, mid / whole), mid / whole, high_ms / (whole + opened), saving_ms.basis)
     flops = then.flops * scale / now.flops - 1.0 if now.flops else 0.0
     changes.sort(key=lambda one: -one.saving_ms)
-    return Change(now.hyper, then.hyper, saving_frac, saving_ms, flops, tuple(changes))
+    return Change(now.model, then.model, saving_frac, saving_ms, flops, tuple(changes))
 
 
 def _errors(old: Part, new: Part, before: float, after: float) -> dict[str, tuple[float, float]]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError
 from tracelens.gemm import bytes_per_element
 from tracelens.gemm.gain import ratio_error
@@ -68,7 +68,7 @@ class Anchors:
     narrow: Mapping[tuple[str, bool], tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, work: Work, now: Hyper, *, gpu: Gpu, measured: Measurements | None) -> Anchors:
+    def of(cls, work: Work, now: ModelConfig, *, gpu: Gpu, measured: Measurements | None) -> Anchors:
         """Aligned = every operand on 16 bytes or more, so the cost of alignment plays no part."""
         ratios: dict[str, list[float]] = {}
         narrow: dict[tuple[str, bool], list[float]] = {}
@@ -94,8 +94,8 @@ class Anchors:
 
 def scaled_product(
     product: Product,
-    now: Hyper,
-    then: Hyper,
+    now: ModelConfig,
+    then: ModelConfig,
     *,
     anchors: Anchors,
     gpu: Gpu,
@@ -257,7 +257,7 @@ def bounded(
     return Scaled(low_us / call_us, mid_us / call_us, high_us / call_us, basis, *texts, how, kind)
 
 
-def dtype_then(row: GemmRow, now: Hyper, then: Hyper) -> str:
+def dtype_then(row: GemmRow, now: ModelConfig, then: ModelConfig) -> str:
     """The type that a product runs in after a change of ``dtype``.
 
     The change takes every product of the present main type. fp8 is for the linear layers of attention, MLP

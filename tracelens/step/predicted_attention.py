@@ -6,7 +6,7 @@ import math
 import statistics
 from dataclasses import dataclass
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
@@ -50,7 +50,7 @@ class AttentionSizes:
 
 
 def scaled_attention(
-    call: AttentionCall, now: Hyper, then: Hyper, *, gpu: Gpu, measured: Measurements | None
+    call: AttentionCall, now: ModelConfig, then: ModelConfig, *, gpu: Gpu, measured: Measurements | None
 ) -> Scaled | str:
     """The factor on a fused attention call's time, or why there is none.
 
@@ -74,11 +74,11 @@ def scaled_attention(
     for length in [call.seq_k] if call.seq_k else [min(512, call.tokens), call.tokens]:
         for causal in (True, False):
             pair: list[AttentionPrediction] = []
-            for hyper in (now, then):
-                shape = attention_sizes(call, hyper, now, length)
+            for config in (now, then):
+                shape = attention_sizes(call, config, now, length)
                 if shape is None:
                     return "what the change does to their sizes is not known"
-                dtype = _dtype_of(call, hyper, now)
+                dtype = _dtype_of(call, config, now)
                 found = _predict_attention(
                     call, shape, causal, backend, gpu=gpu, measured=measured, dtype=dtype
                 )
@@ -103,10 +103,10 @@ def scaled_attention(
     return bounded(mid * call_us, call_us, widths, basis, texts, how, floor, "attention")
 
 
-def _dtype_of(call: AttentionCall, hyper: Hyper, now: Hyper) -> str:
+def _dtype_of(call: AttentionCall, config: ModelConfig, now: ModelConfig) -> str:
     """The type of q, k and v: attention follows a change between 16 and 32 bits, and fp8 leaves it alone."""
     present = call.row.dtype or "bf16"
-    before, after = (_DATA.get(one.dtype or "", one.dtype) for one in (now, hyper))
+    before, after = (_DATA.get(one.dtype or "", one.dtype) for one in (now, config))
     return after if after is not None and before != after and present == before else present
 
 
@@ -139,36 +139,38 @@ def _predict_attention(
         return str(error)
 
 
-def attention_sizes(call: AttentionCall, hyper: Hyper, now: Hyper, length: int) -> AttentionSizes | None:
-    """Sizes of the call on one rank under ``hyper``; None where they do not follow from it."""
-    ranks = hyper.tensor_parallel or 1
-    kv_heads = hyper.heads if hyper.kv_repeated else hyper.kv_heads or hyper.heads
-    tokens, tokens_now = hyper.token_count, now.token_count
-    if not hyper.heads or not hyper.head_dim or not kv_heads or hyper.heads % ranks:
+def attention_sizes(
+    call: AttentionCall, config: ModelConfig, now: ModelConfig, length: int
+) -> AttentionSizes | None:
+    """Sizes of the call on one rank under ``config``; None where they do not follow from it."""
+    ranks = config.tensor_parallel or 1
+    kv_heads = config.heads if config.kv_repeated else config.kv_heads or config.heads
+    tokens, tokens_now = config.token_count, now.token_count
+    if not config.heads or not config.head_dim or not kv_heads or config.heads % ranks:
         return None
     if call.seq_q is None or call.seq_k is None:  # packed: as many sequences of this length as there are
         count = max(1, call.tokens // length)
-        if tokens != tokens_now and (tokens is None or tokens_now is None or hyper.sequence != now.sequence):
+        if tokens != tokens_now and (tokens is None or tokens_now is None or config.sequence != now.sequence):
             return None
         grown = tokens / tokens_now if tokens and tokens_now else 1.0
         batch, seq_q, seq_k = max(1, round(count * grown)), length, length
     else:
         batch, seq_q, seq_k = call.batch, call.seq_q, call.seq_k
-        if hyper.sequence != now.sequence:
-            if seq_q != now.sequence or seq_k != now.sequence or hyper.sequence is None:
+        if config.sequence != now.sequence:
+            if seq_q != now.sequence or seq_k != now.sequence or config.sequence is None:
                 return None
-            seq_q = seq_k = hyper.sequence
-        if hyper.micro_batch != now.micro_batch:
-            if not hyper.micro_batch or not now.micro_batch or batch * hyper.micro_batch % now.micro_batch:
+            seq_q = seq_k = config.sequence
+        if config.micro_batch != now.micro_batch:
+            if not config.micro_batch or not now.micro_batch or batch * config.micro_batch % now.micro_batch:
                 return None
-            batch = batch * hyper.micro_batch // now.micro_batch
-    heads, kv_heads = hyper.heads // ranks, max(1, kv_heads // ranks)
-    return AttentionSizes(batch, heads, kv_heads, seq_q, seq_k, hyper.head_dim)
+            batch = batch * config.micro_batch // now.micro_batch
+    heads, kv_heads = config.heads // ranks, max(1, kv_heads // ranks)
+    return AttentionSizes(batch, heads, kv_heads, seq_q, seq_k, config.head_dim)
 
 
-def _attention_text(call: AttentionCall, hyper: Hyper, now: Hyper) -> str:
+def _attention_text(call: AttentionCall, config: ModelConfig, now: ModelConfig) -> str:
     """The call as the table of products writes it."""
-    shape = attention_sizes(call, hyper, now, call.seq_k or call.tokens)
+    shape = attention_sizes(call, config, now, call.seq_k or call.tokens)
     if shape is None:
         return "sizes not known"
     kv = f" kv={shape.kv_heads}" if shape.kv_heads != shape.heads else ""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tracelens.config.hyper import DTYPES, Hyper, hyper_of
+from tracelens.config.model_config import DTYPES, ModelConfig, model_config_of
 from tracelens.results import CommunicationRow, GemmRow, ModelDims
 from tracelens.step.exchange import vocab_is_split
 from tracelens.step.experts import mixture_of
 from tracelens.step.work import is_gated, repeats_keys, tokens_of, vocab_of
 
 
-def present_hyper(
+def present_config(
     rows: Sequence[GemmRow],
     dims: ModelDims,
     communication: Sequence[CommunicationRow],
     declared: Mapping[str, int],
-) -> Hyper:
+) -> ModelConfig:
     """The hyper-parameters of the whole model, as far as the step shows them.
 
     ``declared`` are sizes that the model's own configuration states; what the trace shows goes first.
@@ -43,7 +43,7 @@ def present_hyper(
         if dims.expert_parallel.value is None:
             more["expert_parallel"] = mixture.ranks
     gated = mixture.gated if mixture is not None else is_gated(rows, dims.ffn.value)
-    return hyper_of(dims, gated=gated, tokens=tokens, vocab=vocab_of(rows, dims), **more)
+    return model_config_of(dims, gated=gated, tokens=tokens, vocab=vocab_of(rows, dims), **more)
 
 
 def _main_dtype(rows: Sequence[GemmRow]) -> str | None:

@@ -2,7 +2,7 @@
 
 The step falls into parts that depend on few sizes each (attention on hidden and heads, MLP on hidden and
 ffn, logits on hidden and vocab), so each part is predicted once and combinations are sums. Whatever is
-picked is then predicted again as a whole, with the range of its saving. Who predicts is an ``Evaluator``: a
+picked is then predicted again as a whole, with the range of its saving. Who predicts is an ``Step``: a
 planned step where there is only a configuration, the analysed step where there is a trace.
 """
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Protocol
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.step.search_space import COMBINATIONS, GRID, SEARCHED, Limits, Space
-from tracelens.step.step_change import Change
+from tracelens.step.step import Change
 
 #: A gain below this is within what two runs of one model differ by.
 WORTH_FRAC = 0.01
@@ -30,19 +30,19 @@ PICKS = 5
 FRONT = 12
 
 
-class Evaluator(Protocol):
+class Step(Protocol):
     """A step that can be changed."""
 
-    def vocab_ranks(self, now: Hyper, /) -> int:
+    def vocab_ranks(self, now: ModelConfig, /) -> int:
         """GPUs that share the vocabulary that ``now`` counts."""
 
-    def time_ms(self, then: Hyper, /) -> float:
+    def time_ms(self, then: ModelConfig, /) -> float:
         """The step with ``then``, mid estimate: a sum of parts, each predicted once."""
 
-    def change(self, now: Hyper, then: Hyper, /) -> Change | None:
+    def change(self, now: ModelConfig, then: ModelConfig, /) -> Change | None:
         """What ``then`` saves over ``now``, both predicted as a whole; None where too much is not known."""
 
-    def memory(self, then: Hyper, /) -> float | None:
+    def memory(self, then: ModelConfig, /) -> float | None:
         """Estimate of a GPU's memory in bytes."""
 
 
@@ -50,13 +50,13 @@ class Evaluator(Protocol):
 class Candidate:
     """One combination: time per token as a share of the present one (mid), and growth of the weights."""
 
-    hyper: Hyper
+    model: ModelConfig
     time_frac: float
     parameters_frac: float
 
-    def changed_from(self, now: Hyper) -> frozenset[str]:
+    def changed_from(self, now: ModelConfig) -> frozenset[str]:
         """The parameters that differ."""
-        return frozenset(name for name in SEARCHED if self.hyper.get(name) != now.get(name))
+        return frozenset(name for name in SEARCHED if self.model.get(name) != now.get(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Found:
     notes: tuple[str, ...] = field(default=())
 
 
-def search(step: Evaluator, now: Hyper, limits: Limits, *, fixed: Mapping[str, str] | None = None) -> Found:
+def search(step: Step, now: ModelConfig, limits: Limits, *, fixed: Mapping[str, str] | None = None) -> Found:
     """Search around ``now``; ``fixed`` are sizes that cannot be set."""
     limits = limits.checked()
     free = limits.free - set(fixed or {})
@@ -89,7 +89,7 @@ def search(step: Evaluator, now: Hyper, limits: Limits, *, fixed: Mapping[str, s
     )
 
 
-def _candidates(step: Evaluator, space: Space) -> list[Candidate]:
+def _candidates(step: Step, space: Space) -> list[Candidate]:
     """Every combination inside the limits, with its time."""
     now, limits = space.now, space.limits
     whole = step.time_ms(now) / (now.token_count or 1)
@@ -105,7 +105,7 @@ def _candidates(step: Evaluator, space: Space) -> list[Candidate]:
 
 
 def _picks(
-    step: Evaluator, now: Hyper, candidates: Sequence[Candidate]
+    step: Step, now: ModelConfig, candidates: Sequence[Candidate]
 ) -> tuple[list[Change], Change | None]:
     """For every set of parameters the best change of it, then those where each further parameter pays.
 
@@ -122,7 +122,7 @@ def _picks(
         for candidate in group[:_JUDGED]:
             if candidate.time_frac > 1 - WORTH_FRAC:
                 continue
-            change = step.change(now, candidate.hyper)
+            change = step.change(now, candidate.model)
             if change is None or change.shape_gain_frac < WORTH_FRAC:
                 continue
             if change.sure_gain_frac <= 0:
@@ -141,7 +141,7 @@ def _picks(
 
 
 def _each_pays(
-    step: Evaluator, names: frozenset[str], judged: Mapping[frozenset[str], Change], unsure: list[Change]
+    step: Step, names: frozenset[str], judged: Mapping[frozenset[str], Change], unsure: list[Change]
 ) -> bool:
     """Whether the change is surely faster than every smaller one: no unsure part hides behind a sure one."""
     change = judged[names]
@@ -161,7 +161,7 @@ def _meant(names: frozenset[str]) -> frozenset[str]:
     return names - {"head_dim", "kv_heads"} | {"heads"} if {"head_dim", "heads"} & names else names
 
 
-def _varied(kept: list[Change], now: Hyper) -> list[Change]:
+def _varied(kept: list[Change], now: ModelConfig) -> list[Change]:
     """The best, and the best with fewer changes, down to single ones."""
     sizes: dict[int, int] = {}
     picked: list[Change] = []

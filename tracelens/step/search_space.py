@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.errors import UsageError
 
 #: What can be searched, and of that what is unless told otherwise. Depth, KV heads, micro-batch and sequence
@@ -65,7 +65,7 @@ class Space:
     the shapes would be too many to try.
     """
 
-    now: Hyper
+    now: ModelConfig
     limits: Limits
     vocab_ranks: int = 1
     coarse: int = 1
@@ -77,7 +77,7 @@ class Space:
                 return space
         return replace(self, coarse=64)
 
-    def shapes(self) -> Iterator[tuple[Hyper, float]]:
+    def shapes(self) -> Iterator[tuple[ModelConfig, float]]:
         """Every combination whose weights stay within the limit, with their growth.
 
         Weights that cannot be counted count as kept: then nothing is searched that moves them much.
@@ -91,7 +91,7 @@ class Space:
                     if then != now and abs(grown) <= self.limits.parameters_frac:
                         yield then, grown
 
-    def bases(self) -> Iterator[Hyper]:
+    def bases(self) -> Iterator[ModelConfig]:
         """Everything but ffn and vocab."""
         now, free, coarse = self.now, self.limits.free, self.coarse
         for layers in _near(now.layers, max(1, coarse // 2), "layers" in free, coarse):
@@ -111,7 +111,7 @@ class Space:
         grids = (GRID * self.vocab_ranks, 2 * GRID * self.vocab_ranks)
         return [*sorted({vocab, *(-(-vocab // grid) * grid for grid in grids)})]
 
-    def ffns(self, base: Hyper) -> list[int | None]:
+    def ffns(self, base: ModelConfig) -> list[int | None]:
         """MLP widths on the grid that keep the weights inside the limit, and the present one."""
         ffn, weights, share = self.now.ffn, self.now.parameters, self.limits.parameters_frac
         if "ffn" not in self.limits.free or ffn is None or weights is None:
@@ -150,7 +150,7 @@ def _thinned(value: int, others: range, coarse: int) -> list[int]:
     return sorted({value, *others[::step]})
 
 
-def _tokens(now: Hyper, free: frozenset[str]) -> Iterator[tuple[int | None, int | None]]:
+def _tokens(now: ModelConfig, free: frozenset[str]) -> Iterator[tuple[int | None, int | None]]:
     batch, sequence = now.micro_batch or 1, now.sequence or 1
     batches: set[int | None] = {now.micro_batch}
     if "micro_batch" in free:
@@ -166,7 +166,7 @@ def _tokens(now: Hyper, free: frozenset[str]) -> Iterator[tuple[int | None, int 
 _Triple = tuple[int | None, int | None, int | None]
 
 
-def _heads(now: Hyper, hidden: int | None, free: frozenset[str]) -> Iterator[_Triple]:
+def _heads(now: ModelConfig, hidden: int | None, free: frozenset[str]) -> Iterator[_Triple]:
     """(heads, head_dim, kv_heads) that fit ``hidden``.
 
     heads * head_dim stays hidden where it is; a model with heads of their own size keeps heads * head_dim.
@@ -195,7 +195,7 @@ def _heads(now: Hyper, hidden: int | None, free: frozenset[str]) -> Iterator[_Tr
                 yield heads, dim, kv_heads
 
 
-def _kv_heads(now: Hyper, heads: int, free: bool) -> list[int | None]:
+def _kv_heads(now: ModelConfig, heads: int, free: bool) -> list[int | None]:
     """KV heads for ``heads``: as many where they are as many now, else the same number or the same ratio."""
     t, kv_now = now.tensor_parallel or 1, now.kv_heads
     if kv_now is None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.results import FrontPoint, OtherHeads, PickReason, ShapePick
 from tracelens.results.advice import Effort
-from tracelens.step.search import WORTH_FRAC, Evaluator, Found
+from tracelens.step.search import WORTH_FRAC, Found, Step
 from tracelens.step.search_space import SEARCHED, Limits
-from tracelens.step.step_change import Change
+from tracelens.step.step import Change
 
 #: Gains spelled out for a pick.
 _REASONS = 4
@@ -18,21 +18,21 @@ _REASONS = 4
 _LEAST_FRAC = 0.02
 _HEAD_DIMS = (40, 64, 80, 96, 128, 160, 256)
 
-Diff = Callable[[Hyper], Sequence[str]]
+Diff = Callable[[ModelConfig], Sequence[str]]
 
 
-def picks_of(step: Evaluator, found: Found, diff: Diff) -> tuple[list[ShapePick], ShapePick | None]:
+def picks_of(step: Step, found: Found, diff: Diff) -> tuple[list[ShapePick], ShapePick | None]:
     """What is recommended, and the best of what is not. ``diff`` gives the lines to paste."""
     picks = [_pick(step, change, diff) for change in found.picks]
     return picks, _pick(step, found.best_unsure, diff) if found.best_unsure is not None else None
 
 
-def front_of(now: Hyper, found: Found) -> list[FrontPoint]:
+def front_of(now: ModelConfig, found: Found) -> list[FrontPoint]:
     """The Pareto front; the present shape, where it is on it, changes nothing."""
-    return [FrontPoint(changes(now, one.hyper), one.parameters_frac, one.time_frac) for one in found.front]
+    return [FrontPoint(changes(now, one.model), one.parameters_frac, one.time_frac) for one in found.front]
 
 
-def changes(now: Hyper, then: Hyper) -> dict[str, list[int | None]]:
+def changes(now: ModelConfig, then: ModelConfig) -> dict[str, list[int | None]]:
     """The sizes that differ: [now, then]."""
     return {name: [now.get(name), then.get(name)] for name in SEARCHED if now.get(name) != then.get(name)}
 
@@ -53,7 +53,7 @@ def none_faster(found: Found, limits: Limits) -> str:
     )
 
 
-def other_heads(step: Evaluator, now: Hyper) -> list[OtherHeads]:
+def other_heads(step: Step, now: ModelConfig) -> list[OtherHeads]:
     """Other head counts at this hidden size, for the reader to see where the present one stands."""
     hidden, heads, t = now.hidden or 0, now.heads or 0, now.tensor_parallel or 1
     if not hidden or heads * (now.head_dim or 0) != hidden:
@@ -72,7 +72,7 @@ def other_heads(step: Evaluator, now: Hyper) -> list[OtherHeads]:
     return rows
 
 
-def _pick(step: Evaluator, change: Change, diff: Diff) -> ShapePick:
+def _pick(step: Step, change: Change, diff: Diff) -> ShapePick:
     now, then = change.now, change.then
     found = changes(now, then)
     effort, why = _effort(frozenset(found))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.results import Lack, ModelDims, SearchState, ShapePick, ShapeSearch
 from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.search import Found, search
@@ -102,7 +102,7 @@ def _closed(measured: MeasuredStep, dims: ModelDims, limits: Limits, lacks: Sequ
     return {name: closed[name] for name in SEARCHED if name in closed and name in limits.free}
 
 
-def _unknown(name: str, now: Hyper, dims: ModelDims, lacks: Sequence[Lack]) -> str | None:
+def _unknown(name: str, now: ModelConfig, dims: ModelDims, lacks: Sequence[Lack]) -> str | None:
     """Why the trace does not say enough of a size, or None."""
     if now.get(name) is None:
         if name == "layers":
@@ -135,7 +135,7 @@ def _unpredicted(name: str, measured: MeasuredStep, limits: Limits) -> str | Non
     return None if why is None else f"its effect is not predicted: {why}"
 
 
-def _others(name: str, measured: MeasuredStep, limits: Limits) -> Iterator[Hyper]:
+def _others(name: str, measured: MeasuredStep, limits: Limits) -> Iterator[ModelConfig]:
     """Shapes in which ``name`` is another, whatever they weigh."""
     now = measured.step.now
     if name == "ffn":
@@ -190,7 +190,7 @@ def _notes(measured: MeasuredStep, found: Found) -> list[str]:
     return notes
 
 
-def _diff(now: Hyper, then: Hyper) -> list[str]:
+def _diff(now: ModelConfig, then: ModelConfig) -> list[str]:
     """Lines to paste; there is no configuration whose keys could be used. What follows is left out."""
     lines: list[str] = []
     for name in SEARCHED:
@@ -203,5 +203,5 @@ def _diff(now: Hyper, then: Hyper) -> list[str]:
     return lines
 
 
-def _tied(x: Hyper) -> bool:
+def _tied(x: ModelConfig) -> bool:
     return x.heads is not None and x.head_dim is not None and x.heads * x.head_dim == x.hidden

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 
-from tracelens.config import ModelConfig, read_config
+from tracelens.config import Configuration, read_config
 from tracelens.config.diff import config_diff
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import Gpu, find_gpu
@@ -19,7 +19,7 @@ from tracelens.step.shape_search import claim, front_of, none_faster, other_head
 
 
 def suggest(
-    config: str | Path | ModelConfig,
+    config: str | Path | Configuration,
     *,
     gpu: str,
     parameters_frac: float = 0.01,
@@ -35,13 +35,13 @@ def suggest(
     sequence); the weights stay within ``parameters_frac``. ``sizes`` replace those of the file. Raises
     ``InputError`` for a configuration that cannot be used and ``UsageError`` for a GPU that is not known.
     """
-    known = config if isinstance(config, ModelConfig) else read_config(config, overrides=sizes)
+    known = config if isinstance(config, Configuration) else read_config(config, overrides=sizes)
     limits = limits_of(parameters_frac, fix=fix, free=free, memory_gb=memory_gb).checked()
     hardware = find_gpu(None, override=gpu)
     measured, notes = _measured(hardware)
     planner = Planner(known.layout, gpu=hardware, dtype=dtype, measured=measured)
-    found = search(planner, known.hyper, limits, fixed=known.fixed)
-    notes += _unknowns(planner.step(known.hyper))
+    found = search(planner, known.model, limits, fixed=known.fixed)
+    notes += _unknowns(planner.step(known.model))
     notes += [f"{name} stays: {why}" for name, why in known.fixed.items() if name in limits.free]
     return _suggestions(known, planner, found, limits, [*known.notes, *notes, *found.notes])
 
@@ -72,9 +72,9 @@ def _measured(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
 
 
 def _suggestions(
-    config: ModelConfig, planner: Planner, found: Found, limits: Limits, notes: list[str]
+    config: Configuration, planner: Planner, found: Found, limits: Limits, notes: list[str]
 ) -> Suggestions:
-    now = config.hyper
+    now = config.model
     present = planner.step(now)
     picks, unsure = picks_of(planner, found, partial(config_diff, config))
     time = present.time_ms
@@ -126,7 +126,7 @@ def _unknowns(present: PlannedStep) -> list[str]:
         f"{component}: {why}; taken at its least, so savings are at least these"
         for component, why in dict.fromkeys((part.component, part.unknown) for part in parts)
     ]
-    vocab, t = present.hyper.vocab or 0, present.hyper.tensor_parallel or 1
+    vocab, t = present.model.vocab or 0, present.model.tensor_parallel or 1
     padded = -(-vocab // (64 * t)) * 64 * t
     if padded != vocab and any(part.component == "logits" for part in parts):
         notes.append(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import CommunicationRow, ComponentRow, GemmRow, ModelDims, SavingOf
 from tracelens.results.waiting import saving_of
 from tracelens.step.predicted import Anchors
-from tracelens.step.present import present_hyper
+from tracelens.step.present import present_config
 from tracelens.step.stalls import to_judge
 from tracelens.step.traffic import repeats
 from tracelens.step.work import Work, work_of
@@ -21,7 +21,7 @@ from tracelens.step.work import Work, work_of
 class StepModel:
     """What a what-if starts from: one analysed step."""
 
-    now: Hyper
+    now: ModelConfig
     work: Work
     components: tuple[tuple[str, str, float, float], ...]  # component, phase, ms per step, of it products
     step_ms: float | None
@@ -41,7 +41,7 @@ class StepModel:
         """What shorter kernels save: time of the step, or work of a GPU that waits."""
         return saving_of(self.busy_frac)
 
-    def work_ms(self, then: Hyper) -> float:
+    def work_ms(self, then: ModelConfig) -> float:
         """GPU time of a step's micro-batches on one rank, as often as they run under ``then``."""
         return sum(
             time * repeats(name, self.now, then)
@@ -67,7 +67,7 @@ def step_model(
     ``declared`` are sizes that the model's own configuration states; what the trace shows goes first.
     """
     rows = [to_judge(row) for row in rows]
-    now = present_hyper(rows, dims, communication, declared or {})
+    now = present_config(rows, dims, communication, declared or {})
     products: dict[tuple[str, str], float] = {}
     for row in rows:
         key = (row.component, row.phase)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.results import Estimate, Rest
 
-_Size = Callable[[Hyper], float | None]
+_Size = Callable[[ModelConfig], float | None]
 #: Not in layers: their calls do not grow with ``layers``.
 _ONCE = frozenset({"embedding", "logits", "loss", "optimizer", "grad_clip", "other", "unattributed"})
 #: Once in a step and not in every micro-batch; their state keeps its own type.
@@ -24,46 +24,46 @@ def _times(*values: int | None) -> int | None:
     return product
 
 
-def _local(value: int | None, hyper: Hyper) -> int | None:
-    return value // (hyper.tensor_parallel or 1) if value is not None else None
+def _local(value: int | None, config: ModelConfig) -> int | None:
+    return value // (config.tensor_parallel or 1) if value is not None else None
 
 
-def _hidden(x: Hyper) -> int | None:
+def _hidden(x: ModelConfig) -> int | None:
     return _times(x.token_count, x.hidden)
 
 
-def _heads(x: Hyper) -> int | None:
+def _heads(x: ModelConfig) -> int | None:
     if x.heads is None or x.head_dim is None:
         return None
     return _times(x.token_count, _local((x.heads + 2 * (x.kv_heads or x.heads)) * x.head_dim, x))
 
 
-def _copies(x: Hyper) -> int | None:
+def _copies(x: ModelConfig) -> int | None:
     """Of keys and values as attention gets them."""
     return _heads(replace(x, kv_heads=x.heads)) if x.kv_repeated else _heads(x)
 
 
-def _scores(x: Hyper) -> int | None:
+def _scores(x: ModelConfig) -> int | None:
     return _times(x.token_count, x.sequence, _local(x.heads, x))
 
 
-def _ffn(x: Hyper) -> int | None:
+def _ffn(x: ModelConfig) -> int | None:
     return _times(x.token_count, _local(x.ffn, x))
 
 
-def _routed(x: Hyper) -> int | None:
+def _routed(x: ModelConfig) -> int | None:
     return _times(x.token_count, x.hidden, x.top_k or 1)
 
 
-def _experts(x: Hyper) -> int | None:
+def _experts(x: ModelConfig) -> int | None:
     return _times(x.local_experts, x.capacity, _local(x.ffn, x))
 
 
-def _vocab(x: Hyper) -> int | None:
+def _vocab(x: ModelConfig) -> int | None:
     return _times(x.token_count, x.vocab)
 
 
-def _weights(x: Hyper) -> float | None:
+def _weights(x: ModelConfig) -> float | None:
     return x.rank_parameters
 
 
@@ -95,7 +95,7 @@ _BYTES: dict[str, tuple[str, _Size]] = {
 }  # fmt: skip
 
 
-def repeats(component: str, now: Hyper, then: Hyper) -> float:
+def repeats(component: str, now: ModelConfig, then: ModelConfig) -> float:
     """How much more often a kernel of ``component`` runs in a step.
 
     With the layers of its stage, where it is in them. At the same GPUs and tokens per step, a model on more
@@ -108,7 +108,9 @@ def repeats(component: str, now: Hyper, then: Hyper) -> float:
     return batches * (after / before if component not in _ONCE and before and after else 1.0)
 
 
-def rest_of(parts: Sequence[tuple[str, str, float, float]], now: Hyper, then: Hyper) -> tuple[Rest, ...]:
+def rest_of(
+    parts: Sequence[tuple[str, str, float, float]], now: ModelConfig, then: ModelConfig
+) -> tuple[Rest, ...]:
     """The components whose byte-moving kernels change, by time.
 
     ``parts``: component, phase, its ms per step, and of those the ms of products. A kernel can also be

@@ -1,4 +1,4 @@
-"""The step after a change of hyper-parameters: every kernel's measured time moved as its prediction moves.
+"""The step after a change of config-parameters: every kernel's measured time moved as its prediction moves.
 
 Products and fused attention: new time = measured time x predicted(new shape) / predicted(old shape).
 Where the change brings a product onto the 16-byte grid, the old shape's prediction would rest on what
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from tracelens.config.hyper import Hyper, changed
+from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
 from tracelens.numbers import ms
 from tracelens.results import Basis, Estimate, Refusal, Rest, RowChange, WhatIf, weakest
@@ -88,7 +88,7 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
     )
 
 
-def _refused(step: StepModel, then: Hyper, affected: Affected, exchange: Exchange) -> Refusal | None:
+def _refused(step: StepModel, then: ModelConfig, affected: Affected, exchange: Exchange) -> Refusal | None:
     """Why there is no saving, or None."""
     now = step.now
     if now.pipeline_parallel != then.pipeline_parallel:
@@ -187,7 +187,7 @@ def _gap_notes(step: StepModel, affected: Affected, *, known: bool, other_tokens
     return notes
 
 
-def _flops_growth(work: Work, affected: Affected, *, now: Hyper, then: Hyper) -> float | None:
+def _flops_growth(work: Work, affected: Affected, *, now: ModelConfig, then: ModelConfig) -> float | None:
     """Growth of the operations of the step's products and attention; None where too much is unknown.
 
     Rows without a formula count as unchanged while they are few beside what the change touches.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.step.exchange import bubble
 
 #: Notes that a reader of a curve or of a finding is told otherwise.
@@ -13,7 +13,7 @@ IDLE_STAYS = (
 )
 
 
-def notes_of(now: Hyper, then: Hyper, *, communicates: bool, work_ms: float | None) -> list[str]:
+def notes_of(now: ModelConfig, then: ModelConfig, *, communicates: bool, work_ms: float | None) -> list[str]:
     """Sentences without capital and full stop. ``work_ms``: GPU time of a step's micro-batches after it."""
     notes = []
     if now.hidden != then.hidden and now.ffn == then.ffn and now.ffn:
@@ -37,7 +37,7 @@ def notes_of(now: Hyper, then: Hyper, *, communicates: bool, work_ms: float | No
     return [*notes, *_of_pipeline(now, then, work_ms), *_of_experts(now, then), *_of_dtype(now, then)]
 
 
-def _of_pipeline(now: Hyper, then: Hyper, work_ms: float | None) -> list[str]:
+def _of_pipeline(now: ModelConfig, then: ModelConfig, work_ms: float | None) -> list[str]:
     stages = then.pipeline_parallel or 1
     notes = []
     if now.pipeline_parallel != then.pipeline_parallel:
@@ -53,7 +53,7 @@ def _of_pipeline(now: Hyper, then: Hyper, work_ms: float | None) -> list[str]:
     return notes
 
 
-def _of_experts(now: Hyper, then: Hyper) -> list[str]:
+def _of_experts(now: ModelConfig, then: ModelConfig) -> list[str]:
     notes = []
     if now.capacity != then.capacity and now.capacity:
         notes.append("experts are taken as evenly loaded: the fullest expert is slower than that")
@@ -64,13 +64,13 @@ def _of_experts(now: Hyper, then: Hyper) -> list[str]:
     return notes
 
 
-def _tokens_to_experts(now: Hyper, then: Hyper) -> bool:
+def _tokens_to_experts(now: ModelConfig, then: ModelConfig) -> bool:
     """Is the capacity changed by itself?"""
     names = ("token_count", "experts", "expert_parallel")
     return all(now.get(name) == then.get(name) for name in names)
 
 
-def _of_dtype(now: Hyper, then: Hyper) -> list[str]:
+def _of_dtype(now: ModelConfig, then: ModelConfig) -> list[str]:
     if now.dtype == then.dtype:
         return []
     notes = [

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.results import GemmRow, ModelDims
 from tracelens.step.alignment import grid_elements
 
@@ -19,7 +19,7 @@ class Dim:
     """One dimension: the sum of coefficient * product of parameters, over the ranks that share it.
 
     >>> qkv = Dim("(a+2*kv)*d", ((1, ("heads", "head_dim")), (2, ("kv_heads", "head_dim"))))
-    >>> qkv.value(Hyper(heads=32, kv_heads=8, head_dim=128))
+    >>> qkv.value(ModelConfig(heads=32, kv_heads=8, head_dim=128))
     6144
     """
 
@@ -34,35 +34,35 @@ class Dim:
     #: Rows of an expert: their number, and the capacity (the mean of all experts) that it was seen at.
     load: tuple[int, int] | None = None
 
-    def value(self, hyper: Hyper) -> int | None:
+    def value(self, config: ModelConfig) -> int | None:
         """Its size on one rank; None where a parameter is not known or the ranks do not divide it."""
         if self.own is not None:
-            return self._own_rows(hyper)
+            return self._own_rows(config)
         if self.load is not None:
             rows, mean = self.load
-            return math.ceil(rows * hyper.capacity / mean - 1e-9) if hyper.capacity else None
+            return math.ceil(rows * config.capacity / mean - 1e-9) if config.capacity else None
         total = self.constant
         for coefficient, names in self.terms:
             product = coefficient
             for name in names:
-                size: int | None = hyper.token_count if name == "tokens" else hyper.get(name)
+                size: int | None = config.token_count if name == "tokens" else config.get(name)
                 if size is None:
                     return None
                 product *= size
             total += product
-        ranks = (hyper.tensor_parallel or 1) if self.sharded else 1
+        ranks = (config.tensor_parallel or 1) if self.sharded else 1
         if total <= 0 or total % ranks:
             return None
         return math.ceil(total // ranks / self.padded_to) * self.padded_to
 
-    def _own_rows(self, hyper: Hyper) -> int | None:
+    def _own_rows(self, config: ModelConfig) -> int | None:
         if self.own is None:
             return None
         size, tokens, sequence = self.own
-        then = hyper.token_count
-        if then == tokens and hyper.sequence == sequence:
+        then = config.token_count
+        if then == tokens and config.sequence == sequence:
             return size
-        if then is None or hyper.sequence != sequence or size * then % tokens:
+        if then is None or config.sequence != sequence or size * then % tokens:
             return None
         return size * then // tokens
 
@@ -127,10 +127,10 @@ class Product:
     others: tuple[_Triple, ...] = ()
     each_expert: bool = False  # runs once for every expert of the rank
 
-    def sizes(self, hyper: Hyper) -> tuple[int, int, int, int] | None:
+    def sizes(self, config: ModelConfig) -> tuple[int, int, int, int] | None:
         """(M, N, K, batch), or None where a dimension is not known or readings differ."""
         answers = {
-            tuple(one.value(hyper) for one in (*dims, self.batch))
+            tuple(one.value(config) for one in (*dims, self.batch))
             for dims in ((self.m, self.n, self.k), *self.others)
         }
         if len(answers) > 1:
@@ -160,7 +160,7 @@ class Work:
     fixed: tuple[tuple[GemmRow, str], ...]
 
 
-def work_of(rows: Sequence[GemmRow], now: Hyper) -> Work:
+def work_of(rows: Sequence[GemmRow], now: ModelConfig) -> Work:
     """Find the formula behind every row: by component and role, and only where it gives the sizes seen."""
     products: list[Product] = []
     attention: list[AttentionCall] = []
@@ -255,7 +255,7 @@ def _is_wide(rows: Sequence[GemmRow], ffn: int) -> bool:
     return any(2 * ffn in sides and ffn not in sides for sides in weights)
 
 
-def _products(row: GemmRow, now: Hyper, outputs: int) -> list[Product]:
+def _products(row: GemmRow, now: ModelConfig, outputs: int) -> list[Product]:
     if row.component in ("attention.scores", "attention.values"):
         return _unfused(row, now)
     if row.component == "moe.experts":
@@ -272,7 +272,7 @@ def _products(row: GemmRow, now: Hyper, outputs: int) -> list[Product]:
     return _split(product, now, outputs) if row.component == "attention.qkv" else [product]
 
 
-def _of_experts(row: GemmRow, now: Hyper) -> list[Product]:
+def _of_experts(row: GemmRow, now: ModelConfig) -> list[Product]:
     """Experts one after the other, in one batched product, or in one of groups; and a shared expert.
 
     A product of groups of unequal size is taken as one with even groups. The role of a batched product of
@@ -286,7 +286,7 @@ def _of_experts(row: GemmRow, now: Hyper) -> list[Product]:
     return []
 
 
-def _expert_product(row: GemmRow, now: Hyper, role: str | None) -> Product | None:
+def _expert_product(row: GemmRow, now: ModelConfig, role: str | None) -> Product | None:
     size: int | None = row.k if role == "wgrad" else row.m
     batch, each = _ONE, False
     found = groups_of(row)
@@ -325,7 +325,7 @@ def groups_of(row: GemmRow) -> tuple[str, int] | None:
     return (found[2], int(found[1])) if found else None
 
 
-def _own_counts(row: GemmRow, now: Hyper) -> list[Dim]:
+def _own_counts(row: GemmRow, now: ModelConfig) -> list[Dim]:
     """The row's token dimension as a count of its own: fewer tokens than pass the layers, or others."""
     tokens = now.token_count
     size = row.k if row.role == "wgrad" else row.m
@@ -334,7 +334,7 @@ def _own_counts(row: GemmRow, now: Hyper) -> list[Dim]:
     return [Dim(f"{size} rows", own=(size, tokens, now.sequence))]
 
 
-def _readings(row: GemmRow, now: Hyper, counts: Sequence[Dim]) -> list[_Triple]:
+def _readings(row: GemmRow, now: ModelConfig, counts: Sequence[Dim]) -> list[_Triple]:
     """Every way in which the layer's dimensions give the row's sizes.
 
     Padded and transposed ones only where there is no plainer one.
@@ -363,7 +363,7 @@ def _orders(count: Dim, into: Dim, out: Dim, role: str | None, transposed: bool)
         yield (n, m, k) if transposed else (m, n, k)
 
 
-def _fitted(triple: _Triple, row: GemmRow, now: Hyper, *, padded: bool) -> _Triple | None:
+def _fitted(triple: _Triple, row: GemmRow, now: ModelConfig, *, padded: bool) -> _Triple | None:
     found = [
         _fit(dim, now, size, row, letter, padded=padded)
         for dim, size, letter in zip(triple, (row.m, row.n, row.k), "mnk", strict=True)
@@ -372,7 +372,9 @@ def _fitted(triple: _Triple, row: GemmRow, now: Hyper, *, padded: bool) -> _Trip
     return (m, n, k) if m is not None and n is not None and k is not None else None
 
 
-def _fit(dim: Dim, now: Hyper, size: int | None, row: GemmRow, letter: str, *, padded: bool) -> Dim | None:
+def _fit(
+    dim: Dim, now: ModelConfig, size: int | None, row: GemmRow, letter: str, *, padded: bool
+) -> Dim | None:
     """``dim`` where it gives ``size``, as it is or (``padded``) as the library pads it; else None.
 
     Inductor pads to multiples of 16 bytes (torch/_inductor/fx_passes/pad_mm.py, get_alignment_size).
@@ -390,7 +392,7 @@ def _fit(dim: Dim, now: Hyper, size: int | None, row: GemmRow, letter: str, *, p
     return replace(dim, padded_to=step) if step > 1 and math.ceil(value / step) * step == size else None
 
 
-def _split(product: Product, now: Hyper, outputs: int) -> list[Product]:
+def _split(product: Product, now: ModelConfig, outputs: int) -> list[Product]:
     """Separate q, k and v of one size are one row: a third of its calls are q's.
 
     The output projection runs once for each q. Where the calls fit neither one nor three of them, the
@@ -411,7 +413,7 @@ def _split(product: Product, now: Hyper, outputs: int) -> list[Product]:
     return [replace(product, others=((m, n, k),))]
 
 
-def _unfused(row: GemmRow, now: Hyper) -> list[Product]:
+def _unfused(row: GemmRow, now: ModelConfig) -> list[Product]:
     """Scores (s x s x d) and values (s x d x s) of b*a heads, and their gradients, in any order."""
     actual = (row.m, row.n, row.k)
     if _SCORES.value(now) != row.batch:
@@ -421,7 +423,7 @@ def _unfused(row: GemmRow, now: Hyper) -> list[Product]:
     return [Product(row, *found[0], _SCORES, others=tuple(found[1:]))] if found else []
 
 
-def _attention(row: GemmRow, now: Hyper) -> AttentionCall | str:
+def _attention(row: GemmRow, now: ModelConfig) -> AttentionCall | str:
     """The call's sizes, where heads and head dimension are the model's; else why not."""
     backward = row.phase == "backward"
     note = (row.shape_note or "").removesuffix(", causal")

@@ -122,6 +122,7 @@ class _Reader:
         self._buffer = bytearray(4 * BLOCK)
         self._start = 0
         self._end = 0
+        self._futile = 0  # bytes of text in which no two events meet
         self._searched = 0  # bytes of the head without the beginning of the events
         self._tail = b""  # metadata text behind the events
         self._left = b""  # an unfinished event that a careful reading left before the next chunk
@@ -138,13 +139,18 @@ class _Reader:
         if self.head is None and not self._find_head():
             return
         while not self.ended and self._end - self._start >= self._chunk:
+            if self._end - self._start < 2 * self._futile:
+                return  # looked through already, and not much is new
             comma = cut(self._buffer, self._start + 1, self._start + self._chunk)
             if comma <= 0:
                 comma = cut(self._buffer, self._start + 1, self._end)
             if comma > 0:
+                self._futile = 0
                 self._decode(comma)
                 continue
+            self._futile = self._end - self._start
             if self._end - self._start > _EVENT_LIMIT:
+                self._futile = 0
                 self._read_rest(final=True)
             return
 

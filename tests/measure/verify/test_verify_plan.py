@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.measure.cases import AttentionCase, GemmCase
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.verify import Source, read_source
@@ -256,7 +256,9 @@ def test_activation_checkpointing_is_built_in(raw: dict[str, Any], tmp_path: Pat
     built = stand_in(read(raw, tmp_path))
     assert isinstance(built, StandIn)
     assert built.recompute
-    layer = built.layer(Hyper(hidden=64, heads=4, head_dim=16, ffn=128, layers=1, sequence=8, micro_batch=1))
+    layer = built.layer(
+        ModelConfig(hidden=64, heads=4, head_dim=16, ffn=128, layers=1, sequence=8, micro_batch=1)
+    )
     assert isinstance(layer, LayerShape)
     assert layer.recompute
 

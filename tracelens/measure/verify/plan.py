@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tracelens.config.hyper import Hyper, changed
+from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
 from tracelens.measure.cases import DTYPES, LAYOUTS, AttentionCase, GemmCase
 from tracelens.measure.layer_shapes import LayerShape, StepShape
@@ -136,7 +136,7 @@ def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: boo
     )
 
 
-def _too_large(source: Source, then: Hyper) -> list[str]:
+def _too_large(source: Source, then: ModelConfig) -> list[str]:
     """A layer fits where the whole step with its optimizer does not: said where the estimate shows it."""
     gpu = source.memory_gib
     now_bytes, then_bytes = memory_of_trace(source.now), memory_of_trace(then)
@@ -153,7 +153,7 @@ def _too_large(source: Source, then: Hyper) -> list[str]:
     ]
 
 
-def _scale(asked: Asked, now: Hyper, then: Hyper) -> float:
+def _scale(asked: Asked, now: ModelConfig, then: ModelConfig) -> float:
     """What a changed call counts for: as many tokens as there were, where the prediction is per token.
 
     A scenario's is of the step, a pick's per token, a finding's per token that is worth something.
@@ -168,7 +168,7 @@ def _scale(asked: Asked, now: Hyper, then: Hyper) -> float:
 # --- products and attention ---------------------------------------------------------------------------
 
 
-def _row_calls(source: Source, then: Hyper, built: StandIn | str) -> tuple[CallPair, ...]:
+def _row_calls(source: Source, then: ModelConfig, built: StandIn | str) -> tuple[CallPair, ...]:
     """Of a report: every row whose sizes or calls the change moves."""
     found = [_product(one, source.now, then) for one in source.work.products]
     found += [_attention(one, source.now, then, built) for one in source.work.attention]
@@ -219,7 +219,7 @@ def _layout(row: GemmRow) -> str:
     return row.layout if row.layout in LAYOUTS else _LAYOUT.get(row.role or "", "TN")
 
 
-def _product(product: Product, now: Hyper, then: Hyper) -> CallPair | None:
+def _product(product: Product, now: ModelConfig, then: ModelConfig) -> CallPair | None:
     row, before, after = product.row, product.sizes(now), product.sizes(then)
     calls = row.calls_per_step * product.weight
     grown = grown_calls(row, now, then, product.each_expert)
@@ -251,10 +251,12 @@ def _call_us(row: GemmRow) -> float | None:
     return call_us_of(row) or None
 
 
-def _attention(call: AttentionCall, now: Hyper, then: Hyper, built: StandIn | str) -> CallPair | None:
+def _attention(
+    call: AttentionCall, now: ModelConfig, then: ModelConfig, built: StandIn | str
+) -> CallPair | None:
     row, length = call.row, call.seq_k or call.tokens
     grown = grown_calls(row, now, then)
-    before, after = (attention_sizes(call, hyper, now, length) for hyper in (now, then))
+    before, after = (attention_sizes(call, config, now, length) for config in (now, then))
     if before == after and grown == 1.0:
         return None
     pair = CallPair(
@@ -315,7 +317,7 @@ def _cases(layer: LayerShape) -> list[tuple[str, str, Case]]:
     return found
 
 
-def _left_ms(source: Source, then: Hyper) -> float:
+def _left_ms(source: Source, then: ModelConfig) -> float:
     """Time of rows that the change concerns and that have no formula."""
     names = changed_names(source.now, then)
     return sum(row.time_ms_per_step for row, _ in source.work.fixed if concerns(row, names, source.now))
@@ -324,7 +326,7 @@ def _left_ms(source: Source, then: Hyper) -> float:
 # --- layers, logits and steps -------------------------------------------------------------------------
 
 
-def _wholes(source: Source, then: Hyper, built: StandIn) -> tuple[WholePair, ...] | str:
+def _wholes(source: Source, then: ModelConfig, built: StandIn) -> tuple[WholePair, ...] | str:
     """The layer and the logits where the change reaches them; a sentence where they cannot be built."""
     now, found = source.now, []
     if any(now.get(name) != then.get(name) for name in (*_LAYER_SIZES, "layers", "pipeline_parallel")):
@@ -353,7 +355,7 @@ def _wholes(source: Source, then: Hyper, built: StandIn) -> tuple[WholePair, ...
     return tuple(found)
 
 
-def _apart(source: Source, then: Hyper, built: StandIn) -> str:
+def _apart(source: Source, then: ModelConfig, built: StandIn) -> str:
     """Why the stand-in says nothing of the trace's step: its products are others; "" where they are not."""
     if source.kind != "report":
         return ""
@@ -384,7 +386,7 @@ def _apart(source: Source, then: Hyper, built: StandIn) -> str:
     return ""
 
 
-def _step(source: Source, then: Hyper, built: StandIn) -> WholePair | str:
+def _step(source: Source, then: ModelConfig, built: StandIn) -> WholePair | str:
     """A small model in both shapes: as deep as the model, four layers at most."""
     now = source.now
     if not now.vocab or not then.vocab:
@@ -392,9 +394,9 @@ def _step(source: Source, then: Hyper, built: StandIn) -> WholePair | str:
     if (now.tensor_parallel or 1) > 1 or (then.tensor_parallel or 1) > 1:
         return "a small model is not built for tensor-parallel ranks"
     steps = []
-    for hyper in (now, then):
-        layer = built.layer(hyper)
+    for config in (now, then):
+        layer = built.layer(config)
         if isinstance(layer, str):
             return layer
-        steps.append(StepShape(layer, min(hyper.layers or 1, STEP_LAYERS), hyper.vocab or 0))
+        steps.append(StepShape(layer, min(config.layers or 1, STEP_LAYERS), config.vocab or 0))
     return WholePair("step", steps[0], steps[1], None, None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tracelens.config.hyper import NAMES, Hyper, canonical
+from tracelens.config.model_config import NAMES, ModelConfig, canonical
 from tracelens.errors import InputError, UsageError
 from tracelens.numbers import ms
 from tracelens.results import (
@@ -21,7 +21,7 @@ from tracelens.results import (
     Lost,
     ModelDims,
 )
-from tracelens.step.present import present_hyper
+from tracelens.step.present import present_config
 from tracelens.step.work import Work, work_of
 
 _T = TypeVar("_T")
@@ -59,7 +59,7 @@ class Source:
     device: str | None  # name of the device that was traced
     sms: int | None
     memory_gib: float | None  # that the trace reports
-    now: Hyper  # of the whole model; what the analysis that wrote the report took it for
+    now: ModelConfig  # of the whole model; what the analysis that wrote the report took it for
     layers: int | None  # of the rank that was traced
     transformer: bool
     work: Work  # empty for suggestions, which have no rows
@@ -124,7 +124,7 @@ def _report(name: str, raw: dict[str, Any]) -> Source:
     rows = [_row(one) for one in raw["gemms"]]
     dims = _dims(raw["model"])
     communication = [_made(CommunicationRow, one) for one in raw.get("communication", [])]
-    now = present_hyper(rows, dims, communication, raw.get("declared", {}))
+    now = present_config(rows, dims, communication, raw.get("declared", {}))
     gpu, summary = raw["gpu"], raw["summary"]
     step_ms = summary["step_ms"]["median"]
     return Source(
@@ -162,7 +162,7 @@ def _dims(data: Mapping[str, Any]) -> ModelDims:
     return ModelDims(found=found, **known)
 
 
-def _asked(raw: dict[str, Any], now: Hyper) -> Iterator[Asked]:
+def _asked(raw: dict[str, Any], now: ModelConfig) -> Iterator[Asked]:
     for at, finding in enumerate(raw["findings"]):
         changes, why = _changes(finding, now)
         yield Asked(
@@ -192,7 +192,7 @@ def _predicted(suggestion: Mapping[str, Any]) -> tuple[Estimate, Estimate]:
     return _made(Estimate, suggestion["saving_ms"]), _made(Estimate, suggestion["saving_frac"])
 
 
-def _changes(finding: Mapping[str, Any], now: Hyper) -> tuple[dict[str, int | str], str]:
+def _changes(finding: Mapping[str, Any], now: ModelConfig) -> tuple[dict[str, int | str], str]:
     """The change as sizes of the whole model: as it was simulated, else as the finding names it."""
     simulated = finding["evidence"].get("simulated")
     if simulated:
@@ -243,7 +243,7 @@ def _suggestions(name: str, raw: dict[str, Any]) -> Source:
             f" its kernels; {_WRITE_ONE}"
         )
     values = {one: raw["sizes"].get(one, {}).get("value") for one in NAMES if one in raw["sizes"]}
-    now = Hyper(**values, gated=_gated(raw, values.get("ffn")))
+    now = ModelConfig(**values, gated=_gated(raw, values.get("ffn")))
     picks = [(("picks", at), pick) for at, pick in enumerate(raw["picks"])]
     if raw.get("unsure"):
         picks.append((("unsure",), raw["unsure"]))  # type: ignore[arg-type]

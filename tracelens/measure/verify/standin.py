@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.measure.layer_shapes import LayerShape
 from tracelens.measure.verify.source import Source
 from tracelens.results import GemmRow
@@ -38,13 +38,13 @@ class StandIn:
     assumed: tuple[str, ...]  # what nothing told, as sentences
     whole_vocab: bool = False  # a configuration has the whole vocabulary, a trace the columns of its rank
 
-    def layer(self, hyper: Hyper, *, vocab: int = 0) -> LayerShape | str:
+    def layer(self, config: ModelConfig, *, vocab: int = 0) -> LayerShape | str:
         """The layer of these sizes, or its logits; a sentence where they do not fit together."""
-        sizes = {name: hyper.get(name) or 0 for name in _NEEDED if name != "layers"}
-        t = hyper.tensor_parallel or 1
+        sizes = {name: config.get(name) or 0 for name in _NEEDED if name != "layers"}
+        t = config.tensor_parallel or 1
         if vocab and not self.whole_vocab:
             t = 1
-        kv_heads = hyper.kv_heads or sizes["heads"]
+        kv_heads = config.kv_heads or sizes["heads"]
         if kv_heads % t or vocab % t:
             return f"{kv_heads} key-value heads and a vocabulary of {vocab} do not divide over {t} ranks"
         if sizes["heads"] % kv_heads:
@@ -203,7 +203,7 @@ def _passes(rows: Sequence[GemmRow], layers: int | None) -> int | None:
     return None
 
 
-def _qkv_fused(rows: Sequence[GemmRow], now: Hyper) -> bool:
+def _qkv_fused(rows: Sequence[GemmRow], now: ModelConfig) -> bool:
     """Is there one product as wide as query, key and value together?"""
     t, heads = now.tensor_parallel or 1, now.heads or 0
     width = (heads + 2 * (now.kv_heads or heads)) // t * (now.head_dim or 0)

@@ -11,6 +11,7 @@ from tracelens.rules.engine.candidate import Candidate, Named
 from tracelens.rules.engine.effects import completed
 from tracelens.rules.engine.facts import Outcome, StepFacts
 from tracelens.rules.engine.pages import why
+from tracelens.rules.engine.rows import upper
 from tracelens.rules.engine.simulated import derivation, pays, simulate, why_not
 from tracelens.step.waiting import gpu_work_note
 from tracelens.step.whatif_notes import COUNTED_ONCE
@@ -122,16 +123,10 @@ def _left(one: _Judged, facts: StepFacts, step_ms: float) -> str:
     """Why a candidate is no finding, as a sentence."""
     if one.refused:
         return f"Not advised: {one.refused}."
-    what = "The predicted saving" if one.predicted else "At stake"
-    of = (
-        f" of {one.one.name}"
-        if one.one.name and one.predicted
-        else f" in {one.one.name}"
-        if one.one.name
-        else ""
-    )
+    what = upper(one.one.name) or "The change"
+    saves = "is predicted to save" if one.predicted else "would save at most"
     return (
-        f"{what}{of} is {ms(one.size_ms)} of the {ms(step_ms)} {facts.whole}"
+        f"{what} {saves} {ms(one.size_ms)} of the {ms(step_ms)} {facts.whole}"
         f" ({percent(one.size_ms / step_ms)}), below the {percent(one.one.least)} that makes a finding."
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.numbers import round_up
 from tracelens.results import ConfigDiff
 from tracelens.rules.engine.sizes import Sizes
@@ -68,14 +68,14 @@ def config_diffs(sizes: Sizes) -> list[ConfigDiff]:
     return [*part, *(_of_parts(one, now) if "vocab" in names else one for one in found)]
 
 
-def _whole_vocab(hyper: Hyper) -> Hyper:
+def _whole_vocab(config: ModelConfig) -> ModelConfig:
     """With the vocabulary of all ranks together where each is known to hold a part."""
-    if not hyper.vocab_split or hyper.vocab is None:
-        return hyper
-    return replace(hyper, vocab=hyper.vocab * (hyper.tensor_parallel or 1))
+    if not config.vocab_split or config.vocab is None:
+        return config
+    return replace(config, vocab=config.vocab * (config.tensor_parallel or 1))
 
 
-def _of_parts(diff: ConfigDiff, now: Hyper) -> ConfigDiff:
+def _of_parts(diff: ConfigDiff, now: ModelConfig) -> ConfigDiff:
     """Where the whole vocabulary is the sum of the ranks' parts, the lines say so."""
     ranks = now.tensor_parallel or 1
     if not now.vocab_split or ranks == 1 or not diff.lines:
@@ -84,12 +84,12 @@ def _of_parts(diff: ConfigDiff, now: Hyper) -> ConfigDiff:
     return replace(diff, note="; ".join(part for part in (diff.note, note) if part))
 
 
-def _derived(hyper: Hyper) -> bool:
+def _derived(config: ModelConfig) -> bool:
     """Do heads and head_dim make up the hidden size, so that the latter is no setting of its own?"""
-    return hyper.heads is not None and hyper.hidden == hyper.heads * (hyper.head_dim or 0)
+    return config.heads is not None and config.hidden == config.heads * (config.head_dim or 0)
 
 
-def _settings(now: Hyper, then: Hyper, names: Sequence[str]) -> list[str]:
+def _settings(now: ModelConfig, then: ModelConfig, names: Sequence[str]) -> list[str]:
     """The sizes that are set; head_dim and kv_heads are left out where they follow."""
     left = {"head_dim"} if _derived(now) and _derived(then) else set()
     if now.kv_heads == now.heads and then.kv_heads == then.heads:
@@ -101,7 +101,9 @@ def _pair(line: str, key: str, before: object, after: object) -> list[str]:
     return [f"-{line.format(key=key, value=before)}", f"+{line.format(key=key, value=after)}"]
 
 
-def _lines(now: Hyper, then: Hyper, names: Sequence[str], keys: Mapping[str, str], line: str) -> list[str]:
+def _lines(
+    now: ModelConfig, then: ModelConfig, names: Sequence[str], keys: Mapping[str, str], line: str
+) -> list[str]:
     return [
         text
         for name in names
@@ -110,7 +112,7 @@ def _lines(now: Hyper, then: Hyper, names: Sequence[str], keys: Mapping[str, str
     ]
 
 
-def _huggingface(now: Hyper, then: Hyper, names: Sequence[str]) -> list[ConfigDiff]:
+def _huggingface(now: ModelConfig, then: ModelConfig, names: Sequence[str]) -> list[ConfigDiff]:
     found = []
     settings = _settings(now, then, names)
     lines = _lines(now, then, settings, _HF, '   "{key}": {value},')
@@ -137,7 +139,7 @@ def _huggingface(now: Hyper, then: Hyper, names: Sequence[str]) -> list[ConfigDi
     return found
 
 
-def _megatron(now: Hyper, then: Hyper, names: Sequence[str]) -> ConfigDiff:
+def _megatron(now: ModelConfig, then: ModelConfig, names: Sequence[str]) -> ConfigDiff:
     lines = _lines(now, then, _settings(now, then, names), _MEGATRON, " {key} {value}")
     notes = []
     if "kv_heads" in names and "kv_heads" in _settings(now, then, names):
@@ -153,14 +155,14 @@ def _megatron(now: Hyper, then: Hyper, names: Sequence[str]) -> ConfigDiff:
     return ConfigDiff("Megatron-LM arguments", lines, "; ".join(notes))
 
 
-def _multiple(now: Hyper, then: Hyper) -> int | None:
+def _multiple(now: ModelConfig, then: ModelConfig) -> int | None:
     """What Megatron has to pad the present vocabulary to, for the wanted one; it counts per rank."""
     ranks = then.tensor_parallel or 1
     tries = (_MEGATRON_MULTIPLE, 64, 256, 32, 16, 8)
     return next((by for by in tries if round_up(now.vocab or 1, by * ranks) == then.vocab), None)
 
 
-def _nanogpt(now: Hyper, then: Hyper, names: Sequence[str]) -> ConfigDiff:
+def _nanogpt(now: ModelConfig, then: ModelConfig, names: Sequence[str]) -> ConfigDiff:
     settings = _settings(now, then, names)
     lines = _lines(now, then, settings, _NANOGPT, " {key} = {value}")
     notes = [f"no setting for {name}: {why}" for name, why in _NOT_IN_NANOGPT.items() if name in settings]

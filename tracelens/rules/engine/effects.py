@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.results import Effects, Finding, GemmRow
 from tracelens.results.advice import Checkpoint
 from tracelens.rules.engine.amounts import memory, operations, parameters
@@ -288,7 +288,7 @@ def effects_of(
     return replace(found, **dict(override)) if override else found
 
 
-def _way(name: str, pair: Sequence[int | float | str], effort: str, now: Hyper) -> _Way:
+def _way(name: str, pair: Sequence[int | float | str], effort: str, now: ModelConfig) -> _Way:
     """What changing one parameter does."""
     untold = (now.tensor_parallel or 1) > 1 and now.vocab_split is None
     if untold and size_name(name) == "vocab" and not _falls(pair):
@@ -309,7 +309,7 @@ def _falls(pair: Sequence[int | float | str]) -> bool:
     return not isinstance(before, str) and not isinstance(after, str) and after < before
 
 
-def _words(name: str, pair: Sequence[int | float | str], model: Hyper) -> dict[str, str]:
+def _words(name: str, pair: Sequence[int | float | str], model: ModelConfig) -> dict[str, str]:
     """Of a vocabulary that ranks share, the whole: a checkpoint knows nothing of ranks."""
     before, after = pair[0], pair[-1]
     ranks = model.tensor_parallel or 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracelens.config.hyper import Hyper, canonical, changed, hyper_of
+from tracelens.config.model_config import ModelConfig, canonical, changed, model_config_of
 from tracelens.errors import UsageError
 from tracelens.rules.engine.facts import StepFacts
 
@@ -22,8 +22,8 @@ Change = Mapping[str, Sequence[int | float | str]]
 class Sizes:
     """Hyper-parameters of the whole model; ``then`` None where the change is none of a size that is known."""
 
-    now: Hyper
-    then: Hyper | None
+    now: ModelConfig
+    then: ModelConfig | None
     names: tuple[str, ...]  # the sizes that the change names, in our spelling
     why: str = ""  # why ``then`` is not known
 
@@ -44,7 +44,7 @@ def sizes_of(facts: StepFacts, change: Change, simulated: Mapping[str, int] | No
     simulation of sizes that the change does not name stands for something else (a part of the vocabulary
     on each rank) and is no change of the model.
     """
-    now = facts.step.now if facts.step is not None else hyper_of(facts.model)
+    now = facts.step.now if facts.step is not None else model_config_of(facts.model)
     names = tuple(dict.fromkeys(ours for name in change if (ours := size_name(name)) is not None))
     if not names:
         return Sizes(now, None, ())
@@ -57,7 +57,7 @@ def sizes_of(facts: StepFacts, change: Change, simulated: Mapping[str, int] | No
         return Sizes(now, None, names, str(error).split(";")[0])
 
 
-def _goals(now: Hyper, change: Change) -> dict[str, int] | str:
+def _goals(now: ModelConfig, change: Change) -> dict[str, int] | str:
     """The sizes to come, of the whole model."""
     goals: dict[str, int] = {}
     ranks = now.tensor_parallel or 1

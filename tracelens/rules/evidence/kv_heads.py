@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tracelens.config.hyper import changed
+from tracelens.config.model_config import changed
 from tracelens.results import GemmRow
 from tracelens.rules.engine.candidate import absent, could_not_run
 from tracelens.rules.engine.facts import StepFacts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracelens.config.hyper import changed
+from tracelens.config.model_config import changed
 from tracelens.errors import UsageError
 from tracelens.numbers import listed, ms, plural
 from tracelens.results import GemmRow

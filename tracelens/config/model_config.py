@@ -56,7 +56,7 @@ _LARGEST = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class Hyper:
+class ModelConfig:
     """Hyper-parameters of the whole model (not of one rank's slice). None = not known."""
 
     hidden: int | None = None
@@ -149,23 +149,23 @@ class Hyper:
 #: The parameters that can be changed and are whole numbers; ``dtype`` is the one that is not.
 NAMES = tuple(
     one.name
-    for one in fields(Hyper)
+    for one in fields(ModelConfig)
     if one.name not in ("gated", "tied", "dtype", "micro_batches", "vocab_split", "kv_repeated")
 )
 
 
-def hyper_of(
+def model_config_of(
     dims: ModelDims,
     *,
     gated: bool | None = None,
     tokens: int | None = None,
     vocab: int | None = None,
     **more: int | str | bool | None,
-) -> Hyper:
+) -> ModelConfig:
     """What the trace shows, scaled from this rank's slice to the whole model where ranks share it.
 
     ``vocab`` overrides the size of the logits product, for one that a library padded; ``more`` are fields
-    of ``Hyper`` that the dimensions do not hold. Layers are this rank's times the pipeline's stages.
+    of ``ModelConfig`` that the dimensions do not hold. Layers are this rank's times the pipeline's stages.
     """
     ranks, stages = dims.tensor_parallel.value, dims.pipeline_parallel.value
     t = ranks or 1
@@ -173,7 +173,7 @@ def hyper_of(
     def whole(value: int | None) -> int | None:
         return value * t if value is not None else None
 
-    found = Hyper(
+    found = ModelConfig(
         hidden=dims.hidden.value,
         heads=whole(dims.heads.value),
         kv_heads=whole(dims.kv_heads.value),
@@ -193,7 +193,7 @@ def hyper_of(
     return replace(found, **{name: value for name, value in more.items() if value is not None})  # type: ignore[arg-type]
 
 
-def parse_changes(texts: Sequence[str], *, now: Hyper | None = None) -> dict[str, int | str]:
+def parse_changes(texts: Sequence[str], *, now: ModelConfig | None = None) -> dict[str, int | str]:
     """``("vocab=50304,heads=20",)`` -> ``{"vocab": 50304, "heads": 20}``; ``dtype=fp8`` is the one word.
 
     Raises UsageError that says what is wrong and which parameters there are, with their values ``now``.
@@ -226,7 +226,7 @@ def _dtype(text: str) -> str:
     return found
 
 
-def canonical(name: str, *, now: Hyper | None = None) -> str:
+def canonical(name: str, *, now: ModelConfig | None = None) -> str:
     """Our name of a parameter; UsageError lists them."""
     low = name.lower()
     found = _ALIASES.get(low, low)
@@ -237,7 +237,7 @@ def canonical(name: str, *, now: Hyper | None = None) -> str:
     return found
 
 
-def _known(now: Hyper | None) -> str:
+def _known(now: ModelConfig | None) -> str:
     """The parameters there are, with their present values where a step is known."""
     if now is None:
         return f"known: {', '.join((*NAMES, 'dtype'))}"
@@ -247,7 +247,7 @@ def _known(now: Hyper | None) -> str:
     return f"now {', '.join(values)}" if values else "no parameter of this step is known"
 
 
-def changed(now: Hyper, changes: Mapping[str, int | str]) -> Hyper:
+def changed(now: ModelConfig, changes: Mapping[str, int | str]) -> ModelConfig:
     """``now`` with ``changes``, and what follows from them.
 
     Where heads * head_dim = hidden now, it stays so: more heads at one hidden size are smaller heads.
@@ -280,7 +280,7 @@ def changed(now: Hyper, changes: Mapping[str, int | str]) -> Hyper:
     return then
 
 
-def _check(name: str, value: int | str, now: Hyper) -> None:
+def _check(name: str, value: int | str, now: ModelConfig) -> None:
     """UsageError where the parameter cannot have the value, or has none now."""
     if name == "dtype":
         if value not in DTYPES:
@@ -292,7 +292,7 @@ def _check(name: str, value: int | str, now: Hyper) -> None:
         raise UsageError(f"{name} cannot be changed: its present value is not known; {_known(now)}{shown}")
 
 
-def _check_ranks(then: Hyper, changes: Mapping[str, int | str]) -> None:
+def _check_ranks(then: ModelConfig, changes: Mapping[str, int | str]) -> None:
     """UsageError where ranks do not divide what they share."""
     t = then.tensor_parallel or 1
     for name in ("heads", "kv_heads", "ffn"):
@@ -311,7 +311,7 @@ def _check_ranks(then: Hyper, changes: Mapping[str, int | str]) -> None:
             raise UsageError(f"{then.layers} layers cannot fill {stages} pipeline stages")
 
 
-def _capacity(now: Hyper, then: Hyper) -> int | None:
+def _capacity(now: ModelConfig, then: ModelConfig) -> int | None:
     """Rows of one expert: tokens * top_k / experts of a rank, times the ranks that send to it."""
     if now.capacity is None:
         return None
@@ -323,7 +323,7 @@ def _capacity(now: Hyper, then: Hyper) -> int | None:
     return max(1, math.ceil(rows - 1e-9))
 
 
-def _heads(now: Hyper, then: Hyper, changes: Mapping[str, int | str]) -> dict[str, int]:
+def _heads(now: ModelConfig, then: ModelConfig, changes: Mapping[str, int | str]) -> dict[str, int]:
     """heads and head_dim after a change of them or of hidden."""
     if now.heads is None or now.head_dim is None or now.heads * now.head_dim != now.hidden:
         return {}  # heads of their own size: nothing ties the three together

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.results import Estimate
 
 
@@ -27,8 +27,8 @@ class PartChange:
 class Change:
     """Two steps compared, per token of the present one. Fractions are of the present step."""
 
-    now: Hyper
-    then: Hyper
+    now: ModelConfig
+    then: ModelConfig
     saving_frac: Estimate
     saving_ms: Estimate  # per micro-batch of the present size
     flops_frac: float  # growth of operations per token

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tracelens.config.hyper import Hyper
+from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError, UsageError
 
 #: Beyond any model: a search around such sizes would not end. Numbers above LARGEST are none at all.
@@ -33,10 +33,10 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
+class Configuration:
     """One configuration read. Sizes are of the whole model."""
 
-    hyper: Hyper
+    model: ModelConfig
     layout: Layout
     format: str  # huggingface | megatron | megatron-yaml | megatron-json | nanogpt | flags
     family: str  # in words: "Llama (config.json)"
@@ -45,12 +45,12 @@ class ModelConfig:
     fixed: Mapping[str, str] = field(default_factory=dict)  # sizes that no key sets -> why
     notes: tuple[str, ...] = ()
     assumed: frozenset[str] = frozenset()  # sizes that nothing in the input says
-    vocab_asked: int | None = None  # the tokenizer's, where the framework pads it to hyper.vocab
+    vocab_asked: int | None = None  # the tokenizer's, where the framework pads it to model.vocab
 
 
 @dataclass(slots=True)
 class Draft:
-    """Values on their way to a ``ModelConfig``, each with the place it came from."""
+    """Values on their way to a ``Configuration``, each with the place it came from."""
 
     name: str  # of the file, or "flags"
     values: dict[str, int] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def finish(
     family: str,
     overrides: Mapping[str, int],
     vocab_asked: int | None = None,
-) -> ModelConfig:
+) -> Configuration:
     """Check the sizes against one another, fill in what follows from others, and freeze the draft.
 
     ``overrides`` are the sizes that the user gave beside the file; they win.
@@ -147,8 +147,8 @@ def finish(
         raise UsageError(f"kv_heads = {values['kv_heads']} does not divide over {t} tensor-parallel ranks")
     if values["vocab"] % t:
         raise UsageError(f"vocab = {values['vocab']} does not divide over {t} tensor-parallel ranks")
-    hyper = replace(Hyper(gated=gated, tied=tied), **values)  # type: ignore[arg-type]
-    return ModelConfig(hyper, layout, format, family, draft.sources, draft.keys, draft.fixed,
+    config = replace(ModelConfig(gated=gated, tied=tied), **values)  # type: ignore[arg-type]
+    return Configuration(config, layout, format, family, draft.sources, draft.keys, draft.fixed,
                        tuple(draft.notes), frozenset(draft.assumed), vocab_asked)  # fmt: skip
 
 
