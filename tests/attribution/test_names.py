@@ -288,3 +288,19 @@ def test_every_pattern_says_where_it_comes_from() -> None:
 def test_a_range_around_the_model_says_nothing_of_its_parts(text: str) -> None:
     assert element_role(text) is None
     assert _NOT_MODEL.match(text)
+
+
+@pytest.mark.parametrize(
+    ("modules", "component"),
+    [("Block", "residual"), ("Block MLP", "residual"), ("Block MLP NewGELUActivation", "mlp.activation")],
+)
+def test_a_sum_inside_an_activation_is_no_residual(modules: str, component: str) -> None:
+    elements = tuple(Element(text, element_role(text), None, False) for text in modules.split())
+    situation = Situation(
+        path=Path(elements, modules), outer="add", inner="add", after_core=None, linears_after=0,
+        order_in_mlp=None, after_activation=None, before_activation=False, residual=True, vocabulary="none",
+        holds_experts=False, experts=False, transformer=True,
+    )  # fmt: skip
+    decision = decide(situation)
+    assert decision is not None
+    assert decision.component == component

@@ -189,8 +189,8 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
                 return None
             return Decision("attention.values" if s.after_core else "attention.scores", "path")
     if s.residual and ("layer" in roles or "attention" in roles) and "embedding" not in roles:
-        if "attention" in roles and (not s.after_core or roles[-1] == "qkv"):
-            return None  # rotary embeddings, biases and adapters add too
+        if ("attention" in roles and (not s.after_core or roles[-1] == "qkv")) or roles[-1] == "activation":
+            return None  # rotary embeddings, biases, adapters and a GELU that is written out add too
         return Decision("residual", "path")
     return None
 
