@@ -660,9 +660,9 @@ def test_many_findings_and_shapes_stay_below_a_megabyte_and_nothing_is_silent(
     if findings > WHOLE:
         whole = page.count('<details class="finding ')
         assert FEWEST_WHOLE <= whole <= WHOLE
-        assert f"The {whole} largest of {findings} findings are told in full." in parsed.text
-        assert f"The next {findings - whole} have a line each" in parsed.text
-        assert "--json writes tells all of them in full" in parsed.text
+        assert f"The {whole} largest of {findings} findings are shown in full." in parsed.text
+        assert f"The next {findings - whole:,} have one line each" in parsed.text
+        assert "--json writes has all of them in full" in parsed.text
         assert "(number 500)" in parsed.text
         assert len(_data(page)["findings"]) == whole  # type: ignore[arg-type]
     jsonschema.validate(_data(page), json_schema())

@@ -76,7 +76,7 @@ def test_strings_are_safe_wherever_they_come_from() -> None:
 def test_the_table_after_a_run_fits(width: int) -> None:
     text = table(report(verified()), width)
     assert max(cell_len(line) for line in text.splitlines()) <= min(width, 120)
-    assert "products and attention alone" in text
+    assert "GEMMs and attention alone" in text
 
 
 def table(found: Report, width: int = 100) -> str:

@@ -55,7 +55,12 @@ def render_gpus(gpus: list[Gpu], *, measured: set[str], console: Console) -> Non
         figures = [out.text(f.DASH if gpu.sms is None else f.count(gpu.sms))]
         figures += [out.text(f.DASH if cell is None else f.sig(cell)) for cell in cells]
         mark = "measured" if gpu.name in measured else ""
-        table.add_row(out.text(gpu.name, "bold"), out.text(gpu.title), *figures, out.text(mark, "green"))
+        table.add_row(
+            out.text(gpu.name, "bold"),
+            out.text(gpu.title.removeprefix("NVIDIA "), limit=22),
+            *figures,
+            out.text(mark, "green"),
+        )
     out.print(table)
 
 
