@@ -86,7 +86,7 @@ def test_standard_input(tmp_path: Path) -> None:
     ("arguments", "code", "said"),
     [
         (["analyze", "nowhere.json"], 3, "no such file"),
-        (["analyze", "."], 3, "is a folder"),
+        (["analyze", "."], 3, "no rank can be used: empty.json"),
         (["analyze", "empty.json"], 3, "is empty"),
         (["analyze", "text.json"], 3, "not JSON"),
         (["analyze", "other.json"], 3, "without traceEvents"),

@@ -114,7 +114,7 @@ def test_measurements_of_this_user_are_found_and_used(tmp_path: Path) -> None:
     data = json.loads(run("4096x4160x4096", "--json", calibration=tmp_path).stdout)
     assert data["time_us"]["basis"] == "calibrated"
     fp8 = " ".join(run("4096x4160x4096", "--dtype", "fp8", calibration=tmp_path).stdout.split())
-    assert "model: " in fp8 and "hold too few fp8 products" in fp8
+    assert "model: " in fp8 and "hold too few fp8 GEMMs" in fp8
     listed = run("--gpu", "list", calibration=tmp_path).stdout
     assert [line.split()[0] for line in listed.splitlines() if "measured" in line] == ["h200"]
 

@@ -48,6 +48,9 @@ def desk(folder: Path) -> Path:
     (folder / "sample_traces").symlink_to(SAMPLES)
     for name, source in (("trace", BEFORE), ("before", BEFORE), ("after", AFTER)):
         shutil.copy(source, folder / f"{name}.json.gz")
+    (folder / "traces").mkdir()
+    for rank, source in enumerate((BEFORE, AFTER)):
+        shutil.copy(source, folder / "traces" / f"rank{rank}.json.gz")
     (folder / "train.py").write_text(_TRAIN)
     (folder / "config.json").write_text(json.dumps(_CONFIG))
     (folder / "pretrain.sh").write_text(_MEGATRON)

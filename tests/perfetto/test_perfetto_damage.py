@@ -92,7 +92,7 @@ def test_what_json_does_not_know_becomes_null(tmp_path: Path) -> None:
     written = annotate(tmp_path / "t.json", tmp_path / "out.json")
     assert [e["args"].get("blocks", 0) for e in written.original] == [0, None, 0]
     assert b"Infinity" not in (tmp_path / "out.json").read_bytes()
-    assert written.result.notes == ("3 events beside text that is not JSON were written anew",)
+    assert written.result.notes == ("3 events next to text that is not JSON were rewritten",)
     assert written.document["schemaVersion"] == 1
 
 

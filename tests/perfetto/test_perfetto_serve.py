@@ -135,7 +135,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.json").touch()
     for path, said in (
         (tmp_path / "absent.json", "no such file"),
-        (tmp_path, "is no file"),
+        (tmp_path, "is not a file"),
         (tmp_path / "empty.json", "is empty"),
         ("a\0b", "no such file"),
     ):

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from msgspec import Meta
+from typing import Any
 
 
-def says(text: str) -> Meta:
-    """What a field means, for the schema: ``time_ms: Annotated[float, says("whole file")]``."""
+def says(text: str) -> Any:
+    """What a field means, for the schema: ``time_ms: Annotated[float, says("whole file")]``.
+
+    Plain text where msgspec is not installed: ``tracelens bench`` runs with PyTorch alone, and makes no schema.
+    """
+    try:
+        from msgspec import Meta
+    except ImportError:
+        return text
     return Meta(description=text)
