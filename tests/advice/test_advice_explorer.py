@@ -107,11 +107,14 @@ def test_one_token_beyond_a_full_tile_costs_more_per_token(found: dict[str, Curv
 
 
 def test_waves_show_as_teeth_on_the_aligned_line() -> None:
-    """One layer size, one GPU: the time of values on 128 bytes goes up by steps, not along a line."""
+    """One layer size, one GPU: the time of values on 128 bytes goes up by steps, not along a line.
+
+    By published times a last wave costs less than a full one: the steps are lower than whole waves.
+    """
     curve = curves(explore(model_of(Shape(4096, 32, 16384, b=1, layers=4), gpu=A100)))["ffn"]
     full = [v for v, size in zip(curve.values, curve.alignment_bytes, strict=True) if size == 128]
     grown = [mid(curve, b) - mid(curve, a) for a, b in itertools.pairwise(full)]
-    assert len(full) == 25 and max(grown) > 3 * abs(sorted(grown)[len(grown) // 2])
+    assert len(full) == 25 and max(grown) > 2 * abs(sorted(grown)[len(grown) // 2])
 
 
 def test_suggested_values_are_on_the_curve(found: dict[str, Curve]) -> None:

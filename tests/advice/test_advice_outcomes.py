@@ -136,11 +136,14 @@ def test_no_advice_makes_a_step_slower(tried: list[Outcome]) -> None:
 
 
 def test_what_is_saved_lies_within_what_was_predicted(tried: list[Outcome]) -> None:
-    """But for narrow heads: the simulated attention takes time by its operations, whatever the head size."""
+    """But for narrow heads: the simulated attention takes time by its operations, whatever the head size.
+
+    Scores one below a grid save more than predicted: generated kernels lose more off it than measured ones.
+    """
     outside = [one for one in tried if not one.inside]
-    assert {(one.model, one.finding.rule) for one in outside} <= {("narrow heads", "TL103")}, [
-        str(one) for one in outside
-    ]
+    known = {("narrow heads", "TL103"), ("scores one below", "TL110")}
+    assert {(one.model, one.finding.rule) for one in outside} <= known, [str(one) for one in outside]
+    assert all(one.saved_ms > 0 for one in outside if one.finding.rule == "TL110")
 
 
 def test_a_model_without_a_flaw_gets_no_predicted_advice(tried: list[Outcome]) -> None:

@@ -94,7 +94,7 @@ def test_two_real_traces_of_one_model_predict_each_others_products(first: bool, 
         errors.append(abs(mid / call_ms - 1))
         inside += low <= call_ms <= high
     assert len(errors) >= 12
-    assert median(errors) < 0.05 and max(errors) < 0.10
+    assert median(errors) < 0.05 and max(errors) < 0.11
     assert inside >= 0.9 * len(errors)
 
 
