@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.perfetto.annotated import annotate
 from tests.trace.tools import document, kernel, launch, op
+from tracelens.trace.door import LONGEST_NAME
 
 NAMES = [
     'quote " and \\ backslash',
@@ -36,7 +38,9 @@ def test_a_hostile_name_stays_the_same_text(tmp_path: Path, name: str) -> None:
     assert written.original == events
     assert written.document[name] == name
     (component,) = written.slices("component")
-    assert component["args"]["op"] == name
+    said = component["args"]["op"]  # what was added has no control character and no endless line
+    assert not re.search("[\x00-\x1f\x7f-\x9f\u202a-\u202e]", said) and len(said) <= LONGEST_NAME
+    assert all(one == other or other == "\ufffd" for one, other in zip(name, said[:-1], strict=False))
     assert len(written.events) == len(events) + written.result.added
 
 
