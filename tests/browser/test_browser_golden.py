@@ -29,7 +29,9 @@ VIEWS: dict[str, dict[str, Any]] = {
     "dark": {"dark": True},
     "print": {"media": "print", "width": 794},  # A4 at 96 points per inch
     "narrow": {"width": 360},
+    "open": {},  # every fold
 }
+_UNFOLD = "document.querySelectorAll('details').forEach(one => one.open = true)"
 
 
 def _compared() -> str:
@@ -43,7 +45,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "asked": lambda: render_html(asked_report.asked()),
     "compare": _compared,
 }
-KEPT = [("full", view) for view in VIEWS] + [("compare", view) for view in VIEWS]
+KEPT = [("full", view) for view in VIEWS] + [("compare", view) for view in VIEWS if view != "open"]
 KEPT += [("asked", "dark"), ("asked", "narrow")]
 FONTS = {
     "serif": "body{font-family:'DejaVu Serif','Liberation Serif',serif}",
@@ -89,6 +91,8 @@ def _take(browser: devtools.Browser, folder: Path, name: str, view: str, css: st
     page = devtools.Page(browser, **VIEWS[view])
     try:
         page.open(path)
+        if view == "open":
+            page.run(_UNFOLD)
         page.run(
             "{ const sheet = new CSSStyleSheet();"
             f"sheet.replaceSync({css!r}); document.adoptedStyleSheets = [sheet]; }}"
@@ -124,8 +128,8 @@ def test_another_font_passes(
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_fails(browser: devtools.Browser, tmp_path: Path, damage: str) -> None:
     css, words = DAMAGES[damage]
-    _, parts = _take(browser, tmp_path, "full", "light", css)
-    faults = pictures.faults(pictures.load(GOLDEN / "full.light.png"), parts)
+    _, parts = _take(browser, tmp_path, "full", "open", css)
+    faults = pictures.faults(pictures.load(GOLDEN / "full.open.png"), parts)
     assert any(words in fault for fault in faults), faults
 
 
