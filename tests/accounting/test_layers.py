@@ -154,6 +154,6 @@ def test_gradients_that_a_compiler_put_off_are_said_to_be_of_the_layer_before(tm
     found = [time for time, layer in zip(one.duration_us, one.layer, strict=True) if layer == 2]
     assert found == pytest.approx([row.duration_ns / 1e3 for row in late])
     said = {one.phase: one.late for one in layers.passes(report)}
-    assert "in it are kernels of layer 2 (" in said["backward"]
+    assert "are kernels of layer 2 (" in said["backward"]
     assert "behind that layer's own backward" in said["backward"] and "weight gradients" in said["backward"]
     assert said["forward"] == ""

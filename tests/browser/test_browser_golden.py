@@ -58,7 +58,7 @@ DAMAGES = {
     "a section lies over another": ("main > section:nth-of-type(3){margin-top:-200px}", "above the end of"),
     "a bar is not drawn": (".bar{visibility:hidden}", "h-step has other colours"),
     "one colour is another": (".g-mlp{--c:#888!important}", "h-step has other colours"),
-    "all is grey": ("main{filter:grayscale(1)}", "h-tree has other colours"),
+    "all is grey": ("main{filter:grayscale(1)}", "h-components has other colours"),
     "text has no colour": (
         ".finding{color:transparent;--fg:transparent;--mut:transparent}",
         "h-findings has 0.",
@@ -73,7 +73,7 @@ DAMAGES = {
     "a bound is not drawn": (".roof{display:none}", "h-roofline: drawings 0"),
     "the points are not drawn": (".pt{visibility:hidden}", "h-roofline: drawings 0"),
     "a column is blank": ("#gemms td:nth-child(8){opacity:0}", "h-gemms: words 0.7"),
-    "a column is gone": (".tree :is(th,td):last-child{display:none}", "h-tree: words 1.8 gone"),
+    "a column is gone": (".tree :is(th,td):last-child{display:none}", "h-components: words 1.8 gone"),
     "a strip has no times": (".ticks text{visibility:hidden}", "h-layer: words"),
     "headings are blank": ("h2{opacity:0}", "h-step: words h2"),
     "the page is dark": ("html{filter:invert(1)}", "looks otherwise"),

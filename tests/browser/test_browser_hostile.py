@@ -24,7 +24,7 @@ TRACES = sorted((ROOT / "sample_traces").glob("*.json.gz")) + sorted(
     (ROOT.parent / "shared" / "traces").glob("*.json.gz")
 )
 ROWS = "[...document.querySelectorAll('#gemms tbody tr')]"
-SECTIONS = ("h-findings", "h-whatif", "h-search", "h-explorer", "h-tree", "h-layer", "h-waits")
+SECTIONS = ("h-findings", "h-what_if", "h-search", "h-explorer", "h-components", "h-layer", "h-waits")
 Show = Callable[..., devtools.Page]
 
 
@@ -86,6 +86,8 @@ def test_hostile_names_are_text_in_markdown() -> None:
 def test_without_script_every_section_that_can_be_asked_for_stands(show: Show) -> None:
     page = show(render_html(asked_report.asked()), scripts=False)
     document = page.call("DOM.getDocument", depth=0)["root"]["nodeId"]
+    for folded in page.call("DOM.querySelectorAll", nodeId=document, selector="details")["nodeIds"]:
+        page.call("DOM.setAttributeValue", nodeId=folded, name="open", value="")  # as a click does
     for name in SECTIONS:
         node = page.call("DOM.querySelector", nodeId=document, selector=f"section[aria-labelledby={name}]")
         assert page.call("DOM.getBoxModel", nodeId=node["nodeId"])["model"]["height"] > 60, name

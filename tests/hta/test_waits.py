@@ -220,7 +220,7 @@ def test_the_page_and_the_terminal_say_it(made: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for said in (
         "What idle streams wait for",
-        "was not launched yet by the host",
+        "was not launched yet by the CPU",
         "Critical path",
     ):
         assert said in text
