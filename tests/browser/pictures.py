@@ -180,7 +180,10 @@ def difference(kept: Part, now: Part) -> Difference:
 
 def faults(kept: list[Part], now: list[Part]) -> list[str]:
     """Say what is wrong with a page's pictures, a line each; empty if they pass."""
-    names, found = [part.name for part in kept], [part.name for part in now if part.height > 1]
+    kept, now = (
+        [part for part in every if part.height > 1] for every in (kept, now)
+    )  # the rest is not shown
+    names, found = [part.name for part in kept], [part.name for part in now]
     said = []
     if names != found:
         said.append(f"parts are {', '.join(found)}; kept: {', '.join(names)}")
