@@ -25,6 +25,7 @@ def flops(shape: Shape) -> int | None:
 
     >>> flops(GemmShape(32768, 2304, 768, 1, "bf16", "bf16", "TN"))
     115964116992
+    >>> from tracelens.gemm.attention_shapes import AttentionShape
     >>> flops(AttentionShape(8, 12, 12, 1024, 1024, 64, 64, "bf16", True, False))
     25769803776
     """
@@ -47,6 +48,7 @@ def model_flops(shape: Shape) -> int | None:
     (Chowdhery et al., PaLM, arXiv 2204.02311, appendix B: utilization counts no rematerialization, and
     attention in full).
 
+    >>> from tracelens.gemm.attention_shapes import AttentionShape
     >>> model_flops(AttentionShape(8, 12, 12, 1024, 1024, 64, 64, "bf16", True, backward=True))
     51539607552
     """
