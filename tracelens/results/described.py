@@ -8,7 +8,7 @@ from typing import Any
 def says(text: str) -> Any:
     """What a field means, for the schema: ``time_ms: Annotated[float, says("whole file")]``.
 
-    Plain text where msgspec is not installed: ``tracelens bench`` runs with PyTorch alone, and makes no schema.
+    Plain text where msgspec is not installed: ``tracelens bench`` runs with PyTorch alone, without a schema.
     """
     try:
         from msgspec import Meta
