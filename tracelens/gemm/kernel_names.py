@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tracelens.gemm.attention_rules import ATTENTION_RULES
 from tracelens.gemm.gemm_rules import CONVOLUTION, GEMM_RULES, NOT_GEMM
 from tracelens.gemm.kernel_fields import Rule
@@ -124,7 +122,7 @@ def parse_kernel_name(name: str) -> KernelName | None:
 def kernel_names(trace: Trace) -> KernelNames:
     """What the kernels of a trace are by their names: the one place where those are parsed."""
     names: KernelNames = [None] * len(trace.symbols)
-    for code in np.unique(trace.kernels.name).tolist():
+    for code in sorted(set(trace.kernels.name.tolist())):
         names[code] = parse_kernel_name(trace.symbols[code])
     return names
 
