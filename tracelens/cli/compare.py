@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tracelens.cli.gates import Ci, check_outputs, echo_markdown, finish, gate_options, shown, write_markdown
+from tracelens.cli.gates import Ci, check_outputs, echo_form, finish, gate_options, shown, write_forms
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,11 +75,12 @@ def compare(
     wanted = [parse_comparison_gate(text) for text in fail_on]
     result = _compare(before, after, across=across)
     gates = judge_comparison(result, wanted, allow_clock_drift=allow_clock_drift)
-    written = _write(result, gates, {"json": json_path, "markdown": markdown, "html": output})
+    made = partial(_made, result, gates)
+    written = write_forms({"json": json_path, "markdown": markdown, "html": output}, made)
     told = not quiet and not on_stdout
     with shown():
         if on_stdout:
-            _echo(result, gates, "json" if json_path == "-" else "markdown")
+            echo_form("json" if json_path == "-" else "markdown", made)
         elif told:
             _show(result, gates, written)
         if ci.annotations:
@@ -103,33 +105,6 @@ def _compare(before: str, after: str, *, across: bool) -> Compared:
 
     with progress("comparing") as heard:
         return compare_folders(before, after, across=across, heard=heard)
-
-
-def _write(result: Compared, gates: list[Judged], asked: dict[str, str | None]) -> list[tuple[str, int]]:
-    """Write the files that were asked for; (name, bytes) of each, in the order written."""
-    from tracelens.files import write_bytes
-
-    written = []
-    for form, path in asked.items():
-        if path is None or (path == "-" and form != "html"):
-            continue
-        data = _made(result, gates, form)
-        if form == "markdown":
-            write_markdown(path, data.decode())
-        else:
-            write_bytes(path, data)
-        written.append((path, Path(path).stat().st_size if Path(path).is_file() else 0))
-    return written
-
-
-def _echo(result: Compared, gates: list[Judged], form: str) -> None:
-    from tracelens.cli.streams import echo_json
-
-    data = _made(result, gates, form)
-    if form == "json":
-        echo_json(data)
-    else:
-        echo_markdown(data.decode())
 
 
 def _made(result: Compared, gates: list[Judged], form: str) -> bytes:

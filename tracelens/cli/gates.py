@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -120,6 +121,35 @@ def echo_markdown(text: str) -> None:
     from tracelens.render.actions import disarm, on_actions
 
     click.echo(disarm(text) if on_actions() else text, nl=False)
+
+
+def write_forms(asked: Mapping[str, str | None], made: Callable[[str], bytes]) -> list[tuple[str, int]]:
+    """Write the forms ("html", "json", "markdown") that were asked for; (name, bytes) of each, in that order.
+
+    None is not asked for, and "-" is standard output, where ``echo_form`` puts it.
+    """
+    from tracelens.files import write_bytes
+
+    written = []
+    for form, path in asked.items():
+        if path is None or (path == "-" and form != "html"):
+            continue
+        if form == "markdown":
+            write_markdown(path, made(form).decode())
+        else:
+            write_bytes(path, made(form))
+        written.append((path, Path(path).stat().st_size if Path(path).is_file() else 0))
+    return written
+
+
+def echo_form(form: str, made: Callable[[str], bytes]) -> None:
+    """Print one form on standard output."""
+    from tracelens.cli.streams import echo_json
+
+    if form == "json":
+        echo_json(made(form))
+    else:
+        echo_markdown(made(form).decode())
 
 
 @contextlib.contextmanager

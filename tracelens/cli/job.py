@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tracelens.cli.gates import Ci, check_outputs, echo_markdown, finish, gate_options, shown, write_markdown
+from tracelens.cli.gates import Ci, check_outputs, echo_form, finish, gate_options, shown, write_forms
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def analyze_ranks(
         found, left = summarize_files(paths, gpu=gpu, keep=keep, workers=workers, progress=heard)
     job = merged(found, left)
     gates = judge_job(job, wanted)
-    written = _write(job, gates, outputs)
+    made = partial(_made, job, gates)
+    pages = {form: outputs.get(form) for form in ("html", "json", "markdown")}
+    written = write_forms(pages, made)
     if (bundle := outputs.get("summary")) is not None:
         from tracelens.files import write_bytes
         from tracelens.job.summary import encode
@@ -101,7 +104,7 @@ def analyze_ranks(
     told = not quiet and not on_stdout
     with shown():
         if on_stdout:
-            _echo(job, gates, "json" if outputs.get("json") == "-" else "markdown")
+            echo_form("json" if outputs.get("json") == "-" else "markdown", made)
         elif told:
             _show(job, gates, written)
         if ci.annotations:
@@ -110,23 +113,6 @@ def analyze_ranks(
             for line in gate_annotations(gates, unknown_fails=ci.unknown_fails):
                 click.echo(line)
     finish(gates, ci, told=told)
-
-
-def _write(job: Job, gates: list[Judged], outputs: Mapping[str, str | None]) -> list[tuple[str, int]]:
-    from tracelens.files import write_bytes
-
-    written = []
-    for form in ("html", "json", "markdown"):
-        path = outputs.get(form)
-        if path is None or (path == "-" and form != "html"):
-            continue
-        data = _made(job, gates, form)
-        if form == "markdown":
-            write_markdown(path, data.decode())
-        else:
-            write_bytes(path, data)
-        written.append((path, Path(path).stat().st_size if Path(path).is_file() else 0))
-    return written
 
 
 def _made(job: Job, gates: list[Judged], form: str) -> bytes:
@@ -141,16 +127,6 @@ def _made(job: Job, gates: list[Judged], form: str) -> bytes:
     from tracelens.render.job_html import render_job_html
 
     return render_job_html(job, generated_at=datetime.now().strftime("%Y-%m-%d %H:%M")).encode()
-
-
-def _echo(job: Job, gates: list[Judged], form: str) -> None:
-    from tracelens.cli.streams import echo_json
-
-    data = _made(job, gates, form)
-    if form == "json":
-        echo_json(data)
-    else:
-        echo_markdown(data.decode())
 
 
 def _show(job: Job, gates: list[Judged], written: list[tuple[str, int]]) -> None:
