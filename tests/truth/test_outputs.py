@@ -86,7 +86,7 @@ def report() -> Report:
 FALSE: dict[str, tuple[Callable[[Outputs], Iterator[str]], Callable[[], Outputs]]] = {
     "a command that is none": (
         invariants.commands_exist,
-        lambda: with_summary(verdict_detail='Run "tracelens merge TRACE" then.'),
+        lambda: with_summary(verdict_detail='Run "tracelens mend TRACE" then.'),
     ),
     "an option that is none": (
         invariants.commands_exist,
