@@ -159,6 +159,6 @@ def test_ranks_of_a_job_where_a_shape_never_runs_alone() -> None:
     report = analyzed(need_shared("rank3_trace")).report
     rows = [row for row in report.gemms if row.beside is not None]
     assert _adds_up(report) and rows
-    always = [row for row in rows if row.beside and row.beside.disturbed_calls == row.calls]
-    assert any((row.m, row.n, row.k) == (768, 3072, 768) for row in always)
-    assert all(row.beside and row.beside.excess_ms is None for row in always if row.beside.alone_us is None)
+    always = [(row, row.beside) for row in rows if row.beside and row.beside.disturbed_calls == row.calls]
+    assert any((row.m, row.n, row.k) == (768, 3072, 768) for row, _ in always)
+    assert all(found.excess_ms is None for _, found in always if found.alone_us is None)

@@ -7,12 +7,12 @@ import doctest
 import numpy as np
 import pytest
 
-import tracelens.gemm.overlap
+from tracelens.gemm import overlap
 from tracelens.gemm.overlap import STALLED, beside, paces
 
 
 def test_the_examples_hold() -> None:
-    assert not doctest.testmod(tracelens.gemm.overlap).failed
+    assert not doctest.testmod(overlap).failed
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -7,6 +7,7 @@ from tracelens.rules.compiled_padding import CompiledPadding
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.experts import Experts
 from tracelens.rules.fp8 import Fp8
+from tracelens.rules.gemms_beside_collectives import GemmsBesideCollectives
 from tracelens.rules.head_dimension import HeadDimension
 from tracelens.rules.kv_heads import KvHeads
 from tracelens.rules.layout_copies import LayoutCopies
@@ -40,4 +41,5 @@ RULES: tuple[Rule, ...] = (
     Fp8(),
     CompiledPadding(),
     UnfusedAttention(),
+    GemmsBesideCollectives(),
 )
