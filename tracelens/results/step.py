@@ -220,6 +220,13 @@ class CommunicationRow:
     bus_gbps: Annotated[
         float | None, says("GB/s: nccl-tests' bus bandwidth, comparable with the link's speed")
     ]
+    in_line_ms_per_step: Annotated[
+        float, says("of exposed_ms_per_step: on the stream that computes most, so that nothing can hide it")
+    ] = 0.0
+    unaligned_ms_per_step: Annotated[
+        float, says("of exposed_ms_per_step: large messages whose share of a rank is no multiple of 16 bytes")
+    ] = 0.0
+    unaligned_bytes: Annotated[int | None, says("such a share, of the call that is exposed longest")] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracelens.rules.align_dimensions import AlignDimensions
+from tracelens.rules.collectives_in_line import CollectivesInLine
 from tracelens.rules.compiled_padding import CompiledPadding
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.experts import Experts
@@ -18,6 +19,7 @@ from tracelens.rules.pipeline_layers import PipelineLayers
 from tracelens.rules.swiglu_width import SwigluWidth
 from tracelens.rules.tensor_cores import TensorCores
 from tracelens.rules.tensor_parallel import TensorParallel
+from tracelens.rules.unaligned_payload import UnalignedPayload
 from tracelens.rules.unfused_attention import UnfusedAttention
 from tracelens.rules.unfused_projections import UnfusedProjections
 from tracelens.rules.wave_cliffs import WaveCliffs
@@ -42,4 +44,6 @@ RULES: tuple[Rule, ...] = (
     CompiledPadding(),
     UnfusedAttention(),
     GemmsBesideCollectives(),
+    UnalignedPayload(),
+    CollectivesInLine(),
 )
