@@ -16,6 +16,7 @@ from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.model import embedding_tables, model_dims
 from tracelens.accounting.others import other_rows
+from tracelens.accounting.overlap import clock_of, surroundings
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import step_times
@@ -253,7 +254,11 @@ def analyze_trace(
     sharded = _tensor_parallel(communication)
     dims = model_dims(attribution, calls, sharded=sharded, tables=embedding_tables(trace))
     sizes = declared(trace.metadata)
-    gemms, calls = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
+    around = surroundings(trace, attribution, calls)
+    gemms, calls = gemm_rows(
+        trace, attribution, calls, dims, hardware, around=around, steps=times.count, measured=measured
+    )
+    clock = clock_of(around, dict(zip(times.positions, times.index, strict=True)), gemms)
     covered = coverage(trace, links, attribution, gemms)
     dims = with_degrees(dims, trace.metadata, collectives, complete=covered.complete)
     _tell(heard, 3)
@@ -285,6 +290,7 @@ def analyze_trace(
             declared=sizes,
             marked=times.marked,
             coverage=covered,
+            clock=clock,
         )
     )
     lacks = find_lacks(trace, links, attribution, steps=times.positions)
@@ -305,6 +311,7 @@ def analyze_trace(
         communication=collectives,
         recording=lacks,
         reference=reference_info(trace, attribution, calls),
+        clock=clock,
         gemm_time=gemm_time(gemms),
         what_if=scenarios,
         explorer=explore(step, advice.findings),

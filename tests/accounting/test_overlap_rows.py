@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,16 +27,17 @@ _RING = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4
 
 @cache
 def _text() -> str:
-    """One layer whose GEMMs are large enough for tiles and waves to count."""
-    model = ModelSpec(hidden=768, heads=12, layers=1, vocab=4096, sequence=1024, micro_batch=4)
-    return build(model, Options(steps=_STEPS, jitter=0.02, ranges=True)).text()
+    """Two layers whose GEMMs are large enough for tiles and waves to count; calls vary as in real traces."""
+    model = ModelSpec(hidden=768, heads=12, layers=2, vocab=4096, sequence=1024, micro_batch=4)
+    return build(model, Options(steps=_STEPS, jitter=0.01, ranges=True)).text()
 
 
-def planted(folder: Path, *, times: float, every: int = 2) -> tuple[Report, float]:
+@cache
+def planted(*, times: float, every: int = 2, collective: bool = True) -> tuple[Report, float]:
     """A generated run in which a reduce-scatter runs beside the GEMMs of every second (``every``-th) step.
 
-    It makes those calls ``times`` as long, and all that comes later on the GPU is later by as much. Returns
-    the report and the ms that were added.
+    It makes those calls ``times`` as long, and all that comes later on the GPU is later by as much;
+    without the ``collective`` that is what a lower clock does. Returns the report and the ms that were added.
     """
     trace = json.loads(_text())
     events = trace["traceEvents"]
@@ -59,8 +61,10 @@ def planted(folder: Path, *, times: float, every: int = 2) -> tuple[Report, floa
             shift += one["dur"] * (times - 1)
             one["dur"] *= times
             span = {"ts": one["ts"] - 0.1, "dur": one["dur"] + 0.2}
-            events.append({**where, **span, "name": _RING, "args": launch})
-    return analyze_trace(read(folder, json.dumps(trace)), shape_search=False).report, shift / 1e3
+            if collective:
+                events.append({**where, **span, "name": _RING, "args": launch})
+    with tempfile.TemporaryDirectory() as folder:
+        return analyze_trace(read(Path(folder), json.dumps(trace)), shape_search=False).report, shift / 1e3
 
 
 def _adds_up(report: Report) -> bool:
@@ -75,8 +79,8 @@ def _adds_up(report: Report) -> bool:
 
 
 @pytest.mark.parametrize("times", [1.3, 2.4])
-def test_planted_overlap_is_found_again(tmp_path: Path, times: float) -> None:
-    report, added_ms = planted(tmp_path, times=times)
+def test_planted_overlap_is_found_again(times: float) -> None:
+    report, added_ms = planted(times=times)
     rows = [row for row in report.gemms if row.beside is not None]
     assert rows and all(row.beside and row.beside.excess_ms is not None for row in rows)
     found = sum(row.beside.excess_ms or 0.0 for row in rows if row.beside)
@@ -87,8 +91,8 @@ def test_planted_overlap_is_found_again(tmp_path: Path, times: float) -> None:
                for row in rows if row.beside)  # fmt: skip
 
 
-def test_advice_and_losses_of_shape_are_those_without_it(tmp_path: Path) -> None:
-    plain, slowed = (planted(tmp_path, times=2.0, every=every)[0] for every in (0, 2))
+def test_advice_and_losses_of_shape_are_those_without_it() -> None:
+    plain, slowed = (planted(times=2.0, every=every)[0] for every in (0, 2))
 
     def of(report: Report) -> dict[Any, GemmRow]:
         keys = {
@@ -112,16 +116,38 @@ def test_advice_and_losses_of_shape_are_those_without_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("times", "every"), [(1.0, 2), (1.0, 0)])
-def test_none_is_invented(tmp_path: Path, times: float, every: int) -> None:
+def test_none_is_invented(times: float, every: int) -> None:
     """A collective beside GEMMs that it does not slow, and none at all."""
-    report, _ = planted(tmp_path, times=times, every=every)
+    report, _ = planted(times=times, every=every)
     assert report.gemm_time is not None and _adds_up(report)
     assert report.gemm_time.overlap <= 0.005 * report.gemm_time.total
     assert any(row.beside for row in report.gemms) == bool(every)
 
 
-def test_a_row_that_always_runs_beside_is_not_judged(tmp_path: Path) -> None:
-    report, _ = planted(tmp_path, times=1.5, every=1)
+@pytest.mark.parametrize("times", [1.06, 1.25])
+def test_a_planted_clock_is_found_again(times: float) -> None:
+    report, added_ms = planted(times=times, collective=False)
+    assert report.clock is not None and report.gemm_time is not None and _adds_up(report)
+    assert [one.slow for one in report.clock.steps] == [False, True] * (_STEPS // 2)
+    assert report.clock.lost_ms_per_step * len(report.steps) == pytest.approx(added_ms, rel=0.05)
+    assert report.gemm_time.overlap == 0.0
+    assert report.gemm_time.clock <= report.clock.lost_ms_per_step * (1 + 1e-9)  # without rows not judged
+    (finding,) = (one for one in report.findings if one.rule == "TL121")
+    assert finding.saving_ms.mid is None
+    assert finding.saving_ms.high == pytest.approx(report.clock.lost_ms_per_step)
+    row = max(report.gemms, key=lambda row: row.lost_ms.clock or 0.0)
+    terms = {term.name: term.value for term in derive(row, report.gpu)}
+    assert terms["clock"] and terms["sum"] == pytest.approx(row.time_ms * 1e3 / row.calls)
+
+
+def test_a_collective_beside_whole_steps_is_no_clock() -> None:
+    report, _ = planted(times=1.3)
+    assert report.gemm_time is not None and report.gemm_time.clock == 0.0 < report.gemm_time.overlap
+    assert not any(one.rule == "TL121" for one in report.findings)
+
+
+def test_a_row_that_always_runs_beside_is_not_judged() -> None:
+    report, _ = planted(times=1.5, every=1)
     rows = [row for row in report.gemms if row.beside is not None and row.lost_ms.useful is not None]
     assert rows and _adds_up(report)
     for row in rows:
@@ -151,7 +177,9 @@ def test_a_shape_beside_a_reduce_scatter_and_alone(name: str) -> None:
     assert left_us == pytest.approx(found.alone_us, rel=0.05)
     assert _adds_up(report)
     terms = {term.name: term.value for term in derive(row, report.gpu)}
-    assert terms["overlap"] == pytest.approx(found.excess_ms * 1e3 / row.calls)
+    assert found.excess_ms_per_step == row.overlap_ms_per_step == pytest.approx(row.lost_ms.overlap)
+    share = row.time_ms * 1e3 / row.calls / row.time_ms_per_step
+    assert terms["overlap"] == pytest.approx(row.overlap_ms_per_step * share)
     assert terms["sum"] == pytest.approx(row.time_ms * 1e3 / row.calls)
 
 

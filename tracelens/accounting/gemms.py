@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracelens.accounting.lost import Ladders, with_lost
-from tracelens.accounting.overlap import Surroundings, beside_of, does_the_same, surroundings
+from tracelens.accounting.overlap import Surroundings, beside_of, does_the_same
 from tracelens.accounting.rates import Rate, rate_of, work_why
 from tracelens.accounting.row_shapes import Padding, bounded_fields, shape_fields
 from tracelens.attribution import Attribution, Calls
@@ -75,6 +75,7 @@ def gemm_rows(
     dims: ModelDims,
     gpu: Gpu,
     *,
+    around: Surroundings,
     steps: int,
     measured: Measurements | None = None,
 ) -> tuple[list[GemmRow], Calls]:
@@ -84,7 +85,6 @@ def gemm_rows(
     the file: the more calls, the surer the rate. Every call is judged by its row.
     """
     total_ns = int(trace.kernels.dur_ns[attribution.step >= 0].sum())
-    around = surroundings(trace, attribution, calls)
     table = _Table(trace, attribution, calls, around, dims, gpu, gpu.info(measured=measured), steps, total_ns)
     ladders = Ladders(gpu, measured)
     rows: list[GemmRow] = []
@@ -193,6 +193,7 @@ def _time_fields(table: _Table, group: _Group) -> dict[str, Any]:
         "helper_ms": (time_ns - int(table.trace.kernels.dur_ns[mains].sum())) / 1e6,
         "frac": step_ns / table.total_ns if table.total_ns else 0.0,
         "beside": found,
+        "clock_ms_per_step": float(table.around.clock.lost_ns[group.calls].sum()) / 1e6 / table.steps,
         "overlap_ms_per_step": (found.excess_ms_per_step or 0.0) if found is not None else 0.0,
         **_spread(
             dur_ns,

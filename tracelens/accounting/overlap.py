@@ -1,7 +1,11 @@
-"""What ran beside the calls of the GEMM table, and what it cost them (``tracelens.gemm.overlap``)."""
+"""What ran beside the calls of the GEMM table and at what pace, and what that cost them.
+
+See ``tracelens.gemm.overlap`` and ``tracelens.gemm.clock``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -11,9 +15,10 @@ import numpy.typing as npt
 from tracelens.attribution import Attribution, Calls
 from tracelens.attribution.collectives import collective_named
 from tracelens.gemm import AttentionShape, Shape
+from tracelens.gemm.clock import StepPaces, step_paces
 from tracelens.gemm.overlap import UNDISTURBED, Paces, beside, paces
 from tracelens.numbers import plural
-from tracelens.results import Beside, GemmRow
+from tracelens.results import Beside, Clock, GemmRow, StepPace
 from tracelens.trace import Trace
 from tracelens.trace.spans import covered
 from tracelens.words import COMPONENTS
@@ -30,7 +35,8 @@ class Surroundings:
 
     communication_ns: IntArray  # beside a collective
     others_ns: IntArray  # beside other work only
-    paces: Paces
+    clock: StepPaces
+    paces: Paces  # at the pace of the fastest step
     by_collective: dict[tuple[str, int | None], IntArray]  # (collective, its CTAs) -> beside it
 
     @property
@@ -51,8 +57,12 @@ def surroundings(trace: Trace, attribution: Attribution, calls: Calls) -> Surrou
     part = calls.kernel_call >= 0
     np.add.at(told, calls.kernel_call[part], columns[0, part])
     np.add.at(others, calls.kernel_call[part], columns[1, part])
-    found = paces(calls.dur_ns, told + others, _alike(trace, calls))
-    return Surroundings(told, others, found, _by_collective(trace, calls, communicates, told))
+    alike, total = _alike(trace, calls), told + others
+    quiet = total <= UNDISTURBED * calls.dur_ns
+    clock = step_paces(calls.dur_ns, alike, attribution.step[calls.main].astype(np.int64), quiet)
+    at_pace = calls.dur_ns - np.rint(clock.lost_ns).astype(np.int64)
+    found = paces(at_pace, np.where(quiet, 0, total), alike)
+    return Surroundings(told, others, clock, found, _by_collective(trace, calls, communicates, told))
 
 
 def _alike(trace: Trace, calls: Calls) -> IntArray:
@@ -129,6 +139,26 @@ def beside_of(
         alone_us=None if np.isnan(alone) else alone / 1e3,
         excess_ms=whole / 1e6 if known else None,
         excess_ms_per_step=max(0.0, float(excess[in_step].sum())) / 1e6 / steps if known else None,
+    )
+
+
+def clock_of(around: Surroundings, steps: Mapping[int, int], rows: Sequence[GemmRow]) -> Clock | None:
+    """The pace of each step, under its number; None where no two steps compare."""
+    found = around.clock
+    known = np.isfinite(found.pace)
+    if known.sum() < 2:
+        return None
+    return Clock(
+        steps=[
+            StepPace(steps.get(step, step), pace, slow)
+            for step, pace, slow in zip(
+                found.steps[known].tolist(),
+                found.pace[known].tolist(),
+                found.slow[known].tolist(),
+                strict=True,
+            )
+        ],
+        lost_ms_per_step=sum(row.clock_ms_per_step for row in rows),
     )
 
 

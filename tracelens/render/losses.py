@@ -17,6 +17,7 @@ from tracelens.results import GemmRow, GemmTime, Report, Term
 #: Causes as the waterfall names them, in its order.
 CAUSES = {
     "overlap": ("overlap", "SMs and bandwidth that kernels of other streams took meanwhile"),
+    "clock": ("clock", "steps in which all shapes run slower than in the fastest step"),
     "alignment": ("alignment", "operands whose rows do not start on 128-byte boundaries"),
     "wave": ("wave", "wave quantization: SMs without a tile while others compute"),
     "tile": ("tile", "tile quantization: work outside the output matrix"),
@@ -24,7 +25,7 @@ CAUSES = {
     "other": ("other", "the rest: clocks, caches, fixed cost, causes that could not be separated"),
     "not_judged": ("not judged", "no shape, no peak, or faster than the ceiling"),
 }
-_IF_ANY = ("overlap", "not_judged")  # nothing is said of them where they are nothing
+_IF_ANY = ("overlap", "clock", "not_judged")  # nothing is said of them where they are nothing
 _CEILING = "gap to the datasheet peak that the best measured matmul has as well"
 _HELPERS = "helper kernels of GEMMs (split-K reductions)"
 _SMALL = "GEMMs so small that the kernel's fixed cost takes most of their time"
@@ -160,7 +161,7 @@ def main_cause(row: GemmRow) -> str:
     lost, time = row.lost_ms, row.time_ms_per_step
     if lost.useful is None or not time:
         return ""
-    causes = {name: getattr(lost, name) or 0.0 for name in ("overlap", *FACTORS, "memory")}
+    causes = {name: getattr(lost, name) or 0.0 for name in ("overlap", "clock", *FACTORS, "memory")}
     name = max(causes, key=lambda one: causes[one])
     if causes[name] < _WORTH_NAMING * time:
         return f"other {f.sig(lost.other or 0.0)}"

@@ -34,6 +34,7 @@ from tracelens.results.others import OtherRow
 from tracelens.results.refusal import Refusal
 from tracelens.results.report import Report
 from tracelens.results.step import (
+    Clock,
     CommunicationRow,
     ComponentRow,
     Coverage,
@@ -41,6 +42,7 @@ from tracelens.results.step import (
     LeftOut,
     NotWhole,
     Step,
+    StepPace,
     StepTime,
     Summary,
     Unattributed,
@@ -82,6 +84,8 @@ __all__ = [
     "GemmTime",
     "Term",
     "Beside",
+    "Clock",
+    "StepPace",
     "GemmRow",
     "KernelKind",
     "WorkKnown",

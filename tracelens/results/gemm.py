@@ -30,8 +30,8 @@ KernelKind = Literal["gemm", "gemm_helper", "attention", "attention_helper"]
 class Lost:
     """Where a GEMM's time per step goes (ms), as ``tracelens.gemm.lost`` defines it.
 
-    useful + overlap + alignment + tile + wave + memory + other = ``time_ms_per_step``, None counting as
-    nothing. useful None: not judged, and neither is any part.
+    useful + overlap + clock + alignment + tile + wave + memory + other = ``time_ms_per_step``, None counting
+    as nothing. useful None: not judged, and neither is any part.
     """
 
     alignment: float | None = None
@@ -42,6 +42,10 @@ class Lost:
     useful: Annotated[float | None, says("FLOP at the dense datasheet peak")] = None
     overlap: Annotated[
         float | None, says("what calls took beyond those that ran beside nothing: ``GemmRow.beside``")
+    ] = None
+    clock: Annotated[
+        float | None,
+        says("what calls took beyond those of the fastest step, where all shapes did: Report.clock"),
     ] = None
     ceiling: Annotated[
         float | None, says("of other: what the best matmul measured on this GPU loses, too")
@@ -56,7 +60,7 @@ class Lost:
 class GemmTime:
     """The GEMM time of a step (ms) by where it goes: the sums of ``GemmRow.lost_ms``. Without attention.
 
-    useful + overlap + alignment + tile + wave + memory + other + not_judged = total.
+    useful + overlap + clock + alignment + tile + wave + memory + other + not_judged = total.
     """
 
     total: float
@@ -82,6 +86,7 @@ class GemmTime:
         list[str], says("causes of which a row knows a lower bound only; the rest of them is in other")
     ]
     overlap: float = 0.0
+    clock: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +218,9 @@ class GemmRow:
     beside: Annotated[Beside | None, says("None = its calls ran beside nothing")] = None
     overlap_ms_per_step: Annotated[
         float, says("of time_ms_per_step: what ran beside its calls took; 0 where that is not known")
+    ] = 0.0
+    clock_ms_per_step: Annotated[
+        float, says("of time_ms_per_step: what slow steps took beyond the fastest")
     ] = 0.0
     kernel_kind: Annotated[
         KernelKind | None, says("what the kernel is by its name; None = a name that does not say")

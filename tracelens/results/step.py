@@ -230,6 +230,23 @@ class CommunicationRow:
 
 
 @dataclass(frozen=True, slots=True)
+class StepPace:
+    """How fast the GPU computes in one step."""
+
+    step: Annotated[int, says("the N of ProfilerStep#N")]
+    pace: Annotated[float, says("time of the same calls over that in the fastest step")]
+    slow: Annotated[bool, says("all shapes alike are slower, by at least 3 %")]
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Do the same GEMMs take the same time in every step? A lower clock slows all shapes by one factor."""
+
+    steps: list[StepPace]
+    lost_ms_per_step: Annotated[float, says("GEMMs and attention: what slow steps took beyond the fastest")]
+
+
+@dataclass(frozen=True, slots=True)
 class Lack:
     """Something the recording does not hold, what that costs the analysis, and what would give it."""
 

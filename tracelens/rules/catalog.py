@@ -7,6 +7,7 @@ from tracelens.rules.collectives_in_line import CollectivesInLine
 from tracelens.rules.compiled_padding import CompiledPadding
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.experts import Experts
+from tracelens.rules.falling_clock import FallingClock
 from tracelens.rules.fp8 import Fp8
 from tracelens.rules.gemms_beside_collectives import GemmsBesideCollectives
 from tracelens.rules.head_dimension import HeadDimension
@@ -46,4 +47,5 @@ RULES: tuple[Rule, ...] = (
     GemmsBesideCollectives(),
     UnalignedPayload(),
     CollectivesInLine(),
+    FallingClock(),
 )

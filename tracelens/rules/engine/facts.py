@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tracelens import words
 from tracelens.results import (
     Check,
+    Clock,
     CommunicationRow,
     ComponentRow,
     Coverage,
@@ -40,6 +41,7 @@ class StepFacts:
     others: Sequence[OtherRow] | None = None  # kernels of no product; None = not summarised
     declared: Mapping[str, int] = field(default_factory=dict)  # sizes of the whole model by its configuration
     coverage: Coverage | None = None  # how much of the step was told apart; None = all of it
+    clock: Clock | None = None  # the pace of the steps; None = no two of them compare
     marked: bool = True  # False: the whole trace is taken as one step
 
     @property
