@@ -12,6 +12,7 @@ from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
 from tracelens.accounting.degrees import declared, with_degrees
 from tracelens.accounting.gemms import gemm_rows
+from tracelens.accounting.host_waits import host_waits
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.model import embedding_tables, model_dims
@@ -291,6 +292,7 @@ def analyze_trace(
             marked=times.marked,
             coverage=covered,
             clock=clock,
+            host_waits=host_waits(trace, times),
         )
     )
     lacks = find_lacks(trace, links, attribution, steps=times.positions)

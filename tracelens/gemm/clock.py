@@ -66,7 +66,7 @@ def step_paces(dur_ns: IntArray, alike: IntArray, step: IntArray, judged: BoolAr
     rough = _quantiles(cells / whole[:, None], weight, 0.5)
     if not np.isfinite(rough).any():
         return StepPaces(steps, rough, np.zeros(len(steps), np.bool_), np.zeros(len(dur_ns)))
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):
         fast = rough < np.nanmin(rough) * (1 + SLOWER / 2)
         alone = _mean(cells[:, fast])
         ratio = cells / np.where(several & (alone > 0), alone, np.nan)[:, None]

@@ -229,6 +229,19 @@ class CommunicationRow:
     unaligned_bytes: Annotated[int | None, says("such a share, of the call that is exposed longest")] = None
 
 
+#: compile: torch.compile; data: the DataLoader; pageable: copies from or to pageable memory.
+HostWork = Literal["compile", "data", "pageable"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostWait:
+    """Work of the CPU, or a copy, that the GPU waits for in a step."""
+
+    kind: HostWork
+    ms_per_step: float
+    calls_per_step: float
+
+
 @dataclass(frozen=True, slots=True)
 class StepPace:
     """How fast the GPU computes in one step."""

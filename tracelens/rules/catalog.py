@@ -11,6 +11,7 @@ from tracelens.rules.falling_clock import FallingClock
 from tracelens.rules.fp8 import Fp8
 from tracelens.rules.gemms_beside_collectives import GemmsBesideCollectives
 from tracelens.rules.head_dimension import HeadDimension
+from tracelens.rules.host_waits import HostWaits
 from tracelens.rules.kv_heads import KvHeads
 from tracelens.rules.layout_copies import LayoutCopies
 from tracelens.rules.misaligned_views import MisalignedViews
@@ -48,4 +49,5 @@ RULES: tuple[Rule, ...] = (
     UnalignedPayload(),
     CollectivesInLine(),
     FallingClock(),
+    HostWaits(),
 )

@@ -16,6 +16,7 @@ from tracelens.results import (
     Finding,
     GemmRow,
     GpuInfo,
+    HostWait,
     ModelDims,
     OtherRow,
     SavingOf,
@@ -42,6 +43,7 @@ class StepFacts:
     declared: Mapping[str, int] = field(default_factory=dict)  # sizes of the whole model by its configuration
     coverage: Coverage | None = None  # how much of the step was told apart; None = all of it
     clock: Clock | None = None  # the pace of the steps; None = no two of them compare
+    host_waits: Sequence[HostWait] = ()  # what the GPU waits for
     marked: bool = True  # False: the whole trace is taken as one step
 
     @property
