@@ -12,10 +12,12 @@ from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
 from tracelens.accounting.degrees import declared, with_degrees
 from tracelens.accounting.gemms import gemm_rows
+from tracelens.accounting.host_waits import host_waits
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.model import embedding_tables, model_dims
 from tracelens.accounting.others import other_rows
+from tracelens.accounting.overlap import clock_of, surroundings
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import step_times
@@ -254,7 +256,11 @@ def analyze_trace(
     sharded = _tensor_parallel(communication)
     dims = model_dims(attribution, calls, sharded=sharded, tables=embedding_tables(trace))
     sizes = declared(trace.metadata)
-    gemms, calls = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
+    around = surroundings(trace, attribution, calls)
+    gemms, calls = gemm_rows(
+        trace, attribution, calls, dims, hardware, around=around, steps=times.count, measured=measured
+    )
+    clock = clock_of(around, dict(zip(times.positions, times.index, strict=True)), gemms)
     covered = coverage(trace, links, attribution, gemms)
     dims = with_degrees(dims, trace.metadata, collectives, complete=covered.complete)
     _tell(heard, 3)
@@ -286,6 +292,8 @@ def analyze_trace(
             declared=sizes,
             marked=times.marked,
             coverage=covered,
+            clock=clock,
+            host_waits=host_waits(trace, times),
         )
     )
     lacks = find_lacks(trace, links, attribution, steps=times.positions)
@@ -306,6 +314,7 @@ def analyze_trace(
         communication=collectives,
         recording=lacks,
         reference=reference_info(trace, attribution, calls),
+        clock=clock,
         gemm_time=gemm_time(gemms),
         what_if=scenarios,
         explorer=explore(step, advice.findings),
