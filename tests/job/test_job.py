@@ -20,7 +20,7 @@ from tracelens.job.merge import merge
 from tracelens.job.result import Job as Answer
 from tracelens.job.result import to_json
 from tracelens.job.run import analyze_job
-from tracelens.job.summary import RankSummary, decode, encode, summarize
+from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode, summarize
 from tracelens.render.job import job_markdown, verdict
 from tracelens.render.job_html import render_job_html
 
@@ -127,6 +127,9 @@ def test_merging_knows_no_order_and_a_bundle_is_its_parts(summaries: list[RankSu
     left, right = encode(summaries[:2]), encode(summaries[2:])
     assert encode([*decode(right, "r"), *decode(left, "l")]) == whole
     assert decode(whole, "w") == summaries
+    copied = msgspec.structs.replace(summaries[0], file="copy.json", partial=True)
+    assert encode([*summaries, copied]) == encode([copied, *summaries])
+    assert to_json(merge([*summaries, copied])) == to_json(merge([copied, *summaries]))
     assert to_json(merge(mixed)) == to_json(merge(summaries)) == to_json(merge(decode(whole, "w")))
 
 
@@ -135,7 +138,8 @@ def test_a_summary_is_small_and_a_foreign_file_is_refused(summaries: list[RankSu
     for data in (b"", b"{}", b"[1]", b"\x1f\x8bxx", encode(summaries)[:-40]):
         with pytest.raises(InputError):
             merge(decode(data, "x"))
-    later = msgspec.json.encode(summaries[0]).replace(b'"summary_version":"1', b'"summary_version":"9')
+    own = f'"summary_version":"{SUMMARY_VERSION}"'.encode()
+    later = msgspec.json.encode(summaries[0]).replace(own, b'"summary_version":"9.0"')
     with pytest.raises(InputError, match="version 9"):
         decode(later, "x")
 

@@ -104,9 +104,10 @@ def slow_links(matched: Matched, waits: Waits, steps: int) -> list[SlowLink]:
     found: dict[tuple[str, tuple[int, ...]], SlowLink] = {}
     for (collective, _, _), groups in by.items():
         groups = {group: times for group, times in groups.items() if len(times) >= _LINK_CALLS}
+        medians = {group: median(times) for group, times in groups.items()}
         for group, times in groups.items() if len(groups) > 1 else ():
-            others = [median(other) for name, other in groups.items() if name != group]
-            own, usual = median(times), median(others)
+            others = [other for name, other in medians.items() if name != group]
+            own, usual = medians[group], median(others)
             if own > _SLOW_LINK * usual and own > _SLOW_LINK * max(others):
                 name = next(matched.name[at] for at in range(len(matched)) if matched.group[at] == group)
                 more = (own - usual) * len(times) / steps / 1e6
@@ -117,21 +118,22 @@ def slow_links(matched: Matched, waits: Waits, steps: int) -> list[SlowLink]:
     return sorted(found.values(), key=lambda one: (-one.more_ms, one.ranks))
 
 
-_Key = tuple[str, str | None, str, int | None, int | None, int | None, int | None, str | None]
+GemmKey = tuple[str, str | None, str, int | None, int | None, int | None, int | None, str | None]
 
 
-def _key(row: RankGemm) -> _Key:
+def _key(row: RankGemm) -> GemmKey:
     return row.component, row.role, row.phase, row.m, row.n, row.k, row.batch, row.dtype
 
 
-def gemms_by_rank(ranks: Sequence[RankSummary]) -> list[dict[_Key, RankGemm]]:
+def gemms_by_rank(ranks: Sequence[RankSummary]) -> list[dict[GemmKey, RankGemm]]:
     """Per rank its GEMM rows by place and shape; those of several kernels added up."""
     out = []
     for rank in ranks:
-        rows: dict[_Key, RankGemm] = {}
+        rows: dict[GemmKey, RankGemm] = {}
         for row in rank.gemms:
-            same = rows.get(_key(row))
-            rows[_key(row)] = row if same is None else _added(same, row)
+            key = _key(row)
+            same = rows.get(key)
+            rows[key] = row if same is None else _added(same, row)
         out.append(rows)
     return out
 
@@ -147,9 +149,8 @@ def _added(one: RankGemm, other: RankGemm) -> RankGemm:
     )
 
 
-def job_gemms(ranks: Sequence[RankSummary], names: Sequence[str]) -> list[JobGemm]:
-    """GEMMs of the same place and shape over the ranks, longest first."""
-    tables = gemms_by_rank(ranks)
+def job_gemms(tables: Sequence[dict[GemmKey, RankGemm]], names: Sequence[str]) -> list[JobGemm]:
+    """GEMMs of the same place and shape over the ranks (``gemms_by_rank``), longest first."""
     found = []
     for key in dict.fromkeys(key for rows in tables for key in rows):
         having = [(names[at], rows[key]) for at, rows in enumerate(tables) if key in rows]
