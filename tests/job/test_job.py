@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from tests.job.killer import killed_at_rank_2
 from tests.job.plants import PLANTS, Plant, accuses_nobody, clean_jobs, small
 from tests.job.simulated import Job, Simulation, data_parallel, planted
 from tracelens.analysis import analyze
@@ -145,11 +148,55 @@ def test_finished_ranks_are_not_done_again(tmp_path: Path, monkeypatch: pytest.M
     assert to_json(analyze_job([keep], workers=1)) == to_json(first)
 
 
-def test_several_processes_and_one_give_the_same_and_a_killed_one_takes_no_other(tmp_path: Path) -> None:
+def test_several_processes_give_the_same_and_a_killed_one_takes_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = Simulation(small()).write(tmp_path)
-    alone = analyze_job([tmp_path], workers=1)
-    assert to_json(analyze_job([str(tmp_path / "rank*.json")], workers=2)) == to_json(alone)
-    assert len(files) == 4
+    others = to_json(analyze_job([file for file in files if "rank2" not in file.name], workers=1))
+    monkeypatch.setattr("tracelens.job.run.summarize_file", killed_at_rank_2)
+    found = analyze_job([str(tmp_path / "rank*.json")], workers=2)
+    assert [(one.file, "killed" in one.why) for one in found.left] == [("rank2.json", True)]
+    assert found.missing == [2] and "rank 2" in job_markdown(found)
+    assert to_json(msgspec.structs.replace(found, left=[])) == others
+
+
+class Failing(ThreadPoolExecutor):
+    """An engine one of whose workers is lost."""
+
+    def submit(self, work: Any, /, *rest: Any, **named: Any) -> Any:
+        if "rank3" in rest[0]:
+            lost: Future[None] = Future()
+            lost.set_exception(OSError("worker lost"))
+            return lost
+        return super().submit(work, *rest, **named)
+
+
+def test_any_executor_does_the_same_work_and_may_lose_a_worker(tmp_path: Path) -> None:
+    files = Simulation(small()).write(tmp_path)
+    with Failing(2) as executor:
+        found = analyze_job([tmp_path], executor=executor)
+    assert [one.file for one in found.left] == ["rank3.json"] and "worker lost" in found.left[0].why
+    assert to_json(msgspec.structs.replace(found, left=[])) == to_json(analyze_job(files[:3], workers=1))
+
+
+def test_a_file_that_ends_early_neither_takes_steps_from_the_others_nor_counts_as_idle(
+    tmp_path: Path,
+) -> None:
+    """Cut within the first step it is left out; cut within the last one its whole steps count."""
+    files = Simulation(planted(small, 2, gpu=1.2)).write(tmp_path)
+    whole = files[1].read_bytes()
+    files[1].write_bytes(whole[: len(whole) // 5])
+    early = analyze_job(files, workers=1)
+    assert (early.steps, early.missing) == ([0, 1, 2], [1])
+    assert [(one.file, one.why) for one in early.left] == [("rank1.json", "cut off: 0 of 3 steps are whole")]
+    files[1].write_bytes(whole[: len(whole) * 95 // 100])
+    late = analyze_job(files, workers=1)
+    assert (late.steps, late.missing, [row.partial for row in late.ranks]) == (
+        [0, 1],
+        [],
+        [False, True, False, False],
+    )
+    assert [one.name for one in early.stragglers] == [one.name for one in late.stragglers] == ["rank 2"]
 
 
 def test_one_rank_alone_says_that_it_needs_others(tmp_path: Path) -> None:

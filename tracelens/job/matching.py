@@ -49,7 +49,7 @@ class Matched:
 def match(ranks: Sequence[RankSummary]) -> Matched:
     """The n-th call of a collective in a group and a step is the n-th on every rank of the group.
 
-    A group, collective and step in which ranks disagree on the number of calls is not matched.
+    A rank with another number of calls in a group, collective and step than most is not matched there.
     """
     groups: dict[tuple[int, ...], int] = {}
     rows = _rows(ranks, groups)
@@ -58,9 +58,11 @@ def match(ranks: Sequence[RankSummary]) -> Matched:
     rows = rows[rows["group"] != MISSING]
     place = ["group", "name", "collective", "step"]
     rows = rows.sort_values(["rank", "start_ns"], kind="stable")
-    counts = rows.groupby([*place, "rank"]).size().groupby(place).agg(["nunique", "size"])
-    good = counts[(counts["nunique"] == 1) & (counts["size"] > 1)].index
-    kept = rows[pd.MultiIndex.from_frame(rows[place]).isin(good)].copy()
+    many = rows.groupby([*place, "rank"])["start_ns"].transform("size")
+    rows = rows.assign(many=many)
+    ranks_with = rows.groupby([*place, "many"])["rank"].transform("nunique")
+    of_all = rows.groupby(place)["rank"].transform("nunique")
+    kept = rows[(ranks_with > 1) & (2 * ranks_with > of_all)].copy()
     kept["nth"] = kept.groupby([*place, "rank"]).cumcount()
     kept["call"] = kept.groupby([*place, "nth"], sort=True).ngroup()
     kept = kept.sort_values(["call", "rank"], kind="stable")

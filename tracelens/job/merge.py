@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+import msgspec
 import numpy as np
 
 from tracelens.comparison.step_change import PRACTICAL
@@ -114,7 +115,36 @@ def _of_one_job(summaries: Iterable[RankSummary]) -> tuple[list[RankSummary], li
             kept[key] = one
     if not kept:
         raise InputError("no rank has a whole step")
-    return list(kept.values()), left
+    whole, cut = _without_cut_off(list(kept.values()))
+    return whole, left + cut
+
+
+def _without_cut_off(ranks: list[RankSummary]) -> tuple[list[RankSummary], list[Left]]:
+    """Of a file that was cut off the steps with as many calls as in whole files; without most, not the rank.
+
+    One that ends early would otherwise take its missing steps from all ranks, and count as idle.
+    """
+    whole = [one for one in ranks if not one.partial]
+    if not whole or len(whole) == len(ranks):
+        return ranks, []
+    steps = set(common_steps(whole))
+    usual = {step: Counter(_calls_at(one)[step] for one in whole).most_common(1)[0][0] for step in steps}
+    kept, left = [], []
+    for one in ranks:
+        calls = _calls_at(one)
+        good = [step for step in one.steps if step.index in steps and calls[step.index] == usual[step.index]]
+        if not one.partial:
+            kept.append(one)
+        elif 2 * len(good) < len(steps) or not good:
+            left.append(Left(one.file, f"cut off: {len(good)} of {len(steps)} steps are whole"))
+        else:
+            kept.append(msgspec.structs.replace(one, steps=good))
+    return kept, left
+
+
+def _calls_at(rank: RankSummary) -> Counter[int]:
+    """Number of calls in each step."""
+    return Counter(rank.calls.column("step").tolist())
 
 
 def _names(ranks: Sequence[RankSummary]) -> list[str]:

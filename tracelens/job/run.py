@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -179,30 +180,48 @@ def _results(
 ) -> Iterator[tuple[Path, _Done]]:
     """Every file's result as it comes. A worker that dies takes no other file with it."""
     if executor is not None:
-        yield from _collected({executor.submit(summarize_file, str(path), *call): path for path in paths}, [])
+        work = {executor.submit(summarize_file, str(path), *call): path for path in paths}
+        for one in as_completed(work):
+            try:
+                yield work[one], one.result()
+            except Exception as error:  # its worker is gone: that is the engine's own way to say so
+                yield work[one], _Done(None, f"its worker failed: {type(error).__name__}: {error}")
         return
     most = max(1, min(workers or os.cpu_count() or 1, len(paths)))
     if most == 1:
         for path in paths:
             yield path, summarize_file(str(path), *call)
         return
-    lost: list[Path] = []
-    with _pool(most) as pool:
-        yield from _collected({pool.submit(summarize_file, str(path), *call): path for path in paths}, lost)
-    for path in lost:  # each alone: the one that kills its worker is told from those beside it
-        again: list[Path] = []
-        with _pool(1) as pool:
-            yield from _collected({pool.submit(summarize_file, str(path), *call): path}, again)
-        if again:
+    waiting, lost = deque(paths), []
+    while waiting:
+        lost += yield from _until_broken(waiting, call, most)
+    waiting = deque(lost)  # each alone: the one that kills its worker is told from those beside it
+    while waiting:
+        for path in (yield from _until_broken(waiting, call, 1)):
             yield path, _Done(None, "its process was killed twice: not enough memory for it?")
 
 
-def _collected(work: dict[Future[_Done], Path], lost: list[Path]) -> Iterator[tuple[Path, _Done]]:
-    for one in as_completed(work):
-        try:
-            yield work[one], one.result()
-        except BrokenProcessPool:
-            lost.append(work[one])
+def _until_broken(
+    waiting: deque[Path], call: tuple[str | None, str | None], workers: int
+) -> Generator[tuple[Path, _Done], None, list[Path]]:
+    """Results of what is waiting, until a worker dies; returns what ran beside it and is lost."""
+    running: dict[Future[_Done], Path] = {}
+    lost: list[Path] = []
+    with _pool(min(workers, len(waiting))) as pool:
+        while running or (waiting and not lost):
+            while waiting and not lost and len(running) < workers:
+                path = waiting.popleft()
+                try:
+                    running[pool.submit(summarize_file, str(path), *call)] = path
+                except BrokenProcessPool:
+                    lost.append(path)
+            for one in wait(running, return_when=FIRST_COMPLETED).done:
+                path = running.pop(one)
+                try:
+                    yield path, one.result()
+                except BrokenProcessPool:
+                    lost.append(path)
+    return lost
 
 
 @contextmanager
