@@ -6,11 +6,11 @@ import os
 import signal
 from typing import Any
 
-from tracelens.job.run import summarize_file
+from tracelens.job.run import Work, summarize_file
 
 
-def killed_at_rank_2(path: str, *call: str | None) -> Any:
+def killed_at_rank_2(path: str, work: Work) -> Any:
     """``summarize_file``, but for one rank."""
     if "rank2" in path:
         os.kill(os.getpid(), signal.SIGKILL)
-    return summarize_file(path, *call)
+    return summarize_file(path, work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -211,7 +212,8 @@ def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(tmp_pat
     traces.mkdir()
     Simulation(planted(small, 1, gpu=1.3)).write(traces)
     page, data, bundle = tmp_path / "p.html", tmp_path / "j.json", tmp_path / "b.summary"
-    asked = ["analyze", str(traces), "-o", str(page), "--json", str(data)]
+    (tmp_path / "own").mkdir()
+    asked = ["analyze", str(traces), "-o", str(page), "--json", str(data), "--pages", str(tmp_path / "own")]
     run = CliRunner().invoke(
         cli,
         [*asked, "--summary", str(bundle), "--workers", "1", "--fail-on", "straggler>5%"],
@@ -220,6 +222,9 @@ def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(tmp_pat
     assert type(run.exception).__name__ == "GateError"
     assert "Rank 1 is late" in run.output
     assert page.read_text().count("<rect") > 8
+    links = re.findall(r'<a href="(own/[^"]+)">(rank \d)</a>', page.read_text())
+    assert [name for _, name in links] == [f"rank {rank}" for rank in range(4)]
+    assert all((tmp_path / link).read_text().startswith("<!doctype html>") for link, _ in links)
     again = CliRunner().invoke(cli, ["merge", str(bundle), "--json", "-", "-q"], standalone_mode=False)
     assert again.exception is None
     assert again.stdout.encode() == data.read_bytes()
@@ -241,7 +246,10 @@ def test_a_thousand_ranks_fit_a_page(summaries: list[RankSummary]) -> None:
     page = render_job_html(found)
     assert len(found.ranks) == 1000
     assert len(page) < 1_000_000
-    assert 'class="map"' in page and "95th percentile" in page
+    assert "95th percentile" in page and "a row for 4 neighbours" in page
+    assert verdict(found).startswith("250 ranks (3, 7, 11, 15, 19, 23, 27, 31, ...) are late")
+    darkest = re.search(r'class="l7" d="([^"]+)"', page)
+    assert darkest is not None and len(darkest[1].split("M")) > 250  # each row has one of the late ranks
 
 
 @pytest.mark.skipif(not (SHARED / "job_h100_nanogpt_8ranks").is_dir(), reason="shared traces are not here")

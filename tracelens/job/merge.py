@@ -155,7 +155,7 @@ def _rank_rows(seen: Seen) -> list[JobRank]:
     late = late_ms(seen)
     rows = []
     for at, (rank, doing) in enumerate(zip(seen.ranks, seen.doing, strict=True)):
-        parts, times, hidden = rank_parts(at, rank, doing, seen.steps, seen.matched, seen.waits)
+        parts, times, waited, hidden = rank_parts(at, rank, doing, seen.steps, seen.matched, seen.waits)
         late_at = int((seen.waits.late & (seen.matched.rank == at)).sum())
         rows.append(
             JobRank(
@@ -167,6 +167,7 @@ def _rank_rows(seen: Seen) -> list[JobRank]:
                 partial=rank.partial,
                 parts=parts,
                 steps_ms=times,
+                waits_ms=waited,
                 hidden_ms=hidden,
                 late_ms=late[at],
                 calls_late=late_at,

@@ -27,17 +27,21 @@ def common_steps(ranks: Sequence[RankSummary]) -> list[int]:
 
 def rank_parts(
     at: int, rank: RankSummary, doing: Activity, steps: Sequence[int], matched: Matched, waits: Waits
-) -> tuple[Parts, list[float], float]:
-    """Mean parts of its steps, each step's ms, and the communication hidden behind computing."""
+) -> tuple[Parts, list[float], list[float], float]:
+    """Mean parts of its steps, each step's ms and its waiting, and the communication beside computing."""
     chosen = [one for one in rank.steps if one.index in set(steps)]
     begin = np.array([one.start_ns for one in chosen], np.int64)
     end = np.array([one.end_ns for one in chosen], np.int64)
     computing, exposed, copies, fed, idle = doing.parts(begin, end).mean(axis=1) / 1e6
-    rows = (matched.rank == at) & np.isin(matched.step[matched.call], steps)
-    waiting = min(float(waits.exposed_ns[rows].sum()) / 1e6 / max(1, len(chosen)), float(exposed))
+    rows = np.flatnonzero(matched.rank == at)
+    own = {
+        step: float(waits.exposed_ns[rows[matched.step[matched.call[rows]] == step]].sum()) for step in steps
+    }
+    waited = [own[one.index] / 1e6 for one in chosen]
+    waiting = min(sum(waited) / max(1, len(chosen)), float(exposed))
     parts = Parts(float(computing), waiting, float(exposed) - waiting, float(copies), float(fed), float(idle))
     hidden = doing.communicating.within(begin, end).mean() / 1e6 - float(exposed)
-    return parts, ((end - begin) / 1e6).tolist(), float(hidden)
+    return parts, ((end - begin) / 1e6).tolist(), waited, float(hidden)
 
 
 def collectives(matched: Matched, waits: Waits, names: Sequence[str], steps: int) -> list[JobCollective]:

@@ -48,6 +48,7 @@ class JobRank(msgspec.Struct, frozen=True):
     partial: bool
     parts: Parts
     steps_ms: list[float]  # in the order of Job.steps
+    waits_ms: list[float]  # of these, exposed waiting for other ranks
     hidden_ms: float  # communication beside computing
     late_ms: float  # what the other ranks wait for it, per step: the median of them
     calls_late: int  # calls at which the others wait for it
