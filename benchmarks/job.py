@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.generate import generate
 from benchmarks.load import machine
 
 HERE = Path(__file__).resolve().parent
@@ -93,6 +94,32 @@ def merge(options: argparse.Namespace) -> dict[str, Any]:
     return {"ranks": options.ranks, "summary_kb": size / options.ranks / 1e3, "page_kb": page / 1e3, **cost}
 
 
+def ranks(options: argparse.Namespace) -> dict[str, Any]:
+    """A quarter of the ranks, half, and all of them: seconds, CPU seconds and memory of all processes."""
+    rows = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
+        folder = Path(temporary)
+        first = folder / "rank0.json"
+        size = generate(first, int(options.mb * 1e6))["bytes"]
+        text = first.read_bytes()
+        for rank in range(1, options.ranks):  # the same work as another rank of the job
+            own = text.replace(b'"rank": 0, "world_size"', b'"rank": %d, "world_size"' % rank, 1)
+            (folder / f"rank{rank}.json").write_bytes(own)
+        files = [str(folder / f"rank{rank}.json") for rank in range(options.ranks)]
+        for many in (options.ranks // 4, options.ranks // 2, options.ranks):
+            command = [sys.executable, "-m", "tracelens", "analyze", *files[:many], "--no-html", "-q"]
+            rows.append({"ranks": many, **_cost([*command, "--json", str(folder / "job.out")])})
+            print(rows[-1], flush=True)
+    slope = (rows[-1]["cpu_seconds"] - rows[0]["cpu_seconds"]) / (rows[-1]["ranks"] - rows[0]["ranks"])
+    straight = rows[0]["cpu_seconds"] + slope * (rows[1]["ranks"] - rows[0]["ranks"])
+    return {
+        "mb": size / 1e6,
+        "runs": rows,
+        "cpu_seconds_per_rank": slope,
+        "middle_over_straight_line": rows[1]["cpu_seconds"] / straight,
+    }
+
+
 def _traces(options: argparse.Namespace, folder: Path) -> list[Path]:
     if options.traces is not None:
         return sorted(path for path in options.traces.iterdir() if ".json" in path.name)
@@ -149,16 +176,22 @@ def _pss_mb(pid: int) -> float:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parts: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"planted": planted, "merge": merge}
+    parts: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+        "planted": planted,
+        "merge": merge,
+        "ranks": ranks,
+    }
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("part", choices=parts)
     parser.add_argument("traces", type=Path, nargs="?", help="folder of one job's traces [default: made]")
-    parser.add_argument("--ranks", type=int, default=1000)
+    parser.add_argument("--ranks", type=int, help="[default: 1000 to merge, 64 to analyze]")
+    parser.add_argument("--mb", type=float, default=50, help="of each generated rank")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="where temporary files go")
     options = parser.parse_args(arguments)
+    options.ranks = options.ranks or (64 if options.part == "ranks" else 1000)
     figures = parts[options.part](options)
     print(json.dumps(figures, indent=2))
     before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}

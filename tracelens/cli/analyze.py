@@ -115,7 +115,7 @@ def analyze(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Analyze TRACE, a torch.profiler trace (.json or .json.gz; '-' reads standard input).
+    """Analyze TRACE, a torch.profiler trace (.json, .json.gz or .json.zst; '-' reads standard input).
 
     Prints a summary and writes one self-contained HTML page. A report that --json wrote is shown again,
     without its trace: what needs the trace is refused. Several traces, a folder or a pattern are the ranks of

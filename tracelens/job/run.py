@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Told of every rank that is done: files done, files in all, its name.
 Progress = Callable[[int, int, str], None]
-_TRACES = (".json", ".json.gz")
+_TRACES = (".json", ".json.gz", ".json.zst")
 _SUMMARIES = (".summary",)
 _MAGIC = set("*?[")
 
@@ -53,7 +53,7 @@ def find_files(paths: Sequence[str | Path]) -> Files:
         if name.endswith(_SUMMARIES):
             summaries[path] = None
         elif not name.endswith(_TRACES):
-            left.append(Left(path.name, "no .json, .json.gz or .summary"))
+            left.append(Left(path.name, "no .json, .json.gz, .json.zst or .summary"))
         elif (kind := kind_of(path)) == "trace":
             traces[path] = None
         else:
