@@ -260,6 +260,7 @@ def test_the_real_job_of_eight_ranks() -> None:
     assert 7 < late.late_ms < 9
     assert found.limit == "straggler" and len(found.ranks) == 8
     assert found.unmatched_calls == 0
+    assert found.degrees == {"data parallel": 8}
     assert found.model is not None and found.model.hidden.value == 768
 
 
@@ -268,4 +269,6 @@ def test_the_real_job_of_two_tensor_parallel_ranks() -> None:
     found = analyze_job([SHARED / "job_v100_megatron_tp2"], workers=1)
     assert found.matched_calls == 13
     assert [(one.name, one.cause) for one in found.stragglers] == [("rank 0", "cpu")]
+    assert found.degrees == {"tensor parallel": 2} and "tensor parallel 2" in job_markdown(found)
     assert found.model is not None and found.model.layers.value == 2
+    assert found.model.tensor_parallel.value == 2

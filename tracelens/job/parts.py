@@ -210,12 +210,24 @@ def _saving(finding: Finding) -> float:
     return known if known is not None else 0.0
 
 
+def job_degrees(ranks: Sequence[RankSummary]) -> dict[str, int]:
+    """Ways of sharing the work and the number of ranks that do, where all ranks that show one agree."""
+    every: dict[str, set[int]] = {}
+    for rank in ranks:
+        for name, degree in rank.degrees.items():
+            every.setdefault(name, set()).add(degree)
+    return {name: min(degrees) for name, degrees in sorted(every.items()) if len(degrees) == 1}
+
+
 def job_model(ranks: Sequence[RankSummary]) -> ModelDims | None:
     """The whole model's dimensions: what the ranks agree on, per-rank parts times the degree."""
+    degrees = job_degrees(ranks)
     dims = [rank.model for rank in ranks if rank.model.found != "none"]
     if not dims:
         return None
     merged = {name: _agreed([getattr(one, name) for one in dims]) for name in _DIMENSIONS}
+    if merged["tensor_parallel"].value is None and (shared := degrees.get("tensor parallel")):
+        merged["tensor_parallel"] = Known(shared, f"activations are exchanged in groups of {shared} ranks")
     degree = merged["tensor_parallel"].value
     for name, one in merged.items():
         if one.per_rank and one.value is not None and degree:

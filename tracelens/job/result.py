@@ -161,6 +161,7 @@ class Job(msgspec.Struct, frozen=True):
     matched_calls: int
     unmatched_calls: int
     collectives: list[JobCollective]
+    degrees: dict[str, int]  # ranks by what they are to each other: data, tensor, expert parallel, FSDP
     model: ModelDims | None  # of the whole model; None where ranks disagree
     components: dict[str, tuple[float, float, float]]  # ms per step: median, least, most
     gemms: list[JobGemm]

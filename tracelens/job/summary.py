@@ -21,7 +21,7 @@ from tracelens.trace import Links, Trace
 from tracelens.trace.metadata import rank_and_world
 from tracelens.trace.tables import MISSING
 from tracelens.version import __version__
-from tracelens.words import COMPONENTS
+from tracelens.words import COMPONENTS, Purpose
 
 #: Of the summary file. The major part changes when a reader of the old one would be wrong.
 SUMMARY_VERSION = "2.0"
@@ -30,6 +30,15 @@ _RANK = re.compile(r"(?i)(?<![a-z])rank[ _.-]?([0-9]{1,6})(?![0-9])")
 NO_STEP = -1
 #: Ranges in which the training loop waits for its next batch (torch/utils/data/dataloader.py).
 _INPUT = re.compile(r"^enumerate\(DataLoader\)")
+
+
+#: What the messages of a group serve, and what its ranks are then to each other.
+PARALLEL: dict[Purpose, str] = {
+    "data-parallel gradients": "data parallel",
+    "FSDP parameter gather": "FSDP",
+    "tensor parallel": "tensor parallel",
+    "expert all-to-all": "expert parallel",
+}
 
 
 class CallKind(msgspec.Struct, frozen=True, order=True):
@@ -100,6 +109,7 @@ class RankSummary(msgspec.Struct, frozen=True):
     components: list[ComponentRow]
     gemms: list[RankGemm]
     findings: list[Finding]
+    degrees: dict[str, int]  # ranks that share the work, by the way of sharing it (``PARALLEL``)
     kinds: list[CallKind]
     calls: Columns  # kind, step (N of ProfilerStep), start_ns, end_ns, launch_ns (-1: not recorded)
     computing: Columns  # begin_ns, end_ns: some kernel other than communication runs
@@ -146,6 +156,7 @@ def summarize(analysis: Analysis) -> RankSummary:
         components=report.components,
         gemms=[_gemm(row) for row in report.gemms],
         findings=report.findings,
+        degrees=_degrees(report),
         kinds=kinds,
         calls=_columns(
             kind=of_call[communication.call[chosen]],
@@ -220,6 +231,15 @@ def _kinds(calls: Sequence[Call]) -> tuple[list[CallKind], IntArray]:
     ]
     kinds = list(dict.fromkeys(each))
     return kinds, np.array([kinds.index(one) for one in each], np.int64)
+
+
+def _degrees(report: Report) -> dict[str, int]:
+    """Size of the group that most of the time of each purpose goes through, where the trace states it."""
+    found: dict[str, int] = {}
+    for row in sorted(report.communication, key=lambda row: row.time_ms):
+        if row.purpose in PARALLEL and row.group_size:
+            found[PARALLEL[row.purpose]] = row.group_size
+    return dict(sorted(found.items()))
 
 
 def _columns(**columns: IntArray) -> Columns:

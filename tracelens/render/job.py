@@ -181,7 +181,8 @@ def identity(job: Job) -> str:
     of = f"{len(job.ranks)} of {job.world_size} ranks" if job.world_size else f"{len(job.ranks)} ranks"
     many = len(job.steps)
     steps = f"{many} step{'' if many == 1 else 's'} in common"
-    return " · ".join([of, ", ".join(gpus)[:80], steps])
+    shared = [f"{name} {degree}" for name, degree in job.degrees.items()]
+    return " · ".join([of, ", ".join(gpus)[:80], *shared, steps])
 
 
 def worst_first(job: Job, most: int) -> list[JobRank]:
