@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracelens.cli.gates import Ci, check_outputs, echo_markdown, finish, gate_options, shown, write_markdown
+from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ if TYPE_CHECKING:
     help="The trace with component, layer, phase and finding tracks, as .json or .json.gz "
     "(see `tracelens open`).",
 )
+@click.option(
+    "--keep-metadata",
+    is_flag=True,
+    help="--perfetto also writes what the trace says of itself, and whole paths: host, user and "
+    "environment can stand there.",
+)
+@redact_option
 @click.option("--gpu", metavar="NAME", help="Judge against this GPU, e.g. h100-sxm, whatever the trace says.")
 @click.option("--steps", metavar="A:B", help="Only the steps ProfilerStep#A to ProfilerStep#B.")
 @click.option(
@@ -95,6 +103,8 @@ def analyze(
     markdown: str | None,
     kernels: str | None,
     perfetto: str | None,
+    keep_metadata: bool,
+    redact: bool,
     gpu: str | None,
     steps: str | None,
     reference: str | None,
@@ -134,7 +144,15 @@ def analyze(
         page = None if no_html else output or "job.report.html"
         outputs = {"html": page, "json": json_path, "markdown": markdown, "summary": summary}
         analyze_ranks(
-            traces, outputs=outputs, fail_on=fail_on, ci=ci, quiet=quiet, gpu=gpu, keep=keep, workers=workers
+            traces,
+            outputs=outputs,
+            fail_on=fail_on,
+            ci=ci,
+            quiet=quiet,
+            gpu=gpu,
+            keep=keep,
+            workers=workers,
+            redacted=redact,
         )
         return
     (trace,) = traces
@@ -152,7 +170,13 @@ def analyze(
     if perfetto is not None:
         from tracelens.render.perfetto import check_perfetto
 
+        if redact:
+            raise UsageError(
+                "--redact and --perfetto: that file holds the trace's own events, with their names"
+            )
         check_perfetto(trace, perfetto)
+    elif keep_metadata:
+        raise UsageError("--keep-metadata is of --perfetto: give that too")
     ids = [name.strip() for text in gemms for name in text.split(",") if name.strip()]
     on_stdout = [
         f"{name} -" for name, path in (("--json", json_path), ("--markdown", markdown)) if path == "-"
@@ -174,14 +198,17 @@ def analyze(
             waits=waits,
             price=price,
         )
+    if redact:
+        result = _redacted(result)
     gates = judge_report(result.report, wanted)
     told = not quiet and not on_stdout
     if ids:
         with shown():
             _derive(result, ids)
-    written = _write(result, output or None if not no_html else "", trace, json_path, kernels)
+    page = "" if no_html else output or _page_name(result.report.trace.path if redact else trace)
+    written = _write(result, page, json_path, kernels, redact=redact)
     if perfetto is not None:
-        written.append((perfetto, _perfetto(result, perfetto)))
+        written.append((perfetto, _perfetto(result, perfetto, keep_metadata=keep_metadata)))
     if summary is not None:
         written.append((summary, _summary(result, summary)))
     if markdown is not None and markdown != "-":
@@ -269,35 +296,43 @@ def _steps(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2] or match[1])
 
 
+def _redacted(result: Analysis) -> Analysis:
+    from dataclasses import replace
+
+    from tracelens.render.redact import redact_report
+
+    return replace(result, report=redact_report(result))
+
+
 def _write(
-    result: Analysis, output: str | None, trace: str, json_path: str | None, kernels: str | None
+    result: Analysis, page: str, json_path: str | None, kernels: str | None, *, redact: bool
 ) -> list[tuple[str, int]]:
-    """Write what was asked for; (name, bytes) of each file, in the order written."""
+    """Write what was asked for ("": no page); (name, bytes) of each file, in the order written."""
     from tracelens.files import write_bytes, write_text
     from tracelens.render.html import render_html
     from tracelens.render.kernels import write_kernels
+    from tracelens.render.redact import redact_kernels
     from tracelens.results.json import to_json
 
     written: list[str] = []
-    if output != "":
-        page = output or _page_name(trace)
+    if page:
         write_text(page, render_html(result.report, generated_at=datetime.now().strftime("%Y-%m-%d %H:%M")))
         written.append(page)
     if json_path is not None and json_path != "-":
         write_bytes(json_path, to_json(result.report))
         written.append(json_path)
     if kernels is not None:
-        write_kernels(result.kernels, kernels)
+        write_kernels(redact_kernels(result.kernels) if redact else result.kernels, kernels)
         written.append(kernels)
     return [(name, _size(name)) for name in written]
 
 
-def _perfetto(result: Analysis, path: str) -> int:
+def _perfetto(result: Analysis, path: str, *, keep_metadata: bool) -> int:
     """Write the annotated trace; its bytes. What it lacks is a warning."""
     from tracelens.cli.streams import warn
     from tracelens.render.perfetto import write_perfetto
 
-    for note in write_perfetto(result, path).notes:
+    for note in write_perfetto(result, path, keep_metadata=keep_metadata).notes:
         warn(f"{path}: {note}")
     return _size(path)
 

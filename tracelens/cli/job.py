@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracelens.cli.gates import Ci, check_outputs, echo_form, finish, gate_options, shown, write_forms
+from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def is_job(traces: Sequence[str]) -> bool:
 @click.option("--json", "json_path", metavar="FILE", help="The answer as JSON ('-': standard output).")
 @click.option("--markdown", metavar="FILE", help="The answer as Markdown ('-': standard output).")
 @click.option("--summary", "bundle", metavar="FILE", help="All ranks as one summary file, to merge further.")
+@redact_option
 @gate_options("job", "straggler>5%")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing in the terminal.")
 def merge(
@@ -44,6 +46,7 @@ def merge(
     json_path: str | None,
     markdown: str | None,
     bundle: str | None,
+    redact: bool,
     fail_on: tuple[str, ...],
     if_unknown: str,
     annotations: str | None,
@@ -59,6 +62,7 @@ def merge(
         fail_on=fail_on,
         ci=Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None),
         quiet=quiet,
+        redacted=redact,
     )
 
 
@@ -72,8 +76,9 @@ def analyze_ranks(
     gpu: str | None = None,
     keep: str | None = None,
     workers: int | None = None,
+    redacted: bool = False,
 ) -> None:
-    """Summarize the ranks, merge them, and show and write the answer.
+    """Summarize the ranks, merge them, and show and write the answer; ``redacted``: with hashes for names.
 
     ``outputs``: "html", "json", "markdown", "summary" -> file; None: not asked for.
     """
@@ -91,6 +96,10 @@ def analyze_ranks(
     with progress("ranks", long=True) as heard:
         found, left = summarize_files(paths, gpu=gpu, keep=keep, workers=workers, progress=heard)
     job = merged(found, left)
+    if redacted:
+        from tracelens.render.redact import redact
+
+        job, found = redact(job), [redact(one) for one in found]
     gates = judge_job(job, wanted)
     made = partial(_made, job, gates)
     pages = {form: outputs.get(form) for form in ("html", "json", "markdown")}

@@ -1,9 +1,18 @@
-"""Standard output, whose reader can go away at any time."""
+"""What leaves a command: standard output, whose reader can go away at any time, and names as hashes."""
 
 from __future__ import annotations
 
 import os
 import sys
+
+import click
+
+#: Of every command that writes names from a trace.
+redact_option = click.option(
+    "--redact",
+    is_flag=True,
+    help="Hashes instead of the names of kernels, modules and files, the same in every run.",
+)
 
 
 def nobody_reads() -> None:
@@ -13,8 +22,6 @@ def nobody_reads() -> None:
 
 def warn(text: str) -> None:
     """Say one line on standard error; names in it are text, to a terminal and to GitHub's runner."""
-    import click
-
     from tracelens.render.actions import disarm, on_actions
     from tracelens.render.text import clean
 
@@ -24,8 +31,6 @@ def warn(text: str) -> None:
 
 def echo_json(data: bytes) -> None:
     """Print JSON; on GitHub Actions nothing in it is a command to the runner."""
-    import click
-
     from tracelens.render.actions import disarm_json, on_actions
 
     click.echo(disarm_json(data) if on_actions() else data, nl=not data.endswith(b"\n"))
