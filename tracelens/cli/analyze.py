@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracelens.cli.gates import Ci, check_outputs, echo_markdown, finish, gate_options, shown, write_markdown
+from tracelens.cli.gates import (
+    Ci,
+    check_files,
+    check_outputs,
+    echo_markdown,
+    finish,
+    gate_options,
+    shown,
+    write_markdown,
+)
 from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
@@ -185,6 +194,12 @@ def analyze(
         name = on_stdout[0]
         raise UsageError(f"--gemm and {name} both write to standard output: give {name[:-2]} a file")
     check_outputs(markdown=markdown, annotations=annotations is not None, on_stdout=on_stdout)
+    page = None if no_html else output or _page_name(trace)
+    check_files(
+        {"-o": page, "--json": json_path, "--markdown": markdown, "--kernels": kernels,
+         "--perfetto": perfetto, "--summary": summary},
+        inputs=(trace, reference),
+    )  # fmt: skip
     wanted = [parse_report_gate(text) for text in fail_on]
     if saved:
         result = _reopen(trace, what_ifs=what_ifs, price=price)
@@ -205,7 +220,8 @@ def analyze(
     if ids:
         with shown():
             _derive(result, ids)
-    page = "" if no_html else output or _page_name(result.report.trace.path if redact else trace)
+    if page is not None and redact and not output:
+        page = _page_name(result.report.trace.path)
     written = _write(result, page, json_path, kernels, redact=redact)
     if perfetto is not None:
         written.append((perfetto, _perfetto(result, perfetto, keep_metadata=keep_metadata)))
@@ -305,9 +321,9 @@ def _redacted(result: Analysis) -> Analysis:
 
 
 def _write(
-    result: Analysis, page: str, json_path: str | None, kernels: str | None, *, redact: bool
+    result: Analysis, page: str | None, json_path: str | None, kernels: str | None, *, redact: bool
 ) -> list[tuple[str, int]]:
-    """Write what was asked for ("": no page); (name, bytes) of each file, in the order written."""
+    """Write what was asked for; (name, bytes) of each file, in the order written."""
     from tracelens.files import write_bytes, write_text
     from tracelens.render.html import render_html
     from tracelens.render.kernels import write_kernels
@@ -315,7 +331,7 @@ def _write(
     from tracelens.results.json import to_json
 
     written: list[str] = []
-    if page:
+    if page is not None:
         write_text(page, render_html(result.report, generated_at=datetime.now().strftime("%Y-%m-%d %H:%M")))
         written.append(page)
     if json_path is not None and json_path != "-":

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracelens.cli.gates import Ci, check_outputs, echo_form, finish, gate_options, shown, write_forms
+from tracelens.cli.gates import (
+    Ci,
+    check_files,
+    check_outputs,
+    echo_form,
+    finish,
+    gate_options,
+    shown,
+    write_forms,
+)
 from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
@@ -76,6 +85,7 @@ def compare(
     if allow_clock_drift and not fail_on:
         raise UsageError("--allow-clock-drift is about what --fail-on counts: give a --fail-on")
     wanted = [parse_comparison_gate(text) for text in fail_on]
+    check_files(paths | {"-o": output}, inputs=(before, after))
     result = _compare(before, after, across=across)
     if redact:
         from tracelens.render.redact import redact as redacted

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracelens.cli.gates import Ci, check_outputs, echo_form, finish, gate_options, shown, write_forms
+from tracelens.cli.gates import (
+    Ci,
+    check_files,
+    check_outputs,
+    echo_form,
+    finish,
+    gate_options,
+    shown,
+    write_forms,
+)
 from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
@@ -93,6 +102,8 @@ def analyze_ranks(
     wanted = [parse_job_gate(text) for text in fail_on]
     if keep is not None and not Path(keep).is_dir():
         raise UsageError(f"--keep {keep}: there is no such folder; make it first")
+    options = {"html": "-o", "json": "--json", "markdown": "--markdown", "summary": "--summary"}
+    check_files({options[form]: path for form, path in outputs.items()}, inputs=paths)
     with progress("ranks", long=True) as heard:
         found, left = summarize_files(paths, gpu=gpu, keep=keep, workers=workers, progress=heard)
     job = merged(found, left)

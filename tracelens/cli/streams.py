@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TextIO
 
 import click
 
@@ -15,9 +16,16 @@ redact_option = click.option(
 )
 
 
-def nobody_reads() -> None:
+def open_closed() -> None:
+    """A stream that was closed before we began (``>&-``) is there, and what is written to it is lost."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open to the end
+
+
+def nobody_reads(stream: TextIO | None = None) -> None:
     """Send what is still to be written nowhere, so that Python does not complain of it at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 def warn(text: str) -> None:
@@ -26,7 +34,10 @@ def warn(text: str) -> None:
     from tracelens.render.text import clean
 
     line = f"tracelens: {clean(text)}"
-    click.echo(disarm(line) if on_actions() else line, err=True)
+    try:
+        click.echo(disarm(line) if on_actions() else line, err=True)
+    except OSError:  # a full stderr changes no exit code
+        nobody_reads(sys.stderr)
 
 
 def echo_json(data: bytes) -> None:
