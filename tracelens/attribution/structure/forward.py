@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tracelens.attribution.structure.norms import adds, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm import GemmShape
@@ -139,6 +140,7 @@ class Forward:
         core = self.run.cores[0]
         before = [at for at in products if at < core.first]
         norms = [at for at in self.norms if at < core.first]
+        norms = [at for at in norms if not self._of_queries(at, before)]
         makes = [at for at in before if not norms or at > norms[-1]] or before[-1:]
         earlier = [at for at in before if at not in set(makes)]
         if self.run.phase == "recompute":
@@ -155,13 +157,23 @@ class Forward:
         """Of the products between two cores those that make the second's queries, keys and values."""
         start = rest[0] if rest else 0
         norms = [at for at in self.norms if start - 1 <= at < core.first]
-        inner = [at for at in self.norms if at < core.first]
+        inner = [at for at in self.norms if at < core.first and not self._of_queries(at, rest)]
         edge = inner[-1] if inner else -1
         makes = [at for at in rest if at > edge]
         if makes and (norms or not self._has_down(makes)):
             return makes
         down = [at for at in rest if self._is_down(at)]
         return [at for at in rest if not down or at > down[-1]]
+
+    def _of_queries(self, norm: int, products: list[int]) -> bool:
+        """A normalization of queries or keys over all heads at once: of what a product made of the stream,
+        with nothing added between."""
+        made_by = max((at for at in products if at < norm), default=None)
+        shape = self.run.shape(made_by) if made_by is not None else None
+        if made_by is None or shape is None or shape.k != self.hidden or self.run.kinds[norm].what == "fused":
+            return False
+        between = self.run.kinds[made_by + 1 : norm]
+        return not any(kind.what == "fused" or adds(kind) for kind in between)
 
     def _has_down(self, products: list[int]) -> bool:
         return any(self._is_down(at) for at in products)
@@ -422,26 +434,6 @@ def _embeds(kind: Kind) -> bool:
 def loses(run: Run, at: int) -> bool:
     kind = run.kinds[at]
     return kind.what in ("loss", "fused_logits_loss") or bool(kind.tags & {"loss", "loss_backward"})
-
-
-def normalizes(run: Run, at: int, hidden: int) -> bool:
-    """A normalization of the residual stream (and not of single heads or of a compressed part)."""
-    kind = run.kinds[at]
-    if kind.what == "norm" or kind.tags & {"norm", "norm_backward"}:
-        wide = [t for t in kind.tensors if len(t) >= 2]
-        return not kind.tensors or (any(t[-1] == hidden for t in wide) and not _of_heads(run, kind, hidden))
-    if kind.name == "rsqrt" or kind.what == "rsqrt":  # written out: pow, mean, add, rsqrt, mul
-        for before in reversed(run.kinds[max(0, at - 6) : at]):
-            if before.name in ("mean", "pow", "square") or before.what in ("mean", "pow"):
-                wide = [t for t in before.tensors if len(t) >= 2]
-                return not wide or (wide[0][-1] == hidden and not _of_heads(run, before, hidden))
-    return False
-
-
-def _of_heads(run: Run, kind: Kind, hidden: int) -> bool:
-    """Works on queries or keys head by head (their width can be that of the stream)."""
-    sizes = {core.key_dim for core in run.cores} - {hidden, None}
-    return any(len(t) >= 3 and (t[-1] in sizes or (len(t) == 4 and t[-1] == 1)) for t in kind.tensors)
 
 
 def _activates(run: Run, at: int) -> bool:
