@@ -14,9 +14,9 @@ from dataclasses import dataclass
 _ANY = "attention.*"
 #: Mixers that are no attention over tokens: state spaces, recurrences, convolutions, Fourier transforms.
 _OTHER_MIXER = re.compile(
-    r"Mamba|SSM|StateSpace|DeltaNet|RWKV|Rwkv|Recurrent|ShortConv|Fourier|Hyena|xLSTM|ConvBertConv|LightningAttention"
-    r"|SlidingWindowConv|SeparableConv|ConvolutionModule|ConformerConvolution|FeatureEncoder|FeatureExtractor|ConvLayer"
-    r"|PositionalConv|ResNetStage|ConvNext|Convolution\b|Conv\dD?Layer|GatedLinearAttention"
+    r"Mamba\w*$(?<!Layer)(?<!Model)(?<!LM)|BambaMixer|H1Mixer|SSM|StateSpace|DeltaNet|RWKV|Rwkv|Recurrent|ShortConv"
+    r"|Fourier|Hyena|xLSTM|ConvBertConv|LightningAttention|SlidingWindowConv|SeparableConv|ConvolutionModule"
+    r"|ConformerConvolution|FeatureEncoder|FeatureExtractor|ConvLayer|PositionalConv|ResNetStage|ConvNext|Convolution\b|Conv\dD?Layer|GatedLinearAttention"
 )
 _ATTENTION = re.compile(r"Attention|Attn|SelfOutput")
 _EXPERTS = re.compile(r"Experts\b|Experts?(MLP)?$")
@@ -141,8 +141,8 @@ def _in_attention(
     inside = place.names[at:]
     if function == "softmax":
         return "attention.softmax"
-    if equal and "SelfOutput" in own:
-        return "residual"
+    if equal and ("SelfOutput" in own or len(inside) == 1):
+        return "residual attention.*" if "SelfOutput" not in own else "residual"
     if function in _LINEAR and weighted:
         if _QUERIES.fullmatch(name):
             return "attention.qkv"
@@ -176,7 +176,7 @@ def _in_layer(place: Place, own: str, name: str, function: str, *, weighted: boo
         if name == "ffn":
             return "mlp.up"
         return "mlp.*" if mlp >= 0 else ""
-    if equal and (mlp < 0 or place.classes[mlp].endswith("Output")):
+    if equal and not _ACTIVATION.search(own) and (mlp < 0 or place.classes[mlp].endswith("Output")):
         return "residual"
     if _ACTIVATION.search(own) or mlp >= 0:
         return "mlp.activation mlp.other" if mlp >= 0 or layer >= 0 else ""

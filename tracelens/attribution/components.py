@@ -56,6 +56,7 @@ _PLAIN_ROLE = {
     "norm": "norm",
     "rope": "attention.rope",
     "dropout": "dropout",
+    "mixer": "other",
     "router": "moe.router",
     "embedding": "embedding",
     "loss": "loss",
@@ -217,6 +218,8 @@ def _of_role(
         if _LINEAR_ROLE[role].startswith("mlp.") and "attention" in outer and "mlp" not in outer:
             return "attention.other"  # a gate on the output of the core
         return _LINEAR_ROLE[role]
+    if role == "intermediate":
+        return "mlp.up" if is_linear and s.outer not in _ACTIVATIONS else "mlp.activation"
     if role == "bert_output":
         return _of_output(is_linear, outer)
     if role == "attention":
@@ -225,6 +228,8 @@ def _of_role(
         mixture = s.holds_experts or (s.experts and not _MIXTURES.isdisjoint(inner))
         return _among_experts(s, "moe") if mixture else _in_mlp(s, is_linear)
     if role == "activation":
+        if not {"head_transform", "logits"}.isdisjoint(outer) and "layer" not in outer:
+            return "other"
         return "mlp.activation" if "attention" not in outer else "attention.other"
     if role in ("experts", "moe"):
         return _among_experts(s, role)

@@ -133,6 +133,7 @@ class _Gap:
             self._in_mlp,
             self._in_experts,
             self._behind_head,
+            self._in_head,
             self._on_stream,
         ):
             found = place()
@@ -220,6 +221,12 @@ class _Gap:
         sure = self.gap if whole else [at for at in self.gap if loses(self.run, at)]
         return [(at, Label("loss")) for at in sure]
 
+    def _in_head(self) -> list[tuple[int, Label]] | None:
+        """Between the products of a head: an activation, written out or not, and a normalization."""
+        if self.before != "other" or self.after not in ("other", "logits"):
+            return None
+        return [(at, Label("norm" if self._is_norm(at) else "other")) for at in self.gap]
+
     def _on_stream(self) -> list[tuple[int, Label]] | None:
         """Before, between and behind the layers: what works on the residual stream."""
         out = []
@@ -246,6 +253,8 @@ class _Gap:
             return Label("norm", None, ("embedding", "norm"))
         if kind.what == "convolution":
             return Label("embedding") if self._onto_stream(at) else None
+        if at < self.last_lookup and kind.tensors and max(map(len, kind.tensors)) <= 2:
+            return Label("embedding")  # numbers of tokens and places, before they are looked up
         if kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors):
             return Label("embedding")
         return None
@@ -352,6 +361,11 @@ class _Gap:
         return [p for p, kind in said if kind.what == "fused" and not kind.tags and not kind.tensors]
 
     @cached_property
+    def last_lookup(self) -> int:
+        """The last table that is read in the gap; -1."""
+        return max((p for p in self.gap if self.run.kinds[p].what == "embedding"), default=-1)
+
+    @cached_property
     def last_norm(self) -> int:
         """Where the layers end; what stands behind is a head or what is done with its results."""
         ends = [p for p in self.gap if normalizes(self.run, p, self.hidden)]
@@ -371,6 +385,9 @@ class _Gap:
     def _is_norm(self, at: int) -> bool:
         """A normalization, or a step of one that is written out."""
         kind = self.run.kinds[at]
+        if kind.what == "copy" and at not in self.normed:  # its input cast up, and its output back
+            near = self.run.kinds[max(at - 1, 0) : at + 2]
+            return any(k.what == "norm" and set(k.tensors[:1]) & set(kind.tensors) for k in near)
         return kind.what == "norm" or "norm" in kind.tags or at in self.normed
 
 

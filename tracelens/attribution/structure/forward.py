@@ -146,12 +146,35 @@ class Forward:
         if self.run.phase == "recompute":
             self._mlps(earlier, stop=makes[0] if makes else core.first)
         else:
-            for at in earlier:
-                shape = self.run.shape(at)
-                if shape and shape.n == self.hidden and shape.k != self.hidden:
-                    self.run.labels[at] = Label("embedding")  # patches or features onto the hidden size
+            self._layers_ahead(earlier, makes[0] if makes else core.first)
         self._begin_attention()
         self._name_queries(makes, core)
+
+    def _layers_ahead(self, products: list[int], stop: int) -> None:
+        """Before the first attention: patches or features are brought onto the hidden size, and hybrids have
+        layers without any, whose MLPs are as large as those of layers that have it."""
+        shapes = [(at, shape) for at in products if (shape := self.run.shape(at)) is not None]
+        first = next((at for at, shape in shapes if shape.k == self.hidden), stop)
+        for at, shape in shapes:
+            if at < first and shape.n == self.hidden:
+                self.run.labels[at] = Label("embedding")
+        self.mlps |= self._closing()
+        self._mlps([at for at in products if at >= first], stop)
+
+    def _closing(self) -> set[tuple[int, int]]:
+        """(n, k) of the products that close an MLP directly behind an attention core."""
+        out = set()
+        for core, following in _pairs(self.run):
+            stop = following.first if following else len(self.run)
+            before: set[int] = set()
+            for at in self.run.products(core.last + 1, stop):
+                shape = self.run.shape(at)
+                if shape is not None and shape.n == self.hidden and {shape.k, 2 * shape.k} & before:
+                    out.add((shape.n, shape.k))
+                    break
+                if shape is not None and shape.k == self.hidden and shape.batch == 1:
+                    before.add(shape.n)
+        return out
 
     def _makes_queries(self, rest: list[int], core: Core) -> list[int]:
         """Of the products between two cores those that make the second's queries, keys and values."""
@@ -347,6 +370,11 @@ class Forward:
             # down(act(gate(x)) * up(x)) is how every public gated MLP is written
             for at in open_:
                 run.labels[at] = Label("mlp.gate" if at < up[1] else "mlp.up", layer)
+            acts = next((at for at in range(up[1] + 1, down) if _activates(run, at)), up[1] + 1)
+            if not any(_activates(run, at) for at in range(up[0] + 1, up[1])) and acts > up[1] + 1:
+                # something is done to one of the two before the activation: nothing tells to which
+                unknown = Label("unattributed", layer, candidates=("mlp.gate", "mlp.up"))
+                run.labels.update(dict.fromkeys(open_, unknown))
         run.labels[down] = Label("mlp.down", layer)
 
     def _router_of(self, products: list[int], index: int, stop: int) -> int | None:
