@@ -27,6 +27,7 @@ from tracelens.attribution.recording import find_lacks
 from tracelens.config.model_config import parse_changes
 from tracelens.errors import InputError, UsageError
 from tracelens.files import write_bytes
+from tracelens.gemm.predict.rates import gpu_info
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import SCHEMA_VERSION, ComponentRow, Report, Term
@@ -281,7 +282,7 @@ def analyze_trace(
         StepFacts(
             gemms=gemms,
             model=dims,
-            gpu=hardware.info(measured=measured),
+            gpu=gpu_info(hardware, measured),
             step_ms=summary.step_ms.median,
             gpu_busy_frac=busy_frac(summary),
             step=step,
@@ -300,7 +301,7 @@ def analyze_trace(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         trace=trace_info(trace, attribution.loan),
-        gpu=hardware.info(measured=measured),
+        gpu=gpu_info(hardware, measured),
         model=dims,
         steps=times.rows(),
         summary=summary,

@@ -34,6 +34,7 @@ from tracelens.gemm import (
     waves,
 )
 from tracelens.gemm.overlap import ENOUGH, STALLED
+from tracelens.gemm.predict.rates import gpu_info
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.numbers import integers
@@ -85,7 +86,7 @@ def gemm_rows(
     the file: the more calls, the surer the rate. Every call is judged by its row.
     """
     total_ns = int(trace.kernels.dur_ns[attribution.step >= 0].sum())
-    table = _Table(trace, attribution, calls, around, dims, gpu, gpu.info(measured=measured), steps, total_ns)
+    table = _Table(trace, attribution, calls, around, dims, gpu, gpu_info(gpu, measured), steps, total_ns)
     ladders = Ladders(gpu, measured)
     rows: list[GemmRow] = []
     of_call = np.full(len(calls), -1, np.int64)
@@ -217,7 +218,9 @@ def _rate_fields(table: _Table, group: _Group, kernel: KernelName | None, rate: 
         "ceiling_frac": tflops / ceiling if tflops is not None and ceiling else None,
         "bytes": bytes_moved(shape) if shape else None,
         "intensity": intensity(shape) if shape else None,
-        "bound": bound(shape, gpu=table.gpu, kernel=kernel) if shape else None,
+        "bound": bound(shape, gpu=table.gpu, kernel=kernel, least_us=table.info.gemm_floor_us)
+        if shape
+        else None,
         "work_known": rate.known,
         "work_why": work_why(group.shape, rate, table.info),
     }

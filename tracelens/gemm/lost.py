@@ -15,7 +15,7 @@ The measured time T of a call (microseconds, all its kernels) is split so that t
   moving the operands takes than the arithmetic on them, at the datasheet's bandwidth.
 - W = T - H - L - overlap - clock is the time in which tiles are computed. H: kernels beside the product
   itself (split-K reductions). L: what a GEMM kernel takes however little it computes (launch, filling of the
-  pipeline, epilogue), ``LEAST_US`` or as measured on this GPU.
+  pipeline, epilogue), of this GPU where that is known.
 - alignment = W * (1 - A), with A the throughput at the alignment of the worst operand over that at 128 bytes
   (``tracelens.gemm.ladder``): a GEMM that was aligned would take A of the time.
 - wave = W * A * (1 - V), with V = ``wave_eff``: the share of SM time in which an SM has no tile, because the

@@ -51,7 +51,7 @@ class Fall:
 def waterfall(report: Report) -> list[Fall]:
     """Bars from the whole GEMM time down, cause by cause, to what is useful; empty without GEMM time."""
     time = report.gemm_time
-    if time is None or not _any_judged(time):
+    if time is None or time.total <= 0 or not _any_judged(time):
         return []
 
     def fall(key: str, title: str, note: str, lost: float, start: float = 0.0) -> Fall:
