@@ -18,6 +18,7 @@ from tracelens.gemm.gain import ratio_error
 from tracelens.gemm.ladder import AlignmentLadder, alignment_ladder
 from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.gemm.predict.attention import predict_attention
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import Basis, Estimate, weakest
@@ -217,10 +218,20 @@ class Planner:
         shape = f"b={call.batch} a={call.heads}{kv} s={call.sequence} d={call.head_dim}"
         for direction in ("forward", "backward"):
             found = predict_attention(
-                batch=call.batch, heads=call.heads, kv_heads=call.kv_heads, seq_q=call.sequence,
-                seq_k=call.sequence, head_dim=call.head_dim, causal=call.causal, direction=direction,
-                gpu=self.gpu, dtype=self.dtype, measured=self.measured,
-            )  # fmt: skip
+                AttentionProblem(
+                    batch=call.batch,
+                    heads=call.heads,
+                    kv_heads=call.kv_heads,
+                    seq_q=call.sequence,
+                    seq_k=call.sequence,
+                    head_dim=call.head_dim,
+                    causal=call.causal,
+                    direction=direction,
+                    dtype=self.dtype,
+                ),
+                gpu=self.gpu,
+                measured=self.measured,
+            )
             time = found.time_us
             if time.mid is None or time.high is None:
                 raise InputError(found.unknown or f"attention on {self.gpu.title} cannot be predicted")

@@ -7,6 +7,7 @@ agree is it named.
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import prod
@@ -99,28 +100,35 @@ def operands(shape: GemmShape) -> set[Dims]:
     return {(shape.m, shape.k), (shape.k, shape.m), (shape.k, shape.n), (shape.n, shape.k)}
 
 
+@dataclass(frozen=True)
 class _Gap:
     """The units between two neighbouring products."""
 
-    def __init__(
-        self,
-        run: Run,
-        hidden: int,
-        vocab: int | None,
-        gap: list[int],
-        before: Label | None,
-        after: Label | None,
-        core: Core | None,
-        product: GemmShape | None,
-        rotated: bool,
-    ):
-        self.rotated = rotated  # are queries and keys rotated before some core of the run?
-        self.core, self.product = core, product  # the core behind the gap, the product before it
-        self.run, self.hidden, self.vocab, self.gap = run, hidden, vocab, gap
-        self.before = before.component if before else None
-        self.after = after.component if after else None
-        self.layer = before.layer if before else None
-        self.next_layer = after.layer if after else None
+    run: Run
+    hidden: int
+    vocab: int | None
+    gap: list[int]
+    product_before: Label | None
+    product_after: Label | None
+    core: Core | None  # behind the gap
+    product: GemmShape | None  # before it
+    rotated: bool  # are queries and keys rotated before some core of the run?
+
+    @property
+    def before(self) -> str | None:
+        return self.product_before.component if self.product_before else None
+
+    @property
+    def after(self) -> str | None:
+        return self.product_after.component if self.product_after else None
+
+    @property
+    def layer(self) -> int | None:
+        return self.product_before.layer if self.product_before else None
+
+    @property
+    def next_layer(self) -> int | None:
+        return self.product_after.layer if self.product_after else None
 
     def labels(self) -> list[tuple[int, Label]]:
         for place in (

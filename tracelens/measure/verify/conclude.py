@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from tracelens.measure.cases import AttentionCase
 from tracelens.measure.layer_shapes import LayerShape, StepShape
@@ -71,55 +70,47 @@ def conclude(
     if saving.mid is None:
         reasons = [one.why for one in wholes] + [one.why for one in calls]
         why = next((one for one in reasons if one), "") or trial.apart or "nothing could be measured"
-        return _beside(
-            trial, "not_measured", why, "", UNKNOWN, before_ms, False, "", products, calls, wholes, notes
-        )
+        return replace(not_measured(trial, why), products_ms=products, calls=calls, wholes=wholes)
     replaces = replaces and not trial.partial
-    how = _how_layers(wholes, saving) if rests_on == "layers" else _how_calls(calls, saving)
-    return _beside(
-        trial, "measured", "", rests_on, saving, before_ms, replaces, how, products, calls, wholes, notes
+    frac, asked = _over(saving, before_ms), trial.asked
+    # in shares where the prediction is one of the time per token, of a step predicted too
+    predicted, measured = (asked.predicted_frac, frac) if asked.per_token else (asked.predicted_ms, saving)
+    return replace(
+        not_measured(trial, ""),
+        state="measured",
+        rests_on=rests_on,
+        saving_ms=saving,
+        saving_frac=frac,
+        ratio=_ratio(measured, predicted) if replaces else None,
+        in_range=_inside(measured, predicted) if replaces else None,
+        replaces=replaces,
+        how=_how_layers(wholes, saving) if rests_on == "layers" else _how_calls(calls, saving),
+        products_ms=products,
+        calls=calls,
+        wholes=wholes,
+        not_covered=notes,
     )
 
 
 def not_measured(trial: Trial, why: str) -> Verified:
     """Nothing was measured, and why."""
-    return _beside(trial, "not_measured", why, "", UNKNOWN, None, False, "", UNKNOWN, [], [], [])
-
-
-def _beside(
-    trial: Trial,
-    state: Literal["measured", "not_measured"],
-    why: str,
-    rests_on: RestsOn,
-    saving: Estimate,
-    before_ms: float | None,
-    replaces: bool,
-    how: str,
-    products: Estimate,
-    calls: list[MeasuredCall],
-    wholes: list[MeasuredWhole],
-    notes: list[str],
-) -> Verified:
-    """Beside the prediction; in shares where that is one of the time per token, of a step predicted too."""
     asked = trial.asked
-    frac = _over(saving, before_ms)
-    predicted, measured = (asked.predicted_frac, frac) if asked.per_token else (asked.predicted_ms, saving)
     return Verified(
-        state=state,
+        state="not_measured",
         why=why,
-        rests_on=rests_on,
-        saving_ms=saving,
-        saving_frac=frac,
+        rests_on="",
+        saving_ms=UNKNOWN,
+        saving_frac=_over(UNKNOWN, None),
         predicted_ms=asked.predicted_ms,
         predicted_frac=asked.predicted_frac,
-        ratio=_ratio(measured, predicted) if replaces else None,
-        in_range=_inside(measured, predicted) if replaces else None,
-        replaces=replaces,
-        how=how,
-        products_ms=products,
-        calls=calls,
-        wholes=wholes,
-        not_covered=notes if state == "measured" else [],
+        ratio=None,
+        in_range=None,
+        replaces=False,
+        how="",
+        products_ms=UNKNOWN,
+        calls=[],
+        wholes=[],
+        not_covered=[],
     )
 
 

@@ -9,6 +9,7 @@ from tracelens.errors import InputError
 from tracelens.gemm import bytes_per_element
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_backend import likely_backend
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.hardware import Gpu
 from tracelens.numbers import count, sig, times
@@ -161,7 +162,7 @@ def _predicted(
     if facts.step is None:
         return "the step cannot be simulated"
     try:
-        return predict_attention(
+        call = AttentionProblem(
             batch=1,
             heads=core.heads,
             kv_heads=core.heads,
@@ -170,11 +171,9 @@ def _predicted(
             head_dim=max(core.head_dim, core.value_dim),
             causal=mask.causal,
             direction=direction,
-            gpu=facts.step.gpu,
             dtype=core.dtype,
-            backend=backend,
-            measured=facts.step.measured,
         )
+        return predict_attention(call, gpu=facts.step.gpu, backend=backend, measured=facts.step.measured)
     except InputError as error:
         return str(error)
 
