@@ -68,6 +68,13 @@ def suggest(
     _only_known_sizes(report.model, sizes or {}, dtype)
     analysed_on = gpu if kind == "report" or not isinstance(source, str | Path) else None  # else it is on it
     step = step_of(report, gpu=analysed_on, layers=(sizes or {}).get("layers"), tied=tied)
+    return _of_step(step, report, kind, limits, sizes or {})
+
+
+def _of_step(
+    step: StepModel, report: Report, kind: SuggestedFrom, limits: Limits, given: Mapping[str, int]
+) -> Suggestions:
+    """What the search finds around a measured step. Raises InputError where nothing can be searched."""
     limits, told = _with_memory(limits, step)
     searched = search_step(step, report.model, limits=limits, lacks=report.recording)
     if searched.state == "could_not_run":
@@ -77,7 +84,7 @@ def suggest(
     return Suggestions(
         format_version=FORMAT_VERSION,
         model=_name(report),
-        sizes=_sizes(step, report.model, sizes or {}),
+        sizes=_sizes(step, report.model, given),
         gpu=step.gpu.name,
         gpu_title=step.gpu.title,
         dtype=_dtype(report),

@@ -32,41 +32,29 @@ def is_job(traces: Sequence[str]) -> bool:
 
 @click.command()
 @click.argument("summaries", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="HTML", help="Where the page goes [default: none].")
-@click.option("--json", "json_path", metavar="FILE", help="The answer as JSON ('-': standard output).")
+@click.option("-o", "--output", "html", metavar="HTML", help="Where the page goes [default: none].")
+@click.option("--json", metavar="FILE", help="The answer as JSON ('-': standard output).")
 @click.option("--markdown", metavar="FILE", help="The answer as Markdown ('-': standard output).")
-@click.option("--summary", "bundle", metavar="FILE", help="All ranks as one summary file, to merge further.")
+@click.option("--summary", metavar="FILE", help="All ranks as one summary file, to merge further.")
 @gate_options("job", "straggler>5%")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing in the terminal.")
 def merge(
     summaries: tuple[str, ...],
-    output: str | None,
-    json_path: str | None,
-    markdown: str | None,
-    bundle: str | None,
-    fail_on: tuple[str, ...],
-    if_unknown: str,
-    annotations: str | None,
+    ci: Ci,
     quiet: bool,
+    **outputs: str | None,
 ) -> None:
     """One answer for a job from the SUMMARIES of its ranks: files of 'analyze TRACE --summary FILE', folders.
 
     The order of the files changes nothing. Traces among them are summarized first.
     """
-    analyze_ranks(
-        summaries,
-        outputs={"html": output, "json": json_path, "markdown": markdown, "summary": bundle},
-        fail_on=fail_on,
-        ci=Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None),
-        quiet=quiet,
-    )
+    analyze_ranks(summaries, outputs=outputs, ci=ci, quiet=quiet)
 
 
 def analyze_ranks(
     paths: Sequence[str],
     *,
     outputs: Mapping[str, str | None],
-    fail_on: Sequence[str],
     ci: Ci,
     quiet: bool,
     gpu: str | None = None,
@@ -85,7 +73,7 @@ def analyze_ranks(
 
     on_stdout = [f"--{form} -" for form in ("json", "markdown") if outputs.get(form) == "-"]
     check_outputs(markdown=outputs.get("markdown"), annotations=ci.annotations, on_stdout=on_stdout)
-    wanted = [parse_job_gate(text) for text in fail_on]
+    wanted = [parse_job_gate(text) for text in ci.fail_on]
     if keep is not None and not Path(keep).is_dir():
         raise UsageError(f"--keep {keep}: there is no such folder; make it first")
     with progress("ranks", long=True) as heard:

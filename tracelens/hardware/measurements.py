@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -122,10 +123,16 @@ def find_measurements(gpu: str, *, sms: int | None = None) -> Measurements | Non
     """
     for path in (user_file(gpu), Path(__file__).with_name("calibration") / f"{gpu}.json.gz"):
         if path.is_file():
-            found = read_measurements(path)
+            found = _kernel_times(path, path.stat().st_mtime_ns)
             if sms is None or found.device.get("sms") in (None, sms):
-                return of_kernels(found)
+                return found
     return None
+
+
+@lru_cache(maxsize=8)
+def _kernel_times(path: Path, changed_ns: int) -> Measurements:
+    """One object for one state of a file: fits to measurements are kept by the object."""
+    return of_kernels(read_measurements(path))
 
 
 def of_kernels(measured: Measurements) -> Measurements:
