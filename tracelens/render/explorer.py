@@ -14,6 +14,8 @@ from tracelens.results import Curve, Report
 
 WIDTH, HEIGHT = 360, 206
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 34, 24
+#: Where the axes are.
+BOX = {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM}
 _PAD = 0.08  # of the times' range, above and below
 _BAND = 0.6  # of the times' range: a wider band is cut, or it would flatten the teeth
 _ABOVE = 15.0  # where marks stand whose time is off the axis
@@ -406,7 +408,7 @@ def _content(page: Page) -> Content | None:
         "notes": notes(report),
         "missing": missing(report),
         "size": (WIDTH, HEIGHT),
-        "box": {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM},
+        "box": BOX,
     }
 
 

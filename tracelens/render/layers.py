@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from tracelens import numbers as f
 from tracelens.render.groups import GROUPS, group_of
@@ -329,11 +328,6 @@ def _ticks(length_us: float) -> list[tuple[float, str]]:
     step = next(one * power for one in (1, 2, 5, 10) if one * power >= length_us / 5 * 0.999)
     found = [at * step for at in range(int(length_us / step) + 1)]
     return [(at / length_us, f.ms(at / 1e3) if at else "0") for at in found if at <= 0.97 * length_us]
-
-
-def runs(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Neighbours of one class together."""
-    return [list(run) for _, run in groupby(cells, key=lambda cell: cell.key)]
 
 
 def shares(report: Report) -> list[Bar]:
