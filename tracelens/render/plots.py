@@ -168,9 +168,7 @@ def _gemm_time(report: Report) -> Plot:
         drawn += [
             text(x, y + (12 if fall.note else 17), fall.title, bold=not part),
             text(x, y + 26, fall.note, size=11.5, fill=MUTED, limit=70),
-            standing(
-                f'<g class="fall">{losses.fall_bar(fall)}</g>', 380, y + 6, inside=f"f-{fall.key}", width=400
-            ),
+            standing(bar, 380, y + 6, inside=f"f-{fall.key}", width=400),
             text(880, y + 17, fall.text, anchor="end", bold=fall.key in ("total", "useful")),
             text(WIDTH - EDGE, y + 17, f.pct(fall.frac), anchor="end", fill=MUTED),
         ]

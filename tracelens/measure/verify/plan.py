@@ -29,7 +29,7 @@ from tracelens.step.predicted import dtype_then
 from tracelens.step.predicted_attention import AttentionSizes, attention_sizes
 from tracelens.step.stalls import call_us_of
 from tracelens.step.traffic import repeats
-from tracelens.step.work import AttentionCall, Product, groups_of
+from tracelens.step.work import AttentionCall, Product
 
 Case = GemmCase | AttentionCase
 #: Layers of a small step: enough that a layer more or less is no large part of it.
@@ -233,7 +233,7 @@ def _product(product: Product, now: ModelConfig, then: ModelConfig) -> CallPair 
         return replace(pair, why="what the change does to its sizes is not known")
     if untold:
         return replace(pair, why=VOCAB_UNTOLD)
-    if groups_of(row) is not None:
+    if row.groups is not None:
         return replace(pair, why="products of groups of unequal size are not measured")
     if unmeasured := next((one for one in (dtype, dtype_after) if one not in DTYPES), None):
         return replace(pair, why=f"products in {unmeasured} are not measured")
