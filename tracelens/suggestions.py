@@ -17,7 +17,7 @@ from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, S
 from tracelens.step import suggestion
 from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.saved_step import step_of
-from tracelens.step.search_space import Limits
+from tracelens.step.search_space import SearchLimits
 from tracelens.step.step_search import search_step
 from tracelens.step.suggestion import limits_of
 from tracelens.step.whatif import StepModel
@@ -72,7 +72,7 @@ def suggest(
 
 
 def _of_step(
-    step: StepModel, report: Report, kind: SuggestedFrom, limits: Limits, given: Mapping[str, int]
+    step: StepModel, report: Report, kind: SuggestedFrom, limits: SearchLimits, given: Mapping[str, int]
 ) -> Suggestions:
     """What the search finds around a measured step. Raises InputError where nothing can be searched."""
     limits, told = _with_memory(limits, step)
@@ -120,7 +120,7 @@ def _analysed(source: str | Path | Analysis | Report, gpu: str | None) -> tuple[
     return analyze(source, gpu=gpu, shape_search=False).report, "trace"
 
 
-def _with_memory(limits: Limits, step: StepModel) -> tuple[Limits, list[str]]:
+def _with_memory(limits: SearchLimits, step: StepModel) -> tuple[SearchLimits, list[str]]:
     """The memory that the trace reports, where a search needs it and nothing else was given."""
     traced = step.gpu.traced_memory_gib if step.gpu.matched_by != "--gpu" else None
     if not limits.lacks_memory or traced is None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tracelens.accounting.lost import call_facts, split_row
 from tracelens.gemm import bytes_per_element, usable_sms
-from tracelens.gemm.lost import FACTORS, PARTS, CallFacts, Split
+from tracelens.gemm.lost import FACTORS, PARTS, CallFacts, LossSplit
 from tracelens.results import GemmRow, GpuInfo, Term
 
 _OPERANDS = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
@@ -249,7 +249,7 @@ def _sides(row: GemmRow, name: str) -> list[int]:
     return [getattr(row, side) or 0 for side in _OPERANDS[name]]
 
 
-def _losses(row: GemmRow, gpu: GpuInfo, facts: CallFacts, split: Split) -> Iterator[Term]:
+def _losses(row: GemmRow, gpu: GpuInfo, facts: CallFacts, split: LossSplit) -> Iterator[Term]:
     if split.useful is None or split.other is None:
         yield Term("split", "", None, "µs", split.why.get("useful", "not judged"))
         return
@@ -300,7 +300,7 @@ _MEANING = {
 }
 
 
-def _rest(row: GemmRow, facts: CallFacts, split: Split) -> Iterator[Term]:
+def _rest(row: GemmRow, facts: CallFacts, split: LossSplit) -> Iterator[Term]:
     names = [name for name in PARTS if name != "other" and getattr(split, name) is not None]
     parts = " - ".join(us(getattr(split, name)) for name in names)
     unsaid = [name for name in (*FACTORS, "memory") if getattr(split, name) is None]

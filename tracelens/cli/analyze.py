@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class AnalyzeOptions:
     """What the command line said."""
 
     traces: tuple[str, ...]
@@ -136,8 +136,8 @@ class Options:
 @gate_options("report", "shape_waste>5%")
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
 @click.option("-v", "--verbose", is_flag=True, help="The summary with GEMMs, communication and coverage.")
-@taking(Options)
-def analyze(options: Options) -> None:
+@taking(AnalyzeOptions)
+def analyze(options: AnalyzeOptions) -> None:
     """Analyze TRACE, a torch.profiler trace (.json or .json.gz; '-' reads standard input).
 
     Prints a summary and writes one self-contained HTML page. A report that --json wrote is shown again,
@@ -152,7 +152,7 @@ def analyze(options: Options) -> None:
         _analyze_one(options)
 
 
-def _analyze_job(asked: Options) -> None:
+def _analyze_job(asked: AnalyzeOptions) -> None:
     from tracelens.cli.job import analyze_ranks
 
     given = asked.given("kernels", "perfetto", "steps", "reference", "gemm", "what_if", "waits", "price")
@@ -170,7 +170,7 @@ def _analyze_job(asked: Options) -> None:
     )
 
 
-def _analyze_one(asked: Options) -> None:
+def _analyze_one(asked: AnalyzeOptions) -> None:
     from tracelens.cli.streams import echo_json
     from tracelens.gates import judge_report
     from tracelens.gates.judge import parse_report_gate
@@ -202,7 +202,7 @@ def _analyze_one(asked: Options) -> None:
     finish(gates, asked.ci, told=told)
 
 
-def _check(asked: Options, trace: str, *, saved: bool) -> None:
+def _check(asked: AnalyzeOptions, trace: str, *, saved: bool) -> None:
     """UsageError for what cannot be made of this file, before anything is read."""
     if asked.kernels is not None and Path(asked.kernels).suffix.lower() not in (".parquet", ".csv"):
         raise UsageError(f"cannot tell the format of {asked.kernels}: end it in .parquet or .csv")
@@ -222,7 +222,7 @@ def _check(asked: Options, trace: str, *, saved: bool) -> None:
     check_outputs(markdown=asked.markdown, annotations=asked.ci.annotations, on_stdout=on_stdout)
 
 
-def _analyze(asked: Options, trace: str) -> Analysis:
+def _analyze(asked: AnalyzeOptions, trace: str) -> Analysis:
     from tracelens import analysis
     from tracelens.cli.progress import is_large, progress
 
@@ -234,7 +234,7 @@ def _analyze(asked: Options, trace: str) -> Analysis:
         )  # fmt: skip
 
 
-def _reopen(asked: Options, report: str) -> Analysis:
+def _reopen(asked: AnalyzeOptions, report: str) -> Analysis:
     """A saved report as it is, with what can be added to it without the trace."""
     from tracelens.analysis import Analysis
 
@@ -282,7 +282,7 @@ def _steps(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2] or match[1])
 
 
-def _write(result: Analysis, asked: Options, trace: str, gates: list[Judged]) -> list[tuple[str, int]]:
+def _write(result: Analysis, asked: AnalyzeOptions, trace: str, gates: list[Judged]) -> list[tuple[str, int]]:
     """Write what was asked for; (name, bytes) of each file, in the order written."""
     from tracelens.files import write_bytes, write_text
     from tracelens.render.html import render_html

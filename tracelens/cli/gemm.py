@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class GemmOptions:
     """What the command line said."""
 
     shape: tuple[str, ...]
@@ -55,8 +55,8 @@ class Options:
 @click.option("--span", metavar="A:B", help="Look at sizes from A to B.")
 @click.option("--explain", is_flag=True, help="The derivation of the time, with its numbers.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-@taking(Options)
-def gemm(options: Options) -> None:
+@taking(GemmOptions)
+def gemm(options: GemmOptions) -> None:
     """Predict out[M,N] = a[M,K] @ b[K,N] on a GPU, and say which sizes near it are worth having.
 
     Needs no trace and no GPU. M, N and K are those of the product itself, whatever its layout: for

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tracelens.errors import InputError
+from tracelens.words import Direction
 
 SCHEMA = "tracelens.measurements/1"
 
@@ -57,7 +58,7 @@ class AttentionMeasurement:
     head_dim: int
     dtype: str
     causal: bool
-    direction: str  # forward | backward
+    direction: Direction
     backend: str  # flash | cudnn | efficient
     time_us: float
     spread_frac: float | None

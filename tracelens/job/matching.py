@@ -102,7 +102,7 @@ def _group(kind: CallKind, world: int | None, groups: dict[tuple[int, ...], int]
 
 
 @dataclass(frozen=True)
-class Clock:
+class CommonClock:
     """One clock for all ranks: ``t + offset + drift * (t - origin)`` of a time on a rank's own."""
 
     offset_ns: FloatArray  # per rank; nan where no call ties it to another
@@ -117,7 +117,7 @@ class Clock:
         return since + self.drift[rank] * since + (self.origin_ns[rank] + self.offset_ns[rank])
 
 
-def common_clock(matched: Matched, ranks: int) -> Clock:
+def common_clock(matched: Matched, ranks: int) -> CommonClock:
     """Offsets and drifts by which the ends of matching calls fall together, as medians.
 
     All ranks of a group have the result of an all-reduce or of an exchange at the same moment, but for the
@@ -126,7 +126,7 @@ def common_clock(matched: Matched, ranks: int) -> Clock:
     origin = np.zeros(ranks, np.int64)
     offset, drift = np.full(ranks, np.nan), np.zeros(ranks)
     if not len(matched):
-        return Clock(offset, drift, origin, float("nan"), np.full(ranks, MISSING, np.int64))
+        return CommonClock(offset, drift, origin, float("nan"), np.full(ranks, MISSING, np.int64))
     rank, call, end = matched.rank, matched.call, matched.end_ns
     by_rank = [np.flatnonzero(rank == at) for at in range(ranks)]
     for at, rows in enumerate(by_rank):
@@ -139,7 +139,7 @@ def common_clock(matched: Matched, ranks: int) -> Clock:
     steady = _fitted(call, own, since, by_rank, offset, drifting=False)
     drifting = _fitted(call, own, since, by_rank, offset, drifting=True)
     offset, drift, residual = drifting if drifting[2] < _BETTER * steady[2] else steady
-    return Clock(offset, drift, origin, residual, clock)
+    return CommonClock(offset, drift, origin, residual, clock)
 
 
 def _fitted(
@@ -222,4 +222,4 @@ def _slope(x: FloatArray, y: FloatArray) -> float:
     return float(np.median(y[high]) - np.median(y[low])) / run if run > 0 else 0.0
 
 
-__all__ = ["TOGETHER", "Clock", "Matched", "common_clock", "match"]
+__all__ = ["TOGETHER", "CommonClock", "Matched", "common_clock", "match"]

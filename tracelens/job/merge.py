@@ -14,7 +14,7 @@ import numpy as np
 from tracelens.comparison.stands_out import above
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.errors import InputError
-from tracelens.job.matching import Clock, Matched, common_clock, match
+from tracelens.job.matching import CommonClock, Matched, common_clock, match
 from tracelens.job.parts import (
     collectives,
     common_steps,
@@ -39,7 +39,7 @@ from tracelens.job.result import (
     Straggler,
 )
 from tracelens.job.summary import RankSummary
-from tracelens.job.waits import PARTS, Activity, RowsByCall, Waits, activity, find_waits, late_parts
+from tracelens.job.waits import PARTS, Activity, JobWaits, RowsByCall, activity, find_waits, late_parts
 from tracelens.trace.tables import MISSING
 from tracelens.version import __version__
 
@@ -65,7 +65,7 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     matched = match(ranks)
     clock = common_clock(matched, len(ranks))
     waits = find_waits(matched, clock, doing)
-    seen = _Seen(ranks, doing, matched, waits, _names(ranks), steps)
+    seen = _Ranks(ranks, doing, matched, waits, _names(ranks), steps)
     rows = _rank_rows(seen)
     step_ms = median(max(times) for times in zip(*(row.steps_ms for row in rows), strict=True))
     stragglers = _stragglers(seen, rows, step_ms)
@@ -120,13 +120,13 @@ class _Doing(Sequence[Activity]):
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Ranks:
     """All that an answer rests on."""
 
     ranks: list[RankSummary]
     doing: _Doing
     matched: Matched
-    waits: Waits
+    waits: JobWaits
     names: list[str]
     steps: list[int]
 
@@ -160,7 +160,7 @@ def _names(ranks: Sequence[RankSummary]) -> list[str]:
     return [f"rank {one.rank}" if one.rank is not None else one.file for one in ranks]
 
 
-def _rank_rows(seen: _Seen) -> list[JobRank]:
+def _rank_rows(seen: _Ranks) -> list[JobRank]:
     late = _late_ms(seen)
     rows = []
     for at, (rank, doing) in enumerate(zip(seen.ranks, seen.doing, strict=True)):
@@ -185,7 +185,7 @@ def _rank_rows(seen: _Seen) -> list[JobRank]:
     return rows
 
 
-def _late_ms(seen: _Seen) -> list[float]:
+def _late_ms(seen: _Ranks) -> list[float]:
     """Per rank: exposed ms a step that the others wait for it, the median of those in its groups.
 
     Of a wait, a late rank answers for the part until its own arrival.
@@ -219,7 +219,7 @@ def _late_ms(seen: _Seen) -> list[float]:
     ]
 
 
-def _stragglers(seen: _Seen, rows: Sequence[JobRank], step_ms: float) -> list[Straggler]:
+def _stragglers(seen: _Ranks, rows: Sequence[JobRank], step_ms: float) -> list[Straggler]:
     """Ranks that the others wait for longer than for any other, by more than 2 % of the step."""
     order = sorted(range(len(rows)), key=lambda at: -rows[at].late_ms)
     values = [rows[at].late_ms for at in order]
@@ -231,7 +231,7 @@ def _one_of_two(values: Sequence[float], step_ms: float) -> bool:
     return len(values) == 2 and values[0] - values[1] > PRACTICAL * step_ms
 
 
-def _straggler(seen: _Seen, rows: Sequence[JobRank], at: int, step_ms: float) -> Straggler:
+def _straggler(seen: _Ranks, rows: Sequence[JobRank], at: int, step_ms: float) -> Straggler:
     more = (
         late_parts(seen.matched, seen.waits, at, seen.ranks, seen.doing).sum(axis=1) / 1e6 / len(seen.steps)
     )
@@ -254,7 +254,7 @@ def _straggler(seen: _Seen, rows: Sequence[JobRank], at: int, step_ms: float) ->
     )
 
 
-def _pace(seen: _Seen, at: int) -> float | None:
+def _pace(seen: _Ranks, at: int) -> float | None:
     """Median over GEMMs of the same place and shape: this rank's time per call over the others' median."""
     tables = gemms_by_rank(seen.ranks)
     ratios, weights = [], []
@@ -274,7 +274,7 @@ def _pace(seen: _Seen, at: int) -> float | None:
     return float(np.array(ratios)[order][int(np.searchsorted(total, total[-1] / 2))])
 
 
-def _cause(seen: _Seen, at: int, parts: dict[str, float], pace: float | None, late_ms: float) -> Cause:
+def _cause(seen: _Ranks, at: int, parts: dict[str, float], pace: float | None, late_ms: float) -> Cause:
     name, most = max(parts.items(), key=lambda item: item[1])
     if most < 0.5 * late_ms:
         return "unclear"
@@ -288,7 +288,7 @@ def _cause(seen: _Seen, at: int, parts: dict[str, float], pace: float | None, la
     return causes[name]
 
 
-def _experts_more(seen: _Seen, at: int) -> bool:
+def _experts_more(seen: _Ranks, at: int) -> bool:
     """Is most of what it computes more than the others in its experts?"""
     tables = []
     for one in seen.ranks:
@@ -303,7 +303,7 @@ def _experts_more(seen: _Seen, at: int) -> bool:
     return gained > 0 and sum(value for name, value in more.items() if name.startswith("moe.")) > 0.5 * gained
 
 
-def _stages(seen: _Seen, rows: Sequence[JobRank], step_ms: float) -> list[str]:
+def _stages(seen: _Ranks, rows: Sequence[JobRank], step_ms: float) -> list[str]:
     """Ranks that compute longest in a job that sends from rank to rank, where they stand out."""
     if not any(kind.collective == "send/recv" for one in seen.ranks for kind in one.kinds):
         return []
@@ -338,7 +338,7 @@ def _limit(
     return limit if found[limit] > PRACTICAL * step_ms else "compute"
 
 
-def _clock(clock: Clock, names: Sequence[str]) -> JobClock:
+def _clock(clock: CommonClock, names: Sequence[str]) -> JobClock:
     residual = clock.residual_ns / 1e3 if np.isfinite(clock.residual_ns) else None
     groups: dict[int, list[str]] = {}
     for name, number in zip(names, clock.clock.tolist(), strict=True):

@@ -12,7 +12,7 @@ from tracelens.accounting.communication import bus_factor
 from tracelens.job.matching import FloatArray, Matched
 from tracelens.job.result import JobCollective, JobFinding, JobGemm, Parts, SlowLink
 from tracelens.job.summary import RankGemm, RankSummary
-from tracelens.job.waits import Activity, Waits
+from tracelens.job.waits import Activity, JobWaits
 from tracelens.results import Finding, Known, ModelDims
 from tracelens.trace.tables import MISSING
 
@@ -26,7 +26,7 @@ def common_steps(ranks: Sequence[RankSummary]) -> list[int]:
 
 
 def rank_parts(
-    at: int, rank: RankSummary, doing: Activity, steps: Sequence[int], matched: Matched, waits: Waits
+    at: int, rank: RankSummary, doing: Activity, steps: Sequence[int], matched: Matched, waits: JobWaits
 ) -> tuple[Parts, list[float], float]:
     """Mean parts of its steps, each step's ms, and the communication hidden behind computing."""
     chosen = [one for one in rank.steps if one.index in set(steps)]
@@ -40,7 +40,7 @@ def rank_parts(
     return parts, ((end - begin) / 1e6).tolist(), float(hidden)
 
 
-def collectives(matched: Matched, waits: Waits, names: Sequence[str], steps: int) -> list[JobCollective]:
+def collectives(matched: Matched, waits: JobWaits, names: Sequence[str], steps: int) -> list[JobCollective]:
     """One row per collective, group name, size of group and message; most waited for first."""
     keys: dict[tuple[str, str, int, int], list[int]] = {}
     for call in range(len(matched)):
@@ -64,7 +64,7 @@ def _collective(
     key: tuple[str, str, int, int],
     calls: np.ndarray,
     matched: Matched,
-    waits: Waits,
+    waits: JobWaits,
     waited: FloatArray,
     names: Sequence[str],
     steps: int,
@@ -94,7 +94,7 @@ def _collective(
     )
 
 
-def slow_links(matched: Matched, waits: Waits, steps: int) -> list[SlowLink]:
+def slow_links(matched: Matched, waits: JobWaits, steps: int) -> list[SlowLink]:
     """Groups whose calls take longer to send than the same calls of the other groups."""
     by: dict[tuple[str, int, int], dict[tuple[int, ...], list[float]]] = {}
     for call in range(len(matched)):

@@ -231,7 +231,7 @@ def _layers(report: Report) -> Plot:
     )
 
 
-def _strip(cells: Sequence[layers.Cell], y: float, height: int, inside: str = "icicle") -> str:
+def _strip(cells: Sequence[layers.StripCell], y: float, height: int, inside: str = "icicle") -> str:
     return standing(drawing("strip", cells, height, ""), EDGE, y, inside=inside)
 
 
@@ -328,7 +328,7 @@ def _no_curve(report: Report, parameter: str) -> str:
     return f"{told}: this report has {', '.join(drawn)}"
 
 
-def _values(figure: explorer.Figure) -> tuple[str, float]:
+def _values(figure: explorer.CurveFigure) -> tuple[str, float]:
     """The values worth reading, at the right of the figure; the markup and where it ends."""
     y = 24.0
     drawn = [text(_TABLE, y, figure.title, fill=MUTED, bold=True, size=12)]
@@ -344,7 +344,7 @@ def _values(figure: explorer.Figure) -> tuple[str, float]:
     return "".join(drawn), y
 
 
-def _series(figure: explorer.Figure, y: float) -> tuple[str, float]:
+def _series(figure: explorer.CurveFigure, y: float) -> tuple[str, float]:
     """What the lines are, below the table."""
     drawn = []
     for series in figure.series:

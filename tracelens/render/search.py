@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tracelens import numbers as f
 from tracelens.render.section import Content, Page, Section
+from tracelens.render.svg import Tick
 from tracelens.results import Estimate, Finding, FrontPoint, ShapePick, ShapeSearch
 
 WIDTH, HEIGHT = 640, 240
@@ -111,13 +112,7 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    at: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
+class FrontFigure:
     """The Pareto front in user units of width x HEIGHT: growth of the weights across, of the time upwards."""
 
     width: int
@@ -128,7 +123,7 @@ class Figure:
     y_ticks: list[Tick]
 
 
-def figure(found: ShapeSearch, *, width: int = WIDTH, left: int = LEFT) -> Figure | None:
+def figure(found: ShapeSearch, *, width: int = WIDTH, left: int = LEFT) -> FrontFigure | None:
     """The figure, or None where the front has no two points to join."""
     if len(found.front) < 2:
         return None
@@ -146,7 +141,7 @@ def figure(found: ShapeSearch, *, width: int = WIDTH, left: int = LEFT) -> Figur
         for number, (pick, (x, y)) in enumerate(zip(found.picks, picked, strict=True), 1)
     ]
     line = " ".join(f"{across.at(x)},{up.at(y)}" for x, y in sorted(points))
-    return Figure(width, left, line, _named_together(dots), across.ticks(), up.ticks())
+    return FrontFigure(width, left, line, _named_together(dots), across.ticks(), up.ticks())
 
 
 def _named_together(dots: Sequence[Dot], near: float = 12.0) -> list[Dot]:

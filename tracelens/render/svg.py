@@ -26,6 +26,14 @@ _NO_XML = str.maketrans(dict.fromkeys((0xFFFE, 0xFFFF), "\ufffd"))  # no XML fil
 
 
 @dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis and the number that stands there."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plot:
     """A picture as SVG that needs nothing around it. Shows itself in a notebook; ``str()`` is its text."""
 

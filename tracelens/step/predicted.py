@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError
@@ -40,6 +40,7 @@ _Key = TypeVar("_Key")
 #: Linear layers that fp8 recipes take.
 _FP8 = frozenset({"attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down", "moe.experts"})
 _LAYOUTS = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
+ErrorKind = Literal["same", "anchored", "ratio", "attention"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Scaled:
     shape_now: str
     shape_then: str
     how: str
-    kind: str  # same | anchored | ratio | attention: errors of one kind go together
+    kind: ErrorKind  # errors of one kind go together
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +244,7 @@ def bounded(
     texts: tuple[str, str],
     how: str,
     floor_us: float,
-    kind: str,
+    kind: ErrorKind,
 ) -> Scaled:
     """As factors on the measured time, never below the datasheet's floor."""
     if then_us < floor_us:

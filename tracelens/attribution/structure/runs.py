@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tracelens.attribution.structure.units import Kind, Units
 from tracelens.gemm import GemmShape
+from tracelens.words import Role
 
 NodeArray = npt.NDArray[np.int32]
 
@@ -23,7 +24,7 @@ class Label:
     layer: int | None = None
     components: tuple[str, ...] = ()
     candidates: tuple[str, ...] = ()
-    role: str | None = None  # forward | dgrad | wgrad of a product
+    role: Role | None = None  # of a product
     evidence: str = "structure"  # local: it rests on its neighbours alone
 
 

@@ -61,7 +61,7 @@ def predict_attention(
     ceilings = _ceilings(call, gpu, measured)
     if isinstance(ceilings, str):
         return _unknown(call, kernel, why, ceilings)
-    return _Run(call, kernel, gpu, measured, ceilings).predicted(why)
+    return _KernelRun(call, kernel, gpu, measured, ceilings).predicted(why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _kernel(call: AttentionProblem, backend: str, gpu: Gpu) -> Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _KernelRun:
     """One call on one kernel of one GPU."""
 
     call: AttentionProblem
@@ -248,6 +248,6 @@ def _fit(same: _Same, gpu: Gpu) -> AttentionFit:
         ceilings = _ceilings(call, gpu, measured)
         if isinstance(ceilings, str):
             return None
-        return _Run(call, kernel, gpu, measured, ceilings).modelled(Derivation()).time_us
+        return _KernelRun(call, kernel, gpu, measured, ceilings).modelled(Derivation()).time_us
 
     return AttentionFit(measured, model_us=model_us)

@@ -36,7 +36,7 @@ _LEVELS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class MeasuredNeighbour:
     """One measurement that a correction rests on."""
 
     shape: str
@@ -48,7 +48,7 @@ class Neighbour:
 class Correction:
     """What to multiply the model with. ``range_frac``: 9 of 10 held-out measurements lay within it."""
 
-    neighbours: tuple[Neighbour, ...]
+    neighbours: tuple[MeasuredNeighbour, ...]
     range_frac: float
     held_out: int  # measurements it was found on
     how: str
@@ -106,7 +106,7 @@ class AttentionFit:
                 distance = min(_distance(call, point.call) for point, _ in chosen)
                 grown = range_frac * max(1.0, distance / held_out.distance)
                 return Correction(
-                    tuple(Neighbour(_shape(p.call), p.ratio, weight) for p, weight in chosen),
+                    tuple(MeasuredNeighbour(_shape(p.call), p.ratio, weight) for p, weight in chosen),
                     max(range_frac, min(grown, model_range_frac)),
                     held_out.count,
                     how,

@@ -11,7 +11,7 @@ from tracelens.measure.cases import AttentionCase
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import PairTimes
 from tracelens.measure.verify.meter import CallTime, Case
-from tracelens.measure.verify.plan import CallPair, Trial, WholePair
+from tracelens.measure.verify.plan import CallPair, PlannedTrial, WholePair
 from tracelens.numbers import ms
 from tracelens.results import Estimate, MeasuredCall, MeasuredWhole, Verified
 from tracelens.results.verified import UNKNOWN, RestsOn
@@ -33,7 +33,7 @@ Pairs = Mapping[int, PairTimes | str]  # by index in Trial.wholes; -1: the small
 
 
 def conclude(
-    trial: Trial,
+    trial: PlannedTrial,
     times: Mapping[Case, CallTime | str],
     pairs: Pairs,
     *,
@@ -92,7 +92,7 @@ def conclude(
     )
 
 
-def not_measured(trial: Trial, why: str) -> Verified:
+def not_measured(trial: PlannedTrial, why: str) -> Verified:
     """Nothing was measured, and why."""
     asked = trial.asked
     return Verified(
@@ -181,7 +181,7 @@ def _around(middle: float, error: float) -> Estimate:
     return Estimate(middle - error, middle, middle + error, "measured")
 
 
-def _products_ms(trial: Trial, calls: Sequence[MeasuredCall]) -> Estimate:
+def _products_ms(trial: PlannedTrial, calls: Sequence[MeasuredCall]) -> Estimate:
     """Their sum per step; nothing where too much of what the change touches has no time."""
     known = [one.saving_ms for one in calls if one.saving_ms.mid is not None]
     touched = sum(one.time_ms for one in trial.calls)
@@ -193,7 +193,7 @@ def _products_ms(trial: Trial, calls: Sequence[MeasuredCall]) -> Estimate:
     return _sum(known)
 
 
-def _unlike_the_trace(trial: Trial, calls: Sequence[MeasuredCall]) -> list[str]:
+def _unlike_the_trace(trial: PlannedTrial, calls: Sequence[MeasuredCall]) -> list[str]:
     """Whether the calls as they are take as long here as in the trace, told where they do not."""
     known = [
         (asked.time_ms, one.calls_now * one.now_us.mid / 1e3)
@@ -277,7 +277,7 @@ def _half(one: Estimate) -> float:
     return ((one.high or 0.0) - (one.low or 0.0)) / 2
 
 
-def _step(trial: Trial, found: PairTimes | str, wholes: Sequence[MeasuredWhole]) -> MeasuredWhole:
+def _step(trial: PlannedTrial, found: PairTimes | str, wholes: Sequence[MeasuredWhole]) -> MeasuredWhole:
     """The small step, beside what its layers and logits alone would have it save."""
     assert isinstance(trial.step, WholePair)
     one = _whole(trial.step, found, trial.scale)

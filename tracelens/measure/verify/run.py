@@ -17,7 +17,7 @@ from tracelens.measure.timing import Device
 from tracelens.measure.verify.conclude import conclude, not_measured
 from tracelens.measure.verify.file import document, write
 from tracelens.measure.verify.meter import BenchMeter, CallTime, Case, Meter
-from tracelens.measure.verify.plan import Trial, WholePair, make_trial
+from tracelens.measure.verify.plan import PlannedTrial, WholePair, make_trial
 from tracelens.measure.verify.source import Source, nothing_asked
 from tracelens.measure.verify.standin import StandIn, stand_in
 from tracelens.results import Verification, Verified
@@ -129,7 +129,7 @@ class _Run:
     built: StandIn | str
     meter: Meter
     about: _About
-    trials: Mapping[int, Trial]
+    trials: Mapping[int, PlannedTrial]
     verified: dict[int, Verified] = field(default_factory=dict)
     before_ms: float | None = None  # the present step: traced, or measured where there is no trace
     noise_frac: float | None = None
@@ -184,7 +184,7 @@ class _Run:
         found = self.meter.pair(shape, shape) if not isinstance(shape, str) else shape
         return None if isinstance(found, str) else found
 
-    def _one(self, trial: Trial) -> Verified:
+    def _one(self, trial: PlannedTrial) -> Verified:
         """Measure one suggestion: its calls, its layers, its step; what an interrupt leaves is kept."""
         times: dict[Case, CallTime | str] = {}
         pairs: dict[int, PairTimes | str] = {}
@@ -216,7 +216,7 @@ def _why_stopped(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _by_saving(trials: Mapping[int, Trial]) -> list[int]:
+def _by_saving(trials: Mapping[int, PlannedTrial]) -> list[int]:
     """The largest predicted saving first: what an interrupt leaves out matters least."""
 
     def size(at: int) -> float:
