@@ -9,14 +9,14 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tracelens.errors import InputError
+from tracelens.errors import InputError, UsageError
+from tracelens.files import write_bytes
 from tracelens.words import Direction
 
 SCHEMA = "tracelens.measurements/1"
@@ -85,19 +85,15 @@ class Measurements:
 
 
 def write_measurements(measurements: Measurements, path: Path) -> None:
-    """Write atomically; gzip when the name ends in ``.gz``. Raises ``OSError`` as the system says it."""
+    """Write atomically; gzip when the name ends in ``.gz``. Raises UsageError where it cannot be written."""
     text = json.dumps(_encode(measurements), separators=(",", ":"))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {path.name}: {error.strerror}") from error
     # mtime=0: the same measurements are the same bytes.
     data = gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text.encode()
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(partial, path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    write_bytes(path, data)
 
 
 def read_measurements(path: Path) -> Measurements:

@@ -246,10 +246,7 @@ def _write(measured: Measurements, path: Path, *, fresh: bool) -> Path | None:
         elif before is None or before.gemms or before.attention:
             previous = _beside(path, "previous.json" + (".gz" if path.suffix == ".gz" else ""))
             os.replace(path, previous)
-    try:
-        write_measurements(measured, path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path.name}: {error.strerror}") from error
+    write_measurements(measured, path)
     return previous
 
 
