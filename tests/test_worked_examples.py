@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 #: page -> files that such a thing touches.
 PAGES = {
     "add-a-rule": {
-        "docs/rules/TL118.md",
+        "docs/rules/TL199.md",
         "tests/advice/test_advice_eager_dropout.py",
         "tracelens/rules/catalog.py",
         "tracelens/rules/eager_dropout.py",

@@ -12,10 +12,12 @@ from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
 from tracelens.accounting.degrees import declared, with_degrees
 from tracelens.accounting.gemms import gemm_rows
+from tracelens.accounting.host_waits import host_waits
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.model import embedding_tables, model_dims
 from tracelens.accounting.others import other_rows
+from tracelens.accounting.overlap import clock_of, surroundings
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import StepTimes, step_times
@@ -25,10 +27,12 @@ from tracelens.attribution.recording import find_lacks
 from tracelens.config.model_config import parse_changes
 from tracelens.errors import InputError, UsageError
 from tracelens.files import write_bytes
+from tracelens.gemm.predict.rates import gpu_info
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import SCHEMA_VERSION, ComponentRow, OtherRow, Report, Term
 from tracelens.results.json import from_json, to_json
+from tracelens.results.step import HostWait
 from tracelens.results.waiting import busy_frac
 from tracelens.rules import StepFacts, advise
 from tracelens.step.explorer import explore
@@ -250,7 +254,7 @@ def analyze_trace(
     _tell(heard, 3)
     step = step_of(report, gpu=hardware)
     others = other_rows(trace, links, attribution, calls, steps=times.count)
-    advice = advise(_facts(report, step, others))
+    advice = advise(_facts(report, step, others, host_waits(trace, times)))
     report = replace(
         report,
         findings=advice.findings,
@@ -263,7 +267,7 @@ def analyze_trace(
     return Analysis(told, trace, links, attribution, calls)
 
 
-def _facts(report: Report, step: StepModel, others: list[OtherRow]) -> StepFacts:
+def _facts(report: Report, step: StepModel, others: list[OtherRow], waits: list[HostWait]) -> StepFacts:
     """What rules judge from."""
     return StepFacts(
         gemms=report.gemms,
@@ -278,6 +282,8 @@ def _facts(report: Report, step: StepModel, others: list[OtherRow]) -> StepFacts
         declared=report.declared,
         marked=report.summary.steps_marked,
         coverage=report.coverage,
+        clock=report.clock,
+        host_waits=waits,
     )
 
 
@@ -291,13 +297,16 @@ def _measured_report(
     collectives = communication_rows(trace, attribution, communication, steps=times.count)
     sharded = _tensor_parallel(communication)
     dims = model_dims(attribution, calls, sharded=sharded, tables=embedding_tables(trace))
-    gemms, calls = gemm_rows(trace, attribution, calls, dims, gpu, steps=times.count, measured=measured)
+    around = surroundings(trace, attribution, calls)
+    gemms, calls = gemm_rows(
+        trace, attribution, calls, dims, gpu, around=around, steps=times.count, measured=measured
+    )
     covered = coverage(trace, links, attribution, gemms)
     report = Report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         trace=trace_info(trace, attribution.loan),
-        gpu=gpu.info(measured=measured),
+        gpu=gpu_info(gpu, measured),
         model=with_degrees(dims, trace.metadata, collectives, complete=covered.complete),
         steps=times.rows(),
         summary=summarize(trace, attribution, calls, times, gpu, gemms, covered),
@@ -310,6 +319,7 @@ def _measured_report(
         communication=collectives,
         recording=find_lacks(trace, links, attribution, steps=times.positions),
         reference=reference_info(trace, attribution, calls),
+        clock=clock_of(around, dict(zip(times.positions, times.index, strict=True)), gemms),
         gemm_time=gemm_time(gemms),
         layers=layer_times(trace, attribution, times),
         declared=declared(trace.metadata),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ import click
 
 from tracelens.cli.gates import (
     Ci,
+    check_files,
     check_outputs,
     echo_markdown,
     finish,
@@ -20,6 +21,7 @@ from tracelens.cli.gates import (
     taking,
     write_markdown,
 )
+from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ class AnalyzeOptions:
     markdown: str | None
     kernels: str | None
     perfetto: str | None
+    keep_metadata: bool
+    redact: bool
     gpu: str | None
     steps: str | None
     reference: str | None
@@ -47,6 +51,7 @@ class AnalyzeOptions:
     price: str | None
     summary: str | None
     keep: str | None
+    pages: str | None
     workers: int | None
     ci: Ci
     quiet: bool
@@ -61,6 +66,10 @@ class AnalyzeOptions:
     def on_stdout(self) -> list[str]:
         """What goes to standard output in place of the summary."""
         return [f"--{form} -" for form in ("json", "markdown") if getattr(self, form) == "-"]
+
+    def page(self, trace: str) -> str | None:
+        """Where the page of ``trace`` goes; None where none is wanted."""
+        return None if self.no_html else self.output or _page_name(trace)
 
     def given(self, *names: str) -> list[str]:
         """Those of these options that were given, as they are written."""
@@ -93,6 +102,13 @@ class AnalyzeOptions:
     help="The trace with component, layer, phase and finding tracks, as .json or .json.gz "
     "(see `tracelens open`).",
 )
+@click.option(
+    "--keep-metadata",
+    is_flag=True,
+    help="--perfetto also writes what the trace says of itself, and whole paths: host, user and "
+    "environment can stand there.",
+)
+@redact_option
 @click.option("--gpu", metavar="NAME", help="Judge against this GPU, e.g. h100-sxm, whatever the trace says.")
 @click.option("--steps", metavar="A:B", help="Only the steps ProfilerStep#A to ProfilerStep#B.")
 @click.option(
@@ -131,6 +147,9 @@ class AnalyzeOptions:
     "--keep", metavar="FOLDER", help="Of several ranks: finished ones lie there, and are not redone."
 )
 @click.option(
+    "--pages", metavar="FOLDER", help="Of several ranks: each rank's own page goes there, with a link."
+)
+@click.option(
     "--workers", type=click.IntRange(1), help="Of several ranks: so many at once [default: all cores]."
 )
 @gate_options("report", "shape_waste>5%")
@@ -138,7 +157,7 @@ class AnalyzeOptions:
 @click.option("-v", "--verbose", is_flag=True, help="The summary with GEMMs, communication and coverage.")
 @taking(AnalyzeOptions)
 def analyze(options: AnalyzeOptions) -> None:
-    """Analyze TRACE, a torch.profiler trace (.json or .json.gz; '-' reads standard input).
+    """Analyze TRACE, a torch.profiler trace (.json, .json.gz or .json.zst; '-' reads standard input).
 
     Prints a summary and writes one self-contained HTML page. A report that --json wrote is shown again,
     without its trace: what needs the trace is refused. Several traces, a folder or a pattern are the ranks of
@@ -153,7 +172,7 @@ def analyze(options: AnalyzeOptions) -> None:
 
 
 def _analyze_job(asked: AnalyzeOptions) -> None:
-    from tracelens.cli.job import analyze_ranks
+    from tracelens.cli.job import RankOptions, analyze_ranks
 
     given = asked.given("kernels", "perfetto", "steps", "reference", "gemm", "what_if", "waits", "price")
     if given:
@@ -164,9 +183,8 @@ def _analyze_job(asked: AnalyzeOptions) -> None:
         outputs={"html": page, "json": asked.json, "markdown": asked.markdown, "summary": asked.summary},
         ci=asked.ci,
         quiet=asked.quiet,
-        gpu=asked.gpu,
-        keep=asked.keep,
-        workers=asked.workers,
+        redacted=asked.redact,
+        how=RankOptions(asked.gpu, asked.keep, asked.pages, asked.workers),
     )
 
 
@@ -177,13 +195,15 @@ def _analyze_one(asked: AnalyzeOptions) -> None:
     from tracelens.kinds import kind_of
     from tracelens.results.json import to_json
 
-    if asked.keep is not None or asked.workers is not None:
-        raise UsageError("--keep and --workers are for several ranks: give a folder or several traces")
+    if asked.given("keep", "pages", "workers"):
+        raise UsageError("--keep, --pages and --workers are for several ranks: give a folder or more traces")
     (trace,) = asked.traces
     saved = kind_of(trace) == "report"
     _check(asked, trace, saved=saved)
     wanted = [parse_report_gate(text) for text in asked.ci.fail_on]
     result = _reopen(asked, trace) if saved else _analyze(asked, trace)
+    if asked.redact:
+        result = _redacted(result)
     gates = judge_report(result.report, wanted)
     told = not asked.quiet and not asked.on_stdout
     if asked.gemms:
@@ -214,12 +234,23 @@ def _check(asked: AnalyzeOptions, trace: str, *, saved: bool) -> None:
     if asked.perfetto is not None:
         from tracelens.render.perfetto import check_perfetto
 
+        if asked.redact:
+            raise UsageError(
+                "--redact and --perfetto: that file holds the trace's own events, with their names"
+            )
         check_perfetto(trace, asked.perfetto)
+    elif asked.keep_metadata:
+        raise UsageError("--keep-metadata is of --perfetto: give that too")
     on_stdout = asked.on_stdout
     if asked.gemms and on_stdout:
         name = on_stdout[0]
         raise UsageError(f"--gemm and {name} both write to standard output: give {name[:-2]} a file")
     check_outputs(markdown=asked.markdown, annotations=asked.ci.annotations, on_stdout=on_stdout)
+    check_files(
+        {"-o": asked.page(trace), "--json": asked.json, "--markdown": asked.markdown,
+         "--kernels": asked.kernels, "--perfetto": asked.perfetto, "--summary": asked.summary},
+        inputs=(trace, asked.reference),
+    )  # fmt: skip
 
 
 def _analyze(asked: AnalyzeOptions, trace: str) -> Analysis:
@@ -282,26 +313,33 @@ def _steps(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2] or match[1])
 
 
+def _redacted(result: Analysis) -> Analysis:
+    from tracelens.render.redact import redact_report
+
+    return replace(result, report=redact_report(result))
+
+
 def _write(result: Analysis, asked: AnalyzeOptions, trace: str, gates: list[Judged]) -> list[tuple[str, int]]:
     """Write what was asked for; (name, bytes) of each file, in the order written."""
     from tracelens.files import write_bytes, write_text
     from tracelens.render.html import render_html
     from tracelens.render.kernels import write_kernels
+    from tracelens.render.redact import redact_kernels
     from tracelens.results.json import to_json
 
     written: list[str] = []
-    if not asked.no_html:
-        page = asked.output or _page_name(trace)
+    page = asked.page(result.report.trace.path if asked.redact else trace)
+    if page is not None:
         write_text(page, render_html(result.report, generated_at=datetime.now().strftime("%Y-%m-%d %H:%M")))
         written.append(page)
     if asked.json not in (None, "-"):
         write_bytes(asked.json, to_json(result.report))
         written.append(asked.json)
     if asked.kernels is not None:
-        write_kernels(result.kernels, asked.kernels)
+        write_kernels(redact_kernels(result.kernels) if asked.redact else result.kernels, asked.kernels)
         written.append(asked.kernels)
     if asked.perfetto is not None:
-        _perfetto(result, asked.perfetto)
+        _perfetto(result, asked.perfetto, keep_metadata=asked.keep_metadata)
         written.append(asked.perfetto)
     if asked.summary is not None:
         _summary(result, asked.summary)
@@ -312,12 +350,12 @@ def _write(result: Analysis, asked: AnalyzeOptions, trace: str, gates: list[Judg
     return [(name, _size(name)) for name in written]
 
 
-def _perfetto(result: Analysis, path: str) -> None:
+def _perfetto(result: Analysis, path: str, *, keep_metadata: bool) -> None:
     """Write the annotated trace. What it lacks is a warning."""
     from tracelens.cli.streams import warn
     from tracelens.render.perfetto import write_perfetto
 
-    for note in write_perfetto(result, path).notes:
+    for note in write_perfetto(result, path, keep_metadata=keep_metadata).notes:
         warn(f"{path}: {note}")
 
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracelens.cli.gates import Ci, check_outputs, echo_form, finish, gate_options, shown, write_forms
+from tracelens.cli.gates import (
+    Ci,
+    check_files,
+    check_outputs,
+    echo_form,
+    finish,
+    gate_options,
+    shown,
+    write_forms,
+)
+from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +46,7 @@ if TYPE_CHECKING:
     "is added to.",
 )
 @click.option("-o", "--output", "html", metavar="HTML", help="As one offline HTML page.")
+@redact_option
 @gate_options("comparison", "regression>3%")
 @click.option(
     "--allow-clock-drift",
@@ -48,6 +59,7 @@ def compare(
     before: str,
     after: str,
     across: bool,
+    redact: bool,
     ci: Ci,
     allow_clock_drift: bool,
     quiet: bool,
@@ -66,7 +78,13 @@ def compare(
     if allow_clock_drift and not ci.fail_on:
         raise UsageError("--allow-clock-drift is about what --fail-on counts: give a --fail-on")
     wanted = [parse_comparison_gate(text) for text in ci.fail_on]
+    options = {"json": "--json", "markdown": "--markdown", "html": "-o"}
+    check_files({options[form]: path for form, path in forms.items()}, inputs=(before, after))
     result = _compare(before, after, across=across)
+    if redact:
+        from tracelens.render.redact import redact as redacted
+
+        result = redacted(result)
     gates = judge_comparison(result, wanted, allow_clock_drift=allow_clock_drift)
     made = partial(_made, result, gates)
     written = write_forms({form: forms[form] for form in ("json", "markdown", "html")}, made)

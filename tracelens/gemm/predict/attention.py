@@ -13,11 +13,12 @@ from tracelens.gemm.predict.attention_backend import likely_backend
 from tracelens.gemm.predict.attention_calibrated import AttentionFit, Correction
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_kernels import Kernel, attention_kernel, backend_name
-from tracelens.gemm.predict.attention_model import BANDWIDTH_FRAC, LAUNCH_US, Modelled, model
+from tracelens.gemm.predict.attention_model import BANDWIDTH_FRAC, Modelled, model
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.gemm.predict.attention_rates import Rate, kernel_rate
 from tracelens.gemm.predict.attention_terms import Derivation, number, rounded_value
 from tracelens.gemm.predict.attention_unfused import unfused_prediction
+from tracelens.gemm.predict.rates import least_us
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import Basis, Estimate
@@ -124,7 +125,6 @@ class _KernelRun:
         )
 
     def modelled(self, lines: Derivation) -> Modelled:
-        launch = self.measured.launch_floor_us if self.measured is not None else None
         return model(
             self.call,
             kernel=self.kernel,
@@ -132,7 +132,7 @@ class _KernelRun:
             gpu=self.gpu,
             peak_tflops=self.ceilings.peak_tflops,
             bandwidth_gbps=self.ceilings.copy_gbps,
-            launch_us=launch or LAUNCH_US,
+            launch_us=least_us(self.gpu, self.measured),
             lines=lines,
         )
 
