@@ -99,6 +99,9 @@ if TYPE_CHECKING:
     "--keep", metavar="FOLDER", help="Of several ranks: finished ones lie there, and are not redone."
 )
 @click.option(
+    "--pages", metavar="FOLDER", help="Of several ranks: each rank's own page goes there, with a link."
+)
+@click.option(
     "--workers", type=click.IntRange(1), help="Of several ranks: so many at once [default: all cores]."
 )
 @gate_options("report", "shape_waste>5%")
@@ -123,6 +126,7 @@ def analyze(
     price: str | None,
     summary: str | None,
     keep: str | None,
+    pages: str | None,
     workers: int | None,
     fail_on: tuple[str, ...],
     if_unknown: str,
@@ -130,7 +134,7 @@ def analyze(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Analyze TRACE, a torch.profiler trace (.json or .json.gz; '-' reads standard input).
+    """Analyze TRACE, a torch.profiler trace (.json, .json.gz or .json.zst; '-' reads standard input).
 
     Prints a summary and writes one self-contained HTML page. A report that --json wrote is shown again,
     without its trace: what needs the trace is refused. Several traces, a folder or a pattern are the ranks of
@@ -152,21 +156,12 @@ def analyze(
         )  # fmt: skip
         page = None if no_html else output or "job.report.html"
         outputs = {"html": page, "json": json_path, "markdown": markdown, "summary": summary}
-        analyze_ranks(
-            traces,
-            outputs=outputs,
-            fail_on=fail_on,
-            ci=ci,
-            quiet=quiet,
-            gpu=gpu,
-            keep=keep,
-            workers=workers,
-            redacted=redact,
-        )
+        analyze_ranks(traces, outputs=outputs, fail_on=fail_on, ci=ci, quiet=quiet, gpu=gpu, keep=keep,
+                      pages=pages, workers=workers, redacted=redact)  # fmt: skip
         return
     (trace,) = traces
-    if keep is not None or workers is not None:
-        raise UsageError("--keep and --workers are for several ranks: give a folder or several traces")
+    if (keep, pages, workers) != (None, None, None):
+        raise UsageError("--keep, --pages and --workers are for several ranks: give a folder or more traces")
     if kernels is not None and Path(kernels).suffix.lower() not in (".parquet", ".csv"):
         raise UsageError(f"cannot tell the format of {kernels}: end it in .parquet or .csv")
     saved = kind_of(trace) == "report"
