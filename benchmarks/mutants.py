@@ -95,8 +95,10 @@ def _change(node: ast.expr) -> None:
         node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
     elif isinstance(node, ast.IfExp):
         node.body, node.orelse = node.orelse, node.body
-    elif isinstance(node, ast.Constant):
-        node.value = not node.value if isinstance(node.value, bool) else node.value + 1
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        node.value = not node.value
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        node.value += 1
 
 
 def killed(copy: Path, tests: Sequence[str]) -> bool:
