@@ -82,9 +82,11 @@ def judge(folder: Path, made: Synthetic) -> Score:
 
 
 def _is_open(component: str, words: list[str]) -> bool:
-    """Unattributed, or no more than the block it is part of."""
+    """Unattributed, no more than the block it is part of, or a copy that is nothing but a copy."""
     family, _, part = component.partition(".")
-    return component == "unattributed" or (part == "other" and any(w.startswith(family) for w in words))
+    return component in ("unattributed", "memory") or (
+        part == "other" and any(w.startswith(family) for w in words)
+    )
 
 
 def _fits(component: str, words: list[str]) -> bool:

@@ -118,7 +118,7 @@ def _batch(model: nn.Module, config: Any) -> dict[str, Tensor]:
     if "input_ids" in names and not {"input_values", "input_features"} & out.keys():
         out["input_ids"] = ids
     if "decoder_input_ids" in names:
-        out["decoder_input_ids"] = ids[:, : length // 2]
+        out["decoder_input_ids"] = ids[:, : length // 2].contiguous()
     if "labels" in names and "input_ids" in out:
         out["labels"] = out.get("decoder_input_ids", ids)
     elif "labels" in names and "Classification" in type(model).__name__:

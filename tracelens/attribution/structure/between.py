@@ -262,6 +262,8 @@ class _Gap:
     def _onto_stream(self, at: int) -> bool:
         """Patches or frames: a convolution with as many channels as the stream is wide, and not a stem."""
         weights = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
+        if len(weights) >= 2 and weights[0][1] == self.hidden and prod(weights[1][2:]) == 1:
+            return False  # a linear layer in the form of a convolution
         if weights:
             return any(t[0] == self.hidden for t in weights)
         return sum(self.run.kinds[p].what == "convolution" for p in self.gap) <= _CONVOLUTION
@@ -289,6 +291,10 @@ class _Gap:
             return Label("norm", self.next_layer)
         if kind.what == "dropout":
             return Label("dropout", self.layer)
+        if self._drops_paths(at):
+            return Label("dropout", self.layer)
+        if self._is_affine(at):
+            return Label("norm", self.layer)
         if self.hidden not in _widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
         adds = kind.what in ("add", "copy") or kind.name in _SCALED
@@ -297,6 +303,27 @@ class _Gap:
         if self.before in _STREAM and adds and (self.after is not None or at <= self.last_norm):
             return Label("residual", self.layer)
         return None
+
+    def _drops_paths(self, at: int) -> bool:
+        """Stochastic depth: one number by chance for each sample, and the product with it."""
+        here = self.run.kinds[at]
+        if any(_per_sample(t) for t in here.tensors) or here.name in ("rand", "bernoulli_"):
+            return True
+        behind = self.run.kinds[at + 1] if at + 1 < len(self.run) else None
+        scales = (
+            here.name in ("div", "div_") and behind is not None and behind.tensors[:1] == here.tensors[:1]
+        )
+        return scales and behind is not None and any(_per_sample(t) for t in behind.tensors)
+
+    def _is_affine(self, at: int) -> bool:
+        """A weight and a bias of the stream's width, as of a normalization that takes no statistics."""
+        kinds = self.run.kinds
+        for first in (at, at - 1):
+            if 0 <= first < len(kinds) - 1 and kinds[first].name == "mul" and kinds[first + 1].what == "add":
+                pair = kinds[first].tensors[:2], kinds[first + 1].tensors[:2]
+                if all((self.hidden,) in two and len(set(two)) == 2 for two in pair):
+                    return True
+        return False
 
     def _of_scores(self, kind: Kind) -> bool:
         """Works on as many elements as the scores of the unfused core before the gap."""
@@ -389,6 +416,10 @@ class _Gap:
             near = self.run.kinds[max(at - 1, 0) : at + 2]
             return any(k.what == "norm" and set(k.tensors[:1]) & set(kind.tensors) for k in near)
         return kind.what == "norm" or "norm" in kind.tags or at in self.normed
+
+
+def _per_sample(tensor: Dims) -> bool:
+    return len(tensor) >= 3 and tensor[0] > 1 and prod(tensor[1:]) == 1
 
 
 def _per_head(tensor: Dims, core: Core) -> bool:
