@@ -11,7 +11,7 @@ import msgspec
 
 #: Bytes in which a trace or a saved report says what it is, also one that is cut off.
 _HEAD = 65_536
-_GZIP = b"\x1f\x8b"
+_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # gzip, zstd
 _REPORT, _EVENTS, _DEVICES = b'"schema_version"', b'"traceEvents"', b'"deviceProperties"'
 
 
@@ -33,7 +33,7 @@ def kind_of(path: str | Path) -> Literal["trace", "report", "other"]:
         with open(path, "rb") as file:
             head = file.read(_HEAD)
             start = head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-            if head[:2] == _GZIP or start == b"[":
+            if head.startswith(_PACKED) or start == b"[":
                 return "trace"
             if start != b"{":
                 return "other"

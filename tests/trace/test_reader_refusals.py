@@ -49,7 +49,7 @@ REFUSED = {
     "not quite json": (b'{"schemaVersion": oops}', "ends or breaks before"),
     "objects all the way down": (b'{"a":' * 100_000, "ends or breaks before"),
     "zip": (zipped(), "is a zip archive: unzip it first"),
-    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(40), "unpack it with zstd -d first"),
+    "zstd of rubbish": (b"\x28\xb5\x2f\xfd" + bytes(range(40)), "zstd data is damaged"),
     "xz": (lzma.compress(WHOLE), "unpack it with xz -d first"),
     "bzip2": (bz2.compress(WHOLE), "unpack it with bzip2 -d first"),
     "gzip of nothing": (gzip.compress(b""), "is empty"),

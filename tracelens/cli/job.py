@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -10,12 +11,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracelens.cli.gates import Ci, check_outputs, echo_form, finish, gate_options, shown, write_forms
+from tracelens.cli.gates import (
+    Ci,
+    check_files,
+    check_outputs,
+    echo_form,
+    finish,
+    gate_options,
+    shown,
+    write_forms,
+)
+from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
     from tracelens.gates import Judged
     from tracelens.job.result import Job
+    from tracelens.job.run import Pages
 
 _MAGIC = set("*?[")
 
@@ -36,6 +48,7 @@ def is_job(traces: Sequence[str]) -> bool:
 @click.option("--json", "json_path", metavar="FILE", help="The answer as JSON ('-': standard output).")
 @click.option("--markdown", metavar="FILE", help="The answer as Markdown ('-': standard output).")
 @click.option("--summary", "bundle", metavar="FILE", help="All ranks as one summary file, to merge further.")
+@redact_option
 @gate_options("job", "straggler>5%")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing in the terminal.")
 def merge(
@@ -44,6 +57,7 @@ def merge(
     json_path: str | None,
     markdown: str | None,
     bundle: str | None,
+    redact: bool,
     fail_on: tuple[str, ...],
     if_unknown: str,
     annotations: str | None,
@@ -59,6 +73,7 @@ def merge(
         fail_on=fail_on,
         ci=Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None),
         quiet=quiet,
+        redacted=redact,
     )
 
 
@@ -71,9 +86,11 @@ def analyze_ranks(
     quiet: bool,
     gpu: str | None = None,
     keep: str | None = None,
+    pages: str | None = None,
     workers: int | None = None,
+    redacted: bool = False,
 ) -> None:
-    """Summarize the ranks, merge them, and show and write the answer.
+    """Summarize the ranks, merge them, and show and write the answer; ``redacted``: with hashes for names.
 
     ``outputs``: "html", "json", "markdown", "summary" -> file; None: not asked for.
     """
@@ -81,20 +98,30 @@ def analyze_ranks(
     from tracelens.gates import judge_job
     from tracelens.gates.judge import parse_job_gate
     from tracelens.job.merge import merge as merged
-    from tracelens.job.run import summarize_files
+    from tracelens.job.run import Pages, summarize_files
+    from tracelens.render.job_html import write_rank_page
 
     on_stdout = [f"--{form} -" for form in ("json", "markdown") if outputs.get(form) == "-"]
     check_outputs(markdown=outputs.get("markdown"), annotations=ci.annotations, on_stdout=on_stdout)
     wanted = [parse_job_gate(text) for text in fail_on]
-    if keep is not None and not Path(keep).is_dir():
-        raise UsageError(f"--keep {keep}: there is no such folder; make it first")
+    for name, folder in (("--keep", keep), ("--pages", pages)):
+        if folder is not None and not Path(folder).is_dir():
+            raise UsageError(f"{name} {folder}: there is no such folder; make it first")
+    if redacted and pages is not None:
+        raise UsageError("--pages writes names: not with --redact")
+    own = None if pages is None else Pages(pages, write_rank_page)
+    options = {"html": "-o", "json": "--json", "markdown": "--markdown", "summary": "--summary"}
+    check_files({options[form]: path for form, path in outputs.items()}, inputs=paths)
     with progress("ranks", long=True) as heard:
-        found, left = summarize_files(paths, gpu=gpu, keep=keep, workers=workers, progress=heard)
+        found, left = summarize_files(paths, gpu=gpu, keep=keep, pages=own, workers=workers, progress=heard)
     job = merged(found, left)
+    if redacted:
+        from tracelens.render.redact import redact
+
+        job, found = redact(job), [redact(one) for one in found]
     gates = judge_job(job, wanted)
-    made = partial(_made, job, gates)
-    pages = {form: outputs.get(form) for form in ("html", "json", "markdown")}
-    written = write_forms(pages, made)
+    made = partial(_made, job, gates, _links(job, own, outputs.get("html")))
+    written = write_forms({form: outputs.get(form) for form in ("html", "json", "markdown")}, made)
     if (bundle := outputs.get("summary")) is not None:
         from tracelens.files import write_bytes
         from tracelens.job.summary import encode
@@ -115,7 +142,15 @@ def analyze_ranks(
     finish(gates, ci, told=told)
 
 
-def _made(job: Job, gates: list[Judged], form: str) -> bytes:
+def _links(job: Job, pages: Pages | None, page: str | None) -> dict[str, str]:
+    """Each rank's own page by its name, relative to the job's."""
+    if pages is None or page is None:
+        return {}
+    own = {row.name: pages.of(row.file, row.sha256) for row in job.ranks}
+    return {name: Path(os.path.relpath(file, Path(page).parent)).as_posix() for name, file in own.items()}
+
+
+def _made(job: Job, gates: list[Judged], links: dict[str, str], form: str) -> bytes:
     if form == "json":
         from tracelens.job.result import to_json
 
@@ -126,7 +161,8 @@ def _made(job: Job, gates: list[Judged], form: str) -> bytes:
         return job_markdown(job, gates=gates).encode()
     from tracelens.render.job_html import render_job_html
 
-    return render_job_html(job, generated_at=datetime.now().strftime("%Y-%m-%d %H:%M")).encode()
+    now = datetime.now().strftime("%Y-%m-%d %H:%M")
+    return render_job_html(job, generated_at=now, pages=links).encode()
 
 
 def _show(job: Job, gates: list[Judged], written: list[tuple[str, int]]) -> None:

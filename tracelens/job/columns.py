@@ -1,8 +1,11 @@
-"""Columns of nanoseconds as a few bytes of JSON: delta-coded and deflated."""
+"""Columns of nanoseconds and lists of ranks as a few bytes of JSON."""
 
 from __future__ import annotations
 
+import re
 import zlib
+from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +13,8 @@ import numpy.typing as npt
 from tracelens.errors import InputError
 
 IntArray = npt.NDArray[np.int64]
+_MOST_RANKS = 1 << 20
+_RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?:/(\d{1,7}))?)?")
 
 
 def pack(column: IntArray) -> bytes:
@@ -46,3 +51,33 @@ def merged(begin: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
     reach = np.maximum.accumulate(end)
     first = np.append(True, begin[1:] > reach[:-1])
     return begin[first], np.append(reach[np.flatnonzero(first)[1:] - 1], reach[-1])
+
+
+def rank_text(ranks: Sequence[int]) -> str:
+    """Ranks as runs with their stride: a group of a thousand ranks as a few characters.
+
+    >>> rank_text([0, 1, 2, 3]), rank_text([1, 9, 17, 4]), rank_text([5])
+    ('0-3', '1-17/8,4', '5')
+    """
+    runs, at = [], 0
+    while at < len(ranks):
+        stride = ranks[at + 1] - ranks[at] if at + 1 < len(ranks) else 0
+        end = at
+        while stride > 0 and end + 1 < len(ranks) and ranks[end + 1] - ranks[end] == stride:
+            end += 1
+        runs.append(f"{ranks[at]}" + (f"-{ranks[end]}" + (f"/{stride}" if stride > 1 else "")) * (end > at))
+        at = end + 1
+    return ",".join(runs)
+
+
+@lru_cache(1024)
+def rank_list(text: str) -> tuple[int, ...]:
+    """The ranks again. Raises InputError where the text lists none."""
+    ranks: list[int] = []
+    for run in text.split(","):
+        found = _RUN.fullmatch(run)
+        first, last, stride = (int(found[at] or 0) for at in (1, 2, 3)) if found else (0, 0, 0)
+        ranks += range(first, max(first, last) + 1, stride or 1)
+        if found is None or len(ranks) > _MOST_RANKS:
+            raise InputError(f"the summary lists ranks that are none: {text[:40]!r}")
+    return tuple(ranks)

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tracelens.job.columns import IntArray
+from tracelens.errors import InputError
+from tracelens.job.columns import IntArray, rank_list
 from tracelens.job.summary import NO_STEP, CallKind, RankSummary
 from tracelens.trace.tables import MISSING
 
@@ -48,18 +49,20 @@ class Matched:
 def match(ranks: Sequence[RankSummary]) -> Matched:
     """The n-th call of a collective in a group and a step is the n-th on every rank of the group.
 
-    A group, collective and step in which ranks disagree on the number of calls is not matched.
+    A rank with another number of calls in a group, collective and step than most is not matched there.
     """
     groups: dict[tuple[int, ...], int] = {}
-    rows = pd.concat([_rows(at, one, groups) for at, one in enumerate(ranks)], ignore_index=True)
+    rows = _rows(ranks, groups)
     rows = rows[rows["collective"].isin(TOGETHER) & (rows["step"] != NO_STEP)]
     total = len(rows)
     rows = rows[rows["group"] != MISSING]
     place = ["group", "name", "collective", "step"]
     rows = rows.sort_values(["rank", "start_ns"], kind="stable")
-    counts = rows.groupby([*place, "rank"]).size().groupby(place).agg(["nunique", "size"])
-    good = counts[(counts["nunique"] == 1) & (counts["size"] > 1)].index
-    kept = rows[pd.MultiIndex.from_frame(rows[place]).isin(good)].copy()
+    many = rows.groupby([*place, "rank"])["start_ns"].transform("size")
+    rows = rows.assign(many=many)
+    ranks_with = rows.groupby([*place, "many"])["rank"].transform("nunique")
+    of_all = rows.groupby(place)["rank"].transform("nunique")
+    kept = rows[(ranks_with > 1) & (2 * ranks_with > of_all)].copy()
     kept["nth"] = kept.groupby([*place, "rank"]).cumcount()
     kept["call"] = kept.groupby([*place, "nth"], sort=True).ngroup()
     kept = kept.sort_values(["call", "rank"], kind="stable")
@@ -79,23 +82,33 @@ def match(ranks: Sequence[RankSummary]) -> Matched:
     )
 
 
-def _rows(at: int, one: RankSummary, groups: dict[tuple[int, ...], int]) -> pd.DataFrame:
-    """One row per call of a rank; ``groups`` numbers the groups that were met."""
+def _rows(ranks: Sequence[RankSummary], groups: dict[tuple[int, ...], int]) -> pd.DataFrame:
+    """One row per call and rank; ``groups`` numbers the groups that were met."""
     kinds = pd.DataFrame(
-        {
-            "collective": [kind.collective for kind in one.kinds],
-            "group": [_group(kind, one.world_size, groups) for kind in one.kinds],
-            "name": [kind.group for kind in one.kinds],
-            "bytes": [kind.bytes or 0 for kind in one.kinds],
-        }
+        [
+            (kind.collective, _group(kind, one.world_size, groups), kind.group, kind.bytes or 0)
+            for one in ranks
+            for kind in one.kinds
+        ],
+        columns=["collective", "group", "name", "bytes"],
     )
-    calls = pd.DataFrame({name: one.calls.column(name) for name in one.calls.data})
-    return calls.join(kinds, on="kind").assign(rank=at)
+    before = np.cumsum([0, *(len(one.kinds) for one in ranks)])  # kinds of the ranks before
+    columns = {
+        name: np.concatenate([one.calls.column(name) for one in ranks])
+        for name in ("kind", "step", "start_ns", "end_ns", "launch_ns")
+    }
+    rank = np.repeat(np.arange(len(ranks)), [one.calls.length for one in ranks])
+    kind = columns.pop("kind")
+    many = np.diff(before)[rank]
+    if ((kind < 0) | (kind >= many)).any():
+        raise InputError("a summary names a kind of call that it does not list")
+    rows: pd.DataFrame = kinds.iloc[kind + before[rank]].reset_index(drop=True)
+    return rows.assign(**columns, rank=rank)
 
 
 def _group(kind: CallKind, world: int | None, groups: dict[tuple[int, ...], int]) -> int:
     """The number of a call's group by its ranks; MISSING where nothing says them."""
-    ranks = kind.ranks
+    ranks = None if kind.ranks is None else rank_list(kind.ranks)
     if ranks is None and world is not None and kind.group_size == world:
         ranks = tuple(range(world))
     return MISSING if ranks is None else groups.setdefault(ranks, len(groups))
@@ -108,13 +121,14 @@ class Clock:
     offset_ns: FloatArray  # per rank; nan where no call ties it to another
     drift: FloatArray  # per rank, ns per ns
     origin_ns: IntArray  # per rank: the middle of its calls
+    base_ns: int  # the common clock counts from here
     residual_ns: float  # 95th percentile of what the ends of a call still differ by; nan without calls
     clock: IntArray  # per rank: ranks of one number share a clock; MISSING where no call ties it to another
 
     def aligned(self, rank: IntArray, when_ns: IntArray) -> FloatArray:
-        """Times of some ranks (positions) on the common clock, ns."""
+        """Times of some ranks (positions) on the common clock, ns since its base."""
         since = when_ns - self.origin_ns[rank]
-        return since + self.drift[rank] * since + (self.origin_ns[rank] + self.offset_ns[rank])
+        return since + self.drift[rank] * since + ((self.origin_ns - self.base_ns) + self.offset_ns)[rank]
 
 
 def common_clock(matched: Matched, ranks: int) -> Clock:
@@ -123,58 +137,44 @@ def common_clock(matched: Matched, ranks: int) -> Clock:
     All ranks of a group have the result of an all-reduce or of an exchange at the same moment, but for the
     last hop, so their ends tell the clocks apart; the residual says how far that holds.
     """
-    origin = np.zeros(ranks, np.int64)
-    offset, drift = np.full(ranks, np.nan), np.zeros(ranks)
     if not len(matched):
-        return Clock(offset, drift, origin, float("nan"), np.full(ranks, MISSING, np.int64))
+        nothing = np.zeros(ranks, np.int64)
+        return Clock(np.full(ranks, np.nan), np.zeros(ranks), nothing, 0, float("nan"), nothing + MISSING)
     rank, call, end = matched.rank, matched.call, matched.end_ns
-    by_rank = [np.flatnonzero(rank == at) for at in range(ranks)]
-    for at, rows in enumerate(by_rank):
-        if len(rows):
-            origin[at] = int(np.median(end[rows]))
-    base = int(origin[rank].min())
+    base = int(end.min())
     own = (end - base).astype(np.float64)  # small enough for a float to hold nanoseconds
-    offset, clock = _first_offsets(matched, by_rank, own)
+    origin = np.full(ranks, base)
+    origin[np.unique(rank)] += _Medians(rank)(own).astype(np.int64)
+    offset, clock = _first_offsets(matched, [np.flatnonzero(rank == at) for at in range(ranks)], own)
     since = own - (origin[rank] - base)
-    steady = _fitted(call, own, since, by_rank, offset, drifting=False)
-    drifting = _fitted(call, own, since, by_rank, offset, drifting=True)
+    steady = _fitted(call, rank, own, since, offset, drifting=False)
+    drifting = _fitted(call, rank, own, since, offset, drifting=True)
     offset, drift, residual = drifting if drifting[2] < _BETTER * steady[2] else steady
-    return Clock(offset, drift, origin, residual, clock)
+    return Clock(offset, drift, origin, base, residual, clock)
 
 
 def _fitted(
-    call: IntArray,
-    own: FloatArray,
-    since: FloatArray,
-    by_rank: list[IntArray],
-    start: FloatArray,
-    *,
-    drifting: bool,
+    call: IntArray, rank: IntArray, own: FloatArray, since: FloatArray, start: FloatArray, *, drifting: bool
 ) -> tuple[FloatArray, FloatArray, float]:
     """Offsets, drifts and residual, in turns: the middle of a call's ends, then each rank against it."""
     offset, drift = start.copy(), np.zeros(len(start))
-    told = own.copy()
-
-    def tell(rows: IntArray, at: int) -> None:
-        told[rows] = own[rows] + offset[at] + drift[at] * since[rows]
-
-    for at, rows in enumerate(by_rank):
-        tell(rows, at)
+    of_call, of_rank = _Medians(call), _Medians(rank)
+    has = np.unique(rank)
+    slopes = _Slopes(rank, since) if drifting else None
+    told = own + offset[rank]
     for _ in range(_ROUNDS):
-        left = _middle(call, told) - told
-        before = told.copy()
-        for at, rows in enumerate(by_rank):
-            if not len(rows):
-                continue
-            if drifting and len(rows) >= _DRIFT_CALLS:
-                slope = _slope(since[rows], left[rows])
-                drift[at] += slope
-                left[rows] -= slope * since[rows]
-            offset[at] += float(np.median(left[rows]))
-            tell(rows, at)
+        left = of_call(told)[call] - told
+        before = told
+        if slopes is not None:
+            slope = np.zeros(len(start))
+            slope[slopes.ranks] = slopes(left)
+            drift += slope
+            left = left - slope[rank] * since
+        offset[has] += of_rank(left)
+        told = own + offset[rank] + drift[rank] * since
         if np.abs(told - before).max() < 1:
             break
-    residual = float(np.percentile(np.abs(_middle(call, told) - told), 95))
+    residual = float(np.percentile(np.abs(of_call(told)[call] - told), 95))
     return offset, drift, residual
 
 
@@ -202,24 +202,41 @@ def _first_offsets(matched: Matched, by_rank: list[IntArray], own: FloatArray) -
     return offset, clock
 
 
-def _middle(call: IntArray, values: FloatArray) -> FloatArray:
-    """For each row the median over the rows of its call."""
-    order = np.lexsort((values, call))
-    _, start, count = np.unique(call[order], return_index=True, return_counts=True)
-    low, high = start + (count - 1) // 2, start + count // 2
-    medians = (values[order][low] + values[order][high]) / 2
-    out = np.empty(len(values))
-    out[order] = np.repeat(medians, count)
-    return out
+class _Medians:
+    """The median of each key's values, in order of the keys."""
+
+    def __init__(self, keys: IntArray):
+        self._keys = keys
+        _, self._start, self._count = np.unique(np.sort(keys), return_index=True, return_counts=True)
+
+    def __call__(self, values: FloatArray) -> FloatArray:
+        ordered = values[np.lexsort((values, self._keys))]
+        low, high = self._start + (self._count - 1) // 2, self._start + self._count // 2
+        middle: FloatArray = (ordered[low] + ordered[high]) / 2
+        return middle
 
 
-def _slope(x: FloatArray, y: FloatArray) -> float:
-    """Slope by the medians of the outer thirds: one strange call does not turn it."""
-    order = np.argsort(x)
-    third = max(1, len(x) // 3)
-    low, high = order[:third], order[-third:]
-    run = float(np.median(x[high]) - np.median(x[low]))
-    return float(np.median(y[high]) - np.median(y[low])) / run if run > 0 else 0.0
+class _Slopes:
+    """Slopes over time by the medians of the outer thirds: one strange call does not turn them.
+
+    Of the ranks with ``_DRIFT_CALLS`` calls or more.
+    """
+
+    def __init__(self, rank: IntArray, since: FloatArray):
+        order = np.lexsort((since, rank))
+        every, start, count = np.unique(rank[order], return_index=True, return_counts=True)
+        nth = np.arange(len(rank)) - np.repeat(start, count)
+        many = np.repeat(count, count)
+        third = np.maximum(1, many // 3)
+        enough = many >= _DRIFT_CALLS
+        self.ranks = every[count >= _DRIFT_CALLS]
+        self._low, self._high = order[enough & (nth < third)], order[enough & (nth >= many - third)]
+        self._of_low, self._of_high = _Medians(rank[self._low]), _Medians(rank[self._high])
+        self._run = self._of_high(since[self._high]) - self._of_low(since[self._low])
+
+    def __call__(self, values: FloatArray) -> FloatArray:
+        rise = self._of_high(values[self._high]) - self._of_low(values[self._low])
+        return np.divide(rise, self._run, out=np.zeros(len(rise)), where=self._run > 0)
 
 
 __all__ = ["TOGETHER", "Clock", "Matched", "common_clock", "match"]

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from statistics import median
-from typing import Any
 
+import msgspec
 import numpy as np
 
-from tracelens.comparison.stands_out import above
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.errors import InputError
-from tracelens.job.matching import Clock, Matched, common_clock, match
+from tracelens.job.matching import Clock, common_clock, match
 from tracelens.job.parts import (
     collectives,
     common_steps,
-    gemms_by_rank,
     job_components,
+    job_degrees,
     job_findings,
     job_gemms,
     job_model,
@@ -28,7 +25,6 @@ from tracelens.job.parts import (
 )
 from tracelens.job.result import (
     JOB_VERSION,
-    Cause,
     Job,
     JobClock,
     JobCollective,
@@ -38,14 +34,11 @@ from tracelens.job.result import (
     SlowLink,
     Straggler,
 )
-from tracelens.job.summary import RankSummary
-from tracelens.job.waits import PARTS, Activity, RowsByCall, Waits, activity, find_waits, late_parts
+from tracelens.job.stragglers import Doing, Seen, late_ms, stand_out, stragglers
+from tracelens.job.summary import RankSummary, each_trace_once
+from tracelens.job.waits import find_waits
 from tracelens.trace.tables import MISSING
 from tracelens.version import __version__
-
-#: A GPU is slower, or has more to do, from this share on.
-_SLOWER = 0.03
-_KEPT = 64
 
 
 def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
@@ -61,18 +54,18 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     steps = common_steps(ranks)
     if not steps:
         raise InputError("the ranks have no step in common: record the same steps on all of them")
-    doing = _Doing(ranks)
+    doing = Doing(ranks)
     matched = match(ranks)
     clock = common_clock(matched, len(ranks))
     waits = find_waits(matched, clock, doing)
-    seen = _Seen(ranks, doing, matched, waits, _names(ranks), steps)
+    seen = Seen(ranks, doing, matched, waits, _names(ranks), steps)
     rows = _rank_rows(seen)
     step_ms = median(max(times) for times in zip(*(row.steps_ms for row in rows), strict=True))
-    stragglers = _stragglers(seen, rows, step_ms)
+    late = stragglers(seen, rows, step_ms)
     table = collectives(matched, waits, seen.names, len(steps))
     links = [one for one in slow_links(matched, waits, len(steps)) if one.more_ms > PRACTICAL * step_ms]
     stages = _stages(seen, rows, step_ms)
-    late = [row.name in {one.name for one in stragglers} for row in rows]
+    late_names = {one.name for one in late}
     least = min(ranks, key=lambda one: one.coverage.component_frac)
     worlds = {one.world_size for one in ranks if one.world_size is not None}
     world = worlds.pop() if len(worlds) == 1 else None
@@ -87,61 +80,32 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
         steps=steps,
         steps_marked=all(one.summary.steps_marked for one in ranks),
         step_ms=step_ms,
-        limit=_limit(rows, stragglers, links, stages, table, step_ms),
-        stragglers=stragglers,
+        limit=_limit(rows, late, links, stages, table, step_ms),
+        stragglers=late,
         slow_links=links,
         stages=stages,
         clock=_clock(clock, seen.names),
         matched_calls=len(matched),
         unmatched_calls=matched.unmatched,
         collectives=table,
+        degrees=job_degrees(ranks),
         model=job_model(ranks),
         components=job_components(ranks),
-        gemms=job_gemms(ranks, seen.names),
-        findings=job_findings(ranks, late if len(matched) else None),
+        gemms=job_gemms(seen.gemms, seen.names),
+        findings=job_findings(ranks, [row.name in late_names for row in rows] if len(matched) else None),
         coverage=least.coverage,
     )
 
 
-class _Doing(Sequence[Activity]):
-    """What each rank does; unpacked when asked for, for a thousand ranks at once would fill the memory."""
-
-    def __init__(self, ranks: Sequence[RankSummary]):
-        self._ranks = ranks
-        self._activity = lru_cache(_KEPT)(lambda at: activity(ranks[at]))
-
-    def __len__(self) -> int:
-        return len(self._ranks)
-
-    def __getitem__(self, at: Any) -> Any:
-        if not -len(self) <= at < len(self):
-            raise IndexError(at)
-        return self._activity(at)
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """All that an answer rests on."""
-
-    ranks: list[RankSummary]
-    doing: _Doing
-    matched: Matched
-    waits: Waits
-    names: list[str]
-    steps: list[int]
-
-
 def _of_one_job(summaries: Iterable[RankSummary]) -> tuple[list[RankSummary], list[Left]]:
-    every = {one.sha256 or one.file: one for one in sorted(summaries, key=lambda one: (one.file, one.sha256))}
+    every = each_trace_once(summaries)
     if not every:
         raise InputError("no summary of a rank to merge")
-    worlds = Counter(one.world_size for one in every.values())
+    worlds = Counter(one.world_size for one in every)
     usual = max(worlds, key=lambda world: (worlds[world], world or 0))
     kept: dict[object, RankSummary] = {}
     left = []
-    for one in sorted(
-        every.values(), key=lambda one: (one.rank is None, one.rank or 0, one.file, one.sha256)
-    ):
+    for one in every:
         key = one.rank if one.rank is not None else one.file
         if one.world_size != usual:
             left.append(Left(one.file, f"of another job: {one.world_size} ranks, most have {usual}"))
@@ -153,18 +117,47 @@ def _of_one_job(summaries: Iterable[RankSummary]) -> tuple[list[RankSummary], li
             kept[key] = one
     if not kept:
         raise InputError("no rank has a whole step")
-    return list(kept.values()), left
+    whole, cut = _without_cut_off(list(kept.values()))
+    return whole, left + cut
+
+
+def _without_cut_off(ranks: list[RankSummary]) -> tuple[list[RankSummary], list[Left]]:
+    """Of a file that was cut off the steps with as many calls as in whole files; without most, not the rank.
+
+    One that ends early would otherwise take its missing steps from all ranks, and count as idle.
+    """
+    whole = [one for one in ranks if not one.partial]
+    if not whole or len(whole) == len(ranks):
+        return ranks, []
+    steps = set(common_steps(whole))
+    usual = {step: Counter(_calls_at(one)[step] for one in whole).most_common(1)[0][0] for step in steps}
+    kept, left = [], []
+    for one in ranks:
+        calls = _calls_at(one)
+        good = [step for step in one.steps if step.index in steps and calls[step.index] == usual[step.index]]
+        if not one.partial:
+            kept.append(one)
+        elif 2 * len(good) < len(steps) or not good:
+            left.append(Left(one.file, f"cut off: {len(good)} of {len(steps)} steps are whole"))
+        else:
+            kept.append(msgspec.structs.replace(one, steps=good))
+    return kept, left
+
+
+def _calls_at(rank: RankSummary) -> Counter[int]:
+    """Number of calls in each step."""
+    return Counter(rank.calls.column("step").tolist())
 
 
 def _names(ranks: Sequence[RankSummary]) -> list[str]:
     return [f"rank {one.rank}" if one.rank is not None else one.file for one in ranks]
 
 
-def _rank_rows(seen: _Seen) -> list[JobRank]:
-    late = _late_ms(seen)
+def _rank_rows(seen: Seen) -> list[JobRank]:
+    late = late_ms(seen)
     rows = []
     for at, (rank, doing) in enumerate(zip(seen.ranks, seen.doing, strict=True)):
-        parts, times, hidden = rank_parts(at, rank, doing, seen.steps, seen.matched, seen.waits)
+        parts, times, waited, hidden = rank_parts(at, rank, doing, seen.steps, seen.matched, seen.waits)
         late_at = int((seen.waits.late & (seen.matched.rank == at)).sum())
         rows.append(
             JobRank(
@@ -176,6 +169,7 @@ def _rank_rows(seen: _Seen) -> list[JobRank]:
                 partial=rank.partial,
                 parts=parts,
                 steps_ms=times,
+                waits_ms=waited,
                 hidden_ms=hidden,
                 late_ms=late[at],
                 calls_late=late_at,
@@ -185,137 +179,16 @@ def _rank_rows(seen: _Seen) -> list[JobRank]:
     return rows
 
 
-def _late_ms(seen: _Seen) -> list[float]:
-    """Per rank: exposed ms a step that the others wait for it, the median of those in its groups.
-
-    Of a wait, a late rank answers for the part until its own arrival.
-    """
-    matched, waits = seen.matched, seen.waits
-    at_step = np.isin(matched.step, seen.steps)
-    rows_of = RowsByCall(matched)
-    total: list[dict[int, float]] = [{} for _ in seen.ranks]  # by late rank: by waiting rank, ns
-    for call in np.unique(matched.call[waits.late]).tolist():
-        if not at_step[call]:
-            continue
-        rows = rows_of(call)
-        late = waits.late[rows]
-        victims = rows[~late]
-        for row in rows[late].tolist():
-            share = (waits.start[row] - waits.start[victims]) / np.maximum(1, waits.wait_ns[victims])
-            cost = waits.exposed_ns[victims] * np.clip(share, 0, 1)
-            sums = total[int(matched.rank[row])]
-            for rank, ns in zip(matched.rank[victims].tolist(), cost.tolist(), strict=True):
-                sums[rank] = sums.get(rank, 0.0) + ns
-    beside: list[set[int]] = [set() for _ in seen.ranks]  # who could wait for whom: they share a group
-    members: dict[tuple[int, ...], set[int]] = {}
-    for call, group in enumerate(matched.group):
-        members.setdefault(group, set()).update(matched.rank[rows_of(call)].tolist())
-    for together in members.values():
-        for at in together:
-            beside[at] |= together
-    return [
-        median(sums.get(rank, 0.0) for rank in beside[at] - {at}) / 1e6 / len(seen.steps) if sums else 0.0
-        for at, sums in enumerate(total)
-    ]
-
-
-def _stragglers(seen: _Seen, rows: Sequence[JobRank], step_ms: float) -> list[Straggler]:
-    """Ranks that the others wait for longer than for any other, by more than 2 % of the step."""
-    order = sorted(range(len(rows)), key=lambda at: -rows[at].late_ms)
-    values = [rows[at].late_ms for at in order]
-    many = above(values, PRACTICAL * step_ms) if len(values) > 2 else int(_one_of_two(values, step_ms))
-    return [_straggler(seen, rows, at, step_ms) for at in order[:many]]
-
-
-def _one_of_two(values: Sequence[float], step_ms: float) -> bool:
-    return len(values) == 2 and values[0] - values[1] > PRACTICAL * step_ms
-
-
-def _straggler(seen: _Seen, rows: Sequence[JobRank], at: int, step_ms: float) -> Straggler:
-    more = (
-        late_parts(seen.matched, seen.waits, at, seen.ranks, seen.doing).sum(axis=1) / 1e6 / len(seen.steps)
-    )
-    parts = dict(zip(PARTS, more.tolist(), strict=True))
-    pace = _pace(seen, at)
-    where: Counter[str] = Counter()
-    calls = seen.matched.call[seen.waits.late & (seen.matched.rank == at)]
-    for call in calls.tolist():
-        where[seen.matched.collective[call]] += float(seen.waits.skew_ns[call])  # type: ignore[assignment]
-    return Straggler(
-        name=rows[at].name,
-        late_ms=rows[at].late_ms,
-        late_frac=rows[at].late_ms / step_ms,
-        cause=_cause(seen, at, parts, pace, rows[at].late_ms),
-        more_ms=parts,
-        pace=pace,
-        collective=where.most_common(1)[0][0] if where else "",
-        calls=len(calls),
-        of_calls=len(seen.waits.told()),
-    )
-
-
-def _pace(seen: _Seen, at: int) -> float | None:
-    """Median over GEMMs of the same place and shape: this rank's time per call over the others' median."""
-    tables = gemms_by_rank(seen.ranks)
-    ratios, weights = [], []
-    for key, row in tables[at].items():
-        others = [
-            one.time_ms_per_step / one.calls_per_step
-            for other, rows in enumerate(tables)
-            if other != at and (one := rows.get(key)) is not None and one.calls_per_step
-        ]
-        if others and row.calls_per_step and None not in key[3:6] and median(others) > 0:
-            ratios.append(row.time_ms_per_step / row.calls_per_step / median(others))
-            weights.append(row.time_ms_per_step)
-    if not ratios:
-        return None
-    order = np.argsort(ratios)
-    total = np.cumsum(np.array(weights)[order])
-    return float(np.array(ratios)[order][int(np.searchsorted(total, total[-1] / 2))])
-
-
-def _cause(seen: _Seen, at: int, parts: dict[str, float], pace: float | None, late_ms: float) -> Cause:
-    name, most = max(parts.items(), key=lambda item: item[1])
-    if most < 0.5 * late_ms:
-        return "unclear"
-    if name == "idle":
-        return "cpu"
-    if name == "computing":
-        if pace is not None and pace > 1 + _SLOWER:
-            return "slow_gpu"
-        return "experts" if _experts_more(seen, at) else "more_work"
-    causes: dict[str, Cause] = {"input": "input", "copies": "copies", "communication": "communication"}
-    return causes[name]
-
-
-def _experts_more(seen: _Seen, at: int) -> bool:
-    """Is most of what it computes more than the others in its experts?"""
-    tables = []
-    for one in seen.ranks:
-        sums: Counter[str] = Counter()
-        for row in one.components:
-            if row.component != "communication":
-                sums[row.component] += row.time_ms_per_step  # type: ignore[assignment]
-        tables.append(sums)
-    others = [table for other, table in enumerate(tables) if other != at]
-    more = {name: tables[at][name] - median(table[name] for table in others) for name in tables[at]}
-    gained = sum(value for value in more.values() if value > 0)
-    return gained > 0 and sum(value for name, value in more.items() if name.startswith("moe.")) > 0.5 * gained
-
-
-def _stages(seen: _Seen, rows: Sequence[JobRank], step_ms: float) -> list[str]:
+def _stages(seen: Seen, rows: Sequence[JobRank], step_ms: float) -> list[str]:
     """Ranks that compute longest in a job that sends from rank to rank, where they stand out."""
     if not any(kind.collective == "send/recv" for one in seen.ranks for kind in one.kinds):
         return []
-    order = sorted(rows, key=lambda row: -row.parts.computing_ms)
-    values = [row.parts.computing_ms for row in order]
-    many = above(values, PRACTICAL * step_ms) if len(values) > 2 else int(_one_of_two(values, step_ms))
-    return [row.name for row in order[:many]]
+    return [rows[at].name for at in stand_out([row.parts.computing_ms for row in rows], step_ms)]
 
 
 def _limit(
     rows: Sequence[JobRank],
-    stragglers: Sequence[Straggler],
+    late: Sequence[Straggler],
     links: Sequence[SlowLink],
     stages: Sequence[str],
     table: Sequence[JobCollective],
@@ -325,7 +198,7 @@ def _limit(
         return "unknown"
     sending = median(row.parts.sending_ms + row.parts.waiting_ms for row in rows)
     idle = median(row.parts.idle_ms + row.parts.input_ms for row in rows)
-    worst = max((one.late_ms for one in stragglers), default=0.0)
+    worst = max((one.late_ms for one in late), default=0.0)
     link = max((one.more_ms for one in links), default=0.0)
     found: dict[Limit, float] = {"straggler": worst, "slow_link": link}
     limit = max(found, key=lambda name: found[name])

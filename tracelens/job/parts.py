@@ -27,17 +27,21 @@ def common_steps(ranks: Sequence[RankSummary]) -> list[int]:
 
 def rank_parts(
     at: int, rank: RankSummary, doing: Activity, steps: Sequence[int], matched: Matched, waits: Waits
-) -> tuple[Parts, list[float], float]:
-    """Mean parts of its steps, each step's ms, and the communication hidden behind computing."""
+) -> tuple[Parts, list[float], list[float], float]:
+    """Mean parts of its steps, each step's ms and its waiting, and the communication beside computing."""
     chosen = [one for one in rank.steps if one.index in set(steps)]
     begin = np.array([one.start_ns for one in chosen], np.int64)
     end = np.array([one.end_ns for one in chosen], np.int64)
     computing, exposed, copies, fed, idle = doing.parts(begin, end).mean(axis=1) / 1e6
-    rows = (matched.rank == at) & np.isin(matched.step[matched.call], steps)
-    waiting = min(float(waits.exposed_ns[rows].sum()) / 1e6 / max(1, len(chosen)), float(exposed))
+    rows = np.flatnonzero(matched.rank == at)
+    own = {
+        step: float(waits.exposed_ns[rows[matched.step[matched.call[rows]] == step]].sum()) for step in steps
+    }
+    waited = [own[one.index] / 1e6 for one in chosen]
+    waiting = min(sum(waited) / max(1, len(chosen)), float(exposed))
     parts = Parts(float(computing), waiting, float(exposed) - waiting, float(copies), float(fed), float(idle))
     hidden = doing.communicating.within(begin, end).mean() / 1e6 - float(exposed)
-    return parts, ((end - begin) / 1e6).tolist(), float(hidden)
+    return parts, ((end - begin) / 1e6).tolist(), waited, float(hidden)
 
 
 def collectives(matched: Matched, waits: Waits, names: Sequence[str], steps: int) -> list[JobCollective]:
@@ -104,9 +108,10 @@ def slow_links(matched: Matched, waits: Waits, steps: int) -> list[SlowLink]:
     found: dict[tuple[str, tuple[int, ...]], SlowLink] = {}
     for (collective, _, _), groups in by.items():
         groups = {group: times for group, times in groups.items() if len(times) >= _LINK_CALLS}
+        medians = {group: median(times) for group, times in groups.items()}
         for group, times in groups.items() if len(groups) > 1 else ():
-            others = [median(other) for name, other in groups.items() if name != group]
-            own, usual = median(times), median(others)
+            others = [other for name, other in medians.items() if name != group]
+            own, usual = medians[group], median(others)
             if own > _SLOW_LINK * usual and own > _SLOW_LINK * max(others):
                 name = next(matched.name[at] for at in range(len(matched)) if matched.group[at] == group)
                 more = (own - usual) * len(times) / steps / 1e6
@@ -117,21 +122,22 @@ def slow_links(matched: Matched, waits: Waits, steps: int) -> list[SlowLink]:
     return sorted(found.values(), key=lambda one: (-one.more_ms, one.ranks))
 
 
-_Key = tuple[str, str | None, str, int | None, int | None, int | None, int | None, str | None]
+GemmKey = tuple[str, str | None, str, int | None, int | None, int | None, int | None, str | None]
 
 
-def _key(row: RankGemm) -> _Key:
+def _key(row: RankGemm) -> GemmKey:
     return row.component, row.role, row.phase, row.m, row.n, row.k, row.batch, row.dtype
 
 
-def gemms_by_rank(ranks: Sequence[RankSummary]) -> list[dict[_Key, RankGemm]]:
+def gemms_by_rank(ranks: Sequence[RankSummary]) -> list[dict[GemmKey, RankGemm]]:
     """Per rank its GEMM rows by place and shape; those of several kernels added up."""
     out = []
     for rank in ranks:
-        rows: dict[_Key, RankGemm] = {}
+        rows: dict[GemmKey, RankGemm] = {}
         for row in rank.gemms:
-            same = rows.get(_key(row))
-            rows[_key(row)] = row if same is None else _added(same, row)
+            key = _key(row)
+            same = rows.get(key)
+            rows[key] = row if same is None else _added(same, row)
         out.append(rows)
     return out
 
@@ -147,9 +153,8 @@ def _added(one: RankGemm, other: RankGemm) -> RankGemm:
     )
 
 
-def job_gemms(ranks: Sequence[RankSummary], names: Sequence[str]) -> list[JobGemm]:
-    """GEMMs of the same place and shape over the ranks, longest first."""
-    tables = gemms_by_rank(ranks)
+def job_gemms(tables: Sequence[dict[GemmKey, RankGemm]], names: Sequence[str]) -> list[JobGemm]:
+    """GEMMs of the same place and shape over the ranks (``gemms_by_rank``), longest first."""
     found = []
     for key in dict.fromkeys(key for rows in tables for key in rows):
         having = [(names[at], rows[key]) for at, rows in enumerate(tables) if key in rows]
@@ -205,12 +210,24 @@ def _saving(finding: Finding) -> float:
     return known if known is not None else 0.0
 
 
+def job_degrees(ranks: Sequence[RankSummary]) -> dict[str, int]:
+    """Ways of sharing the work and the number of ranks that do, where all ranks that show one agree."""
+    every: dict[str, set[int]] = {}
+    for rank in ranks:
+        for name, degree in rank.degrees.items():
+            every.setdefault(name, set()).add(degree)
+    return {name: min(degrees) for name, degrees in sorted(every.items()) if len(degrees) == 1}
+
+
 def job_model(ranks: Sequence[RankSummary]) -> ModelDims | None:
     """The whole model's dimensions: what the ranks agree on, per-rank parts times the degree."""
+    degrees = job_degrees(ranks)
     dims = [rank.model for rank in ranks if rank.model.found != "none"]
     if not dims:
         return None
     merged = {name: _agreed([getattr(one, name) for one in dims]) for name in _DIMENSIONS}
+    if merged["tensor_parallel"].value is None and (shared := degrees.get("tensor parallel")):
+        merged["tensor_parallel"] = Known(shared, f"activations are exchanged in groups of {shared} ranks")
     degree = merged["tensor_parallel"].value
     for name, one in merged.items():
         if one.per_rank and one.value is not None and degree:

@@ -48,6 +48,7 @@ class JobRank(msgspec.Struct, frozen=True):
     partial: bool
     parts: Parts
     steps_ms: list[float]  # in the order of Job.steps
+    waits_ms: list[float]  # of these, exposed waiting for other ranks
     hidden_ms: float  # communication beside computing
     late_ms: float  # what the other ranks wait for it, per step: the median of them
     calls_late: int  # calls at which the others wait for it
@@ -160,6 +161,7 @@ class Job(msgspec.Struct, frozen=True):
     matched_calls: int
     unmatched_calls: int
     collectives: list[JobCollective]
+    degrees: dict[str, int]  # ranks by what they are to each other: data, tensor, expert parallel, FSDP
     model: ModelDims | None  # of the whole model; None where ranks disagree
     components: dict[str, tuple[float, float, float]]  # ms per step: median, least, most
     gemms: list[JobGemm]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tracelens.errors import InputError, TracelensError
 from tracelens.files import write_bytes
@@ -19,9 +21,12 @@ from tracelens.job.result import Job, Left
 from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode
 from tracelens.kinds import kind_of
 
+if TYPE_CHECKING:
+    from tracelens.analysis import Analysis
+
 #: Told of every rank that is done: files done, files in all, its name.
 Progress = Callable[[int, int, str], None]
-_TRACES = (".json", ".json.gz")
+_TRACES = (".json", ".json.gz", ".json.zst")
 _SUMMARIES = (".summary",)
 _MAGIC = set("*?[")
 
@@ -48,7 +53,7 @@ def find_files(paths: Sequence[str | Path]) -> Files:
         if name.endswith(_SUMMARIES):
             summaries[path] = None
         elif not name.endswith(_TRACES):
-            left.append(Left(path.name, "no .json, .json.gz or .summary"))
+            left.append(Left(path.name, "no .json, .json.gz, .json.zst or .summary"))
         elif (kind := kind_of(path)) == "trace":
             traces[path] = None
         else:
@@ -84,18 +89,43 @@ class _Done:
     why: str | None
 
 
-def summarize_file(path: str, gpu: str | None, keep: str | None) -> _Done:
-    """One rank's summary, taken from ``keep`` where it was made before. The work of one worker."""
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Where each rank's own page goes, and what writes it: a function that can be pickled."""
+
+    folder: str
+    write: Callable[[Analysis, Path], None]
+
+    def of(self, file: str, sha256: str) -> Path:
+        """The page of a trace; two files of one name have two pages."""
+        return Path(self.folder) / f"{Path(file).name.partition('.')[0][:60]}.{sha256[:8]}.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is done with each trace; see ``summarize_files``."""
+
+    gpu: str | None = None
+    keep: str | None = None
+    pages: Pages | None = None
+
+
+def summarize_file(path: str, work: Work) -> _Done:
+    """One rank's summary, taken from ``work.keep`` where it was made before. What one worker does."""
     from tracelens.analysis import analyze
     from tracelens.job.summary import summarize
 
     try:
-        kept = None if keep is None else Path(keep) / _kept_name(Path(path), gpu)
+        kept = None if work.keep is None else Path(work.keep) / _kept_name(Path(path), work.gpu)
         if kept is not None and kept.is_file():
             data = kept.read_bytes()
-            decode(data, kept.name)
-            return _Done(data, None)
-        data = encode([summarize(analyze(path, gpu=gpu, shape_search=False))])
+            (before,) = decode(data, kept.name)
+            if work.pages is None or work.pages.of(before.file, before.sha256).is_file():
+                return _Done(data, None)
+        analysis = analyze(path, gpu=work.gpu, shape_search=work.pages is not None)
+        data = encode([summary := summarize(analysis)])
+        if work.pages is not None:
+            work.pages.write(analysis, work.pages.of(summary.file, summary.sha256))
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(kept, data)
@@ -123,13 +153,15 @@ def summarize_files(
     *,
     gpu: str | None = None,
     keep: str | Path | None = None,
+    pages: Pages | None = None,
     workers: int | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[RankSummary], list[Left]]:
     """A summary of every trace (and those already made), and the files that have none with why.
 
-    ``keep`` is a folder in which finished summaries lie: they are not made again. ``executor`` is anything
+    ``keep`` is a folder in which finished summaries lie: they are not made again. ``pages`` has each rank's
+    own page written too. ``executor`` is anything
     that has ``submit``, as a Dask client's ``get_executor()``; without one, processes on this machine.
 
     Raises InputError where nothing can be read.
@@ -142,8 +174,8 @@ def summarize_files(
             found += decode(path.read_bytes(), path.name)
         except (InputError, OSError) as error:
             left.append(Left(path.name, str(error)))
-    call = (gpu, None if keep is None else str(keep))
-    for at, (path, done) in enumerate(_results(files.traces, call, workers, executor)):
+    work = Work(gpu, None if keep is None else str(keep), pages)
+    for at, (path, done) in enumerate(_results(files.traces, work, workers, executor)):
         if progress is not None:
             progress(at + 1, len(files.traces), path.name)
         if done.summary is None:
@@ -175,34 +207,52 @@ def analyze_job(
 
 
 def _results(
-    paths: Sequence[Path], call: tuple[str | None, str | None], workers: int | None, executor: Executor | None
+    paths: Sequence[Path], work: Work, workers: int | None, executor: Executor | None
 ) -> Iterator[tuple[Path, _Done]]:
     """Every file's result as it comes. A worker that dies takes no other file with it."""
     if executor is not None:
-        yield from _collected({executor.submit(summarize_file, str(path), *call): path for path in paths}, [])
+        asked = {executor.submit(summarize_file, str(path), work): path for path in paths}
+        for one in as_completed(asked):
+            try:
+                yield asked[one], one.result()
+            except Exception as error:  # its worker is gone: that is the engine's own way to say so
+                yield asked[one], _Done(None, f"its worker failed: {type(error).__name__}: {error}")
         return
     most = max(1, min(workers or os.cpu_count() or 1, len(paths)))
     if most == 1:
         for path in paths:
-            yield path, summarize_file(str(path), *call)
+            yield path, summarize_file(str(path), work)
         return
-    lost: list[Path] = []
-    with _pool(most) as pool:
-        yield from _collected({pool.submit(summarize_file, str(path), *call): path for path in paths}, lost)
-    for path in lost:  # each alone: the one that kills its worker is told from those beside it
-        again: list[Path] = []
-        with _pool(1) as pool:
-            yield from _collected({pool.submit(summarize_file, str(path), *call): path}, again)
-        if again:
+    waiting, lost = deque(paths), []
+    while waiting:
+        lost += yield from _until_broken(waiting, work, most)
+    waiting = deque(lost)  # each alone: the one that kills its worker is told from those beside it
+    while waiting:
+        for path in (yield from _until_broken(waiting, work, 1)):
             yield path, _Done(None, "its process was killed twice: not enough memory for it?")
 
 
-def _collected(work: dict[Future[_Done], Path], lost: list[Path]) -> Iterator[tuple[Path, _Done]]:
-    for one in as_completed(work):
-        try:
-            yield work[one], one.result()
-        except BrokenProcessPool:
-            lost.append(work[one])
+def _until_broken(
+    waiting: deque[Path], work: Work, workers: int
+) -> Generator[tuple[Path, _Done], None, list[Path]]:
+    """Results of what is waiting, until a worker dies; returns what ran beside it and is lost."""
+    running: dict[Future[_Done], Path] = {}
+    lost: list[Path] = []
+    with _pool(min(workers, len(waiting))) as pool:
+        while running or (waiting and not lost):
+            while waiting and not lost and len(running) < workers:
+                path = waiting.popleft()
+                try:
+                    running[pool.submit(summarize_file, str(path), work)] = path
+                except BrokenProcessPool:
+                    lost.append(path)
+            for one in wait(running, return_when=FIRST_COMPLETED).done:
+                path = running.pop(one)
+                try:
+                    yield path, one.result()
+                except BrokenProcessPool:
+                    lost.append(path)
+    return lost
 
 
 @contextmanager

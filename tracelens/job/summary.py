@@ -14,17 +14,17 @@ from tracelens.analysis import Analysis
 from tracelens.attribution.collectives import Call
 from tracelens.attribution.communication import find_communication
 from tracelens.errors import InputError
-from tracelens.job.columns import IntArray, merged, pack, unpack
+from tracelens.job.columns import IntArray, merged, pack, rank_text, unpack
 from tracelens.results import Finding, GemmRow, GpuInfo, ModelDims, Report, Summary
 from tracelens.results.step import ComponentRow, Coverage
 from tracelens.trace import Links, Trace
 from tracelens.trace.metadata import rank_and_world
 from tracelens.trace.tables import MISSING
 from tracelens.version import __version__
-from tracelens.words import COMPONENTS
+from tracelens.words import COMPONENTS, Purpose
 
 #: Of the summary file. The major part changes when a reader of the old one would be wrong.
-SUMMARY_VERSION = "1.0"
+SUMMARY_VERSION = "2.0"
 _RANK = re.compile(r"(?i)(?<![a-z])rank[ _.-]?([0-9]{1,6})(?![0-9])")
 #: The step of what is in no whole step.
 NO_STEP = -1
@@ -32,12 +32,21 @@ NO_STEP = -1
 _INPUT = re.compile(r"^enumerate\(DataLoader\)")
 
 
+#: What the messages of a group serve, and what its ranks are then to each other.
+PARALLEL: dict[Purpose, str] = {
+    "data-parallel gradients": "data parallel",
+    "FSDP parameter gather": "FSDP",
+    "tensor parallel": "tensor parallel",
+    "expert all-to-all": "expert parallel",
+}
+
+
 class CallKind(msgspec.Struct, frozen=True, order=True):
     """Calls of a collective that differ in nothing but time. ``bytes`` as in ``Call.bytes``."""
 
     collective: str
     group: str  # the description of the process group, else its name; empty where the trace names none
-    ranks: tuple[int, ...] | None  # of the group; None where the trace does not list them
+    ranks: str | None  # of the group (``columns.rank_text``); None where the trace does not list them
     group_size: int | None
     bytes: int | None
 
@@ -100,6 +109,7 @@ class RankSummary(msgspec.Struct, frozen=True):
     components: list[ComponentRow]
     gemms: list[RankGemm]
     findings: list[Finding]
+    degrees: dict[str, int]  # ranks that share the work, by the way of sharing it (``PARALLEL``)
     kinds: list[CallKind]
     calls: Columns  # kind, step (N of ProfilerStep), start_ns, end_ns, launch_ns (-1: not recorded)
     computing: Columns  # begin_ns, end_ns: some kernel other than communication runs
@@ -146,6 +156,7 @@ def summarize(analysis: Analysis) -> RankSummary:
         components=report.components,
         gemms=[_gemm(row) for row in report.gemms],
         findings=report.findings,
+        degrees=_degrees(report),
         kinds=kinds,
         calls=_columns(
             kind=of_call[communication.call[chosen]],
@@ -167,8 +178,20 @@ def encode(summaries: Iterable[RankSummary]) -> bytes:
 
     The same ranks give the same bytes, in whatever order they come and however often.
     """
-    lines = {one.sha256: msgspec.json.encode(one) for one in sorted(summaries, key=_order)}
-    return gzip.compress(b"\n".join(lines.values()) + b"\n", 6, mtime=0)
+    lines = map(msgspec.json.encode, each_trace_once(summaries))
+    return gzip.compress(b"\n".join(lines) + b"\n", 6, mtime=0)
+
+
+def each_trace_once(summaries: Iterable[RankSummary]) -> list[RankSummary]:
+    """In order of rank; of several summaries of one trace the first by its file's name."""
+    kept: dict[str, RankSummary] = {}
+    for one in summaries:
+        other = kept.setdefault(one.sha256 or one.file, one)
+        if other is not one:
+            kept[one.sha256 or one.file] = min(
+                one, other, key=lambda same: (same.file, msgspec.json.encode(same))
+            )
+    return sorted(kept.values(), key=lambda one: (one.rank is None, one.rank or 0, one.file, one.sha256))
 
 
 def decode(data: bytes, name: str) -> list[RankSummary]:
@@ -190,19 +213,33 @@ def _decoded(line: bytes, name: str) -> RankSummary:
     return msgspec.json.decode(line, type=RankSummary)
 
 
-def _order(one: RankSummary) -> tuple[bool, int, str]:
-    return one.rank is None, one.rank or 0, one.sha256
-
-
 class _Head(msgspec.Struct):
     summary_version: str
 
 
 def _kinds(calls: Sequence[Call]) -> tuple[list[CallKind], IntArray]:
     """The distinct kinds of call, and for each call which one it is."""
-    each = [CallKind(one.collective, one.group or "", one.ranks, one.group_size, one.bytes) for one in calls]
+    each = [
+        CallKind(
+            one.collective,
+            one.group or "",
+            rank_text(one.ranks) if one.ranks else None,
+            one.group_size,
+            one.bytes,
+        )
+        for one in calls
+    ]
     kinds = list(dict.fromkeys(each))
     return kinds, np.array([kinds.index(one) for one in each], np.int64)
+
+
+def _degrees(report: Report) -> dict[str, int]:
+    """Size of the group that most of the time of each purpose goes through, where the trace states it."""
+    found: dict[str, int] = {}
+    for row in sorted(report.communication, key=lambda row: row.time_ms):
+        if row.purpose in PARALLEL and row.group_size:
+            found[PARALLEL[row.purpose]] = row.group_size
+    return dict(sorted(found.items()))
 
 
 def _columns(**columns: IntArray) -> Columns:

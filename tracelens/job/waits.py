@@ -127,47 +127,85 @@ def _late(matched: Matched, start: FloatArray, last: IntArray, least: float) -> 
 
 
 def late_parts(
-    matched: Matched, waits: Waits, rank: int, ranks: Sequence[RankSummary], doing: Sequence[Activity]
-) -> FloatArray:
-    """Why a rank is late: what it does more than the others since they last were together, ns.
+    matched: Matched,
+    waits: Waits,
+    late: Sequence[int],
+    ranks: Sequence[RankSummary],
+    doing: Sequence[Activity],
+) -> dict[int, FloatArray]:
+    """Why ranks are late: what each does more than the others since they last were together, ns by part.
 
-    Per call at which it is late (columns) and part (``PARTS``, rows): its own time from the end of the call
-    before to its arrival, less the median of ranks of that call that are not late, over the same stretch.
+    For each call at which it is late: its own time from the end of the call before to its arrival, less the
+    median of ranks of that call that are not late, over the same stretch; ``PARTS``, summed over the calls.
     """
-    calls = matched.call[waits.late & (matched.rank == rank)]
+    windows = _Windows(matched, ranks)
     rows_of = RowsByCall(matched)
-    own = np.flatnonzero(matched.rank == rank)
-    own = own[np.argsort(matched.end_ns[own])]
-    found = np.zeros((len(PARTS), len(calls)))
-    for column, call in enumerate(calls.tolist()):
-        members = rows_of(call)
-        arrival = int(matched.start_ns[members[matched.rank[members] == rank][0]])
-        before = int(np.searchsorted(matched.end_ns[own], arrival, side="right")) - 1
-        together = rows_of(int(matched.call[own[before]])) if before >= 0 else None
-        step = int(matched.step[call])
-        if together is not None and matched.step[matched.call[together[0]]] != step:
-            together = None
-        punctual = members[~waits.late[members]]
-        compared = punctual[:: max(1, len(punctual) // _COMPARED)].tolist()
-        parts = {}
-        for row in [*compared, *members[matched.rank[members] == rank].tolist()]:
-            who = int(matched.rank[row])
-            since = _since(matched, together, who, ranks[who], step)
-            if since is not None:
-                window = np.array([since]), np.array([matched.start_ns[row]])
-                parts[who] = doing[who].parts(*window)[:, 0]
-        others = [values for who, values in parts.items() if who != rank]
-        if rank in parts and others:
-            found[:, column] = parts[rank] - np.median(others, axis=0)
+    asked: list[tuple[int, int, list[int]]] = []  # late rank, its own stretch, those of the others
+    for rank in late:
+        for call in matched.call[waits.late & (matched.rank == rank)].tolist():
+            members = rows_of(call)
+            together = windows.before(rank, call)
+            punctual = members[~waits.late[members]]
+            compared = punctual[:: max(1, len(punctual) // _COMPARED)]
+            own = windows.ask(members[matched.rank[members] == rank][0], together)
+            others = [windows.ask(row, together) for row in compared.tolist()]
+            known = [at for at in others if at is not None]
+            if own is not None and known:
+                asked.append((rank, own, known))
+    parts = windows.parts(doing)
+    found = {rank: np.zeros(len(PARTS)) for rank in late}
+    for rank, at, beside in asked:
+        found[rank] += parts[:, at] - np.median(parts[:, beside], axis=1)
     return found
 
 
-def _since(matched: Matched, together: IntArray | None, who: int, rank: RankSummary, step: int) -> int | None:
-    """End of the call before on that rank; without one, the begin of its step."""
-    if together is not None:
-        rows = together[matched.rank[together] == who]
-        return int(matched.end_ns[rows[0]]) if len(rows) else None
-    return next((one.start_ns for one in rank.steps if one.index == step), None)
+class _Windows:
+    """Stretches of time whose parts are asked for; each rank's activity is unpacked once for all of them."""
+
+    def __init__(self, matched: Matched, ranks: Sequence[RankSummary]):
+        self._matched, self._ranks = matched, ranks
+        self._rows_of = RowsByCall(matched)
+        self._own: dict[int, IntArray] = {}
+        self._asked: list[tuple[int, int, int]] = []  # rank, begin, end
+
+    def before(self, rank: int, call: int) -> int | None:
+        """The call of the same step that ended last on that rank before it arrived at this one."""
+        matched = self._matched
+        if rank not in self._own:
+            rows = np.flatnonzero(matched.rank == rank)
+            self._own[rank] = rows[np.argsort(matched.end_ns[rows], kind="stable")]
+        own = self._own[rank]
+        arrival = matched.start_ns[self._row(call, rank)]
+        at = int(np.searchsorted(matched.end_ns[own], arrival, side="right")) - 1
+        before = int(matched.call[own[at]]) if at >= 0 else None
+        return before if before is not None and matched.step[before] == matched.step[call] else None
+
+    def ask(self, row: int, together: int | None) -> int | None:
+        """Number of the stretch to that arrival: from the end of the call before, or the step's begin."""
+        rank, step = int(self._matched.rank[row]), int(self._matched.step[self._matched.call[row]])
+        if together is None:
+            since = next((one.start_ns for one in self._ranks[rank].steps if one.index == step), None)
+        else:
+            there = self._row(together, rank)
+            since = None if there is None else int(self._matched.end_ns[there])
+        if since is None:
+            return None
+        self._asked.append((rank, since, int(self._matched.start_ns[row])))
+        return len(self._asked) - 1
+
+    def _row(self, call: int, rank: int) -> int | None:
+        rows = self._rows_of(call)
+        at = int(np.searchsorted(self._matched.rank[rows], rank))
+        return int(rows[at]) if at < len(rows) and self._matched.rank[rows[at]] == rank else None
+
+    def parts(self, doing: Sequence[Activity]) -> FloatArray:
+        """``PARTS`` (rows) of all stretches (columns), ns."""
+        asked = np.array(self._asked, np.int64).reshape(-1, 3)
+        found = np.zeros((len(PARTS), len(asked)))
+        for rank in np.unique(asked[:, 0]).tolist():
+            mine = np.flatnonzero(asked[:, 0] == rank)
+            found[:, mine] = doing[rank].parts(asked[mine, 1], asked[mine, 2])
+        return found
 
 
 class RowsByCall:

@@ -16,6 +16,7 @@ from tracelens.render.markdown_text import escape, table
 
 RANKS = 12  # listed at a terminal: all of a small job, the latest of a large one
 COLLECTIVES = 5
+_RUNS = 8  # of ranks in a sentence
 _PARTS = (
     ("computing_ms", "computing"),
     ("waiting_ms", "waiting for other ranks"),
@@ -101,10 +102,21 @@ def verdict(job: Job) -> str:
 def details(job: Job) -> list[str]:
     """Why, and where to look next."""
     said = []
-    for one in job.stragglers[:3]:
+    by_cause: dict[Cause, list[Straggler]] = {}
+    for one in job.stragglers:
+        by_cause.setdefault(one.cause, []).append(one)
+    for cause, (one, *others) in by_cause.items():
         of = f"late at {one.calls} of {one.of_calls} calls, most at {one.collective}"
-        said.append(f"{one.name.capitalize()} ({f.ms(one.late_ms)}): {_WHY[one.cause](one)} It is {of}.")
-        said.append(f"Next: {_NEXT[one.cause]}")
+        too = [f"The same holds for {ranks_said([other.name for other in others], capital=False)}."]
+        said.append(
+            " ".join(
+                [
+                    f"{one.name.capitalize()} ({f.ms(one.late_ms)}): {_WHY[cause](one)} It is {of}.",
+                    *too * bool(others),
+                ]
+            )
+        )
+        said.append(f"Next: {_NEXT[cause]}")
     if job.limit == "slow_link":
         said.append("Next: look at the links and switches between those ranks (nccl-tests on them alone).")
     if job.limit == "pipeline":
@@ -146,12 +158,17 @@ def ranks_said(names: Sequence[str], *, capital: bool = True) -> str:
 
     >>> ranks_said(["rank 4", "rank 5", "rank 6", "rank 9"]), ranks_said(["rank 1"], capital=False)
     ('Ranks 4-6, 9', 'rank 1')
+    >>> ranks_said([f"rank {rank}" for rank in range(0, 1000, 8)])
+    '125 ranks (0, 8, 16, 24, 32, 40, 48, 56, ...)'
     """
     numbers = [int(name[5:]) for name in names if name.startswith("rank ") and name[5:].isdecimal()]
     if len(numbers) < len(names) or not numbers:
         return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
     word = "rank" if len(numbers) == 1 else "ranks"
-    return f"{word.capitalize() if capital else word} {f.integers(numbers, '-')}"
+    runs = f.integers(numbers, "-").split(", ")
+    if len(runs) > _RUNS:
+        return f"{len(numbers)} ranks ({', '.join(runs[:_RUNS])}, ...)"
+    return f"{word.capitalize() if capital else word} {', '.join(runs)}"
 
 
 def _numbered(ranks: Sequence[int]) -> str:
@@ -164,7 +181,8 @@ def identity(job: Job) -> str:
     of = f"{len(job.ranks)} of {job.world_size} ranks" if job.world_size else f"{len(job.ranks)} ranks"
     many = len(job.steps)
     steps = f"{many} step{'' if many == 1 else 's'} in common"
-    return " · ".join([of, ", ".join(gpus)[:80], steps])
+    shared = [f"{name} {degree}" for name, degree in job.degrees.items()]
+    return " · ".join([of, ", ".join(gpus)[:80], *shared, steps])
 
 
 def worst_first(job: Job, most: int) -> list[JobRank]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 import jinja2
@@ -10,13 +11,17 @@ import numpy as np
 from markupsafe import Markup
 
 from tracelens import numbers as f
+from tracelens.analysis import Analysis
+from tracelens.files import write_text
 from tracelens.job.result import Job, JobRank
 from tracelens.render import job as words
+from tracelens.render.html import render_html
 from tracelens.render.templates import environment, part, policy
 
 #: All ranks get a bar up to here; of larger jobs the latest, a table of percentiles, and the map.
 BARS, WORST = 64, 10
-_MAP_STEPS = 40
+_MAP_STEPS, _MAP_ROWS = 40, 256
+_LEAST_SCALE = 0.05  # the darkest shade is that much above the median, or the largest there is
 _LEVELS = 8
 _WIDTH = 1000.0
 
@@ -29,6 +34,17 @@ class Bar:
     pieces: list[tuple[str, float, float, str]]  # part, x, width, what it says
     late: bool
     page: str | None  # its own page beside this one
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Rank by step, and how to read it."""
+
+    svg: Markup
+    each: int  # ranks of a row
+    most: float  # above the median, as a share of it, of the darkest shade
+    ranks: list[str]  # the first and the last
+    steps: list[int]
 
 
 def render_job_html(job: Job, *, generated_at: str | None = None, pages: dict[str, str] | None = None) -> str:
@@ -49,7 +65,7 @@ def render_job_html(job: Job, *, generated_at: str | None = None, pages: dict[st
             bars=_bars(job, shown, pages or {}),
             large=large,
             percentiles=_percentiles(job) if large else [],
-            cells=Markup(_map(job)) if large and len(job.steps) > 1 else "",
+            map=_map(job) if large else None,
             heads=words.COLLECTIVE_HEADS,
             collectives=[words.collective_cells(row) for row in job.collectives[:24]],
             findings=words.finding_lines(job),
@@ -61,6 +77,11 @@ def render_job_html(job: Job, *, generated_at: str | None = None, pages: dict[st
         )
     )
     return page
+
+
+def write_rank_page(analysis: Analysis, path: Path) -> None:
+    """One rank's own page, as ``tracelens analyze`` writes it."""
+    write_text(path, render_html(analysis.report))
 
 
 def _bars(job: Job, shown: list[JobRank], pages: dict[str, str]) -> list[Bar]:
@@ -89,14 +110,20 @@ def _percentiles(job: Job) -> list[tuple[str, list[str]]]:
     return rows
 
 
-def _map(job: Job) -> str:
-    """Rank by step: what each step of each rank waits for others, as one path per shade."""
+def _map(job: Job) -> HeatMap:
+    """Rank by step: the time of each step without waiting for others, as one path per shade.
+
+    With a hundred ranks and more a row is that of several neighbours, the longest of them.
+    """
     steps = job.steps[:_MAP_STEPS]
-    times = np.array([row.steps_ms[: len(steps)] for row in job.ranks])
-    middle = np.median(times, axis=0)
-    over = np.clip((times - middle) / np.maximum(middle, 1e-9), 0, 0.5)
-    level = np.minimum((over / 0.5 * _LEVELS).astype(int), _LEVELS - 1)
-    width, height = 720 // len(steps), max(1, min(8, 900 // len(job.ranks)))
+    own = np.array([np.subtract(row.steps_ms, row.waits_ms)[: len(steps)] for row in job.ranks])
+    middle = np.median(own, axis=0)
+    over = np.maximum(0, own - middle) / np.maximum(middle, 1e-9)
+    each = 1 << max(0, (len(over) - 1) // _MAP_ROWS).bit_length()
+    worst = np.stack([over[at : at + each].max(axis=0) for at in range(0, len(over), each)])
+    most = max(_LEAST_SCALE, float(worst.max()))
+    level = np.minimum((worst / most * _LEVELS).astype(int), _LEVELS - 1)
+    width, height = 720 // len(steps), max(2, min(8, 640 // len(worst)))
     paths = []
     for shade in range(_LEVELS):
         rows, columns = np.nonzero(level == shade)
@@ -106,15 +133,16 @@ def _map(job: Job) -> str:
         )
         if cells:
             paths.append(f'<path class="l{shade}" d="{cells}"/>')
-    high, wide = height * len(job.ranks), width * len(steps)
+    high, wide = height * len(worst), width * len(steps)
     label = (
-        f"Step time by rank (down) and step (across), {len(job.ranks)} by {len(steps)}; "
-        "darker is longer than the median"
+        f"Time of each step without waiting, by rank (down) and step (across), {len(over)} by {len(steps)}"
     )
-    return (
+    svg = (
         f'<svg class="map" role="img" aria-label="{label}" viewBox="0 0 {wide} {high}" width="{wide}" '
         f'height="{high}">{"".join(paths)}</svg>'
     )
+    names = [job.ranks[0].name, job.ranks[-1].name]
+    return HeatMap(Markup(svg), each, most, names, steps)
 
 
 def _environment() -> jinja2.Environment:

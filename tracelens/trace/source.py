@@ -1,4 +1,4 @@
-"""The bytes of a trace: plain or gzip, file or standard input, unpacked as they are read.
+"""The bytes of a trace: plain, gzip or zstd, file or standard input, unpacked as they are read.
 
 isal unpacks at more than 2 GB/s, ten times as fast as events are decoded, so it is done in line: a
 thread for it would spend its time waiting for Python's lock.
@@ -7,6 +7,7 @@ thread for it would spend its time waiting for Python's lock.
 from __future__ import annotations
 
 import hashlib
+import io
 import sys
 import zlib
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from tracelens.trace.tables import Source
 
 BLOCK = 384 * 1024
 _GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_ZSTD_BLOCK = 64 * 1024  # what is read with a fault in it is lost
 _GZIP_WBITS = 31
 _MAGIC_BYTES = 8
 _SALVAGE_STEP = 1024
@@ -30,7 +33,6 @@ _FAULTS: tuple[type[Exception], ...] = (IsalError, zlib.error, EOFError, ValueEr
 _USUAL_PACKING = 14  # Kineto JSON packs to a 12th to an 18th
 _OTHER_PACKERS = {
     b"PK\x03\x04": ("a zip archive", "unzip it"),
-    b"\x28\xb5\x2f\xfd": ("zstd-compressed", "unpack it with zstd -d"),
     b"\xfd7zXZ": ("xz-compressed", "unpack it with xz -d"),
     b"BZh": ("bzip2-compressed", "unpack it with bzip2 -d"),
 }
@@ -53,11 +55,11 @@ class ByteSource:
             size = Path(self.path).stat().st_size
         except (OSError, ValueError):
             return 0
-        return size * _USUAL_PACKING if self.name.endswith(".gz") else size
+        return size * _USUAL_PACKING if self.name.endswith((".gz", ".zst")) else size
 
     def is_plain_file(self) -> bool:
         """A file that can be read at any place, and holds JSON as it is."""
-        return self._is_file() and not self._first().startswith((_GZIP, *_OTHER_PACKERS))
+        return self._is_file() and not self._first().startswith((_GZIP, _ZSTD, *_OTHER_PACKERS))
 
     def packed_path(self) -> str:
         """The path of a gzip file that others can read too; empty where it is none."""
@@ -103,11 +105,13 @@ class ByteSource:
         for magic, (what, remedy) in _OTHER_PACKERS.items():
             if first.startswith(magic):
                 raise InputError(f"{self.name} is {what}: {remedy} first, or save the trace as .json.gz")
-        if not first.startswith(_GZIP):
+        if first.startswith(_GZIP):
+            yield from self._gunzip(first, blocks)
+        elif first.startswith(_ZSTD):
+            yield from self._unzstd(first, blocks)
+        else:
             yield first
             yield from blocks
-            return
-        yield from self._gunzip(first, blocks)
 
     def _gunzip(self, first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
         """Unpack gzip members one after the other, as gunzip does; keep all there is before a fault."""
@@ -139,6 +143,19 @@ class ByteSource:
         for _ in blocks:  # the hash and the size are of the whole file
             pass
 
+    def _unzstd(self, first: bytes, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        """Unpack zstd frames; keep all there is before a fault."""
+        import pyarrow
+
+        unpacked = pyarrow.CompressedInputStream(pyarrow.PythonFile(_Joined(first, blocks), "r"), "zstd")
+        try:
+            while out := unpacked.read(_ZSTD_BLOCK):
+                yield out
+        except OSError as error:
+            self.fault = f"the zstd data is damaged or cut off ({error})"
+        for _ in blocks:  # the hash and the size are of the whole file
+            pass
+
     def _salvage(self, given: int) -> Iterator[bytes]:
         """The last bytes before a damaged spot, one by one: a call that fails gives nothing back."""
         if self.from_stdin or not Path(self.path).is_file():  # a pipe cannot be read again
@@ -159,10 +176,26 @@ class ByteSource:
         yield bytes(saved)
 
 
+class _Joined(io.RawIOBase):
+    """Blocks as a file that is read forward."""
+
+    def __init__(self, first: bytes, blocks: Iterator[bytes]):
+        self._pending, self._blocks = first, blocks
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if not self._pending:
+            self._pending = next(self._blocks, b"")
+        out, self._pending = self._pending[:size], self._pending[size:]
+        return out
+
+
 def _open(path: Path) -> BinaryIO:
     try:
         if path.is_dir():
-            raise InputError(f"{path} is a folder: give one trace file (.json or .json.gz)")
+            raise InputError(f"{path} is a folder: give one trace file (.json, .json.gz or .json.zst)")
         return path.open("rb", buffering=0)
     except FileNotFoundError:
         raise InputError(f"no such file: {path}") from None

@@ -1,0 +1,204 @@
+"""Whole jobs: what is found in jobs with a planted cause, and what many ranks cost.
+
+    python -m benchmarks.job planted           20 planted causes, 20 clean jobs
+    python -m benchmarks.job merge             1,000 summaries: seconds, memory
+    python -m benchmarks.job ranks             64 ranks: seconds and memory of all processes, slope per rank
+    python -m benchmarks.job beside FOLDER     against holistic-trace-analysis on the same ranks
+
+Each writes its part of ``results/job.json``. Ratios of one run are worth more than seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks.generate import generate
+from benchmarks.load import machine
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results" / "job.json"
+
+
+def planted(options: argparse.Namespace) -> dict[str, Any]:
+    """How many of the planted causes are named with their rank, and how many clean jobs accuse somebody."""
+    from tests.job.plants import PLANTS, accuses_nobody, clean_jobs
+    from tests.job.simulated import Simulation
+    from tracelens.job.run import analyze_job
+
+    found: dict[str, bool] = {}
+    with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
+        folder = Path(temporary)
+        for plant in PLANTS:
+            job, at = plant.job(options.seed)
+            Simulation(job).write(_emptied(folder))
+            found[plant.name] = plant.named(analyze_job([folder], workers=1), job, at)
+            print(f"{plant.name:<50}{'named' if found[plant.name] else 'MISSED'}")
+        clean: dict[str, bool] = {}
+        for name, job in clean_jobs():
+            Simulation(job).write(_emptied(folder))
+            clean[name] = accuses_nobody(analyze_job([folder], workers=1))
+            print(f"{name:<50}{'nobody accused' if clean[name] else 'INVENTED'}")
+    return {
+        "seed": options.seed,
+        "named": sum(found.values()),
+        "planted": len(found),
+        "invented": len(clean) - sum(clean.values()),
+        "clean": len(clean),
+        "missed": [name for name, right in found.items() if not right],
+    }
+
+
+def _emptied(folder: Path) -> Path:
+    for file in folder.iterdir():
+        file.unlink()
+    return folder
+
+
+def merge(options: argparse.Namespace) -> dict[str, Any]:
+    """Summaries of one job, repeated as further ranks of a larger one, merged with page and JSON."""
+    from tracelens.analysis import analyze
+    from tracelens.job.summary import encode, summarize
+
+    with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
+        folder = Path(temporary)
+        made = [summarize(analyze(path, shape_search=False)) for path in _traces(options, folder)]
+        size = 0
+        for rank in range(options.ranks):
+            one = made[rank % len(made)]
+            whole = f"0-{options.ranks - 1}"
+            kinds = [
+                msgspec.structs.replace(kind, ranks=whole, group_size=options.ranks)
+                if kind.group_size == one.world_size
+                else kind
+                for kind in one.kinds
+            ]
+            further = msgspec.structs.replace(
+                one, rank=rank, world_size=options.ranks, sha256=f"{rank:x}", file=f"rank{rank}", kinds=kinds
+            )
+            size += (folder / f"{rank}.summary").write_bytes(encode([further]))
+        outputs = ["--json", str(folder / "job.json"), "-o", str(folder / "job.html"), "-q"]
+        cost = _cost([sys.executable, "-m", "tracelens", "merge", str(folder), *outputs])
+        page = (folder / "job.html").stat().st_size
+    return {"ranks": options.ranks, "summary_kb": size / options.ranks / 1e3, "page_kb": page / 1e3, **cost}
+
+
+def ranks(options: argparse.Namespace) -> dict[str, Any]:
+    """A quarter of the ranks, half, and all of them: seconds, CPU seconds and memory of all processes."""
+    rows = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
+        folder = Path(temporary)
+        first = folder / "rank0.json"
+        size = generate(first, int(options.mb * 1e6))["bytes"]
+        text = first.read_bytes()
+        for rank in range(1, options.ranks):  # the same work as another rank of the job
+            own = text.replace(b'"rank": 0, "world_size"', b'"rank": %d, "world_size"' % rank, 1)
+            (folder / f"rank{rank}.json").write_bytes(own)
+        files = [str(folder / f"rank{rank}.json") for rank in range(options.ranks)]
+        for many in (options.ranks // 4, options.ranks // 2, options.ranks):
+            command = [sys.executable, "-m", "tracelens", "analyze", *files[:many], "--no-html", "-q"]
+            rows.append({"ranks": many, **_cost([*command, "--json", str(folder / "job.out")])})
+            print(rows[-1], flush=True)
+    slope = (rows[-1]["cpu_seconds"] - rows[0]["cpu_seconds"]) / (rows[-1]["ranks"] - rows[0]["ranks"])
+    straight = rows[0]["cpu_seconds"] + slope * (rows[1]["ranks"] - rows[0]["ranks"])
+    return {
+        "mb": size / 1e6,
+        "runs": rows,
+        "cpu_seconds_per_rank": slope,
+        "middle_over_straight_line": rows[1]["cpu_seconds"] / straight,
+    }
+
+
+def _traces(options: argparse.Namespace, folder: Path) -> list[Path]:
+    if options.traces is not None:
+        return sorted(path for path in options.traces.iterdir() if ".json" in path.name)
+    from tests.job.plants import PLANTS
+    from tests.job.simulated import Simulation
+
+    (folder / "traces").mkdir()
+    job, _ = PLANTS[2].job(options.seed)
+    return Simulation(job).write(folder / "traces")
+
+
+def _cost(command: list[str]) -> dict[str, Any]:
+    """Seconds, CPU seconds and the highest memory of a command and all its processes, in MB (PSS)."""
+    before = os.times()
+    start = time.perf_counter()
+    process = subprocess.Popen(command)
+    peak = [0.0]
+    watcher = threading.Thread(target=_watch, args=(process, peak))
+    watcher.start()
+    code = process.wait()
+    watcher.join()
+    if code:
+        raise SystemExit(f"{' '.join(command)}: exit {code}")
+    after = os.times()
+    cpu = (after.children_user + after.children_system) - (before.children_user + before.children_system)
+    return {"seconds": time.perf_counter() - start, "cpu_seconds": cpu, "peak_mb": peak[0]}
+
+
+def _watch(process: subprocess.Popen[bytes], peak: list[float]) -> None:
+    while process.poll() is None:
+        peak[0] = max(peak[0], sum(map(_pss_mb, _tree(process.pid))))
+        time.sleep(0.05)
+
+
+def _tree(pid: int) -> list[int]:
+    """A process and those below it (Linux)."""
+    found = [pid]
+    for parent in found:
+        try:
+            for task in Path(f"/proc/{parent}/task").iterdir():
+                found += map(int, (task / "children").read_text().split())
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def _pss_mb(pid: int) -> float:
+    """Its memory, of pages shared with others its share."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1e3 for line in text.splitlines() if line.startswith("Pss:")), 0.0)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parts: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+        "planted": planted,
+        "merge": merge,
+        "ranks": ranks,
+    }
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", choices=parts)
+    parser.add_argument("traces", type=Path, nargs="?", help="folder of one job's traces [default: made]")
+    parser.add_argument("--ranks", type=int, help="[default: 1000 to merge, 64 to analyze]")
+    parser.add_argument("--mb", type=float, default=50, help="of each generated rank")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", type=Path, help="where temporary files go")
+    options = parser.parse_args(arguments)
+    options.ranks = options.ranks or (64 if options.part == "ranks" else 1000)
+    figures = parts[options.part](options)
+    print(json.dumps(figures, indent=2))
+    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.write_text(
+        json.dumps(before | {options.part: figures, "machine": machine()}, indent=2, sort_keys=True) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
