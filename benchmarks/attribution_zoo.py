@@ -17,6 +17,7 @@ import statistics
 import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,6 @@ def _fits(component: str, words: list[str]) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    import transformers
-
     from benchmarks.hub.recording import record_hub
 
     parser = argparse.ArgumentParser(description=__doc__)
@@ -104,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("-v", action="store_true", help="list what is wrong and what is open")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
-    transformers.logging.set_verbosity_error()
+    import_module("transformers").logging.set_verbosity_error()
     logging.disable(logging.WARNING)
     rows: dict[str, dict[str, Any]] = {}
     for name in given.names or [name for name in NAMES if held(name) == given.held]:

@@ -307,13 +307,13 @@ class _Gap:
     def _drops_paths(self, at: int) -> bool:
         """Stochastic depth: one number by chance for each sample, and the product with it."""
         here = self.run.kinds[at]
-        if any(_per_sample(t) for t in here.tensors) or here.name in ("rand", "bernoulli_"):
+        if _per_sample(here.tensors) or here.name in ("rand", "bernoulli_"):
             return True
         behind = self.run.kinds[at + 1] if at + 1 < len(self.run) else None
         scales = (
             here.name in ("div", "div_") and behind is not None and behind.tensors[:1] == here.tensors[:1]
         )
-        return scales and behind is not None and any(_per_sample(t) for t in behind.tensors)
+        return scales and behind is not None and _per_sample(behind.tensors)
 
     def _is_affine(self, at: int) -> bool:
         """A weight and a bias of the stream's width, as of a normalization that takes no statistics."""
@@ -418,8 +418,10 @@ class _Gap:
         return kind.what == "norm" or "norm" in kind.tags or at in self.normed
 
 
-def _per_sample(tensor: Dims) -> bool:
-    return len(tensor) >= 3 and tensor[0] > 1 and prod(tensor[1:]) == 1
+def _per_sample(tensors: tuple[Dims, ...]) -> bool:
+    """Is one of them a number for each of the first dimension of the others, or alone in that form?"""
+    rank = max(map(len, tensors), default=0)
+    return any(len(t) == rank >= 3 and t[0] > 1 and prod(t[1:]) == 1 for t in tensors)
 
 
 def _per_head(tensor: Dims, core: Core) -> bool:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tracelens.attribution.structure.norms import is_step, normalizes
+from tracelens.attribution.structure.norms import adds, is_step, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm import GemmShape
@@ -155,11 +155,17 @@ class Forward:
         layers without any, whose MLPs are as large as those of layers that have it."""
         shapes = [(at, shape) for at in products if (shape := self.run.shape(at)) is not None]
         first = next((at for at, shape in shapes if shape.k == self.hidden), stop)
+        if not any(self._sums_up(kind) for kind in self.run.kinds[first:stop]):
+            first = stop  # a layer is added to the stream: these only make it
         for at, shape in shapes:
-            if at < first and shape.n == self.hidden:
+            if at < first and shape.n == self.hidden != shape.k:
                 self.run.labels[at] = Label("embedding")
         self.mlps |= self._closing()
         self._mlps([at for at in products if at >= first], stop)
+
+    def _sums_up(self, kind: Kind) -> bool:
+        """An addition to the residual stream, alone or in a fused kernel."""
+        return "add" in kind.tags or (adds(kind) and kind.width == self.hidden)
 
     def _closing(self) -> set[tuple[int, int]]:
         """(n, k) of the products that close an MLP directly behind an attention core."""
