@@ -253,8 +253,6 @@ class _Gap:
             return Label("norm", None, ("embedding", "norm"))
         if kind.what == "convolution":
             return Label("embedding") if self._onto_stream(at) else None
-        if at < self.last_lookup and kind.tensors and max(map(len, kind.tensors)) <= 2:
-            return Label("embedding")  # numbers of tokens and places, before they are looked up
         if kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors):
             return Label("embedding")
         return None
@@ -386,11 +384,6 @@ class _Gap:
         kinds = self.run.kinds
         said = [(p, kinds[p]) for p in self.gap]
         return [p for p, kind in said if kind.what == "fused" and not kind.tags and not kind.tensors]
-
-    @cached_property
-    def last_lookup(self) -> int:
-        """The last table that is read in the gap; -1."""
-        return max((p for p in self.gap if self.run.kinds[p].what == "embedding"), default=-1)
 
     @cached_property
     def last_norm(self) -> int:
