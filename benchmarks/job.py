@@ -3,6 +3,7 @@
     python -m benchmarks.job planted           20 planted causes, 20 clean jobs
     python -m benchmarks.job merge             1,000 summaries: seconds, memory
     python -m benchmarks.job ranks             64 ranks: seconds and memory of all processes, slope per rank
+    python -m benchmarks.job one_node          fits what collectives take within one node
     python -m benchmarks.job beside FOLDER     against holistic-trace-analysis on the same ranks
 
 Each writes its part of ``results/job.json``. Ratios of one run are worth more than seconds.
@@ -29,6 +30,7 @@ from benchmarks.load import machine
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "job.json"
+NCCL = HERE.parent / "tracelens" / "job" / "nccl.toml"
 
 
 def planted(options: argparse.Namespace) -> dict[str, Any]:
@@ -120,6 +122,61 @@ def ranks(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def one_node(options: argparse.Namespace) -> dict[str, Any]:
+    """Fit ``tracelens/job/nccl.toml`` on every second message size; the others judge it."""
+    import numpy as np
+    import pandas as pd
+
+    from benchmarks.silicon import FOLDER, GPUS
+    from tracelens.accounting.communication import bus_factor
+    from tracelens.job.one_node import one_node_us
+
+    rows = pd.read_parquet(FOLDER / "nccl.parquet").replace({"op_name": {"alltoall": "all_to_all"}})
+    rows = rows[(rows["nccl_dtype"] == "half") & rows["source"].str.startswith("nccl")]
+    rows = rows[rows["device"] == [GPUS[gpu][0] for gpu in rows["gpu"]]].assign(size=2 * rows["message_size"])
+    rows = rows.sort_values("size")
+    lines = [_NCCL_HEAD]
+    judged = []
+    for (folder, collective), table in rows.groupby(["gpu", "op_name"]):
+        gpu, collective = GPUS[str(folder)][1], str(collective)
+        lines.append(f'\n["{gpu}".{collective}]')
+        for ranks in sorted(set(table["num_gpus"].tolist())):
+            each = table[table["num_gpus"] == ranks]
+            us, size = each["latency"].to_numpy() * 1e3, each["size"].to_numpy()
+            start, root, per_kb = _fit(size[::2] * bus_factor(collective, ranks) / 1e3, us[::2])
+            lines.append(f"{ranks} = [{start:.2f}, {root:.4f}, {1 / per_kb:.1f}]")
+            judged += [
+                (gpu, collective, ranks, int(many), float(took))
+                for many, took in zip(size[1::2], us[1::2], strict=True)
+            ]
+    NCCL.write_text("\n".join(lines) + "\n")
+    found = [(one_node_us(gpu, collective, ranks, size), us) for gpu, collective, ranks, size, us in judged]
+    errors = [abs(said / us - 1) for said, us in found if said is not None]
+    return {"sizes_left_out": len(errors), "median_error": float(np.median(errors)),
+            "p90_error": float(np.percentile(errors, 90))}  # fmt: skip
+
+
+_NCCL_HEAD = """# us of a collective within one node: a + b sqrt(x) + x / c, x = kB that a rank's link carries
+# (by the bus factor of nccl-tests). By number of GPUs: [a, b, c in GB/s].
+# Fitted by python -m benchmarks.job one_node to measured times of NVIDIA's aiconfigurator
+# (Apache-2.0, commit 095f58a51, fp16, NCCL 2.27.3 and 2.29.2)."""
+
+
+def _fit(kb: Any, us: Any) -> tuple[float, float, float]:
+    """Least squares of the relative error; no term is negative."""
+    import numpy as np
+
+    terms = np.stack([np.ones_like(kb), np.sqrt(kb), kb], 1) / us[:, None]
+    best, fitted = float("inf"), np.zeros(3)
+    for chosen in ([0, 1, 2], [0, 2], [1, 2], [2]):  # each with kB
+        some = np.linalg.lstsq(terms[:, chosen], np.ones(len(us)), rcond=None)[0]
+        left = float(((terms[:, chosen] @ some - 1) ** 2).sum())
+        if (some >= 0).all() and left < best:
+            best, fitted = left, np.zeros(3)
+            fitted[chosen] = some
+    return float(fitted[0]), float(fitted[1]), float(fitted[2])
+
+
 def _traces(options: argparse.Namespace, folder: Path) -> list[Path]:
     if options.traces is not None:
         return sorted(path for path in options.traces.iterdir() if ".json" in path.name)
@@ -180,6 +237,7 @@ def main(arguments: list[str] | None = None) -> None:
         "planted": planted,
         "merge": merge,
         "ranks": ranks,
+        "one_node": one_node,
     }
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

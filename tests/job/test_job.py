@@ -260,6 +260,9 @@ def test_the_real_job_of_eight_ranks() -> None:
     assert 7 < late.late_ms < 9
     assert found.limit == "straggler" and len(found.ranks) == 8
     assert found.unmatched_calls == 0
+    large = [row for row in found.collectives if (row.bytes or 0) > 50e6]
+    assert len(large) == 4  # eight H100 of one node: sending takes what NVIDIA measured there
+    assert all(row.send_us == pytest.approx(row.one_node_us, rel=0.2) for row in large)
     assert found.degrees == {"data parallel": 8}
     assert found.model is not None and found.model.hidden.value == 768
 
