@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -120,6 +121,38 @@ def ranks(options: argparse.Namespace) -> dict[str, Any]:
         "cpu_seconds_per_rank": slope,
         "middle_over_straight_line": rows[1]["cpu_seconds"] / straight,
     }
+
+
+_HTA = """
+import logging, sys
+logging.disable(logging.CRITICAL)
+from hta.trace_analysis import TraceAnalysis
+analysis = TraceAnalysis(trace_dir=sys.argv[1])
+analysis.get_temporal_breakdown(visualize=False)
+analysis.get_comm_comp_overlap(visualize=False)
+"""
+
+
+def beside(options: argparse.Namespace) -> dict[str, Any]:
+    """The same ranks by turns: this, and holistic-trace-analysis with the parts of the time and its overlap.
+
+    Its list of stragglers is left out: it fails on the job of eight ranks (traceinsight 0.6.1).
+    """
+    if options.traces is None:
+        raise SystemExit("give the folder of a job's traces")
+    ours = [sys.executable, "-m", "tracelens", "analyze", str(options.traces), "--no-html", "-q"]
+    theirs = [options.hta_python or sys.executable, "-c", _HTA, str(options.traces)]
+    found: dict[str, list[dict[str, Any]]] = {"tracelens": [], "hta": []}
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for _ in range(3):
+            found["tracelens"].append(_cost([*ours, "--json", str(Path(folder) / "job.out")]))
+            found["hta"].append(_cost(theirs))
+    figures = {
+        reader: {name: median(one[name] for one in costs) for name in costs[0]}
+        for reader, costs in found.items()
+    }
+    ratios = {name: figures["hta"][name] / figures["tracelens"][name] for name in figures["hta"]}
+    return {"medians_of_3": figures, "hta_over_tracelens": ratios}
 
 
 def one_node(options: argparse.Namespace) -> dict[str, Any]:
@@ -238,6 +271,7 @@ def main(arguments: list[str] | None = None) -> None:
         "merge": merge,
         "ranks": ranks,
         "one_node": one_node,
+        "beside": beside,
     }
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -247,6 +281,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--ranks", type=int, help="[default: 1000 to merge, 64 to analyze]")
     parser.add_argument("--mb", type=float, default=50, help="of each generated rank")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hta-python", help="interpreter of an environment with traceinsight installed")
     parser.add_argument("--folder", type=Path, help="where temporary files go")
     options = parser.parse_args(arguments)
     options.ranks = options.ranks or (64 if options.part == "ranks" else 1000)
