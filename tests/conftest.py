@@ -8,9 +8,14 @@ import signal
 import sys
 from collections.abc import Generator
 
+import hypothesis
 import pytest
 
 from tests import tiers
+
+# No test depends on how fast the machine is.
+hypothesis.settings.register_profile("untimed")
+hypothesis.settings.load_profile("untimed")
 
 # A shell's background job begins with Ctrl-C ignored, and so would everything that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

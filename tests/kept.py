@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from tracelens.analysis import Analysis, analyze
+from tracelens.comparison.folder import compare_folders
+from tracelens.results.folders import FolderComparison
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".pytest_cache" / "kept"
@@ -91,3 +93,17 @@ def analyzed(path: Path, **options: Any) -> Analysis:
 
     recipe = (str(path), _digest(path, stat.st_size, stat.st_mtime_ns), sorted(options.items()))
     return kept("analysis", recipe, sources("tracelens"), make)
+
+
+@cache
+def compared(before: Path, after: Path) -> FolderComparison:
+    """``compare_folders`` of folders that no test changes."""
+
+    recipe = [
+        [
+            (path.name, _digest(path, path.stat().st_size, path.stat().st_mtime_ns))
+            for path in sorted(side.iterdir())
+        ]
+        for side in (before, after)
+    ]
+    return kept("compared", recipe, sources("tracelens"), lambda: compare_folders(before, after))

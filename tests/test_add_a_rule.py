@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FILES = {
-    "docs/rules/TL118.md",
+    "docs/rules/TL199.md",
     "tests/advice/test_advice_eager_dropout.py",
     "tracelens/rules/catalog.py",
     "tracelens/rules/eager_dropout.py",

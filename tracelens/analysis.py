@@ -12,10 +12,12 @@ from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
 from tracelens.accounting.degrees import declared, with_degrees
 from tracelens.accounting.gemms import gemm_rows
+from tracelens.accounting.host_waits import host_waits
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
 from tracelens.accounting.model import embedding_tables, model_dims
 from tracelens.accounting.others import other_rows
+from tracelens.accounting.overlap import clock_of, surroundings
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
 from tracelens.accounting.steps import step_times
@@ -25,6 +27,7 @@ from tracelens.attribution.recording import find_lacks
 from tracelens.config.model_config import parse_changes
 from tracelens.errors import InputError, UsageError
 from tracelens.files import write_bytes
+from tracelens.gemm.predict.rates import gpu_info
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import SCHEMA_VERSION, ComponentRow, Report, Term
@@ -253,7 +256,11 @@ def analyze_trace(
     sharded = _tensor_parallel(communication)
     dims = model_dims(attribution, calls, sharded=sharded, tables=embedding_tables(trace))
     sizes = declared(trace.metadata)
-    gemms, calls = gemm_rows(trace, attribution, calls, dims, hardware, steps=times.count, measured=measured)
+    around = surroundings(trace, attribution, calls)
+    gemms, calls = gemm_rows(
+        trace, attribution, calls, dims, hardware, around=around, steps=times.count, measured=measured
+    )
+    clock = clock_of(around, dict(zip(times.positions, times.index, strict=True)), gemms)
     covered = coverage(trace, links, attribution, gemms)
     dims = with_degrees(dims, trace.metadata, collectives, complete=covered.complete)
     _tell(heard, 3)
@@ -275,7 +282,7 @@ def analyze_trace(
         StepFacts(
             gemms=gemms,
             model=dims,
-            gpu=hardware.info(measured=measured),
+            gpu=gpu_info(hardware, measured),
             step_ms=summary.step_ms.median,
             gpu_busy_frac=busy_frac(summary),
             step=step,
@@ -285,6 +292,8 @@ def analyze_trace(
             declared=sizes,
             marked=times.marked,
             coverage=covered,
+            clock=clock,
+            host_waits=host_waits(trace, times),
         )
     )
     lacks = find_lacks(trace, links, attribution, steps=times.positions)
@@ -292,7 +301,7 @@ def analyze_trace(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         trace=trace_info(trace, attribution.loan),
-        gpu=hardware.info(measured=measured),
+        gpu=gpu_info(hardware, measured),
         model=dims,
         steps=times.rows(),
         summary=summary,
@@ -305,6 +314,7 @@ def analyze_trace(
         communication=collectives,
         recording=lacks,
         reference=reference_info(trace, attribution, calls),
+        clock=clock,
         gemm_time=gemm_time(gemms),
         what_if=scenarios,
         explorer=explore(step, advice.findings),

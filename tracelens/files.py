@@ -18,18 +18,12 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     A link is followed, so it keeps pointing where it did, and what is not a regular file
     (``/dev/stdout``, a pipe) is written to directly. Raises UsageError when the place cannot be written.
     """
-    target = Path(os.path.realpath(path))
     try:
-        if target.is_dir():
-            raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
-        if not target.parent.is_dir():
-            raise UsageError(f"cannot write {path}: there is no folder {target.parent}; make it first")
+        target = _target(path)
         if target.exists() and not target.is_file():
             yield target
             return
-        # Not tempfile: its files are readable by their owner only, and a report is meant to be shared.
-        # The suffix is kept because writers choose a format by it.
-        temporary = target.with_name(f".{target.stem[:80]}.{secrets.token_hex(6)}{target.suffix}")
+        temporary = _beside(target)
         try:
             yield temporary
             os.replace(temporary, target)
@@ -37,6 +31,33 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Can a file be written there? Asked before minutes of work. Raises UsageError where it cannot."""
+    with contextlib.suppress(_Unused), atomic(path) as temporary:
+        if temporary.name.startswith("."):
+            temporary.touch(exist_ok=False)
+        raise _Unused
+
+
+class _Unused(Exception):
+    """Nothing is to be written yet."""
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder; name a file in it")
+    if not target.parent.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {target.parent}; make it first")
+    return target
+
+
+def _beside(target: Path) -> Path:
+    # Not tempfile: its files are readable by their owner only, and a report is meant to be shared.
+    # The suffix is kept because writers choose a format by it.
+    return target.with_name(f".{target.stem[:80]}.{secrets.token_hex(6)}{target.suffix}")
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.kept import analyzed
 from tests.render import sample_report
-from tracelens.accounting.derivation import derive
+from tracelens.accounting.derivation import added, derive
 from tracelens.accounting.lost import call_facts, gemm_time, is_bound, split_row, worst_alignment
 from tracelens.analysis import Analysis, analyze
 from tracelens.errors import UsageError
@@ -125,7 +125,7 @@ def test_a_reader_can_redo_every_line_by_hand(path: Path) -> None:
         if "sum" in lines:
             assert lines["sum"][1] == pytest.approx(lines["time T"][1], abs=0.011)
             split = split_row(row, report.gpu)
-            parts = [getattr(split, part) for part in PARTS if getattr(split, part) is not None]
+            parts = [getattr(split, part) for part in added(row, split)]
             summed = next(shown for name, shown, _ in derivation(row, report).lines if name == "sum")
             assert summed.split(" = ")[0] == " + ".join(f"{part:.2f}" for part in parts)
 

@@ -218,8 +218,11 @@ _ABSURD = {
 }
 
 
-@pytest.mark.parametrize("sizes", [_LLAMA_405B, _ABSURD], ids=["405B", "absurd"])
-@pytest.mark.parametrize("free", [BY_DEFAULT, frozenset(SEARCHED)], ids=["default", "everything"])
+@pytest.mark.parametrize(
+    ("sizes", "free"),
+    [(_LLAMA_405B, BY_DEFAULT), (_ABSURD, frozenset(SEARCHED))],
+    ids=["405B-default", "absurd-everything"],
+)
 def test_the_search_is_bounded_whatever_is_asked(free: frozenset[str], sizes: dict[str, int]) -> None:
     """Predictions, not seconds, are counted here: benchmarks/suggest.py times it."""
     config = config_from_flags(sizes, gated=True)

@@ -42,14 +42,14 @@ few_keys = st.lists(st.integers(0, 6), max_size=120)
 
 
 @given(few_keys, few_keys)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_matches_are_equal_keys_in_order(pattern: list[int], reference: list[int]) -> None:
     first, second = np.array(pattern, np.int64), np.array(reference, np.int64)
     assert_sound(align(first, second), first, second)
 
 
 @given(st.lists(st.integers(0, 3), min_size=30, max_size=60), st.integers(2, 6), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_repetition_does_not_break_the_order(layer: list[int], layers: int, data: st.DataObject) -> None:
     reference = np.array(layer * layers, np.int64)
     first = data.draw(st.integers(0, len(reference) - 1))
@@ -58,7 +58,7 @@ def test_repetition_does_not_break_the_order(layer: list[int], layers: int, data
 
 
 @given(st.integers(100, 400), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_slice_of_distinct_keys_is_found_exactly(size: int, data: st.DataObject) -> None:
     reference = np.random.default_rng(size).permutation(size).astype(np.int64)
     first = data.draw(st.integers(0, size - 24))
@@ -67,7 +67,7 @@ def test_a_slice_of_distinct_keys_is_found_exactly(size: int, data: st.DataObjec
 
 
 @given(st.integers(0, 10_000), st.floats(0, 0.02), st.floats(0, 0.02))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_lost_and_stray_keys_cost_only_themselves(seed: int, lost: float, stray: float) -> None:
     rng = np.random.default_rng(seed)
     reference = rng.permutation(600).astype(np.int64)
@@ -81,7 +81,7 @@ def test_lost_and_stray_keys_cost_only_themselves(seed: int, lost: float, stray:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_piece_of_a_step_is_in_its_place_or_in_doubt(data: st.DataObject) -> None:
     reference = step()
     first = data.draw(st.integers(0, len(reference) - 12))

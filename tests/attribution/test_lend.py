@@ -16,6 +16,7 @@ from tests.synthetic import ModelSpec, Options, Synthetic, Truth, build
 from tests.trace.tools import GPU_CATEGORIES, document, need_shared, read
 from tracelens.accounting.gemms import gemm_rows
 from tracelens.accounting.model import model_dims
+from tracelens.accounting.overlap import surroundings
 from tracelens.attribution import Attribution, attribute, lent_kernels, orphans
 from tracelens.attribution.calls import find_calls, role_of
 from tracelens.gemm import GemmShape
@@ -196,7 +197,15 @@ def test_gemms_of_lent_kernels_share_the_rows_of_their_twins(within: Case) -> No
     assert calls.lent.any()
     assert all(shape is not None for shape in calls.shape)
     gpu = find_gpu("NVIDIA H100 80GB HBM3")
-    rows, _ = gemm_rows(trace, result, calls, model_dims(result, calls), gpu, steps=2)
+    rows, _ = gemm_rows(
+        trace,
+        result,
+        calls,
+        model_dims(result, calls),
+        gpu,
+        around=surroundings(trace, result, calls),
+        steps=2,
+    )
     keys = [(row.component, row.phase, row.role, row.m, row.n, row.k, row.kernel) for row in rows]
     assert len(set(keys)) >= len(keys) - 2  # a kernel is launched with another grid for the last layer
     assert sum(row.lent_calls for row in rows) == int(calls.lent.sum())
@@ -351,7 +360,15 @@ def test_gemms_before_a_real_recording_share_the_rows_of_the_steps() -> None:
     links = link(trace)
     result = attribute(trace, links)
     calls = find_calls(trace, links, result)
-    rows, _ = gemm_rows(trace, result, calls, model_dims(result, calls), find_gpu("H100"), steps=4)
+    rows, _ = gemm_rows(
+        trace,
+        result,
+        calls,
+        model_dims(result, calls),
+        find_gpu("H100"),
+        around=surroundings(trace, result, calls),
+        steps=4,
+    )
     assert sum(row.lent_calls for row in rows) > 200
     assert [row for row in rows if 0 < row.calls == row.lent_calls] == []
 

@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 
 import tracelens
+from tests import kept
 from tests.cli import running
 from tests.compare.parsed import only_ours
 from tests.render import sample_report
@@ -87,7 +88,7 @@ def regression(result: FolderComparison, gate: str = "regression>3%") -> str:
 
 @cache
 def job_against_itself() -> FolderComparison:
-    return compare_folders(JOB, JOB)
+    return kept.compared(JOB, JOB)
 
 
 def test_a_real_job_against_itself_shows_no_measurable_change() -> None:
@@ -115,7 +116,7 @@ def test_a_real_job_against_itself_shows_no_measurable_change() -> None:
 
 @cache
 def steps(path: Path) -> tuple[float, ...]:
-    return tuple(step.duration_ms for step in analyze(path).report.steps)
+    return tuple(step.duration_ms for step in kept.analyzed(path).report.steps)
 
 
 def test_a_real_job_against_a_slower_copy_of_it_fails_and_names_what_grew(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_real_job_against_a_slower_copy_of_it_fails_and_names_what_grew(tmp_pa
     if not JOB.is_dir():
         pytest.skip("no job beside this checkout")
     for path in sorted(JOB.glob("*.json.gz")):
-        one = analyze(path).report
+        one = kept.analyzed(path).report
         wide = {row.component for row in one.gemms if row.component.startswith("mlp")}
 
         def slower(row: GemmRow, wide: set[str] = wide) -> GemmRow:

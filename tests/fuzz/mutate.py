@@ -154,7 +154,9 @@ def _events_moved(rnd: random.Random, events: list[Any]) -> None:
     elif how == 3:
         kept = rnd.choice(("kernel", "cpu_op", "python_function", "user_annotation", "cuda_runtime"))
         events[:] = [
-            one for one in events if (one.get("cat") == kept) == (kept == "kernel") or rnd.random() < 0.5
+            one
+            for one in events
+            if (isinstance(one, dict) and one.get("cat") == kept) == (kept == "kernel") or rnd.random() < 0.5
         ]
     else:
         events[at] = value(rnd)

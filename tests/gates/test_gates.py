@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.render import sample_report
@@ -151,7 +151,6 @@ def test_a_prediction_fails_with_its_whole_range_only(
         assert "not known to lie there" in found.why
 
 
-@settings(deadline=None)
 @given(
     st.tuples(*[st.floats(0, 1e6)] * 3).map(sorted),
     st.floats(0, 1e6).map(lambda x: round(x, 3)),

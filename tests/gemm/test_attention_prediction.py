@@ -103,7 +103,7 @@ def test_at_fixed_hidden_a_larger_head_dimension_is_faster(name: str) -> None:
     causal=st.booleans(),
     backward=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_never_above_the_peak_nor_below_the_memory_floor(
     name: str, batch: int, heads: int, seq: int, head_dim: int, causal: bool, backward: bool
 ) -> None:
@@ -127,7 +127,7 @@ def test_never_above_the_peak_nor_below_the_memory_floor(
     st.booleans(),
     st.sampled_from(["forward", "backward"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_more_work_is_never_faster(
     name: str, batch: int, head_dim: int, causal: bool, direction: str
 ) -> None:

@@ -142,7 +142,7 @@ def test_kind(name: str, kind: str) -> None:
 
 
 @given(st.lists(st.sampled_from(sorted(VOCABULARY)), min_size=1, max_size=14, unique=True).map(sorted))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_list_of_operators_comes_back_whole(names: list[str]) -> None:
     text = "_".join(names)
     pieces = split_ops(text)
@@ -152,7 +152,7 @@ def test_a_list_of_operators_comes_back_whole(names: list[str]) -> None:
 
 
 @given(st.text("abcdmw_0123", min_size=1, max_size=40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_character_is_lost(text: str) -> None:
     assert "_".join(piece for piece, _ in split_ops(text)) == text
 

@@ -67,9 +67,9 @@ def events_of(document: Any) -> list[Event]:
 
 
 def annotate(trace: Path, out: Path) -> Written:
-    """Analyze, write, read back, and check what must hold of every such file."""
+    """Analyze, write all of it, read back, and check what must hold of every such file."""
     analysis = analyze(trace)
-    result = write_perfetto(analysis, out)
+    result = write_perfetto(analysis, out, keep_metadata=True)
     document = load(out)
     written = Written(analysis, result, document, events_of(document))
     assert len(written.events) == result.events + result.added

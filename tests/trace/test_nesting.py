@@ -46,13 +46,13 @@ SPANS = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(SPANS)
 def test_random_spans_nest_as_a_stack_nests_them(spans: list[Span]) -> None:
     assert forest_of(spans).parent.tolist() == by_stack(spans)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.just(0), st.integers(0, 10**6), st.integers(0, 10**6)), max_size=200))
 def test_spans_that_overlap_without_nesting_are_clamped(spans: list[Span]) -> None:
     assert forest_of(spans).parent.tolist() == by_stack(spans)

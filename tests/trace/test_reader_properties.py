@@ -88,7 +88,7 @@ def read_bytes(data: bytes) -> Trace:
         return read_trace(path)
 
 
-@settings(max_examples=int(os.environ.get("EXAMPLES", "150")), deadline=None)
+@settings(max_examples=int(os.environ.get("EXAMPLES", "150")))
 @given(
     st.lists(st.one_of(events(sane=False), events(sane=True)), max_size=12),
     st.sampled_from([None, 1]),
@@ -119,7 +119,7 @@ def in_categories(value: object) -> bool:
     return isinstance(value, str) and value in GPU_CATEGORIES
 
 
-@settings(max_examples=int(os.environ.get("EXAMPLES", "150")), deadline=None)
+@settings(max_examples=int(os.environ.get("EXAMPLES", "150")))
 @given(st.lists(events(sane=True), max_size=40), st.lists(events(sane=False), max_size=6))
 def test_whatever_was_read_can_be_linked_and_attributed(
     sane: list[dict[str, Any]], odd: list[dict[str, Any]]
@@ -135,7 +135,7 @@ def test_whatever_was_read_can_be_linked_and_attributed(
     assert len(links.backward_to_forward) == len(trace.ops)
 
 
-@settings(max_examples=int(os.environ.get("EXAMPLES", "150")), deadline=None)
+@settings(max_examples=int(os.environ.get("EXAMPLES", "150")))
 @given(
     st.lists(events(sane=False), max_size=6),
     st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=12), st.integers(0, 12)), max_size=3),
@@ -159,7 +159,7 @@ def test_damage_of_any_kind_is_a_trace_or_a_refusal(
         json.dumps(trace.source.name)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.binary(max_size=300),
     st.sampled_from([b"", b"[", b'{"traceEvents":[', b"\x1f\x8b\x08\0\0\0\0\0\0\3", b"\xef\xbb\xbf{"]),

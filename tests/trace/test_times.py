@@ -37,7 +37,7 @@ def reference(text: str) -> int:
     return int((Decimal(text) * 1000).to_integral_value(ROUND_HALF_EVEN))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(NANOSECONDS.filter(lambda ns: abs(ns) < EXACT_BELOW_US * 1000), min_size=1, max_size=20))
 def test_doubles_keep_the_nanosecond_over_three_months(ns: list[int]) -> None:
     assert float_ns([float(micros(value)) for value in ns]).tolist() == ns
@@ -55,13 +55,13 @@ def test_doubles_keep_the_nanosecond_at_every_power_of_two() -> None:
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(NANOSECONDS, min_size=1, max_size=20))
 def test_text_keeps_the_nanosecond_always(ns: list[int]) -> None:
     assert exact_ns([Raw(micros(value).encode()) for value in ns]).tolist() == ns
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.one_of(

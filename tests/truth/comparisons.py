@@ -13,9 +13,9 @@ from typing import Any
 
 from rich.console import Console
 
+from tests import kept
 from tests.truth.invariants import TEXT_CHECKS, said_per_step
 from tests.truth.outputs import WIDTH, seen_text
-from tracelens.comparison.folder import compare_folders
 from tracelens.comparison.load import compare
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.render.compare_html import render_compare_html
@@ -65,7 +65,7 @@ class ComparedOutputs:
 
 def compared(before: Path, after: Path) -> ComparedOutputs:
     if before.is_dir():
-        return ComparedOutputs(compare_folders(before, after))
+        return ComparedOutputs(kept.compared(before, after))
     return ComparedOutputs(compare(before, after))
 
 

@@ -108,7 +108,7 @@ def record_compiled(family: str, options: CompiledOptions | None = None) -> Comp
     return kept("compiled", (family, options), recipe(), make)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.cache
 def compile_family(
     family: str, dims: Dims, attention: Attention | None, checkpoint: Checkpoint, pad_mm: bool
 ) -> Programs:

@@ -12,6 +12,11 @@ from tracelens.results import CommunicationRow
 from tracelens.trace import Trace
 from tracelens.words import PHASES
 
+#: NCCL moves 16 bytes at a time where each rank's share of an all-gather or reduce-scatter begins on as many,
+#: and element by element elsewhere: NVIDIA/nccl#413, pytorch/pytorch#195450; 7 ms for 2 in horovod#3727.
+SHARE_BYTES = 16
+#: Smaller messages go by the protocol LL, which the alignment does not slow (NVIDIA/nccl#413).
+_LARGE = 1 << 20
 _SIZE_CLASS = 4  # bits: messages of sizes within a factor of 16 share a row
 
 
@@ -21,6 +26,7 @@ def communication_rows(
     """One row per (collective, group, purpose, type, size class, phase), longest in the ``steps`` first."""
     if not len(communication):
         return []
+    in_line = _in_line(trace, attribution, communication)
     groups: dict[tuple[object, ...], list[int]] = {}
     phase = attribution.phase[communication.kernel]
     cells = np.stack([communication.call, communication.purpose, phase], axis=1)
@@ -31,7 +37,8 @@ def communication_rows(
         key = (_kind(communication.calls[call]), communication.purposes[purpose], in_phase)
         groups.setdefault(key, []).extend(alike.tolist())
     rows = [
-        _row(trace, attribution, communication, np.array(positions), steps) for positions in groups.values()
+        _row(trace, attribution, communication, in_line, np.array(positions), steps)
+        for positions in groups.values()
     ]
     return sorted(rows, key=lambda row: (-row.time_ms_per_step, -row.time_ms))
 
@@ -45,6 +52,7 @@ def _row(
     trace: Trace,
     attribution: Attribution,
     communication: Communication,
+    in_line: npt.NDArray[np.bool_],
     at: npt.NDArray[np.int64],
     steps: int,
 ) -> CommunicationRow:
@@ -57,6 +65,8 @@ def _row(
     moved, time_ns = int(sizes.sum()), int(dur.sum())
     algorithm = moved / time_ns if call.bytes is not None and time_ns else None
     factor = bus_factor(call.collective, call.group_size)
+    shares = np.array([_uneven_share(communication.calls[code]) for code in communication.call[at].tolist()])
+    uneven = (shares > 0) & in_step
     return CommunicationRow(
         collective=call.collective,
         group=call.group,
@@ -77,7 +87,33 @@ def _row(
         hidden_ms_per_step=int((dur - exposed)[in_step].sum()) / 1e6 / steps,
         algorithm_gbps=algorithm if factor is not None or call.group_size is None else None,
         bus_gbps=algorithm * factor if algorithm is not None and factor is not None else None,
+        in_line_ms_per_step=int(exposed[in_step & in_line[at]].sum()) / 1e6 / steps,
+        unaligned_ms_per_step=int(exposed[uneven].sum()) / 1e6 / steps,
+        unaligned_bytes=int(shares[np.where(uneven, exposed, -1).argmax()]) if uneven.any() else None,
     )
+
+
+def _uneven_share(call: Call) -> int:
+    """Bytes of one rank's part of a large message, where they are no multiple of ``SHARE_BYTES``; else 0."""
+    size, ranks = call.bytes, call.group_size
+    if call.collective not in ("all_gather", "reduce_scatter") or not size or not ranks or size < _LARGE:
+        return 0
+    share = size // ranks
+    return share if size % ranks == 0 and share % SHARE_BYTES else 0
+
+
+def _in_line(trace: Trace, attribution: Attribution, communication: Communication) -> npt.NDArray[np.bool_]:
+    """Per communication event: is it on the stream of its device that computes most?"""
+    kernels = trace.kernels
+    busy = kernels.dur_ns.copy()
+    busy[communication.kernel] = 0
+    out = np.zeros(len(communication), np.bool_)
+    for device in np.unique(kernels.device[communication.kernel]):
+        streams, which = np.unique(kernels.stream[kernels.device == device], return_inverse=True)
+        time = np.bincount(which.reshape(-1), weights=busy[kernels.device == device])
+        here = kernels.device[communication.kernel] == device
+        out |= here & (kernels.stream[communication.kernel] == streams[time.argmax()]) & (time.max() > 0)
+    return out
 
 
 def bus_factor(collective: str, ranks: int | None) -> float | None:

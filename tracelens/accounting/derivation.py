@@ -256,12 +256,20 @@ def _losses(row: GemmRow, gpu: GpuInfo, facts: CallFacts, split: Split) -> Itera
     if "useful" in split.why:
         yield Term("split", "", split.useful, "µs", split.why["useful"])
         return
+    yield from _overlap(row, facts, split)
+    yield from _clock(row, facts)
     if any(getattr(split, name) is not None for name in FACTORS):
         formula = f"{us(facts.time_us)} - {us(facts.helper_us)} - {us(facts.fixed_us)}"
         said = "time in which tiles are computed: T less other kernels, less what any GEMM kernel takes"
         if facts.stall_us:
             formula += f" - {us(facts.stall_us)}"
             said += ", less what stalled calls took beyond the median"
+        if facts.overlap_us:
+            formula += f" - {us(facts.overlap_us)}"
+            said += ", less what ran beside its calls took"
+        if facts.clock_us:
+            formula += f" - {us(facts.clock_us)}"
+            said += ", less what slow steps took"
         yield Term("working time W", formula, facts.working_us, "µs", said)
     left = us(facts.working_us)
     best = best_measured(gpu, row.math_dtype or "")
@@ -300,8 +308,39 @@ _MEANING = {
 }
 
 
+def _overlap(row: GemmRow, facts: CallFacts, split: Split) -> Iterator[Term]:
+    """What the row's calls took because of other streams; nothing where none worked beside them."""
+    found = row.beside
+    if found is None:
+        return
+    if found.alone_us is None or facts.overlap_us is None:
+        yield Term("overlap", "", None, "µs", split.why.get("overlap", "not known"))
+        return
+    ran = f"{found.disturbed_calls} of {row.calls} calls ran beside other streams, median"
+    said = f"{ran} {us(found.disturbed_us)} µs; {us(found.alone_us)} µs beside nothing"
+    yield Term("overlap", _of_step(row.overlap_ms_per_step, row, facts), facts.overlap_us, "µs", said)
+
+
+def _clock(row: GemmRow, facts: CallFacts) -> Iterator[Term]:
+    """What slow steps took; nothing where all run at one pace."""
+    if facts.clock_us:
+        said = "in slow steps beyond the fastest, where all shapes slowed by one factor"
+        yield Term("clock", _of_step(row.clock_ms_per_step, row, facts), facts.clock_us, "µs", said)
+
+
+def _of_step(part_ms: float, row: GemmRow, facts: CallFacts) -> str:
+    return f"{us(facts.time_us)} · {part_ms:.6f} / {row.time_ms_per_step:.6f}"
+
+
+def added(row: GemmRow, split: Split) -> list[str]:
+    """The parts of the sum: those with a figure, overlap and clock only where there is something of them."""
+    unseen = {"overlap"} if row.beside is None else set()
+    unseen |= set() if split.clock else {"clock"}
+    return [name for name in PARTS if name not in unseen and getattr(split, name) is not None]
+
+
 def _rest(row: GemmRow, facts: CallFacts, split: Split) -> Iterator[Term]:
-    names = [name for name in PARTS if name != "other" and getattr(split, name) is not None]
+    names = [name for name in added(row, split) if name != "other"]
     parts = " - ".join(us(getattr(split, name)) for name in names)
     unsaid = [name for name in (*FACTORS, "memory") if getattr(split, name) is None]
     said = "what is left" + (f", with what {_listed(unsaid)} cost" if unsaid else "")

@@ -11,6 +11,7 @@ import pandas as pd
 from tracelens.accounting.shares import call_flops
 from tracelens.attribution import Attribution, Calls
 from tracelens.gemm import GemmShape
+from tracelens.gemm.lost import PARTS
 from tracelens.results import ComponentRow, GemmRow
 from tracelens.trace import Links, Trace
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
@@ -130,15 +131,16 @@ def ops_frame(trace: Trace, links: Links) -> pd.DataFrame:
 def gemms_frame(rows: Sequence[GemmRow]) -> pd.DataFrame:
     """GEMM and attention rows: one column per field of ``tracelens.results.GemmRow``, losses in columns.
 
-    In place of ``lost_ms`` (all ms per step, NaN = not told): useful_ms, lost_alignment_ms, lost_wave_ms,
-    lost_tile_ms, lost_memory_ms, lost_other_ms, which add up to time_ms_per_step; lost_ceiling_ms and
-    lost_helpers_ms, parts of lost_other_ms; and lost_why, a dict of reasons. See ``tracelens.gemm.lost``.
+    In place of ``lost_ms`` (all ms per step, NaN = not told): useful_ms, lost_overlap_ms, lost_clock_ms,
+    lost_alignment_ms, lost_wave_ms, lost_tile_ms, lost_memory_ms, lost_other_ms, which add up to
+    time_ms_per_step; lost_ceiling_ms and lost_helpers_ms, parts of lost_other_ms; and lost_why, a dict of
+    reasons. See ``tracelens.gemm.lost``.
     Integers that can be missing (m, n, k, tiles, ...) are Int64, <NA> = not known.
     """
     frame = rows_frame(rows, GemmRow)
     at = list(frame.columns).index("lost_ms")
     losses = [row.lost_ms for row in rows]
-    for part in ("useful", "alignment", "wave", "tile", "memory", "other", "ceiling", "helpers"):
+    for part in (*PARTS, "ceiling", "helpers"):
         name = "useful_ms" if part == "useful" else f"lost_{part}_ms"
         frame.insert(at, name, pd.Series([getattr(lost, part) for lost in losses], dtype=float))
         at += 1

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracelens.accounting.lost import Ladders, with_lost
+from tracelens.accounting.overlap import Surroundings, beside_of, does_the_same
 from tracelens.accounting.rates import Rate, rate_of, work_why
 from tracelens.accounting.row_shapes import Padding, bounded_fields, shape_fields
 from tracelens.attribution import Attribution, Calls
@@ -32,6 +33,8 @@ from tracelens.gemm import (
     wave_eff,
     waves,
 )
+from tracelens.gemm.overlap import ENOUGH, STALLED
+from tracelens.gemm.predict.rates import gpu_info
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.numbers import integers
@@ -39,13 +42,6 @@ from tracelens.results import GemmRow, GpuInfo, Lost, ModelDims, WorkKnown
 from tracelens.trace import Trace
 from tracelens.trace.metadata import device_properties
 from tracelens.words import COMPONENTS, PHASES
-
-#: A call of so many times the median of its row did not take that for its shape: the same kernel multiplies
-#: the same sizes. Clocks and kernels that share the GPU stretch a call by less: 2.8 times at most in 52
-#: public traces, but for two calls of 13 and 194 times that stalled.
-STALLED = 3.0
-#: Fewer calls do not tell which of them is the odd one.
-_ENOUGH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +61,7 @@ class _Table:
     trace: Trace
     attribution: Attribution
     calls: Calls
+    around: Surroundings
     dims: ModelDims
     gpu: Gpu
     info: GpuInfo
@@ -79,6 +76,7 @@ def gemm_rows(
     dims: ModelDims,
     gpu: Gpu,
     *,
+    around: Surroundings,
     steps: int,
     measured: Measurements | None = None,
 ) -> tuple[list[GemmRow], Calls]:
@@ -88,7 +86,7 @@ def gemm_rows(
     the file: the more calls, the surer the rate. Every call is judged by its row.
     """
     total_ns = int(trace.kernels.dur_ns[attribution.step >= 0].sum())
-    table = _Table(trace, attribution, calls, dims, gpu, gpu.info(measured=measured), steps, total_ns)
+    table = _Table(trace, attribution, calls, around, dims, gpu, gpu_info(gpu, measured), steps, total_ns)
     ladders = Ladders(gpu, measured)
     rows: list[GemmRow] = []
     of_call = np.full(len(calls), -1, np.int64)
@@ -186,6 +184,7 @@ def _time_fields(table: _Table, group: _Group) -> dict[str, Any]:
     mains, dur_ns = table.calls.main[group.calls], table.calls.dur_ns[group.calls]
     in_step = table.attribution.step[mains] >= 0
     time_ns, step_ns = int(dur_ns.sum()), int(dur_ns[in_step].sum())
+    found = beside_of(table.around, np.array(group.calls), in_step, dur_ns, steps=table.steps)
     return {
         "calls": len(mains),
         "lent_calls": int(table.calls.lent[group.calls].sum()),
@@ -194,7 +193,15 @@ def _time_fields(table: _Table, group: _Group) -> dict[str, Any]:
         "time_ms_per_step": step_ns / 1e6 / table.steps,
         "helper_ms": (time_ns - int(table.trace.kernels.dur_ns[mains].sum())) / 1e6,
         "frac": step_ns / table.total_ns if table.total_ns else 0.0,
-        **_spread(dur_ns, in_step, table.steps, alike=_alike(group.shape)),
+        "beside": found,
+        "clock_ms_per_step": float(table.around.clock.lost_ns[group.calls].sum()) / 1e6 / table.steps,
+        "overlap_ms_per_step": (found.excess_ms_per_step or 0.0) if found is not None else 0.0,
+        **_spread(
+            dur_ns,
+            in_step,
+            table.steps,
+            usual_ns=table.around.paces.usual[group.calls] if does_the_same(group.shape) else None,
+        ),
     }
 
 
@@ -211,28 +218,33 @@ def _rate_fields(table: _Table, group: _Group, kernel: KernelName | None, rate: 
         "ceiling_frac": tflops / ceiling if tflops is not None and ceiling else None,
         "bytes": bytes_moved(shape) if shape else None,
         "intensity": intensity(shape) if shape else None,
-        "bound": bound(shape, gpu=table.gpu, kernel=kernel) if shape else None,
+        "bound": bound(shape, gpu=table.gpu, kernel=kernel, least_us=table.info.gemm_floor_us)
+        if shape
+        else None,
         "work_known": rate.known,
         "work_why": work_why(group.shape, rate, table.info),
     }
 
 
-def _alike(shape: Shape | None) -> bool:
-    """Do calls of one shape compute as much as each other? Not those of groups or of packed sequences."""
-    if isinstance(shape, AttentionShape):
-        return not shape.varlen
-    return shape is not None and not shape.grouped
-
-
 def _spread(
-    dur_ns: np.ndarray[Any, Any], in_step: np.ndarray[Any, Any], steps: int, *, alike: bool
+    dur_ns: np.ndarray[Any, Any],
+    in_step: np.ndarray[Any, Any],
+    steps: int,
+    *,
+    usual_ns: np.ndarray[Any, Any] | None,
 ) -> dict[str, Any]:
-    """What the calls of a row take apart, and by how much stalled ones exceed their median."""
+    """What the calls of a row take apart, and by how much stalled ones exceed their median.
+
+    ``usual_ns`` is the median of each call's like in its condition, NaN where that is all of the row; None
+    where the calls are not alike, so that none is known to have stalled.
+    """
     median = float(np.median(dur_ns))
-    stalled = (
-        dur_ns > STALLED * median if alike and len(dur_ns) >= _ENOUGH else np.zeros(len(dur_ns), np.bool_)
-    )
-    excess = np.where(stalled, dur_ns - median, 0.0)
+    stalled, excess = np.zeros(len(dur_ns), np.bool_), np.zeros(len(dur_ns))
+    if usual_ns is not None:
+        enough = median if len(dur_ns) >= ENOUGH else np.inf
+        usual = np.where(np.isnan(usual_ns), enough, usual_ns)
+        stalled = dur_ns > STALLED * usual
+        excess = np.where(stalled, dur_ns - np.minimum(usual, dur_ns), 0.0)
     return {
         "median_us": median / 1e3,
         "slowest_us": float(dur_ns.max()) / 1e3,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tracelens.accounting.overlap import why_not_alone
 from tracelens.gemm import (
     AlignmentLadder,
     AttentionShape,
@@ -46,7 +47,7 @@ def with_lost(
     row: GemmRow, *, shape: Shape | None, kernel: KernelName | None, gpu: GpuInfo, ladders: Ladders
 ) -> GemmRow:
     """The row with its alignment step and ``lost_ms``."""
-    why = _unknown(row, shape, kernel, gpu)
+    why = _unknown(row, shape, kernel, gpu) | why_not_alone(row)
     alignment = worst_alignment(row)
     if alignment is not None and row.math_dtype is not None and row.kind == "gemm":
         step = ladders.step(row.math_dtype, row.alignment_bytes)
@@ -76,8 +77,13 @@ def call_facts(row: GemmRow, gpu: GpuInfo) -> CallFacts:
     ceiling = work / (best * 1e6) if best else None
     if ceiling is not None and row.bytes is not None and bandwidth:
         ceiling = max(ceiling, row.bytes / (bandwidth * 1e3))
+    known = row.beside is None or row.beside.excess_ms is not None
+    time_us = row.time_ms * 1e3 / row.calls if row.calls else 0.0
+    # of the mean call in the file, as much as of the time per step
+    share = time_us / row.time_ms_per_step if row.time_ms_per_step else 0.0
+    apart = not any(why_not_alone(row).get(cause) for cause in FACTORS)
     return CallFacts(
-        time_us=row.time_ms * 1e3 / row.calls if row.calls else 0.0,
+        time_us=time_us,
         math_us=work / (peak * 1e6) if judged and peak else None,
         memory_us=row.bytes / (gpu.bandwidth_gbps * 1e3)
         if row.bytes is not None and gpu.bandwidth_gbps
@@ -85,9 +91,11 @@ def call_facts(row: GemmRow, gpu: GpuInfo) -> CallFacts:
         fixed_us=gpu.gemm_floor_us,
         helper_us=row.helper_ms * 1e3 / row.calls if row.calls else 0.0,
         stall_us=row.stall_ms * 1e3 / row.calls if row.calls else 0.0,
-        alignment=row.alignment_frac,
-        wave=row.wave_eff_frac,
-        tile=row.tile_eff_frac,
+        overlap_us=row.overlap_ms_per_step * share if known else None,
+        clock_us=row.clock_ms_per_step * share,
+        alignment=row.alignment_frac if apart else None,
+        wave=row.wave_eff_frac if apart else None,
+        tile=row.tile_eff_frac if apart else None,
         ceiling_us=ceiling,
         why=row.lost_ms.why,
     )

@@ -210,9 +210,9 @@ def _memory(seen: StepPicture, found: Limits) -> str:
 def _others(seen: StepPicture, found: Limits) -> str:
     """What else is worth naming beside what comes first."""
     said = []
-    if found.first != "idle" and found.idle_ms >= WORTH * found.step_ms and _profiler(seen) is None:
+    if found.first != "idle" and found.idle_ms > WORTH * found.step_ms and _profiler(seen) is None:
         said.append(f"the GPU is idle {pct(found.idle_ms / found.step_ms)} of the step")
-    if found.first != "exposed" and found.exposed_ms >= WORTH * found.step_ms:
+    if found.first != "exposed" and found.exposed_ms > WORTH * found.step_ms:
         part = pct(found.exposed_ms / found.step_ms)
         said.append(f"{_exposed(seen)} {part} of the step")
     waits = (

@@ -56,6 +56,7 @@ _PLAIN_ROLE = {
     "norm": "norm",
     "rope": "attention.rope",
     "dropout": "dropout",
+    "mixer": "other",
     "router": "moe.router",
     "embedding": "embedding",
     "loss": "loss",
@@ -74,6 +75,7 @@ _LINEAR_ROLE = {
     "logits": "logits",
 }
 _OF_EXPERT = {"gate_up", "mlp_gate", "mlp_up", "mlp_down", "mlp", "activation"}  # inside a mixture of experts
+_MIXTURES = frozenset({"experts", "moe", "router"})
 _ACTIVATIONS = ("activation", "nonlinearity")
 _TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
 
@@ -159,7 +161,7 @@ def _in_path(s: Situation, path: Path) -> Decision | None:
         if role is None:
             continue
         evidence = "annotation" if path.elements[at].named else "module_stack"
-        component = _of_role(s, role, roles[:at])
+        component = _of_role(s, role, roles[:at], roles[at + 1 :])
         if component is not None:
             both = ("mlp.up", "mlp.gate") if role == "gate_up" else ()
             return Decision(component, evidence, both)
@@ -188,14 +190,17 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
             if s.after_core is None:
                 return None
             return Decision("attention.values" if s.after_core else "attention.scores", "path")
-    if s.residual and ("layer" in roles or "attention" in roles) and "embedding" not in roles:
+    mixture = s.experts and not _MIXTURES.isdisjoint(roles)  # experts add biases, and their results up
+    if s.residual and ("layer" in roles or "attention" in roles) and not mixture and "embedding" not in roles:
         if ("attention" in roles and (not s.after_core or roles[-1] == "qkv")) or roles[-1] == "activation":
             return None  # rotary embeddings, biases, adapters and a GELU that is written out add too
         return Decision("residual", "path")
     return None
 
 
-def _of_role(s: Situation, role: str, outer: tuple[str | None, ...]) -> str | None:
+def _of_role(
+    s: Situation, role: str, outer: tuple[str | None, ...], inner: tuple[str | None, ...] = ()
+) -> str | None:
     is_linear = s.inner == "linear" or s.inner == "bmm"
     if not s.experts and role in ("router", "experts", "moe"):
         return None  # one word proves no mixture
@@ -213,13 +218,18 @@ def _of_role(s: Situation, role: str, outer: tuple[str | None, ...]) -> str | No
         if _LINEAR_ROLE[role].startswith("mlp.") and "attention" in outer and "mlp" not in outer:
             return "attention.other"  # a gate on the output of the core
         return _LINEAR_ROLE[role]
+    if role == "intermediate":
+        return "mlp.up" if is_linear and s.outer not in _ACTIVATIONS else "mlp.activation"
     if role == "bert_output":
         return _of_output(is_linear, outer)
     if role == "attention":
         return _in_attention(s, is_linear)
     if role == "mlp":
-        return _among_experts(s, "moe") if s.holds_experts else _in_mlp(s, is_linear)
+        mixture = s.holds_experts or (s.experts and not _MIXTURES.isdisjoint(inner))
+        return _among_experts(s, "moe") if mixture else _in_mlp(s, is_linear)
     if role == "activation":
+        if not {"head_transform", "logits"}.isdisjoint(outer) and "layer" not in outer:
+            return "other"
         return "mlp.activation" if "attention" not in outer else "attention.other"
     if role in ("experts", "moe"):
         return _among_experts(s, role)

@@ -127,8 +127,12 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         r"^(fsdp::|nccl|c10d|all_?reduce|all_gather|reduce_scatter)",
     ),
     ("norm", r"norm\d*$", r"^ln(_?\d|_f|_\w+)?$", rf"(layer|rms)_?norm(?!{_NEAR}(linear|mlp))", "batchnorm"),
+    (  # state spaces, recurrences, short convolutions: they mix tokens, and are no attention
+        "mixer",
+        "(?<!mlp)mixer$|mamba_?2?(block)?$|deltanet$|rwkv|shortconv$|rglru$|recurrentblock$|^linear_attn$",
+    ),
     ("rope", "rotary", "rope(?!n)", "apply_rot"),
-    ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$"),
+    ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$", "drop_?path$", "stochastic_?depth"),
     ("router", "router", "topkgate", "gating", "moegate"),
     ("gate", "^gate$"),
     ("experts", r"experts?(_\d+)?$", "expert_?mlp", "groupedmlp"),
@@ -150,8 +154,8 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     (
         "mlp_up",
         r"^(up_proj|c_fc|fc1|fc_in|lin1|linear1|wi|wi_1|dense_h_to_4h|linear_fc1|ffn_up|w3)$",
-        "intermediate$",
     ),
+    ("intermediate", "intermediate$"),  # BERT's: the product and its activation
     ("mlp_down", r"^(down_proj|fc2|fc_out|lin2|linear2|dense_4h_to_h|linear_fc2|ffn_down|w2)$"),
     ("attention", "attention", "attn", "^mha$", "multihead", "^sa$"),
     (
@@ -159,7 +163,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         r"^(act|act_fn|swiglu|silu\w*|\w*activation(_fn)?)$",
         rf"^{_WORD}(.*gelu|(?!dense).*relu)",
     ),
-    ("mlp", "mlp", "feed_?forward", "^ffn?$", "^ff$", r"\bffn\b", "dense(relu|act|gatedact)dense$"),
+    ("mlp", "mlp", "feed_?forward", "^ff$", "ffn?$", "dense(relu|act|gatedact)dense$"),
     ("head_transform", "headtransform$"),
     (
         "logits",

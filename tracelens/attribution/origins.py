@@ -9,6 +9,7 @@ from tracelens.attribution.phases import EVALUATE, Phases
 from tracelens.trace import Links, Trace, look_up
 
 IntArray = npt.NDArray[np.int32]
+_MOST_NODES = 3  # of one operator, beside the first
 
 
 def op_nodes(links: Links) -> IntArray:
@@ -24,8 +25,9 @@ def find_origins(trace: Trace, links: Links, phases: Phases) -> IntArray:
     node = op_nodes(links)
     out = node.copy()
     in_backward = look_up(phases.backward & ~phases.recompute, node, False)
+    made_by = _made_by(trace, links)
     tied = np.zeros(len(links.forest.parent), np.bool_)
-    tied[links.ops_at] = links.backward_to_forward >= 0
+    tied[links.ops_at] = made_by >= 0
     evaluate = look_up(phases.evaluate, node)
     accumulating = in_backward & look_up(phases.accumulates, evaluate, False)
     before = look_up(_evaluate_before(links, phases), evaluate)
@@ -33,8 +35,37 @@ def find_origins(trace: Trace, links: Links, phases: Phases) -> IntArray:
     place = np.where(accumulating, before, np.where(receiver >= 0, receiver, node))
     backward = look_up(links.forest.nearest(tied), place)
     # operators are the first nodes: a row of the table is the node itself
-    forward = look_up(links.backward_to_forward, backward)
+    forward = look_up(made_by, backward)
     out[in_backward] = forward[in_backward]
+    return out
+
+
+def _made_by(trace: Trace, links: Links) -> IntArray:
+    """Per operator of the backward the forward operator that made its node; -1.
+
+    An operator that writes into a view makes several nodes (``CopySlices``, ``AsStridedBackward0``): only the
+    first has the number that was recorded for it, the others the numbers up to the next operator's.
+    """
+    ops, out = trace.ops, links.backward_to_forward
+    tied = out >= 0
+    open_ = np.flatnonzero(~tied & (ops.forward_thread > 0) & (ops.sequence >= 0))
+    if not len(open_) or not tied.any():
+        return out
+    out = out.copy()
+    forward = np.flatnonzero((ops.forward_thread <= 0) & (ops.sequence >= 0))
+    for number in np.unique(ops.forward_thread[open_]).tolist():
+        known = out[tied & (ops.forward_thread == number)]
+        if not len(known):
+            continue
+        threads, count = np.unique(ops.thread[known], return_counts=True)
+        mine = forward[ops.thread[forward] == threads[count.argmax()]]
+        mine = mine[np.lexsort((ops.ts_ns[mine], ops.sequence[mine]))]
+        rows = open_[ops.forward_thread[open_] == number]
+        at = np.searchsorted(ops.sequence[mine], ops.sequence[rows]) - 1
+        found = mine[np.maximum(at, 0)]
+        behind = ops.sequence[rows] - ops.sequence[found]
+        fits = (at >= 0) & (behind <= _MOST_NODES) & (ops.ts_ns[found] < ops.ts_ns[rows])
+        out[rows[fits]] = found[fits]
     return out
 
 

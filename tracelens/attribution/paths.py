@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.names import element_role, layer_of_fqn, layer_of_text, op_rule, split_counter
-from tracelens.attribution.patterns import AROUND_THE_MODEL
+from tracelens.attribution.patterns import AROUND_THE_MODEL, MODULE_IN_RANGE, RANGES
 from tracelens.trace import Links, Trace
 
 BoolArray = npt.NDArray[np.bool_]
@@ -23,6 +23,8 @@ _NOT_MODEL = re.compile(
     + "|".join(pattern for pattern, _ in AROUND_THE_MODEL)
     + ")"
 )
+_MODULE_IN_RANGE = [re.compile(pattern) for pattern, _ in MODULE_IN_RANGE]
+_RANGES = [(role, re.compile(pattern)) for role, pattern, _ in RANGES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,10 @@ def _extend(outer: Path | None, text: str, *, named: bool) -> Path:
         role = element_role(kind)
         element = Element(kind, role, counter if role == "layer" else None, False)
         return Path((*before, element), f"{shown}.{name}" if shown else name)
+    text = next((match[1] for pattern in _MODULE_IN_RANGE if named and (match := pattern.match(text))), text)
+    said = next((role for role, pattern in _RANGES if named and pattern.match(text)), None)
+    if said is not None:
+        return Path((*before, Element(text, said, None, True)), text)
     if named and _FQN.match(text):
         parts = text.split(".")
         layer = layer_of_fqn(parts)

@@ -91,17 +91,47 @@ KERNELS: tuple[Row, ...] = (
     ),
 )
 
+#: Ranges whose whole text says what they enclose, read before it is taken apart as a name. Megatron-LM,
+#: TransformerEngine and DeepSpeed mark their parts by NVTX, which a Kineto trace does not hold.
+RANGES: tuple[Row, ...] = (
+    (
+        "communication",
+        r"FSDP::(all_gather|pre_forward|post_forward|pre_backward|post_backward|root_|\w+_prefetch)",
+        "pytorch/pytorch torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, _fsdp_state.py",
+    ),
+    (
+        "communication",
+        r"FullyShardedDataParallel\.(_(pre|post)_\w+|rate_limiter)",
+        "pytorch/pytorch torch/distributed/fsdp/_runtime_utils.py",
+    ),
+)
+
 #: Ranges around a whole model or step, beside those of the profiler, the compiler and the data loader: what
 #: they enclose is any part of it.
 AROUND_THE_MODEL: tuple[tuple[str, str], ...] = (
     (
-        r"(Distributed|FullySharded)DataParallel\.forward$",
-        "pytorch/pytorch torch/nn/parallel/distributed.py, torch/distributed/fsdp/",
+        r"(Distributed|FullySharded)?DataParallel\.forward$",
+        "pytorch/pytorch torch/nn/parallel/distributed.py, data_parallel.py, torch/distributed/fsdp/",
+    ),
+    (r"(Forward|Backward) \d+$|PP:", "pytorch/pytorch torch/distributed/pipelining/schedules.py"),
+    (r"graph_\d+_inductor_wrapper_call$", "pytorch/pytorch torch/_inductor/codegen/wrapper.py"),
+    (r"TORCHDYNAMO$|\w+ \(dynamo_timed\)$", "pytorch/pytorch torch/_dynamo/profiler.py, utils.py"),
+    (
+        r"\[pl\]\[profile\]",
+        "Lightning-AI/pytorch-lightning src/lightning/pytorch/profilers/pytorch.py",
     ),
     (r"gpu_model_runner: ", "vllm-project/vllm vllm/v1/worker/gpu_model_runner.py"),
     (
-        r"FSDP::(cast_forward_inputs|inputs_to_device)",
+        r"FSDP::(cast_forward_(in|out)puts|inputs_to_device)",
         "pytorch/pytorch torch/distributed/fsdp/_fully_shard/_fsdp_state.py",
+    ),
+)
+
+#: How a range says the module's name among other things: the name is the group.
+MODULE_IN_RANGE: tuple[tuple[str, str], ...] = (
+    (
+        r"\[pl\]\[module\][\w.]+: ([\w.]+)$",
+        "Lightning-AI/pytorch-lightning src/lightning/pytorch/profilers/pytorch.py, RegisterRecordFunction",
     ),
 )
 

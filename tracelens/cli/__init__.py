@@ -14,10 +14,10 @@ from tracelens.cli.explain import explain
 from tracelens.cli.gemm import gemm
 from tracelens.cli.job import merge
 from tracelens.cli.open import open_trace
-from tracelens.cli.streams import nobody_reads, warn
+from tracelens.cli.streams import nobody_reads, open_closed, warn
 from tracelens.cli.suggest import suggest
 from tracelens.cli.verify import verify
-from tracelens.errors import TracelensError
+from tracelens.errors import TracelensError, UsageError
 from tracelens.version import __version__
 
 
@@ -45,6 +45,7 @@ cli.add_command(verify)
 
 def main() -> None:
     """Run the command line; a problem is one clear line on stderr, never a traceback."""
+    open_closed()
     try:
         code = cli.main(standalone_mode=False)  # a command's Exit(n) comes back as n
         sys.stdout.flush()
@@ -60,5 +61,11 @@ def main() -> None:
     except BrokenPipeError:  # the reader of our output went away: `| head`
         nobody_reads()
         sys.exit(0)
+    except OSError as error:
+        if error.filename is not None:  # not of a stream: a fault of ours, to be seen whole
+            raise
+        nobody_reads()
+        warn(f"cannot write to standard output: {error.strerror or error}")
+        sys.exit(UsageError.exit_code)
     else:
         sys.exit(code if isinstance(code, int) else 0)

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracelens.cli.gates import Ci, check_outputs, echo_markdown, finish, gate_options, shown, write_markdown
+from tracelens.cli.gates import (
+    Ci,
+    check_files,
+    check_outputs,
+    echo_markdown,
+    finish,
+    gate_options,
+    shown,
+    write_markdown,
+)
+from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,6 +52,13 @@ if TYPE_CHECKING:
     help="The trace with component, layer, phase and finding tracks, as .json or .json.gz "
     "(see `tracelens open`).",
 )
+@click.option(
+    "--keep-metadata",
+    is_flag=True,
+    help="--perfetto also writes what the trace says of itself, and whole paths: host, user and "
+    "environment can stand there.",
+)
+@redact_option
 @click.option("--gpu", metavar="NAME", help="Judge against this GPU, e.g. h100-sxm, whatever the trace says.")
 @click.option("--steps", metavar="A:B", help="Only the steps ProfilerStep#A to ProfilerStep#B.")
 @click.option(
@@ -98,6 +115,8 @@ def analyze(
     markdown: str | None,
     kernels: str | None,
     perfetto: str | None,
+    keep_metadata: bool,
+    redact: bool,
     gpu: str | None,
     steps: str | None,
     reference: str | None,
@@ -138,7 +157,7 @@ def analyze(
         page = None if no_html else output or "job.report.html"
         outputs = {"html": page, "json": json_path, "markdown": markdown, "summary": summary}
         analyze_ranks(traces, outputs=outputs, fail_on=fail_on, ci=ci, quiet=quiet, gpu=gpu, keep=keep,
-                      pages=pages, workers=workers)  # fmt: skip
+                      pages=pages, workers=workers, redacted=redact)  # fmt: skip
         return
     (trace,) = traces
     if (keep, pages, workers) != (None, None, None):
@@ -155,7 +174,13 @@ def analyze(
     if perfetto is not None:
         from tracelens.render.perfetto import check_perfetto
 
+        if redact:
+            raise UsageError(
+                "--redact and --perfetto: that file holds the trace's own events, with their names"
+            )
         check_perfetto(trace, perfetto)
+    elif keep_metadata:
+        raise UsageError("--keep-metadata is of --perfetto: give that too")
     ids = [name.strip() for text in gemms for name in text.split(",") if name.strip()]
     on_stdout = [
         f"{name} -" for name, path in (("--json", json_path), ("--markdown", markdown)) if path == "-"
@@ -164,6 +189,12 @@ def analyze(
         name = on_stdout[0]
         raise UsageError(f"--gemm and {name} both write to standard output: give {name[:-2]} a file")
     check_outputs(markdown=markdown, annotations=annotations is not None, on_stdout=on_stdout)
+    page = None if no_html else output or _page_name(trace)
+    check_files(
+        {"-o": page, "--json": json_path, "--markdown": markdown, "--kernels": kernels,
+         "--perfetto": perfetto, "--summary": summary},
+        inputs=(trace, reference),
+    )  # fmt: skip
     wanted = [parse_report_gate(text) for text in fail_on]
     if saved:
         result = _reopen(trace, what_ifs=what_ifs, price=price)
@@ -177,14 +208,18 @@ def analyze(
             waits=waits,
             price=price,
         )
+    if redact:
+        result = _redacted(result)
     gates = judge_report(result.report, wanted)
     told = not quiet and not on_stdout
     if ids:
         with shown():
             _derive(result, ids)
-    written = _write(result, output or None if not no_html else "", trace, json_path, kernels)
+    if page is not None and redact and not output:
+        page = _page_name(result.report.trace.path)
+    written = _write(result, page, json_path, kernels, redact=redact)
     if perfetto is not None:
-        written.append((perfetto, _perfetto(result, perfetto)))
+        written.append((perfetto, _perfetto(result, perfetto, keep_metadata=keep_metadata)))
     if summary is not None:
         written.append((summary, _summary(result, summary)))
     if markdown is not None and markdown != "-":
@@ -272,35 +307,43 @@ def _steps(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2] or match[1])
 
 
+def _redacted(result: Analysis) -> Analysis:
+    from dataclasses import replace
+
+    from tracelens.render.redact import redact_report
+
+    return replace(result, report=redact_report(result))
+
+
 def _write(
-    result: Analysis, output: str | None, trace: str, json_path: str | None, kernels: str | None
+    result: Analysis, page: str | None, json_path: str | None, kernels: str | None, *, redact: bool
 ) -> list[tuple[str, int]]:
     """Write what was asked for; (name, bytes) of each file, in the order written."""
     from tracelens.files import write_bytes, write_text
     from tracelens.render.html import render_html
     from tracelens.render.kernels import write_kernels
+    from tracelens.render.redact import redact_kernels
     from tracelens.results.json import to_json
 
     written: list[str] = []
-    if output != "":
-        page = output or _page_name(trace)
+    if page is not None:
         write_text(page, render_html(result.report, generated_at=datetime.now().strftime("%Y-%m-%d %H:%M")))
         written.append(page)
     if json_path is not None and json_path != "-":
         write_bytes(json_path, to_json(result.report))
         written.append(json_path)
     if kernels is not None:
-        write_kernels(result.kernels, kernels)
+        write_kernels(redact_kernels(result.kernels) if redact else result.kernels, kernels)
         written.append(kernels)
     return [(name, _size(name)) for name in written]
 
 
-def _perfetto(result: Analysis, path: str) -> int:
+def _perfetto(result: Analysis, path: str, *, keep_metadata: bool) -> int:
     """Write the annotated trace; its bytes. What it lacks is a warning."""
     from tracelens.cli.streams import warn
     from tracelens.render.perfetto import write_perfetto
 
-    for note in write_perfetto(result, path).notes:
+    for note in write_perfetto(result, path, keep_metadata=keep_metadata).notes:
         warn(f"{path}: {note}")
     return _size(path)
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracelens.cli.gates import Ci, check_outputs, echo_form, finish, gate_options, shown, write_forms
+from tracelens.cli.gates import (
+    Ci,
+    check_files,
+    check_outputs,
+    echo_form,
+    finish,
+    gate_options,
+    shown,
+    write_forms,
+)
+from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,6 +47,7 @@ if TYPE_CHECKING:
     "is added to.",
 )
 @click.option("-o", "--output", metavar="HTML", help="As one offline HTML page.")
+@redact_option
 @gate_options("comparison", "regression>3%")
 @click.option(
     "--allow-clock-drift",
@@ -52,6 +63,7 @@ def compare(
     json_path: str | None,
     markdown: str | None,
     output: str | None,
+    redact: bool,
     fail_on: tuple[str, ...],
     if_unknown: str,
     annotations: str | None,
@@ -73,7 +85,12 @@ def compare(
     if allow_clock_drift and not fail_on:
         raise UsageError("--allow-clock-drift is about what --fail-on counts: give a --fail-on")
     wanted = [parse_comparison_gate(text) for text in fail_on]
+    check_files(paths | {"-o": output}, inputs=(before, after))
     result = _compare(before, after, across=across)
+    if redact:
+        from tracelens.render.redact import redact as redacted
+
+        result = redacted(result)
     gates = judge_comparison(result, wanted, allow_clock_drift=allow_clock_drift)
     made = partial(_made, result, gates)
     written = write_forms({"json": json_path, "markdown": markdown, "html": output}, made)

@@ -105,6 +105,31 @@ def check_outputs(*, markdown: str | None, annotations: bool, on_stdout: Sequenc
         raise UsageError(f"--annotations and {other} both write to standard output: give it a file")
 
 
+def check_files(files: Mapping[str, str | None], *, inputs: Sequence[str | None]) -> None:
+    """Before the work: every file can be written, and none of them is an input or another output.
+
+    ``files``: option -> file; None and "-" are none. Raises UsageError.
+    """
+    from tracelens.files import check_place
+
+    taken = {_place(one): "it is an input" for one in inputs if one is not None}
+    for option, path in files.items():
+        if path is None or path == "-":
+            continue
+        place = _place(path)
+        if place in taken and (os.path.isfile(place) or not os.path.exists(place)):
+            raise UsageError(f"{option} {path}: {taken[place]}; give another name")
+        taken[place] = f"{option} writes it too"
+        check_place(path)
+
+
+def _place(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except ValueError:  # a name that no file has
+        return path
+
+
 def write_markdown(path: str, text: str) -> None:
     """Write Markdown to a file; the file of $GITHUB_STEP_SUMMARY is added to, as GitHub wants it."""
     from tracelens.files import append_text, write_text
@@ -201,4 +226,13 @@ def _short(one: Judged) -> str:
     return f"{one.gate} ({one.value or one.why[:160]})"
 
 
-__all__ = ["Ci", "check_outputs", "echo_markdown", "finish", "gate_options", "shown", "write_markdown"]
+__all__ = [
+    "Ci",
+    "check_files",
+    "check_outputs",
+    "echo_markdown",
+    "finish",
+    "gate_options",
+    "shown",
+    "write_markdown",
+]

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracelens.cli.gates import Ci, check_outputs, echo_form, finish, gate_options, shown, write_forms
+from tracelens.cli.gates import (
+    Ci,
+    check_files,
+    check_outputs,
+    echo_form,
+    finish,
+    gate_options,
+    shown,
+    write_forms,
+)
+from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +48,7 @@ def is_job(traces: Sequence[str]) -> bool:
 @click.option("--json", "json_path", metavar="FILE", help="The answer as JSON ('-': standard output).")
 @click.option("--markdown", metavar="FILE", help="The answer as Markdown ('-': standard output).")
 @click.option("--summary", "bundle", metavar="FILE", help="All ranks as one summary file, to merge further.")
+@redact_option
 @gate_options("job", "straggler>5%")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing in the terminal.")
 def merge(
@@ -46,6 +57,7 @@ def merge(
     json_path: str | None,
     markdown: str | None,
     bundle: str | None,
+    redact: bool,
     fail_on: tuple[str, ...],
     if_unknown: str,
     annotations: str | None,
@@ -61,6 +73,7 @@ def merge(
         fail_on=fail_on,
         ci=Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None),
         quiet=quiet,
+        redacted=redact,
     )
 
 
@@ -75,8 +88,9 @@ def analyze_ranks(
     keep: str | None = None,
     pages: str | None = None,
     workers: int | None = None,
+    redacted: bool = False,
 ) -> None:
-    """Summarize the ranks, merge them, and show and write the answer.
+    """Summarize the ranks, merge them, and show and write the answer; ``redacted``: with hashes for names.
 
     ``outputs``: "html", "json", "markdown", "summary" -> file; None: not asked for.
     """
@@ -93,10 +107,18 @@ def analyze_ranks(
     for name, folder in (("--keep", keep), ("--pages", pages)):
         if folder is not None and not Path(folder).is_dir():
             raise UsageError(f"{name} {folder}: there is no such folder; make it first")
+    if redacted and pages is not None:
+        raise UsageError("--pages writes names: not with --redact")
     own = None if pages is None else Pages(pages, write_rank_page)
+    options = {"html": "-o", "json": "--json", "markdown": "--markdown", "summary": "--summary"}
+    check_files({options[form]: path for form, path in outputs.items()}, inputs=paths)
     with progress("ranks", long=True) as heard:
         found, left = summarize_files(paths, gpu=gpu, keep=keep, pages=own, workers=workers, progress=heard)
     job = merged(found, left)
+    if redacted:
+        from tracelens.render.redact import redact
+
+        job, found = redact(job), [redact(one) for one in found]
     gates = judge_job(job, wanted)
     made = partial(_made, job, gates, _links(job, own, outputs.get("html")))
     written = write_forms({form: outputs.get(form) for form in ("html", "json", "markdown")}, made)

@@ -1,31 +1,47 @@
-"""Standard output, whose reader can go away at any time."""
+"""What leaves a command: standard output, whose reader can go away at any time, and names as hashes."""
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import TextIO
+
+import click
+
+#: Of every command that writes names from a trace.
+redact_option = click.option(
+    "--redact",
+    is_flag=True,
+    help="Hashes instead of the names of kernels, modules and files, the same in every run.",
+)
 
 
-def nobody_reads() -> None:
+def open_closed() -> None:
+    """A stream that was closed before we began (``>&-``) is there, and what is written to it is lost."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open to the end
+
+
+def nobody_reads(stream: TextIO | None = None) -> None:
     """Send what is still to be written nowhere, so that Python does not complain of it at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 def warn(text: str) -> None:
     """Say one line on standard error; names in it are text, to a terminal and to GitHub's runner."""
-    import click
-
     from tracelens.render.actions import disarm, on_actions
     from tracelens.render.text import clean
 
     line = f"tracelens: {clean(text)}"
-    click.echo(disarm(line) if on_actions() else line, err=True)
+    try:
+        click.echo(disarm(line) if on_actions() else line, err=True)
+    except OSError:  # a full stderr changes no exit code
+        nobody_reads(sys.stderr)
 
 
 def echo_json(data: bytes) -> None:
     """Print JSON; on GitHub Actions nothing in it is a command to the runner."""
-    import click
-
     from tracelens.render.actions import disarm_json, on_actions
 
     click.echo(disarm_json(data) if on_actions() else data, nl=not data.endswith(b"\n"))

@@ -269,11 +269,14 @@ def intensity(shape: Shape) -> float | None:
     return operations / moved if operations is not None and moved else None
 
 
-def bound(shape: Shape, *, gpu: Gpu, kernel: KernelName | None = None) -> Bound | None:
+def bound(
+    shape: Shape, *, gpu: Gpu, kernel: KernelName | None = None, least_us: float = LEAST_US
+) -> Bound | None:
     """What limits the call on this GPU by the roofline: "compute", "memory" or "latency".
 
     Compares operations / peak with bytes / bandwidth, both from the datasheet; where even the larger
-    stays under ``LEAST_US``, the kernel's fixed cost rules. None without peak or bandwidth.
+    stays under ``least_us``, what a kernel takes at least, its fixed cost rules. None without peak or
+    bandwidth.
 
     >>> from tracelens.hardware import find_gpu
     >>> h100 = find_gpu("NVIDIA H100 80GB HBM3")
@@ -288,6 +291,6 @@ def bound(shape: Shape, *, gpu: Gpu, kernel: KernelName | None = None) -> Bound 
         return None
     compute_us = operations / (peak * 1e6)
     memory_us = moved / (bandwidth * 1e3)
-    if max(compute_us, memory_us) < LEAST_US:
+    if max(compute_us, memory_us) < least_us:
         return "latency"
     return "compute" if compute_us >= memory_us else "memory"

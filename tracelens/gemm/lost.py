@@ -2,15 +2,20 @@
 
 The measured time T of a call (microseconds, all its kernels) is split so that the parts add up to T exactly:
 
-    T = useful + alignment + wave + tile + memory + other
+    T = useful + overlap + clock + alignment + wave + tile + memory + other
 
 - useful = FLOP / P, with P the dense datasheet peak of the type it is multiplied in. useful / T is the share
   of peak that the GEMM table shows.
+- overlap: what calls took because of kernels on other streams, a collective above all: the time of the
+  disturbed calls beyond the median of the undisturbed ones (``tracelens.gemm.overlap``). It is taken off
+  first, and everything below is judged on what is left.
+- clock: what calls took in steps in which all shapes run slower than in the fastest step
+  (``tracelens.gemm.clock``), taken off as overlap is.
 - memory = max(0, X - useful), with X = bytes / bandwidth, each operand crossing memory once: how much longer
   moving the operands takes than the arithmetic on them, at the datasheet's bandwidth.
-- W = T - H - L is the time in which tiles are computed. H: kernels beside the product itself (split-K
-  reductions). L: what a GEMM kernel takes however little it computes (launch, filling of the pipeline,
-  epilogue), ``LEAST_US`` or as measured on this GPU.
+- W = T - H - L - overlap - clock is the time in which tiles are computed. H: kernels beside the product
+  itself (split-K reductions). L: what a GEMM kernel takes however little it computes (launch, filling of the
+  pipeline, epilogue), of this GPU where that is known.
 - alignment = W * (1 - A), with A the throughput at the alignment of the worst operand over that at 128 bytes
   (``tracelens.gemm.ladder``): a GEMM that was aligned would take A of the time.
 - wave = W * A * (1 - V), with V = ``wave_eff``: the share of SM time in which an SM has no tile, because the
@@ -33,6 +38,7 @@ Where a cause is not told from others it is None, with the reason:
 - X is no less than the arithmetic with its losses, useful / (A * V * S): memory-bound, and idle SMs or
   padding wait for memory anyway;
 - T is under X: part of the operands came from the cache, so what memory cost is not known, nor what binds;
+- every call ran beside other streams: what it takes alone is not known;
 - a factor is unknown (no tile in the kernel's name, split-K into an unknown number of slices...): its loss
   stays in ``other``.
 
@@ -56,7 +62,7 @@ from dataclasses import dataclass, field, replace
 #: Losses of the kernel's own time, in the order in which they are taken.
 FACTORS = ("alignment", "wave", "tile")
 #: The parts that add up to the time.
-PARTS = ("useful", *FACTORS, "memory", "other")
+PARTS = ("useful", "overlap", "clock", *FACTORS, "memory", "other")
 #: Boards run above the boost clock that the datasheet's peak is computed with, consumer boards by 5 to 10 %.
 CLOCK_MARGIN = 0.10
 #: How the reason begins where a kernel's fixed cost takes most of the time.
@@ -73,6 +79,8 @@ class CallFacts:
     fixed_us: float  # L
     helper_us: float = 0.0  # H
     stall_us: float = 0.0  # what stalled calls took beyond the median of their row, over all its calls
+    overlap_us: float | None = 0.0  # what ran beside its calls cost them, over all; None = not known
+    clock_us: float = 0.0  # what slower steps took, over all its calls
     alignment: float | None = None  # A
     wave: float | None = None  # V
     tile: float | None = None  # S
@@ -82,7 +90,8 @@ class CallFacts:
     @property
     def working_us(self) -> float:
         """W, the time in which tiles are computed."""
-        return max(0.0, self.time_us - self.helper_us - self.stall_us - self.fixed_us)
+        beside = self.stall_us + (self.overlap_us or 0.0) + self.clock_us
+        return max(0.0, self.time_us - self.helper_us - beside - self.fixed_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,8 @@ class Split:
     """
 
     useful: float | None = None
+    overlap: float | None = None
+    clock: float | None = None
     alignment: float | None = None
     wave: float | None = None
     tile: float | None = None
@@ -113,11 +124,21 @@ def split_time(facts: CallFacts) -> Split:
     >>> split = split_time(CallFacts(time_us=169.5, math_us=117.2, memory_us=61.2, fixed_us=3.0,
     ...     alignment=1.0, wave=108 / 132, tile=1.0))
     >>> [round(getattr(split, part), 2) for part in PARTS]
-    [117.2, 0.0, 30.27, 0.0, 0.0, 22.03]
+    [117.2, 0.0, 0.0, 0.0, 30.27, 0.0, 0.0, 22.03]
     """
-    if facts.stall_us:
-        usual = split_time(replace(facts, time_us=facts.time_us - facts.stall_us, stall_us=0.0))
-        return usual if usual.other is None else replace(usual, other=usual.other + facts.stall_us)
+    overlap = facts.overlap_us
+    time = facts.time_us - facts.stall_us - (overlap or 0.0) - facts.clock_us
+    split = _split_alone(replace(facts, time_us=time, stall_us=0.0, overlap_us=0.0, clock_us=0.0))
+    if split.other is None:
+        return split
+    other = split.other + facts.stall_us
+    said = {"overlap": facts.why.get("overlap", "not known")} if overlap is None else {}
+    why = {**split.why, **said}
+    return replace(split, overlap=overlap, clock=facts.clock_us, other=other, why=why)
+
+
+def _split_alone(facts: CallFacts) -> Split:
+    """The split of a call beside nothing, at the pace of the fastest step, that did not stall."""
     time, math, why = facts.time_us, facts.math_us, dict(facts.why)
     if math is None or time <= 0:
         return Split(why={"useful": why.get("useful", "no time was measured")})

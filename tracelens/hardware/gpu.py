@@ -69,7 +69,6 @@ class Gpu:
         for one in measured.gemms if measured is not None else ():
             best[one.dtype] = max(best.get(one.dtype, 0.0), one.tflops)
         sources = {label: _cite(cell) for label, cell in self.cells.items()}
-        floor = measured.launch_floor_us if measured is not None else None
         if measured is not None:
             sources["measured"] = f"tracelens bench on this GPU, {measured.date}"
         return GpuInfo(
@@ -87,7 +86,6 @@ class Gpu:
             measured_tflops=best,
             measured_bandwidth_gbps=measured.bandwidth_gbps if measured is not None else None,
             memory_gib=self.traced_memory_gib,
-            **({"gemm_floor_us": floor} if floor is not None else {}),
         )
 
 

@@ -366,7 +366,7 @@ def _outside(report: Report) -> list[str]:
     """Say that a file holds more than its steps, where that is worth a word."""
     total_ms = sum(row.time_ns for row in report.components) / 1e6
     outside_ms = total_ms - sum(row.time_ms_per_step for row in report.components) * len(report.steps)
-    if not report.steps or outside_ms < _OUTSIDE * total_ms:
+    if not report.steps or outside_ms <= _OUTSIDE * total_ms:
         return []
     share = f.pct(outside_ms / total_ms)
     return [f"Not counted: {share} of the file's GPU time, outside these steps."]

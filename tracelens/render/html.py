@@ -101,13 +101,19 @@ def _cut(report: Report, rows: list[GemmRow], whole: int) -> Report:
 
     Of the GEMM rows, the longest and those that findings name: the table on the page has all that are
     shown. Without the words that stand in the text of the page (why a cause has no figure, what an
-    alignment rests on) and without the timeline, whose kernels are a table of the page.
+    alignment rests on, what ran beside its calls) and without the timeline, whose kernels are a table of
+    the page.
     """
     linked = limits.named(report.findings[:whole])
     kept = rows[:EMBEDDED] + [row for row in rows[EMBEDDED:] if row.id in linked]
     plain = [
         replace(
-            row, lost_ms=replace(row.lost_ms, why={}), alignment_basis=None, leading={}, leading_source=None
+            row,
+            lost_ms=replace(row.lost_ms, why={}),
+            alignment_basis=None,
+            leading={},
+            leading_source=None,
+            beside=None,
         )
         for row in kept
     ]

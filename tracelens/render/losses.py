@@ -9,13 +9,15 @@ from markupsafe import Markup
 from tracelens import numbers as f
 from tracelens.accounting.derivation import derive, written
 from tracelens.accounting.lost import is_bound
-from tracelens.gemm.lost import FACTORS
+from tracelens.gemm.lost import FACTORS, PARTS
 from tracelens.render import facts
 from tracelens.render.section import Content, Page, Section
 from tracelens.results import GemmRow, GemmTime, Report, Term
 
 #: Causes as the waterfall names them, in its order.
 CAUSES = {
+    "overlap": ("overlap", "SMs and bandwidth that kernels of other streams took meanwhile"),
+    "clock": ("clock", "steps in which all shapes run slower than in the fastest step"),
     "alignment": ("alignment", "operands whose rows do not start on 128-byte boundaries"),
     "wave": ("wave", "wave quantization: SMs without a tile while others compute"),
     "tile": ("tile", "tile quantization: work outside the output matrix"),
@@ -23,6 +25,7 @@ CAUSES = {
     "other": ("other", "the rest: clocks, caches, fixed cost, causes that could not be separated"),
     "not_judged": ("not judged", "no shape, no peak, or faster than the ceiling"),
 }
+_IF_ANY = ("overlap", "clock", "not_judged")  # nothing is said of them where they are nothing
 _CEILING = "gap to the datasheet peak that the best measured matmul has as well"
 _HELPERS = "helper kernels of GEMMs (split-K reductions)"
 _SMALL = "GEMMs so small that the kernel's fixed cost takes most of their time"
@@ -48,7 +51,7 @@ class Fall:
 def waterfall(report: Report) -> list[Fall]:
     """Bars from the whole GEMM time down, cause by cause, to what is useful; empty without GEMM time."""
     time = report.gemm_time
-    if time is None or not _any_judged(time):
+    if time is None or time.total <= 0 or not _any_judged(time):
         return []
 
     def fall(key: str, title: str, note: str, lost: float, start: float = 0.0) -> Fall:
@@ -62,7 +65,7 @@ def waterfall(report: Report) -> list[Fall]:
     for key, (title, note) in CAUSES.items():
         lost = getattr(time, key)
         left -= lost
-        if key != "not_judged" or lost:
+        if key not in _IF_ANY or lost:
             bars.append(fall(key, title, note, lost, left))
         if key == "other":
             bars += [
@@ -105,9 +108,8 @@ def time_line(time: GemmTime, *, per: str) -> str:
         text = f"{name} {bound}{_in_unit_of(time.total, value).split()[0]}"
         return f"{text} ({f.pct(value / time.total)})" if name in ("useful", "other") else text
 
-    parts = [said(title, getattr(time, key)) for key, (title, _) in CAUSES.items()]
-    if not time.not_judged:
-        parts.pop()
+    lost = {title: (key, getattr(time, key)) for key, (title, _) in CAUSES.items()}
+    parts = [said(title, value) for title, (key, value) in lost.items() if value or key not in _IF_ANY]
     aside = f" (without fused attention, {f.ms(time.attention)})" if time.attention else ""
     head = f"Of {_in_unit_of(time.total, time.total)} of GEMM time{per}{aside}"
     return f"{head}: {', '.join([said('useful', time.useful), *parts])}."
@@ -159,7 +161,7 @@ def main_cause(row: GemmRow) -> str:
     lost, time = row.lost_ms, row.time_ms_per_step
     if lost.useful is None or not time:
         return ""
-    causes = {name: getattr(lost, name) or 0.0 for name in (*FACTORS, "memory")}
+    causes = {name: getattr(lost, name) or 0.0 for name in ("overlap", "clock", *FACTORS, "memory")}
     name = max(causes, key=lambda one: causes[one])
     if causes[name] < _WORTH_NAMING * time:
         return f"other {f.sig(lost.other or 0.0)}"
@@ -170,7 +172,7 @@ def segments(row: GemmRow) -> list[tuple[str, float, float]]:
     """(part, start, width) of a row's bar, as shares of its time; parts too thin to see are left out."""
     time, at = row.time_ms_per_step, 0.0
     found = []
-    for name in ("useful", *FACTORS, "memory", "other"):
+    for name in PARTS:
         width = (getattr(row.lost_ms, name) or 0.0) / time if time else 0.0
         if width >= _WORTH_DRAWING:
             found.append((name, at, width))

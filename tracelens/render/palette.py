@@ -17,6 +17,8 @@ PHASES = {
 CAUSES = {
     "total": "#99a2ac",
     "useful": "#2a7f4f",
+    "overlap": "#2d8f9e",
+    "clock": "#7a6a55",
     "alignment": "#dba92f",
     "wave": "#8257b0",
     "tile": "#bd4a26",

@@ -51,10 +51,11 @@ def check_perfetto(trace: str | Path, path: str | Path) -> None:
         raise UsageError(f"--perfetto {path} would replace the trace itself: give it another name")
 
 
-def write_perfetto(analysis: Analysis, path: str | Path) -> Annotated:
-    """Write the trace's own events unchanged, and tracks of component, layer, phase and findings.
+def write_perfetto(analysis: Analysis, path: str | Path, *, keep_metadata: bool = False) -> Annotated:
+    """Write the trace's own events, and tracks of component, layer, phase and findings.
 
-    ``path`` ends in .json or .json.gz. The file holds all that the trace holds, its metadata included.
+    ``path`` ends in .json or .json.gz. Of the metadata the file holds what is known to name no machine and no
+    person, and of absolute paths in the events the last part; with ``keep_metadata`` it holds all of both.
 
     Raises:
         UsageError: a saved report, standard input, another suffix, or a place that cannot be written.
@@ -67,7 +68,7 @@ def write_perfetto(analysis: Analysis, path: str | Path) -> Annotated:
     check_perfetto("-" if source is None else source, path)
     assert source is not None
     tracks = Tracks(analysis.report, trace, analysis.links, analysis.attribution, analysis.calls)
-    copy = Copy(ByteSource(source))
+    copy = Copy(ByteSource(source), keep_metadata=keep_metadata)
     with atomic(path) as temporary, _writer(temporary, packed=str(path).lower().endswith(".gz")) as stream:
         for block in copy.blocks(tracks.events()):
             stream.write(block)

@@ -1,8 +1,10 @@
-"""The bytes of a trace once more, with events added: what was there stays as it was.
+"""The bytes of a trace once more, with events added.
 
-A sound trace is copied byte for byte, and the added events stand right behind the ``[`` of its event
-array. Only a stretch that is not JSON (cut off, damaged, a bare ``nan``) is written anew, event by
-event, because a file with it would open nowhere. Memory is a few chunks, whatever the size of the file.
+The events of a sound trace are copied byte for byte, but for the folders of absolute paths; what the trace
+says of itself is reduced to what names no machine (``tracelens.render.perfetto_private``). ``keep_metadata``
+copies the whole file byte for byte. The added events stand right behind the ``[`` of its event array. Only a
+stretch that is not JSON (cut off, damaged, a bare ``nan``) is written anew, event by event, because a file
+with it would open nowhere. Memory is a few chunks, whatever the size of the file.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import msgspec
 from msgspec import Raw
 
 from tracelens.errors import InputError
+from tracelens.render.perfetto_private import public, without_folders
 from tracelens.trace.decode import NOT_JSON
 from tracelens.trace.framing import cut, find_events, read_carefully
 from tracelens.trace.metadata import read_metadata
@@ -35,8 +38,9 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 class Copy:
     """Copies one trace; the counts are right once ``blocks`` has ended."""
 
-    def __init__(self, source: ByteSource):
+    def __init__(self, source: ByteSource, *, keep_metadata: bool):
         self._source = source
+        self._whole = keep_metadata
         self._buffer = bytearray()
         self._left = b""  # an unfinished event before the next stretch
         self._tail: bytearray | None = None  # what stands behind the events, once they have ended
@@ -83,7 +87,8 @@ class Copy:
                 head = bytes(self._buffer[: at + 1])
                 del self._buffer[: at + 1]
                 self._bare = head.strip(_SPACE) == b"["
-                return head if self._bare or _is_json(head + b"]}") else _mended_head(head)
+                sound = self._bare or (self._whole and _is_json(head + b"]}"))
+                return head if sound else self._rewritten_head(head)
             searched = len(self._buffer)
         raise InputError(f"{self._source.name} holds no events any more: it changed while it was read")
 
@@ -131,17 +136,28 @@ class Copy:
 
     def _write(self, body: bytes, count: int) -> Iterator[bytes]:
         if count:
-            yield (b"," if self.events else _JOIN if self.added else b"") + body
+            yield (b"," if self.events else _JOIN if self.added else b"")
+            yield body if self._whole else without_folders(body)
             self.events += count
 
     def _end(self) -> bytes:
         tail = bytes(self._tail or b"")
         if self._bare:
             return b"]\n"
-        if _is_json(b'{"x":[]' + tail):
+        if self._whole and _is_json(b'{"x":[]' + tail):
             return b"]" + tail
-        metadata, _ = read_metadata(b"", tail)
+        metadata = self._kept(b"", tail)
         return b"]" + (b"," + _rewritten(metadata)[1:] if metadata else b"}") + b"\n"
+
+    def _rewritten_head(self, head: bytes) -> bytes:
+        """The head anew: it holds what must not go out, or is not JSON (NaN)."""
+        text = head.rstrip(b"[" + _SPACE).rstrip(b":" + _SPACE).removesuffix(b'"traceEvents"')
+        metadata = self._kept(text, b"")
+        return (_rewritten(metadata)[:-1] + b"," if metadata else b"{") + b'"traceEvents":['
+
+    def _kept(self, head: bytes, tail: bytes) -> dict[str, Any]:
+        metadata, _ = read_metadata(head, tail)
+        return metadata if self._whole else public(metadata)
 
 
 def _last_comma(text: bytes, end: int) -> int:
@@ -149,13 +165,6 @@ def _last_comma(text: bytes, end: int) -> int:
     events = len(text[:end].rstrip(_SPACE + b","))
     comma = text.find(b",", events, end)
     return comma if comma >= 0 else end
-
-
-def _mended_head(head: bytes) -> bytes:
-    """Metadata that is not JSON (NaN): what can be read of it."""
-    text = head.rstrip(b"[" + _SPACE).rstrip(b":" + _SPACE).removesuffix(b'"traceEvents"')
-    metadata, _ = read_metadata(text, b"")
-    return (_rewritten(metadata)[:-1] + b"," if metadata else b"{") + b'"traceEvents":['
 
 
 def _count(body: bytes) -> int | None:

@@ -248,7 +248,7 @@ def _components(out: _Out, report: Report) -> None:
     for row in report.components:
         times[row.component] = times.get(row.component, 0.0) + row.time_ms_per_step
     whole = sum(times.values())
-    if not whole:
+    if whole <= 0:
         return
     order = sorted(times, key=lambda name: -times[name])
     longest = times[order[0]]

@@ -27,20 +27,23 @@ from tracelens.results.advice import (
 from tracelens.results.cost import JobCost, Price, Saving
 from tracelens.results.estimates import Basis, Estimate, Known, SavingOf, StepBound, total, weakest
 from tracelens.results.explorer import Curve, Explorer, Suggested
-from tracelens.results.gemm import GemmRow, GemmTime, KernelKind, Lost, Term, WorkKnown, main_dtype
+from tracelens.results.gemm import Beside, GemmRow, GemmTime, KernelKind, Lost, Term, WorkKnown, main_dtype
 from tracelens.results.identity import Found, GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.layers import LayerPass, LayerRow, Layers, LayerTimeline
 from tracelens.results.others import OtherRow
 from tracelens.results.refusal import Refusal
 from tracelens.results.report import Report
 from tracelens.results.step import (
+    Clock,
     CommunicationRow,
     ComponentRow,
     Coverage,
+    HostWait,
     Lack,
     LeftOut,
     NotWhole,
     Step,
+    StepPace,
     StepTime,
     Summary,
     Unattributed,
@@ -81,6 +84,10 @@ __all__ = [
     "Lost",
     "GemmTime",
     "Term",
+    "Beside",
+    "Clock",
+    "HostWait",
+    "StepPace",
     "GemmRow",
     "KernelKind",
     "WorkKnown",

@@ -30,8 +30,8 @@ KernelKind = Literal["gemm", "gemm_helper", "attention", "attention_helper"]
 class Lost:
     """Where a GEMM's time per step goes (ms), as ``tracelens.gemm.lost`` defines it.
 
-    useful + alignment + tile + wave + memory + other = ``time_ms_per_step``, None counting as nothing.
-    useful None: not judged, and neither is any part.
+    useful + overlap + clock + alignment + tile + wave + memory + other = ``time_ms_per_step``, None counting
+    as nothing. useful None: not judged, and neither is any part.
     """
 
     alignment: float | None = None
@@ -40,6 +40,13 @@ class Lost:
     memory: float | None = None
     other: float | None = None
     useful: Annotated[float | None, says("FLOP at the dense datasheet peak")] = None
+    overlap: Annotated[
+        float | None, says("what calls took beyond those that ran beside nothing: ``GemmRow.beside``")
+    ] = None
+    clock: Annotated[
+        float | None,
+        says("what calls took beyond those of the fastest step, where all shapes did: Report.clock"),
+    ] = None
     ceiling: Annotated[
         float | None, says("of other: what the best matmul measured on this GPU loses, too")
     ] = None
@@ -53,7 +60,7 @@ class Lost:
 class GemmTime:
     """The GEMM time of a step (ms) by where it goes: the sums of ``GemmRow.lost_ms``. Without attention.
 
-    useful + alignment + tile + wave + memory + other + not_judged = total.
+    useful + overlap + clock + alignment + tile + wave + memory + other + not_judged = total.
     """
 
     total: float
@@ -78,6 +85,30 @@ class GemmTime:
     at_least: Annotated[
         list[str], says("causes of which a row knows a lower bound only; the rest of them is in other")
     ]
+    overlap: float = 0.0
+    clock: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What other streams did while the calls of a row ran, in the whole file, and what it cost them.
+
+    A call is undisturbed where that is at most 1 % of its time.
+    """
+
+    communication_ms: Annotated[float, says("of time_ms: beside a collective")]
+    others_ms: Annotated[float, says("of time_ms: beside other kernels or copies, and no collective")]
+    collectives: Annotated[dict[str, float], says("collective -> ms of the main kernels beside it")]
+    ctas: Annotated[
+        int | None, says("CTAs of the collectives that they ran beside longest: SMs that those hold")
+    ]
+    disturbed_calls: int
+    disturbed_us: Annotated[float, says("median of those")]
+    alone_us: Annotated[
+        float | None, says("median of undisturbed calls of the same shape and kernel; None = under three")
+    ]
+    excess_ms: Annotated[float | None, says("of time_ms: what they took beyond alone_us; None = not known")]
+    excess_ms_per_step: Annotated[float | None, says("the same of time_ms_per_step")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +215,13 @@ class GemmRow:
     ] = 0
     stall_ms: Annotated[float, says("of time_ms: what those took beyond the median")] = 0.0
     stall_ms_per_step: Annotated[float, says("the same of time_ms_per_step")] = 0.0
+    beside: Annotated[Beside | None, says("None = its calls ran beside nothing")] = None
+    overlap_ms_per_step: Annotated[
+        float, says("of time_ms_per_step: what ran beside its calls took; 0 where that is not known")
+    ] = 0.0
+    clock_ms_per_step: Annotated[
+        float, says("of time_ms_per_step: what slow steps took beyond the fastest")
+    ] = 0.0
     kernel_kind: Annotated[
         KernelKind | None, says("what the kernel is by its name; None = a name that does not say")
     ] = None

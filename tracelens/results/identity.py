@@ -11,9 +11,6 @@ from tracelens.results.estimates import Known
 #: A kernel takes at least this long however little it computes: launch, prologue, one pass over K and
 #: epilogue. The shortest GEMM kernels of public traces last 2.8 to 3.3 us (H100) and 3.0 us (A100).
 LEAST_US = 3.0
-#: What the usual small one takes: half of the tensor-core GEMMs of public H100 and A100 traces whose work is
-#: under 1 us last 5 to 7 us, with the work. Predictions go by this, bounds by the least.
-USUAL_US = 5.0
 
 Vendor = Literal["nvidia", "amd", "unknown"]
 #: What tells the number of SMs.

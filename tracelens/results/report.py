@@ -12,7 +12,16 @@ from tracelens.results.explorer import Explorer
 from tracelens.results.gemm import GemmRow, GemmTime
 from tracelens.results.identity import GpuInfo, ModelDims, ReferenceInfo, TraceInfo
 from tracelens.results.layers import Layers
-from tracelens.results.step import CommunicationRow, ComponentRow, Coverage, Lack, LeftOut, Step, Summary
+from tracelens.results.step import (
+    Clock,
+    CommunicationRow,
+    ComponentRow,
+    Coverage,
+    Lack,
+    LeftOut,
+    Step,
+    Summary,
+)
 from tracelens.results.verified import Verification
 from tracelens.results.waits import Waits
 
@@ -63,3 +72,4 @@ class Report:
     left_out: Annotated[list[LeftOut], says("steps in no figure: without GPU work, or cut")] = field(
         default_factory=list
     )
+    clock: Annotated[Clock | None, says("the pace of the steps; None = no two of them compare")] = None

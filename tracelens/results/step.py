@@ -220,6 +220,43 @@ class CommunicationRow:
     bus_gbps: Annotated[
         float | None, says("GB/s: nccl-tests' bus bandwidth, comparable with the link's speed")
     ]
+    in_line_ms_per_step: Annotated[
+        float, says("of exposed_ms_per_step: on the stream that computes most, so that nothing can hide it")
+    ] = 0.0
+    unaligned_ms_per_step: Annotated[
+        float, says("of exposed_ms_per_step: large messages whose share of a rank is no multiple of 16 bytes")
+    ] = 0.0
+    unaligned_bytes: Annotated[int | None, says("such a share, of the call that is exposed longest")] = None
+
+
+#: compile: torch.compile; data: the DataLoader; pageable: copies from or to pageable memory.
+HostWork = Literal["compile", "data", "pageable"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostWait:
+    """Work of the CPU, or a copy, that the GPU waits for in a step."""
+
+    kind: HostWork
+    ms_per_step: float
+    calls_per_step: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepPace:
+    """How fast the GPU computes in one step."""
+
+    step: Annotated[int, says("the N of ProfilerStep#N")]
+    pace: Annotated[float, says("time of the same calls over that in the fastest step")]
+    slow: Annotated[bool, says("all shapes alike are slower, by at least 3 %")]
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Do the same GEMMs take the same time in every step? A lower clock slows all shapes by one factor."""
+
+    steps: list[StepPace]
+    lost_ms_per_step: Annotated[float, says("GEMMs and attention: what slow steps took beyond the fastest")]
 
 
 @dataclass(frozen=True, slots=True)

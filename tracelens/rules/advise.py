@@ -12,7 +12,7 @@ from tracelens.rules.engine.facts import Advice, Outcome, StepFacts
 from tracelens.rules.engine.needs import judged_part, unseen
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.engine.simulated import pays, together
-from tracelens.step.stalls import stalled, to_judge
+from tracelens.step.stalls import beside_others, stalled, to_judge
 
 
 def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
@@ -26,6 +26,7 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
     """
     facts = replace(facts, gemms=[to_judge(row) for row in facts.gemms])
     stalls = {row.id: stalled(row) for row in facts.gemms if row.stalls}
+    company = {row.id for row in facts.gemms if beside_others(row)}
     found: list[tuple[Finding, Mapping[str, int] | None]] = []
     checks: list[Check] = []
     bounds: dict[str, float] = {}
@@ -34,7 +35,8 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
         checks.append(_check(rule, outcome, facts))
         changes = outcome.changes or (None,) * len(outcome.findings)
         found += [
-            (_with_stalls(one, stalls), change) for one, change in zip(outcome.findings, changes, strict=True)
+            (_with_stalls(_with_company(one, company), stalls), change)
+            for one, change in zip(outcome.findings, changes, strict=True)
         ]
         for row, bound in outcome.bounds_ms.items():
             bounds[row] = max(bounds.get(row, 0.0), bound)
@@ -52,6 +54,18 @@ def _with_stalls(finding: Finding, stalls: Mapping[str, str]) -> Finding:
     rows = [row for row in finding.gemms if row in stalls]
     said = [f"{row}: {stalls[row]}. What a stall takes beyond the others is not counted." for row in rows]
     return replace(finding, caveats=[*finding.caveats, *said]) if said else finding
+
+
+def _with_company(finding: Finding, rows: set[str]) -> Finding:
+    """The finding with the rows whose time holds what communication beside them took, which is not known."""
+    named = [row for row in finding.gemms if row in rows]
+    if not named:
+        return finding
+    said = (
+        f"{', '.join(named)}: calls ran beside communication, and too few beside nothing to take off what"
+        " that cost: that part of their time does not go with this change."
+    )
+    return replace(finding, caveats=[*finding.caveats, said])
 
 
 def _check(rule: Rule, outcome: Outcome, facts: StepFacts) -> Check:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from tracelens.rules.align_dimensions import AlignDimensions
+from tracelens.rules.collectives_in_line import CollectivesInLine
 from tracelens.rules.compiled_padding import CompiledPadding
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.experts import Experts
+from tracelens.rules.falling_clock import FallingClock
 from tracelens.rules.fp8 import Fp8
+from tracelens.rules.gemms_beside_collectives import GemmsBesideCollectives
 from tracelens.rules.head_dimension import HeadDimension
+from tracelens.rules.host_waits import HostWaits
 from tracelens.rules.kv_heads import KvHeads
 from tracelens.rules.layout_copies import LayoutCopies
 from tracelens.rules.misaligned_views import MisalignedViews
@@ -17,6 +21,7 @@ from tracelens.rules.pipeline_layers import PipelineLayers
 from tracelens.rules.swiglu_width import SwigluWidth
 from tracelens.rules.tensor_cores import TensorCores
 from tracelens.rules.tensor_parallel import TensorParallel
+from tracelens.rules.unaligned_payload import UnalignedPayload
 from tracelens.rules.unfused_attention import UnfusedAttention
 from tracelens.rules.unfused_projections import UnfusedProjections
 from tracelens.rules.wave_cliffs import WaveCliffs
@@ -40,4 +45,9 @@ RULES: tuple[Rule, ...] = (
     Fp8(),
     CompiledPadding(),
     UnfusedAttention(),
+    GemmsBesideCollectives(),
+    UnalignedPayload(),
+    CollectivesInLine(),
+    FallingClock(),
+    HostWaits(),
 )

@@ -1,7 +1,8 @@
-"""Calls of a row that stalled: what they took beyond the others is no time of the shape.
+"""Calls of a row that stalled or ran beside other streams: what they took more is no time of the shape.
 
 One call of 2.44 ms among calls of 10 µs waited for something: a first launch, a clock that was low, another
-process. No change of shape or precision gives that time back, so advice is made from the other calls.
+process. No change of shape or precision gives that time back, so advice is made from the other calls. The
+same holds for what a collective on another stream takes of the SMs and the bandwidth (``GemmRow.beside``).
 """
 
 from __future__ import annotations
@@ -11,18 +12,32 @@ from dataclasses import replace
 from tracelens.numbers import ms, plural, sig
 from tracelens.results import GemmRow
 
+_MUCH = 0.1  # of a row's time
+
 
 def to_judge(row: GemmRow) -> GemmRow:
-    """The row as advice counts it: its stalled calls take as long as its median call."""
-    if not row.stall_ms_per_step:
+    """The row as advice counts it: as if no call stalled, and all ran beside nothing."""
+    taken = row.stall_ms_per_step + row.overlap_ms_per_step
+    if not taken:
         return row
-    time_ms = max(0.0, row.time_ms_per_step - row.stall_ms_per_step)
-    return replace(row, time_ms_per_step=time_ms, stall_ms_per_step=0.0)
+    time_ms = max(0.0, row.time_ms_per_step - taken)
+    return replace(row, time_ms_per_step=time_ms, stall_ms_per_step=0.0, overlap_ms_per_step=0.0)
 
 
 def call_us_of(row: GemmRow) -> float:
     """Time of one call of the step, to judge its shape by; 0 without calls."""
     return 1e3 * to_judge(row).time_ms_per_step / row.calls_per_step if row.calls_per_step > 0 else 0.0
+
+
+def beside_others(row: GemmRow) -> str:
+    """That the row's time alone is not known, as a sentence without its full stop; "" where it is."""
+    found = row.beside
+    if found is None or found.excess_ms is not None or found.communication_ms < _MUCH * row.time_ms:
+        return ""
+    return (
+        f"{found.disturbed_calls} of {plural(row.calls, 'call')} ran beside communication, and too few beside"
+        " nothing to tell what they take alone"
+    )
 
 
 def stalled(row: GemmRow) -> str:

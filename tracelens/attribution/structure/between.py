@@ -6,12 +6,12 @@ agree is it named.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from functools import cached_property
 from itertools import pairwise
 from math import prod
 
-from tracelens.attribution.structure.forward import LARGEST_RANK, loses, normalizes
+from tracelens.attribution.structure.forward import LARGEST_RANK, loses
+from tracelens.attribution.structure.norms import normalizes, written_norms
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
@@ -37,6 +37,7 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
                 run.labels[at] = found
     edges = [-1, *anchors, len(run)]
     firsts = {core.first for core in run.cores}
+    normed = written_norms(run)
     rotated = any(_rotates(run.kinds[start + 1 : stop]) for start, stop in pairwise(edges) if stop in firsts)
     for start, stop in pairwise(edges):
         gap = [at for at in range(start + 1, stop) if at not in run.labels and not _is_product(run, at)]
@@ -45,7 +46,9 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
             after = run.labels[stop] if stop < len(run) else None
             core = next((core for core in run.cores if core.first == stop), None)
             product = run.shape(start) if start >= 0 else None
-            for at, label in _Gap(run, hidden, vocab, gap, before, after, core, product, rotated).labels():
+            for at, label in _Gap(
+                run, hidden, vocab, gap, before, after, core, product, rotated, normed
+            ).labels():
                 run.labels[at] = label
 
 
@@ -113,7 +116,9 @@ class _Gap:
         core: Core | None,
         product: GemmShape | None,
         rotated: bool,
+        normed: set[int],
     ):
+        self.normed = normed  # steps of normalizations that are written out
         self.rotated = rotated  # are queries and keys rotated before some core of the run?
         self.core, self.product = core, product  # the core behind the gap, the product before it
         self.run, self.hidden, self.vocab, self.gap = run, hidden, vocab, gap
@@ -128,6 +133,7 @@ class _Gap:
             self._in_mlp,
             self._in_experts,
             self._behind_head,
+            self._in_head,
             self._on_stream,
         ):
             found = place()
@@ -136,7 +142,13 @@ class _Gap:
         return []
 
     def _all(self, component: str) -> list[tuple[int, Label]]:
-        return [(at, Label(component, self.layer)) for at in self.gap]
+        return [(at, Label(self._own(at) or component, self.layer)) for at in self.gap]
+
+    def _own(self, at: int) -> str | None:
+        """What a unit is wherever it stands."""
+        if self.run.kinds[at].what == "dropout":
+            return "dropout"
+        return "norm" if self.run.kinds[at].what == "norm" or at in self.normed else None
 
     def _in_attention(self) -> list[tuple[int, Label]] | None:
         cores = ("attention.core", "attention.scores")
@@ -169,7 +181,7 @@ class _Gap:
         if "rope" in kind.tags:
             parts = ("attention.rope", "norm") if "norm" in kind.tags else ()
             return Label("attention.rope", self.layer, parts)
-        if kind.what == "norm" or "norm" in kind.tags or kind.name in _NORM_STEPS or self._norm_around(at):
+        if self._is_norm(at) or kind.name in _NORM_STEPS:
             return Label("norm", self.layer)
         if rotates and kind.name in _CUTS:  # of a head into its halves; a cut of all heads is another thing
             heads = self.core is not None and any(_per_head(t, self.core) for t in kind.tensors)
@@ -180,26 +192,11 @@ class _Gap:
             return Label("attention.rope", self.layer)
         return Label("attention.other", self.layer)
 
-    def _norm_around(self, at: int) -> bool:
-        """Part of a normalization of single heads that is written out: around its rsqrt."""
-        near = range(at - 4, at + 5)
-        kinds = self.run.kinds
-        roots = [p for p in near if self.gap[0] <= p <= self.gap[-1] and kinds[p].name == "rsqrt"]
-        return any(-4 <= at - p <= 3 for p in roots) and self.run.kinds[at].name not in _ROTATES
-
     def _in_mlp(self) -> list[tuple[int, Label]] | None:
         up = ("mlp.up", "mlp.gate")
         ends = self.after == "mlp.down" or (self.after is None and self.run.phase == "recompute")
         if self.before in up and (self.after in up or ends):
-            return [
-                (
-                    at,
-                    Label(
-                        "dropout" if self.run.kinds[at].what == "dropout" else "mlp.activation", self.layer
-                    ),
-                )
-                for at in self.gap
-            ]
+            return self._all("mlp.activation")
         return None
 
     def _in_experts(self) -> list[tuple[int, Label]] | None:
@@ -223,6 +220,12 @@ class _Gap:
         whole = self.run.phase != "graph" and any(loses(self.run, at) for at in range(len(self.run)))
         sure = self.gap if whole else [at for at in self.gap if loses(self.run, at)]
         return [(at, Label("loss")) for at in sure]
+
+    def _in_head(self) -> list[tuple[int, Label]] | None:
+        """Between the products of a head: an activation, written out or not, and a normalization."""
+        if self.before != "other" or self.after not in ("other", "logits"):
+            return None
+        return [(at, Label("norm" if self._is_norm(at) else "other")) for at in self.gap]
 
     def _on_stream(self) -> list[tuple[int, Label]] | None:
         """Before, between and behind the layers: what works on the residual stream."""
@@ -250,6 +253,8 @@ class _Gap:
             return Label("norm", None, ("embedding", "norm"))
         if kind.what == "convolution":
             return Label("embedding") if self._onto_stream(at) else None
+        if at < self.last_lookup and kind.tensors and max(map(len, kind.tensors)) <= 2:
+            return Label("embedding")  # numbers of tokens and places, before they are looked up
         if kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors):
             return Label("embedding")
         return None
@@ -356,10 +361,9 @@ class _Gap:
         return [p for p, kind in said if kind.what == "fused" and not kind.tags and not kind.tensors]
 
     @cached_property
-    def roots(self) -> list[int]:
-        """Where a normalization that is written out takes its root."""
-        kinds = self.run.kinds
-        return [p for p in self.gap if "rsqrt" in (kinds[p].name, kinds[p].what)]
+    def last_lookup(self) -> int:
+        """The last table that is read in the gap; -1."""
+        return max((p for p in self.gap if self.run.kinds[p].what == "embedding"), default=-1)
 
     @cached_property
     def last_norm(self) -> int:
@@ -370,24 +374,21 @@ class _Gap:
     @cached_property
     def first_on_stream(self) -> int | None:
         """The first addition to the residual stream, or its first normalization."""
-        ends = (p for p in self.gap if self._is_residual(p) or normalizes(self.run, p, self.hidden))
+        ends = (p for p in self.gap if self._sums_up(p) or normalizes(self.run, p, self.hidden))
         return next(ends, None)
 
+    def _sums_up(self, at: int) -> bool:
+        """A residual of as many rows as the stream has; rows of tokens that several experts got are more."""
+        rows = {core.tokens for core in self.run.cores} - {None}
+        return self._is_residual(at) and (not rows or prod(self.run.kinds[at].tensors[0][:-1]) in rows)
+
     def _is_norm(self, at: int) -> bool:
-        """A normalization, or a step of one that is written out (around its rsqrt)."""
+        """A normalization, or a step of one that is written out."""
         kind = self.run.kinds[at]
-        if kind.what == "norm" or "norm" in kind.tags:
-            return True
-        if not self.roots or kind.what in ("embedding", "dropout", "loss"):
-            return False
-        if kind.name in _NORM_STEPS:
-            return True
-        if self._is_residual(at):
-            return False
-        # before the rsqrt: cast, pow, mean, + eps; behind it: times x, cast back, times weight
-        place = bisect_left(self.roots, at)
-        near = any(abs(at - root) <= 4 for root in self.roots[max(place - 1, 0) : place + 1])
-        return near and kind.what in ("copy", "elementwise", "add")
+        if kind.what == "copy" and at not in self.normed:  # its input cast up, and its output back
+            near = self.run.kinds[max(at - 1, 0) : at + 2]
+            return any(k.what == "norm" and set(k.tensors[:1]) & set(kind.tensors) for k in near)
+        return kind.what == "norm" or "norm" in kind.tags or at in self.normed
 
 
 def _per_head(tensor: Dims, core: Core) -> bool:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tracelens.attribution.structure.norms import adds, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm import GemmShape
@@ -139,29 +140,63 @@ class Forward:
         core = self.run.cores[0]
         before = [at for at in products if at < core.first]
         norms = [at for at in self.norms if at < core.first]
+        norms = [at for at in norms if not self._of_queries(at, before)]
         makes = [at for at in before if not norms or at > norms[-1]] or before[-1:]
         earlier = [at for at in before if at not in set(makes)]
         if self.run.phase == "recompute":
             self._mlps(earlier, stop=makes[0] if makes else core.first)
         else:
-            for at in earlier:
-                shape = self.run.shape(at)
-                if shape and shape.n == self.hidden and shape.k != self.hidden:
-                    self.run.labels[at] = Label("embedding")  # patches or features onto the hidden size
+            self._layers_ahead(earlier, makes[0] if makes else core.first)
         self._begin_attention()
         self._name_queries(makes, core)
+
+    def _layers_ahead(self, products: list[int], stop: int) -> None:
+        """Before the first attention: patches or features are brought onto the hidden size, and hybrids have
+        layers without any, whose MLPs are as large as those of layers that have it."""
+        shapes = [(at, shape) for at in products if (shape := self.run.shape(at)) is not None]
+        first = next((at for at, shape in shapes if shape.k == self.hidden), stop)
+        for at, shape in shapes:
+            if at < first and shape.n == self.hidden:
+                self.run.labels[at] = Label("embedding")
+        self.mlps |= self._closing()
+        self._mlps([at for at in products if at >= first], stop)
+
+    def _closing(self) -> set[tuple[int, int]]:
+        """(n, k) of the products that close an MLP directly behind an attention core."""
+        out = set()
+        for core, following in _pairs(self.run):
+            stop = following.first if following else len(self.run)
+            before: set[int] = set()
+            for at in self.run.products(core.last + 1, stop):
+                shape = self.run.shape(at)
+                if shape is not None and shape.n == self.hidden and {shape.k, 2 * shape.k} & before:
+                    out.add((shape.n, shape.k))
+                    break
+                if shape is not None and shape.k == self.hidden and shape.batch == 1:
+                    before.add(shape.n)
+        return out
 
     def _makes_queries(self, rest: list[int], core: Core) -> list[int]:
         """Of the products between two cores those that make the second's queries, keys and values."""
         start = rest[0] if rest else 0
         norms = [at for at in self.norms if start - 1 <= at < core.first]
-        inner = [at for at in self.norms if at < core.first]
+        inner = [at for at in self.norms if at < core.first and not self._of_queries(at, rest)]
         edge = inner[-1] if inner else -1
         makes = [at for at in rest if at > edge]
         if makes and (norms or not self._has_down(makes)):
             return makes
         down = [at for at in rest if self._is_down(at)]
         return [at for at in rest if not down or at > down[-1]]
+
+    def _of_queries(self, norm: int, products: list[int]) -> bool:
+        """A normalization of queries or keys over all heads at once: of what a product made of the stream,
+        with nothing added between."""
+        made_by = max((at for at in products if at < norm), default=None)
+        shape = self.run.shape(made_by) if made_by is not None else None
+        if made_by is None or shape is None or shape.k != self.hidden or self.run.kinds[norm].what == "fused":
+            return False
+        between = self.run.kinds[made_by + 1 : norm]
+        return not any(kind.what == "fused" or adds(kind) for kind in between)
 
     def _has_down(self, products: list[int]) -> bool:
         return any(self._is_down(at) for at in products)
@@ -335,6 +370,11 @@ class Forward:
             # down(act(gate(x)) * up(x)) is how every public gated MLP is written
             for at in open_:
                 run.labels[at] = Label("mlp.gate" if at < up[1] else "mlp.up", layer)
+            acts = next((at for at in range(up[1] + 1, down) if _activates(run, at)), up[1] + 1)
+            if not any(_activates(run, at) for at in range(up[0] + 1, up[1])) and acts > up[1] + 1:
+                # something is done to one of the two before the activation: nothing tells to which
+                unknown = Label("unattributed", layer, candidates=("mlp.gate", "mlp.up"))
+                run.labels.update(dict.fromkeys(open_, unknown))
         run.labels[down] = Label("mlp.down", layer)
 
     def _router_of(self, products: list[int], index: int, stop: int) -> int | None:
@@ -422,26 +462,6 @@ def _embeds(kind: Kind) -> bool:
 def loses(run: Run, at: int) -> bool:
     kind = run.kinds[at]
     return kind.what in ("loss", "fused_logits_loss") or bool(kind.tags & {"loss", "loss_backward"})
-
-
-def normalizes(run: Run, at: int, hidden: int) -> bool:
-    """A normalization of the residual stream (and not of single heads or of a compressed part)."""
-    kind = run.kinds[at]
-    if kind.what == "norm" or kind.tags & {"norm", "norm_backward"}:
-        wide = [t for t in kind.tensors if len(t) >= 2]
-        return not kind.tensors or (any(t[-1] == hidden for t in wide) and not _of_heads(run, kind, hidden))
-    if kind.name == "rsqrt" or kind.what == "rsqrt":  # written out: pow, mean, add, rsqrt, mul
-        for before in reversed(run.kinds[max(0, at - 6) : at]):
-            if before.name in ("mean", "pow", "square") or before.what in ("mean", "pow"):
-                wide = [t for t in before.tensors if len(t) >= 2]
-                return not wide or (wide[0][-1] == hidden and not _of_heads(run, before, hidden))
-    return False
-
-
-def _of_heads(run: Run, kind: Kind, hidden: int) -> bool:
-    """Works on queries or keys head by head (their width can be that of the stream)."""
-    sizes = {core.key_dim for core in run.cores} - {hidden, None}
-    return any(len(t) >= 3 and (t[-1] in sizes or (len(t) == 4 and t[-1] == 1)) for t in kind.tensors)
 
 
 def _activates(run: Run, at: int) -> bool:

@@ -22,6 +22,7 @@ from tracelens.attribution.structure.mixtures import label_mixtures
 from tracelens.attribution.structure.ordered import Launched, label_by_order, lend_weights
 from tracelens.attribution.structure.passes import Weight, passes
 from tracelens.attribution.structure.runs import Label, Run, find_backward_cores, find_cores, split_runs
+from tracelens.attribution.structure.towers import stretches
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
 from tracelens.gemm import KernelNames
 from tracelens.trace import Links, Trace, look_up
@@ -82,14 +83,17 @@ def infer(
         if run.cores and (run.phase == "graph" or (hidden is None and run.phase == "forward")):
             _without_shapes(trace, links, names, units, run)
     if hidden is not None:
-        for run in ahead:
-            label_forward(run, hidden)
-        for run in ahead:
+        parts = [part for run in ahead for part in stretches(run, hidden)]
+        for part in parts:
+            label_forward(part.run, part.hidden)
+        models = [part.run for part in parts]
+        for run in models:
             if run.phase == "recompute":
-                label_again(run, [other for other in ahead if other.phase == "forward"])
-        vocab = _vocabulary(ahead)
-        for run in ahead:
-            label_between(run, hidden, vocab)
+                label_again(run, [other for other in models if other.phase == "forward"])
+        vocab = _vocabulary(models)
+        for part in parts:
+            label_between(part.run, part.hidden, vocab)
+            part.give_back()
         for run, forward in _with_forward(twins):
             if not run.labels:
                 label_products(run, forward)

@@ -172,6 +172,8 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
 
 def _of_equals(run: Run, places: list[int], equal: list[set[str]]) -> _Pattern | None:
     """Each product as its equals; one without is that of queries where an unknown kernel follows an MLP."""
+    if not places:
+        return None
     out: list[str] = []
     for at, behind, parts in zip(places, [*places[1:], len(run)], equal, strict=True):
         if len(parts) == 1:

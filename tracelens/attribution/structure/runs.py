@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -46,6 +46,11 @@ class Core:
         """Width of what it gives to the output projection, on this rank."""
         return self.heads * self.value_dim if self.heads and self.value_dim else None
 
+    def moved(self, by: int) -> Core:
+        """The same, so many positions further."""
+        parts = {at + by: component for at, component in self.parts.items()}
+        return replace(self, first=self.first + by, last=self.last + by, parts=parts)
+
 
 @dataclass(slots=True)
 class Run:
@@ -62,8 +67,10 @@ class Run:
         return len(self.units)
 
     def part(self, start: int, stop: int) -> Run:
-        """A run of the units between two positions."""
-        return Run(self.phase, self.units[start:stop], self.kinds[start:stop])
+        """A run of the units between two positions, with the cores that lie there."""
+        found = Run(self.phase, self.units[start:stop], self.kinds[start:stop])
+        found.cores = [core.moved(-start) for core in self.cores if start <= core.first and core.last < stop]
+        return found
 
     def products(self, start: int = 0, stop: int | None = None) -> list[int]:
         """Positions of the GEMMs that are part of no attention core."""

@@ -13,11 +13,12 @@ from tracelens.gemm.predict.attention_backend import likely_backend
 from tracelens.gemm.predict.attention_calibrated import AttentionFit, Correction
 from tracelens.gemm.predict.attention_call import Call, checked_call
 from tracelens.gemm.predict.attention_kernels import Kernel, attention_kernel, backend_name
-from tracelens.gemm.predict.attention_model import BANDWIDTH_FRAC, LAUNCH_US, Modelled, model
+from tracelens.gemm.predict.attention_model import BANDWIDTH_FRAC, Modelled, model
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.gemm.predict.attention_rates import Rate, kernel_rate
 from tracelens.gemm.predict.attention_terms import Derivation, number, rounded_value
 from tracelens.gemm.predict.attention_unfused import unfused_prediction
+from tracelens.gemm.predict.rates import least_us
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import Basis, Estimate
@@ -152,7 +153,6 @@ def _model(
     ceilings: _Ceilings,
     lines: Derivation,
 ) -> Modelled:
-    launch = measured.launch_floor_us if measured is not None else None
     return model(
         call,
         kernel=kernel,
@@ -160,7 +160,7 @@ def _model(
         gpu=gpu,
         peak_tflops=ceilings.peak_tflops,
         bandwidth_gbps=ceilings.copy_gbps,
-        launch_us=launch or LAUNCH_US,
+        launch_us=least_us(gpu, measured),
         lines=lines,
     )
 

@@ -16,13 +16,10 @@ from tracelens.gemm.predict.attention_rates import Rate, exp_cost
 from tracelens.gemm.predict.attention_terms import Derivation, number
 from tracelens.gemm.predict.attention_work import Blocks, blocks
 from tracelens.hardware import Gpu
-from tracelens.results.identity import LEAST_US
 
 #: Share of the datasheet bandwidth that a copy reaches: 3016 of 3350 GB/s on an H100.
 BANDWIDTH_FRAC = 0.9
-#: The shortest kernels in public H100 traces last about 3 us (see ``results.identity.LEAST_US``); small
-#: pointwise ones 2.
-LAUNCH_US = LEAST_US
+#: Small pointwise kernels of public H100 traces.
 _HELPER_LAUNCH_US = 2.0
 #: With fewer tiles than fit on the SMs, each runs at this share of the speed that two on one SM reach
 #: together. Fitted to 197 and 559 queries in one public H100 trace (AMD-AGI/TraceLens tests).

@@ -6,11 +6,14 @@ Without measurements the rates of a GPU are its datasheet's figures times what i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.predict.architecture import Shares, architecture
 from tracelens.hardware import Gpu
+from tracelens.hardware.measurements import Measurements
+from tracelens.results import GpuInfo
+from tracelens.results.identity import LEAST_US
 
 #: Below it in M, N or K kernels follow the formula less closely, and the ranges are wider.
 SMALL = 1024
@@ -66,6 +69,22 @@ def model_rates(gpu: Gpu, math_dtype: str) -> Rates | str:
         shares, gpu.sms, peak * shares.of_peak, bandwidth * shares.of_bandwidth,
         _load_elements(shares, gpu, math_dtype, peak),
     )  # fmt: skip
+
+
+def least_us(gpu: Gpu, measured: Measurements | None = None) -> float:
+    """What a kernel takes at least on this GPU, however little it computes.
+
+    As measured on it; else what kernels of public traces take, or less where its fitted figures say less.
+    """
+    if measured is not None and measured.launch_floor_us is not None:
+        return measured.launch_floor_us
+    shares = architecture(gpu.compute_capability).shares_of(gpu.name, "bf16")
+    return LEAST_US if shares is None or gpu.vendor != "nvidia" else min(LEAST_US, shares.fixed_us)
+
+
+def gpu_info(gpu: Gpu, measured: Measurements | None = None) -> GpuInfo:
+    """The GPU as a value of the report, with what was ``measured`` on it and what a kernel takes at least."""
+    return replace(gpu.info(measured=measured), gemm_floor_us=least_us(gpu, measured))
 
 
 def rates_of_unknown(sms: int, multiply_tflops: float, bandwidth_gbps: float) -> Rates:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tracelens import words
 from tracelens.results import (
     Check,
+    Clock,
     CommunicationRow,
     ComponentRow,
     Coverage,
@@ -15,6 +16,7 @@ from tracelens.results import (
     Finding,
     GemmRow,
     GpuInfo,
+    HostWait,
     ModelDims,
     OtherRow,
     SavingOf,
@@ -40,6 +42,8 @@ class StepFacts:
     others: Sequence[OtherRow] | None = None  # kernels of no product; None = not summarised
     declared: Mapping[str, int] = field(default_factory=dict)  # sizes of the whole model by its configuration
     coverage: Coverage | None = None  # how much of the step was told apart; None = all of it
+    clock: Clock | None = None  # the pace of the steps; None = no two of them compare
+    host_waits: Sequence[HostWait] = ()  # what the GPU waits for
     marked: bool = True  # False: the whole trace is taken as one step
 
     @property

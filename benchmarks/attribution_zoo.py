@@ -1,0 +1,149 @@
+"""Attribution of architectures that nobody here wrote: python -m benchmarks.attribution_zoo [NAME ...]
+
+Architectures of `transformers` (benchmarks/hub), recorded with shapes, are judged with module names given and
+hidden against the table of benchmarks/hub/truth.py: shares of the judged GPU time that are right, wrong and
+unattributed. A third of the names, drawn by hash, is set aside: ``--held`` judges that third alone.
+``-v`` lists what is wrong and what is open, by truth, what was found and operator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import re
+import statistics
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.synthetic.spec import Synthetic
+from tests.trace.tools import read
+from tracelens.attribution import attribute
+from tracelens.trace import link
+from tracelens.words import COMPONENTS, EVIDENCE
+
+#: Architectures; those unlike a plain decoder first.
+NAMES = Path(__file__).with_name("hub").joinpath("names.txt").read_text().split()
+#: Without attention: nothing of a transformer is to be found in them.
+PLAIN = {"mamba", "mamba2", "rwkv", "falcon_mamba", "fnet", "bit", "convnext", "convnextv2", "poolformer"}
+
+
+@dataclass
+class Score:
+    """Shares of judged GPU time, and what makes up the wrong and the open part."""
+
+    right: float
+    wrong: float
+    open: float
+    judged: float  # share of all GPU time
+    what: dict[str, float]
+
+
+def held(name: str) -> bool:
+    """Is it of the third that is not looked at?"""
+    return int(hashlib.sha256(name.encode()).hexdigest(), 16) % 3 == 0
+
+
+def judge(folder: Path, made: Synthetic) -> Score:
+    """Attribute a recording and compare."""
+    from tests.synthetic.layout import document
+
+    trace = read(folder, document(made))
+    links = link(trace)
+    found = attribute(trace, links)
+    truth = {row.correlation: row for row in made.truth}
+    total = {"right": 0, "wrong": 0, "open": 0}
+    everything = 0
+    what: Counter[str] = Counter()
+    for at in range(len(trace.kernels)):
+        row = truth[int(trace.kernels.correlation[at])]
+        everything += row.duration_ns
+        words = row.component.split()
+        if not words or not row.strict:  # the sum of two gradients is of either
+            continue
+        component = COMPONENTS[found.component[at]]
+        verdict = "right" if _fits(component, words) else "open" if _is_open(component, words) else "wrong"
+        total[verdict] += row.duration_ns
+        if verdict != "right":
+            op = int(links.kernel_op[at])
+            name = trace.symbols[int(trace.ops.name[op])] if op >= 0 else ""
+            evidence = EVIDENCE[found.evidence[at]]
+            module = re.sub(r"\.\d+", ".N", row.module or "")
+            what[f"{verdict} {words[0]} -> {component} [{evidence}] {name} | {module}"] += row.duration_ns
+    judged = sum(total.values()) or 1
+    shares = {key: value / judged for key, value in total.items()}
+    return Score(**shares, judged=judged / max(everything, 1), what={k: v / judged for k, v in what.items()})
+
+
+def _is_open(component: str, words: list[str]) -> bool:
+    """Unattributed, or no more than the block it is part of."""
+    family, _, part = component.partition(".")
+    return component == "unattributed" or (part == "other" and any(w.startswith(family) for w in words))
+
+
+def _fits(component: str, words: list[str]) -> bool:
+    return any(component == w or (w.endswith(".*") and component.startswith(w[:-1])) for w in words)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    import transformers
+
+    from benchmarks.hub.recording import record_hub
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--held", action="store_true", help="judge the third that was set aside")
+    parser.add_argument("-v", action="store_true", help="list what is wrong and what is open")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args(arguments)
+    transformers.logging.set_verbosity_error()
+    logging.disable(logging.WARNING)
+    rows: dict[str, dict[str, Any]] = {}
+    for name in given.names or [name for name in NAMES if held(name) == given.held]:
+        try:
+            recorded = record_hub(name)
+        except Exception as error:  # what a model asks of its library on the meta device
+            print(f"{name:24} not recorded: {type(error).__name__} {str(error)[:80]!r}", flush=True)
+            continue
+        rows[name] = {}
+        with tempfile.TemporaryDirectory() as folder:
+            for names in ("none", "frames"):
+                rows[name][names] = vars(judge(Path(folder), recorded.trace(names)))
+        print(f"{name:24} " + "   ".join(_line(rows[name][names]) for names in rows[name]), flush=True)
+        if given.v:
+            for names, score in rows[name].items():
+                for text, share in sorted(score["what"].items(), key=lambda kv: -kv[1])[:14]:
+                    if share >= 0.001:
+                        print(f"    {names:7} {share:6.2%} {text}")
+    if given.json:
+        given.json.write_text(json.dumps(rows))
+    _summary(rows)
+
+
+def _line(score: dict[str, Any]) -> str:
+    return f"{score['right']:7.2%} wrong {score['wrong']:6.2%} open {score['open']:6.2%}"
+
+
+def _summary(rows: dict[str, dict[str, Any]]) -> None:
+    for names, least in (("none", 0.99), ("frames", 0.995)):
+        scores = [row[names] for name, row in rows.items() if name not in PLAIN]
+        if not scores:
+            continue
+        good = sum(score["right"] >= least for score in scores)
+        fair = sum(score["right"] >= 0.95 for score in scores)
+        wrong = sum(score["wrong"] > 0.005 for score in scores)
+        print(
+            f"names {names}: {len(scores)} with attention; right >= {least:.1%}: {good}, >= 95%: {fair};"
+            f" wrong > 0.5%: {wrong}; median right {statistics.median(s['right'] for s in scores):.2%},"
+            f" mean wrong {np.mean([s['wrong'] for s in scores]):.2%}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""What each piece of a Hugging Face model is for: by how its library names modules, and which function runs.
+
+A truth is the words that are right, separated by spaces: the usual one first, then as defensible ones.
+``x.*`` is any part of x. An empty truth is not judged. The table follows the names that `transformers` gives
+in its own source (class of the module, attribute under which its parent holds it), and no rule reads a trace
+or a shape.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_ANY = "attention.*"
+#: Mixers that are no attention over tokens: state spaces, recurrences, convolutions, Fourier transforms.
+_OTHER_MIXER = re.compile(
+    r"Mamba\w*$(?<!Layer)(?<!Model)(?<!LM)|BambaMixer|H1Mixer|SSM|StateSpace|DeltaNet|RWKV|Rwkv|Recurrent|ShortConv"
+    r"|Fourier|Hyena|xLSTM|ConvBertConv|LightningAttention|SlidingWindowConv|SeparableConv|ConvolutionModule"
+    r"|ConformerConvolution|FeatureEncoder|FeatureExtractor|ConvLayer|PositionalConv|ResNetStage|ConvNext|Convolution\b|Conv\dD?Layer|GatedLinearAttention"
+)
+_ATTENTION = re.compile(r"Attention|Attn|SelfOutput")
+_EXPERTS = re.compile(r"Experts\b|Experts?(MLP)?$")
+_ROUTER = re.compile(r"Router|TopkGate|TopKGate|Gate$")
+_MOE = re.compile(
+    r"(Moe|MoE|MOE)$|SparseM|Moe(Block|Layer|SparseMoeBlock)|MoELayer|Mixture|BlockSparse|MixerBlock$"
+)
+_MLP = re.compile(r"MLP|Mlp|FeedForward|FFN|Ffn|Intermediate|Dense\w*ActDense|GatedMlp|\w+Output$")
+_EMBEDDING = re.compile(r"Embedding|PatchEmbed|Embeddings|PatchEncoder|PatchMerging|Downsampl")
+_NORM = re.compile(r"Norm(\w*d)?$|LayerNorm|RMSNorm|NoNorm")
+_LAYER = re.compile(r"(Layer|Block|Stage)(\w*)$|EncoderLayer|DecoderLayer")
+_HEAD = re.compile(r"Head$|HeadTransform|Predictions?$|PredictionHeads|Classif|Pooler|Projection$|Projector")
+_ACTIVATION = re.compile(r"GELU|SiLU|ReLU|Activation|Swish|Mish|Tanh$|Sigmoid$|^ACT")
+_DROPOUT = re.compile(r"Dropout|DropPath|StochasticDepth")
+_ROTARY = re.compile(r"Rotary|RoPE|Rope")
+
+#: Attributes under which linear layers are held.
+_QUERIES = re.compile(
+    r"(q|k|v|kv|qkv|query|key|value)(_?(proj|lin|linear|head|global))?|query_key_value|(c|q)_attn|in_proj|[Ww]qkv"
+    r"|q_[ab]_proj|kv_[ab]_proj(_with_mqa)?|(to|w)_?[qkv]|linear_[qkv]|W_pack|projection_(query|key|value)|kv_b"
+)
+_OUTPUTS = re.compile(r"o|(o|c|out|post)_proj|dense|out(_lin)?|proj|wo|linear_out|attn_out|final_linear")
+_UP = re.compile(
+    r"up(_proj)?|c_fc|(fc|lin|linear|dense_|layer_)1|dense_h_to_4h|wi(_1)?|fc_in|w3|intermediate_dense|w_in|linear_v"
+)
+_GATE = re.compile(r"gate(_proj)?|wi_0|w1|linear_w")
+_DOWN = re.compile(
+    r"down(_proj)?|c_proj|(fc|lin|linear|dense_|layer_)2|dense_4h_to_h|wo|fc_out|(output|ffn)_(dense|output)|w2|w_out"
+)
+_LOGITS = re.compile(
+    r"(\w*lm_)?head|embed_out|output_projection|classifier|score|lm_scale|proj_out|cls|vocab\w*|logits\w*"
+)
+
+_LINEAR = (
+    "linear",
+    "addmm",
+    "matmul",
+    "bmm",
+    "baddbmm",
+    "einsum",
+    "__matmul__",
+    "__rmatmul__",
+    "mm",
+    "conv1d",
+)
+_GROUPED = ("_grouped_mm", "grouped_mm")
+_MOVES = (
+    "sort", "argsort", "index_select", "gather", "scatter", "scatter_add", "index_add", "index_add_", "where",
+    "one_hot", "cumsum", "histc", "bincount", "__getitem__", "__setitem__", "nonzero", "scatter_",
+    "masked_fill", "masked_fill_", "argwhere", "repeat_interleave", "expand", "floor_divide", "__floordiv__",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a function runs: classes and attribute names of the modules around it, outermost first."""
+
+    classes: tuple[str, ...]
+    names: tuple[str, ...]
+    seen: str = ""  # "", "scores" or "softmax": how far the nearest attention module has come
+
+    def within(self, pattern: re.Pattern[str]) -> int:
+        """Index of the innermost module whose class fits; -1."""
+        return next((i for i in range(len(self.classes) - 1, -1, -1) if pattern.search(self.classes[i])), -1)
+
+
+def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str:
+    """The truth of a call of ``function``: ``weighted`` if it takes a parameter of the model, ``equal`` if it
+    adds two tensors of one shape."""
+    if not place.classes:
+        return ""
+    own, name = place.classes[-1], next((n for n in reversed(place.names) if not n.isdigit()), "")
+    if function == "cross_entropy":
+        return "loss"
+    if function in ("scaled_dot_product_attention",):
+        return "attention.core attention.scores attention.softmax attention.values"
+    if _DROPOUT.search(own) or function in ("dropout", "native_dropout"):
+        return "dropout"
+    if function in ("layer_norm", "rms_norm", "group_norm", "batch_norm") or _NORM.search(own):
+        return "norm other"
+    if _ROTARY.search(own):
+        return "attention.rope"
+    attention, other = place.within(_ATTENTION), place.within(_OTHER_MIXER)
+    if other > attention or function in ("conv2d", "conv3d", "conv_transpose2d"):
+        return "other embedding"
+    embedding = place.within(_EMBEDDING)
+    if embedding > max(attention, place.within(_MLP)) or function == "embedding":
+        table = own == "Embedding"  # of tokens, or of the distance between two of them
+        as_well = "attention.other attention.softmax" if table else "other attention.rope norm dropout"
+        return f"embedding {as_well}"
+    experts = max(place.within(_EXPERTS), place.within(_MOE), place.within(_ROUTER))
+    if experts > attention and experts >= 0:
+        return _in_mixture(place, own, name, function, weighted=weighted)
+    head = place.within(_HEAD)
+    if attention >= 0 and attention > max(head, -1) and attention >= place.within(_MLP) - 1:
+        found = _in_attention(place, own, name, function, attention, weighted=weighted, equal=equal)
+        if found is not None:
+            return found
+    if any("Projector" in c for c in place.classes) or "Pool" in own:
+        return "embedding other logits mlp.* norm"
+    if _LOGITS.fullmatch(name) or head > place.within(_LAYER):
+        return "logits other"
+    return _in_layer(place, own, name, function, weighted=weighted, equal=equal)
+
+
+def _in_mixture(place: Place, own: str, name: str, function: str, *, weighted: bool) -> str:
+    if _ROUTER.search(own) or name in ("gate", "router", "classifier"):
+        return "moe.router moe.dispatch"
+    shared = any("shared" in n for n in place.names)
+    if shared:
+        return "moe.experts mlp.* moe.router" if name == "shared_expert_gate" else "moe.experts mlp.*"
+    if function in _GROUPED or (function in _LINEAR and (weighted or place.within(_EXPERTS) >= 0)):
+        return "moe.experts"
+    if function in _MOVES:
+        return "moe.dispatch moe.experts moe.router"
+    return "moe.*"
+
+
+def _in_attention(
+    place: Place, own: str, name: str, function: str, at: int, *, weighted: bool, equal: bool
+) -> str | None:
+    inside = place.names[at:]
+    if function == "softmax":
+        return "attention.softmax"
+    if equal and ("SelfOutput" in own or len(inside) == 1):
+        return "residual attention.*" if "SelfOutput" not in own else "residual"
+    if function in _LINEAR and weighted:
+        if _QUERIES.fullmatch(name):
+            return "attention.qkv"
+        if _OUTPUTS.fullmatch(name) and (place.seen == "softmax" or "SelfOutput" in place.classes[at]):
+            return "attention.output"
+        if len(inside) == 1:
+            return "attention.output attention.*" if place.seen == "softmax" else "attention.qkv attention.*"
+        return _ANY
+    if function in ("matmul", "bmm", "baddbmm", "einsum", "__matmul__"):
+        return "attention.values attention.*" if place.seen == "softmax" else "attention.scores attention.*"
+    return _ANY
+
+
+def _in_layer(place: Place, own: str, name: str, function: str, *, weighted: bool, equal: bool) -> str:
+    mlp, layer = place.within(_MLP), place.within(_LAYER)
+    if mlp < 0 and layer < 0:
+        return ""
+    if function in _LINEAR and weighted:
+        if place.names[-1].isdigit():
+            return "mlp.*"
+        for words, truth in ((_GATE, "mlp.gate"), (_UP, "mlp.up"), (_DOWN, "mlp.down")):
+            if words.fullmatch(name):
+                return truth
+        if name in ("gate_up_proj", "Wi"):
+            return "mlp.up mlp.gate"
+        if name == "dense" and own != "dense":
+            if any("Intermediate" in c for c in place.classes):
+                return "mlp.up"
+            if place.classes[mlp].endswith("Output") if mlp >= 0 else False:
+                return "mlp.down"
+        if name == "ffn":
+            return "mlp.up"
+        return "mlp.*" if mlp >= 0 else ""
+    if equal and not _ACTIVATION.search(own) and (mlp < 0 or place.classes[mlp].endswith("Output")):
+        return "residual"
+    if _ACTIVATION.search(own) or mlp >= 0:
+        return "mlp.activation mlp.other" if mlp >= 0 or layer >= 0 else ""
+    if function in ("gelu", "relu", "silu"):
+        return "mlp.activation mlp.other"
+    return ""

@@ -1,0 +1,91 @@
+"""TL122: gaps planted in a generated run, with and without something on the CPU that explains them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_facts import step_of
+from tests.trace.tools import read, small_trace
+from tracelens.analysis import analyze_trace
+from tracelens.results import HostWait, Report
+from tracelens.rules.host_waits import HostWaits
+
+GAP_US = 20_000.0
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+def with_gaps(folder: Path, *spans: tuple[str, str, float, float]) -> Report:
+    """A run whose steps begin with a gap on CPU and GPU; ``spans``: category, name, and part of the gap."""
+    trace = json.loads(small_trace(steps=3, prelaunched=0).text())
+    events: list[dict[str, Any]] = trace["traceEvents"]
+    steps = sorted(
+        (
+            one
+            for one in events
+            if one["name"].startswith("ProfilerStep#") and one["cat"] == "user_annotation"
+        ),
+        key=lambda one: one["ts"],
+    )
+    for step in steps:
+        at = step["ts"] + 1.0
+        for event in events:
+            if "ts" not in event:
+                continue
+            if event["ts"] >= at:
+                event["ts"] += GAP_US
+            elif event["ts"] + event.get("dur", 0.0) > at and event.get("cat") != "kernel":
+                event["dur"] += GAP_US
+        where = {"ph": "X", "pid": step["pid"], "tid": step["tid"]}
+        for category, name, begin, end in spans:
+            args = {"stream": 7, "device": 0, "correlation": 900_000 + len(events)}
+            span = {"ts": at + begin * GAP_US, "dur": (end - begin) * GAP_US, "args": args}
+            events.append({**where, **span, "cat": category, "name": name})
+            if category == "gpu_memcpy":
+                events.append({**where, **span, "dur": 2.0, "cat": "cuda_runtime", "name": "cudaMemcpyAsync"})
+    return analyze_trace(read(folder, json.dumps(trace)), shape_search=False).report
+
+
+@pytest.mark.parametrize(
+    ("kind", "spans", "share"),
+    [
+        ("data", [("user_annotation", LOADER, 0.1, 0.9)], 0.8),
+        (
+            "compile",
+            [
+                ("user_annotation", "_compile.compile_inner (dynamo_timed)", 0.0, 0.9),
+                ("user_annotation", "compile_fx_inner (dynamo_timed)", 0.2, 0.8),
+            ],
+            0.9,
+        ),
+        ("pageable", [("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 0.2, 0.7)], 0.5),
+    ],
+)
+def test_a_planted_wait_is_found_again(
+    tmp_path: Path, kind: str, spans: list[tuple[str, str, float, float]], share: float
+) -> None:
+    report = with_gaps(tmp_path, *spans)
+    (finding,) = (one for one in report.findings if one.rule == "TL122")
+    assert finding.evidence["kind"] == kind and finding.saving_ms.mid is None
+    assert finding.saving_ms.high == pytest.approx(share * GAP_US / 1e3, rel=0.05)
+    assert finding.evidence["calls_per_step"] == (3.0 if kind == "pageable" else 1.0)  # two of its own
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [[], [("user_annotation", "load_batch", 0.0, 1.0)], [("user_annotation", LOADER, 0.0, 0.001)]],
+    ids=["a gap alone", "of another name", "below 1 %"],
+)
+def test_none_is_invented(tmp_path: Path, spans: list[tuple[str, str, float, float]]) -> None:
+    report = with_gaps(tmp_path, *spans)
+    assert not any(one.rule == "TL122" for one in report.findings)
+
+
+def test_what_computes_meanwhile_waits_for_nothing() -> None:
+    wait = HostWait("data", 0.0, 1.0)
+    assert HostWaits().check(step_of([], host_waits=(wait,))).state == "passed"
+    assert HostWaits().check(step_of([])).state == "not_applicable"
+    assert HostWaits().check(step_of([], host_waits=(wait,), marked=False)).state == "not_applicable"

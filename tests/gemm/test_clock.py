@@ -1,0 +1,83 @@
+"""The pace of the steps: what slows all shapes alike, and what does not."""
+
+from __future__ import annotations
+
+import doctest
+
+import numpy as np
+import pytest
+
+from tracelens.gemm import clock
+from tracelens.gemm.clock import StepPaces, step_paces
+
+SHAPES, STEPS, CALLS = 12, 6, 8
+
+
+def steps_of(factor: np.ndarray, *, noise: float = 0.01) -> tuple[StepPaces, np.ndarray, np.ndarray]:
+    """Paces, durations and steps of calls whose time in each step and shape is times ``factor``."""
+    rng = np.random.default_rng(7)
+    step, shape, _ = (one.ravel() for one in np.indices((STEPS, SHAPES, CALLS)))
+    plain = 10_000 * (shape + 1) * rng.normal(1, noise, len(step))
+    dur = np.rint(plain * np.broadcast_to(factor, (STEPS, SHAPES))[step, shape]).astype(np.int64)
+    return step_paces(dur, shape, step, np.ones(len(dur), np.bool_)), dur, step
+
+
+def test_the_example_holds() -> None:
+    assert not doctest.testmod(clock).failed
+
+
+@pytest.mark.parametrize("slower", [1.05, 1.2, 1.5])
+def test_a_lower_clock_in_some_steps_is_found_again(slower: float) -> None:
+    factor = np.where(np.arange(STEPS) >= 4, slower, 1.0)[:, None]
+    found, dur, step = steps_of(factor)
+    assert found.slow.tolist() == [False] * 4 + [True] * 2
+    truth = (dur * (1 - 1 / slower))[step >= 4].sum()
+    assert found.lost_ns.sum() == pytest.approx(truth, rel=0.05)
+    assert not found.lost_ns[step < 4].any()
+
+
+def test_a_drift_is_found_from_three_percent_on() -> None:
+    found, dur, step = steps_of((1 + 0.02 * np.arange(STEPS))[:, None], noise=0.002)
+    assert found.slow.tolist() == [False, False, True, True, True, True]
+    assert found.lost_ns.sum() == pytest.approx((dur * (1 - 1 / (1 + 0.02 * step)))[step > 1].sum(), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [
+        np.ones((STEPS, 1)),
+        np.where(np.arange(STEPS) == 2, 1.02, 1.0)[:, None],  # as steps of healthy traces differ
+        # two thirds of the time slow, the rest at its pace: no clock
+        np.where((np.arange(STEPS) == 2)[:, None] & (np.arange(SHAPES) > 6), 1.3, 1.0),
+    ],
+    ids=["steady", "noise", "some shapes"],
+)
+def test_none_is_invented(factor: np.ndarray) -> None:
+    found, _, _ = steps_of(factor)
+    assert not found.slow.any() and not found.lost_ns.any()
+
+
+def test_what_waits_for_memory_loses_nothing_to_the_clock() -> None:
+    """The smallest shapes keep their time."""
+    factor = np.where((np.arange(STEPS) == 2)[:, None] & (np.arange(SHAPES) > 2), 1.2, 1.0)
+    found, dur, step = steps_of(factor)
+    shape = np.indices((STEPS, SHAPES, CALLS))[1].ravel()
+    assert found.slow[2] and not found.lost_ns[shape <= 2].any()
+    assert found.lost_ns.sum() == pytest.approx((dur / 6)[(step == 2) & (shape > 2)].sum(), rel=0.05)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 5])
+def test_too_little_to_compare_is_unknown(calls: int) -> None:
+    dur, alike = np.full(calls, 100), np.arange(calls)
+    found = step_paces(dur, alike, np.arange(calls) % 2, np.ones(calls, np.bool_))
+    assert (
+        not np.isfinite(found.pace).any() and not found.slow.any() and found.lost_ns.tolist() == [0.0] * calls
+    )
+
+
+def test_a_stall_is_no_clock() -> None:
+    found, dur, step = steps_of(np.where(np.arange(STEPS) >= 4, 1.2, 1.0)[:, None])
+    shape = np.indices((STEPS, SHAPES, CALLS))[1].ravel()
+    dur[-1] *= 50
+    stalled = step_paces(dur, shape, step, np.ones(len(dur), np.bool_))
+    assert stalled.lost_ns[-1] == 0.0 and stalled.lost_ns.sum() < found.lost_ns.sum()

@@ -1,0 +1,58 @@
+"""The sweep over what runs beside each GPU event, against one that looks at every nanosecond."""
+
+from __future__ import annotations
+
+import doctest
+
+import numpy as np
+import pytest
+
+from tracelens.gemm import overlap
+from tracelens.gemm.overlap import STALLED, beside, paces
+
+
+def test_the_examples_hold() -> None:
+    assert not doctest.testmod(overlap).failed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_sweep_sees_what_a_look_at_every_nanosecond_sees(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 25))
+    begin = rng.integers(0, 100, count)
+    end, stream = begin + rng.integers(0, 30, count), rng.integers(0, 4, count)
+    communicates = stream == 3
+    told, others = beside(begin, end, stream, communicates)
+    for at in range(count):
+        near = [one for one in range(count) if stream[one] != stream[at]]
+        runs = [[one for one in near if begin[one] <= now < end[one]] for now in range(begin[at], end[at])]
+        marked = sum(any(communicates[one] for one in now) for now in runs)
+        assert told[at] == (0 if communicates[at] else marked)
+        assert told[at] + others[at] == sum(bool(now) for now in runs)
+
+
+def test_no_event_is_beside_none() -> None:
+    empty = np.empty(0, np.int64)
+    assert [len(one) for one in beside(empty, empty, empty, empty.astype(bool))] == [0, 0]
+
+
+def test_what_chance_explains_is_no_excess() -> None:
+    rng = np.random.default_rng(1)
+    dur = rng.normal(100_000, 3_000, 60).astype(np.int64)
+    beside_ns = np.where(np.arange(60) % 2, dur, 0)
+    found = paces(dur, beside_ns, np.zeros(60, np.int64))
+    assert not found.excess.any()
+    slower = paces(dur + np.where(beside_ns > 0, 20_000, 0), beside_ns, np.zeros(60, np.int64))
+    assert slower.excess.sum() == pytest.approx(30 * 20_000, rel=0.05)
+
+
+def test_without_calls_beside_nothing_nothing_is_known_of_the_others() -> None:
+    dur, beside_ns = np.array([10, 10, 30, 30]), np.array([0, 0, 30, 30])
+    found = paces(dur, beside_ns, np.zeros(4, np.int64))
+    assert np.isnan(found.alone).all() and np.isnan(found.excess).tolist() == [False, False, True, True]
+
+
+def test_a_stall_beside_a_collective_is_a_stall() -> None:
+    dur = np.array([10, 10, 10, 20, 20, 20, 20 * STALLED + 100], np.int64)
+    found = paces(dur, np.where(dur > 10, dur, 0), np.zeros(7, np.int64))
+    assert found.excess.tolist() == [0, 0, 0, 10, 10, 10, 10]

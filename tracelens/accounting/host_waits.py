@@ -1,0 +1,70 @@
+"""What the CPU does while the GPU waits: compiling, fetching a batch; and copies that hold the GPU up."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelens.accounting.steps import StepTimes
+from tracelens.results import HostWait
+from tracelens.results.step import HostWork
+from tracelens.trace import Trace
+from tracelens.trace.spans import covered
+
+IntArray = npt.NDArray[np.int64]
+_Spans = tuple[IntArray, IntArray]  # begins, ends
+
+#: ``torch/_dynamo/utils.py`` opens a range for each stage of a compilation, "entire_frame_compile
+#: (dynamo_timed)"; ``torch/utils/data/dataloader.py`` one for each batch.
+_RANGES: dict[HostWork, re.Pattern[str]] = {
+    "compile": re.compile(r"\(dynamo_timed\)$|^entire_(?:frame|backward)_compile"),
+    "data": re.compile(r"^enumerate\(DataLoader\)#.*\.__next__$"),
+}
+_PAGEABLE = re.compile(r"Memcpy HtoD \(Pageable|Memcpy DtoH \(Device -> Pageable")
+
+
+def host_waits(trace: Trace, times: StepTimes) -> list[HostWait]:
+    """Per kind of work the ms per step in which nothing else runs on the GPU; kinds that are there only.
+
+    Ranges on the CPU count where no GPU event runs, copies from or to pageable memory where no kernel does.
+    """
+    kernels, windows = trace.kernels, (times.start_ns, times.end_ns)
+    begin, end = kernels.ts_ns, kernels.ts_ns + kernels.dur_ns
+    copies = trace.symbols.where(_PAGEABLE.match)[kernels.name]
+    is_kernel = trace.symbols.where(lambda text: text == "kernel")[kernels.category]
+    found = [_wait(kind, _ranges(trace, pattern), (begin, end), windows) for kind, pattern in _RANGES.items()]
+    computes = (begin[is_kernel], end[is_kernel])
+    found.append(_wait("pageable", (begin[copies], end[copies]), computes, windows))
+    return [one for one in found if one is not None]
+
+
+def _ranges(trace: Trace, pattern: re.Pattern[str]) -> _Spans:
+    """Named ranges and operators of the CPU."""
+    named = trace.symbols.where(pattern.search)
+    shadow = trace.symbols.where(lambda text: text.startswith("gpu_"))
+    of_ranges = named[trace.ranges.name] & ~shadow[trace.ranges.category]
+    of_ops = named[trace.ops.name]
+    begin = np.concatenate([trace.ranges.ts_ns[of_ranges], trace.ops.ts_ns[of_ops]])
+    dur = np.concatenate([trace.ranges.dur_ns[of_ranges], trace.ops.dur_ns[of_ops]])
+    return begin, begin + dur
+
+
+def _wait(kind: HostWork, work: _Spans, busy: _Spans, windows: _Spans) -> HostWait | None:
+    """The time of the work in the windows in which nothing is busy, each moment once."""
+    steps = len(windows[0])
+    inside = covered(*windows, *work) > 0
+    if not steps or not inside.any():
+        return None
+    either = tuple(np.concatenate(pair) for pair in zip(work, busy, strict=True))
+    alone = covered(either[0], either[1], *windows) - covered(*busy, *windows)
+    return HostWait(kind, int(alone.sum()) / 1e6 / steps, _outermost(work, inside) / steps)
+
+
+def _outermost(work: _Spans, inside: npt.NDArray[np.bool_]) -> int:
+    """How many of these spans lie in no other: a compilation has stages within stages."""
+    begin, end = work[0][inside], work[1][inside]
+    order = np.lexsort((-end, begin))
+    reach = np.maximum.accumulate(end[order])
+    return int(1 + (begin[order][1:] >= reach[:-1]).sum())

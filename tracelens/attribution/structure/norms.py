@@ -1,0 +1,92 @@
+"""Normalizations: those of the residual stream, and the steps of one that is written out.
+
+Written out, a normalization is a handful of units around the root of a mean square: the mean is taken off,
+the square's mean taken, and x times the root is cast back and multiplied with a weight prepared beside it.
+"""
+
+from __future__ import annotations
+
+from tracelens.attribution.structure.runs import Run
+from tracelens.attribution.structure.units import Kind
+
+_ROOTS = frozenset({"rsqrt"})
+_BEFORE = frozenset({"pow", "square", "mean", "var", "var_mean", "std", "sub", "add", "mul", "sum"})
+_STEPS = 8  # units on either side of the root
+
+
+def written_norms(run: Run) -> set[int]:
+    """Positions of the units that are steps of a normalization which is written out."""
+    out: set[int] = set()
+    for root, kind in enumerate(run.kinds):
+        if _ROOTS & {kind.name, kind.what}:
+            start = _start(run, root)
+            if start < root:
+                out |= {*range(start, _stop(run, root))}
+    return out
+
+
+def _start(run: Run, root: int) -> int:
+    """From the cast or the mean that it begins with; the root itself where no mean of squares precedes it."""
+    kinds, start, averaged = run.kinds, root, False
+    for at in range(root - 1, max(-1, root - _STEPS), -1):
+        kind = kinds[at]
+        if kind.what == "copy":
+            return at if averaged and _is_wide(kind) else start
+        if kind.name not in _BEFORE or (averaged and (kind.name in ("add", "mul", "sum") or adds(kind))):
+            break
+        averaged |= kind.name in ("mean", "var", "var_mean", "std", "pow")
+        start = at
+    return start if averaged else root
+
+
+def _stop(run: Run, root: int) -> int:
+    """Behind the multiplication with the weight, and the bias behind that."""
+    kinds, stop, products = run.kinds, root + 1, 0
+    for at in range(root + 1, min(len(run), root + _STEPS)):
+        kind = kinds[at]
+        wide = _is_wide(kind)
+        scales = kind.name in ("mul", "mul_") and (not wide or _scales(kind))
+        if not (scales or kind.what == "copy" or (kind.what == "add" and not adds(kind))):
+            break
+        if wide and scales:
+            products += 1
+            if products > 2:
+                break
+        stop = at + 1
+    return stop
+
+
+def _is_wide(kind: Kind) -> bool:
+    return not kind.tensors or any(len(t) >= 2 for t in kind.tensors)
+
+
+def _scales(kind: Kind) -> bool:
+    """By a statistic of each row, or by a weight of lower rank: not by another tensor, as rotations are."""
+    two = kind.tensors[:2]
+    return len(two) < 2 or len(two[0]) != len(two[1]) or 1 in (two[0][-1], two[1][-1])
+
+
+def adds(kind: Kind) -> bool:
+    """Two tensors of one shape: a residual, and no bias and no epsilon."""
+    two = kind.tensors[:2]
+    return kind.what == "add" and len(two) == 2 and two[0] == two[1] and len(two[0]) >= 2
+
+
+def normalizes(run: Run, at: int, hidden: int) -> bool:
+    """A normalization of the residual stream (and not of single heads or of a compressed part)."""
+    kind = run.kinds[at]
+    if kind.what == "norm" or kind.tags & {"norm", "norm_backward"}:
+        wide = [t for t in kind.tensors if len(t) >= 2]
+        return not kind.tensors or (any(t[-1] == hidden for t in wide) and not _of_heads(run, kind, hidden))
+    if kind.name == "rsqrt" or kind.what == "rsqrt":  # written out: pow, mean, add, rsqrt, mul
+        for before in reversed(run.kinds[max(0, at - 6) : at]):
+            if before.name in ("mean", "pow", "square") or before.what in ("mean", "pow"):
+                wide = [t for t in before.tensors if len(t) >= 2]
+                return not wide or (wide[0][-1] == hidden and not _of_heads(run, before, hidden))
+    return False
+
+
+def _of_heads(run: Run, kind: Kind, hidden: int) -> bool:
+    """Works on queries or keys head by head (their width can be that of the stream)."""
+    sizes = {core.key_dim for core in run.cores} - {hidden, None}
+    return any(len(t) >= 3 and (t[-1] in sizes or (len(t) == 4 and t[-1] == 1)) for t in kind.tensors)

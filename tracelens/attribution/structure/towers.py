@@ -1,0 +1,92 @@
+"""Several widths in one run: two towers, stages that grow, a small decoder behind a large encoder.
+
+Each attention core says for itself how wide the residual stream around it is: its queries are made of it and
+its output projection comes back to it. Neighbouring cores of one width are one stretch, which is read as a
+model of its own; where the width changes the stretch ends with what still comes back to the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from tracelens.attribution.structure.forward import hidden_size
+from tracelens.attribution.structure.runs import Run
+
+_OPENS = ("embedding", "convolution")
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of ``whole`` from position ``start`` on, whose stream is ``hidden`` wide."""
+
+    whole: Run
+    start: int
+    run: Run
+    hidden: int
+
+    def give_back(self) -> None:
+        """The labels of the part to the whole; its layers follow those before it."""
+        if self.run is self.whole:
+            return
+        known = [label.layer for label in self.whole.labels.values() if label.layer is not None]
+        base = max(known, default=-1) + 1
+        for at, label in self.run.labels.items():
+            layer = None if label.layer is None else label.layer + base
+            self.whole.labels[self.start + at] = replace(label, layer=layer)
+
+
+def stretches(run: Run, hidden: int) -> Iterator[Stretch]:
+    """The parts of a forward or recomputed run, in order; ``hidden`` is the width where no core says one."""
+    widths = _widths(run, hidden)
+    if len(set(widths)) < 2:
+        yield Stretch(run, 0, run, widths[0] if widths else hidden)
+        return
+    cuts = [0]
+    found = [widths[0]]
+    for (core, following), (width, other) in zip(pairwise(run.cores), pairwise(widths), strict=True):
+        if width != other:
+            cuts.append(_cut(run, core.last, following.first, width, other))
+            found.append(other)
+    for (start, stop), width in zip(pairwise([*cuts, len(run)]), found, strict=True):
+        yield Stretch(run, start, run.part(start, stop), width)
+
+
+def _widths(run: Run, hidden: int) -> list[int]:
+    """Per core the width of the stream around it."""
+    own = [_width(run, number) for number in range(len(run.cores))]
+    # one core that differs from both neighbours, which agree, is read wrongly: no model changes width for it
+    for at in range(1, len(own) - 1):
+        if own[at] != own[at - 1] == own[at + 1]:
+            own[at] = own[at - 1]
+    known = next((width for width in own if width is not None), hidden)
+    for at, width in enumerate(own):
+        known = known if width is None else width
+        own[at] = known
+    return [width for width in own if width is not None]
+
+
+def _width(run: Run, number: int) -> int | None:
+    """What the output projection of a core comes back to, if the core's queries are made of that too."""
+    core = run.cores[number]
+    stop = run.cores[number + 1].first if number + 1 < len(run.cores) else len(run)
+    start = run.cores[number - 1].last + 1 if number else 0
+    alone = run.part(core.first, stop)
+    found = hidden_size([alone])
+    before = {shape.k for at in run.products(start, core.first) if (shape := run.shape(at)) is not None}
+    return found if found in before else None
+
+
+def _cut(run: Run, last: int, first: int, width: int, other: int) -> int:
+    """Between two cores the first unit of the ``other`` width, behind all that returns to ``width``."""
+    products = run.products(last + 1, first)
+    returns = [at for at in products if (shape := run.shape(at)) is not None and shape.n == width]
+    at = (returns[-1] if returns else last) + 1
+    while at < first and run.kinds[at].what not in _OPENS:
+        kind, shape = run.kinds[at], run.shape(at)
+        wide = {t[-1] for t in kind.tensors if len(t) >= 2}
+        if (shape is not None and other in (shape.n, shape.k)) or other in wide:
+            break
+        at += 1
+    return at

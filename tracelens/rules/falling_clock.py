@@ -1,0 +1,69 @@
+"""TL121: steps in which every shape runs slower than in the fastest one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracelens.numbers import integers, ms, pct, plural
+from tracelens.results import StepPace
+from tracelens.rules.engine.candidate import Candidate, not_applicable, passed
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.rows import of_step
+from tracelens.rules.engine.rule import Rule
+from tracelens.rules.engine.trials import GAIN_FRAC
+
+
+class FallingClock(Rule):
+    """GPU pace that holds over the steps."""
+
+    id = "TL121"
+    slug = "falling-clock"
+    title = "A GPU that computes at one pace in all steps"
+
+    def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
+        """Compare the pace of the steps."""
+        clock = facts.clock
+        if clock is None:
+            raise not_applicable("No two steps have GEMMs of the same shapes to compare the GPU's pace by.")
+        slow = [step for step in clock.steps if step.slow]
+        if not slow:
+            raise passed(f"All shapes take the same time in each of {plural(len(clock.steps), 'step')}.")
+        fastest = min(clock.steps, key=lambda step: step.pace)
+        most = max(slow, key=lambda step: step.pace)
+        lost = clock.lost_ms_per_step
+        gemms = [row for row in facts.gemms if row.clock_ms_per_step > 0]
+        found = Candidate(
+            name="one clock in all steps",
+            title=(
+                f"Hold the GPU's clock: the same GEMMs take {pct(most.pace - 1)} longer in step {most.step}"
+                f" than in step {fastest.step}"
+            ),
+            saw=(
+                f"GEMMs of all shapes alike take longer in {_named(slow)} (of {len(clock.steps)})"
+                f" than in step {fastest.step}, by {pct(most.pace - 1)} at most: {ms(lost)} {facts.per_step}"
+                f" ({of_step(lost, facts)})."
+            ),
+            change={},
+            fix=["# while it runs: nvidia-smi -q -d CLOCK,POWER,TEMPERATURE,PERFORMANCE"],
+            caveats=[
+                "A trace has no clock: another process on the GPU would slow all shapes alike, too.",
+                "Kernels besides GEMMs and attention are not counted.",
+            ],
+            confidence="medium",
+            effort="config",
+            components=list(dict.fromkeys(row.component for row in gemms)),
+            gemms=gemms,
+            elsewhere_ms=lost,
+            bound_of="what GEMMs and attention take beyond the fastest step, where all shapes do",
+            evidence={
+                "paces": [{"step": step.step, "pace": step.pace, "slow": step.slow} for step in clock.steps]
+            },
+            parameter_delta=0,
+            least=GAIN_FRAC,
+        )
+        return [found], ""
+
+
+def _named(steps: Sequence[StepPace]) -> str:
+    numbers = integers([step.step for step in steps], dash="–")
+    return f"{'step' if len(steps) == 1 else 'steps'} {numbers}"

@@ -1,0 +1,75 @@
+"""TL122: a GPU that waits for a compilation, for a batch, or for a copy from pageable memory."""
+
+from __future__ import annotations
+
+from tracelens.numbers import ms, sig
+from tracelens.results import HostWait
+from tracelens.results.step import HostWork
+from tracelens.rules.engine.candidate import Candidate, not_applicable
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.rows import of_step
+from tracelens.rules.engine.rule import Rule
+from tracelens.rules.engine.trials import GAIN_FRAC
+
+#: Per kind: an imperative, what was seen while the GPU waited, and lines of a diff.
+_SAID: dict[HostWork, tuple[str, str, list[str]]] = {
+    "compile": (
+        "Compile before the steps that count",
+        "torch.compile compiles in the recorded steps",
+        ["# what is compiled again, and why: TORCH_LOGS=recompiles", "+ torch.compile(model, dynamic=True)"],
+    ),
+    "data": (
+        "Fetch batches ahead",
+        "The loop waits for the DataLoader",
+        ["- DataLoader(data, num_workers=0)", "+ DataLoader(data, num_workers=8, prefetch_factor=4)"],
+    ),
+    "pageable": (
+        "Copy batches from pinned memory, without waiting",
+        "Copies go from or to pageable memory",
+        [
+            "- batch = batch.to(device)",
+            "+ batch = batch.to(device, non_blocking=True)  # DataLoader(pin_memory=True)",
+        ],
+    ),
+}
+
+
+class HostWaits(Rule):
+    """A GPU that no compilation, batch or pageable copy keeps waiting."""
+
+    id = "TL122"
+    slug = "host-waits"
+    title = "Compilations, batches and pageable copies that the GPU waits for"
+    of_kernels = False
+
+    def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
+        """Name what the CPU does while the GPU waits."""
+        if not facts.marked:
+            raise not_applicable("No steps are marked, and what runs between steps is no part of one.")
+        if not facts.host_waits:
+            raise not_applicable("No compilation, DataLoader or pageable copy is in the steps.")
+        return [_make(wait, facts) for wait in facts.host_waits], ""
+
+
+def _make(wait: HostWait, facts: StepFacts) -> Candidate:
+    title, saw, fix = _SAID[wait.kind]
+    alone = "nothing else runs on the GPU" if wait.kind == "pageable" else "the GPU waits"
+    return Candidate(
+        name=title[:1].lower() + title[1:],
+        title=f"{title}: {ms(wait.ms_per_step)} {facts.per_step}",
+        saw=(
+            f"{saw}, {sig(wait.calls_per_step)} times {facts.per_step}, and {alone} for"
+            f" {ms(wait.ms_per_step)} of it ({of_step(wait.ms_per_step, facts)})."
+        ),
+        change={},
+        fix=fix,
+        caveats=["With the profiler on, the CPU is slower: without it the GPU waits less."],
+        confidence="medium",
+        effort="code",
+        elsewhere_ms=wait.ms_per_step,
+        bound_of=f"the time in which this runs and {alone}",
+        why=wait.kind if wait.kind != "data" else "",
+        evidence={"kind": wait.kind, "wait_ms": wait.ms_per_step, "calls_per_step": wait.calls_per_step},
+        parameter_delta=0,
+        least=GAIN_FRAC,
+    )
