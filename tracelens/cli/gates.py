@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -17,22 +18,49 @@ from tracelens.errors import GateError, UsageError
 if TYPE_CHECKING:
     from tracelens.gates import Judged
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Ci:
-    """How gates are to be judged and told."""
+    """Which gates there are, and how they are to be judged and told."""
 
+    fail_on: tuple[str, ...]
     unknown_fails: bool
     annotations: bool
 
 
 def gate_options(kind: str, example: str) -> Callable[[click.decorators.FC], click.decorators.FC]:
-    """``--fail-on`` and its kin for a command whose figures are of a "report", a "comparison" or a "job"."""
+    """``--fail-on`` and its kin for a command whose figures are of a "report", a "comparison" or a "job".
+
+    The command gets them as one ``ci``, and its further options as it names them.
+    """
 
     def decorate(command: click.decorators.FC) -> click.decorators.FC:
+        @wraps(command)
+        def with_ci(
+            *, fail_on: tuple[str, ...], if_unknown: str, annotations: str | None, **given: Any
+        ) -> None:
+            ci = Ci(fail_on, unknown_fails=if_unknown == "fail", annotations=annotations is not None)
+            command(ci=ci, **given)
+
+        decorated: Any = with_ci
         for option in reversed(_options(kind, example)):
-            command = option(command)
-        return command
+            decorated = option(decorated)
+        return cast("click.decorators.FC", decorated)
+
+    return decorate
+
+
+def taking(options: Callable[..., T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
+    """Give a command all its options as one value."""
+
+    def decorate(command: Callable[[T], None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_options(**given: Any) -> None:
+            command(options(**given))
+
+        return with_options
 
     return decorate
 
@@ -120,7 +148,14 @@ def check_files(files: Mapping[str, str | None], *, inputs: Sequence[str | None]
         if place in taken and (os.path.isfile(place) or not os.path.exists(place)):
             raise UsageError(f"{option} {path}: {taken[place]}; give another name")
         taken[place] = f"{option} writes it too"
-        check_place(path)
+        if not _is_job_summary(path):
+            check_place(path)
+
+
+def _is_job_summary(path: str) -> bool:
+    """Is it the file of a GitHub job, which is there and only added to?"""
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    return bool(summary) and _place(path) == _place(str(summary))
 
 
 def _place(path: str) -> str:
@@ -134,8 +169,7 @@ def write_markdown(path: str, text: str) -> None:
     """Write Markdown to a file; the file of $GITHUB_STEP_SUMMARY is added to, as GitHub wants it."""
     from tracelens.files import append_text, write_text
 
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary and os.path.realpath(path) == os.path.realpath(summary):
+    if _is_job_summary(path):
         append_text(path, text)
     else:
         write_text(path, text)
@@ -224,15 +258,3 @@ def _of(some: Sequence[Judged], gates: Sequence[Judged]) -> str:
 
 def _short(one: Judged) -> str:
     return f"{one.gate} ({one.value or one.why[:160]})"
-
-
-__all__ = [
-    "Ci",
-    "check_files",
-    "check_outputs",
-    "echo_markdown",
-    "finish",
-    "gate_options",
-    "shown",
-    "write_markdown",
-]
