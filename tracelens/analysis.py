@@ -20,7 +20,7 @@ from tracelens.accounting.others import other_rows
 from tracelens.accounting.overlap import clock_of, surroundings
 from tracelens.accounting.report import summarize, trace_info, with_findings
 from tracelens.accounting.shares import component_rows, coverage, reference_info
-from tracelens.accounting.steps import step_times
+from tracelens.accounting.steps import StepTimes, step_times
 from tracelens.attribution import Attribution, Calls, attribute, find_calls
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
@@ -30,14 +30,15 @@ from tracelens.files import write_bytes
 from tracelens.gemm.predict.rates import gpu_info
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
-from tracelens.results import SCHEMA_VERSION, ComponentRow, Report, Term
+from tracelens.results import SCHEMA_VERSION, ComponentRow, OtherRow, Report, Term
 from tracelens.results.json import from_json, to_json
+from tracelens.results.step import HostWait
 from tracelens.results.waiting import busy_frac
 from tracelens.rules import StepFacts, advise
 from tracelens.step.explorer import explore
 from tracelens.step.saved_step import step_of
 from tracelens.step.step_search import search_step
-from tracelens.step.whatif import step_model, what_if
+from tracelens.step.whatif import StepModel, what_if
 from tracelens.trace import Links, Trace, link, read_trace
 from tracelens.trace.metadata import device_name, device_properties
 from tracelens.version import __version__
@@ -249,82 +250,82 @@ def analyze_trace(
     times = step_times(trace, links, attribution, wanted=steps)
     attribution = attribution.within_steps(times.positions)
     _tell(heard, 2)
-    measured, notes = _measurements(hardware)
+    calls, report = _measured_report(trace, links, attribution, times, hardware)
+    _tell(heard, 3)
+    step = step_of(report, gpu=hardware)
+    others = other_rows(trace, links, attribution, calls, steps=times.count)
+    advice = advise(_facts(report, step, others, host_waits(trace, times)))
+    report = replace(
+        report,
+        findings=advice.findings,
+        checks=advice.checks,
+        what_if=[what_if(step, parse_changes([text], now=step.now)) for text in what_ifs],
+        explorer=explore(step, advice.findings),
+        shape_search=search_step(step, report.model, lacks=report.recording) if shape_search else None,
+    )
+    told = with_cost(with_findings(report, advice), parse_price(price) if price is not None else None)
+    return Analysis(told, trace, links, attribution, calls)
+
+
+def _facts(report: Report, step: StepModel, others: list[OtherRow], waits: list[HostWait]) -> StepFacts:
+    """What rules judge from."""
+    return StepFacts(
+        gemms=report.gemms,
+        model=report.model,
+        gpu=report.gpu,
+        step_ms=report.summary.step_ms.median,
+        gpu_busy_frac=busy_frac(report.summary),
+        step=step,
+        components=report.components,
+        communication=report.communication,
+        others=others,
+        declared=report.declared,
+        marked=report.summary.steps_marked,
+        coverage=report.coverage,
+        clock=report.clock,
+        host_waits=waits,
+    )
+
+
+def _measured_report(
+    trace: Trace, links: Links, attribution: Attribution, times: StepTimes, gpu: Gpu
+) -> tuple[Calls, Report]:
+    """What was measured: calls and the report without what is advised, predicted and searched."""
+    measured, notes = _measurements(gpu)
     calls = find_calls(trace, links, attribution)
     communication = find_communication(trace, links, attribution)
     collectives = communication_rows(trace, attribution, communication, steps=times.count)
     sharded = _tensor_parallel(communication)
     dims = model_dims(attribution, calls, sharded=sharded, tables=embedding_tables(trace))
-    sizes = declared(trace.metadata)
     around = surroundings(trace, attribution, calls)
     gemms, calls = gemm_rows(
-        trace, attribution, calls, dims, hardware, around=around, steps=times.count, measured=measured
+        trace, attribution, calls, dims, gpu, around=around, steps=times.count, measured=measured
     )
-    clock = clock_of(around, dict(zip(times.positions, times.index, strict=True)), gemms)
     covered = coverage(trace, links, attribution, gemms)
-    dims = with_degrees(dims, trace.metadata, collectives, complete=covered.complete)
-    _tell(heard, 3)
-    summary = summarize(trace, attribution, calls, times, hardware, gemms, covered)
-    components = component_rows(trace, attribution, calls, steps=times.count)
-    step = step_model(
-        gemms,
-        dims,
-        components,
-        gpu=hardware,
-        step_ms=summary.step_ms.median,
-        busy_frac=busy_frac(summary),
-        measured=measured,
-        communication=collectives,
-        declared=sizes,
-    )
-    scenarios = [what_if(step, parse_changes([text], now=step.now)) for text in what_ifs]
-    advice = advise(
-        StepFacts(
-            gemms=gemms,
-            model=dims,
-            gpu=gpu_info(hardware, measured),
-            step_ms=summary.step_ms.median,
-            gpu_busy_frac=busy_frac(summary),
-            step=step,
-            components=components,
-            communication=collectives,
-            others=other_rows(trace, links, attribution, calls, steps=times.count),
-            declared=sizes,
-            marked=times.marked,
-            coverage=covered,
-            clock=clock,
-            host_waits=host_waits(trace, times),
-        )
-    )
-    lacks = find_lacks(trace, links, attribution, steps=times.positions)
     report = Report(
         schema_version=SCHEMA_VERSION,
         tool_version=__version__,
         trace=trace_info(trace, attribution.loan),
-        gpu=gpu_info(hardware, measured),
-        model=dims,
+        gpu=gpu_info(gpu, measured),
+        model=with_degrees(dims, trace.metadata, collectives, complete=covered.complete),
         steps=times.rows(),
-        summary=summary,
+        summary=summarize(trace, attribution, calls, times, gpu, gemms, covered),
         coverage=covered,
-        components=components,
+        components=component_rows(trace, attribution, calls, steps=times.count),
         gemms=gemms,
-        findings=advice.findings,
-        checks=advice.checks,
-        notes=[*hardware.notes, *notes],
+        findings=[],
+        checks=[],
+        notes=[*gpu.notes, *notes],
         communication=collectives,
-        recording=lacks,
+        recording=find_lacks(trace, links, attribution, steps=times.positions),
         reference=reference_info(trace, attribution, calls),
-        clock=clock,
+        clock=clock_of(around, dict(zip(times.positions, times.index, strict=True)), gemms),
         gemm_time=gemm_time(gemms),
-        what_if=scenarios,
-        explorer=explore(step, advice.findings),
         layers=layer_times(trace, attribution, times),
-        shape_search=search_step(step, dims, lacks=lacks) if shape_search else None,
-        declared=sizes,
+        declared=declared(trace.metadata),
         left_out=times.left_out,
     )
-    told = with_cost(with_findings(report, advice), parse_price(price) if price is not None else None)
-    return Analysis(told, trace, links, attribution, calls)
+    return calls, report
 
 
 def _measurements(gpu: Gpu) -> tuple[Measurements | None, list[str]]:

@@ -17,7 +17,7 @@ from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, S
 from tracelens.step import suggestion
 from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.saved_step import step_of
-from tracelens.step.search_space import Limits
+from tracelens.step.search_space import SearchLimits
 from tracelens.step.step_search import search_step
 from tracelens.step.suggestion import limits_of
 from tracelens.step.whatif import StepModel
@@ -68,6 +68,13 @@ def suggest(
     _only_known_sizes(report.model, sizes or {}, dtype)
     analysed_on = gpu if kind == "report" or not isinstance(source, str | Path) else None  # else it is on it
     step = step_of(report, gpu=analysed_on, layers=(sizes or {}).get("layers"), tied=tied)
+    return _of_step(step, report, kind, limits, sizes or {})
+
+
+def _of_step(
+    step: StepModel, report: Report, kind: SuggestedFrom, limits: SearchLimits, given: Mapping[str, int]
+) -> Suggestions:
+    """What the search finds around a measured step. Raises InputError where nothing can be searched."""
     limits, told = _with_memory(limits, step)
     searched = search_step(step, report.model, limits=limits, lacks=report.recording)
     if searched.state == "could_not_run":
@@ -77,7 +84,7 @@ def suggest(
     return Suggestions(
         format_version=FORMAT_VERSION,
         model=_name(report),
-        sizes=_sizes(step, report.model, sizes or {}),
+        sizes=_sizes(step, report.model, given),
         gpu=step.gpu.name,
         gpu_title=step.gpu.title,
         dtype=_dtype(report),
@@ -113,7 +120,7 @@ def _analysed(source: str | Path | Analysis | Report, gpu: str | None) -> tuple[
     return analyze(source, gpu=gpu, shape_search=False).report, "trace"
 
 
-def _with_memory(limits: Limits, step: StepModel) -> tuple[Limits, list[str]]:
+def _with_memory(limits: SearchLimits, step: StepModel) -> tuple[SearchLimits, list[str]]:
     """The memory that the trace reports, where a search needs it and nothing else was given."""
     traced = step.gpu.traced_memory_gib if step.gpu.matched_by != "--gpu" else None
     if not limits.lacks_memory or traced is None:

@@ -72,6 +72,9 @@ EVIDENCE: tuple[Evidence, ...] = get_args(Evidence)
 
 #: What a GEMM computes for its weight: y = x W, the gradient of x, or the gradient of W.
 Role = Literal["forward", "dgrad", "wgrad"]
+#: Of a call of attention.
+Direction = Literal["forward", "backward"]
+DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 ROLES: tuple[Role, ...] = get_args(Role)
 
 #: What a communication kernel does, in PyTorch's words. ``packing``: a kernel or copy that lays data out for

@@ -35,6 +35,7 @@ def of_calls(setting: Setting, cases: Iterable[GemmCase | AttentionCase]) -> dic
     """Microseconds of each GEMM or attention call; a GPU outside the table has no prediction."""
     from tracelens.gemm.predict import predict_gemm
     from tracelens.gemm.predict.attention import predict_attention
+    from tracelens.gemm.predict.attention_call import AttentionProblem
 
     gpu = _gpu(setting)
     if gpu is None:
@@ -49,10 +50,21 @@ def of_calls(setting: Setting, cases: Iterable[GemmCase | AttentionCase]) -> dic
             ).time_us  # fmt: skip
         else:
             found = predict_attention(
-                batch=case.batch, heads=case.heads, kv_heads=case.key_heads, seq_q=case.seq_q,
-                seq_k=case.keys, head_dim=case.head_dim, causal=case.causal, direction=case.direction,
-                gpu=gpu, dtype=case.dtype, backend=case.backend, measured=measured,
-            ).time_us  # fmt: skip
+                AttentionProblem(
+                    batch=case.batch,
+                    heads=case.heads,
+                    kv_heads=case.key_heads,
+                    seq_q=case.seq_q,
+                    seq_k=case.keys,
+                    head_dim=case.head_dim,
+                    causal=case.causal,
+                    direction=case.direction,
+                    dtype=case.dtype,
+                ),
+                gpu=gpu,
+                backend=case.backend,
+                measured=measured,
+            ).time_us
         values[name_of(case)] = _numbers(found)
     return {"by": by, "values": values}
 

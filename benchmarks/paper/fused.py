@@ -18,6 +18,7 @@ from benchmarks.paper.drawn import (
 from benchmarks.paper.figure import PAPER_COLOUR, PAPER_GPU, Figure, Panel, Point, Series, series_of
 from benchmarks.paper.source import Published, Source
 from tracelens.gemm.predict.attention import predict_attention
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.hardware.measurements import AttentionMeasurement
 from tracelens.numbers import DASH, pct, sig
 
@@ -109,10 +110,20 @@ def _predicted(here: Source, calls: Sequence[AttentionMeasurement]) -> dict[str,
     points: dict[str, list[Point]] = defaultdict(list)
     for one in (one for one in calls if one.backend == "flash"):
         guess = predict_attention(
-            batch=one.batch, heads=one.heads, kv_heads=one.kv_heads, seq_q=one.seq_q, seq_k=one.seq_k,
-            head_dim=one.head_dim, causal=one.causal, direction=one.direction, gpu=gpu, dtype=one.dtype,
+            AttentionProblem(
+                batch=one.batch,
+                heads=one.heads,
+                kv_heads=one.kv_heads,
+                seq_q=one.seq_q,
+                seq_k=one.seq_k,
+                head_dim=one.head_dim,
+                causal=one.causal,
+                direction=one.direction,
+                dtype=one.dtype,
+            ),
+            gpu=gpu,
             backend="flash",
-        ).time_us.mid  # fmt: skip
+        ).time_us.mid
         if guess is not None:
             tflops = attention_tflops(replace(one, time_us=guess))
             points[one.direction].append(Point(one.head_dim, tflops, guess))

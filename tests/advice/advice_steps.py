@@ -12,6 +12,7 @@ from typing import Any
 from tests.advice.advice_rows import attention, gemm, model
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.predict.attention import predict_attention
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.results import CommunicationRow, ComponentRow, GemmRow, Known, ModelDims
 from tracelens.rules import StepFacts
@@ -89,9 +90,19 @@ def rows_of(x: Shape, *, gpu: Gpu = H100, factor: float = 1.05, slowed: Mapping[
     for direction in ("forward", "backward") if train else ("forward",):
         heads, kv_heads = x.a // x.t, max(1, x.kv_heads // x.t)
         call = predict_attention(
-            batch=x.b, heads=heads, kv_heads=kv_heads, seq_q=x.s, seq_k=x.s, head_dim=x.head, causal=True,
-            direction=direction, gpu=gpu, backend="flash",
-        )  # fmt: skip
+            AttentionProblem(
+                batch=x.b,
+                heads=heads,
+                kv_heads=kv_heads,
+                seq_q=x.s,
+                seq_k=x.s,
+                head_dim=x.head,
+                causal=True,
+                direction=direction,
+            ),
+            gpu=gpu,
+            backend="flash",
+        )
         kv = "" if kv_heads == heads else f" kv={kv_heads}"
         compiled = next(size for size in (32, 64, 96, 128, 192, 256) if size >= x.head)
         name = f"flash_{'fwd' if direction == 'forward' else 'bwd_dq_dk_dv_loop_seqk_parallel'}_kernel"

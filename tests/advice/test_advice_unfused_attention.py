@@ -12,6 +12,7 @@ from tests.advice.advice_facts import A100, H100, RTX3060, V100, other, step_of
 from tests.advice.advice_rows import attention, gemm, model
 from tests.advice.advice_steps import Shape, facts_of
 from tracelens.gemm.predict.attention import predict_attention
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.hardware import Gpu
 from tracelens.results import GemmRow, OtherRow
 from tracelens.rules.advise import advise
@@ -69,9 +70,10 @@ def fused(
     """Predicted ms per step of the calls of ``core``."""
     sizes: dict[str, Any] = {"heads": HEADS, "seq_q": S, "seq_k": S, "head_dim": D, "dtype": "bf16"} | more
     time = predict_attention(
-        batch=1, kv_heads=sizes["heads"], causal=causal, direction=direction, gpu=gpu, backend=backend,
-        **sizes,
-    ).time_us  # fmt: skip
+        AttentionProblem(batch=1, kv_heads=sizes["heads"], causal=causal, direction=direction, **sizes),
+        gpu=gpu,
+        backend=backend,
+    ).time_us
     assert time.low is not None and time.mid is not None and time.high is not None
     return time.low * LAYERS / 1e3, time.mid * LAYERS / 1e3, time.high * LAYERS / 1e3
 

@@ -105,11 +105,11 @@ def test_a_saved_report_gives_the_same_step_where_a_configuration_states_the_siz
     """The vocabulary in the captured configuration says whether ranks split it: a saved report keeps that."""
     made: list[StepModel] = []
 
-    def kept(*rows: Any, **more: Any) -> StepModel:
-        made.append(step_model(*rows, **more))
+    def kept(report: Report, **more: Any) -> StepModel:
+        made.append(step_of(report, **more))
         return made[-1]
 
-    monkeypatch.setattr(analysis, "step_model", kept)
+    monkeypatch.setattr(analysis, "step_of", kept)
     columns = report("llama", 4, tmp_path).model.vocab.value or 0
     # the zoo's logits are whole on every rank: a configuration of four times the columns splits them
     for vocab, split in ((columns, False), (4 * columns, True)):

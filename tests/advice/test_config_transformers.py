@@ -10,7 +10,7 @@ import pytest
 
 from tests.advice.configs import read
 from tracelens.config.families import FAMILIES
-from tracelens.step.planned_kernels import Linear, attention_linears, logits_linear, mlp_linears
+from tracelens.step.planned_kernels import RankLinear, attention_linears, logits_linear, mlp_linears
 
 #: Small, and every size another number, so that no two can be taken for one another.
 _SMALL = {
@@ -79,7 +79,7 @@ def _linears(model: Any) -> Counter[tuple[int, int]]:
     return found
 
 
-def _ours(linears: tuple[Linear, ...]) -> Counter[tuple[int, int]]:
+def _ours(linears: tuple[RankLinear, ...]) -> Counter[tuple[int, int]]:
     found: Counter[tuple[int, int]] = Counter()
     for one in linears:
         found[(one.into, one.out)] += one.calls

@@ -16,7 +16,7 @@ from tracelens.hardware import find_gpu
 from tracelens.step.planned_kernels import memory_bytes
 from tracelens.step.planned_step import Planner, compare
 from tracelens.step.search import Found, search
-from tracelens.step.search_space import BY_DEFAULT, SEARCHED, Limits
+from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
 from tracelens.step.step import Change
 
 GPUS = ("h100-sxm", "a100-sxm-80gb")
@@ -24,7 +24,7 @@ GPUS = ("h100-sxm", "a100-sxm-80gb")
 
 def _search(config: Configuration, gpu: str = "h100-sxm", **limits: Any) -> tuple[Planner, Found]:
     planner = Planner(config.layout, gpu=find_gpu(None, override=gpu))
-    return planner, search(planner, config.model, Limits(**limits), fixed=config.fixed)
+    return planner, search(planner, config.model, SearchLimits(**limits), fixed=config.fixed)
 
 
 def _names(change: Change) -> set[str]:
@@ -166,7 +166,7 @@ def test_layers_are_searched_when_they_are_free() -> None:
 
 def test_a_micro_batch_needs_to_know_the_memory() -> None:
     with pytest.raises(UsageError, match="--memory-gb"):
-        Limits(free=BY_DEFAULT | {"micro_batch"}).checked()
+        SearchLimits(free=BY_DEFAULT | {"micro_batch"}).checked()
     config = gpt3_2_7b(micro_batch=1)
     planner, found = _search(config, free=BY_DEFAULT | {"micro_batch"}, memory_gb=60)
     for candidate in found.front:
@@ -176,13 +176,13 @@ def test_a_micro_batch_needs_to_know_the_memory() -> None:
 @pytest.mark.parametrize(
     "limits",
     [
-        Limits(parameters_frac=-0.1),
-        Limits(parameters_frac=3),
-        Limits(memory_gb=0),
-        Limits(free=frozenset({"x"})),
+        SearchLimits(parameters_frac=-0.1),
+        SearchLimits(parameters_frac=3),
+        SearchLimits(memory_gb=0),
+        SearchLimits(free=frozenset({"x"})),
     ],
 )
-def test_limits_that_make_no_sense(limits: Limits) -> None:
+def test_limits_that_make_no_sense(limits: SearchLimits) -> None:
     with pytest.raises(UsageError):
         limits.checked()
 

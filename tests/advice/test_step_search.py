@@ -19,8 +19,8 @@ from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
 from tracelens.results import Known, Lack, ModelDims, ShapeSearch
 from tracelens.step.measured_step import MeasuredStep
-from tracelens.step.search import Candidate, search
-from tracelens.step.search_space import BY_DEFAULT, SEARCHED, Limits
+from tracelens.step.search import Combination, search
+from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
 from tracelens.step.step_search import search_step
 from tracelens.step.whatif import StepModel, step_model, what_if
 
@@ -43,7 +43,7 @@ def _moving(step: StepModel) -> StepModel:
     return replace(step, components=(*step.components, *more), step_ms=(step.step_ms or 0.0) + extra)
 
 
-def _search(x: Shape, limits: Limits | None = None, **step: object) -> ShapeSearch:
+def _search(x: Shape, limits: SearchLimits | None = None, **step: object) -> ShapeSearch:
     return search_step(model_of(x, **step), dims_of(x), limits=limits)  # type: ignore[arg-type]
 
 
@@ -55,9 +55,9 @@ def test_a_sum_of_parts_is_the_step_simulated_as_one(shape: Shape) -> None:
     step = _moving(model_of(shape, rest_ms=15.0))
     measured = MeasuredStep(step)
     assert measured.time_ms(step.now) == pytest.approx(step.step_ms)
-    found = search(measured, step.now, Limits(0.05, BY_DEFAULT | {"layers", "kv_heads"}))
+    found = search(measured, step.now, SearchLimits(0.05, BY_DEFAULT | {"layers", "kv_heads"}))
     assert found.front
-    fewer = Candidate(replace(step.now, kv_heads=8), 0.0, 0.0)
+    fewer = Combination(replace(step.now, kv_heads=8), 0.0, 0.0)
     for point in (*found.front, fewer):
         then = what_if(step, _changes(step.now, point.model)).then_ms.mid
         assert measured.time_ms(point.model) == pytest.approx(then, rel=1e-9)
@@ -141,7 +141,7 @@ def test_faster_than_the_papers_own_shape_within_its_parameters() -> None:
     started = time.process_time()
     step = model_of(GPT, rest_ms=10.0)
     measured = MeasuredStep(step)
-    found = search(measured, step.now, Limits(0.01, BY_DEFAULT - {"vocab"}))
+    found = search(measured, step.now, SearchLimits(0.01, BY_DEFAULT - {"vocab"}))
     took = time.process_time() - started
     c2 = replace(step.now, heads=40, head_dim=64, kv_heads=40)
     best = found.picks[0].then
@@ -207,11 +207,11 @@ def test_ranks_divide_every_pick_and_each_ranks_vocabulary_is_padded() -> None:
 
 
 def test_limits_are_kept() -> None:
-    found = _search(GPT, Limits(0.0, frozenset({"heads", "head_dim"})))
+    found = _search(GPT, SearchLimits(0.0, frozenset({"heads", "head_dim"})))
     assert {name for pick in found.picks for name in pick.change} <= {"heads", "head_dim", "kv_heads"}
     assert all(pick.parameters_frac == 0 for pick in found.picks)
     with pytest.raises(UsageError, match="--memory-gb"):
-        _search(GPT, Limits(free=BY_DEFAULT | {"micro_batch"}))
+        _search(GPT, SearchLimits(free=BY_DEFAULT | {"micro_batch"}))
 
 
 def test_the_traces_own_memory_bounds_the_micro_batch_also_from_a_saved_report(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_packed_sequences_are_not_told_apart() -> None:
     dims = replace(dims_of(GPT), sequence=UNKNOWN, micro_batch=UNKNOWN)
     total = sum(row.time_ms_per_step for row in rows)
     step = step_model(rows, dims, [], gpu=H100, step_ms=total, busy_frac=0.99)
-    found = search_step(step, dims, limits=Limits(free=BY_DEFAULT | {"sequence"}, memory_gb=80))
+    found = search_step(step, dims, limits=SearchLimits(free=BY_DEFAULT | {"sequence"}, memory_gb=80))
     assert found.not_searched == {
         "sequence": "the 8,192 tokens of a micro-batch are not told apart into sequences"
     }

@@ -131,7 +131,7 @@ def test_ticks_are_round_in_order_and_on_the_axis(high: float) -> None:
     found = ticks(0.0, high)
     assert 2 <= len(found) <= 7 and all(0 <= one.at <= 1 for one in found)
     assert [one.at for one in found] == sorted(one.at for one in found)
-    assert re.search(r" (µs|ms|s)$", found[-1].said)
+    assert re.search(r" (µs|ms|s)$", found[-1].text)
 
 
 def test_differences_are_drawn_from_one_zero_to_one_scale() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.gemm.attention_figures import LENGTHS, Figure, figures
 from tracelens.gemm.predict.attention import predict_attention
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.hardware import find_gpu
 from tracelens.results import Estimate
@@ -29,14 +30,16 @@ def _directions(figure: Figure) -> tuple[str, ...]:
 
 def _predict(figure: Figure, direction: str) -> AttentionPrediction:
     return predict_attention(
-        batch=figure.batch,
-        heads=figure.heads,
-        kv_heads=figure.heads,
-        seq_q=figure.seq,
-        seq_k=figure.seq,
-        head_dim=figure.head_dim,
-        causal=figure.causal,
-        direction=direction,
+        AttentionProblem(
+            batch=figure.batch,
+            heads=figure.heads,
+            kv_heads=figure.heads,
+            seq_q=figure.seq,
+            seq_k=figure.seq,
+            head_dim=figure.head_dim,
+            causal=figure.causal,
+            direction=direction,
+        ),
         gpu=find_gpu(None, override=figure.gpu),
         backend=figure.backend,
     )
@@ -101,9 +104,20 @@ def test_an_ampere_workstation_card_that_the_rates_of_its_generation_are_from() 
     for direction, values in (("forward", forward), ("backward", backward)):
         for seq, value in zip(LENGTHS[:5], values, strict=True):
             found = predict_attention(
-                batch=16384 // seq, heads=32, kv_heads=32, seq_q=seq, seq_k=seq, head_dim=64, causal=False,
-                direction=direction, gpu=card, dtype="fp16", backend="flash",
-            )  # fmt: skip
+                AttentionProblem(
+                    batch=16384 // seq,
+                    heads=32,
+                    kv_heads=32,
+                    seq_q=seq,
+                    seq_k=seq,
+                    head_dim=64,
+                    causal=False,
+                    direction=direction,
+                    dtype="fp16",
+                ),
+                gpu=card,
+                backend="flash",
+            )
             assert found.tflops == pytest.approx(value, rel=0.06)
 
 
@@ -114,10 +128,20 @@ def test_fp8_forward_of_flashattention_3(head_dim: int, tflops: tuple[int, ...])
     """arXiv 2407.08608, H100, fitted: the long lengths are met, all lie in the wide range."""
     for seq, value in zip(LENGTHS, tflops, strict=True):
         found = predict_attention(
-            batch=16384 // seq, heads=2048 // head_dim, kv_heads=2048 // head_dim, seq_q=seq, seq_k=seq,
-            head_dim=head_dim, causal=False, direction="forward", gpu=find_gpu(None, override="h100-sxm"),
-            dtype="fp8", backend="flash3",
-        )  # fmt: skip
+            AttentionProblem(
+                batch=16384 // seq,
+                heads=2048 // head_dim,
+                kv_heads=2048 // head_dim,
+                seq_q=seq,
+                seq_k=seq,
+                head_dim=head_dim,
+                causal=False,
+                direction="forward",
+                dtype="fp8",
+            ),
+            gpu=find_gpu(None, override="h100-sxm"),
+            backend="flash3",
+        )
         assert found.tflops == pytest.approx(value, rel=0.10 if seq >= 2048 else 0.25)
         low, high = found.time_us.low, found.time_us.high
         assert low is not None and high is not None and low < found.useful_flops / value / 1e6 < high
@@ -136,9 +160,19 @@ def test_short_odd_sequences_of_traces(
     gpu: str, batch: int, heads: int, seq: int, head_dim: int, measured_us: float
 ) -> None:
     found = predict_attention(
-        batch=batch, heads=heads, kv_heads=heads, seq_q=seq, seq_k=seq, head_dim=head_dim, causal=False,
-        direction="forward", gpu=find_gpu(None, override=gpu), backend="flash",
-    )  # fmt: skip
+        AttentionProblem(
+            batch=batch,
+            heads=heads,
+            kv_heads=heads,
+            seq_q=seq,
+            seq_k=seq,
+            head_dim=head_dim,
+            causal=False,
+            direction="forward",
+        ),
+        gpu=find_gpu(None, override=gpu),
+        backend="flash",
+    )
     assert isinstance(found.time_us, Estimate) and found.kernel_us is not None
     assert found.kernel_us == pytest.approx(measured_us, rel=0.15)
 
@@ -147,8 +181,18 @@ def test_short_odd_sequences_of_traces(
 def test_fp32_runs_as_three_tf32_products(direction: str, measured_us: float) -> None:
     """luatil/torch-profile trace_04 on an RTX 3060, with dropout; the fp32 rate was fitted to it."""
     found = predict_attention(
-        batch=4, heads=8, kv_heads=8, seq_q=256, seq_k=256, head_dim=64, causal=False, direction=direction,
-        gpu=find_gpu(None, override="rtx-3060"), dtype="fp32",
-    )  # fmt: skip
+        AttentionProblem(
+            batch=4,
+            heads=8,
+            kv_heads=8,
+            seq_q=256,
+            seq_k=256,
+            head_dim=64,
+            causal=False,
+            direction=direction,
+            dtype="fp32",
+        ),
+        gpu=find_gpu(None, override="rtx-3060"),
+    )
     assert found.backend == "efficient" and found.kernel_us is not None
     assert found.kernel_us == pytest.approx(measured_us, rel=0.05)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tracelens.errors import InputError
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_backend import likely_backend
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_kernels import padded_head_dim
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.gemm.predict.attention_terms import number, rounded_value
@@ -30,7 +31,8 @@ def gpu(name: str) -> Gpu:
 
 
 def predict(name: str = "a100-sxm-80gb", **changes: Any) -> AttentionPrediction:
-    return predict_attention(**(SHAPE | changes), gpu=gpu(name))
+    how = {key: changes.pop(key) for key in ("backend", "measured", "torch_version") if key in changes}
+    return predict_attention(AttentionProblem(**SHAPE | changes), gpu=gpu(name), **how)
 
 
 def mid(name: str = "a100-sxm-80gb", **changes: Any) -> float:
@@ -196,7 +198,9 @@ def test_the_derivation_redone_by_hand_is_the_estimate(
 @pytest.mark.parametrize("chip", list_gpus(), ids=lambda chip: str(chip.name))
 def test_every_gpu_of_the_table(chip: Gpu) -> None:
     for direction in ("forward", "backward"):
-        found = predict_attention(**(SHAPE | {"direction": direction}), gpu=chip, dtype="fp16")
+        found = predict_attention(
+            AttentionProblem(**SHAPE | {"direction": direction}, dtype="fp16"), gpu=chip
+        )
         known = chip.peak("fp16") is not None and chip.bandwidth_gbps is not None
         assert (found.time_us.mid is not None) == known
         assert found.time_us.basis == "model"
@@ -237,7 +241,7 @@ def test_backends_that_a_gpu_has_not() -> None:
     for device in ("AMD Instinct MI300X", "NVIDIA Something New"):
         for backend in (None, "flash"):
             with pytest.raises(InputError, match="not known"):
-                predict_attention(**SHAPE, gpu=find_gpu(device), backend=backend)
+                predict_attention(AttentionProblem(**SHAPE), gpu=find_gpu(device), backend=backend)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +280,9 @@ def test_a_generation_nobody_published_figures_of_is_predicted_widely(
     for direction in ("forward", "backward"):
         if backend == "flash4" and capability < (9, 0):
             continue
-        time = predict_attention(**SHAPE | {"direction": direction}, gpu=chip, backend=backend).time_us
+        time = predict_attention(
+            AttentionProblem(**SHAPE | {"direction": direction}), gpu=chip, backend=backend
+        ).time_us
         assert time.high is not None and time.mid is not None and time.high > 1.5 * time.mid
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.gemm.test_attention_prediction import redone
 from tracelens.gemm.predict import predict_gemm
 from tracelens.gemm.predict.attention import predict_attention
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
-from tracelens.gemm.predict.attention_unfused import predict_unfused_attention
 from tracelens.hardware import find_gpu
 
 H100 = find_gpu(None, override="h100-sxm")
@@ -26,7 +26,7 @@ def shape(seq: int, head_dim: int, *, causal: bool = False, direction: str = "fo
 
 
 def unfused(name: str = "h100-sxm", **call: Any) -> AttentionPrediction:
-    return predict_unfused_attention(**call, gpu=find_gpu(None, override=name))
+    return predict_attention(AttentionProblem(**call), backend="math", gpu=find_gpu(None, override=name))
 
 
 def mid(found: AttentionPrediction) -> float:
@@ -60,7 +60,9 @@ def test_fused_is_faster_and_the_more_so_the_longer(direction: str) -> None:
     gains = []
     for seq in (512, 2048, 8192):
         call = shape(seq, 64, causal=True, direction=direction)
-        gains.append(mid(unfused(**call)) / mid(predict_attention(**call, gpu=H100, backend="flash")))
+        gains.append(
+            mid(unfused(**call)) / mid(predict_attention(AttentionProblem(**call), gpu=H100, backend="flash"))
+        )
     assert gains == sorted(gains) and gains[0] > 1.5
 
 
@@ -81,15 +83,22 @@ def test_the_products_are_those_of_the_product_predictor() -> None:
 
 def test_math_is_unfused_and_torch_computes_it_in_fp32() -> None:
     call = shape(1024, 64)
-    assert predict_attention(**call, gpu=H100, backend="math").time_us == unfused(**call).time_us
+    assert (
+        predict_attention(AttentionProblem(**call), gpu=H100, backend="math").time_us
+        == unfused(**call).time_us
+    )
     v100 = find_gpu(None, override="v100-sxm")
-    chosen = predict_attention(**call, gpu=v100, dtype="bf16")
+    chosen = predict_attention(AttentionProblem(**call, dtype="bf16"), gpu=v100)
     assert chosen.backend == "math" and "fp32" in chosen.backend_why
-    assert mid(chosen) == mid(predict_unfused_attention(**call, gpu=v100, dtype="fp32"))
+    assert mid(chosen) == mid(
+        predict_attention(AttentionProblem(**call, dtype="fp32"), backend="math", gpu=v100)
+    )
 
 
 def test_unknown_products_make_the_whole_unknown() -> None:
-    found = predict_unfused_attention(
-        **shape(1024, 64), gpu=find_gpu(None, override="v100-dgxs"), dtype="fp16"
+    found = predict_attention(
+        AttentionProblem(**shape(1024, 64), dtype="fp16"),
+        backend="math",
+        gpu=find_gpu(None, override="v100-dgxs"),
     )
     assert found.time_us.mid is None and found.unknown and found.terms == ()

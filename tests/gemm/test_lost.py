@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.gemm.lost import CLOCK_MARGIN, FACTORS, PARTS, CallFacts, Split, split_time
+from tracelens.gemm.lost import CLOCK_MARGIN, FACTORS, PARTS, CallFacts, LossSplit, split_time
 
 #: 8192 x 5120 x 1280 in bf16 on an H100: 108.6 us at 989 TFLOP/s, 30 us of memory traffic.
 PLAIN = CallFacts(
@@ -30,7 +30,7 @@ facts = st.builds(
 )
 
 
-def total(split: Split) -> float:
+def total(split: LossSplit) -> float:
     return sum(getattr(split, part) or 0.0 for part in PARTS)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.gemm.test_predict_calibration import H200, measurements, truth
 from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict import predict_gemm
-from tracelens.gemm.study import Around, Neighbour, study_gemm
+from tracelens.gemm.study import Around, BetterSize, study_gemm
 from tracelens.hardware import find_gpu
 
 A100 = find_gpu(None, override="a100-sxm-40gb")
@@ -73,7 +73,7 @@ def test_every_neighbour_is_better_than_its_own_error() -> None:
                 check(around.neighbours, {"m": m, "n": n, "k": k}[around.dimension])
 
 
-def check(neighbours: tuple[Neighbour, ...], size: int) -> None:
+def check(neighbours: tuple[BetterSize, ...], size: int) -> None:
     for one in neighbours:
         if one.kind == "known":
             continue

@@ -27,7 +27,7 @@ from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import AttentionMeasurement, GemmMeasurement, table_of
 from tracelens.measure.cases import GemmCase
-from tracelens.measure.kernels import Launched
+from tracelens.measure.kernels import CallKernels
 
 
 @pytest.fixture(autouse=True)
@@ -236,7 +236,7 @@ def test_a_pair_keeps_both_sides_and_the_products_of_each(tmp_path: Path) -> Non
 def test_the_products_of_a_step_are_named_and_the_rest_is_counted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    seen = Launched(names=(NVJET, "vectorized_elementwise_kernel", NVJET), time_us=1234.5)
+    seen = CallKernels(names=(NVJET, "vectorized_elementwise_kernel", NVJET), time_us=1234.5)
     monkeypatch.setattr("tracelens.measure.pairs.record_kernels", lambda prepare, *, device: [seen])
     (item, *_) = LAYER_PAIRS.items(toy(tmp_path))
     row = LAYER_PAIRS.measure(toy(tmp_path), item)
@@ -273,7 +273,7 @@ def test_both_shapes_take_turns_and_each_goes_first_as_often(
         return Timing(1000.0 * len(order), 0.01, 5, 1)
 
     monkeypatch.setattr("tracelens.measure.pairs.time_calls", timed)
-    monkeypatch.setattr("tracelens.measure.pairs.record_kernels", lambda prepare, *, device: [Launched()])
+    monkeypatch.setattr("tracelens.measure.pairs.record_kernels", lambda prepare, *, device: [CallKernels()])
     row = LAYER_PAIRS.measure(toy(tmp_path), LAYER_PAIRS.items(toy(tmp_path))[0])
     before, after = order[:2]
     assert order == [before, after, after, before]

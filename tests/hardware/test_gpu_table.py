@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tracelens.hardware.table import Cell, Row, load_rows
+from tracelens.hardware.table import TableCell, TablePart, load_rows
 
 ROWS = {row.key: row for row in load_rows()}
 REQUIRED = {
@@ -27,13 +27,13 @@ def test_the_parts_people_use_are_there() -> None:
     assert len(ROWS) == len(load_rows()), "a key is used twice"
 
 
-def cells(row: Row) -> dict[str, Cell]:
+def cells(row: TablePart) -> dict[str, TableCell]:
     """Every figure of a row by its column or type; measured ceilings apart."""
     found = {name: getattr(row, name) for name in (*COLUMNS, "tensor_mhz", "fp16_accumulate_tflops")}
     return {name: cell for name, cell in found.items() if cell is not None} | dict(row.peak_tflops)
 
 
-def types(row: Row) -> set[str]:
+def types(row: TablePart) -> set[str]:
     """The types that the architecture has units for."""
     return DTYPES - {
         dtype
@@ -43,7 +43,7 @@ def types(row: Row) -> set[str]:
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.key)
-def test_every_cell_has_a_public_source_and_a_date(row: Row) -> None:
+def test_every_cell_has_a_public_source_and_a_date(row: TablePart) -> None:
     for cell in (*cells(row).values(), *row.ceiling_tflops.values()):
         assert cell.value > 0
         assert cell.source and cell.url.startswith("http")
@@ -52,7 +52,7 @@ def test_every_cell_has_a_public_source_and_a_date(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.key)
-def test_every_figure_is_there_or_unknown_for_a_stated_reason(row: Row) -> None:
+def test_every_figure_is_there_or_unknown_for_a_stated_reason(row: TablePart) -> None:
     expected = set(COLUMNS) | types(row)
     assert set(cells(row)) & expected | set(row.unknown) == expected
     assert not set(cells(row)) & set(row.unknown)
@@ -60,7 +60,7 @@ def test_every_figure_is_there_or_unknown_for_a_stated_reason(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.key)
-def test_peaks_are_what_the_sms_do_at_their_clock(row: Row) -> None:
+def test_peaks_are_what_the_sms_do_at_their_clock(row: TablePart) -> None:
     """fp16 = SMs x rate x clock, fp32 = SMs x 2 x CUDA cores x clock, where all factors are known."""
     boost, sms = row.boost_mhz, row.sms
     if boost is None or sms is None:
@@ -115,7 +115,7 @@ def test_rates_are_the_architectures() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.key)
-def test_peaks_are_dense_and_ceilings_below_them(row: Row) -> None:
+def test_peaks_are_dense_and_ceilings_below_them(row: TablePart) -> None:
     assert set(row.peak_tflops) <= DTYPES
     peak = {dtype: cell.value for dtype, cell in row.peak_tflops.items()}
     # Tensor cores run bf16 at the fp16 rate and 8-bit types at no more than about twice (four times with

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from tracelens.measure.cases import Options
+from tracelens.measure.cases import MeasureOptions
 from tracelens.measure.timing import Call
 
 #: Quick on the CPU: two batches of a few calls.
-HASTY = Options(
+HASTY = MeasureOptions(
     seconds_per_case=0.0, min_seconds=0.0, batch_us=20, max_calls=3, min_batches=2, warmup_calls=1
 )
 

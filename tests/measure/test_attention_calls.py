@@ -10,10 +10,11 @@ import torch
 import torch.nn.functional as F
 
 from tests.measure.fakes import HASTY
-from tracelens.measure import AttentionCase, Outcome, measure_attention
+from tracelens.measure import AttentionCase, CaseOutcome, measure_attention
 from tracelens.measure.attention import backend
 from tracelens.measure.cases import CannotMeasure
 from tracelens.measure.devices import CpuDevice
+from tracelens.words import Direction
 
 CASE = AttentionCase("x", 2, 4, 33, 16)
 
@@ -23,8 +24,8 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def outcomes(*cases: AttentionCase) -> list[Outcome]:
-    heard: list[Outcome] = []
+def outcomes(*cases: AttentionCase) -> list[CaseOutcome]:
+    heard: list[CaseOutcome] = []
     list(measure_attention(cases, device=CpuDevice(), options=HASTY, progress=heard.append))
     return heard
 
@@ -34,7 +35,7 @@ def outcomes(*cases: AttentionCase) -> list[Outcome]:
     list(product(("forward", "backward"), (True, False), (None, 2), ("bf16", "fp16", "fp32"))),
 )
 def test_every_kind_of_attention_is_measured(
-    direction: str, causal: bool, kv_heads: int | None, dtype: str
+    direction: Direction, causal: bool, kv_heads: int | None, dtype: str
 ) -> None:
     case = replace(CASE, direction=direction, causal=causal, kv_heads=kv_heads, dtype=dtype)
     (row,) = measure_attention([case], device=CpuDevice(), options=HASTY)

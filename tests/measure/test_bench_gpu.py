@@ -11,10 +11,10 @@ from tracelens.gemm.kernel_names import parse_kernel_name
 from tracelens.hardware.measurements import read_measurements
 from tracelens.measure import (
     AttentionCase,
+    CaseOutcome,
     Device,
     GemmCase,
-    Options,
-    Outcome,
+    MeasureOptions,
     device_facts,
     measure_attention,
     measure_bandwidth,
@@ -71,7 +71,7 @@ def test_rotating_operands_are_colder_than_the_same_ones(device: Device) -> None
     size = device.l2_bytes // 4 // 4  # a quarter of the cache read, a quarter written
     sources = [torch.rand(size, device="cuda") for _ in range(16)]
     targets = [torch.empty(size, device="cuda") for _ in range(16)]
-    options = Options(max_calls=64)
+    options = MeasureOptions(max_calls=64)
     cold = time_calls(lambda at: targets[at % 16].copy_(sources[at % 16]), device=device, options=options)
     warm = time_calls(lambda at: targets[0].copy_(sources[0]), device=device, options=options)
     assert cold.time_us > warm.time_us
@@ -85,7 +85,7 @@ def test_copy_bandwidth_is_near_the_datasheet(device: Device) -> None:
 
 
 def test_attention_names_its_kernels(device: Device) -> None:
-    heard: list[Outcome] = []
+    heard: list[CaseOutcome] = []
     cases = [
         AttentionCase("x", 2, 8, 1000, dim, kv, direction=way, backend=backend)
         for dim in (64, 80, 128)
@@ -105,7 +105,7 @@ def test_attention_names_its_kernels(device: Device) -> None:
 
 
 def test_fp8_is_measured_or_the_reason_told(device: Device) -> None:
-    heard: list[Outcome] = []
+    heard: list[CaseOutcome] = []
     cases = [GemmCase("x", 4096, 4096, 4096, dtype="fp8"), GemmCase("x", 4096, 4104, 4096, dtype="fp8")]
     list(measure_gemms(cases, device=device, progress=heard.append))
     if torch.cuda.get_device_capability() >= (8, 9):
@@ -114,7 +114,7 @@ def test_fp8_is_measured_or_the_reason_told(device: Device) -> None:
 
 
 def test_too_large_a_product_is_skipped_with_the_reason(device: Device) -> None:
-    heard: list[Outcome] = []
+    heard: list[CaseOutcome] = []
     cases = [GemmCase("x", 2**21, 2**21, 64), GemmCase("x", 512, 512, 512)]
     list(measure_gemms(cases, device=device, progress=heard.append))
     assert heard[0].note is not None and "memory" in heard[0].note

@@ -13,7 +13,7 @@ from tests.measure.fakes import FakeDevice
 from tracelens.measure import kernels
 from tracelens.measure.cases import CannotMeasure
 from tracelens.measure.devices import CudaDevice
-from tracelens.measure.kernels import Launched, record_kernels
+from tracelens.measure.kernels import CallKernels, record_kernels
 
 
 class Stream:
@@ -90,9 +90,9 @@ def test_every_call_has_its_range_and_warming_up_none(monkeypatch: pytest.Monkey
     seen: list[str] = []
     ranges: list[str] = []
 
-    def look(events: Sequence[Mapping[str, Any]], *, calls: int) -> list[Launched]:
+    def look(events: Sequence[Mapping[str, Any]], *, calls: int) -> list[CallKernels]:
         ranges.extend(one["name"] for one in events if one.get("cat") == "user_annotation")
-        return [Launched()] * calls
+        return [CallKernels()] * calls
 
     def ready(name: str) -> Callable[[], Callable[[], object]]:
         def prepare() -> Callable[[], object]:
@@ -106,7 +106,7 @@ def test_every_call_has_its_range_and_warming_up_none(monkeypatch: pytest.Monkey
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a PyTorch without CUDA says that it cannot profile it
         found = record_kernels([ready("a"), ready("b"), ready("c")], device=FakeDevice([1.0], kind="cuda"))
-    assert found == [Launched()] * 3
+    assert found == [CallKernels()] * 3
     assert seen == ["a", "a", "c", "c"]
     assert ranges == ["tracelens_bench#0", "tracelens_bench#2"]
 
@@ -118,4 +118,4 @@ def test_a_profiler_that_fails_costs_the_names_only(monkeypatch: pytest.MonkeyPa
         raise RuntimeError("CUPTI_ERROR_NOT_INITIALIZED")
 
     monkeypatch.setattr(torch.profiler, "profile", refuse)
-    assert record_kernels([lambda: lambda: None], device=FakeDevice([1.0], kind="cuda")) == [Launched()]
+    assert record_kernels([lambda: lambda: None], device=FakeDevice([1.0], kind="cuda")) == [CallKernels()]

@@ -17,6 +17,7 @@ from tracelens.measure.devices import open_device
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import measure_layers, measure_steps
 from tracelens.measure.run import Settings, run
+from tracelens.words import Direction
 
 
 def test_the_driver_refuses_what_cuda_refuses(driver: Driver) -> None:
@@ -48,7 +49,7 @@ def test_bench_measures_names_and_writes_everything(driver: Driver, tmp_path: Pa
         )
     ]  # fmt: skip
     gemms.append(GemmCase("x", 16, 24, 32, out_dtype="fp32"))
-    ways = [("forward", "flash"), ("backward", "flash"), ("forward", "cudnn")]
+    ways: list[tuple[Direction, str]] = [("forward", "flash"), ("backward", "flash"), ("forward", "cudnn")]
     calls = [AttentionCase("x", 1, 4, 17, 16, 2, direction=way, backend=kind) for way, kind in ways]
     device = open_device("cuda")
     settings = Settings(gemms, calls, minutes=5, out=tmp_path / "h200.json", options=HASTY)

@@ -11,7 +11,7 @@ import torch
 from tests.measure.fakes import HASTY
 from tracelens.errors import UsageError
 from tracelens.gemm.shapes import GemmShape, shape_of
-from tracelens.measure import GemmCase, Outcome, measure_gemms, open_device
+from tracelens.measure import CaseOutcome, GemmCase, measure_gemms, open_device
 from tracelens.measure.devices import CpuDevice, context_lost
 from tracelens.measure.gemms import prepare_gemm, tensor_cores
 from tracelens.measure.operands import ALIGNMENT_BYTES, Pools
@@ -25,8 +25,8 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def outcomes(*cases: GemmCase) -> list[Outcome]:
-    heard: list[Outcome] = []
+def outcomes(*cases: GemmCase) -> list[CaseOutcome]:
+    heard: list[CaseOutcome] = []
     list(measure_gemms(cases, device=CpuDevice(), options=HASTY, progress=heard.append))
     return heard
 

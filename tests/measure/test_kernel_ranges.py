@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracelens.measure.kernels import Launched, match_kernels
+from tracelens.measure.kernels import CallKernels, match_kernels
 
 Event = dict[str, Any]
 
@@ -35,8 +35,8 @@ def test_each_kernel_goes_to_its_call_in_launch_order() -> None:
         kernel(11, "gemm", 9040.0, 9.0, [4, 5, 6]),
     ]
     assert match_kernels(events, calls=2) == [
-        Launched(("nvjet",), (132, 1, 1), 5.0),
-        Launched(("gemm", "splitKreduce"), (4, 5, 6), 11.0),  # the grid of the longest
+        CallKernels(("nvjet",), (132, 1, 1), 5.0),
+        CallKernels(("gemm", "splitKreduce"), (4, 5, 6), 11.0),  # the grid of the longest
     ]
 
 
@@ -60,7 +60,7 @@ def test_what_no_range_launched_belongs_to_no_call() -> None:
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 120.0, "dur": 5.0, "args": {}},
         {"ph": "M", "name": "process_name"},
     ]
-    assert match_kernels(events, calls=2) == [Launched(), Launched()]
+    assert match_kernels(events, calls=2) == [CallKernels(), CallKernels()]
 
 
 def test_a_call_without_kernels_keeps_its_place() -> None:

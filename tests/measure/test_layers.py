@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.measure.fakes import HASTY, FakeDevice
 from tracelens.measure import CannotMeasure
 from tracelens.measure.layer_shapes import LayerShape, StepShape
-from tracelens.measure.layers import Attention, Layer, Mlp, layer_step
+from tracelens.measure.layers import Layer, Mlp, SelfAttention, layer_step
 from tracelens.measure.pairs import measure_layers, measure_pair, measure_steps
 
 GATED = LayerShape(
@@ -37,7 +37,7 @@ def test_a_layer_does_the_products_it_lists(fused_qkv: bool, fused_gate: bool, g
 
 
 def test_one_projection_or_three_compute_the_same() -> None:
-    together, apart = Attention(GATED), Attention(replace(GATED, fused_qkv=False))
+    together, apart = SelfAttention(GATED), SelfAttention(replace(GATED, fused_qkv=False))
     weight = linear(together.qkv[0]).weight.detach()
     for part, rows in zip(apart.qkv, weight.split(together.sizes), strict=True):
         linear(part).weight = nn.Parameter(rows.clone())

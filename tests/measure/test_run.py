@@ -18,7 +18,7 @@ from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import read_measurements, user_file, write_measurements
 from tracelens.measure import run as module
-from tracelens.measure.cases import AttentionCase, GemmCase, Outcome
+from tracelens.measure.cases import AttentionCase, CaseOutcome, GemmCase
 from tracelens.measure.devices import CpuDevice
 from tracelens.measure.facts import DeviceFacts, parse_clocks
 from tracelens.measure.journal import Journal, key_of
@@ -54,7 +54,7 @@ ALL = sorted(str(key_of(case)) for case in [*GEMMS, *ATTENTION])  # type: ignore
 
 
 def test_everything_is_measured_and_written_once(tmp_path: Path) -> None:
-    heard: list[tuple[Outcome, int, int]] = []
+    heard: list[tuple[CaseOutcome, int, int]] = []
     result = run(settings(tmp_path), device=CpuDevice(), progress=lambda *told: heard.append(told))
     assert measured(result) == ALL
     assert read_measurements(result.path) == result.measurements
@@ -90,7 +90,7 @@ def test_no_time_at_all_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_keeps_what_there_is(tmp_path: Path) -> None:
-    def interrupt(outcome: Outcome, done: int, total: int) -> None:
+    def interrupt(outcome: CaseOutcome, done: int, total: int) -> None:
         if done == 4:
             raise KeyboardInterrupt
 
@@ -254,7 +254,7 @@ def test_the_journal_is_plain_lines(tmp_path: Path) -> None:
     path = tmp_path / "z.progress.jsonl"
     with Journal(path, {"device": {"name": "CPU"}}) as journal:
         journal.open(fresh=False)
-        journal.refuse(Outcome(GEMMS[0], None, "no reason"))
+        journal.refuse(CaseOutcome(GEMMS[0], None, "no reason"))
         assert journal.knows(GEMMS[0]) and not journal.knows(GEMMS[1])
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert lines[0]["identity"] == {"device": {"name": "CPU"}}

@@ -8,11 +8,11 @@ import pytest
 
 from tests.measure.fakes import FakeDevice
 from tracelens.measure import cases, facts, sweeps, timing
-from tracelens.measure.cases import CannotMeasure, Options
+from tracelens.measure.cases import CannotMeasure, MeasureOptions
 from tracelens.measure.devices import CudaDevice, _Batch
 from tracelens.measure.timing import settled, spread_frac, time_calls
 
-OPTIONS = Options(
+OPTIONS = MeasureOptions(
     seconds_per_case=0.06, min_seconds=0.02, batch_us=300, max_calls=128, min_batches=7, max_batches=64
 )
 
@@ -35,7 +35,7 @@ def test_the_first_batches_do_not_count() -> None:
 def test_a_steady_call_stops_after_the_least_time_and_an_unsteady_one_at_the_most() -> None:
     steady = FakeDevice([100.0])
     unsteady = FakeDevice([100.0, 100.0, *[100.0, 300.0] * 500])
-    options = Options(seconds_per_case=0.06, min_seconds=0.02, batch_us=300, max_batches=1000)
+    options = MeasureOptions(seconds_per_case=0.06, min_seconds=0.02, batch_us=300, max_batches=1000)
     found = time_calls(lambda index: None, device=steady, options=options)
     assert found.batches * found.calls * 100 == pytest.approx(20_000, rel=0.05)
     found = time_calls(lambda index: None, device=unsteady, options=options)

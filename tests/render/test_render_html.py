@@ -28,7 +28,7 @@ from tracelens import numbers as f
 from tracelens.analysis import analyze
 from tracelens.render import explorer, groups, layers, losses
 from tracelens.render.html import render_html
-from tracelens.render.limits import BUDGET, FEWEST_WHOLE, LARGEST, LINES, WHOLE, Limits
+from tracelens.render.limits import BUDGET, FEWEST_WHOLE, LARGEST, LINES, WHOLE, PageLimits
 from tracelens.render.sections import SECTIONS
 from tracelens.render.templates import part
 from tracelens.results import Curve, Estimate, Explorer, Report, Suggested
@@ -703,14 +703,14 @@ def test_names_of_ten_thousand_characters_in_every_finding_stay_below_a_megabyte
 
 
 def test_limits_end_and_only_fall() -> None:
-    limit: Limits | None = Limits()
+    limit: PageLimits | None = PageLimits()
     seen = []
     while limit is not None:
         seen.append(limit)
         limit = limit.tighter()
     assert len(seen) < 20 and len(set(seen)) == len(seen)
     for before, after in itertools.pairwise(seen):
-        assert all(getattr(after, name) <= getattr(before, name) for name in Limits.__slots__)
+        assert all(getattr(after, name) <= getattr(before, name) for name in PageLimits.__slots__)
 
 
 def test_the_arithmetic_of_a_finding_stands_line_by_line() -> None:

@@ -104,9 +104,10 @@ def test_suggestions_are_read_on_white_paper(suggestions: ShownSuggestions) -> N
 
 
 def _luminance(colour: str) -> float:
-    from tracelens.render.svg import luminance
-
-    return luminance(colour)
+    """Relative luminance of ``#rrggbb`` (WCAG 2.2)."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return float(0.2126 * red + 0.7152 * green + 0.0722 * blue)
 
 
 @pytest.mark.parametrize("hostile", sample_report.HOSTILE_NAMES)

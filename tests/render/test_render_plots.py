@@ -15,15 +15,15 @@ from tests.render.sample_search import FOUND, FRONT, GOOD, PICK
 from tracelens import numbers as f
 from tracelens.comparison.spelling import signed_ms
 from tracelens.errors import UsageError
-from tracelens.render import facts, groups, losses, palette
+from tracelens.render import facts, groups, losses
 from tracelens.render.plots import Plots
-from tracelens.render.svg import PAPER, Plot, luminance, on
-from tracelens.render.templates import part
+from tracelens.render.standing import colour_of
+from tracelens.render.svg import PAPER, Plot
 from tracelens.results import Report
 
 SVG = "{http://www.w3.org/2000/svg}"
 #: All that a picture is made of: nothing that runs, styles its surroundings, or points outside.
-ELEMENTS = {"svg", "title", "desc", "g", "rect", "path", "polygon", "polyline", "circle", "text"}
+ELEMENTS = {"svg", "title", "desc", "g", "rect", "path", "line", "polygon", "polyline", "circle", "text"}
 NAMES = ("components", "gemm_time", "roofline", "shares", "layers", "layer", "front", "shape")
 
 
@@ -86,22 +86,15 @@ def test_nothing_is_drawn_beside_the_paper(report: Report, name: str) -> None:
         assert 0 <= float(one.get("x", 0)) <= width
 
 
-def test_a_label_on_a_bar_is_read_upon_its_colour() -> None:
-    colours = [palette.colour_of(f"g-{group.key}") for group in groups.GROUPS]
-    for colour in [*colours, *palette.PHASES.values(), *palette.CAUSES.values(), palette.LAYER]:
-        if colour is not None:
-            low, high = sorted([luminance(colour), luminance(on(colour))])
-            assert (high + 0.05) / (low + 0.05) >= 4.5, colour
-
-
-def test_the_colours_are_those_of_the_page() -> None:
-    page = dict(re.findall(r"\.([gpf]-[a-z_-]+)(?:,\.[a-z-]+)*\{--c:(#[0-9a-f]{6})\}", part("report.css")))
-    for keys, colour in re.findall(r"((?:\.f-[a-z]+,?)+)\{--c:(#[0-9a-f]{6})\}", part("report.css")):
-        page |= dict.fromkeys(re.findall(r"f-[a-z]+", keys), colour)
-    expected = {key: palette.colour_of(key) for key in page}
-    assert {f"p-{one}" for one in palette.PHASES} | {f"f-{one}" for one in palette.CAUSES} <= set(page)
-    page["g-unattributed"] = expected["g-unattributed"] = "dashed border"  # hatched on the page
-    assert expected == page
+def test_the_page_s_style_is_in_the_attributes(report: Report) -> None:
+    assert colour_of("g-mlp") == "#2a7f4f" and colour_of("p-recompute") == "#a8432f"
+    assert colour_of("g-unattributed") is None, "hatched on the page, a dashed border here"
+    drawn = read(plot(report, "components"))
+    of_mlp = next(one for one in drawn.iter(f"{SVG}g") if "MLP: " in (one.findtext(f"{SVG}title") or ""))
+    bar, label = of_mlp.find(f"{SVG}rect"), of_mlp.find(f"{SVG}text")
+    assert bar is not None and label is not None
+    assert (bar.get("fill"), label.get("fill"), label.get("text-anchor")) == ("#2a7f4f", "#fff", "middle")
+    assert "var(" not in "".join(one.svg for one in Plots(report)) and "%" not in str(bar.attrib)
 
 
 def test_the_bar_of_components_is_all_of_the_gpu_time(report: Report) -> None:
@@ -120,10 +113,10 @@ def test_the_fall_of_gemm_time_ends_at_what_is_useful(report: Report) -> None:
     drawn = plot(report, "gemm_time")
     falls = losses.waterfall(report)
     assert [fall.text for fall in falls] == [one for one in words(drawn) if one.endswith((" ms", " µs"))]
-    bars = [one for one in read(drawn).iter(f"{SVG}rect") if one.get("height") in ("18", "16")]
+    bars = [one for one in read(drawn).iter(f"{SVG}rect") if one.get("height") == "14"]
     whole = float(bars[0].get("width", 0))
     for fall, bar in zip(falls, bars, strict=True):
-        assert float(bar.get("width", 0)) / whole == pytest.approx(max(fall.frac, 1 / whole), abs=0.012)
+        assert float(bar.get("width", 0)) / whole == pytest.approx(fall.frac, abs=0.012)
         assert (float(bar.get("x", 0)) - float(bars[0].get("x", 0))) / whole == pytest.approx(
             fall.start, abs=0.006
         )
@@ -131,7 +124,7 @@ def test_the_fall_of_gemm_time_ends_at_what_is_useful(report: Report) -> None:
 
 def test_every_row_with_a_finding_is_a_diamond_in_the_roofline(report: Report) -> None:
     drawn = plot(report, "roofline")
-    red = [one for one in read(drawn).iter(f"{SVG}path") if one.get("fill") == palette.BAD]
+    red = [one for one in read(drawn).iter(f"{SVG}path") if one.get("fill") == "#b3261e"]
     blue = list(read(drawn).iter(f"{SVG}circle"))
     known = [row for row in report.gemms if row.tflops and row.math_dtype in report.gpu.peak_tflops]
     assert len(red) == sum(bool(row.findings) for row in known)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from tracelens.accounting.lost import call_facts, split_row
 from tracelens.gemm import bytes_per_element, usable_sms
-from tracelens.gemm.lost import FACTORS, PARTS, CallFacts, Split
+from tracelens.gemm.lost import FACTORS, PARTS, CallFacts, LossSplit
 from tracelens.results import GemmRow, GpuInfo, Term
 
 _OPERANDS = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
@@ -249,7 +249,7 @@ def _sides(row: GemmRow, name: str) -> list[int]:
     return [getattr(row, side) or 0 for side in _OPERANDS[name]]
 
 
-def _losses(row: GemmRow, gpu: GpuInfo, facts: CallFacts, split: Split) -> Iterator[Term]:
+def _losses(row: GemmRow, gpu: GpuInfo, facts: CallFacts, split: LossSplit) -> Iterator[Term]:
     if split.useful is None or split.other is None:
         yield Term("split", "", None, "µs", split.why.get("useful", "not judged"))
         return
@@ -308,7 +308,7 @@ _MEANING = {
 }
 
 
-def _overlap(row: GemmRow, facts: CallFacts, split: Split) -> Iterator[Term]:
+def _overlap(row: GemmRow, facts: CallFacts, split: LossSplit) -> Iterator[Term]:
     """What the row's calls took because of other streams; nothing where none worked beside them."""
     found = row.beside
     if found is None:
@@ -332,14 +332,14 @@ def _of_step(part_ms: float, row: GemmRow, facts: CallFacts) -> str:
     return f"{us(facts.time_us)} · {part_ms:.6f} / {row.time_ms_per_step:.6f}"
 
 
-def added(row: GemmRow, split: Split) -> list[str]:
+def added(row: GemmRow, split: LossSplit) -> list[str]:
     """The parts of the sum: those with a figure, overlap and clock only where there is something of them."""
     unseen = {"overlap"} if row.beside is None else set()
     unseen |= set() if split.clock else {"clock"}
     return [name for name in PARTS if name not in unseen and getattr(split, name) is not None]
 
 
-def _rest(row: GemmRow, facts: CallFacts, split: Split) -> Iterator[Term]:
+def _rest(row: GemmRow, facts: CallFacts, split: LossSplit) -> Iterator[Term]:
     names = [name for name in added(row, split) if name != "other"]
     parts = " - ".join(us(getattr(split, name)) for name in names)
     unsaid = [name for name in (*FACTORS, "memory") if getattr(split, name) is None]

@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelens.accounting.lost import Ladders, with_lost
 from tracelens.accounting.overlap import Surroundings, beside_of, does_the_same
-from tracelens.accounting.rates import Rate, rate_of, work_why
+from tracelens.accounting.rates import RowRate, rate_of, work_why
 from tracelens.accounting.row_shapes import Padding, bounded_fields, shape_fields
 from tracelens.attribution import Attribution, Calls
 from tracelens.gemm import (
@@ -131,13 +131,13 @@ def _groups(trace: Trace, attribution: Attribution, calls: Calls) -> list[_Group
     return sorted(groups.values(), key=longest)
 
 
-def _rate(table: _Table, group: _Group, kernel: KernelName | None) -> Rate:
+def _rate(table: _Table, group: _Group, kernel: KernelName | None) -> RowRate:
     time_ns = int(table.calls.dur_ns[group.calls].sum())
     dtype = math_dtype(group.shape, kernel=kernel) if group.shape else None
     return rate_of(group.shape, calls=len(group.calls), time_ns=time_ns, gpu=table.info, dtype=dtype)
 
 
-def _row(table: _Table, name: str, group: _Group, kernel: KernelName | None, rate: Rate) -> GemmRow:
+def _row(table: _Table, name: str, group: _Group, kernel: KernelName | None, rate: RowRate) -> GemmRow:
     main = int(table.calls.main[group.calls[0]])
     op = table.calls.op_name[group.calls[0]]
     attends = isinstance(group.shape, AttentionShape) or (kernel and kernel.kind.startswith("attention"))
@@ -205,7 +205,7 @@ def _time_fields(table: _Table, group: _Group) -> dict[str, Any]:
     }
 
 
-def _rate_fields(table: _Table, group: _Group, kernel: KernelName | None, rate: Rate) -> dict[str, Any]:
+def _rate_fields(table: _Table, group: _Group, kernel: KernelName | None, rate: RowRate) -> dict[str, Any]:
     """Work, rate and bound; a rate that the GPU cannot have is none."""
     shape = group.shape if rate.known != "above_peak" else None
     tflops = rate.tflops if rate.possible else None

@@ -17,7 +17,7 @@ from tracelens.gemm import (
     usable_sms,
 )
 from tracelens.gemm.efficiency import BEST_ALIGNMENT_BYTES
-from tracelens.gemm.lost import FACTORS, PARTS, TOO_SMALL, CallFacts, Split, split_time
+from tracelens.gemm.lost import FACTORS, PARTS, TOO_SMALL, CallFacts, LossSplit, split_time
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import GemmRow, GemmTime, GpuInfo, Lost
@@ -101,7 +101,7 @@ def call_facts(row: GemmRow, gpu: GpuInfo) -> CallFacts:
     )
 
 
-def split_row(row: GemmRow, gpu: GpuInfo) -> Split:
+def split_row(row: GemmRow, gpu: GpuInfo) -> LossSplit:
     """Microseconds of the row's mean call."""
     split = split_time(call_facts(row, gpu))
     basis = row.alignment_basis or ""
@@ -172,7 +172,7 @@ def worst_alignment(row: GemmRow) -> int | None:
     return min(known) if known else None
 
 
-def _per_step(split: Split, row: GemmRow) -> Lost:
+def _per_step(split: LossSplit, row: GemmRow) -> Lost:
     share = row.time_ms_per_step / (row.time_ms * 1e3 / row.calls) if row.time_ms else 0.0
     names = (*PARTS, "ceiling", "helpers")
     parts = {name: getattr(split, name) for name in names}

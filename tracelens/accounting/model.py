@@ -47,18 +47,43 @@ def model_dims(
         nothing = Known(None, _NO_MODEL[attribution.found])
         return ModelDims(attribution.found, *(nothing for _ in range(11)))
     forward = _Forward(attribution, calls)
-    attention = forward.attention()
-    heads = _from(attention, lambda s: s.heads, "fused attention")
-    kv_heads = _from(attention, lambda s: s.kv_heads, "fused attention")
-    head_dim = _from(attention, lambda s: s.head_dim, "fused attention")
-    sequence = _from(attention, lambda s: s.query_len, "fused attention")
-    batch = _from(attention, lambda s: s.batch, "fused attention")
     hidden = forward.gemm(
         ("attention.qkv", lambda s: s.k),
         ("mlp.up", lambda s: s.k),
         ("mlp.gate", lambda s: s.k),
         ("logits", lambda s: s.k),
     )
+    heads = _attention_dims(forward, hidden)
+    ffn = forward.gemm(
+        ("mlp.down", lambda s: s.k),
+        ("moe.experts", lambda s: s.k if s.n == hidden.value != s.k else None),
+    )
+    vocab, classes = _head(forward, hidden.value, heads["micro_batch"].value, tables)
+    found = {"hidden": hidden, **heads, "ffn": ffn, "layers": _layers(attribution, calls)}
+    for why, names in (
+        (forward.one_part(), tuple(found)),
+        (_conflict(forward, hidden, heads["heads"], heads["head_dim"]), ("heads", "kv_heads", "head_dim")),
+        (_axes(forward, heads["heads"].value), ("sequence", "micro_batch")),
+    ):
+        found |= {name: Known(None, why) for name in names if why is not None}
+    return ModelDims(
+        found="whole",
+        **found,
+        vocab=vocab,
+        classes=classes,
+        tensor_parallel=_tensor_parallel(found["hidden"], found["heads"], found["head_dim"], sharded=sharded),
+        experts=_experts(forward),
+    )
+
+
+def _attention_dims(forward: _Forward, hidden: Known) -> dict[str, Known]:
+    """Heads, their size, sequence and micro-batch: from fused attention, else from its separate products."""
+    attention = forward.attention()
+    heads = _from(attention, lambda s: s.heads, "fused attention")
+    kv_heads = _from(attention, lambda s: s.kv_heads, "fused attention")
+    head_dim = _from(attention, lambda s: s.head_dim, "fused attention")
+    sequence = _from(attention, lambda s: s.query_len, "fused attention")
+    batch = _from(attention, lambda s: s.batch, "fused attention")
     if head_dim.value is None:
         head_dim = forward.gemm(("attention.scores", lambda s: s.k))
         sequence = forward.gemm(("attention.scores", lambda s: s.m))
@@ -71,38 +96,13 @@ def model_dims(
             head_dim=head_dim.value,
         )
         kv_heads = shown or kv_heads
-    ffn = forward.gemm(
-        ("mlp.down", lambda s: s.k),
-        ("moe.experts", lambda s: s.k if s.n == hidden.value != s.k else None),
-    )
-    vocab, classes = _head(forward, hidden.value, batch.value, tables)
-    found = {
-        "hidden": hidden,
+    return {
         "heads": heads,
         "kv_heads": kv_heads,
         "head_dim": head_dim,
-        "ffn": ffn,
         "sequence": sequence,
         "micro_batch": batch,
-        "layers": _layers(attribution, calls),
     }
-    part = forward.one_part()
-    conflict = _conflict(forward, attention, hidden, heads, head_dim)
-    axes = _axes(forward, attention, heads.value)
-    for why, names in (
-        (part, tuple(found)),
-        (conflict, ("heads", "kv_heads", "head_dim")),
-        (axes, ("sequence", "micro_batch")),
-    ):
-        found |= {name: Known(None, why) for name in names if why is not None}
-    return ModelDims(
-        found="whole",
-        **found,
-        vocab=vocab,
-        classes=classes,
-        tensor_parallel=_tensor_parallel(found["hidden"], found["heads"], found["head_dim"], sharded=sharded),
-        experts=_experts(forward),
-    )
 
 
 def embedding_tables(trace: Trace) -> set[tuple[int, int]]:
@@ -154,19 +154,13 @@ def _layers(attribution: Attribution, calls: Calls) -> Known:
     return Known(len(layers), "layers named in the trace" if named else "layers counted in the step")
 
 
-def _conflict(
-    forward: _Forward,
-    attention: list[tuple[AttentionShape, int]],
-    hidden: Known,
-    heads: Known,
-    head_dim: Known,
-) -> str | None:
+def _conflict(forward: _Forward, hidden: Known, heads: Known, head_dim: Known) -> str | None:
     """Why heads x head dimension cannot be the model's; None where the hidden size or a projection agrees."""
     if not hidden.value or not heads.value or not head_dim.value:
         return None
     widths = {
         heads.value * head_dim.value,
-        *(s.heads * s.value_dim for s, _ in attention if s.value_dim and s.heads),
+        *(s.heads * s.value_dim for s, _ in forward.attention() if s.value_dim and s.heads),
     }
     takes = forward.gemm(("attention.output", lambda s: s.k)).value
     if hidden.value in widths or takes is None or takes in widths:
@@ -179,12 +173,14 @@ def _conflict(
     )
 
 
-def _axes(forward: _Forward, attention: list[tuple[AttentionShape, int]], heads: int | None) -> str | None:
+def _axes(forward: _Forward, heads: int | None) -> str | None:
     """Why sequence and micro-batch are not those of the model: attention to itself runs on batches of several
     sizes (over time and space, in windows, in two models); None where it does not.
     """
     calls = Counter(
-        (s.batch, s.query_len) for s, _ in attention if s.batch and s.query_len and s.query_len == s.key_len
+        (s.batch, s.query_len)
+        for s, _ in forward.attention()
+        if s.batch and s.query_len and s.query_len == s.key_len
     )
     if not calls:
         scores = ((s, s.batch // (heads or 1)) for s in forward.products("attention.scores"))

@@ -27,8 +27,6 @@ from tracelens.words import COMPONENTS, PHASES
 
 IntArray = npt.NDArray[np.int64]
 
-#: Kinds that move data and compute nothing: their tensors are told apart.
-MOVING = frozenset({"copy", "transpose", "cast", "pad"})
 #: Operators that only move or convert data: the outermost of them names the cause.
 _MOVERS = re.compile(
     r"aten::(?:copy_|clone|contiguous|reshape|_reshape_copy|flatten|to|_to_copy|type_as|float|half|bfloat16"

@@ -16,7 +16,7 @@ from tracelens.results import GpuInfo, WorkKnown
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RowRate:
     """How fast calls of one row multiply, if all the work that their shape counts was done."""
 
     flops: int | None  # of a call, as counted
@@ -26,11 +26,11 @@ class Rate:
     possible: bool  # False: more than the GPU can do
 
 
-def rate_of(shape: Shape | None, *, calls: int, time_ns: int, gpu: GpuInfo, dtype: str | None) -> Rate:
+def rate_of(shape: Shape | None, *, calls: int, time_ns: int, gpu: GpuInfo, dtype: str | None) -> RowRate:
     """The rate of ``calls`` that took ``time_ns`` together."""
     work, most = flops(shape) if shape else None, most_tflops(gpu, dtype)
     tflops = work * calls / time_ns / 1e3 if work is not None and time_ns else None
-    return Rate(work, tflops, dtype, work_known(shape, tflops, most), not above(tflops, most))
+    return RowRate(work, tflops, dtype, work_known(shape, tflops, most), not above(tflops, most))
 
 
 def most_tflops(gpu: GpuInfo, dtype: str | None) -> float | None:
@@ -59,7 +59,7 @@ def work_known(shape: Shape | None, tflops: float | None, most: float | None) ->
     return "at_most" if shape.grouped else "exact"
 
 
-def work_why(shape: Shape | None, rate: Rate, gpu: GpuInfo) -> str | None:
+def work_why(shape: Shape | None, rate: RowRate, gpu: GpuInfo) -> str | None:
     """Why the counted FLOPs are no more than a bound, or are not known; None where they are exact."""
     if rate.known == "above_peak":
         peak = gpu.peak_tflops.get(rate.dtype or "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -57,22 +59,24 @@ def attribute(
     of_node = phases.of(np.arange(len(links.forest.parent), dtype=np.int32))
     inferred = infer(trace, links, names, rule, origin, [PHASES[code] for code in of_node.tolist()])
     sites = decide_sites(trace, links, paths, rule, wanted, attention=inferred.attention)
-    own = _assemble(trace, links, names, paths, phases, sites, rule, inferred, origin, op_node)
+    own = _assemble(trace, links, names, _Seen(paths, phases, sites, rule, inferred, origin, op_node))
     return lend(trace, links, own, reference=reference)
 
 
-def _assemble(
-    trace: Trace,
-    links: Links,
-    names: KernelNames,
-    paths: Paths,
-    phases: Phases,
-    sites: Sites,
-    rule: IntArray,
-    inferred: Inference,
-    origin: IntArray,
-    op_node: IntArray,
-) -> Attribution:
+class _Seen(NamedTuple):
+    """What each way of looking at the step says, before one of them is believed."""
+
+    paths: Paths
+    phases: Phases
+    sites: Sites
+    rule: IntArray  # per node
+    inferred: Inference
+    origin: IntArray  # per kernel: node of the forward operator it belongs to, -1 unknown
+    op_node: IntArray  # per kernel: node of its own operator, -1 unknown
+
+
+def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> Attribution:
+    paths, phases, sites, rule, inferred, origin, op_node = seen
     size = len(trace.kernels)
     component = np.full(size, _COMPONENT["unattributed"], np.int32)
     evidence = np.full(size, _EVIDENCE["none"], np.int32)

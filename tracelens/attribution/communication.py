@@ -46,6 +46,10 @@ _TENSOR = 1024  # elements: what is smaller has the size of a tensor of the mode
 _WORD = re.compile(r"[a-z]+")
 
 
+#: What a message is exactly as large as.
+SizeClass = Literal["weight", "activation", "both", "neither", "unknown"]
+
+
 @dataclass(frozen=True, slots=True)
 class Purpose:
     """What communication serves (``words.PURPOSES``), the evidence word, and what was seen or is missing."""
@@ -86,7 +90,7 @@ class _Place:
     experts: Literal["module_stack", "structure"] | None  # what says that it is in a mixture of experts
     module: bool  # some nn.Module around it
     modules_known: bool  # the trace names modules
-    size: str  # "weight" | "activation" | "both" | "neither" | "unknown": the message is exactly as large
+    size: SizeClass  # the message is exactly as large
 
 
 def find_communication(trace: Trace, links: Links, attribution: Attribution) -> Communication:
@@ -240,13 +244,14 @@ def _tensor_sizes(trace: Trace, links: Links) -> tuple[set[int], set[int]]:
     return activations, weights
 
 
-def _size_class(elements: int | None, activations: set[int], weights: set[int]) -> str:
+def _size_class(elements: int | None, activations: set[int], weights: set[int]) -> SizeClass:
     if elements is None or not weights:
         return "unknown"
     if elements < _TENSOR:
         return "neither"
-    kinds = (elements in activations, elements in weights)
-    return {(True, True): "both", (True, False): "activation", (False, True): "weight"}.get(kinds, "neither")
+    if elements in activations:
+        return "both" if elements in weights else "activation"
+    return "weight" if elements in weights else "neither"
 
 
 def decide_purpose(place: _Place) -> Purpose:

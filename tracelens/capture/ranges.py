@@ -76,7 +76,7 @@ class ThreadNumbers:
             _exit_user(self.open.pop()[1])
 
 
-class Ranges:
+class ModuleRanges:
     """Installed for the window, gone after it; what it noted stays."""
 
     def __init__(self, spots: Iterable[Spot], batch: Batch):

@@ -17,7 +17,7 @@ from tracelens.capture.batch import Batch
 from tracelens.capture.compiled import Compiled, counters
 from tracelens.capture.messages import why
 from tracelens.capture.modules import Model
-from tracelens.capture.ranges import Ranges
+from tracelens.capture.ranges import ModuleRanges
 
 
 class Recorder:
@@ -30,7 +30,7 @@ class Recorder:
         self._per_model = (
             [] if self._compiled.blind else [model.spots(self._compiled) for model in self.models]
         )
-        self.ranges = Ranges((spot for spots in self._per_model for spot in spots), self.batch)
+        self.ranges = ModuleRanges((spot for spots in self._per_model for spot in spots), self.batch)
         self._spot_count = sum(map(len, self._per_model))
         self._begin = first_step + warmup
         self._counters = counters()

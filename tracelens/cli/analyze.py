@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +18,7 @@ from tracelens.cli.gates import (
     finish,
     gate_options,
     shown,
+    taking,
     write_markdown,
 )
 from tracelens.cli.streams import redact_option
@@ -27,6 +29,55 @@ if TYPE_CHECKING:
     from tracelens.gates import Judged
 
 
+@dataclass(frozen=True, slots=True)
+class AnalyzeOptions:
+    """What the command line said."""
+
+    traces: tuple[str, ...]
+    output: str | None
+    no_html: bool
+    json: str | None
+    markdown: str | None
+    kernels: str | None
+    perfetto: str | None
+    keep_metadata: bool
+    redact: bool
+    gpu: str | None
+    steps: str | None
+    reference: str | None
+    gemm: tuple[str, ...]
+    what_if: tuple[str, ...]
+    waits: bool
+    price: str | None
+    summary: str | None
+    keep: str | None
+    pages: str | None
+    workers: int | None
+    ci: Ci
+    quiet: bool
+    verbose: bool
+
+    @property
+    def gemms(self) -> list[str]:
+        """Rows whose figures are asked for."""
+        return [name.strip() for text in self.gemm for name in text.split(",") if name.strip()]
+
+    @property
+    def on_stdout(self) -> list[str]:
+        """What goes to standard output in place of the summary."""
+        return [f"--{form} -" for form in ("json", "markdown") if getattr(self, form) == "-"]
+
+    def page(self, trace: str) -> str | None:
+        """Where the page of ``trace`` goes; None where none is wanted."""
+        return None if self.no_html else self.output or _page_name(trace)
+
+    def given(self, *names: str) -> list[str]:
+        """Those of these options that were given, as they are written."""
+        return [
+            f"--{name.replace('_', '-')}" for name in names if getattr(self, name) not in (None, (), False)
+        ]
+
+
 @click.command()
 @click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
 @click.option(
@@ -35,7 +86,6 @@ if TYPE_CHECKING:
 @click.option("--no-html", is_flag=True, help="Write no page.")
 @click.option(
     "--json",
-    "json_path",
     metavar="FILE",
     help="The report as JSON ('-': standard output, instead of the summary).",
 )
@@ -69,14 +119,12 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--gemm",
-    "gemms",
     metavar="ID[,ID]",
     multiple=True,
     help="How the figures of this row of the GEMM table come about (g1, g2, ...), instead of the summary.",
 )
 @click.option(
     "--what-if",
-    "what_ifs",
     multiple=True,
     metavar="CHANGES",
     help="Predict the step with such changes, e.g. vocab=50304,heads=20; give it again for another scenario.",
@@ -107,166 +155,124 @@ if TYPE_CHECKING:
 @gate_options("report", "shape_waste>5%")
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
 @click.option("-v", "--verbose", is_flag=True, help="The summary with GEMMs, communication and coverage.")
-def analyze(
-    traces: tuple[str, ...],
-    output: str | None,
-    no_html: bool,
-    json_path: str | None,
-    markdown: str | None,
-    kernels: str | None,
-    perfetto: str | None,
-    keep_metadata: bool,
-    redact: bool,
-    gpu: str | None,
-    steps: str | None,
-    reference: str | None,
-    gemms: tuple[str, ...],
-    what_ifs: tuple[str, ...],
-    waits: bool,
-    price: str | None,
-    summary: str | None,
-    keep: str | None,
-    pages: str | None,
-    workers: int | None,
-    fail_on: tuple[str, ...],
-    if_unknown: str,
-    annotations: str | None,
-    quiet: bool,
-    verbose: bool,
-) -> None:
+@taking(AnalyzeOptions)
+def analyze(options: AnalyzeOptions) -> None:
     """Analyze TRACE, a torch.profiler trace (.json, .json.gz or .json.zst; '-' reads standard input).
 
     Prints a summary and writes one self-contained HTML page. A report that --json wrote is shown again,
     without its trace: what needs the trace is refused. Several traces, a folder or a pattern are the ranks of
     a job: one answer for all of them.
     """
-    from tracelens.cli.job import analyze_ranks, is_job
+    from tracelens.cli.job import is_job
+
+    if is_job(options.traces):
+        _analyze_job(options)
+    else:
+        _analyze_one(options)
+
+
+def _analyze_job(asked: AnalyzeOptions) -> None:
+    from tracelens.cli.job import RankOptions, analyze_ranks
+
+    given = asked.given("kernels", "perfetto", "steps", "reference", "gemm", "what_if", "waits", "price")
+    if given:
+        raise UsageError(f"{', '.join(given)}: of one trace only; this is a job of several ranks")
+    page = None if asked.no_html else asked.output or "job.report.html"
+    analyze_ranks(
+        asked.traces,
+        outputs={"html": page, "json": asked.json, "markdown": asked.markdown, "summary": asked.summary},
+        ci=asked.ci,
+        quiet=asked.quiet,
+        redacted=asked.redact,
+        how=RankOptions(asked.gpu, asked.keep, asked.pages, asked.workers),
+    )
+
+
+def _analyze_one(asked: AnalyzeOptions) -> None:
     from tracelens.cli.streams import echo_json
     from tracelens.gates import judge_report
     from tracelens.gates.judge import parse_report_gate
     from tracelens.kinds import kind_of
     from tracelens.results.json import to_json
 
-    ci = Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None)
-    if is_job(traces):
-        _refuse_of_job(
-            {"--kernels": kernels, "--perfetto": perfetto, "--steps": steps, "--reference": reference,
-             "--gemm": gemms or None, "--what-if": what_ifs or None, "--waits": waits or None,
-             "--price": price}
-        )  # fmt: skip
-        page = None if no_html else output or "job.report.html"
-        outputs = {"html": page, "json": json_path, "markdown": markdown, "summary": summary}
-        analyze_ranks(traces, outputs=outputs, fail_on=fail_on, ci=ci, quiet=quiet, gpu=gpu, keep=keep,
-                      pages=pages, workers=workers, redacted=redact)  # fmt: skip
-        return
-    (trace,) = traces
-    if (keep, pages, workers) != (None, None, None):
+    if asked.given("keep", "pages", "workers"):
         raise UsageError("--keep, --pages and --workers are for several ranks: give a folder or more traces")
-    if kernels is not None and Path(kernels).suffix.lower() not in (".parquet", ".csv"):
-        raise UsageError(f"cannot tell the format of {kernels}: end it in .parquet or .csv")
+    (trace,) = asked.traces
     saved = kind_of(trace) == "report"
-    if saved:
-        _refuse(
-            trace,
-            {"--kernels": kernels, "--perfetto": perfetto, "--gpu": gpu, "--steps": steps,
-             "--reference": reference, "--waits": waits or None, "--summary": summary},
-        )  # fmt: skip
-    if perfetto is not None:
+    _check(asked, trace, saved=saved)
+    wanted = [parse_report_gate(text) for text in asked.ci.fail_on]
+    result = _reopen(asked, trace) if saved else _analyze(asked, trace)
+    if asked.redact:
+        result = _redacted(result)
+    gates = judge_report(result.report, wanted)
+    told = not asked.quiet and not asked.on_stdout
+    if asked.gemms:
+        with shown():
+            _derive(result, asked.gemms)
+    written = _write(result, asked, trace, gates)
+    with shown():
+        if asked.json == "-":
+            echo_json(to_json(result.report))
+        elif asked.markdown == "-":
+            echo_markdown(_markdown(result, gates))
+        elif told:
+            _print(result, written, gates, derived=bool(asked.gemms), verbose=asked.verbose)
+        if asked.ci.annotations:
+            _annotate(result, gates, asked.ci)
+    finish(gates, asked.ci, told=told)
+
+
+def _check(asked: AnalyzeOptions, trace: str, *, saved: bool) -> None:
+    """UsageError for what cannot be made of this file, before anything is read."""
+    if asked.kernels is not None and Path(asked.kernels).suffix.lower() not in (".parquet", ".csv"):
+        raise UsageError(f"cannot tell the format of {asked.kernels}: end it in .parquet or .csv")
+    given = asked.given("kernels", "perfetto", "gpu", "steps", "reference", "waits", "summary")
+    if saved and given:
+        raise UsageError(
+            f"{trace} is a saved report: {', '.join(given)} need{'s' if len(given) == 1 else ''} the trace"
+        )
+    if asked.perfetto is not None:
         from tracelens.render.perfetto import check_perfetto
 
-        if redact:
+        if asked.redact:
             raise UsageError(
                 "--redact and --perfetto: that file holds the trace's own events, with their names"
             )
-        check_perfetto(trace, perfetto)
-    elif keep_metadata:
+        check_perfetto(trace, asked.perfetto)
+    elif asked.keep_metadata:
         raise UsageError("--keep-metadata is of --perfetto: give that too")
-    ids = [name.strip() for text in gemms for name in text.split(",") if name.strip()]
-    on_stdout = [
-        f"{name} -" for name, path in (("--json", json_path), ("--markdown", markdown)) if path == "-"
-    ]
-    if ids and on_stdout:
+    on_stdout = asked.on_stdout
+    if asked.gemms and on_stdout:
         name = on_stdout[0]
         raise UsageError(f"--gemm and {name} both write to standard output: give {name[:-2]} a file")
-    check_outputs(markdown=markdown, annotations=annotations is not None, on_stdout=on_stdout)
-    page = None if no_html else output or _page_name(trace)
+    check_outputs(markdown=asked.markdown, annotations=asked.ci.annotations, on_stdout=on_stdout)
     check_files(
-        {"-o": page, "--json": json_path, "--markdown": markdown, "--kernels": kernels,
-         "--perfetto": perfetto, "--summary": summary},
-        inputs=(trace, reference),
+        {"-o": asked.page(trace), "--json": asked.json, "--markdown": asked.markdown,
+         "--kernels": asked.kernels, "--perfetto": asked.perfetto, "--summary": asked.summary},
+        inputs=(trace, asked.reference),
     )  # fmt: skip
-    wanted = [parse_report_gate(text) for text in fail_on]
-    if saved:
-        result = _reopen(trace, what_ifs=what_ifs, price=price)
-    else:
-        result = _analyze(
-            trace,
-            gpu=gpu,
-            steps=_steps(steps),
-            reference=reference,
-            what_ifs=what_ifs,
-            waits=waits,
-            price=price,
-        )
-    if redact:
-        result = _redacted(result)
-    gates = judge_report(result.report, wanted)
-    told = not quiet and not on_stdout
-    if ids:
-        with shown():
-            _derive(result, ids)
-    if page is not None and redact and not output:
-        page = _page_name(result.report.trace.path)
-    written = _write(result, page, json_path, kernels, redact=redact)
-    if perfetto is not None:
-        written.append((perfetto, _perfetto(result, perfetto, keep_metadata=keep_metadata)))
-    if summary is not None:
-        written.append((summary, _summary(result, summary)))
-    if markdown is not None and markdown != "-":
-        write_markdown(markdown, _markdown(result, gates))
-        written.append((markdown, _size(markdown)))
-    with shown():
-        if json_path == "-":
-            echo_json(to_json(result.report))
-        elif markdown == "-":
-            echo_markdown(_markdown(result, gates))
-        elif told:
-            _print(result, written, gates, derived=bool(ids), verbose=verbose)
-        if ci.annotations:
-            _annotate(result, gates, ci)
-    finish(gates, ci, told=told)
 
 
-def _analyze(trace: str, **asked: Any) -> Analysis:
+def _analyze(asked: AnalyzeOptions, trace: str) -> Analysis:
     from tracelens import analysis
     from tracelens.cli.progress import is_large, progress
 
+    steps = _steps(asked.steps)
     with progress("analyzing", long=is_large(trace)) as heard:
-        return analysis.analyze(trace, heard=heard, **asked)
+        return analysis.analyze(
+            trace, gpu=asked.gpu, steps=steps, reference=asked.reference, what_ifs=asked.what_if,
+            waits=asked.waits, price=asked.price, heard=heard,
+        )  # fmt: skip
 
 
-def _refuse_of_job(asked: dict[str, object]) -> None:
-    given = [name for name, value in asked.items() if value is not None]
-    if given:
-        raise UsageError(f"{', '.join(given)}: of one trace only; this is a job of several ranks")
-
-
-def _refuse(report: str, asked: dict[str, object]) -> None:
-    given = [name for name, value in asked.items() if value is not None]
-    if given:
-        raise UsageError(
-            f"{report} is a saved report: {', '.join(given)} need{'s' if len(given) == 1 else ''} the trace"
-        )
-
-
-def _reopen(report: str, *, what_ifs: tuple[str, ...], price: str | None) -> Analysis:
+def _reopen(asked: AnalyzeOptions, report: str) -> Analysis:
     """A saved report as it is, with what can be added to it without the trace."""
     from tracelens.analysis import Analysis
 
     result = Analysis.load(report)
-    if what_ifs:
-        result = result.with_what_if(*what_ifs)
-    return result if price is None else result.with_price(price)
+    if asked.what_if:
+        result = result.with_what_if(*asked.what_if)
+    return result if asked.price is None else result.with_price(asked.price)
 
 
 def _print(
@@ -308,16 +314,12 @@ def _steps(text: str | None) -> tuple[int, int] | None:
 
 
 def _redacted(result: Analysis) -> Analysis:
-    from dataclasses import replace
-
     from tracelens.render.redact import redact_report
 
     return replace(result, report=redact_report(result))
 
 
-def _write(
-    result: Analysis, page: str | None, json_path: str | None, kernels: str | None, *, redact: bool
-) -> list[tuple[str, int]]:
+def _write(result: Analysis, asked: AnalyzeOptions, trace: str, gates: list[Judged]) -> list[tuple[str, int]]:
     """Write what was asked for; (name, bytes) of each file, in the order written."""
     from tracelens.files import write_bytes, write_text
     from tracelens.render.html import render_html
@@ -326,34 +328,42 @@ def _write(
     from tracelens.results.json import to_json
 
     written: list[str] = []
+    page = asked.page(result.report.trace.path if asked.redact else trace)
     if page is not None:
         write_text(page, render_html(result.report, generated_at=datetime.now().strftime("%Y-%m-%d %H:%M")))
         written.append(page)
-    if json_path is not None and json_path != "-":
-        write_bytes(json_path, to_json(result.report))
-        written.append(json_path)
-    if kernels is not None:
-        write_kernels(redact_kernels(result.kernels) if redact else result.kernels, kernels)
-        written.append(kernels)
+    if asked.json not in (None, "-"):
+        write_bytes(asked.json, to_json(result.report))
+        written.append(asked.json)
+    if asked.kernels is not None:
+        write_kernels(redact_kernels(result.kernels) if asked.redact else result.kernels, asked.kernels)
+        written.append(asked.kernels)
+    if asked.perfetto is not None:
+        _perfetto(result, asked.perfetto, keep_metadata=asked.keep_metadata)
+        written.append(asked.perfetto)
+    if asked.summary is not None:
+        _summary(result, asked.summary)
+        written.append(asked.summary)
+    if asked.markdown not in (None, "-"):
+        write_markdown(asked.markdown, _markdown(result, gates))
+        written.append(asked.markdown)
     return [(name, _size(name)) for name in written]
 
 
-def _perfetto(result: Analysis, path: str, *, keep_metadata: bool) -> int:
-    """Write the annotated trace; its bytes. What it lacks is a warning."""
+def _perfetto(result: Analysis, path: str, *, keep_metadata: bool) -> None:
+    """Write the annotated trace. What it lacks is a warning."""
     from tracelens.cli.streams import warn
     from tracelens.render.perfetto import write_perfetto
 
     for note in write_perfetto(result, path, keep_metadata=keep_metadata).notes:
         warn(f"{path}: {note}")
-    return _size(path)
 
 
-def _summary(result: Analysis, path: str) -> int:
+def _summary(result: Analysis, path: str) -> None:
     from tracelens.files import write_bytes
     from tracelens.job.summary import encode, summarize
 
     write_bytes(path, encode([summarize(result)]))
-    return _size(path)
 
 
 def _size(name: str) -> int:

@@ -14,7 +14,7 @@ import click
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracelens.measure.cases import Outcome
+    from tracelens.measure.cases import CaseOutcome
     from tracelens.measure.run import Settings
     from tracelens.measure.timing import Device
 
@@ -107,7 +107,7 @@ def _settings(
     device: Device, dtypes: tuple[str, ...], *, minutes: float, out: Path | None, fresh: bool
 ) -> Settings:
     from tracelens.measure import sweeps
-    from tracelens.measure.cases import Options
+    from tracelens.measure.cases import MeasureOptions
     from tracelens.measure.facts import device_facts
     from tracelens.measure.run import Settings
 
@@ -117,12 +117,12 @@ def _settings(
         attention = sweeps.default_attention(dtypes=dtypes)
         return Settings(gemms, attention, minutes, out=out, fresh=fresh, command=command)
     gemms, attention = sweeps.dry_run()
-    hasty = Options(seconds_per_case=0.002, min_seconds=0.0, batch_us=50, max_calls=4, min_batches=3)
+    hasty = MeasureOptions(seconds_per_case=0.002, min_seconds=0.0, batch_us=50, max_calls=4, min_batches=3)
     return Settings(gemms, attention, minutes, out, fresh, f"{command} --cpu-dry-run", hasty)
 
 
 @contextmanager
-def _progress(minutes: float) -> Iterator[Callable[[Outcome, int, int], None] | None]:
+def _progress(minutes: float) -> Iterator[Callable[[CaseOutcome, int, int], None] | None]:
     """A bar on a terminal, nothing elsewhere: logs stay short."""
     if not sys.stderr.isatty():
         yield None
@@ -135,7 +135,7 @@ def _progress(minutes: float) -> Iterator[Callable[[Outcome, int, int], None] | 
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("warming up", total=None)
 
-        def heard(outcome: Outcome, done: int, total: int) -> None:
+        def heard(outcome: CaseOutcome, done: int, total: int) -> None:
             bar.update(task, completed=done, total=total, description=str(outcome.case))
 
         yield heard

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 @click.option("--across", is_flag=True, help="Other GPU, dtype or world size: compare shares of peak only.")
 @click.option(
     "--json",
-    "json_path",
     metavar="FILE",
     help="The comparison as JSON ('-': standard output, instead of the summary).",
 )
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     help="As Markdown ('-': standard output, instead of the summary); the file of $GITHUB_STEP_SUMMARY "
     "is added to.",
 )
-@click.option("-o", "--output", metavar="HTML", help="As one offline HTML page.")
+@click.option("-o", "--output", "html", metavar="HTML", help="As one offline HTML page.")
 @redact_option
 @gate_options("comparison", "regression>3%")
 @click.option(
@@ -60,15 +59,11 @@ def compare(
     before: str,
     after: str,
     across: bool,
-    json_path: str | None,
-    markdown: str | None,
-    output: str | None,
     redact: bool,
-    fail_on: tuple[str, ...],
-    if_unknown: str,
-    annotations: str | None,
+    ci: Ci,
     allow_clock_drift: bool,
     quiet: bool,
+    **forms: str | None,
 ) -> None:
     """Say whether the step's time changed from BEFORE to AFTER, what changed, and where the time went.
 
@@ -78,14 +73,13 @@ def compare(
     from tracelens.gates import judge_comparison
     from tracelens.gates.judge import parse_comparison_gate
 
-    paths = {"--json": json_path, "--markdown": markdown}
-    on_stdout = [f"{name} -" for name, path in paths.items() if path == "-"]
-    check_outputs(markdown=markdown, annotations=annotations is not None, on_stdout=on_stdout)
-    ci = Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None)
-    if allow_clock_drift and not fail_on:
+    on_stdout = [f"--{form} -" for form in ("json", "markdown") if forms[form] == "-"]
+    check_outputs(markdown=forms["markdown"], annotations=ci.annotations, on_stdout=on_stdout)
+    if allow_clock_drift and not ci.fail_on:
         raise UsageError("--allow-clock-drift is about what --fail-on counts: give a --fail-on")
-    wanted = [parse_comparison_gate(text) for text in fail_on]
-    check_files(paths | {"-o": output}, inputs=(before, after))
+    wanted = [parse_comparison_gate(text) for text in ci.fail_on]
+    options = {"json": "--json", "markdown": "--markdown", "html": "-o"}
+    check_files({options[form]: path for form, path in forms.items()}, inputs=(before, after))
     result = _compare(before, after, across=across)
     if redact:
         from tracelens.render.redact import redact as redacted
@@ -93,11 +87,11 @@ def compare(
         result = redacted(result)
     gates = judge_comparison(result, wanted, allow_clock_drift=allow_clock_drift)
     made = partial(_made, result, gates)
-    written = write_forms({"json": json_path, "markdown": markdown, "html": output}, made)
+    written = write_forms({form: forms[form] for form in ("json", "markdown", "html")}, made)
     told = not quiet and not on_stdout
     with shown():
         if on_stdout:
-            echo_form("json" if json_path == "-" else "markdown", made)
+            echo_form("json" if forms["json"] == "-" else "markdown", made)
         elif told:
             _show(result, gates, written)
         if ci.annotations:

@@ -7,8 +7,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -17,22 +18,49 @@ from tracelens.errors import GateError, UsageError
 if TYPE_CHECKING:
     from tracelens.gates import Judged
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Ci:
-    """How gates are to be judged and told."""
+    """Which gates there are, and how they are to be judged and told."""
 
+    fail_on: tuple[str, ...]
     unknown_fails: bool
     annotations: bool
 
 
 def gate_options(kind: str, example: str) -> Callable[[click.decorators.FC], click.decorators.FC]:
-    """``--fail-on`` and its kin for a command whose figures are of a "report", a "comparison" or a "job"."""
+    """``--fail-on`` and its kin for a command whose figures are of a "report", a "comparison" or a "job".
+
+    The command gets them as one ``ci``, and its further options as it names them.
+    """
 
     def decorate(command: click.decorators.FC) -> click.decorators.FC:
+        @wraps(command)
+        def with_ci(
+            *, fail_on: tuple[str, ...], if_unknown: str, annotations: str | None, **given: Any
+        ) -> None:
+            ci = Ci(fail_on, unknown_fails=if_unknown == "fail", annotations=annotations is not None)
+            command(ci=ci, **given)
+
+        decorated: Any = with_ci
         for option in reversed(_options(kind, example)):
-            command = option(command)
-        return command
+            decorated = option(decorated)
+        return cast("click.decorators.FC", decorated)
+
+    return decorate
+
+
+def taking(options: Callable[..., T]) -> Callable[[Callable[[T], None]], Callable[..., None]]:
+    """Give a command all its options as one value."""
+
+    def decorate(command: Callable[[T], None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_options(**given: Any) -> None:
+            command(options(**given))
+
+        return with_options
 
     return decorate
 
@@ -230,15 +258,3 @@ def _of(some: Sequence[Judged], gates: Sequence[Judged]) -> str:
 
 def _short(one: Judged) -> str:
     return f"{one.gate} ({one.value or one.why[:160]})"
-
-
-__all__ = [
-    "Ci",
-    "check_files",
-    "check_outputs",
-    "echo_markdown",
-    "finish",
-    "gate_options",
-    "shown",
-    "write_markdown",
-]

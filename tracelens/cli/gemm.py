@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
+from tracelens.cli.gates import taking
 from tracelens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from tracelens.gemm.study import Study
     from tracelens.hardware import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class GemmOptions:
+    """What the command line said."""
+
+    shape: tuple[str, ...]
+    gpu: str | None
+    dtype: str
+    out_dtype: str | None
+    layout: str
+    batch: str | None
+    vary: str
+    span: str | None
+    explain: bool
+    as_json: bool
 
 
 @click.command()
@@ -37,18 +55,8 @@ if TYPE_CHECKING:
 @click.option("--span", metavar="A:B", help="Look at sizes from A to B.")
 @click.option("--explain", is_flag=True, help="The derivation of the time, with its numbers.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def gemm(
-    shape: tuple[str, ...],
-    gpu: str | None,
-    dtype: str,
-    out_dtype: str | None,
-    layout: str,
-    batch: str | None,
-    vary: str,
-    span: str | None,
-    explain: bool,
-    as_json: bool,
-) -> None:
+@taking(GemmOptions)
+def gemm(options: GemmOptions) -> None:
     """Predict out[M,N] = a[M,K] @ b[K,N] on a GPU, and say which sizes near it are worth having.
 
     Needs no trace and no GPU. M, N and K are those of the product itself, whatever its layout: for
@@ -56,24 +64,23 @@ def gemm(
     """
     from tracelens.gemm.spelling import parse_dtype, parse_layout, parse_sizes
 
-    if gpu == "list":
+    if options.gpu == "list":
         _list()
         return
-    sizes = parse_sizes(" ".join(shape), batch=_whole("--batch", batch))
-    one, gpu_why = _gpu(gpu)
-    columns = _columns()
+    sizes = parse_sizes(" ".join(options.shape), batch=_whole("--batch", options.batch))
+    one, gpu_why = _gpu(options.gpu)
     study = _study(
         (sizes.m, sizes.n, sizes.k),
         gpu=one,
         batch=sizes.batch,
-        dtype=parse_dtype(dtype),
-        out_dtype=parse_dtype(out_dtype) if out_dtype is not None else None,
-        layout=parse_layout(layout),
-        vary=_dimensions(vary),
-        span=_span(span),
-        columns=columns,
+        dtype=parse_dtype(options.dtype),
+        out_dtype=parse_dtype(options.out_dtype) if options.out_dtype is not None else None,
+        layout=parse_layout(options.layout),
+        vary=_dimensions(options.vary),
+        span=_span(options.span),
+        columns=_columns(),
     )
-    _print(study, gpu_why, explain=explain, as_json=as_json)
+    _print(study, gpu_why, explain=options.explain, as_json=options.as_json)
 
 
 def _study(sizes: tuple[int, int, int], *, gpu: Gpu, **asked: object) -> Study:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -33,62 +34,68 @@ _MAGIC = set("*?[")
 
 
 def is_job(traces: Sequence[str]) -> bool:
-    """Several files, a folder, or a pattern that is no file: the ranks of a job."""
+    """Several files, a folder, a pattern that is no file, an address: the ranks of a job."""
     if len(traces) > 1:
         return True
     (only,) = traces
     if only == "-":
         return False
-    return Path(only).is_dir() or bool(_MAGIC & set(only) and not Path(only).exists())
+    return "://" in only or Path(only).is_dir() or bool(_MAGIC & set(only) and not Path(only).exists())
 
 
 @click.command()
 @click.argument("summaries", nargs=-1, required=True)
-@click.option("-o", "--output", metavar="HTML", help="Where the page goes [default: none].")
-@click.option("--json", "json_path", metavar="FILE", help="The answer as JSON ('-': standard output).")
+@click.option("-o", "--output", "html", metavar="HTML", help="Where the page goes [default: none].")
+@click.option("--json", metavar="FILE", help="The answer as JSON ('-': standard output).")
 @click.option("--markdown", metavar="FILE", help="The answer as Markdown ('-': standard output).")
-@click.option("--summary", "bundle", metavar="FILE", help="All ranks as one summary file, to merge further.")
+@click.option("--summary", metavar="FILE", help="All ranks as one summary file, to merge further.")
 @redact_option
 @gate_options("job", "straggler>5%")
 @click.option("-q", "--quiet", is_flag=True, help="Nothing in the terminal.")
 def merge(
     summaries: tuple[str, ...],
-    output: str | None,
-    json_path: str | None,
-    markdown: str | None,
-    bundle: str | None,
     redact: bool,
-    fail_on: tuple[str, ...],
-    if_unknown: str,
-    annotations: str | None,
+    ci: Ci,
     quiet: bool,
+    **outputs: str | None,
 ) -> None:
     """One answer for a job from the SUMMARIES of its ranks: files of 'analyze TRACE --summary FILE', folders.
 
     The order of the files changes nothing. Traces among them are summarized first.
     """
-    analyze_ranks(
-        summaries,
-        outputs={"html": output, "json": json_path, "markdown": markdown, "summary": bundle},
-        fail_on=fail_on,
-        ci=Ci(unknown_fails=if_unknown == "fail", annotations=annotations is not None),
-        quiet=quiet,
-        redacted=redact,
-    )
+    analyze_ranks(summaries, outputs=outputs, ci=ci, quiet=quiet, redacted=redact)
+
+
+@dataclass(frozen=True, slots=True)
+class RankOptions:
+    """How ranks are summarized: for which GPU, where finished ones and their pages lie, how many at once."""
+
+    gpu: str | None = None
+    keep: str | None = None
+    pages: str | None = None
+    workers: int | None = None
+
+    def checked(self, *, redacted: bool) -> Pages | None:
+        """Where each rank's own page goes, once the folders are known to be there."""
+        from tracelens.job.run import Pages
+        from tracelens.render.job_html import write_rank_page
+
+        for name, folder in (("--keep", self.keep), ("--pages", self.pages)):
+            if folder is not None and not Path(folder).is_dir():
+                raise UsageError(f"{name} {folder}: there is no such folder; make it first")
+        if redacted and self.pages is not None:
+            raise UsageError("--pages writes names: not with --redact")
+        return None if self.pages is None else Pages(self.pages, write_rank_page)
 
 
 def analyze_ranks(
     paths: Sequence[str],
     *,
     outputs: Mapping[str, str | None],
-    fail_on: Sequence[str],
     ci: Ci,
     quiet: bool,
-    gpu: str | None = None,
-    keep: str | None = None,
-    pages: str | None = None,
-    workers: int | None = None,
     redacted: bool = False,
+    how: RankOptions | None = None,
 ) -> None:
     """Summarize the ranks, merge them, and show and write the answer; ``redacted``: with hashes for names.
 
@@ -98,22 +105,19 @@ def analyze_ranks(
     from tracelens.gates import judge_job
     from tracelens.gates.judge import parse_job_gate
     from tracelens.job.merge import merge as merged
-    from tracelens.job.run import Pages, summarize_files
-    from tracelens.render.job_html import write_rank_page
+    from tracelens.job.run import summarize_files
 
     on_stdout = [f"--{form} -" for form in ("json", "markdown") if outputs.get(form) == "-"]
     check_outputs(markdown=outputs.get("markdown"), annotations=ci.annotations, on_stdout=on_stdout)
-    wanted = [parse_job_gate(text) for text in fail_on]
-    for name, folder in (("--keep", keep), ("--pages", pages)):
-        if folder is not None and not Path(folder).is_dir():
-            raise UsageError(f"{name} {folder}: there is no such folder; make it first")
-    if redacted and pages is not None:
-        raise UsageError("--pages writes names: not with --redact")
-    own = None if pages is None else Pages(pages, write_rank_page)
+    wanted = [parse_job_gate(text) for text in ci.fail_on]
+    how = how or RankOptions()
+    own = how.checked(redacted=redacted)
     options = {"html": "-o", "json": "--json", "markdown": "--markdown", "summary": "--summary"}
     check_files({options[form]: path for form, path in outputs.items()}, inputs=paths)
     with progress("ranks", long=True) as heard:
-        found, left = summarize_files(paths, gpu=gpu, keep=keep, pages=own, workers=workers, progress=heard)
+        found, left = summarize_files(
+            paths, gpu=how.gpu, keep=how.keep, pages=own, workers=how.workers, progress=heard
+        )
     job = merged(found, left)
     if redacted:
         from tracelens.render.redact import redact

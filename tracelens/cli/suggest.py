@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -51,8 +51,6 @@ def _sizes(command: click.decorators.FC) -> click.decorators.FC:
 @click.option("--json", "json_path", metavar="FILE", help="Everything as JSON ('-': standard output).")
 def suggest(
     source: str | None,
-    gated: bool | None,
-    tied: bool | None,
     gpu: str | None,
     dtype: str | None,
     params: str,
@@ -60,7 +58,7 @@ def suggest(
     free: str,
     memory_gb: float | None,
     json_path: str | None,
-    **sizes: int | None,
+    **model: Any,
 ) -> None:
     """Suggest a faster shape for the model of SOURCE, of the same size.
 
@@ -74,9 +72,9 @@ def suggest(
     """
     from tracelens.suggestions import suggest as find
 
-    given = {name: value for name, value in sizes.items() if value is not None}
+    given = {name: model[name] for name in _FLAGS if model[name] is not None}
     found = find(
-        _source(source, given, gated=gated, tied=tied),
+        _source(source, given, gated=model["gated"], tied=model["tied"]),
         gpu=gpu,
         parameters_frac=_share(params),
         fix=_names(fix),
@@ -84,7 +82,7 @@ def suggest(
         memory_gb=memory_gb,
         dtype=dtype,
         sizes=given,
-        tied=tied,
+        tied=model["tied"],
     )
     if json_path is not None:
         _write_json(found, json_path)

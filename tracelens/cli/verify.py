@@ -14,7 +14,6 @@ import click
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
-    from tracelens.measure.timing import Device
     from tracelens.measure.verify.run import Done
 
 
@@ -45,9 +44,11 @@ def verify(
     REPORT itself is not changed. Ctrl-C keeps what was measured.
     """
     _torch()
+    from tracelens.measure.devices import open_device
     from tracelens.measure.verify import read_source
     from tracelens.measure.verify import verify as measure
     from tracelens.measure.verify.file import check_writable, default_output
+    from tracelens.measure.verify.meter import BenchMeter
 
     source = read_source(report)
     if html is not None and source.kind != "report":
@@ -61,10 +62,11 @@ def verify(
             kept.append(previous)
 
     with _progress() as heard:
+        device = open_device("cpu" if cpu_dry_run else "cuda")
         done = measure(
-            source, device=_device(cpu_dry_run), model=model, anyway=anyway, toy=cpu_dry_run,
-            only=tuple(rule.upper() for rule in rules), command=_command(model, rules, anyway),
-            progress=heard, kept=keep,
+            source, device=device, model=model, anyway=anyway or cpu_dry_run,
+            only=tuple(rule.upper() for rule in rules), progress=heard, kept=keep,
+            meter=BenchMeter(device, toy=cpu_dry_run),
         )  # fmt: skip
     keep(done)
     _show(done, out, kept, html)
@@ -80,17 +82,6 @@ def _torch() -> None:
             "`tracelens verify` needs an NVIDIA GPU and PyTorch with CUDA: `pip install torch`, or run it in"
             " the environment you train in"
         )
-
-
-def _device(cpu: bool) -> Device:
-    from tracelens.measure.devices import open_device
-
-    return open_device("cpu" if cpu else "cuda")
-
-
-def _command(model: bool, rules: tuple[str, ...], anyway: bool) -> str:
-    words = ["tracelens verify", *(f"--rule {rule}" for rule in rules)]
-    return " ".join([*words, *(["--model"] if model else []), *(["--anyway"] if anyway else [])])
 
 
 def _show(done: Done, out: Path, kept: list[Path], html: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError, UsageError
@@ -18,6 +19,10 @@ _MOST = {
 USUAL_TOKENS = 8192
 #: Positions a model can address are not the length it trains with; this is taken where they are more.
 USUAL_SEQUENCE = 4096
+
+
+#: What a configuration was written for.
+ConfigFormat = Literal["huggingface", "megatron", "megatron-yaml", "megatron-json", "nanogpt", "flags"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class Configuration:
 
     model: ModelConfig
     layout: Layout
-    format: str  # huggingface | megatron | megatron-yaml | megatron-json | nanogpt | flags
+    format: ConfigFormat
     family: str  # in words: "Llama (config.json)"
     sources: Mapping[str, str]  # our name of a size -> where it was read, or why it is what it is
     keys: Mapping[str, str] = field(default_factory=dict)  # our name -> the key that sets it in the input
@@ -107,7 +112,7 @@ def finish(
     layout: Layout,
     gated: bool | None,
     tied: bool | None,
-    format: str,
+    format: ConfigFormat,
     family: str,
     overrides: Mapping[str, int],
     vocab_asked: int | None = None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     title: str
     fused_qkv: bool = False
     gated: bool = True
@@ -27,40 +27,40 @@ _GPT = {"gated": False, "rope": False, "tied": True}
 _ENCODER = {"gated": False, "rope": False, "causal": False, "tied": True}
 
 #: ``model_type`` of config.json -> how it is built.
-FAMILIES: dict[str, Family] = {
-    "gpt2": Family("GPT-2", fused_qkv=True, ffn_factor=4, **_GPT),
-    "gpt_neo": Family("GPT-Neo", ffn_factor=4, **_GPT),
-    "gpt_neox": Family("GPT-NeoX", fused_qkv=True, gated=False),
-    "gptj": Family("GPT-J", gated=False, ffn_factor=4),
-    "opt": Family("OPT", **_GPT),
-    "bloom": Family("BLOOM", fused_qkv=True, ffn_factor=4, **_GPT),
-    "mpt": Family("MPT", fused_qkv=True, ffn_factor=4, **_GPT),
-    "falcon": Family("Falcon", fused_qkv=True, gated=False, tied=True, ffn_factor=4),
-    "gpt_bigcode": Family("StarCoder", fused_qkv=True, ffn_factor=4, **_GPT),
-    "starcoder2": Family("StarCoder2", gated=False, tied=True),
-    "phi": Family("Phi", gated=False),
-    "phi3": Family("Phi-3", fused_qkv=True, fused_gate=True),
-    "llama": Family("Llama"),
-    "mistral": Family("Mistral"),
-    "qwen2": Family("Qwen2"),
-    "qwen3": Family("Qwen3", head_dim=128),
-    "gemma": Family("Gemma", tied=True, head_dim=256),
-    "gemma2": Family("Gemma 2", tied=True, head_dim=256),
-    "gemma3": Family("Gemma 3", tied=True, head_dim=256),
-    "olmo": Family("OLMo"),
-    "olmo2": Family("OLMo 2"),
-    "stablelm": Family("StableLM"),
-    "cohere": Family("Command R", tied=True),
-    "granite": Family("Granite"),
-    "smollm3": Family("SmolLM3", tied=True),
-    "glm4": Family("GLM-4", fused_gate=True, head_dim=128),
-    "nemotron": Family("Nemotron", gated=False, head_dim=128),
-    "bert": Family("BERT", **_ENCODER),
-    "roberta": Family("RoBERTa", **_ENCODER),
-    "modernbert": Family("ModernBERT", fused_qkv=True, fused_gate=True, causal=False, tied=True),
-    "mixtral": Family("Mixtral", experts=True),
-    "qwen3_moe": Family("Qwen3 MoE", experts=True),
-    "olmoe": Family("OLMoE", experts=True),
+FAMILIES: dict[str, ModelFamily] = {
+    "gpt2": ModelFamily("GPT-2", fused_qkv=True, ffn_factor=4, **_GPT),
+    "gpt_neo": ModelFamily("GPT-Neo", ffn_factor=4, **_GPT),
+    "gpt_neox": ModelFamily("GPT-NeoX", fused_qkv=True, gated=False),
+    "gptj": ModelFamily("GPT-J", gated=False, ffn_factor=4),
+    "opt": ModelFamily("OPT", **_GPT),
+    "bloom": ModelFamily("BLOOM", fused_qkv=True, ffn_factor=4, **_GPT),
+    "mpt": ModelFamily("MPT", fused_qkv=True, ffn_factor=4, **_GPT),
+    "falcon": ModelFamily("Falcon", fused_qkv=True, gated=False, tied=True, ffn_factor=4),
+    "gpt_bigcode": ModelFamily("StarCoder", fused_qkv=True, ffn_factor=4, **_GPT),
+    "starcoder2": ModelFamily("StarCoder2", gated=False, tied=True),
+    "phi": ModelFamily("Phi", gated=False),
+    "phi3": ModelFamily("Phi-3", fused_qkv=True, fused_gate=True),
+    "llama": ModelFamily("Llama"),
+    "mistral": ModelFamily("Mistral"),
+    "qwen2": ModelFamily("Qwen2"),
+    "qwen3": ModelFamily("Qwen3", head_dim=128),
+    "gemma": ModelFamily("Gemma", tied=True, head_dim=256),
+    "gemma2": ModelFamily("Gemma 2", tied=True, head_dim=256),
+    "gemma3": ModelFamily("Gemma 3", tied=True, head_dim=256),
+    "olmo": ModelFamily("OLMo"),
+    "olmo2": ModelFamily("OLMo 2"),
+    "stablelm": ModelFamily("StableLM"),
+    "cohere": ModelFamily("Command R", tied=True),
+    "granite": ModelFamily("Granite"),
+    "smollm3": ModelFamily("SmolLM3", tied=True),
+    "glm4": ModelFamily("GLM-4", fused_gate=True, head_dim=128),
+    "nemotron": ModelFamily("Nemotron", gated=False, head_dim=128),
+    "bert": ModelFamily("BERT", **_ENCODER),
+    "roberta": ModelFamily("RoBERTa", **_ENCODER),
+    "modernbert": ModelFamily("ModernBERT", fused_qkv=True, fused_gate=True, causal=False, tied=True),
+    "mixtral": ModelFamily("Mixtral", experts=True),
+    "qwen3_moe": ModelFamily("Qwen3 MoE", experts=True),
+    "olmoe": ModelFamily("OLMoE", experts=True),
 }
 
 #: Families whose layers hold products that are not modelled here -> what those are.

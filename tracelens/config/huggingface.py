@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Layout, finish, whole
-from tracelens.config.families import FAMILIES, NOT_MODELLED, Family
+from tracelens.config.families import FAMILIES, NOT_MODELLED, ModelFamily
 from tracelens.errors import InputError
 
 #: Where a model of several parts keeps its language model.
@@ -87,7 +87,7 @@ def _language_part(table: Mapping[str, Any], draft: Draft) -> tuple[str | None, 
     return None, table
 
 
-def _family(table: Mapping[str, Any], name: str, gated: bool | None) -> Family:
+def _family(table: Mapping[str, Any], name: str, gated: bool | None) -> ModelFamily:
     kind = table.get("model_type")
     if not isinstance(kind, str):
         raise InputError(f"{name} has no model_type, so how its layers are built is not known")
@@ -108,10 +108,10 @@ def _family(table: Mapping[str, Any], name: str, gated: bool | None) -> Family:
             f"{name}: model_type {kind[:40]!r} is not known here: whether its MLP has a gate is not in the"
             " file; add --gated or --no-gated to read it as a plain transformer"
         )
-    return Family(f"{kind[:40]} read as a plain transformer", gated=gated)
+    return ModelFamily(f"{kind[:40]} read as a plain transformer", gated=gated)
 
 
-def _kv_heads(draft: Draft, table: Mapping[str, Any], family: Family) -> None:
+def _kv_heads(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> None:
     if family.title in ("Falcon", "StarCoder"):
         if table.get("multi_query", True) and not table.get("new_decoder_architecture", False):
             draft.put("kv_heads", 1, f"{draft.name}: multi_query")
@@ -121,7 +121,7 @@ def _kv_heads(draft: Draft, table: Mapping[str, Any], family: Family) -> None:
     draft.take("kv_heads", table, ("num_key_value_heads", "num_kv_heads", "n_head_kv"))
 
 
-def _ffn(draft: Draft, table: Mapping[str, Any], family: Family) -> None:
+def _ffn(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> None:
     if family.title in ("BLOOM", "MPT"):
         factor = whole(table.get("expansion_ratio", 4), "expansion_ratio", draft.name)
         if "hidden" in draft.values:
@@ -136,7 +136,7 @@ def _ffn(draft: Draft, table: Mapping[str, Any], family: Family) -> None:
         draft.put("ffn", family.ffn_factor * draft.values["hidden"], f"{family.ffn_factor} * hidden", key=key)
 
 
-def _experts(draft: Draft, table: Mapping[str, Any], family: Family) -> int | None:
+def _experts(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> int | None:
     """Experts per token; None for a dense model. Sets experts and ffn (of one expert)."""
     if not family.experts:
         return None

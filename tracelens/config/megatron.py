@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tracelens.config.configuration import Configuration, Draft, Layout, finish, whole
+from tracelens.config.configuration import ConfigFormat, Configuration, Draft, Layout, finish, whole
 from tracelens.errors import InputError
 from tracelens.numbers import round_up
 
@@ -88,7 +88,7 @@ def read_megatron(
     table: Mapping[str, Any],
     *,
     name: str,
-    format: str,
+    format: ConfigFormat,
     overrides: Mapping[str, int],
     gated: bool | None,
     tied: bool | None,

@@ -35,7 +35,6 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-ENDS = ("low", "mid", "high")
 _LONGEST = 200
 _GATE = re.compile(
     r"\s*(?P<name>[A-Za-z][A-Za-z0-9_]*)\s*(?:\[\s*(?P<choice>[^\[\]<>=]+?)\s*\])?(?:\.(?P<end>low|mid|high))?"
@@ -136,4 +135,4 @@ def _unit(unit: str) -> str:
     )
 
 
-__all__ = ["ENDS", "FORMS", "OPERATORS", "UNITS", "Gate", "parse_gate"]
+__all__ = ["FORMS", "OPERATORS", "UNITS", "Gate", "parse_gate"]

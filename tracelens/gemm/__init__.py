@@ -12,8 +12,8 @@ from typing import Any
 from tracelens.gemm.attention_shapes import ATTENTION_OPS, AttentionShape
 from tracelens.gemm.bounds import (
     AttentionBounds,
-    Candidate,
     ShapeBounds,
+    WeightCandidate,
     bound_attention,
     bound_shape,
     candidates,
@@ -53,7 +53,7 @@ __all__ = [
     "AlignmentLadder",
     "AttentionBounds",
     "AttentionShape",
-    "Candidate",
+    "WeightCandidate",
     "GemmShape",
     "KernelName",
     "KernelNames",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tracelens.gemm.kernel_fields import DTYPES, Fields, Rule, ints, nothing, row_major_tile, rule
+from tracelens.gemm.kernel_fields import DTYPES, Fields, NameRule, ints, nothing, row_major_tile, rule
 
 
 def _flash2(match: re.Match[str]) -> Fields:
@@ -67,7 +67,7 @@ def _stated(match: re.Match[str]) -> Fields:
     return {"direction": "backward" if backward else "forward"}
 
 
-ATTENTION_RULES: tuple[Rule, ...] = (
+ATTENTION_RULES: tuple[NameRule, ...] = (
     rule("attention_helper", "flash3", r"flash::FlashAttn(?:Bwd(?:Pre|Post)process|FwdCombine)", _stated),
     rule("attention_helper", "flash3", r"flash::prepare_varlen_num_blocks_kernel", nothing),
     rule("attention", "flash3", r"\bFlashAttn(?:Fwd|Bwd)Sm\d+", _flash3),

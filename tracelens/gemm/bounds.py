@@ -67,7 +67,7 @@ class ShapeBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class WeightCandidate:
     """A Linear weight [n, k] and its product out[M,N] = a[M,K] @ b[K,N] that fits; None = not known."""
 
     weight: tuple[int, int]
@@ -156,7 +156,7 @@ def bound_attention(kernel: KernelName, grid: tuple[int, int, int] | None) -> At
 
 def candidates(
     bounds: ShapeBounds, weights: Sequence[tuple[int, int]], tokens: int | None = None
-) -> list[Candidate]:
+) -> list[WeightCandidate]:
     """Which weights [n, k] of Linear layers the bounds admit, in which roles; distinct ones, as given.
 
     ``tokens`` is the number of rows of the activations, where known. The kernel's layout leaves one role
@@ -171,7 +171,7 @@ def candidates(
         products = {"forward": (tokens, n, k), "dgrad": (tokens, k, n), "wgrad": (n, k, tokens)}
         for role, product in products.items():
             if bounds.layout in (None, _LAYOUT_OF_ROLE[role]) and bounds.holds(product[0], product[1]):
-                found.append(Candidate((n, k), role, *product))
+                found.append(WeightCandidate((n, k), role, *product))
     return found
 
 

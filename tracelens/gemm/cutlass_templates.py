@@ -17,6 +17,7 @@ the CTA, and the kernel's output is row-major; device::Gemm turns a column-major
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from tracelens.gemm.kernel_fields import Fields, Pair, oriented_tile, row_major_tile
 
@@ -220,7 +221,7 @@ def _cluster(policy: str) -> str | None:
     return None
 
 
-def _scheduler(text: str) -> str | None:
+def _scheduler(text: str) -> Literal["persistent", "stream_k"] | None:
     if "StreamK" in text:
         return "stream_k"
     persistent = re.search(r"KernelTma\w*WarpSpecialized(?:Cooperative|Pingpong)|PersistentScheduler\b", text)

@@ -17,7 +17,7 @@ import re
 from tracelens.gemm import cutlass_templates as templates
 from tracelens.gemm import gemm_readers as read
 from tracelens.gemm.gemm_readers import TYPE
-from tracelens.gemm.kernel_fields import Rule, nothing, rule
+from tracelens.gemm.kernel_fields import NameRule, nothing, rule
 
 #: Never a GEMM, whatever operators the name lists: generated pointwise and reduction kernels, ATen's own
 #: elementwise and reduction kernels, collectives, copies. Anchored: a GEMM may mention any of these words
@@ -40,7 +40,7 @@ _ALIGN = r"align(?P<align>1|2|4|8|16|32|64|128)"
 _NVJET_TYPES = r"(?P<types>[a-z]{3}|[a-z]{5})"
 _NVJET_END = r"_(?:bz|bx|badd)(?P<rest>(?:_[A-Za-z0-9]+)*?)_(?P<layout>[NT]{2})"
 
-GEMM_RULES: tuple[Rule, ...] = (
+GEMM_RULES: tuple[NameRule, ...] = (
     rule("gemm_helper", "splitk_reduce", r"splitKreduce_kernel", nothing),
     rule(
         "gemm_helper",

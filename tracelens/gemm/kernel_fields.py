@@ -28,7 +28,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from tracelens.results import KernelKind
 
@@ -45,7 +45,7 @@ class Fields(TypedDict, total=False):
     stages: int | None
     cluster: str | None
     split_k: bool | None
-    scheduler: str | None
+    scheduler: Literal["persistent", "stream_k"] | None
     alignment_elements: int | None
     layout: str | None
     tensor_core: bool | None
@@ -57,7 +57,7 @@ class Fields(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class NameRule:
     """``family`` may name groups of the pattern: "sm{sm}_xmma"."""
 
     kind: KernelKind
@@ -109,5 +109,5 @@ def nothing(match: re.Match[str]) -> Fields:
     return {}
 
 
-def rule(kind: KernelKind, family: str, pattern: str, read: Callable[[re.Match[str]], Fields]) -> Rule:
-    return Rule(kind, family, re.compile(pattern), read)
+def rule(kind: KernelKind, family: str, pattern: str, read: Callable[[re.Match[str]], Fields]) -> NameRule:
+    return NameRule(kind, family, re.compile(pattern), read)

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tracelens.gemm.attention_rules import ATTENTION_RULES
 from tracelens.gemm.gemm_rules import CONVOLUTION, GEMM_RULES, NOT_GEMM
-from tracelens.gemm.kernel_fields import Rule
+from tracelens.gemm.kernel_fields import NameRule
 from tracelens.gemm.mangled import demangled
 from tracelens.results import KernelKind
 
@@ -38,7 +38,7 @@ class KernelName:
     stages: int | None = None
     cluster: str | None = None  # CTAs per cluster as written, "2x1"
     split_k: bool | None = None  # the factor is not in any name: see ``split_k_factor``
-    scheduler: str | None = None  # persistent | stream_k
+    scheduler: Literal["persistent", "stream_k"] | None = None
     alignment_elements: int | None = None  # of the contiguous operand dimensions, in elements
     layout: str | None = None  # cuBLAS opA, opB: TN (y = x W^T), NN (dgrad), NT (wgrad)
     tensor_core: bool | None = None
@@ -177,7 +177,7 @@ def split_k_factor(kernel: KernelName, *, grid: tuple[int, int, int] | None, bat
     return 1 if grid[2] == batch else None
 
 
-def _build(name: str, rule: Rule, match: re.Match[str]) -> KernelName:
+def _build(name: str, rule: NameRule, match: re.Match[str]) -> KernelName:
     family = rule.family.format(**match.groupdict()) if "{" in rule.family else rule.family
     fields = {} if _ENDLESS.search(match.string) else rule.read(match)
     if not all(map(_possible, fields.values())):

@@ -95,7 +95,7 @@ class CallFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class LossSplit:
     """Microseconds of one call. The ``PARTS`` that are not None add up to its time.
 
     ``useful`` None: the call is not judged, and nothing else is known either. ``ceiling`` and ``helpers``
@@ -116,7 +116,7 @@ class Split:
     why: Mapping[str, str] = field(default_factory=dict)
 
 
-def split_time(facts: CallFacts) -> Split:
+def split_time(facts: CallFacts) -> LossSplit:
     """Split one call's time as the module's docstring defines it.
 
     An H100, 2304 x 768 x 32768 in 169.5 us: 117.2 us at 989 TFLOP/s; 108 tiles on 132 SMs.
@@ -137,14 +137,14 @@ def split_time(facts: CallFacts) -> Split:
     return replace(split, overlap=overlap, clock=facts.clock_us, other=other, why=why)
 
 
-def _split_alone(facts: CallFacts) -> Split:
+def _split_alone(facts: CallFacts) -> LossSplit:
     """The split of a call beside nothing, at the pace of the fastest step, that did not stall."""
     time, math, why = facts.time_us, facts.math_us, dict(facts.why)
     if math is None or time <= 0:
-        return Split(why={"useful": why.get("useful", "no time was measured")})
+        return LossSplit(why={"useful": why.get("useful", "no time was measured")})
     if math > time:
         return _faster(time, math)
-    useful = Split(useful=math, other=time - math)
+    useful = LossSplit(useful=math, other=time - math)
     moved = facts.memory_us
     if moved is not None and moved > time:
         reason = (
@@ -220,7 +220,7 @@ def _least(facts: CallFacts, floor: float) -> tuple[float, str]:
     return floor, "its FLOP at the datasheet peak"
 
 
-def _with_rest(split: Split, facts: CallFacts, *, floor: float) -> Split:
+def _with_rest(split: LossSplit, facts: CallFacts, *, floor: float) -> LossSplit:
     """Add ``other``, what is left, and what is known of it."""
     known = sum(getattr(split, part) or 0.0 for part in PARTS if part != "other")
     other = max(0.0, facts.time_us - known)
@@ -231,12 +231,12 @@ def _with_rest(split: Split, facts: CallFacts, *, floor: float) -> Split:
     return replace(split, other=other, helpers=helpers, ceiling=ceiling)
 
 
-def _faster(time: float, math: float) -> Split:
+def _faster(time: float, math: float) -> LossSplit:
     reason = f"faster than its ceiling: {_us(time)}, but its FLOP need {_us(math)} at the datasheet peak"
     if math > time * (1.0 + CLOCK_MARGIN):
-        return Split(why={"useful": f"{reason}; sparsity, or a wrong shape"})
+        return LossSplit(why={"useful": f"{reason}; sparsity, or a wrong shape"})
     reason += "; the clocks were above the datasheet's"
-    return Split(
+    return LossSplit(
         useful=time,
         other=0.0,
         helpers=0.0,

@@ -43,12 +43,12 @@ def demangled(name: str) -> str | None:
     if not name.startswith("_Z"):
         return None
     try:
-        return _Reader(name).encoding()
+        return _Demangler(name).encoding()
     except _UnknownError:
         return None
 
 
-class _Reader:
+class _Demangler:
     """Recursive descent over one name; ``_seen`` are the substitutions S_, S0_, S1_, ..."""
 
     def __init__(self, text: str) -> None:

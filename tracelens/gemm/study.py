@@ -29,7 +29,7 @@ _PERIODS, _LEAST_REACH, _MOST_FRAC = 2, 256, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class StudyPoint:
     """The product with another size along one dimension."""
 
     size: int
@@ -37,7 +37,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class BetterSize:
     """A size worth having: better by more than the predictions' own error."""
 
     size: int
@@ -61,8 +61,8 @@ class Around:
     high: int
     step: int  # between the points of the curve, but for the present size and the neighbours
     tried_step: int  # between the sizes that were tried as neighbours
-    curve: tuple[Point, ...]  # by size; holds the present one and the neighbours
-    neighbours: tuple[Neighbour, ...]
+    curve: tuple[StudyPoint, ...]  # by size; holds the present one and the neighbours
+    neighbours: tuple[BetterSize, ...]
     none_why: str | None  # why no neighbour is surely better
 
 
@@ -110,7 +110,7 @@ def study_gemm(
     >>> found.misaligned, [(one.kind, one.size) for one in found.around[0].neighbours]
     (('n',), [('faster', 50304), ('smaller', 50240)])
     """
-    asked = _Asked({"m": m, "n": n, "k": k}, batch, dtype, out_dtype, layout, gpu, measured)
+    asked = _Varied({"m": m, "n": n, "k": k}, batch, dtype, out_dtype, layout, gpu, measured)
     present = asked.predict()
     leading = _leading(layout)
     misaligned = _misaligned(present, leading)
@@ -119,7 +119,7 @@ def study_gemm(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Varied:
     """The question, and the same with another size."""
 
     sizes: Mapping[str, int]
@@ -142,7 +142,7 @@ class _Asked:
 
 
 def _around(
-    asked: _Asked,
+    asked: _Varied,
     present: Prediction,
     dimension: Axis,
     span: tuple[int, int] | None,
@@ -167,23 +167,23 @@ def _around(
     neighbours = _worth_having(asked, present, dimension, tried)
     why = _none_why(present, dimension, (low, high, tried_step), misaligned) if not neighbours else None
     if why is not None and present.chosen is None and known.chosen is not None and above <= high:
-        neighbours = (Neighbour(above, "known", known, asked.gain(present, known)),)
+        neighbours = (BetterSize(above, "known", known, asked.gain(present, known)),)
     step = _curve_step(low, high, columns - 1 - len(neighbours))
     sizes = {size, *(one.size for one in neighbours), *range(-(-low // step) * step, high + 1, step)}
-    curve = tuple(Point(one, asked.predict(**{dimension: one})) for one in sorted(sizes))
+    curve = tuple(StudyPoint(one, asked.predict(**{dimension: one})) for one in sorted(sizes))
     return Around(dimension, low, high, step, tried_step, curve, neighbours, why)
 
 
-def _any_known(asked: _Asked, dimension: Axis, tried: Sequence[int]) -> bool:
+def _any_known(asked: _Varied, dimension: Axis, tried: Sequence[int]) -> bool:
     return any(asked.predict(**{dimension: one}).time_us.mid is not None for one in tried[:8])
 
 
 def _worth_having(
-    asked: _Asked, present: Prediction, dimension: Axis, tried: Sequence[int]
-) -> tuple[Neighbour, ...]:
+    asked: _Varied, present: Prediction, dimension: Axis, tried: Sequence[int]
+) -> tuple[BetterSize, ...]:
     """At most one of each kind: of the best, the nearest. A larger size that is faster comes first."""
     size = asked.sizes[dimension]
-    found: dict[NeighbourKind, list[tuple[float, Neighbour]]] = {"faster": [], "larger": [], "smaller": []}
+    found: dict[NeighbourKind, list[tuple[float, BetterSize]]] = {"faster": [], "larger": [], "smaller": []}
     for other in tried:
         then = asked.predict(**{dimension: other})
         one = asked.gain(present, then)
@@ -192,11 +192,11 @@ def _worth_having(
         per_flop = _gained(one.per_flop_ratio.mid, one.per_flop_ratio.high)
         faster = _gained(one.time_ratio.mid, one.time_ratio.high)
         if other > size and faster > 0:
-            found["faster"].append((faster, Neighbour(other, "faster", then, one)))
+            found["faster"].append((faster, BetterSize(other, "faster", then, one)))
         if per_flop > 0:
             kind: NeighbourKind = "larger" if other > size else "smaller"
-            found[kind].append((per_flop, Neighbour(other, kind, then, one)))
-    chosen: dict[int, Neighbour] = {}
+            found[kind].append((per_flop, BetterSize(other, kind, then, one)))
+    chosen: dict[int, BetterSize] = {}
     for options in found.values():
         best = max((value for value, _ in options), default=0.0)
         good = [one for value, one in options if value >= best - _AS_GOOD_FRAC]

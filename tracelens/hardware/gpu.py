@@ -10,7 +10,7 @@ from typing import Any
 
 from tracelens.errors import UsageError
 from tracelens.hardware.measurements import Measurements
-from tracelens.hardware.table import Cell, Row, load_rows
+from tracelens.hardware.table import TableCell, TablePart, load_rows
 from tracelens.results import GpuInfo
 from tracelens.results.identity import GpuMatch, SmsSource, Vendor
 
@@ -45,7 +45,9 @@ class Gpu:
     traced_memory_gib: float | None = None  # ``memory_gb`` where it is the trace's
     peak_tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
     ceiling_tflops: Mapping[str, float] = field(default_factory=dict, hash=False)
-    cells: Mapping[str, Cell] = field(default_factory=dict, hash=False, repr=False)  # "peak.bf16" -> source
+    cells: Mapping[str, TableCell] = field(
+        default_factory=dict, hash=False, repr=False
+    )  # "peak.bf16" -> source
 
     def peak(self, dtype: str | None) -> float | None:
         """Dense datasheet peak in TFLOP/s for ``dtype`` ("bf16", "tf32", "fp8"...), or None.
@@ -89,7 +91,7 @@ class Gpu:
         )
 
 
-def _cite(cell: Cell) -> str:
+def _cite(cell: TableCell) -> str:
     """A cell's document and date in one line, without what the document's title says of itself."""
     note = f"; {cell.note}" if cell.note else ""
     return f"{cell.source.partition(' (')[0]}, {cell.date}{note}"
@@ -214,19 +216,19 @@ class _Traced:
         )
 
 
-def _from_row(row: Row, *, device_name: str | None, matched_by: GpuMatch, traced: _Traced) -> Gpu:
+def _from_row(row: TablePart, *, device_name: str | None, matched_by: GpuMatch, traced: _Traced) -> Gpu:
     """The row, with what the trace says in place of it; another variant keeps no figure that hangs on SMs."""
     notes = [*row.notes, *_unknown_notes(row, traced)]
     table_sms = int(row.sms.value) if row.sms is not None else None
-    table: dict[str, Cell | None] = {
+    table: dict[str, TableCell | None] = {
         "sms": row.sms,
         "boost_mhz": row.boost_mhz,
         "memory_gb": row.memory_gb,
         "bandwidth_gbps": row.bandwidth_gbps,
         "l2_mb": row.l2_mb,
     }
-    peaks: Mapping[str, Cell] = row.peak_tflops
-    ceilings: Mapping[str, Cell] = row.ceiling_tflops
+    peaks: Mapping[str, TableCell] = row.peak_tflops
+    ceilings: Mapping[str, TableCell] = row.ceiling_tflops
     if traced.sms is not None and table_sms is not None and traced.sms != table_sms:
         told = f"the trace reports {traced.sms} SMs, a {row.title} has {table_sms}"
         if matched_by != "--gpu":
@@ -269,7 +271,7 @@ _MISSED = {"sms": "SM count", "bandwidth_gbps": "bandwidth", "fp16": "fp16 peak"
            "tf32": "tf32 peak", "fp8": "fp8 peak", "fp32": "fp32 peak"}  # fmt: skip
 
 
-def _unknown_notes(row: Row, traced: _Traced) -> list[str]:
+def _unknown_notes(row: TablePart, traced: _Traced) -> list[str]:
     """One line per reason for which figures are missing."""
     by_reason: dict[str, list[str]] = {}
     for column, reason in row.unknown.items():
@@ -278,7 +280,7 @@ def _unknown_notes(row: Row, traced: _Traced) -> list[str]:
     return [f"{', '.join(missing)} unknown: {reason}" for reason, missing in by_reason.items()]
 
 
-def _other_memory(printed: Cell | None, traced: _Traced) -> str | None:
+def _other_memory(printed: TableCell | None, traced: _Traced) -> str | None:
     """Says so where the trace's memory is another board's."""
     if printed is None or traced.memory_gb is None:
         return None
@@ -309,7 +311,7 @@ def taken_as(override: str) -> str | None:
     return f"is taken for {wanted}, the usual part{told}"
 
 
-def _row_by_key(override: str) -> Row:
+def _row_by_key(override: str) -> TablePart:
     keys = {row.key: row for row in load_rows()}
     wanted = override.strip().lower()
     if (usual := _USUAL.get(wanted, wanted)) in keys:

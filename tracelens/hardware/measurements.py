@@ -9,13 +9,15 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tracelens.errors import InputError
+from tracelens.errors import InputError, UsageError
+from tracelens.files import write_bytes
+from tracelens.words import Direction
 
 SCHEMA = "tracelens.measurements/1"
 
@@ -56,7 +58,7 @@ class AttentionMeasurement:
     head_dim: int
     dtype: str
     causal: bool
-    direction: str  # forward | backward
+    direction: Direction
     backend: str  # flash | cudnn | efficient
     time_us: float
     spread_frac: float | None
@@ -83,19 +85,15 @@ class Measurements:
 
 
 def write_measurements(measurements: Measurements, path: Path) -> None:
-    """Write atomically; gzip when the name ends in ``.gz``. Raises ``OSError`` as the system says it."""
+    """Write atomically; gzip when the name ends in ``.gz``. Raises UsageError where it cannot be written."""
     text = json.dumps(_encode(measurements), separators=(",", ":"))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {path.name}: {error.strerror}") from error
     # mtime=0: the same measurements are the same bytes.
     data = gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text.encode()
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(partial, path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    write_bytes(path, data)
 
 
 def read_measurements(path: Path) -> Measurements:
@@ -122,10 +120,16 @@ def find_measurements(gpu: str, *, sms: int | None = None) -> Measurements | Non
     """
     for path in (user_file(gpu), Path(__file__).with_name("calibration") / f"{gpu}.json.gz"):
         if path.is_file():
-            found = read_measurements(path)
+            found = _kernel_times(path, path.stat().st_mtime_ns)
             if sms is None or found.device.get("sms") in (None, sms):
-                return of_kernels(found)
+                return found
     return None
+
+
+@lru_cache(maxsize=8)
+def _kernel_times(path: Path, changed_ns: int) -> Measurements:
+    """One object for one state of a file: fits to measurements are kept by the object."""
+    return of_kernels(read_measurements(path))
 
 
 def of_kernels(measured: Measurements) -> Measurements:

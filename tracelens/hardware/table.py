@@ -14,7 +14,7 @@ from tracelens.results.identity import Vendor
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """One figure of the table and the public document it comes from."""
 
     value: float
@@ -26,7 +26,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TablePart:
     """One part of ``gpus.toml``. An absent cell is unknown, for the reason in ``unknown``."""
 
     key: str
@@ -35,16 +35,16 @@ class Row:
     patterns: tuple[re.Pattern[str], ...]
     compute_capability: tuple[int, int]
     notes: tuple[str, ...]
-    sms: Cell | None
-    boost_mhz: Cell | None
-    tensor_mhz: Cell | None  # only where tensor cores boost lower than the rest of the SM
-    memory_gb: Cell | None
-    bandwidth_gbps: Cell | None
-    l2_mb: Cell | None
-    fp16_accumulate_tflops: Cell | None  # only where it differs from the peak, which accumulates in fp32
+    sms: TableCell | None
+    boost_mhz: TableCell | None
+    tensor_mhz: TableCell | None  # only where tensor cores boost lower than the rest of the SM
+    memory_gb: TableCell | None
+    bandwidth_gbps: TableCell | None
+    l2_mb: TableCell | None
+    fp16_accumulate_tflops: TableCell | None  # only where it differs from the peak, which accumulates in fp32
     tensor_flop_per_clock: float | None  # of one SM in fp16: what the table's own check multiplies with
-    peak_tflops: Mapping[str, Cell] = field(hash=False)
-    ceiling_tflops: Mapping[str, Cell] = field(hash=False)
+    peak_tflops: Mapping[str, TableCell] = field(hash=False)
+    ceiling_tflops: Mapping[str, TableCell] = field(hash=False)
     unknown: Mapping[str, str] = field(hash=False)  # column or type -> why there is no figure
     check: Mapping[str, str] = field(hash=False)  # type -> why its peak is not SMs x rate x clock
 
@@ -53,7 +53,7 @@ class Row:
 
 
 @lru_cache(maxsize=1)
-def load_rows() -> tuple[Row, ...]:
+def load_rows() -> tuple[TablePart, ...]:
     """All rows of the packaged table, in file order."""
     text = resources.files("tracelens.hardware").joinpath("gpus.toml").read_text(encoding="utf-8")
     data = tomllib.loads(text)
@@ -61,12 +61,12 @@ def load_rows() -> tuple[Row, ...]:
     return tuple(_row(entry, sources) for entry in data["gpu"])
 
 
-def _row(entry: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> Row:
-    def cell(raw: Mapping[str, Any] | None) -> Cell | None:
+def _row(entry: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> TablePart:
+    def cell(raw: Mapping[str, Any] | None) -> TableCell | None:
         if raw is None:
             return None
         source = sources[raw["source"]]
-        return Cell(
+        return TableCell(
             value=float(raw["value"]),
             source=source["title"],
             url=source["url"],
@@ -75,11 +75,11 @@ def _row(entry: Mapping[str, Any], sources: Mapping[str, Mapping[str, Any]]) -> 
             note=raw.get("note"),
         )
 
-    def cells(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, Cell]:
+    def cells(raw: Mapping[str, Mapping[str, Any]]) -> dict[str, TableCell]:
         return {dtype: made for dtype, one in raw.items() if (made := cell(one)) is not None}
 
     major, minor = entry["compute_capability"].split(".")
-    return Row(
+    return TablePart(
         key=entry["key"],
         title=entry["title"],
         vendor=entry["vendor"],

@@ -115,7 +115,7 @@ def _group(kind: CallKind, world: int | None, groups: dict[tuple[int, ...], int]
 
 
 @dataclass(frozen=True)
-class Clock:
+class CommonClock:
     """One clock for all ranks: ``t + offset + drift * (t - origin)`` of a time on a rank's own."""
 
     offset_ns: FloatArray  # per rank; nan where no call ties it to another
@@ -131,7 +131,7 @@ class Clock:
         return since + self.drift[rank] * since + ((self.origin_ns - self.base_ns) + self.offset_ns)[rank]
 
 
-def common_clock(matched: Matched, ranks: int) -> Clock:
+def common_clock(matched: Matched, ranks: int) -> CommonClock:
     """Offsets and drifts by which the ends of matching calls fall together, as medians.
 
     All ranks of a group have the result of an all-reduce or of an exchange at the same moment, but for the
@@ -139,7 +139,9 @@ def common_clock(matched: Matched, ranks: int) -> Clock:
     """
     if not len(matched):
         nothing = np.zeros(ranks, np.int64)
-        return Clock(np.full(ranks, np.nan), np.zeros(ranks), nothing, 0, float("nan"), nothing + MISSING)
+        return CommonClock(
+            np.full(ranks, np.nan), np.zeros(ranks), nothing, 0, float("nan"), nothing + MISSING
+        )
     rank, call, end = matched.rank, matched.call, matched.end_ns
     base = int(end.min())
     own = (end - base).astype(np.float64)  # small enough for a float to hold nanoseconds
@@ -150,7 +152,7 @@ def common_clock(matched: Matched, ranks: int) -> Clock:
     steady = _fitted(call, rank, own, since, offset, drifting=False)
     drifting = _fitted(call, rank, own, since, offset, drifting=True)
     offset, drift, residual = drifting if drifting[2] < _BETTER * steady[2] else steady
-    return Clock(offset, drift, origin, base, residual, clock)
+    return CommonClock(offset, drift, origin, base, residual, clock)
 
 
 def _fitted(
@@ -239,4 +241,4 @@ class _Slopes:
         return np.divide(rise, self._run, out=np.zeros(len(rise)), where=self._run > 0)
 
 
-__all__ = ["TOGETHER", "Clock", "Matched", "common_clock", "match"]
+__all__ = ["TOGETHER", "CommonClock", "Matched", "common_clock", "match"]

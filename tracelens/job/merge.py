@@ -11,7 +11,7 @@ import numpy as np
 
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.errors import InputError
-from tracelens.job.matching import Clock, common_clock, match
+from tracelens.job.matching import CommonClock, common_clock, match
 from tracelens.job.parts import (
     collectives,
     common_steps,
@@ -62,7 +62,7 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     rows = _rank_rows(seen)
     step_ms = median(max(times) for times in zip(*(row.steps_ms for row in rows), strict=True))
     late = stragglers(seen, rows, step_ms)
-    table = collectives(matched, waits, seen.names, len(steps))
+    table = collectives(matched, waits, ranks, seen.names, len(steps))
     links = [one for one in slow_links(matched, waits, len(steps)) if one.more_ms > PRACTICAL * step_ms]
     stages = _stages(seen, rows, step_ms)
     late_names = {one.name for one in late}
@@ -211,7 +211,7 @@ def _limit(
     return limit if found[limit] > PRACTICAL * step_ms else "compute"
 
 
-def _clock(clock: Clock, names: Sequence[str]) -> JobClock:
+def _clock(clock: CommonClock, names: Sequence[str]) -> JobClock:
     residual = clock.residual_ns / 1e3 if np.isfinite(clock.residual_ns) else None
     groups: dict[int, list[str]] = {}
     for name, number in zip(names, clock.clock.tolist(), strict=True):

@@ -10,9 +10,10 @@ import numpy as np
 
 from tracelens.accounting.communication import bus_factor
 from tracelens.job.matching import FloatArray, Matched
+from tracelens.job.one_node import one_node_us
 from tracelens.job.result import JobCollective, JobFinding, JobGemm, Parts, SlowLink
 from tracelens.job.summary import RankGemm, RankSummary
-from tracelens.job.waits import Activity, Waits
+from tracelens.job.waits import Activity, JobWaits
 from tracelens.results import Finding, Known, ModelDims
 from tracelens.trace.tables import MISSING
 
@@ -26,7 +27,7 @@ def common_steps(ranks: Sequence[RankSummary]) -> list[int]:
 
 
 def rank_parts(
-    at: int, rank: RankSummary, doing: Activity, steps: Sequence[int], matched: Matched, waits: Waits
+    at: int, rank: RankSummary, doing: Activity, steps: Sequence[int], matched: Matched, waits: JobWaits
 ) -> tuple[Parts, list[float], list[float], float]:
     """Mean parts of its steps, each step's ms and its waiting, and the communication beside computing."""
     chosen = [one for one in rank.steps if one.index in set(steps)]
@@ -44,7 +45,9 @@ def rank_parts(
     return parts, ((end - begin) / 1e6).tolist(), waited, float(hidden)
 
 
-def collectives(matched: Matched, waits: Waits, names: Sequence[str], steps: int) -> list[JobCollective]:
+def collectives(
+    matched: Matched, waits: JobWaits, ranks: Sequence[RankSummary], names: Sequence[str], steps: int
+) -> list[JobCollective]:
     """One row per collective, group name, size of group and message; most waited for first."""
     keys: dict[tuple[str, str, int, int], list[int]] = {}
     for call in range(len(matched)):
@@ -56,8 +59,11 @@ def collectives(matched: Matched, waits: Waits, names: Sequence[str], steps: int
         )
         keys.setdefault(key, []).append(call)
     waited = np.bincount(matched.call, waits.exposed_ns, minlength=len(matched)) / 1e6
+    gpus = {rank.gpu.name for rank in ranks}
+    gpu = gpus.pop() if len(gpus) == 1 else "unknown"
     rows = [
-        _collective(key, np.array(calls), matched, waits, waited, names, steps) for key, calls in keys.items()
+        _collective(key, np.array(calls), matched, waits, waited, names, steps, gpu)
+        for key, calls in keys.items()
     ]
     return sorted(
         rows, key=lambda row: (-row.waiting_ms, -(row.send_us or 0) * row.calls_per_step, row.bytes or 0)
@@ -68,10 +74,11 @@ def _collective(
     key: tuple[str, str, int, int],
     calls: np.ndarray,
     matched: Matched,
-    waits: Waits,
+    waits: JobWaits,
     waited: FloatArray,
     names: Sequence[str],
     steps: int,
+    gpu: str,
 ) -> JobCollective:
     collective, group, size, message = key
     told = calls[waits.last[calls] != MISSING]
@@ -95,10 +102,11 @@ def _collective(
         float(waited[calls].sum()) / steps / len(names),
         ns / 1e3 if ns is not None else None,
         message * factor / ns if message and factor is not None and ns else None,
+        one_node_us(gpu, collective, size, message),
     )
 
 
-def slow_links(matched: Matched, waits: Waits, steps: int) -> list[SlowLink]:
+def slow_links(matched: Matched, waits: JobWaits, steps: int) -> list[SlowLink]:
     """Groups whose calls take longer to send than the same calls of the other groups."""
     by: dict[tuple[str, int, int], dict[tuple[int, ...], list[float]]] = {}
     for call in range(len(matched)):

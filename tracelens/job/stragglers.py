@@ -18,7 +18,7 @@ from tracelens.job.matching import FloatArray, Matched
 from tracelens.job.parts import GemmKey, gemms_by_rank
 from tracelens.job.result import Cause, JobRank, Straggler
 from tracelens.job.summary import RankSummary
-from tracelens.job.waits import PARTS, Activity, RowsByCall, Waits, activity, late_parts
+from tracelens.job.waits import PARTS, Activity, JobWaits, RowsByCall, activity, late_parts
 
 #: A GPU is slower, or has more to do, from this share on.
 _SLOWER = 0.03
@@ -48,7 +48,7 @@ class Seen:
     ranks: list[RankSummary]
     doing: Doing
     matched: Matched
-    waits: Waits
+    waits: JobWaits
     names: list[str]
     steps: list[int]
 

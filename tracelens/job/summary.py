@@ -6,6 +6,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -89,6 +90,9 @@ class RankGemm(msgspec.Struct, frozen=True):
     peak_frac: float | None
 
 
+RankFrom = Literal["metadata", "name", "none"]
+
+
 class RankSummary(msgspec.Struct, frozen=True):
     """One rank of a job."""
 
@@ -97,7 +101,7 @@ class RankSummary(msgspec.Struct, frozen=True):
     file: str
     sha256: str
     rank: int | None
-    rank_from: str  # metadata | name | none
+    rank_from: RankFrom
     world_size: int | None
     partial: bool
     warnings: list[str]
@@ -278,7 +282,7 @@ def _steps(report: Report) -> list[RankStep]:
     ]
 
 
-def _rank(trace: Trace) -> tuple[int | None, str]:
+def _rank(trace: Trace) -> tuple[int | None, RankFrom]:
     rank = rank_and_world(trace.metadata)[0]
     if rank is not None:
         return rank, "metadata"

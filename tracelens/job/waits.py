@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.job.columns import IntArray, merged
-from tracelens.job.matching import Clock, FloatArray, Matched
+from tracelens.job.matching import CommonClock, FloatArray, Matched
 from tracelens.job.summary import RankSummary
 from tracelens.trace.spans import covered
 from tracelens.trace.tables import MISSING
@@ -67,7 +67,7 @@ def activity(rank: RankSummary) -> Activity:
 
 
 @dataclass(frozen=True)
-class Waits:
+class JobWaits:
     """Waiting at calls, one row per row of ``Matched``, and what it costs by step."""
 
     start: FloatArray  # on the common clock, ns
@@ -83,7 +83,7 @@ class Waits:
         return np.flatnonzero(self.last != MISSING)
 
 
-def find_waits(matched: Matched, clock: Clock, ranks: Sequence[Activity]) -> Waits:
+def find_waits(matched: Matched, clock: CommonClock, ranks: Sequence[Activity]) -> JobWaits:
     """Arrivals on the common clock; no skew is claimed within the clocks' residual."""
     calls = len(matched)
     start, end = (clock.aligned(matched.rank, when) for when in (matched.start_ns, matched.end_ns))
@@ -108,7 +108,7 @@ def find_waits(matched: Matched, clock: Clock, ranks: Sequence[Activity]) -> Wai
         begin = matched.start_ns[rows]
         exposed[rows] = wait[rows] - one.computing.within(begin, begin + wait[rows])
     late = _late(matched, start, last, _RESIDUALS * clock.residual_ns)
-    return Waits(start, last, skew, late, np.where(several, ends - latest, np.nan), wait, exposed)
+    return JobWaits(start, last, skew, late, np.where(several, ends - latest, np.nan), wait, exposed)
 
 
 def _late(matched: Matched, start: FloatArray, last: IntArray, least: float) -> npt.NDArray[np.bool_]:
@@ -128,7 +128,7 @@ def _late(matched: Matched, start: FloatArray, last: IntArray, least: float) -> 
 
 def late_parts(
     matched: Matched,
-    waits: Waits,
+    waits: JobWaits,
     late: Sequence[int],
     ranks: Sequence[RankSummary],
     doing: Sequence[Activity],
@@ -218,4 +218,4 @@ class RowsByCall:
         return np.arange(self._bounds[call], self._bounds[call + 1])
 
 
-__all__ = ["PARTS", "Activity", "RowsByCall", "Spans", "Waits", "activity", "find_waits", "late_parts"]
+__all__ = ["PARTS", "Activity", "RowsByCall", "Spans", "JobWaits", "activity", "find_waits", "late_parts"]

@@ -11,7 +11,7 @@ Imports torch; nothing of the analysis imports this room. ``docs/bench.md`` says
 from __future__ import annotations
 
 from tracelens.measure.attention import measure_attention
-from tracelens.measure.cases import AttentionCase, CannotMeasure, GemmCase, Options, Outcome
+from tracelens.measure.cases import AttentionCase, CannotMeasure, CaseOutcome, GemmCase, MeasureOptions
 from tracelens.measure.devices import open_device
 from tracelens.measure.facts import (
     DeviceFacts,
@@ -30,8 +30,8 @@ __all__ = [
     "Device",
     "DeviceFacts",
     "GemmCase",
-    "Options",
-    "Outcome",
+    "MeasureOptions",
+    "CaseOutcome",
     "Timing",
     "device_facts",
     "measure_attention",

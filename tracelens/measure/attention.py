@@ -14,9 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tracelens.hardware.measurements import AttentionMeasurement
 from tracelens.measure.calls import measure_each
-from tracelens.measure.cases import BACKENDS, AttentionCase, CannotMeasure, Options, Outcome
+from tracelens.measure.cases import BACKENDS, AttentionCase, CannotMeasure, CaseOutcome, MeasureOptions
 from tracelens.measure.devices import context_lost
-from tracelens.measure.kernels import Launched
+from tracelens.measure.kernels import CallKernels
 from tracelens.measure.operands import TORCH_DTYPES, Pools, refuse_unless, relative_error
 from tracelens.measure.timing import Call, Device, Timing, time_calls
 
@@ -54,8 +54,8 @@ def measure_attention(
     cases: Iterable[AttentionCase],
     *,
     device: Device,
-    options: Options | None = None,
-    progress: Callable[[Outcome], None] | None = None,
+    options: MeasureOptions | None = None,
+    progress: Callable[[CaseOutcome], None] | None = None,
 ) -> Iterator[AttentionMeasurement]:
     """Time each case and record its kernels, as ``measure_gemms`` does for products.
 
@@ -147,7 +147,7 @@ def _checked(all_found: tuple[torch.Tensor, ...], found: torch.Tensor, wanted: t
     return relative_error(found, wanted)
 
 
-def _time(case: AttentionCase, *, device: Device, pools: Pools, options: Options) -> Timing:
+def _time(case: AttentionCase, *, device: Device, pools: Pools, options: MeasureOptions) -> Timing:
     _refuse(case)
     with backend(case.backend):
         prepared = prepare_attention(case, device=device, pools=pools, sets=options.max_calls)
@@ -191,7 +191,7 @@ def _once(case: AttentionCase, *, device: Device, pools: Pools) -> Callable[[], 
     return once
 
 
-def _row(case: AttentionCase, timing: Timing, launched: Launched) -> AttentionMeasurement:
+def _row(case: AttentionCase, timing: Timing, launched: CallKernels) -> AttentionMeasurement:
     return AttentionMeasurement(
         case.sweep, case.batch, case.heads, case.key_heads, case.seq_q, case.keys, case.head_dim, case.dtype,
         case.causal, case.direction, case.backend, timing.time_us, timing.spread_frac, launched.names,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from tracelens.measure.cases import AttentionCase, CannotMeasure, GemmCase, Options, Outcome
+from tracelens.measure.cases import AttentionCase, CannotMeasure, CaseOutcome, GemmCase, MeasureOptions
 from tracelens.measure.devices import guarded
-from tracelens.measure.kernels import Launched, record_kernels
+from tracelens.measure.kernels import CallKernels, record_kernels
 from tracelens.measure.operands import Pools
 from tracelens.measure.timing import Device, Timing
 
@@ -20,11 +20,11 @@ def measure_each(
     cases: Iterable[_Case],
     time: Callable[..., Timing],
     prepare: Callable[..., Callable[[], None]],
-    row: Callable[[_Case, Timing, Launched], _Row],
+    row: Callable[[_Case, Timing, CallKernels], _Row],
     *,
     device: Device,
-    options: Options | None,
-    progress: Callable[[Outcome], None] | None,
+    options: MeasureOptions | None,
+    progress: Callable[[CaseOutcome], None] | None,
 ) -> Iterator[_Row]:
     """Time each case and record its kernels; yields after every ``options.profile_every`` cases.
 
@@ -33,13 +33,15 @@ def measure_each(
     per group of cases, outside all timing; on the CPU there are none. ``time`` times a case, ``prepare`` lays
     out one set of its operands and returns the call, ``row`` is what is kept.
     """
-    options = options or Options()
+    options = options or MeasureOptions()
     pools = Pools(device)
     group: list[tuple[_Case, Timing]] = []
 
     def rows() -> Iterator[_Row]:
         calls: list[Any] = [partial(prepare, case, device=device, pools=pools) for case, _ in group]
-        named = record_kernels(calls, device=device) if options.record_kernels else [Launched()] * len(group)
+        named = (
+            record_kernels(calls, device=device) if options.record_kernels else [CallKernels()] * len(group)
+        )
         for (case, timing), launched in zip(group, named, strict=True):
             yield row(case, timing, launched)
         group.clear()
@@ -49,10 +51,10 @@ def measure_each(
         try:
             timing: Timing = guarded(act, what=str(case))
         except CannotMeasure as reason:
-            outcome = Outcome(case, None, str(reason))
+            outcome = CaseOutcome(case, None, str(reason))
         else:
             group.append((case, timing))
-            outcome = Outcome(case, timing.time_us)
+            outcome = CaseOutcome(case, timing.time_us)
         if progress is not None:
             progress(outcome)
         if len(group) >= options.profile_every:

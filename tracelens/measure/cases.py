@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens.errors import TracelensError
+from tracelens.words import Direction
 
 #: What a product is computed in; tf32 is fp32 data on tensor cores.
 DTYPES = ("bf16", "fp16", "fp8", "tf32", "fp32")
@@ -67,7 +68,7 @@ class AttentionCase:
     seq_k: int | None = None  # None: seq_q
     dtype: str = "bf16"
     causal: bool = True
-    direction: str = "forward"  # forward | backward
+    direction: Direction = "forward"
     backend: str = "flash"  # flash | cudnn | efficient
 
     @property
@@ -90,7 +91,7 @@ class AttentionCase:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class MeasureOptions:
     """How a case is measured; the defaults suit a GPU and thousands of shapes."""
 
     seconds_per_case: float = 0.06  # of repeats, at most
@@ -107,14 +108,14 @@ class Options:
 
 
 #: A try of the program on a CPU: the fewest calls that exercise everything.
-TRY = Options(
+TRY = MeasureOptions(
     seconds_per_case=0.0, min_seconds=0.0, batch_us=1.0, max_calls=1, min_batches=3, max_batches=3,
     warmup_calls=1,
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CaseOutcome:
     """What became of one case: a time, or the reason why there is none."""
 
     case: GemmCase | AttentionCase

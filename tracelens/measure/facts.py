@@ -12,7 +12,7 @@ import torch
 
 from tracelens.capture.system import versions
 from tracelens.hardware import Gpu, find_gpu
-from tracelens.measure.cases import CannotMeasure, GemmCase, Options
+from tracelens.measure.cases import CannotMeasure, GemmCase, MeasureOptions
 from tracelens.measure.devices import guarded
 from tracelens.measure.gemms import prepare_gemm
 from tracelens.measure.kernels import record_kernels
@@ -101,7 +101,7 @@ def parse_clocks(line: str) -> list[float | None]:
     return values + [None] * (5 - len(values))
 
 
-def measure_bandwidth(*, device: Device, options: Options | None = None) -> float:
+def measure_bandwidth(*, device: Device, options: MeasureOptions | None = None) -> float:
     """GB/s (10^9) of a large copy on the device, bytes read plus bytes written."""
     size = _COPIED_BYTES
     if device.kind == "cuda":
@@ -115,31 +115,33 @@ def measure_bandwidth(*, device: Device, options: Options | None = None) -> floa
         return source, torch.empty_like(source)
 
     source, target = guarded(made, what="the copy")
-    timing = time_calls(lambda index: target.copy_(source), device=device, options=options or Options())
+    timing = time_calls(
+        lambda index: target.copy_(source), device=device, options=options or MeasureOptions()
+    )
     if not torch.equal(source, target):
         raise CannotMeasure("the copy is not what was copied")
     copied: int = source.numel() * source.element_size()
     return 2 * copied / timing.time_us / 1e3
 
 
-def measure_launch_floor(*, device: Device, options: Options | None = None) -> float:
+def measure_launch_floor(*, device: Device, options: MeasureOptions | None = None) -> float:
     """Microseconds of the quickest tiny bf16 product on a full stream: no product takes less."""
     pools = Pools(device)
     times = []
     for m, n, k in ((64, 64, 64), (128, 128, 64), (16, 64, 64)):
         prepare = partial(prepare_gemm, GemmCase("floor", m, n, k), device=device, pools=pools, sets=64)
         prepared = guarded(prepare, what="a tiny product")
-        times.append(time_calls(prepared.call, device=device, options=options or Options()).time_us)
+        times.append(time_calls(prepared.call, device=device, options=options or MeasureOptions()).time_us)
     return min(times)
 
 
-def measure_call_gap(*, device: Device, options: Options | None = None) -> float | None:
+def measure_call_gap(*, device: Device, options: MeasureOptions | None = None) -> float | None:
     """Microseconds between two kernels of a full stream, which are in every measured time.
 
     The time of a call between CUDA events less the time of its kernels as the profiler (and so a trace)
     has them, median over some products of tens of microseconds; None on the CPU.
     """
-    options = options or Options()
+    options = options or MeasureOptions()
     pools = Pools(device)
     gaps = []
     for m, n, k in ((2048, 2048, 512), (2048, 2048, 1024), (4096, 2048, 1024), (2048, 4096, 2048)):

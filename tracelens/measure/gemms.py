@@ -10,8 +10,8 @@ import torch
 
 from tracelens.hardware.measurements import GemmMeasurement
 from tracelens.measure.calls import measure_each
-from tracelens.measure.cases import DTYPES, LAYOUTS, CannotMeasure, GemmCase, Options, Outcome
-from tracelens.measure.kernels import Launched
+from tracelens.measure.cases import DTYPES, LAYOUTS, CannotMeasure, CaseOutcome, GemmCase, MeasureOptions
+from tracelens.measure.kernels import CallKernels
 from tracelens.measure.operands import TORCH_DTYPES, Pools, refuse_unless, relative_error
 from tracelens.measure.timing import Call, Device, Timing, time_calls
 
@@ -35,8 +35,8 @@ def measure_gemms(
     cases: Iterable[GemmCase],
     *,
     device: Device,
-    options: Options | None = None,
-    progress: Callable[[Outcome], None] | None = None,
+    options: MeasureOptions | None = None,
+    progress: Callable[[CaseOutcome], None] | None = None,
 ) -> Iterator[GemmMeasurement]:
     """Time each product and record its kernels, in the order of ``cases``: see ``measure_each``."""
     return measure_each(cases, _time, _once, _row, device=device, options=options, progress=progress)
@@ -134,7 +134,7 @@ def _spread_over(size: int, where: torch.device) -> list[int]:
     return sorted({round(at * (size - 1) / (_SAMPLED - 1)) for at in range(_SAMPLED)})
 
 
-def _time(case: GemmCase, *, device: Device, pools: Pools, options: Options) -> Timing:
+def _time(case: GemmCase, *, device: Device, pools: Pools, options: MeasureOptions) -> Timing:
     with tensor_cores(case.dtype):
         prepared = prepare_gemm(case, device=device, pools=pools, sets=options.max_calls)
         timing = time_calls(prepared.call, device=device, options=options)
@@ -155,7 +155,7 @@ def _once(case: GemmCase, *, device: Device, pools: Pools) -> Callable[[], None]
     return once
 
 
-def _row(case: GemmCase, timing: Timing, launched: Launched) -> GemmMeasurement:
+def _row(case: GemmCase, timing: Timing, launched: CallKernels) -> GemmMeasurement:
     return GemmMeasurement(
         case.sweep, case.m, case.n, case.k, case.batch, case.dtype, case.result_dtype, case.layout,
         timing.time_us, timing.spread_frac, launched.names, launched.grid,

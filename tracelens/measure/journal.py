@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from tracelens.errors import UsageError
 from tracelens.hardware.measurements import AttentionMeasurement, GemmMeasurement
-from tracelens.measure.cases import AttentionCase, GemmCase, Outcome
+from tracelens.measure.cases import AttentionCase, CaseOutcome, GemmCase
 
 _SCHEMA = "tracelens.bench.progress/1"
 
@@ -69,7 +69,7 @@ class Journal:
         else:
             self.attention[key_of(row)] = row
 
-    def refuse(self, outcome: Outcome) -> None:
+    def refuse(self, outcome: CaseOutcome) -> None:
         """Keep that a case cannot be measured, and why."""
         case, why = str(outcome.case), outcome.note or ""
         self.refused[case] = (case, why)

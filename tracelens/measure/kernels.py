@@ -23,7 +23,7 @@ _LAUNCHES = ("cuda_runtime", "cuda_driver")
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class CallKernels:
     """The kernels of one call, in launch order."""
 
     names: tuple[str, ...] = ()
@@ -33,14 +33,14 @@ class Launched:
 
 def record_kernels(
     prepare: Sequence[Callable[[], Callable[[], object]]], *, device: Device
-) -> list[Launched]:
+) -> list[CallKernels]:
     """Run one call of each under a single profiler and say which kernels it launched; on the CPU, none.
 
     Each entry lays out its operands and returns the call, of which only the second run counts: the first
     one loads kernels and allocates. A profiler that fails gives no names: the times stand without them.
     """
     if device.kind != "cuda" or not prepare:
-        return [Launched()] * len(prepare)
+        return [CallKernels()] * len(prepare)
     try:
         events = _profiled(prepare, device)
     except (RuntimeError, ValueError) as error:
@@ -71,7 +71,7 @@ def _profiled(prepare: Sequence[Callable[[], Callable[[], object]]], device: Dev
     return events
 
 
-def match_kernels(events: Sequence[Mapping[str, Any]], *, calls: int) -> list[Launched]:
+def match_kernels(events: Sequence[Mapping[str, Any]], *, calls: int) -> list[CallKernels]:
     """Give each kernel of a Chrome trace to the marked range in which the host launched it.
 
     Kernels and launches share a correlation id; a launch belongs to the range whose time it falls in, on
@@ -110,13 +110,13 @@ def _index_at(ranges: list[tuple[float, float, int]], starts: list[float], time:
     return ranges[at][2] if at >= 0 and time <= ranges[at][1] else None
 
 
-def _launched(pairs: list[tuple[float, Mapping[str, Any]]]) -> Launched:
+def _launched(pairs: list[tuple[float, Mapping[str, Any]]]) -> CallKernels:
     events = [event for _, event in pairs]
     if not events:
-        return Launched()
+        return CallKernels()
     longest = max(events, key=lambda event: float(event.get("dur", 0)))
     grid = longest.get("args", {}).get("grid")
-    return Launched(
+    return CallKernels(
         names=tuple(str(event["name"]) for event in events),
         grid=(int(grid[0]), int(grid[1]), int(grid[2]))
         if isinstance(grid, list) and len(grid) == 3

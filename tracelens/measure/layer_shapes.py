@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tracelens.words import Role
+
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
@@ -127,7 +129,7 @@ class Linear:
 @dataclass(frozen=True, slots=True)
 class LayerGemm:
     component: str
-    role: str  # forward | dgrad | wgrad
+    role: Role
     m: int
     n: int
     k: int

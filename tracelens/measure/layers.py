@@ -22,7 +22,7 @@ from tracelens.measure.timing import Call
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "tf32": torch.float32}
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     cos: Tensor
     sin: Tensor
 
@@ -112,7 +112,7 @@ class Layer(nn.Module):
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
         self.norm1, self.norm2 = _norm(shape), _norm(shape)
-        self.attention, self.mlp = Attention(shape), Mlp(shape)
+        self.attention, self.mlp = SelfAttention(shape), Mlp(shape)
         self.recompute = shape.recompute
 
     def forward(self, x: Tensor) -> Tensor:

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from tracelens.measure.cases import CannotMeasure, Options
+from tracelens.measure.cases import CannotMeasure, MeasureOptions
 from tracelens.measure.devices import guarded
-from tracelens.measure.kernels import Launched, record_kernels
+from tracelens.measure.kernels import CallKernels, record_kernels
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.timing import Call, Device, time_calls
 
 #: In each turn; a call is a whole forward and backward.
-TURN = Options(seconds_per_case=0.1, batch_us=1.0, min_batches=5, max_batches=8, warmup_calls=2)
+TURN = MeasureOptions(seconds_per_case=0.1, batch_us=1.0, min_batches=5, max_batches=8, warmup_calls=2)
 TURNS = 4
 _T = TypeVar("_T")
 
@@ -30,7 +30,7 @@ class PairTimes:
     before_ms: tuple[float, ...]
     after_ms: tuple[float, ...]
     queued: bool  # False: the step waits for the GPU in its middle, and the host's gaps are in the times
-    kernels: tuple[Launched, Launched] = (Launched(), Launched())
+    kernels: tuple[CallKernels, CallKernels] = (CallKernels(), CallKernels())
 
     @property
     def ms(self) -> tuple[float, float]:
@@ -49,7 +49,7 @@ def measure_pair(
     build: Callable[[_T], Call],
     *,
     device: Device,
-    options: Options = TURN,
+    options: MeasureOptions = TURN,
     turns: int = TURNS,
     record: bool = True,
 ) -> PairTimes:
@@ -70,7 +70,7 @@ def _in_turns(
     build: Callable[[_T], Call],
     *,
     device: Device,
-    options: Options,
+    options: MeasureOptions,
     turns: int,
     record: bool,
 ) -> PairTimes:
@@ -82,7 +82,7 @@ def _in_turns(
             took_ms, whole = guarded(partial(_time, steps[side], device, options), what=str(shapes[side]))
             times[side].append(took_ms)
             queued = queued and whole
-    none = Launched()
+    none = CallKernels()
     kernels = (_kernels(steps[0], device), _kernels(steps[1], device)) if record else (none, none)
     return PairTimes(tuple(times[0]), tuple(times[1]), queued, kernels)
 
@@ -101,7 +101,7 @@ def measure_steps(before: StepShape, after: StepShape, *, device: Device, **how:
     return measure_pair(before, after, partial(training_step, device=device.kind), device=device, **how)
 
 
-def _time(step: Call, device: Device, options: Options) -> tuple[float, bool]:
+def _time(step: Call, device: Device, options: MeasureOptions) -> tuple[float, bool]:
     """Milliseconds, and whether all of it could be queued before the GPU began."""
     try:
         return time_calls(step, device=device, options=options).time_us / 1e3, True
@@ -123,7 +123,7 @@ def running_ms(step: Call, calls: int = 5) -> float:
     return float(start.elapsed_time(end)) / calls
 
 
-def _kernels(step: Call, device: Device) -> Launched:
+def _kernels(step: Call, device: Device) -> CallKernels:
     (launched,) = record_kernels([lambda: lambda: step(0)], device=device)
     return launched
 

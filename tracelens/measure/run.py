@@ -19,7 +19,7 @@ from tracelens.hardware.measurements import (
     write_measurements,
 )
 from tracelens.measure.attention import measure_attention
-from tracelens.measure.cases import AttentionCase, CannotMeasure, GemmCase, Options, Outcome
+from tracelens.measure.cases import AttentionCase, CannotMeasure, CaseOutcome, GemmCase, MeasureOptions
 from tracelens.measure.facts import (
     DeviceFacts,
     device_facts,
@@ -44,7 +44,7 @@ CPU_METHOD = "the host's clock on a CPU: a test of the program, no measurement o
 _TURNS = 4
 _T = TypeVar("_T", GemmCase, AttentionCase)
 #: Hears of each case at once: what became of it, how many are done, and of how many.
-Progress = Callable[[Outcome, int, int], None]
+Progress = Callable[[CaseOutcome, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Settings:
     out: Path | None = None  # None: where predictions for this GPU look
     fresh: bool = False  # forget what an earlier, unfinished run left
     command: str = "tracelens bench"
-    options: Options = Options()  # noqa: RUF009 - frozen
+    options: MeasureOptions = MeasureOptions()  # noqa: RUF009 - frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class _Sweep:
             if not self.journal.knows(case):
                 yield case
 
-    def _heard(self, outcome: Outcome) -> None:
+    def _heard(self, outcome: CaseOutcome) -> None:
         self.done += 1
         if outcome.time_us is None:
             self.journal.refuse(outcome)
@@ -197,7 +197,7 @@ def _part(cases: Sequence[_T], turn: int) -> Sequence[_T]:
     return cases[len(cases) * turn // _TURNS : len(cases) * (turn + 1) // _TURNS]
 
 
-def _limits(device: Device, options: Options) -> dict[str, Any]:
+def _limits(device: Device, options: MeasureOptions) -> dict[str, Any]:
     def known(measure: Callable[..., float | None]) -> float | None:
         try:
             return measure(device=device, options=options)
@@ -246,10 +246,7 @@ def _write(measured: Measurements, path: Path, *, fresh: bool) -> Path | None:
         elif before is None or before.gemms or before.attention:
             previous = _beside(path, "previous.json" + (".gz" if path.suffix == ".gz" else ""))
             os.replace(path, previous)
-    try:
-        write_measurements(measured, path)
-    except OSError as error:
-        raise UsageError(f"cannot write {path.name}: {error.strerror}") from error
+    write_measurements(measured, path)
     return previous
 
 

@@ -11,6 +11,7 @@ from itertools import product
 from typing import TypeVar
 
 from tracelens.measure.cases import AttentionCase, GemmCase
+from tracelens.words import DIRECTIONS
 
 _T = TypeVar("_T")
 
@@ -61,7 +62,7 @@ def default_attention(*, dtypes: Sequence[str] = ("bf16",)) -> list[AttentionCas
     dtype = next((one for one in dtypes if one in ("bf16", "fp16")), None)
     if dtype is None:
         return []
-    ways = list(product(("flash", "cudnn"), ("forward", "backward")))
+    ways = list(product(("flash", "cudnn"), DIRECTIONS))
     head_dims = [
         AttentionCase("head_dim", 4, 16, 2048, dim, dtype=dtype, direction=way, backend=backend)
         for dim in range(32, 257, 8)
@@ -81,12 +82,12 @@ def default_attention(*, dtypes: Sequence[str] = ("bf16",)) -> list[AttentionCas
         )
         for kv in (32, 8, 1)
         for causal in (True, False)
-        for backend, way in [*ways, ("efficient", "forward"), ("efficient", "backward")]
+        for backend, way in [*ways, *product(("efficient",), DIRECTIONS)]
     ]
     heads = [
         AttentionCase("heads", 1, count, 2048, 128, dtype=dtype, direction=way)
         for count in (1, 2, 4, 8, 12, 20, 25, 40, 64, 96)
-        for way in ("forward", "backward")
+        for way in DIRECTIONS
     ]
     return _each_once(interleave(*(coarse_to_fine(one) for one in (head_dims, lengths, kinds, heads))))
 
@@ -99,7 +100,7 @@ def dry_run() -> tuple[list[GemmCase], list[AttentionCase]]:
     ]
     attention = [
         AttentionCase("dry", 1, 4, 17, 16, kv_heads=2, direction=way, backend=backend)
-        for way, backend in product(("forward", "backward"), ("flash", "cudnn"))
+        for way, backend in product(DIRECTIONS, ("flash", "cudnn"))
     ]
     return [*gemms, GemmCase("dry", 32, 32, 32, batch=2, dtype="fp8")], attention
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tracelens.measure.cases import Options
+from tracelens.measure.cases import MeasureOptions
 
 #: The i-th call of a rotation; calls with different i read and write different memory where it matters.
 Call = Callable[[int], object]
@@ -49,7 +49,7 @@ class Timing:
     calls: int  # in each batch
 
 
-def time_calls(call: Call, *, device: Device, options: Options) -> Timing:
+def time_calls(call: Call, *, device: Device, options: MeasureOptions) -> Timing:
     """Time ``call`` until the median has settled or ``options.seconds_per_case`` are over.
 
     The first calls (kernel loading, heuristics, clocks) and the first batch are not counted.
@@ -77,7 +77,7 @@ def time_calls(call: Call, *, device: Device, options: Options) -> Timing:
     return Timing(statistics.median(samples), spread_frac(samples), len(samples), calls)
 
 
-def batch_size(one_us: float, *, options: Options) -> int:
+def batch_size(one_us: float, *, options: MeasureOptions) -> int:
     """How many calls to time at once, from the time of one.
 
     >>> batch_size(30.0, options=Options()), batch_size(5000.0, options=Options())

@@ -16,7 +16,7 @@ _LEAST_SPREAD = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ChartLines:
     """The chart as lines of equal width, top first, and the values of its top and bottom edge."""
 
     lines: tuple[str, ...]
@@ -27,7 +27,7 @@ class Columns:
 
 def column_chart(
     values: Sequence[float | None], *, width: int, height: int = 6, ascii_only: bool = False
-) -> Columns:
+) -> ChartLines:
     """Draw each value as a column between the axis and the largest value.
 
     Columns are as wide as fit into ``width``; a value that is not known, or not finite, is a question mark.
@@ -55,7 +55,7 @@ def column_chart(
                 level = max(level, 1)  # a known value is never invisible
             cells.append(levels[min(max(level, 0), full)])
         lines.append("".join(cell * each for cell in cells))
-    return Columns(tuple(lines), top, bottom, each)
+    return ChartLines(tuple(lines), top, bottom, each)
 
 
 def mark_line(marks: Mapping[int, str], *, width: int) -> str:

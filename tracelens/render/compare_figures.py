@@ -16,6 +16,7 @@ from tracelens.comparison.step_change import level_why
 from tracelens.comparison.steps import LEVEL
 from tracelens.render.facts import Number
 from tracelens.render.groups import GROUPS, group_of
+from tracelens.render.svg import Tick
 from tracelens.results.comparison import Comparison, ComponentChange, GemmChange, StepChange
 from tracelens.results.folders import FolderComparison
 
@@ -133,14 +134,6 @@ def signed(diff_ms: float | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """A place of 0..1 on an axis and what stands there."""
-
-    at: float
-    said: str
-
-
-@dataclass(frozen=True, slots=True)
 class Points:
     """The steps of one side: places of 0..1 across and down (later steps lower), and the median's."""
 
@@ -212,7 +205,7 @@ def _around(low: float, high: float) -> tuple[float, float]:
 def ticks(low: float, high: float) -> list[Tick]:
     """Round times on an axis, all in one unit and with the same decimals.
 
-    >>> [(round(one.at, 3), one.said) for one in ticks(0.0, 41.0)]
+    >>> [(round(one.at, 3), one.text) for one in ticks(0.0, 41.0)]
     [(0.0, '0'), (0.244, '10'), (0.488, '20'), (0.732, '30'), (0.976, '40 ms')]
     """
     unit, factor = ("s", 1e-3) if high >= 10_000 else ("µs", 1e3) if high < 1 else ("ms", 1.0)

@@ -12,7 +12,7 @@ from tracelens.render import facts
 from tracelens.render.compare_causes import cause_rows, cause_source
 from tracelens.render.compare_figures import Found, signed
 from tracelens.render.compare_folders import pair_cells, peak_cells
-from tracelens.render.compare_view import View, shortened, view
+from tracelens.render.compare_view import ComparisonView, shortened, view
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, table
 from tracelens.results.comparison import GemmChange
@@ -58,7 +58,7 @@ def _causes(found: Found) -> list[str]:
     return [*table(["difference", head], cells), ""] if cells else []
 
 
-def _movers(found: Found, shown: View) -> list[str]:
+def _movers(found: Found, shown: ComparisonView) -> list[str]:
     rows = words.movers(found)
     if not rows:
         return [f"None: {shown.nothing_moved}."]

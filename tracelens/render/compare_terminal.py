@@ -13,7 +13,7 @@ from tracelens.render import facts
 from tracelens.render.compare_causes import cause_rows, cause_source
 from tracelens.render.compare_figures import Found, signed
 from tracelens.render.compare_folders import pair_cells, peak_cells
-from tracelens.render.compare_view import View, shortened, view
+from tracelens.render.compare_view import ComparisonView, shortened, view
 from tracelens.render.console import Out
 from tracelens.results.comparison import GemmChange
 
@@ -86,7 +86,7 @@ def _more(out: Out, count: int, what: str = "") -> None:
         out.line(f"  and {count} more{what}", "dim")
 
 
-def _pairs(out: Out, found: Found, shown: View) -> None:
+def _pairs(out: Out, found: Found, shown: ComparisonView) -> None:
     heads = [("", "l"), *((_SHORTER.get(head, head), "r") for head in shown.pair_heads), ("", "fold")]
     table = out.table(heads)
     for pair in shown.pairs[:PAIRS]:
@@ -102,7 +102,7 @@ def _pairs(out: Out, found: Found, shown: View) -> None:
     out.line()
 
 
-def _movers(out: Out, found: Found, shown: View) -> None:
+def _movers(out: Out, found: Found, shown: ComparisonView) -> None:
     rows = [row for row in words.movers(found) if not words.is_move(found, row)]
     of = f"  ms of GPU time {found.per_step}" + (", medians" if shown.of else "")
     out.line(out.text("Largest movers", "bold") + out.text(of, "dim"))
@@ -131,7 +131,7 @@ def _movers(out: Out, found: Found, shown: View) -> None:
     out.line()
 
 
-def _peaks(out: Out, shown: View) -> None:
+def _peaks(out: Out, shown: ComparisonView) -> None:
     note = "  of each GPU's own; medians over the pairs"
     out.line(out.text("Share of peak", "bold") + out.text(note, "dim"))
     table = out.table([("", "l"), ("before", "r"), ("after", "r")])

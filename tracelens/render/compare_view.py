@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from tracelens.comparison.spelling import arrow_ms
 from tracelens.render import compare, compare_folders
@@ -14,13 +15,13 @@ LEFT = 200  # files that are not compared, listed
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ComparisonView:
     """A comparison in words; what only one kind has is empty in the other."""
 
     identity: str
     changes: list[str]
     outcomes: list[str]  # of the findings before
-    reports: str  # report | reports
+    reports: Literal["report", "reports"]
     of: str  # what times are of: "" or ", medians over the pairs"
     parts: str
     nothing_moved: str
@@ -31,12 +32,12 @@ class View:
     left: list[str]
 
 
-def view(found: Found) -> View:
+def view(found: Found) -> ComparisonView:
     """Collect it."""
     parts = ", ".join(f"{one.name} {arrow_ms(one.before_ms, one.after_ms)}" for one in found.parts)
     shares = shares_line(found)
     if isinstance(found, Comparison):
-        return View(
+        return ComparisonView(
             identity=compare.identity(found),
             changes=_arrows(compare.changes_lines(found)),
             outcomes=compare.outcome_lines(found),
@@ -47,7 +48,7 @@ def view(found: Found) -> View:
             gemms=compare.moved_gemms(found),
             pairs=[], pair_heads=[], peaks=[], left=[],
         )  # fmt: skip
-    return View(
+    return ComparisonView(
         identity=compare_folders.identity(found),
         changes=_arrows(compare_folders.change_lines(found)),
         outcomes=compare_folders.finding_lines(found),
@@ -72,4 +73,4 @@ def _arrows(lines: list[str]) -> list[str]:
     return [line.replace("->", "→") for line in lines]
 
 
-__all__ = ["View", "shortened", "view"]
+__all__ = ["ComparisonView", "shortened", "view"]

@@ -6,14 +6,18 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tracelens import numbers as f
 from tracelens.render.findings import is_worth
 from tracelens.render.section import Content, Page, Section
+from tracelens.render.svg import Tick
 from tracelens.results import Curve, Report
 
 WIDTH, HEIGHT = 360, 206
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 34, 24
+#: Where the axes are.
+BOX = {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM}
 _PAD = 0.08  # of the times' range, above and below
 _BAND = 0.6  # of the times' range: a wider band is cut, or it would flatten the teeth
 _ABOVE = 15.0  # where marks stand whose time is off the axis
@@ -23,26 +27,20 @@ _CROWDED = 12  # more labels than this do not fit below an axis
 #: Values spread by their place in the list: divisors are far apart.
 _BY_PLACE = frozenset({"heads", "kv_heads"})
 _TILE = 64  # tokens: beyond a multiple of it begins a tile that is hardly filled
+#: Values of one alignment, a css class.
+Kind = Literal["full", "half", "off"]
 #: css class -> what its values have in common.
-_KINDS = {"full": "on 128 bytes", "half": "on 16 to 64 bytes", "off": "under 16 bytes"}
-_TOKEN_KINDS = {"full": f"multiples of {_TILE}", "half": "other values"}
+_KINDS: dict[Kind, str] = {"full": "on 128 bytes", "half": "on 16 to 64 bytes", "off": "under 16 bytes"}
+_TOKEN_KINDS: dict[Kind, str] = {"full": f"multiples of {_TILE}", "half": "other values"}
 _UNITS = {"sequence": "tokens", "tokens": "tokens"}
 _MORE_IS_A_LARGER_MODEL = frozenset({"hidden", "kv_heads", "ffn", "vocab"})
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A number on an axis."""
-
-    at: float
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
     """Values of one kind: a line on the axis, and marks above it where their time is off it."""
 
-    kind: str  # full | half | off
+    kind: Kind
     title: str
     line: str  # for <polyline>; "" for fewer than two points
     dots: list[tuple[float, float]]
@@ -64,7 +62,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CurveValue:
     """A line of the table of values."""
 
     value: str
@@ -75,7 +73,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class CurveFigure:
     """Everything one figure draws and says, in user units of WIDTH x HEIGHT."""
 
     curve: Curve
@@ -92,7 +90,7 @@ class Figure:
     suggested: list[Mark]
     lines: list[str]
     links: list[tuple[str, str]]  # (rule, what it says)
-    rows: list[Row]
+    rows: list[CurveValue]
     notes: list[str]  # of this curve alone
     time_now: str
     by_place: bool  # values stand at even distances, whatever lies between them
@@ -131,7 +129,7 @@ class _Scale:
         return self.low <= time <= self.high
 
 
-def figures(report: Report) -> list[Figure]:
+def figures(report: Report) -> list[CurveFigure]:
     """One figure for every curve that there is."""
     common = _common(report.explorer.curves)
     drawn = [curve for curve in report.explorer.curves if curve.why is None]
@@ -162,7 +160,7 @@ def _sentence(note: str) -> str:
     return f"{note[:1].upper()}{note[1:]}."
 
 
-def _figure(curve: Curve, at: int, common: Sequence[str]) -> Figure:
+def _figure(curve: Curve, at: int, common: Sequence[str]) -> CurveFigure:
     kinds = [_kind(curve, at) for at in range(len(curve.values))]
     low, high = _range(curve, kinds)
     scale = _Scale(curve, low, high)
@@ -182,7 +180,7 @@ def _figure(curve: Curve, at: int, common: Sequence[str]) -> Figure:
         f"{curve.parameter} from {curve.values[0]} to {curve.values[-1]}: predicted time{work}{axis}"
         f" {_span(min(mids), max(mids))}; now {curve.now}: {_ms(_mid(curve, curve.now))}"
     )
-    return Figure(
+    return CurveFigure(
         curve=curve,
         at=at,
         title=curve.parameter,
@@ -204,7 +202,7 @@ def _figure(curve: Curve, at: int, common: Sequence[str]) -> Figure:
     )
 
 
-def _kind(curve: Curve, at: int) -> str:
+def _kind(curve: Curve, at: int) -> Kind:
     if curve.alignment_bytes:
         size = curve.alignment_bytes[at]
         return "full" if size >= 128 else "half" if size >= 16 else "off"
@@ -217,7 +215,7 @@ def _mid(curve: Curve, value: int) -> float | None:
     return curve.mid_ms[curve.values.index(value)]
 
 
-def _range(curve: Curve, kinds: Sequence[str]) -> tuple[float, float]:
+def _range(curve: Curve, kinds: Sequence[Kind]) -> tuple[float, float]:
     """The axis: what is on the grid, now and what is suggested; the rest stands above it."""
     named = {curve.now, *(one.value for one in curve.suggested)}
     points = zip(curve.values, kinds, curve.low_ms, curve.mid_ms, curve.high_ms, strict=True)
@@ -234,7 +232,7 @@ def _range(curve: Curve, kinds: Sequence[str]) -> tuple[float, float]:
     return max(0.0, min(low, least - _PAD * span)), max(high, most + _PAD * span)
 
 
-def _series(curve: Curve, kinds: Sequence[str], kind: str, scale: _Scale) -> Series | None:
+def _series(curve: Curve, kinds: Sequence[Kind], kind: Kind, scale: _Scale) -> Series | None:
     points = [
         (value, time)
         for value, one, time in zip(curve.values, kinds, curve.mid_ms, strict=True)
@@ -254,7 +252,7 @@ def _series(curve: Curve, kinds: Sequence[str], kind: str, scale: _Scale) -> Ser
     return Series(kind, title, line, inside if few else [], above, span)
 
 
-def _band(curve: Curve, kinds: Sequence[str], scale: _Scale) -> str:
+def _band(curve: Curve, kinds: Sequence[Kind], scale: _Scale) -> str:
     """The range of the full series' times, as a polygon; the frame cuts what is beyond."""
     best = [
         (scale.x(value), scale.y(min(high, scale.high)), scale.y(max(low, scale.low)))
@@ -359,7 +357,7 @@ def _lines(curve: Curve) -> list[str]:
     return [*lines, f"{named[0].upper()}{named[1:]}: {_said(curve, value)}."]
 
 
-def _table(curve: Curve, kinds: Sequence[str]) -> list[Row]:
+def _table(curve: Curve, kinds: Sequence[Kind]) -> list[CurveValue]:
     """The values worth reading: now, suggested, the next ones of each kind, the fastest and the slowest."""
     times = _times(curve)
     known = list(times)
@@ -376,7 +374,7 @@ def _table(curve: Curve, kinds: Sequence[str]) -> list[Row]:
     return [_row(curve, at, suggested, extremes) for at in sorted(chosen)]
 
 
-def _row(curve: Curve, at: int, suggested: dict[int, str], extremes: set[int]) -> Row:
+def _row(curve: Curve, at: int, suggested: dict[int, str], extremes: set[int]) -> CurveValue:
     value = curve.values[at]
     words = ["now, measured"] if value == curve.now else []
     words += [f"suggested by {suggested[value]}"] if value in suggested else []
@@ -384,7 +382,7 @@ def _row(curve: Curve, at: int, suggested: dict[int, str], extremes: set[int]) -
         words.append("fastest here" if curve.mid_ms[at] == min(_times(curve).values()) else "slowest here")
     aligned = f"{curve.alignment_bytes[at]} B" if curve.alignment_bytes else ""
     spread = "" if value == curve.now else _span(curve.low_ms[at], curve.high_ms[at])
-    return Row(str(value), ", ".join(words), aligned, _ms(curve.mid_ms[at]), spread)
+    return CurveValue(str(value), ", ".join(words), aligned, _ms(curve.mid_ms[at]), spread)
 
 
 def _times(curve: Curve) -> dict[int, float]:
@@ -406,7 +404,7 @@ def _content(page: Page) -> Content | None:
         "notes": notes(report),
         "missing": missing(report),
         "size": (WIDTH, HEIGHT),
-        "box": {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": HEIGHT - BOTTOM},
+        "box": BOX,
     }
 
 

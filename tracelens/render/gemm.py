@@ -9,7 +9,7 @@ from rich.text import Text
 
 from tracelens import numbers as f
 from tracelens.gemm.spelling import ROLES
-from tracelens.gemm.study import Around, Neighbour, Study
+from tracelens.gemm.study import Around, BetterSize, Study
 from tracelens.hardware import Gpu
 from tracelens.render.columns import axis_line, column_chart, mark_line
 from tracelens.render.console import Out
@@ -219,7 +219,7 @@ def _neighbours(out: Out, study: Study, around: Around) -> None:
         _hanging(out, "", f"Better sizes: {verdict}. {around.none_why}.")
 
 
-def claim(one: Neighbour) -> str:
+def claim(one: BetterSize) -> str:
     """What a neighbour is predicted to give, in words that stay within its range."""
     estimate, gain = one.prediction.time_us, one.gain
     then = duration(estimate.mid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tracelens.gemm.predict import Prediction
-from tracelens.gemm.study import Around, Neighbour, Study
+from tracelens.gemm.study import Around, BetterSize, Study
 from tracelens.results.study import (
     SCHEMA_VERSION,
     AroundJson,
@@ -78,7 +78,7 @@ def _around(one: Around) -> AroundJson:
     )
 
 
-def _neighbour(one: Neighbour) -> NeighbourJson:
+def _neighbour(one: BetterSize) -> NeighbourJson:
     gain, time_us = one.gain, one.prediction.time_us
     if gain is None:
         return NeighbourJson(one.size, one.kind, time_us, None, None, None, None)

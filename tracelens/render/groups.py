@@ -9,7 +9,7 @@ from tracelens.words import PHASES
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ComponentGroup:
     """Components drawn as one segment; ``key`` names the CSS class, ``colour`` is the same one."""
 
     key: str
@@ -21,25 +21,30 @@ class Group:
 
 #: In the order data flows through a step, so that two reports can be compared by eye.
 GROUPS = (
-    Group(
+    ComponentGroup(
         "attn-proj", "Attention projections", "attn proj", "#3d6fb6",
         ("attention.qkv", "attention.output"),
     ),
-    Group(
+    ComponentGroup(
         "attn-core", "Attention core", "attn core", "#7db3e8",
         ("attention.core", "attention.scores", "attention.softmax", "attention.values", "attention.rope",
          "attention.other"),
     ),
-    Group("mlp", "MLP", "MLP", "#2a7f4f", ("mlp.up", "mlp.gate", "mlp.activation", "mlp.down", "mlp.other")),
-    Group("moe", "MoE", "MoE", "#58b8a6", ("moe.router", "moe.experts", "moe.dispatch")),
-    Group("logits", "Logits + loss", "logits+loss", "#dba92f", ("logits", "loss")),
-    Group("embedding", "Embedding", "embedding", "#bd9064", ("embedding",)),
-    Group("norm", "Norm, residual, dropout", "norm etc.", "#dd7f98", ("norm", "residual", "dropout")),
-    Group("optimizer", "Optimizer, grad clip", "optimizer", "#8257b0", ("optimizer", "grad_clip")),
-    Group("comm", "Communication", "comm", "#bd4a26", ("communication",)),
-    Group("memory", "Memory", "memory", "#9aa04a", ("memory",)),
-    Group("other", "Other", "other", "#99a2ac", ("other",)),
-    Group("unattributed", "Unattributed", "unattributed", "#79838e", ("unattributed",)),
+    ComponentGroup(
+        "mlp", "MLP", "MLP", "#2a7f4f",
+        ("mlp.up", "mlp.gate", "mlp.activation", "mlp.down", "mlp.other"),
+    ),
+    ComponentGroup("moe", "MoE", "MoE", "#58b8a6", ("moe.router", "moe.experts", "moe.dispatch")),
+    ComponentGroup("logits", "Logits + loss", "logits+loss", "#dba92f", ("logits", "loss")),
+    ComponentGroup("embedding", "Embedding", "embedding", "#bd9064", ("embedding",)),
+    ComponentGroup(
+        "norm", "Norm, residual, dropout", "norm etc.", "#dd7f98", ("norm", "residual", "dropout")
+    ),
+    ComponentGroup("optimizer", "Optimizer, grad clip", "optimizer", "#8257b0", ("optimizer", "grad_clip")),
+    ComponentGroup("comm", "Communication", "comm", "#bd4a26", ("communication",)),
+    ComponentGroup("memory", "Memory", "memory", "#9aa04a", ("memory",)),
+    ComponentGroup("other", "Other", "other", "#99a2ac", ("other",)),
+    ComponentGroup("unattributed", "Unattributed", "unattributed", "#79838e", ("unattributed",)),
 )  # fmt: skip
 _GROUP_OF = {component: group for group in GROUPS for component in group.components}
 _RANK = {component: rank for rank, component in enumerate(_GROUP_OF)}
@@ -72,7 +77,7 @@ class TreeRow:
     tflops: float | None
 
 
-def group_of(component: str) -> Group:
+def group_of(component: str) -> ComponentGroup:
     """Return the group a component belongs to; one we do not know is shown under Other."""
     return _GROUP_OF.get(component, _OTHER)
 

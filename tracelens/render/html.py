@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from tracelens import numbers as f
 from tracelens import words
-from tracelens.render import costs, facts, groups, layers, limits, losses, step_times, verified, waits
+from tracelens.render import costs, facts, groups, limits, losses, step_times, verified, waits
 from tracelens.render.section import Content, Page, Section
 from tracelens.render.sections import filled
 from tracelens.render.templates import environment, part, policy
@@ -136,7 +136,6 @@ def _environment() -> jinja2.Environment:
         nbytes=f.nbytes,
         delta=f.delta,
         short_kernel=short_kernel,
-        runs=layers.runs,
     )
     env.globals.update(
         saving=facts.claim, bounded=facts.bounded, shape=facts.shape,

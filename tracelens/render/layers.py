@@ -6,7 +6,6 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from tracelens import numbers as f
 from tracelens.render.groups import GROUPS, group_of
@@ -28,7 +27,7 @@ _SHORT = {"attention": "attn", "embedding": "emb"}
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class StripCell:
     """One rectangle; ``start`` and ``width`` are shares of the picture's width."""
 
     key: str  # css class
@@ -42,11 +41,11 @@ class Cell:
 class Icicle:
     """Rows of cells: of the step phases, groups and components; of its layers, layers and groups."""
 
-    phases: list[Cell]
-    groups: list[Cell]
-    components: list[Cell]
-    layers: list[Cell]
-    layer_groups: list[Cell]
+    phases: list[StripCell]
+    groups: list[StripCell]
+    components: list[StripCell]
+    layers: list[StripCell]
+    layer_groups: list[StripCell]
     spoken: str
 
 
@@ -69,20 +68,20 @@ class Pass:
     title: str
     late: str  # what of it belongs to other layers, or ""
     spoken: str
-    lanes: list[tuple[str, list[Cell]]]
+    lanes: list[tuple[str, list[StripCell]]]
     ticks: list[tuple[float, str]]
     rows: list[tuple[str, str, str, str, str]]  # start, time, component, kernel, note
     left_out: int  # of the kernels, not in rows
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class ShareBar:
     """Shares by component."""
 
     title: str
     note: str
     spoken: str
-    cells: list[Cell]
+    cells: list[StripCell]
     rows: list[tuple[str, str, float, float]]  # css class, component, share, ms
 
 
@@ -135,7 +134,7 @@ def _group_key(row: LayerRow) -> tuple[str, str]:
 
 def _joined(
     rows: Sequence[LayerRow], whole: float, name: Callable[[LayerRow], tuple[str, str]]
-) -> list[Cell]:
+) -> list[StripCell]:
     """Neighbours of one phase and name as one cell."""
     found: list[tuple[tuple[str, str, str], float, float]] = []
     start = 0.0
@@ -154,32 +153,32 @@ def _joined(
         of = "" if title == phase else f", {phase}"
         said = f"{title}{of}: {f.pct(width)}, {f.ms(time)}"
         label = _fits(title, width) or _fits(_short(title), width)
-        cells.append(Cell(key, begin / whole, width, label, said))
+        cells.append(StripCell(key, begin / whole, width, label, said))
     return cells
 
 
-def _by_layer(layers: Layers) -> tuple[list[Cell], list[Cell]]:
+def _by_layer(layers: Layers) -> tuple[list[StripCell], list[StripCell]]:
     """Layers, or runs of them, side by side, and below each one its time by group."""
     totals = [sum(row.time_ms[at] for row in layers.rows) for at in range(len(layers.layers))]
     whole = sum(totals)
     if whole <= 0:
         return [], []
     joined = math.ceil(len(totals) / _COLUMNS)
-    columns: list[Cell] = []
-    inside: list[Cell] = []
+    columns: list[StripCell] = []
+    inside: list[StripCell] = []
     start = 0.0
     for first in range(0, len(totals), joined):
         part = range(first, min(first + joined, len(totals)))
         name = f.integers([layers.layers[at] for at in part])
         time = sum(totals[at] for at in part)
         said = f"{'layer' if len(part) == 1 else 'layers'} {name}: {f.ms(time)}"
-        columns.append(Cell("l-layer", start / whole, time / whole, _fits(name, time / whole), said))
+        columns.append(StripCell("l-layer", start / whole, time / whole, _fits(name, time / whole), said))
         inside += _groups_in(layers, part, name, start, whole)
         start += time
     return columns, inside
 
 
-def _groups_in(layers: Layers, part: range, name: str, start: float, whole: float) -> list[Cell]:
+def _groups_in(layers: Layers, part: range, name: str, start: float, whole: float) -> list[StripCell]:
     """What the layers of a column spend in each group."""
     cells = []
     for group in GROUPS:
@@ -187,7 +186,7 @@ def _groups_in(layers: Layers, part: range, name: str, start: float, whole: floa
         time = sum(row.time_ms[at] for row in mine for at in part)
         if time / whole >= _DRAWN:
             title = f"{name}, {group.title}: {f.ms(time)}"
-            cells.append(Cell(f"g-{group.key}", start / whole, time / whole, "", title))
+            cells.append(StripCell(f"g-{group.key}", start / whole, time / whole, "", title))
         start += time
     return cells
 
@@ -266,7 +265,7 @@ def passes(report: Report, *, listed: int = 150) -> list[Pass]:
 
 def _pass(one: LayerPass, layer: int, names: Sequence[str], listed: int) -> Pass:
     length = one.length_us or 1.0
-    lanes: dict[str, list[Cell]] = {}
+    lanes: dict[str, list[StripCell]] = {}
     rows = []
     streams = sorted(set(one.stream), key=lambda stream: (-one.stream.count(stream), stream))
     columns = zip(one.start_us, one.duration_us, one.component, one.name, one.stream, one.layer, strict=True)
@@ -278,7 +277,7 @@ def _pass(one: LayerPass, layer: int, names: Sequence[str], listed: int) -> Pass
         title = f"{component} {f.ms(time / 1e3)}: {kernel}" + (f" ({other})" if other else "")
         key = f"g-{group_of(component).key}" + (" faint" if other else "")
         lane = f"stream {stream}" if streams.index(stream) < _LANES else "other streams"
-        lanes.setdefault(lane, []).append(Cell(key, start / length, width, label, title))
+        lanes.setdefault(lane, []).append(StripCell(key, start / length, width, label, title))
         note = ", ".join(filter(None, [other, f"stream {stream}" if len(streams) > 1 else ""]))
         rows.append((f"{start:.1f}", f"{time:.1f}", component, kernel, note))
     order = [*(f"stream {stream}" for stream in streams[:_LANES]), "other streams"]
@@ -331,12 +330,7 @@ def _ticks(length_us: float) -> list[tuple[float, str]]:
     return [(at / length_us, f.ms(at / 1e3) if at else "0") for at in found if at <= 0.97 * length_us]
 
 
-def runs(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Neighbours of one class together."""
-    return [list(run) for _, run in groupby(cells, key=lambda cell: cell.key)]
-
-
-def shares(report: Report) -> list[Bar]:
+def shares(report: Report) -> list[ShareBar]:
     """What a layer's forward pass takes by component, and what the step's products do."""
     forward, title, note = _forward(report.layers)
     products = _sums(
@@ -375,7 +369,7 @@ def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     return dict(sorted(sums.items(), key=lambda one: _rank(one[0])))
 
 
-def _bar(title: str, note: str, times: dict[str, float]) -> Bar | None:
+def _bar(title: str, note: str, times: dict[str, float]) -> ShareBar | None:
     whole = sum(times.values())
     if whole <= 0:
         return None
@@ -383,11 +377,11 @@ def _bar(title: str, note: str, times: dict[str, float]) -> Bar | None:
     for component, time in times.items():
         frac, key = time / whole, f"g-{group_of(component).key}"
         said = f"{component}: {f.pct(frac)}, {f.ms(time)}"
-        cells.append(Cell(key, start, frac, _fits(_short(component), frac), said))
+        cells.append(StripCell(key, start, frac, _fits(_short(component), frac), said))
         rows.append((key, component, frac, time))
         start += frac
     spoken = ", ".join(f"{component} {f.pct(frac)}" for _, component, frac, _ in rows)
-    return Bar(title, note, spoken, cells, rows)
+    return ShareBar(title, note, spoken, cells, rows)
 
 
 def _content(page: Page) -> Content | None:

@@ -9,6 +9,7 @@ from tracelens.accounting.limits import StepPicture, byte_times, limits
 from tracelens.render import waits
 from tracelens.render.section import Content, Page, Section
 from tracelens.results import CommunicationRow, Report
+from tracelens.results.step import LimitedBy
 from tracelens.results.waiting import idle_ms
 from tracelens.words import per_step
 
@@ -44,7 +45,7 @@ _FIND_RANK = (
 class Card:
     """What limits the step, as a finding reads: claim, what was seen, why, what to do, how it is known."""
 
-    code: str  # exposed | idle | memory
+    code: LimitedBy
     title: str
     claim: str
     saw: list[str]

@@ -22,7 +22,7 @@ LARGEST = 1_000_000  # bytes of the page of any other
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PageLimits:
     """The most that a page shows of each of its long lists."""
 
     rows: int = ROWS
@@ -31,7 +31,7 @@ class Limits:
     whole: int = WHOLE
     lines: int = LINES
 
-    def tighter(self) -> Limits | None:
+    def tighter(self) -> PageLimits | None:
         """Return the next smaller page: what explains goes before what is a result; None at the smallest."""
         if self.derived > FEWEST_DERIVED:
             return replace(self, derived=max(FEWEST_DERIVED, self.derived // 2))
@@ -46,14 +46,14 @@ class Limits:
         return None
 
 
-def first(report: Report) -> tuple[Limits, int]:
+def first(report: Report) -> tuple[PageLimits, int]:
     """Return what a page of this report shows at most, and the bytes that it keeps below."""
     if len(report.gemms) <= ROWS and len(report.findings) <= WHOLE:
-        return Limits(), BUDGET
-    return Limits(rows=ROWS if len(report.gemms) <= ROWS else MOST_ROWS), LARGEST
+        return PageLimits(), BUDGET
+    return PageLimits(rows=ROWS if len(report.gemms) <= ROWS else MOST_ROWS), LARGEST
 
 
-def rows(report: Report, limits: Limits) -> list[GemmRow]:
+def rows(report: Report, limits: PageLimits) -> list[GemmRow]:
     """Choose the longest rows, and beyond them those a finding told in full names, in the report's order."""
     linked = named(report.findings[: limits.whole])
     extra = [row for row in report.gemms[limits.rows :] if row.id in linked]

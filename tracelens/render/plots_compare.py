@@ -6,23 +6,11 @@ from tracelens import numbers as f
 from tracelens.comparison.spelling import signed_ms, signed_pct
 from tracelens.errors import UsageError
 from tracelens.render import compare, facts
-from tracelens.render.compare_figures import IDLE, Piece, StepBars, StepPoints, signed, step_bars, step_points
+from tracelens.render.compare_figures import StepBars, StepPoints, signed, step_bars, step_points
 from tracelens.render.groups import group_of
-from tracelens.render.palette import ACCENT, LAYER, colour_of
-from tracelens.render.svg import (
-    EDGE,
-    INK,
-    LINE,
-    MUTED,
-    PAPER,
-    WIDTH,
-    Plot,
-    element,
-    picture,
-    rect,
-    segment,
-    text,
-)
+from tracelens.render.standing import colour_of, standing
+from tracelens.render.svg import EDGE, INK, LINE, MUTED, PAPER, WIDTH, Plot, element, picture, rect, text
+from tracelens.render.templates import drawing
 from tracelens.render.text import clean
 from tracelens.results.comparison import Comparison, ComponentChange
 
@@ -66,9 +54,12 @@ def _step(found: Comparison) -> Plot:
     bars, points = step_bars(found), step_points(found)
     if bars is None:
         raise UsageError("no picture of the step: neither side has GPU time in its steps")
-    drawn, y = _points(points, 8.0) if points else ("", 0.0)
-    body = [drawn, _bar(bars, 0, y + 18), _flow(bars, y + 66), _bar(bars, 1, y + 102)]
-    body.append(_axis([(tick.at, tick.said) for tick in bars.ticks], y + 152))
+    body, y = _points(points) if points else ("", 0.0)
+    for name, total, at in (("before", bars.before_ms, y + 18), ("after", bars.after_ms, y + 100)):
+        body += text(EDGE, at - 4, f"{name} {f.ms(total)}", fill=MUTED)
+        body += standing(drawing("pieces_bar", bars.pieces, name, total), EDGE, at + 2, inside="both")
+    body += standing(drawing("flow", bars.pieces), EDGE, y + 66)
+    body += standing(drawing("axis", bars.ticks), EDGE, y + 150)
     table, end = _pieces(bars, y + 196)
     generated = found.before.generated or found.after.generated
     per = found.per_step
@@ -83,74 +74,19 @@ def _step(found: Comparison) -> Plot:
         ],
         warning=facts.GENERATED if generated else "",
         description=f"{said}. Steps: {points.spoken}." if points else f"{said}.",
-        body="".join([*body, table]),
+        body=body + table,
         height=end,
     )
 
 
-_INNER = WIDTH - 2 * EDGE
-
-
-def _points(points: StepPoints, y: float) -> tuple[str, float]:
+def _points(points: StepPoints) -> tuple[str, float]:
     """Every step of both sides as a point on one axis, and where that ends."""
-    drawn = []
-    for side, fill in zip(points.sides, (MUTED, ACCENT), strict=True):
-        drawn.append(text(EDGE, y + 10, f"{side.name}: {side.said}", fill=MUTED))
-        drawn.append(rect(EDGE, y + 16, _INNER, 30, fill=LAYER))
-        x = EDGE + side.median * _INNER
-        drawn.append(element("path", d=f"M{x:.1f} {y + 17:.1f}v28", stroke=INK, stroke_width=2))
-        for across, down, said in side.dots:
-            drawn.append(
-                element("circle", element("title", said), cx=EDGE + across * _INNER, cy=y + 22 + 18 * down,
-                        r=4, fill=fill, fill_opacity="0.65")
-            )  # fmt: skip
-        y += 56
-    return "".join(drawn) + _axis([(tick.at, tick.said) for tick in points.ticks], y - 10), y + 28
-
-
-def _axis(ticks: list[tuple[float, str]], y: float) -> str:
-    drawn = []
-    for at, said in ticks:
-        x = EDGE + at * _INNER
-        anchor = "end" if at > 0.9 else "start" if at < 0.04 else "middle"
-        drawn.append(element("path", d=f"M{x:.1f} {y:.1f}v5", stroke=LINE))
-        drawn.append(text(x, y + 18, said, fill=MUTED, size=12, anchor=anchor))
-    return "".join(drawn)
-
-
-def _fill(one: Piece) -> str | None:
-    return LAYER if one.key == IDLE else colour_of(f"g-{one.key}")
-
-
-def _bar(bars: StepBars, side: int, y: float) -> str:
-    """One step as a bar of its parts; the side's name and sum stand above it."""
-    name, total = ("before", bars.before_ms) if side == 0 else ("after", bars.after_ms)
-    drawn = [text(EDGE, y - 4, f"{name} {f.ms(total)}", fill=MUTED)]
-    for one in bars.pieces:
-        start, width = one.after if side else one.before
-        ms = one.after_ms if side else one.before_ms
-        if not width:
-            continue
-        said = f"{one.title}, {name}: {f.ms(ms)}"
-        label = f"{one.short} {f.sig(ms)}" if width > 0.1 else f.sig(ms)
-        drawn.append(
-            segment(
-                EDGE + start * _INNER, y + 2, width * _INNER, 46, fill=_fill(one), title=said, label=label
-            )
-        )
-    return "".join(drawn)
-
-
-def _flow(bars: StepBars, y: float) -> str:
-    """From each part of the upper bar to the same part of the lower one."""
-    drawn = []
-    for one in bars.pieces:
-        corners = [
-            (one.before[0], y), (sum(one.before), y), (sum(one.after), y + 18), (one.after[0], y + 18)
-        ]  # fmt: skip
-        places = " ".join(f"{EDGE + x * _INNER:.1f},{at:.1f}" for x, at in corners)
-        drawn.append(element("polygon", points=places, fill=_fill(one) or MUTED, fill_opacity="0.28"))
-    return "".join(drawn)
+    drawn, y = "", 8.0
+    for side in points.sides:
+        drawn += text(EDGE, y + 10, f"{side.name}: {side.said}", fill=MUTED)
+        drawn += standing(drawing("lane", side, points.ticks, ""), EDGE, y + 16)
+        y += 60
+    return drawn + standing(drawing("axis", points.ticks), EDGE, y - 10), y + 28
 
 
 def _pieces(bars: StepBars, y: float) -> tuple[str, float]:
@@ -160,8 +96,9 @@ def _pieces(bars: StepBars, y: float) -> tuple[str, float]:
     drawn = [text(x, y, head, fill=MUTED, size=12, anchor="end") for x, head in heads]
     for one in bars.pieces:
         y += 21
-        known = {} if _fill(one) else {"stroke": MUTED, "stroke_dasharray": "3 2"}
-        drawn.append(rect(EDGE + 0.5, y - 10, 11, 11, fill=_fill(one) or PAPER, rx=2, **known))
+        fill = colour_of(f"g-{one.key}")
+        known = {} if fill else {"stroke": MUTED, "stroke_dasharray": "3 2"}
+        drawn.append(rect(EDGE + 0.5, y - 10, 11, 11, fill=fill or PAPER, rx=2, **known))
         drawn.append(text(EDGE + 20, y, one.title, limit=38))
         said = (f.ms(one.before_ms), f.ms(one.after_ms), signed(one.diff_ms))
         drawn += [text(x, y, words, anchor="end") for x, words in zip(ends, said, strict=True)]
@@ -208,8 +145,7 @@ def _times(row: ComponentChange) -> str:
 def _row(row: ComponentChange, longest: float, y: float, *, moved: bool = False) -> str:
     """Two bars and the difference, faint words where it is none that counts."""
     scale = (_RIGHT - _LEFT) / longest
-    group = group_of(row.component)
-    colour = _NOT_KNOWN if group.key == "unattributed" else group.colour
+    colour = colour_of(f"g-{group_of(row.component).key}") or _NOT_KNOWN
     said = f"{_name(row)}: {_times(row)}"
     growth = signed_pct(row.diff_frac) if row.diff_frac is not None else ""
     judged, more = "moved" if moved else _JUDGED[row.beyond_noise], bool(row.beyond_noise)
@@ -224,6 +160,3 @@ def _row(row: ComponentChange, longest: float, y: float, *, moved: bool = False)
         text(WIDTH - EDGE, y + 18, judged, anchor="end", fill=MUTED, size=12),
     ]  # fmt: skip
     return "".join(parts)
-
-
-__all__ = ["ComparisonPlots"]

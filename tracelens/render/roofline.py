@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from tracelens import numbers as f
 from tracelens.render import facts
-from tracelens.render.roofline_names import SAME, Box, Circle, Names, Place
+from tracelens.render.roofline_names import SAME, Anchor, Box, Circle, Names, Place
 from tracelens.render.section import Content, Page, Section
+from tracelens.render.svg import Tick
 from tracelens.results import GemmRow, GpuInfo, Report
 
 NEGLIGIBLE = 0.001  # of all GPU time: smaller rows would stretch the axes over decades of nothing
@@ -52,14 +53,6 @@ NARROW = Frame(
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """A grid line and its number."""
-
-    at: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Roof:
     """One bound: the memory slope, then the flat peak; its name stands over where the flat part begins."""
 
@@ -84,7 +77,7 @@ class Point:
     label: str  # "" where another says it, or where there is no room
     label_x: float
     label_y: float
-    anchor: str  # start | end | middle
+    anchor: Anchor
     line: str  # for <path>: from the mark to a label that is not right beside it, or ""
 
 
@@ -103,7 +96,7 @@ class Roofline:
 
 
 @dataclass(frozen=True, slots=True)
-class _Axis:
+class _LogAxis:
     low: float
     high: float
     start: float
@@ -145,9 +138,9 @@ def roofline(report: Report, shown: list[GemmRow], *, frame: Frame = WIDE) -> Ro
     ridges = [bound.peak / slope for bound in bounds]
     low, high = min(*xs, *ridges) * 0.7, _nice(max(*xs, *ridges) * 1.3, True)
     low = min([low, *(_room(bound, slope, high, frame) for bound in bounds)])
-    x = _Axis(_nice(low, False), high, frame.left, frame.end)
+    x = _LogAxis(_nice(low, False), high, frame.left, frame.end)
     top = max(*ys, *(bound.peak for bound in bounds)) * 1.1
-    y = _Axis(_nice(min(ys) * 0.7, False), _nice(top, True), frame.floor, frame.top)
+    y = _LogAxis(_nice(min(ys) * 0.7, False), _nice(top, True), frame.floor, frame.top)
     roofs = _roofs(bounds, slope, x, y)
     points = _points(rows, x, y, frame, _drawn(roofs, x, frame))
     dashed = _dashed(rows, gpu) if any(roof.ceiling for roof in roofs) else ""
@@ -216,7 +209,7 @@ def _room(bound: _Bound, slope: float, high: float, frame: Frame) -> float:
     return ridge if part >= 0.9 else high * (ridge / high) ** (1 / (1 - part))
 
 
-def _roofs(bounds: list[_Bound], slope: float, x: _Axis, y: _Axis) -> list[Roof]:
+def _roofs(bounds: list[_Bound], slope: float, x: _LogAxis, y: _LogAxis) -> list[Roof]:
     """The bounds with their names, from below: each name a line over its own bound and the name below it.
 
     Over the memory slope there is no point, so that names that end where the flat part begins hide none.
@@ -236,7 +229,7 @@ def _roofs(bounds: list[_Bound], slope: float, x: _Axis, y: _Axis) -> list[Roof]
     return roofs[::-1]
 
 
-def _drawn(roofs: list[Roof], x: _Axis, frame: Frame) -> tuple[list[Box], list[Box], list[Box]]:
+def _drawn(roofs: list[Roof], x: _LogAxis, frame: Frame) -> tuple[list[Box], list[Box], list[Box]]:
     """Where the names of the bounds, the bounds, and the dashed lines are."""
     names = [
         (one.label_x - frame.character * len(one.label), one.label_y - 10, one.label_x, one.label_y + 3)
@@ -258,7 +251,7 @@ def _drawn(roofs: list[Roof], x: _Axis, frame: Frame) -> tuple[list[Box], list[B
 
 
 def _points(
-    rows: list[GemmRow], x: _Axis, y: _Axis, frame: Frame, drawn: tuple[list[Box], list[Box], list[Box]]
+    rows: list[GemmRow], x: _LogAxis, y: _LogAxis, frame: Frame, drawn: tuple[list[Box], list[Box], list[Box]]
 ) -> list[Point]:
     longest = max(row.time_ms for row in rows) or 1.0
     radii = [3.5 + 5.5 * math.sqrt(row.time_ms / longest) for row in rows]

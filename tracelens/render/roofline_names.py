@@ -6,6 +6,9 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+Anchor = Literal["start", "end", "middle"]
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Circle = tuple[float, float, float]  # x, y, radius
@@ -27,7 +30,7 @@ class Place:
 
     x: float
     y: float
-    anchor: str  # start | end | middle
+    anchor: Anchor
     line: Line | None
     box: Box
 
@@ -90,7 +93,7 @@ class Names:
 
 def _beside(mark: Circle, width: float) -> Iterator[Place]:
     cx, cy, r = mark
-    for dx, dy, anchor in (
+    places: tuple[tuple[float, float, Anchor], ...] = (
         (r + 4, 4, "start"),
         (-r - 4, 4, "end"),
         (r + 2, -r - 2, "start"),
@@ -99,7 +102,8 @@ def _beside(mark: Circle, width: float) -> Iterator[Place]:
         (-r - 2, r + 11, "end"),
         (0, r + 13, "middle"),
         (0, -r - 5, "middle"),
-    ):
+    )
+    for dx, dy, anchor in places:
         yield _placed(cx + dx, cy + dy, anchor, width, None)
 
 
@@ -128,11 +132,14 @@ def _at_a_line(mark: Circle, width: float, away: float) -> Iterator[Place]:
                 yield _placed(line[2] - 6, y, "start", width, line)
                 yield _placed(line[2] + 6, y, "end", width, line)
             else:
-                anchor, shift = ("start", 3) if across > 0 else ("end", -3)
-                yield _placed(line[2] + shift, line[3] + 4, anchor, width, line)
+                yield (
+                    _placed(line[2] + 3, line[3] + 4, "start", width, line)
+                    if across > 0
+                    else _placed(line[2] - 3, line[3] + 4, "end", width, line)
+                )
 
 
-def _placed(x: float, y: float, anchor: str, width: float, line: Line | None) -> Place:
+def _placed(x: float, y: float, anchor: Anchor, width: float, line: Line | None) -> Place:
     box = text_box(x, y, anchor, width)
     drawn = None
     if line is not None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracelens import numbers as f
 from tracelens.render.section import Content, Page, Section
+from tracelens.render.svg import Tick
 from tracelens.results import Estimate, Finding, FrontPoint, ShapePick, ShapeSearch
 
 WIDTH, HEIGHT = 640, 240
@@ -20,6 +21,8 @@ _TICKS = 4
 _NARROWEST = 0.002
 #: Parameters that a finding names as a configuration does.
 _NAMES = {"vocab_size": "vocab"}
+#: Where the axes are.
+BOX = {"top": TOP, "right": RIGHT, "bottom": BOTTOM, "height": HEIGHT}
 
 
 def signed(frac: float) -> str:
@@ -109,13 +112,7 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    at: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
+class FrontFigure:
     """The Pareto front in user units of width x HEIGHT: growth of the weights across, of the time upwards."""
 
     width: int
@@ -126,7 +123,7 @@ class Figure:
     y_ticks: list[Tick]
 
 
-def figure(found: ShapeSearch, *, width: int = WIDTH, left: int = LEFT) -> Figure | None:
+def figure(found: ShapeSearch, *, width: int = WIDTH, left: int = LEFT) -> FrontFigure | None:
     """The figure, or None where the front has no two points to join."""
     if len(found.front) < 2:
         return None
@@ -144,7 +141,33 @@ def figure(found: ShapeSearch, *, width: int = WIDTH, left: int = LEFT) -> Figur
         for number, (pick, (x, y)) in enumerate(zip(found.picks, picked, strict=True), 1)
     ]
     line = " ".join(f"{across.at(x)},{up.at(y)}" for x, y in sorted(points))
-    return Figure(width, left, line, dots, across.ticks(), up.ticks())
+    return FrontFigure(width, left, line, _named_together(dots), across.ticks(), up.ticks())
+
+
+def _named_together(dots: Sequence[Dot], near: float = 12.0) -> list[Dot]:
+    """Dots so near one another that their names would lie on one another have one name together."""
+    found: list[Dot] = []
+    for dot in dots:
+        upon = next(
+            (at for at, one in enumerate(found)
+             if dot.label and one.label and abs(one.x - dot.x) < 2 * near and abs(one.y - dot.y) < near),
+            None,
+        )  # fmt: skip
+        if upon is not None:
+            found[upon] = replace(found[upon], label=f"{found[upon].label}, {dot.label}")
+            dot = replace(dot, label="")
+        found.append(dot)
+    return found
+
+
+def pick_lines(found: ShapeSearch) -> list[str]:
+    """The picks as numbered lines."""
+    lines = []
+    for number, pick in enumerate(found.picks, 1):
+        weights = f", weights {signed(pick.parameters_frac)}" if pick.parameters is not None else ""
+        saved = f"{spread(pick.saving_frac)} less time per token"
+        lines.append(f"{number}. {pick.title}: {saved}{weights} ({pick.effort})")
+    return lines
 
 
 def _title(text: str, weights: float, time: float) -> str:
@@ -214,7 +237,7 @@ def _content(page: Page) -> Content | None:
         "x": found,
         "fig": figure(found),
         "narrow": figure(found, width=328, left=50),
-        "box": {"top": TOP, "right": RIGHT, "bottom": BOTTOM, "height": HEIGHT},
+        "box": BOX,
         "ran": ran(found),
         "same_change": same_change,
         "spread": spread,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tracelens.render.limits import Limits
+from tracelens.render.limits import PageLimits
 from tracelens.results import GemmRow, Report
 
 #: What a section's template is filled with; "note" stands beside the heading, "title" in its place, and
@@ -20,7 +20,7 @@ class Page:
 
     report: Report
     rows: list[GemmRow]  # GEMM rows shown
-    limit: Limits
+    limit: PageLimits
 
     @property
     def by_id(self) -> dict[str, GemmRow]:

@@ -12,7 +12,7 @@ _A_FEW_PER_CENT = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StepLine:
     """One line of the table: how the steps ran, their times, and how those were taken."""
 
     title: str
@@ -20,7 +20,7 @@ class Row:
     note: str
 
 
-def rows(report: Report) -> list[Row]:
+def rows(report: Report) -> list[StepLine]:
     """Set the kinds of steps side by side; the profiled ones alone where no others were timed."""
     found = report.summary.unprofiled
     clock = {"cuda_events": "between CUDA events", "perf_counter": "on the CPU's clock"}.get(
@@ -31,7 +31,7 @@ def rows(report: Report) -> list[Row]:
         ("without, before the window", found.before_ms, clock),
         ("without, after the window", found.after_ms, clock),
     ]
-    return [Row(title, time, note) for title, time, note in listed if time is not None]
+    return [StepLine(title, time, note) for title, time, note in listed if time is not None]
 
 
 def lines(report: Report) -> list[str]:

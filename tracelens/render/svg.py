@@ -21,9 +21,16 @@ INK, MUTED, LINE, PAPER, WARNING = "#16191d", "#59636e", "#e0e4e9", "#ffffff", "
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 _HEAD = 24  # from the upper edge to the line of the title
 _CHARACTER = 0.56  # of the font's size: the width of a character, on average
-_SLIM = 6.0  # a part of a bar too slim for a dashed border
 _LINE_OF = 132  # characters between the edges, in the widest of the usual fonts
 _NO_XML = str.maketrans(dict.fromkeys((0xFFFE, 0xFFFF), "\ufffd"))  # no XML file can hold these two
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis and the number that stands there."""
+
+    at: float
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,88 +97,31 @@ def text(
     anchor: str | None = None,
     bold: bool = False,
     limit: int = 160,
-    halo: bool = False,
 ) -> str:
-    """A line of text; ``anchor`` is start, middle or end. A ``halo`` is the edge that others stand out by."""
-    around: dict[str, str | float | None] = {
-        "stroke": PAPER,
-        "stroke_width": 4,
-        "stroke_linejoin": "round",
-        "aria_hidden": "true",
-    }
+    """A line of text; ``anchor`` is start, middle or end."""
     return element(
         "text",
         safe(words, limit),
         x=x,
         y=y,
         font_size=size,
-        fill=PAPER if halo else fill,
+        fill=fill,
         text_anchor=anchor,
         font_weight="650" if bold else None,
-        **(around if halo else {}),
-    )
-
-
-def standing_out(
-    x: float, y: float, words: str, *, size: float = 13, anchor: str | None = None, bold: bool = False
-) -> tuple[str, str]:
-    """A line of text upon lines: its halo, to be drawn before every such text, and the text."""
-    return (
-        text(x, y, words, size=size, anchor=anchor, bold=bold, halo=True, limit=40),
-        text(x, y, words, size=size, anchor=anchor, bold=bold, limit=40),
     )
 
 
 def rect(
-    x: float, y: float, width: float, height: float, *, fill: str, title: str = "", inside: str = "",
-    **more: str | float | None,
-) -> str:  # fmt: skip
-    """A rectangle with what it says to a pointer, and ``inside`` it markup, as one group."""
-    drawn = element("rect", x=x, y=y, width=max(width, 0.0), height=height, fill=fill, **more)
-    if not title and not inside:
-        return drawn
+    x: float, y: float, width: float, height: float, *, fill: str, title: str = "", **more: str | float | None
+) -> str:
+    """A rectangle with what it says to a pointer."""
     said = element("title", safe(title)) if title else ""
-    return element("g", said + drawn + inside)
-
-
-def segment(
-    x: float, y: float, width: float, height: float, *, fill: str | None, title: str, label: str = "",
-    size: float = 12,
-) -> str:  # fmt: skip
-    """A part of a bar, its label in the middle where it fits; without ``fill`` it is what is not known."""
-    style: dict[str, str | float | None] = {"stroke": PAPER, "stroke_width": 1.5}
-    if fill is None and width < _SLIM:
-        fill = MUTED
-    elif fill is None:
-        x, y, width, height = x + 1, y + 1, width - 2, height - 2
-        style = {"stroke": MUTED, "stroke_width": 1.5, "stroke_dasharray": "4 3"}
-    ink = on(fill or PAPER)
-    middle = y + height / 2 + 0.36 * size
-    fits = label and wide(label, size) + 6 <= width
-    inside = text(x + width / 2, middle, label, size=size, fill=ink, anchor="middle") if fits else ""
-    return rect(x, y, width, height, fill=fill or PAPER, title=title, inside=inside, **style)
+    return element("rect", said, x=x, y=y, width=max(width, 0.0), height=height, fill=fill, **more)
 
 
 def wide(words: str, size: float) -> float:
     """About how wide a line of text is."""
     return _CHARACTER * size * len(words)
-
-
-def on(fill: str) -> str:
-    """Black or white, whichever is read better upon a colour: a contrast of 4.5 at least (WCAG 2.2, 1.4.3).
-
-    >>> on("#2a7f4f"), on("#7db3e8")
-    ('#ffffff', '#000000')
-    """
-    light = luminance(fill)
-    return "#000000" if (light + 0.05) / 0.05 >= 1.05 / (light + 0.05) else "#ffffff"
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of ``#rrggbb`` (WCAG 2.2)."""
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def keys(

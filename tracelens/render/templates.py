@@ -7,6 +7,8 @@ import hashlib
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 import jinja2
@@ -62,9 +64,21 @@ def environment() -> jinja2.Environment:
         percent=lambda frac: percent(frac, 3),
         percent2=percent,
         round_pct=lambda frac: f"{100 * frac:.0f}%",
+        runs=lambda cells: [list(run) for _, run in groupby(cells, key=attrgetter("key"))],
     )
     env.globals.update(meter=meter, dash=f.DASH)
     return env
+
+
+def drawing(name: str, *given: object) -> str:
+    """One of the page's drawings: a macro of ``figures.html.j2`` filled."""
+    macro = getattr(_drawings(), name)
+    return str(macro(*given))
+
+
+@cache
+def _drawings() -> object:
+    return environment().get_template("figures.html.j2").module
 
 
 def percent(frac: float, decimals: int = 2) -> str:

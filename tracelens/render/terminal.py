@@ -440,10 +440,6 @@ def _name(row: GemmRow) -> str:
     return row.component + (f" {facts.role(row)}" if row.role else short.get(row.phase, ""))
 
 
-def _or_dash(text: str) -> str:
-    return f.DASH if text == f.UNKNOWN else text
-
-
 def _tiles(row: GemmRow) -> str:
     if row.tiles is None:
         return f.DASH

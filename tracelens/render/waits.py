@@ -35,14 +35,14 @@ _NAMED = 3  # parts of the path that a line names
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class WaitShare:
     title: str
     note: str
     ms: float
     frac: float
 
 
-def shares(report: Report) -> list[Share]:
+def shares(report: Report) -> list[WaitShare]:
     """What the GPU does from its first to its last event of a step; the three add up. Empty when unknown."""
     found = report.waits
     if found.compute_ms is None or found.non_compute_ms is None or found.idle_ms is None:
@@ -53,7 +53,7 @@ def shares(report: Report) -> list[Share]:
         ("only moves data", "copies or communication only", found.non_compute_ms),
         ("is idle", "no GPU event runs", found.idle_ms),
     ]
-    return [Share(title, note, ms, ms / total) for title, note, ms in told]
+    return [WaitShare(title, note, ms, ms / total) for title, note, ms in told]
 
 
 def lines(report: Report) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from tracelens.results.described import says
+from tracelens.results.row_sizes import AttentionNoted, Groups, attention_noted, groups_noted
 
 #: How the counted FLOPs stand to those that were done. at_most: a buffer's rows or masked scores are counted
 #: too; above_peak: their rate would be more than the GPU can do, so they are not known, nor is any rate.
@@ -105,7 +106,8 @@ class Beside:
     disturbed_calls: int
     disturbed_us: Annotated[float, says("median of those")]
     alone_us: Annotated[
-        float | None, says("median of undisturbed calls of the same shape and kernel; None = under three")
+        float | None,
+        says("median of undisturbed calls of the same shape and kernel, or by shares of time; None = untold"),
     ]
     excess_ms: Annotated[float | None, says("of time_ms: what they took beyond alone_us; None = not known")]
     excess_ms_per_step: Annotated[float | None, says("the same of time_ms_per_step")]
@@ -232,6 +234,16 @@ class GemmRow:
     kernel_head_dim: Annotated[
         int | None, says("of an attention kernel: the head dimension it is compiled for")
     ] = None
+
+    @property
+    def attention(self) -> AttentionNoted | None:
+        """Sizes of its attention calls, as far as the trace shows them."""
+        return attention_noted(self.shape_note)
+
+    @property
+    def groups(self) -> Groups | None:
+        """The groups of unequal size that one call holds."""
+        return groups_noted(self.shape_note)
 
 
 def main_dtype(rows: Iterable[GemmRow]) -> str | None:

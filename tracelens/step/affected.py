@@ -44,7 +44,7 @@ _OF_ATTENTION = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AffectedPart:
     """A row, or a share of its calls, before and after."""
 
     row: GemmRow
@@ -63,7 +63,7 @@ class Part:
 class Affected:
     """What a change touches: predicted parts, and rows without a prediction with the reason."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[AffectedPart, ...]
     lost: tuple[tuple[float, str], ...]  # ms per step, why
 
     @property
@@ -86,7 +86,7 @@ def affected_by(step: StepModel, then: ModelConfig) -> Affected:
     """Every row of ``step`` that is another with ``then``, or runs more or less often."""
     now = step.now
     names = changed_names(now, then)
-    parts: list[Part] = []
+    parts: list[AffectedPart] = []
     lost: list[tuple[float, str]] = []
 
     def take(row: GemmRow, weight: float, scaled: Scaled | str, *, each_expert: bool = False) -> None:
@@ -94,7 +94,7 @@ def affected_by(step: StepModel, then: ModelConfig) -> Affected:
         if isinstance(scaled, str):
             lost.append((time, scaled))
         elif scaled.kind != "same" or calls != 1.0:
-            parts.append(Part(row, time, calls, scaled))
+            parts.append(AffectedPart(row, time, calls, scaled))
 
     for product in step.work.products if names else ():
         scaled = scaled_product(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracelens.results import GemmRow, ModelDims
-from tracelens.step.work import groups_of
 
 #: A mean number of rows per token this near to a whole one is that number of experts per token.
 _WHOLE = 0.01
@@ -54,7 +53,7 @@ def mixture_of(rows: Sequence[GemmRow], dims: ModelDims, *, tokens: int | None) 
     loads = [(row.m or 0, row.calls_per_step) for row in down if how != "grouped"]
     calls = sum(weight for _, weight in loads)
     capacity = sum(size * weight for size, weight in loads) / calls if calls else None
-    if how == "grouped" and (found := [(row.m, groups_of(row)) for row in down]):
+    if how == "grouped" and (found := [(row.m, row.groups) for row in down]):
         sizes = [size / told[1] for size, told in found if size and told and told[0] == "m"]
         capacity = sum(sizes) / len(sizes) if sizes else None
     ranks = experts // local if experts and local and experts % local == 0 and how != "loop" else None
@@ -94,7 +93,7 @@ def _how(rows: Sequence[GemmRow], tokens: int | None) -> str | None:
 
 
 def _runs(row: GemmRow, tokens: int | None) -> str:
-    if groups_of(row) is not None:
+    if row.groups is not None:
         return "grouped"
     if (row.batch or 1) > 1:
         return "batched"
@@ -111,7 +110,7 @@ def _local(how: str, down: Sequence[GemmRow], rows: Sequence[GemmRow], dims: Mod
     if how == "batched":
         return next((row.batch for row in down), None)
     if how == "grouped":
-        found = next((groups_of(row) for row in down), None)
+        found = next((row.groups for row in down), None)
         return found[1] if found is not None else None
     ranks = dims.expert_parallel.value
     if ranks and dims.experts.value and dims.experts.value % ranks == 0:

@@ -28,7 +28,7 @@ _Component = tuple[str, str, float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _SameSizes:
     """Work whose time depends on the same sizes; ``repeated``: a row of it, where it is in the layers."""
 
     names: tuple[str, ...]
@@ -167,7 +167,7 @@ def _parts(found: WhatIf, tokens: float) -> Iterator[PartChange]:
     yield from sorted(parts, key=lambda part: -part.saving_ms)
 
 
-def _groups(step: StepModel) -> Iterator[_Group]:
+def _groups(step: StepModel) -> Iterator[_SameSizes]:
     """The step's work by the sizes it depends on."""
     now, work = step.now, step.work
     layered = _repeats(step, 2 * now.layers if now.layers else None)
@@ -193,8 +193,8 @@ def _groups(step: StepModel) -> Iterator[_Group]:
 
 def _group(
     names: tuple[str, ...], repeated: str | None, now: ModelConfig, time_ms: Callable[[ModelConfig], float]
-) -> _Group:
-    return _Group(names, repeated, time_ms(now), time_ms)
+) -> _SameSizes:
+    return _SameSizes(names, repeated, time_ms(now), time_ms)
 
 
 def _product_names(product: Product, now: ModelConfig) -> tuple[str, ...]:

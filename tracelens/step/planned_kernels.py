@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError
-
-ROLES = ("forward", "dgrad", "wgrad")
+from tracelens.words import Direction
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class RankLinear:
     """One linear layer on one rank: ``rows`` inputs of width ``into`` to width ``out``, ``batch`` times."""
 
     component: str
@@ -38,7 +37,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True)
-class Attention:
+class RankAttention:
     """One fused attention call on one rank."""
 
     batch: int
@@ -55,7 +54,7 @@ class Traffic:
     """Bytes that kernels of one component move, fused and in plain PyTorch."""
 
     component: str
-    phase: str
+    phase: Direction
     scales_with: str
     fused_bytes: float
     plain_bytes: float
@@ -69,7 +68,7 @@ def _known(config: ModelConfig, name: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class RankSizes:
     """Sizes on one tensor-parallel rank."""
 
     tokens: int
@@ -82,7 +81,7 @@ class Sizes:
     layers: int
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Sizes:
+    def of(cls, config: ModelConfig) -> RankSizes:
         """InputError where a size is not known."""
         t = config.tensor_parallel or 1
         heads = _known(config, "heads")
@@ -101,57 +100,57 @@ class Sizes:
         )
 
 
-def attention_linears(config: ModelConfig, layout: Layout) -> tuple[Linear, ...]:
+def attention_linears(config: ModelConfig, layout: Layout) -> tuple[RankLinear, ...]:
     """QKV (one product or three, as the family does) and the output projection."""
-    s = Sizes.of(config)
+    s = RankSizes.of(config)
     query, keys = s.heads * s.head_dim, s.kv_heads * s.head_dim
-    output = Linear("attention.output", s.tokens, query, s.hidden, 1, s.layers)
+    output = RankLinear("attention.output", s.tokens, query, s.hidden, 1, s.layers)
     if layout.fused_qkv:
-        return (Linear("attention.qkv", s.tokens, s.hidden, query + 2 * keys, 1, s.layers), output)
+        return (RankLinear("attention.qkv", s.tokens, s.hidden, query + 2 * keys, 1, s.layers), output)
     return (
-        Linear("attention.qkv", s.tokens, s.hidden, query, 1, s.layers),
-        Linear("attention.qkv", s.tokens, s.hidden, keys, 1, 2 * s.layers),
+        RankLinear("attention.qkv", s.tokens, s.hidden, query, 1, s.layers),
+        RankLinear("attention.qkv", s.tokens, s.hidden, keys, 1, 2 * s.layers),
         output,
     )
 
 
-def mlp_linears(config: ModelConfig, layout: Layout) -> tuple[Linear, ...]:
+def mlp_linears(config: ModelConfig, layout: Layout) -> tuple[RankLinear, ...]:
     """Up, gate and down; with experts, one product for each expert at an even load."""
-    s = Sizes.of(config)
-    found: list[Linear] = []
+    s = RankSizes.of(config)
+    found: list[RankLinear] = []
     rows, batch, prefix = s.tokens, 1, "mlp"
     if config.experts and layout.experts_per_token:
-        found.append(Linear("moe.router", s.tokens, s.hidden, config.experts, 1, s.layers))
+        found.append(RankLinear("moe.router", s.tokens, s.hidden, config.experts, 1, s.layers))
         rows, batch = max(1, s.tokens * layout.experts_per_token // config.experts), config.experts
         prefix = "moe"
     up, down = ("mlp.up", "mlp.down") if prefix == "mlp" else ("moe.experts", "moe.experts")
     if config.gated and layout.fused_gate:
-        found.append(Linear(up, rows, s.hidden, 2 * s.ffn, batch, s.layers))
+        found.append(RankLinear(up, rows, s.hidden, 2 * s.ffn, batch, s.layers))
     else:
-        found.append(Linear(up, rows, s.hidden, s.ffn, batch, s.layers))
+        found.append(RankLinear(up, rows, s.hidden, s.ffn, batch, s.layers))
         if config.gated:
             gate = "mlp.gate" if prefix == "mlp" else "moe.experts"
-            found.append(Linear(gate, rows, s.hidden, s.ffn, batch, s.layers))
-    found.append(Linear(down, rows, s.ffn, s.hidden, batch, s.layers))
+            found.append(RankLinear(gate, rows, s.hidden, s.ffn, batch, s.layers))
+    found.append(RankLinear(down, rows, s.ffn, s.hidden, batch, s.layers))
     return tuple(found)
 
 
-def logits_linear(config: ModelConfig) -> Linear:
+def logits_linear(config: ModelConfig) -> RankLinear:
     """The product with the vocabulary, of every token."""
-    s = Sizes.of(config)
-    return Linear("logits", s.tokens, s.hidden, s.vocab, 1, 1)
+    s = RankSizes.of(config)
+    return RankLinear("logits", s.tokens, s.hidden, s.vocab, 1, 1)
 
 
-def attention_call(config: ModelConfig, layout: Layout) -> Attention:
+def attention_call(config: ModelConfig, layout: Layout) -> RankAttention:
     """The fused attention of every layer."""
-    s = Sizes.of(config)
+    s = RankSizes.of(config)
     batch, sequence = config.micro_batch or 1, config.sequence or s.tokens
-    return Attention(batch, s.heads, s.kv_heads, sequence, s.head_dim, layout.causal, s.layers)
+    return RankAttention(batch, s.heads, s.kv_heads, sequence, s.head_dim, layout.causal, s.layers)
 
 
 def attention_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
     """Rotary embeddings: q and k read and written once, or in the five steps of plain PyTorch."""
-    s = Sizes.of(config)
+    s = RankSizes.of(config)
     if layout.rope:
         unit = 2.0 * s.tokens * (s.heads + s.kv_heads) * s.head_dim * s.layers
         for phase in ("forward", "backward"):
@@ -160,7 +159,7 @@ def attention_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
 
 def hidden_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
     """Two norms and two residual additions a layer, and the embedding."""
-    s = Sizes.of(config)
+    s = RankSizes.of(config)
     unit = 2.0 * s.tokens * s.hidden
     layer = 2 * unit * s.layers  # two of each in a layer
     # RMSNorm in plain PyTorch is six kernels in fp32; LayerNorm is one: the pair covers both.
@@ -175,7 +174,7 @@ def hidden_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
 
 def mlp_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
     """The activation; with a gate it reads two inputs and is two kernels in plain PyTorch."""
-    s = Sizes.of(config)
+    s = RankSizes.of(config)
     unit = 2.0 * s.tokens * s.ffn * s.layers * (layout.experts_per_token or 1)
     forward, backward = ((3, 5), (5, 9)) if config.gated else ((2, 2), (3, 3))
     yield Traffic("mlp.activation", "forward", "b*s*f", forward[0] * unit, forward[1] * unit)
@@ -188,7 +187,7 @@ def mlp_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
 
 def vocab_traffic(config: ModelConfig) -> Iterator[Traffic]:
     """Cross-entropy over the vocabulary: read and written in 16 bits, or in fp32 copies."""
-    s = Sizes.of(config)
+    s = RankSizes.of(config)
     logits = float(s.tokens) * s.vocab
     yield Traffic("loss", "forward", "b*s*v", 2 * logits, 14 * logits)
     yield Traffic("loss", "backward", "b*s*v", 4 * logits, 22 * logits)
@@ -208,7 +207,7 @@ def activation_bytes(config: ModelConfig, layout: Layout) -> float:
 
     As in Korthikanti et al. (arXiv 2205.05198), with fused attention and no recompute.
     """
-    s = Sizes.of(config)
+    s = RankSizes.of(config)
     per_expert = layout.experts_per_token or 1
     kv_heads = s.heads if config.kv_repeated else s.kv_heads
     width = (2 * s.heads + 2 * kv_heads) * s.head_dim + (3 if config.gated else 2) * s.ffn * per_expert

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Literal
 
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
@@ -18,14 +19,16 @@ from tracelens.gemm.gain import ratio_error
 from tracelens.gemm.ladder import AlignmentLadder, alignment_ladder
 from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.gemm.predict.attention import predict_attention
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import Basis, Estimate, weakest
 from tracelens.results import total as exact_total
 from tracelens.step import planned_kernels as kernels
-from tracelens.step.planned_kernels import Attention, Linear, Traffic
+from tracelens.step.planned_kernels import RankAttention, RankLinear, Traffic
 from tracelens.step.predicted_attention import ATTENTION_ERROR
 from tracelens.step.step import Change, PartChange
+from tracelens.words import DIRECTIONS, ROLES, Direction, Role
 
 #: Of the datasheet's bandwidth that kernels which only move bytes reach (``gemm.predict.rates``).
 BANDWIDTH_FRAC = 0.9
@@ -41,12 +44,12 @@ NOT_INCLUDED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PlannedPart:
     """One kernel of the step and all its calls in a micro-batch."""
 
     component: str
-    role: str  # forward | dgrad | wgrad of a product, forward | backward of the rest
-    kind: str  # product | attention | bytes
+    role: Role | Direction  # a product has a role, the rest a direction
+    kind: Literal["product", "attention", "bytes"]
     shape: str
     sizes: tuple[int, ...]  # that ratios are judged by
     calls: int
@@ -64,7 +67,7 @@ class PlannedStep:
     """A micro-batch's forward and backward."""
 
     model: ModelConfig
-    parts: tuple[Part, ...]
+    parts: tuple[PlannedPart, ...]
 
     @property
     def time_ms(self) -> Estimate:
@@ -123,7 +126,7 @@ class Planner:
             config, (*self.attention(config), *self.mlp(config), *self.hidden(config), *self.vocab(config))
         )
 
-    def attention(self, config: ModelConfig) -> tuple[Part, ...]:
+    def attention(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden, heads, kv_heads and head_dim."""
         linears = kernels.attention_linears(config, self.layout)
         call = kernels.attention_call(config, self.layout)
@@ -133,16 +136,16 @@ class Planner:
             *self._moved(kernels.attention_traffic(config, self.layout)),
         )
 
-    def mlp(self, config: ModelConfig) -> tuple[Part, ...]:
+    def mlp(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden and ffn."""
         linears = kernels.mlp_linears(config, self.layout)
         return (*self._linears(linears), *self._moved(kernels.mlp_traffic(config, self.layout)))
 
-    def hidden(self, config: ModelConfig) -> tuple[Part, ...]:
+    def hidden(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden alone."""
         return tuple(self._moved(kernels.hidden_traffic(config, self.layout)))
 
-    def vocab(self, config: ModelConfig) -> tuple[Part, ...]:
+    def vocab(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden and vocab."""
         linear = kernels.logits_linear(config)
         return (*self._linears((linear,)), *self._moved(kernels.vocab_traffic(config)))
@@ -172,21 +175,24 @@ class Planner:
         return kernels.memory_bytes(then, self.layout)
 
     def _sum(
-        self, key: tuple[object, ...], parts: Callable[[ModelConfig], Sequence[Part]], then: ModelConfig
+        self,
+        key: tuple[object, ...],
+        parts: Callable[[ModelConfig], Sequence[PlannedPart]],
+        then: ModelConfig,
     ) -> float:
         found = self._sums.get(key)
         if found is None:
             found = self._sums[key] = sum(part.time_ms.mid or 0.0 for part in parts(then))
         return found
 
-    def _linears(self, linears: tuple[Linear, ...]) -> Iterator[Part]:
+    def _linears(self, linears: tuple[RankLinear, ...]) -> Iterator[PlannedPart]:
         for linear in linears:
             yield from self._linear(linear)
 
-    def _predict_linear(self, linear: Linear) -> tuple[Part, ...]:
-        return tuple(self._product(linear, role) for role in kernels.ROLES)
+    def _predict_linear(self, linear: RankLinear) -> tuple[PlannedPart, ...]:
+        return tuple(self._product(linear, role) for role in ROLES)
 
-    def _product(self, linear: Linear, role: str) -> Part:
+    def _product(self, linear: RankLinear, role: Role) -> PlannedPart:
         m, n, k, layout = linear.shape(role)
         found = predict_gemm(
             m, n, k, batch=linear.batch, gpu=self.gpu, dtype=self.dtype, layout=layout, measured=self.measured
@@ -196,7 +202,7 @@ class Planner:
             raise InputError(found.unknown or f"products on {self.gpu.title} cannot be predicted")
         shape = f"{m} x {n} x {k}" if linear.batch == 1 else f"{linear.batch} x ({m} x {n} x {k})"
         alignment = min((value for value in found.alignment.values() if value is not None), default=128)
-        return Part(
+        return PlannedPart(
             linear.component, role, "product", shape, (m, n, k), linear.calls,
             _in_ms(time, linear.calls), self._open(found), alignment,
             flops=2.0 * m * n * k * linear.batch * linear.calls, unknown=found.unknown, note=_tiles(found),
@@ -211,23 +217,33 @@ class Planner:
             return 0.0, math.log(high / low)
         return math.log(max(step.high or frac, frac) / frac), math.log(frac / min(step.low or frac, frac))
 
-    def _predict_attention(self, call: Attention) -> tuple[Part, ...]:
-        parts: list[Part] = []
+    def _predict_attention(self, call: RankAttention) -> tuple[PlannedPart, ...]:
+        parts: list[PlannedPart] = []
         kv = f" kv={call.kv_heads}" if call.kv_heads != call.heads else ""
         shape = f"b={call.batch} a={call.heads}{kv} s={call.sequence} d={call.head_dim}"
-        for direction in ("forward", "backward"):
+        for direction in DIRECTIONS:
             found = predict_attention(
-                batch=call.batch, heads=call.heads, kv_heads=call.kv_heads, seq_q=call.sequence,
-                seq_k=call.sequence, head_dim=call.head_dim, causal=call.causal, direction=direction,
-                gpu=self.gpu, dtype=self.dtype, measured=self.measured,
-            )  # fmt: skip
+                AttentionProblem(
+                    batch=call.batch,
+                    heads=call.heads,
+                    kv_heads=call.kv_heads,
+                    seq_q=call.sequence,
+                    seq_k=call.sequence,
+                    head_dim=call.head_dim,
+                    causal=call.causal,
+                    direction=direction,
+                    dtype=self.dtype,
+                ),
+                gpu=self.gpu,
+                measured=self.measured,
+            )
             time = found.time_us
             if time.mid is None or time.high is None:
                 raise InputError(found.unknown or f"attention on {self.gpu.title} cannot be predicted")
             width = found.head_dim or call.head_dim
             note = f"a head of {call.head_dim} runs as {width}" if width != call.head_dim else ""
             parts.append(
-                Part(
+                PlannedPart(
                     "attention.core",
                     direction,
                     "attention",
@@ -242,7 +258,7 @@ class Planner:
             )
         return tuple(parts)
 
-    def _moved(self, traffic: Iterable[Traffic]) -> Iterator[Part]:
+    def _moved(self, traffic: Iterable[Traffic]) -> Iterator[PlannedPart]:
         bandwidth = self.gpu.bandwidth_gbps
         if bandwidth is None:
             raise InputError(f"the memory bandwidth of {self.gpu.title} is not known")
@@ -250,7 +266,7 @@ class Planner:
             low, high = (
                 moved / (bandwidth * BANDWIDTH_FRAC * 1e6) for moved in (one.fused_bytes, one.plain_bytes)
             )
-            yield Part(
+            yield PlannedPart(
                 one.component, one.phase, "bytes", one.scales_with, (round(one.plain_bytes),), 1,
                 Estimate(low, math.sqrt(low * high), high, "model"),
             )  # fmt: skip
@@ -295,7 +311,9 @@ def compare(now: PlannedStep, then: PlannedStep) -> Change:
     return Change(now.model, then.model, saving_frac, saving_ms, flops, tuple(changes))
 
 
-def _errors(old: Part, new: Part, before: float, after: float) -> dict[str, tuple[float, float]]:
+def _errors(
+    old: PlannedPart, new: PlannedPart, before: float, after: float
+) -> dict[str, tuple[float, float]]:
     """By kind of error, how much smaller and larger the saving can be, in ms."""
     if old.kind == "bytes":
         # The fraction that is bound by its launch does not scale.
@@ -316,7 +334,7 @@ def _errors(old: Part, new: Part, before: float, after: float) -> dict[str, tupl
     return found
 
 
-def _why(old: Part, new: Part) -> str:
+def _why(old: PlannedPart, new: PlannedPart) -> str:
     if old.kind == "product":
         if old.alignment < new.alignment:
             return f"rows begin on {new.alignment} bytes instead of {old.alignment}"
@@ -328,7 +346,7 @@ def _why(old: Part, new: Part) -> str:
     return f"bytes grow with {old.shape}"
 
 
-def _attention_why(old: Part, new: Part) -> str:
+def _attention_why(old: PlannedPart, new: PlannedPart) -> str:
     """Exponentials go with batch * heads * length^2; a head is computed at a width the kernel has."""
     before, after = (part.sizes[0] * part.sizes[1] * part.sizes[2] ** 2 for part in (old, new))
     parts = [f"{after / before:.3g} times the exponentials"] if before != after else []

@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError
@@ -40,6 +40,7 @@ _Key = TypeVar("_Key")
 #: Linear layers that fp8 recipes take.
 _FP8 = frozenset({"attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down", "moe.experts"})
 _LAYOUTS = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
+ErrorKind = Literal["same", "anchored", "ratio", "attention"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Scaled:
     shape_now: str
     shape_then: str
     how: str
-    kind: str  # same | anchored | ratio | attention: errors of one kind go together
+    kind: ErrorKind  # errors of one kind go together
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,9 @@ def scaled_product(
     if before is None or after is None:
         return "what the change does to their sizes is not known"
     dtype = dtype_then(row, now, then)
-    texts = _text(before), _text(after) + (f" {dtype}" if dtype != _math(row) else "")
-    if before == after and dtype == _math(row):
+    same_type = dtype == _math(row)
+    texts = _text(before), _text(after) + ("" if same_type else f" {dtype}")
+    if before == after and same_type:
         return Scaled(1.0, 1.0, 1.0, "model", *texts, "same shape", "same")
     if row.calls_per_step <= 0 or row.time_ms_per_step <= 0:
         return "they took no time"
@@ -123,12 +125,12 @@ def scaled_product(
     new = predict_row(after, row, gpu=gpu, measured=measured, dtype=dtype)
     if isinstance(old, str) or isinstance(new, str):
         return old if isinstance(old, str) else str(new)
-    if dtype == "fp8" and dtype != _math(row) and _class(new) < GRID_BYTES:
+    if dtype == "fp8" and not same_type and _class(new) < GRID_BYTES:
         return "products in fp8 need rows of a multiple of 16 elements"
     if new.time_us.mid is None:
         return new.unknown or "the new shape has no prediction"
     floor = _floor(new, dtype, gpu) if _floor(old, _math(row), gpu) <= call_us / BELOW_FLOOR else 0.0
-    onto_grid = dtype == _math(row) and _class(old) < GRID_BYTES <= _class(new)
+    onto_grid = same_type and _class(old) < GRID_BYTES <= _class(new)
     if onto_grid and not loads_16_bytes(row):
         seen = max(gpu.ceiling(_math(row)) or math.inf, anchors.fastest_tflops.get(_math(row), 0.0))
         return _anchored(new, row, anchors.by_dtype.get(_math(row)), texts, floor, seen)
@@ -137,27 +139,23 @@ def scaled_product(
         old = predict_row(_on_grid(before, row), row, gpu=gpu, measured=measured)
     if isinstance(old, str) or old.time_us.mid is None:
         return old if isinstance(old, str) else old.unknown or "the present shape has no prediction"
-    same_type = dtype == _math(row)
     leaves = _class(new) < GRID_BYTES <= _class(old) and new.alignment_frac != old.alignment_frac
     if same_type and leaves:
         step = alignment_ladder(gpu=gpu, dtype=dtype, measured=measured).step_of(new.alignment)
         return _left_grid(old, new, row, anchors.narrow.get(_narrow(new, row)), step, texts, floor)
-    error = _error(before, after)
-    if not same_type and {dtype, _math(row)} != _SIXTEEN_BITS:  # two of equal rates and bytes, else
-        error = max(error, FAR_ERROR)
-    faster, slower = (
-        _ladder_error(old, new, row, gpu=gpu, measured=measured)
-        if same_type or {dtype, _math(row)} == _SIXTEEN_BITS
-        else _spread_of(old, new)
-    )
+    reach = _error(before, after)
+    if same_type or {dtype, _math(row)} == _SIXTEEN_BITS:  # of equal rates and bytes
+        faster, slower = _ladder_error(old, new, row, gpu=gpu, measured=measured)
+    else:
+        reach = max(reach, FAR_ERROR)
+        faster, slower = _spread_of(old, new)
     then_us = call_us * new.time_us.mid / old.time_us.mid
     how = (
         f"{sig(call_us)} µs measured × {sig(new.time_us.mid)} / {sig(old.time_us.mid)} µs predicted"
         f" = {sig(then_us)} µs"
     )
-    return bounded(
-        then_us, call_us, (error + faster, error + slower), new.time_us.basis, texts, how, floor, "ratio"
-    )
+    widths = reach + faster, reach + slower
+    return bounded(then_us, call_us, widths, new.time_us.basis, texts, how, floor, "ratio")
 
 
 def _anchored(
@@ -246,7 +244,7 @@ def bounded(
     texts: tuple[str, str],
     how: str,
     floor_us: float,
-    kind: str,
+    kind: ErrorKind,
 ) -> Scaled:
     """As factors on the measured time, never below the datasheet's floor."""
     if then_us < floor_us:

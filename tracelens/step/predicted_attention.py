@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError
 from tracelens.gemm.predict.attention import predict_attention
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
@@ -121,7 +122,7 @@ def _predict_attention(
     dtype: str,
 ) -> AttentionPrediction | str:
     try:
-        return predict_attention(
+        problem = AttentionProblem(
             batch=shape.batch,
             heads=shape.heads,
             kv_heads=shape.kv_heads,
@@ -130,11 +131,9 @@ def _predict_attention(
             head_dim=shape.head_dim,
             causal=causal,
             direction="backward" if call.backward else "forward",
-            gpu=gpu,
             dtype=dtype,
-            backend=backend,
-            measured=measured,
         )
+        return predict_attention(problem, gpu=gpu, backend=backend, measured=measured)
     except InputError as error:
         return str(error)
 

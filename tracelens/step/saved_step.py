@@ -13,14 +13,15 @@ from tracelens.step.whatif import StepModel, step_model
 
 
 def step_of(
-    report: Report, *, gpu: str | None = None, layers: int | None = None, tied: bool | None = None
+    report: Report, *, gpu: str | Gpu | None = None, layers: int | None = None, tied: bool | None = None
 ) -> StepModel:
     """The step that ``report`` describes, as the analysis that wrote it had it.
 
-    ``gpu`` is a key of the GPU table to judge against in place of the report's own; ``layers`` and ``tied``
-    are what the user knows and the trace does not show. UsageError for a GPU that is not in the table.
+    ``gpu`` (or its key in the GPU table) is what to judge against in place of the report's own; ``layers``
+    and ``tied`` are what the user knows and the trace does not show. UsageError for a GPU that is not in the
+    table.
     """
-    hardware = find_gpu(report.trace.device, override=gpu) if gpu is not None else _gpu(report)
+    hardware = find_gpu(report.trace.device, override=gpu) if isinstance(gpu, str) else gpu or _gpu(report)
     dims = report.model
     if layers is not None:
         dims = replace(dims, layers=Known(layers, "given on the command line"))

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Protocol
 
 from tracelens.config.model_config import ModelConfig
-from tracelens.step.search_space import COMBINATIONS, GRID, SEARCHED, Limits, Space
+from tracelens.step.search_space import COMBINATIONS, GRID, SEARCHED, SearchLimits, Space
 from tracelens.step.step import Change
 
 #: A gain below this is within what two runs of one model differ by.
@@ -30,7 +30,7 @@ PICKS = 5
 FRONT = 12
 
 
-class Step(Protocol):
+class SearchStep(Protocol):
     """A step that can be changed."""
 
     def vocab_ranks(self, now: ModelConfig, /) -> int:
@@ -47,7 +47,7 @@ class Step(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Combination:
     """One combination: time per token as a share of the present one (mid), and growth of the weights."""
 
     model: ModelConfig
@@ -64,13 +64,15 @@ class Found:
     """What the search came to. Without picks the present shape is good."""
 
     picks: tuple[Change, ...]
-    front: tuple[Candidate, ...]  # no other has as many weights and is faster; mids, not recommendations
+    front: tuple[Combination, ...]  # no other has as many weights and is faster; mids, not recommendations
     tried: int
     best_unsure: Change | None = None  # faster at mid, but its range reaches to slower
     notes: tuple[str, ...] = field(default=())
 
 
-def search(step: Step, now: ModelConfig, limits: Limits, *, fixed: Mapping[str, str] | None = None) -> Found:
+def search(
+    step: SearchStep, now: ModelConfig, limits: SearchLimits, *, fixed: Mapping[str, str] | None = None
+) -> Found:
     """Search around ``now``; ``fixed`` are sizes that cannot be set."""
     limits = limits.checked()
     free = limits.free - set(fixed or {})
@@ -82,36 +84,36 @@ def search(step: Step, now: ModelConfig, limits: Limits, *, fixed: Mapping[str, 
     wide = f"searched hidden and ffn in steps of {GRID * space.coarse}: finer ones are too many to try"
     return Found(
         tuple(picks),
-        _front([Candidate(now, 1.0, 0.0), *candidates]),
+        _front([Combination(now, 1.0, 0.0), *candidates]),
         len(candidates),
         unsure,
         (wide,) if space.coarse > 1 else (),
     )
 
 
-def _candidates(step: Step, space: Space) -> list[Candidate]:
+def _candidates(step: SearchStep, space: Space) -> list[Combination]:
     """Every combination inside the limits, with its time."""
     now, limits = space.now, space.limits
     whole = step.time_ms(now) / (now.token_count or 1)
     present = step.memory(now)
     room = limits.memory_gb * 1e9 * _USABLE_MEMORY if limits.memory_gb else 0.0
     room = max(room, (present or 0.0) * (1 + limits.parameters_frac))
-    found: list[Candidate] = []
+    found: list[Combination] = []
     for then, grown in islice(space.shapes(), COMBINATIONS):
         needs = step.memory(then) if present is not None else None
         if needs is None or needs <= room:
-            found.append(Candidate(then, step.time_ms(then) / (then.token_count or 1) / whole, grown))
+            found.append(Combination(then, step.time_ms(then) / (then.token_count or 1) / whole, grown))
     return found
 
 
 def _picks(
-    step: Step, now: ModelConfig, candidates: Sequence[Candidate]
+    step: SearchStep, now: ModelConfig, candidates: Sequence[Combination]
 ) -> tuple[list[Change], Change | None]:
     """For every set of parameters the best change of it, then those where each further parameter pays.
 
     ``unsure``: the best gain whose range reaches to slower.
     """
-    best: dict[frozenset[str], list[Candidate]] = {}
+    best: dict[frozenset[str], list[Combination]] = {}
     for candidate in candidates:
         best.setdefault(_meant(candidate.changed_from(now)), []).append(candidate)
     judged: dict[frozenset[str], Change] = {}
@@ -141,7 +143,7 @@ def _picks(
 
 
 def _each_pays(
-    step: Step, names: frozenset[str], judged: Mapping[frozenset[str], Change], unsure: list[Change]
+    step: SearchStep, names: frozenset[str], judged: Mapping[frozenset[str], Change], unsure: list[Change]
 ) -> bool:
     """Whether the change is surely faster than every smaller one: no unsure part hides behind a sure one."""
     change = judged[names]
@@ -173,9 +175,9 @@ def _varied(kept: list[Change], now: ModelConfig) -> list[Change]:
     return picked[:PICKS]
 
 
-def _front(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+def _front(candidates: Sequence[Combination]) -> tuple[Combination, ...]:
     """The Pareto front of weights (more is better) against time per token, most weights first."""
-    front: list[Candidate] = []
+    front: list[Combination] = []
     fastest = float("inf")
     for one in sorted(candidates, key=lambda one: (-one.parameters_frac, one.time_frac)):
         if one.time_frac < fastest - 1e-4:

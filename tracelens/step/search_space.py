@@ -29,7 +29,7 @@ _VALUES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SearchLimits:
     """What the search has to keep."""
 
     parameters_frac: float = 0.01  # weights stay within this share
@@ -41,7 +41,7 @@ class Limits:
         """Is a size free that only the GPU's memory bounds, and that is not given?"""
         return bool({"micro_batch", "sequence"} & self.free) and self.memory_gb is None
 
-    def checked(self) -> Limits:
+    def checked(self) -> SearchLimits:
         """UsageError where they make no sense."""
         unknown = sorted(self.free - set(SEARCHED))
         if unknown:
@@ -66,7 +66,7 @@ class Space:
     """
 
     now: ModelConfig
-    limits: Limits
+    limits: SearchLimits
     vocab_ranks: int = 1
     coarse: int = 1
 

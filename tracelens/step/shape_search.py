@@ -8,8 +8,8 @@ from dataclasses import replace
 from tracelens.config.model_config import ModelConfig
 from tracelens.results import FrontPoint, OtherHeads, PickReason, ShapePick
 from tracelens.results.advice import Effort
-from tracelens.step.search import WORTH_FRAC, Found, Step
-from tracelens.step.search_space import SEARCHED, Limits
+from tracelens.step.search import WORTH_FRAC, Found, SearchStep
+from tracelens.step.search_space import SEARCHED, SearchLimits
 from tracelens.step.step import Change
 
 #: Gains spelled out for a pick.
@@ -21,7 +21,7 @@ _HEAD_DIMS = (40, 64, 80, 96, 128, 160, 256)
 Diff = Callable[[ModelConfig], Sequence[str]]
 
 
-def picks_of(step: Step, found: Found, diff: Diff) -> tuple[list[ShapePick], ShapePick | None]:
+def picks_of(step: SearchStep, found: Found, diff: Diff) -> tuple[list[ShapePick], ShapePick | None]:
     """What is recommended, and the best of what is not. ``diff`` gives the lines to paste."""
     picks = [_pick(step, change, diff) for change in found.picks]
     return picks, _pick(step, found.best_unsure, diff) if found.best_unsure is not None else None
@@ -45,7 +45,7 @@ def claim(best: ShapePick) -> str:
     )
 
 
-def none_faster(found: Found, limits: Limits) -> str:
+def none_faster(found: Found, limits: SearchLimits) -> str:
     """That nothing is recommended, as the end of a sentence."""
     return (
         f"none of {found.tried:,} others of its size (weights ±{100 * limits.parameters_frac:g}%) is sure to"
@@ -53,7 +53,7 @@ def none_faster(found: Found, limits: Limits) -> str:
     )
 
 
-def other_heads(step: Step, now: ModelConfig) -> list[OtherHeads]:
+def other_heads(step: SearchStep, now: ModelConfig) -> list[OtherHeads]:
     """Other head counts at this hidden size, for the reader to see where the present one stands."""
     hidden, heads, t = now.hidden or 0, now.heads or 0, now.tensor_parallel or 1
     if not hidden or heads * (now.head_dim or 0) != hidden:
@@ -72,7 +72,7 @@ def other_heads(step: Step, now: ModelConfig) -> list[OtherHeads]:
     return rows
 
 
-def _pick(step: Step, change: Change, diff: Diff) -> ShapePick:
+def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
     now, then = change.now, change.then
     found = changes(now, then)
     effort, why = _effort(frozenset(found))

@@ -11,7 +11,7 @@ from tracelens.config.model_config import ModelConfig
 from tracelens.results import Lack, ModelDims, SearchState, ShapePick, ShapeSearch
 from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.search import Found, search
-from tracelens.step.search_space import GRID, SEARCHED, Limits, Space
+from tracelens.step.search_space import GRID, SEARCHED, SearchLimits, Space
 from tracelens.step.shape_search import claim, front_of, none_faster, other_heads, picks_of
 from tracelens.step.waiting import gpu_work_note
 from tracelens.step.whatif import StepModel
@@ -24,14 +24,14 @@ _HEADS = frozenset({"heads", "head_dim"})
 
 
 def search_step(
-    step: StepModel, dims: ModelDims, *, limits: Limits | None = None, lacks: Sequence[Lack] = ()
+    step: StepModel, dims: ModelDims, *, limits: SearchLimits | None = None, lacks: Sequence[Lack] = ()
 ) -> ShapeSearch:
     """Search for a faster shape around ``step``; ``lacks`` say what its recording does not hold.
 
     A size that the trace does not give, or whose effect cannot be predicted, is not searched, with the
     reason. UsageError where the limits make no sense.
     """
-    limits = (limits or Limits()).checked()
+    limits = (limits or SearchLimits()).checked()
     refused = _refused(step, dims, lacks)
     if refused is not None:
         return ShapeSearch("could_not_run", refused, parameters_limit_frac=limits.parameters_frac)
@@ -86,7 +86,9 @@ def _remedy(lacks: Sequence[Lack]) -> str:
     return f" {found[:1].upper()}{found[1:]}." if found else ""
 
 
-def _closed(measured: MeasuredStep, dims: ModelDims, limits: Limits, lacks: Sequence[Lack]) -> dict[str, str]:
+def _closed(
+    measured: MeasuredStep, dims: ModelDims, limits: SearchLimits, lacks: Sequence[Lack]
+) -> dict[str, str]:
     """The sizes that cannot be searched, each with the reason and what would help."""
     now = measured.step.now
     closed: dict[str, str] = {}
@@ -126,7 +128,7 @@ def _unknown(name: str, now: ModelConfig, dims: ModelDims, lacks: Sequence[Lack]
     return None
 
 
-def _unpredicted(name: str, measured: MeasuredStep, limits: Limits) -> str | None:
+def _unpredicted(name: str, measured: MeasuredStep, limits: SearchLimits) -> str | None:
     """Why the step with another value of a size has no prediction, or None. One change speaks for all."""
     then = next(_others(name, measured, limits), None)
     if then is None:
@@ -135,7 +137,7 @@ def _unpredicted(name: str, measured: MeasuredStep, limits: Limits) -> str | Non
     return None if why is None else f"its effect is not predicted: {why}"
 
 
-def _others(name: str, measured: MeasuredStep, limits: Limits) -> Iterator[ModelConfig]:
+def _others(name: str, measured: MeasuredStep, limits: SearchLimits) -> Iterator[ModelConfig]:
     """Shapes in which ``name`` is another, whatever they weigh."""
     now = measured.step.now
     if name == "ffn":
@@ -154,7 +156,7 @@ def _others(name: str, measured: MeasuredStep, limits: Limits) -> Iterator[Model
 def _verdict(
     step: StepModel,
     found: Found,
-    limits: Limits,
+    limits: SearchLimits,
     picks: Sequence[ShapePick],
     searched: Sequence[str],
     closed: dict[str, str],

@@ -14,7 +14,7 @@ from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, Suggestions
 from tracelens.step.planned_step import NOT_INCLUDED, PlannedStep, Planner, total
 from tracelens.step.search import Found, search
-from tracelens.step.search_space import BY_DEFAULT, SEARCHED, Limits
+from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
 from tracelens.step.shape_search import claim, front_of, none_faster, other_heads, picks_of
 
 
@@ -48,7 +48,7 @@ def suggest(
 
 def limits_of(
     parameters_frac: float, *, fix: Collection[str], free: Collection[str], memory_gb: float | None
-) -> Limits:
+) -> SearchLimits:
     """What the search keeps, not ``checked`` yet; UsageError for names that make no sense."""
     for name in (*fix, *free):
         if name not in SEARCHED:
@@ -58,7 +58,7 @@ def limits_of(
         raise UsageError(f"{', '.join(sorted(both))}: fixed or free, not both")
     names = (BY_DEFAULT | frozenset(free)) - frozenset(fix)
     names = names - {"heads", "head_dim"} if "heads" in fix else names
-    return Limits(parameters_frac, names, memory_gb)
+    return SearchLimits(parameters_frac, names, memory_gb)
 
 
 def _measured(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
@@ -72,7 +72,7 @@ def _measured(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
 
 
 def _suggestions(
-    config: Configuration, planner: Planner, found: Found, limits: Limits, notes: list[str]
+    config: Configuration, planner: Planner, found: Found, limits: SearchLimits, notes: list[str]
 ) -> Suggestions:
     now = config.model
     present = planner.step(now)
@@ -109,7 +109,7 @@ def _suggestions(
     )
 
 
-def _nothing(present: PlannedStep, found: Found, limits: Limits, gpu: str) -> str:
+def _nothing(present: PlannedStep, found: Found, limits: SearchLimits, gpu: str) -> str:
     """The verdict where nothing is recommended."""
     if any(part.unknown for part in present.parts):
         return (

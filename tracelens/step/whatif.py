@@ -19,7 +19,7 @@ from tracelens.results import Basis, Estimate, Refusal, Rest, RowChange, WhatIf,
 from tracelens.step.affected import (
     OF_VOCAB,
     Affected,
-    Part,
+    AffectedPart,
     affected_by,
     changed_names,
     grown_calls,
@@ -112,7 +112,7 @@ def _reasons(affected: Affected) -> str:
     return "; ".join(most[:2]) + (f"; {len(most) - 2} more reasons" if len(most) > 2 else "")
 
 
-def _rows(parts: Sequence[Part]) -> list[RowChange]:
+def _rows(parts: Sequence[AffectedPart]) -> list[RowChange]:
     merged: dict[str, RowChange] = {}
     for part in parts:
         row, one = part.row, part.scaled
@@ -164,7 +164,7 @@ def _saving(step: StepModel, affected: Affected, rest: Sequence[Rest]) -> Estima
     return Estimate(low, mid, high, _saving_basis(affected.parts, rest))
 
 
-def _saving_basis(parts: Sequence[Part], rest: Sequence[Rest]) -> Basis:
+def _saving_basis(parts: Sequence[AffectedPart], rest: Sequence[Rest]) -> Basis:
     """Calibrated where measurements of this GPU predict the products and little else moves the result."""
     by_products = sum(abs(part.time_ms - (part.then_ms.mid or 0.0)) for part in parts)
     by_bytes = sum(abs(one.time_ms - (one.then_ms.mid or 0.0)) for one in rest)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -100,9 +99,6 @@ _LINEAR: dict[str, tuple[tuple[Dim, ...], tuple[Dim, ...]]] = {
     "logits": ((HIDDEN,), (_VOCAB,)),
     "moe.router": ((HIDDEN,), (_EXPERTS,)),
 }  # fmt: skip
-_NOTE = re.compile(r"b=(\d+) h=(\d+)(?: kv=(\d+))? (?:s=(\d+)|sq=(\d+) sk=(\d+)) d=(\d+)(?: dv=(\d+))?$")
-_GROUPS = re.compile(r"(\d+) groups, ([mnk]) is their total$")
-_PACKED = re.compile(r"packed tokens=(\d+)(?:/\d+)? h=(\d+) kv=(\d+) d=(\d+)$")
 _NO_SIZES = "their sizes are not in the trace"
 _NO_FORMULA = "no model dimension gives their sizes"
 _OTHER_HEADS = "their heads are not the model's"
@@ -219,13 +215,10 @@ def repeats_keys(rows: Sequence[GemmRow], dims: ModelDims) -> bool | None:
         return None
     seen = set()
     for row in rows:
-        note = (row.shape_note or "").removesuffix(", causal")
         if row.kind == "gemm" and row.component == "attention.scores":
             seen.add(heads)
-        elif row.kind == "attention" and (packed := _PACKED.match(note)):
-            seen.add(int(packed[3]))
-        elif row.kind == "attention" and (found := _NOTE.match(note)):
-            seen.add(int(found[3] or found[2]))
+        elif row.kind == "attention" and row.attention is not None and row.attention.heads_of_all:
+            seen.add(row.attention.heads_of_all[1])
     return seen == {heads} if seen else None
 
 
@@ -279,7 +272,7 @@ def _of_experts(row: GemmRow, now: ModelConfig) -> list[Product]:
     the backward says little (both of its operands are computed), so the other one is tried as well.
     """
     other = {"dgrad": "wgrad", "wgrad": "dgrad"}.get(row.role or "")
-    together = (row.batch or 1) > 1 or groups_of(row) is not None
+    together = (row.batch or 1) > 1 or row.groups is not None
     for role in (row.role, other) if together and other else (row.role,):
         if found := _expert_product(row, now, role):
             return [found]
@@ -289,7 +282,7 @@ def _of_experts(row: GemmRow, now: ModelConfig) -> list[Product]:
 def _expert_product(row: GemmRow, now: ModelConfig, role: str | None) -> Product | None:
     size: int | None = row.k if role == "wgrad" else row.m
     batch, each = _ONE, False
-    found = groups_of(row)
+    found = row.groups
     if found is not None:
         letter, count = found
         if count != now.local_experts:
@@ -317,12 +310,6 @@ def _expert_product(row: GemmRow, now: ModelConfig, role: str | None) -> Product
             first, *others = readings.values()
             return Product(row, *first, batch, others=tuple(others), each_expert=each)
     return None
-
-
-def groups_of(row: GemmRow) -> tuple[str, int] | None:
-    """The letter that is a total over groups ("m", "n", "k"), and how many there are; None without groups."""
-    found = _GROUPS.match(row.shape_note or "")
-    return (found[2], int(found[1])) if found else None
 
 
 def _own_counts(row: GemmRow, now: ModelConfig) -> list[Dim]:
@@ -426,21 +413,20 @@ def _unfused(row: GemmRow, now: ModelConfig) -> list[Product]:
 def _attention(row: GemmRow, now: ModelConfig) -> AttentionCall | str:
     """The call's sizes, where heads and head dimension are the model's; else why not."""
     backward = row.phase == "backward"
-    note = (row.shape_note or "").removesuffix(", causal")
     ranks = now.tensor_parallel or 1
     heads = now.heads // ranks if now.heads else None
     kv_heads = max(1, now.kv_heads // ranks) if now.kv_heads else None
     model = (heads, (None if now.kv_repeated else kv_heads) or heads, now.head_dim)
-    if found := _PACKED.match(note):
-        if (int(found[2]), int(found[3]), int(found[4])) != model:
-            return _OTHER_HEADS
-        return AttentionCall(row, 1, int(found[1]), None, None, backward)
-    found = _NOTE.match(note)
-    if found is None:
+    call = row.attention
+    if call is None or call.heads_of_all is None:
         return _NO_SIZES
-    if found[8] is not None:
+    if call.tokens is None and (call.batch is None or call.seq_q is None or call.seq_k is None):
+        return _NO_SIZES
+    if call.value_dim is not None:
         return "their values have another width than their keys"
-    if (int(found[2]), int(found[3] or found[2]), int(found[7])) != model:
+    if call.heads_of_all != model:
         return _OTHER_HEADS
-    batch, q, k = int(found[1]), int(found[4] or found[5]), int(found[4] or found[6])
-    return AttentionCall(row, batch, batch * q, q, k, backward)
+    if call.tokens is not None:
+        return AttentionCall(row, 1, call.tokens, None, None, backward)
+    assert call.batch is not None and call.seq_q is not None
+    return AttentionCall(row, call.batch, call.batch * call.seq_q, call.seq_q, call.seq_k, backward)

@@ -19,7 +19,7 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from tracelens.errors import InputError
-from tracelens.trace.tables import Source
+from tracelens.trace.tables import TraceSource
 
 BLOCK = 384 * 1024
 _GZIP = b"\x1f\x8b"
@@ -75,10 +75,10 @@ class ByteSource:
         with _open(Path(self.path)) as stream:
             return _read(stream, _MAGIC_BYTES)
 
-    def describe(self, json_bytes: int) -> Source:
+    def describe(self, json_bytes: int) -> TraceSource:
         """What was read, once it has been. A file's SHA-256 is taken when somebody asks for it."""
         digest = self._hash.hexdigest() if self._hash else None
-        return Source(
+        return TraceSource(
             self.name, self.raw_bytes, json_bytes, None if self.from_stdin else Path(self.path), digest
         )
 

@@ -227,7 +227,7 @@ class Damage:
 
 
 @dataclass(frozen=True)
-class Source:
+class TraceSource:
     """Where the trace came from."""
 
     name: str  # file name without its directory; "<stdin>"
@@ -254,7 +254,7 @@ class Source:
 class Trace:
     """One rank's trace as tables. Times are integer ns on the trace's own clock."""
 
-    source: Source
+    source: TraceSource
     metadata: dict[str, Any]  # every top-level key of the file except traceEvents
     symbols: Symbols
     details: Details

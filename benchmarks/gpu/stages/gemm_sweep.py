@@ -18,11 +18,11 @@ from benchmarks.gpu.stages.shapes import (
     predict,
 )
 from tracelens.hardware.measurements import GemmMeasurement
-from tracelens.measure.cases import GemmCase, Options
+from tracelens.measure.cases import GemmCase, MeasureOptions
 
 
 def _sweep(
-    name: str, writes: str, cases: Callable[[int], Sequence[GemmCase]], options: Options, **more: Any
+    name: str, writes: str, cases: Callable[[int], Sequence[GemmCase]], options: MeasureOptions, **more: Any
 ) -> Stage:
     return Stage(
         name=name,

@@ -29,7 +29,7 @@ from tracelens.measure.cases import TRY, AttentionCase, GemmCase
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 
 if TYPE_CHECKING:
-    from tracelens.measure.kernels import Launched
+    from tracelens.measure.kernels import CallKernels
     from tracelens.measure.pairs import PairTimes
 
 TURNS = 4  # of tracelens.measure.pairs
@@ -180,7 +180,7 @@ def _times(found: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _kernels(launched: Launched) -> dict[str, Any]:
+def _kernels(launched: CallKernels) -> dict[str, Any]:
     """Products and attention of one call by name, and the sum of all its kernels by the profiler."""
     named = Counter(name for name in launched.names if parse_kernel_name(name) is not None)
     return {

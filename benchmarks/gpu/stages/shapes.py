@@ -24,13 +24,13 @@ from tracelens.hardware.measurements import (
     rows_of,
     table_of,
 )
-from tracelens.measure.cases import TRY, AttentionCase, GemmCase, Options
+from tracelens.measure.cases import TRY, AttentionCase, GemmCase, MeasureOptions
 
 CHUNK = 96
 #: Three hundredths of a second settle a median within 0.3 % on an idle GPU; drawn curves and the ceilings
 #: may take longer.
-QUICK = Options(seconds_per_case=0.03, profile_every=CHUNK)
-CAREFUL = Options(seconds_per_case=0.08, min_batches=9, profile_every=CHUNK)
+QUICK = MeasureOptions(seconds_per_case=0.03, profile_every=CHUNK)
+CAREFUL = MeasureOptions(seconds_per_case=0.08, min_batches=9, profile_every=CHUNK)
 
 
 # --- the device ---------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def open_bench(setting: Setting) -> Any:
 
 
 def gemm_items(
-    cases_of: Callable[[int], Sequence[GemmCase]], options: Options, setting: Setting
+    cases_of: Callable[[int], Sequence[GemmCase]], options: MeasureOptions, setting: Setting
 ) -> list[Item]:
     """Chunks of the products that ``cases_of`` names for this number of multiprocessors.
 
@@ -76,7 +76,7 @@ def gemm_items(
     return gemm_chunks(toy_gemms(cases) if setting.dry_run else cases, options, setting)
 
 
-def gemm_chunks(cases: Sequence[GemmCase], options: Options, setting: Setting) -> list[Item]:
+def gemm_chunks(cases: Sequence[GemmCase], options: MeasureOptions, setting: Setting) -> list[Item]:
     gpu = gpu_of(setting)
 
     def seconds(case: GemmCase) -> float:
@@ -107,7 +107,7 @@ def toy_gemms(cases: Sequence[GemmCase]) -> list[GemmCase]:
 # --- measuring ----------------------------------------------------------------------------------------
 
 
-def measure(options: Options, setting: Setting, item: Item) -> Row:
+def measure(options: MeasureOptions, setting: Setting, item: Item) -> Row:
     """One chunk: a table of measurements, and why the rest could not be measured."""
     from tracelens.measure import measure_attention, measure_gemms
 

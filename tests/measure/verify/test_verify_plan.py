@@ -14,7 +14,7 @@ from tracelens.config.model_config import ModelConfig
 from tracelens.measure.cases import AttentionCase, GemmCase
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.verify import Source, read_source
-from tracelens.measure.verify.plan import Trial, WholePair, make_trial
+from tracelens.measure.verify.plan import PlannedTrial, WholePair, make_trial
 from tracelens.measure.verify.source import Asked
 from tracelens.measure.verify.standin import StandIn, causal_of, stand_in, trace_layer_ms
 from tracelens.results import Estimate
@@ -26,7 +26,7 @@ def asked(**changes: int) -> Asked:
     return Asked(("findings", 0), "TL000 a change", changes, "", NOTHING, NOTHING)
 
 
-def planned(source: Source, *, model: bool = False, **changes: int) -> Trial:
+def planned(source: Source, *, model: bool = False, **changes: int) -> PlannedTrial:
     return make_trial(asked(**changes), source, stand_in(source), model=model)
 
 

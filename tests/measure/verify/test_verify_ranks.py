@@ -18,7 +18,7 @@ from tracelens.analysis import analyze_trace
 from tracelens.measure.cases import GemmCase
 from tracelens.measure.layer_shapes import LayerShape
 from tracelens.measure.verify import Source, read_source
-from tracelens.measure.verify.plan import Trial, make_trial
+from tracelens.measure.verify.plan import PlannedTrial, make_trial
 from tracelens.measure.verify.source import Asked
 from tracelens.measure.verify.standin import StandIn, stand_in, trace_layer_ms
 from tracelens.results import Estimate, Report
@@ -55,7 +55,7 @@ def saved(one: Report, folder: Path, **model: Any) -> Source:
     return read_source(path)
 
 
-def planned(source: Source, **changes: int | str) -> Trial:
+def planned(source: Source, **changes: int | str) -> PlannedTrial:
     asked = Asked(("what_if", 0), "a change", changes, "", NOTHING, NOTHING)
     return make_trial(asked, source, stand_in(source))
 

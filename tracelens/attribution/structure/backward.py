@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.gemm import GemmShape
+from tracelens.words import Role
 
 _MOST_PAIRS = 4_000_000  # a second or two
 _BRANCHES = frozenset({"attention.qkv", "mlp.up", "mlp.gate", "moe.experts"})
@@ -21,7 +22,7 @@ _Size = tuple[int, int, int, int]  # batch, M, N, K
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class NamedProduct:
     """A named product of the forward."""
 
     label: Label
@@ -41,15 +42,15 @@ class Product:
         batch, m, n, k = self.shape.batch, self.shape.m, self.shape.n, self.shape.k
         return (batch, n, k, m), (batch, k, n, m)
 
-    def named(self, role: str) -> Label:
+    def named(self, role: Role) -> Label:
         label = self.label
         return Label(label.component, label.layer, label.components, role=role)
 
 
-def products_of(run: Run) -> list[Product]:
+def products_of(run: Run) -> list[NamedProduct]:
     """The named products of a forward run that have a weight, in order."""
     return [
-        Product(label, shape)
+        NamedProduct(label, shape)
         for at, label in sorted(run.labels.items())
         if _is_product(run, at, label) and (shape := run.shape(at)) is not None
     ]
@@ -93,19 +94,19 @@ def label_products(run: Run, forward: Run) -> None:
             run.labels[at] = Label("unattributed", candidates=("attention.scores", "attention.values"))
 
 
-def _path(run: Run, forward: Run, cores: list[Core] | None) -> dict[int, Product]:
+def _path(run: Run, forward: Run, cores: list[Core] | None) -> dict[int, NamedProduct]:
     """The gradients of activations: between two cores, the forward between the same two, reversed.
 
     Where the backward does not show as many cores as the forward, the whole of both.
     """
-    out: dict[int, Product] = {}
+    out: dict[int, NamedProduct] = {}
     inside = {at for core in run.cores for at in core.parts}
     edges = [-1, *(core.first for core in cores or []), len(run)]
     bounds = [len(forward), *(core.first for core in reversed(forward.cores if cores else [])), -1]
     for (start, stop), (end, begin) in zip(pairwise(edges), pairwise(bounds), strict=True):
         places = [at for at in range(start + 1, stop) if at not in inside and _size(run, at) is not None]
         ahead = [
-            Product(label, shape)
+            NamedProduct(label, shape)
             for at in range(end - 1, begin, -1)
             if (label := forward.labels.get(at)) is not None
             and _is_product(forward, at, label)
@@ -118,18 +119,18 @@ def _path(run: Run, forward: Run, cores: list[Core] | None) -> dict[int, Product
 
 def _path_with_recompute(
     run: Run, forward: Run, again: list[Core], cores: list[Core]
-) -> tuple[dict[int, Product], dict[int, Product]]:
+) -> tuple[dict[int, NamedProduct], dict[int, NamedProduct]]:
     """Checkpointed layers run forward again before their backward: gradients, and products run again.
 
     The anchors are the cores of both: forward of the last layer, its backward, forward of the layer before...
     """
-    before: list[list[Product]] = []  # per core: the products that make its queries
-    behind: list[list[Product]] = []  # and those from its output on
-    head: list[Product] = []
+    before: list[list[NamedProduct]] = []  # per core: the products that make its queries
+    behind: list[list[NamedProduct]] = []  # and those from its output on
+    head: list[NamedProduct] = []
     bounds = [-1, *(core.first for core in forward.cores), len(forward)]
     for number, (start, stop) in enumerate(pairwise(bounds)):
         here = [
-            Product(label, shape)
+            NamedProduct(label, shape)
             for at in range(start + 1, stop)
             if (label := forward.labels.get(at)) is not None
             and _is_product(forward, at, label)
@@ -142,8 +143,8 @@ def _path_with_recompute(
         if number:
             head = [p for p in others if p.label.component in ("logits", "other")]
             behind.append([p for p in others if p not in head])
-    path: dict[int, Product] = {}
-    recomputed: dict[int, Product] = {}
+    path: dict[int, NamedProduct] = {}
+    recomputed: dict[int, NamedProduct] = {}
     anchors = [place for pair in zip(again, cores, strict=True) for place in (pair[0].first, pair[1].first)]
     last = len(cores) - 1
     for number, (start, stop) in enumerate(pairwise([-1, *anchors, len(run)])):
@@ -162,12 +163,14 @@ def _path_with_recompute(
     return path, recomputed
 
 
-def _beside(places: list[int], run: Run, ahead: list[Product], used: list[Product]) -> dict[int, Product]:
+def _beside(
+    places: list[int], run: Run, ahead: list[NamedProduct], used: list[NamedProduct]
+) -> dict[int, NamedProduct]:
     """Branches of one input (queries, keys, values; gate and up) come in any order among themselves."""
     left = list(ahead)
     for product in used:
         left.remove(product)
-    out: dict[int, Product] = {}
+    out: dict[int, NamedProduct] = {}
     for at in places:
         fits = [p for p in left if p.dgrad == _size(run, at) and p.label.component in _BRANCHES]
         if fits and len({product.label.component for product in fits}) == 1:
@@ -183,7 +186,9 @@ def _size(run: Run, at: int) -> _Size | None:
     return (shape.batch, shape.m, shape.n, shape.k)
 
 
-def _in_order(places: list[tuple[int, _Size | None]], ahead: list[Product]) -> list[tuple[int, Product]]:
+def _in_order(
+    places: list[tuple[int, _Size | None]], ahead: list[NamedProduct]
+) -> list[tuple[int, NamedProduct]]:
     """The products run that are the gradients of these, in this order."""
     return [(place, ahead[index]) for place, index in _common(places, [p.dgrad for p in ahead])]
 
@@ -211,7 +216,9 @@ def _common(places: list[tuple[int, _Size | None]], sizes: list[_Size]) -> list[
     return out
 
 
-def _weight_gradients(run: Run, forward: list[Product], taken: set[int], path: dict[int, Product]) -> None:
+def _weight_gradients(
+    run: Run, forward: list[NamedProduct], taken: set[int], path: dict[int, NamedProduct]
+) -> None:
     """Name the gradients of weights: those of one size in the order of the path."""
     ready = _ready(run, path)
     inside = {at for core in run.cores for at in core.parts}
@@ -235,7 +242,7 @@ def _weight_gradients(run: Run, forward: list[Product], taken: set[int], path: d
 
 
 def _name_class(
-    run: Run, places: list[int], wanted: list[Product], ready: dict[tuple[object, ...], int]
+    run: Run, places: list[int], wanted: list[NamedProduct], ready: dict[tuple[object, ...], int]
 ) -> None:
     components = {product.label.component for product in wanted}
     in_order = len(places) == len(wanted) and all(
@@ -253,11 +260,11 @@ def _name_class(
             run.labels[at] = Label("unattributed", candidates=tuple(sorted(components)), role="wgrad")
 
 
-def _key(product: Product) -> tuple[object, ...]:
+def _key(product: NamedProduct) -> tuple[object, ...]:
     return (product.label.component, product.label.layer, product.dgrad)
 
 
-def _ready(run: Run, path: dict[int, Product]) -> dict[tuple[object, ...], int]:
+def _ready(run: Run, path: dict[int, NamedProduct]) -> dict[tuple[object, ...], int]:
     """Per product of the forward, the place on the path before which its output has no gradient yet."""
     out: dict[tuple[object, ...], int] = {}
     stations = sorted([*path, *(core.first for core in run.cores)])
@@ -274,7 +281,7 @@ def _ready(run: Run, path: dict[int, Product]) -> dict[tuple[object, ...], int]:
     return out
 
 
-def _same_as_forward(run: Run, at: int, forward: list[Product], size: _Size) -> None:
+def _same_as_forward(run: Run, at: int, forward: list[NamedProduct], size: _Size) -> None:
     """A product of the forward run again inside the backward, or a gradient off the path."""
     for role in ("dgrad", "forward"):
         fits = {

@@ -6,6 +6,7 @@ agree is it named.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import prod
@@ -102,30 +103,36 @@ def operands(shape: GemmShape) -> set[Dims]:
     return {(shape.m, shape.k), (shape.k, shape.m), (shape.k, shape.n), (shape.n, shape.k)}
 
 
+@dataclass(frozen=True)
 class _Gap:
     """The units between two neighbouring products."""
 
-    def __init__(
-        self,
-        run: Run,
-        hidden: int,
-        vocab: int | None,
-        gap: list[int],
-        before: Label | None,
-        after: Label | None,
-        core: Core | None,
-        product: GemmShape | None,
-        rotated: bool,
-        normed: set[int],
-    ):
-        self.normed = normed  # steps of normalizations that are written out
-        self.rotated = rotated  # are queries and keys rotated before some core of the run?
-        self.core, self.product = core, product  # the core behind the gap, the product before it
-        self.run, self.hidden, self.vocab, self.gap = run, hidden, vocab, gap
-        self.before = before.component if before else None
-        self.after = after.component if after else None
-        self.layer = before.layer if before else None
-        self.next_layer = after.layer if after else None
+    run: Run
+    hidden: int
+    vocab: int | None
+    gap: list[int]
+    product_before: Label | None
+    product_after: Label | None
+    core: Core | None  # behind the gap
+    product: GemmShape | None  # before it
+    rotated: bool  # are queries and keys rotated before some core of the run?
+    normed: set[int]  # steps of normalizations that are written out
+
+    @property
+    def before(self) -> str | None:
+        return self.product_before.component if self.product_before else None
+
+    @property
+    def after(self) -> str | None:
+        return self.product_after.component if self.product_after else None
+
+    @property
+    def layer(self) -> int | None:
+        return self.product_before.layer if self.product_before else None
+
+    @property
+    def next_layer(self) -> int | None:
+        return self.product_after.layer if self.product_after else None
 
     def labels(self) -> list[tuple[int, Label]]:
         for place in (
@@ -253,8 +260,6 @@ class _Gap:
             return Label("norm", None, ("embedding", "norm"))
         if kind.what == "convolution":
             return Label("embedding") if self._onto_stream(at) else None
-        if at < self.last_lookup and kind.tensors and max(map(len, kind.tensors)) <= 2:
-            return Label("embedding")  # numbers of tokens and places, before they are looked up
         if kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors):
             return Label("embedding")
         return None
@@ -262,6 +267,8 @@ class _Gap:
     def _onto_stream(self, at: int) -> bool:
         """Patches or frames: a convolution with as many channels as the stream is wide, and not a stem."""
         weights = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
+        if len(weights) >= 2 and weights[0][1] == self.hidden and prod(weights[1][2:]) == 1:
+            return False  # a linear layer in the form of a convolution
         if weights:
             return any(t[0] == self.hidden for t in weights)
         return sum(self.run.kinds[p].what == "convolution" for p in self.gap) <= _CONVOLUTION
@@ -289,6 +296,10 @@ class _Gap:
             return Label("norm", self.next_layer)
         if kind.what == "dropout":
             return Label("dropout", self.layer)
+        if self._drops_paths(at):
+            return Label("dropout", self.layer)
+        if self._is_affine(at):
+            return Label("norm", self.layer)
         if self.hidden not in _widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
         adds = kind.what in ("add", "copy") or kind.name in _SCALED
@@ -297,6 +308,27 @@ class _Gap:
         if self.before in _STREAM and adds and (self.after is not None or at <= self.last_norm):
             return Label("residual", self.layer)
         return None
+
+    def _drops_paths(self, at: int) -> bool:
+        """Stochastic depth: one number by chance for each sample, and the product with it."""
+        here = self.run.kinds[at]
+        if _per_sample(here.tensors) or here.name in ("rand", "bernoulli_"):
+            return True
+        behind = self.run.kinds[at + 1] if at + 1 < len(self.run) else None
+        scales = (
+            here.name in ("div", "div_") and behind is not None and behind.tensors[:1] == here.tensors[:1]
+        )
+        return scales and behind is not None and _per_sample(behind.tensors)
+
+    def _is_affine(self, at: int) -> bool:
+        """A weight and a bias of the stream's width, as of a normalization that takes no statistics."""
+        kinds = self.run.kinds
+        for first in (at, at - 1):
+            if 0 <= first < len(kinds) - 1 and kinds[first].name == "mul" and kinds[first + 1].what == "add":
+                pair = kinds[first].tensors[:2], kinds[first + 1].tensors[:2]
+                if all((self.hidden,) in two and len(set(two)) == 2 for two in pair):
+                    return True
+        return False
 
     def _of_scores(self, kind: Kind) -> bool:
         """Works on as many elements as the scores of the unfused core before the gap."""
@@ -361,11 +393,6 @@ class _Gap:
         return [p for p, kind in said if kind.what == "fused" and not kind.tags and not kind.tensors]
 
     @cached_property
-    def last_lookup(self) -> int:
-        """The last table that is read in the gap; -1."""
-        return max((p for p in self.gap if self.run.kinds[p].what == "embedding"), default=-1)
-
-    @cached_property
     def last_norm(self) -> int:
         """Where the layers end; what stands behind is a head or what is done with its results."""
         ends = [p for p in self.gap if normalizes(self.run, p, self.hidden)]
@@ -389,6 +416,12 @@ class _Gap:
             near = self.run.kinds[max(at - 1, 0) : at + 2]
             return any(k.what == "norm" and set(k.tensors[:1]) & set(kind.tensors) for k in near)
         return kind.what == "norm" or "norm" in kind.tags or at in self.normed
+
+
+def _per_sample(tensors: tuple[Dims, ...]) -> bool:
+    """Is one of them a number for each of the first dimension of the others, or alone in that form?"""
+    rank = max(map(len, tensors), default=0)
+    return any(len(t) == rank >= 3 and t[0] > 1 and prod(t[1:]) == 1 for t in tensors)
 
 
 def _per_head(tensor: Dims, core: Core) -> bool:

@@ -19,7 +19,7 @@ from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
 from tracelens.attribution.structure.maps import label_maps
 from tracelens.attribution.structure.mixtures import label_mixtures
-from tracelens.attribution.structure.ordered import Launched, label_by_order, lend_weights
+from tracelens.attribution.structure.ordered import LaunchedProduct, label_by_order, lend_weights
 from tracelens.attribution.structure.passes import Weight, passes
 from tracelens.attribution.structure.runs import Label, Run, find_backward_cores, find_cores, split_runs
 from tracelens.attribution.structure.towers import stretches
@@ -158,14 +158,14 @@ def _layouts(
     return layouts, keys
 
 
-def _launched(trace: Trace, names: KernelNames, kernel: int) -> Launched:
+def _launched(trace: Trace, names: KernelNames, kernel: int) -> LaunchedProduct:
     name = names[int(trace.kernels.name[kernel])]
     grid = trace.details.config(int(trace.kernels.launch[kernel])).grid or []
     sizes = [size for size in grid[:2] if isinstance(size, int)]
     blocks = prod(sizes) if len(sizes) == 2 else None
     if name is None or name.scheduler in ("persistent", "stream_k"):
-        return Launched(None, None, None)
-    return Launched(name.tile_m, name.tile_n, blocks)
+        return LaunchedProduct(None, None, None)
+    return LaunchedProduct(name.tile_m, name.tile_n, blocks)
 
 
 def _in_passes(units: Units, runs: list[Run], trained: list[Counter[Weight]]) -> list[Run]:

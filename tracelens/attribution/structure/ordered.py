@@ -25,7 +25,7 @@ _Pattern = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedProduct:
     """How the kernel of a product was launched; None where name or trace do not say."""
 
     tile_m: int | None
@@ -34,7 +34,7 @@ class Launched:
 
 
 def lend_weights(
-    run: Run, parameters: Sequence[tuple[int, ...]], launched: Mapping[int, Launched]
+    run: Run, parameters: Sequence[tuple[int, ...]], launched: Mapping[int, LaunchedProduct]
 ) -> int | None:
     """Give the products of a run the shapes of the matrices among the parameters; returns the hidden size.
 
@@ -78,7 +78,7 @@ def _fitting(matrices: list[tuple[int, int]], count: int) -> Iterator[tuple[list
             yield [*rest, matrices[0]], False
 
 
-def _rows_agree(weights: list[tuple[int, int]], launched: Sequence[Launched | None]) -> int:
+def _rows_agree(weights: list[tuple[int, int]], launched: Sequence[LaunchedProduct | None]) -> int:
     """How many grids fit one common M (the last product, a head, may have its own); 0: they contradict."""
     low, high, proven = 1, 1 << 40, 0
     for at, ((n, _), how) in enumerate(zip(weights, launched, strict=True)):

@@ -11,7 +11,7 @@ from functools import lru_cache
 from tracelens.errors import InputError
 from tracelens.gemm.predict.attention_backend import likely_backend
 from tracelens.gemm.predict.attention_calibrated import AttentionFit, Correction
-from tracelens.gemm.predict.attention_call import Call, checked_call
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_kernels import Kernel, attention_kernel, backend_name
 from tracelens.gemm.predict.attention_model import BANDWIDTH_FRAC, Modelled, model
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
@@ -25,58 +25,31 @@ from tracelens.results import Basis, Estimate
 
 
 def predict_attention(
+    call: AttentionProblem,
     *,
-    batch: int,
-    heads: int,
-    kv_heads: int,
-    seq_q: int,
-    seq_k: int,
-    head_dim: int,
-    causal: bool,
-    direction: str,
     gpu: Gpu,
-    dtype: str = "bf16",
     backend: str | None = None,
-    window: int | None = None,
     measured: Measurements | None = None,
     torch_version: str | None = None,
 ) -> AttentionPrediction:
     """Time of one attention call on ``gpu``.
 
-    ``direction`` is "forward" or "backward"; ``backend`` one of ``attention_kernels.BACKENDS`` or, when
-    None, what torch would pick. ``causal`` aligns the mask at the bottom right where lengths differ.
-    ``window``: earlier keys that a query sees. ``measured`` of this GPU make the basis "calibrated"; else
-    it is "model". Raises ``InputError`` for sizes that make no sense and kernels that do not exist.
+    ``backend`` is one of ``attention_kernels.BACKENDS`` or, when None, what torch would pick; "math" is
+    attention with its scores in memory. ``measured`` of this GPU make the basis "calibrated"; else it is
+    "model". Raises ``InputError`` for kernels that do not exist.
 
     >>> from tracelens.hardware import find_gpu
-    >>> shape = dict(batch=4, heads=32, kv_heads=32, seq_q=2048, seq_k=2048, causal=True)
-    >>> a100 = find_gpu(None, override="a100-sxm-80gb")
-    >>> found = predict_attention(**shape, head_dim=80, direction="forward", gpu=a100)
+    >>> shape = dict(batch=4, heads=32, kv_heads=32, seq_q=2048, seq_k=2048, head_dim=80)
+    >>> call = AttentionProblem(**shape, causal=True, direction="forward")
+    >>> found = predict_attention(call, gpu=find_gpu(None, override="a100-sxm-80gb"))
     >>> found.backend, found.head_dim, found.time_us.basis
     ('flash', 96, 'model')
     """
-    call = checked_call(
-        batch=batch,
-        heads=heads,
-        kv_heads=kv_heads,
-        seq_q=seq_q,
-        seq_k=seq_k,
-        head_dim=head_dim,
-        causal=causal,
-        direction=direction,
-        dtype=dtype,
-        window=window,
-    )
     if backend is None:
         name, why = likely_backend(
-            head_dim=head_dim,
-            dtype=dtype,
-            gpu=gpu,
-            causal=causal,
-            seq_q=seq_q,
-            seq_k=seq_k,
-            torch_version=torch_version,
-        )
+            head_dim=call.head_dim, dtype=call.dtype, gpu=gpu, causal=call.causal, seq_q=call.seq_q,
+            seq_k=call.seq_k, torch_version=torch_version,
+        )  # fmt: skip
     else:
         name, why = backend_name(backend), "asked for"
     if name == "math":
@@ -89,13 +62,7 @@ def predict_attention(
     ceilings = _ceilings(call, gpu, measured)
     if isinstance(ceilings, str):
         return _unknown(call, kernel, why, ceilings)
-    lines = Derivation()
-    modelled = _model(call, kernel, gpu, measured, ceilings, lines)
-    correction = None
-    if measured is not None:
-        fit, model_range_frac = _fit(_Same(measured), gpu), _rate(call, kernel, gpu).range_frac
-        correction = fit.correction(call, name, model_range_frac=model_range_frac)
-    return _predicted(call, kernel, why, gpu, ceilings, modelled, correction, measured, lines)
+    return _KernelRun(call, kernel, gpu, measured, ceilings).predicted(why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +72,7 @@ class _Ceilings:
     copy_gbps: float  # what a copy reaches
 
 
-def _ceilings(call: Call, gpu: Gpu, measured: Measurements | None) -> _Ceilings | str:
+def _ceilings(call: AttentionProblem, gpu: Gpu, measured: Measurements | None) -> _Ceilings | str:
     """Peak and bandwidth, or what is missing."""
     capability = gpu.compute_capability or (0, 0)
     if call.dtype == "fp32" and capability >= (8, 0):
@@ -128,7 +95,7 @@ def _ceilings(call: Call, gpu: Gpu, measured: Measurements | None) -> _Ceilings 
     )
 
 
-def _kernel(call: Call, backend: str, gpu: Gpu) -> Kernel:
+def _kernel(call: AttentionProblem, backend: str, gpu: Gpu) -> Kernel:
     return attention_kernel(
         backend,
         head_dim=call.head_dim,
@@ -140,87 +107,83 @@ def _kernel(call: Call, backend: str, gpu: Gpu) -> Kernel:
     )
 
 
-def _rate(call: Call, kernel: Kernel, gpu: Gpu) -> Rate:
-    windowed = call.window is not None
-    return kernel_rate(kernel, gpu=gpu, causal=call.causal, windowed=windowed, dtype=call.dtype)
+@dataclass(frozen=True, slots=True)
+class _KernelRun:
+    """One call on one kernel of one GPU."""
 
+    call: AttentionProblem
+    kernel: Kernel
+    gpu: Gpu
+    measured: Measurements | None
+    ceilings: _Ceilings
 
-def _model(
-    call: Call,
-    kernel: Kernel,
-    gpu: Gpu,
-    measured: Measurements | None,
-    ceilings: _Ceilings,
-    lines: Derivation,
-) -> Modelled:
-    return model(
-        call,
-        kernel=kernel,
-        rate=_rate(call, kernel, gpu),
-        gpu=gpu,
-        peak_tflops=ceilings.peak_tflops,
-        bandwidth_gbps=ceilings.copy_gbps,
-        launch_us=least_us(gpu, measured),
-        lines=lines,
-    )
+    @property
+    def rate(self) -> Rate:
+        windowed = self.call.window is not None
+        return kernel_rate(
+            self.kernel, gpu=self.gpu, causal=self.call.causal, windowed=windowed, dtype=self.call.dtype
+        )
 
+    def modelled(self, lines: Derivation) -> Modelled:
+        return model(
+            self.call,
+            kernel=self.kernel,
+            rate=self.rate,
+            gpu=self.gpu,
+            peak_tflops=self.ceilings.peak_tflops,
+            bandwidth_gbps=self.ceilings.copy_gbps,
+            launch_us=least_us(self.gpu, self.measured),
+            lines=lines,
+        )
 
-def _predicted(
-    call: Call,
-    kernel: Kernel,
-    why: str,
-    gpu: Gpu,
-    ceilings: _Ceilings,
-    modelled: Modelled,
-    correction: Correction | None,
-    measured: Measurements | None,
-    lines: Derivation,
-) -> AttentionPrediction:
-    floor = lines.add(
-        "floor",
-        f"max({call.useful_flops} / ({number(ceilings.peak_tflops)} * 1e6),"
-        f" {number(call.bytes_moved)} / ({number(ceilings.bandwidth_gbps)} * 1e3))",
-        max(
-            call.useful_flops / (ceilings.peak_tflops * 1e6),
-            call.bytes_moved / (ceilings.bandwidth_gbps * 1e3),
-        ),
-        "us",
-        "useful operations at the peak, or each tensor once at the bandwidth: no kernel is faster",
-    )
-    rate = _rate(call, kernel, gpu)
-    basis: Basis = "model"
-    factor, range_frac, notes = 1.0, rate.range_frac, [rate.source]
-    if correction is not None:
-        factor = _correct(correction, lines)
-        basis, range_frac = "calibrated", correction.range_frac
-        notes = [f"measured: {correction.how}, {correction.held_out} held out for the range"]
-    elif measured is not None:
-        notes.append("no measurements of this kind of call: the model stands")
-    mid = lines.add(
-        "predicted",
-        f"max({number(modelled.time_us)} * {number(factor)}, {number(floor)})",
-        max(modelled.time_us * factor, floor),
-        "us",
-        "the middle of the range",
-    )
-    if gpu.sms is None:
-        notes.append("the number of SMs is not known: waves are left out")
-    return AttentionPrediction(
-        time_us=Estimate(max(mid / (1 + range_frac), floor), mid, mid * (1 + range_frac), basis),
-        kernel_us=max(modelled.kernel_us * factor, floor),
-        backend=kernel.backend,
-        backend_why=why,
-        head_dim=kernel.head_dim,
-        block_q=kernel.block_q,
-        block_k=kernel.block_k,
-        tiles=modelled.tiles,
-        waves=modelled.waves,
-        useful_flops=float(call.useful_flops),
-        computed_flops=modelled.computed_flops,
-        floor_us=floor,
-        terms=lines.done(),
-        notes=tuple(notes),
-    )
+    def predicted(self, why: str) -> AttentionPrediction:
+        """The answer; ``why`` this kernel."""
+        lines, rate = Derivation(), self.rate
+        basis: Basis = "model"
+        modelled, correction = self.modelled(lines), None
+        if self.measured is not None:
+            fit = _fit(_Same(self.measured), self.gpu)
+            correction = fit.correction(self.call, self.kernel.backend, model_range_frac=rate.range_frac)
+        floor = self._floor_us(lines)
+        factor, range_frac, notes = 1.0, rate.range_frac, [rate.source]
+        if correction is not None:
+            factor = _correct(correction, lines)
+            basis, range_frac = "calibrated", correction.range_frac
+            notes = [f"measured: {correction.how}, {correction.held_out} held out for the range"]
+        elif self.measured is not None:
+            notes.append("no measurements of this kind of call: the model stands")
+        mid = lines.add(
+            "predicted",
+            f"max({number(modelled.time_us)} * {number(factor)}, {number(floor)})",
+            max(modelled.time_us * factor, floor),
+            "us",
+            "the middle of the range",
+        )
+        if self.gpu.sms is None:
+            notes.append("the number of SMs is not known: waves are left out")
+        return replace(
+            _unknown(self.call, self.kernel, why, ""),
+            time_us=Estimate(max(mid / (1 + range_frac), floor), mid, mid * (1 + range_frac), basis),
+            kernel_us=max(modelled.kernel_us * factor, floor),
+            tiles=modelled.tiles,
+            waves=modelled.waves,
+            computed_flops=modelled.computed_flops,
+            floor_us=floor,
+            terms=lines.done(),
+            notes=tuple(notes),
+            unknown=None,
+        )
+
+    def _floor_us(self, lines: Derivation) -> float:
+        flops, moved, ceilings = self.call.useful_flops, self.call.bytes_moved, self.ceilings
+        return lines.add(
+            "floor",
+            f"max({flops} / ({number(ceilings.peak_tflops)} * 1e6),"
+            f" {number(moved)} / ({number(ceilings.bandwidth_gbps)} * 1e3))",
+            max(flops / (ceilings.peak_tflops * 1e6), moved / (ceilings.bandwidth_gbps * 1e3)),
+            "us",
+            "useful operations at the peak, or each tensor once at the bandwidth: no kernel is faster",
+        )
 
 
 def _correct(correction: Correction, lines: Derivation) -> float:
@@ -238,7 +201,7 @@ def _correct(correction: Correction, lines: Derivation) -> float:
     )
 
 
-def _unknown(call: Call, kernel: Kernel, why: str, missing: str) -> AttentionPrediction:
+def _unknown(call: AttentionProblem, kernel: Kernel, why: str, missing: str) -> AttentionPrediction:
     return AttentionPrediction(
         time_us=Estimate(None, None, None, "model"),
         kernel_us=None,
@@ -277,7 +240,7 @@ class _Same:
 def _fit(same: _Same, gpu: Gpu) -> AttentionFit:
     measured = same.measured
 
-    def model_us(call: Call, backend: str) -> float | None:
+    def model_us(call: AttentionProblem, backend: str) -> float | None:
         try:
             kernel = _kernel(call, backend, gpu)
         except InputError:
@@ -285,6 +248,6 @@ def _fit(same: _Same, gpu: Gpu) -> AttentionFit:
         ceilings = _ceilings(call, gpu, measured)
         if isinstance(ceilings, str):
             return None
-        return _model(call, kernel, gpu, measured, ceilings, Derivation()).time_us
+        return _KernelRun(call, kernel, gpu, measured, ceilings).modelled(Derivation()).time_us
 
     return AttentionFit(measured, model_us=model_us)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tracelens.errors import InputError
-from tracelens.gemm.predict.attention_call import Call, checked_call
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_kernels import backend_name, padded_head_dim
 from tracelens.hardware.measurements import AttentionMeasurement, Measurements
 
@@ -36,7 +36,7 @@ _LEVELS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class MeasuredNeighbour:
     """One measurement that a correction rests on."""
 
     shape: str
@@ -48,7 +48,7 @@ class Neighbour:
 class Correction:
     """What to multiply the model with. ``range_frac``: 9 of 10 held-out measurements lay within it."""
 
-    neighbours: tuple[Neighbour, ...]
+    neighbours: tuple[MeasuredNeighbour, ...]
     range_frac: float
     held_out: int  # measurements it was found on
     how: str
@@ -56,7 +56,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    call: Call
+    call: AttentionProblem
     padded: int
     ratio: float
     spread: float
@@ -72,7 +72,9 @@ class _HeldOut:
 class AttentionFit:
     """The attention measurements of one GPU beside what the model says of them."""
 
-    def __init__(self, measured: Measurements, *, model_us: Callable[[Call, str], float | None]) -> None:
+    def __init__(
+        self, measured: Measurements, *, model_us: Callable[[AttentionProblem, str], float | None]
+    ) -> None:
         self._points: dict[tuple[str, bool, str], list[_Point]] = {}
         self._ranges: dict[tuple[object, ...], _HeldOut] = {}
         for row in measured.attention:
@@ -80,7 +82,9 @@ class AttentionFit:
             if found is not None:
                 self._points.setdefault(found[0], []).append(found[1])
 
-    def correction(self, call: Call, backend: str, *, model_range_frac: float) -> Correction | None:
+    def correction(
+        self, call: AttentionProblem, backend: str, *, model_range_frac: float
+    ) -> Correction | None:
         """What the measurements say of a call; None where too few of its backend and direction are there.
 
         Farther from the measured shapes than these are from one another, the range grows in proportion,
@@ -102,7 +106,7 @@ class AttentionFit:
                 distance = min(_distance(call, point.call) for point, _ in chosen)
                 grown = range_frac * max(1.0, distance / held_out.distance)
                 return Correction(
-                    tuple(Neighbour(_shape(p.call), p.ratio, weight) for p, weight in chosen),
+                    tuple(MeasuredNeighbour(_shape(p.call), p.ratio, weight) for p, weight in chosen),
                     max(range_frac, min(grown, model_range_frac)),
                     held_out.count,
                     how,
@@ -145,11 +149,11 @@ def weighted_ratio(chosen: Sequence[tuple[_Point, float]]) -> float:
 
 
 def _point(
-    row: AttentionMeasurement, model_us: Callable[[Call, str], float | None]
+    row: AttentionMeasurement, model_us: Callable[[AttentionProblem, str], float | None]
 ) -> tuple[tuple[str, bool, str], _Point] | None:
     try:
         backend = backend_name(row.backend)
-        call = checked_call(
+        call = AttentionProblem(
             batch=row.batch,
             heads=row.heads,
             kv_heads=row.kv_heads,
@@ -159,7 +163,6 @@ def _point(
             causal=row.causal,
             direction=row.direction,
             dtype=row.dtype,
-            window=None,
         )
     except InputError:
         return None  # a row of a later version of the file: nothing here can use it
@@ -171,18 +174,18 @@ def _point(
     return _key(call, backend), point
 
 
-def _key(call: Call, backend: str) -> tuple[str, bool, str]:
+def _key(call: AttentionProblem, backend: str) -> tuple[str, bool, str]:
     """Measurements that can speak for one another: fp16 and bf16 run at one rate."""
     return backend, call.backward, "half" if call.dtype in ("fp16", "bf16") else call.dtype
 
 
-def _counts(point: _Point, call: Call, padded: int, level: int) -> bool:
+def _counts(point: _Point, call: AttentionProblem, padded: int, level: int) -> bool:
     if level == _SAME:
         return point.padded == padded and point.call.causal == call.causal
     return level == _OTHER_HEAD_DIM or point.padded == padded
 
 
-def _nearest(call: Call, points: Sequence[_Point]) -> list[tuple[_Point, float]]:
+def _nearest(call: AttentionProblem, points: Sequence[_Point]) -> list[tuple[_Point, float]]:
     ranked = sorted(((_distance(call, point.call), index) for index, point in enumerate(points)))
     if ranked[0][0] == 0.0:
         return [(points[index], 1.0) for distance, index in ranked if distance == 0.0]
@@ -190,7 +193,7 @@ def _nearest(call: Call, points: Sequence[_Point]) -> list[tuple[_Point, float]]
     return [(points[index], 1.0 / (distance**2 + _TOGETHER**2)) for distance, index in chosen]
 
 
-def _distance(call: Call, other: Call) -> float:
+def _distance(call: AttentionProblem, other: AttentionProblem) -> float:
     octaves = (
         _HEAD_DIM * math.log2(call.head_dim / other.head_dim),
         _LENGTH * math.log2(call.seq_q / other.seq_q),
@@ -216,7 +219,7 @@ def _quantile(misses: Sequence[float]) -> float:
     return max(_LEAST_RANGE, math.expm1(miss))
 
 
-def _shape(call: Call) -> str:
+def _shape(call: AttentionProblem) -> str:
     lengths = f"s={call.seq_q}" if call.seq_q == call.seq_k else f"sq={call.seq_q} sk={call.seq_k}"
     sharing = f" kv={call.kv_heads}" if call.kv_heads != call.heads else ""
     mask = " causal" if call.causal else ""

@@ -14,10 +14,14 @@ _LONGEST = 1 << 24
 _MOST = 1 << 31
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Shape of one attention call; ``window`` = how many earlier keys (later ones too without ``causal``)
-    a query sees, None = all."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionProblem:
+    """One attention call: its sizes, its mask, its element type and its direction.
+
+    ``direction`` is "forward" or "backward". ``causal`` aligns the mask at the bottom right where lengths
+    differ. ``window``: how many earlier keys (later ones too without ``causal``) a query sees, None = all.
+    Raises ``InputError`` that names what is wrong.
+    """
 
     batch: int
     heads: int
@@ -26,9 +30,34 @@ class Call:
     seq_k: int
     head_dim: int
     causal: bool
-    backward: bool
-    dtype: str
-    window: int | None
+    direction: str
+    dtype: str = "bf16"
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        sizes = {name: getattr(self, name) for name in ("batch", "heads", "kv_heads", "head_dim")}
+        lengths = {"seq_q": self.seq_q, "seq_k": self.seq_k}
+        for name, value in (sizes | lengths).items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"attention {name} must be a whole number from 1 on, not {value!r}")
+            if value > (_LONGEST if name in lengths else _MOST):
+                raise InputError(f"attention {name} of {value} is beyond what can be predicted")
+        if self.heads % self.kv_heads:
+            raise InputError(f"{self.heads} attention heads do not divide into {self.kv_heads} KV heads")
+        if self.direction not in ("forward", "backward"):
+            raise InputError(f'attention direction is "forward" or "backward", not {self.direction!r}')
+        if self.dtype not in _DTYPES:
+            raise InputError(f"attention dtype {self.dtype!r} is none of {', '.join(_DTYPES)}")
+        window = self.window
+        if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 0):
+            raise InputError(f"attention window must be None or a whole number from 0 on, not {window!r}")
+        if window is not None and window >= max(self.seq_q, self.seq_k):
+            object.__setattr__(self, "window", None)  # it leaves nothing out
+
+    @property
+    def backward(self) -> bool:
+        """Is it the gradient's call?"""
+        return self.direction == "backward"
 
     @property
     def rows(self) -> int:
@@ -51,39 +80,3 @@ class Call:
         q = self.rows * self.head_dim
         kv = self.batch * self.kv_heads * self.seq_k * self.head_dim
         return self.element_bytes * (4 * q + 4 * kv if self.backward else 2 * q + 2 * kv)
-
-
-def checked_call(
-    *,
-    batch: int,
-    heads: int,
-    kv_heads: int,
-    seq_q: int,
-    seq_k: int,
-    head_dim: int,
-    causal: bool,
-    direction: str,
-    dtype: str,
-    window: int | None,
-) -> Call:
-    """The call, or an ``InputError`` that names what is wrong."""
-    sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    lengths = {"seq_q": seq_q, "seq_k": seq_k}
-    for name, value in (sizes | lengths).items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InputError(f"attention {name} must be a whole number from 1 on, not {value!r}")
-        if value > (_LONGEST if name in lengths else _MOST):
-            raise InputError(f"attention {name} of {value} is beyond what can be predicted")
-    if heads % kv_heads:
-        raise InputError(f"{heads} attention heads do not divide into {kv_heads} KV heads")
-    if direction not in ("forward", "backward"):
-        raise InputError(f'attention direction is "forward" or "backward", not {direction!r}')
-    if dtype not in _DTYPES:
-        raise InputError(f"attention dtype {dtype!r} is none of {', '.join(_DTYPES)}")
-    if window is not None and (isinstance(window, bool) or not isinstance(window, int) or window < 0):
-        raise InputError(f"attention window must be None or a whole number from 0 on, not {window!r}")
-    if window is not None and window >= max(seq_q, seq_k):
-        window = None  # it leaves nothing out
-    return Call(
-        batch, heads, kv_heads, seq_q, seq_k, head_dim, bool(causal), direction == "backward", dtype, window
-    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tracelens.gemm.predict.attention_call import Call
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_kernels import Kernel
 from tracelens.gemm.predict.attention_rates import Rate, exp_cost
 from tracelens.gemm.predict.attention_terms import Derivation, number
@@ -44,7 +44,7 @@ class Modelled:
 
 
 def model(
-    call: Call,
+    call: AttentionProblem,
     *,
     kernel: Kernel,
     rate: Rate,
@@ -99,7 +99,7 @@ def model(
     return Modelled(time, kernel_us, int(tiles), tiles / gpu.sms if gpu.sms else None, float(computed))
 
 
-def _cut(call: Call, kernel: Kernel, gpu: Gpu) -> tuple[Blocks, int, int, int]:
+def _cut(call: AttentionProblem, kernel: Kernel, gpu: Gpu) -> tuple[Blocks, int, int, int]:
     """Blocks of one head, their size, and into how many parts FlashAttention-2 splits the keys."""
     splits, block_q, block_k = 1, kernel.block_q, kernel.block_k
     if kernel.backend == "flash" and not call.backward and gpu.sms is not None:
@@ -136,7 +136,7 @@ def _splits(jobs: int, slots: int, key_blocks: int) -> int:
 
 
 def _block_us(
-    call: Call,
+    call: AttentionProblem,
     rate: Rate,
     gpu: Gpu,
     peak_tflops: float,
@@ -173,7 +173,7 @@ def _block_us(
 
 
 def _busiest(
-    call: Call, kernel: Kernel, rate: Rate, gpu: Gpu, cut: Blocks, tiles: float, lines: Derivation
+    call: AttentionProblem, kernel: Kernel, rate: Rate, gpu: Gpu, cut: Blocks, tiles: float, lines: Derivation
 ) -> float:
     """Blocks, with prologues and epilogues, that the SM which finishes last goes through."""
     tile = lines.add(
@@ -205,7 +205,9 @@ def _busiest(
     return lines.add("busiest SM", formula, value, "blocks", why)
 
 
-def _helpers(call: Call, kernel: Kernel, splits: int, bandwidth_gbps: float, lines: Derivation) -> float:
+def _helpers(
+    call: AttentionProblem, kernel: Kernel, splits: int, bandwidth_gbps: float, lines: Derivation
+) -> float:
     """Small kernels around the main one, all bound by memory."""
     size = number(call.element_bytes)
     rate = f"({number(bandwidth_gbps)} * 1e3)"

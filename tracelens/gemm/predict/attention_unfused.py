@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tracelens.gemm.predict import predict_gemm
-from tracelens.gemm.predict.attention_call import Call, checked_call
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_model import BANDWIDTH_FRAC
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.gemm.predict.attention_terms import Derivation, number, rounded_value
@@ -36,44 +36,13 @@ class _Product(NamedTuple):
     why: str
 
 
-def predict_unfused_attention(
-    *,
-    batch: int,
-    heads: int,
-    kv_heads: int,
-    seq_q: int,
-    seq_k: int,
-    head_dim: int,
-    causal: bool,
-    direction: str,
-    gpu: Gpu,
-    dtype: str = "bf16",
-    window: int | None = None,
-    measured: Measurements | None = None,
+def unfused_prediction(
+    call: AttentionProblem, *, why: str, gpu: Gpu, measured: Measurements | None
 ) -> AttentionPrediction:
-    """Time of attention whose scores go through memory; arguments as in ``predict_attention``.
+    """Time of attention whose scores go through memory.
 
     The mask saves nothing here. ``floor_us``, tiles and blocks are None: they belong to the GEMMs.
     """
-    call = checked_call(
-        batch=batch,
-        heads=heads,
-        kv_heads=kv_heads,
-        seq_q=seq_q,
-        seq_k=seq_k,
-        head_dim=head_dim,
-        causal=causal,
-        direction=direction,
-        dtype=dtype,
-        window=window,
-    )
-    return unfused_prediction(call, why="asked for", gpu=gpu, measured=measured)
-
-
-def unfused_prediction(
-    call: Call, *, why: str, gpu: Gpu, measured: Measurements | None
-) -> AttentionPrediction:
-    """The same of a checked call."""
     lines, bases = Derivation(), set()
     low = high = 0.0
     parts: list[float] = []
@@ -115,7 +84,7 @@ def unfused_prediction(
     return _prediction(call, why, estimate, lines, None)
 
 
-def _products(call: Call) -> tuple[_Product, ...]:
+def _products(call: AttentionProblem) -> tuple[_Product, ...]:
     """out[M, N] = a[M, K] @ b[K, N] of every head; layouts as torch passes them to cuBLAS."""
     q, k, d = call.seq_q, call.seq_k, call.head_dim
     if not call.backward:
@@ -131,7 +100,9 @@ def _products(call: Call) -> tuple[_Product, ...]:
     )
 
 
-def _softmax(call: Call, bandwidth_gbps: float, measured: Measurements | None, lines: Derivation) -> float:
+def _softmax(
+    call: AttentionProblem, bandwidth_gbps: float, measured: Measurements | None, lines: Derivation
+) -> float:
     copy = measured.bandwidth_gbps if measured is not None else None
     rate = rounded_value(min(copy, bandwidth_gbps) if copy else bandwidth_gbps * BANDWIDTH_FRAC)
     masked = call.causal or call.window is not None
@@ -150,7 +121,7 @@ def _softmax(call: Call, bandwidth_gbps: float, measured: Measurements | None, l
 
 
 def _prediction(
-    call: Call, why: str, time_us: Estimate, lines: Derivation, unknown: str | None
+    call: AttentionProblem, why: str, time_us: Estimate, lines: Derivation, unknown: str | None
 ) -> AttentionPrediction:
     full = call.batch * call.heads * call.seq_q * call.seq_k * call.head_dim * (8 if call.backward else 4)
     return AttentionPrediction(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 from tracelens.errors import InputError
 from tracelens.gemm.dtypes import bytes_per_element
@@ -179,24 +180,27 @@ def predict_gemm(
     if dtype == "fp32" and kernel is not None and kernel.math_dtype == "tf32":
         math_dtype = "tf32"
     fit = fitted(measured, gpu=gpu, math_dtype=math_dtype) if measured is not None else None
-    return _predict(m, n, k, batch, dtype, math_dtype, out_dtype, layout, kernel, gpu, fit)
+    return _predict(_Question(m, n, k, batch, dtype, math_dtype, out_dtype, layout, gpu), kernel, fit)
+
+
+class _Question(NamedTuple):
+    """What is asked, not checked yet: the key under which its answer is kept."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    math_dtype: str
+    out_dtype: str | None
+    layout: str
+    gpu: Gpu
 
 
 @lru_cache(maxsize=2**16)  # a search asks for the same product again and again
-def _predict(
-    m: int,
-    n: int,
-    k: int,
-    batch: int,
-    dtype: str,
-    math_dtype: str,
-    out_dtype: str | None,
-    layout: str,
-    kernel: KernelName | None,
-    gpu: Gpu,
-    fit: Fit | None,
-) -> Prediction:
-    asked = _ask(m, n, k, batch, dtype, math_dtype, out_dtype, layout, gpu)
+def _predict(question: _Question, kernel: KernelName | None, fit: Fit | None) -> Prediction:
+    asked = _ask(question)
+    gpu = asked.gpu
     step = _step(asked, fit)
     rates = fit.rates if fit is not None else _model_rates(gpu, asked.math_dtype)
     if isinstance(rates, str):
@@ -244,17 +248,8 @@ def _known(
     )  # fmt: skip
 
 
-def _ask(
-    m: int,
-    n: int,
-    k: int,
-    batch: int,
-    dtype: str,
-    math_dtype: str,
-    out_dtype: str | None,
-    layout: str,
-    gpu: Gpu,
-) -> _Asked:
+def _ask(question: _Question) -> _Asked:
+    m, n, k, batch, dtype, math_dtype, out_dtype, layout, gpu = question
     if layout not in _LAYOUTS:
         raise InputError(f"unknown layout {layout!r}: use {', '.join(_LAYOUTS)} (cuBLAS's opA, opB)")
     size = bytes_per_element(dtype) if dtype in _DTYPES else None

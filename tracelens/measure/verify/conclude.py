@@ -6,13 +6,12 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from tracelens.measure.cases import AttentionCase
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import PairTimes
 from tracelens.measure.verify.meter import CallTime, Case
-from tracelens.measure.verify.plan import CallPair, Trial, WholePair
+from tracelens.measure.verify.plan import CallPair, PlannedTrial, WholePair
 from tracelens.numbers import ms
 from tracelens.results import Estimate, MeasuredCall, MeasuredWhole, Verified
 from tracelens.results.verified import UNKNOWN, RestsOn
@@ -34,7 +33,7 @@ Pairs = Mapping[int, PairTimes | str]  # by index in Trial.wholes; -1: the small
 
 
 def conclude(
-    trial: Trial,
+    trial: PlannedTrial,
     times: Mapping[Case, CallTime | str],
     pairs: Pairs,
     *,
@@ -71,55 +70,47 @@ def conclude(
     if saving.mid is None:
         reasons = [one.why for one in wholes] + [one.why for one in calls]
         why = next((one for one in reasons if one), "") or trial.apart or "nothing could be measured"
-        return _beside(
-            trial, "not_measured", why, "", UNKNOWN, before_ms, False, "", products, calls, wholes, notes
-        )
+        return replace(not_measured(trial, why), products_ms=products, calls=calls, wholes=wholes)
     replaces = replaces and not trial.partial
-    how = _how_layers(wholes, saving) if rests_on == "layers" else _how_calls(calls, saving)
-    return _beside(
-        trial, "measured", "", rests_on, saving, before_ms, replaces, how, products, calls, wholes, notes
-    )
-
-
-def not_measured(trial: Trial, why: str) -> Verified:
-    """Nothing was measured, and why."""
-    return _beside(trial, "not_measured", why, "", UNKNOWN, None, False, "", UNKNOWN, [], [], [])
-
-
-def _beside(
-    trial: Trial,
-    state: Literal["measured", "not_measured"],
-    why: str,
-    rests_on: RestsOn,
-    saving: Estimate,
-    before_ms: float | None,
-    replaces: bool,
-    how: str,
-    products: Estimate,
-    calls: list[MeasuredCall],
-    wholes: list[MeasuredWhole],
-    notes: list[str],
-) -> Verified:
-    """Beside the prediction; in shares where that is one of the time per token, of a step predicted too."""
-    asked = trial.asked
-    frac = _over(saving, before_ms)
+    frac, asked = _over(saving, before_ms), trial.asked
+    # in shares where the prediction is one of the time per token, of a step predicted too
     predicted, measured = (asked.predicted_frac, frac) if asked.per_token else (asked.predicted_ms, saving)
-    return Verified(
-        state=state,
-        why=why,
+    return replace(
+        not_measured(trial, ""),
+        state="measured",
         rests_on=rests_on,
         saving_ms=saving,
         saving_frac=frac,
-        predicted_ms=asked.predicted_ms,
-        predicted_frac=asked.predicted_frac,
         ratio=_ratio(measured, predicted) if replaces else None,
         in_range=_inside(measured, predicted) if replaces else None,
         replaces=replaces,
-        how=how,
+        how=_how_layers(wholes, saving) if rests_on == "layers" else _how_calls(calls, saving),
         products_ms=products,
         calls=calls,
         wholes=wholes,
-        not_covered=notes if state == "measured" else [],
+        not_covered=notes,
+    )
+
+
+def not_measured(trial: PlannedTrial, why: str) -> Verified:
+    """Nothing was measured, and why."""
+    asked = trial.asked
+    return Verified(
+        state="not_measured",
+        why=why,
+        rests_on="",
+        saving_ms=UNKNOWN,
+        saving_frac=_over(UNKNOWN, None),
+        predicted_ms=asked.predicted_ms,
+        predicted_frac=asked.predicted_frac,
+        ratio=None,
+        in_range=None,
+        replaces=False,
+        how="",
+        products_ms=UNKNOWN,
+        calls=[],
+        wholes=[],
+        not_covered=[],
     )
 
 
@@ -190,7 +181,7 @@ def _around(middle: float, error: float) -> Estimate:
     return Estimate(middle - error, middle, middle + error, "measured")
 
 
-def _products_ms(trial: Trial, calls: Sequence[MeasuredCall]) -> Estimate:
+def _products_ms(trial: PlannedTrial, calls: Sequence[MeasuredCall]) -> Estimate:
     """Their sum per step; nothing where too much of what the change touches has no time."""
     known = [one.saving_ms for one in calls if one.saving_ms.mid is not None]
     touched = sum(one.time_ms for one in trial.calls)
@@ -202,7 +193,7 @@ def _products_ms(trial: Trial, calls: Sequence[MeasuredCall]) -> Estimate:
     return _sum(known)
 
 
-def _unlike_the_trace(trial: Trial, calls: Sequence[MeasuredCall]) -> list[str]:
+def _unlike_the_trace(trial: PlannedTrial, calls: Sequence[MeasuredCall]) -> list[str]:
     """Whether the calls as they are take as long here as in the trace, told where they do not."""
     known = [
         (asked.time_ms, one.calls_now * one.now_us.mid / 1e3)
@@ -286,7 +277,7 @@ def _half(one: Estimate) -> float:
     return ((one.high or 0.0) - (one.low or 0.0)) / 2
 
 
-def _step(trial: Trial, found: PairTimes | str, wholes: Sequence[MeasuredWhole]) -> MeasuredWhole:
+def _step(trial: PlannedTrial, found: PairTimes | str, wholes: Sequence[MeasuredWhole]) -> MeasuredWhole:
     """The small step, beside what its layers and logits alone would have it save."""
     assert isinstance(trial.step, WholePair)
     one = _whole(trial.step, found, trial.scale)

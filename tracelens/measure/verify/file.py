@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tracelens.errors import UsageError
+from tracelens.files import write_bytes
 from tracelens.measure.verify.source import Source, object_at
 from tracelens.numbers import ms
 from tracelens.results import Estimate, Verification, Verified
@@ -137,17 +138,9 @@ def write(document: dict[str, Any], path: Path, *, source: Source) -> Path | Non
         data = (json.dumps(document, indent=2) + "\n").encode()
     try:
         previous = _keep(path) if _holds(path, source.raw) else None
-        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.chmod(partial, 0o666 & ~_umask())
-            os.replace(partial, path)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+    write_bytes(path, data)
     return previous
 
 
@@ -158,12 +151,6 @@ def _keep(path: Path) -> Path:
     kept = next(one for name in names if not (one := path.with_name(name)).exists())
     shutil.copyfile(path, kept)
     return kept
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _holds(path: Path, raw: dict[str, Any]) -> bool:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from tracelens.measure import Device, measure_attention, measure_call_gap, measure_gemms
-from tracelens.measure.cases import TRY, AttentionCase, CannotMeasure, GemmCase, Options, Outcome
+from tracelens.measure.cases import TRY, AttentionCase, CannotMeasure, CaseOutcome, GemmCase, MeasureOptions
 from tracelens.measure.journal import key_of
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import TURN, TURNS, PairTimes, measure_layers, measure_steps
 
 Case = GemmCase | AttentionCase
 Shape = LayerShape | StepShape
-_CALLS = Options(seconds_per_case=0.08, profile_every=24)
+_CALLS = MeasureOptions(seconds_per_case=0.08, profile_every=24)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class BenchMeter:
         asked = {case: _toy_case(case) if self.toy else case for case in cases}
         refused: dict[str, str] = {}
 
-        def heard(outcome: Outcome) -> None:
+        def heard(outcome: CaseOutcome) -> None:
             if outcome.note is not None:
                 refused[str(outcome.case)] = outcome.note
 

@@ -29,7 +29,8 @@ from tracelens.step.predicted import dtype_then
 from tracelens.step.predicted_attention import AttentionSizes, attention_sizes
 from tracelens.step.stalls import call_us_of
 from tracelens.step.traffic import repeats
-from tracelens.step.work import AttentionCall, Product, groups_of
+from tracelens.step.work import AttentionCall, Product
+from tracelens.words import Direction
 
 Case = GemmCase | AttentionCase
 #: Layers of a small step: enough that a layer more or less is no large part of it.
@@ -82,7 +83,7 @@ class WholePair:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class PlannedTrial:
     """Everything to measure for one suggestion. ``why``: nothing can be measured."""
 
     asked: Asked
@@ -96,14 +97,14 @@ class Trial:
     partial: bool = False  # what is measured is a part of what was predicted, and never stands for it
 
 
-def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: bool = False) -> Trial:
+def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: bool = False) -> PlannedTrial:
     """Plan one suggestion; ``built`` is the stand-in of the model's layers, or why there is none."""
     if not asked.changes:
         return _of_rows(asked, source)
     try:
         then = changed(source.now, asked.changes)
     except UsageError as error:
-        return Trial(asked, why=str(error).split(";")[0])
+        return PlannedTrial(asked, why=str(error).split(";")[0])
     now = source.now
     calls = _row_calls(source, then, built) if source.kind == "report" else ()
     wholes: tuple[WholePair, ...] = ()
@@ -126,12 +127,14 @@ def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: boo
     if left:
         notes.append(f"{ms(left)} per step of products whose sizes follow from no dimension of the model")
     if not calls and not wholes:
-        return Trial(asked, why=apart or "no product, attention call or layer of the step changes with it")
+        return PlannedTrial(
+            asked, why=apart or "no product, attention call or layer of the step changes with it"
+        )
     ranks = any(now.get(name) != then.get(name) for name in _RANKS)
     if now.dtype != then.dtype:
         notes.append(_CASTS)
     partial = ranks or now.dtype != then.dtype
-    return Trial(
+    return PlannedTrial(
         asked, "", calls, wholes, step, apart, _scale(asked, now, then), tuple(notes), partial=partial
     )
 
@@ -175,17 +178,17 @@ def _row_calls(source: Source, then: ModelConfig, built: StandIn | str) -> tuple
     return tuple(one for one in found if one is not None)
 
 
-def _of_rows(asked: Asked, source: Source) -> Trial:
+def _of_rows(asked: Asked, source: Source) -> PlannedTrial:
     """A finding about some products of the step and no size of the model: those products alone."""
     if asked.resize is None and asked.precision is None:
-        return Trial(asked, why=asked.why)
+        return PlannedTrial(asked, why=asked.why)
     rows = [row for row in source.rows if row.id in asked.gemms and row.kind == "gemm"]
     calls = tuple(one for one in (_changed_row(row, asked) for row in rows) if one is not None)
     if not calls:
-        return Trial(asked, why="the sizes of the products it names are not in the report")
+        return PlannedTrial(asked, why="the sizes of the products it names are not in the report")
     apart = "the change is one of single products, so that no layer shows it"
     casts = (_CASTS,) if asked.precision else ()
-    return Trial(asked, "", calls, (), "", apart, 1.0, casts, partial=bool(casts))
+    return PlannedTrial(asked, "", calls, (), "", apart, 1.0, casts, partial=bool(casts))
 
 
 def _changed_row(row: GemmRow, asked: Asked) -> CallPair | None:
@@ -233,7 +236,7 @@ def _product(product: Product, now: ModelConfig, then: ModelConfig) -> CallPair 
         return replace(pair, why="what the change does to its sizes is not known")
     if untold:
         return replace(pair, why=VOCAB_UNTOLD)
-    if groups_of(row) is not None:
+    if row.groups is not None:
         return replace(pair, why="products of groups of unequal size are not measured")
     if unmeasured := next((one for one in (dtype, dtype_after) if one not in DTYPES), None):
         return replace(pair, why=f"products in {unmeasured} are not measured")
@@ -272,13 +275,13 @@ def _attention(
         return replace(pair, why=f"scaled_dot_product_attention has no {row.kernel_family} kernel")
     known = causal_of([row])
     causal = known if known is not None else built.causal if isinstance(built, StandIn) else True
-    sides = [_attention_case(one, row.dtype or "bf16", causal, pair.role or "", backend)
-             for one in (before, after)]  # fmt: skip
+    way: Direction = "backward" if pair.role == "backward" else "forward"
+    sides = [_attention_case(one, row.dtype or "bf16", causal, way, backend) for one in (before, after)]
     return replace(pair, now=sides[0], then=sides[1])
 
 
 def _attention_case(
-    sizes: AttentionSizes, dtype: str, causal: bool, direction: str, backend: str
+    sizes: AttentionSizes, dtype: str, causal: bool, direction: Direction, backend: str
 ) -> AttentionCase:
     return AttentionCase(
         "verify", sizes.batch, sizes.heads, sizes.seq_q, sizes.head_dim, sizes.kv_heads, sizes.seq_k, dtype,

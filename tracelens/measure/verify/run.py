@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from tracelens.measure.facts import DeviceFacts, device_facts, read_clocks
 from tracelens.measure.layer_shapes import LayerShape
 from tracelens.measure.pairs import PairTimes
 from tracelens.measure.timing import Device
-from tracelens.measure.verify.conclude import Pairs, conclude, not_measured
+from tracelens.measure.verify.conclude import conclude, not_measured
 from tracelens.measure.verify.file import document, write
 from tracelens.measure.verify.meter import BenchMeter, CallTime, Case, Meter
-from tracelens.measure.verify.plan import Trial, WholePair, make_trial
+from tracelens.measure.verify.plan import PlannedTrial, WholePair, make_trial
 from tracelens.measure.verify.source import Source, nothing_asked
 from tracelens.measure.verify.standin import StandIn, stand_in
 from tracelens.results import Verification, Verified
@@ -61,9 +61,7 @@ def verify(
     device: Device | None = None,
     model: bool = False,
     anyway: bool = False,
-    toy: bool = False,
     only: Sequence[str] = (),
-    command: str = "tracelens verify",
     progress: Progress | None = None,
     kept: Callable[[Done], None] | None = None,
     meter: Meter | None = None,
@@ -73,58 +71,52 @@ def verify(
     ``model`` measures a small training step of both shapes, too. ``only`` names rules ("TL101"). A GPU
     other than the report's is refused unless ``anyway``; savings then stay as predicted, with what was
     measured beside. ``kept`` hears of the state after each suggestion, so that nothing is lost. An
-    interrupt ends the run and keeps what was measured. ``toy`` measures tiny shapes, for a try on a CPU.
+    interrupt ends the run and keeps what was measured. ``meter`` is what measures, else the bench's.
 
     Raises:
         InputError: there is nothing to measure.
         UsageError: there is no GPU, or another one than the report's.
     """
-    asked = [one for one in source.asked if not only or one.title.split()[0] in only]
     if not source.asked:
         raise nothing_asked(source)
+    asked = [one for one in source.asked if not only or one.title.split()[0] in only]
     if not asked:
         raise UsageError(f"{source.name} has no finding of {', '.join(only)}")
     device = device if device is not None else open_device()
     facts = device_facts(device)
     other = other_gpu(source, facts, device)
-    if other and not anyway and not toy:
+    if other and not anyway:
         raise UsageError(f"{other}: measure on that GPU, or add --anyway to measure on this one")
     built = stand_in(source)
-    run = _Run(
-        source, built, meter or BenchMeter(device, toy=toy), replaces=not other and device.kind == "cuda"
-    )
     trials = {
         at: make_trial(one, source, built, model=model) for at, one in enumerate(source.asked) if one in asked
     }
-    clocks = {"before": read_clocks(device)}
-    verified: dict[int, Verified] = {}
-    stopped: str | None = None
-    noise: float | None = None
+    about = _About(facts, device, other, _command(model, only, anyway), {"before": read_clocks(device)})
+    run = _Run(source, built, meter or BenchMeter(device), about, trials)
+    run.all(progress, kept)
+    about.clocks["after"] = read_clocks(device)
+    return run.done()
 
-    def state() -> Done:
-        left = {at: not_measured(trial, trial.why or stopped or _LATER) for at, trial in trials.items()}
-        dated = {at: _dated(one, facts) for at, one in (left | verified).items()}
-        found = tuple(dated.get(at) for at in range(len(source.asked)))
-        about = _verification(source, facts, device, other, command, clocks, noise, list(dated.values()))
-        return Done(source, found, about, stopped)
 
-    try:
-        noise = run.begin()
-        for done, at in enumerate(_by_saving(trials)):
-            if progress is not None:
-                progress(trials[at].asked.title, done, len(trials))
-            verified[at] = run.one(trials[at])
-            if run.stopped:
-                stopped = run.stopped
-                break
-            if kept is not None:
-                kept(state())
-    except KeyboardInterrupt:
-        stopped = "interrupted"
-    except RuntimeError as error:  # a CUDA error that ends the context: nothing later could run
-        stopped = (str(error).splitlines() or [type(error).__name__])[0]
-    clocks["after"] = read_clocks(device)
-    return state()
+def _command(model: bool, only: Sequence[str], anyway: bool) -> str:
+    words = ["tracelens verify", *(f"--rule {rule}" for rule in only)]
+    return " ".join([*words, *(["--model"] if model else []), *(["--anyway"] if anyway else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """Where and how it is measured."""
+
+    facts: DeviceFacts
+    device: Device
+    other: str  # how the GPU differs from the report's; "" where it is the same
+    command: str
+    clocks: dict[str, Any]
+
+    @property
+    def replaces(self) -> bool:
+        """Does what is measured take the place of what was predicted?"""
+        return not self.other and self.device.kind == "cuda"
 
 
 def _dated(one: Verified, facts: DeviceFacts) -> Verified:
@@ -136,23 +128,50 @@ class _Run:
     source: Source
     built: StandIn | str
     meter: Meter
-    replaces: bool
+    about: _About
+    trials: Mapping[int, PlannedTrial]
+    verified: dict[int, Verified] = field(default_factory=dict)
     before_ms: float | None = None  # the present step: traced, or measured where there is no trace
     noise_frac: float | None = None
     stopped: str | None = None
 
-    def begin(self) -> float | None:
+    def all(self, progress: Progress | None, kept: Callable[[Done], None] | None) -> None:
+        """Measure suggestion by suggestion, until the end or until something ends it."""
+        try:
+            self._begin()
+            for done, at in enumerate(_by_saving(self.trials)):
+                if progress is not None:
+                    progress(self.trials[at].asked.title, done, len(self.trials))
+                self.verified[at] = self._one(self.trials[at])
+                if self.stopped:
+                    break
+                if kept is not None:
+                    kept(self.done())
+        except (KeyboardInterrupt, RuntimeError) as error:
+            self.stopped = _why_stopped(error)
+
+    def done(self) -> Done:
+        """What was measured so far, and of the rest why not."""
+        left = {
+            at: not_measured(trial, trial.why or self.stopped or _LATER) for at, trial in self.trials.items()
+        }
+        dated = {at: _dated(one, self.about.facts) for at, one in (left | self.verified).items()}
+        found = tuple(dated.get(at) for at in range(len(self.source.asked)))
+        about = _verification(self.about, self.noise_frac, list(dated.values()))
+        return Done(self.source, found, about, self.stopped)
+
+    def _begin(self) -> None:
         """A layer against itself: the difference that is seen where there is none.
 
         Where no step was traced, layers and logits as they are make up the one that savings are shares of.
         """
         self.before_ms = self.source.step_ms
         if isinstance(self.built, str):
-            return None
+            return
         now = self.source.now
         layer = self._present(self.built.layer(now))
         if layer is None:
-            return None
+            return
         if self.source.kind == "suggestions":
             logits = self._present(self.built.layer(now, vocab=now.vocab)) if now.vocab else None
             if logits is not None or not now.vocab:
@@ -160,13 +179,12 @@ class _Run:
                     logits.ms[0] if logits is not None else 0.0
                 )
         self.noise_frac = abs(layer.ms[0] / layer.ms[1] - 1)
-        return self.noise_frac
 
     def _present(self, shape: LayerShape | str) -> PairTimes | None:
         found = self.meter.pair(shape, shape) if not isinstance(shape, str) else shape
         return None if isinstance(found, str) else found
 
-    def one(self, trial: Trial) -> Verified:
+    def _one(self, trial: PlannedTrial) -> Verified:
         """Measure one suggestion: its calls, its layers, its step; what an interrupt leaves is kept."""
         times: dict[Case, CallTime | str] = {}
         pairs: dict[int, PairTimes | str] = {}
@@ -178,25 +196,27 @@ class _Run:
                     pairs[at] = self.meter.pair(whole.now, whole.then)
                 if isinstance(trial.step, WholePair):
                     pairs[-1] = self.meter.pair(trial.step.now, trial.step.then)
-            except KeyboardInterrupt:
-                self.stopped = "interrupted"
-            except RuntimeError as error:
-                self.stopped = (str(error).splitlines() or [type(error).__name__])[0]
-        return self._concluded(trial, times, pairs)
-
-    def _concluded(self, trial: Trial, times: dict[Case, CallTime | str], pairs: Pairs) -> Verified:
+            except (KeyboardInterrupt, RuntimeError) as error:
+                self.stopped = _why_stopped(error)
         return conclude(
             trial,
             times,
             pairs,
             before_ms=self.before_ms,
             noise_frac=self.noise_frac or 0.0,
-            replaces=self.replaces,
+            replaces=self.about.replaces,
             stopped=self.stopped or "",
         )
 
 
-def _by_saving(trials: Mapping[int, Trial]) -> list[int]:
+def _why_stopped(error: BaseException) -> str:
+    """An interrupt, or a CUDA error that ends the context: nothing later could run."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _by_saving(trials: Mapping[int, PlannedTrial]) -> list[int]:
     """The largest predicted saving first: what an interrupt leaves out matters least."""
 
     def size(at: int) -> float:
@@ -234,16 +254,8 @@ def other_gpu(source: Source, facts: DeviceFacts, device: Device) -> str:
     return ""
 
 
-def _verification(
-    source: Source,
-    facts: DeviceFacts,
-    device: Device,
-    other: str,
-    command: str,
-    clocks: dict[str, Any],
-    noise: float | None,
-    found: Sequence[Verified],
-) -> Verification:
+def _verification(about: _About, noise: float | None, found: Sequence[Verified]) -> Verification:
+    facts, device, other = about.facts, about.device, about.other
     notes = []
     if device.kind != "cuda":
         notes.append("a CPU with toy sizes: a test of the program that says nothing of a GPU")
@@ -256,9 +268,9 @@ def _verification(
         device=str(facts.device["name"]),
         same_gpu=not other,
         date=datetime.now(UTC).date().isoformat(),
-        command=command,
+        command=about.command,
         software=dict(facts.software),
-        clocks=clocks,
+        clocks=about.clocks,
         noise_frac=noise,
         measured=sum(one.state == "measured" for one in found),
         suggestions=len(found),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tracelens.config.model_config import NAMES, ModelConfig, canonical
 from tracelens.errors import InputError, UsageError
@@ -53,7 +53,7 @@ class Source:
 
     name: str
     raw: dict[str, Any]
-    kind: str  # report | suggestions
+    kind: Literal["report", "suggestions"]
     gpu: str  # key in gpus.toml
     gpu_title: str
     device: str | None  # name of the device that was traced

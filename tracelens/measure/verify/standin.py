@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tracelens.config.model_config import ModelConfig
 from tracelens.measure.layer_shapes import LayerShape
@@ -13,8 +14,9 @@ from tracelens.measure.verify.source import Source
 from tracelens.results import GemmRow, main_dtype
 from tracelens.step.present import micro_batches_of
 
+Backend = Literal["flash", "cudnn", "efficient", "math"]
 #: Kernel family in the trace -> backend of ``scaled_dot_product_attention``. FlashAttention 3 and 4 are none.
-BACKENDS = {"flash2": "flash", "cudnn_sdpa": "cudnn", "mem_efficient": "efficient"}
+BACKENDS: dict[str, Backend] = {"flash2": "flash", "cudnn_sdpa": "cudnn", "mem_efficient": "efficient"}
 _DTYPES = ("bf16", "fp16", "fp32", "tf32")
 _IN_LAYERS = ("attention.", "mlp.", "moe.", "norm", "residual", "dropout")
 _NEEDED = ("hidden", "heads", "head_dim", "ffn", "layers", "sequence", "micro_batch")
@@ -29,7 +31,7 @@ class StandIn:
     """How layers are built, whatever their sizes."""
 
     dtype: str
-    attention: str  # flash | cudnn | efficient | math
+    attention: Backend
     causal: bool
     gated: bool
     fused_qkv: bool

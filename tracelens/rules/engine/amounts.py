@@ -8,7 +8,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.numbers import delta, percent, sig, signed_bytes
 from tracelens.results import Amount, GemmRow, MemoryEffect, WhatIf
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.engine.sizes import Change, Sizes
+from tracelens.rules.engine.sizes import Change, ChangedSizes
 from tracelens.step.planned_kernels import kept_of_trace
 from tracelens.step.whatif import what_if
 
@@ -20,7 +20,7 @@ _WIDTH = {"fp32": 4, "tf32": 4, "fp64": 8, "fp8": 1}
 _SAME_WEIGHTS = frozenset({"micro_batch", "sequence", "tokens", "tensor_parallel"})
 
 
-def parameters(sizes: Sizes, *, counted: int | None) -> Amount:
+def parameters(sizes: ChangedSizes, *, counted: int | None) -> Amount:
     """Weights in matrices; ``counted`` is the rule's own count, for what the sizes do not tell."""
     now, then = sizes.now, sizes.then
     before = now.parameters
@@ -44,7 +44,7 @@ def parameters(sizes: Sizes, *, counted: int | None) -> Amount:
     return Amount(more, frac, how)
 
 
-def _missing(sizes: Sizes) -> str:
+def _missing(sizes: ChangedSizes) -> str:
     if sizes.why:
         return sizes.why
     needed = ("hidden", "heads", "head_dim", "ffn", "layers")
@@ -55,7 +55,7 @@ def _missing(sizes: Sizes) -> str:
 def operations(
     facts: StepFacts,
     change: Change,
-    sizes: Sizes,
+    sizes: ChangedSizes,
     weights: Amount,
     *,
     of_rows: float | None,
@@ -87,7 +87,7 @@ def operations(
     return Amount(frac * total if total else None, frac, how)
 
 
-def _simulated(facts: StepFacts, sizes: Sizes) -> WhatIf | None:
+def _simulated(facts: StepFacts, sizes: ChangedSizes) -> WhatIf | None:
     """The step with the change, where it can be simulated."""
     if facts.step is None or sizes.then is None:
         return None
@@ -107,7 +107,7 @@ def _flops(rows: Sequence[GemmRow]) -> float | None:
     return sum(known) if known else None
 
 
-def memory(facts: StepFacts, change: Change, sizes: Sizes, weights: Amount) -> MemoryEffect:
+def memory(facts: StepFacts, change: Change, sizes: ChangedSizes, weights: Amount) -> MemoryEffect:
     """Bytes of one GPU: weights with their states, and the activations kept for the backward."""
     if not sizes.names:
         return _unsized(change, weights)
@@ -133,7 +133,7 @@ def _unsized(change: Change, weights: Amount) -> MemoryEffect:
     return MemoryEffect(None, 0.0, None, "weights and their states as now; temporary tensors are not known")
 
 
-def _states(facts: StepFacts, sizes: Sizes, weights: Amount) -> tuple[float | None, str]:
+def _states(facts: StepFacts, sizes: ChangedSizes, weights: Amount) -> tuple[float | None, str]:
     width = _width(facts)
     each = TRAINING_BYTES if facts.trains else width
     what = "weight, gradient, fp32 copy and Adam's two moments" if facts.trains else "weights"
@@ -167,7 +167,7 @@ def _shards(facts: StepFacts) -> str:
     return f", less on each of the {max(sizes)} ranks that share them"
 
 
-def _activations(facts: StepFacts, sizes: Sizes) -> tuple[float | None, str]:
+def _activations(facts: StepFacts, sizes: ChangedSizes) -> tuple[float | None, str]:
     if not facts.trains:
         return 0.0, "activations: none are kept without a backward"
     if any(row.phase == "recompute" for row in facts.gemms):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from tracelens.config.model_config import ModelConfig
 from tracelens.numbers import round_up
 from tracelens.results import ConfigDiff
-from tracelens.rules.engine.sizes import Sizes
+from tracelens.rules.engine.sizes import ChangedSizes
 
 _HF = {
     "vocab": "vocab_size", "hidden": "hidden_size", "heads": "num_attention_heads",
@@ -50,7 +50,7 @@ _PART = (
 _MEGATRON_MULTIPLE = 128
 
 
-def config_diffs(sizes: Sizes) -> list[ConfigDiff]:
+def config_diffs(sizes: ChangedSizes) -> list[ConfigDiff]:
     """The change in each framework's names; nothing where the change is none of known sizes."""
     then = sizes.then
     if then is None:

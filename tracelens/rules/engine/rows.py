@@ -24,14 +24,14 @@ def forward(rows: Iterable[GemmRow], *components: str) -> list[GemmRow]:
 
 def sizes_of(row: GemmRow) -> tuple[int, int, int, int] | None:
     """M, N, K and batch, where all are known and no group is of unequal size."""
-    if row.m is None or row.n is None or row.k is None or "groups" in (row.shape_note or ""):
+    if row.m is None or row.n is None or row.k is None or row.groups is not None:
         return None
     return row.m, row.n, row.k, row.batch or 1
 
 
 def is_packed(facts: StepFacts) -> bool:
     """Are sequences packed behind one another, so that a step has no micro-batch?"""
-    return any((row.shape_note or "").startswith("packed") for row in facts.gemms)
+    return any(row.attention is not None and row.attention.tokens is not None for row in facts.gemms)
 
 
 def time_of(rows: Sequence[GemmRow] | Sequence[OtherRow]) -> float:

@@ -19,7 +19,7 @@ Change = Mapping[str, Sequence[int | float | str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ChangedSizes:
     """Hyper-parameters of the whole model; ``then`` None where the change is none of a size that is known."""
 
     now: ModelConfig
@@ -37,7 +37,7 @@ def size_name(name: str) -> str | None:
     return found if found in _SIZES else None
 
 
-def sizes_of(facts: StepFacts, change: Change, simulated: Mapping[str, int] | None = None) -> Sizes:
+def sizes_of(facts: StepFacts, change: Change, simulated: Mapping[str, int] | None = None) -> ChangedSizes:
     """The model before and after; ``simulated`` is the change of the whole model where the rule gave it.
 
     A change names what one rank holds where ranks share a layer; it is scaled to the whole model here. A
@@ -47,14 +47,14 @@ def sizes_of(facts: StepFacts, change: Change, simulated: Mapping[str, int] | No
     now = facts.step.now if facts.step is not None else model_config_of(facts.model)
     names = tuple(dict.fromkeys(ours for name in change if (ours := size_name(name)) is not None))
     if not names:
-        return Sizes(now, None, ())
+        return ChangedSizes(now, None, ())
     goals = dict(simulated) if simulated and simulated.keys() <= set(names) else _goals(now, change)
     if isinstance(goals, str):
-        return Sizes(now, None, names, goals)
+        return ChangedSizes(now, None, names, goals)
     try:
-        return Sizes(now, changed(now, goals), names)
+        return ChangedSizes(now, changed(now, goals), names)
     except UsageError as error:
-        return Sizes(now, None, names, str(error).split(";")[0])
+        return ChangedSizes(now, None, names, str(error).split(";")[0])
 
 
 def _goals(now: ModelConfig, change: Change) -> dict[str, int] | str:

@@ -10,7 +10,7 @@ from tracelens.gemm.inductor_ops import CAST, LAYOUT, MATMUL
 from tracelens.results import GemmRow, OtherRow
 from tracelens.rules.engine.needs import for_shapes
 from tracelens.rules.engine.rows import calls_of, time_of
-from tracelens.rules.evidence.fused_attention import CAUSAL, NO_MASK, TENSOR, Core, Mask
+from tracelens.rules.evidence.fused_attention import CAUSAL, NO_MASK, TENSOR, CoreCalls, Mask
 
 CORE = ("attention.scores", "attention.softmax", "attention.values")
 PRODUCTS = ("attention.scores", "attention.values")
@@ -157,13 +157,13 @@ def unusual_of(chain: Chain) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def cores_of(products: Sequence[GemmRow], chain: Chain) -> list[Core] | str:
+def cores_of(products: Sequence[GemmRow], chain: Chain) -> list[CoreCalls] | str:
     """One per size and type: scores [b*a, s_q, s_k] with their values, or why they are not known."""
     trains = any(row.phase == "backward" for row in products)
     forward = [row for row in products if row.phase in FORWARD and row.role in (None, "forward")]
     scores = [row for row in forward if row.component == "attention.scores"]
     values = [row for row in forward if row.component == "attention.values"]
-    found: dict[tuple[int, int, int, int, int, str], Core] = {}
+    found: dict[tuple[int, int, int, int, int, str], CoreCalls] = {}
     for row in scores:
         heads, q, k, d = row.batch or 1, row.m or 0, row.n or 0, row.k or 0
         pair = next((one for one in values if (one.batch or 1, one.m, one.k) == (heads, q, k)), None)
@@ -173,7 +173,7 @@ def cores_of(products: Sequence[GemmRow], chain: Chain) -> list[Core] | str:
                 f" type: {for_shapes([row])}."
             )
         key = (heads, q, k, d, pair.n or 0, row.dtype)
-        known = found.get(key, Core(*key))
+        known = found.get(key, CoreCalls(*key))
         backward = row.calls_per_step if trains and row.phase == "forward" else 0.0
         found[key] = replace(
             known,

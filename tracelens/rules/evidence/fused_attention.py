@@ -9,6 +9,7 @@ from tracelens.errors import InputError
 from tracelens.gemm import bytes_per_element
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_backend import likely_backend
+from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.hardware import Gpu
 from tracelens.numbers import count, sig, times
@@ -26,7 +27,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
+class CoreCalls:
     """Calls of attention with one size and type. ``heads`` is batch times heads, as the products have it."""
 
     heads: int
@@ -54,7 +55,7 @@ class Core:
 
 
 @dataclass(frozen=True, slots=True)
-class Fused:
+class FusedCalls:
     """Calls of cores per step in fused kernels. ``unfit``: why there is no fused kernel for one of them."""
 
     time_ms: Estimate
@@ -78,7 +79,7 @@ CAUSAL = Mask("with is_causal=True", causal=True)
 TENSOR = Mask("with a tensor as attn_mask", tensor=True)
 
 
-def fused_time(facts: StepFacts, cores: Sequence[Core], mask: Mask) -> Fused | str:
+def fused_time(facts: StepFacts, cores: Sequence[CoreCalls], mask: Mask) -> FusedCalls | str:
     """The fused kernels' time, or why it cannot be told.
 
     Which kernel torch takes depends on its version, which no trace shows: the low end is that of the fastest,
@@ -88,8 +89,8 @@ def fused_time(facts: StepFacts, cores: Sequence[Core], mask: Mask) -> Fused | s
     for one in found:
         if isinstance(one, str):
             return one
-    every = [one for one in found if isinstance(one, Fused)]
-    return Fused(
+    every = [one for one in found if isinstance(one, FusedCalls)]
+    return FusedCalls(
         total([one.time_ms for one in every]),
         sum(one.floor_ms for one in every),
         tuple(dict.fromkeys(name for one in every for name in one.kernels)),
@@ -98,7 +99,7 @@ def fused_time(facts: StepFacts, cores: Sequence[Core], mask: Mask) -> Fused | s
     )
 
 
-def _core_time(facts: StepFacts, core: Core, mask: Mask) -> Fused | str:
+def _core_time(facts: StepFacts, core: CoreCalls, mask: Mask) -> FusedCalls | str:
     if facts.step is None:
         return "what a fused kernel takes cannot be predicted: the step cannot be simulated"
     if core.seq_q < _FEWEST_QUERIES:
@@ -108,7 +109,7 @@ def _core_time(facts: StepFacts, core: Core, mask: Mask) -> Fused | str:
     except InputError as error:
         return f"what a fused kernel takes cannot be predicted: {error}"
     if isinstance(backends, str):
-        return Fused(_NOTHING, unfit=backends)
+        return FusedCalls(_NOTHING, unfit=backends)
     parts: list[Estimate] = []
     lines: list[str] = []
     floor = 0.0
@@ -121,7 +122,7 @@ def _core_time(facts: StepFacts, core: Core, mask: Mask) -> Fused | str:
             lacks = [one.unknown or "its time is not known" for one in found if not isinstance(one, str)]
             if lacks:
                 return f"what a fused kernel takes is not predicted: {lacks[0]}"
-            return Fused(_NOTHING, unfit=next(one for one in found if isinstance(one, str)))
+            return FusedCalls(_NOTHING, unfit=next(one for one in found if isinstance(one, str)))
         each = _spanned(known, more_us=_mask_us(facts, core) if mask.tensor else 0.0)
         low, mid, high = (value or 0.0 for value in (each.low, each.mid, each.high))
         parts.append(Estimate(low * calls / 1e3, mid * calls / 1e3, high * calls / 1e3, each.basis))
@@ -131,10 +132,10 @@ def _core_time(facts: StepFacts, core: Core, mask: Mask) -> Fused | str:
             f"Fused {direction} {mask.words} ({names}): {sig(mid)} µs predicted, {sig(low)} to {sig(high)},"
             f" {times(count(calls))} {facts.per_step}."
         )
-    return Fused(total(parts), floor, tuple(backends), tuple(lines))
+    return FusedCalls(total(parts), floor, tuple(backends), tuple(lines))
 
 
-def _backends(core: Core, mask: Mask, *, gpu: Gpu) -> list[str] | str:
+def _backends(core: CoreCalls, mask: Mask, *, gpu: Gpu) -> list[str] | str:
     """The kernels that it can become, or why none takes it."""
     likely = likely_backend(
         head_dim=max(core.head_dim, core.value_dim),
@@ -156,12 +157,12 @@ def _backends(core: Core, mask: Mask, *, gpu: Gpu) -> list[str] | str:
 
 
 def _predicted(
-    facts: StepFacts, core: Core, backend: str, mask: Mask, direction: str
+    facts: StepFacts, core: CoreCalls, backend: str, mask: Mask, direction: str
 ) -> AttentionPrediction | str:
     if facts.step is None:
         return "the step cannot be simulated"
     try:
-        return predict_attention(
+        call = AttentionProblem(
             batch=1,
             heads=core.heads,
             kv_heads=core.heads,
@@ -170,11 +171,9 @@ def _predicted(
             head_dim=max(core.head_dim, core.value_dim),
             causal=mask.causal,
             direction=direction,
-            gpu=facts.step.gpu,
             dtype=core.dtype,
-            backend=backend,
-            measured=facts.step.measured,
         )
+        return predict_attention(call, gpu=facts.step.gpu, backend=backend, measured=facts.step.measured)
     except InputError as error:
         return str(error)
 
@@ -187,6 +186,6 @@ def _spanned(found: Sequence[AttentionPrediction], *, more_us: float) -> Estimat
     return Estimate(min(low), max(mid) + more_us, max(high) + more_us, basis)
 
 
-def _mask_us(facts: StepFacts, core: Core) -> float:
+def _mask_us(facts: StepFacts, core: CoreCalls) -> float:
     """A mask tensor has to be read: for every head from memory at worst."""
     return 1e3 * moving_ms(core.scores_bytes, facts=facts)

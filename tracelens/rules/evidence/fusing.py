@@ -23,7 +23,7 @@ from tracelens.rules.evidence.attention_chain import (
     masks_of,
     unusual_of,
 )
-from tracelens.rules.evidence.fused_attention import Core, Fused, Mask, fused_time
+from tracelens.rules.evidence.fused_attention import CoreCalls, FusedCalls, Mask, fused_time
 from tracelens.step.present import micro_batches_of
 
 
@@ -32,8 +32,8 @@ class Fusing:
     """Unfused attention, and the fused kernels that it can become by what becomes of its mask."""
 
     chain: Chain
-    cores: list[Core]
-    fits: Mapping[Mask, Fused]
+    cores: list[CoreCalls]
+    fits: Mapping[Mask, FusedCalls]
     unusual: list[str]  # what is done to the scores for which no fused kernel is predicted
     saving: Estimate | None  # None: only a bound is known
     bound_ms: float
@@ -108,7 +108,7 @@ def need_fusing(facts: StepFacts) -> Fusing:
     for one in found.values():
         if isinstance(one, str):
             raise could_not_run(f"{seen} {upper(one)}.")
-    fused = {mask: one for mask, one in found.items() if isinstance(one, Fused)}
+    fused = {mask: one for mask, one in found.items() if isinstance(one, FusedCalls)}
     fits = {mask: one for mask, one in fused.items() if not one.unfit}
     if not fits:
         raise passed(f"{seen} {upper(next(iter(fused.values())).unfit)}.")
@@ -119,7 +119,7 @@ def need_fusing(facts: StepFacts) -> Fusing:
     return Fusing(chain, cores, fits, unusual, saving, bound, seen)
 
 
-def _need_chain(facts: StepFacts) -> tuple[Chain, list[Core]]:
+def _need_chain(facts: StepFacts) -> tuple[Chain, list[CoreCalls]]:
     products = [row for row in facts.gemms if row.kind == "gemm" and row.component in PRODUCTS]
     fused = [row for row in facts.gemms if row.kind == "attention"]
     if not products and fused:
@@ -148,7 +148,7 @@ def _need_chain(facts: StepFacts) -> tuple[Chain, list[Core]]:
     return chain, cores
 
 
-def _saving(chain: Chain, fused: Sequence[Fused]) -> tuple[Estimate | None, float]:
+def _saving(chain: Chain, fused: Sequence[FusedCalls]) -> tuple[Estimate | None, float]:
     """Measured minus predicted; the middle and the low end with the slowest of what it can become.
 
     Only the most where that can be slower than now and another of them is faster for sure.
@@ -165,7 +165,7 @@ def _saving(chain: Chain, fused: Sequence[Fused]) -> tuple[Estimate | None, floa
     return Estimate(min(low), min(mid), max(high), basis), max(high)
 
 
-def _saw(facts: StepFacts, chain: Chain, cores: Sequence[Core]) -> str:
+def _saw(facts: StepFacts, chain: Chain, cores: Sequence[CoreCalls]) -> str:
     """What a trace shows of it."""
     parts = {
         "the products": time_of(chain.products),
@@ -190,13 +190,13 @@ def _saw(facts: StepFacts, chain: Chain, cores: Sequence[Core]) -> str:
     return f"{text} One matrix of scores is {_matrix(cores)}."
 
 
-def _matrix(cores: Sequence[Core]) -> str:
+def _matrix(cores: Sequence[CoreCalls]) -> str:
     most = max(cores, key=lambda core: core.scores_bytes)
     size = bytes_per_element(most.dtype) or 2.0
     return f"{most.heads} × {most.seq_q} × {most.seq_k} × {size:g} B = {nbytes(round(most.scores_bytes))}"
 
 
-def memory(facts: StepFacts, cores: Sequence[Core]) -> MemoryEffect:
+def memory(facts: StepFacts, cores: Sequence[CoreCalls]) -> MemoryEffect:
     """Softmax's output of every layer, which the backward needs and a fused kernel computes again."""
     if not any(core.backward_calls for core in cores):
         how = f"no scores in memory: {_matrix(cores)} less at the peak, once, for each matrix alive there"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from tracelens.numbers import round_up
@@ -19,10 +18,6 @@ COMPILED = (32, 64, 96, 128, 160, 192, 224, 256)
 #: Sizes that every attention library takes as they are.
 _GOOD = frozenset({64, 128, 256})
 _UNFUSED = frozenset({"attention.scores", "attention.values"})
-#: "b=8 h=12 s=1024 d=64", with dv=... behind it where values have another width.
-_NOTE_D = re.compile(r"(?<![a-z])d=(\d{1,6})(?![\w.])")
-_NOTE_H = re.compile(r"(?<![a-z])h=(\d{1,6})(?![\w.])")
-_NOTE_DV = re.compile(r"(?<![a-z])dv=\d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +91,7 @@ def need_heads(facts: StepFacts) -> list[HeadsRun]:
 
 
 def _why_none(rows: list[GemmRow]) -> str:
-    if any(_NOTE_DV.search(row.shape_note or "") for row in rows):
+    if any(row.attention is not None and row.attention.value_dim is not None for row in rows):
         return "values have another width than keys"
     blind = [row for row in rows if row.m is None and not row.shape_note]
     return for_shapes(blind) if blind else "their shapes do not say which side it is"
@@ -107,11 +102,11 @@ def _head_dim(row: GemmRow, facts: StepFacts) -> int | None:
 
     Scores reduce over the head dimension, and values give it out: so their forward GEMMs say it.
     """
-    note = row.shape_note or ""
-    if _NOTE_DV.search(note):
+    call = row.attention
+    if call is not None and call.value_dim is not None:
         return None
-    if found := _NOTE_D.search(note):
-        return int(found[1])
+    if call is not None and call.head_dim is not None:
+        return call.head_dim
     if row.role in (None, "forward") and row.component in _UNFUSED:
         own = row.k if row.component == "attention.scores" else row.n
         if own is not None:
@@ -121,8 +116,8 @@ def _head_dim(row: GemmRow, facts: StepFacts) -> int | None:
 
 def _heads(row: GemmRow, head_dim: int, facts: StepFacts) -> int | None:
     """Heads of the row's call: its own, else the model's where the head dimension is the model's, too."""
-    if found := _NOTE_H.search(row.shape_note or ""):
-        return int(found[1])
+    if row.attention is not None and row.attention.heads is not None:
+        return row.attention.heads
     model = facts.model
     return model.heads.value if model.head_dim.value == head_dim else None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from tracelens.numbers import ms, plural, round_up
 from tracelens.results import GemmRow
 from tracelens.rules.engine.bounds import Bound, bound_of_row, name
@@ -19,7 +17,6 @@ BLOCK = 128
 _PADS, _LONGER = (8, 16, 64, BLOCK), 0.125
 #: Cut to a multiple of these, by at most this share: positions that are left out teach nothing.
 _CUTS, _SHORTER = (64, BLOCK), 0.03
-_NOTE_S = re.compile(r"(?<![a-z])s=(\d{1,9})(?![\w.])")
 
 
 def need_length(facts: StepFacts, case: Case | None) -> int:
@@ -64,8 +61,8 @@ def bounds_of(facts: StepFacts, length: int, case: Case | None) -> list[Bound]:
 
 def _fused(facts: StepFacts, length: int) -> list[GemmRow]:
     """Fused attention over this length."""
-    notes = ((row, _NOTE_S.search(row.shape_note or "")) for row in facts.gemms if row.kind == "attention")
-    return [row for row, note in notes if note is not None and int(note[1]) == length]
+    calls = ((row, row.attention) for row in facts.gemms if row.kind == "attention")
+    return [row for row, call in calls if call is not None and call.seq_q == call.seq_k == length]
 
 
 def saw_of(facts: StepFacts, length: int, bound_ms: float) -> str:

@@ -15,7 +15,7 @@ from tracelens.rules.engine.rows import took
 from tracelens.step.experts import Mixture, mixture_of
 from tracelens.step.predicted import NEAR_ERROR
 from tracelens.step.stalls import call_us_of
-from tracelens.step.work import groups_of, tokens_of
+from tracelens.step.work import tokens_of
 
 _HOW = {
     "loop": "one after the other, each in products of its own",
@@ -118,7 +118,7 @@ def _even(row: GemmRow) -> tuple[int, int, int, int] | None:
     """M, N, K and batch of the row; groups of unequal size as so many even ones."""
     if row.m is None or row.n is None or row.k is None:
         return None
-    found = groups_of(row)
+    found = row.groups
     if found is None:
         return row.m, row.n, row.k, row.batch or 1
     letter, count = found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from tracelens.gemm import bytes_per_element
 from tracelens.numbers import count, listed, ms, plural, sig, times
@@ -35,7 +36,7 @@ class Precision:
     """GEMMs that one change of precision would move to the tensor cores, or to their faster side."""
 
     rows: list[GemmRow]
-    now: str  # "fp32" | "fp64"
+    now: Literal["fp32", "fp64"]
     targets: tuple[str, ...]  # in the order of preference
     mixed: bool  # the rest of the step runs in the target
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from tracelens.gemm import bytes_per_element
 from tracelens.numbers import sig
@@ -22,13 +23,15 @@ from tracelens.step.alignment import (
 from tracelens.step.predicted import NEAR_ERROR
 from tracelens.step.stalls import call_us_of
 
+Operand = Literal["a", "b", "c"]
+
 
 @dataclass(frozen=True, slots=True)
 class View:
     """An operand off the grid; ``stride`` None = by its start, which no trace records."""
 
     row: GemmRow
-    operand: str  # a | b | c; "" = untold which
+    operand: Operand | Literal[""]  # "" = untold which
     width: int | None  # elements in a row of it
     stride: int | None  # elements from one row to the next, or from one matrix of a batch to the next
 
@@ -49,7 +52,7 @@ def view_of(row: GemmRow) -> View | None:
     return View(row, "", None, None) if narrow_kernel(row) is not None and sizes_fit else None
 
 
-def _contiguous(row: GemmRow) -> dict[str, int]:
+def _contiguous(row: GemmRow) -> dict[Operand, int]:
     """The size along which each operand lies in memory by the layout; {} where that is not known."""
     layout = row.layout or row.kernel_layout
     if layout is None or row.m is None or row.n is None or row.k is None:
