@@ -30,7 +30,8 @@ def event_ends(data: bytes) -> list[int]:
     if start is None:
         raise ValueError("no events")
     # one letter per byte, so that places in the text are places in the file
-    text, decoder, ends = data.decode("latin-1"), json.JSONDecoder(strict=False), []
+    text, decoder = data.decode("latin-1"), json.JSONDecoder(strict=False)
+    ends: list[int] = []
     at = start + 1
     while True:
         while text[at] in " \t\r\n,":

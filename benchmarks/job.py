@@ -3,6 +3,7 @@
     python -m benchmarks.job planted           20 planted causes, 20 clean jobs
     python -m benchmarks.job merge             1,000 summaries: seconds, memory
     python -m benchmarks.job ranks             64 ranks: seconds and memory of all processes, slope per rank
+    python -m benchmarks.job one_node          fits what collectives take within one node
     python -m benchmarks.job beside FOLDER     against holistic-trace-analysis on the same ranks
 
 Each writes its part of ``results/job.json``. Ratios of one run are worth more than seconds.
@@ -20,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -29,6 +31,7 @@ from benchmarks.load import machine
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "job.json"
+NCCL = HERE.parent / "tracelens" / "job" / "nccl.toml"
 
 
 def planted(options: argparse.Namespace) -> dict[str, Any]:
@@ -120,6 +123,93 @@ def ranks(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+_HTA = """
+import logging, sys
+logging.disable(logging.CRITICAL)
+from hta.trace_analysis import TraceAnalysis
+analysis = TraceAnalysis(trace_dir=sys.argv[1])
+analysis.get_temporal_breakdown(visualize=False)
+analysis.get_comm_comp_overlap(visualize=False)
+"""
+
+
+def beside(options: argparse.Namespace) -> dict[str, Any]:
+    """The same ranks by turns: this, and holistic-trace-analysis with the parts of the time and its overlap.
+
+    Its list of stragglers is left out: it fails on the job of eight ranks (traceinsight 0.6.1).
+    """
+    if options.traces is None:
+        raise SystemExit("give the folder of a job's traces")
+    ours = [sys.executable, "-m", "tracelens", "analyze", str(options.traces), "--no-html", "-q"]
+    theirs = [options.hta_python or sys.executable, "-c", _HTA, str(options.traces)]
+    found: dict[str, list[dict[str, Any]]] = {"tracelens": [], "hta": []}
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for _ in range(3):
+            found["tracelens"].append(_cost([*ours, "--json", str(Path(folder) / "job.out")]))
+            found["hta"].append(_cost(theirs))
+    figures = {
+        reader: {name: median(one[name] for one in costs) for name in costs[0]}
+        for reader, costs in found.items()
+    }
+    ratios = {name: figures["hta"][name] / figures["tracelens"][name] for name in figures["hta"]}
+    return {"medians_of_3": figures, "hta_over_tracelens": ratios}
+
+
+def one_node(options: argparse.Namespace) -> dict[str, Any]:
+    """Fit ``tracelens/job/nccl.toml`` on every second message size; the others judge it."""
+    import numpy as np
+    import pandas as pd
+
+    from benchmarks.silicon import FOLDER, GPUS
+    from tracelens.accounting.communication import bus_factor
+    from tracelens.job.one_node import one_node_us
+
+    rows = pd.read_parquet(FOLDER / "nccl.parquet").replace({"op_name": {"alltoall": "all_to_all"}})
+    rows = rows[(rows["nccl_dtype"] == "half") & rows["source"].str.startswith("nccl")]
+    rows = rows[rows["device"] == [GPUS[gpu][0] for gpu in rows["gpu"]]].assign(size=2 * rows["message_size"])
+    rows = rows.sort_values("size")
+    lines = [_NCCL_HEAD]
+    judged = []
+    for (folder, collective), table in rows.groupby(["gpu", "op_name"]):
+        gpu, collective = GPUS[str(folder)][1], str(collective)
+        lines.append(f'\n["{gpu}".{collective}]')
+        for ranks in sorted(set(table["num_gpus"].tolist())):
+            each = table[table["num_gpus"] == ranks]
+            us, size = each["latency"].to_numpy() * 1e3, each["size"].to_numpy()
+            start, root, per_kb = _fit(size[::2] * bus_factor(collective, ranks) / 1e3, us[::2])
+            lines.append(f"{ranks} = [{start:.2f}, {root:.4f}, {1 / per_kb:.1f}]")
+            judged += [
+                (gpu, collective, ranks, int(many), float(took))
+                for many, took in zip(size[1::2], us[1::2], strict=True)
+            ]
+    NCCL.write_text("\n".join(lines) + "\n")
+    found = [(one_node_us(gpu, collective, ranks, size), us) for gpu, collective, ranks, size, us in judged]
+    errors = [abs(said / us - 1) for said, us in found if said is not None]
+    return {"sizes_left_out": len(errors), "median_error": float(np.median(errors)),
+            "p90_error": float(np.percentile(errors, 90))}  # fmt: skip
+
+
+_NCCL_HEAD = """# us of a collective within one node: a + b sqrt(x) + x / c, x = kB that a rank's link carries
+# (by the bus factor of nccl-tests). By number of GPUs: [a, b, c in GB/s].
+# Fitted by python -m benchmarks.job one_node to measured times of NVIDIA's aiconfigurator
+# (Apache-2.0, commit 095f58a51, fp16, NCCL 2.27.3 and 2.29.2)."""
+
+
+def _fit(kb: Any, us: Any) -> tuple[float, float, float]:
+    """Least squares of the relative error; no term is negative."""
+    import numpy as np
+
+    terms = np.stack([np.ones_like(kb), np.sqrt(kb), kb], 1) / us[:, None]
+    best, fitted = float("inf"), np.zeros(3)
+    for chosen in ([0, 1, 2], [0, 2], [1, 2], [2]):  # each with kB
+        some = np.linalg.lstsq(terms[:, chosen], np.ones(len(us)), rcond=None)[0]
+        left = float(((terms[:, chosen] @ some - 1) ** 2).sum())
+        if (some >= 0).all() and left < best:
+            best, fitted = left, np.zeros(3)
+            fitted[chosen] = some
+    return float(fitted[0]), float(fitted[1]), float(fitted[2])
+
+
 def _traces(options: argparse.Namespace, folder: Path) -> list[Path]:
     if options.traces is not None:
         return sorted(path for path in options.traces.iterdir() if ".json" in path.name)
@@ -180,6 +270,8 @@ def main(arguments: list[str] | None = None) -> None:
         "planted": planted,
         "merge": merge,
         "ranks": ranks,
+        "one_node": one_node,
+        "beside": beside,
     }
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -189,6 +281,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--ranks", type=int, help="[default: 1000 to merge, 64 to analyze]")
     parser.add_argument("--mb", type=float, default=50, help="of each generated rank")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hta-python", help="interpreter of an environment with traceinsight installed")
     parser.add_argument("--folder", type=Path, help="where temporary files go")
     options = parser.parse_args(arguments)
     options.ranks = options.ranks or (64 if options.part == "ranks" else 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -31,8 +32,7 @@ SPECIAL: dict[str, tuple[str, dict[str, Any]]] = {
 
 def build(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
     """The model, in bf16 and training, and the keywords of its forward."""
-    import transformers
-
+    transformers = import_module("transformers")
     task, over = SPECIAL.get(name, (None, {}))
     config = transformers.AutoConfig.for_model(name, **over)
     _shallow(config, _LAYERS.get(name, 4))
@@ -112,13 +112,15 @@ def _batch(model: nn.Module, config: Any) -> dict[str, Tensor]:
     if main == "input_values":
         out["input_values"] = torch.zeros(4, 64000, dtype=torch.bfloat16, device="meta")
     if main == "input_features":
-        width = getattr(config, "num_mel_bins", None) or getattr(config, "feature_projection_input_dim", 80)
+        width = int(
+            getattr(config, "num_mel_bins", None) or getattr(config, "feature_projection_input_dim", 80)
+        )
         shape = (4, width, 3000) if "whisper" in config.model_type else (4, 600, width)
         out["input_features"] = torch.zeros(shape, dtype=torch.bfloat16, device="meta")
     if "input_ids" in names and not {"input_values", "input_features"} & out.keys():
         out["input_ids"] = ids
     if "decoder_input_ids" in names:
-        out["decoder_input_ids"] = ids[:, : length // 2]
+        out["decoder_input_ids"] = ids[:, : length // 2].contiguous()
     if "labels" in names and "input_ids" in out:
         out["labels"] = out.get("decoder_input_ids", ids)
     elif "labels" in names and "Classification" in type(model).__name__:

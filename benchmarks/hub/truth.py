@@ -101,7 +101,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "attention.rope"
     attention, other = place.within(_ATTENTION), place.within(_OTHER_MIXER)
     if other > attention or function in ("conv2d", "conv3d", "conv_transpose2d"):
-        return "other embedding"
+        around = "attention.*" if attention >= 0 else "mlp.*" if place.within(_MLP) >= 0 else "norm"
+        return f"other embedding {around}"
     embedding = place.within(_EMBEDDING)
     if embedding > max(attention, place.within(_MLP)) or function == "embedding":
         table = own == "Embedding"  # of tokens, or of the distance between two of them

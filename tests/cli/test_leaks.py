@@ -55,9 +55,9 @@ def planted(folder: Path) -> Path:
             event["name"] = KERNEL
     home = folder / USER
     home.mkdir(parents=True, exist_ok=True)
-    path = home / f"{FILE}.json"
-    path.write_text(json.dumps(whole | HEAD))
-    return path
+    written = home / f"{FILE}.json"
+    written.write_text(json.dumps(whole | HEAD))
+    return written
 
 
 def outputs(folder: Path, path: Path, *options: str) -> dict[str, str]:

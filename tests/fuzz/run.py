@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = pr
     ended: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     end = time.monotonic() + options.seconds
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, suppress(KeyboardInterrupt):  # the counts are said
         for number in range(options.first, options.first + options.cases):
             if time.monotonic() > end:
                 break

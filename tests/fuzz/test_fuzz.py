@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_strange_inputs_end_in_a_report_or_in_one_line(tmp_path: Path, block: in
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
 def test_what_once_broke(tmp_path: Path, path: Path) -> None:
-    run(path.suffix[1:], path.read_bytes(), tmp_path, thorough=True)
+    run(path.suffix[1:], gzip.decompress(path.read_bytes()), tmp_path, thorough=True)
 
 
 def test_a_case_is_its_number() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tracelens.attribution import names
-from tracelens.gemm import attention_rules, gemm_rules
+from tracelens.gemm import attention_rules, gemm_rules, inductor
 from tracelens.trace import links
 
 LETTERS = 100_000
@@ -32,6 +32,12 @@ TABLES = {
     "texts": [names._COUNTER, names._LAYER_TEXT, links._TELLING_FRAME, links._STEP],
     "gemm": [rule.pattern for rule in gemm_rules.GEMM_RULES],
     "other": [gemm_rules.NOT_GEMM, gemm_rules.CONVOLUTION],
+    "functions": [
+        inductor._FUNCTION,
+        inductor._TRITON_SUFFIX,
+        inductor._OPTIMIZER_FUNCTOR,
+        inductor._BACKWARD,
+    ],
     "attention": [rule.pattern for rule in attention_rules.ATTENTION_RULES],
 }
 

@@ -52,6 +52,41 @@ def test_without_calls_beside_nothing_nothing_is_known_of_the_others() -> None:
     assert np.isnan(found.alone).all() and np.isnan(found.excess).tolist() == [False, False, True, True]
 
 
+def _partly(
+    shares: np.ndarray, *, slower: float, noise: float = 0.01
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """Calls of 100 µs alone of which so large a share of the work is done beside a collective."""
+    rng = np.random.default_rng(3)
+    plain = 100_000 * rng.normal(1, 0.01, len(shares))
+    inside = plain * shares * slower
+    dur = (plain * (1 - shares) + inside).astype(np.int64)
+    return dur, np.minimum(inside.astype(np.int64), dur), float((dur - plain).sum())
+
+
+@pytest.mark.parametrize("slower", [1.2, 2.0])
+def test_shares_of_time_tell_what_calls_take_alone(slower: float) -> None:
+    dur, beside_ns, truth = _partly(np.linspace(0.1, 1.0, 40), slower=slower)
+    found = paces(dur, beside_ns, np.zeros(40, np.int64))
+    assert found.alone[0] == pytest.approx(100_000, rel=0.02)
+    assert found.excess.sum() == pytest.approx(truth, rel=0.05)
+
+
+def test_shares_that_slow_nothing_lose_nothing() -> None:
+    dur, beside_ns, _ = _partly(np.linspace(0.1, 1.0, 40), slower=1.0)
+    excess = paces(dur, beside_ns, np.zeros(40, np.int64)).excess
+    assert np.isnan(excess).all() or not excess.any()
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [np.linspace(0.7, 1.0, 40), np.ones(40), np.linspace(0.1, 1.0, 5)],
+    ids=["all of them mostly beside", "all of them beside", "few"],
+)
+def test_what_shares_do_not_tell_is_unknown(shares: np.ndarray) -> None:
+    dur, beside_ns, _ = _partly(shares, slower=2.0)
+    assert np.isnan(paces(dur, beside_ns, np.zeros(len(dur), np.int64)).excess).all()
+
+
 def test_a_stall_beside_a_collective_is_a_stall() -> None:
     dur = np.array([10, 10, 10, 20, 20, 20, 20 * STALLED + 100], np.int64)
     found = paces(dur, np.where(dur > 10, dur, 0), np.zeros(7, np.int64))

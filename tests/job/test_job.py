@@ -200,6 +200,27 @@ def test_a_file_that_ends_early_neither_takes_steps_from_the_others_nor_counts_a
     assert [one.name for one in early.stragglers] == [one.name for one in late.stragglers] == ["rank 2"]
 
 
+def test_ranks_on_another_machine_are_fetched_one_by_one_and_not_redone(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    (tmp_path / "keep").mkdir()
+    (tmp_path / "here").mkdir()
+    files = Simulation(small()).write(tmp_path / "here")
+    there = fsspec.filesystem("memory")
+    for file in files:
+        there.pipe(f"/run7/{file.name}", file.read_bytes())
+    found = analyze_job(["memory://run7"], workers=1, keep=tmp_path / "keep")
+    assert to_json(found) == to_json(analyze_job(files, workers=1))
+    assert len(list((tmp_path / "keep").iterdir())) == 4
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracelens.analysis.analyze", lambda *_, **__: pytest.fail("analyzed again"))
+        again = analyze_job(["memory://run7/rank*.json"], workers=1, keep=tmp_path / "keep")
+    assert to_json(again) == to_json(found)
+    for address in ("memory://nowhere", "nosuch://bucket/rank0.json"):
+        with pytest.raises(InputError, match=address.split(":")[0]):
+            analyze_job([address], workers=1)
+    there.rm("/run7", recursive=True)
+
+
 def test_one_rank_alone_says_that_it_needs_others(tmp_path: Path) -> None:
     files = Simulation(small()).write(tmp_path)
     found = analyze_job(files[:1], workers=1)
@@ -260,6 +281,9 @@ def test_the_real_job_of_eight_ranks() -> None:
     assert 7 < late.late_ms < 9
     assert found.limit == "straggler" and len(found.ranks) == 8
     assert found.unmatched_calls == 0
+    large = [row for row in found.collectives if (row.bytes or 0) > 50e6]
+    assert len(large) == 4  # eight H100 of one node: sending takes what NVIDIA measured there
+    assert all(row.send_us == pytest.approx(row.one_node_us, rel=0.2) for row in large)
     assert found.degrees == {"data parallel": 8}
     assert found.model is not None and found.model.hidden.value == 768
 

@@ -57,6 +57,7 @@ _PLAIN_ROLE = {
     "rope": "attention.rope",
     "dropout": "dropout",
     "mixer": "other",
+    "stem": "other",
     "router": "moe.router",
     "embedding": "embedding",
     "loss": "loss",
@@ -228,7 +229,8 @@ def _of_role(
         mixture = s.holds_experts or (s.experts and not _MIXTURES.isdisjoint(inner))
         return _among_experts(s, "moe") if mixture else _in_mlp(s, is_linear)
     if role == "activation":
-        if not {"head_transform", "logits"}.isdisjoint(outer) and "layer" not in outer:
+        head = not {"head_transform", "logits"}.isdisjoint(outer) and "layer" not in outer
+        if head or "stem" in outer:
             return "other"
         return "mlp.activation" if "attention" not in outer else "attention.other"
     if role in ("experts", "moe"):

@@ -126,7 +126,13 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "communication",
         r"^(fsdp::|nccl|c10d|all_?reduce|all_gather|reduce_scatter)",
     ),
-    ("norm", r"norm\d*$", r"^ln(_?\d|_f|_\w+)?$", rf"(layer|rms)_?norm(?!{_NEAR}(linear|mlp))", "batchnorm"),
+    (
+        "norm",
+        r"norm\d*$",
+        r"^ln(_?\d|_f|_\w+)?$",
+        rf"(layer|rms)_?norm(?!{_NEAR}(linear|mlp|conv))",
+        "batchnorm",
+    ),
     (  # state spaces, recurrences, short convolutions: they mix tokens, and are no attention
         "mixer",
         "(?<!mlp)mixer$|mamba_?2?(block)?$|deltanet$|rwkv|shortconv$|rglru$|recurrentblock$|^linear_attn$",
@@ -176,6 +182,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ("loss", "loss", "cross_?entropy", "criterion"),
     ("embedding", "embed", "^wte$", "^wpe$", "tok_emb", "pos_emb"),
     ("bert_output", r"^(?!.*self)\w*output$"),
+    ("stem", r"conv(olution)?_?(layer|block|stem)(_\d+)?$", "feature_?(extractor|encoder)$"),
     ("layer", r"(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$"),
 )
 _COMPILED_ELEMENTS = tuple((role, re.compile("|".join(words), re.IGNORECASE)) for role, *words in _ELEMENTS)

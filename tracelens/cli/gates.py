@@ -148,7 +148,14 @@ def check_files(files: Mapping[str, str | None], *, inputs: Sequence[str | None]
         if place in taken and (os.path.isfile(place) or not os.path.exists(place)):
             raise UsageError(f"{option} {path}: {taken[place]}; give another name")
         taken[place] = f"{option} writes it too"
-        check_place(path)
+        if not _is_job_summary(path):
+            check_place(path)
+
+
+def _is_job_summary(path: str) -> bool:
+    """Is it the file of a GitHub job, which is there and only added to?"""
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    return bool(summary) and _place(path) == _place(str(summary))
 
 
 def _place(path: str) -> str:
@@ -162,8 +169,7 @@ def write_markdown(path: str, text: str) -> None:
     """Write Markdown to a file; the file of $GITHUB_STEP_SUMMARY is added to, as GitHub wants it."""
     from tracelens.files import append_text, write_text
 
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if summary and os.path.realpath(path) == os.path.realpath(summary):
+    if _is_job_summary(path):
         append_text(path, text)
     else:
         write_text(path, text)

@@ -34,13 +34,13 @@ _MAGIC = set("*?[")
 
 
 def is_job(traces: Sequence[str]) -> bool:
-    """Several files, a folder, or a pattern that is no file: the ranks of a job."""
+    """Several files, a folder, a pattern that is no file, an address: the ranks of a job."""
     if len(traces) > 1:
         return True
     (only,) = traces
     if only == "-":
         return False
-    return Path(only).is_dir() or bool(_MAGIC & set(only) and not Path(only).exists())
+    return "://" in only or Path(only).is_dir() or bool(_MAGIC & set(only) and not Path(only).exists())
 
 
 @click.command()

@@ -433,7 +433,7 @@ _OPTIMIZER_FUNCTOR = re.compile(
 )
 #: TE common/util/vectorized_pointwise.h: the function pointer among the template arguments tells
 _UNARY_ACTIVATION = re.compile(r"\bunary_(grad_)?kernel<.*\bd?(q?gelu|s?relu|silu)\b")
-_FUNCTION = re.compile(r"(\w+)(?=[<(]|$)")
+_FUNCTION = re.compile(r"(?<!\w)(\w++)(?=[<(]|$)")
 _TRITON_SUFFIX = re.compile(rf"{_SIGNATURE}{_CLONE}$")
 _BACKWARD = re.compile(r"bwd|backward|[a-z]Grad(Input|Gamma)|^dgated_|^unary_grad_|_d[XW]_|_DW_")
 _FORWARD = re.compile(r"fwd|forward|^cuApply|^gated_|^unary_kernel|_fg_kernel")

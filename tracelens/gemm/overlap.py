@@ -10,7 +10,10 @@ with the same sizes runs beside a collective in one place and beside nothing in 
 - alone: the median of the undisturbed calls, where there are ``ENOUGH`` of them.
 - excess: time - alone of each disturbed call. It is counted where its mean over the disturbed calls is more
   than the spread of the undisturbed ones explains, else it is nothing.
-- without enough undisturbed calls the excess is not known.
+- without enough undisturbed calls, calls that ran beside others for different shares f of their time tell
+  alone: a call that is slower by one factor while it does runs at the rate 1 / time = (1 - c f) / alone, a
+  line whose value at f = 0 is wanted. It counts where its standard error is small and some call ran beside
+  nothing for at least half of its time; else the excess is not known.
 
 Sources: pytorch/pytorch#143988 and #147966 (persistent GEMMs twice as slow beside NCCL); NVIDIA/nccl#689
 (a CTA of NCCL shares its SM with no other kernel), NVIDIA/nccl#1428 (bandwidth).
@@ -38,6 +41,8 @@ ENOUGH = 3
 STALLED = 3.0
 #: Standard errors by which disturbed calls have to be slower, and the least share of their time.
 _SURE, _LEAST = 3.0, 0.01
+#: For a line: calls, the least share of time beside others of some call, and the error of its value at none.
+_FOR_A_LINE, _HALF, _CLOSE = 8, 0.5, 0.015
 _SIGMA = 1.4826  # median absolute deviation -> standard deviation of a normal distribution
 
 
@@ -115,12 +120,33 @@ def paces(dur_ns: IntArray, beside_ns: IntArray, alike: IntArray) -> Paces:
     order = np.argsort(alike, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(alike[order])) + 1):
         slow, quiet = rows[disturbed[rows]], rows[~disturbed[rows]]
-        if not len(rows) or alike[rows[0]] < 0 or not len(slow) or len(quiet) < ENOUGH:
+        if not len(rows) or alike[rows[0]] < 0 or not len(slow):
+            continue
+        if len(quiet) < ENOUGH:
+            alone[rows], error = _from_shares(dur_ns[rows], beside_ns[rows])
+            more = dur_ns[slow] - alone[slow]
+            excess[slow] = np.where(more.mean() > np.maximum(_SURE * error, _LEAST * alone[slow]), more, 0.0)
+            excess[slow[np.isnan(alone[slow])]] = np.nan
             continue
         alone[rows] = np.median(dur_ns[quiet])
         usual[quiet], usual[slow] = alone[quiet], np.median(dur_ns[slow])
         excess[slow] = _excess(dur_ns[slow], dur_ns[quiet])
     return Paces(alone, usual, excess)
+
+
+def _from_shares(dur_ns: IntArray, beside_ns: IntArray) -> tuple[float, float]:
+    """What calls take alone by the shares of time they run beside others, and its error; NaN = untold."""
+    share, rate = beside_ns / np.maximum(dur_ns, 1), 1 / np.maximum(dur_ns, 1)
+    spread = float(np.square(share - share.mean()).sum())
+    if len(share) < _FOR_A_LINE or share.min() > _HALF or spread <= 0:
+        return float("nan"), float("nan")
+    slope = float(((share - share.mean()) * (rate - rate.mean())).sum()) / spread
+    at_none = float(rate.mean() - slope * share.mean())
+    left = float(np.square(rate - at_none - slope * share).sum()) / (len(share) - 2)
+    error = np.sqrt(left * (1 / len(share) + share.mean() ** 2 / spread))
+    if slope > 0 or at_none <= 0 or error > _CLOSE * at_none:
+        return float("nan"), float("nan")
+    return 1 / at_none, error / at_none**2
 
 
 def _excess(slow: IntArray, quiet: IntArray) -> Any:

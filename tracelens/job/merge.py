@@ -62,7 +62,7 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     rows = _rank_rows(seen)
     step_ms = median(max(times) for times in zip(*(row.steps_ms for row in rows), strict=True))
     late = stragglers(seen, rows, step_ms)
-    table = collectives(matched, waits, seen.names, len(steps))
+    table = collectives(matched, waits, ranks, seen.names, len(steps))
     links = [one for one in slow_links(matched, waits, len(steps)) if one.more_ms > PRACTICAL * step_ms]
     stages = _stages(seen, rows, step_ms)
     late_names = {one.name for one in late}

@@ -10,6 +10,7 @@ import numpy as np
 
 from tracelens.accounting.communication import bus_factor
 from tracelens.job.matching import FloatArray, Matched
+from tracelens.job.one_node import one_node_us
 from tracelens.job.result import JobCollective, JobFinding, JobGemm, Parts, SlowLink
 from tracelens.job.summary import RankGemm, RankSummary
 from tracelens.job.waits import Activity, JobWaits
@@ -44,7 +45,9 @@ def rank_parts(
     return parts, ((end - begin) / 1e6).tolist(), waited, float(hidden)
 
 
-def collectives(matched: Matched, waits: JobWaits, names: Sequence[str], steps: int) -> list[JobCollective]:
+def collectives(
+    matched: Matched, waits: JobWaits, ranks: Sequence[RankSummary], names: Sequence[str], steps: int
+) -> list[JobCollective]:
     """One row per collective, group name, size of group and message; most waited for first."""
     keys: dict[tuple[str, str, int, int], list[int]] = {}
     for call in range(len(matched)):
@@ -56,8 +59,11 @@ def collectives(matched: Matched, waits: JobWaits, names: Sequence[str], steps: 
         )
         keys.setdefault(key, []).append(call)
     waited = np.bincount(matched.call, waits.exposed_ns, minlength=len(matched)) / 1e6
+    gpus = {rank.gpu.name for rank in ranks}
+    gpu = gpus.pop() if len(gpus) == 1 else "unknown"
     rows = [
-        _collective(key, np.array(calls), matched, waits, waited, names, steps) for key, calls in keys.items()
+        _collective(key, np.array(calls), matched, waits, waited, names, steps, gpu)
+        for key, calls in keys.items()
     ]
     return sorted(
         rows, key=lambda row: (-row.waiting_ms, -(row.send_us or 0) * row.calls_per_step, row.bytes or 0)
@@ -72,6 +78,7 @@ def _collective(
     waited: FloatArray,
     names: Sequence[str],
     steps: int,
+    gpu: str,
 ) -> JobCollective:
     collective, group, size, message = key
     told = calls[waits.last[calls] != MISSING]
@@ -95,6 +102,7 @@ def _collective(
         float(waited[calls].sum()) / steps / len(names),
         ns / 1e3 if ns is not None else None,
         message * factor / ns if message and factor is not None and ns else None,
+        one_node_us(gpu, collective, size, message),
     )
 
 

@@ -86,6 +86,7 @@ class JobCollective(msgspec.Struct, frozen=True):
     waiting_ms: float  # exposed, per step, mean over ranks
     send_us: float | None  # median from the last arrival to the end
     bus_gbps: float | None  # of that, by nccl-tests' factors
+    one_node_us: float | None  # what that takes among so many GPUs of one node; None: not measured
 
 
 class SlowLink(msgspec.Struct, frozen=True):

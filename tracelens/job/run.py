@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -16,69 +15,16 @@ from typing import TYPE_CHECKING
 
 from tracelens.errors import InputError, TracelensError
 from tracelens.files import write_bytes
+from tracelens.job.find import find_files, is_remote, name_of, on_this_machine, remote_key
 from tracelens.job.merge import merge
 from tracelens.job.result import Job, Left
 from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode
-from tracelens.kinds import kind_of
 
 if TYPE_CHECKING:
     from tracelens.analysis import Analysis
 
 #: Told of every rank that is done: files done, files in all, its name.
 Progress = Callable[[int, int, str], None]
-_TRACES = (".json", ".json.gz", ".json.zst")
-_SUMMARIES = (".summary",)
-_MAGIC = set("*?[")
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """What is to be read, by name."""
-
-    traces: list[Path]
-    summaries: list[Path]
-    left: list[Left]
-
-
-def find_files(paths: Sequence[str | Path]) -> Files:
-    """Traces and summaries among files, folders and patterns, and what there is left out with why.
-
-    Raises InputError where a path leads nowhere or nothing is found.
-    """
-    left: list[Left] = []
-    traces: dict[Path, None] = {}
-    summaries: dict[Path, None] = {}
-    for path in _expanded(paths):
-        name = path.name.lower()
-        if name.endswith(_SUMMARIES):
-            summaries[path] = None
-        elif not name.endswith(_TRACES):
-            left.append(Left(path.name, "no .json, .json.gz, .json.zst or .summary"))
-        elif (kind := kind_of(path)) == "trace":
-            traces[path] = None
-        else:
-            left.append(Left(path.name, "a saved report, not a trace" if kind == "report" else "not a trace"))
-    if not traces and not summaries:
-        said = ", ".join(str(path) for path in paths)
-        why = f": {left[0].file}: {left[0].why}" if left else ""
-        raise InputError(f"no trace in {said}{why}")
-    return Files(list(traces), list(summaries), left)
-
-
-def _expanded(paths: Sequence[str | Path]) -> Iterator[Path]:
-    for given in paths:
-        path = Path(given)
-        try:
-            if path.is_dir():
-                yield from sorted(one for one in path.iterdir() if one.is_file() and one.name[0] != ".")
-            elif path.exists():
-                yield path
-            elif _MAGIC & set(str(given)):
-                yield from sorted(Path(one) for one in glob.glob(str(given), recursive=True))
-            else:
-                raise InputError(f"cannot read {given}: no such file or folder")
-        except OSError as error:
-            raise InputError(f"cannot read {given}: {error.strerror or error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +62,15 @@ def summarize_file(path: str, work: Work) -> _Done:
     from tracelens.job.summary import summarize
 
     try:
-        kept = None if work.keep is None else Path(work.keep) / _kept_name(Path(path), work.gpu)
+        kept = None if work.keep is None else Path(work.keep) / _kept_name(path, work.gpu)
         if kept is not None and kept.is_file():
             data = kept.read_bytes()
             (before,) = decode(data, kept.name)
             if work.pages is None or work.pages.of(before.file, before.sha256).is_file():
                 return _Done(data, None)
-        analysis = analyze(path, gpu=work.gpu, shape_search=work.pages is not None)
-        data = encode([summary := summarize(analysis)])
+        with on_this_machine(path) as file:
+            analysis = analyze(file, gpu=work.gpu, shape_search=work.pages is not None)
+            data = encode([summary := summarize(analysis)])
         if work.pages is not None:
             work.pages.write(analysis, work.pages.of(summary.file, summary.sha256))
         if kept is not None:
@@ -138,14 +85,17 @@ def summarize_file(path: str, work: Work) -> _Done:
         return _Done(None, f"could not be analyzed: {type(error).__name__}: {error}")
 
 
-def _kept_name(path: Path, gpu: str | None) -> str:
-    """A summary is found again by the trace's content, whatever its folder."""
+def _kept_name(path: str, gpu: str | None) -> str:
+    """A summary is found again by the trace's content, of a remote file by what its system says of it."""
     import hashlib
 
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
+    if is_remote(path):
+        digest = hashlib.sha256(remote_key(path).encode())
+    else:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
     digest.update(f"{SUMMARY_VERSION} {gpu or ''}".encode())
-    return f"{path.name.partition('.')[0][:60]}.{digest.hexdigest()[:16]}.summary"
+    return f"{name_of(path).partition('.')[0][:60]}.{digest.hexdigest()[:16]}.summary"
 
 
 def summarize_files(
@@ -171,17 +121,18 @@ def summarize_files(
     found: list[RankSummary] = []
     for path in files.summaries:
         try:
-            found += decode(path.read_bytes(), path.name)
+            with on_this_machine(path) as file:
+                found += decode(file.read_bytes(), name_of(path))
         except (InputError, OSError) as error:
-            left.append(Left(path.name, str(error)))
+            left.append(Left(name_of(path), str(error)))
     work = Work(gpu, None if keep is None else str(keep), pages)
     for at, (path, done) in enumerate(_results(files.traces, work, workers, executor)):
         if progress is not None:
-            progress(at + 1, len(files.traces), path.name)
+            progress(at + 1, len(files.traces), name_of(path))
         if done.summary is None:
-            left.append(Left(path.name, done.why or "could not be analyzed"))
+            left.append(Left(name_of(path), done.why or "could not be analyzed"))
         else:
-            found += decode(done.summary, path.name)
+            found += decode(done.summary, name_of(path))
     if not found:
         raise InputError(f"no rank can be used: {left[0].file}: {left[0].why}" if left else "no rank")
     return found, left
@@ -207,11 +158,11 @@ def analyze_job(
 
 
 def _results(
-    paths: Sequence[Path], work: Work, workers: int | None, executor: Executor | None
-) -> Iterator[tuple[Path, _Done]]:
+    paths: Sequence[str], work: Work, workers: int | None, executor: Executor | None
+) -> Iterator[tuple[str, _Done]]:
     """Every file's result as it comes. A worker that dies takes no other file with it."""
     if executor is not None:
-        asked = {executor.submit(summarize_file, str(path), work): path for path in paths}
+        asked = {executor.submit(summarize_file, path, work): path for path in paths}
         for one in as_completed(asked):
             try:
                 yield asked[one], one.result()
@@ -221,7 +172,7 @@ def _results(
     most = max(1, min(workers or os.cpu_count() or 1, len(paths)))
     if most == 1:
         for path in paths:
-            yield path, summarize_file(str(path), work)
+            yield path, summarize_file(path, work)
         return
     waiting, lost = deque(paths), []
     while waiting:
@@ -233,17 +184,17 @@ def _results(
 
 
 def _until_broken(
-    waiting: deque[Path], work: Work, workers: int
-) -> Generator[tuple[Path, _Done], None, list[Path]]:
+    waiting: deque[str], work: Work, workers: int
+) -> Generator[tuple[str, _Done], None, list[str]]:
     """Results of what is waiting, until a worker dies; returns what ran beside it and is lost."""
-    running: dict[Future[_Done], Path] = {}
-    lost: list[Path] = []
+    running: dict[Future[_Done], str] = {}
+    lost: list[str] = []
     with _pool(min(workers, len(waiting))) as pool:
         while running or (waiting and not lost):
             while waiting and not lost and len(running) < workers:
                 path = waiting.popleft()
                 try:
-                    running[pool.submit(summarize_file, str(path), work)] = path
+                    running[pool.submit(summarize_file, path, work)] = path
                 except BrokenProcessPool:
                     lost.append(path)
             for one in wait(running, return_when=FIRST_COMPLETED).done:

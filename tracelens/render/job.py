@@ -207,7 +207,7 @@ def rank_cells(row: JobRank) -> list[str]:
 
 
 def collective_cells(row: JobCollective) -> list[str]:
-    """Collective with its group, size, calls, skew, who is last, waiting, sending, bandwidth."""
+    """The cells under ``COLLECTIVE_HEADS``."""
     skew = f.DASH if row.skew_us is None else f"{f.ms(row.skew_us[0] / 1e3)}, {f.ms(row.skew_us[1] / 1e3)}"
     last = f.DASH if row.last is None or row.last_frac is None else f"{row.last} ({f.pct(row.last_frac)})"
     return [
@@ -218,11 +218,22 @@ def collective_cells(row: JobCollective) -> list[str]:
         last,
         f.ms(row.waiting_ms),
         f.ms(row.send_us / 1e3) if row.send_us is not None else f.DASH,
+        f.ms(row.one_node_us / 1e3) if row.one_node_us is not None else f.DASH,
         f"{f.sig(row.bus_gbps)} GB/s" if row.bus_gbps is not None else f.DASH,
     ]
 
 
-COLLECTIVE_HEADS = ["collective", "size", "calls", "skew: median, p95", "last", "waiting", "sending", "bus"]
+COLLECTIVE_HEADS = [
+    "collective",
+    "size",
+    "calls",
+    "skew: median, p95",
+    "last",
+    "waiting",
+    "sending",
+    "in one node",
+    "bus",
+]
 
 
 def finding_lines(job: Job) -> list[str]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -56,7 +56,7 @@ def redact(value: T, *, kernels: Iterable[str] = (), modules: Iterable[str] = ()
         name for name in names if _TELLING.match(name) and msgspec.json.encode(name).decode()[1:-1] in text
     ]
     found = _replaced(plain, names, sorted(told, key=len, reverse=True), "")
-    return cast(T, msgspec.convert(found, type=type(value)))
+    return msgspec.convert(found, type=type(value))
 
 
 def redact_report(analysis: Analysis) -> Report:

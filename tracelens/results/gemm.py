@@ -106,7 +106,8 @@ class Beside:
     disturbed_calls: int
     disturbed_us: Annotated[float, says("median of those")]
     alone_us: Annotated[
-        float | None, says("median of undisturbed calls of the same shape and kernel; None = under three")
+        float | None,
+        says("median of undisturbed calls of the same shape and kernel, or by shares of time; None = untold"),
     ]
     excess_ms: Annotated[float | None, says("of time_ms: what they took beyond alone_us; None = not known")]
     excess_ms_per_step: Annotated[float | None, says("the same of time_ms_per_step")]

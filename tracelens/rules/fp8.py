@@ -13,6 +13,7 @@ from tracelens.rules.engine.needs import for_shapes
 from tracelens.rules.engine.predictions import moving_ms
 from tracelens.rules.engine.rows import gemms_of, sizes_of, time_of, took
 from tracelens.rules.engine.rule import Rule
+from tracelens.rules.evidence.block_scales import block_fit
 from tracelens.rules.evidence.dimensions import parameter_of
 
 #: torch._scaled_mm takes K and N as multiples of 16 only (16 bytes of fp8); torchao's converters leave
@@ -94,6 +95,7 @@ def _passed(facts: StepFacts, in_fp8: Sequence[GemmRow], wide: Sequence[GemmRow]
         f" {sig(facts.gpu.peak_tflops['fp8'])} TFLOP/s, with the casts of both operands, {ms(gain)} less is"
         f" the bound ({percent(gain / (facts.measured_step_ms or 1.0))} of the {facts.whole}); real fp8"
         f" reaches a part of it, and accuracy has to be proven{' in training' if facts.trains else ''}."
+        f" {block_fit(room, facts)}"
     )
 
 

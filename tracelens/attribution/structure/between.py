@@ -260,8 +260,6 @@ class _Gap:
             return Label("norm", None, ("embedding", "norm"))
         if kind.what == "convolution":
             return Label("embedding") if self._onto_stream(at) else None
-        if at < self.last_lookup and kind.tensors and max(map(len, kind.tensors)) <= 2:
-            return Label("embedding")  # numbers of tokens and places, before they are looked up
         if kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors):
             return Label("embedding")
         return None
@@ -269,6 +267,8 @@ class _Gap:
     def _onto_stream(self, at: int) -> bool:
         """Patches or frames: a convolution with as many channels as the stream is wide, and not a stem."""
         weights = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
+        if len(weights) >= 2 and weights[0][1] == self.hidden and prod(weights[1][2:]) == 1:
+            return False  # a linear layer in the form of a convolution
         if weights:
             return any(t[0] == self.hidden for t in weights)
         return sum(self.run.kinds[p].what == "convolution" for p in self.gap) <= _CONVOLUTION
@@ -296,6 +296,10 @@ class _Gap:
             return Label("norm", self.next_layer)
         if kind.what == "dropout":
             return Label("dropout", self.layer)
+        if self._drops_paths(at):
+            return Label("dropout", self.layer)
+        if self._is_affine(at):
+            return Label("norm", self.layer)
         if self.hidden not in _widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
         adds = kind.what in ("add", "copy") or kind.name in _SCALED
@@ -304,6 +308,27 @@ class _Gap:
         if self.before in _STREAM and adds and (self.after is not None or at <= self.last_norm):
             return Label("residual", self.layer)
         return None
+
+    def _drops_paths(self, at: int) -> bool:
+        """Stochastic depth: one number by chance for each sample, and the product with it."""
+        here = self.run.kinds[at]
+        if _per_sample(here.tensors) or here.name in ("rand", "bernoulli_"):
+            return True
+        behind = self.run.kinds[at + 1] if at + 1 < len(self.run) else None
+        scales = (
+            here.name in ("div", "div_") and behind is not None and behind.tensors[:1] == here.tensors[:1]
+        )
+        return scales and behind is not None and _per_sample(behind.tensors)
+
+    def _is_affine(self, at: int) -> bool:
+        """A weight and a bias of the stream's width, as of a normalization that takes no statistics."""
+        kinds = self.run.kinds
+        for first in (at, at - 1):
+            if 0 <= first < len(kinds) - 1 and kinds[first].name == "mul" and kinds[first + 1].what == "add":
+                pair = kinds[first].tensors[:2], kinds[first + 1].tensors[:2]
+                if all((self.hidden,) in two and len(set(two)) == 2 for two in pair):
+                    return True
+        return False
 
     def _of_scores(self, kind: Kind) -> bool:
         """Works on as many elements as the scores of the unfused core before the gap."""
@@ -368,11 +393,6 @@ class _Gap:
         return [p for p, kind in said if kind.what == "fused" and not kind.tags and not kind.tensors]
 
     @cached_property
-    def last_lookup(self) -> int:
-        """The last table that is read in the gap; -1."""
-        return max((p for p in self.gap if self.run.kinds[p].what == "embedding"), default=-1)
-
-    @cached_property
     def last_norm(self) -> int:
         """Where the layers end; what stands behind is a head or what is done with its results."""
         ends = [p for p in self.gap if normalizes(self.run, p, self.hidden)]
@@ -396,6 +416,12 @@ class _Gap:
             near = self.run.kinds[max(at - 1, 0) : at + 2]
             return any(k.what == "norm" and set(k.tensors[:1]) & set(kind.tensors) for k in near)
         return kind.what == "norm" or "norm" in kind.tags or at in self.normed
+
+
+def _per_sample(tensors: tuple[Dims, ...]) -> bool:
+    """Is one of them a number for each of the first dimension of the others, or alone in that form?"""
+    rank = max(map(len, tensors), default=0)
+    return any(len(t) == rank >= 3 and t[0] > 1 and prod(t[1:]) == 1 for t in tensors)
 
 
 def _per_head(tensor: Dims, core: Core) -> bool:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tracelens.attribution.structure.norms import adds, normalizes
+from tracelens.attribution.structure.norms import adds, is_step, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm import GemmShape
@@ -155,11 +155,17 @@ class Forward:
         layers without any, whose MLPs are as large as those of layers that have it."""
         shapes = [(at, shape) for at in products if (shape := self.run.shape(at)) is not None]
         first = next((at for at, shape in shapes if shape.k == self.hidden), stop)
+        if not any(self._sums_up(kind) for kind in self.run.kinds[first:stop]):
+            first = stop  # a layer is added to the stream: these only make it
         for at, shape in shapes:
-            if at < first and shape.n == self.hidden:
+            if at < first and shape.n == self.hidden != shape.k:
                 self.run.labels[at] = Label("embedding")
         self.mlps |= self._closing()
         self._mlps([at for at in products if at >= first], stop)
+
+    def _sums_up(self, kind: Kind) -> bool:
+        """An addition to the residual stream, alone or in a fused kernel."""
+        return "add" in kind.tags or (adds(kind) and kind.width == self.hidden)
 
     def _closing(self) -> set[tuple[int, int]]:
         """(n, k) of the products that close an MLP directly behind an attention core."""
@@ -196,7 +202,7 @@ class Forward:
         if made_by is None or shape is None or shape.k != self.hidden or self.run.kinds[norm].what == "fused":
             return False
         between = self.run.kinds[made_by + 1 : norm]
-        return not any(kind.what == "fused" or adds(kind) for kind in between)
+        return all(kind.what in ("norm", "copy") or is_step(kind) for kind in between)
 
     def _has_down(self, products: list[int]) -> bool:
         return any(self._is_down(at) for at in products)
@@ -434,12 +440,12 @@ class Forward:
             return
         for at, shape in shapes.items():
             sizes = {shape.m, shape.n, shape.k}
-            if shape.k == self.hidden and shape.n == vocab:
+            if shape.n == vocab and (shape.k == self.hidden or (before and at == before[-1])):
                 run.labels[at] = Label("logits")
             elif vocab != self.hidden and {vocab, self.hidden} <= sizes and losses and at > losses[0]:
                 # a loss that gives its gradient in the forward (fused with the head, chunk by chunk)
                 run.labels[at] = Label("logits", role="dgrad" if shape.k == vocab else "wgrad")
-            elif shape.k == self.hidden and shape.n == self.hidden:
+            elif shape.k == self.hidden and shape.n in (self.hidden, shapes[products[-1]].k):
                 run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
 
     def _scores(self, at: int, vocab: int) -> bool:

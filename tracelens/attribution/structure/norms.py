@@ -56,6 +56,11 @@ def _stop(run: Run, root: int) -> int:
     return stop
 
 
+def is_step(kind: Kind) -> bool:
+    """Can it be a step of a normalization? A sum of two tensors is none."""
+    return (kind.name in _BEFORE | _ROOTS or kind.what in _ROOTS) and not adds(kind)
+
+
 def _is_wide(kind: Kind) -> bool:
     return not kind.tensors or any(len(t) >= 2 for t in kind.tensors)
 

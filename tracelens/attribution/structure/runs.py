@@ -86,6 +86,7 @@ class Run:
         return self.kinds[at].gemm
 
 
+_POSITIONS = 2  # linear layers within the scores of an attention
 _SKIPPED = frozenset({"communication", "optimizer", "grad_clip"})
 
 
@@ -120,22 +121,30 @@ def split_runs(units: Units, phase: list[str], step: NodeArray, graph: NodeArray
 def find_cores(run: Run) -> list[Core]:
     """Attention cores of a forward run, in order: fused operators, and bmm -> softmax -> bmm."""
     cores: list[Core] = []
-    scores: int | None = None
+    ahead: list[int] = []  # products that can be scores, the last ones first to be asked
     softmax: int | None = None
+    between = 0  # linear layers behind the first of them
     for at, kind in enumerate(run.kinds):
         if kind.what == "core":
             cores.append(_fused(at, kind))
-            scores = softmax = None
+            ahead, softmax, between = [], None, 0
         elif kind.what == "bmm":
-            if scores is not None and softmax is not None and _values(run, scores, at):
-                cores.append(_unfused(run, scores, softmax, at))
-                scores = softmax = None
-            else:
-                scores, softmax = at, None
+            before = [] if softmax is None else [p for p in ahead if p < softmax]
+            scores = next((p for p in reversed(before) if _values(run, p, at)), None)
+            if scores is not None and softmax is not None:
+                core = _unfused(run, scores, softmax, at)
+                core.parts.update(dict.fromkeys((p for p in before if p < scores), "attention.scores"))
+                cores.append(core)
+                ahead, softmax, between = [], None, 0
+            elif (shape := run.shape(at)) is None or shape.k > 1:  # a table or a mask is no product of two
+                ahead, softmax = ([*ahead, at] if softmax is None else [at]), None
         elif kind.what == "softmax" or "softmax" in kind.tags:
-            softmax = at if scores is not None and softmax is None else softmax
+            softmax = at if ahead and softmax is None else softmax
         elif kind.what == "gemm":
-            scores = softmax = None
+            between += 1
+            # relative positions are projected between the two products that make the scores
+            if softmax is not None or between > _POSITIONS or run.shape(at) is None:
+                ahead, softmax, between = [], None, 0
     return cores
 
 
@@ -224,17 +233,17 @@ def _fused(at: int, kind: Kind) -> Core:
 
 
 def _values(run: Run, scores: int, at: int) -> bool:
-    """Does the product at ``at`` reduce over the keys that the scores ran over?"""
+    """Does the product at ``at`` reduce over the keys that the scores ran over?
+
+    In local attention, whose queries and keys lie in chunks that overlap, it gives back the heads' width.
+    """
     first, second = run.shape(scores), run.shape(at)
-    if first is None and second is None:
-        return True  # without shapes the order alone: product, softmax, product
-    return (
-        first is not None
-        and second is not None
-        and first.batch == second.batch
-        and first.n == second.k
-        and first.m == second.m
-    )
+    if first is None or second is None:
+        return first is second  # without shapes the order alone: product, softmax, product
+    if first.batch == second.batch and first.n == second.k and first.m == second.m:
+        return True
+    queries, chunked = second.batch * second.m, first.batch * first.m
+    return first.k == second.n < second.k and first.n < second.k and queries <= chunked <= 4 * queries
 
 
 def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
@@ -250,7 +259,10 @@ def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
                 inside.what == "copy" or inside.tags == {"layout"}
             )
             around = "attention.other" if turns else "attention.softmax"
-            parts[at] = "dropout" if inside.what == "dropout" else around
+            makes = "attention.scores" if inside.what == "bmm" and at < softmax else around
+            parts[at] = "dropout" if inside.what == "dropout" else makes
+            if inside.what == "gemm":
+                del parts[at]
     tokens = first.batch // heads * first.m if heads and first else None
     return Core(
         scores, values, parts, tokens, heads, None, first.k if first else None, second.n if second else None

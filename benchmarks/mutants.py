@@ -1,0 +1,171 @@
+"""Would a test notice? Single faults planted in the code, and how many of them the tests of the room find.
+
+``python -m benchmarks.mutants [ROOM...] [--mutants 20] [--seed 0]``: in each module of a room so many faults
+(another comparison, operator, constant, a branch turned round), each in a copy of the checkout, against the
+fast tests of the room. A table per module, and the surviving faults as lines of code: a survivor that changes
+a figure which a user sees deserves a test; one that changes nothing does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Room -> the tests that are to find its faults, quickest first.
+ROOMS = {
+    "gemm": ["tests/gemm"],
+    "step": ["tests/advice", "tests/test_savings.py"],
+    "rules": ["tests/advice", "tests/test_add_a_rule.py"],
+    "accounting": ["tests/accounting", "tests/test_one_figure.py"],
+    "comparison": ["tests/compare"],
+}
+_COPIED = (
+    "tracelens",
+    "tests",
+    "templates",
+    "docs",
+    "sample_traces",
+    "benchmarks",
+    "pyproject.toml",
+    "README.md",
+)
+_HANGS_S = 600
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult, ast.Pow: ast.Mult,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault: the line it stands in, as it was and as it is."""
+
+    line: int
+    before: str
+    after: str
+    source: str
+
+
+def mutants(source: str) -> Iterator[Mutant]:
+    """Every single fault of a module that this knows to make."""
+    count = sum(1 for _ in _places(ast.parse(source)))
+    for number in range(count):
+        tree = ast.parse(source)
+        node = next(node for at, node in enumerate(_places(tree)) if at == number)
+        statement = ast.unparse(node)
+        _change(node)
+        changed = ast.unparse(tree)
+        yield Mutant(node.lineno, statement, ast.unparse(node), changed)
+
+
+def _places(tree: ast.AST) -> Iterator[ast.expr]:
+    """Expressions that can be changed."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARISONS:
+            yield node
+        elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            if not isinstance(node.left, ast.Constant) or not isinstance(node.left.value, str):
+                yield node
+        elif isinstance(node, ast.BoolOp | ast.IfExp) or (
+            isinstance(node, ast.Constant) and type(node.value) in (int, float, bool)
+        ):
+            yield node
+
+
+def _change(node: ast.expr) -> None:
+    if isinstance(node, ast.Compare):
+        node.ops[0] = _COMPARISONS[type(node.ops[0])]()
+    elif isinstance(node, ast.BinOp):
+        node.op = _OPERATORS[type(node.op)]()
+    elif isinstance(node, ast.BoolOp):
+        node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+    elif isinstance(node, ast.IfExp):
+        node.body, node.orelse = node.orelse, node.body
+    elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        node.value = not node.value
+    elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        node.value += 1
+
+
+def killed(copy: Path, tests: Sequence[str]) -> bool:
+    """Do the fast tests find something in this copy? A run that hangs has found it."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests]
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=_environment(copy), capture_output=True, timeout=_HANGS_S
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode != 0
+
+
+def _environment(copy: Path) -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def copied(folder: Path) -> Path:
+    """A copy of the checkout, with what lies beside it."""
+    copy = folder / "checkout"
+    copy.mkdir()
+    for name in _COPIED:
+        of = ROOT / name
+        if of.is_dir():
+            shutil.copytree(of, copy / name, ignore=shutil.ignore_patterns("__pycache__", "_build"))
+        elif of.is_file():
+            shutil.copy(of, copy / name)
+    if (ROOT.parent / "shared").exists():
+        (folder / "shared").symlink_to(ROOT.parent / "shared")
+    return copy
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plant faults and print what was found."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.mutants", description=__doc__)
+    parser.add_argument("rooms", nargs="*", default=list(ROOMS), help="rooms, or modules as gemm/lost.py")
+    parser.add_argument("--mutants", type=int, default=20, help="per module")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tests", nargs="*", help="instead of those of the room")
+    options = parser.parse_args(arguments)
+    survivors = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = copied(Path(folder))
+        print("| module | faults | found |\n|---|---|---|", flush=True)
+        for room in options.rooms:
+            at = copy / "tracelens" / room
+            tests = options.tests or ROOMS[Path(room).parts[0]]
+            if killed(copy, tests):
+                raise SystemExit(f"the tests of {room} fail without a fault")
+            for path in sorted(at.rglob("*.py")) if at.is_dir() else [at]:
+                source = path.read_text(encoding="utf-8")
+                every = list(mutants(source))
+                chosen = random.Random(options.seed).sample(every, min(options.mutants, len(every)))
+                found = 0
+                for one in chosen:
+                    path.write_text(one.source, encoding="utf-8")
+                    if killed(copy, tests):
+                        found += 1
+                    else:
+                        survivors.append(f"{path.relative_to(copy)}:{one.line}: {one.before} -> {one.after}")
+                path.write_text(source, encoding="utf-8")
+                if chosen:
+                    print(f"| {path.relative_to(copy / 'tracelens')} | {len(chosen)} | {found} |", flush=True)
+    print("\nNot found:", *survivors, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Architectures of transformers that nobody here wrote: with names hidden and given (benchmarks/hub)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from benchmarks.hub.truth import Place, truth_of
+
+#: architecture, why it is here, and the least that is right with names hidden and given
+ARCHITECTURES = (
+    ("clip", "two towers of their own width", 0.99, 0.995),
+    ("longformer", "attention over chunks that overlap", 0.97, 0.995),
+    ("gpt_oss", "experts inside what is called an MLP", 0.99, 0.995),
+    ("olmo2", "queries normalized over all heads, written out", 0.99, 0.995),
+    ("bitnet", "normalizations inside attention and MLP", 0.99, 0.995),
+    ("rembert", "a head of another width than the stream", 0.99, 0.995),
+)
+
+
+@pytest.mark.parametrize(("name", "why", "hidden", "given"), ARCHITECTURES)
+def test_architectures_of_transformers(
+    tmp_path: Path, name: str, why: str, hidden: float, given: float
+) -> None:
+    pytest.importorskip("transformers")
+    from benchmarks.attribution_zoo import judge
+    from benchmarks.hub.recording import record_hub
+
+    recorded = record_hub(name)
+    for names, least in (("none", hidden), ("frames", given)):
+        score = judge(tmp_path, recorded.trace(names))
+        assert score.right >= least, (names, why, score.what)
+        assert score.wrong <= 0.005, (names, why, score.what)
+
+
+@pytest.mark.parametrize(
+    ("classes", "names", "function", "truth"),
+    [
+        (("BertLayer", "BertSelfAttention", "Linear"), ("0", "self", "query"), "linear", "attention.qkv"),
+        (("BertLayer", "BertIntermediate", "Linear"), ("0", "intermediate", "dense"), "linear", "mlp.up"),
+        (("LlamaDecoderLayer", "LlamaMLP", "Linear"), ("0", "mlp", "gate_proj"), "linear", "mlp.gate"),
+        (("JambaMambaDecoderLayer", "JambaMLP", "Linear"), ("0", "mlp", "up_proj"), "linear", "mlp.up"),
+        (("GptOssMLP", "GptOssExperts"), ("mlp", "experts"), "_grouped_mm", "moe.experts"),
+    ],
+)
+def test_truth_follows_the_names_of_the_library(
+    classes: tuple[str, ...], names: tuple[str, ...], function: str, truth: str
+) -> None:
+    found = truth_of(Place(classes, names), function, weighted=True, equal=False)
+    assert found.split()[0] == truth
