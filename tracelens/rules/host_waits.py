@@ -66,6 +66,7 @@ def _make(wait: HostWait, facts: StepFacts) -> Candidate:
         caveats=["With the profiler on, the CPU is slower: without it the GPU waits less."],
         confidence="medium",
         effort="code",
+        components=["memory"] if wait.kind == "pageable" else [],
         elsewhere_ms=wait.ms_per_step,
         bound_of=f"the time in which this runs and {alone}",
         why=wait.kind if wait.kind != "data" else "",
