@@ -112,9 +112,8 @@ def _batch(model: nn.Module, config: Any) -> dict[str, Tensor]:
     if main == "input_values":
         out["input_values"] = torch.zeros(4, 64000, dtype=torch.bfloat16, device="meta")
     if main == "input_features":
-        width = int(
-            getattr(config, "num_mel_bins", None) or getattr(config, "feature_projection_input_dim", 80)
-        )
+        width: Any = getattr(config, "num_mel_bins", None)
+        width = width or getattr(config, "feature_projection_input_dim", 80)
         shape = (4, width, 3000) if "whisper" in config.model_type else (4, 600, width)
         out["input_features"] = torch.zeros(shape, dtype=torch.bfloat16, device="meta")
     if "input_ids" in names and not {"input_values", "input_features"} & out.keys():
