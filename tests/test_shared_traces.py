@@ -216,7 +216,7 @@ def test_no_saving_is_above_the_step_or_the_time_of_what_it_changes(path: Path) 
         time_ms = sum(row.time_ms_per_step for row in report.components if row.component in own)
         time_ms = time_ms if one.components else report.summary.idle_ms  # it waits, and nothing runs
         assert (one.saving_ms.high or 0.0) <= time_ms * (1 + 1e-9), (one.rule, own)
-        assert one.saving_of == report.summary.saving_of
+        assert one.saving_of in ("wait", report.summary.saving_of)
     peak = max(report.gpu.peak_tflops.values(), default=float("inf"))
     rates = [row.tflops for row in report.gemms] + [row.tflops for row in report.components]
     assert all(rate is None or rate <= 1.1 * peak for rate in rates)

@@ -174,10 +174,10 @@ def savings_are_possible(out: Outputs) -> Iterator[str]:
     waits = summary.step_bound != "gpu"
     most = summary.gpu_ms_per_step
     for finding in report.findings:
-        high = finding.saving_ms.high
-        if high is not None and high > most * (1 + _SUM):
+        high, of_waits = finding.saving_ms.high, finding.saving_of == "wait"
+        if high is not None and high > (summary.step_ms.median if of_waits else most) * (1 + _SUM):
             yield f"{finding.rule}: {high} ms of {most}"
-        if waits and (finding.saving_of != "gpu_work" or finding.saving is not None):
+        if waits and not of_waits and (finding.saving_of != "gpu_work" or finding.saving is not None):
             yield f"{finding.rule}: a saving of the step, which waits"
     stake = summary.shape_waste_ms
     if stake is not None and stake.high is not None:

@@ -83,7 +83,7 @@ def _gpus(trace: TraceInfo) -> tuple[int, str]:
 
 
 def _saving(saving_ms: Estimate, of: SavingOf, gpus: int, price: Price | None) -> Saving | None:
-    if of != "step":
+    if of == "gpu_work":
         return None
     hours = saving_ms * gpu_hours(1.0, gpus)
     return Saving(hours, hours * price.per_gpu_hour if price is not None else None)

@@ -90,7 +90,8 @@ class StepPicture:
     components: Sequence[ComponentRow] = ()
     gemms: Sequence[GemmRow] = ()
     communication: Sequence[CommunicationRow] = ()
-    findings: Sequence[Finding] = ()
+    findings: Sequence[Finding] = ()  # of kernels and shapes
+    waits: Sequence[Finding] = ()  # time in which the GPU waits
     checks: Sequence[Check] = ()
     at_stake: Estimate | None = None  # of all findings together
     open_ms: float = 0.0  # beside a prediction: what the findings without one save at most

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPicture, byte_times, limits
-from tracelens.numbers import ms, ms_range, pct
+from tracelens.numbers import listed, ms, ms_range, pct
 from tracelens.results import CommunicationRow, Estimate
 from tracelens.results.waiting import step_bound
 from tracelens.rules.engine.needs import unseen
@@ -17,6 +17,7 @@ _SAME = 0.03
 _UNEVEN = 2.0
 #: Below this share of the step, shapes are said to cost little.
 _LITTLE = 0.01
+_WAITED = {"compile": "for torch.compile", "data": "for the DataLoader", "pageable": "for pageable copies"}
 #: A prediction whose low end is below this share of its middle is told with its range.
 _WIDE = 0.40
 #: Components named where the step is bound by memory.
@@ -221,7 +222,12 @@ def _others(seen: StepPicture, found: Limits) -> str:
     if found.first != "memory" and not waits and found.memory_ms > found.gpu_ms / 2:
         part = pct(found.memory_ms / found.gpu_ms)
         said.append(f"kernels bound by memory or by their fixed cost take {part} of GPU time")
-    return f"Also, {' and '.join(said)}." if said else ""
+    for one in seen.waits:
+        wait_ms = one.evidence["wait_ms"]
+        said.append(
+            f"the GPU waits {_WAITED[one.evidence['kind']]} for {ms(wait_ms)} {per_step(seen.marked)}"
+        )
+    return f"Also, {listed(said)}." if said else ""
 
 
 def _busy(seen: StepPicture) -> str:

@@ -213,6 +213,9 @@ def _mean_ms(report: Report) -> float:
 def _stake(report: Report) -> Number:
     label = "savings found"
     waste: Estimate | None = report.summary.shape_waste_ms
+    waits = [one.saving_ms.high or 0.0 for one in report.findings if one.saving_of == "wait"]
+    if waste is None and waits:
+        return Number("stake", f"≤ {f.ms(max(waits))}", label, f"of waiting{per_step(report)}")
     if waste is None or (waste.mid is None and waste.high is None):
         states = [check.state for check in report.checks]
         judged, open_ = states.count("passed") + states.count("found"), states.count("could_not_run")

@@ -95,7 +95,8 @@ class Finding:
     ] = None
     verified: Annotated[Verified | None, says("what `tracelens verify` measured of it")] = None
     saving_of: Annotated[
-        SavingOf, says("what saving_ms is of; gpu_work: the step gains 0 to its high end")
+        SavingOf,
+        says("what saving_ms is of; gpu_work: the step gains 0 to its high end; wait: the GPU waits for it"),
     ] = "step"
 
 

@@ -15,7 +15,7 @@ BASES: tuple[Basis, ...] = get_args(Basis)
 #: What a step waits for. unknown: no step is marked, and the GPU idles for much of the trace.
 StepBound = Literal["gpu", "cpu", "unknown"]
 #: What a saving is one of. gpu_work: the step waits for something else, and gains between nothing and that.
-SavingOf = Literal["step", "gpu_work"]
+SavingOf = Literal["step", "gpu_work", "wait"]
 
 
 def weakest(bases: Iterable[Basis]) -> Basis:

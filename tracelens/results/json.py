@@ -126,9 +126,9 @@ def from_json(data: bytes) -> Report:
         # Before there was such a field, the words said whether a step is marked.
         marked = not head.summary.step_source.startswith("whole trace")
         summary = dataclasses.replace(summary, steps_marked=marked)
-    of = summary.saving_of
+    findings = report.findings
     if head.summary.step_bound is None:
         of = saving_of(busy_frac(summary))
         summary = dataclasses.replace(summary, step_bound=step_bound(summary), saving_of=of)
-    findings = [dataclasses.replace(one, saving_of=of) for one in report.findings]
+        findings = [dataclasses.replace(one, saving_of=of) for one in findings]
     return dataclasses.replace(report, summary=summary, findings=findings)

@@ -38,15 +38,19 @@ def advise(facts: StepFacts, *, rules: Sequence[Rule] = RULES) -> Advice:
             (_with_stalls(_with_company(one, company), stalls), change)
             for one, change in zip(outcome.findings, changes, strict=True)
         ]
-        for row, bound in outcome.bounds_ms.items():
+        for row, bound in () if rule.of_waits else outcome.bounds_ms.items():
             bounds[row] = max(bounds.get(row, 0.0), bound)
     if not found:
         return Advice(findings=[], checks=checks, at_stake_ms=None)
     found.sort(key=lambda one: -_size(one[0].saving_ms))
+    findings = [one for one, _ in found]
+    found = [one for one in found if one[0].saving_of != "wait"]
+    if not found:
+        return Advice(findings, checks, at_stake_ms=None)
     step_ms = facts.measured_step_ms
     total = sum(bounds.values())
     bound = min(total, step_ms) if step_ms is not None else total
-    return Advice([one for one, _ in found], checks, *_at_stake(facts, found, bounds, bound))
+    return Advice(findings, checks, *_at_stake(facts, found, bounds, bound))
 
 
 def _with_stalls(finding: Finding, stalls: Mapping[str, str]) -> Finding:

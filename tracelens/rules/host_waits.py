@@ -41,6 +41,7 @@ class HostWaits(Rule):
     slug = "host-waits"
     title = "Compilations, batches and pageable copies that the GPU waits for"
     of_kernels = False
+    of_waits = True
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Name what the CPU does while the GPU waits."""

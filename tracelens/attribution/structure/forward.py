@@ -168,15 +168,17 @@ class Forward:
         return "add" in kind.tags or (adds(kind) and kind.width == self.hidden)
 
     def _closing(self) -> set[tuple[int, int]]:
-        """(n, k) of the products that close an MLP directly behind an attention core."""
+        """(n, k) of the products that close an MLP directly behind an attention core, added to the stream."""
         out = set()
         for core, following in _pairs(self.run):
             stop = following.first if following else len(self.run)
             before: set[int] = set()
-            for at in self.run.products(core.last + 1, stop):
+            products = self.run.products(core.last + 1, stop)
+            for at, behind in zip(products, [*products[1:], stop], strict=True):
                 shape = self.run.shape(at)
                 if shape is not None and shape.n == self.hidden and {shape.k, 2 * shape.k} & before:
-                    out.add((shape.n, shape.k))
+                    if any(self._sums_up(kind) for kind in self.run.kinds[at + 1 : behind]):
+                        out.add((shape.n, shape.k))
                     break
                 if shape is not None and shape.k == self.hidden and shape.batch == 1:
                     before.add(shape.n)

@@ -64,6 +64,8 @@ class Named(Protocol):
     def slug(self) -> str: ...  # "pad-vocabulary"
     @property
     def of_slices(self) -> bool: ...  # about multiples that a tensor-parallel rank's slice has to be of
+    @property
+    def of_waits(self) -> bool: ...  # about time in which the GPU waits
 
 
 class Answer(Exception):

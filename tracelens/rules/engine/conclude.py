@@ -143,7 +143,7 @@ def _finding(rule: Named, judged: _Judged, *, facts: StepFacts, step_ms: float) 
         slug=rule.slug,
         title=one.title,
         components=list(dict.fromkeys(one.components or [bound.row.component for bound in bounds])),
-        severity=severity(share.size or 0.0, facts.saving_of),
+        severity=severity(share.size or 0.0, "step" if rule.of_waits else facts.saving_of),
         saving_ms=saving,
         saving_frac=share,
         basis=saving.basis,
@@ -160,7 +160,7 @@ def _finding(rule: Named, judged: _Judged, *, facts: StepFacts, step_ms: float) 
         caveats=[*one.caveats, *_common_caveats(rule, facts, judged)],
         gemms=[row.id for row in one.gemms] or [bound.row.id for bound in bounds],
         doc=f"docs/rules/{rule.id}.md",
-        saving_of=facts.saving_of,
+        saving_of="wait" if rule.of_waits else facts.saving_of,
     )
     return completed(finding, facts, simulate=one.simulate, override=one.effects)
 
@@ -244,7 +244,7 @@ def _common_caveats(rule: Named, facts: StepFacts, judged: _Judged) -> list[str]
         said = {gpu_work_note(facts.gpu_busy_frac or 0.0)}  # below; of parameters the rule says more
         notes = [note for note in judged.simulated.notes if note not in said and note != COUNTED_ONCE]
         caveats += [f"{note[:1].upper()}{note[1:]}." for note in notes]
-    caveats += facts.waiting_caveats
+    caveats += [] if rule.of_waits else facts.waiting_caveats
     ranks = facts.model.tensor_parallel.value or 1
     if rule.of_slices and ranks > 1:
         caveats.append(

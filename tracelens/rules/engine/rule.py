@@ -22,6 +22,8 @@ class Rule(ABC):
     of_kernels: ClassVar[bool] = True
     #: About multiples that every tensor-parallel rank's slice has to be of.
     of_slices: ClassVar[bool] = False
+    #: Not about kernels and shapes: what it finds is time in which the GPU waits.
+    of_waits: ClassVar[bool] = False
 
     def check(self, facts: StepFacts, /) -> Outcome:
         """The rule's answer for this step; never raises on odd input."""
