@@ -174,7 +174,7 @@ class Forward:
             stop = following.first if following else len(self.run)
             before: set[int] = set()
             products = self.run.products(core.last + 1, stop)
-            for at, behind in zip(products, [*products[1:], stop], strict=True):
+            for at, behind in zip(products, [*products[1:], stop], strict=False):
                 shape = self.run.shape(at)
                 if shape is not None and shape.n == self.hidden and {shape.k, 2 * shape.k} & before:
                     if any(self._sums_up(kind) for kind in self.run.kinds[at + 1 : behind]):
