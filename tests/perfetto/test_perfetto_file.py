@@ -216,7 +216,7 @@ def test_a_large_real_trace_is_whole(tmp_path: Path) -> None:
     if not large:
         pytest.skip("no large trace beside the repository")
     analysis = analyze(large[0])
-    result = write_perfetto(analysis, tmp_path / "out.json")
+    result = write_perfetto(analysis, tmp_path / "out.json", keep_metadata=True)
     assert analysis.trace is not None
     assert (result.events, result.rewritten) == (analysis.trace.events, 0)
     assert sum(map(len, kernel_spans(analysis).values())) <= result.added

@@ -80,8 +80,8 @@ def time_calls(call: Call, *, device: Device, options: MeasureOptions) -> Timing
 def batch_size(one_us: float, *, options: MeasureOptions) -> int:
     """How many calls to time at once, from the time of one.
 
-    >>> batch_size(30.0, options=Options()), batch_size(5000.0, options=Options())
-    (10, 1)
+    >>> [batch_size(one, options=MeasureOptions()) for one in (30.0, 5000.0)]
+    [10, 1]
     """
     return max(1, min(options.max_calls, math.ceil(options.batch_us / max(one_us, 1e-3))))
 
