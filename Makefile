@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 REAL := $(sort $(filter-out sample_traces/generated_%,$(wildcard sample_traces/*.json.gz)))
 SAMPLE ?= $(firstword $(filter %_gpt2_vocab50257_head80_eager.json.gz,$(REAL)) $(REAL) \
   sample_traces/generated_gpt2_vocab50257.json.gz)
+# one more than cores: a third of the time a worker waits for a browser or a process that it started
+WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: report test test-all lint types contract fast unit fuzz docs clean
@@ -41,11 +43,11 @@ docs: $(VENV)/.tested
 
 # what tests/slow.txt does not list
 fast: $(VENV)/.tested
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 # last, so that the output ends with pytest's own summary line; neighbours share a process, and so what they set up
 unit: $(VENV)/.tested
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # strange inputs until FUZZ_SECONDS are over; those that break something are kept in fuzz-found/
 FUZZ_SECONDS ?= 600
