@@ -258,7 +258,7 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
         count, open_ = len(told), len(findings) - len(told)
         title = " and ".join(_lower(one.title) for one in told[: 2 if count == 2 else 1])
         title += " first" if count > 2 else ""
-        what = "shape fix" if _time_ms(stake) < _LITTLE * found.step_ms else "change"
+        what = "fix" if _time_ms(stake) < _LITTLE * found.step_ms else "change"
         changes = f"1 {what}" if count == 1 else f"{count} {what}{'es' if what.endswith('x') else 's'}"
         step = f"each {ms(found.step_ms)} step" if seen.marked else f"the {ms(found.step_ms)} recorded"
         time_ms = _time_ms(stake)
