@@ -67,7 +67,7 @@ _DIFFERS = math.log(1.1)
 #: Share of the fitted rows that lies below the range's low end, and above its high end.
 _OUTSIDE = 0.018
 #: GEMMs of training steps vary more than those of these tables, which run alone: traces of an H100.
-_LARGE_RANGE, _SMALL_RANGE = (0.87, 1.2), (0.75, 1.4)
+_LARGE_RANGE, _SMALL_RANGE = (0.87, 1.2), (0.7, 1.5)
 #: Predicted differences (ln) from which on to name neighbours; how many for each true one, and wrongly.
 _TOLD_APART = (0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.05, 0.06, 0.07, 0.08, 0.0953)
 _MOST_NAMED, _MOST_WRONG = 2.8, 0.02
@@ -272,7 +272,7 @@ def _ranged(rows: Rows, shares: Shares) -> Shares:
 
 
 def compared(rows: Rows, shares: Shares) -> Shares:
-    """What is known of neighbours beyond their times: the error of their ratio, and when to name them.
+    """What is known of neighbours: the error of their ratio, and when to name them.
 
     ``rows`` are all large ones with their sources. Named are neighbours from the least predicted difference on
     at which few are named for each pair that two sources measure 10 % apart, and few the wrong way round.
