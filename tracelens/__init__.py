@@ -22,6 +22,7 @@ __all__ = [
     "capture",
     "compare",
     "compare_folders",
+    "experts",
     "gemm",
     "load",
     "suggest",
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tracelens.capture.manual import capture
     from tracelens.errors import InputError, TracelensError, UsageError
     from tracelens.gemm.predict import gemm_time as gemm
+    from tracelens.gemm.predict.experts import experts_time as experts
     from tracelens.trace import read_trace as load
 
 _HOMES = {
@@ -41,6 +43,7 @@ _HOMES = {
     "capture": ("tracelens", "capture"),  # the room itself, which can be called
     "compare": ("tracelens.api", "compare"),
     "compare_folders": ("tracelens.api", "compare_folders"),
+    "experts": ("tracelens.gemm.predict.experts", "experts_time"),
     "gemm": ("tracelens", "gemm"),  # likewise
     "load": ("tracelens.trace", "read_trace"),
     "suggest": ("tracelens.api", "suggest"),
