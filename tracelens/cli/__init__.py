@@ -10,6 +10,7 @@ from tracelens.cli.analyze import analyze
 from tracelens.cli.bench import bench
 from tracelens.cli.capture import capture
 from tracelens.cli.compare import compare
+from tracelens.cli.doctor import doctor
 from tracelens.cli.explain import explain
 from tracelens.cli.gemm import gemm
 from tracelens.cli.job import merge
@@ -27,7 +28,7 @@ def cli() -> None:
     """Where every GPU microsecond of a training step went, and which shapes waste the GPU.
 
     \b
-    Exit codes: 0 fine, 1 a --fail-on gate failed, 2 wrong use, 3 input unusable.
+    Exit codes: 0 fine, 1 a --fail-on gate failed or doctor says poor, 2 wrong use, 3 input unusable.
     """
 
 
@@ -35,6 +36,7 @@ cli.add_command(analyze)
 cli.add_command(bench)
 cli.add_command(capture)
 cli.add_command(compare)
+cli.add_command(doctor)
 cli.add_command(explain)
 cli.add_command(gemm)
 cli.add_command(merge)
