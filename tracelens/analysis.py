@@ -26,7 +26,7 @@ from tracelens.attribution.communication import Communication, find_communicatio
 from tracelens.attribution.recording import find_lacks
 from tracelens.config.model_config import parse_changes
 from tracelens.errors import InputError, UsageError
-from tracelens.files import write_bytes
+from tracelens.files import cannot_read, write_bytes
 from tracelens.gemm.predict.rates import gpu_info
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
@@ -155,7 +155,7 @@ class Analysis:
         try:
             data = Path(path).read_bytes()
         except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+            raise InputError(cannot_read(path, error)) from None
         return cls(from_json(data))
 
     def __repr__(self) -> str:

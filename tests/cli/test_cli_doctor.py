@@ -11,6 +11,7 @@ import pytest
 import tracelens
 from tests.cli.running import run
 from tests.trace.tools import document, kernel, op, small_trace
+from tracelens.cli.job import is_job
 from tracelens.results.json import diagnosis_json
 
 
@@ -66,6 +67,16 @@ def test_json_on_standard_output_is_all_there_is(tmp_path: Path) -> None:
     assert done.stdout.encode() == diagnosis_json(tracelens.doctor(path))
     assert run("doctor", path, "--json", tmp_path / "d.json", "-q").stdout == ""
     assert json.loads((tmp_path / "d.json").read_text())["verdict"] == "poor"
+
+
+def test_an_address_of_a_trace_is_read_and_one_of_a_folder_is_a_job(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    there = fsspec.filesystem("memory")
+    there.pipe("/run/rank0.json", written(tmp_path).read_bytes())
+    assert run("doctor", "memory://run/rank0.json").stdout.startswith("Good enough to analyze: rank0.json")
+    assert not is_job(["memory://run/rank0.json"])
+    assert is_job(["memory://run"]) and is_job(["memory://run/rank*.json"])
+    there.rm("/run", recursive=True)
 
 
 def test_what_is_no_trace_is_one_line_and_3(tmp_path: Path) -> None:

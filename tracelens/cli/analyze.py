@@ -21,7 +21,7 @@ from tracelens.cli.gates import (
     taking,
     write_markdown,
 )
-from tracelens.cli.streams import redact_option
+from tracelens.cli.streams import fetched, redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -168,7 +168,8 @@ def analyze(options: AnalyzeOptions) -> None:
     if is_job(options.traces):
         _analyze_job(options)
     else:
-        _analyze_one(options)
+        with fetched(*options.traces) as (trace,):
+            _analyze_one(replace(options, traces=(trace,)))
 
 
 def _analyze_job(asked: AnalyzeOptions) -> None:

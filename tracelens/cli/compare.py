@@ -19,7 +19,7 @@ from tracelens.cli.gates import (
     shown,
     write_forms,
 )
-from tracelens.cli.streams import redact_option
+from tracelens.cli.streams import fetched, redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ def _compare(before: str, after: str, *, across: bool) -> Compared:
 
     folders = [path for path in (before, after) if path != "-" and Path(path).is_dir()]
     if not folders:
-        return compare_files(before, after, across=across)
+        with fetched(before, after) as (first, second):
+            return compare_files(first, second, across=across)
     if len(folders) == 1:
         other = after if folders[0] == before else before
         raise UsageError(f"{folders[0]} is a folder and {other} is none: give two files or two folders")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tracelens.cli.gates import check_files, shown
-from tracelens.cli.streams import echo_json
+from tracelens.cli.streams import echo_json, fetched
 
 _CODES = {"good": 0, "poor": 1, "unusable": 3}
 
@@ -31,7 +31,8 @@ def doctor(trace: str, json: str | None, quiet: bool) -> None:
     from tracelens.results.json import diagnosis_json
 
     check_files({"--json": json}, inputs=(trace,))
-    found = diagnose(trace)
+    with fetched(trace) as (path,):
+        found = diagnose(path)
     if json not in (None, "-"):
         write_bytes(json, diagnosis_json(found))
     with shown():

@@ -34,13 +34,17 @@ _MAGIC = set("*?[")
 
 
 def is_job(traces: Sequence[str]) -> bool:
-    """Several files, a folder, a pattern that is no file, an address: the ranks of a job."""
+    """Several files, a folder, a pattern that is no file, an address of these: the ranks of a job."""
     if len(traces) > 1:
         return True
     (only,) = traces
     if only == "-":
         return False
-    return "://" in only or Path(only).is_dir() or bool(_MAGIC & set(only) and not Path(only).exists())
+    if "://" in only:
+        from tracelens.job.find import is_file_address
+
+        return not is_file_address(only)
+    return Path(only).is_dir() or bool(_MAGIC & set(only) and not Path(only).exists())
 
 
 @click.command()

@@ -40,6 +40,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
     schema_version: str
     file: str
     verdict: Verdict
-    events: int
+    events: Annotated[int, says("in the file, of every kind")]
     checks: list[Check]
     rules: list[ValidityRule]
