@@ -53,6 +53,11 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    """What completion offers: also what is imported on first use."""
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     """Import on first use: the reader's helper processes start without the rest of the package."""
     if name not in _HOMES:

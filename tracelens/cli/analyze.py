@@ -259,10 +259,10 @@ def _analyze(asked: AnalyzeOptions, trace: str) -> Analysis:
     from tracelens.cli.progress import is_large, progress
 
     steps = _steps(asked.steps)
-    with progress("analyzing", long=is_large(trace)) as heard:
+    with progress("analyzing", long=is_large(trace)) as bar:
         return analysis.analyze(
             trace, gpu=asked.gpu, steps=steps, reference=asked.reference, what_ifs=asked.what_if,
-            waits=asked.waits, price=asked.price, heard=heard,
+            waits=asked.waits, price=asked.price, progress=bar,
         )  # fmt: skip
 
 

@@ -115,8 +115,8 @@ def _compare(before: str, after: str, *, across: bool) -> Compared:
         raise UsageError(f"{folders[0]} is a folder and {other} is none: give two files or two folders")
     from tracelens.cli.progress import progress
 
-    with progress("comparing") as heard:
-        return compare_folders(before, after, across=across, heard=heard)
+    with progress("comparing") as bar:
+        return compare_folders(before, after, across=across, progress=bar)
 
 
 def _made(result: Compared, gates: list[Judged], form: str) -> bytes:

@@ -118,9 +118,9 @@ def analyze_ranks(
     own = how.checked(redacted=redacted)
     options = {"html": "-o", "json": "--json", "markdown": "--markdown", "summary": "--summary"}
     check_files({options[form]: path for form, path in outputs.items()}, inputs=paths)
-    with progress("ranks", long=True) as heard:
+    with progress("ranks", long=True) as bar:
         found, left = summarize_files(
-            paths, gpu=how.gpu, keep=how.keep, pages=own, workers=how.workers, progress=heard
+            paths, gpu=how.gpu, keep=how.keep, pages=own, workers=how.workers, progress=bar
         )
     job = merged(found, left)
     if redacted:
