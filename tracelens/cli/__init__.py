@@ -43,7 +43,8 @@ def cli() -> None:
     """Where every GPU microsecond of a training step went, and which shapes waste the GPU.
 
     \b
-    Exit codes: 0 fine, 1 a --fail-on gate failed or doctor says poor, 2 wrong use, 3 input unusable.
+    Exit codes: 0 fine, 1 a --fail-on gate failed (doctor: a poor trace),
+    2 wrong use, 3 input unusable.
     """
 
 

@@ -19,6 +19,7 @@ from tracelens.cli.gates import (
     shown,
     write_forms,
 )
+from tracelens.cli.help import GATES, Grouped
 from tracelens.cli.streams import fetched, redact_option
 from tracelens.errors import UsageError
 
@@ -30,7 +31,13 @@ if TYPE_CHECKING:
     Compared = Comparison | FolderComparison
 
 
-@click.command()
+_GROUPS = {
+    "Outputs": ("json", "markdown", "html", "redact", "quiet"),
+    **GATES,
+}
+
+
+@click.command(cls=Grouped, groups=_GROUPS)
 @click.argument("before")
 @click.argument("after")
 @click.option("--across", is_flag=True, help="Other GPU, dtype or world size: compare shares of peak only.")

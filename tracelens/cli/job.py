@@ -22,6 +22,7 @@ from tracelens.cli.gates import (
     shown,
     write_forms,
 )
+from tracelens.cli.help import GATES, Grouped
 from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
@@ -47,7 +48,9 @@ def is_job(traces: Sequence[str]) -> bool:
     return Path(only).is_dir() or bool(_MAGIC & set(only) and not Path(only).exists())
 
 
-@click.command()
+@click.command(
+    cls=Grouped, groups={"Outputs": ("html", "json", "markdown", "summary", "redact", "quiet"), **GATES}
+)
 @click.argument("summaries", nargs=-1, required=True)
 @click.option("-o", "--output", "html", metavar="HTML", help="Where the page goes [default: none].")
 @click.option("--json", metavar="FILE", help="The answer as JSON ('-': standard output).")
