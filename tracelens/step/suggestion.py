@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from tracelens.config import Configuration, read_config
 from tracelens.config.diff import config_diff
+from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
@@ -16,6 +18,7 @@ from tracelens.step.planned_step import NOT_INCLUDED, PlannedStep, Planner, tota
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
 from tracelens.step.shape_search import claim, front_of, none_faster, other_heads, picks_of
+from tracelens.step.whole_step import whole_step
 
 
 def suggest(
@@ -28,11 +31,13 @@ def suggest(
     memory_gb: float | None = None,
     dtype: str = "bf16",
     sizes: Mapping[str, int] | None = None,
+    training: Training | None = None,
 ) -> Suggestions:
     """Suggest a faster shape for the model of ``config`` (a file, a folder, or one already read) on ``gpu``.
 
     ``fix`` names sizes that stay, ``free`` further ones that can change (layers, kv_heads, micro_batch,
-    sequence); the weights stay within ``parameters_frac``. ``sizes`` replace those of the file. Raises
+    sequence); the weights stay within ``parameters_frac``. ``sizes`` replace those of the file. With
+    ``training`` a whole step is predicted too. Raises
     ``InputError`` for a configuration that cannot be used and ``UsageError`` for a GPU that is not known.
     """
     known = config if isinstance(config, Configuration) else read_config(config, overrides=sizes)
@@ -43,7 +48,8 @@ def suggest(
     found = search(planner, known.model, limits, fixed=known.fixed)
     notes += _unknowns(planner.step(known.model))
     notes += [f"{name} stays: {why}" for name, why in known.fixed.items() if name in limits.free]
-    return _suggestions(known, planner, found, limits, [*known.notes, *notes, *found.notes])
+    said = _suggestions(known, planner, found, limits, [*known.notes, *notes, *found.notes])
+    return said if training is None else replace(said, step=whole_step(planner, known.model, training))
 
 
 def limits_of(
@@ -89,7 +95,8 @@ def _suggestions(
         dtype=planner.dtype,
         basis=time.basis,
         parameters=now.parameters,
-        step_ms=time,
+        time_ms=time,
+        time_is="kernels",
         tflops=present.flops / time.mid / 1e9 if time.mid else None,
         memory_gb=planner.memory(now) / 1e9,
         components=_components(present),
