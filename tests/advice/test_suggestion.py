@@ -11,6 +11,7 @@ import pytest
 import tracelens
 from tests.advice import configs
 from tests.advice.configs import gpt3_2_7b, read, written
+from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu
@@ -43,9 +44,23 @@ def test_effort_by_what_changes() -> None:
 
 
 def test_a_good_shape_is_told_so(tmp_path: Path) -> None:
-    found = suggest(read(tmp_path, configs.LLAMA2_7B), gpu="h100-sxm")
+    found = suggest(read(tmp_path, configs.LLAMA2_7B, tensor_parallel=2), gpu="h100-sxm")
     assert found.picks == []
     assert found.verdict.startswith("This shape is already good on the NVIDIA H100")
+    assert (found.room_gb, found.would_fit) == (80, None)
+
+
+def test_what_does_not_fit_is_not_called_good(tmp_path: Path) -> None:
+    """16 bytes a weight of a 7B model are 108 GB, before any activation."""
+    config = read(tmp_path, configs.LLAMA2_7B)
+    found = suggest(config, gpu="h100-sxm")
+    assert (found.memory_gb or 0) > 80 and "already good" not in found.verdict
+    assert found.would_fit == ["tensor parallelism over 2 GPUs", "FSDP over 4 GPUs"]
+    shared = suggest(config, gpu="h100-sxm", training=Training(4))
+    assert shared.would_fit is None and "already good" in shared.verdict
+    small = suggest(gpt3_2_7b(micro_batch=16), gpu="h100-sxm")
+    assert small.would_fit is not None and {"full recompute", "a micro-batch of 6"} <= set(small.would_fit)
+    assert suggest(gpt3_2_7b(), gpu="h100-sxm").would_fit is None
 
 
 def test_what_cannot_be_judged_is_not_called_good() -> None:

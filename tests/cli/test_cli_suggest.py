@@ -66,11 +66,13 @@ def test_a_whole_step() -> None:
     assert step["mfu_frac"]["low"] < step["mfu_frac"]["mid"] < step["mfu_frac"]["high"] < 1
 
 
-def test_a_good_shape() -> None:
+def test_a_good_shape_that_does_not_fit() -> None:
     result = _run("--hidden", "4096", "--heads", "32", "--layers", "32", "--ffn", "11008", "--vocab", "32000",
                   "--gated", "--untied", "--gpu", "h100-sxm")  # fmt: skip
     assert result.exit_code == 0
-    assert "already good" in result.output
+    words = " ".join(result.output.split())
+    assert "It does not fit: about 144 GB of 80.0 GB. What would fit: tensor parallelism over 2 GPUs" in words
+    assert "already good" not in words
 
 
 def test_json_is_all_there_is_on_standard_output() -> None:

@@ -47,6 +47,13 @@ def _head(out: Out, found: Suggestions) -> None:
     if found.memory_gb is not None:
         facts.append(f"about {f.sig(found.memory_gb)} GB of a GPU's memory (estimate)")
     out.line(" · ".join(facts), "dim")
+    if found.would_fit is not None and found.room_gb is not None:
+        needs = found.step.memory_gb if found.step is not None else found.memory_gb
+        ways = "; ".join(found.would_fit) or "nothing that was tried"
+        out.line(
+            f"It does not fit: about {f.sig(needs)} GB of {f.sig(found.room_gb)} GB. What would fit: {ways}.",
+            "yellow",
+        )
     for name in _SIZES:
         size = found.sizes.get(name)
         if size is not None and size.assumed:

@@ -89,7 +89,7 @@ class Suggestions:
         ),
     ]
     tflops: float | None
-    memory_gb: Annotated[float | None, says("estimate, of one GPU")]
+    memory_gb: Annotated[float | None, says("estimate, of one GPU; nothing but tensor parallelism shares it")]
     components: Annotated[list[ComponentTime], says("longest first")]
     verdict: str
     picks: list[ShapePick]
@@ -112,6 +112,11 @@ class Suggestions:
     ] = None
     fused_qkv: Annotated[bool | None, says("one product for query, key and value")] = None
     fused_gate: Annotated[bool | None, says("gate and up in one product; None without a gate")] = None
+    room_gb: Annotated[float | None, says("memory of the GPU that a configuration was judged on")] = None
+    would_fit: Annotated[
+        list[str] | None,
+        says("ways to train it where memory_gb, or the step's, is more than room_gb; null where it fits"),
+    ] = None
     step: Annotated[WholeStep | None, says("where it was asked for: --step")] = None
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:

@@ -14,6 +14,7 @@ from tracelens.errors import InputError, UsageError
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, Suggestions
+from tracelens.step.memory import memory_of, would_fit
 from tracelens.step.planned_step import NOT_INCLUDED, PlannedStep, Planner, total
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
@@ -48,8 +49,22 @@ def suggest(
     found = search(planner, known.model, limits, fixed=known.fixed)
     notes += _unknowns(planner.step(known.model))
     notes += [f"{name} stays: {why}" for name, why in known.fixed.items() if name in limits.free]
+    whole = whole_step(planner, known.model, training) if training is not None else None
     said = _suggestions(known, planner, found, limits, [*known.notes, *notes, *found.notes])
-    return said if training is None else replace(said, step=whole_step(planner, known.model, training))
+    room = limits.memory_gb or hardware.memory_gb
+    how = replace(training, gpus=whole.gpus) if training and whole else Training(strategy="ddp")
+    fitting = _would_fit(known, how, room)
+    said = replace(said, step=whole, room_gb=room, would_fit=fitting)
+    if fitting is not None and not said.picks:
+        return replace(said, verdict=f"No faster shape of its size: {none_faster(found, limits)}")
+    return said
+
+
+def _would_fit(config: Configuration, how: Training, room_gb: float | None) -> list[str] | None:
+    """What would make it fit where it does not."""
+    if room_gb is None or memory_of(config.model, config.layout, how).whole <= room_gb * 1e9:
+        return None
+    return would_fit(config.model, config.layout, how, room_gb)
 
 
 def limits_of(
