@@ -251,3 +251,20 @@ def test_a_pasted_diff_gives_the_shape_it_was_made_for(tmp_path: Path) -> None:
         if line.startswith("+"):
             table |= json.loads("{" + line[1:].rstrip(",") + "}")
     assert read(tmp_path, table).model == then
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "quantized (fp8)"),
+        ({"quant_method": "gptq", "bits": 4}, "quantized (gptq, 4 bits)"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "quantized (bitsandbytes, 8 bits)"),
+    ],
+)
+def test_a_quantized_checkpoint_is_said(tmp_path: Path, found: dict[str, object], says: str) -> None:
+    """DeepSeek-V3's, and GPTQ's and bitsandbytes' of the Hub: read as bf16 in silence before."""
+    (note,) = read(tmp_path, configs.LLAMA2_7B | {"quantization_config": found}).notes
+    assert says in note and "16 bits" in note
+    inner = configs.GEMMA3_MULTIMODAL | {"quantization_config": found}
+    assert any(says in note for note in read(tmp_path, inner).notes)
+    assert not read(tmp_path, configs.LLAMA2_7B).notes

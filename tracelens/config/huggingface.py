@@ -37,7 +37,7 @@ def read_huggingface(
     tied: bool | None,
 ) -> Configuration:
     """Sizes and layers of a config.json already decoded."""
-    draft = Draft(name)
+    draft, whole_table = Draft(name), table
     part, table = _language_part(table, draft)
     family = _family(table, name, gated)
     for size, keys in _KEYS.items():
@@ -49,6 +49,7 @@ def read_huggingface(
     if not layout_experts:
         _ffn(draft, table, family)
     _sequence(draft, table, overrides)
+    _quantization(draft, whole_table)
     if part is not None:
         draft.keys = {ours: f"{part}.{key}" for ours, key in draft.keys.items()}
     activation = next((table[key] for key in ("hidden_act", "activation_function", "hidden_activation")
@@ -152,6 +153,20 @@ def _experts(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> int
     if not 0 < chosen <= draft.values["experts"]:
         raise InputError(f"{draft.name}: num_experts_per_tok = {chosen} of {draft.values['experts']} experts")
     return chosen
+
+
+def _quantization(draft: Draft, table: Mapping[str, Any]) -> None:
+    """Says that the stored weights are quantized: a step trains others."""
+    found = table.get("quantization_config") or table.get("compression_config")
+    if not isinstance(found, Mapping):
+        return
+    bits = next((f"{found[key]} bits" for key in ("bits", "w_bit") if isinstance(found.get(key), int)), "")
+    bits = next((f"{key[8]} bits" for key in ("load_in_4bit", "load_in_8bit") if found.get(key)), bits)
+    how = [str(found.get("quant_method") or found.get("quantization_status") or "unknown")[:40], bits]
+    draft.notes.append(
+        f"quantization_config: the weights are stored quantized ({', '.join(word for word in how if word)});"
+        " the step is that of the model in 16 bits: training or serving quantized weights is not predicted"
+    )
 
 
 def _sequence(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> None:
