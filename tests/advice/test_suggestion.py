@@ -63,6 +63,18 @@ def test_what_does_not_fit_is_not_called_good(tmp_path: Path) -> None:
     assert suggest(gpt3_2_7b(), gpu="h100-sxm").would_fit is None
 
 
+def test_heads_that_no_ranks_can_share_are_not_called_good(tmp_path: Path) -> None:
+    found = suggest(read(tmp_path, configs.FALCON_7B), gpu="h200", fix=["vocab"])
+    assert "71 heads divide by no usual degree" in found.verdict and "already good" not in found.verdict
+
+
+def test_a_lost_tensor_parallel_degree_is_said() -> None:
+    found = suggest(gpt3_2_7b(), gpu="h100-sxm")
+    assert "20 heads no longer divide over 8 tensor-parallel ranks" in found.picks[0].effort_why
+    asked = suggest(gpt3_2_7b(), gpu="h100-sxm", free=["heads"])
+    assert "heads" in asked.searched
+
+
 def test_what_cannot_be_judged_is_not_called_good() -> None:
     found = suggest(gpt3_2_7b(), gpu="b200", fix=["heads", "hidden", "ffn"])
     assert "already good" not in found.verdict

@@ -48,7 +48,8 @@ def _sizes(command: click.decorators.FC) -> click.decorators.FC:
               help="How far the number of weights can move.")  # fmt: skip
 @click.option("--fix", default="", metavar="A,B", help="Sizes that stay: hidden, heads, ffn, vocab.")
 @click.option("--free", default="", metavar="A,B",
-              help="Further sizes that can change: layers, kv_heads, micro_batch, sequence.")  # fmt: skip
+              help="Further sizes that can change: layers, kv_heads, micro_batch, sequence; heads: to"
+                   " counts that fewer of 2, 4 and 8 tensor-parallel ranks can share.")  # fmt: skip
 @click.option("--memory-gb", type=float, metavar="GB", help="Memory of one GPU, to search the micro-batch.")
 @click.option("--step", "whole", is_flag=True, help="Predict a whole step, tokens/s and MFU.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs of the step.  [default: one node]")

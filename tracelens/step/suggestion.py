@@ -18,7 +18,7 @@ from tracelens.step.memory import memory_of, would_fit
 from tracelens.step.planned_step import NOT_INCLUDED, PlannedStep, Planner, total
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
-from tracelens.step.shape_search import claim, front_of, none_faster, other_heads, picks_of
+from tracelens.step.shape_search import claim, front_of, nothing_faster, other_heads, picks_of
 from tracelens.step.whole_step import whole_step
 
 
@@ -50,14 +50,12 @@ def suggest(
     notes += _unknowns(planner.step(known.model))
     notes += [f"{name} stays: {why}" for name, why in known.fixed.items() if name in limits.free]
     whole = whole_step(planner, known.model, training) if training is not None else None
-    said = _suggestions(known, planner, found, limits, [*known.notes, *notes, *found.notes])
-    room = limits.memory_gb or hardware.memory_gb
     how = replace(training, gpus=whole.gpus) if training and whole else Training(strategy="ddp")
+    room = limits.memory_gb or hardware.memory_gb
     fitting = _would_fit(known, how, room)
-    said = replace(said, step=whole, room_gb=room, would_fit=fitting)
-    if fitting is not None and not said.picks:
-        return replace(said, verdict=f"No faster shape of its size: {none_faster(found, limits)}")
-    return said
+    said = [*known.notes, *notes, *found.notes]
+    judged = _suggestions(known, planner, found, limits, said, fits=fitting is None)
+    return replace(judged, step=whole, room_gb=room, would_fit=fitting)
 
 
 def _would_fit(config: Configuration, how: Training, room_gb: float | None) -> list[str] | None:
@@ -79,7 +77,7 @@ def limits_of(
         raise UsageError(f"{', '.join(sorted(both))}: fixed or free, not both")
     names = (BY_DEFAULT | frozenset(free)) - frozenset(fix)
     names = names - {"heads", "head_dim"} if "heads" in fix else names
-    return SearchLimits(parameters_frac, names, memory_gb)
+    return SearchLimits(parameters_frac, names, memory_gb, any_heads="heads" in free)
 
 
 def _measured(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
@@ -93,7 +91,13 @@ def _measured(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
 
 
 def _suggestions(
-    config: Configuration, planner: Planner, found: Found, limits: SearchLimits, notes: list[str]
+    config: Configuration,
+    planner: Planner,
+    found: Found,
+    limits: SearchLimits,
+    notes: list[str],
+    *,
+    fits: bool,
 ) -> Suggestions:
     now = config.model
     present = planner.step(now)
@@ -115,10 +119,10 @@ def _suggestions(
         tflops=present.flops / time.mid / 1e9 if time.mid else None,
         memory_gb=planner.memory(now) / 1e9,
         components=_components(present),
-        verdict=claim(picks[0]) if picks else _nothing(present, found, limits, planner.gpu.title),
+        verdict=claim(picks[0]) if picks else _nothing(present, found, limits, planner.gpu.title, fits),
         picks=picks,
         unsure=unsure,
-        heads=other_heads(planner, now),
+        heads=other_heads(planner, now, limits),
         front=front_of(now, found),
         tried=found.tried,
         searched=[name for name in SEARCHED if name in limits.free and name not in config.fixed],
@@ -131,14 +135,14 @@ def _suggestions(
     )
 
 
-def _nothing(present: PlannedStep, found: Found, limits: SearchLimits, gpu: str) -> str:
+def _nothing(present: PlannedStep, found: Found, limits: SearchLimits, gpu: str, fits: bool) -> str:
     """The verdict where nothing is recommended."""
     if any(part.unknown for part in present.parts):
         return (
             f"None of {found.tried:,} other shapes within ±{100 * limits.parameters_frac:g}% of its weights"
             f" is surely faster on the {gpu}, but not every product of this one can be judged: see the notes."
         )
-    return f"This shape is already good on the {gpu}: {none_faster(found, limits)}"
+    return nothing_faster(present.model, gpu, found, limits, fits=fits)
 
 
 def _unknowns(present: PlannedStep) -> list[str]:
