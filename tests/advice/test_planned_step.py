@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.advice import configs
 from tests.advice.configs import gpt3_2_7b, read
-from tracelens.config import Configuration
+from tracelens.config import Configuration, config_from_flags
 from tracelens.config.model_config import changed
 from tracelens.errors import InputError
 from tracelens.hardware import Gpu, find_gpu, list_gpus
@@ -96,6 +97,30 @@ def test_a_padded_vocabulary_on_the_h100() -> None:
     assert (change.saving_frac.low or 0.0) > 0.03
     assert {part.component for part in change.parts} == {"logits", "loss"}
     assert change.parts[0].why == "rows begin on 128 bytes instead of 2"
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "a100-sxm-80gb", "b200"])
+def test_reasons_follow_from_the_terms_that_moved_the_time(gpu: str) -> None:
+    """37.7 to 26.2 ms for 2 times the exponentials is none: a faster kernel has less of something."""
+    awkward = config_from_flags({"hidden": 3200, "heads": 32, "layers": 26, "vocab": 32000})
+    said = []
+    changes: list[dict[str, int]] = [
+        *({"heads": n} for n in (20, 25, 40, 50, 64)), {"hidden": 3136}, {"ffn": 12864}, {"micro_batch": 3},
+        {"layers": 24}, {"vocab": 32001},
+    ]  # fmt: skip
+    for change in changes:
+        for part in _change(awkward, change, gpu).parts:
+            if abs(part.saving_ms) < 1e-3 * part.time_ms:
+                continue
+            for number, _ in re.findall(r"([\d.e+-]+) times the (\w+)", part.why):
+                assert (float(number) > 1) == (part.then_ms > part.time_ms), part
+            for then, now in re.findall(r"at ([\d,]+) instead of ([\d,]+) TFLOP/s", part.why):
+                faster = float(then.replace(",", "")) >= float(now.replace(",", ""))
+                assert faster == (part.then_ms < part.time_ms) or then == now, part
+            assert part.why
+            said.append(part.why)
+    assert any("a head of 100 runs as" in why for why in said)
+    assert any("times the operations" in why for why in said)
 
 
 def test_nothing_changed_saves_nothing() -> None:

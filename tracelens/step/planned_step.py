@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
 
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
@@ -27,8 +26,9 @@ from tracelens.results import total as exact_total
 from tracelens.step import planned_kernels as kernels
 from tracelens.step.planned_kernels import RankAttention, RankLinear, Traffic
 from tracelens.step.predicted_attention import ATTENTION_ERROR
+from tracelens.step.reasons import PlannedPart, why
 from tracelens.step.step import Change, PartChange
-from tracelens.words import DIRECTIONS, ROLES, Direction, Role
+from tracelens.words import DIRECTIONS, ROLES, Role
 
 #: Of the datasheet's bandwidth that kernels which only move bytes reach (``gemm.predict.rates``).
 BANDWIDTH_FRAC = 0.9
@@ -41,25 +41,6 @@ NOT_INCLUDED = (
     "the optimizer and gradient clipping",
     "activation recompute, dropout, biases and the cost of data loading",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedPart:
-    """One kernel of the step and all its calls in a micro-batch."""
-
-    component: str
-    role: Role | Direction  # a product has a role, the rest a direction
-    kind: Literal["product", "attention", "bytes"]
-    shape: str
-    sizes: tuple[int, ...]  # that ratios are judged by
-    calls: int
-    time_ms: Estimate  # all calls; mid is the least where it is not known
-    ladder: tuple[float, float] = (0.0, 0.0)  # logs: faster, slower by what its alignment leaves open
-    alignment: int = 128  # bytes, of the least aligned operand
-    open: float = 0.0  # log: half of an attention prediction's own range
-    flops: float = 0.0
-    unknown: str | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +235,8 @@ class Planner:
                     open=0.5 * math.log(time.high / time.mid),
                     flops=found.useful_flops * call.calls,
                     note=note,
+                    backend=found.backend,
+                    computed_flops=(found.computed_flops or found.useful_flops) * call.calls,
                 )
             )
         return tuple(parts)
@@ -298,7 +281,7 @@ def compare(now: PlannedStep, then: PlannedStep) -> Change:
             up[kind] = up.get(kind, 0.0) + more
         changes.append(
             PartChange(old.component, old.role, old.kind, old.shape, new.shape, before, after, saving,
-                       _why(old, new))
+                       why(old, new, before, after))
         )  # fmt: skip
     # What an alignment leaves open moves the present step too, and the share with it.
     low_ms, high_ms = mid - math.hypot(*down.values()), mid + math.hypot(*up.values())
@@ -332,26 +315,6 @@ def _errors(
         more = before * math.expm1(old.ladder[1]) - after * math.expm1(-new.ladder[0])
         found["alignment"] = (less, more)
     return found
-
-
-def _why(old: PlannedPart, new: PlannedPart) -> str:
-    if old.kind == "product":
-        if old.alignment < new.alignment:
-            return f"rows begin on {new.alignment} bytes instead of {old.alignment}"
-        if old.alignment > new.alignment:
-            return f"rows begin on {new.alignment} bytes, no longer on {old.alignment}"
-        return new.note if old.note == new.note else f"{old.note}, then {new.note}"
-    if old.kind == "attention":
-        return _attention_why(old, new)
-    return f"bytes grow with {old.shape}"
-
-
-def _attention_why(old: PlannedPart, new: PlannedPart) -> str:
-    """Exponentials go with batch * heads * length^2; a head is computed at a width the kernel has."""
-    before, after = (part.sizes[0] * part.sizes[1] * part.sizes[2] ** 2 for part in (old, new))
-    parts = [f"{after / before:.3g} times the exponentials"] if before != after else []
-    parts += [note for note in (old.note, new.note) if note]
-    return "; ".join(dict.fromkeys(parts)) or "another shape of attention"
 
 
 def _in_ms(time_us: Estimate, calls: int) -> Estimate:

@@ -25,8 +25,8 @@ _BATCHES = 4  # times the present micro-batch, at most
 #: At most so many predictions and combinations: about two seconds of each on one core.
 _PREDICTIONS = 10_000
 COMBINATIONS = 40_000
-#: Usual degrees of tensor parallelism: those that divide the heads now have to divide them then. A model whose
-#: states fit one GPU of 80 GB (16 bytes a weight) keeps only two and four.
+#: Usual degrees of tensor parallelism: those that divide the heads now have to divide them then. A model
+#: whose states fit one GPU of 80 GB (16 bytes a weight) keeps only two and four.
 TENSOR_DEGREES = (2, 4, 8)
 _SMALL_WEIGHTS = 5e9
 #: Values of one size that are tried, at most; fewer in a coarse search.

@@ -20,7 +20,8 @@ from tracelens.results.suggestions import StepPart, WholeStep
 from tracelens.step.memory import memory_of
 from tracelens.step.paces import FITTED, NODES_FRAC, Pace, pace_of
 from tracelens.step.planned_kernels import RankSizes
-from tracelens.step.planned_step import BANDWIDTH_FRAC, PlannedPart, PlannedStep, Planner, total
+from tracelens.step.planned_step import BANDWIDTH_FRAC, PlannedStep, Planner, total
+from tracelens.step.reasons import PlannedPart
 
 #: Outside the layers: checkpointing does not compute them again.
 _OUTSIDE = frozenset({"embedding", "logits", "loss"})
