@@ -94,7 +94,7 @@ def test_heads_of_the_2_7b_shape(gpu: str) -> None:
 
 def test_a_padded_vocabulary_on_the_h100() -> None:
     change = _change(gpt3_2_7b(), {"vocab": 50304})
-    assert (change.saving_frac.low or 0.0) > 0.03
+    assert 0 < (change.saving_frac.low or 0.0) < 0.02 < 0.1 < _mid(change)  # compiled, and in plain PyTorch
     assert {part.component for part in change.parts} == {"logits", "loss"}
     assert change.parts[0].why == "rows begin on 128 bytes instead of 2"
 
@@ -121,6 +121,20 @@ def test_reasons_follow_from_the_terms_that_moved_the_time(gpu: str) -> None:
             said.append(part.why)
     assert any("a head of 100 runs as" in why for why in said)
     assert any("times the operations" in why for why in said)
+
+
+@pytest.mark.parametrize("gpu", ["a100-sxm-40gb", "a100-sxm-80gb"])
+def test_what_padding_the_vocabulary_saved_under_torch_compile(gpu: str) -> None:
+    """GPT-2 124M, 50257 to 50304: 112,046 to 127,345 tokens/s on an A100, as Inductor pads by itself."""
+    gpt2 = config_from_flags({"hidden": 768, "heads": 12, "layers": 12, "sequence": 1024, "micro_batch": 16})
+    saving = _change(gpt2, {"vocab": 50304}, gpu).saving_frac
+    assert (saving.low or 0) < 1 - 112_046 / 127_345 < (saving.high or 0)
+    assert (saving.low or 0) < 0.04 and _change(gpt2, {"vocab": 50264}, gpu).saving_frac.low == pytest.approx(
+        saving.low, abs=0.01
+    )
+    odd = changed(gpt2.model, {"vocab": 50256})  # a multiple of 8: Inductor pads nothing
+    planner = Planner(gpt2.layout, gpu=find_gpu(None, override=gpu))
+    assert not any(part.pad_ms for part in planner.step(odd).parts)
 
 
 def test_nothing_changed_saves_nothing() -> None:

@@ -38,6 +38,14 @@ def test_the_paper_s_case() -> None:
     assert heads[20] > heads[40] > 0 > heads[64]
 
 
+def test_what_torch_compile_does_by_itself_is_said() -> None:
+    found = suggest(gpt3_2_7b(), gpu="a100-sxm-80gb")
+    assert found.verdict.endswith("With torch.compile, which pads by itself, less than half.")
+    assert any(note.startswith("logits: torch.compile pads these products by itself") for note in found.notes)
+    even = suggest(gpt3_2_7b(vocab=50304), gpu="a100-sxm-80gb")
+    assert not any("torch.compile" in text for text in (even.verdict, *even.notes))
+
+
 def test_effort_by_what_changes() -> None:
     found = suggest(gpt3_2_7b(), gpu="h100-sxm")
     assert {tuple(pick.change): pick.effort for pick in found.picks}[("vocab",)] == "config"

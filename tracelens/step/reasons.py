@@ -29,6 +29,7 @@ class PlannedPart:
     flops: float = 0.0
     unknown: str | None = None
     note: str = ""
+    pad_ms: float = 0.0  # copies by which torch.compile pads a misaligned product; 0: it pads nothing
     backend: str = ""  # of attention
     computed_flops: float = 0.0  # of attention: with masked parts of blocks and padded head dimensions
 

@@ -48,6 +48,12 @@ def suggest(
     planner = Planner(known.layout, gpu=hardware, dtype=dtype, measured=measured)
     found = search(planner, known.model, limits, fixed=known.fixed)
     notes += _unknowns(planner.step(known.model))
+    padded = _padded_by_compile(planner.step(known.model))
+    if padded:
+        notes.append(
+            f"{', '.join(padded)}: torch.compile pads these products by itself and leaves its copies to save,"
+            " which are the low end of the range; the middle is plain PyTorch"
+        )
     notes += [f"{name} stays: {why}" for name, why in known.fixed.items() if name in limits.free]
     whole = whole_step(planner, known.model, training) if training is not None else None
     how = replace(training, gpus=whole.gpus) if training and whole else Training(strategy="ddp")
@@ -55,6 +61,10 @@ def suggest(
     fitting = _would_fit(known, how, room)
     said = [*known.notes, *notes, *found.notes]
     judged = _suggestions(known, planner, found, limits, said, fits=fitting is None)
+    if judged.picks and {reason.component for reason in judged.picks[0].reasons} & set(padded):
+        judged = replace(
+            judged, verdict=f"{judged.verdict} With torch.compile, which pads by itself, less than half."
+        )
     return replace(judged, step=whole, room_gb=room, would_fit=fitting)
 
 
@@ -143,6 +153,11 @@ def _nothing(present: PlannedStep, found: Found, limits: SearchLimits, gpu: str,
             f" is surely faster on the {gpu}, but not every product of this one can be judged: see the notes."
         )
     return nothing_faster(present.model, gpu, found, limits, fits=fits)
+
+
+def _padded_by_compile(present: PlannedStep) -> list[str]:
+    """Components of which torch.compile pads a product."""
+    return list(dict.fromkeys(part.component for part in present.parts if part.pad_ms))
 
 
 def _unknowns(present: PlannedStep) -> list[str]:
