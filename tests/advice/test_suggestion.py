@@ -46,6 +46,15 @@ def test_what_torch_compile_does_by_itself_is_said() -> None:
     assert not any("torch.compile" in text for text in (even.verdict, *even.notes))
 
 
+@pytest.mark.parametrize(
+    ("name", "part"), [("h100", "h100-sxm"), ("a100", "a100-sxm-80gb"), ("h200", "h200")]
+)
+def test_a_chip_s_name_means_its_usual_part_and_says_so(name: str, part: str) -> None:
+    found = suggest(gpt3_2_7b(vocab=50304), gpu=name)
+    assert found.gpu == part
+    assert any("the usual part" in note for note in found.notes) == (name != part)
+
+
 def test_effort_by_what_changes() -> None:
     found = suggest(gpt3_2_7b(), gpu="h100-sxm")
     assert {tuple(pick.change): pick.effort for pick in found.picks}[("vocab",)] == "config"

@@ -12,6 +12,7 @@ from tracelens.config.diff import config_diff
 from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import Gpu, find_gpu
+from tracelens.hardware.gpu import taken_as
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, Suggestions
 from tracelens.step.memory import memory_of, would_fit
@@ -45,6 +46,8 @@ def suggest(
     limits = limits_of(parameters_frac, fix=fix, free=free, memory_gb=memory_gb).checked()
     hardware = find_gpu(None, override=gpu)
     measured, notes = _measured(hardware)
+    told = taken_as(gpu)
+    notes += [f"--gpu {gpu}: the {hardware.title} {told}"] if told else []
     planner = Planner(known.layout, gpu=hardware, dtype=dtype, measured=measured)
     found = search(planner, known.model, limits, fixed=known.fixed)
     notes += _unknowns(planner.step(known.model))
