@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracelens.cli.gates import taking
+from tracelens.cli.help import complete_gpu
 from tracelens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class _Grouped(click.Command):
 @click.option(
     "--gpu",
     metavar="NAME",
+    shell_complete=complete_gpu,
     help="Predict for this GPU, e.g. h100-sxm; 'list' shows them all"
     " [default: the one `tracelens bench` measured last, else h100-sxm].",
 )
