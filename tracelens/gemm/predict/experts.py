@@ -97,7 +97,12 @@ def experts_time(
     ('h100-sxm', True)
     """
     layer = ExpertLayer(hidden, inter, experts, top_k, ep=ep, tp=tp)
-    return predict_experts(layer, tokens, gpu=find_gpu(None, override=gpu), dtype=dtype, load=load)
+    return predict_experts(layer, tokens, gpu=_gpu(gpu), dtype=dtype, load=load)
+
+
+@lru_cache(maxsize=64)
+def _gpu(name: str) -> Gpu:
+    return find_gpu(None, override=name)
 
 
 def exponent_of(load: str) -> float | None:

@@ -14,7 +14,7 @@ from tracelens.results.experts import ExpertsChange, ExpertsPrediction
 _UNEVEN = "power-law:1.2"
 #: Of the mean load: GShard's and Switch Transformer's usual factor (arXiv 2101.03961, section 2.2).
 _CAPACITY = 1.25
-_ROW_MULTIPLES = (16, 32, 128)
+_ROW_MULTIPLES = (16, 128)
 
 
 def experts_changes(one: ExpertsPrediction, *, gpu: Gpu) -> tuple[ExpertsChange, ...]:
