@@ -140,7 +140,7 @@ def _experts(options: GemmOptions) -> None:
             dtype=options.dtype.lower(),
             direction="backward" if options.backward else "forward",
             load=options.load,
-            row_multiple=given["row_multiple"],
+            row_multiple=1 if given["row_multiple"] is None else given["row_multiple"],
         )
     except InputError as error:  # on a command line the input is the call itself
         raise UsageError(str(error)) from error
