@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
+import re
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,19 @@ def test_findings_layers_and_steps_are_tables(analysis: Analysis) -> None:
     layers = analysis.layers
     assert layers["time_ms"].sum() == pytest.approx(analysis.components["time_ms_per_step"].sum(), rel=1e-6)
     assert layers["layer"].dropna().nunique() == 12
+
+
+def test_figures_are_one_flat_mapping_of_numbers(analysis: Analysis) -> None:
+    assert isinstance(analysis, tracelens.Analysis)
+    found = analysis.figures(prefix="t/")
+    summary = analysis.report.summary
+    assert found["t/step_ms"] == summary.step_ms.median
+    assert found["t/mfu_frac"] == summary.mfu_frac
+    assert found["t/saving/TL101_low_ms"] < found["t/saving/TL101_ms"] < found["t/saving/TL101_high_ms"]
+    components = sum(value for name, value in found.items() if re.fullmatch(r"t/component/[\w.]+_ms", name))
+    assert components == pytest.approx(analysis.components["time_ms_per_step"].sum())
+    assert "t/step_unprofiled_ms" not in found  # no steps without the profiler were timed
+    assert all(math.isfinite(value) for value in found.values())
 
 
 def test_what_completion_offers_is_there() -> None:
