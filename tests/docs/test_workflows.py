@@ -32,7 +32,6 @@ def test_the_workflow_writes_its_reports_and_its_gates_decide(written: list[Any]
         == 0
     )
     summary = folder / "summary.md"
-    environment = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
     lines = [
         shlex.split(step["run"].replace("$GITHUB_STEP_SUMMARY", str(summary)))
         for job in workflow["jobs"].values()
@@ -40,7 +39,10 @@ def test_the_workflow_writes_its_reports_and_its_gates_decide(written: list[Any]
         if step.get("run", "").startswith("tracelens ")
     ]
     assert [words[1] for words in lines] == ["capture", "doctor", "analyze", "compare"]
-    done = [run(*words[1:], cwd=folder, **environment) for words in lines[1:]]
+    done = [
+        run(*words[1:], cwd=folder, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
+        for words in lines[1:]
+    ]
     assert [one.returncode for one in done] == [0, 1, 1], [
         one.stderr for one in done
     ]  # waste; slower than main
