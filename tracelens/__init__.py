@@ -23,6 +23,7 @@ __all__ = [
     "compare",
     "compare_folders",
     "doctor",
+    "experts",
     "gemm",
     "load",
     "suggest",
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tracelens.diagnosis import diagnose as doctor
     from tracelens.errors import InputError, TracelensError, UsageError
     from tracelens.gemm.predict import gemm_time as gemm
+    from tracelens.gemm.predict.experts import experts_time as experts
     from tracelens.trace import read_trace as load
 
 _HOMES = {
@@ -44,6 +46,7 @@ _HOMES = {
     "compare": ("tracelens.api", "compare"),
     "compare_folders": ("tracelens.api", "compare_folders"),
     "doctor": ("tracelens.diagnosis", "diagnose"),
+    "experts": ("tracelens.gemm.predict.experts", "experts_time"),
     "gemm": ("tracelens", "gemm"),  # likewise
     "load": ("tracelens.trace", "read_trace"),
     "suggest": ("tracelens.api", "suggest"),

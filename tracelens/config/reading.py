@@ -81,7 +81,9 @@ def config_from_flags(
         why = "assumed: 8h/3 on a multiple of 64" if gated else "assumed: 4h"
         draft.put("ffn", size, why, key="--ffn", assumed=True)
     if gated is None:
-        draft.notes.append("taken for a GPT: an MLP without a gate; say --gated for SwiGLU")
+        draft.notes.append("taken for a GPT: a causal mask, an MLP without a gate; say --gated for SwiGLU")
+    elif gated:
+        draft.notes.append("taken for a Llama: a causal mask and rotary embeddings")
     for name in ("kv_heads", "head_dim"):
         draft.keys.setdefault(name, "--" + name.replace("_", "-"))
     return finish(
