@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracelens.cli.gates import taking
-from tracelens.cli.help import complete_gpu
+from tracelens.cli.help import Grouped, complete_gpu
 from tracelens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -47,22 +47,14 @@ class GemmOptions:
     backward: bool
 
 
-class _Grouped(click.Command):
-    """A command whose help lists the options of experts under a heading of their own."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in two groups."""
-        rows = [(one, one.get_help_record(ctx)) for one in self.get_params(ctx)]
-        for title, of_experts in (
-            ("Options", False),
-            ("Experts: TOKENSxHIDDENxINTER instead of MxNxK", True),
-        ):
-            with formatter.section(title):
-                group = [row for one, row in rows if row and (one.name in EXPERT_OPTIONS) == of_experts]
-                formatter.write_dl(group)
+_GROUPS = {
+    "The GEMM": ("gpu", "dtype", "out_dtype", "layout", "batch"),
+    "Experts: TOKENSxHIDDENxINTER instead of MxNxK": tuple(EXPERT_OPTIONS),
+    "The answer": ("vary", "span", "explain", "as_json"),
+}
 
 
-@click.command(cls=_Grouped)
+@click.command(cls=Grouped, groups=_GROUPS)
 @click.argument("shape", nargs=-1, metavar="MxNxK")
 @click.option(
     "--gpu",
@@ -79,7 +71,7 @@ class _Grouped(click.Command):
     show_default=True,
     help="forward (TN), dgrad (NN), wgrad (NT) or TT: how the operands lie.",
 )
-@click.option("--batch", metavar="B", help="So many products at once; also B@MxNxK.")
+@click.option("--batch", metavar="B", help="A batch of B such GEMMs; also B@MxNxK.")
 @click.option(
     "--vary", default="n", show_default=True, metavar="DIMS", help="Look at other sizes of n, m, k: n,k"
 )
