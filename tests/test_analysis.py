@@ -67,11 +67,29 @@ def test_an_unknown_argument_names_the_one_that_was_meant() -> None:
         tracelens.analyze(SAMPLE, gpus="h100")  # type: ignore[call-arg]
 
 
-def test_progress_is_told_of_every_part() -> None:
-    told: list[tuple[int, int, str]] = []
-    tracelens.analyze(SAMPLE, progress=lambda *part: told.append(part))
-    assert [done for done, _, _ in told] == [0, 1, 2, 3]
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plain") / "trace.json"
+    path.write_bytes(gzip.decompress(SAMPLE.read_bytes()))
+    return path
+
+
+def test_progress_is_told_of_every_part_and_within_reading(plain: Path) -> None:
+    told: list[tuple[float, int, str]] = []
+    tracelens.analyze(plain, progress=lambda *part: told.append(part))
+    done = [one for one, _, _ in told]
+    assert done == sorted(done)
+    assert {int(one) for one in done} >= {0, 1, 2, 3}
+    assert sum(0 < one < 1 for one in done) >= 3, "the bar moves while the file is read"
     assert {in_all for _, in_all, _ in told} == {5}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_reading_tells_how_much_of_the_file_it_has_read(plain: Path, processes: int) -> None:
+    shares: list[float] = []
+    tracelens.load(plain, processes=processes, progress=shares.append)
+    assert shares == sorted(shares)
+    assert len(shares) > 5 and 0 < shares[0] < 0.3 and 0.7 < shares[-1] <= 1
 
 
 def test_flops_in_the_kernel_table_add_up_to_the_gemm_table(analysis: Analysis) -> None:
