@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.docs.blocks import ROOT, documents
+from tracelens.cli import cli
 
 #: How figures come about, with their evidence: longer than a guide, to be shortened with their rooms.
 METHODS = {"attention.md", "attribution.md", "prediction.md", "suggest.md", "experts.md"}
@@ -69,3 +71,14 @@ def test_words_are_those_of_our_list(page: Path) -> None:
     for pattern, instead in WORDS.items():
         found = re.search(rf".{{0,40}}\b(?:{pattern})\b.{{0,40}}", text, re.IGNORECASE)
         assert found is None, f"{name(page)}: {found[0]!r}: say {instead}"
+
+
+@pytest.mark.parametrize("command", [cli, *cli.commands.values()], ids=lambda command: str(command.name))
+def test_help_says_the_same_words(command: click.Command) -> None:
+    with click.Context(
+        command, info_name=command.name, terminal_width=2000, max_content_width=2000
+    ) as context:
+        text = command.get_help(context)
+    for pattern, instead in WORDS.items():
+        found = re.search(rf".{{0,40}}\b(?:{pattern})\b.{{0,40}}", text, re.IGNORECASE)
+        assert found is None, f"{command.name}: {found[0]!r}: say {instead}"

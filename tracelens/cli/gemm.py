@@ -1,4 +1,4 @@
-"""``tracelens gemm``: the time of one product, and the sizes near it that are worth having."""
+"""``tracelens gemm``: the time of one GEMM, and the sizes near it that are faster."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ _GROUPS = {
 @click.option("--backward", is_flag=True, help="Gradients, at the forward's rates.")
 @taking(GemmOptions)
 def gemm(options: GemmOptions) -> None:
-    """Predict out[M,N] = a[M,K] @ b[K,N] on a GPU, and say which sizes near it are worth having.
+    """Predict out[M,N] = a[M,K] @ b[K,N] on a GPU, and say which sizes near it are faster.
 
-    Needs no trace and no GPU. M, N and K are those of the product itself, whatever its layout: for
+    Needs no trace and no GPU. M, N and K are those of the GEMM itself, whatever its layout: for
     y = x W^T they are tokens, output features, input features. Also written M,N,K or M N K.
     """
     from tracelens.gemm.spelling import parse_dtype, parse_layout, parse_sizes
