@@ -1,4 +1,4 @@
-"""``tracelens gemm``: the time of one product, and the sizes near it that are worth having."""
+"""``tracelens gemm``: the time of one GEMM, and the sizes near it that are faster."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ class GemmOptions:
     backward: bool
 
 
-@click.command(
-    cls=Grouped,
-    groups={
-        "A product": ("out_dtype", "layout", "batch", "vary", "span", "explain"),
-        "A layer of experts: TOKENSxHIDDENxINTER instead of MxNxK": EXPERT_OPTIONS,
-    },
-)
+_GROUPS = {
+    "The GEMM": ("gpu", "dtype", "out_dtype", "layout", "batch"),
+    "Experts: TOKENSxHIDDENxINTER instead of MxNxK": tuple(EXPERT_OPTIONS),
+    "The answer": ("vary", "span", "explain", "as_json"),
+}
+
+
+@click.command(cls=Grouped, groups=_GROUPS)
 @click.argument("shape", nargs=-1, metavar="MxNxK")
 @click.option(
     "--gpu",
@@ -70,7 +71,7 @@ class GemmOptions:
     show_default=True,
     help="forward (TN), dgrad (NN), wgrad (NT) or TT: how the operands lie.",
 )
-@click.option("--batch", metavar="B", help="So many products at once; also B@MxNxK.")
+@click.option("--batch", metavar="B", help="A batch of B such GEMMs; also B@MxNxK.")
 @click.option(
     "--vary", default="n", show_default=True, metavar="DIMS", help="Look at other sizes of n, m, k: n,k"
 )
@@ -86,9 +87,9 @@ class GemmOptions:
 @click.option("--backward", is_flag=True, help="Gradients, at the forward's rates.")
 @taking(GemmOptions)
 def gemm(options: GemmOptions) -> None:
-    """Predict out[M,N] = a[M,K] @ b[K,N] on a GPU, and say which sizes near it are worth having.
+    """Predict out[M,N] = a[M,K] @ b[K,N] on a GPU, and say which sizes near it are faster.
 
-    Needs no trace and no GPU. M, N and K are those of the product itself, whatever its layout: for
+    Needs no trace and no GPU. M, N and K are those of the GEMM itself, whatever its layout: for
     y = x W^T they are tokens, output features, input features. Also written M,N,K or M N K.
     """
     from tracelens.gemm.spelling import parse_dtype, parse_layout, parse_sizes
