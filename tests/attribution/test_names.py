@@ -35,7 +35,9 @@ ROLES = {
     "mlp_gate": "gate_proj wi_0",
     "mlp_up": "up_proj c_fc fc1 fc_in w3 dense_h_to_4h linear_fc1 wi_1 lin1",
     "intermediate": "BertIntermediate intermediate",
-    "mixer": "JambaMambaMixer Mamba2 GatedDeltaNet linear_attn ShortConv",
+    "ssm": "JambaMambaMixer BambaMixer FalconH1Mixer Mamba2 Mamba2Mixer GraniteMoeHybridMambaLayer "
+    "Qwen3NextGatedDeltaNet GatedDeltaNet linear_attn",
+    "mixer": "ShortConv RwkvSelfAttention",
     "stem": "Wav2Vec2NoLayerNormConvLayer feature_extractor",
     "mlp_down": "down_proj fc2 fc_out w2 dense_4h_to_h linear_fc2 lin2",
     "gate_up": "gate_up_proj",

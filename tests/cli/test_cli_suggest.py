@@ -104,7 +104,7 @@ def test_constraints_of_the_command_line() -> None:
         (["--gpu", "h100-sxm"], "at least --hidden, --heads and --layers", 2),
         ([*_GPT3, "--params", "lots"], "give percent", 2),
         ([*_GPT3, "--fix", "colour"], "cannot be searched", 2),
-        (["missing.json", "--gpu", "h100-sxm"], "cannot read missing.json", 3),
+        (["missing.json", "--gpu", "h100-sxm"], "no such file: missing.json", 3),
         ([*_GPT3, "--free", "micro_batch"], "--memory-gb", 2),
         ([*_GPT3[:-1], "h1"], "unknown GPU", 2),
         ([*_GPT3, "--gpus", "8"], "--gpus says how a whole step is run: add --step", 2),

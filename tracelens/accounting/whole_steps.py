@@ -71,7 +71,7 @@ def not_whole(trace: Trace, links: Links, *, owned: BoolArray, early: IntArray) 
 
 
 def _without_some_kernel(trace: Trace, links: Links) -> list[int]:
-    """Steps with the launch of a kernel that is not in the trace; in a whole file only a graph's capture is."""
+    """Steps with a launch whose kernel is not in the trace; in whole files only captured graphs have."""
     lost = trace.symbols.where(lambda name: "LaunchKernel" in name)[trace.launches.name]
     lost[links.kernel_launch[links.kernel_launch >= 0]] = False
     of = np.searchsorted(links.steps.start_ns, trace.launches.ts_ns[lost], side="right") - 1

@@ -111,6 +111,10 @@ def op_rule(name: str) -> str | None:
 
 # --- modules and named ranges ----------------------------------------------------------------------
 
+#: What holds a normalization, or is called after the kind it has ("RobertaPreLayerNormEncoder"), is none.
+_AROUND_NORM = (
+    "linear|mlp|conv|layer|coder|model|attention|intermediate|output|embed|head|pool|for(masked|causal|seq)"
+)
 #: One element of a path: an nn.Module class (``LlamaMLP``), an attribute (``q_proj``) or a range's text.
 _ELEMENTS: tuple[tuple[str, ...], ...] = (
     # work around the model first: grad_norm is no normalization layer
@@ -130,12 +134,13 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "norm",
         r"norm\d*$",
         r"^ln(_?\d|_f|_\w+)?$",
-        rf"(layer|rms)_?norm(?!{_NEAR}(linear|mlp|conv))",
+        rf"(layer|rms)_?norm(?!{_NEAR}({_AROUND_NORM}))",
         "batchnorm",
     ),
-    (  # state spaces, recurrences, short convolutions: they mix tokens, and are no attention
+    ("ssm", r"mamba_?2?(mixer\d?|layer)?$|(bamba|h1)mixer$|deltanet$|^linear_attn$|state_?space"),
+    (  # recurrences, short convolutions: they mix tokens, and are no attention
         "mixer",
-        "(?<!mlp)mixer$|mamba_?2?(block)?$|deltanet$|rwkv|shortconv$|rglru$|recurrentblock$|^linear_attn$",
+        "(?<!mlp)mixer$|rwkv|shortconv$|rglru$|recurrentblock$",
     ),
     ("rope", "rotary", "rope(?!n)", "apply_rot"),
     ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$", "drop_?path$", "stochastic_?depth"),
@@ -180,7 +185,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "vocab_?proj",
     ),
     ("loss", "loss", "cross_?entropy", "criterion"),
-    ("embedding", "embed", "^wte$", "^wpe$", "tok_emb", "pos_emb"),
+    ("embedding", "embed", "^wte$", "^wpe$", "tok_emb", "pos_emb", "patch_?merging"),
     ("bert_output", r"^(?!.*self)\w*output$"),
     ("stem", r"conv(olution)?_?(layer|block|stem)(_\d+)?$", "feature_?(extractor|encoder)$"),
     ("layer", r"(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracelens.cli.help import Grouped, complete_gpu
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,12 +38,19 @@ def _sizes(command: click.decorators.FC) -> click.decorators.FC:
     return command
 
 
-@click.command()
+_GROUPS = {
+    "The model": (*_FLAGS, "gated", "tied"),
+    "The search": ("params", "fix", "free", "memory_gb"),
+}
+
+
+@click.command(cls=Grouped, groups=_GROUPS)
 @click.argument("source", required=False)
 @_sizes
 @click.option("--gated/--no-gated", default=None, help="The MLP has a gate (SwiGLU, GeGLU), or none.")
 @click.option("--tied/--untied", default=None, help="Logits share the embedding's weights, or not.")
-@click.option("--gpu", metavar="NAME", help="The GPU to train on, e.g. h100-sxm; a trace names its own.")
+@click.option("--gpu", metavar="NAME", shell_complete=complete_gpu,
+              help="The GPU to train on, e.g. h100-sxm; a trace names its own.")  # fmt: skip
 @click.option("--dtype", type=click.Choice(["bf16", "fp16"]), help="Of a configuration.  [default: bf16]")
 @click.option("--params", "params", default="1%", show_default=True, metavar="X%",
               help="How far the number of weights can move.")  # fmt: skip
