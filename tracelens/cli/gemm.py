@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracelens.cli.gates import taking
-from tracelens.cli.help import complete_gpu
+from tracelens.cli.help import Grouped, complete_gpu
 from tracelens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
@@ -47,22 +47,13 @@ class GemmOptions:
     backward: bool
 
 
-class _Grouped(click.Command):
-    """A command whose help lists the options of experts under a heading of their own."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options in two groups."""
-        rows = [(one, one.get_help_record(ctx)) for one in self.get_params(ctx)]
-        for title, of_experts in (
-            ("Options", False),
-            ("Experts: TOKENSxHIDDENxINTER instead of MxNxK", True),
-        ):
-            with formatter.section(title):
-                group = [row for one, row in rows if row and (one.name in EXPERT_OPTIONS) == of_experts]
-                formatter.write_dl(group)
-
-
-@click.command(cls=_Grouped)
+@click.command(
+    cls=Grouped,
+    groups={
+        "A product": ("out_dtype", "layout", "batch", "vary", "span", "explain"),
+        "A layer of experts: TOKENSxHIDDENxINTER instead of MxNxK": EXPERT_OPTIONS,
+    },
+)
 @click.argument("shape", nargs=-1, metavar="MxNxK")
 @click.option(
     "--gpu",
