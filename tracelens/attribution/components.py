@@ -51,6 +51,7 @@ _FROM_OP = {
     "optimizer": "optimizer",
     "grad_clip": "grad_clip",
     "experts": "moe.experts",
+    "scan": "ssm.scan",
 }
 _PLAIN_ROLE = {
     "norm": "norm",
@@ -180,7 +181,9 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
     """Operators that say what they are wherever they stand."""
     if s.outer == "fused_logits_loss":
         return _fused_head(s)
-    if s.outer in ("loss", "norm", "dropout", "embedding", "optimizer", "experts"):
+    if s.outer == "scan" and s.inner == "linear":
+        return Decision("ssm.projection", "op")  # Mamba's own fused function ends in the output projection
+    if s.outer in ("loss", "norm", "dropout", "embedding", "optimizer", "experts", "scan"):
         return Decision(_FROM_OP[s.outer], "op")
     if s.outer == "core":
         return _core(s, "op")

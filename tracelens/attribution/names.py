@@ -96,6 +96,7 @@ _OPS: tuple[tuple[str, ...], ...] = (
     ),
     ("add", r"aten::add_?"),
     ("experts",),  # a whole mixture in one operator
+    ("scan",),  # of a state space, or its whole mixer
 )
 OP_RULES = tuple(rule for rule, *_ in _OPS)
 _COMPILED_OPS = tuple(
@@ -248,6 +249,10 @@ _KERNELS: tuple[tuple[str, ...], ...] = (
     ("optimizer", "FusedAdam|fused_adam|FusedOptimizer|adam_kernel|AdamFunctor"),
     ("dropout", "fused_dropout"),
     ("moe.dispatch",),
+    ("moe.router",),
+    ("moe.experts",),
+    ("ssm.conv",),
+    ("ssm.scan",),
 )
 _COMPILED_KERNELS = tuple(
     (component, re.compile("|".join([*words, *patterns_of(KERNELS, component)])))
