@@ -213,6 +213,8 @@ def _of_role(
         return "moe.experts"
     if role == "ssm":
         return _of_state_space(s)
+    if role == "norm" and s.residual and s.transformer:
+        return "residual"  # of a normalization that adds to the stream itself
     if role == "gate":
         return _of_gate(s, outer)
     if role in _LINEAR_ROLE:
