@@ -31,6 +31,34 @@ def test_the_kernel_table_has_the_columns_of_the_contract(analysis: Analysis) ->
     assert analysis.kernels["ts_ns"].is_monotonic_increasing
 
 
+def test_findings_layers_and_steps_are_tables(analysis: Analysis) -> None:
+    report = analysis.report
+    findings = analysis.findings
+    assert findings["rule"].tolist() == [one.rule for one in report.findings]
+    assert findings["saving_high_ms"].tolist() == [one.saving_ms.high for one in report.findings]
+    assert findings.loc[0, "change"] == "vocab_size 50257 -> 50304"
+    assert analysis.steps["duration_ms"].tolist() == [step.duration_ms for step in report.steps]
+    layers = analysis.layers
+    assert layers["time_ms"].sum() == pytest.approx(analysis.components["time_ms_per_step"].sum(), rel=1e-6)
+    assert layers["layer"].dropna().nunique() == 12
+
+
+def test_what_completion_offers_is_there() -> None:
+    assert set(tracelens.__all__) <= set(dir(tracelens))
+
+
+def test_an_unknown_argument_names_the_one_that_was_meant() -> None:
+    with pytest.raises(TypeError, match=r"analyze\(\) has no argument 'gpus'; did you mean 'gpu'\?"):
+        tracelens.analyze(SAMPLE, gpus="h100")  # type: ignore[call-arg]
+
+
+def test_progress_is_told_of_every_part() -> None:
+    told: list[tuple[int, int, str]] = []
+    tracelens.analyze(SAMPLE, progress=lambda *part: told.append(part))
+    assert [done for done, _, _ in told] == [0, 1, 2, 3]
+    assert {in_all for _, in_all, _ in told} == {5}
+
+
 def test_flops_in_the_kernel_table_add_up_to_the_gemm_table(analysis: Analysis) -> None:
     rows = sum(row.flops * row.calls for row in analysis.report.gemms if row.flops is not None)
     assert analysis.kernels["flops"].sum() == pytest.approx(rows)
