@@ -63,7 +63,12 @@ _GROUPS = {
     help="Predict for this GPU, e.g. h100-sxm; 'list' shows them all"
     " [default: the one `tracelens bench` measured last, else h100-sxm].",
 )
-@click.option("--dtype", default="bf16", show_default=True, help="bf16, fp16, fp8, tf32, fp32, fp64 or int8.")
+@click.option(
+    "--dtype",
+    default="bf16",
+    show_default=True,
+    help="bf16, fp16, fp8, fp8-block, nvfp4, tf32, fp32, fp64 or int8.",
+)
 @click.option("--out-dtype", metavar="TEXT", help="Of the result, where it differs.")
 @click.option(
     "--layout",
