@@ -1,7 +1,7 @@
-"""What ``tracelens suggest`` says of well-known models, against what is published: python -m benchmarks.known_models
+"""What ``tracelens suggest`` says of well-known models, against what is published.
 
-The sizes (tests/advice/known_models.csv) are those of each model's public config.json. Prints every contradiction,
-what was picked for each model, and how long a run takes.
+``python -m benchmarks.known_models`` prints every contradiction, what was picked for each model, and how long
+a run takes. The sizes (tests/advice/known_models.csv) are those of each model's public config.json.
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ from tracelens.results.suggestions import Suggestions
 from tracelens.step.suggestion import suggest
 
 MODELS = Path(__file__).parents[1] / "tests" / "advice" / "known_models.csv"
-GPUS = ("a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "h200", "b200", "l40s", "rtx-4090", "rtx-pro-6000-server")
+GPUS = (
+    "a100-sxm-40gb",
+    "a100-sxm-80gb",
+    "h100-sxm",
+    "h200",
+    "b200",
+    "l40s",
+    "rtx-4090",
+    "rtx-pro-6000-server",
+)
 #: Where what odd sizes cost was measured (the paper's sweeps on A100; public traces and sweeps on H100).
 ALIGNMENT_KNOWN = ("a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "h200")
 _GIVEN = ("name", "model_type", "experts", "top_k", "tie_word_embeddings")
@@ -35,8 +44,13 @@ def configurations() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     with MODELS.open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            table: dict[str, Any] = {key: int(value) for key, value in row.items() if value and key not in _GIVEN}
-            table |= {"model_type": row["model_type"], "tie_word_embeddings": row["tie_word_embeddings"] == "1"}
+            table: dict[str, Any] = {
+                key: int(value) for key, value in row.items() if value and key not in _GIVEN
+            }
+            table |= {
+                "model_type": row["model_type"],
+                "tie_word_embeddings": row["tie_word_embeddings"] == "1",
+            }
             if row["experts"]:
                 table |= {"num_experts": int(row["experts"]), "num_experts_per_tok": int(row["top_k"])}
             if row["model_type"] in ("falcon", "mpt"):
@@ -55,7 +69,11 @@ def contradictions(found: Suggestions) -> Iterator[str]:
     sizes = {name: one.value or 0 for name, one in found.sizes.items()}
     for pick in found.picks:
         then = sizes | {name: pair[1] or 0 for name, pair in pick.change.items()}
-        low, mid, high = pick.saving_frac.low or 0.0, pick.saving_frac.mid or 0.0, pick.saving_frac.high or 0.0
+        low, mid, high = (
+            pick.saving_frac.low or 0.0,
+            pick.saving_frac.mid or 0.0,
+            pick.saving_frac.high or 0.0,
+        )
         if not 0 < low <= mid <= high < 1:
             yield f"{pick.title}: saves {low:.1%} to {high:.1%}"
         if then["vocab"] < sizes["vocab"] or ("vocab" in pick.change and sizes["vocab"] % 64 == 0):
@@ -67,8 +85,12 @@ def contradictions(found: Suggestions) -> Iterator[str]:
             yield f"{pick.title}: {then['heads']} heads divide by fewer ranks than {sizes['heads']}"
         if then["head_dim"] < min(64, sizes["head_dim"]):  # C1 of arXiv 2401.14489, Figure 1
             yield f"{pick.title}: heads of {then['head_dim']} were measured slower"
-    if sizes["vocab"] % 8 and found.gpu in ALIGNMENT_KNOWN and not any("vocab" in pick.change for pick in found.picks):
-        yield f"vocab {sizes['vocab']} is not padded: 50257 to 50304 gained 4 to 25 % wherever it was measured"
+    if (
+        sizes["vocab"] % 8
+        and found.gpu in ALIGNMENT_KNOWN
+        and not any("vocab" in pick.change for pick in found.picks)
+    ):
+        yield f"vocab {sizes['vocab']} is not padded: 50257 to 50304 gained 4 to 25 % where it was measured"
     if found.would_fit is not None and "already good" in found.verdict:
         yield "called good, and does not fit"
     if (found.would_fit is None) != ((found.memory_gb or 0) <= (found.room_gb or math.inf)):

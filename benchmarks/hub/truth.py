@@ -97,6 +97,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "loss"
     if function in ("scaled_dot_product_attention",):
         return "attention.core attention.scores attention.softmax attention.values"
+    if equal and _DROPOUT.search(own) and _NORM.search(own):
+        return "residual"  # all that a module does that is called for its parts
     if _DROPOUT.search(own) or function in ("dropout", "native_dropout"):
         return "dropout"
     state_space = place.within(_STATE_SPACE)
@@ -123,8 +125,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     head = place.within(_HEAD)
     if head == 0 and len(place.classes) > 1:
         head = -1  # a whole model named for its head
-    if "Quant" in own:  # of activations, in I-BERT: of the block that it stands in
-        return _ANY if attention > place.within(_MLP) else "mlp.*"
+    if own == "QuantAct":  # of activations, in I-BERT: of the block that it stands in
+        return _ANY if attention >= place.within(_MLP) else "mlp.*"
     if attention >= 0 and attention > max(head, -1) and attention >= place.within(_MLP) - 1:
         found = _in_attention(place, own, name, function, attention, weighted=weighted, equal=equal)
         if found is not None:

@@ -51,6 +51,7 @@ _FROM_OP = {
     "optimizer": "optimizer",
     "grad_clip": "grad_clip",
     "experts": "moe.experts",
+    "scan": "ssm.scan",
 }
 _PLAIN_ROLE = {
     "norm": "norm",
@@ -180,7 +181,9 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
     """Operators that say what they are wherever they stand."""
     if s.outer == "fused_logits_loss":
         return _fused_head(s)
-    if s.outer in ("loss", "norm", "dropout", "embedding", "optimizer", "experts"):
+    if s.outer == "scan" and s.inner == "linear":
+        return Decision("ssm.projection", "op")  # Mamba's own fused function ends in the output projection
+    if s.outer in ("loss", "norm", "dropout", "embedding", "optimizer", "experts", "scan"):
         return Decision(_FROM_OP[s.outer], "op")
     if s.outer == "core":
         return _core(s, "op")
@@ -210,6 +213,8 @@ def _of_role(
         return "moe.experts"
     if role == "ssm":
         return _of_state_space(s)
+    if role == "norm" and s.residual and s.transformer:
+        return "residual"  # of a normalization that adds to the stream itself
     if role == "gate":
         return _of_gate(s, outer)
     if role in _LINEAR_ROLE:

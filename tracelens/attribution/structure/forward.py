@@ -245,8 +245,19 @@ class Forward:
         if shape.batch > 1:
             return False  # rotary tables, position biases: no weight
         inner = {other.n for p in makes if (other := self.run.shape(p)) is not None}
+        if shape.k != self.hidden and self._is_of_heads(shape, makes, core):
+            return True
         # a slice of another product: keys and values from the compressed part, without its rotary part
         return shape.k == self.hidden or shape.k in inner or any(shape.k < n < 2 * shape.k for n in inner)
+
+    def _is_of_heads(self, shape: GemmShape, makes: list[int], core: Core) -> bool:
+        """As wide as the core's heads, from another width: the first layer of a stage makes all three in one,
+        and in bottlenecks or across models the values come from the wider side of one that makes queries."""
+        if not core.heads or not core.key_dim:
+            return False
+        query, key = core.heads * core.key_dim, (core.kv_heads or core.heads) * core.key_dim
+        widths = {other.k for p in makes if (other := self.run.shape(p)) is not None}
+        return shape.n in (key, 2 * key) if self.hidden in widths else shape.n == query + 2 * key
 
     def _output(self, here: list[int], core: Core) -> list[int]:
         """Name the output projection; returns the products behind it.
@@ -474,7 +485,9 @@ class Forward:
                 # a loss that gives its gradient in the forward (fused with the head, chunk by chunk)
                 run.labels[at] = Label("logits", role="dgrad" if shape.k == vocab else "wgrad")
             elif shape.k == self.hidden and shape.n in (self.hidden, shapes[products[-1]].k):
-                run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
+                behind = run.kinds[at + 1 : next((p for p in products if p > at), len(run))]
+                if not any(adds(kind) for kind in behind):  # else it ends a layer
+                    run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
 
     def _scores(self, at: int, vocab: int) -> bool:
         """Without a loss: is the product one onto the words of an embedding, or are its results compared?"""

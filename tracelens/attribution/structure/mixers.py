@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracelens.attribution.structure.norms import written_norms
 from tracelens.attribution.structure.runs import Label, Run
 
 _WINDOW = 8  # taps of the convolution at most: all public models take 3 or 4
@@ -38,13 +37,12 @@ class Rest:
 def without_mixers(run: Run) -> Rest:
     """Name the state-space mixers of a forward or recomputed run; returns the run without them."""
     inside: set[int] = set()
-    normed = written_norms(run)
     for conv in range(len(run)):
         found = _mixer(run, conv) if conv not in inside and _is_short_convolution(run, conv) else None
         if found is not None:
             inside |= {*found}
             for at in found:
-                run.labels[at] = Label(_part(run, at, normed), evidence="local")
+                run.labels[at] = Label(_part(run, at), evidence="local")
     if not inside:
         return Rest(run, [], run)
     kept = [at for at in range(len(run)) if at not in inside]
@@ -53,9 +51,10 @@ def without_mixers(run: Run) -> Rest:
     return Rest(run, kept, left)
 
 
-def _part(run: Run, at: int, normed: set[int]) -> str:
+def _part(run: Run, at: int) -> str:
+    """A norm that is written out is part of the scan: queries and keys are normed in it, and its output."""
     kind = run.kinds[at]
-    if kind.what == "norm" or at in normed:
+    if kind.what == "norm":
         return "norm"
     if kind.what == "gemm":
         return "ssm.projection"
