@@ -33,6 +33,7 @@ from tracelens.words import COMPONENTS, EVIDENCE
 NAMES = Path(__file__).with_name("hub").joinpath("names.txt").read_text().split()
 #: Without attention: nothing of a transformer is to be found in them.
 PLAIN = {"mamba", "mamba2", "rwkv", "falcon_mamba", "fnet", "bit", "convnext", "convnextv2", "poolformer"}
+PLAIN |= {"focalnet", "resnet"}
 
 
 @dataclass

@@ -274,8 +274,8 @@ def _ranged(rows: Rows, shares: Shares) -> Shares:
 def compared(rows: Rows, shares: Shares) -> Shares:
     """What is known of neighbours: the error of their ratio, and when to name them.
 
-    ``rows`` are all large ones with their sources. Neighbours are named from the least predicted change on
-    at which few are named for each pair that two sources measure 10 % apart, and few the wrong way round.
+    ``rows`` are all large ones with their sources. Named are neighbours from the least predicted difference
+    on at which few are named for each pair that two sources measure 10 % apart, and few the wrong way round.
     """
     errors = rows.errors(shares)
     sizes = np.log(rows.table[["m", "n", "k"]].to_numpy(dtype=np.float64))

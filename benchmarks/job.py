@@ -31,7 +31,7 @@ from benchmarks.load import machine
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "job.json"
-NCCL = HERE.parent / "tracelens" / "job" / "nccl.toml"
+NCCL = HERE.parent / "tracelens" / "hardware" / "nccl.toml"
 
 
 def planted(options: argparse.Namespace) -> dict[str, Any]:
@@ -156,13 +156,12 @@ def beside(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def one_node(options: argparse.Namespace) -> dict[str, Any]:
-    """Fit ``tracelens/job/nccl.toml`` on every second message size; the others judge it."""
+    """Fit ``tracelens/hardware/nccl.toml`` on every second message size; the others judge it."""
     import numpy as np
     import pandas as pd
 
     from benchmarks.silicon import FOLDER, GPUS
-    from tracelens.accounting.communication import bus_factor
-    from tracelens.job.one_node import one_node_us
+    from tracelens.hardware.collectives import bus_factor, one_node_us
 
     rows = pd.read_parquet(FOLDER / "nccl.parquet").replace({"op_name": {"alltoall": "all_to_all"}})
     rows = rows[(rows["nccl_dtype"] == "half") & rows["source"].str.startswith("nccl")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,27 @@ import click
 
 from tracelens.accounting import frames
 from tracelens.cli import cli
+from tracelens.gates.metrics import Metric
+from tracelens.gates.of_comparison import COMPARISON_METRICS
+from tracelens.gates.of_job import JOB_METRICS
+from tracelens.gates.of_report import REPORT_METRICS
 from tracelens.hta import WaitFrames
 from tracelens.results import ComponentRow, GemmRow
 from tracelens.results.schema import FORMATS, json_schema
+from tracelens.results.step import Step
 
 FOLDER = Path(__file__).parent / "reference"
+_GATES: dict[str, Mapping[str, Metric[Any]]] = {
+    "tracelens analyze": REPORT_METRICS,
+    "tracelens compare": COMPARISON_METRICS,
+    "tracelens analyze FOLDER, tracelens merge": JOB_METRICS,
+}
 _MADE = "<!-- made by docs/generate.py -->\n\n"
 
 
 def pages() -> dict[str, str]:
     """File name -> text of each generated page."""
-    return {"cli.md": _cli(), "columns.md": _columns(), "schema.md": _schema()}
+    return {"cli.md": _cli(), "columns.md": _columns(), "figures.md": _figures(), "schema.md": _schema()}
 
 
 def _cli() -> str:
@@ -56,6 +66,9 @@ def _columns() -> str:
     text += _made_of("ops", frames.ops_frame)
     text += _made_of("gemms", frames.gemms_frame) + _rows(GemmRow)
     text += "\n## components\n\nTime by component and phase.\n\n" + _rows(ComponentRow)
+    text += _made_of("findings", frames.findings_frame)
+    text += _made_of("layers", frames.layers_frame)
+    text += "\n## steps\n\nThe analysed steps.\n\n" + _rows(Step)
     return _MADE + text + _made_of("waits", WaitFrames)
 
 
@@ -79,6 +92,14 @@ def _rows(kind: type[Any]) -> str:
 def _values(one: dict[str, Any]) -> str:
     """The values of a closed set."""
     return _type(one) if any("enum" in part for part in (one, *one.get("anyOf", ()))) else ""
+
+
+def _figures() -> str:
+    text = "# Figures of gates\n\nWhat `--fail-on` can judge, and what `--list-metrics` prints.\n"
+    for command, metrics in _GATES.items():
+        rows = [(f"`{one.shown}`", one.units, one.meaning) for one in metrics.values()]
+        text += f"\n## {command}\n\n" + _table(("figure", "in", "what it is"), rows)
+    return _MADE + text
 
 
 def _schema() -> str:

@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 @cache
 def sources(*folders: str) -> str:
-    """A digest of the Python source and data below ``folders`` of this checkout."""
+    """A digest of the Python source and data below ``folders`` of this checkout, but for kept recordings."""
     digest = hashlib.sha256()
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.is_file() and path.suffix != ".pyc":
+            if path.is_file() and path.suffix not in (".pyc", ".xz"):
                 digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
     return digest.hexdigest()
 

@@ -23,7 +23,7 @@ def test_the_wheel_ships_templates_schema_rules_gpu_table_and_types(tmp_path: Pa
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {f"tracelens/templates/{path.name}" for path in (ROOT / "templates").iterdir()}
     expected |= {f"tracelens/docs/rules/{path.name}" for path in (ROOT / "docs" / "rules").iterdir()}
-    expected |= {"tracelens/py.typed", "tracelens/hardware/gpus.toml", "tracelens/job/nccl.toml"}
+    expected |= {"tracelens/py.typed", "tracelens/hardware/gpus.toml", "tracelens/hardware/nccl.toml"}
     expected |= {"tracelens/schema/report.schema.json"}
     expected |= {"tracelens/schema/gemm.schema.json", "tracelens/schema/comparison.schema.json"}
     assert expected <= names

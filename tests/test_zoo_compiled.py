@@ -8,14 +8,15 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from tests.synthetic.spec import Event, Truth
 from tests.trace.tools import read
-from tests.zoo import ZooOptions, record
-from tests.zoo.compiled import CompiledOptions, CompiledZoo, record_compiled
+from tests.zoo import ZooOptions, record, shipped
+from tests.zoo.compiled import CompiledOptions, CompiledZoo, record_compiled, recorded
 from tests.zoo.compiled_truth import CompiledTruth
 from tests.zoo.families import FAMILIES
 from tracelens.trace import link
@@ -192,6 +193,20 @@ def test_checkpoints_are_computed_again_in_the_backward_graph() -> None:
     first = products([row for row in truth if row.phase == "forward"], "forward")
     assert again
     assert again <= first
+
+
+def test_kept_recordings_are_of_todays_source() -> None:
+    """Else: empty the folder, and run the tests that compile with TRACELENS_RECORD=1."""
+    found = [shipped.read(path) for path in sorted(shipped.FOLDER.glob("*.json.xz"))]
+    assert {one.made_of for one in found} == {shipped.made_of()}
+
+
+def test_a_kept_recording_is_what_is_compiled_now() -> None:
+    kept = shipped.read(shipped.path_of("gpt2", ONE_STEP))
+    if kept.torch.split("+")[0] != version("torch").split("+")[0]:
+        pytest.skip(f"recorded with torch {kept.torch}")
+    made = recorded("gpt2", ONE_STEP)
+    assert (made.text(), made.truth) == (kept.synthetic.text(), kept.truth)
 
 
 def test_steps_repeat_the_same_kernels() -> None:

@@ -22,6 +22,8 @@ __all__ = [
     "capture",
     "compare",
     "compare_folders",
+    "doctor",
+    "experts",
     "gemm",
     "load",
     "suggest",
@@ -31,8 +33,10 @@ if TYPE_CHECKING:
     from tracelens.api import ShownAnalysis as Analysis
     from tracelens.api import analyze, compare, compare_folders, suggest
     from tracelens.capture.manual import capture
+    from tracelens.diagnosis import diagnose as doctor
     from tracelens.errors import InputError, TracelensError, UsageError
     from tracelens.gemm.predict import gemm_time as gemm
+    from tracelens.gemm.predict.experts import experts_time as experts
     from tracelens.trace import read_trace as load
 
 _HOMES = {
@@ -41,6 +45,8 @@ _HOMES = {
     "capture": ("tracelens", "capture"),  # the room itself, which can be called
     "compare": ("tracelens.api", "compare"),
     "compare_folders": ("tracelens.api", "compare_folders"),
+    "doctor": ("tracelens.diagnosis", "diagnose"),
+    "experts": ("tracelens.gemm.predict.experts", "experts_time"),
     "gemm": ("tracelens", "gemm"),  # likewise
     "load": ("tracelens.trace", "read_trace"),
     "suggest": ("tracelens.api", "suggest"),
@@ -48,6 +54,11 @@ _HOMES = {
     "TracelensError": ("tracelens.errors", "TracelensError"),
     "UsageError": ("tracelens.errors", "UsageError"),
 }
+
+
+def __dir__() -> list[str]:
+    """What completion offers: also what is imported on first use."""
+    return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,13 +27,13 @@ from tracelens.attribution.communication import Communication, find_communicatio
 from tracelens.attribution.recording import find_lacks
 from tracelens.config.model_config import parse_changes
 from tracelens.errors import InputError, UsageError
-from tracelens.files import write_bytes
+from tracelens.files import cannot_read, write_bytes
 from tracelens.gemm.predict.rates import gpu_info
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results import SCHEMA_VERSION, ComponentRow, OtherRow, Report, Term
 from tracelens.results.json import from_json, to_json
-from tracelens.results.step import HostWait
+from tracelens.results.step import HostWait, Step
 from tracelens.results.waiting import busy_frac
 from tracelens.rules import StepFacts, advise
 from tracelens.step.explorer import explore
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
     from tracelens.hta import WaitFrames
 
 
-#: Told what is done now: parts done, parts in all, the name of the next.
-Heard = Callable[[int, int, str], None]
+#: Told what is done now: parts done (and of one a share), parts in all, what is next.
+Progress = Callable[[float, int, str], None]
 _PARTS = ("reading", "attributing", "GEMMs", "rules", "where it waits")
 
 
@@ -133,6 +134,27 @@ class Analysis:
 
         return rows_frame(self.report.components, ComponentRow)
 
+    @cached_property
+    def findings(self) -> pd.DataFrame:
+        """What to change, the largest saving first; columns in ``frames.findings_frame``."""
+        from tracelens.accounting.frames import findings_frame
+
+        return findings_frame(self.report.findings)
+
+    @cached_property
+    def layers(self) -> pd.DataFrame:
+        """GPU time by layer, component and phase; columns in ``frames.layers_frame``."""
+        from tracelens.accounting.frames import layers_frame
+
+        return layers_frame(self.report.layers)
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """The analysed steps; the columns are the fields of ``tracelens.results.step.Step``."""
+        from tracelens.accounting.frames import rows_frame
+
+        return rows_frame(self.report.steps, Step)
+
     def derive(self, gemm: str) -> list[Term]:
         """How the figures of one GEMM row ("g1") come about, in lines that can be redone by hand.
 
@@ -155,7 +177,7 @@ class Analysis:
         try:
             data = Path(path).read_bytes()
         except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+            raise InputError(cannot_read(path, error)) from None
         return cls(from_json(data))
 
     def __repr__(self) -> str:
@@ -172,7 +194,7 @@ def analyze(
     what_ifs: Sequence[str] = (),
     waits: bool = False,
     price: str | None = None,
-    heard: Heard | None = None,
+    progress: Progress | None = None,
     shape_search: bool = True,
 ) -> Analysis:
     """Analyze one trace file (``.json``, ``.json.gz``, or ``-`` for standard input).
@@ -183,7 +205,8 @@ def analyze(
     kernels here that repeat them. Each of ``what_ifs`` is a scenario, changes of hyper-parameters as
     "vocab=50304,heads=20", that the report then predicts. ``waits`` adds where the step waits, by
     holistic-trace-analysis (the extra ``hta``): some seconds. ``price`` of one GPU-hour, "2.50" or
-    "2.50 EUR", adds money to the GPU-hours. ``heard`` is told of the progress. ``shape_search`` looks for a
+    "2.50 EUR", adds money to the GPU-hours. ``progress(done, in_all, next)`` is
+    called before each part. ``shape_search`` looks for a
     faster shape of the same size: some hundredths of a second.
 
     Raises:
@@ -195,8 +218,8 @@ def analyze(
         parse_price(price)  # before the trace is read
     if reference is not None and str(path) == str(reference) == "-":
         raise UsageError("the trace and its reference cannot both come from standard input")
-    _tell(heard, 0)
-    trace = read_trace(path)
+    _tell(progress, 0)
+    trace = read_trace(path, progress=None if progress is None else _reading(progress))
     analysis = analyze_trace(
         trace,
         gpu=gpu,
@@ -204,18 +227,33 @@ def analyze(
         reference=None if reference is None else _read_reference(reference),
         what_ifs=what_ifs,
         price=price,
-        heard=heard,
+        progress=progress,
         shape_search=shape_search,
     )
     if waits:
-        _tell(heard, 4)
+        _tell(progress, 4)
         analysis = analysis.with_waits()
     return analysis
 
 
-def _tell(heard: Heard | None, part: int) -> None:
-    if heard is not None:
-        heard(part, len(_PARTS), _PARTS[part])
+def _tell(progress: Progress | None, part: int) -> None:
+    if progress is not None:
+        progress(part, len(_PARTS), _PARTS[part])
+
+
+def _reading(progress: Progress) -> Callable[[float], None]:
+    """What the reader tells, as a part of the whole: each further percent, with the time it will take."""
+    began, said = time.monotonic(), 0.0
+
+    def told(share: float) -> None:
+        nonlocal said
+        if share - said < 0.01:
+            return
+        said = share
+        left = (time.monotonic() - began) * (1 - share) / share
+        progress(share, len(_PARTS), f"{_PARTS[0]} {share:.0%}, {left:.0f} s left")
+
+    return told
 
 
 def _read_reference(path: str | Path) -> Trace:
@@ -236,22 +274,22 @@ def analyze_trace(
     reference: Trace | None = None,
     what_ifs: Sequence[str] = (),
     price: str | None = None,
-    heard: Heard | None = None,
+    progress: Progress | None = None,
     shape_search: bool = True,
 ) -> Analysis:
     """Analyze a trace that has been read."""
     if not len(trace.kernels):
         raise InputError(_without_gpu(trace))
-    _tell(heard, 1)
+    _tell(progress, 1)
     devices = device_properties(trace.metadata)
     hardware = find_gpu(device_name(trace.metadata), override=gpu, properties=devices[0] if devices else None)
     links = link(trace)
     attribution = attribute(trace, links, reference=None if reference is None else _known(reference))
     times = step_times(trace, links, attribution, wanted=steps)
     attribution = attribution.within_steps(times.positions)
-    _tell(heard, 2)
+    _tell(progress, 2)
     calls, report = _measured_report(trace, links, attribution, times, hardware)
-    _tell(heard, 3)
+    _tell(progress, 3)
     step = step_of(report, gpu=hardware)
     others = other_rows(trace, links, attribution, calls, steps=times.count)
     advice = advise(_facts(report, step, others, host_waits(trace, times)))

@@ -6,9 +6,11 @@ pictures. ``tracelens`` offers these names on first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
+from difflib import get_close_matches
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tracelens import analysis, suggestions
@@ -34,6 +36,12 @@ class ShownAnalysis(analysis.Analysis):
         from tracelens.render.plots import Plots
 
         return Plots(self.report)
+
+    def figures(self, *, prefix: str = "") -> dict[str, float]:
+        """What a logger of experiments takes: "step_ms", "mfu_frac", ...; see ``gates.figures``."""
+        from tracelens.gates.figures import figures
+
+        return figures(self.report, prefix=prefix)
 
     def _repr_html_(self) -> str:
         """The page itself, in a frame of a notebook."""
@@ -90,10 +98,21 @@ def _shown(kind: Callable[..., Shown], make: Callable[P, Any]) -> Callable[P, Sh
 
     @wraps(make)
     def made(*args: P.args, **options: P.kwargs) -> Shown:
+        _check_names(make, options)
         found = make(*args, **options)
         return kind(**{one.name: getattr(found, one.name) for one in fields(found)})
 
     return made
+
+
+def _check_names(make: Callable[..., Any], options: Iterable[str]) -> None:
+    """Raises TypeError for an argument that ``make`` does not have, with the one that was probably meant."""
+    known = list(signature(make).parameters)
+    for name in options:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"{make.__name__}() has no argument {name!r}{meant}. It takes {', '.join(known)}")
 
 
 analyze = _shown(ShownAnalysis, analysis.analyze)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 from tracelens.errors import UsageError
+
+_ALIKE = 0.85  # of two names: a typing error, not another name
+#: An address on another machine, also as ``Path`` writes it: with one slash.
+_ADDRESS = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+)://?(?=[^/\\])")
 
 
 @contextlib.contextmanager
@@ -43,6 +49,23 @@ def check_place(path: str | os.PathLike[str]) -> None:
 
 class _Unused(Exception):
     """Nothing is to be written yet."""
+
+
+def cannot_read(path: str | os.PathLike[str], error: OSError | ValueError) -> str:
+    """Say in one line why a file cannot be read, and what to do about it."""
+    given = os.fspath(path)
+    if _ADDRESS.match(given):
+        address = _ADDRESS.sub(r"\1://", given)
+        return f"{address} is an address: give it to 'tracelens analyze', or download it first"
+    if isinstance(error, ValueError):
+        return f"no such file: {given!r} is no file name"
+    if not isinstance(error, FileNotFoundError):
+        return f"cannot read {given}: {error.strerror or error}"
+    folder, name = os.path.split(given)
+    with contextlib.suppress(OSError):
+        for close in difflib.get_close_matches(name, os.listdir(folder or "."), 1, _ALIKE):
+            return f"no such file: {given}; did you mean {os.path.join(folder, close)}?"
+    return f"no such file: {given}; check the path"
 
 
 def _target(path: str | os.PathLike[str]) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tracelens.analysis import Analysis, analyze
 from tracelens.config import Configuration
+from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
 from tracelens.kinds import kind_of
 from tracelens.numbers import ms
@@ -40,6 +41,7 @@ def suggest(
     dtype: str | None = None,
     sizes: Mapping[str, int] | None = None,
     tied: bool | None = None,
+    training: Training | None = None,
 ) -> Suggestions:
     """Suggest a faster shape for a model, from its configuration or from an analysed step of it.
 
@@ -48,7 +50,8 @@ def suggest(
     predicted in ``dtype`` (bf16); ``sizes`` replace those of the file. From a trace every candidate is
     judged on the measured step; of ``sizes`` it takes ``layers``, where it shows none, and ``tied``.
     ``fix`` names sizes that stay, ``free`` further ones that can change (layers, kv_heads, micro_batch,
-    sequence); the weights stay within ``parameters_frac``.
+    sequence); the weights stay within ``parameters_frac``. ``training`` says how a configuration is trained:
+    then ``step`` has a whole step, tokens per second and MFU.
 
     Raises:
         InputError: the source cannot be used, or holds nothing that can be searched.
@@ -62,8 +65,10 @@ def suggest(
             raise UsageError("name the GPU to train on: --gpu NAME, e.g. --gpu h100-sxm")
         return suggestion.suggest(
             source, gpu=gpu, parameters_frac=parameters_frac, fix=fix, free=free, memory_gb=memory_gb,
-            dtype=dtype or "bf16", sizes=sizes,
+            dtype=dtype or "bf16", sizes=sizes, training=training,
         )  # fmt: skip
+    if training is not None:
+        raise UsageError("a trace holds its own step: whole steps are predicted from a configuration")
     report, kind = _analysed(source, gpu)
     _only_known_sizes(report.model, sizes or {}, dtype)
     analysed_on = gpu if kind == "report" or not isinstance(source, str | Path) else None  # else it is on it
@@ -90,7 +95,8 @@ def _of_step(
         dtype=_dtype(report),
         basis="measured",
         parameters=step.now.parameters,
-        step_ms=Estimate(low, step.step_ms, high, "measured"),
+        time_ms=Estimate(low, step.step_ms, high, "measured"),
+        time_is="step",
         tflops=report.summary.achieved_tflops,
         memory_gb=memory / 1e9 if memory is not None else None,
         components=_components(report),

@@ -18,15 +18,19 @@ _OTHER_MIXER = re.compile(
     r"|Fourier|Hyena|xLSTM|ConvBertConv|LightningAttention|SlidingWindowConv|SeparableConv|ConvolutionModule"
     r"|ConformerConvolution|FeatureEncoder|FeatureExtractor|ConvLayer|PositionalConv|ResNetStage|ConvNext|Convolution\b|Conv\dD?Layer|GatedLinearAttention"
 )
-_ATTENTION = re.compile(r"Attention|Attn|SelfOutput")
+#: Of those the ones with a state that decays: their linear layers, their convolution and their scan.
+_STATE_SPACE = re.compile(r"Mamba\w*$(?<!Layer)(?<!Model)(?<!LM)|BambaMixer|H1Mixer|DeltaNet|MambaLayer$")
+_ATTENTION = re.compile(r"Attention(?!DecoderLayer)|Attn|SelfOutput|MLA$")
 _EXPERTS = re.compile(r"Experts\b|Experts?(MLP)?$")
 _ROUTER = re.compile(r"Router|TopkGate|TopKGate|Gate$")
 _MOE = re.compile(
     r"(Moe|MoE|MOE)$|SparseM|Moe(Block|Layer|SparseMoeBlock)|MoELayer|Mixture|BlockSparse|MixerBlock$"
 )
 _MLP = re.compile(r"MLP|Mlp|FeedForward|FFN|Ffn|Intermediate|Dense\w*ActDense|GatedMlp|\w+Output$")
-_EMBEDDING = re.compile(r"Embedding|PatchEmbed|Embeddings|PatchEncoder|PatchMerging|Downsampl")
-_NORM = re.compile(r"Norm(\w*d)?$|LayerNorm|RMSNorm|NoNorm")
+_EMBEDDING = re.compile(
+    r"Embedding|FeatureProjection|PatchEmbed|Embeddings|PatchEncoder|PatchMerging|Downsampl"
+)
+_NORM = re.compile(r"Norm(Gated|\dd|FP32)?$")
 _LAYER = re.compile(r"(Layer|Block|Stage)(\w*)$|EncoderLayer|DecoderLayer")
 _HEAD = re.compile(r"Head$|HeadTransform|Predictions?$|PredictionHeads|Classif|Pooler|Projection$|Projector")
 _ACTIVATION = re.compile(r"GELU|SiLU|ReLU|Activation|Swish|Mish|Tanh$|Sigmoid$|^ACT")
@@ -93,14 +97,19 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "loss"
     if function in ("scaled_dot_product_attention",):
         return "attention.core attention.scores attention.softmax attention.values"
+    if equal and _DROPOUT.search(own) and _NORM.search(own):
+        return "residual"  # all that a module does that is called for its parts
     if _DROPOUT.search(own) or function in ("dropout", "native_dropout"):
         return "dropout"
+    state_space = place.within(_STATE_SPACE)
     if function in ("layer_norm", "rms_norm", "group_norm", "batch_norm") or _NORM.search(own):
-        return "norm other"
+        return "norm other" if state_space < 0 else "norm ssm.scan"
     if _ROTARY.search(own):
         return "attention.rope"
     attention, other = place.within(_ATTENTION), place.within(_OTHER_MIXER)
-    if other > attention or function in ("conv2d", "conv3d", "conv_transpose2d"):
+    if state_space > attention:
+        return _in_state_space(function, weighted=weighted)
+    if other >= max(attention, 0) or function in ("conv2d", "conv3d", "conv_transpose2d"):
         around = "attention.*" if attention >= 0 else "mlp.*" if place.within(_MLP) >= 0 else "norm"
         return f"other embedding {around}"
     embedding = place.within(_EMBEDDING)
@@ -109,9 +118,15 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         as_well = "attention.other attention.softmax" if table else "other attention.rope norm dropout"
         return f"embedding {as_well}"
     experts = max(place.within(_EXPERTS), place.within(_MOE), place.within(_ROUTER))
+    if experts > attention and experts == place.within(_ROUTER):
+        return "moe.router moe.dispatch"
     if experts > attention and experts >= 0:
         return _in_mixture(place, own, name, function, weighted=weighted)
     head = place.within(_HEAD)
+    if head == 0 and len(place.classes) > 1:
+        head = -1  # a whole model named for its head
+    if own == "QuantAct":  # of activations, in I-BERT: of the block that it stands in
+        return _ANY if attention >= place.within(_MLP) else "mlp.*"
     if attention >= 0 and attention > max(head, -1) and attention >= place.within(_MLP) - 1:
         found = _in_attention(place, own, name, function, attention, weighted=weighted, equal=equal)
         if found is not None:
@@ -121,6 +136,12 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     if _LOGITS.fullmatch(name) or head > place.within(_LAYER):
         return "logits other"
     return _in_layer(place, own, name, function, weighted=weighted, equal=equal)
+
+
+def _in_state_space(function: str, *, weighted: bool) -> str:
+    if function.startswith("conv"):
+        return "ssm.conv"
+    return "ssm.projection" if function in _LINEAR and weighted else "ssm.scan ssm.conv"
 
 
 def _in_mixture(place: Place, own: str, name: str, function: str, *, weighted: bool) -> str:
@@ -179,6 +200,8 @@ def _in_layer(place: Place, own: str, name: str, function: str, *, weighted: boo
         return "mlp.*" if mlp >= 0 else ""
     if equal and not _ACTIVATION.search(own) and (mlp < 0 or place.classes[mlp].endswith("Output")):
         return "residual"
+    if equal and mlp == len(place.classes) - 1:  # a gate written out, or the addition to the stream
+        return "mlp.activation mlp.other residual"
     if _ACTIVATION.search(own) or mlp >= 0:
         return "mlp.activation mlp.other" if mlp >= 0 or layer >= 0 else ""
     if function in ("gelu", "relu", "silu"):

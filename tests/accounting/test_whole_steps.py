@@ -21,7 +21,7 @@ from tracelens.errors import UsageError
 from tracelens.render.html import render_html
 from tracelens.render.markdown import render_report_markdown
 from tracelens.render.terminal import render_terminal
-from tracelens.results import Report
+from tracelens.results import Report, Step
 from tracelens.results.json import from_json, to_json
 
 Event = dict[str, Any]
@@ -98,6 +98,10 @@ def _left_out(report: Report) -> list[tuple[int, str]]:
     return [(one.index, one.reason) for one in report.left_out]
 
 
+def _busy_ms(step: Step) -> float:
+    return step.duration_ms * step.gpu_busy_frac
+
+
 def _within(step: Event, share: float) -> float:
     return float(step["ts"] + share * step["dur"])
 
@@ -172,6 +176,20 @@ def test_launches_whose_kernels_are_not_in_the_file_cut_the_steps_at_the_end(tmp
     report = _report(tmp_path, cut)
     assert _left_out(report) == [(5, "cut_at_end"), (6, "cut_at_end")]
     assert [step.index for step in report.steps] == [3, 4]
+
+
+@pytest.mark.parametrize("share", [0.75, 0.85, 0.95])
+def test_a_step_of_a_file_that_ends_early_is_whole_where_it_is_as_in_the_whole_file(
+    tmp_path: Path, share: float
+) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(_clean()[: int(share * len(_clean()))])
+    report = analyze(path, gpu="h100-sxm").report
+    true = {step.index: step for step in _report(tmp_path, _events()).steps}
+    for step in report.steps:
+        assert (step.lacks is None) == (_busy_ms(step) == pytest.approx(_busy_ms(true[step.index])))
+    assert all(one.reason in ("cut_at_end", "not_in_file") for one in report.left_out)
+    assert len(report.steps) + len(report.left_out) == len(true)
 
 
 def test_a_micro_batch_before_the_one_with_the_optimizer_is_whole(tmp_path: Path) -> None:

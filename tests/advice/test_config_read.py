@@ -186,7 +186,7 @@ def test_what_cannot_be_read_is_one_clear_line(tmp_path: Path, name: str) -> Non
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="no such file"):
         read_config(tmp_path / "missing.json")
     with pytest.raises(InputError, match="no ordinary file"):
         read_config("/dev/zero")
@@ -206,6 +206,31 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 def test_a_family_that_is_not_known_can_be_described(tmp_path: Path) -> None:
     path = written(tmp_path, configs.LLAMA2_7B | {"model_type": "zebra"})
     assert read_config(path, gated=True).model == read(tmp_path, configs.LLAMA2_7B).model
+
+
+@pytest.mark.parametrize(
+    ("more", "causal", "rope", "assumed"),
+    [
+        ({"architectures": ["ZebraForMaskedLM"]}, False, False, False),
+        ({"architectures": ["ZebraForCausalLM"], "rope_theta": 1e4}, True, True, False),
+        ({"is_decoder": False, "rotary_dim": 64}, False, True, False),
+        ({}, True, False, True),
+    ],
+)
+def test_an_unknown_family_gets_no_mask_and_no_rotary_embeddings_by_assumption(
+    tmp_path: Path, more: dict[str, object], causal: bool, rope: bool, assumed: bool
+) -> None:
+    path = written(tmp_path, configs.BERT_BASE | {"model_type": "zebra"} | more)
+    found = read_config(path, gated=False)
+    assert (found.layout.causal, found.layout.rope) == (causal, rope)
+    assert any("causal mask is assumed" in note for note in found.notes) == assumed
+
+
+def test_encoders_see_both_ways_and_images_are_refused(tmp_path: Path) -> None:
+    for name in ("bert", "roberta", "modernbert"):
+        assert not read(tmp_path, configs.BERT_BASE | {"model_type": name}).layout.causal
+    with pytest.raises(InputError, match=r"vit has patches of images .* not modelled"):
+        read_config(written(tmp_path, configs.BERT_BASE | {"model_type": "vit"}), gated=False)
 
 
 def test_ranks_have_to_divide_the_model(tmp_path: Path) -> None:
@@ -251,3 +276,20 @@ def test_a_pasted_diff_gives_the_shape_it_was_made_for(tmp_path: Path) -> None:
         if line.startswith("+"):
             table |= json.loads("{" + line[1:].rstrip(",") + "}")
     assert read(tmp_path, table).model == then
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "quantized (fp8)"),
+        ({"quant_method": "gptq", "bits": 4}, "quantized (gptq, 4 bits)"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "quantized (bitsandbytes, 8 bits)"),
+    ],
+)
+def test_a_quantized_checkpoint_is_said(tmp_path: Path, found: dict[str, object], says: str) -> None:
+    """DeepSeek-V3's, and GPTQ's and bitsandbytes' of the Hub: read as bf16 in silence before."""
+    (note,) = read(tmp_path, configs.LLAMA2_7B | {"quantization_config": found}).notes
+    assert says in note and "16 bits" in note
+    inner = configs.GEMMA3_MULTIMODAL | {"quantization_config": found}
+    assert any(says in note for note in read(tmp_path, inner).notes)
+    assert not read(tmp_path, configs.LLAMA2_7B).notes

@@ -16,7 +16,8 @@ from tracelens.hardware import find_gpu
 from tracelens.step.planned_kernels import memory_bytes
 from tracelens.step.planned_step import Planner, compare
 from tracelens.step.search import Found, search
-from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
+from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits, Space, kept_degree
+from tracelens.step.shape_search import other_heads
 from tracelens.step.step import Change
 
 GPUS = ("h100-sxm", "a100-sxm-80gb")
@@ -136,6 +137,32 @@ def test_tensor_parallel_ranks_divide_every_pick() -> None:
             assert (pick.then.get(name) or 1) % 4 == 0
         if pick.then.vocab != 50260:
             assert (pick.then.vocab or 1) % 256 == 0  # each rank's share is aligned, not only the whole
+
+
+@pytest.mark.parametrize(("now", "kept"), [(32, 4), (71, 1), (25, 1), (12, 4), (6, 2)])
+def test_a_pick_keeps_the_tensor_parallel_degrees_of_its_heads(now: int, kept: int) -> None:
+    config = config_from_flags({"hidden": now * 100, "heads": now, "layers": 12, "vocab": 50304})
+    assert kept_degree(config.model) == kept
+    planner = Planner(config.layout, gpu=find_gpu(None, override="h100-sxm"))
+    counts = {one.heads for one in Space(config.model, SearchLimits()).bases()}
+    assert counts and all((count or 0) % kept == 0 for count in counts)
+    assert all(row.heads % kept == 0 for row in other_heads(planner, config.model, SearchLimits()))
+
+
+def test_large_models_keep_eight_ranks_and_a_user_can_give_them_up() -> None:
+    """3200 wide with 32 heads of 100: 25 heads are fastest and divide by no usual degree."""
+    small = config_from_flags({"hidden": 3200, "heads": 32, "layers": 26, "vocab": 32000})
+    large = config_from_flags({"hidden": 3200, "heads": 32, "layers": 80, "vocab": 32000})
+    assert (kept_degree(small.model), kept_degree(large.model)) == (4, 8)
+    assert _search(small)[1].picks[0].then.heads == 40
+    assert _search(small, any_heads=True)[1].picks[0].then.heads == 25
+
+
+def test_key_value_heads_stay_unless_they_are_free() -> None:
+    grouped = config_from_flags({"hidden": 3200, "heads": 32, "kv_heads": 8, "layers": 26, "vocab": 32000})
+    assert {one.kv_heads for one in Space(grouped.model, SearchLimits()).bases()} == {8}
+    free = SearchLimits(free=BY_DEFAULT | {"kv_heads"})
+    assert {one.kv_heads for one in Space(grouped.model, free).bases()} > {8}
 
 
 def test_heads_of_their_own_size_keep_their_width(tmp_path: Path) -> None:

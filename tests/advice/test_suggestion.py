@@ -11,6 +11,7 @@ import pytest
 import tracelens
 from tests.advice import configs
 from tests.advice.configs import gpt3_2_7b, read, written
+from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu
@@ -37,15 +38,58 @@ def test_the_paper_s_case() -> None:
     assert heads[20] > heads[40] > 0 > heads[64]
 
 
+def test_what_torch_compile_does_by_itself_is_said() -> None:
+    found = suggest(gpt3_2_7b(), gpu="a100-sxm-80gb")
+    assert found.verdict.endswith("With torch.compile, which pads by itself, less than half.")
+    assert any(note.startswith("logits: torch.compile pads these products by itself") for note in found.notes)
+    even = suggest(gpt3_2_7b(vocab=50304), gpu="a100-sxm-80gb")
+    assert not any("torch.compile" in text for text in (even.verdict, *even.notes))
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [("h100", "h100-sxm"), ("a100", "a100-sxm-80gb"), ("h200", "h200")]
+)
+def test_a_chip_s_name_means_its_usual_part_and_says_so(name: str, part: str) -> None:
+    found = suggest(gpt3_2_7b(vocab=50304), gpu=name)
+    assert found.gpu == part
+    assert any("the usual part" in note for note in found.notes) == (name != part)
+
+
 def test_effort_by_what_changes() -> None:
     found = suggest(gpt3_2_7b(), gpu="h100-sxm")
     assert {tuple(pick.change): pick.effort for pick in found.picks}[("vocab",)] == "config"
 
 
 def test_a_good_shape_is_told_so(tmp_path: Path) -> None:
-    found = suggest(read(tmp_path, configs.LLAMA2_7B), gpu="h100-sxm")
+    found = suggest(read(tmp_path, configs.LLAMA2_7B, tensor_parallel=2), gpu="h100-sxm")
     assert found.picks == []
     assert found.verdict.startswith("This shape is already good on the NVIDIA H100")
+    assert (found.room_gb, found.would_fit) == (80, None)
+
+
+def test_what_does_not_fit_is_not_called_good(tmp_path: Path) -> None:
+    """16 bytes a weight of a 7B model are 108 GB, before any activation."""
+    config = read(tmp_path, configs.LLAMA2_7B)
+    found = suggest(config, gpu="h100-sxm")
+    assert (found.memory_gb or 0) > 80 and "already good" not in found.verdict
+    assert found.would_fit == ["tensor parallelism over 2 GPUs", "FSDP over 4 GPUs"]
+    shared = suggest(config, gpu="h100-sxm", training=Training(4))
+    assert shared.would_fit is None and "already good" in shared.verdict
+    small = suggest(gpt3_2_7b(micro_batch=16), gpu="h100-sxm")
+    assert small.would_fit is not None and {"full recompute", "a micro-batch of 6"} <= set(small.would_fit)
+    assert suggest(gpt3_2_7b(), gpu="h100-sxm").would_fit is None
+
+
+def test_heads_that_no_ranks_can_share_are_not_called_good(tmp_path: Path) -> None:
+    found = suggest(read(tmp_path, configs.FALCON_7B), gpu="h200", fix=["vocab"])
+    assert "71 heads divide by no usual degree" in found.verdict and "already good" not in found.verdict
+
+
+def test_a_lost_tensor_parallel_degree_is_said() -> None:
+    found = suggest(gpt3_2_7b(), gpu="h100-sxm")
+    assert "20 heads no longer divide over 8 tensor-parallel ranks" in found.picks[0].effort_why
+    asked = suggest(gpt3_2_7b(), gpu="h100-sxm", free=["heads"])
+    assert "heads" in asked.searched
 
 
 def test_what_cannot_be_judged_is_not_called_good() -> None:
@@ -81,7 +125,7 @@ def test_what_the_sum_leaves_out_is_said() -> None:
     assert any("communication" in line for line in found.not_included)
     assert any("optimizer" in line for line in found.not_included)
     assert found.basis == "model"
-    assert (found.step_ms.high or 0) > 1.1 * (found.step_ms.mid or 0)
+    assert (found.time_ms.high or 0) > 1.1 * (found.time_ms.mid or 0)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import pytest
 from tests.kept import analyzed
 from tests.synthetic import ModelSpec, Options, build
 from tests.trace.tools import document, kernel, launch, need_shared, op, read, shared_traces
-from tracelens.accounting.communication import bus_factor
 from tracelens.analysis import Analysis, analyze_trace
 from tracelens.attribution import attribute
 from tracelens.attribution.collectives import Call, collective_named
@@ -24,6 +23,7 @@ from tracelens.attribution.communication import (
     decide_purpose,
     find_communication,
 )
+from tracelens.hardware.collectives import bus_factor
 from tracelens.results import CommunicationRow
 from tracelens.trace import Trace, link
 from tracelens.words import COLLECTIVES, COMPONENTS, EVIDENCE, PURPOSES, Collective

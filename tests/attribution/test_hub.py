@@ -18,6 +18,7 @@ ARCHITECTURES = (
     ("olmo2", "queries normalized over all heads, written out", 0.99, 0.995),
     ("bitnet", "normalizations inside attention and MLP", 0.99, 0.995),
     ("rembert", "a head of another width than the stream", 0.99, 0.995),
+    ("bamba", "state-space mixers between layers of attention", 0.99, 0.995),
 )
 
 
@@ -43,6 +44,19 @@ def test_architectures_of_transformers(
         (("BertLayer", "BertIntermediate", "Linear"), ("0", "intermediate", "dense"), "linear", "mlp.up"),
         (("LlamaDecoderLayer", "LlamaMLP", "Linear"), ("0", "mlp", "gate_proj"), "linear", "mlp.gate"),
         (("JambaMambaDecoderLayer", "JambaMLP", "Linear"), ("0", "mlp", "up_proj"), "linear", "mlp.up"),
+        (("JambaAttentionDecoderLayer", "JambaMLP", "Linear"), ("0", "mlp", "up_proj"), "linear", "mlp.up"),
+        (("JambaMambaMixer", "Linear"), ("mamba", "in_proj"), "linear", "ssm.projection"),
+        (("BambaMixer",), ("mamba",), "conv1d", "ssm.conv"),
+        (("FalconH1Mixer",), ("mamba",), "exp", "ssm.scan"),
+        (("Qwen3NextGatedDeltaNet",), ("linear_attn",), "cumsum", "ssm.scan"),
+        (("Wav2Vec2FeatureProjection", "Linear"), ("p", "projection"), "linear", "embedding"),
+        (
+            ("RobertaPreLayerNormLayer", "RobertaSelfAttention", "Linear"),
+            ("0", "self", "key"),
+            "linear",
+            "attention.qkv",
+        ),
+        (("HunYuanMoEV1Moe", "HunYuanMoEV1Gate", "Linear"), ("mlp", "gate", "wg"), "linear", "moe.router"),
         (("GptOssMLP", "GptOssExperts"), ("mlp", "experts"), "_grouped_mm", "moe.experts"),
     ],
 )

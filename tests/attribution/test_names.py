@@ -35,7 +35,9 @@ ROLES = {
     "mlp_gate": "gate_proj wi_0",
     "mlp_up": "up_proj c_fc fc1 fc_in w3 dense_h_to_4h linear_fc1 wi_1 lin1",
     "intermediate": "BertIntermediate intermediate",
-    "mixer": "JambaMambaMixer Mamba2 GatedDeltaNet linear_attn ShortConv",
+    "ssm": "JambaMambaMixer BambaMixer FalconH1Mixer Mamba2 Mamba2Mixer GraniteMoeHybridMambaLayer "
+    "Qwen3NextGatedDeltaNet GatedDeltaNet linear_attn",
+    "mixer": "ShortConv RwkvSelfAttention",
     "stem": "Wav2Vec2NoLayerNormConvLayer feature_extractor",
     "mlp_down": "down_proj fc2 fc_out w2 dense_4h_to_h linear_fc2 lin2",
     "gate_up": "gate_up_proj",
@@ -250,7 +252,8 @@ OF_FRAMEWORKS = {
     "topk": "_moe_C::topk_softmax",
     "dispatch": "_moe_C::moe_align_block_size _moe_C::moe_sum",
     "experts": "vllm::moe_forward vllm::moe_forward_shared vllm::inplace_fused_experts",
-    "": "symm_mem::fused_all_gather_matmul _C::rotary_embedding vllm::mamba_mixer2",
+    "scan": "vllm::mamba_mixer2 vllm::gdn_attention_core MambaSplitConv1dScanCombinedFnBackward",
+    "": "symm_mem::fused_all_gather_matmul _C::rotary_embedding vllm::short_conv",
 }
 
 
@@ -273,6 +276,23 @@ def test_operators_of_frameworks(rule: str, name: str) -> None:
         ("attention.core", "fmhaSm100aKernel_QkvBfloat16OBfloat16H128PagedKvCausalVarSeqQ128Kv128"),
         ("attention.core", "void flashinfer::BatchPrefillWithPagedKVCacheKernel<1>(int)"),
         ("attention.core", "kernel_unified_attention_2d"),
+        (
+            "attention.core",
+            "void flash::flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576, 64>>(int)",
+        ),
+        (
+            "moe.experts",
+            "void deep_gemm::fp8_gemm_kernel<4096u, 7168u, 128u, true, (deep_gemm::GemmType)1>(int*)",
+        ),
+        (None, "void deep_gemm::fp8_gemm_kernel<4096u, 7168u, 128u, true, (deep_gemm::GemmType)0>(int*)"),
+        ("moe.router", "void moe::dev::routing::routingDeepSeek::routingMainKernel<int>(int)"),
+        ("moe.dispatch", "void moe::dev::finalize::finalizeKernelVecLoad<int>(int)"),
+        ("ssm.conv", "void causal_conv1d_channellast_fwd_kernel<int>(ConvParamsBase)"),
+        ("ssm.scan", "_chunk_scan_chunk_state_bwd_dx_kernel"),
+        ("ssm.scan", "_state_passing_fwd_kernel"),
+        ("ssm.scan", "void selective_scan_fwd_kernel<Selective_Scan_fwd_kernel_traits<128> >(SSMParamsBase)"),
+        ("ssm.scan", "chunk_gated_delta_rule_fwd_kernel_h_blockdim64"),
+        (None, "chunk_rows_kernel"),
         (None, "void cub::DeviceReduceKernel<int>(int)"),
         (None, "dispatch_rows_kernel"),
     ],

@@ -146,7 +146,7 @@ def raw(folder: Path, **more: Any) -> Path:
 @pytest.mark.parametrize("events", [0, 3, 2000, 100_000])
 def test_finish_keeps_every_event(tmp_path: Path, events: int) -> None:
     path = raw(tmp_path, events=events, traceName="/home/me/[secret]/raw.json")
-    size = finish(path, tmp_path / "rank0.json.gz", {"schema_version": 1})
+    size, earlier = finish(path, tmp_path / "rank0.json.gz", {"schema_version": 1})
     assert size == (tmp_path / "rank0.json.gz").stat().st_size
     found = json.loads(gzip.decompress((tmp_path / "rank0.json.gz").read_bytes()))
     assert len(found["traceEvents"]) == events
@@ -154,6 +154,14 @@ def test_finish_keeps_every_event(tmp_path: Path, events: int) -> None:
     assert found["traceName"] == "rank0.json.gz"
     assert "host_name" not in found
     assert [entry.name for entry in tmp_path.iterdir()] == ["rank0.json.gz"]
+    assert earlier is None
+
+
+def test_the_traces_of_earlier_runs_are_kept(tmp_path: Path) -> None:
+    target = tmp_path / "rank0.json.gz"
+    kept = [finish(raw(tmp_path, events=events), target, {})[1] for events in (1, 2, 3)]
+    assert kept == [None, tmp_path / "earlier-1" / target.name, tmp_path / "earlier-2" / target.name]
+    assert [len(load(path)["traceEvents"]) for path in (target, *kept[1:]) if path] == [3, 1, 2]
 
 
 @pytest.mark.parametrize("events", [1, 3, 2000, 100_000])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.running import run as run_here
 from tests.effort import unit
 from tests.gemm.test_predict_calibration import measurements, truth
 from tracelens.hardware.measurements import write_measurements
@@ -154,3 +155,47 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         shell=True, cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout == "{\n" and "Traceback" not in done.stderr
+
+
+def test_experts_print_time_load_padding_and_what_would_change_it() -> None:
+    done = run("--experts", "256", "--top-k", "8", "--ep", "8", "--load", "power-law:1.2", "32768x7168x2048",
+               "--gpu", "h100-sxm", "--dtype", "fp8_block", "--row-multiple", "128")  # fmt: skip
+    assert done.returncode == 0 and done.stderr == "" and max(map(len, done.stdout.splitlines())) <= 80
+    for word in ("top-8 of 256 experts", "rows ", "per expert ", "imbalance ", "padding ", "up ", "down ",
+                 "balanced load", "EP 16", "top-7"):  # fmt: skip
+        assert word in done.stdout
+
+
+def test_experts_as_json_are_the_values_of_python() -> None:
+    import msgspec
+
+    import tracelens
+    from tracelens.results.experts import ExpertsJson
+
+    asked = ("--experts", "8", "--top-k", "2", "8192x4096x14336", "--gpu", "h100-sxm")
+    data = json.loads(run(*asked, "--json").stdout)
+    found = tracelens.experts(8192, 4096, 14336, experts=8, top_k=2, gpu="h100-sxm")
+    assert msgspec.convert(data, ExpertsJson).prediction == found
+    assert [one["change"] for one in data["changes"]][-1] == {"top_k": [2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("8x8x8", "--experts", "8"), "--experts needs --top-k"),
+        (("8x8x8", "--experts", "8", "--top-k", "9"), "cannot choose 9 of 8"),
+        (
+            ("8x8x8", "--experts", "8", "--top-k", "2", "--ep", "3"),
+            "8 experts cannot be spread evenly over 3",
+        ),
+        (("8x8x8", "--experts", "8", "--top-k", "2", "--load", "some"), "unknown load 'some'"),
+        (("8x8x8", "--experts", "8", "--top-k", "2", "--dtype", "int8"), "unknown element type 'int8'"),
+        (("8x8x8", "--ep", "2"), "--ep is of experts"),
+        (("8x8x8", "--backward"), "are of experts"),
+    ],
+)
+def test_wrong_experts_are_one_line_and_exit_code_2(arguments: tuple[str, ...], says: str) -> None:
+    done = run_here("gemm", *arguments)
+    assert done.returncode == 2 and done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert says in line

@@ -115,4 +115,4 @@ def test_open_ends_with_control_c(tmp_path: Path) -> None:
 
 def test_open_says_what_is_missing(tmp_path: Path) -> None:
     done = run("open", "--no-browser", "absent.json", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (3, "tracelens: no such file: absent.json\n")
+    assert (done.returncode, done.stderr) == (3, "tracelens: no such file: absent.json; check the path\n")

@@ -46,11 +46,33 @@ def test_from_a_config_file(tmp_path: Path) -> None:
     assert '+   "vocab_size": 50304,' in result.output
 
 
-def test_a_good_shape() -> None:
+def test_the_sum_of_kernels_is_called_what_it_is() -> None:
+    words = " ".join(_run(*_GPT3).output.split())
+    assert "Matrix products, attention and memory-bound kernels of one micro-batch" in words
+    assert "tokens/s" not in words
+    found = json.loads(_run(*_GPT3, "--json", "-").output)
+    assert (found["time_is"], found["step"]) == ("kernels", None) and "step_ms" not in found
+
+
+def test_a_whole_step() -> None:
+    asked = [*_GPT3, "--step", "--gpus", "8", "--strategy", "tp", "--vocab", "50304", "--checkpoint", "full"]
+    result = _run(*asked)
+    assert result.exit_code == 0, result.output
+    assert "8 GPUs, tensor parallel 8, full recompute" in result.output
+    assert "tokens/s per GPU" in result.output and "communication" in result.output
+    assert max(len(line) for line in result.output.splitlines()) <= 80
+    step = json.loads(_run(*asked, "--json", "-").output)["step"]
+    assert (step["gpus"], step["tensor_parallel"], step["strategy"]) == (8, 8, "tp")
+    assert step["mfu_frac"]["low"] < step["mfu_frac"]["mid"] < step["mfu_frac"]["high"] < 1
+
+
+def test_a_good_shape_that_does_not_fit() -> None:
     result = _run("--hidden", "4096", "--heads", "32", "--layers", "32", "--ffn", "11008", "--vocab", "32000",
                   "--gated", "--untied", "--gpu", "h100-sxm")  # fmt: skip
     assert result.exit_code == 0
-    assert "already good" in result.output
+    words = " ".join(result.output.split())
+    assert "It does not fit: about 144 GB of 80.0 GB. What would fit: tensor parallelism over 2 GPUs" in words
+    assert "already good" not in words
 
 
 def test_json_is_all_there_is_on_standard_output() -> None:
@@ -82,9 +104,12 @@ def test_constraints_of_the_command_line() -> None:
         (["--gpu", "h100-sxm"], "at least --hidden, --heads and --layers", 2),
         ([*_GPT3, "--params", "lots"], "give percent", 2),
         ([*_GPT3, "--fix", "colour"], "cannot be searched", 2),
-        (["missing.json", "--gpu", "h100-sxm"], "cannot read missing.json", 3),
+        (["missing.json", "--gpu", "h100-sxm"], "no such file: missing.json", 3),
         ([*_GPT3, "--free", "micro_batch"], "--memory-gb", 2),
         ([*_GPT3[:-1], "h1"], "unknown GPU", 2),
+        ([*_GPT3, "--gpus", "8"], "--gpus says how a whole step is run: add --step", 2),
+        ([*_GPT3, "--step", "--strategy", "tp"], "how many GPUs share each layer: --gpus N", 2),
+        ([str(SAMPLE), "--step"], "a trace holds its own step", 2),
         (_GPT3[:-2], "name the GPU to train on: --gpu NAME", 2),
         ([str(SAMPLE), "--hidden", "4096"], "hidden is read from the trace: only layers can be given", 2),
         ([str(SAMPLE), "--layers", "11"], "the trace shows 12 layers", 2),
@@ -129,7 +154,7 @@ def test_from_a_saved_report_under_any_name(tmp_path: Path) -> None:
     saved, traced = (json.loads(_run(str(one), "--json", "-").output) for one in (path, SAMPLE))
     assert (saved.pop("source"), traced.pop("source")) == ("report", "trace")
     assert saved == traced
-    assert traced["not_searched"] == {} and traced["step_ms"]["basis"] == "measured"
+    assert traced["not_searched"] == {} and traced["time_ms"]["basis"] == "measured"
 
 
 def test_a_trace_on_another_gpu() -> None:

@@ -74,7 +74,7 @@ def test_what_is_no_report_is_one_line(tmp_path: Path, report: Path) -> None:
     cut = tmp_path / "cut.json"
     cut.write_bytes(report.read_bytes()[:9000])
     assert "is no whole JSON" in one_line(run(cut), code=3)
-    assert "cannot read" in one_line(run(tmp_path / "none.json"), code=3)
+    assert "no such file" in one_line(run(tmp_path / "none.json"), code=3)
     assert "is no whole JSON" in one_line(run(SAMPLE), code=3)
 
 

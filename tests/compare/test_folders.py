@@ -361,7 +361,7 @@ def test_one_file_after_the_other_is_told(tmp_path: Path) -> None:
     compare_folders(
         ranks(tmp_path / "a"),
         ranks(tmp_path / "b"),
-        heard=lambda done, total, name: heard.append((done, total, name)),
+        progress=lambda done, total, name: heard.append((done, total, name)),
     )
     assert [done for done, _, _ in heard] == list(range(9)) and {total for _, total, _ in heard} == {8}
 

@@ -10,7 +10,14 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
 #: Why a block is not run, where a comment above it says so: ``<!-- not run: needs a GPU -->``.
-EXCUSES = ("needs a GPU", "installs packages", "make and CI run it", "opens a browser", "has no end")
+EXCUSES = (
+    "needs a GPU",
+    "installs packages",
+    "make and CI run it",
+    "opens a browser",
+    "has no end",
+    "tests/capture runs it",
+)
 _EXCUSE = re.compile(r"<!-- not run: (.+?) -->")
 _SETUP = re.compile(r"<!-- needs: (.+?) -->")
 

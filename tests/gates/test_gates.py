@@ -490,7 +490,7 @@ def test_findings_still_there_are_counted_once() -> None:
 
 
 def test_every_figure_is_in_the_documentation_with_its_unit() -> None:
-    text = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "figures.md").read_text(encoding="utf-8")
     metrics: list[Metric[Any]] = [*REPORT_METRICS.values(), *COMPARISON_METRICS.values()]
     for metric in metrics:
         assert f"| `{metric.shown}` | {metric.units} | {metric.meaning} |" in text, metric.name

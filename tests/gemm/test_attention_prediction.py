@@ -212,7 +212,7 @@ def test_a_head_dimension_without_figures_widens_the_range() -> None:
         assert found.time_us.high is not None and found.time_us.mid is not None
         return found.time_us.high / found.time_us.mid
 
-    assert width(predict(head_dim=64)) < width(predict(head_dim=96)) < width(predict("l40s", head_dim=96))
+    assert width(predict(head_dim=64)) < width(predict(head_dim=96)) < width(predict("rtx-4090", head_dim=96))
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_suggestions_show_what_the_terminal_shows(suggestions: ShownSuggestions)
     shown = suggestions._repr_html_()
     assert shown.startswith("<pre ") and shown.endswith("</pre>")
     said = html.unescape(re.sub(r"<[^>]*>", "", shown))
-    assert suggestions.verdict in said
+    assert suggestions.verdict in " ".join(said.split())
     for pick in suggestions.picks:
         assert pick.title in said
     assert kept(suggestions) == f"<Suggestions: {suggestions.verdict}>"

@@ -76,13 +76,13 @@ def test_rows_stand_in_the_order_of_the_file_within_their_table(tmp_path: Path) 
 def test_a_category_called_like_a_table_is_none_of_it(tmp_path: Path) -> None:
     odd = [
         kernel("odd") | {"cat": table}
-        for table in ("kernels", "ops", "launches", "ranges", "frames", "flows")
+        for table in ("kernels", "ops", "launches", "ranges", "frames", "flows", "syncs")
     ]
     trace = read(tmp_path, document([*odd, kernel("k"), op("o"), *odd]))
     assert names(trace, trace.kernels) == ["k"]
     assert names(trace, trace.ops) == ["o"]
     assert len(trace.launches) + len(trace.ranges) + len(trace.frames) + len(trace.flows) == 0
-    assert (trace.categories["kernels"], trace.categories["kernel"], trace.events) == (2, 1, 14)
+    assert (trace.categories["kernels"], trace.categories["kernel"], trace.events) == (2, 1, 16)
 
 
 # --- helper processes ------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ ARGUMENT = st.sampled_from(
      "graph node id", "Python id", "Python module id", "name", "else"]
 )  # fmt: skip
 CATEGORY = st.sampled_from(
-    [*TABLE_OF_CATEGORY, "kernels", "flows", "ac2g", "overhead", "", "Trace", "cuda_sync"]
+    [*TABLE_OF_CATEGORY, "kernels", "flows", "ac2g", "overhead", "", "Trace", "cuda_event"]
 )
 TIME = st.one_of(
     st.integers(0, 10**6),

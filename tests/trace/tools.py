@@ -16,7 +16,7 @@ from tracelens.trace.tables import Table
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
 GPU_CATEGORIES = {category for category, table in TABLE_OF_CATEGORY.items() if table == "kernels"}
-TABLES = ("ops", "kernels", "launches", "ranges", "frames", "flows")
+TABLES = ("ops", "kernels", "launches", "ranges", "frames", "flows", "syncs")
 
 
 def small_trace(**options: Any) -> Synthetic:

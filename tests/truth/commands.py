@@ -34,7 +34,7 @@ PARSED_ONLY = {"bench", "verify", "capture", "open"}
 _LEAST = {
     "analyze": ["TRACE"], "compare": ["BEFORE", "AFTER"], "explain": ["TL101"], "gemm": ["4096x4096x4096"],
     "merge": ["FOLDER"], "suggest": ["TRACE"], "verify": ["REPORT.json"], "open": ["TRACE"],
-    "capture": ["--", "train.py"], "bench": [],
+    "capture": ["--", "train.py"], "bench": [], "doctor": ["TRACE"],
 }  # fmt: skip
 _TOKEN = re.compile(
     r" +(--[a-z][a-z-]*|--(?= )|[A-Z][A-Z_]*(?:=[A-Z]+)?(?:\.json)?|TL\d+|g\d+|[\w./-]+\.(?:json|py|gz|html)"

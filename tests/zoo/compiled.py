@@ -30,6 +30,7 @@ from tests.zoo.dims import Attention, Build, Checkpoint, Dims
 from tests.zoo.families import FAMILIES
 from tests.zoo.layouts import LAYOUTS, Layout
 from tests.zoo.recording import recipe
+from tests.zoo.shipped import shipped
 
 _NS = "at::native::(anonymous namespace)::"
 _FUSED = f"{_NS}FusedAdamMathFunctor<{BF16}, 4, ({_NS}ADAM_MODE)1, false>"
@@ -101,11 +102,17 @@ def record_compiled(family: str, options: CompiledOptions | None = None) -> Comp
     if dims.tensor_parallel > 1:
         raise ValueError("compiled recordings know no tensor parallelism")
 
-    def make() -> CompiledZoo:
-        programs = compile_family(family, dims, options.attention, options.checkpoint, options.pad_mm)
-        return _Job(family, dims, options, programs).run()
+    def make() -> Synthetic:
+        return kept("compiled", (family, options), recipe(), lambda: recorded(family, options))
 
-    return kept("compiled", (family, options), recipe(), make)
+    return CompiledZoo(family, options, dims, shipped(family, options, make))
+
+
+def recorded(family: str, options: CompiledOptions) -> Synthetic:
+    """The same, compiled now."""
+    dims = options.dims or FAMILIES[family].dims
+    programs = compile_family(family, dims, options.attention, options.checkpoint, options.pad_mm)
+    return _Job(options, programs).run()
 
 
 @functools.cache
@@ -155,8 +162,8 @@ def _graph_hash(calls: tuple[Call, ...]) -> str:
 class _Job:
     """A training loop over a compiled model."""
 
-    def __init__(self, family: str, dims: Dims, options: CompiledOptions, programs: Programs) -> None:
-        self.family, self.dims, self.options, self.programs = family, dims, options, programs
+    def __init__(self, options: CompiledOptions, programs: Programs) -> None:
+        self.options, self.programs = options, programs
         plain = Options(steps=options.steps, first_step=options.first_step, module_frames=False,
                         shapes=options.shapes, seed=options.seed)  # fmt: skip
         self.rec = CompiledRecorder(plain)
@@ -167,7 +174,7 @@ class _Job:
             self.forward = with_templates(self.forward, every=options.template)
             self.backward = with_templates(self.backward, every=options.template)
 
-    def run(self) -> CompiledZoo:
+    def run(self) -> Synthetic:
         rec, options = self.rec, self.options
         for index in range(options.steps):
             rec.step = options.first_step + index
@@ -180,7 +187,7 @@ class _Job:
         if options.layout != "eager":
             keep = {"keep_eager": options.keep_eager, "prelaunched": options.prelaunched}
             synthetic = LAYOUTS[options.layout](synthetic, **keep)
-        return CompiledZoo(self.family, options, self.dims, synthetic)
+        return synthetic
 
     def _step(self) -> None:
         rec = self.rec

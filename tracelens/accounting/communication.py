@@ -8,6 +8,7 @@ import numpy.typing as npt
 from tracelens.attribution import Attribution
 from tracelens.attribution.collectives import Call
 from tracelens.attribution.communication import Communication
+from tracelens.hardware.collectives import bus_factor
 from tracelens.results import CommunicationRow
 from tracelens.trace import Trace
 from tracelens.words import PHASES
@@ -114,25 +115,3 @@ def _in_line(trace: Trace, attribution: Attribution, communication: Communicatio
         here = kernels.device[communication.kernel] == device
         out |= here & (kernels.stream[communication.kernel] == streams[time.argmax()]) & (time.max() > 0)
     return out
-
-
-def bus_factor(collective: str, ranks: int | None) -> float | None:
-    """Bus bandwidth / algorithm bandwidth, from doc/PERFORMANCE.md of NVIDIA/nccl-tests; None: not defined.
-
-    It counts what each rank's link carries, so that figures compare with the link's speed whatever the
-    number of ranks: an all-reduce carries every byte twice, but for the rank's own share.
-
-    >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("broadcast", 8)
-    (1.75, 0.875, 1.0)
-    """
-    if collective in ("broadcast", "reduce", "send/recv"):
-        return 1.0
-    if ranks is None or ranks < 1:
-        return None
-    share = (ranks - 1) / ranks
-    return {
-        "all_reduce": 2 * share,
-        "reduce_scatter": share,
-        "all_gather": share,
-        "all_to_all": share,
-    }.get(collective)

@@ -12,7 +12,9 @@ from tracelens.accounting.shares import call_flops
 from tracelens.attribution import Attribution, Calls
 from tracelens.gemm import GemmShape
 from tracelens.gemm.lost import PARTS
-from tracelens.results import ComponentRow, GemmRow
+from tracelens.results import ComponentRow, Finding, GemmRow
+from tracelens.results.layers import Layers
+from tracelens.results.step import Step
 from tracelens.trace import Links, Trace
 from tracelens.words import COMPONENTS, EVIDENCE, PHASES
 
@@ -148,7 +150,42 @@ def gemms_frame(rows: Sequence[GemmRow]) -> pd.DataFrame:
     return frame.drop(columns="lost_ms")
 
 
-def rows_frame(rows: Sequence[GemmRow] | Sequence[ComponentRow], kind: type[Any]) -> pd.DataFrame:
+def findings_frame(rows: Sequence[Finding]) -> pd.DataFrame:
+    """One row per finding, the largest first.
+
+    Columns: rule, title, severity, confidence, effort, basis, saving_low_ms, saving_mid_ms, saving_high_ms
+    (per step; NaN = a bound or not known), saving_mid_frac (of the step), components and gemms (joined by
+    "+"), change ("vocab_size 50257 -> 50304"), fix (the diff).
+    """
+    same = ("rule", "title", "severity", "confidence", "effort", "basis")
+    ends = ("low", "mid", "high")
+    made: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in same}
+    for end in ends:
+        made[f"saving_{end}_ms"] = pd.Series([getattr(row.saving_ms, end) for row in rows], dtype=float)
+    made["saving_mid_frac"] = pd.Series([row.saving_frac.mid for row in rows], dtype=float)
+    made |= {name: ["+".join(getattr(row, name)) for row in rows] for name in ("components", "gemms")}
+    made["change"] = [", ".join(f"{name} {a} -> {b}" for name, (a, b) in row.change.items()) for row in rows]
+    made["fix"] = ["\n".join(row.fix) for row in rows]
+    return pd.DataFrame(made)
+
+
+def layers_frame(layers: Layers) -> pd.DataFrame:
+    """GPU time per step of each layer, component and phase; all GPU time of the steps is in one row.
+
+    Columns: layer (<NA> = in no layer, or in one that is not known), component, phase, time_ms (per step).
+    """
+    rows = [
+        (layer, row.component, row.phase, time)
+        for row in layers.rows
+        for layer, time in [*zip(layers.layers, row.time_ms, strict=True), (pd.NA, row.rest_ms)]
+    ]
+    frame = pd.DataFrame(rows, columns=["layer", "component", "phase", "time_ms"])
+    return frame.astype({"layer": "Int64", "time_ms": float})
+
+
+def rows_frame(
+    rows: Sequence[GemmRow] | Sequence[ComponentRow] | Sequence[Step], kind: type[Any]
+) -> pd.DataFrame:
     """Result rows as a DataFrame, one column per field of ``tracelens.results``.
 
     Integers that can be missing stay integers, <NA> where they are not known.

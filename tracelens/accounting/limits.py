@@ -41,7 +41,7 @@ UNKNOWN = 0.50
 #: Components whose kernels besides products only move bytes.
 _BYTES = frozenset({
     "embedding", "norm", "attention.rope", "attention.softmax", "mlp.activation", "residual", "dropout",
-    "moe.dispatch", "loss", "optimizer", "grad_clip", "memory",
+    "moe.dispatch", "ssm.conv", "loss", "optimizer", "grad_clip", "memory",
 })  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.accounting.whole_steps import not_whole
+from tracelens.accounting.whole_steps import NOTHING, not_whole
 from tracelens.attribution import Attribution
 from tracelens.attribution.communication import exposed_within
 from tracelens.errors import UsageError
@@ -161,8 +161,8 @@ def _counted(links: Links, reasons: list[NotWhole | None], wanted: tuple[int, in
         there = f"{steps.index[0]} to {steps.index[-1]}" if steps.marked else "none is marked"
         raise UsageError(f"no step between {wanted[0]} and {wanted[1]} in this trace: steps {there}")
     whole = [at for at in asked if reasons[at] is None]
-    cut = [at for at in asked if reasons[at] != "no_gpu_work"]
-    worked = [index for index, reason in zip(steps.index, reasons, strict=True) if reason != "no_gpu_work"]
+    cut = [at for at in asked if reasons[at] not in NOTHING]
+    worked = [index for index, reason in zip(steps.index, reasons, strict=True) if reason not in NOTHING]
     if wanted is not None and not cut and worked:
         empty = integers([steps.index[at] for at in asked])
         raise UsageError(

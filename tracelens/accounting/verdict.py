@@ -26,6 +26,9 @@ _NAMED = 3
 _NAMES_WAITING = 0.25
 #: A smaller message is sent in 0.1 ms at most, even at 1 GB/s: what it takes longer is waiting.
 _SENDING_FROM = 2**16
+_SHARES = ((0.99, "All of it"), (0.5, "Most of it"), (0.0, "The largest part of it"))
+#: Exposed communication is named from this share of the step on.
+_EXPOSED = 0.02
 _MORE = ", more than any shape change would save."
 _MARK = "Call prof.step() after each step, or record with tracelens capture."
 
@@ -125,7 +128,7 @@ def _main_collective(seen: StepPicture, exposed_ms: float) -> str:
     main = max(times, key=lambda one: times[one], default="")
     if not main or not times[main]:
         return ""
-    share = "Most of it" if times[main] > exposed_ms / 2 else "The largest part of it"
+    share = next(said for least, said in _SHARES if times[main] >= least * exposed_ms)
     return f"{share} is {main} ({ms(times[main])}, including the wait for the slowest rank)."
 
 
@@ -213,7 +216,7 @@ def _others(seen: StepPicture, found: Limits) -> str:
     said = []
     if found.first != "idle" and found.idle_ms > WORTH * found.step_ms and _profiler(seen) is None:
         said.append(f"the GPU is idle {pct(found.idle_ms / found.step_ms)} of the step")
-    if found.first != "exposed" and found.exposed_ms > WORTH * found.step_ms:
+    if found.first != "exposed" and found.exposed_ms > _EXPOSED * found.step_ms:
         part = pct(found.exposed_ms / found.step_ms)
         said.append(f"{_exposed(seen)} {part} of the step")
     waits = (
@@ -275,7 +278,8 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
                 f" {why}: {title}.{more}"
             )
         if time_ms < _LITTLE * found.step_ms:
-            return f"{changes}, {'together ' if count > 1 else ''}worth {time} ({share}): {title}.{more}"
+            time = f"{'together ' if count > 1 else ''}{time}"
+            return f"No change found is worth 1% of the step: {changes}, {time} ({share}): {title}.{more}"
         does = "saves" if count == 1 else "together save"
         return f"{changes} {does} {time} of {step} ({share}): {title}.{more}"
     states = [check.state for check in seen.checks]

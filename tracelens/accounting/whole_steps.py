@@ -5,7 +5,9 @@ is mostly the step before that still runs (in the nanoGPT traces that the README
 the first step launches exactly the kernels of a later one, beside up to 1,041 of those). What proves a cut
 is the step's own launches, in order, beside those of the other steps: a step that lacks the first of them,
 and does the rest alike, lost its beginning; one that lacks the last lost its end. Where steps differ
-otherwise, or there is nothing to compare with, a step counts as whole.
+otherwise, or there is nothing to compare with, a step counts as whole. Of a file that ends early nothing is
+behind what its last events hold: the last step with GPU work is cut, and so is each whose launches have lost
+a kernel.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ BoolArray = npt.NDArray[np.bool_]
 _ALIKE = 0.95  # of the kernels, place by place: the same work, but for an autotuned kernel or two
 _MISSING = 0.01  # of a step's GPU time or launches: less is no cut that a figure shows
 _LAUNCHES = 0.99  # of a call's events have a kernel: a call that launches one
+#: Of a step without any GPU work in the trace.
+NOTHING: tuple[NotWhole, ...] = ("no_gpu_work", "not_in_file")
 _TELLING = 8  # kernels in a row that look like the missing ones
 
 
@@ -58,7 +62,20 @@ def not_whole(trace: Trace, links: Links, *, owned: BoolArray, early: IntArray) 
         trace, own[-1][::-1], [one[::-1] for one in own[:-1]]
     ):
         reasons[-1] = "cut_at_end"
+    if trace.truncated:
+        last = max((at for at in range(count) if reasons[at] != "no_gpu_work"), default=-1)
+        reasons[last + 1 :] = ["not_in_file"] * (count - last - 1)
+        for at in {last, *_without_some_kernel(trace, links)} & set(range(last + 1)):
+            reasons[at] = "cut_at_end"
     return reasons
+
+
+def _without_some_kernel(trace: Trace, links: Links) -> list[int]:
+    """Steps with a launch whose kernel is not in the trace; in whole files only captured graphs have."""
+    lost = trace.symbols.where(lambda name: "LaunchKernel" in name)[trace.launches.name]
+    lost[links.kernel_launch[links.kernel_launch >= 0]] = False
+    of = np.searchsorted(links.steps.start_ns, trace.launches.ts_ns[lost], side="right") - 1
+    return sorted(set(of[of >= 0].tolist()))
 
 
 def _cut(trace: Trace, own: IntArray, others: Sequence[IntArray], early: IntArray | None = None) -> bool:

@@ -210,7 +210,8 @@ def _structure(
     several = np.zeros(len(component), np.int32)
     own = inferred.of_kernel()
     behind = inferred.of_node(origin)
-    which = np.where(behind >= 0, behind, own)
+    # what is tied to a forward operator of no name gets none by its own place
+    which = np.where((behind >= 0) | inferred.left_open(origin), behind, own)
     known = which >= 0
     if not known.any():
         return several

@@ -51,6 +51,7 @@ _FROM_OP = {
     "optimizer": "optimizer",
     "grad_clip": "grad_clip",
     "experts": "moe.experts",
+    "scan": "ssm.scan",
 }
 _PLAIN_ROLE = {
     "norm": "norm",
@@ -180,7 +181,9 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
     """Operators that say what they are wherever they stand."""
     if s.outer == "fused_logits_loss":
         return _fused_head(s)
-    if s.outer in ("loss", "norm", "dropout", "embedding", "optimizer", "experts"):
+    if s.outer == "scan" and s.inner == "linear":
+        return Decision("ssm.projection", "op")  # Mamba's own fused function ends in the output projection
+    if s.outer in ("loss", "norm", "dropout", "embedding", "optimizer", "experts", "scan"):
         return Decision(_FROM_OP[s.outer], "op")
     if s.outer == "core":
         return _core(s, "op")
@@ -192,7 +195,8 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
                 return None
             return Decision("attention.values" if s.after_core else "attention.scores", "path")
     mixture = s.experts and not _MIXTURES.isdisjoint(roles)  # experts add biases, and their results up
-    if s.residual and ("layer" in roles or "attention" in roles) and not mixture and "embedding" not in roles:
+    apart = mixture or not {"embedding", "ssm", "mixer"}.isdisjoint(roles)
+    if s.residual and ("layer" in roles or "attention" in roles) and not apart:
         if ("attention" in roles and (not s.after_core or roles[-1] == "qkv")) or roles[-1] == "activation":
             return None  # rotary embeddings, biases, adapters and a GELU that is written out add too
         return Decision("residual", "path")
@@ -207,6 +211,10 @@ def _of_role(
         return None  # one word proves no mixture
     if s.experts and role in _OF_EXPERT and ("experts" in outer or "moe" in outer):
         return "moe.experts"
+    if role == "ssm":
+        return _of_state_space(s)
+    if role == "norm" and s.residual and s.transformer:
+        return "residual"  # of a normalization that adds to the stream itself
     if role == "gate":
         return _of_gate(s, outer)
     if role in _LINEAR_ROLE:
@@ -232,6 +240,10 @@ def _of_role(
         head = not {"head_transform", "logits"}.isdisjoint(outer) and "layer" not in outer
         if head or "stem" in outer:
             return "other"
+        if "ssm" in outer or "mixer" in outer:
+            return "ssm.conv" if "ssm" in outer else "other"
+        if "embedding" in outer and "layer" not in outer:
+            return "embedding"
         return "mlp.activation" if "attention" not in outer else "attention.other"
     if role in ("experts", "moe"):
         return _among_experts(s, role)
@@ -247,6 +259,13 @@ def _among_experts(s: Situation, role: str) -> str | None:
     if s.inner == "bmm" or (role == "experts" and (s.inner == "linear" or s.outer in _ACTIVATIONS)):
         return "moe.experts"
     return None
+
+
+def _of_state_space(s: Situation) -> str:
+    """Of a state-space mixer: its linear layers, its short convolution, and the scan with all around it."""
+    if s.inner == "linear":
+        return "ssm.projection"
+    return "ssm.conv" if s.outer == "convolution" else "ssm.scan"
 
 
 def _of_gate(s: Situation, outer: tuple[str | None, ...]) -> str | None:

@@ -51,7 +51,7 @@ _OPS: tuple[tuple[str, ...], ...] = (
     (
         "norm",
         r"aten::(native_|_fused_|cudnn_|miopen_)?(layer_norm|rms_norm|group_norm|batch_norm|instance_norm)\w*",
-        r"aten::_batch_norm_impl_index",
+        r"aten::_batch_norm_impl_index|aten::_weight_norm\w*",
         rf"{_WORD}(?>.*?(RMSNorm|LayerNorm)).*(Function|Fn|Func).*",
         r"_(RMSNorm|LayerNorm)(Backward)?",  # module/layernorm.py of TransformerEngine
     ),
@@ -96,6 +96,7 @@ _OPS: tuple[tuple[str, ...], ...] = (
     ),
     ("add", r"aten::add_?"),
     ("experts",),  # a whole mixture in one operator
+    ("scan",),  # of a state space, or its whole mixer
 )
 OP_RULES = tuple(rule for rule, *_ in _OPS)
 _COMPILED_OPS = tuple(
@@ -111,6 +112,10 @@ def op_rule(name: str) -> str | None:
 
 # --- modules and named ranges ----------------------------------------------------------------------
 
+#: What holds a normalization, or is called after the kind it has ("RobertaPreLayerNormEncoder"), is none.
+_AROUND_NORM = (
+    "linear|mlp|conv|layer|coder|model|attention|intermediate|output|embed|head|pool|for(masked|causal|seq)"
+)
 #: One element of a path: an nn.Module class (``LlamaMLP``), an attribute (``q_proj``) or a range's text.
 _ELEMENTS: tuple[tuple[str, ...], ...] = (
     # work around the model first: grad_norm is no normalization layer
@@ -130,12 +135,13 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "norm",
         r"norm\d*$",
         r"^ln(_?\d|_f|_\w+)?$",
-        rf"(layer|rms)_?norm(?!{_NEAR}(linear|mlp|conv))",
+        rf"(layer|rms)_?norm(?!{_NEAR}({_AROUND_NORM}))",
         "batchnorm",
     ),
-    (  # state spaces, recurrences, short convolutions: they mix tokens, and are no attention
+    ("ssm", r"mamba_?2?(mixer\d?|layer)?$|(bamba|h1)mixer$|deltanet$|^linear_attn$|state_?space"),
+    (  # recurrences, short convolutions: they mix tokens, and are no attention
         "mixer",
-        "(?<!mlp)mixer$|mamba_?2?(block)?$|deltanet$|rwkv|shortconv$|rglru$|recurrentblock$|^linear_attn$",
+        "(?<!mlp)mixer$|rwkv|shortconv$|rglru$|recurrentblock$",
     ),
     ("rope", "rotary", "rope(?!n)", "apply_rot"),
     ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$", "drop_?path$", "stochastic_?depth"),
@@ -169,8 +175,8 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         r"^(act|act_fn|swiglu|silu\w*|\w*activation(_fn)?)$",
         rf"^{_WORD}(.*gelu|(?!dense).*relu)",
     ),
-    ("mlp", "mlp", "feed_?forward", "^ff$", "ffn?$", "dense(relu|act|gatedact)dense$"),
-    ("head_transform", "headtransform$"),
+    ("mlp", "mlp(?!predictionhead)", "feed_?forward", "^ff$", "ffn?$", "dense(relu|act|gatedact)dense$"),
+    ("head_transform", "headtransform$", "pooler$"),
     (
         "logits",
         rf"lm_?head(?!{_NEAR}model)",
@@ -180,7 +186,16 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "vocab_?proj",
     ),
     ("loss", "loss", "cross_?entropy", "criterion"),
-    ("embedding", "embed", "^wte$", "^wpe$", "tok_emb", "pos_emb"),
+    (
+        "embedding",
+        "embed",
+        "^wte$",
+        "^wpe$",
+        "tok_emb",
+        "pos_emb",
+        "patch_?merging",
+        "multi_?modal_?projector$",
+    ),
     ("bert_output", r"^(?!.*self)\w*output$"),
     ("stem", r"conv(olution)?_?(layer|block|stem)(_\d+)?$", "feature_?(extractor|encoder)$"),
     ("layer", r"(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$"),
@@ -243,6 +258,10 @@ _KERNELS: tuple[tuple[str, ...], ...] = (
     ("optimizer", "FusedAdam|fused_adam|FusedOptimizer|adam_kernel|AdamFunctor"),
     ("dropout", "fused_dropout"),
     ("moe.dispatch",),
+    ("moe.router",),
+    ("moe.experts",),
+    ("ssm.conv",),
+    ("ssm.scan",),
 )
 _COMPILED_KERNELS = tuple(
     (component, re.compile("|".join([*words, *patterns_of(KERNELS, component)])))

@@ -50,6 +50,16 @@ OPERATORS: tuple[Row, ...] = (
         r"vllm::(moe_forward(_shared)?|(in|out)place_fused_experts)",
         "vllm-project/vllm vllm/model_executor/layers/fused_moe/, direct_register_custom_op",
     ),
+    (
+        "scan",
+        r"vllm::((plamo2_)?mamba_mixer2?|linear_attention|gdn_attention_core|kda_attention)",
+        "vllm-project/vllm vllm/config/compilation.py, CompilationConfig._attention_ops",
+    ),
+    (
+        "scan",
+        r"(MambaSplitConv1dScanCombined|MambaChunkScanCombined|MambaInner|SelectiveScan)Fn(Backward)?",
+        "state-spaces/mamba mamba_ssm/ops/, torch.autograd.Function",
+    ),
 )
 
 KERNELS: tuple[Row, ...] = (
@@ -88,6 +98,41 @@ KERNELS: tuple[Row, ...] = (
         "attention.core",
         r"\bpaged_attention_v[12]_kernel|\bkernel_unified_attention_[23]d",
         "vllm-project/vllm csrc/attention/, vllm/attention/ops/triton_unified_attention.py",
+    ),
+    (  # GemmType: 0 is one GEMM, 1 and 2 are GEMMs of groups of rows
+        "moe.experts",
+        r"\bdeep_gemm::\w+<[^>]{0,300}\(deep_gemm::GemmType\)[12]\b",
+        "deepseek-ai/DeepGEMM deep_gemm/include/deep_gemm/common/types.hpp, impls/",
+    ),
+    (
+        "moe.router",
+        r"\bmoe::dev::routing::routing\w+::routing\w*(Main|Cluster|Cooperative|Block)\w*Kernel",
+        "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/trtllmGenKernels/blockScaleMoe; FlashInfer shares it",
+    ),
+    (
+        "moe.dispatch",
+        r"\bmoe::dev::finalize::finalize\w*Kernel",
+        "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/trtllmGenKernels/blockScaleMoe; FlashInfer shares it",
+    ),
+    (
+        "ssm.conv",
+        r"causal_conv1d_(channellast_)?(fwd|bwd|update)_kernel",
+        "Dao-AILab/causal-conv1d csrc/; vLLM's Triton kernels share the name",
+    ),
+    (
+        "ssm.scan",
+        r"\b_(chunk_(scan|state|cumsum)|state_passing|bmm_chunk)(_\w{1,30})?_(fwd|bwd)",
+        "state-spaces/mamba mamba_ssm/ops/triton/ssd_*.py",
+    ),
+    (
+        "ssm.scan",
+        r"\b_selective_scan_update_kernel|\bselective_scan_(fwd|bwd)_kernel",
+        "state-spaces/mamba mamba_ssm/ops/triton/selective_state_update.py, csrc/selective_scan/",
+    ),
+    (
+        "ssm.scan",
+        r"\bchunk_(gated_delta_rule_)?(fwd|bwd)_kernel_(h|o|dv|dhu|dqkwg)|\brecompute_w_u_fwd_kernel",
+        "fla-org/flash-linear-attention fla/ops/common/, fla/ops/gated_delta_rule/; vLLM has the same",
     ),
 )
 

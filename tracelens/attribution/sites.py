@@ -55,6 +55,7 @@ def decide_sites(
     # a block called attention must do some of it: convolutions have "channel attention"
     attends = np.isin(rule, [_RULE_CODE[name] for name in ("core", "softmax", "bmm")])
     transformer = attention or bool(fused.any() or (paths.attention[attends] >= 0).any())
+    transformer = transformer or _makes_queries_keys_and_values(paths, rule, outermost)
 
     after_core = _after_core(links, paths, rule, innermost)
     linears_after = _linears_after(paths, rule, outermost, after_core)
@@ -93,6 +94,12 @@ def decide_sites(
                 decisions.append(made)
         decision[nodes] = codes[which.reshape(-1)]
     return Sites(decision, decisions, transformer)
+
+
+def _makes_queries_keys_and_values(paths: Paths, rule: IntArray, outermost: IntArray) -> bool:
+    """Has a block called attention three linear layers? What approximates a softmax runs none."""
+    linear = (rule == _RULE_CODE["linear"]) & (outermost == np.arange(len(rule))) & (paths.attention >= 0)
+    return bool((np.bincount(paths.attention[linear]) >= 3).any())
 
 
 def _experts(paths: Paths, rule: IntArray) -> bool:

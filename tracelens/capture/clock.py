@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from tracelens.capture.system import on_gpu
+
 #: Steps remembered: a long wait must not pile up events.
 KEEP = 20
 
@@ -30,7 +32,7 @@ class Clock:
         return bool(self._marks)
 
     def mark(self) -> None:
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if on_gpu():
             if self.kind != "cuda_events":
                 self._marks.clear()
                 self.kind = "cuda_events"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import json
 import os
 import re
@@ -36,7 +37,7 @@ def raw_path(folder: Path) -> Path:
 
 
 def target_path(folder: Path, rank: int, started: float) -> Path:
-    """``rank0.json.gz``; a file of an earlier run is replaced, one of this run never."""
+    """``rank0.json.gz``, or a name with the process where this run has written one already."""
     path = folder / f"rank{rank}.json.gz"
     with contextlib.suppress(OSError):
         if path.stat().st_mtime >= started:
@@ -44,10 +45,27 @@ def target_path(folder: Path, rank: int, started: float) -> Path:
     return path
 
 
-def finish(raw: Path, target: Path, metadata: dict[str, Any], more: Sequence[NodeRange] = ()) -> int:
-    """Turn the profiler's file into the trace, with ``more`` ranges behind its events; returns its bytes.
+def keep_earlier(target: Path) -> Path | None:
+    """Move what lies at ``target`` to a folder ``earlier-N`` beside it; returns where it is now.
 
-    ``raw`` is gone afterwards.
+    In a folder of its own no later ``tracelens analyze FOLDER`` takes it for a rank of this run.
+    """
+    if not target.exists():
+        return None
+    places = (target.parent / f"earlier-{number}" / target.name for number in itertools.count(1))
+    kept = next(place for place in places if not place.exists())
+    kept.parent.mkdir(exist_ok=True)
+    os.replace(target, kept)
+    return kept
+
+
+def finish(
+    raw: Path, target: Path, metadata: dict[str, Any], more: Sequence[NodeRange] = ()
+) -> tuple[int, Path | None]:
+    """Turn the profiler's file into the trace, with ``more`` ranges behind its events.
+
+    Returns its bytes, and where the trace is now that lay at ``target`` (``keep_earlier``). ``raw`` is gone
+    afterwards.
 
     Raises TraceFileError when it is cut off or cannot be written; then no target appears.
     """
@@ -67,8 +85,9 @@ def finish(raw: Path, target: Path, metadata: dict[str, Any], more: Sequence[Nod
             with _compressed(temporary) as out:
                 for piece in _pieces(source, size, target.name, metadata, more):
                     out.write(piece)
+        earlier = keep_earlier(target)
         os.replace(temporary, target)
-        return target.stat().st_size
+        return target.stat().st_size, earlier
     except OSError as error:
         raise TraceFileError(f"cannot write {target}: {error.strerror or error}") from error
     finally:

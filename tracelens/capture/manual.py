@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from types import TracebackType
 from typing import Any
 
@@ -47,7 +48,7 @@ class Capture:
 def capture(
     *models: Any,
     out: str | os.PathLike[str] = "traces",
-    wait: int = 10,
+    wait: int = 5,
     warmup: int = 2,
     active: int = 3,
     ranks: tuple[int, ...] | None = None,
@@ -60,5 +61,7 @@ def capture(
     Raises:
         ValueError: wait or warmup is negative, or active is less than 1.
     """
-    options = Options(out=os.fspath(out), wait=wait, warmup=warmup, active=active, ranks=ranks)
+    options = Options(
+        out=os.fspath(out), wait=wait, warmup=warmup, active=active, ranks=ranks, started=time.time()
+    )
     return Capture(Session(options, automatic=False, roots=models))

@@ -17,6 +17,12 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
+def tell(text: str) -> None:
+    """What holds for all ranks alike: rank 0 says it."""
+    if os.environ.get("RANK", "0") in ("", "0"):
+        say(text)
+
+
 def why(error: BaseException) -> str:
     """The reason of an error on one line."""
     first = next((line for line in str(error).splitlines() if line.strip()), "")

@@ -16,7 +16,7 @@ from tracelens.capture.dimensions import infer_dimensions
 from tracelens.capture.messages import why
 from tracelens.capture.modules import Model, class_name, is_wrapper
 from tracelens.capture.parallel import parallel
-from tracelens.capture.system import gpus, precision, versions
+from tracelens.capture.system import gpus, precision, seeds, versions
 
 #: Raised when a key changes its meaning; new keys do not raise it.
 SCHEMA_VERSION = 1
@@ -32,6 +32,7 @@ def describe(models: Iterable[Model], batch: Batch) -> dict[str, Any]:
         "parallel": lambda: parallel(model.root for model in models),
         "gpus": gpus,
         "precision": precision,
+        "seeds": seeds,
         "compile": lambda: _compile(models),
     }
     found: dict[str, Any] = {

@@ -22,11 +22,12 @@ class Options:
     """
 
     out: str
-    wait: int = 10
+    wait: int = 5  # with the defaults a script of 12 steps has its window, and 2 timed steps behind it
     warmup: int = 2
     active: int = 3
     ranks: tuple[int, ...] | None = None  # None: all
-    started: float = 0.0  # of the whole run, Unix time: an older file of the same name may be replaced
+    stop: bool = False  # end the training once the trace is written
+    started: float = 0.0  # of the whole run, Unix time: an older file of the same name is another run's
     root: int | None = None  # the process the user started
 
     def __post_init__(self) -> None:

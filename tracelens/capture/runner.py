@@ -44,13 +44,13 @@ def resolve(command: Sequence[str]) -> list[str]:
     path = Path(first)
     if path.suffix in (".py", ".pyc", ".pyz") or (path.is_dir() and (path / "__main__.py").is_file()):
         if not path.exists():
-            raise UsageError(f"there is no {first}")
+            raise UsageError(f"there is no {first}: check the path, or give a module with -m")
         return [*_python(), *command]
     if found := shutil.which(first):
         return [found, *command[1:]]
     if path.is_file():
         return [*_python(), *command]
-    raise UsageError(f"cannot run {first}: no such script or program")
+    raise UsageError(f"cannot run {first}: no such script or program; check the path")
 
 
 def _python() -> list[str]:

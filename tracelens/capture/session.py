@@ -7,6 +7,8 @@ profiler; some more are timed; then the file is written and everything of ours i
 from __future__ import annotations
 
 import functools
+import os
+import shlex
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,7 +21,7 @@ from tracelens.capture.backward import NodeRange
 from tracelens.capture.clock import KEEP, Clock
 from tracelens.capture.events import Events
 from tracelens.capture.files import TraceFileError, finish, raw_path, remove, target_path
-from tracelens.capture.messages import say, why
+from tracelens.capture.messages import say, tell, why
 from tracelens.capture.metadata import describe
 from tracelens.capture.modules import Model, Registry, find_models
 from tracelens.capture.options import AFTER, Options
@@ -27,8 +29,18 @@ from tracelens.capture.parallel import rank_and_world
 from tracelens.capture.recorder import Recorder
 from tracelens.capture.runner import check_folder
 from tracelens.capture.steps import StepFinder
+from tracelens.capture.system import on_gpu
 
 P = ParamSpec("P")
+
+_NO_CUDA = (
+    "this training does not use CUDA: its trace will hold CPU operators only, and 'tracelens analyze' needs "
+    "GPU events; run it on a machine with an NVIDIA GPU"
+)
+_OTHER_PROFILER = (
+    "the script runs a profiler of its own, and only one can record: this capture begins when that one has "
+    "stopped; 'tracelens analyze' reads the script's own trace as well"
+)
 
 
 def _harmless(method: Callable[P, None]) -> Callable[P, None]:
@@ -41,6 +53,7 @@ def _harmless(method: Callable[P, None]) -> Callable[P, None]:
         except Exception as error:
             session: Any = args[0]
             session.give_up(f"{method.__name__.strip('_')}: {why(error)}")
+            session.end_training(1)
 
     return safe
 
@@ -65,7 +78,8 @@ class Session:
         self._recorder: Recorder | None = None
         self._raw: Path | None = None
         self._backward: list[NodeRange] = []
-        self._postponed = False
+        self._told_of_others = False
+        self._postponed = False  # a profiler of the script's own runs
         self._facts: dict[str, Any] = {}
         self._lock = threading.RLock()
 
@@ -111,6 +125,8 @@ class Session:
         if self.state == "over":
             return
         self.done += 1
+        if self.done == 1 and not on_gpu():
+            tell(_NO_CUDA)
         if self.state == "recording":
             self._passes.append(passes)
             if skipped:
@@ -121,6 +137,7 @@ class Session:
         """Between two steps: the state changes here and nowhere else."""
         options = self.options
         if self.state == "waiting":
+            self._heed_other_profilers()
             if self.done >= options.wait - KEEP:
                 self._before.mark()
             if self.done >= options.wait:
@@ -136,22 +153,34 @@ class Session:
                 self._after.mark()
             if self.done >= self._last + 1 + AFTER:
                 self._write(None)
+                self.end_training(0)
+
+    def _heed_other_profilers(self) -> None:
+        """There can be only one at a time, and the script's own comes first."""
+        running = torch._C._autograd._profiler_enabled()
+        if running and not self._told_of_others:
+            self._told_of_others = True
+            tell(_OTHER_PROFILER)
+        self._postponed = running
 
     def _begin(self) -> None:
+        if self._postponed:
+            return
+        self._last = self.done + self.options.warmup + self.options.active
         rank, _ = rank_and_world()
         if not self.options.wants(rank):
-            self._over()
+            if (
+                self.options.stop
+            ):  # end with the ranks that record: left alone it would wait for them for ever
+                self.state = "timing"
+            else:
+                self._over()
             return
-        if torch._C._autograd._profiler_enabled():
-            self._postponed = True  # the script's own profiler runs: one step later
-            return
-        self._postponed = False
         check_folder(Path(self.options.out))
         models = self._models()
         if not models:
             say("no module with parameters was found: the trace has no module names")
         self._recorder = Recorder(models, first_step=self.done, warmup=self.options.warmup)
-        self._last = self.done + self.options.warmup + self.options.active
         self.state = "recording"
         self._registry.remove()
         signals.watch(self)
@@ -162,6 +191,7 @@ class Session:
         if self.state == "recording":
             self._end_recording(complete_step=False)
             self._write("the script started a profiler of its own")
+            self.end_training(0)
 
     def _models(self) -> list[Model]:
         trained = {
@@ -228,8 +258,8 @@ class Session:
         if self._postponed:
             return "a profiler of the script's own ran all the time"
         return (
-            f"{self.done} training steps were seen and the window opens after {options.wait}, for "
-            f"{options.warmup} + {options.active}; train longer, or capture --wait 1 --warmup 1 --active 1"
+            f"needs {options.last} steps ({options.wait} wait + {options.warmup} warm-up + {options.active} "
+            f"recorded); the script ran {self.done}: train longer, or capture --wait 1 --warmup 1 --active 1"
         )
 
     def _write(self, ended: str | None) -> None:
@@ -253,14 +283,31 @@ class Session:
         }
         target = target_path(Path(self.options.out), rank_and_world()[0], self.options.started)
         try:
-            size = finish(raw, target, self._facts, self._backward)
+            size, earlier = finish(raw, target, self._facts, self._backward)
         except TraceFileError as error:
             say(f"no trace: {error}")
         else:
             self.written = target
             cut = f", cut short: {ended}" if ended else ""
             say(f"{window['steps']} of {window['asked']} steps, {size / 1e6:.1f} MB, in {target}{cut}")
+            if earlier is not None:
+                say(f"the trace of an earlier run is kept: {earlier}")
+            if on_gpu():
+                tell(f"next: {self._next_command(target)}")
         self._over()
+
+    def _next_command(self, written: Path) -> str:
+        """For all ranks where all of them record, else for this file."""
+        _, world = rank_and_world()
+        several = world > 1 and (self.options.ranks is None or len(self.options.ranks) > 1)
+        path = os.path.relpath(written.parent if several else written)
+        return f"tracelens analyze {shlex.quote(path)}"
+
+    def end_training(self, code: int) -> None:
+        """``--stop``: the script ends as by ``sys.exit``, once its trace is written or cannot be."""
+        if self.options.stop:
+            tell("--stop: the training ends here")
+            raise SystemExit(code)
 
     def give_up(self, reason: str) -> None:
         """Say why, leave no hook behind, let the training go on."""

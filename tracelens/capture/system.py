@@ -25,7 +25,27 @@ _GPU = {
     "threads_per_sm": "max_threads_per_multi_processor",
     "warp_size": "warp_size",
 }
-_LIBRARIES = ("transformers", "accelerate", "lightning", "pytorch-lightning", "deepspeed", "flash-attn")
+#: Package -> its module, of what decides which kernels run.
+_LIBRARIES = {
+    "transformers": "transformers",
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "pytorch-lightning": "pytorch_lightning",
+    "deepspeed": "deepspeed",
+    "megatron-core": "megatron.core",
+    "torchtitan": "torchtitan",
+    "transformer-engine": "transformer_engine",
+    "torchao": "torchao",
+    "peft": "peft",
+    "trl": "trl",
+    "flash-attn": "flash_attn",
+    "xformers": "xformers",
+    "liger-kernel": "liger_kernel",
+    "grouped-gemm": "grouped_gemm",
+    "megablocks": "megablocks",
+    "bitsandbytes": "bitsandbytes",
+    "apex": "apex",
+}
 
 
 def versions() -> dict[str, Any]:
@@ -41,13 +61,24 @@ def versions() -> dict[str, Any]:
         "driver": _driver(),
     }
     # only what this process uses: a library that lies beside it says nothing
-    found |= {name: _package(name) for name in _LIBRARIES if name.replace("-", "_") in sys.modules}
+    found |= {name: _package(name) for name, module in _LIBRARIES.items() if module in sys.modules}
     return found
+
+
+def on_gpu() -> bool:
+    """Does this process use CUDA already? Asking initializes nothing: a later fork can still use CUDA."""
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_available())
+
+
+def seeds() -> dict[str, int]:
+    """Of PyTorch's generators; those of Python and NumPy cannot be read."""
+    found = {"torch": torch.initial_seed()}
+    return found | {"cuda": torch.cuda.initial_seed()} if on_gpu() else found
 
 
 def gpus() -> list[dict[str, Any]]:
     """The properties of this process' current GPU; empty without one."""
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    if not on_gpu():
         return []
     index = torch.cuda.current_device()
     properties = torch.cuda.get_device_properties(index)

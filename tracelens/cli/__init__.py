@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 
 import click
@@ -10,6 +11,7 @@ from tracelens.cli.analyze import analyze
 from tracelens.cli.bench import bench
 from tracelens.cli.capture import capture
 from tracelens.cli.compare import compare
+from tracelens.cli.doctor import doctor
 from tracelens.cli.explain import explain
 from tracelens.cli.gemm import gemm
 from tracelens.cli.job import merge
@@ -21,13 +23,28 @@ from tracelens.errors import TracelensError, UsageError
 from tracelens.version import __version__
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """A name that is no command gets the one it looks like."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        close = difflib.get_close_matches(args[0], self.commands, 1)
+        if args[0] not in self.commands and close:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]!r}?")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="tracelens")
 def cli() -> None:
     """Where every GPU microsecond of a training step went, and which shapes waste the GPU.
 
     \b
-    Exit codes: 0 fine, 1 a --fail-on gate failed, 2 wrong use, 3 input unusable.
+    Exit codes: 0 fine, 1 a --fail-on gate failed (doctor: a poor trace),
+    2 wrong use, 3 input unusable.
     """
 
 
@@ -35,6 +52,7 @@ cli.add_command(analyze)
 cli.add_command(bench)
 cli.add_command(capture)
 cli.add_command(compare)
+cli.add_command(doctor)
 cli.add_command(explain)
 cli.add_command(gemm)
 cli.add_command(merge)

@@ -21,7 +21,8 @@ from tracelens.cli.gates import (
     taking,
     write_markdown,
 )
-from tracelens.cli.streams import redact_option
+from tracelens.cli.help import GATES, Grouped, complete_gpu
+from tracelens.cli.streams import fetched, redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -78,80 +79,60 @@ class AnalyzeOptions:
         ]
 
 
-@click.command()
+_GROUPS = {
+    "Outputs": ("output", "no_html", "json", "markdown", "kernels", "perfetto", "keep_metadata", "redact"),
+    "What is judged": ("gpu", "steps", "reference", "what_if", "gemm", "waits", "price"),
+    "Many ranks": ("summary", "keep", "pages", "workers"),
+    **GATES,
+}
+
+
+@click.command(cls=Grouped, groups=_GROUPS)
 @click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
 @click.option(
-    "-o", "--output", metavar="HTML", help="Where the page goes [default: TRACE's name + .report.html, here]."
+    "-o", "--output", metavar="HTML", help="Where the page goes [default: TRACE.report.html, here]."
 )
 @click.option("--no-html", is_flag=True, help="Write no page.")
-@click.option(
-    "--json",
-    metavar="FILE",
-    help="The report as JSON ('-': standard output, instead of the summary).",
-)
+@click.option("--json", metavar="FILE", help="The report as JSON; '-' prints it instead of the summary.")
 @click.option(
     "--markdown",
     metavar="FILE",
-    help="The report as Markdown ('-': standard output, instead of the summary); the file of "
-    "$GITHUB_STEP_SUMMARY is added to.",
+    help="As Markdown; '-' prints it. The file of $GITHUB_STEP_SUMMARY is added to.",
 )
 @click.option("--kernels", metavar="FILE", help="One row per GPU event, as .parquet or .csv.")
 @click.option(
-    "--perfetto",
-    metavar="FILE",
-    help="The trace with component, layer, phase and finding tracks, as .json or .json.gz "
-    "(see `tracelens open`).",
+    "--perfetto", metavar="FILE", help="The trace with tracks of component, layer, phase and findings."
 )
 @click.option(
-    "--keep-metadata",
-    is_flag=True,
-    help="--perfetto also writes what the trace says of itself, and whole paths: host, user and "
-    "environment can stand there.",
+    "--keep-metadata", is_flag=True, help="--perfetto keeps host, user, environment and whole paths."
 )
 @redact_option
-@click.option("--gpu", metavar="NAME", help="Judge against this GPU, e.g. h100-sxm, whatever the trace says.")
+@click.option(
+    "--gpu", metavar="NAME", shell_complete=complete_gpu, help="Judge against this GPU, e.g. h100-sxm."
+)
 @click.option("--steps", metavar="A:B", help="Only the steps ProfilerStep#A to ProfilerStep#B.")
 @click.option(
     "--reference",
     metavar="TRACE",
-    help="Another trace of the same job (eager, with shapes or modules): what is known of its kernels "
-    "is lent to the same kernels here.",
+    help="An eager trace of the same job: what it says of a kernel holds for the same kernel here.",
 )
 @click.option(
-    "--gemm",
-    metavar="ID[,ID]",
-    multiple=True,
-    help="How the figures of this row of the GEMM table come about (g1, g2, ...), instead of the summary.",
+    "--gemm", metavar="ID[,ID]", multiple=True, help="How the figures of GEMM g1, g2, ... come about."
 )
 @click.option(
     "--what-if",
     multiple=True,
     metavar="CHANGES",
-    help="Predict the step with such changes, e.g. vocab=50304,heads=20; give it again for another scenario.",
+    help="Predict the step with these changes, e.g. vocab=50304,heads=20. Repeatable.",
 )
+@click.option("--waits", is_flag=True, help="Also idle time by cause, queue and critical path (extra hta).")
 @click.option(
-    "--waits",
-    is_flag=True,
-    help="Also where the step waits (idle time by cause, queue, critical path); some seconds more, and "
-    'needs pip install "tracelens-gpu[hta]".',
+    "--price", metavar="AMOUNT", help='Of one GPU-hour, e.g. "2.50 EUR": costs and savings in money.'
 )
-@click.option(
-    "--price",
-    metavar="AMOUNT",
-    help='Price of one GPU-hour ("2.50" or "2.50 EUR"): what steps cost and findings save, in money.',
-)
-@click.option(
-    "--summary", metavar="FILE", help="This rank (or all of them) as a small file for `tracelens merge`."
-)
-@click.option(
-    "--keep", metavar="FOLDER", help="Of several ranks: finished ones lie there, and are not redone."
-)
-@click.option(
-    "--pages", metavar="FOLDER", help="Of several ranks: each rank's own page goes there, with a link."
-)
-@click.option(
-    "--workers", type=click.IntRange(1), help="Of several ranks: so many at once [default: all cores]."
-)
+@click.option("--summary", metavar="FILE", help="This rank as a small file for `tracelens merge`.")
+@click.option("--keep", metavar="FOLDER", help="Finished ranks are kept there and not redone.")
+@click.option("--pages", metavar="FOLDER", help="Each rank's own page goes there, with a link.")
+@click.option("--workers", type=click.IntRange(1), help="Ranks analyzed at once [default: all cores].")
 @gate_options("report", "shape_waste>5%")
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
 @click.option("-v", "--verbose", is_flag=True, help="The summary with GEMMs, communication and coverage.")
@@ -168,7 +149,8 @@ def analyze(options: AnalyzeOptions) -> None:
     if is_job(options.traces):
         _analyze_job(options)
     else:
-        _analyze_one(options)
+        with fetched(*options.traces) as (trace,):
+            _analyze_one(replace(options, traces=(trace,)))
 
 
 def _analyze_job(asked: AnalyzeOptions) -> None:
@@ -258,10 +240,10 @@ def _analyze(asked: AnalyzeOptions, trace: str) -> Analysis:
     from tracelens.cli.progress import is_large, progress
 
     steps = _steps(asked.steps)
-    with progress("analyzing", long=is_large(trace)) as heard:
+    with progress("analyzing", long=is_large(trace)) as bar:
         return analysis.analyze(
             trace, gpu=asked.gpu, steps=steps, reference=asked.reference, what_ifs=asked.what_if,
-            waits=asked.waits, price=asked.price, heard=heard,
+            waits=asked.waits, price=asked.price, progress=bar,
         )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from tracelens.errors import UsageError
 )
 @click.option(
     "--wait",
-    default=10,
+    default=5,
     show_default=True,
     type=click.IntRange(1),
     metavar="N",
@@ -41,8 +41,11 @@ from tracelens.errors import UsageError
     metavar="LIST",
     help="Which ranks record: all, 0, 0,8 or 0-3.",
 )
+@click.option("--stop", is_flag=True, help="End the training once the traces are written.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def capture(out: str, wait: int, warmup: int, active: int, ranks: str, command: tuple[str, ...]) -> None:
+def capture(
+    out: str, wait: int, warmup: int, active: int, ranks: str, stop: bool, command: tuple[str, ...]
+) -> None:
     """Run COMMAND, a training script as it is, and record some of its steps.
 
     \b
@@ -58,7 +61,9 @@ def capture(out: str, wait: int, warmup: int, active: int, ranks: str, command: 
     from tracelens.capture.runner import run
 
     try:
-        options = Options(out=out, wait=wait, warmup=warmup, active=active, ranks=parse_ranks(ranks))
+        options = Options(
+            out=out, wait=wait, warmup=warmup, active=active, ranks=parse_ranks(ranks), stop=stop
+        )
     except ValueError as error:
         raise UsageError(str(error)) from error
     run(command, options)

@@ -19,7 +19,8 @@ from tracelens.cli.gates import (
     shown,
     write_forms,
 )
-from tracelens.cli.streams import redact_option
+from tracelens.cli.help import GATES, Grouped
+from tracelens.cli.streams import fetched, redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,13 @@ if TYPE_CHECKING:
     Compared = Comparison | FolderComparison
 
 
-@click.command()
+_GROUPS = {
+    "Outputs": ("json", "markdown", "html", "redact", "quiet"),
+    **GATES,
+}
+
+
+@click.command(cls=Grouped, groups=_GROUPS)
 @click.argument("before")
 @click.argument("after")
 @click.option("--across", is_flag=True, help="Other GPU, dtype or world size: compare shares of peak only.")
@@ -108,14 +115,15 @@ def _compare(before: str, after: str, *, across: bool) -> Compared:
 
     folders = [path for path in (before, after) if path != "-" and Path(path).is_dir()]
     if not folders:
-        return compare_files(before, after, across=across)
+        with fetched(before, after) as (first, second):
+            return compare_files(first, second, across=across)
     if len(folders) == 1:
         other = after if folders[0] == before else before
         raise UsageError(f"{folders[0]} is a folder and {other} is none: give two files or two folders")
     from tracelens.cli.progress import progress
 
-    with progress("comparing") as heard:
-        return compare_folders(before, after, across=across, heard=heard)
+    with progress("comparing") as bar:
+        return compare_folders(before, after, across=across, progress=bar)
 
 
 def _made(result: Compared, gates: list[Judged], form: str) -> bytes:

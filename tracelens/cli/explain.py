@@ -6,9 +6,11 @@ import sys
 
 import click
 
+from tracelens.cli.help import complete_rule
+
 
 @click.command()
-@click.argument("rule")
+@click.argument("rule", shell_complete=complete_rule)
 def explain(rule: str) -> None:
     """Print what RULE (TL101) does, why it costs time, what to do and how it is estimated."""
     from tracelens.rules import explain as page

@@ -1,4 +1,4 @@
-"""``tracelens gemm``: the time of one product, and the sizes near it that are worth having."""
+"""``tracelens gemm``: the time of one GEMM, and the sizes near it that are faster."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING
 import click
 
 from tracelens.cli.gates import taking
+from tracelens.cli.help import Grouped, complete_gpu
 from tracelens.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from tracelens.gemm.study import Study
     from tracelens.hardware import Gpu
+
+
+#: Options of experts -> as they are written where they take a whole number.
+EXPERT_OPTIONS = {
+    "experts": "--experts", "top_k": "--top-k", "ep": "--ep", "tp": "--tp", "row_multiple": "--row-multiple",
+    "load": None, "backward": None,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +38,28 @@ class GemmOptions:
     span: str | None
     explain: bool
     as_json: bool
+    experts: str | None
+    top_k: str | None
+    ep: str | None
+    tp: str | None
+    load: str
+    row_multiple: str | None
+    backward: bool
 
 
-@click.command()
+_GROUPS = {
+    "The GEMM": ("gpu", "dtype", "out_dtype", "layout", "batch"),
+    "Experts: TOKENSxHIDDENxINTER instead of MxNxK": tuple(EXPERT_OPTIONS),
+    "The answer": ("vary", "span", "explain", "as_json"),
+}
+
+
+@click.command(cls=Grouped, groups=_GROUPS)
 @click.argument("shape", nargs=-1, metavar="MxNxK")
 @click.option(
     "--gpu",
     metavar="NAME",
+    shell_complete=complete_gpu,
     help="Predict for this GPU, e.g. h100-sxm; 'list' shows them all"
     " [default: the one `tracelens bench` measured last, else h100-sxm].",
 )
@@ -53,18 +76,25 @@ class GemmOptions:
     show_default=True,
     help="forward (TN), dgrad (NN), wgrad (NT) or TT: how the operands lie.",
 )
-@click.option("--batch", metavar="B", help="So many products at once; also B@MxNxK.")
+@click.option("--batch", metavar="B", help="A batch of B such GEMMs; also B@MxNxK.")
 @click.option(
     "--vary", default="n", show_default=True, metavar="DIMS", help="Look at other sizes of n, m, k: n,k"
 )
 @click.option("--span", metavar="A:B", help="Look at sizes from A to B.")
 @click.option("--explain", is_flag=True, help="The derivation of the time, with its numbers.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("--experts", metavar="E", help="One layer of E experts, each HIDDEN by INTER, with a gate.")
+@click.option("--top-k", metavar="K", help="Experts that each token chooses.")
+@click.option("--ep", metavar="N", help="GPUs that share the experts; TOKENS are of all of them.")
+@click.option("--tp", metavar="N", help="GPUs that share each expert.")
+@click.option("--load", default="balanced", show_default=True, help="balanced, or power-law:1.2.")
+@click.option("--row-multiple", metavar="R", help="Pad each expert's rows to a multiple.")
+@click.option("--backward", is_flag=True, help="Gradients, at the forward's rates.")
 @taking(GemmOptions)
 def gemm(options: GemmOptions) -> None:
-    """Predict out[M,N] = a[M,K] @ b[K,N] on a GPU, and say which sizes near it are worth having.
+    """Predict out[M,N] = a[M,K] @ b[K,N] on a GPU, and say which sizes near it are faster.
 
-    Needs no trace and no GPU. M, N and K are those of the product itself, whatever its layout: for
+    Needs no trace and no GPU. M, N and K are those of the GEMM itself, whatever its layout: for
     y = x W^T they are tokens, output features, input features. Also written M,N,K or M N K.
     """
     from tracelens.gemm.spelling import parse_dtype, parse_layout, parse_sizes
@@ -72,6 +102,10 @@ def gemm(options: GemmOptions) -> None:
     if options.gpu == "list":
         _list()
         return
+    if options.experts is not None:
+        _experts(options)
+        return
+    _without_experts(options)
     sizes = parse_sizes(" ".join(options.shape), batch=_whole("--batch", options.batch))
     one, gpu_why = _gpu(options.gpu)
     study = _study(
@@ -86,6 +120,54 @@ def gemm(options: GemmOptions) -> None:
         columns=_columns(),
     )
     _print(study, gpu_why, explain=options.explain, as_json=options.as_json)
+
+
+def _experts(options: GemmOptions) -> None:
+    from tracelens.gemm.predict.experts import predict_experts
+    from tracelens.gemm.predict.experts_study import experts_changes
+    from tracelens.gemm.spelling import parse_sizes
+    from tracelens.results.experts import ExpertLayer
+
+    sizes = parse_sizes(" ".join(options.shape))
+    given = {
+        name: _whole(option, getattr(options, name)) for name, option in EXPERT_OPTIONS.items() if option
+    }
+    if given["top_k"] is None:
+        raise UsageError("--experts needs --top-k: how many experts each token chooses")
+    one, gpu_why = _gpu(options.gpu)
+    try:
+        layer = ExpertLayer(
+            sizes.n, sizes.k, given["experts"] or 0, given["top_k"], ep=given["ep"] or 1, tp=given["tp"] or 1
+        )
+        found = predict_experts(
+            layer,
+            sizes.m,
+            gpu=one,
+            dtype=options.dtype.lower(),
+            direction="backward" if options.backward else "forward",
+            load=options.load,
+            row_multiple=1 if given["row_multiple"] is None else given["row_multiple"],
+        )
+    except InputError as error:  # on a command line the input is the call itself
+        raise UsageError(str(error)) from error
+    changes = experts_changes(found, gpu=one)
+    if options.as_json:
+        from tracelens.render.experts import experts_json
+
+        click.echo(experts_json(found, changes, gpu=one, gpu_why=gpu_why), nl=False)
+        return
+    from tracelens.render.console import stdout_console
+    from tracelens.render.experts import render_experts
+
+    render_experts(found, changes, gpu=one, gpu_why=gpu_why, console=stdout_console())
+
+
+def _without_experts(options: GemmOptions) -> None:
+    for name, option in EXPERT_OPTIONS.items():
+        if option and getattr(options, name) is not None:
+            raise UsageError(f"{option} is of experts: give --experts and --top-k, too")
+    if options.backward or options.load != "balanced":
+        raise UsageError("--backward and --load are of experts: give --experts and --top-k, too")
 
 
 def _study(sizes: tuple[int, int, int], *, gpu: Gpu, **asked: object) -> Study:

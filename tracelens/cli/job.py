@@ -22,6 +22,7 @@ from tracelens.cli.gates import (
     shown,
     write_forms,
 )
+from tracelens.cli.help import GATES, Grouped
 from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
@@ -34,16 +35,22 @@ _MAGIC = set("*?[")
 
 
 def is_job(traces: Sequence[str]) -> bool:
-    """Several files, a folder, a pattern that is no file, an address: the ranks of a job."""
+    """Several files, a folder, a pattern that is no file, an address of these: the ranks of a job."""
     if len(traces) > 1:
         return True
     (only,) = traces
     if only == "-":
         return False
-    return "://" in only or Path(only).is_dir() or bool(_MAGIC & set(only) and not Path(only).exists())
+    if "://" in only:
+        from tracelens.job.find import is_file_address
+
+        return not is_file_address(only)
+    return Path(only).is_dir() or bool(_MAGIC & set(only) and not Path(only).exists())
 
 
-@click.command()
+@click.command(
+    cls=Grouped, groups={"Outputs": ("html", "json", "markdown", "summary", "redact", "quiet"), **GATES}
+)
 @click.argument("summaries", nargs=-1, required=True)
 @click.option("-o", "--output", "html", metavar="HTML", help="Where the page goes [default: none].")
 @click.option("--json", metavar="FILE", help="The answer as JSON ('-': standard output).")
@@ -114,9 +121,9 @@ def analyze_ranks(
     own = how.checked(redacted=redacted)
     options = {"html": "-o", "json": "--json", "markdown": "--markdown", "summary": "--summary"}
     check_files({options[form]: path for form, path in outputs.items()}, inputs=paths)
-    with progress("ranks", long=True) as heard:
+    with progress("ranks", long=True) as bar:
         found, left = summarize_files(
-            paths, gpu=how.gpu, keep=how.keep, pages=own, workers=how.workers, progress=heard
+            paths, gpu=how.gpu, keep=how.keep, pages=own, workers=how.workers, progress=bar
         )
     job = merged(found, left)
     if redacted:

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 #: Told what is done now: parts done, parts in all, the name of the next.
-Heard = Callable[[int, int, str], None]
+Progressed = Callable[[float, int, str], None]
 _AFTER_S = 0.7  # work that is done by then shows nothing
 _LARGE = 8 * 1024 * 1024  # bytes of a file that takes longer
 
 
 @contextmanager
-def progress(words: str, *, long: bool = False) -> Iterator[Heard | None]:
+def progress(words: str, *, long: bool = False) -> Iterator[Progressed | None]:
     """Give something to tell of the progress to; None where nobody watches. The bar goes when the work ends.
 
     ``long``: shown from the beginning. No thread draws it, for the reader forks its helpers.
@@ -39,7 +39,7 @@ def progress(words: str, *, long: bool = False) -> Iterator[Heard | None]:
     task = bar.add_task("", total=None, doing="")
     started = False
 
-    def heard(done: int, total: int, name: str) -> None:
+    def told(done: float, total: int, name: str) -> None:
         nonlocal started
         bar.update(task, completed=done, total=total, doing=clean(name, limit=40))
         if not started and (long or time.monotonic() - began > _AFTER_S):
@@ -49,7 +49,7 @@ def progress(words: str, *, long: bool = False) -> Iterator[Heard | None]:
             bar.refresh()
 
     try:
-        yield heard
+        yield told
     finally:
         if started:
             bar.stop()
@@ -63,4 +63,4 @@ def is_large(path: str) -> bool:
         return False
 
 
-__all__ = ["Heard", "is_large", "progress"]
+__all__ = ["Progressed", "is_large", "progress"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import TextIO
 
 import click
@@ -21,6 +23,19 @@ def open_closed() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open to the end
+
+
+@contextlib.contextmanager
+def fetched(*paths: str) -> Iterator[list[str]]:
+    """The same paths; of an address of a trace (``https://``, ``s3://``) a copy that goes away afterwards.
+
+    Raises InputError where it cannot be fetched.
+    """
+    from tracelens.job.find import is_file_address, on_this_machine
+
+    with contextlib.ExitStack() as stack:
+        yield [str(stack.enter_context(on_this_machine(path))) if is_file_address(path) else path
+               for path in paths]  # fmt: skip
 
 
 def nobody_reads(stream: TextIO | None = None) -> None:

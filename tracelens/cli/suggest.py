@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracelens.cli.help import Grouped, complete_gpu
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
     from tracelens.config import Configuration
+    from tracelens.config.training import Training
     from tracelens.results.suggestions import Suggestions
 
 _FLAGS = {
@@ -26,6 +28,7 @@ _FLAGS = {
     "micro_batch": "Sequences of a micro-batch, on one GPU.",
     "tensor_parallel": "GPUs that share each layer.",
 }
+_TRAINING = ("gpus", "strategy", "checkpoint", "micro_batches")
 
 
 def _sizes(command: click.decorators.FC) -> click.decorators.FC:
@@ -35,19 +38,36 @@ def _sizes(command: click.decorators.FC) -> click.decorators.FC:
     return command
 
 
-@click.command()
+_GROUPS = {
+    "The model": (*_FLAGS, "gated", "tied"),
+    "The search": ("params", "fix", "free", "memory_gb"),
+    "A whole step": ("whole", *_TRAINING),
+}
+
+
+@click.command(cls=Grouped, groups=_GROUPS)
 @click.argument("source", required=False)
 @_sizes
 @click.option("--gated/--no-gated", default=None, help="The MLP has a gate (SwiGLU, GeGLU), or none.")
 @click.option("--tied/--untied", default=None, help="Logits share the embedding's weights, or not.")
-@click.option("--gpu", metavar="NAME", help="The GPU to train on, e.g. h100-sxm; a trace names its own.")
+@click.option("--gpu", metavar="NAME", shell_complete=complete_gpu,
+              help="The GPU to train on, e.g. h100-sxm; a trace names its own.")  # fmt: skip
 @click.option("--dtype", type=click.Choice(["bf16", "fp16"]), help="Of a configuration.  [default: bf16]")
 @click.option("--params", "params", default="1%", show_default=True, metavar="X%",
               help="How far the number of weights can move.")  # fmt: skip
 @click.option("--fix", default="", metavar="A,B", help="Sizes that stay: hidden, heads, ffn, vocab.")
 @click.option("--free", default="", metavar="A,B",
-              help="Further sizes that can change: layers, kv_heads, micro_batch, sequence.")  # fmt: skip
+              help="Further sizes that can change: layers, kv_heads, micro_batch, sequence; heads: to"
+                   " counts that fewer of 2, 4 and 8 tensor-parallel ranks can share.")  # fmt: skip
 @click.option("--memory-gb", type=float, metavar="GB", help="Memory of one GPU, to search the micro-batch.")
+@click.option("--step", "whole", is_flag=True, help="Predict a whole step, tokens/s and MFU.")
+@click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs of the step.  [default: one node]")
+@click.option("--strategy", type=click.Choice(["fsdp", "ddp", "tp"]),
+              help="How GPUs share the step.  [default: fsdp]")  # fmt: skip
+@click.option("--checkpoint", type=click.Choice(["full", "none"]),
+              help="Activations computed again in the backward.  [default: none]")  # fmt: skip
+@click.option("--micro-batches", type=click.IntRange(1), metavar="N",
+              help="Micro-batches of a step (gradient accumulation).  [default: 1]")  # fmt: skip
 @click.option("--json", "json_path", metavar="FILE", help="Everything as JSON ('-': standard output).")
 def suggest(
     source: str | None,
@@ -57,6 +77,7 @@ def suggest(
     fix: str,
     free: str,
     memory_gb: float | None,
+    whole: bool,
     json_path: str | None,
     **model: Any,
 ) -> None:
@@ -73,6 +94,7 @@ def suggest(
     from tracelens.suggestions import suggest as find
 
     given = {name: model[name] for name in _FLAGS if model[name] is not None}
+    training = _training(model, given, whole=whole)
     found = find(
         _source(source, given, gated=model["gated"], tied=model["tied"]),
         gpu=gpu,
@@ -83,6 +105,7 @@ def suggest(
         dtype=dtype,
         sizes=given,
         tied=model["tied"],
+        training=training,
     )
     if json_path is not None:
         _write_json(found, json_path)
@@ -91,6 +114,21 @@ def suggest(
         from tracelens.render.suggestions import render_suggestions
 
         render_suggestions(found, console=stdout_console())
+
+
+def _training(model: dict[str, Any], given: dict[str, int], *, whole: bool) -> Training | None:
+    """How the step is run, where one is asked for; under tp all GPUs share each layer unless told."""
+    from tracelens.config.training import Training
+
+    asked = {name: model[name] for name in _TRAINING if model[name] is not None}
+    if asked and not whole:
+        flag = "--" + next(iter(asked)).replace("_", "-")
+        raise UsageError(f"{flag} says how a whole step is run: add --step")
+    if asked.get("strategy") == "tp" and "tensor_parallel" not in given:
+        if "gpus" not in asked:
+            raise UsageError("--strategy tp: say how many GPUs share each layer: --gpus N")
+        given["tensor_parallel"] = asked["gpus"]
+    return Training(**asked).checked() if whole else None
 
 
 def _source(

@@ -23,17 +23,17 @@ from tracelens.results.comparison import GemmChange, GemmSide, SetupChange
 from tracelens.results.folders import NOT_COMPARED, SIDES, FilePair, FolderComparison, PairTime, Unpaired
 
 #: Told of every file before it is read: files done, files in all, its name.
-Heard = Callable[[int, int, str], None]
+Progress = Callable[[int, int, str], None]
 
 
 def compare_folders(
-    before: str | Path, after: str | Path, *, across: bool = False, heard: Heard | None = None
+    before: str | Path, after: str | Path, *, across: bool = False, progress: Progress | None = None
 ) -> FolderComparison:
     """Compare the traces and saved reports of two folders, pair by pair.
 
     Files are paired by rank where every one has a rank of its own, else by name. ``across`` allows other
     GPUs, dtypes or world sizes: where one pair differs in them, shares of peak are compared and no times.
-    ``heard`` is told of the progress.
+    ``progress(done, in_all, next)`` is called before each file.
 
     Raises:
         InputError: a folder holds nothing to compare, or nothing has a partner.
@@ -46,8 +46,8 @@ def compare_folders(
     for at, (name, old, new) in enumerate(matched.pairs):
         reports: list[Report] = []
         for number, (side, file) in enumerate(zip(SIDES, (old, new), strict=True)):
-            if heard is not None:
-                heard(2 * at + number, total, file.name)
+            if progress is not None:
+                progress(2 * at + number, total, file.name)
             try:
                 reports.append(load_report(file.path))
             except InputError as error:
@@ -58,8 +58,8 @@ def compare_folders(
             left += [Unpaired(side, file.name, "its partner cannot be used")
                      for side, file in zip(SIDES, (old, new), strict=True)
                      if not any(one.file == file.name and one.side == side for one in left)]  # fmt: skip
-    if heard is not None:
-        heard(total, total, "")
+    if progress is not None:
+        progress(total, total, "")
     if not found:
         raise InputError(
             f"no pair of files can be compared: {left[-1].file}: {left[-1].why}" if left else "no pair"

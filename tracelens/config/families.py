@@ -81,6 +81,21 @@ NOT_MODELLED: dict[str, str] = {
     "bart": "an encoder and a decoder",
     "whisper": "an encoder and a decoder",
     "mllama": "cross-attention layers",
+    **dict.fromkeys(
+        (
+            "vit",
+            "deit",
+            "beit",
+            "dinov2",
+            "swin",
+            "clip",
+            "clip_vision_model",
+            "siglip",
+            "siglip_vision_model",
+        ),
+        "patches of images and one result for each image in place of a vocabulary",
+    ),
+    **dict.fromkeys(("wav2vec2", "hubert"), "frames of sound in place of a vocabulary"),
     "albert": "layers that share weights and a factored embedding",
     "electra": "a factored embedding",
 }

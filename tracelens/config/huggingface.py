@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,9 +38,9 @@ def read_huggingface(
     tied: bool | None,
 ) -> Configuration:
     """Sizes and layers of a config.json already decoded."""
-    draft = Draft(name)
+    draft, whole_table = Draft(name), table
     part, table = _language_part(table, draft)
-    family = _family(table, name, gated)
+    family = _family(table, draft, gated)
     for size, keys in _KEYS.items():
         draft.take(size, table, keys)
     if "head_dim" not in draft.values and family.head_dim is not None:
@@ -49,6 +50,7 @@ def read_huggingface(
     if not layout_experts:
         _ffn(draft, table, family)
     _sequence(draft, table, overrides)
+    _quantization(draft, whole_table)
     if part is not None:
         draft.keys = {ours: f"{part}.{key}" for ours, key in draft.keys.items()}
     activation = next((table[key] for key in ("hidden_act", "activation_function", "hidden_activation")
@@ -87,8 +89,8 @@ def _language_part(table: Mapping[str, Any], draft: Draft) -> tuple[str | None, 
     return None, table
 
 
-def _family(table: Mapping[str, Any], name: str, gated: bool | None) -> ModelFamily:
-    kind = table.get("model_type")
+def _family(table: Mapping[str, Any], draft: Draft, gated: bool | None) -> ModelFamily:
+    kind, name = table.get("model_type"), draft.name
     if not isinstance(kind, str):
         raise InputError(f"{name} has no model_type, so how its layers are built is not known")
     for missing in ("kv_lora_rank", "n_shared_experts", "shared_expert_intermediate_size"):
@@ -108,7 +110,24 @@ def _family(table: Mapping[str, Any], name: str, gated: bool | None) -> ModelFam
             f"{name}: model_type {kind[:40]!r} is not known here: whether its MLP has a gate is not in the"
             " file; add --gated or --no-gated to read it as a plain transformer"
         )
-    return ModelFamily(f"{kind[:40]} read as a plain transformer", gated=gated)
+    return _plain(table, draft, kind[:40], gated)
+
+
+def _plain(table: Mapping[str, Any], draft: Draft, kind: str, gated: bool) -> ModelFamily:
+    """A family that is not known, as far as the file says how it is built; what it does not say is noted."""
+    classes = " ".join(str(one) for one in table.get("architectures") or ())
+    causal = True if re.search("CausalLM|LMHead", classes) else table.get("is_decoder")
+    if re.search("MaskedLM|Encoder|PreTraining", classes):
+        causal = False
+    rope = any(key.startswith(("rope_", "rotary_")) and table[key] is not None for key in table)
+    if not isinstance(causal, bool):
+        draft.notes.append(
+            f"a causal mask is assumed: {draft.name} does not say whether {kind!r} sees what follows a token"
+        )
+    mask = "" if causal is not False else " without a mask"
+    embeddings = "with" if rope else "without"
+    title = f"{kind} read as a plain transformer{mask}, {embeddings} rotary embeddings"
+    return ModelFamily(title, gated=gated, rope=rope, causal=causal is not False)
 
 
 def _kv_heads(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> None:
@@ -152,6 +171,20 @@ def _experts(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> int
     if not 0 < chosen <= draft.values["experts"]:
         raise InputError(f"{draft.name}: num_experts_per_tok = {chosen} of {draft.values['experts']} experts")
     return chosen
+
+
+def _quantization(draft: Draft, table: Mapping[str, Any]) -> None:
+    """Says that the stored weights are quantized: a step trains others."""
+    found = table.get("quantization_config") or table.get("compression_config")
+    if not isinstance(found, Mapping):
+        return
+    bits = next((f"{found[key]} bits" for key in ("bits", "w_bit") if isinstance(found.get(key), int)), "")
+    bits = next((f"{key[8]} bits" for key in ("load_in_4bit", "load_in_8bit") if found.get(key)), bits)
+    how = [str(found.get("quant_method") or found.get("quantization_status") or "unknown")[:40], bits]
+    draft.notes.append(
+        f"quantization_config: the weights are stored quantized ({', '.join(word for word in how if word)});"
+        " the step is that of the model in 16 bits: training or serving quantized weights is not predicted"
+    )
 
 
 def _sequence(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> None:

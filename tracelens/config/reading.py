@@ -11,6 +11,7 @@ from tracelens.config.huggingface import is_huggingface, read_huggingface
 from tracelens.config.megatron import arguments_of, flat_yaml, flattened, is_megatron, read_megatron
 from tracelens.config.nanogpt import assignments, is_nanogpt, read_nanogpt
 from tracelens.errors import InputError, UsageError
+from tracelens.files import cannot_read
 
 #: A configuration is a few kB; with tokenizer tables in it, a few MB.
 _LARGEST_FILE = 8_000_000
@@ -80,7 +81,9 @@ def config_from_flags(
         why = "assumed: 8h/3 on a multiple of 64" if gated else "assumed: 4h"
         draft.put("ffn", size, why, key="--ffn", assumed=True)
     if gated is None:
-        draft.notes.append("taken for a GPT: an MLP without a gate; say --gated for SwiGLU")
+        draft.notes.append("taken for a GPT: a causal mask, an MLP without a gate; say --gated for SwiGLU")
+    elif gated:
+        draft.notes.append("taken for a Llama: a causal mask and rotary embeddings")
     for name in ("kv_heads", "head_dim"):
         draft.keys.setdefault(name, "--" + name.replace("_", "-"))
     return finish(
@@ -103,7 +106,7 @@ def _text(where: Path) -> str:
         with where.open("rb") as file:
             data = file.read(_LARGEST_FILE + 1)
     except OSError as error:
-        raise InputError(f"cannot read {where}: {error.strerror or error}") from None
+        raise InputError(cannot_read(where, error)) from None
     except ValueError:
         raise InputError("the name of the file holds a character that no file name can have") from None
     if data[:2] == b"\x1f\x8b" or b'"traceEvents"' in data[:_HEAD] or b'"deviceProperties"' in data[:_HEAD]:

@@ -429,10 +429,10 @@ _CUSTOM = (
 _COMPILED_CUSTOM = tuple((component, re.compile("|".join(names))) for component, *names in _CUSTOM)
 #: The functor among the template arguments tells: apex csrc/multi_tensor_*.cu, TE common/multi_tensor/
 _OPTIMIZER_FUNCTOR = re.compile(
-    r"multi_tensor_apply_kernel<.*\b(Adam|Adagrad|SGD|NovoGrad|LAMBStage)\w*Functor"
+    r"(?s)\A(?>.*?multi_tensor_apply_kernel<).*?\b(Adam|Adagrad|SGD|NovoGrad|LAMBStage)\w*?Functor"
 )
 #: TE common/util/vectorized_pointwise.h: the function pointer among the template arguments tells
-_UNARY_ACTIVATION = re.compile(r"\bunary_(grad_)?kernel<.*\bd?(q?gelu|s?relu|silu)\b")
+_UNARY_ACTIVATION = re.compile(r"(?s)\A(?>.*?\bunary_(grad_)?kernel<).*?\bd?(q?gelu|s?relu|silu)\b")
 _FUNCTION = re.compile(r"(?<!\w)(\w++)(?=[<(]|$)")
 _TRITON_SUFFIX = re.compile(rf"{_SIGNATURE}{_CLONE}$")
 _BACKWARD = re.compile(r"bwd|backward|[a-z]Grad(Input|Gamma)|^dgated_|^unary_grad_|_d[XW]_|_DW_")

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from tracelens.errors import InputError
+from tracelens.files import cannot_read
 from tracelens.job.result import Left
 from tracelens.kinds import kind_of
 
@@ -53,7 +54,7 @@ def find_files(paths: Sequence[str | Path]) -> Files:
                 left.append(Left(name, "a saved report, not a trace" if kind == "report" else "not a trace"))
     if not traces and not summaries:
         said = ", ".join(str(path) for path in paths)
-        why = f": {left[0].file}: {left[0].why}" if left else ""
+        why = f": {left[0].file}: {left[0].why}" if left else "; 'tracelens capture -- train.py' records one"
         raise InputError(f"no trace in {said}{why}")
     return Files(list(traces), list(summaries), left)
 
@@ -84,9 +85,9 @@ def _local(given: str | Path) -> Iterator[str]:
         elif _MAGIC & set(str(given)):
             yield from sorted(glob.glob(str(given), recursive=True))
         else:
-            raise InputError(f"cannot read {given}: no such file or folder")
+            raise FileNotFoundError(given)
     except OSError as error:
-        raise InputError(f"cannot read {given}: {error.strerror or error}") from None
+        raise InputError(cannot_read(given, error)) from None
 
 
 def _remote(address: str) -> Iterator[str]:
@@ -142,8 +143,15 @@ def _said(address: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"cannot read {address}: {why[:200]}") from None
+        why = " ".join(str(error).split())
+        if why in ("", address):
+            why = type(error).__name__
+        raise InputError(f"cannot read {address}: {why[:200]}; or download it and give the file") from None
 
 
-__all__ = ["Files", "find_files", "is_remote", "name_of", "on_this_machine", "remote_key"]
+def is_file_address(path: str) -> bool:
+    """An address of one trace, not of a folder or a pattern."""
+    return is_remote(path) and name_of(path).lower().endswith(_TRACES) and not _MAGIC & set(path)
+
+
+__all__ = ["Files", "find_files", "is_file_address", "is_remote", "name_of", "on_this_machine", "remote_key"]

@@ -8,9 +8,8 @@ from statistics import median
 
 import numpy as np
 
-from tracelens.accounting.communication import bus_factor
+from tracelens.hardware.collectives import bus_factor, one_node_us
 from tracelens.job.matching import FloatArray, Matched
-from tracelens.job.one_node import one_node_us
 from tracelens.job.result import JobCollective, JobFinding, JobGemm, Parts, SlowLink
 from tracelens.job.summary import RankGemm, RankSummary
 from tracelens.job.waits import Activity, JobWaits

@@ -104,6 +104,7 @@ def steps_text(report: Report) -> str:
 
 _NOT_WHOLE: dict[NotWhole, str] = {
     "no_gpu_work": "no GPU work",
+    "not_in_file": "behind the end of the file",
     "cut_at_start": "cut by the start of the trace",
     "cut_at_end": "cut by the end of the trace",
 }

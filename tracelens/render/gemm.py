@@ -77,9 +77,9 @@ def _head(out: Out, study: Study, gpu_why: str | None) -> None:
         f"{f.sig(peak)} TFLOP/s {one.dtype}" if peak is not None else f"{one.dtype} peak unknown",
         f"{f.sig(bandwidth)} GB/s" if bandwidth is not None else "bandwidth unknown",
     ]
-    _hanging(out, "", f"{gpu.title}: {', '.join(figures)}")
+    hanging(out, "", f"{gpu.title}: {', '.join(figures)}")
     if gpu_why is not None:
-        _hanging(out, "", f"{gpu.name} {gpu_why}; --gpu list shows the others")
+        hanging(out, "", f"{gpu.name} {gpu_why}; --gpu list shows the others")
     out.line()
 
 
@@ -87,7 +87,7 @@ def _time(out: Out, study: Study) -> None:
     one = study.prediction
     if one.time_us.mid is None:
         out.line("time unknown" + _bounds(one.time_us), "bold")
-        _hanging(out, "", one.unknown or "")
+        hanging(out, "", one.unknown or "")
     else:
         share = f", {f.pct(study.peak_frac)} of peak" if study.peak_frac is not None else ""
         text = (
@@ -96,15 +96,15 @@ def _time(out: Out, study: Study) -> None:
         out.line(text, "bold")
     source = one.chosen.rates.source if one.chosen is not None else None
     if one.time_us.basis == "calibrated":
-        _hanging(out, "", f"calibrated: {source}")
+        hanging(out, "", f"calibrated: {source}")
     elif source is not None:
         few = f"the measurements of this GPU hold too few {one.dtype} GEMMs to calibrate it"
         how = few if study.measured else "`tracelens bench` on the GPU calibrates it"
-        _hanging(out, "", f"model: {source}; {how}")
+        hanging(out, "", f"model: {source}; {how}")
     out.line()
 
 
-def _hanging(out: Out, label: str, text: str, *, style: str = "") -> None:
+def hanging(out: Out, label: str, text: str, *, style: str = "") -> None:
     """Print a paragraph whose later lines begin under its text, without spaces at the ends of lines."""
     lines = textwrap.wrap(text, max(out.width - len(label), 20)) or [""]
     for at, line in enumerate(lines):
@@ -139,7 +139,7 @@ def _facts(out: Out, study: Study) -> None:
     if one.bound is not None:
         rows.append(("bound by", f"{one.bound}: {_bound(study)}"))
     for name, text in rows:
-        _hanging(out, f"{name:<{_LABEL}}", text, style="dim")
+        hanging(out, f"{name:<{_LABEL}}", text, style="dim")
 
 
 def _alignment(study: Study) -> str:
@@ -177,9 +177,9 @@ def _derivation(out: Out, study: Study) -> None:
         return
     out.line("How the time is derived", "bold")
     for name, formula, value, unit, why in terms:
-        _hanging(out, f"{name} = ", formula, style="bold")
+        hanging(out, f"{name} = ", formula, style="bold")
         unit = "µs" if unit == "us" else unit
-        _hanging(out, "    ", f"= {value:.7g} {unit}: {why}")
+        hanging(out, "    ", f"= {value:.7g} {unit}: {why}")
 
 
 def _curve(out: Out, study: Study, around: Around) -> None:
@@ -213,10 +213,10 @@ def _neighbours(out: Out, study: Study, around: Around) -> None:
     word = around.dimension.upper()
     for number, one in enumerate(around.neighbours, 1):
         mark = f"{number}  " if around.curve else ""
-        _hanging(out, f"{mark}{word} = {one.size}  ", claim(one), style="bold")
+        hanging(out, f"{mark}{word} = {one.size}  ", claim(one), style="bold")
     if around.none_why is not None:
         verdict = "nothing" if study.prediction.time_us.mid is not None else "not known"
-        _hanging(out, "", f"Better sizes: {verdict}. {around.none_why}.")
+        hanging(out, "", f"Better sizes: {verdict}. {around.none_why}.")
 
 
 def claim(one: BetterSize) -> str:

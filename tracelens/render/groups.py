@@ -35,6 +35,7 @@ GROUPS = (
         ("mlp.up", "mlp.gate", "mlp.activation", "mlp.down", "mlp.other"),
     ),
     ComponentGroup("moe", "MoE", "MoE", "#58b8a6", ("moe.router", "moe.experts", "moe.dispatch")),
+    ComponentGroup("ssm", "State space", "SSM", "#a3528f", ("ssm.projection", "ssm.conv", "ssm.scan")),
     ComponentGroup("logits", "Logits + loss", "logits+loss", "#dba92f", ("logits", "loss")),
     ComponentGroup("embedding", "Embedding", "embedding", "#bd9064", ("embedding",)),
     ComponentGroup(

@@ -1,11 +1,11 @@
-"""What limits the step where GEMM shapes do not: one card, read by page, terminal and Markdown."""
+"""What limits the step where GEMM shapes do not: cards, read by page, terminal and Markdown."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from tracelens import numbers as f
-from tracelens.accounting.limits import StepPicture, byte_times, limits
+from tracelens.accounting.limits import LARGE, StepPicture, byte_times, limits
 from tracelens.render import waits
 from tracelens.render.section import Content, Page, Section
 from tracelens.results import CommunicationRow, Report
@@ -54,10 +54,15 @@ class Card:
     how: str
 
 
-def card(report: Report) -> Card | None:
-    """The card of what ``summary.limited_by`` names; None where that is shapes, or not known."""
-    make = {"exposed": _exposed, "idle": _idle, "memory": _memory}.get(report.summary.limited_by)
-    return make(report) if make is not None else None
+def cards(report: Report) -> list[Card]:
+    """Of ``summary.limited_by``, and of another large wait; none where shapes limit the step."""
+    first = report.summary.limited_by
+    if first not in _CARDS:
+        return []
+    found = limits(picture(report))
+    waits_ms = {"idle": found.idle_ms, "exposed": found.exposed_ms}
+    large = [one for one, time_ms in waits_ms.items() if one != first and time_ms >= LARGE * found.step_ms]
+    return [_CARDS[one](report) for one in (first, *large)]
 
 
 def _part(time_ms: float, report: Report) -> str:
@@ -181,6 +186,9 @@ def _memory(report: Report) -> Card:
     )
 
 
+_CARDS = {"exposed": _exposed, "idle": _idle, "memory": _memory}
+
+
 def picture(report: Report) -> StepPicture:
     """What the verdict of this report was made of."""
     return StepPicture(
@@ -192,10 +200,10 @@ def picture(report: Report) -> StepPicture:
 
 
 def _content(page: Page) -> Content | None:
-    found = card(page.report)
-    return None if found is None else {"card": found}
+    found = cards(page.report)
+    return {"cards": found} if found else None
 
 
 SECTION = Section("limit", "What limits the step", _content, folds=False)
 
-__all__ = ["SECTION", "Card", "card", "kind_name", "picture"]
+__all__ = ["SECTION", "Card", "cards", "kind_name", "picture"]

@@ -44,13 +44,14 @@ def _numbers(report: Report) -> list[str]:
 
 def _limit(report: Report) -> list[str]:
     """What limits the step, where GEMM shapes do not."""
-    card = limit.card(report)
-    if card is None:
-        return []
-    saw = [f"- {escape(line)}" for line in card.saw]
-    todo = [f"{n}. {escape(line)}" for n, line in enumerate(card.todo, 1)]
-    return ["### What limits the step", "", f"**{escape(card.title)}**: {escape(card.claim)}", "", *saw, "",
-            *todo, "", f"{escape(card.how)}", ""]  # fmt: skip
+    found = limit.cards(report)
+    lines = ["### What limits the step", ""] if found else []
+    for card in found:
+        saw = [f"- {escape(line)}" for line in card.saw]
+        todo = [f"{n}. {escape(line)}" for n, line in enumerate(card.todo, 1)]
+        lines += [f"**{escape(card.title)}**: {escape(card.claim)}", "", *saw, "", *todo, "",
+                  f"{escape(card.how)}", ""]  # fmt: skip
+    return lines
 
 
 def _findings(report: Report) -> list[str]:

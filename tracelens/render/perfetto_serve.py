@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from tracelens.errors import InputError, UsageError
+from tracelens.files import cannot_read
 
 PORT = 9001
 ORIGIN = "https://ui.perfetto.dev"
@@ -76,17 +77,13 @@ class TraceServer:
 
 def _check(path: str | Path) -> None:
     try:
-        if not os.path.exists(path):
-            raise InputError(f"no such file: {path}")
-        if not os.path.isfile(path):
+        if os.path.exists(path) and not os.path.isfile(path):
             raise InputError(f"{path} is not a file: give one trace file (.json or .json.gz)")
         with open(path, "rb") as file:
             if not file.read(1):
                 raise InputError(f"{path} is empty: nothing to open")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError:
-        raise InputError(f"no such file: {str(path)!r} is not a file name") from None
+    except (OSError, ValueError) as error:
+        raise InputError(cannot_read(path, error)) from None
 
 
 class _Server(ThreadingHTTPServer):

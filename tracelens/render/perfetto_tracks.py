@@ -39,6 +39,7 @@ _COLOURS = {
     "attention": "thread_state_runnable",
     "mlp": "thread_state_running",
     "moe": "olive",
+    "ssm": "rail_load",
     "embedding": "thread_state_iowait",
     "logits": "thread_state_iowait",
     "loss": "thread_state_iowait",

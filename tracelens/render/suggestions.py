@@ -9,7 +9,7 @@ from tracelens.render import search
 from tracelens.render.console import Out
 from tracelens.render.text import clean
 from tracelens.results import ShapePick
-from tracelens.results.suggestions import Suggestions
+from tracelens.results.suggestions import Suggestions, WholeStep
 
 _COMPONENTS = 8
 #: Changes below half of the last digit shown.
@@ -22,7 +22,9 @@ def render_suggestions(found: Suggestions, *, console: Console) -> None:
     """Print ``found``; fits 80 columns, and strings from the configuration cannot style or move anything."""
     out = Out(console)
     _head(out, found)
-    _step(out, found)
+    if found.step is not None:
+        _whole_step(out, found, found.step)
+    _kernels(out, found)
     for number, pick in enumerate(found.picks, 1):
         _pick(out, found, pick, number)
     _others(out, found)
@@ -45,6 +47,13 @@ def _head(out: Out, found: Suggestions) -> None:
     if found.memory_gb is not None:
         facts.append(f"about {f.sig(found.memory_gb)} GB of a GPU's memory (estimate)")
     out.line(" · ".join(facts), "dim")
+    if found.would_fit is not None and found.room_gb is not None:
+        needs = found.step.memory_gb if found.step is not None else found.memory_gb
+        ways = "; ".join(found.would_fit) or "nothing that was tried"
+        out.line(
+            f"It does not fit: about {f.sig(needs)} GB of {f.sig(found.room_gb)} GB. What would fit: {ways}.",
+            "yellow",
+        )
     for name in _SIZES:
         size = found.sizes.get(name)
         if size is not None and size.assumed:
@@ -54,11 +63,39 @@ def _head(out: Out, found: Suggestions) -> None:
     out.line()
 
 
-def _step(out: Out, found: Suggestions) -> None:
-    time = found.step_ms
-    what = "One micro-batch now, forward and backward  "
-    if found.source != "config":
-        what = "The step now  "
+def _whole_step(out: Out, found: Suggestions, step: WholeStep) -> None:
+    """A step of this model as it is: what it comes to, and what it is made of."""
+    mfu, speed, time = step.mfu_frac, step.tokens_per_s_per_gpu, step.step_ms
+    run = [f"{step.gpus} GPU{'s' if step.gpus > 1 else ''}"]
+    if step.data_parallel > 1:
+        run.append(f"{'ddp' if step.strategy == 'tp' else step.strategy} over {step.data_parallel}")
+    if step.tensor_parallel > 1:
+        run.append(f"tensor parallel {step.tensor_parallel}")
+    run.append("full recompute" if step.checkpoint == "full" else "no recompute")
+    if step.micro_batches > 1:
+        run.append(f"{step.micro_batches} micro-batches")
+    out.line(out.text("A whole step, predicted  ", "bold") + out.text(", ".join(run), "dim"))
+    ends = [f.sig(end) if end is not None else f.DASH for end in (speed.mid, speed.low, speed.high)]
+    out.line(f"   {ends[0]} tokens/s per GPU ({ends[1]} to {ends[2]})")
+    out.line(f"   MFU {f.pct(mfu.mid)} ({f.pct(mfu.low)} to {f.pct(mfu.high)})")
+    out.line(f"   {f.ms(time.mid)} a step ({f.ms_range(time.low, time.high)}, {time.basis})"
+             f" · about {f.sig(step.memory_gb)} GB of a GPU's memory")  # fmt: skip
+    table = out.table([("", "l"), ("share", "r"), ("ms", "r")])
+    for part in step.parts:
+        table.add_row(
+            out.text(part.name), out.text(f.pct(part.frac), "bold"), out.text(f.sig(part.time_ms.mid))
+        )
+    out.print(table)
+    for note in step.notes:
+        out.line(f"   {note}", "dim")
+    out.line()
+
+
+def _kernels(out: Out, found: Suggestions) -> None:
+    time = found.time_ms
+    what = "The step now  "
+    if found.time_is == "kernels":
+        what = "Matrix products, attention and memory-bound kernels of one micro-batch  "
     out.line(out.text(what, "bold") + out.text(
         f"{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {time.basis})"
         + (f", {f.sig(found.tflops)} TFLOP/s" if found.tflops else ""), "dim"))  # fmt: skip

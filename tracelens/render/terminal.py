@@ -81,7 +81,7 @@ def _head(out: _Out, report: Report, *, verbose: bool) -> None:
         said = out.text(verdict, "bold", limit=_VERDICT * out.width)
         room = _VERDICT * out.width - len(said) - _VERDICT * 6  # words do not end where lines do
         out.line(said + out.text("".join(f" {one}" for one in _first_sentences(detail, room))))
-    if verbose and (found := limit.card(report)) is not None:
+    for found in limit.cards(report) if verbose else ():
         for line in [*found.saw, *(f"→ {one}" for one in found.todo)]:
             out.line(f"  {line}")
     out.line()

@@ -10,6 +10,7 @@ import msgspec
 from tracelens.errors import InputError
 from tracelens.results import SCHEMA_VERSION, Report
 from tracelens.results.comparison import Comparison
+from tracelens.results.diagnosis import Diagnosis
 from tracelens.results.folders import FolderComparison
 from tracelens.results.suggestions import Suggestions
 from tracelens.results.waiting import busy_frac, saving_of, step_bound
@@ -47,6 +48,11 @@ def compare_json(result: Comparison | FolderComparison) -> bytes:
 def suggestions_json(found: Suggestions) -> bytes:
     """Encode suggestions, with the version that made them in front."""
     return _encoded({"tool_version": __version__, **msgspec.to_builtins(found)})
+
+
+def diagnosis_json(found: Diagnosis) -> bytes:
+    """Encode a diagnosis of a recording."""
+    return _encoded(found)
 
 
 def _encoded(value: Any, *, indent: int | None = 2, order: Literal["deterministic"] | None = None) -> bytes:

@@ -16,7 +16,16 @@ from typing import Any
 import msgspec
 
 from tracelens.files import write_text
-from tracelens.results import SCHEMA_VERSION, Report, comparison, folders, study, suggestions
+from tracelens.results import (
+    SCHEMA_VERSION,
+    Report,
+    comparison,
+    diagnosis,
+    experts,
+    folders,
+    study,
+    suggestions,
+)
 
 #: Name of a format -> what it is made of, its version, its title. The file is ``schema/NAME.schema.json``.
 FORMATS: dict[str, tuple[type[Any], str, str]] = {
@@ -24,6 +33,8 @@ FORMATS: dict[str, tuple[type[Any], str, str]] = {
     "comparison": (comparison.Comparison, comparison.SCHEMA_VERSION, "tracelens comparison"),
     "folders": (folders.FolderComparison, folders.SCHEMA_VERSION, "tracelens comparison of folders"),
     "gemm": (study.GemmJson, study.SCHEMA_VERSION, "tracelens gemm"),
+    "diagnosis": (diagnosis.Diagnosis, diagnosis.SCHEMA_VERSION, "tracelens doctor"),
+    "experts": (experts.ExpertsJson, experts.SCHEMA_VERSION, "tracelens gemm --experts"),
     "suggestions": (suggestions.Suggestions, suggestions.FORMAT_VERSION, "tracelens suggest"),
 }
 

@@ -10,7 +10,7 @@ from tracelens.results.estimates import Estimate, SavingOf, StepBound
 from tracelens.words import Collective, Evidence, Level, Purpose
 
 #: Why a ProfilerStep range is no step to measure.
-NotWhole = Literal["no_gpu_work", "cut_at_start", "cut_at_end"]
+NotWhole = Literal["no_gpu_work", "not_in_file", "cut_at_start", "cut_at_end"]
 #: What unprofiled steps were timed with.
 StepClock = Literal["cuda_events", "perf_counter"]
 STEP_CLOCKS: tuple[StepClock, ...] = get_args(StepClock)

@@ -12,6 +12,11 @@ from tracelens.results.estimates import Basis, Estimate
 FORMAT_VERSION = "1.0"
 
 SuggestedFrom = Literal["config", "trace", "report"]
+#: What ``time_ms`` is. kernels: matrix products, attention and kernels that only move bytes, of one
+#: micro-batch's forward and backward, added up. step: a step that was measured.
+TimeIs = Literal["kernels", "step"]
+Strategy = Literal["fsdp", "ddp", "tp"]
+Checkpoint = Literal["none", "full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,37 @@ class ComponentTime:
 
 
 @dataclass(frozen=True, slots=True)
+class StepPart:
+    name: str
+    time_ms: Annotated[Estimate, says("of one step; what it adds to the step, where it overlaps")]
+    frac: Annotated[float, says("of the step")]
+
+
+@dataclass(frozen=True, slots=True)
+class WholeStep:
+    """A whole optimizer step, predicted: its kernels as they run in steps, and what a step has besides."""
+
+    gpus: int
+    data_parallel: int
+    tensor_parallel: int
+    strategy: Strategy
+    checkpoint: Checkpoint
+    micro_batches: Annotated[int, says("of one optimizer step, on each GPU")]
+    step_ms: Estimate
+    tokens_per_s_per_gpu: Estimate
+    mfu_frac: Annotated[
+        Estimate,
+        says(
+            "6 operations a weight and 12 x layers x heads x head_dim x sequence a token, of the datasheet's"
+            " peak (PaLM, arXiv 2204.02311, appendix B): recompute and the causal mask do not count"
+        ),
+    ]
+    parts: Annotated[list[StepPart], says("in the order of a step; they add up to it")]
+    memory_gb: Annotated[float, says("estimate, of one GPU")]
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Suggestions:
     """What ``tracelens suggest`` says."""
 
@@ -44,11 +80,16 @@ class Suggestions:
     dtype: str
     basis: Basis
     parameters: Annotated[int | None, says("weights in matrices")]
-    step_ms: Annotated[
-        Estimate, says("forward and backward of one micro-batch; the measured step of a trace")
+    time_ms: Annotated[Estimate, says("what ``time_is`` says; savings are of it")]
+    time_is: Annotated[
+        TimeIs,
+        says(
+            "kernels: matrix products, attention and memory-bound kernels of one micro-batch, forward and"
+            " backward, added up, which is no step; step: a measured step"
+        ),
     ]
     tflops: float | None
-    memory_gb: Annotated[float | None, says("estimate, of one GPU")]
+    memory_gb: Annotated[float | None, says("estimate, of one GPU; nothing but tensor parallelism shares it")]
     components: Annotated[list[ComponentTime], says("longest first")]
     verdict: str
     picks: list[ShapePick]
@@ -71,6 +112,12 @@ class Suggestions:
     ] = None
     fused_qkv: Annotated[bool | None, says("one product for query, key and value")] = None
     fused_gate: Annotated[bool | None, says("gate and up in one product; None without a gate")] = None
+    room_gb: Annotated[float | None, says("memory of the GPU that a configuration was judged on")] = None
+    would_fit: Annotated[
+        list[str] | None,
+        says("ways to train it where memory_gb, or the step's, is more than room_gb; null where it fits"),
+    ] = None
+    step: Annotated[WholeStep | None, says("where it was asked for: --step")] = None
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Where a notebook shows text: the verdict, for the rest is long."""

@@ -7,10 +7,9 @@ range of a difference comes from how well the *ratio* of two shapes is predicted
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal
 
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
@@ -27,13 +26,16 @@ from tracelens.results import total as exact_total
 from tracelens.step import planned_kernels as kernels
 from tracelens.step.planned_kernels import RankAttention, RankLinear, Traffic
 from tracelens.step.predicted_attention import ATTENTION_ERROR
+from tracelens.step.reasons import PlannedPart, why
 from tracelens.step.step import Change, PartChange
-from tracelens.words import DIRECTIONS, ROLES, Direction, Role
+from tracelens.words import DIRECTIONS, ROLES, Role
 
 #: Of the datasheet's bandwidth that kernels which only move bytes reach (``gemm.predict.rates``).
 BANDWIDTH_FRAC = 0.9
 #: Of a calibrated sum, at most this is not calibrated: kernels that only move bytes never are.
 _OTHER_FRAC = 0.1
+#: Inductor pads the operands of products below this (torch/_inductor/fx_passes/pad_mm.py).
+_PADDED_BELOW_BYTES = 16
 #: What the sum leaves out.
 NOT_INCLUDED = (
     "gaps between kernels and waiting for the CPU",
@@ -41,25 +43,6 @@ NOT_INCLUDED = (
     "the optimizer and gradient clipping",
     "activation recompute, dropout, biases and the cost of data loading",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedPart:
-    """One kernel of the step and all its calls in a micro-batch."""
-
-    component: str
-    role: Role | Direction  # a product has a role, the rest a direction
-    kind: Literal["product", "attention", "bytes"]
-    shape: str
-    sizes: tuple[int, ...]  # that ratios are judged by
-    calls: int
-    time_ms: Estimate  # all calls; mid is the least where it is not known
-    ladder: tuple[float, float] = (0.0, 0.0)  # logs: faster, slower by what its alignment leaves open
-    alignment: int = 128  # bytes, of the least aligned operand
-    open: float = 0.0  # log: half of an attention prediction's own range
-    flops: float = 0.0
-    unknown: str | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +189,16 @@ class Planner:
             linear.component, role, "product", shape, (m, n, k), linear.calls,
             _in_ms(time, linear.calls), self._open(found), alignment,
             flops=2.0 * m * n * k * linear.batch * linear.calls, unknown=found.unknown, note=_tiles(found),
+            pad_ms=self._pad_ms(found) * linear.calls,
         )  # fmt: skip
+
+    def _pad_ms(self, found: Prediction) -> float:
+        """What torch.compile copies to pad a product: each misaligned operand, read and written."""
+        if min((value for value in found.alignment.values() if value), default=128) >= _PADDED_BELOW_BYTES:
+            return 0.0
+        m, n, k = (bool(2 * size % _PADDED_BELOW_BYTES) for size in (found.m, found.n, found.k))
+        moved = 2.0 * found.batch * (found.m * found.k * (m or k) + found.k * found.n * (k or n))
+        return 2 * moved / ((self.gpu.bandwidth_gbps or math.inf) * BANDWIDTH_FRAC * 1e6)
 
     def _open(self, found: Prediction) -> tuple[float, float]:
         """How far the ladder leaves open what this alignment costs, in logs of time: faster, slower."""
@@ -254,6 +246,8 @@ class Planner:
                     open=0.5 * math.log(time.high / time.mid),
                     flops=found.useful_flops * call.calls,
                     note=note,
+                    backend=found.backend,
+                    computed_flops=(found.computed_flops or found.useful_flops) * call.calls,
                 )
             )
         return tuple(parts)
@@ -272,40 +266,62 @@ class Planner:
             )  # fmt: skip
 
 
+@dataclass(slots=True)
+class _Sums:
+    """Savings of parts, and errors of each kind, which add; kinds are independent and add in squares."""
+
+    ms: float = 0.0
+    kinds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, ms: float, errors: Mapping[str, float]) -> None:
+        self.ms += ms
+        for kind, error in errors.items():
+            self.kinds[kind] = self.kinds.get(kind, 0.0) + error
+
+    @property
+    def error(self) -> float:
+        return math.hypot(*self.kinds.values())
+
+
 def compare(now: PlannedStep, then: PlannedStep) -> Change:
     """What ``then`` saves over ``now``, with the range of that.
 
-    Errors of one kind (products, their alignment, attention, bytes) have one cause and add; kinds are
-    independent of one another and add in squares.
+    The kinds of errors are products, their alignment, attention and bytes. Whether the step is compiled is
+    not known: the low end is what torch.compile leaves to save, which pads misaligned products by itself.
     """
     tokens_now, tokens_then = now.model.token_count or 1, then.model.token_count or 1
     scale = tokens_now / tokens_then
     whole = now.time_ms.mid or 0.0
-    down: dict[str, float] = {}
-    up: dict[str, float] = {}
+    down, up, compiled = _Sums(), _Sums(), _Sums()
     changes: list[PartChange] = []
     weighted: list[tuple[float, Basis]] = []
-    mid = 0.0
     for old, new in zip(now.parts, then.parts, strict=True):  # both list them in one order
         before, after = old.time_ms.mid or 0.0, (new.time_ms.mid or 0.0) * scale
         if old.sizes == new.sizes and old.calls == new.calls and scale == 1.0:
             continue
         saving = before - after
-        mid += saving
         weighted.append((abs(saving), weakest((old.time_ms.basis, new.time_ms.basis))))
-        for kind, (less, more) in _errors(old, new, before, after).items():
-            down[kind] = down.get(kind, 0.0) + less
-            up[kind] = up.get(kind, 0.0) + more
+        errors = _errors(old, new, before, after)
+        down.add(saving, {kind: less for kind, (less, _) in errors.items()})
+        up.add(saving, {kind: more for kind, (_, more) in errors.items()})
+        if old.pad_ms and not new.pad_ms:  # it runs padded already: only the copies are saved, or fused ones
+            compiled.add(min(saving, old.pad_ms), {"bytes": 0.5 * min(saving, old.pad_ms)})
+        else:
+            compiled.add(saving, {kind: less for kind, (less, _) in errors.items()})
         changes.append(
             PartChange(old.component, old.role, old.kind, old.shape, new.shape, before, after, saving,
-                       _why(old, new))
+                       why(old, new, before, after))
         )  # fmt: skip
     # What an alignment leaves open moves the present step too, and the share with it.
-    low_ms, high_ms = mid - math.hypot(*down.values()), mid + math.hypot(*up.values())
-    opened = up.get("alignment", 0.0)
-    saving_ms = Estimate(low_ms, mid, high_ms, _basis(weighted))
-    low = low_ms / max(whole - down.get("alignment", 0.0), 1e-12)
-    saving_frac = Estimate(min(low, mid / whole), mid / whole, high_ms / (whole + opened), saving_ms.basis)
+    mid, high_ms = down.ms, up.ms + up.error
+    ends = [
+        (down.ms - down.error, whole - down.kinds.get("alignment", 0.0)),
+        (compiled.ms - compiled.error, whole - (down.ms - compiled.ms)),
+    ]
+    low = min(low_ms / max(of_ms, 1e-12) for low_ms, of_ms in ends)
+    saving_ms = Estimate(min(low_ms for low_ms, _ in ends), mid, high_ms, _basis(weighted))
+    high = high_ms / (whole + up.kinds.get("alignment", 0.0))
+    saving_frac = Estimate(min(low, mid / whole), mid / whole, high, saving_ms.basis)
     flops = then.flops * scale / now.flops - 1.0 if now.flops else 0.0
     changes.sort(key=lambda one: -one.saving_ms)
     return Change(now.model, then.model, saving_frac, saving_ms, flops, tuple(changes))
@@ -332,26 +348,6 @@ def _errors(
         more = before * math.expm1(old.ladder[1]) - after * math.expm1(-new.ladder[0])
         found["alignment"] = (less, more)
     return found
-
-
-def _why(old: PlannedPart, new: PlannedPart) -> str:
-    if old.kind == "product":
-        if old.alignment < new.alignment:
-            return f"rows begin on {new.alignment} bytes instead of {old.alignment}"
-        if old.alignment > new.alignment:
-            return f"rows begin on {new.alignment} bytes, no longer on {old.alignment}"
-        return new.note if old.note == new.note else f"{old.note}, then {new.note}"
-    if old.kind == "attention":
-        return _attention_why(old, new)
-    return f"bytes grow with {old.shape}"
-
-
-def _attention_why(old: PlannedPart, new: PlannedPart) -> str:
-    """Exponentials go with batch * heads * length^2; a head is computed at a width the kernel has."""
-    before, after = (part.sizes[0] * part.sizes[1] * part.sizes[2] ** 2 for part in (old, new))
-    parts = [f"{after / before:.3g} times the exponentials"] if before != after else []
-    parts += [note for note in (old.note, new.note) if note]
-    return "; ".join(dict.fromkeys(parts)) or "another shape of attention"
 
 
 def _in_ms(time_us: Estimate, calls: int) -> Estimate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,14 +19,21 @@ _NEAR_FRAC = 0.125
 #: 64 16-bit elements are 128 bytes, the paper's target; head dimensions need 16 bytes.
 GRID = 64
 _HEAD_GRID = 8
-#: Head dimensions that models are commonly trained with; a wider one is searched where the model has one.
-_HEAD_DIMS = (32, 128)
+#: Head dimensions that models are commonly trained with; others are searched where the model has one.
+_HEAD_DIMS = (64, 128)
 _BATCHES = 4  # times the present micro-batch, at most
-#: At most so many predictions and combinations: about two seconds of each on one core.
-_PREDICTIONS = 10_000
+#: At most so many predictions and combinations: about a second of each on one core.
+_PREDICTIONS = 6_000
 COMBINATIONS = 40_000
+#: Usual degrees of tensor parallelism: those that divide the heads now have to divide them then. A model
+#: whose states fit one GPU of 80 GB (16 bytes a weight) keeps only two and four.
+TENSOR_DEGREES = (2, 4, 8)
+_SMALL_WEIGHTS = 5e9
 #: Values of one size that are tried, at most; fewer in a coarse search.
 _VALUES = 256
+
+
+_Triple = tuple[int | None, int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,7 @@ class SearchLimits:
     parameters_frac: float = 0.01  # weights stay within this share
     free: frozenset[str] = BY_DEFAULT
     memory_gb: float | None = None  # of one GPU; without it the present estimate must not grow
+    any_heads: bool = False  # head counts may lose a tensor-parallel degree that divides them now
 
     @property
     def lacks_memory(self) -> bool:
@@ -97,11 +106,17 @@ class Space:
         for layers in _near(now.layers, max(1, coarse // 2), "layers" in free, coarse):
             for batch, sequence in _tokens(now, free):
                 for hidden in _near(now.hidden, GRID * coarse, "hidden" in free, coarse):
-                    for heads, head_dim, kv_heads in _heads(now, hidden, free):
+                    for heads, head_dim, kv_heads in self._heads(hidden):
                         yield replace(
                             now, layers=layers, micro_batch=batch, sequence=sequence, hidden=hidden,
                             heads=heads, head_dim=head_dim, kv_heads=kv_heads,
                         )  # fmt: skip
+
+    def _heads(self, hidden: int | None) -> Iterator[_Triple]:
+        kept = 1 if self.limits.any_heads else kept_degree(self.now)
+        for triple in _heads(self.now, hidden, self.limits.free):
+            if triple[0] is None or triple[0] == self.now.heads or triple[0] % kept == 0:
+                yield triple
 
     def vocabs(self) -> list[int | None]:
         """The vocabulary as it is, and padded: it never loses an entry."""
@@ -163,7 +178,14 @@ def _tokens(now: ModelConfig, free: frozenset[str]) -> Iterator[tuple[int | None
             yield one, length
 
 
-_Triple = tuple[int | None, int | None, int | None]
+def kept_degree(now: ModelConfig) -> int:
+    """The tensor-parallel degree that divides the heads now and has to divide them then.
+
+    >>> kept_degree(ModelConfig(heads=32)), kept_degree(ModelConfig(heads=71))
+    (8, 1)
+    """
+    most = TENSOR_DEGREES[-1] if (now.parameters or math.inf) > _SMALL_WEIGHTS else TENSOR_DEGREES[-2]
+    return math.gcd(now.heads or 1, most)
 
 
 def _heads(now: ModelConfig, hidden: int | None, free: frozenset[str]) -> Iterator[_Triple]:
@@ -196,7 +218,7 @@ def _heads(now: ModelConfig, hidden: int | None, free: frozenset[str]) -> Iterat
 
 
 def _kv_heads(now: ModelConfig, heads: int, free: bool) -> list[int | None]:
-    """KV heads for ``heads``: as many where they are as many now, else the same number or the same ratio."""
+    """KV heads for ``heads``: as many where they are as many now, else the same number unless free."""
     t, kv_now = now.tensor_parallel or 1, now.kv_heads
     if kv_now is None:
         return [None]
@@ -205,6 +227,5 @@ def _kv_heads(now: ModelConfig, heads: int, free: bool) -> list[int | None]:
     elif kv_now == now.heads:
         wanted = {heads}
     else:
-        ratio = (now.heads or 1) // kv_now
-        wanted = {kv_now} | ({heads // ratio} if heads % ratio == 0 else set())
+        wanted = {kv_now}
     return [*sorted(kv for kv in wanted if kv and heads % kv == 0 and (kv % t == 0 or t % kv == 0))]

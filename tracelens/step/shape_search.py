@@ -9,7 +9,7 @@ from tracelens.config.model_config import ModelConfig
 from tracelens.results import FrontPoint, OtherHeads, PickReason, ShapePick
 from tracelens.results.advice import Effort
 from tracelens.step.search import WORTH_FRAC, Found, SearchStep
-from tracelens.step.search_space import SEARCHED, SearchLimits
+from tracelens.step.search_space import SEARCHED, TENSOR_DEGREES, SearchLimits, kept_degree
 from tracelens.step.step import Change
 
 #: Gains spelled out for a pick.
@@ -53,15 +53,30 @@ def none_faster(found: Found, limits: SearchLimits) -> str:
     )
 
 
-def other_heads(step: SearchStep, now: ModelConfig) -> list[OtherHeads]:
+def nothing_faster(
+    now: ModelConfig, gpu: str, found: Found, limits: SearchLimits, *, fits: bool = True
+) -> str:
+    """The verdict on a shape of which none is faster: good, unless something else speaks against it."""
+    flaws = [] if fits else ["it does not fit the GPU's memory"]
+    if now.heads and now.heads > 1 and not any(now.heads % degree == 0 for degree in TENSOR_DEGREES):
+        flaws.insert(0, f"its {now.heads} heads divide by no usual degree of tensor parallelism (2, 4, 8)")
+    if flaws:
+        return (
+            f"No faster shape is sure on the {gpu}, but {' and '.join(flaws)}: {none_faster(found, limits)}"
+        )
+    return f"This shape is already good on the {gpu}: {none_faster(found, limits)}"
+
+
+def other_heads(step: SearchStep, now: ModelConfig, limits: SearchLimits) -> list[OtherHeads]:
     """Other head counts at this hidden size, for the reader to see where the present one stands."""
     hidden, heads, t = now.hidden or 0, now.heads or 0, now.tensor_parallel or 1
     if not hidden or heads * (now.head_dim or 0) != hidden:
         return []
+    kept = 1 if limits.any_heads else kept_degree(now)
     rows: list[OtherHeads] = []
     for dim in _HEAD_DIMS:
         other = hidden // dim
-        if hidden % dim or other % t or other == heads:
+        if hidden % dim or other % t or other % kept or other == heads:
             continue
         kv_heads = other if now.kv_heads == now.heads else now.kv_heads
         if kv_heads and other % kv_heads:
@@ -76,6 +91,9 @@ def _pick(step: SearchStep, change: Change, diff: Diff) -> ShapePick:
     now, then = change.now, change.then
     found = changes(now, then)
     effort, why = _effort(frozenset(found))
+    lost = [str(n) for n in TENSOR_DEGREES if (now.heads or 1) % n == 0 and (then.heads or n) % n]
+    if lost:
+        why += f"; {then.heads} heads no longer divide over {' or '.join(lost)} tensor-parallel ranks"
     weights, memory, needs = now.parameters, step.memory(now), step.memory(then)
     return ShapePick(
         title=_title(found),

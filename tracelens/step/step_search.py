@@ -12,7 +12,7 @@ from tracelens.results import Lack, ModelDims, SearchState, ShapePick, ShapeSear
 from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import GRID, SEARCHED, SearchLimits, Space
-from tracelens.step.shape_search import claim, front_of, none_faster, other_heads, picks_of
+from tracelens.step.shape_search import claim, front_of, none_faster, nothing_faster, other_heads, picks_of
 from tracelens.step.waiting import gpu_work_note
 from tracelens.step.whatif import StepModel
 
@@ -49,7 +49,7 @@ def search_step(
         verdict=verdict,
         picks=picks,
         unsure=unsure,
-        heads=[] if waits or "heads" in closed else other_heads(measured, step.now),
+        heads=[] if waits or "heads" in closed else other_heads(measured, step.now, limits),
         front=[] if waits else front_of(step.now, found),
         tried=found.tried,
         searched=searched,
@@ -176,7 +176,7 @@ def _verdict(
         return "none", f"No shape is picked: {gpu_work_note(step.busy_frac)}."
     if closed or found.best_unsure is not None:
         return "none", f"No faster shape is sure: {none_faster(found, limits)}"
-    return "good", f"This shape is already good on the {step.gpu.title}: {none_faster(found, limits)}"
+    return "good", nothing_faster(step.now, step.gpu.title, found, limits)
 
 
 def _notes(measured: MeasuredStep, found: Found) -> list[str]:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from tracelens.config import Configuration, read_config
 from tracelens.config.diff import config_diff
+from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import Gpu, find_gpu
+from tracelens.hardware.gpu import taken_as
 from tracelens.hardware.measurements import Measurements, find_measurements
 from tracelens.results.suggestions import FORMAT_VERSION, ComponentTime, Size, Suggestions
+from tracelens.step.memory import memory_of, would_fit
 from tracelens.step.planned_step import NOT_INCLUDED, PlannedStep, Planner, total
 from tracelens.step.search import Found, search
 from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
-from tracelens.step.shape_search import claim, front_of, none_faster, other_heads, picks_of
+from tracelens.step.shape_search import claim, front_of, nothing_faster, other_heads, picks_of
+from tracelens.step.whole_step import whole_step
 
 
 def suggest(
@@ -28,22 +33,49 @@ def suggest(
     memory_gb: float | None = None,
     dtype: str = "bf16",
     sizes: Mapping[str, int] | None = None,
+    training: Training | None = None,
 ) -> Suggestions:
     """Suggest a faster shape for the model of ``config`` (a file, a folder, or one already read) on ``gpu``.
 
     ``fix`` names sizes that stay, ``free`` further ones that can change (layers, kv_heads, micro_batch,
-    sequence); the weights stay within ``parameters_frac``. ``sizes`` replace those of the file. Raises
+    sequence); the weights stay within ``parameters_frac``. ``sizes`` replace those of the file. With
+    ``training`` a whole step is predicted too. Raises
     ``InputError`` for a configuration that cannot be used and ``UsageError`` for a GPU that is not known.
     """
     known = config if isinstance(config, Configuration) else read_config(config, overrides=sizes)
     limits = limits_of(parameters_frac, fix=fix, free=free, memory_gb=memory_gb).checked()
     hardware = find_gpu(None, override=gpu)
     measured, notes = _measured(hardware)
+    told = taken_as(gpu)
+    notes += [f"--gpu {gpu}: the {hardware.title} {told}"] if told else []
     planner = Planner(known.layout, gpu=hardware, dtype=dtype, measured=measured)
     found = search(planner, known.model, limits, fixed=known.fixed)
     notes += _unknowns(planner.step(known.model))
+    padded = _padded_by_compile(planner.step(known.model))
+    if padded:
+        notes.append(
+            f"{', '.join(padded)}: torch.compile pads these products by itself and leaves its copies to save,"
+            " which are the low end of the range; the middle is plain PyTorch"
+        )
     notes += [f"{name} stays: {why}" for name, why in known.fixed.items() if name in limits.free]
-    return _suggestions(known, planner, found, limits, [*known.notes, *notes, *found.notes])
+    whole = whole_step(planner, known.model, training) if training is not None else None
+    how = replace(training, gpus=whole.gpus) if training and whole else Training(strategy="ddp")
+    room = limits.memory_gb or hardware.memory_gb
+    fitting = _would_fit(known, how, room)
+    said = [*known.notes, *notes, *found.notes]
+    judged = _suggestions(known, planner, found, limits, said, fits=fitting is None)
+    if judged.picks and {reason.component for reason in judged.picks[0].reasons} & set(padded):
+        judged = replace(
+            judged, verdict=f"{judged.verdict} With torch.compile, which pads by itself, less than half."
+        )
+    return replace(judged, step=whole, room_gb=room, would_fit=fitting)
+
+
+def _would_fit(config: Configuration, how: Training, room_gb: float | None) -> list[str] | None:
+    """What would make it fit where it does not."""
+    if room_gb is None or memory_of(config.model, config.layout, how).whole <= room_gb * 1e9:
+        return None
+    return would_fit(config.model, config.layout, how, room_gb)
 
 
 def limits_of(
@@ -58,7 +90,7 @@ def limits_of(
         raise UsageError(f"{', '.join(sorted(both))}: fixed or free, not both")
     names = (BY_DEFAULT | frozenset(free)) - frozenset(fix)
     names = names - {"heads", "head_dim"} if "heads" in fix else names
-    return SearchLimits(parameters_frac, names, memory_gb)
+    return SearchLimits(parameters_frac, names, memory_gb, any_heads="heads" in free)
 
 
 def _measured(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
@@ -72,7 +104,13 @@ def _measured(gpu: Gpu) -> tuple[Measurements | None, list[str]]:
 
 
 def _suggestions(
-    config: Configuration, planner: Planner, found: Found, limits: SearchLimits, notes: list[str]
+    config: Configuration,
+    planner: Planner,
+    found: Found,
+    limits: SearchLimits,
+    notes: list[str],
+    *,
+    fits: bool,
 ) -> Suggestions:
     now = config.model
     present = planner.step(now)
@@ -89,14 +127,15 @@ def _suggestions(
         dtype=planner.dtype,
         basis=time.basis,
         parameters=now.parameters,
-        step_ms=time,
+        time_ms=time,
+        time_is="kernels",
         tflops=present.flops / time.mid / 1e9 if time.mid else None,
         memory_gb=planner.memory(now) / 1e9,
         components=_components(present),
-        verdict=claim(picks[0]) if picks else _nothing(present, found, limits, planner.gpu.title),
+        verdict=claim(picks[0]) if picks else _nothing(present, found, limits, planner.gpu.title, fits),
         picks=picks,
         unsure=unsure,
-        heads=other_heads(planner, now),
+        heads=other_heads(planner, now, limits),
         front=front_of(now, found),
         tried=found.tried,
         searched=[name for name in SEARCHED if name in limits.free and name not in config.fixed],
@@ -109,14 +148,19 @@ def _suggestions(
     )
 
 
-def _nothing(present: PlannedStep, found: Found, limits: SearchLimits, gpu: str) -> str:
+def _nothing(present: PlannedStep, found: Found, limits: SearchLimits, gpu: str, fits: bool) -> str:
     """The verdict where nothing is recommended."""
     if any(part.unknown for part in present.parts):
         return (
             f"None of {found.tried:,} other shapes within ±{100 * limits.parameters_frac:g}% of its weights"
             f" is surely faster on the {gpu}, but not every product of this one can be judged: see the notes."
         )
-    return f"This shape is already good on the {gpu}: {none_faster(found, limits)}"
+    return nothing_faster(present.model, gpu, found, limits, fits=fits)
+
+
+def _padded_by_compile(present: PlannedStep) -> list[str]:
+    """Components of which torch.compile pads a product."""
+    return list(dict.fromkeys(part.component for part in present.parts if part.pad_ms))
 
 
 def _unknowns(present: PlannedStep) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tracelens.trace.columns import Chunk, Column
-from tracelens.trace.tables import Flows, Frames, Kernels, Launches, Ops, Ranges
+from tracelens.trace.tables import Flows, Frames, Kernels, Launches, Ops, Ranges, Syncs
 
 _CODES = {"name", "category", "thread", "device", "inputs", "launch", "collective"}
 _TABLES: dict[str, type[Any]] = {
@@ -18,6 +18,7 @@ _TABLES: dict[str, type[Any]] = {
     "ranges": Ranges,
     "frames": Frames,
     "flows": Flows,
+    "syncs": Syncs,
 }
 
 

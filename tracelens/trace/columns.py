@@ -58,8 +58,9 @@ TABLE_OF_CATEGORY = {
     "python_function": "frames",
     "fwdbwd": "flows",
     "forward_backward": "flows",
+    "cuda_sync": "syncs",
 }
-_DURATIONS = {"ops", "kernels", "launches", "ranges", "frames"}
+_DURATIONS = {"ops", "kernels", "launches", "ranges", "frames", "syncs"}
 _MODERN_CATEGORY = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
 
 
@@ -105,6 +106,7 @@ class ChunkDecoder:
             "ranges": self._ranges,
             "frames": self._frames,
             "flows": self._flows,
+            "syncs": self._syncs,
         }
 
     def decode(self, text: bytes | bytearray | memoryview) -> Chunk | None:
@@ -236,6 +238,17 @@ class ChunkDecoder:
         fields = ("python_id", "parent_id", "module_id")
         integers, _ = _arguments(events, fields)
         return self._span(events) | dict(zip(fields, integers, strict=True))
+
+    def _syncs(self, events: list[Any]) -> dict[str, Column]:
+        integers, _ = _arguments(events, ("device", "stream", "record"))
+        device, stream, record = integers
+        return {
+            "name": self.names.codes([event.name for event in events], len(events)),
+            "device": np.where(np.abs(device) < 2**31, device, -1).astype(np.int32),
+            "stream": stream,
+            "ts_ns": self._times(map(_TS, events), map(_DUR, events))[0],
+            "record": record,
+        }
 
     def _flows(self, events: list[Any]) -> dict[str, Column]:
         return {

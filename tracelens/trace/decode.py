@@ -46,6 +46,7 @@ class Args(Struct, gc=False):
     parent_id: Number | None = renamed(default=-1, name="Python parent id")
     module_id: Number | None = renamed(default=-1, name="Python module id")
     collective: Raw = renamed(default=collectives.NO_TEXT, name=collectives.NAME)
+    record: Number = renamed(default=-1, name="wait_on_cuda_event_record_corr_id")
     name: Raw = NO_TEXT  # of a metadata event: the thread's or process's name
 
 

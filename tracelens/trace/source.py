@@ -19,6 +19,7 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from tracelens.errors import InputError
+from tracelens.files import cannot_read
 from tracelens.trace.tables import TraceSource
 
 BLOCK = 384 * 1024
@@ -51,11 +52,14 @@ class ByteSource:
 
     def expected_bytes(self) -> int:
         """A guess at the size of the JSON before reading it; 0 where there is nothing to go by."""
+        return self.size() * (_USUAL_PACKING if self.name.endswith((".gz", ".zst")) else 1)
+
+    def size(self) -> int:
+        """Bytes of the file as given; 0 where there is nothing to go by."""
         try:
-            size = Path(self.path).stat().st_size
+            return Path(self.path).stat().st_size
         except (OSError, ValueError):
             return 0
-        return size * _USUAL_PACKING if self.name.endswith((".gz", ".zst")) else size
 
     def is_plain_file(self) -> bool:
         """A file that can be read at any place, and holds JSON as it is."""
@@ -197,12 +201,8 @@ def _open(path: Path) -> BinaryIO:
         if path.is_dir():
             raise InputError(f"{path} is a folder: give one trace file (.json, .json.gz or .json.zst)")
         return path.open("rb", buffering=0)
-    except FileNotFoundError:
-        raise InputError(f"no such file: {path}") from None
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    except ValueError:
-        raise InputError(f"no such file: {str(path)!r} is no file name") from None
+    except (OSError, ValueError) as error:
+        raise InputError(cannot_read(path, error)) from None
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:

@@ -218,6 +218,17 @@ class Flows(Table):
 
 
 @dataclass(frozen=True, slots=True)
+class Syncs(Table):
+    """Waits that CUPTI records (``cuda_sync``); ``name`` is their kind: "Stream Sync", "Event Sync"."""
+
+    name: CodeArray
+    device: CodeArray
+    stream: IntArray
+    ts_ns: IntArray
+    record: IntArray  # correlation or external id of the cudaEventRecord that is waited for
+
+
+@dataclass(frozen=True, slots=True)
 class Damage:
     """A stretch of the file that could not be read."""
 
@@ -266,6 +277,7 @@ class Trace:
     ranges: Ranges
     frames: Frames
     flows: Flows
+    syncs: Syncs
     events: int  # events read, of every kind
     categories: dict[str, int]  # events by category
     damage: list[Damage] = field(default_factory=list)

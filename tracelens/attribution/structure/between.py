@@ -12,12 +12,13 @@ from itertools import pairwise
 from math import prod
 
 from tracelens.attribution.structure.forward import LARGEST_RANK, loses
-from tracelens.attribution.structure.norms import normalizes, written_norms
+from tracelens.attribution.structure.norms import is_affine, normalizes, written_norms
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
 
 _STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch")  # what is added to the stream
+_UP = frozenset({"mlp.up", "mlp.gate"})
 _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
 _CUTS = frozenset({"slice", "split", "chunk", "narrow", "unbind", "select", "split_with_sizes"})
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
@@ -200,9 +201,8 @@ class _Gap:
         return Label("attention.other", self.layer)
 
     def _in_mlp(self) -> list[tuple[int, Label]] | None:
-        up = ("mlp.up", "mlp.gate")
         ends = self.after == "mlp.down" or (self.after is None and self.run.phase == "recompute")
-        if self.before in up and (self.after in up or ends):
+        if _goes_up(self.product_before) and (_goes_up(self.product_after) or ends):
             return self._all("mlp.activation")
         return None
 
@@ -226,7 +226,12 @@ class _Gap:
         # inside a graph nothing says where the forward ends: only what is a loss by its name
         whole = self.run.phase != "graph" and any(loses(self.run, at) for at in range(len(self.run)))
         sure = self.gap if whole else [at for at in self.gap if loses(self.run, at)]
-        return [(at, Label("loss")) for at in sure]
+        return [(at, Label("logits" if self._is_bias(at) else "loss")) for at in sure]
+
+    def _is_bias(self, at: int) -> bool:
+        """Added to the product right before it, one number for each column."""
+        kind, columns = self.run.kinds[at], self.product.n if self.product else None
+        return at == self.gap[0] and kind.what == "add" and (columns,) in kind.tensors[:2]
 
     def _in_head(self) -> list[tuple[int, Label]] | None:
         """Between the products of a head: an activation, written out or not, and a normalization."""
@@ -298,7 +303,7 @@ class _Gap:
             return Label("dropout", self.layer)
         if self._drops_paths(at):
             return Label("dropout", self.layer)
-        if self._is_affine(at):
+        if is_affine(self.run, at, self.hidden):
             return Label("norm", self.layer)
         if self.hidden not in _widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
@@ -307,6 +312,8 @@ class _Gap:
             return Label("attention.other", self.next_layer)
         if self.before in _STREAM and adds and (self.after is not None or at <= self.last_norm):
             return Label("residual", self.layer)
+        if self.after == "logits" and at > self.last_norm:  # what the head takes of the sequence
+            return Label("logits")
         return None
 
     def _drops_paths(self, at: int) -> bool:
@@ -319,16 +326,6 @@ class _Gap:
             here.name in ("div", "div_") and behind is not None and behind.tensors[:1] == here.tensors[:1]
         )
         return scales and behind is not None and _per_sample(behind.tensors)
-
-    def _is_affine(self, at: int) -> bool:
-        """A weight and a bias of the stream's width, as of a normalization that takes no statistics."""
-        kinds = self.run.kinds
-        for first in (at, at - 1):
-            if 0 <= first < len(kinds) - 1 and kinds[first].name == "mul" and kinds[first + 1].what == "add":
-                pair = kinds[first].tensors[:2], kinds[first + 1].tensors[:2]
-                if all((self.hidden,) in two and len(set(two)) == 2 for two in pair):
-                    return True
-        return False
 
     def _of_scores(self, kind: Kind) -> bool:
         """Works on as many elements as the scores of the unfused core before the gap."""
@@ -351,7 +348,7 @@ class _Gap:
 
     def _before_residual(self, at: int) -> bool:
         """Weighing and putting back the experts' results comes before the addition to the stream."""
-        return self.first_on_stream is not None and at < self.first_on_stream
+        return self.first_on_stream is not None and at < self.first_on_stream and at not in self.normed
 
     def _is_residual(self, at: int) -> bool:
         kind = self.run.kinds[at]
@@ -416,6 +413,11 @@ class _Gap:
             near = self.run.kinds[max(at - 1, 0) : at + 2]
             return any(k.what == "norm" and set(k.tensors[:1]) & set(kind.tensors) for k in near)
         return kind.what == "norm" or "norm" in kind.tags or at in self.normed
+
+
+def _goes_up(label: Label | None) -> bool:
+    """A product into an MLP, or one of two of which the one is its gate."""
+    return label is not None and {label.component, *label.candidates} - {"unattributed"} <= _UP
 
 
 def _per_sample(tensors: tuple[Dims, ...]) -> bool:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from math import prod
 
-from tracelens.attribution.structure.norms import adds, is_step, normalizes
+from tracelens.attribution.structure.norms import adds, is_affine, is_step, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.gemm import GemmShape
@@ -107,7 +108,9 @@ class Forward:
         self.after_mlp = True  # the current layer has its MLP, or there is none yet
         self.rows: int | None = None  # of the last output projection
         self.mlps: set[tuple[int, int]] = set()  # (n, k) that close the MLPs of layers
-        self.norms = [at for at in range(len(run)) if normalizes(run, at, hidden)]
+        self.norms = [
+            at for at in range(len(run)) if normalizes(run, at, hidden) or is_affine(run, at, hidden)
+        ]
         self.routers = [at for at, kind in enumerate(run.kinds) if _routes(run, at)]
 
     def label(self) -> None:
@@ -142,6 +145,7 @@ class Forward:
         norms = [at for at in self.norms if at < core.first]
         norms = [at for at in norms if not self._of_queries(at, before)]
         makes = [at for at in before if not norms or at > norms[-1]] or before[-1:]
+        makes = [*self._queries_ahead(before, norms, core), *makes]
         earlier = [at for at in before if at not in set(makes)]
         if self.run.phase == "recompute":
             self._mlps(earlier, stop=makes[0] if makes else core.first)
@@ -192,9 +196,21 @@ class Forward:
         edge = inner[-1] if inner else -1
         makes = [at for at in rest if at > edge]
         if makes and (norms or not self._has_down(makes)):
-            return makes
+            return [*self._queries_ahead(rest, inner, core), *makes]
         down = [at for at in rest if self._is_down(at)]
         return [at for at in rest if not down or at > down[-1]]
+
+    def _queries_ahead(self, products: list[int], norms: list[int], core: Core) -> list[int]:
+        """The product of the queries, where the last normalization is that of a shortened stream, of which
+        keys and values are made (spatial reduction, as in PVT and SegFormer)."""
+        at = next((at for at in reversed(products) if norms and at < norms[-1]), None)
+        shape = self.run.shape(at) if at is not None else None
+        if at is None or shape is None or core.tokens is None or not core.heads or not core.key_dim:
+            return []
+        rows = [prod(t[:-1]) for t in self.run.kinds[norms[-1]].tensors if len(t) >= 2]
+        fewer = bool(rows) and max(rows) < core.tokens == shape.m * shape.batch
+        makes = fewer and (shape.n, shape.k) == (core.heads * core.key_dim, self.hidden)
+        return [at] if makes else []
 
     def _of_queries(self, norm: int, products: list[int]) -> bool:
         """A normalization of queries or keys over all heads at once: of what a product made of the stream,
@@ -229,8 +245,19 @@ class Forward:
         if shape.batch > 1:
             return False  # rotary tables, position biases: no weight
         inner = {other.n for p in makes if (other := self.run.shape(p)) is not None}
+        if shape.k != self.hidden and self._is_of_heads(shape, makes, core):
+            return True
         # a slice of another product: keys and values from the compressed part, without its rotary part
         return shape.k == self.hidden or shape.k in inner or any(shape.k < n < 2 * shape.k for n in inner)
+
+    def _is_of_heads(self, shape: GemmShape, makes: list[int], core: Core) -> bool:
+        """As wide as the core's heads, from another width: the first layer of a stage makes all three in one,
+        and in bottlenecks or across models the values come from the wider side of one that makes queries."""
+        if not core.heads or not core.key_dim:
+            return False
+        query, key = core.heads * core.key_dim, (core.kv_heads or core.heads) * core.key_dim
+        widths = {other.k for p in makes if (other := self.run.shape(p)) is not None}
+        return shape.n in (key, 2 * key) if self.hidden in widths else shape.n == query + 2 * key
 
     def _output(self, here: list[int], core: Core) -> list[int]:
         """Name the output projection; returns the products behind it.
@@ -349,7 +376,10 @@ class Forward:
         inside = range(open_[0] + 1, at)
         if any(loses(run, p) for p in inside):
             return False  # a head whose loss gives its gradient at once
-        return shape.k != self.hidden or any(_activates(run, p) for p in inside)
+        if any(_activates(run, p) for p in inside):
+            return True
+        # added to a stream of another width: no MLP, but the way into that
+        return shape.k != self.hidden and not any(adds(run.kinds[p]) for p in inside)
 
     def _in_layer(self, down: GemmShape) -> bool:
         """On the tokens of its attention; without one, as large as MLPs that have one. A head is neither."""
@@ -369,7 +399,8 @@ class Forward:
         self.after_attention = False
         up = [at for at in open_ if (s := run.shape(at)) is not None and s.n in (shape.k, 2 * shape.k)]
         layer = max(self.layer, 0)
-        for at in open_:  # adapters and whatever else is open takes the name of its neighbour
+        open_ = [at for at in open_ if at in up or self._is_adapter(at, open_)]
+        for at in open_:  # adapters take the name of what they adapt
             run.labels[at] = Label("mlp.up", layer)
         if len(up) == 1 and (s := run.shape(up[0])) is not None and s.n == 2 * shape.k:
             run.labels[up[0]] = Label("mlp.up", layer, ("mlp.up", "mlp.gate"))
@@ -384,6 +415,12 @@ class Forward:
                 unknown = Label("unattributed", layer, candidates=("mlp.gate", "mlp.up"))
                 run.labels.update(dict.fromkeys(open_, unknown))
         run.labels[down] = Label("mlp.down", layer)
+
+    def _is_adapter(self, at: int, among: list[int]) -> bool:
+        """One of two products in a row by way of a small rank."""
+        shapes = [shape for other in among if other != at and (shape := self.run.shape(other)) is not None]
+        own = self.run.shape(at)
+        return own is None or any(own.n == shape.k or own.k == shape.n for shape in shapes)
 
     def _router_of(self, products: list[int], index: int, stop: int) -> int | None:
         """The routing that follows this product before the next, when it is small and from the stream."""
@@ -448,7 +485,9 @@ class Forward:
                 # a loss that gives its gradient in the forward (fused with the head, chunk by chunk)
                 run.labels[at] = Label("logits", role="dgrad" if shape.k == vocab else "wgrad")
             elif shape.k == self.hidden and shape.n in (self.hidden, shapes[products[-1]].k):
-                run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
+                behind = run.kinds[at + 1 : next((p for p in products if p > at), len(run))]
+                if not any(adds(kind) for kind in behind):  # else it ends a layer
+                    run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
 
     def _scores(self, at: int, vocab: int) -> bool:
         """Without a loss: is the product one onto the words of an embedding, or are its results compared?"""

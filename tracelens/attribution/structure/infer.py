@@ -18,6 +18,7 @@ from tracelens.attribution.structure.forward import hidden_size, label_again, la
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
 from tracelens.attribution.structure.maps import label_maps
+from tracelens.attribution.structure.mixers import without_mixers
 from tracelens.attribution.structure.mixtures import label_mixtures
 from tracelens.attribution.structure.ordered import LaunchedProduct, label_by_order, lend_weights
 from tracelens.attribution.structure.passes import Weight, passes
@@ -50,6 +51,12 @@ class Inference:
         last = look_up(self.label, look_up(self.units.last_of_node, node))
         return np.where(first == last, first, -1).astype(np.int32)
 
+    def left_open(self, node: NodeArray) -> npt.NDArray[np.bool_]:
+        """Per host node given: is it one unit, which found no label?"""
+        unit = look_up(self.units.of_node, node)
+        one: npt.NDArray[np.bool_] = (unit >= 0) & (unit == look_up(self.units.last_of_node, node))
+        return one & (look_up(self.label, unit) < 0)
+
 
 def infer(
     trace: Trace, links: Links, names: KernelNames, rule: NodeArray, origin: NodeArray, phases: list[str]
@@ -71,15 +78,16 @@ def infer(
     known: dict[object, Run] = {}
     twins = [_first_alike(units, run, known) for run in runs]
     distinct = list(known.values())
-    ahead = [run for run in distinct if run.phase in ("forward", "recompute")]
-    for run in distinct:
-        if run.phase != "backward":
-            run.cores = find_cores(run)
+    rests = [without_mixers(run) for run in distinct if run.phase in ("forward", "recompute")]
+    ahead = [rest.run for rest in rests]
+    read = [*ahead, *(run for run in distinct if run.phase == "graph")]
+    for run in read:
+        run.cores = find_cores(run)
     for run in distinct:
         if run.phase == "backward":
             run.cores = find_backward_cores(run, ahead)
     hidden = hidden_size(run for run in ahead if run.phase == "forward")
-    for run in distinct:
+    for run in read:
         if run.cores and (run.phase == "graph" or (hidden is None and run.phase == "forward")):
             _without_shapes(trace, links, names, units, run)
     if hidden is not None:
@@ -94,6 +102,8 @@ def infer(
         for part in parts:
             label_between(part.run, part.hidden, vocab)
             part.give_back()
+        for rest in rests:
+            rest.give_back()
         for run, forward in _with_forward(twins):
             if not run.labels:
                 label_products(run, forward)
@@ -107,6 +117,8 @@ def infer(
     for run in ahead:
         label_mixtures(run)
         label_maps(run, hidden)
+    for rest in rests:
+        rest.give_back()
     for run in distinct:
         for core in run.cores:  # product, softmax, product is attention in any model
             for at, component in core.parts.items():

@@ -77,6 +77,17 @@ def adds(kind: Kind) -> bool:
     return kind.what == "add" and len(two) == 2 and two[0] == two[1] and len(two[0]) >= 2
 
 
+def is_affine(run: Run, at: int, width: int) -> bool:
+    """One of a weight and a bias of that width, as of a normalization that takes no statistics."""
+    kinds = run.kinds
+    for first in (at, at - 1):
+        if 0 <= first < len(kinds) - 1 and kinds[first].name == "mul" and kinds[first + 1].what == "add":
+            pair = kinds[first].tensors[:2], kinds[first + 1].tensors[:2]
+            if all((width,) in two and len(set(two)) == 2 for two in pair):
+                return True
+    return False
+
+
 def normalizes(run: Run, at: int, hidden: int) -> bool:
     """A normalization of the residual stream (and not of single heads or of a compressed part)."""
     kind = run.kinds[at]

@@ -52,6 +52,11 @@ class Core:
         parts = {at + by: component for at, component in self.parts.items()}
         return replace(self, first=self.first + by, last=self.last + by, parts=parts)
 
+    def at(self, places: list[int]) -> Core:
+        """The same in a run in which position ``p`` of this one is ``places[p]``."""
+        parts = {places[at]: component for at, component in self.parts.items()}
+        return replace(self, first=places[self.first], last=places[self.last], parts=parts)
+
 
 @dataclass(slots=True)
 class Run:

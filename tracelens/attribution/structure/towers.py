@@ -55,7 +55,12 @@ def stretches(run: Run, hidden: int) -> Iterator[Stretch]:
 
 def _widths(run: Run, hidden: int) -> list[int]:
     """Per core the width of the stream around it."""
-    own = [_width(run, number) for number in range(len(run.cores))]
+    found = [_width(run, number) for number in range(len(run.cores))]
+    own = [width if width in made_of else None for width, made_of in found]
+    # the first of a stage is made of the narrower stream before it, and gives what the next is made of
+    for at, ((width, _), after) in enumerate(zip(found, own[1:], strict=False)):
+        if own[at] is None and width == after:
+            own[at] = width
     # one core that differs from both neighbours, which agree, is read wrongly: no model changes width for it
     for at in range(1, len(own) - 1):
         if own[at] != own[at - 1] == own[at + 1]:
@@ -67,15 +72,14 @@ def _widths(run: Run, hidden: int) -> list[int]:
     return [width for width in own if width is not None]
 
 
-def _width(run: Run, number: int) -> int | None:
-    """What the output projection of a core comes back to, if the core's queries are made of that too."""
+def _width(run: Run, number: int) -> tuple[int | None, set[int]]:
+    """What the output projection of a core comes back to, and what the products before it are made of."""
     core = run.cores[number]
     stop = run.cores[number + 1].first if number + 1 < len(run.cores) else len(run)
     start = run.cores[number - 1].last + 1 if number else 0
     alone = run.part(core.first, stop)
-    found = hidden_size([alone])
     before = {shape.k for at in run.products(start, core.first) if (shape := run.shape(at)) is not None}
-    return found if found in before else None
+    return hidden_size([alone]), before
 
 
 def _cut(run: Run, last: int, first: int, width: int, other: int) -> int:

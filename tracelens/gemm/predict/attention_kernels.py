@@ -22,7 +22,8 @@ _ALIASES = {"flash2": "flash", "cudnn_sdpa": "cudnn", "mem_efficient": "efficien
 _HEAD_DIMS = {
     "flash": (32, 64, 96, 128, 192, 256),
     "flash3": (64, 96, 128, 192, 256),
-    "flash4": (64, 96, 128, 192, 256),
+    # ``head_dim_padded`` in flash_attn/cute/flash_fwd_sm100.py: to multiples of 16.
+    "flash4": (16, 32, 48, 64, 80, 96, 112, 128, 192, 256),
     # Not documented. On an H100, d=80 took 1.20 times as long as d=64 (sglang pull 30090, July 2026),
     # which is what 96 takes and neither 80 nor 128.
     "cudnn": (32, 64, 96, 128, 160, 192, 224, 256),

@@ -10,7 +10,8 @@ purpose, leave a part of the exponentials exposed.
 
 Fitted to: figures without a causal mask at sequences 512, 2048 and 16384 of each source, and with one at
 the same lengths for ``causal_factor`` and ``causal_blocks``. Every other length, and every other source,
-is held out; tests/gemm/predict compares both.
+is held out; tests/gemm/predict compares both. Figures of whole tables (``_SILICON``) are fitted to two thirds
+of their head geometries (``benchmarks.attention``).
 """
 
 from __future__ import annotations
@@ -41,11 +42,17 @@ _FLOPS_PER_CLOCK = {
 
 _FA2 = "flash-attention README, A100 80GB SXM4 forward + backward, July 2023"
 _FA3 = "arXiv 2407.08608 figures 5 and 6, H100 80GB SXM5, July 2024"
+_FA3_96 = f"{_FA3}; head dimension 96: NVIDIA aiconfigurator's tables (095f58a51), H100"
 _FA3_FP8 = "arXiv 2407.08608, fp8 forward figure, H100 80GB SXM5, July 2024"
 _A5000 = "gpu-mode/ring-attention issue 10, RTX A5000, February 2024"
 _H20 = "flash-attention issue 1310, H20, November 2024"
 _FA2_B200 = "flash-attention issue 1589 (April 2025), tritonbench pull 171 (March 2025), B200"
 _FA4 = "flash-attention pulls 2605 (2026) and 2280 (February 2026), B200"
+_SILICON = (
+    "NVIDIA aiconfigurator's tables (095f58a51): vLLM's vision FlashAttention-2, FlashInfer's prefill; "
+)
+_L40S = _SILICON + "L40S as its clock and power stood"
+_RTX_PRO = _SILICON + "RTX PRO 6000 Server"
 _XFORMERS = "flash-attention README, A100 80GB SXM4, xformers, forward + backward, July 2023"
 _FP32 = "one training trace of an RTX 3060 (luatil/torch-profile trace_04), head dimension 64"
 
@@ -79,6 +86,12 @@ _TABLE: dict[tuple[str, str, bool], _Figures] = {
     ("flash", "sm80", True): _Figures({64: 0.635, 128: 0.665}, 0.6, _FA2),
     ("flash", "sm86", False): _Figures({64: 0.88}, 0.0, _A5000, causal_blocks=0.6),
     ("flash", "sm86", True): _Figures({64: 0.75}, 1.0, _A5000),
+    ("flash", "l40s", False): _Figures(
+        {64: 0.71, 96: 0.70, 128: 0.67, 256: 0.47}, 0.0, _L40S, causal_blocks=0.6
+    ),
+    ("flash", "sm120", False): _Figures(
+        {64: 1.0, 96: 0.90, 128: 0.88, 256: 0.71}, 0.0, _RTX_PRO, causal_blocks=0.6
+    ),
     ("flash", "sm90", False): _Figures(
         {64: 0.54, 128: 0.47, 256: 0.37}, 0.9, _FA3, causal_factor=1.06, causal_blocks=0.3
     ),
@@ -89,7 +102,7 @@ _TABLE: dict[tuple[str, str, bool], _Figures] = {
     ),
     ("flash", "sm100", True): _Figures({64: 0.17}, 1.0, _FA2_B200),
     ("flash3", "sm90", False): _Figures(
-        {64: 0.93, 128: 0.93, 256: 0.83}, 1.0, _FA3, 0.7, causal_factor=1.08, causal_blocks=0.8
+        {64: 0.93, 96: 0.95, 128: 0.93, 256: 0.83}, 1.0, _FA3_96, 0.7, causal_factor=1.08, causal_blocks=0.8
     ),
     ("flash3", "sm90", True): _Figures({64: 0.645, 128: 0.70}, 1.3, _FA3),
     ("flash3", "h20", False): _Figures({64: 1.0, 128: 1.0}, 1.0, _H20, 0.0, causal_blocks=0.8),
@@ -111,7 +124,8 @@ _FLASH3_FP8 = _Figures({64: 0.86, 256: 0.84}, 3.0, _FA3_FP8)
 #: Where no figure was found: (backend, generation) -> (backend, generation, factor) of one that is like it.
 _LIKE: dict[tuple[str, str], tuple[str, str, float]] = {
     ("flash", "sm89"): ("flash", "sm86", 1.0),
-    ("flash", "sm120"): ("flash", "sm86", 1.0),
+    ("flash", "l40s"): ("flash", "sm86", 0.8),  # backward: the ratio of the forward rates
+    ("flash", "sm120"): ("flash", "sm86", 1.0),  # backward
     ("flash", "h20"): ("flash", "sm90", 1.8),  # backward: the ratio of the forward rates
     ("flash3", "h20"): ("flash3", "sm90", 1.2),
     ("cudnn", "h20"): ("cudnn", "sm90", 1.2),
@@ -120,6 +134,7 @@ _LIKE: dict[tuple[str, str], tuple[str, str, float]] = {
     ("cudnn", "sm80"): ("flash", "sm80", 0.95),  # torch pull 192799: as fast or a little slower
     ("cudnn", "sm86"): ("flash", "sm86", 1.0),
     ("cudnn", "sm89"): ("flash", "sm86", 1.0),
+    ("cudnn", "l40s"): ("flash", "sm86", 0.8),
     ("cudnn", "sm100"): ("flash4", "sm100", 1.0),
     ("cudnn", "sm120"): ("flash", "sm86", 1.0),
     # mma.sync reaches about 0.55 of Hopper's and 0.3 of Blackwell's peak, as flash shows.
@@ -133,15 +148,15 @@ _RANGE_KNOWN, _RANGE_HEAD_DIM, _RANGE_DERIVED = 0.15, 0.35, 0.6
 
 
 def generation(gpu: Gpu) -> str:
-    """The GPU generation whose figures apply: "sm80". Blackwell Ultra counts to sm100; the H20, whose
-    tensor cores are cut down and nothing else, is its own.
+    """The GPU generation whose figures apply: "sm80". Blackwell Ultra counts to sm100. The H20, whose
+    tensor cores are cut down and nothing else, is its own, and so is the L40S, whose power is short.
 
     >>> from tracelens.hardware import find_gpu
     >>> [generation(find_gpu(None, override=name)) for name in ("a100-sxm-80gb", "h200", "h20", "b300")]
     ['sm80', 'sm90', 'h20', 'sm100']
     """
-    if gpu.name == "h20":
-        return "h20"
+    if gpu.name in ("h20", "l40s"):
+        return gpu.name
     major, minor = gpu.compute_capability or (0, 0)
     return f"sm{major}{0 if (major, minor) == _ULTRA else minor}"
 

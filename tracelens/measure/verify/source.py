@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from tracelens.config.model_config import NAMES, ModelConfig, canonical
 from tracelens.errors import InputError, UsageError
+from tracelens.files import cannot_read
 from tracelens.numbers import ms
 from tracelens.results import (
     SCHEMA_VERSION,
@@ -82,7 +83,7 @@ def read_source(path: str | Path) -> Source:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from None
+        raise InputError(cannot_read(path, error)) from None
     try:
         raw = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -1,0 +1,100 @@
+"""Is a recording good enough to analyze? What it has, what it lacks, and the argument that gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from tracelens.attribution import attribute
+from tracelens.attribution.recording import find_lacks
+from tracelens.attribution.result import Attribution
+from tracelens.results import Lack
+from tracelens.results.diagnosis import SCHEMA_VERSION, Check, Diagnosis, State, ValidityRule, Verdict
+from tracelens.trace import Links, Trace, link, read_trace
+from tracelens.trace.metadata import device_name
+from tracelens.trace.validity import check_rules
+from tracelens.words import Level
+
+#: Check -> the lacks that it is about (``attribution.recording``); further lacks are checks of their own.
+_ABOUT: dict[str, tuple[str, ...]] = {
+    "file": ("cut-off", "damaged"),
+    "launches": ("gpu-only", "no-launch", "dropped-events", "cuda-graph"),
+    "shapes": ("no-shapes",),
+    "modules": ("no-module-names", "compiled", "unknown-module"),
+    "steps": ("no-steps", "one-step", "warm-up", "odd-step"),
+    "gpu": ("no-device",),
+}
+_STATES: dict[Level, State] = {"high": "poor", "medium": "poor", "low": "note"}
+_NO_GPU = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], on a machine with an NVIDIA GPU"
+
+
+def diagnose(path: str | Path) -> Diagnosis:
+    """Diagnose one trace file; nothing is judged against a GPU, and no shape is looked at.
+
+    Raises InputError when the file is no trace.
+    """
+    return diagnose_trace(read_trace(path))
+
+
+def diagnose_trace(trace: Trace) -> Diagnosis:
+    """Diagnose a trace that has been read."""
+    rules = [ValidityRule(one.code, one.says, one.checked, one.broken) for one in check_rules(trace)]
+    checks = _checks(trace) if len(trace.kernels) else [_without_gpu(trace)]
+    return Diagnosis(SCHEMA_VERSION, trace.source.name, _verdict(checks, rules), trace.events, checks, rules)
+
+
+def _without_gpu(trace: Trace) -> Check:
+    cut = f", before it breaks: {trace.warnings[0]}" if trace.partial and trace.warnings else ""
+    said = f"no GPU event among {trace.events:,} events{cut}"
+    return Check("gpu-events", "unusable", said, "there is nothing to analyze", _NO_GPU)
+
+
+def _checks(trace: Trace) -> list[Check]:
+    links = link(trace)
+    attribution = attribute(trace, links)
+    lacks = find_lacks(trace, links, attribution)
+    total_ms = int(trace.kernels.dur_ns.sum()) / 1e6
+    fine = _what_is_there(trace, links, attribution)
+    checks = [Check("gpu-events", "good", f"{len(trace.kernels):,} GPU events, {total_ms:,.1f} ms", "", "")]
+    for code, about in _ABOUT.items():
+        found = [lack for lack in lacks if lack.code in about]
+        if found:
+            checks += [_of(code, lack) for lack in found]
+        elif fine[code]:
+            checks.append(Check(code, "good", fine[code], "", ""))
+    known = {code for about in _ABOUT.values() for code in about}
+    return checks + [_of(lack.code, lack) for lack in lacks if lack.code not in known]
+
+
+def _of(code: str, lack: Lack) -> Check:
+    return Check(code, _STATES[lack.severity], lack.title, lack.effect, lack.remedy)
+
+
+def _what_is_there(trace: Trace, links: Links, attribution: Attribution) -> dict[str, str]:
+    """What each check says where nothing is missing; empty where there is nothing to say either."""
+    time = trace.kernels.dur_ns
+
+    def share(mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> str:
+        return f"{time[mask].sum() / max(1, time.sum()):.1%} of the GPU time"
+
+    named = attribution.module >= 0
+    return {
+        "file": f"whole, {trace.events:,} events",
+        "launches": f"{share(links.kernel_node >= 0)} has its launch",
+        "shapes": "operators have the shapes of their inputs",
+        "modules": f"{share(named)} has a module" if time[named].sum() > time.sum() / 2 else "",
+        "steps": f"{len(links.steps.index)} steps are marked",
+        "gpu": device_name(trace.metadata) or "",
+    }
+
+
+def _verdict(checks: Sequence[Check], rules: Sequence[ValidityRule]) -> Verdict:
+    states = {one.state for one in checks}
+    if "unusable" in states:
+        return "unusable"
+    return "poor" if "poor" in states or any(rule.broken for rule in rules) else "good"
+
+
+__all__ = ["diagnose", "diagnose_trace"]

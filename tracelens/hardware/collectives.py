@@ -1,0 +1,104 @@
+"""What a collective takes within one node, from published times of NCCL, and among nodes."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib import resources
+from math import sqrt
+from typing import Any
+
+#: Bytes that were measured; beyond, nothing is said.
+_LEAST, _MOST = 1 << 20, 1 << 30
+#: Boards with the links of another, whose times were published.
+_SAME_LINKS = {"a100-sxm-40gb": "a100-sxm-80gb"}
+#: GB/s of a GPU's own network card. NVIDIA's data sheets of DGX A100 (8 x 200 Gb/s), DGX H100, H200 and B200
+#: (8 x 400 Gb/s); other machines have other cards, or share them.
+_NETWORK_GBPS = {"a100-sxm-40gb": 25.0, "a100-sxm-80gb": 25.0, "h100-sxm": 50.0, "h200": 50.0, "b200": 50.0}
+
+
+@cache
+def _times() -> dict[str, Any]:
+    text = resources.files("tracelens.hardware").joinpath("nccl.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def bus_factor(collective: str, ranks: int | None) -> float | None:
+    """Bus bandwidth / algorithm bandwidth, from doc/PERFORMANCE.md of NVIDIA/nccl-tests; None: not defined.
+
+    It counts what each rank's link carries, so that figures compare with the link's speed whatever the
+    number of ranks: an all-reduce carries every byte twice, but for the rank's own share.
+
+    >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("broadcast", 8)
+    (1.75, 0.875, 1.0)
+    """
+    if collective in ("broadcast", "reduce", "send/recv"):
+        return 1.0
+    if ranks is None or ranks < 1:
+        return None
+    share = (ranks - 1) / ranks
+    return {
+        "all_reduce": 2 * share,
+        "reduce_scatter": share,
+        "all_gather": share,
+        "all_to_all": share,
+    }.get(collective)
+
+
+def one_node_us(gpu: str, collective: str, ranks: int, size: int | None) -> float | None:
+    """us of a call of so many bytes (the S of nccl-tests) among 2, 4 or 8 such GPUs of one node.
+
+    ``gpu`` is a key of gpus.toml. ``python -m benchmarks.job one_node`` fits the constants, ``nccl.toml``
+    says to what. None where nothing was measured: other GPUs and numbers of ranks, less than 1 MB, more
+    than 1 GB.
+
+    >>> round(one_node_us("h100-sxm", "all_gather", 8, 134_217_728), -1)
+    390.0
+    >>> one_node_us("h100-sxm", "all_gather", 16, 134_217_728) is None
+    True
+    """
+    fixed = _times().get(gpu, {}).get(collective, {}).get(str(ranks))
+    factor = bus_factor(collective, ranks)
+    if fixed is None or factor is None or size is None or not _LEAST <= size <= _MOST:
+        return None
+    start_us, root_us, gbps = fixed
+    kb = size * factor / 1e3
+    return float(start_us + root_us * sqrt(kb) + kb / gbps)
+
+
+def node_size(gpu: str) -> int:
+    """The most GPUs of one node whose collectives were published; 1 where none were.
+
+    >>> node_size("a100-sxm-40gb"), node_size("rtx-4090")
+    (8, 1)
+    """
+    published = _times().get(_SAME_LINKS.get(gpu, gpu), {}).get("all_gather", {})
+    return max(map(int, published), default=1)
+
+
+def exchange_us(gpu: str, collective: str, ranks: int, size: float, *, in_node: int) -> float | None:
+    """us of a call of ``size`` bytes among ``ranks`` GPUs, of which ``in_node`` are in each node.
+
+    The law of ``one_node_us``, also for sizes beyond those measured. Among nodes a ring carries the same
+    bytes over the network cards of a node's members, which are slower or faster than its links. None where
+    nothing was published.
+
+    >>> round(exchange_us("h100-sxm", "all_gather", 8, 134_217_728, in_node=8) or 0.0, -1)
+    390.0
+    >>> exchange_us("rtx-4090", "all_gather", 8, 134_217_728, in_node=8) is None
+    True
+    """
+    factor = bus_factor(collective, ranks)
+    if factor is None or ranks == 1:
+        return 0.0 if ranks == 1 else None
+    kb, took = size * factor / 1e3, 0.0
+    if in_node > 1:
+        fixed = _times().get(_SAME_LINKS.get(gpu, gpu), {}).get(collective, {}).get(str(in_node))
+        if fixed is None:
+            return None
+        start_us, root_us, gbps = fixed
+        took = float(start_us + root_us * sqrt(kb) + kb / gbps)
+    if ranks == in_node:
+        return took
+    network = _NETWORK_GBPS.get(gpu)
+    return max(took, kb / (network * in_node)) if network is not None else None

@@ -1,0 +1,45 @@
+"""What ``tracelens doctor`` says of a recording: the structs of its ``--json``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from tracelens.results.described import says
+
+SCHEMA_VERSION = "1.0"
+
+Verdict = Literal["good", "poor", "unusable"]
+#: "note": something is missing that costs little.
+State = Literal["good", "note", "poor", "unusable"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that a recording has or lacks."""
+
+    code: Annotated[str, says('stable: "shapes"')]
+    state: State
+    says: Annotated[str, says("what is there, or what is missing")]
+    effect: Annotated[str, says("what the analysis loses by it; empty where it is good")]
+    remedy: Annotated[str, says("the profiler argument or line that gives it; empty where it is good")]
+
+
+class ValidityRule(msgspec.Struct, frozen=True):
+    """One of the six rules of PyTorch's own ``torch.profiler._trace_validator``."""
+
+    code: str
+    says: str
+    checked: Annotated[int, says("events it was checked on; 0 where the trace has none of them")]
+    broken: int
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """Whether a recording is good enough to analyze; "poor" where a check is, or a rule is broken."""
+
+    schema_version: str
+    file: str
+    verdict: Verdict
+    events: Annotated[int, says("in the file, of every kind")]
+    checks: list[Check]
+    rules: list[ValidityRule]

@@ -1,0 +1,42 @@
+"""How real steps run against the kernels predicted for them: a few constants per generation of GPUs.
+
+Fitted by ``python -m benchmarks.steps`` to published throughputs of MPT (mosaicml/llm-foundry,
+scripts/train/benchmarking, Apache-2.0): PyTorch 2.0 and 2.1, FSDP, bf16, no torch.compile, Triton
+attention with ALiBi, on A100 40 and 80 GB and on H100 SXM. Models go to the fit or to judging as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracelens.hardware import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Time of a part in a step over what is predicted for it alone."""
+
+    products: float
+    attention: float  # over the kernel that a recent PyTorch picks
+    moved: float  # over reading and writing each tensor once: plain PyTorch has several kernels for each
+    exchange: float  # of FSDP's collectives, over NCCL alone; hidden where it is below one
+    error: float  # log: 9 in 10 of the steps left out are within it
+
+
+#: Constants by benchmarks/steps.py.
+_AMPERE = Pace(products=1.0, attention=1.90, moved=3.60, exchange=0.91, error=0.12)
+_HOPPER = Pace(products=1.0, attention=3.19, moved=3.99, exchange=1.10, error=0.12)
+FITTED = {"a100-sxm-40gb": _AMPERE, "a100-sxm-80gb": _AMPERE, "h100-sxm": _HOPPER}
+#: Of GPUs without a published step: the pace of their generation is assumed.
+_UNFITTED_ERROR = 0.30
+#: A doubling of the nodes makes a step longer by so much, as all wait for the slowest (same fit).
+NODES_FRAC = 0.012
+
+
+def pace_of(gpu: Gpu) -> Pace:
+    """The pace of its generation; H100's from compute capability 9.0 on."""
+    found = FITTED.get(gpu.name)
+    if found is not None:
+        return found
+    near = _HOPPER if (gpu.compute_capability or (0, 0)) >= (9, 0) else _AMPERE
+    return Pace(near.products, near.attention, near.moved, near.exchange, _UNFITTED_ERROR)

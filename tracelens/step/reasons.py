@@ -1,0 +1,78 @@
+"""The kernels of a planned step, and why one takes another time after a change: terms that moved with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tracelens.results import Estimate
+from tracelens.words import Direction, Role
+
+#: Factors nearer to one explain nothing.
+_LEAST = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPart:
+    """One kernel of the step and all its calls in a micro-batch."""
+
+    component: str
+    role: Role | Direction  # a product has a role, the rest a direction
+    kind: Literal["product", "attention", "bytes"]
+    shape: str
+    sizes: tuple[int, ...]  # that ratios are judged by
+    calls: int
+    time_ms: Estimate  # all calls; mid is the least where it is not known
+    ladder: tuple[float, float] = (0.0, 0.0)  # logs: faster, slower by what its alignment leaves open
+    alignment: int = 128  # bytes, of the least aligned operand
+    open: float = 0.0  # log: half of an attention prediction's own range
+    flops: float = 0.0
+    unknown: str | None = None
+    note: str = ""
+    pad_ms: float = 0.0  # copies by which torch.compile pads a misaligned product; 0: it pads nothing
+    backend: str = ""  # of attention
+    computed_flops: float = 0.0  # of attention: with masked parts of blocks and padded head dimensions
+
+
+def why(old: PlannedPart, new: PlannedPart, before: float, after: float) -> str:
+    """What made ``before`` ms into ``after`` (for as many tokens): only what moves the time that way."""
+    tokens = after / (new.time_ms.mid or after or 1.0)
+    if old.kind == "bytes":
+        return f"{after / before:.4g} times the bytes ({old.shape})" if before else "more bytes"
+    found = (_attention if old.kind == "attention" else _product)(old, new, tokens, after > before)
+    if not found:  # the operations are not it, so their rate is
+        computed = [part.computed_flops or part.flops for part in (old, new)]
+        rates = [
+            each / (part.time_ms.mid or 1.0) / 1e9 for each, part in zip(computed, (old, new), strict=True)
+        ]
+        found = [f"at {rates[1]:,.0f} instead of {rates[0]:,.0f} TFLOP/s"]
+        if old.kind == "product" and old.note != new.note:
+            found.append(f"{old.note}, then {new.note}")
+    return "; ".join(found)
+
+
+def _attention(old: PlannedPart, new: PlannedPart, tokens: float, slower: bool) -> list[str]:
+    """The kernel, its operations, and its exponentials, which go with batch * heads * length^2."""
+    found = [f"{new.backend} instead of {old.backend}"] if old.backend != new.backend else []
+    padded = new.note if slower else old.note
+    operations = _times("operations", old.computed_flops, new.computed_flops * tokens, slower)
+    found += [f"{each}: {padded}" if padded else each for each in operations]
+    before, after = (part.calls * part.sizes[0] * part.sizes[1] * part.sizes[2] ** 2 for part in (old, new))
+    return found + _times("exponentials", before, after * tokens, slower)
+
+
+def _product(old: PlannedPart, new: PlannedPart, tokens: float, slower: bool) -> list[str]:
+    found: list[str] = []
+    if old.alignment < new.alignment and not slower:
+        found.append(f"rows begin on {new.alignment} bytes instead of {old.alignment}")
+    if old.alignment > new.alignment and slower:
+        found.append(f"rows begin on {new.alignment} bytes, no longer on {old.alignment}")
+    return found or _times("operations", old.flops, new.flops * tokens, slower)
+
+
+def _times(what: str, before: float, after: float, slower: bool) -> list[str]:
+    """``1.25 times the operations``, where that goes the way of the time."""
+    ratio = after / before if before else 1.0
+    if (ratio > 1) != slower or abs(ratio - 1) < _LEAST:
+        return []
+    return [f"{ratio:.4g} times the {what}"]

@@ -1,0 +1,235 @@
+"""A whole optimizer step from a configuration: its kernels as they run in steps, and what is between them.
+
+The kernels are those of ``planned_step``. A step has more: plain PyTorch's small kernels, recomputed
+activations, exchanges between GPUs that little hides, the optimizer, gaps where the CPU is late, and nodes
+that wait for the slowest. Each is a few lines of physics with one constant of ``paces``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from tracelens.config.model_config import ModelConfig
+from tracelens.config.training import Training
+from tracelens.errors import InputError
+from tracelens.hardware.collectives import exchange_us, node_size
+from tracelens.results import Estimate
+from tracelens.results.suggestions import StepPart, WholeStep
+from tracelens.step.memory import memory_of
+from tracelens.step.paces import FITTED, NODES_FRAC, Pace, pace_of
+from tracelens.step.planned_kernels import RankSizes
+from tracelens.step.planned_step import BANDWIDTH_FRAC, PlannedStep, Planner, total
+from tracelens.step.reasons import PlannedPart
+
+#: Outside the layers: checkpointing does not compute them again.
+_OUTSIDE = frozenset({"embedding", "logits", "loss"})
+#: AdamW reads gradient, master weight and two moments and writes all but the gradient, in fp32.
+_OPTIMIZER_BYTES = 28.0
+#: us of CPU time of a kernel in plain PyTorch: low, mid, high. A guess from public profiler traces of eager
+#: PyTorch, which launch one in 14 to 50 us with the profiler in them; where the GPU needs longer, none shows.
+_LAUNCH_US = (7.0, 15.0, 40.0)
+#: Kernels that plain PyTorch has for each of ``planned_kernels.Traffic``, casts among them.
+_SMALL_KERNELS = 5
+#: Bytes of a gradient that DDP exchanges under autocast: those of the fp32 weights.
+_DDP_BYTES = 4.0
+NOT_IN_STEP = "data loading, checkpoints written to disk, evaluation and pipeline parallelism are not in it"
+
+
+def whole_step(
+    planner: Planner, config: ModelConfig, training: Training, *, pace: Pace | None = None
+) -> WholeStep:
+    """The step of ``config`` as ``training`` says, in ms, tokens per second and GPU, and MFU.
+
+    ``pace`` stands in for that of the GPU: ``benchmarks/steps.py`` fits it so.
+    Raises InputError where what these GPUs take to exchange data was not published, or the peak is not known.
+    """
+    asked = training.gpus
+    training = replace(training, gpus=asked or _usual_gpus(planner.gpu.name, config)).checked()
+    pace, present = pace or pace_of(planner.gpu), planner.step(config)
+    data, t = training.data_ranks(config), config.tensor_parallel or 1
+    parts = dict(_kernels(present, pace, training))
+    backward = sum(_mid(part.time_ms) for part in present.parts if part.role != "forward")
+    shared, sent = (
+        _tensor_parallel(planner, config, training),
+        _data_parallel(planner, config, training, backward),
+    )
+    if (training.gpus or 1) > 1:
+        parts["communication"] = shared + (sent * pace.exchange if training.strategy == "fsdp" else sent)
+    parts["optimizer"] = _optimizer(planner, config, training)
+    parts = {name: _within(time, pace.error) for name, time in parts.items()}
+    parts |= _waits(parts, _launches(present, training), nodes=_nodes(planner.gpu.name, training))
+    step_ms = replace(total(parts.values()), basis="model" if planner.gpu.name in FITTED else "heuristic")
+    tokens = training.micro_batches * (config.token_count or 0) / t
+    memory = memory_of(config, planner.layout, training)
+    return WholeStep(
+        gpus=training.gpus or 1,
+        data_parallel=data,
+        tensor_parallel=t,
+        strategy=training.strategy,
+        checkpoint=training.checkpoint,
+        micro_batches=training.micro_batches,
+        step_ms=step_ms,
+        tokens_per_s_per_gpu=_rate(tokens * 1e3, step_ms),
+        mfu_frac=_rate(tokens * _operations(planner, config) / (_peak(planner) * 1e9), step_ms),
+        parts=[StepPart(name, time, _mid(time) / _mid(step_ms)) for name, time in parts.items()],
+        memory_gb=memory.whole / 1e9,
+        notes=list(_notes(planner, training, assumed=asked is None)),
+    )
+
+
+def _usual_gpus(gpu: str, config: ModelConfig) -> int:
+    """One node where its collectives were published; else the ranks that share a layer, which are refused."""
+    return max(node_size(gpu), config.tensor_parallel or 1)
+
+
+def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[tuple[str, Estimate]]:
+    """Products, attention and memory-bound kernels of all micro-batches, and what is computed again."""
+    count = training.micro_batches
+    for name, kind in (
+        ("matrix products", "product"),
+        ("attention", "attention"),
+        ("memory-bound kernels", "bytes"),
+    ):
+        yield name, _as_run((part for part in present.parts if part.kind == kind), pace) * count
+    if training.checkpoint == "full":
+        again = (part for part in present.parts if part.role == "forward" and part.component not in _OUTSIDE)
+        yield "recompute", _as_run(again, pace) * count
+
+
+def _as_run(parts: Iterable[PlannedPart], pace: Pace) -> Estimate:
+    """Their time in a step. Attention at its low end is the kernel that a recent PyTorch picks."""
+    low = mid = 0.0
+    for part in parts:
+        alone = (part.time_ms.low if part.kind == "bytes" else part.time_ms.mid) or 0.0
+        factor = {"product": pace.products, "attention": pace.attention, "bytes": pace.moved}[part.kind]
+        mid += factor * alone
+        low += (1.0 if part.kind == "attention" else factor) * alone
+    return Estimate(low, mid, mid, "model")
+
+
+def _tensor_parallel(planner: Planner, config: ModelConfig, training: Training) -> Estimate:
+    """Two all-reduces of the activations forward and two backward in each layer, which nothing hides."""
+    t = config.tensor_parallel or 1
+    if t == 1:
+        return Estimate.exactly(0.0, "model")
+    s = RankSizes.of(config)
+    calls = (6 if training.checkpoint == "full" else 4) * s.layers * training.micro_batches
+    in_node = math.gcd(t, node_size(planner.gpu.name))
+    took = _exchanged(planner, "all_reduce", t, 2.0 * s.tokens * s.hidden, in_node)
+    return Estimate.exactly(calls * took, "model")
+
+
+def _data_parallel(planner: Planner, config: ModelConfig, training: Training, backward_ms: float) -> Estimate:
+    """FSDP gathers each layer forward and backward and scatters its gradients, for every micro-batch.
+
+    DDP reduces all gradients once, behind the last micro-batch's backward: between all of it shows and
+    only what is longer than that.
+    """
+    ranks, t = training.data_ranks(config), config.tensor_parallel or 1
+    if ranks == 1:
+        return Estimate.exactly(0.0, "model")
+    layers, weights = config.layers or 1, (config.parameters or 0) / t
+    in_node = math.gcd(ranks, max(1, node_size(planner.gpu.name) // t))
+    if training.strategy == "fsdp":
+        size = 2.0 * weights / layers
+        took = 2 * _exchanged(planner, "all_gather", ranks, size, in_node)
+        took += _exchanged(planner, "reduce_scatter", ranks, size, in_node)
+        return Estimate.exactly(took * layers * training.micro_batches, "model")
+    took = _exchanged(planner, "all_reduce", ranks, _DDP_BYTES * weights, in_node)
+    least = max(0.0, took - backward_ms)
+    return Estimate(least, 0.5 * (least + took), took, "heuristic")
+
+
+def _exchanged(planner: Planner, collective: str, ranks: int, size: float, in_node: int) -> float:
+    """ms of one call; InputError where it was not published."""
+    took = exchange_us(planner.gpu.name, collective, ranks, size, in_node=in_node)
+    if took is None:
+        raise InputError(
+            f"what {ranks} GPUs take to exchange data, {in_node} of them in a node, was not published for the"
+            f" {planner.gpu.title}: no step on so many is predicted; --gpus 1 is one without exchange"
+        )
+    return took / 1e3
+
+
+def _optimizer(planner: Planner, config: ModelConfig, training: Training) -> Estimate:
+    """Each weight's states read and written once a step, by the GPU that holds them."""
+    shared = training.data_ranks(config) if training.strategy == "fsdp" else 1
+    held = (config.parameters or 0) / (config.tensor_parallel or 1) / shared
+    bandwidth = (planner.gpu.bandwidth_gbps or math.inf) * BANDWIDTH_FRAC
+    return Estimate.exactly(_OPTIMIZER_BYTES * held / bandwidth / 1e6, "model")
+
+
+def _launches(present: PlannedStep, training: Training) -> float:
+    """Kernels of a step in plain PyTorch."""
+    layers = present.model.layers or 1
+    found = 0.0
+    for part in present.parts:
+        many = part.calls
+        if part.kind == "bytes":
+            many = _SMALL_KERNELS * (1 if part.component in _OUTSIDE else layers)
+        again = training.checkpoint == "full" and part.role == "forward" and part.component not in _OUTSIDE
+        found += many * (2 if again else 1)
+    return found * training.micro_batches
+
+
+def _waits(parts: dict[str, Estimate], launches: float, *, nodes: int) -> dict[str, Estimate]:
+    """What the GPU waits for: the CPU, where it takes longer than all kernels, and the slowest node."""
+    busy = _mid(total(parts.values()))
+    gaps = [max(0.0, launches * each / 1e3 - busy) for each in _LAUNCH_US]
+    found = {"waiting for the CPU": Estimate(gaps[0], gaps[1], gaps[2], "heuristic")} if gaps[2] else {}
+    if nodes > 1:
+        found["waiting for other nodes"] = Estimate.exactly(NODES_FRAC * math.log2(nodes) * busy, "model")
+    return found
+
+
+def _nodes(gpu: str, training: Training) -> int:
+    return math.ceil((training.gpus or 1) / node_size(gpu))
+
+
+def _within(time: Estimate, error: float) -> Estimate:
+    """The range of a part that is fitted within ``error``."""
+    low, high = (time.low or 0.0) * math.exp(-error), (time.high or 0.0) * math.exp(error)
+    return Estimate(low, time.mid, high, time.basis)
+
+
+def _rate(amount_ms: float, time: Estimate) -> Estimate:
+    """``amount_ms`` over a time: its ends change places."""
+    low, mid, high = (amount_ms / (end or math.inf) for end in (time.high, time.mid, time.low))
+    return Estimate(low, mid, high, time.basis)
+
+
+def _operations(planner: Planner, config: ModelConfig) -> float:
+    """Of one token, forward and backward, as MFU counts them: experts that it goes to, no recompute."""
+    used = replace(config, tied=True, experts=planner.layout.experts_per_token)
+    width = (config.heads or 0) * (config.head_dim or 0)
+    return 6.0 * (used.parameters or 0) + 12.0 * (config.layers or 0) * width * (config.sequence or 0)
+
+
+def _peak(planner: Planner) -> float:
+    """TFLOP/s."""
+    peak = planner.gpu.peak(planner.dtype)
+    if not peak:
+        raise InputError(f"the {planner.dtype} peak of {planner.gpu.title} is not known: no MFU can be given")
+    return peak
+
+
+def _mid(time: Estimate) -> float:
+    return time.mid or 0.0
+
+
+def _notes(planner: Planner, training: Training, *, assumed: bool) -> Iterator[str]:
+    if assumed:
+        yield f"{training.gpus} GPUs are assumed: --gpus N"
+    yield (
+        "runs as published steps of MPT did: FSDP in plain PyTorch 2.0 and 2.1 with Triton attention"
+        if planner.gpu.name in FITTED
+        else f"no step on the {planner.gpu.title} was published: it is taken to run as its generation does"
+    )
+    yield "the fast end has today's attention kernels; torch.compile gains further"
+    if training.strategy != "fsdp" and (training.gpus or 1) > 1:
+        yield f"no step with {training.strategy} was there to fit: its exchanges are physics alone"
+    if planner.layout.experts_per_token:
+        yield "no step of a mixture of experts was there to fit; expert parallelism is not in it"
+    yield NOT_IN_STEP
