@@ -2,10 +2,11 @@
 
 Per GPU and element type: number of rows, median and 90th percentile of |ln(predicted / measured)|, the share
 in the stated range, and of pairs that differ in their load alone and by 5 % or more, the share predicted
-right in direction. Measured is the fastest source of a row that a tuned library ran, among others or alone
-(Triton kernels with default settings are up to four times slower). Pairs are counted where all sources of
-both loads, two or more, agree in direction. Judged are geometries (hidden, inter, top-k, experts) that no fit
-sees. --fit fits the constants anew to the others and prints ``experts.toml``.
+right in direction (also of those from 512 tokens on, as in training). Measured is the fastest source of a row
+that a tuned library ran, among others or alone (Triton kernels with default settings are up to four times
+slower). Pairs are counted where all sources of both loads, two or more, agree in direction. Judged are
+geometries (hidden, inter, top-k, experts) that no fit sees. --fit fits the constants anew to the others and
+prints ``experts.toml``.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ _PRIOR = 0.002
 #: Constant -> (start, lower and upper bound).
 _FITTED = {
     "of_peak": (0.85, 0.05, 1.0), "of_bandwidth": (0.85, 0.3, 1.0), "load_elements": (60.0, 1.0, 400.0),
-    "partial_wave_frac": (0.6, 0.1, 1.0), "ends_k": (200.0, 5.0, 2000.0), "overlap": (2.5, 1.0, 8.0),
-    "fixed_us": (15.0, 2.0, 80.0), "choice_us": (0.3, 0.001, 20.0), "expert_us": (0.05, 0.001, 2.0),
-    "moved_frac": (0.6, 0.1, 1.5), "activated_frac": (0.4, 0.02, 1.5),
+    "partial_wave_frac": (0.6, 0.1, 1.0), "ends_k": (200.0, 5.0, 2000.0), "cached_mb": (10.0, 0.1, 150.0),
+    "overlap": (2.5, 1.0, 8.0), "fixed_us": (15.0, 2.0, 80.0), "choice_us": (0.3, 0.001, 20.0),
+    "expert_us": (0.05, 0.001, 2.0), "moved_frac": (0.6, 0.1, 1.5), "activated_frac": (0.4, 0.02, 1.5),
 }  # fmt: skip
 #: From so many tokens on a row is like training, and counts so much more than one of inference.
 _TRAINING, _TRAINING_WEIGHT = 512, 3.0
@@ -121,12 +122,16 @@ def judged(table: pd.DataFrame, rates: ExpertRates) -> dict[str, float | int]:
         "bias": float(np.median(error)),
         "in_range": float(inside.mean()),
         "pairs": len(pairs),
-        "direction": float(np.mean(pairs)) if pairs else float("nan"),
+        "direction": float(np.mean([right for _, right in pairs])) if pairs else float("nan"),
+        "direction_training": float(np.mean([right for tokens, right in pairs if tokens >= _TRAINING]))
+        if pairs
+        else float("nan"),
     }
 
 
-def _pairs(table: pd.DataFrame) -> Iterator[bool]:
-    """Uneven against balanced, all else the same, 5 % or more apart: is the slower one predicted slower?"""
+def _pairs(table: pd.DataFrame) -> Iterator[tuple[int, bool]]:
+    """Uneven against balanced, all else the same, 5 % or more apart: tokens, and whether the slower one is
+    predicted slower."""
     own = {*_KEY, "time_us", "gated", "judging", "mid"}
     sources = [name for name in table.columns if name not in own]
     logs = table.set_index(_KEY)[[*sources, "mid"]].transform("log")
@@ -137,7 +142,8 @@ def _pairs(table: pd.DataFrame) -> Iterator[bool]:
         ran = measured.notna().sum(axis=1)
         for sign in (1, -1):
             agreed = ((sign * measured >= _DIFFERS).sum(axis=1) == ran) & (ran >= 2)
-            yield from (sign * change["mid"][agreed] > 0).tolist()
+            right = sign * change["mid"][agreed] > 0
+            yield from zip(right.index.get_level_values("num_tokens").tolist(), right.tolist(), strict=True)
 
 
 def fit(table: pd.DataFrame, gpu: Gpu, dtype: str, source: str) -> Shares:
@@ -203,7 +209,7 @@ def main(arguments: list[str] | None = None) -> None:
         gpu = find_gpu(None, override=GPUS[name][1])
         for dtype in given.dtype or list(DTYPES):
             table = layers(name, dtype)
-            if not len(table):
+            if not len(table) or gpu.sms is None:  # GB300's SMs: gpus.toml
                 continue
             if given.fit:
                 title = gpu.title.removeprefix("NVIDIA ")

@@ -18,9 +18,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks.silicon import GPUS, linears, sources
+from benchmarks.silicon import DTYPES, GPUS, linears, sources
 from tracelens.errors import UsageError
 from tracelens.gemm.predict import predict_gemm
+from tracelens.gemm.predict.architecture import architecture
 from tracelens.hardware import Gpu, find_gpu
 
 _SWEEPS = Path(__file__).parents[2] / "shared" / "paper_data" / "a100_gemm_sweeps.csv"
@@ -35,7 +36,8 @@ def predicted(table: pd.DataFrame, gpu: Gpu, dtype: str, layout: str = "TN") -> 
     batches = table["batch"] if "batch" in table else [1] * len(table)
     times = []
     for m, n, k, batch in zip(table["m"], table["n"], table["k"], batches, strict=True):
-        one = predict_gemm(int(m), int(n), int(k), gpu=gpu, batch=int(batch), dtype=dtype, layout=layout)
+        sizes = int(m), int(n), int(k)
+        one = predict_gemm(*sizes, gpu=gpu, batch=int(batch), dtype=dtype, layout=layout, cast=True)
         times.append((one.time_us.low, one.time_us.mid, one.time_us.high))
     found = np.asarray(times, dtype=np.float64).reshape(-1, 3)
     return table.assign(low=found[:, 0], mid=found[:, 1], high=found[:, 2])
@@ -57,8 +59,11 @@ def judged(table: pd.DataFrame) -> Figures:
     }
 
 
-def neighbours(table: pd.DataFrame, axis: str) -> Figures:
-    """Of true neighbours: whose cheaper size is named; how many are named for each, and how many wrongly."""
+def neighbours(table: pd.DataFrame, axis: str, told_apart: float) -> Figures:
+    """Of true neighbours: whose cheaper size is named; how many are named for each, and how many wrongly.
+
+    Named are those predicted to differ by ``told_apart`` (ln) or more, as ``tracelens gemm`` names them.
+    """
     other = [size for size in ("m", "n", "k") if size != axis]
     large = table[(table[["m", "n", "k"]] >= _LARGE).all(axis=1)].sort_values([*other, axis])
     work = large["m"] * large["n"] * large["k"]
@@ -72,7 +77,7 @@ def neighbours(table: pd.DataFrame, axis: str) -> Figures:
     measured = change.drop(columns="mid")
     up, down = ((sign * measured >= _DIFFERS).sum(axis=1) >= 2 for sign in (1, -1))
     true = up ^ down
-    named = change["mid"].abs() >= _DIFFERS
+    named = change["mid"].abs() >= told_apart
     right = true & (np.sign(change["mid"]) == np.where(up, 1.0, -1.0))
     most = max(int(true.sum()), 1)
     return {
@@ -102,14 +107,17 @@ def of_silicon(name: str, *, judging: bool) -> dict[str, Figures]:
     """Every class of one folder of the table."""
     gpu = find_gpu(None, override=GPUS[name][1])
     found: dict[str, Figures] = {}
-    for dtype in ("bf16", "fp8"):
+    for dtype in DTYPES:
         table = linears(name, dtype, judging=judging)
-        if not len(table) or gpu.peak(dtype) is None:
+        if not len(table):
             continue
         table = predicted(table, gpu, dtype)
         found |= {label: judged(rows) for label, rows in classes(table, dtype)}
         if dtype == "bf16":
-            found |= {f"neighbours in {axis.upper()}": neighbours(table, axis) for axis in "nm"}
+            shares = architecture(gpu.compute_capability).shares_of(gpu.name, dtype)
+            assert shares is not None
+            for axis, told_apart in (("n", shares.told_apart_n), ("m", shares.told_apart_m)):
+                found[f"neighbours in {axis.upper()}"] = neighbours(table, axis, told_apart)
     return found
 
 

@@ -11,6 +11,7 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 FOLDER = Path(__file__).parents[2] / "shared" / "silicon"
@@ -27,7 +28,10 @@ GPUS = {
     "l40s": ("NVIDIA L40S", "l40s"),
     "rtx_pro_6000_server": ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-server"),
 }
-_DTYPES = {"bf16": "bfloat16", "fp8": "fp8"}
+#: The project's name of a type -> the table's.
+DTYPES = {"bf16": "bfloat16", "fp8": "fp8", "fp8-block": "fp8_block", "nvfp4": "nvfp4"}
+#: Rows whose two nearest sources differ by more than this (ln) say only that kernels differ.
+_AGREE = 0.1
 
 
 def left_out(*shape: int) -> bool:
@@ -47,18 +51,23 @@ def _gemms() -> pd.DataFrame:
 def linears(gpu: str, dtype: str, *, judging: bool) -> pd.DataFrame:
     """Linears of one folder: m, n, k, one column per source in us, and ``time_us``, their median.
 
-    ``judging`` gives the shapes left out of fits, otherwise those to fit.
+    ``judging`` gives the shapes left out of fits, otherwise those to fit. Rows of several sources of which no
+    two agree are left out; those of a single one stay in bf16 only, where sources agree.
     """
     rows = _gemms()
     rows = rows[
-        (rows["gpu"] == gpu) & (rows["device"] == GPUS[gpu][0]) & (rows["gemm_dtype"] == _DTYPES[dtype])
+        (rows["gpu"] == gpu) & (rows["device"] == GPUS[gpu][0]) & (rows["gemm_dtype"] == DTYPES[dtype])
     ]
     out = {(n, k): left_out(n, k) for n, k in set(zip(rows["n"].tolist(), rows["k"].tolist(), strict=True))}
     wanted = [out[n, k] == judging for n, k in zip(rows["n"].tolist(), rows["k"].tolist(), strict=True)]
     rows = rows.loc[wanted]
     rows = rows.assign(source=[one.split()[0] for one in rows["source"]], latency=rows["latency"] * 1e3)
     table = rows.pivot_table(index=["m", "n", "k"], columns="source", values="latency", aggfunc="median")
-    return table.assign(time_us=table.median(axis=1)).reset_index()
+    logs = np.sort(np.log(table.to_numpy()), axis=1)  # NaN, a source that did not measure, comes last
+    apart = np.fmin.reduce(np.diff(logs, axis=1), axis=1, initial=np.inf)
+    agreed = (apart <= _AGREE) | ((table.notna().sum(axis=1) == 1) & (dtype == "bf16"))
+    found: pd.DataFrame = table.assign(time_us=table.median(axis=1))[agreed]
+    return found.reset_index()
 
 
 def sources(table: pd.DataFrame) -> list[str]:

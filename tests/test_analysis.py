@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
+import re
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,19 @@ def test_findings_layers_and_steps_are_tables(analysis: Analysis) -> None:
     assert layers["layer"].dropna().nunique() == 12
 
 
+def test_figures_are_one_flat_mapping_of_numbers(analysis: Analysis) -> None:
+    assert isinstance(analysis, tracelens.Analysis)
+    found = analysis.figures(prefix="t/")
+    summary = analysis.report.summary
+    assert found["t/step_ms"] == summary.step_ms.median
+    assert found["t/mfu_frac"] == summary.mfu_frac
+    assert found["t/saving/TL101_low_ms"] < found["t/saving/TL101_ms"] < found["t/saving/TL101_high_ms"]
+    components = sum(value for name, value in found.items() if re.fullmatch(r"t/component/[\w.]+_ms", name))
+    assert components == pytest.approx(analysis.components["time_ms_per_step"].sum())
+    assert "t/step_unprofiled_ms" not in found  # no steps without the profiler were timed
+    assert all(math.isfinite(value) for value in found.values())
+
+
 def test_what_completion_offers_is_there() -> None:
     assert set(tracelens.__all__) <= set(dir(tracelens))
 
@@ -52,11 +67,29 @@ def test_an_unknown_argument_names_the_one_that_was_meant() -> None:
         tracelens.analyze(SAMPLE, gpus="h100")  # type: ignore[call-arg]
 
 
-def test_progress_is_told_of_every_part() -> None:
-    told: list[tuple[int, int, str]] = []
-    tracelens.analyze(SAMPLE, progress=lambda *part: told.append(part))
-    assert [done for done, _, _ in told] == [0, 1, 2, 3]
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plain") / "trace.json"
+    path.write_bytes(gzip.decompress(SAMPLE.read_bytes()))
+    return path
+
+
+def test_progress_is_told_of_every_part_and_within_reading(plain: Path) -> None:
+    told: list[tuple[float, int, str]] = []
+    tracelens.analyze(plain, progress=lambda *part: told.append(part))
+    done = [one for one, _, _ in told]
+    assert done == sorted(done)
+    assert {int(one) for one in done} >= {0, 1, 2, 3}
+    assert sum(0 < one < 1 for one in done) >= 3, "the bar moves while the file is read"
     assert {in_all for _, in_all, _ in told} == {5}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_reading_tells_how_much_of_the_file_it_has_read(plain: Path, processes: int) -> None:
+    shares: list[float] = []
+    tracelens.load(plain, processes=processes, progress=shares.append)
+    assert shares == sorted(shares)
+    assert len(shares) > 5 and 0 < shares[0] < 0.3 and 0.7 < shares[-1] <= 1
 
 
 def test_flops_in_the_kernel_table_add_up_to_the_gemm_table(analysis: Analysis) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
     from tracelens.hta import WaitFrames
 
 
-#: Told what is done now: parts done, parts in all, the name of the next.
-Progress = Callable[[int, int, str], None]
+#: Told what is done now: parts done (and of one a share), parts in all, what is next.
+Progress = Callable[[float, int, str], None]
 _PARTS = ("reading", "attributing", "GEMMs", "rules", "where it waits")
 
 
@@ -218,7 +219,7 @@ def analyze(
     if reference is not None and str(path) == str(reference) == "-":
         raise UsageError("the trace and its reference cannot both come from standard input")
     _tell(progress, 0)
-    trace = read_trace(path)
+    trace = read_trace(path, progress=None if progress is None else _reading(progress))
     analysis = analyze_trace(
         trace,
         gpu=gpu,
@@ -238,6 +239,21 @@ def analyze(
 def _tell(progress: Progress | None, part: int) -> None:
     if progress is not None:
         progress(part, len(_PARTS), _PARTS[part])
+
+
+def _reading(progress: Progress) -> Callable[[float], None]:
+    """What the reader tells, as a part of the whole: each further percent, with the time it will take."""
+    began, said = time.monotonic(), 0.0
+
+    def told(share: float) -> None:
+        nonlocal said
+        if share - said < 0.01:
+            return
+        said = share
+        left = (time.monotonic() - began) * (1 - share) / share
+        progress(share, len(_PARTS), f"{_PARTS[0]} {share:.0%}, {left:.0f} s left")
+
+    return told
 
 
 def _read_reference(path: str | Path) -> Trace:

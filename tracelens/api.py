@@ -37,6 +37,12 @@ class ShownAnalysis(analysis.Analysis):
 
         return Plots(self.report)
 
+    def figures(self, *, prefix: str = "") -> dict[str, float]:
+        """What a logger of experiments takes: "step_ms", "mfu_frac", ...; see ``gates.figures``."""
+        from tracelens.gates.figures import figures
+
+        return figures(self.report, prefix=prefix)
+
     def _repr_html_(self) -> str:
         """The page itself, in a frame of a notebook."""
         from tracelens.render.notebook import report_html

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from pathlib import Path
 
 import pytest
 
 from benchmarks import steps
 from benchmarks.silicon import FOLDER
-from tests.advice.configs import gpt3_2_7b
+from tests.advice.configs import MIXTRAL_8X7B, gpt3_2_7b, read
 from tracelens.config import config_from_flags
 from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
@@ -117,6 +118,16 @@ def test_a_generation_without_published_steps_has_a_wider_range() -> None:
 
     assert width("h200") > width("h100-sxm") * 1.1
     assert _step(Training(8), gpu="h200").step_ms.basis == "heuristic"
+
+
+def test_what_was_not_there_to_fit_is_said(tmp_path: Path) -> None:
+    config = read(tmp_path, MIXTRAL_8X7B)
+    planner = Planner(config.layout, gpu=find_gpu(None, override="h100-sxm"))
+    step = whole_step(planner, config.model, Training(64))
+    assert any("mixture of experts" in note for note in step.notes)
+    assert not any("mixture" in note for note in _step(Training(8)).notes)
+    per_token = _mid(step.mfu_frac) * 989e12 / _mid(step.tokens_per_s_per_gpu)
+    assert 6 * 12e9 < per_token < 6 * 14.5e9  # of the two experts that a token goes to: 13B of 47B weights
 
 
 #: pytorch/torchtitan, docs/performance.md: FSDP2 without torch.compile at 8192 tokens, tokens/s and GPU.

@@ -114,8 +114,10 @@ def test_no_saving_is_larger_than_the_two_ranges_allow(gpu: Gpu) -> None:
 
 
 def test_what_both_shapes_share_cancels_in_their_ratio() -> None:
-    now, then = (predict_gemm(8192, n, 8192, gpu=H100) for n in (8192, 8256))
-    made = gain(now, then, gpu=H100)
+    """Of a GPU that nobody measured: where all is fitted, little is shared."""
+    gpu = find_gpu(None, override="a6000")
+    now, then = (predict_gemm(8192, n, 8192, gpu=gpu) for n in (8192, 8256))
+    made = gain(now, then, gpu=gpu)
     assert made is not None and made.time_ratio.high is not None and made.time_ratio.low is not None
     assert now.time_us.high is not None and now.time_us.low is not None
     assert made.time_ratio.high / made.time_ratio.low < 0.9 * now.time_us.high / now.time_us.low

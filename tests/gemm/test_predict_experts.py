@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tracelens.errors import InputError
-from tracelens.gemm.predict.experts import ExpertLayer, predict_experts
+from tracelens.gemm.predict.experts import ROW_ALIGNMENT, ExpertLayer, predict_experts
 from tracelens.gemm.predict.experts_load import expert_load
 from tracelens.gemm.predict.experts_study import experts_changes
-from tracelens.hardware import find_gpu
+from tracelens.hardware import Gpu, find_gpu, list_gpus
 
 H100 = find_gpu(None, override="h100-sxm")
 MIXTRAL = ExpertLayer(4096, 14336, experts=8, top_k=2)
@@ -40,8 +40,7 @@ def test_rows_padded_to_128_waste_what_a_user_of_deepgemm_found() -> None:
     """deepseek-ai/DeepGEMM issue 98: one node of 8 GPUs, 8192 tokens, "almost to 20 % waste"."""
     layer = ExpertLayer(7168, 2048, experts=256, top_k=8, ep=8)
     for load in ("power-law:0.5", "power-law:1.01", "power-law:1.2"):
-        found = predict_experts(layer, 8192, gpu=H100, dtype="fp8_block", load=load)
-        assert found.row_multiple == 128
+        found = predict_experts(layer, 8192, gpu=H100, dtype="fp8_block", load=load, row_multiple=128)
         assert 0.15 < 1 - found.rows / found.padded_rows < 0.22
 
 
@@ -89,6 +88,21 @@ def test_the_backward_is_longer_and_less_sure() -> None:
     forward = predict_experts(MIXTRAL, 8192, gpu=H100).time_us
     back = predict_experts(MIXTRAL, 8192, gpu=H100, direction="backward").time_us
     assert back.mid > 1.5 * forward.mid and back.high / back.low > forward.high / forward.low  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("gpu", list_gpus(), ids=lambda gpu: gpu.name)
+def test_no_layer_beats_the_datasheet_on_any_gpu(gpu: Gpu) -> None:
+    for dtype in ROW_ALIGNMENT:
+        for layer, tokens in ((MIXTRAL, 65536), (DEEPSEEK, 16384), (DEEPSEEK, 1)):
+            found = predict_experts(layer, tokens, gpu=gpu, dtype=dtype)
+            low, mid, high = found.time_us.low, found.time_us.mid, found.time_us.high
+            if low is None or mid is None or high is None:
+                assert found.unknown and low is mid is high is None
+                continue
+            assert 0 < low <= mid <= high
+            peak = gpu.peak({"fp8_block": "fp8"}.get(dtype, dtype))
+            wide = 3 * layer.inter * layer.hidden
+            assert peak is None or low >= min(2 * found.rows * wide / (peak * 1e6), mid) * (1 - 1e-9)
 
 
 def test_what_is_not_known_has_no_time_and_a_reason() -> None:

@@ -149,16 +149,16 @@ def test_what_is_not_known_of_a_gpu_leaves_no_mid_and_says_why() -> None:
     cases = {
         "no such GPU": (find_gpu("NVIDIA Z9000"), "peak"),
         "another vendor": (find_gpu("AMD Instinct MI300X"), "NVIDIA's libraries only"),
-        "no SM count": (find_gpu(None, override="a10g"), "peak"),
-        "SMs unknown": (find_gpu(None, override="gb300"), "number of SMs"),
+        "no peak": (find_gpu(None, override="l20"), "peak"),
+        "SMs unknown": (find_gpu(None, override="gh200-96gb"), "number of SMs"),
     }
     for name, (gpu, says) in cases.items():
         found = predict_gemm(4096, 4096, 4096, gpu=gpu)
         assert found.time_us.mid is None and found.unknown is not None, name
         assert says in found.unknown, name
     # the datasheet alone still bounds it from below
-    bounded = predict_gemm(4096, 4096, 4096, gpu=find_gpu(None, override="gb300")).time_us
-    assert bounded.low == pytest.approx(2 * 4096**3 / 2500e6)
+    bounded = predict_gemm(4096, 4096, 4096, gpu=find_gpu(None, override="gh200-96gb")).time_us
+    assert bounded.low == pytest.approx(2 * 4096**3 / 989e6)
 
 
 def test_an_alignment_of_unknown_cost_gives_bounds() -> None:

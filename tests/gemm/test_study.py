@@ -47,7 +47,9 @@ def test_the_dimension_that_misaligns_is_the_one_the_layout_says(
 
 def test_a_wave_that_is_hardly_begun_is_worth_leaving() -> None:
     (around,) = study_gemm(2304, 1600, 4096, gpu=A100).around
-    assert named(around) == {"smaller": 1536}  # 18 x 12 tiles of 128x128 are two full waves of 108
+    assert named(around)["smaller"] == 1536 and "faster" not in named(
+        around
+    )  # 18 x 12 tiles of 128x128 are two full waves of 108
     tflops = {point.size: point.prediction.tflops for point in around.curve}
     assert tflops[1536] is not None and tflops[1600] is not None and tflops[1600] < 0.8 * tflops[1536]
 
@@ -65,7 +67,7 @@ def test_tokens_cost_nothing_where_memory_is_the_bound() -> None:
     assert one.gain.time_ratio.mid is not None and one.gain.time_ratio.mid < 1.05
 
 
-def test_every_neighbour_is_better_than_its_own_error() -> None:
+def test_every_neighbour_is_better_than_its_own_error_or_told_apart() -> None:
     for gpu in (A100, H100, find_gpu(None, override="b200"), find_gpu(None, override="t4")):
         for m, n, k in ((2304, 1600, 4096), (8192, 10922, 4096), (512, 5003, 768), (96, 80, 4096)):
             study = study_gemm(m, n, k, gpu=gpu, dtype="fp16", vary=("m", "n", "k"))
@@ -79,7 +81,9 @@ def check(neighbours: tuple[BetterSize, ...], size: int) -> None:
             continue
         assert one.gain is not None
         ratio = one.gain.time_ratio if one.kind == "faster" else one.gain.per_flop_ratio
-        assert ratio.high is not None and ratio.high < 1
+        assert ratio.high is not None
+        told_apart = one.kind != "faster" and ratio.mid is not None and ratio.mid < 0.995
+        assert ratio.high < 1 or told_apart
         assert (one.size > size) == (one.kind != "smaller")
 
 
@@ -106,7 +110,7 @@ def test_a_span_decides_what_is_looked_at() -> None:
 
 
 def test_where_nothing_is_known_nothing_is_named() -> None:
-    study = study_gemm(4096, 4096, 4096, gpu=find_gpu(None, override="gb300"), vary=("m", "n", "k"))
+    study = study_gemm(4096, 4096, 4096, gpu=find_gpu(None, override="gh200-96gb"), vary=("m", "n", "k"))
     for around in study.around:
         assert around.neighbours == () and around.curve == ()
         assert around.none_why is not None and "number of SMs" in around.none_why

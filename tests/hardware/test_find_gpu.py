@@ -36,6 +36,20 @@ NAMES = {
     "NVIDIA A100-SXM4-80GB": "a100-sxm-80gb",
     "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",
     "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
+    "NVIDIA A100-PG509-200": "a100-pg509",
+    "NVIDIA PG509-210": "a100-pg509",
+    "NVIDIA A800-SXM4-80GB": "a800-sxm-80gb",
+    "NVIDIA A800 80GB PCIe": "a800-pcie-80gb",
+    "NVIDIA A30": "a30",
+    "NVIDIA RTX A5000": "a5000",
+    "NVIDIA RTX 6000 Ada Generation": "rtx-6000-ada",
+    "NVIDIA L20": "l20",
+    "NVIDIA GeForce RTX 3080": "rtx-3080",
+    "NVIDIA GeForce RTX 3090 Ti": "rtx-3090-ti",
+    "NVIDIA GeForce RTX 4070 Ti": "rtx-4070-ti",
+    "NVIDIA GeForce RTX 4080": "rtx-4080",
+    "NVIDIA GeForce RTX 5070 Ti": "rtx-5070-ti",
+    "NVIDIA GeForce RTX 5080": "rtx-5080",
     "NVIDIA A10": "a10",
     "NVIDIA A10G": "a10g",
     "NVIDIA L4": "l4",
@@ -52,16 +66,13 @@ OTHERS = [
     "NVIDIA GeForce RTX 3060 Ti",
     "NVIDIA GeForce RTX 4090 Laptop GPU",
     "NVIDIA GeForce RTX 4090 D",
-    "NVIDIA GeForce RTX 3090 Ti",
+    "NVIDIA GeForce RTX 3080 Ti",
     "NVIDIA GeForce RTX 5090 Laptop GPU",
     "NVIDIA H20-3e",
     "NVIDIA A10G-24Q",
     "NVIDIA RTX A6000-48Q",
     "Tesla V100-SXM3-32GB",
     "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
-    "NVIDIA A100-PG509-200",
-    "NVIDIA PG509-210",
-    "NVIDIA RTX 6000 Ada Generation",
     "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
     "NVIDIA H200 NVL",
     "NVIDIA H800 PCIe",
@@ -108,7 +119,7 @@ def test_traced_sm_count_wins_and_is_said_so() -> None:
     gpu = find_gpu("NVIDIA H100 80GB HBM3", properties={"numSms": 132})
     assert (gpu.sms, gpu.sms_source, gpu.peak("bf16")) == (132, "trace", 989.0)
     assert find_gpu("NVIDIA GB300", properties={"numSms": 152}).sms == 152
-    assert find_gpu("NVIDIA GB300").sms is None
+    assert find_gpu("NVIDIA GH200 480GB").sms is None
 
 
 def test_a_slice_of_a_gpu_has_no_peaks() -> None:
@@ -197,10 +208,13 @@ def test_an_unknown_gpu_says_why(name: str, said: str) -> None:
 
 
 def test_missing_figures_are_told_with_their_reason() -> None:
-    notes = find_gpu("NVIDIA A10G").notes
-    assert any(note.startswith("fp16 peak, bf16 peak, tf32 peak unknown: public sources") for note in notes)
-    assert any(note.startswith("SM count unknown: 148, 152") for note in find_gpu("NVIDIA GB300").notes)
-    assert not any("SM count" in note for note in find_gpu("NVIDIA GB300", properties={"numSms": 152}).notes)
+    notes = find_gpu("NVIDIA L20").notes
+    assert any(
+        note.startswith("fp16 peak, bf16 peak, tf32 peak, fp8 peak unknown: its tensor") for note in notes
+    )
+    assert any(note.startswith("SM count unknown") for note in find_gpu("NVIDIA GH200 480GB").notes)
+    gh200 = find_gpu("NVIDIA GH200 480GB", properties={"numSms": 132})
+    assert not any("SM count" in note for note in gh200.notes)
 
 
 def test_the_2021_property_names() -> None:

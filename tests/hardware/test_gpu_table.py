@@ -13,7 +13,9 @@ REQUIRED = {
     "v100-sxm", "v100-pcie", "t4", "a10", "a10g", "a100-sxm-40gb", "a100-pcie-40gb", "a100-sxm-80gb",
     "a100-pcie-80gb", "a6000", "rtx-3060", "rtx-3090", "rtx-4090", "rtx-5090", "l4", "l40s", "h100-sxm",
     "h100-pcie", "h100-nvl", "h200", "h800-sxm", "h20", "gh200-96gb", "gh200-144gb", "b200", "gb200", "b300",
-    "gb300",
+    "gb300", "rtx-pro-6000-server", "a30", "a40", "a800-sxm-80gb", "a800-pcie-80gb", "a100-pg509", "a5000",
+    "l20", "l40", "rtx-6000-ada", "rtx-3080", "rtx-3090-ti", "rtx-4070-ti", "rtx-4080", "rtx-5070-ti",
+    "rtx-5080",
 }  # fmt: skip
 DTYPES = {"fp64", "fp32", "fp16", "bf16", "tf32", "fp8", "int8"}
 COLUMNS = ("sms", "boost_mhz", "memory_gb", "bandwidth_gbps", "l2_mb")
@@ -139,8 +141,8 @@ def test_bf16_needs_ampere_and_fp8_needs_ada() -> None:
 
 
 def test_disputed_cells_stay_unknown() -> None:
-    assert not ROWS["a10g"].peak_tflops and "70 and 125" in ROWS["a10g"].unknown["fp16"]
-    assert ROWS["gb300"].sms is None and ROWS["gh200-96gb"].sms is None
+    assert "fp32" not in ROWS["a10g"].peak_tflops and "fp16" not in ROWS["l20"].peak_tflops
+    assert ROWS["gh200-96gb"].sms is None
     assert "fp32" not in ROWS["b200"].peak_tflops
     assert ROWS["l40s"].l2_mb is None
 

@@ -1,4 +1,4 @@
-"""``tracelens bench``: measure products and attention on the GPU at hand."""
+"""``tracelens bench``: measure GEMMs and attention on the GPU at hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MINUTES, _QUICK_MINUTES = 5.0, 1.0
 @click.option(
     "--dtypes",
     metavar="LIST",
-    help="What products are computed in, the first in full: bf16, fp16, fp8, tf32, fp32"
+    help="What GEMMs are computed in, the first in full: bf16, fp16, fp8, tf32, fp32"
     " [default: bf16,fp16,fp8,tf32].",
 )
 @click.option(
@@ -50,7 +50,7 @@ _MINUTES, _QUICK_MINUTES = 5.0, 1.0
 def bench(
     minutes: float | None, quick: bool, dtypes: str | None, out: str | None, resume: bool, cpu_dry_run: bool
 ) -> None:
-    """Measure this GPU: matrix products and attention, as training runs them.
+    """Measure this GPU: GEMMs and attention, as training runs them.
 
     What it finds calibrates predictions for this GPU: `analyze` and the other commands look for the file
     by themselves ($TRACELENS_CALIBRATION names another folder for it). Needs PyTorch with CUDA and the

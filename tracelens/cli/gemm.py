@@ -1,4 +1,4 @@
-"""``tracelens gemm``: the time of one product, and the sizes near it that are worth having."""
+"""``tracelens gemm``: the time of one GEMM, and the sizes near it that are faster."""
 
 from __future__ import annotations
 
@@ -47,13 +47,14 @@ class GemmOptions:
     backward: bool
 
 
-@click.command(
-    cls=Grouped,
-    groups={
-        "A product": ("out_dtype", "layout", "batch", "vary", "span", "explain"),
-        "A layer of experts: TOKENSxHIDDENxINTER instead of MxNxK": EXPERT_OPTIONS,
-    },
-)
+_GROUPS = {
+    "The GEMM": ("gpu", "dtype", "out_dtype", "layout", "batch"),
+    "Experts: TOKENSxHIDDENxINTER instead of MxNxK": tuple(EXPERT_OPTIONS),
+    "The answer": ("vary", "span", "explain", "as_json"),
+}
+
+
+@click.command(cls=Grouped, groups=_GROUPS)
 @click.argument("shape", nargs=-1, metavar="MxNxK")
 @click.option(
     "--gpu",
@@ -62,7 +63,12 @@ class GemmOptions:
     help="Predict for this GPU, e.g. h100-sxm; 'list' shows them all"
     " [default: the one `tracelens bench` measured last, else h100-sxm].",
 )
-@click.option("--dtype", default="bf16", show_default=True, help="bf16, fp16, fp8, tf32, fp32, fp64 or int8.")
+@click.option(
+    "--dtype",
+    default="bf16",
+    show_default=True,
+    help="bf16, fp16, fp8, fp8-block, nvfp4, tf32, fp32, fp64 or int8.",
+)
 @click.option("--out-dtype", metavar="TEXT", help="Of the result, where it differs.")
 @click.option(
     "--layout",
@@ -70,7 +76,7 @@ class GemmOptions:
     show_default=True,
     help="forward (TN), dgrad (NN), wgrad (NT) or TT: how the operands lie.",
 )
-@click.option("--batch", metavar="B", help="So many products at once; also B@MxNxK.")
+@click.option("--batch", metavar="B", help="A batch of B such GEMMs; also B@MxNxK.")
 @click.option(
     "--vary", default="n", show_default=True, metavar="DIMS", help="Look at other sizes of n, m, k: n,k"
 )
@@ -86,9 +92,9 @@ class GemmOptions:
 @click.option("--backward", is_flag=True, help="Gradients, at the forward's rates.")
 @taking(GemmOptions)
 def gemm(options: GemmOptions) -> None:
-    """Predict out[M,N] = a[M,K] @ b[K,N] on a GPU, and say which sizes near it are worth having.
+    """Predict out[M,N] = a[M,K] @ b[K,N] on a GPU, and say which sizes near it are faster.
 
-    Needs no trace and no GPU. M, N and K are those of the product itself, whatever its layout: for
+    Needs no trace and no GPU. M, N and K are those of the GEMM itself, whatever its layout: for
     y = x W^T they are tokens, output features, input features. Also written M,N,K or M N K.
     """
     from tracelens.gemm.spelling import parse_dtype, parse_layout, parse_sizes
@@ -140,7 +146,7 @@ def _experts(options: GemmOptions) -> None:
             dtype=options.dtype.lower(),
             direction="backward" if options.backward else "forward",
             load=options.load,
-            row_multiple=given["row_multiple"],
+            row_multiple=1 if given["row_multiple"] is None else given["row_multiple"],
         )
     except InputError as error:  # on a command line the input is the call itself
         raise UsageError(str(error)) from error

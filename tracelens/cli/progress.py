@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 #: Told what is done now: parts done, parts in all, the name of the next.
-Progressed = Callable[[int, int, str], None]
+Progressed = Callable[[float, int, str], None]
 _AFTER_S = 0.7  # work that is done by then shows nothing
 _LARGE = 8 * 1024 * 1024  # bytes of a file that takes longer
 
@@ -39,7 +39,7 @@ def progress(words: str, *, long: bool = False) -> Iterator[Progressed | None]:
     task = bar.add_task("", total=None, doing="")
     started = False
 
-    def told(done: int, total: int, name: str) -> None:
+    def told(done: float, total: int, name: str) -> None:
         nonlocal started
         bar.update(task, completed=done, total=total, doing=clean(name, limit=40))
         if not started and (long or time.monotonic() - began > _AFTER_S):

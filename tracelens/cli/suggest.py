@@ -41,6 +41,7 @@ def _sizes(command: click.decorators.FC) -> click.decorators.FC:
 _GROUPS = {
     "The model": (*_FLAGS, "gated", "tied"),
     "The search": ("params", "fix", "free", "memory_gb"),
+    "A whole step": ("whole", *_TRAINING),
 }
 
 

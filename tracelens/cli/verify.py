@@ -38,7 +38,7 @@ def verify(
 ) -> None:
     """Measure the suggestions of REPORT on this GPU, before and after.
 
-    REPORT is what `analyze --json` or `suggest --json` wrote. For each suggestion it times the products
+    REPORT is what `analyze --json` or `suggest --json` wrote. For each suggestion it times the GEMMs
     and attention calls that change, and whole layers (forward and backward) of both shapes, and writes
     measured beside predicted. Needs PyTorch with CUDA and the GPU to itself; seconds for a suggestion.
     REPORT itself is not changed. Ctrl-C keeps what was measured.

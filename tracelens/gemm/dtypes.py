@@ -25,7 +25,7 @@ _BY_SCALAR_TYPE = {0: "uint8", 1: "int8", 3: "int32", 5: "fp16", 6: "fp32", 7: "
                    23: "fp8", 24: "fp8", 25: "fp8", 26: "fp8"}  # fmt: skip
 _BYTES = {
     "fp64": 8.0, "int64": 8.0, "fp32": 4.0, "tf32": 4.0, "int32": 4.0, "fp16": 2.0, "bf16": 2.0,
-    "fp8": 1.0, "int8": 1.0, "uint8": 1.0, "fp4": 0.5,
+    "fp8": 1.0, "fp8-block": 1.0, "int8": 1.0, "uint8": 1.0, "fp4": 0.5, "nvfp4": 0.5,
 }  # fmt: skip
 
 
@@ -50,5 +50,5 @@ def dtype_of_scalar_type(text: object) -> str | None:
 
 
 def bytes_per_element(dtype: str | None) -> float | None:
-    """Size of one element in bytes (fp4: half a byte), or None for an unknown type."""
+    """Size of one element in bytes (fp4: half a byte, without the scales of its blocks), or None."""
     return _BYTES.get(dtype) if dtype is not None else None

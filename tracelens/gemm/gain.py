@@ -15,6 +15,7 @@ from tracelens.gemm.predict import Prediction
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import Estimate
+from tracelens.results.gemm import Axis
 
 #: (how far apart two shapes are, as ln of their largest ratio of one size; error of the ratio of their times
 #: by the model; calibrated). The error is the 90th percentile of |ln predicted - ln measured ratio| over
@@ -69,6 +70,22 @@ def gain(now: Prediction, then: Prediction, *, gpu: Gpu, measured: Measurements 
     if ratio is None or now.time_us.low is None:
         return None
     return Gain(_saving(now.time_us, then.time_us, ratio), ratio, _work(now, then))
+
+
+def told_apart(now: Prediction, then: Prediction, dimension: Axis) -> bool:
+    """Is ``then`` said to take less time per FLOP, though the error of the ratio may reach across 1?
+
+    Along M and N, equally aligned, from the predicted difference on at which neighbours measured 10 % apart
+    are named with few false alarms (``Shares.told_apart_m``, ``told_apart_n``). A calibrated ratio has an
+    error of its own; unknown times are not told apart.
+    """
+    one = then.chosen
+    if one is None or not now.time_us.mid or not then.time_us.mid or then.time_us.basis != "model":
+        return False
+    if dimension == "k" or now.alignment_frac != then.alignment_frac:
+        return False
+    least = one.rates.told_apart_m if dimension == "m" else one.rates.told_apart_n
+    return math.log(then.time_us.mid / now.time_us.mid / _work(now, then)) <= -least
 
 
 def _ratio(now: Prediction, then: Prediction, gpu: Gpu, measured: Measurements | None) -> Estimate | None:
@@ -147,7 +164,11 @@ def ratio_error(apart: float, *, calibrated: bool = False) -> float:
 
 
 def _error(now: Prediction, then: Prediction, column: int) -> float:
-    return ratio_error(_apart(now, then), calibrated=column == 2)
+    table = ratio_error(_apart(now, then), calibrated=column == 2)
+    one = then.chosen
+    if column == 2 or one is None:
+        return table
+    return table * one.rates.ratio_error_frac
 
 
 def _apart(now: Prediction, then: Prediction) -> float:
@@ -160,7 +181,7 @@ def _aligned(one: Prediction) -> int:
 
 
 def _wider(one: Prediction) -> float:
-    """How much less is known of this GPU than of the one that the errors are from."""
+    """How much less is known of this GPU than of those that were measured."""
     if one.chosen is None:
         return 1.0
     return max(1.0, math.log(one.chosen.rates.high_frac) / math.log(_HIGH_OF_A100))

@@ -134,7 +134,7 @@ def operand_alignment(
 
 
 #: Types with 16-byte tensor-core loads at least; fp32 on CUDA cores loads element by element.
-_TENSOR_CORE_DTYPES = frozenset({"bf16", "fp16", "tf32", "fp8", "int8"})
+_TENSOR_CORE_DTYPES = frozenset({"bf16", "fp16", "tf32", "fp8", "fp8-block", "nvfp4", "int8"})
 
 
 def _step(size: int, known: Published, gpu: Gpu, dtype: str) -> LadderStep:
@@ -142,7 +142,7 @@ def _step(size: int, known: Published, gpu: Gpu, dtype: str) -> LadderStep:
     low, mid, high, basis, source = known.get(size, nothing)
     if size == BEST_ALIGNMENT_BYTES:
         low, mid, high, basis, source = 1.0, 1.0, 1.0, "model", "the reference of the ladder"
-    elif dtype in ("fp8", "int8") and size < _GRID_BYTES:
+    elif dtype in ("fp8", "fp8-block", "nvfp4", "int8") and size < _GRID_BYTES:
         low, mid, high = None, None, None
         basis, source = "heuristic", f"the libraries take {dtype} only in multiples of 16 bytes"
     elif dtype == "tf32" and size < _GRID_BYTES and known:

@@ -121,7 +121,7 @@ SM100: Published = {
 }
 _BY_CAPABILITY: Mapping[tuple[int, int], Published] = {
     (7, 0): SM70, (8, 0): SM80, (8, 6): SM86, (8, 9): SM86, (9, 0): SM90, (10, 0): SM100,
-    (10, 3): SM100,
+    (10, 3): SM100, (12, 0): SM86,
 }  # fmt: skip
 _BOTH: Mapping[tuple[int, int], Published] = {(8, 0): SM80_BOTH, (9, 0): SM90_BOTH}
 

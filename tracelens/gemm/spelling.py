@@ -12,10 +12,11 @@ LAYOUTS = {
     "forward": "TN", "dgrad": "NN", "wgrad": "NT", "TN": "TN", "NN": "NN", "NT": "NT", "TT": "TT",
 }  # fmt: skip
 ROLES = {"TN": "forward", "NN": "dgrad", "NT": "wgrad"}
-DTYPES = ("bf16", "fp16", "fp8", "tf32", "fp32", "fp64", "int8")
+DTYPES = ("bf16", "fp16", "fp8", "fp8-block", "nvfp4", "tf32", "fp32", "fp64", "int8")
 _ALIASES = {
     "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32",
     "float64": "fp64", "double": "fp64", "float8": "fp8", "e4m3": "fp8", "e5m2": "fp8",
+    "fp8_block": "fp8-block",
 }  # fmt: skip
 _LARGEST = 2**40  # as in ``predict``
 _NUMBER = "[0-9]{1,20}"

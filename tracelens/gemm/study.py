@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tracelens.errors import UsageError
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.efficiency import BEST_ALIGNMENT_BYTES
-from tracelens.gemm.gain import Gain, gain
+from tracelens.gemm.gain import Gain, gain, told_apart
 from tracelens.gemm.predict import Prediction, predict_gemm
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
@@ -134,7 +134,7 @@ class _Varied:
         sizes = {**self.sizes, **other}
         return predict_gemm(
             sizes["m"], sizes["n"], sizes["k"], gpu=self.gpu, batch=self.batch, dtype=self.dtype,
-            out_dtype=self.out_dtype, layout=self.layout, measured=self.measured,
+            out_dtype=self.out_dtype, layout=self.layout, measured=self.measured, cast=True,
         )  # fmt: skip
 
     def gain(self, now: Prediction, then: Prediction) -> Gain | None:
@@ -189,7 +189,8 @@ def _worth_having(
         one = asked.gain(present, then)
         if one is None:
             continue
-        per_flop = _gained(one.per_flop_ratio.mid, one.per_flop_ratio.high)
+        told = told_apart(present, then, dimension)
+        per_flop = _gained(one.per_flop_ratio.mid, 0.0 if told else one.per_flop_ratio.high)
         faster = _gained(one.time_ratio.mid, one.time_ratio.high)
         if other > size and faster > 0:
             found["faster"].append((faster, BetterSize(other, "faster", then, one)))
@@ -207,7 +208,7 @@ def _worth_having(
 
 
 def _gained(mid: float | None, high: float | None) -> float:
-    """The share gained by a ratio that is surely below 1 (0 otherwise): at mid, or at the bound."""
+    """The share gained by a ratio that is called below 1 (0 otherwise): at mid, or at the bound."""
     if high is None or high >= 1:
         return 0.0
     value = 1 - (mid if mid is not None else high)

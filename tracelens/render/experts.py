@@ -30,7 +30,8 @@ def render_experts(
     """Print a layer of experts to ``console``, which has 40 columns or more."""
     out, layer = Out(console), one.layer
     gate = " with a gate" if layer.gated else ""
-    out.line(f"{f.count(one.tokens)} tokens, top-{layer.top_k} of {layer.experts} experts", "bold")
+    of_all = f" of {layer.ep} GPUs" if layer.ep > 1 else ""
+    out.line(f"{f.count(one.tokens)} tokens{of_all}, top-{layer.top_k} of {layer.experts} experts", "bold")
     cut = f"EP {layer.ep}, TP {layer.tp}; {one.load.replace(':', ' ')} load"
     hanging(out, "", f"experts of {layer.hidden} x {layer.inter}{gate}; {cut}; {one.dtype}, {one.direction}")
     hanging(out, "", gpu.title + (f": {gpu.name} {gpu_why}" if gpu_why else ""))
@@ -44,7 +45,9 @@ def render_experts(
         table = out.table([("", "fold"), ("time", "r"), ("", "r")])
         for change in changes:
             if change.time_ratio is not None:
-                cells = (change.name, duration(change.prediction.time_us.mid), f"x{change.time_ratio:.2f}")
+                dropped = change.prediction.dropped_frac
+                name = change.name + (f" ({f.pct(dropped)})" if dropped else "")
+                cells = (name, duration(change.prediction.time_us.mid), f"x{change.time_ratio:.2f}")
                 table.add_row(*(out.text(cell) for cell in cells))
         out.print(table)
 

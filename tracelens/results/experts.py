@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from tracelens.errors import InputError
+from tracelens.results.described import says
 from tracelens.results.estimates import Estimate
 from tracelens.results.study import GpuJson
 
@@ -58,10 +59,10 @@ class GroupedTile:
     k: int
     time_us: float
     tile: tuple[int, int]
-    tiles: float  # expected, over all experts of the GPU
+    tiles: Annotated[float, says("expected, over all experts of the GPU")]
     waves: int
-    idle_frac: float  # of the tiles' places in those waves that hold none
-    padded_frac: float  # of the tiles' rows that hold no token
+    idle_frac: Annotated[float, says("of the tiles' places in the waves, those that hold none")]
+    padded_frac: Annotated[float, says("of the tiles' rows, those that hold no token")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +79,15 @@ class ExpertsPrediction:
     dtype: str
     direction: Direction
     load: str  # "balanced", "power-law:1.2"
-    row_multiple: int  # rows of each expert are padded to a multiple of it
-    capacity: float | None  # rows beyond so many times the mean are dropped
+    row_multiple: Annotated[int, says("rows of each expert are padded to a multiple of it")]
+    capacity: Annotated[float | None, says("rows beyond so many times the mean are dropped")]
     time_us: Estimate
     rows: float
-    padded_rows: float  # of them and of the padding to ``row_multiple``
-    dropped_frac: float  # of the rows, beyond the capacity
+    padded_rows: Annotated[float, says("of them and of the padding to row_multiple")]
+    dropped_frac: Annotated[float, says("of the rows, beyond the capacity")]
     active_experts: float
-    rows_per_expert: tuple[float, ...]  # of the fullest expert of the GPU first
-    imbalance: float  # rows of the busiest GPU over those of an even load
+    rows_per_expert: Annotated[tuple[float, ...], says("of the fullest expert of the GPU first")]
+    imbalance: Annotated[float, says("rows of the busiest GPU over those of an even load")]
     gemms: tuple[GroupedTile, ...] = ()
     parts_us: Mapping[str, float] = field(default_factory=dict, hash=False)  # they add up to the mid
     unknown: str | None = None
@@ -110,7 +111,7 @@ class ExpertsChange:
     name: str
     change: Mapping[str, list[Any]] = field(hash=False)  # parameter -> [from, to]
     prediction: ExpertsPrediction
-    time_ratio: float | None  # time over that of the layer asked, for as many tokens per GPU
+    time_ratio: Annotated[float | None, says("time over that of the layer asked, for as many tokens per GPU")]
 
 
 class ExpertsJson(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from tracelens.rules.align_dimensions import AlignDimensions
 from tracelens.rules.collectives_in_line import CollectivesInLine
 from tracelens.rules.compiled_padding import CompiledPadding
 from tracelens.rules.engine.rule import Rule
+from tracelens.rules.expert_tiles import ExpertTiles
 from tracelens.rules.experts import Experts
 from tracelens.rules.falling_clock import FallingClock
 from tracelens.rules.fp8 import Fp8
@@ -37,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     TensorParallel(),
     PipelineLayers(),
     Experts(),
+    ExpertTiles(),
     OddSequence(),
     TensorCores(),
     UnfusedProjections(),

@@ -19,11 +19,11 @@ _NEAR_FRAC = 0.125
 #: 64 16-bit elements are 128 bytes, the paper's target; head dimensions need 16 bytes.
 GRID = 64
 _HEAD_GRID = 8
-#: Head dimensions that models are commonly trained with; a wider one is searched where the model has one.
-_HEAD_DIMS = (32, 128)
+#: Head dimensions that models are commonly trained with; others are searched where the model has one.
+_HEAD_DIMS = (64, 128)
 _BATCHES = 4  # times the present micro-batch, at most
-#: At most so many predictions and combinations: about two seconds of each on one core.
-_PREDICTIONS = 10_000
+#: At most so many predictions and combinations: about a second of each on one core.
+_PREDICTIONS = 6_000
 COMBINATIONS = 40_000
 #: Usual degrees of tensor parallelism: those that divide the heads now have to divide them then. A model
 #: whose states fit one GPU of 80 GB (16 bytes a weight) keeps only two and four.

@@ -230,4 +230,6 @@ def _notes(planner: Planner, training: Training, *, assumed: bool) -> Iterator[s
     yield "the fast end has today's attention kernels; torch.compile gains further"
     if training.strategy != "fsdp" and (training.gpus or 1) > 1:
         yield f"no step with {training.strategy} was there to fit: its exchanges are physics alone"
+    if planner.layout.experts_per_token:
+        yield "no step of a mixture of experts was there to fit; expert parallelism is not in it"
     yield NOT_IN_STEP

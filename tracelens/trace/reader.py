@@ -38,19 +38,22 @@ _EVENT_LIMIT = 64 * 1024 * 1024  # no single event is larger; beyond it the text
 _MAX_DAMAGE = 1000
 
 
-def read_trace(path: str | Path, *, processes: int | None = None) -> Trace:
+def read_trace(
+    path: str | Path, *, processes: int | None = None, progress: Callable[[float], None] | None = None
+) -> Trace:
     """Read ``.json`` or ``.json.gz`` (or ``-``, standard input) into columnar tables.
 
     Memory is bounded by the tables, about 60 bytes an event, and not by the file. A damaged or cut
     off file gives every event that is whole; ``damage``, ``truncated`` and ``warnings`` say what is
     missing and where. Large files are decoded on several cores (``processes``, this one included;
-    by default as many as help, four at most).
+    by default as many as help, four at most). ``progress`` is called with the share of the file that has
+    been read, 0 to 1, now and then; never for standard input.
 
     Raises:
         InputError: the file is missing, unreadable, empty, or holds no ``traceEvents``.
     """
     source = ByteSource(path)
-    with _no_gc(), _Reader(source, processes) as reader:
+    with _no_gc(), _Reader(source, processes, progress) as reader:
         if not reader.read_slices():
             for block in source:
                 reader.feed(block)
@@ -106,8 +109,11 @@ class _Reader:
     becomes a JSON array by writing two bytes in place.
     """
 
-    def __init__(self, source: ByteSource, processes: int | None):
+    def __init__(
+        self, source: ByteSource, processes: int | None, progress: Callable[[float], None] | None = None
+    ):
         self.source = source
+        self._progress = progress if source.size() else None
         self.collected = Collector()
         self._decoder = ChunkDecoder()
         self._pool = _pool(self._decoder, source.expected_bytes(), processes)
@@ -246,6 +252,10 @@ class _Reader:
 
     def _settle(self, offset: int, stretch: bytes, chunk: Chunk | None) -> None:
         """Take a decoded chunk, in the order of the file; read it with care where decoding failed."""
+        if self._progress is not None:
+            # what is still packed unpacks, on average, as what has been read
+            unpacking = self.bytes / self.source.raw_bytes if self.source.raw_bytes else 1.0
+            self._progress(min(1.0, offset / (self.source.size() * unpacking)))
         if self.ended:  # this is metadata behind the events, cut as if it were events
             self._tail += stretch + b","
         elif chunk is not None and not self._left:

@@ -52,11 +52,14 @@ class ByteSource:
 
     def expected_bytes(self) -> int:
         """A guess at the size of the JSON before reading it; 0 where there is nothing to go by."""
+        return self.size() * (_USUAL_PACKING if self.name.endswith((".gz", ".zst")) else 1)
+
+    def size(self) -> int:
+        """Bytes of the file as given; 0 where there is nothing to go by."""
         try:
-            size = Path(self.path).stat().st_size
+            return Path(self.path).stat().st_size
         except (OSError, ValueError):
             return 0
-        return size * _USUAL_PACKING if self.name.endswith((".gz", ".zst")) else size
 
     def is_plain_file(self) -> bool:
         """A file that can be read at any place, and holds JSON as it is."""

@@ -17,16 +17,17 @@ def gemm_time(
 
     ``gpu`` is a key of ``tracelens gemm --gpu list``, or "h100", "a100" for the usual part. The value has
     ``time_us.low``, ``.mid`` and ``.high`` in microseconds, ``tflops`` at the middle, ``terms``, from which
-    the middle follows, and ``unknown``, which says why where there is no middle. fp8 is the GEMM alone, not
-    the cast of its operands. Raises ``UsageError`` for a GPU that is not in the table, ``InputError`` for
-    sizes, types and layouts that do not exist. Source and error of the figures: docs/prediction.md.
+    the middle follows, and ``unknown``, which says why where there is none. fp8, fp8-block and nvfp4 hold the
+    cast of bf16 activations, a term of its own. Raises ``UsageError`` for a GPU that is not in the table,
+    ``InputError`` for sizes, types and layouts that do not exist. Source and error of the figures:
+    docs/prediction.md.
 
     >>> import tracelens
     >>> found = tracelens.gemm(4096, 11008, 4096, gpu="h100")
     >>> found.gpu, round(found.time_us.mid / 10) * 10, found.terms[-1][0]
     ('h100-sxm', 490, 'time')
     """
-    return predict_gemm(m, n, k, gpu=_gpu(gpu), batch=batch, dtype=dtype, layout=layout)
+    return predict_gemm(m, n, k, gpu=_gpu(gpu), batch=batch, dtype=dtype, layout=layout, cast=True)
 
 
 @lru_cache(maxsize=64)

@@ -7,17 +7,20 @@ takes those of the architecture's reference.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
 from typing import Any
 
 from tracelens.gemm.predict.tiles import Tile
 
-#: A type without figures of its own takes those of the type whose units it runs on.
+#: A type without figures of its own takes those of the type whose units it runs on. Block-scaled types have
+#: kernels of their own, so they are known only on the GPUs that were measured.
 _LIKE = {"fp16": "bf16", "tf32": "bf16", "int8": "fp8", "fp8": "bf16", "fp64": "fp32"}
+BLOCK_SCALED = ("fp8-block", "nvfp4")
 #: fp32 on CUDA cores: ampere_sgemm, cutlass_80_simt_sgemm and sm80_xmma of public traces.
 _CUDA_CORES = tuple(
     Tile(m, n, 8)
@@ -50,6 +53,17 @@ class Shares:
     low_small: float  # the same where M, N or K is below 1024
     high_small: float
     source: str
+    cast_us: float = 0.0  # casting the 16-bit activations first: what starting those kernels takes
+    cast_bytes: float = 0.0  # and what they move per element
+    whole_tiles_above_m: float = math.inf  # from M above it the library takes no tile below 128x128
+    ratio_error_frac: float = (
+        1.0  # error of the ratio of two times beside ``tracelens.gemm.gain``'s, 90 % of them
+    )
+    told_apart_m: float = 0.0953  # ln of the time per FLOP by which sizes next to one another along M must be
+    told_apart_n: float = (
+        0.0953  # predicted to differ to be called so: see ``benchmarks/fit_gemm.py``; along N
+    )
+    tile_rates: tuple[float, ...] = ()  # of each tile beside the formula's, where the GPU has its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,40 +73,50 @@ class Architecture:
     title: str
     reference: str  # key of the GPU whose figures stand for the others of the architecture
     tiles: tuple[Tile, ...]
-    tile_rates: tuple[float, ...]  # of each tile beside the formula's
+    tile_rates: tuple[float, ...]  # of each tile beside the formula's, for GPUs without rates of their own
     narrow: tuple[Tile, ...]  # tiles of the kernels that run rows off the 16-byte grid; () where the same do
-    shares: Mapping[str, Mapping[str, Shares]] = field(hash=False)  # type -> key of gpus.toml -> figures
+    shares: Mapping[str, Mapping[str, Shares]] = field(
+        hash=False
+    )  # type, or "narrow" -> key of gpus.toml -> figures
 
-    def candidates(self, dtype: str, *, aligned: bool = True) -> tuple[tuple[Tile, ...], tuple[float, ...]]:
+    def candidates(
+        self, dtype: str, *, gpu: str = "", aligned: bool = True
+    ) -> tuple[tuple[Tile, ...], tuple[float, ...]]:
         """Tiles that the library chooses among, and their rates beside the formula's.
 
         ``aligned``: every row begins on a multiple of 16 bytes.
         """
         if dtype in ("fp32", "fp64"):
             return _CUDA_CORES, (1.0,) * len(_CUDA_CORES)
-        return (
-            (self.narrow, (1.0,) * len(self.narrow))
-            if self.narrow and not aligned
-            else (self.tiles, self.tile_rates)
-        )
+        if self.narrow and not aligned:
+            return self.narrow, (1.0,) * len(self.narrow)
+        own = self.shares_of(gpu, dtype)
+        return self.tiles, own.tile_rates if own is not None and own.tile_rates else self.tile_rates
 
-    def rate_of(self, tile: Tile) -> float:
+    def rate_of(self, tile: Tile, dtype: str, gpu: str) -> float:
         """The rate of a kernel's tile beside the formula's: that of such a tile in any cluster, else 1."""
-        found = (
-            rate
-            for one, rate in zip(self.tiles, self.tile_rates, strict=True)
-            if (one.m, one.n) == (tile.m, tile.n)
-        )
+        tiles, rates = self.candidates(dtype, gpu=gpu)
+        found = (rate for one, rate in zip(tiles, rates, strict=True) if (one.m, one.n) == (tile.m, tile.n))
         return max(found, default=1.0)
 
-    def shares_of(self, gpu: str, dtype: str) -> Shares | None:
-        """The figures of one GPU, else of the reference; those of a like type where a type has none."""
-        wanted: str | None = dtype
-        while wanted is not None:
-            known = self.shares.get(wanted, {})
-            if (found := known.get(gpu) or known.get(self.reference)) is not None:
-                return found
-            wanted = _LIKE.get(wanted)
+    def shares_of(self, gpu: str, dtype: str, *, aligned: bool = True) -> Shares | None:
+        """The figures of one GPU, those of a like type where a type has none; else so of the reference.
+
+        Rows off the 16-byte grid have figures of their own where they have tiles of their own.
+        """
+        for name in (gpu, self.reference):
+            if (
+                not aligned
+                and dtype not in ("fp32", "fp64")
+                and (own := self.shares.get("narrow", {}).get(name))
+            ):
+                return own
+            wanted: str | None = dtype
+            while wanted is not None:
+                found = self.shares.get(wanted, {}).get(name)
+                if found is not None and (name == gpu or dtype not in BLOCK_SCALED):
+                    return found
+                wanted = _LIKE.get(wanted)
         return None
 
 
@@ -118,12 +142,15 @@ def architecture(capability: tuple[int, int] | None) -> Architecture:
 def _read(data: Mapping[str, Any]) -> Architecture:
     tiles, rates = _tiles(data["tiles"])
     narrow, _ = _tiles(data.get("narrow", []))
-    wanted = [one.name for one in fields(Shares)]
     shares = {
-        dtype: {gpu: Shares(**{name: figures[name] for name in wanted}) for gpu, figures in gpus.items()}
+        dtype: {gpu: _shares(figures) for gpu, figures in gpus.items()}
         for dtype, gpus in data["shares"].items()
     }
     return Architecture(data["title"], data["reference"], tiles, rates, narrow, shares)
+
+
+def _shares(figures: Mapping[str, Any]) -> Shares:
+    return Shares(**{**figures, "tile_rates": tuple(figures.get("tile_rates", ()))})
 
 
 def _tiles(rows: list[str]) -> tuple[tuple[Tile, ...], tuple[float, ...]]:

@@ -27,7 +27,7 @@ from tracelens.hardware.measurements import GemmMeasurement, Measurements
 #: Fewer measurements of a type than this say too little to fit eight rates.
 _ENOUGH = 24
 #: The rates are fitted to at most this many products, evenly spread over the sorted shapes.
-_FIT_ROWS = 300
+_FIT_ROWS = 250
 _MOST_TILES = 32
 #: Tensor cores run both at one rate (datasheets of every GPU of the table).
 _TWINS = {"bf16": "fp16", "fp16": "bf16"}
@@ -123,16 +123,21 @@ def _fit_rows(rows: list[GemmMeasurement], measured: Measurements, gpu: Gpu, dty
     tiles = _tiles(ran, gpu, dtype)
     sample = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _FIT_ROWS)).astype(int))
     mask = _mask([ran[at] for at in sample], tiles)
+    named = bool(mask.any())
     picked = Products.of([products[at] for at in sample])
 
     def error(rates: Rates, table: TileTable) -> Array:
-        found, _, _ = best(costs(picked, table, rates) + mask)
+        found, _, _ = best(costs(picked, table, rates) + (mask if named else 0.0))
         return np.asarray(np.log(times[sample] / found), dtype=np.float64)
 
     table = TileTable.of(tiles, sms=start.sms)
     bounds = {**_BOUNDS, "bandwidth_gbps": _bandwidth_bounds(measured, gpu)}
-    rates = _descend(start, lambda one: error(one, table), bounds=bounds, rounds=7)
-    if mask.any():
+    few = table
+    if len(tiles) > _MOST_TILES:  # a descent needs those that are fastest for some product
+        _, won, _ = best(costs(picked, table, start))
+        few = TileTable.of([tiles[at] for at in np.unique(won)], sms=start.sms)
+    rates = _descend(start, lambda one: error(one, few), bounds=bounds, rounds=7)
+    if named:
         table = TileTable.of(tiles, sms=start.sms, rate_frac=_tile_rates(error(rates, table), mask))
         rates = _descend(rates, lambda one: error(one, table), bounds=bounds, rounds=3)
     for name in _BOUNDS:

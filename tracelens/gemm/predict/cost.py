@@ -23,6 +23,8 @@ Array = NDArray[np.float64]
 SPLITS = (1, 2, 3, 4, 6, 8, 16, 32)
 #: Slices shorter than this are not worth a reduction.
 _SHORTEST_SLICE = 128
+#: Elements of a 128x128 tile.
+_WHOLE_TILE = 128 * 128
 #: 1/128 + 1/256: the tile whose loads the multiply rate already contains.
 REFERENCE_LOADS = 3 / 256
 
@@ -65,6 +67,7 @@ class TileTable:
     sums: Array  # (1, 1, P): slices to sum up, 0 without a split
     shortest: Array  # (1, 1, P): the shortest slice worth it
     steps: Array  # (1, C, P): elements of K that one step of all slices takes
+    below: NDArray[np.bool_]  # smaller than 128x128, where there are others
     forbidden: Array  # 0 or infinity, (1, C, P): tiles that cannot slice K
 
     @classmethod
@@ -74,6 +77,7 @@ class TileTable:
 
         splits = np.asarray(SPLITS, dtype=np.float64).reshape(1, 1, -1)
         slots = column([tile.slots(sms) for tile in tiles])
+        below = [float(tile.m * tile.n < _WHOLE_TILE) for tile in tiles]
         return cls(
             tiles=tuple(tiles),
             m=column([tile.m for tile in tiles]),
@@ -90,6 +94,7 @@ class TileTable:
             sums=np.where(splits > 1, splits, 0.0),
             shortest=np.where(splits > 1, _SHORTEST_SLICE, 0.0),
             steps=splits * column([tile.k for tile in tiles]),
+            below=column(below if not all(below) else [0.0] * len(below)) > 0,
             forbidden=np.asarray(
                 [[0.0 if split == 1 or tile.may_split else np.inf for split in SPLITS] for tile in tiles]
             ).reshape(1, len(tiles), -1),
@@ -147,7 +152,17 @@ def costs(products: Products, table: TileTable, rates: Rates) -> Array:
     # Slices are written and read back as fp32 sums; one shorter than a few steps is not worth that.
     traffic_us = 8.0 * one.m * one.n * one.batch / (rates.l2_gbps * 1e3)
     split_us = table.sums * traffic_us + table.sliced * rates.split_us + rates.fixed_us
-    return np.asarray(busy_us + split_us + np.where(slice_k < table.shortest, np.inf, table.forbidden))
+    impossible = (slice_k < table.shortest) | (table.below & (one.m > rates.whole_tiles_above_m))
+    return np.asarray(
+        busy_us + split_us + cast_us(one, rates) + np.where(impossible, np.inf, table.forbidden)
+    )
+
+
+def cast_us(one: Products, rates: Rates) -> Any:
+    """Casting 16-bit activations to the operands' type first; 0 where the GEMM is asked for alone."""
+    if not rates.cast_bytes:
+        return rates.cast_us
+    return rates.cast_us + memory_us(rates.cast_bytes * one.m * one.k * one.batch, rates)
 
 
 def shared_load(ctas: Any, pair_frac: float) -> Any:

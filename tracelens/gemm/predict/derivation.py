@@ -64,9 +64,10 @@ def derive(one: Chosen) -> tuple[Term, ...]:
         "us",
         "compute and memory overlap: the slower of the two, and more where they are alike",
     )
+    cast = _cast(one, terms) if rates.cast_us or rates.cast_bytes else ""
     loss = f"{_number(rates.sustained_loss_frac)}{_times(one.alignment_frac)}"
     half = _number(rates.sustained_us)
-    formula = f"{_number(rates.fixed_us)} + {busy} * (1 + {loss} * {compute} / ({compute} + {half}))"
+    formula = f"{_number(rates.fixed_us)} + {busy} * (1 + {loss} * {compute} / ({compute} + {half})){cast}"
     if one.split > 1:
         traffic = f"8 * {one.split} * {one.m} * {one.n} * {one.batch} / ({_number(rates.l2_gbps)} * 1e3)"
         why = f"{one.split} slices written and read back in fp32"
@@ -182,6 +183,24 @@ def _memory(one: Chosen, terms: _Terms) -> str:
         "us",
         "the bandwidth achieved; the L2 cache serves the tiles of a wave",
     )
+
+
+def _cast(one: Chosen, terms: _Terms) -> str:
+    """The cast of the activations, as one more summand of the time."""
+    rates = one.rates
+    moved = terms.add(
+        "bytes cast",
+        f"{_number(rates.cast_bytes)} * {one.m} * {one.k} * {one.batch}",
+        "bytes",
+        "activations read in 16 bits, scaled, and written in the operands' type",
+    )
+    at_most = f"max({moved}, {_number(rates.cached_mb)} * 1e6)"
+    cached = terms.add("cached", f"({_number(rates.cached_mb)} * 1e6 / {at_most})**2", "of them", "in L2")
+    formula = (
+        f"{_number(rates.cast_us)} + {moved} * ((1 - {cached}) / {_number(rates.bandwidth_gbps)}"
+        f" + {cached} / {_number(rates.l2_gbps)}) / 1e3"
+    )
+    return " + " + terms.add("cast", formula, "us", "the kernels that cast the activations first")
 
 
 def _rate(one: Chosen) -> str:

@@ -31,7 +31,7 @@ class _Question(NamedTuple):
     dtype: str
     direction: Direction
     load: str
-    row_multiple: int | None
+    row_multiple: int
     capacity: float | None
 
 
@@ -43,7 +43,7 @@ def predict_experts(
     dtype: str = "bf16",
     direction: Direction = "forward",
     load: str = "balanced",
-    row_multiple: int | None = None,
+    row_multiple: int = 1,
     capacity: float | None = None,
 ) -> ExpertsPrediction:
     """Time in microseconds of a layer of experts on the busiest GPU of its expert-parallel group.
@@ -51,8 +51,8 @@ def predict_experts(
     It holds the choice of experts from given logits, gathering rows, the grouped GEMMs with the activation
     between them, and summing up per token; neither the router's GEMM nor all-to-all. ``tokens`` are those
     of all ``layer.ep`` GPUs together. ``dtype`` is bf16, fp16, fp8, fp8_block (128 x 128 blocks) or nvfp4.
-    ``load`` is "balanced" or "power-law:1.2". ``row_multiple`` pads each expert's rows; without it they
-    are padded by what the type needs in training (``ROW_ALIGNMENT``). ``capacity`` drops the rows that an
+    ``load`` is "balanced" or "power-law:1.2". ``row_multiple`` pads each expert's rows, as libraries
+    of training do for some types (``ROW_ALIGNMENT``). ``capacity`` drops the rows that an
     expert gets beyond so many times the mean. Raises ``InputError`` for sizes, types and loads that do not
     exist. Where nothing is known of the GPU, ``time_us`` has no mid. Source and error: docs/experts.md.
 
@@ -66,8 +66,8 @@ def predict_experts(
         raise InputError(f"tokens = {tokens!r}: give a whole number from 1 to {_LARGEST}")
     if dtype not in ROW_ALIGNMENT:
         raise InputError(f"unknown element type {dtype!r} of experts: use {', '.join(ROW_ALIGNMENT)}")
-    if row_multiple is not None and not 1 <= row_multiple <= 2**16:
-        raise InputError(f"rows are padded to a multiple of 1 to 65536, not {row_multiple}")
+    if isinstance(row_multiple, bool) or not isinstance(row_multiple, int) or not 1 <= row_multiple <= 2**16:
+        raise InputError(f"rows are padded to a multiple of 1 to 65536, not {row_multiple!r}")
     if capacity is not None and not 0 < capacity <= 1e6:
         raise InputError(f"capacity = {capacity}: give a factor of the mean load above 0")
     return _predict(_Question(layer, tokens, gpu, dtype, direction, load, row_multiple, capacity))
@@ -97,7 +97,12 @@ def experts_time(
     ('h100-sxm', True)
     """
     layer = ExpertLayer(hidden, inter, experts, top_k, ep=ep, tp=tp)
-    return predict_experts(layer, tokens, gpu=find_gpu(None, override=gpu), dtype=dtype, load=load)
+    return predict_experts(layer, tokens, gpu=_gpu(gpu), dtype=dtype, load=load)
+
+
+@lru_cache(maxsize=64)
+def _gpu(name: str) -> Gpu:
+    return find_gpu(None, override=name)
 
 
 def exponent_of(load: str) -> float | None:
@@ -121,7 +126,7 @@ def exponent_of(load: str) -> float | None:
 @lru_cache(maxsize=2**14)  # a search asks for the same layer again and again
 def _predict(question: _Question) -> ExpertsPrediction:
     one = question.layer
-    got, kept, padded, multiple = _loads(question)
+    got, kept, padded = _loads(question)
     rates = expert_rates(question.gpu, question.dtype)
     known = not isinstance(rates, str)
     low = high = mid = None
@@ -139,17 +144,25 @@ def _predict(question: _Question) -> ExpertsPrediction:
         parts |= {name: float(each[0]) for name, each in others.items()}
         mid = sum(parts.values())
         low, high = (mid * end for end in rates.range_of(question.direction))
+        low = min(max(low, _least_us(question, kept.total, rates)), mid)
     even = question.tokens * one.top_k / one.ep
     return ExpertsPrediction(
-        one, question.tokens, question.gpu.name, question.dtype, question.direction, question.load, multiple,
-        question.capacity, Estimate(low, mid, high, "model"), kept.total, padded.total,
+        one, question.tokens, question.gpu.name, question.dtype, question.direction, question.load,
+        question.row_multiple, question.capacity, Estimate(low, mid, high, "model"), kept.total, padded.total,
         1 - kept.total / got.total, kept.active, kept.per_expert, got.total / max(even, 1.0),
         gemms, parts, None if known else str(rates), rates.source if isinstance(rates, ExpertRates) else None,
     )  # fmt: skip
 
 
-def _loads(question: _Question) -> tuple[Load, Load, Load, int]:
-    """Rows as they come, as capacity keeps them, as they are padded; and to which multiple."""
+def _least_us(question: _Question, rows: float, rates: ExpertRates) -> float:
+    """The operations of rows that hold tokens, at the datasheet's peak."""
+    one, passes = question.layer, 2 if question.direction == "backward" else 1
+    wide = (3 if one.gated else 2) * one.inter // one.tp
+    return 2.0 * passes * rows * one.hidden * wide / (rates.peak_tflops * 1e6)
+
+
+def _loads(question: _Question) -> tuple[Load, Load, Load]:
+    """Rows as they come, as capacity keeps them, as they are padded."""
     one = question.layer
     got = expert_load(
         question.tokens, top_k=one.top_k, experts=one.experts, ep=one.ep, exponent=exponent_of(question.load)
@@ -157,8 +170,7 @@ def _loads(question: _Question) -> tuple[Load, Load, Load, int]:
     kept = got
     if question.capacity is not None:
         kept = got.dropped_above(question.capacity * question.tokens * one.top_k / one.experts)
-    multiple = question.row_multiple or ROW_ALIGNMENT[question.dtype]
-    return got, kept, kept.rounded(multiple), multiple
+    return got, kept, kept.rounded(question.row_multiple)
 
 
 def _tile(name: str, gemm: GroupedGemm, kept: Load, padded: Load, rates: ExpertRates) -> GroupedTile:

@@ -18,6 +18,8 @@ Array = NDArray[np.float64]
 #: Tiles that grouped kernels choose among: rows, columns. An expert's rows are padded to the tile's.
 TILE_M = (16, 32, 64, 128, 256)
 TILE_N = (64, 128, 256)
+#: Time that operands in the L2 cache save of reading them from memory: it is three times as fast at least.
+_CACHE_SAVES = 2 / 3
 _M = np.asarray(TILE_M, dtype=np.float64).reshape(1, -1, 1)
 _N = np.asarray(TILE_N, dtype=np.float64).reshape(1, 1, -1)
 
@@ -124,7 +126,10 @@ def _fastest(
     compute = compute.reshape(len(n), -1)
     at, every = compute.argmin(axis=1), np.arange(len(n))
     best = compute[every, at]
-    memory = moved / (rates.bandwidth_gbps * rates.shares.of_bandwidth * 1e3)
+    # What the L2 cache still holds of weights and rows comes from there.
+    cached = rates.shares.cached_mb * 1e6
+    faster = 1 - _CACHE_SAVES * (cached / np.maximum(moved, max(cached, 1.0))) ** 2
+    memory = faster * moved / (rates.bandwidth_gbps * rates.shares.of_bandwidth * 1e3)
     power = rates.shares.overlap
     return GroupedGemm(
         n, k, (best**power + memory**power) ** (1 / power), at, tiles.reshape(len(n), -1)[every, at]

@@ -28,6 +28,7 @@ class Shares:
     load_elements: float  # see ``cost.tile_slowdown``
     partial_wave_frac: float  # an almost empty last wave costs this share of a full one
     ends_k: float  # a tile's start and end take as long as so many elements of K
+    cached_mb: float  # operands of this size come from the L2 cache
     overlap: float  # p of (compute^p + memory^p)^(1/p): 1 where neither hides the other
     fixed_us: float  # choosing experts, and start and end of the kernels
     choice_us: float  # the same per 1000 tokens and choice

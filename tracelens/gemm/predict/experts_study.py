@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tracelens.gemm.predict.experts import exponent_of, predict_experts
+from tracelens.gemm.predict.experts import ROW_ALIGNMENT, exponent_of, predict_experts
 from tracelens.hardware import Gpu
 from tracelens.results.experts import ExpertsChange, ExpertsPrediction
 
@@ -14,7 +14,7 @@ from tracelens.results.experts import ExpertsChange, ExpertsPrediction
 _UNEVEN = "power-law:1.2"
 #: Of the mean load: GShard's and Switch Transformer's usual factor (arXiv 2101.03961, section 2.2).
 _CAPACITY = 1.25
-_ROW_MULTIPLES = (16, 32, 128)
+_ROW_MULTIPLES = (16, 128)
 
 
 def experts_changes(one: ExpertsPrediction, *, gpu: Gpu) -> tuple[ExpertsChange, ...]:
@@ -24,7 +24,7 @@ def experts_changes(one: ExpertsPrediction, *, gpu: Gpu) -> tuple[ExpertsChange,
 
 def _changes(one: ExpertsPrediction) -> Iterator[tuple[str, dict[str, Any]]]:
     layer, load = one.layer, one.load
-    for multiple in _ROW_MULTIPLES:
+    for multiple in sorted({*_ROW_MULTIPLES, ROW_ALIGNMENT[one.dtype]}):
         if multiple > one.row_multiple:
             yield f"rows of each expert padded to {multiple}", {"row_multiple": multiple}
     if exponent_of(load) is None:

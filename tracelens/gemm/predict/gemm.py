@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,10 +14,10 @@ from tracelens.gemm.kernel_names import KernelName
 from tracelens.gemm.ladder import AlignmentLadder, LadderStep, alignment_ladder, operand_alignment
 from tracelens.gemm.predict.architecture import architecture
 from tracelens.gemm.predict.calibration import Fit, fitted
-from tracelens.gemm.predict.cost import SPLITS, Products, TileTable, best, costs, memory_us
+from tracelens.gemm.predict.cost import SPLITS, Products, TileTable, best, cast_us, costs, memory_us
 from tracelens.gemm.predict.derivation import Chosen, Term, derive
 from tracelens.gemm.predict.neighbours import Nearest
-from tracelens.gemm.predict.rates import Rates, model_rates
+from tracelens.gemm.predict.rates import Rates, model_rates, peak_of
 from tracelens.gemm.predict.tiles import tiles_of_kernel
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
@@ -27,12 +27,12 @@ from tracelens.results.gemm import Bound
 _LAYOUTS = ("TN", "NN", "NT", "TT")
 #: The largest size of one dimension: no GPU holds more, and counts stay exact in floating point.
 _LARGEST = 2**40
-_DTYPES = frozenset({"bf16", "fp16", "fp8", "tf32", "fp32", "fp64", "int8"})
-_TO_USE = "use bf16, fp16, fp8, tf32 (fp32 data on tensor cores), fp32, fp64 or int8"
+_DTYPES = frozenset({"bf16", "fp16", "fp8", "fp8-block", "nvfp4", "tf32", "fp32", "fp64", "int8"})
+_TO_USE = "use bf16, fp16, fp8, fp8-block, nvfp4, tf32 (fp32 data on tensor cores), fp32, fp64 or int8"
 #: Below it no operand is loaded at full width.
 _GRID_BYTES = 16
 #: What a product of these types writes unless told otherwise.
-_OUT = {"fp8": "bf16", "tf32": "fp32", "int8": "int32"}
+_OUT = {"fp8": "bf16", "fp8-block": "bf16", "nvfp4": "bf16", "tf32": "fp32", "int8": "int32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class _Asked:
     @property
     def compute_floor_us(self) -> float:
         """Its operations at the datasheet's peak; 0 where that is not known."""
-        peak = self.gpu.peak(self.math_dtype)
+        peak = peak_of(self.gpu, self.math_dtype)
         return 2.0 * self.m * self.n * self.k * self.batch / (peak * 1e6) if peak else 0.0
 
     @property
@@ -125,7 +125,7 @@ class _Asked:
     def fastest_us(self, rates: Rates) -> float:
         """Its operations at the peak, or at what was measured above it; and its operands across memory, where
         the L2 cache cannot hold them."""
-        peak = self.gpu.peak(self.math_dtype) or 0.0
+        peak = peak_of(self.gpu, self.math_dtype) or 0.0
         compute = self.compute_floor_us * min(peak / rates.multiply_tflops, 1.0)
         in_cache = self.gpu.l2_mb is None or self.operand_bytes <= self.gpu.l2_mb * 1e6
         return max(compute, 0.0 if in_cache else self.memory_floor_us)
@@ -153,13 +153,15 @@ def predict_gemm(
     layout: str = "TN",
     kernel: KernelName | None = None,
     measured: Measurements | None = None,
+    cast: bool = False,
 ) -> Prediction:
     """Time of out[M,N] = a[M,K] @ b[K,N], ``batch`` times, in microseconds.
 
     ``layout`` is cuBLAS's opA, opB (TN: y = x W^T, NN: dgrad, NT: wgrad). ``kernel`` fixes the tile to
     that of a kernel seen; without it the fastest of the library's tiles is taken. ``measured`` makes the
-    estimate calibrated where it holds enough products of this GPU and type. Where the GPU or the cost of
-    the alignment is not known, the estimate has no mid and ``unknown`` says why. Raises ``InputError`` for
+    estimate calibrated where it holds enough products of this GPU and type. ``cast`` adds the cast of 16-bit
+    activations to fp8 or fp4; a calibrated time never holds it. Where the GPU or the cost of the alignment is
+    not known, the estimate has no mid and ``unknown`` says why. Raises ``InputError`` for
     sizes that are not positive whole numbers, and for unknown types and layouts.
 
     Without measurements the time never falls when a dimension grows at the same alignment.
@@ -168,7 +170,7 @@ def predict_gemm(
     >>> h100 = find_gpu("NVIDIA H100 80GB HBM3")
     >>> one = predict_gemm(32768, 768, 3072, gpu=h100)
     >>> one.tile, one.waves, round(one.time_us.mid), one.time_us.basis  # 200 us in a public trace
-    ((128, 256), 6, 200, 'model')
+    ((208, 192), 5, 203, 'model')
     """
     for name, value in (("M", m), ("N", n), ("K", k), ("batch", batch)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
@@ -180,7 +182,7 @@ def predict_gemm(
     if dtype == "fp32" and kernel is not None and kernel.math_dtype == "tf32":
         math_dtype = "tf32"
     fit = fitted(measured, gpu=gpu, math_dtype=math_dtype) if measured is not None else None
-    return _predict(_Question(m, n, k, batch, dtype, math_dtype, out_dtype, layout, gpu), kernel, fit)
+    return _predict(_Question(m, n, k, batch, dtype, math_dtype, out_dtype, layout, gpu, cast), kernel, fit)
 
 
 class _Question(NamedTuple):
@@ -195,6 +197,7 @@ class _Question(NamedTuple):
     out_dtype: str | None
     layout: str
     gpu: Gpu
+    cast: bool
 
 
 @lru_cache(maxsize=2**16)  # a search asks for the same product again and again
@@ -202,7 +205,11 @@ def _predict(question: _Question, kernel: KernelName | None, fit: Fit | None) ->
     asked = _ask(question)
     gpu = asked.gpu
     step = _step(asked, fit)
-    rates = fit.rates if fit is not None else _model_rates(gpu, asked.math_dtype)
+    rates = (
+        fit.rates
+        if fit is not None
+        else _model_rates(gpu, asked.math_dtype, question.cast, asked.aligned >= _GRID_BYTES)
+    )
     if isinstance(rates, str):
         return asked.answer(Estimate(asked.floor_us or None, None, None, "model"), step, unknown=rates)
     table, tile_why = _table(asked, kernel, rates, fit)
@@ -249,7 +256,7 @@ def _known(
 
 
 def _ask(question: _Question) -> _Asked:
-    m, n, k, batch, dtype, math_dtype, out_dtype, layout, gpu = question
+    m, n, k, batch, dtype, math_dtype, out_dtype, layout, gpu, _ = question
     if layout not in _LAYOUTS:
         raise InputError(f"unknown layout {layout!r}: use {', '.join(_LAYOUTS)} (cuBLAS's opA, opB)")
     size = bytes_per_element(dtype) if dtype in _DTYPES else None
@@ -264,8 +271,9 @@ def _ask(question: _Question) -> _Asked:
 
 
 @lru_cache(maxsize=256)
-def _model_rates(gpu: Gpu, math_dtype: str) -> Rates | str:
-    return model_rates(gpu, math_dtype)
+def _model_rates(gpu: Gpu, math_dtype: str, cast: bool, aligned: bool) -> Rates | str:
+    rates = model_rates(gpu, math_dtype, aligned=aligned)
+    return rates if cast or isinstance(rates, str) else replace(rates, cast_us=0.0, cast_bytes=0.0)
 
 
 @lru_cache(maxsize=256)
@@ -275,20 +283,21 @@ def _ladder(gpu: Gpu, math_dtype: str) -> AlignmentLadder:
 
 @lru_cache(maxsize=256)
 def _library(gpu: Gpu, math_dtype: str, sms: int, aligned: bool) -> TileTable:
-    tiles, rates = architecture(gpu.compute_capability).candidates(math_dtype, aligned=aligned)
+    tiles, rates = architecture(gpu.compute_capability).candidates(math_dtype, gpu=gpu.name, aligned=aligned)
     return TileTable.of(tiles, sms=sms, rate_frac=rates)
 
 
 @lru_cache(maxsize=1024)
-def _tiles_of(kernel: KernelName, gpu: Gpu, sms: int) -> TileTable | None:
+def _tiles_of(kernel: KernelName, gpu: Gpu, math_dtype: str, sms: int) -> TileTable | None:
     tiles = tiles_of_kernel(kernel)
     known = architecture(gpu.compute_capability)
-    return TileTable.of(tiles, sms=sms, rate_frac=[known.rate_of(one) for one in tiles]) if tiles else None
+    rates = [known.rate_of(one, math_dtype, gpu.name) for one in tiles]
+    return TileTable.of(tiles, sms=sms, rate_frac=rates) if tiles else None
 
 
 def _table(asked: _Asked, kernel: KernelName | None, rates: Rates, fit: Fit | None) -> tuple[TileTable, str]:
     """The tiles to choose among, and in words where they come from."""
-    own = _tiles_of(kernel, asked.gpu, rates.sms) if kernel is not None else None
+    own = _tiles_of(kernel, asked.gpu, asked.math_dtype, rates.sms) if kernel is not None else None
     if own is not None:
         if fit is not None:
             own = TileTable.of(
@@ -324,9 +333,10 @@ def _model_range(asked: _Asked, mid: float, table: TileTable, chosen: Chosen, st
     low_frac, high_frac = rates.range_of(asked.m, asked.n, asked.k)
     low = mid
     if asked.operand_bytes <= (asked.gpu.l2_mb or 0.0) * 1e6:
-        busy, moved_us = mid - rates.fixed_us, memory_us(asked.operand_bytes, rates)
+        apart = rates.fixed_us + float(cast_us(asked.products(frac), rates))
+        busy, moved_us = mid - apart, memory_us(asked.operand_bytes, rates)
         cached_us = min(asked.operand_bytes / (rates.l2_gbps * 1e3), moved_us)
-        low = rates.fixed_us + float(max(busy**4 - moved_us**4, 0.0) + cached_us**4) ** 0.25
+        low = apart + float(max(busy**4 - moved_us**4, 0.0) + cached_us**4) ** 0.25
     low = max(low * low_frac * (frac / step.high if step.high else 1.0), asked.fastest_us(rates))
     high = mid * high_frac * (frac / step.low if step.low else 1.0)
     return Estimate(min(low, mid), mid, high, "model")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tracelens.gemm.dtypes import bytes_per_element
-from tracelens.gemm.predict.architecture import Shares, architecture
+from tracelens.gemm.predict.architecture import BLOCK_SCALED, Shares, architecture
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import GpuInfo
@@ -38,6 +38,14 @@ class Rates:
     l2_gbps: float
     sustained_loss_frac: float  # rate lost to power in a long kernel
     sustained_us: float  # half of that loss is there in a kernel of this length
+    cast_us: (
+        float  # casting 16-bit activations first: what starting those kernels takes; 0 for the GEMM alone
+    )
+    cast_bytes: float  # and what they move per element
+    whole_tiles_above_m: float  # from M above it the library takes no tile below 128x128
+    ratio_error_frac: float  # error of the ratio of two times beside ``tracelens.gemm.gain``'s
+    told_apart_m: float  # ln of the time per FLOP by which neighbours along M must be predicted to differ
+    told_apart_n: float  # to be called so; along N
     low_frac: float  # range: low = mid * low_frac, high = mid * high_frac
     high_frac: float
     low_small_frac: float  # the same where M, N or K is below ``SMALL``
@@ -51,9 +59,12 @@ class Rates:
         return self.low_frac, self.high_frac
 
 
-def model_rates(gpu: Gpu, math_dtype: str) -> Rates | str:
-    """Rates from datasheet and published measurements, or a sentence that says what is missing."""
-    peak, bandwidth = gpu.peak(math_dtype), gpu.bandwidth_gbps
+def model_rates(gpu: Gpu, math_dtype: str, *, aligned: bool = True) -> Rates | str:
+    """Rates from datasheet and published measurements, or a sentence that says what is missing.
+
+    ``aligned``: every row begins on a multiple of 16 bytes.
+    """
+    peak, bandwidth = peak_of(gpu, math_dtype), gpu.bandwidth_gbps
     if gpu.vendor != "nvidia":
         return f"predictions know NVIDIA's libraries only, not those of {gpu.title}"
     if peak is None:
@@ -62,11 +73,23 @@ def model_rates(gpu: Gpu, math_dtype: str) -> Rates | str:
         return f"the memory bandwidth of {gpu.title} is not known"
     if gpu.sms is None or gpu.sms < 1:
         return f"the number of SMs of {gpu.title} is not known"
-    shares = architecture(gpu.compute_capability).shares_of(gpu.name, math_dtype)
+    shares = architecture(gpu.compute_capability).shares_of(gpu.name, math_dtype, aligned=aligned)
     if shares is None:
         return f"what {gpu.title} reaches in {math_dtype} is not known"
+    return rates_of(shares, gpu, math_dtype)
+
+
+def peak_of(gpu: Gpu, math_dtype: str) -> float | None:
+    """The peak that a type's share is of: that of fp8 where the values of a type are scaled in blocks."""
+    return gpu.peak("fp8" if math_dtype in BLOCK_SCALED else math_dtype)
+
+
+def rates_of(shares: Shares, gpu: Gpu, math_dtype: str) -> Rates:
+    """Rates from the shares of a GPU whose peak, bandwidth and SMs are known."""
+    peak = peak_of(gpu, math_dtype)
+    assert peak is not None and gpu.bandwidth_gbps is not None and gpu.sms is not None
     return _rates(
-        shares, gpu.sms, peak * shares.of_peak, bandwidth * shares.of_bandwidth,
+        shares, gpu.sms, peak * shares.of_peak, gpu.bandwidth_gbps * shares.of_bandwidth,
         _load_elements(shares, gpu, math_dtype, peak),
     )  # fmt: skip
 
@@ -111,6 +134,12 @@ def _rates(shares: Shares, sms: int, tflops: float, bandwidth_gbps: float, load_
         l2_gbps=round(shares.l2_sm_gbps * sms, 2),
         sustained_loss_frac=shares.sustained_loss_frac,
         sustained_us=shares.sustained_us,
+        cast_us=shares.cast_us,
+        cast_bytes=shares.cast_bytes,
+        whole_tiles_above_m=shares.whole_tiles_above_m,
+        ratio_error_frac=shares.ratio_error_frac,
+        told_apart_m=shares.told_apart_m,
+        told_apart_n=shares.told_apart_n,
         low_frac=shares.low,
         high_frac=shares.high,
         low_small_frac=shares.low_small,

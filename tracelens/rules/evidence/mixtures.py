@@ -114,6 +114,19 @@ def doubled(facts: StepFacts, row: GemmRow) -> Bound | None:
     return bound_of_row(row, gpu=facts.gpu, cap_frac=max(0.0, 1 - then / (2 * now)), cap_why=why)
 
 
+def unfilled(facts: StepFacts, row: GemmRow) -> Bound | None:
+    """What a grouped GEMM computes on tile rows that hold no token: half a tile of each group, in the mean.
+
+    None where the groups share K (gradients of weights), or the kernel's name tells no tile.
+    """
+    found = row.groups
+    if found is None or found[0] != "m" or not row.m or not row.tile_m:
+        return None
+    empty = found[1] * (row.tile_m - 1) / 2
+    why = f"(rows of tiles without a token: the last tile of each of {found[1]} experts is half empty)"
+    return bound_of_row(row, gpu=facts.gpu, cap_frac=empty / (row.m + empty), cap_why=why)
+
+
 def _even(row: GemmRow) -> tuple[int, int, int, int] | None:
     """M, N, K and batch of the row; groups of unequal size as so many even ones."""
     if row.m is None or row.n is None or row.k is None:

@@ -1,0 +1,112 @@
+"""What is said of well-known models: published answers found, nothing contradicted, refusals with a reason.
+
+All of them on eight GPUs: ``python -m benchmarks.known_models``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from benchmarks.known_models import ALIGNMENT_KNOWN, GPUS, configuration, configurations, contradictions
+from tracelens.config import read_config
+from tracelens.errors import InputError
+from tracelens.hardware import list_gpus
+from tracelens.results.suggestions import Suggestions
+from tracelens.step.suggestion import suggest
+
+
+@cache
+def _said(name: str, gpu: str) -> Suggestions:
+    return suggest(configuration(name), gpu=gpu)
+
+
+#: Model, GPU, what has to be among the changes of the picks (size -> values that are right); {} for no pick.
+ANSWERS: list[tuple[str, str, dict[str, set[int]]]] = [
+    # arXiv 2401.14489, Figure 1: 2.7B with 32 heads of 80 is slower than with 40 (C2) or 20
+    ("gpt3-2.7b", "a100-sxm-80gb", {"heads": {20, 40}, "vocab": {50304}}),
+    ("gpt3-2.7b", "h100-sxm", {"heads": {20, 40}, "vocab": {50304}}),
+    ("gpt3-2.7b", "h200", {"heads": {20, 40}, "vocab": {50304}}),
+    ("pythia-2.8b", "a100-sxm-80gb", {"heads": {20, 40}}),
+    ("opt-2.7b", "h100-sxm", {"heads": {20, 40}}),
+    ("phi-2", "a100-sxm-80gb", {"heads": {20, 40}}),
+    # nanoGPT: 50257 to 50304
+    ("gpt2", "a100-sxm-80gb", {"vocab": {50304}}),
+    ("gpt2", "h100-sxm", {"vocab": {50304}}),
+    ("gpt2-xl", "a100-sxm-80gb", {"vocab": {50304}}),
+    ("gpt-neo-2.7b", "h100-sxm", {"vocab": {50304}}),
+    ("bert-base", "h100-sxm", {"vocab": {30528, 30592}}),
+    ("roberta-base", "a100-sxm-80gb", {"vocab": {50304}}),
+    ("granite-3-8b", "h100-sxm", {"vocab": {49216, 49280}}),
+    # heads of 100 run as 128
+    ("open-llama-3b", "h100-sxm", {"heads": {40, 20}}),
+    # made for these GPUs, with heads of 64 or 128 and sizes on every grid
+    ("llama-7b", "a100-sxm-80gb", {}),
+    ("llama-2-70b", "h100-sxm", {}),
+    ("llama-3-8b", "h200", {}),
+    ("llama-3.2-1b", "rtx-4090", {}),
+    ("mistral-7b", "b200", {}),
+    ("qwen2.5-7b", "h100-sxm", {}),
+    ("qwen3-8b", "l40s", {}),
+    ("gpt-neox-20b", "h100-sxm", {}),
+    ("mixtral-8x7b", "h100-sxm", {}),
+    ("falcon-7b", "h200", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "gpu", "wanted"), ANSWERS)
+def test_the_published_answer_is_found(name: str, gpu: str, wanted: dict[str, set[int]]) -> None:
+    found = _said(name, gpu)
+    assert list(contradictions(found)) == []
+    for size, values in wanted.items():
+        assert any((pick.change.get(size) or [0, 0])[1] in values for pick in found.picks), found.verdict
+    if not wanted:
+        assert found.picks == []
+
+
+def test_a_contradiction_would_be_seen() -> None:
+    """The checks of the table above on an answer that is wrong in each way."""
+    good = _said("gpt3-2.7b", "h100-sxm")
+    (pick, *_), sizes = good.picks, good.sizes
+
+    def wrong(change: dict[str, list[int | None]]) -> list[str]:
+        return list(contradictions(replace(good, picks=[replace(pick, change=change), good.picks[1]])))
+
+    assert wrong({"heads": [32, 25], "kv_heads": [32, 25], "head_dim": [80, 128]})
+    assert wrong({"heads": [32, 64], "kv_heads": [32, 64], "head_dim": [80, 40]})
+    assert wrong({"vocab": [50257, 50240]})
+    assert wrong({"heads": [32, 20], "kv_heads": [32, 10], "head_dim": [80, 128]})
+    assert list(contradictions(replace(good, picks=[])))
+    assert list(contradictions(replace(good, verdict="already good", would_fit=[])))
+    assert sizes["vocab"].value == 50257 and "h100-sxm" in ALIGNMENT_KNOWN
+
+
+def test_there_are_eighty_models_and_eight_gpus() -> None:
+    assert len(configurations()) >= 80
+    assert len(GPUS) == 8 and set(GPUS) <= {gpu.name for gpu in list_gpus()}
+    for name in configurations():
+        weights = configuration(name).model.parameters
+        assert weights is not None and weights > 2e7
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ({"model_type": "t5", "d_model": 512}, "an encoder and a decoder"),
+        ({"model_type": "whisper", "d_model": 512}, "an encoder and a decoder"),
+        ({"model_type": "mamba", "hidden_size": 768}, "state-space layers"),
+        ({"model_type": "vit", "hidden_size": 768}, "patches of images"),
+        ({"model_type": "albert", "hidden_size": 768}, "share weights"),
+    ],
+)
+def test_what_is_not_modelled_is_refused_with_its_reason(
+    tmp_path: Path, table: dict[str, object], says: str
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(table))
+    with pytest.raises(InputError, match=says):
+        read_config(path)
