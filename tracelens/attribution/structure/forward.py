@@ -485,8 +485,9 @@ class Forward:
                 # a loss that gives its gradient in the forward (fused with the head, chunk by chunk)
                 run.labels[at] = Label("logits", role="dgrad" if shape.k == vocab else "wgrad")
             elif shape.k == self.hidden and shape.n in (self.hidden, shapes[products[-1]].k):
-                behind = run.kinds[at + 1 : next((p for p in products if p > at), len(run))]
-                if not any(adds(kind) for kind in behind):  # else it ends a layer
+                behind = range(at + 1, next((p for p in products if p > at), len(run)))
+                ends_layer = any(adds(run.kinds[p]) for p in behind)
+                if not ends_layer or any(_activates(run, p) for p in behind):
                     run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
 
     def _scores(self, at: int, vocab: int) -> bool:
