@@ -43,7 +43,7 @@ class SearchLimits:
     parameters_frac: float = 0.01  # weights stay within this share
     free: frozenset[str] = BY_DEFAULT
     memory_gb: float | None = None  # of one GPU; without it the present estimate must not grow
-    any_heads: bool = False  # head counts may lose a tensor-parallel degree that divides them now
+    any_heads: bool = False  # head counts can lose a tensor-parallel degree that divides them now
 
     @property
     def lacks_memory(self) -> bool:
