@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -150,14 +151,14 @@ def test_what_is_not_known_of_a_gpu_leaves_no_mid_and_says_why() -> None:
         "no such GPU": (find_gpu("NVIDIA Z9000"), "peak"),
         "another vendor": (find_gpu("AMD Instinct MI300X"), "NVIDIA's libraries only"),
         "no peak": (find_gpu(None, override="l20"), "peak"),
-        "SMs unknown": (find_gpu(None, override="gh200-96gb"), "number of SMs"),
+        "SMs unknown": (replace(H100, sms=None), "number of SMs"),
     }
     for name, (gpu, says) in cases.items():
         found = predict_gemm(4096, 4096, 4096, gpu=gpu)
         assert found.time_us.mid is None and found.unknown is not None, name
         assert says in found.unknown, name
     # the datasheet alone still bounds it from below
-    bounded = predict_gemm(4096, 4096, 4096, gpu=find_gpu(None, override="gh200-96gb")).time_us
+    bounded = predict_gemm(4096, 4096, 4096, gpu=replace(H100, sms=None)).time_us
     assert bounded.low == pytest.approx(2 * 4096**3 / 989e6)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -110,7 +111,7 @@ def test_a_span_decides_what_is_looked_at() -> None:
 
 
 def test_where_nothing_is_known_nothing_is_named() -> None:
-    study = study_gemm(4096, 4096, 4096, gpu=find_gpu(None, override="gh200-96gb"), vary=("m", "n", "k"))
+    study = study_gemm(4096, 4096, 4096, gpu=replace(H100, sms=None), vary=("m", "n", "k"))
     for around in study.around:
         assert around.neighbours == () and around.curve == ()
         assert around.none_why is not None and "number of SMs" in around.none_why

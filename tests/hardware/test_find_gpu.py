@@ -119,7 +119,7 @@ def test_traced_sm_count_wins_and_is_said_so() -> None:
     gpu = find_gpu("NVIDIA H100 80GB HBM3", properties={"numSms": 132})
     assert (gpu.sms, gpu.sms_source, gpu.peak("bf16")) == (132, "trace", 989.0)
     assert find_gpu("NVIDIA GB300", properties={"numSms": 152}).sms == 152
-    assert find_gpu("NVIDIA GH200 480GB").sms is None
+    assert find_gpu("NVIDIA GH200 480GB").sms == 132
 
 
 def test_a_slice_of_a_gpu_has_no_peaks() -> None:
@@ -212,9 +212,6 @@ def test_missing_figures_are_told_with_their_reason() -> None:
     assert any(
         note.startswith("fp16 peak, bf16 peak, tf32 peak, fp8 peak unknown: its tensor") for note in notes
     )
-    assert any(note.startswith("SM count unknown") for note in find_gpu("NVIDIA GH200 480GB").notes)
-    gh200 = find_gpu("NVIDIA GH200 480GB", properties={"numSms": 132})
-    assert not any("SM count" in note for note in gh200.notes)
 
 
 def test_the_2021_property_names() -> None:

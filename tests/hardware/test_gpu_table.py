@@ -142,7 +142,7 @@ def test_bf16_needs_ampere_and_fp8_needs_ada() -> None:
 
 def test_disputed_cells_stay_unknown() -> None:
     assert "fp32" not in ROWS["a10g"].peak_tflops and "fp16" not in ROWS["l20"].peak_tflops
-    assert ROWS["gh200-96gb"].sms is None
+    assert ROWS["gh200-144gb"].bandwidth_gbps is None
     assert "fp32" not in ROWS["b200"].peak_tflops
     assert ROWS["l40s"].l2_mb is None
 
