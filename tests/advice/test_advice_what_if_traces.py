@@ -94,7 +94,8 @@ def test_two_real_traces_of_one_model_predict_each_others_products(first: bool, 
         errors.append(abs(mid / call_ms - 1))
         inside += low <= call_ms <= high
     assert len(errors) >= 12
-    assert median(errors) < 0.05 and max(errors) < 0.11
+    # all but one: the gradient of a 768 x 768 weight, whose K is split
+    assert median(errors) < 0.04 and sorted(errors)[-2] < 0.05 and max(errors) < 0.15
     assert inside >= 0.9 * len(errors)
 
 

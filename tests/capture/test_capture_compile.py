@@ -21,10 +21,11 @@ RANGES: dict[str, set[str] | None] = {
     "wrapped-blocks": {"M", "h.0", "h.1", "h.2", "o"},
     "optimizer": None,
 }
-# each in a process and a folder of its own; what takes time is to import PyTorch, once before they part
+# each in a process and a folder of its own; what takes time is to import PyTorch, once before they part (not
+# Inductor, whose processes do not survive a fork)
 ALL = """
 import os, runpy, sys
-import torch._dynamo, torch._functorch.aot_autograd, torch._inductor.compile_fx
+import torch._dynamo, torch._functorch.aot_autograd
 script, ways = sys.argv[1], sys.argv[2:]
 for folder, flags in (("alone", []), ("ours", ["--capture"])):
     for how in ways:
@@ -63,10 +64,11 @@ def test_as_many_graphs_and_breaks_as_without(tmp_path: Path) -> None:
     if "no working C++ compiler" in done.stderr or "InvalidCxxCompiler" in done.stderr:
         pytest.skip("torch.compile needs a C++ compiler on the CPU")
     assert done.returncode == 0, done.stderr
-    assert "tracelens" not in done.stderr.replace("tracelens: 3 of 3 steps", "")
+    ours = [line for line in done.stderr.splitlines() if "tracelens: " in line]
+    assert all("3 of 3 steps" in line or "does not use CUDA" in line for line in ours)
     said = list(map(json.loads, done.stdout.splitlines()))
-    alone, ours = said[: len(RANGES)], said[len(RANGES) :]
+    alone, captured = said[: len(RANGES)], said[len(RANGES) :]
     # graphs, graph breaks, frames and the losses, bit for bit
-    assert dict(zip(RANGES, ours, strict=True)) == dict(zip(RANGES, alone, strict=True))
+    assert dict(zip(RANGES, captured, strict=True)) == dict(zip(RANGES, alone, strict=True))
     for how, ranges in RANGES.items():
         ranges_found(tmp_path / "ours" / how, how, ranges)

@@ -49,7 +49,7 @@ def test_a_launcher_like_deepspeeds_gives_a_file_per_rank(tmp_path: Path) -> Non
         assert trace["tracelens"]["parallel"]["rank"] == rank
         owners = gemm_owners(trace)
         assert owners and not any(owner == "?" for _, owner, _ in owners)
-    assert done.stderr.count("tracelens") == 2  # nothing of the launchers' own processes
+    assert done.stderr.count("2 of 2 steps") == 2  # nothing of the launchers' own processes
 
 
 @pytest.mark.parametrize(("at", "steps"), [(6, 1), (9, 2)], ids=["in-the-window", "behind-the-window"])

@@ -34,7 +34,7 @@ FORMATS: dict[str, tuple[type[Any], str, str]] = {
     "folders": (folders.FolderComparison, folders.SCHEMA_VERSION, "tracelens comparison of folders"),
     "gemm": (study.GemmJson, study.SCHEMA_VERSION, "tracelens gemm"),
     "diagnosis": (diagnosis.Diagnosis, diagnosis.SCHEMA_VERSION, "tracelens doctor"),
-    "experts": (experts.ExpertsJson, experts.SCHEMA_VERSION, "tracelens gemm --experts"),
+    "experts": (experts.ExpertsJson, experts.SCHEMA_VERSION, "tracelens gemm of experts"),
     "suggestions": (suggestions.Suggestions, suggestions.FORMAT_VERSION, "tracelens suggest"),
 }
 
