@@ -278,6 +278,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Driver:
         "_sleep": driver.sleep, "Stream": lambda device=None: Stream(driver),
         "current_stream": lambda device=None: Stream(driver),
         "stream": lambda stream: nullcontext(), "CUDAGraph": Graph, "graph": driver.graph,
+        "initial_seed": lambda: 1234,
     }  # fmt: skip
     for name, answer in cuda.items():
         monkeypatch.setattr(torch.cuda, name, answer if name == "CUDAGraph" else _noted(driver, name, answer))
