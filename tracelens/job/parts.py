@@ -191,22 +191,25 @@ def job_components(ranks: Sequence[RankSummary]) -> dict[str, tuple[float, float
 
 
 def job_findings(ranks: Sequence[RankSummary], late: Sequence[bool] | None) -> list[JobFinding]:
-    """Findings of all ranks by rule and title; ``late``: which ranks the others wait for, None: nobody knows.
+    """Findings of the ranks, one of each change; ``late``: which ranks the others wait for, None: unknown.
 
-    Where some ranks wait for others, work saved on those that wait makes their wait longer, no step shorter.
+    Where some ranks wait for others, work saved on those that wait makes their wait longer, no step shorter;
+    so the saving is that of a late rank where one has the finding.
     """
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, str], list[tuple[int, Finding]]] = {}
     for at, rank in enumerate(ranks):
         for finding in rank.findings:
-            groups.setdefault((finding.rule, finding.title), []).append(at)
+            what = repr(sorted(finding.change.items())) if finding.change else repr(finding.components)
+            groups.setdefault((finding.rule, what), []).append((at, finding))
     found = []
-    for (rule, title), having in groups.items():
-        every = [one for at in having for one in ranks[at].findings if (one.rule, one.title) == (rule, title)]
-        best = max(every, key=_saving)
+    for every in groups.values():
+        having = {at for at, _ in every}
+        critical = [one for at, one in every if late is not None and late[at]]
+        best = max(critical or [one for _, one in every], key=_saving)
         saves = (
             None if late is None else not any(late) or all(at in having for at, is_ in enumerate(late) if is_)
         )
-        found.append(JobFinding(best, len(set(having)), saves))
+        found.append(JobFinding(best, len(having), saves))
     return sorted(found, key=lambda one: (-_saving(one.finding), one.finding.rule, one.finding.title))
 
 

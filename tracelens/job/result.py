@@ -13,8 +13,11 @@ JOB_VERSION = "1.0"
 
 #: Why a rank arrives late. cpu: its GPU idles, for kernels are launched late; input: it waits for a batch;
 #: slow_gpu: the same GEMMs take longer there; more_work: it has more to compute; experts: in its
-#: experts; copies; communication: with ranks of another group; unclear: no part stands out
-Cause = Literal["cpu", "input", "slow_gpu", "more_work", "experts", "copies", "communication", "unclear"]
+#: experts; copies; communication: with ranks of another group; begins_late: its step begins later;
+#: unclear: no part stands out
+Cause = Literal[
+    "cpu", "input", "slow_gpu", "more_work", "experts", "copies", "communication", "begins_late", "unclear"
+]
 #: What the job's step loses most by. straggler: some ranks arrive late; slow_link: one group sends
 #: slower than the others; pipeline: stages of different length; communication: exposed, with nobody to blame;
 #: idle: on all ranks; compute: none of these takes 2 % of the step; unknown: one rank alone

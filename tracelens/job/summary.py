@@ -16,6 +16,7 @@ from tracelens.attribution.collectives import Call
 from tracelens.attribution.communication import find_communication
 from tracelens.errors import InputError
 from tracelens.job.columns import IntArray, merged, pack, rank_text, unpack
+from tracelens.job.messages import with_messages
 from tracelens.results import Finding, GemmRow, GpuInfo, ModelDims, Report, Summary
 from tracelens.results.step import ComponentRow, Coverage
 from tracelens.trace import Links, Trace
@@ -25,7 +26,7 @@ from tracelens.version import __version__
 from tracelens.words import COMPONENTS, Purpose
 
 #: Of the summary file. The major part changes when a reader of the old one would be wrong.
-SUMMARY_VERSION = "2.0"
+SUMMARY_VERSION = "2.1"
 _RANK = re.compile(r"(?i)(?<![a-z])rank[ _.-]?([0-9]{1,6})(?![0-9])")
 #: The step of what is in no whole step.
 NO_STEP = -1
@@ -153,7 +154,7 @@ def summarize(analysis: Analysis) -> RankSummary:
         partial=trace.partial,
         warnings=list(report.trace.warnings),
         gpu=report.gpu,
-        model=report.model,
+        model=with_messages(report.model, trace, links, communication),
         summary=report.summary,
         coverage=report.coverage,
         steps=_steps(report),
