@@ -22,9 +22,12 @@ from tracelens.job.merge import merge
 from tracelens.job.result import Job as Answer
 from tracelens.job.result import to_json
 from tracelens.job.run import analyze_job
+from tracelens.job.saved import unpack_report
 from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode, summarize
 from tracelens.render.job import job_markdown, verdict
 from tracelens.render.job_html import render_job_html
+from tracelens.render.redact import redact_summary
+from tracelens.results.json import to_json as to_report_json
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 
@@ -271,6 +274,43 @@ def test_a_thousand_ranks_fit_a_page(summaries: list[RankSummary]) -> None:
     assert verdict(found).startswith("250 ranks (3, 7, 11, 15, 19, 23, 27, 31, ...) are late")
     darkest = re.search(r'class="l7" d="([^"]+)"', page)
     assert darkest is not None and len(darkest[1].split("M")) > 250  # each row has one of the late ranks
+
+
+def test_jobs_compare_by_their_summaries_as_by_their_traces(tmp_path: Path) -> None:
+    for side, cpu in (("before", 14.0), ("after", 1.0)):
+        (tmp_path / side).mkdir()
+        files = Simulation(planted(small, 3, cpu=cpu)).write(tmp_path / side)
+        each = [summarize(analyze(path, shape_search=False)) for path in files]
+        (tmp_path / f"{side}.summary").write_bytes(encode(each))
+        (tmp_path / f"{side}-ranks").mkdir()
+        for one in each:
+            (tmp_path / f"{side}-ranks" / f"{one.file}.summary").write_bytes(encode([one]))
+
+    def told(before: str, after: str) -> Any:
+        run = CliRunner().invoke(
+            cli, ["compare", str(tmp_path / before), str(tmp_path / after), "--json", "-"]
+        )
+        assert run.exit_code == 0, run.output
+        found = msgspec.json.decode(run.stdout)
+        for side in ("before", "after"):
+            found[side].pop("path")
+            for pair in found["pairs"]:
+                pair[side].pop("file")
+        return found
+
+    traces = told("before", "after")
+    assert traces["step"]["diff_ms"] < 0
+    assert (traces["kind"], traces["matched_by"], len(traces["pairs"])) == ("ranks", "rank", 4)
+    assert [one["pair"] for one in traces["stands_out"]] == ["rank 3"]
+    assert told("before.summary", "after.summary") == traces
+    assert told("before-ranks", "after") == traces
+
+
+def test_a_redacted_summary_names_nothing(summaries: list[RankSummary]) -> None:
+    hidden = redact_summary(summaries[0])
+    for data in (msgspec.json.encode(hidden), to_report_json(unpack_report(hidden))):
+        assert summaries[0].file.encode() not in data and b"nvjet" not in data
+    assert b"nvjet" in to_report_json(unpack_report(summaries[0]))
 
 
 @pytest.mark.skipif(not (SHARED / "job_h100_nanogpt_8ranks").is_dir(), reason="shared traces are not here")

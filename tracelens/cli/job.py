@@ -127,9 +127,9 @@ def analyze_ranks(
         )
     job = merged(found, left)
     if redacted:
-        from tracelens.render.redact import redact
+        from tracelens.render.redact import redact, redact_summary
 
-        job, found = redact(job), [redact(one) for one in found]
+        job, found = redact(job), [redact_summary(one) for one in found]
     gates = judge_job(job, wanted)
     made = partial(_made, job, gates, _links(job, own, outputs.get("html")))
     written = write_forms({form: outputs.get(form) for form in ("html", "json", "markdown")}, made)

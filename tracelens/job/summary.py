@@ -18,6 +18,7 @@ from tracelens.errors import InputError
 from tracelens.job.columns import IntArray, merged, pack, rank_text, unpack
 from tracelens.job.messages import with_messages
 from tracelens.results import Finding, GemmRow, GpuInfo, ModelDims, Report, Summary
+from tracelens.results.json import to_json
 from tracelens.results.step import ComponentRow, Coverage
 from tracelens.trace import Links, Trace
 from tracelens.trace.metadata import rank_and_world
@@ -26,7 +27,7 @@ from tracelens.version import __version__
 from tracelens.words import COMPONENTS, Purpose
 
 #: Of the summary file. The major part changes when a reader of the old one would be wrong.
-SUMMARY_VERSION = "2.1"
+SUMMARY_VERSION = "3.0"
 _RANK = re.compile(r"(?i)(?<![a-z])rank[ _.-]?([0-9]{1,6})(?![0-9])")
 #: The step of what is in no whole step.
 NO_STEP = -1
@@ -107,7 +108,8 @@ class RankSummary(msgspec.Struct, frozen=True):
     partial: bool
     warnings: list[str]
     gpu: GpuInfo
-    model: ModelDims
+    model: ModelDims  # with what messages state of it (``job.messages``)
+    report: bytes  # the rank's own (``job.saved``)
     summary: Summary
     coverage: Coverage
     steps: list[RankStep]
@@ -155,6 +157,7 @@ def summarize(analysis: Analysis) -> RankSummary:
         warnings=list(report.trace.warnings),
         gpu=report.gpu,
         model=with_messages(report.model, trace, links, communication),
+        report=packed_report(report),
         summary=report.summary,
         coverage=report.coverage,
         steps=_steps(report),
@@ -176,6 +179,11 @@ def summarize(analysis: Analysis) -> RankSummary:
         input=_input(trace),
     )
     return msgspec.json.decode(msgspec.json.encode(found), type=RankSummary)  # as it is read again
+
+
+def packed_report(report: Report) -> bytes:
+    """A report as a summary holds it; ``job.saved`` unpacks it."""
+    return zlib.compress(to_json(report, indent=None), 6)
 
 
 def encode(summaries: Iterable[RankSummary]) -> bytes:
