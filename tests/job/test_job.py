@@ -18,6 +18,7 @@ from tests.job.simulated import Job, Simulation, data_parallel, planted
 from tracelens.analysis import analyze
 from tracelens.cli import cli
 from tracelens.errors import InputError
+from tracelens.job.blocks import find_nodes
 from tracelens.job.merge import merge
 from tracelens.job.result import Job as Answer
 from tracelens.job.result import to_json
@@ -272,6 +273,7 @@ def test_a_thousand_ranks_fit_a_page(summaries: list[RankSummary]) -> None:
     assert len(page) < 1_000_000
     assert "95th percentile" in page and "a row for 4 neighbours" in page
     assert verdict(found).startswith("250 ranks (3, 7, 11, 15, 19, 23, 27, 31, ...) are late")
+    assert "each of 250 nodes" in page
     darkest = re.search(r'class="l7" d="([^"]+)"', page)
     assert darkest is not None and len(darkest[1].split("M")) > 250  # each row has one of the late ranks
 
@@ -309,8 +311,35 @@ def test_jobs_compare_by_their_summaries_as_by_their_traces(tmp_path: Path) -> N
 def test_a_redacted_summary_names_nothing(summaries: list[RankSummary]) -> None:
     hidden = redact_summary(summaries[0])
     for data in (msgspec.json.encode(hidden), to_report_json(unpack_report(hidden))):
-        assert summaries[0].file.encode() not in data and b"nvjet" not in data
-    assert b"nvjet" in to_report_json(unpack_report(summaries[0]))
+        assert summaries[0].file.encode() not in data and b"nvjet_tst" not in data
+    assert b"nvjet_tst" in to_report_json(unpack_report(summaries[0]))
+
+
+def test_a_slow_node_stands_first_among_the_nodes_and_among_their_groups(tmp_path: Path) -> None:
+    files = Simulation(data_parallel(2, steps=2)).write(tmp_path)
+    usual = summarize(analyze(files[0], shape_search=False))
+    longer = [msgspec.structs.replace(one, end_ns=one.end_ns + 2_000_000) for one in usual.steps]
+    ranks = []
+    for rank in range(16):
+        node, device = divmod(rank, 4)
+        kinds = [
+            msgspec.structs.replace(kind, ranks=f"{4 * node}-{4 * node + 3}", group="mesh_tp", group_size=4)
+            for kind in usual.kinds
+        ]
+        ranks.append(
+            msgspec.structs.replace(
+                usual, rank=rank, world_size=16, device=device, sha256=f"{rank}", kinds=kinds,
+                steps=longer if node == 2 else usual.steps,
+            )
+        )  # fmt: skip
+    without_8 = [one for one in ranks if one.rank != 8]
+    assert [len(node) for node in find_nodes(without_8)] == [4, 4, 3, 4]
+    assert find_nodes([msgspec.structs.replace(one, device=0) for one in ranks]) == []
+    blocks = merge(ranks).blocks
+    assert [(one.kind, one.name) for one in blocks[::4]] == [("node", "node 2"), ("group", "mesh_tp")]
+    assert blocks[4].ranks == ["rank 8", "rank 9", "rank 10", "rank 11"]
+    assert blocks[0].own_ms - blocks[0].usual_ms == pytest.approx(2.0)
+    assert len(blocks) == 8
 
 
 @pytest.mark.skipif(not (SHARED / "job_h100_nanogpt_8ranks").is_dir(), reason="shared traces are not here")

@@ -103,6 +103,17 @@ class SlowLink(msgspec.Struct, frozen=True):
     more_ms: float  # per step
 
 
+class JobBlock(msgspec.Struct, frozen=True):
+    """Ranks of one node, or of one process group among several of the same name."""
+
+    kind: Literal["node", "group"]
+    name: str
+    ranks: list[str]
+    own_ms: float  # median over its ranks of the mean step without waiting for others
+    usual_ms: float  # median over the blocks of its kind and name
+    slowest: str
+
+
 class JobGemm(msgspec.Struct, frozen=True):
     """A GEMM of the same place and shape on several ranks."""
 
@@ -167,6 +178,7 @@ class Job(msgspec.Struct, frozen=True):
     collectives: list[JobCollective]
     degrees: dict[str, int]  # ranks by what they are to each other: data, tensor, expert parallel, FSDP
     model: ModelDims | None  # of the whole model; None where ranks disagree
+    blocks: list[JobBlock]  # longest first, nodes before groups
     components: dict[str, tuple[float, float, float]]  # ms per step: median, least, most
     gemms: list[JobGemm]
     findings: list[JobFinding]

@@ -108,6 +108,7 @@ class RankSummary(msgspec.Struct, frozen=True):
     partial: bool
     warnings: list[str]
     gpu: GpuInfo
+    device: int | None  # the GPU's number on its node, of most of its kernels
     model: ModelDims  # with what messages state of it (``job.messages``)
     report: bytes  # the rank's own (``job.saved``)
     summary: Summary
@@ -156,6 +157,7 @@ def summarize(analysis: Analysis) -> RankSummary:
         partial=trace.partial,
         warnings=list(report.trace.warnings),
         gpu=report.gpu,
+        device=_device(trace),
         model=with_messages(report.model, trace, links, communication),
         report=packed_report(report),
         summary=report.summary,
@@ -289,6 +291,11 @@ def _steps(report: Report) -> list[RankStep]:
         RankStep(step.index, step.start_ns, step.start_ns + round(step.duration_ms * 1e6))
         for step in report.steps
     ]
+
+
+def _device(trace: Trace) -> int | None:
+    devices, many = np.unique(trace.kernels.device[trace.kernels.device >= 0], return_counts=True)
+    return int(devices[many.argmax()]) if len(devices) else None
 
 
 def _rank(trace: Trace) -> tuple[int | None, RankFrom]:

@@ -8,6 +8,7 @@ from statistics import median
 from rich.console import Console
 
 from tracelens import numbers as f
+from tracelens.comparison.step_change import PRACTICAL
 from tracelens.gates import Judged
 from tracelens.job.result import Cause, Job, JobCollective, JobRank, Parts, Straggler
 from tracelens.render.console import Out
@@ -101,7 +102,7 @@ def verdict(job: Job) -> str:
         late = max(one.late_ms for one in job.stragglers)
         verb = "is" if len(job.stragglers) == 1 else "are"
         share = f.pct(late / job.step_ms)
-        others = "the other rank waits" if len(job.ranks) == 2 else "the other ranks wait"
+        others = _others(job)
         return f"{names} {verb} late: {others} {f.ms(late)} of the {step} step ({share})."
     if job.limit == "slow_link":
         one = job.slow_links[0]
@@ -130,6 +131,15 @@ def verdict(job: Job) -> str:
             f"One rank of the job is here: its step takes {step}; who waits for whom needs two ranks or more."
         )
     return f"Computing takes {f.pct(middle.computing_ms / job.step_ms)} of the {step} step; {nobody}."
+
+
+def _others(job: Job) -> str:
+    """Who waits for the late ranks: those that calls tie to the latest."""
+    name = job.stragglers[0].name
+    beside = next((len(ranks) for ranks in job.clock.shared if name in ranks), len(job.ranks)) - 1
+    if beside == 1:
+        return "the other rank waits" if len(job.ranks) == 2 else "the rank beside it waits"
+    return "the other ranks wait" if beside + 1 == len(job.ranks) else f"{beside} ranks beside it wait"
 
 
 def details(job: Job) -> list[str]:
@@ -286,6 +296,30 @@ COLLECTIVE_NOTE = (
     "In one node: what sending takes among so many of these GPUs within one node, by published times of NCCL "
     "for 1 MB to 1 GB. Bus: bandwidth as nccl-tests counts it, of messages of 1 MB and more."
 )
+
+
+BLOCK_HEADS = ["Node or group", "Ranks", "Own time", "Others of its kind", "More", "Slowest"]
+
+
+def block_rows(job: Job) -> list[list[str]]:
+    """Nodes and groups that take longer than the others of their kind, by how much."""
+    longest = sorted(
+        (one for one in job.blocks if one.own_ms > (1 + PRACTICAL) * one.usual_ms),
+        key=lambda one: one.usual_ms - one.own_ms,
+    )
+    return [
+        [
+            one.name or one.kind,
+            ranks_said(one.ranks, capital=False).partition(" ")[2]
+            if len(one.ranks) <= 64
+            else f"{len(one.ranks)} ranks",
+            f.ms(one.own_ms),
+            f.ms(one.usual_ms),
+            f.pct(one.own_ms / one.usual_ms - 1) if one.usual_ms else f.DASH,
+            one.slowest,
+        ]
+        for one in longest
+    ]
 
 
 def finding_lines(job: Job) -> list[str]:
