@@ -372,3 +372,38 @@ def test_the_real_job_of_two_tensor_parallel_ranks() -> None:
     assert found.model.hidden.value == 12
     assert [(one.finding.rule, one.ranks, one.saves_step) for one in found.findings] == [("TL122", 2, True)]
     assert found.findings[0].finding.saving_ms.high == pytest.approx(4.44, abs=0.01)  # rank 0's: it is late
+
+
+def test_a_dask_cluster_of_two_processes_gives_the_same_bytes(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    Simulation(planted(small, 1, gpu=1.3)).write(traces)
+    outputs = [
+        "--no-html",
+        "-q",
+        "--json",
+        str(tmp_path / "dask.json"),
+        "--summary",
+        str(tmp_path / "d.summary"),
+    ]
+    cluster = distributed.LocalCluster(
+        n_workers=2,
+        processes=True,
+        threads_per_worker=1,
+        dashboard_address=None,
+        worker_dashboard_address=None,
+    )
+    with cluster:
+        assert len({one.pid for one in cluster.workers.values()}) == 2
+        run = CliRunner().invoke(cli, ["analyze", str(traces), *outputs, "--dask", cluster.scheduler_address])
+    assert run.exit_code == 0, run.output
+    assert (tmp_path / "dask.json").read_bytes() == to_json(analyze_job([traces], workers=1))
+    assert verdict(analyze_job([tmp_path / "d.summary"])).startswith("Rank 1 is late")
+
+
+def test_without_a_cluster_one_line_says_what_is_missing(tmp_path: Path) -> None:
+    Simulation(data_parallel(2, steps=1)).write(tmp_path)
+    run = CliRunner().invoke(cli, ["analyze", str(tmp_path), "--dask", "nowhere"], standalone_mode=False)
+    assert isinstance(run.exception, InputError)
+    assert "tracelens-gpu[dask]" in str(run.exception) or "no Dask scheduler at nowhere" in str(run.exception)

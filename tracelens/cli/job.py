@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -27,6 +28,8 @@ from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from tracelens.gates import Judged
     from tracelens.job.result import Job
     from tracelens.job.run import Pages
@@ -75,12 +78,21 @@ def merge(
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:
-    """How ranks are summarized: for which GPU, where finished ones and their pages lie, how many at once."""
+    """How ranks are summarized: for which GPU, where finished ones and their pages lie, by whom."""
 
     gpu: str | None = None
     keep: str | None = None
     pages: str | None = None
     workers: int | None = None
+    dask: str | None = None
+
+    def engine(self) -> AbstractContextManager[Executor | None]:
+        """What runs the ranks; None: processes of this machine."""
+        if self.dask is None:
+            return nullcontext()
+        from tracelens.job.cluster import dask_executor
+
+        return dask_executor(self.dask)
 
     def checked(self, *, redacted: bool) -> Pages | None:
         """Where each rank's own page goes, once the folders are known to be there."""
@@ -92,6 +104,8 @@ class RankOptions:
                 raise UsageError(f"{name} {folder}: there is no such folder; make it first")
         if redacted and self.pages is not None:
             raise UsageError("--pages writes names: not with --redact")
+        if self.dask is not None and self.workers is not None:
+            raise UsageError("--workers is of this machine: the Dask cluster has its own")
         return None if self.pages is None else Pages(self.pages, write_rank_page)
 
 
@@ -121,9 +135,9 @@ def analyze_ranks(
     own = how.checked(redacted=redacted)
     options = {"html": "-o", "json": "--json", "markdown": "--markdown", "summary": "--summary"}
     check_files({options[form]: path for form, path in outputs.items()}, inputs=paths)
-    with progress("ranks", long=True) as bar:
+    with progress("ranks", long=True) as bar, how.engine() as executor:
         found, left = summarize_files(
-            paths, gpu=how.gpu, keep=how.keep, pages=own, workers=how.workers, progress=bar
+            paths, gpu=how.gpu, keep=how.keep, pages=own, workers=how.workers, executor=executor, progress=bar
         )
     job = merged(found, left)
     if redacted:

@@ -349,7 +349,8 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
     """Print the answer; about 30 lines, 80 columns."""
     out = Out(console)
     out.line(identity(job), "dim")
-    out.line(model_line(job), "dim")
+    if model := model_line(job):
+        out.line(model, "dim")
     out.line(verdict(job), "bold")
     for line in details(job):
         out.line(f"  {line}")
