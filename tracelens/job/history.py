@@ -22,7 +22,7 @@ LEAST_RUNS = 3
 #: Beyond the earlier runs' median by so many scaled median absolute deviations.
 _FAR = 3 * 1.4826
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,79}")
-_PARTS = ("computing", "waiting", "sending", "copies", "input", "idle")
+_PARTS = ("computing", "waiting", "sending", "messages", "copies", "input", "idle")
 
 
 class Run(msgspec.Struct, frozen=True):

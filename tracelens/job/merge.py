@@ -208,7 +208,8 @@ def _limit(
         return limit
     if stages:
         return "pipeline"
-    found = {"communication": sending, "idle": idle}
+    messages = median(row.parts.messages_ms for row in rows)
+    found = {"communication": sending, "idle": idle, "bubbles": messages}
     limit = max(found, key=lambda name: found[name])
     return limit if found[limit] > PRACTICAL * step_ms else "compute"
 

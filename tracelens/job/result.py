@@ -19,9 +19,12 @@ Cause = Literal[
     "cpu", "input", "slow_gpu", "more_work", "experts", "copies", "communication", "begins_late", "unclear"
 ]
 #: What the job's step loses most by. straggler: some ranks arrive late; slow_link: one group sends
-#: slower than the others; pipeline: stages of different length; communication: exposed, with nobody to blame;
-#: idle: on all ranks; compute: none of these takes 2 % of the step; unknown: one rank alone
-Limit = Literal["straggler", "slow_link", "pipeline", "communication", "idle", "compute", "unknown"]
+#: slower than the others; pipeline: stages of different length; bubbles: sends and receives between alike
+#: ranks; communication: exposed, with nobody to blame; idle: on all ranks; compute: none takes 2 % of
+#: the step; unknown: one rank alone
+Limit = Literal[
+    "straggler", "slow_link", "pipeline", "bubbles", "communication", "idle", "compute", "unknown"
+]
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -29,15 +32,20 @@ class Parts(msgspec.Struct, frozen=True):
 
     computing_ms: float
     waiting_ms: float  # exposed communication before the last rank arrives
-    sending_ms: float  # the rest of the exposed communication
+    sending_ms: float  # the rest of the exposed communication, of collectives
+    messages_ms: float  # exposed sends and receives: in a pipeline its bubbles, and the transfers
     copies_ms: float  # copies and fills alone
     input_ms: float  # no GPU event, and the CPU waits for a batch
     idle_ms: float  # no GPU event otherwise
 
     @property
     def step_ms(self) -> float:
-        communication = self.waiting_ms + self.sending_ms
-        return self.computing_ms + communication + self.copies_ms + self.input_ms + self.idle_ms
+        return self.computing_ms + self.exposed_ms + self.copies_ms + self.input_ms + self.idle_ms
+
+    @property
+    def exposed_ms(self) -> float:
+        """Exposed communication."""
+        return self.waiting_ms + self.sending_ms + self.messages_ms
 
 
 class JobRank(msgspec.Struct, frozen=True):

@@ -16,6 +16,8 @@ from tracelens.render.facts import BANDWIDTH_FROM, known_dims
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, table
 
+#: Of the median: experts' times over the ranks that differ by more are worth a line.
+_UNEVEN = 0.1
 RANKS = 12  # listed at a terminal: all of a small job, the latest of a large one
 COLLECTIVES = 5
 _RUNS = 8  # of ranks in a sentence
@@ -23,10 +25,18 @@ _PARTS = (
     ("computing_ms", "computing"),
     ("waiting_ms", "waiting for other ranks"),
     ("sending_ms", "sending"),
+    ("messages_ms", "sends and receives"),
     ("copies_ms", "copies"),
     ("input_ms", "waiting for input"),
     ("idle_ms", "idle"),
 )
+_SHORT = {
+    "computing_ms": "comp.",
+    "waiting_ms": "wait",
+    "sending_ms": "send",
+    "messages_ms": "p2p",
+    "input_ms": "input",
+}
 _WHY: dict[Cause, Callable[[Straggler], str]] = {
     "cpu": lambda one: (
         f"Its GPU idles {_ms(one, 'idle')} longer before it arrives: its CPU launches kernels late."
@@ -119,6 +129,12 @@ def verdict(job: Job) -> str:
             f"{f.ms(slow)} of the {step} step, the median rank {f.ms(middle.computing_ms)}."
         )
     nobody = "no rank or group is late" if job.matched_calls else "no matching calls show who is late"
+    if job.limit == "bubbles":
+        share = f.pct(middle.messages_ms / job.step_ms)
+        return (
+            f"Exposed sends and receives take {f.ms(middle.messages_ms)} of the {step} step ({share}): "
+            "in a pipeline its bubbles. No stage computes longer than the others."
+        )
     if job.limit == "communication":
         lost = middle.waiting_ms + middle.sending_ms
         share = f.pct(lost / job.step_ms)
@@ -162,7 +178,21 @@ def details(job: Job) -> list[str]:
         said.append(
             "Next: move layers from that stage to the others, or count the embedding and the head as layers."
         )
+    if job.limit == "bubbles":
+        said.append(
+            "Next: in a pipeline, more micro-batches per step, or a schedule that interleaves stages."
+        )
+    if experts := _experts(job):
+        said.append(experts)
     return said
+
+
+def _experts(job: Job) -> str:
+    """How unevenly the ranks' experts are loaded; empty where they are not, or are none."""
+    usual, least, most = job.components.get("moe.experts", (0.0, 0.0, 0.0))
+    if most - least <= _UNEVEN * usual:
+        return ""
+    return f"The experts take {f.ms(least)} to {f.ms(most)} over the ranks, {f.ms(usual)} on the median one."
 
 
 #: How to see whether a change helped.
@@ -249,16 +279,31 @@ def worst_first(job: Job, most: int) -> list[JobRank]:
     return sorted(job.ranks, key=lambda row: (-row.late_ms, -row.parts.step_ms))[:most]
 
 
-def part_names() -> list[tuple[str, str]]:
-    """Fields of ``Parts`` and what they are called."""
-    return list(_PARTS)
+def part_names(job: Job) -> list[tuple[str, str]]:
+    """Fields of ``Parts`` and what they are called; sends and receives where the job has any."""
+    sends = any(row.parts.messages_ms > 0 for row in job.ranks)
+    return [part for part in _PARTS if sends or part[0] != "messages_ms"]
 
 
-def rank_cells(row: JobRank) -> list[str]:
+def bar_parts(job: Job) -> list[tuple[str, str]]:
+    """Parts of a rank's bar: as ``part_names``, with computing split by whether it hides communication."""
+    first, *rest = part_names(job)
+    return [first, ("hidden_ms", "computing that hides communication"), *rest]
+
+
+def bar_ms(row: JobRank, name: str) -> float:
+    """ms of a part of ``bar_parts``."""
+    if name == "hidden_ms":
+        return row.hidden_ms
+    ms: float = getattr(row.parts, name)
+    return ms - row.hidden_ms if name == "computing_ms" else ms
+
+
+def rank_cells(row: JobRank, parts: Sequence[tuple[str, str]]) -> list[str]:
     """Step, each part and the wait that it causes, in ms."""
     return [
         f.sig(row.parts.step_ms),
-        *(f.sig(getattr(row.parts, name)) for name, _ in _PARTS),
+        *(f.sig(getattr(row.parts, name)) for name, _ in parts),
         f.sig(row.late_ms),
     ]
 
@@ -355,11 +400,12 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
     for line in details(job):
         out.line(f"  {line}")
     out.line()
-    heads = ["step", "comp.", "wait", "send", "copies", "input", "idle", "late"]
+    parts = part_names(job)
+    heads = ["step", *(_SHORT.get(name, said) for name, said in parts), "late"]
     rows = out.table([("", "l"), *((head, "r") for head in heads)])
     for row in worst_first(job, RANKS):
         late = any(row.name == one.name for one in job.stragglers)
-        name, *cells = row.name, *rank_cells(row)
+        name, *cells = row.name, *rank_cells(row, parts)
         rows.add_row(
             out.text(f"  {name}", "bold" if late else "", limit=24), *(out.text(cell) for cell in cells)
         )
@@ -396,8 +442,9 @@ def job_markdown(job: Job, *, gates: Sequence[Judged] = ()) -> str:
     lines += [escape(identity(job)), "", *[escape(model_line(job)), ""] * bool(model_line(job))]
     lines += gates_markdown(gates)
     rows = worst_first(job, 64)
-    lines += table(["", "step, ms", *(name for _, name in _PARTS), "others wait"],
-                   [[row.name, *rank_cells(row)] for row in rows])  # fmt: skip
+    parts = part_names(job)
+    lines += table(["", "step, ms", *(name for _, name in parts), "others wait"],
+                   [[row.name, *rank_cells(row, parts)] for row in rows])  # fmt: skip
     lines += ["", f"and {len(job.ranks) - len(rows)} more ranks"] if len(rows) < len(job.ranks) else []
     if job.collectives:
         lines += ["", *table(COLLECTIVE_HEADS, [collective_cells(row) for row in job.collectives[:20]])]

@@ -53,7 +53,7 @@ def render_job_html(job: Job, *, generated_at: str | None = None, pages: dict[st
             check=words.check(job),
             command=words.CHECK,
             collective_note=words.COLLECTIVE_NOTE,
-            parts=words.part_names(),
+            parts=words.bar_parts(job),
             bars=_bars(job, shown, pages or {}),
             large=large,
             percentiles=_percentiles(job) if large else [],
@@ -85,8 +85,8 @@ def _bars(job: Job, shown: list[JobRank], pages: dict[str, str]) -> list[Bar]:
     bars = []
     for row in shown:
         at, pieces = 0.0, []
-        for name, said in words.part_names():
-            ms = getattr(row.parts, name)
+        for name, said in words.bar_parts(job):
+            ms = words.bar_ms(row, name)
             width = max(0.0, ms) / longest * _WIDTH
             if width >= 0.5:
                 pieces.append((name.removesuffix("_ms"), at, width, f"{said}: {f.ms(ms)}"))
@@ -99,7 +99,7 @@ def _bars(job: Job, shown: list[JobRank], pages: dict[str, str]) -> list[Bar]:
 def _percentiles(job: Job) -> list[tuple[str, list[str]]]:
     """Of each part over the ranks: least, median, 95th percentile, most."""
     rows = []
-    for name, said in (*words.part_names(), ("step_ms", "step")):
+    for name, said in (*words.part_names(job), ("step_ms", "step")):
         values = np.array([getattr(row.parts, name) for row in job.ranks])
         rows.append((said, [f.ms(float(np.percentile(values, at))) for at in (0, 50, 95, 100)]))
     return rows
