@@ -22,7 +22,7 @@ from tracelens.job.blocks import find_nodes
 from tracelens.job.merge import merge
 from tracelens.job.result import Job as Answer
 from tracelens.job.result import to_json
-from tracelens.job.run import analyze_job
+from tracelens.job.run import analyze_job, summarize_files
 from tracelens.job.saved import unpack_report
 from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode, summarize
 from tracelens.render.job import job_markdown, verdict
@@ -259,7 +259,7 @@ def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(tmp_pat
     single = CliRunner().invoke(cli, [*alone, "--summary", str(tmp_path / "0.summary")])
     assert single.exit_code == 0
     assert decode((tmp_path / "0.summary").read_bytes(), "0")[0].rank == 0
-    refused = CliRunner().invoke(cli, ["analyze", str(traces), "--waits"], standalone_mode=False)
+    refused = CliRunner().invoke(cli, ["analyze", str(traces), "--gemm", "g1"], standalone_mode=False)
     assert "one trace only" in str(refused.exception)
 
 
@@ -374,6 +374,16 @@ def test_the_real_job_of_two_tensor_parallel_ranks() -> None:
     assert found.model.hidden.value == 12
     assert [(one.finding.rule, one.ranks, one.saves_step) for one in found.findings] == [("TL122", 2, True)]
     assert found.findings[0].finding.saving_ms.high == pytest.approx(4.44, abs=0.01)  # rank 0's: it is late
+
+
+def test_waits_tell_the_late_ranks_critical_path_from_the_others(tmp_path: Path) -> None:
+    pytest.importorskip("hta", reason="the extra hta is not installed")
+    Simulation(planted(lambda: data_parallel(3, steps=2), 1, cpu=25.0)).write(tmp_path)
+    found, left = summarize_files([tmp_path], waits=True, workers=1)
+    job = merge(found, left)
+    assert [row.path.get("cpu_bound", 0.0) > 0.5 for row in job.ranks] == [False, True, False]
+    assert "Critical path of rank 1" in job_markdown(job)
+    assert all(row.path == {} for row in analyze_job([tmp_path], workers=1).ranks)
 
 
 def test_a_dask_cluster_of_two_processes_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ class RankOptions:
     pages: str | None = None
     workers: int | None = None
     dask: str | None = None
+    waits: bool = False
 
     def engine(self) -> AbstractContextManager[Executor | None]:
         """What runs the ranks; None: processes of this machine."""
@@ -99,6 +100,10 @@ class RankOptions:
         from tracelens.job.run import Pages
         from tracelens.render.job_html import write_rank_page
 
+        if self.waits:
+            from tracelens.hta.library import library
+
+            library()
         for name, folder in (("--keep", self.keep), ("--pages", self.pages)):
             if folder is not None and not Path(folder).is_dir():
                 raise UsageError(f"{name} {folder}: there is no such folder; make it first")
@@ -137,8 +142,9 @@ def analyze_ranks(
     check_files({options[form]: path for form, path in outputs.items()}, inputs=paths)
     with progress("ranks", long=True) as bar, how.engine() as executor:
         found, left = summarize_files(
-            paths, gpu=how.gpu, keep=how.keep, pages=own, workers=how.workers, executor=executor, progress=bar
-        )
+            paths, gpu=how.gpu, keep=how.keep, pages=own, waits=how.waits, workers=how.workers,
+            executor=executor, progress=bar,
+        )  # fmt: skip
     job = merged(found, left)
     if redacted:
         from tracelens.render.redact import redact, redact_summary

@@ -54,6 +54,7 @@ class Work:
     gpu: str | None = None
     keep: str | None = None
     pages: Pages | None = None
+    waits: bool = False
 
 
 def summarize_file(path: str, work: Work) -> _Done:
@@ -62,14 +63,15 @@ def summarize_file(path: str, work: Work) -> _Done:
     from tracelens.job.summary import summarize
 
     try:
-        kept = None if work.keep is None else Path(work.keep) / _kept_name(path, work.gpu)
+        kept = None if work.keep is None else Path(work.keep) / _kept_name(path, work)
         if kept is not None and kept.is_file():
             data = kept.read_bytes()
             (before,) = decode(data, kept.name)
             if work.pages is None or work.pages.of(before.file, before.sha256).is_file():
                 return _Done(data, None)
         with on_this_machine(path) as file:
-            analysis = analyze(file, gpu=work.gpu, shape_search=work.pages is not None)
+            searched = work.pages is not None
+            analysis = analyze(file, gpu=work.gpu, shape_search=searched, waits=work.waits)
             data = encode([summary := summarize(analysis)])
         if work.pages is not None:
             work.pages.write(analysis, work.pages.of(summary.file, summary.sha256))
@@ -85,7 +87,7 @@ def summarize_file(path: str, work: Work) -> _Done:
         return _Done(None, f"could not be analyzed: {type(error).__name__}: {error}")
 
 
-def _kept_name(path: str, gpu: str | None) -> str:
+def _kept_name(path: str, work: Work) -> str:
     """A summary is found again by the trace's content, of a remote file by what its system says of it."""
     import hashlib
 
@@ -94,7 +96,7 @@ def _kept_name(path: str, gpu: str | None) -> str:
     else:
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256")
-    digest.update(f"{SUMMARY_VERSION} {gpu or ''}".encode())
+    digest.update(f"{SUMMARY_VERSION} {work.gpu or ''}{' waits' * work.waits}".encode())
     return f"{name_of(path).partition('.')[0][:60]}.{digest.hexdigest()[:16]}.summary"
 
 
@@ -104,6 +106,7 @@ def summarize_files(
     gpu: str | None = None,
     keep: str | Path | None = None,
     pages: Pages | None = None,
+    waits: bool = False,
     workers: int | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
@@ -111,8 +114,8 @@ def summarize_files(
     """A summary of every trace (and those already made), and the files that have none with why.
 
     ``keep`` is a folder in which finished summaries lie: they are not made again. ``pages`` has each rank's
-    own page written too. ``executor`` is anything
-    that has ``submit`` (``cluster.dask_executor``); without one, processes on this machine.
+    own page written too, ``waits`` its critical path found. ``executor`` is anything that has ``submit``
+    (``cluster.dask_executor``); without one, processes on this machine.
 
     Raises InputError where nothing can be read.
     """
@@ -125,7 +128,7 @@ def summarize_files(
                 found += decode(file.read_bytes(), name_of(path))
         except (InputError, OSError) as error:
             left.append(Left(name_of(path), str(error)))
-    work = Work(gpu, None if keep is None else str(keep), pages)
+    work = Work(gpu, None if keep is None else str(keep), pages, waits)
     for at, (path, done) in enumerate(_results(files.traces, work, workers, executor)):
         if progress is not None:
             progress(at + 1, len(files.traces), name_of(path))
