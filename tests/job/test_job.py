@@ -255,6 +255,11 @@ def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(tmp_pat
     again = CliRunner().invoke(cli, ["merge", str(bundle), "--json", "-", "-q"], standalone_mode=False)
     assert again.exception is None
     assert again.stdout.encode() == data.read_bytes()
+    for given in (bundle, data):  # shown again
+        shown = CliRunner().invoke(cli, ["analyze", str(given), "--no-html"], standalone_mode=False)
+        assert shown.exception is None and "Rank 1 is late" in shown.output
+    refused = CliRunner().invoke(cli, ["compare", str(data), str(data)], standalone_mode=False)
+    assert isinstance(refused.exception, InputError) and "--summary" in str(refused.exception)
     alone = ["analyze", str(traces / "rank0.json"), "--no-html", "-q"]
     single = CliRunner().invoke(cli, [*alone, "--summary", str(tmp_path / "0.summary")])
     assert single.exit_code == 0

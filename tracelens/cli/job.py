@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from tracelens.gates import Judged
     from tracelens.job.result import Job
     from tracelens.job.run import Pages
+    from tracelens.job.summary import RankSummary
 
 _MAGIC = set("*?[")
 
 
 def is_job(traces: Sequence[str]) -> bool:
-    """Several files, a folder, a pattern that is no file, an address of these: the ranks of a job."""
+    """Several files, a folder, a pattern, an address of these, a summary, a saved answer: of a job."""
     if len(traces) > 1:
         return True
     (only,) = traces
@@ -48,7 +49,12 @@ def is_job(traces: Sequence[str]) -> bool:
         from tracelens.job.find import is_file_address
 
         return not is_file_address(only)
-    return Path(only).is_dir() or bool(_MAGIC & set(only) and not Path(only).exists())
+    from tracelens.job.saved import has_summaries, is_answer
+
+    path = Path(only)
+    if path.is_dir() or (_MAGIC & set(only) and not path.exists()):
+        return True
+    return has_summaries(path) or is_answer(path)
 
 
 @click.command(
@@ -127,11 +133,8 @@ def analyze_ranks(
 
     ``outputs``: "html", "json", "markdown", "summary" -> file; None: not asked for.
     """
-    from tracelens.cli.progress import progress
     from tracelens.gates import judge_job
     from tracelens.gates.judge import parse_job_gate
-    from tracelens.job.merge import merge as merged
-    from tracelens.job.run import summarize_files
 
     on_stdout = [f"--{form} -" for form in ("json", "markdown") if outputs.get(form) == "-"]
     check_outputs(markdown=outputs.get("markdown"), annotations=ci.annotations, on_stdout=on_stdout)
@@ -140,12 +143,7 @@ def analyze_ranks(
     own = how.checked(redacted=redacted)
     options = {"html": "-o", "json": "--json", "markdown": "--markdown", "summary": "--summary"}
     check_files({options[form]: path for form, path in outputs.items()}, inputs=paths)
-    with progress("ranks", long=True) as bar, how.engine() as executor:
-        found, left = summarize_files(
-            paths, gpu=how.gpu, keep=how.keep, pages=own, waits=how.waits, workers=how.workers,
-            executor=executor, progress=bar,
-        )  # fmt: skip
-    job = merged(found, left)
+    job, found = _answer(paths, how, own, summary=outputs.get("summary") is not None)
     if redacted:
         from tracelens.render.redact import redact, redact_summary
 
@@ -171,6 +169,27 @@ def analyze_ranks(
             for line in gate_annotations(gates, unknown_fails=ci.unknown_fails):
                 click.echo(line)
     finish(gates, ci, told=told)
+
+
+def _answer(
+    paths: Sequence[str], how: RankOptions, own: Pages | None, *, summary: bool
+) -> tuple[Job, list[RankSummary]]:
+    """The answer and its ranks; of a saved answer, shown again, without them."""
+    from tracelens.cli.progress import progress
+    from tracelens.job.merge import merge as merged
+    from tracelens.job.run import summarize_files
+    from tracelens.job.saved import is_answer, load_answer
+
+    if len(paths) == 1 and is_answer(paths[0]):
+        if summary or how != RankOptions():
+            raise UsageError(f"{paths[0]} is a saved answer: it is shown again, and has no ranks to analyze")
+        return load_answer(paths[0]), []
+    with progress("ranks", long=True) as bar, how.engine() as executor:
+        found, left = summarize_files(
+            paths, gpu=how.gpu, keep=how.keep, pages=own, waits=how.waits, workers=how.workers,
+            executor=executor, progress=bar,
+        )  # fmt: skip
+    return merged(found, left), found
 
 
 def _links(job: Job, pages: Pages | None, page: str | None) -> dict[str, str]:

@@ -468,6 +468,7 @@ def job_markdown(job: Job, *, gates: Sequence[Judged] = ()) -> str:
     lines += ["", f"and {len(job.ranks) - len(rows)} more ranks"] if len(rows) < len(job.ranks) else []
     if job.collectives:
         lines += ["", *table(COLLECTIVE_HEADS, [collective_cells(row) for row in job.collectives[:20]])]
+        lines += ["", COLLECTIVE_NOTE]
     said = finding_lines(job)
     lines += ["", "### Findings", "", *(f"- {escape(line)}" for line in said)] if said else []
     lines += ["", f"{escape(check(job))} `{CHECK}`"]
