@@ -158,6 +158,3 @@ def _reshaped(one: GemmChange) -> SetupChange:
         word = f"now counted as {place_name(*one.moved_to)}"
     said = word or ", ".join(one.changed)
     return SetupChange("kernels", name, "", "", f"GEMM {name}{f' {size}' if size else ''}: {said}")
-
-
-__all__ = ["compare_folders"]

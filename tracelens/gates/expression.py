@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from tracelens.errors import UsageError
-from tracelens.gates.metrics import FORMS, Metric
+from tracelens.gates.metrics import Metric
 
 #: Unit -> what it is of, and what one of it is in the figure's own unit (a share of 1, ms, bytes).
 UNITS = {
@@ -133,6 +133,3 @@ def _unit(unit: str) -> str:
     return {"tflops": " TFLOP/s", "tflop/s": " TFLOP/s", "kb": "kB", "mb": "MB", "gb": "GB"}.get(
         unit.lower(), unit
     )
-
-
-__all__ = ["FORMS", "OPERATORS", "UNITS", "Gate", "parse_gate"]

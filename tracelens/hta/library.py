@@ -70,6 +70,3 @@ def quiet() -> Iterator[None]:
         logging.disable(disabled)
         root.handlers[:] = handlers
         root.setLevel(level)
-
-
-__all__ = ["DISTRIBUTION", "MISSING", "Library", "LibraryMissing", "library", "quiet"]

@@ -221,8 +221,10 @@ def _stake(report: Report) -> Number:
         states = [check.state for check in report.checks]
         judged, open_ = states.count("passed") + states.count("found"), states.count("could_not_run")
         if judged and judged >= open_:
-            return Number("stake", "none", label, f"{_checks(judged)} passed")
-        note = f"{open_} of {_checks(len(states))} could not run" if judged else "no check could run"
+            return Number("stake", "none", label, f"{f.plural(judged, 'check')} passed")
+        note = (
+            f"{open_} of {f.plural(len(states), 'check')} could not run" if judged else "no check could run"
+        )
         return Number("stake", "not judged", label, note)
     of, more = per_step(report), _open(report)
     if report.summary.saving_of == "gpu_work":
@@ -267,10 +269,6 @@ def overlap_words(report: Report) -> str:
         return ""
     what = "together" if len(claims) == len(report.findings) else "those predicted together"
     return f"{what} {'≤' if bound else '≈'} {f.ms(whole)}, not their sum: savings overlap"
-
-
-def _checks(many: int) -> str:
-    return f"{many} check{'' if many == 1 else 's'}"
 
 
 def five_numbers(report: Report) -> list[Number]:
@@ -338,7 +336,7 @@ def checks_line(report: Report) -> str:
     """Count the checks in one line, "9 checks passed, 1 not applicable, 0 could not run"."""
     groups = checks_by_state(report)
     rest = [f"{len(groups[s])} {STATES[s]}" for s in ("not_applicable", "could_not_run") if groups[s]]
-    return ", ".join([f"{_checks(len(groups['passed']))} passed", *rest])
+    return ", ".join([f"{f.plural(len(groups['passed']), 'check')} passed", *rest])
 
 
 def coverage_lines(report: Report) -> list[str]:

@@ -205,5 +205,3 @@ def _content(page: Page) -> Content | None:
 
 
 SECTION = Section("limit", "What limits the step", _content, folds=False)
-
-__all__ = ["SECTION", "Card", "cards", "kind_name", "picture"]
