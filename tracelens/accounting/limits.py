@@ -30,6 +30,7 @@ from tracelens.results import (
     GemmRow,
     GpuInfo,
     ModelDims,
+    Report,
     Summary,
 )
 from tracelens.results.step import LimitedBy
@@ -136,6 +137,24 @@ class StepPicture:
     def marked(self) -> bool:
         """Is there a step, and not only a trace taken for one?"""
         return self.summary.steps_marked
+
+
+def picture_of(report: Report) -> StepPicture:
+    """What the verdict of this report is made of."""
+    return StepPicture(
+        summary=report.summary,
+        model=report.model,
+        coverage=report.coverage,
+        gpu=report.gpu,
+        components=report.components,
+        gemms=report.gemms,
+        communication=report.communication,
+        findings=[one for one in report.findings if one.saving_of != "wait"],
+        waits=[one for one in report.findings if one.saving_of == "wait"],
+        checks=report.checks,
+        at_stake=report.summary.shape_waste_ms,
+        open_ms=report.summary.shape_open_ms,
+    )
 
 
 def limits(seen: StepPicture) -> Limits:

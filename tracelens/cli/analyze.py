@@ -220,12 +220,12 @@ def _check(asked: AnalyzeOptions, trace: str, *, saved: bool) -> None:
 
 
 def _analyze(asked: AnalyzeOptions, trace: str) -> Analysis:
-    from tracelens import analysis
+    from tracelens import api
     from tracelens.cli.progress import is_large, progress
 
     steps = _steps(asked.steps)
     with progress("analyzing", long=is_large(trace)) as bar:
-        return analysis.analyze(
+        return api.analyze(
             trace, gpu=asked.gpu, steps=steps, reference=asked.reference, what_ifs=asked.what_if,
             waits=asked.waits, price=asked.price, progress=bar,
         )  # fmt: skip

@@ -104,6 +104,7 @@ def analyze_ranks(
     from tracelens.gates.judge import parse_job_gate
     from tracelens.job.merge import merge as merged
     from tracelens.job.run import summarize_files
+    from tracelens.render.verdict import told
 
     check_forms(outputs, ci, inputs=paths)
     wanted = [parse_job_gate(text) for text in ci.fail_on]
@@ -111,7 +112,7 @@ def analyze_ranks(
     own = how.checked(redacted=redacted)
     with progress("ranks", long=True) as bar:
         found, left = summarize_files(
-            paths, gpu=how.gpu, keep=how.keep, pages=own, workers=how.workers, progress=bar
+            paths, gpu=how.gpu, keep=how.keep, pages=own, told=told, workers=how.workers, progress=bar
         )
     job = merged(found, left)
     if redacted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens import numbers as f
-from tracelens.accounting.limits import LARGE, StepPicture, byte_times, limits
+from tracelens.accounting.limits import LARGE, byte_times, limits, picture_of
 from tracelens.render import waits
 from tracelens.render.section import Content, Page, Section
 from tracelens.results import Report
@@ -57,7 +57,7 @@ def cards(report: Report) -> list[Card]:
     first = report.summary.limited_by
     if first not in _CARDS:
         return []
-    found = limits(picture(report))
+    found = limits(picture_of(report))
     waits_ms = {"idle": found.idle_ms, "exposed": found.exposed_ms}
     large = [one for one, time_ms in waits_ms.items() if one != first and time_ms >= LARGE * found.step_ms]
     return [_CARDS[one](report) for one in (first, *large)]
@@ -93,7 +93,7 @@ def _exposed(report: Report) -> Card:
         f"{kind_name(*one)}: {f.ms(kinds[one][0])} of {f.ms(kinds[one][1])} exposed."
         for one in order[:_KINDS]
     ]
-    seen = picture(report)
+    seen = picture_of(report)
     if late := seen.waits_for_rank:
         saw.append(
             f"{f.ms(seen.waiting_ms)} of the {f.ms(exposed_ms)} is in messages below 64 kB: almost all"
@@ -161,7 +161,7 @@ def _idle(report: Report) -> Card:
 
 
 def _memory(report: Report) -> Card:
-    seen = picture(report)
+    seen = picture_of(report)
     found = limits(seen)
     times = sorted(byte_times(seen), key=lambda one: -one[1])[:_NAMED]
     saw = [f"{name}: {f.ms(time)}." for name, time in times if time > 0]
@@ -184,16 +184,6 @@ def _memory(report: Report) -> Card:
 
 
 _CARDS = {"exposed": _exposed, "idle": _idle, "memory": _memory}
-
-
-def picture(report: Report) -> StepPicture:
-    """What the verdict of this report was made of."""
-    return StepPicture(
-        summary=report.summary, model=report.model, coverage=report.coverage, gpu=report.gpu,
-        components=report.components, gemms=report.gemms, communication=report.communication,
-        findings=report.findings, checks=report.checks, at_stake=report.summary.shape_waste_ms,
-        open_ms=report.summary.shape_open_ms,
-    )  # fmt: skip
 
 
 def _content(page: Page) -> Content | None:

@@ -16,6 +16,7 @@ from tracelens.render.console import WIDEST
 from tracelens.render.console import Out as _Out
 from tracelens.render.findings import is_worth
 from tracelens.render.text import clean
+from tracelens.render.verdict import with_verdict
 from tracelens.results import CommunicationRow, Finding, GemmRow, Report
 from tracelens.words import slash_step
 
@@ -45,7 +46,7 @@ def render_terminal(
     coverage and evidence. Colour follows the console (NO_COLOR, pipes); strings from the trace are stripped
     of control characters and never read as markup.
     """
-    out = _Out(console)
+    out, report = _Out(console), with_verdict(report)
     _head(out, report, verbose=verbose)
     _numbers(out, report, verbose=verbose)
     _findings(out, report, verbose=verbose)
