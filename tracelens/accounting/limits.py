@@ -34,7 +34,7 @@ from tracelens.results import (
     Summary,
 )
 from tracelens.results.step import LimitedBy
-from tracelens.results.waiting import idle_ms
+from tracelens.results.waiting import idle_ms, mean_ms
 
 #: Shares of the step from which a wait is named before kernels, and from which it is named at all.
 LARGE, WORTH = 0.15, 0.05
@@ -104,8 +104,7 @@ class StepPicture:
     @property
     def mean_ms(self) -> float:
         """Mean length of a step, which idle time and exposed communication are of."""
-        busy = self.summary.gpu_busy_frac
-        return self.summary.idle_ms / (1 - busy) if busy < 1 else self.summary.step_ms.median
+        return mean_ms(self.summary)
 
     @property
     def exposed_frac(self) -> float:

@@ -96,7 +96,10 @@ def _compared(
         step,
         result.parts,
         result.noise,
-        [*result.changes, *(_reshaped(one) for one in result.gemms if _is_reshaped(one))],
+        [
+            *result.changes,
+            *(_reshaped(one) for one in result.gemms if other_work(one) or one.state == "moved"),
+        ],
         result.components,
         {(one.rule, one.title, one.state) for one in result.findings},
         caveats(before, after, times=False),
@@ -143,10 +146,6 @@ def _work(side: GemmSide | None) -> float:
 
 def _steps(report: Report) -> dict[int, float]:
     return {step.index: step.duration_ms for step in report.steps}
-
-
-def _is_reshaped(one: GemmChange) -> bool:
-    return other_work(one) or one.state == "moved"
 
 
 def _reshaped(one: GemmChange) -> SetupChange:

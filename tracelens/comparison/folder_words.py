@@ -100,7 +100,7 @@ def outliers(result: FolderComparison) -> list[str]:
     for one in result.stands_out:
         found.setdefault((one.pair, one.part), []).append(one)
     told = [(name, "; ".join(map(_stands, sides))) for (name, _), sides in found.items()]
-    return [f"{name[:1].upper()}{name[1:]} stands out: {said} {result.per_step}." for name, said in told]
+    return [f"{f.capital(name)} stands out: {said} {result.per_step}." for name, said in told]
 
 
 def _stands(one: StandsOut) -> str:

@@ -115,7 +115,9 @@ def icicle(report: Report) -> Icicle | None:
     columns, inside = _by_layer(report.layers)
     return Icicle(
         phases=phases,
-        groups=_joined(rows, whole, _group_key),
+        groups=_joined(
+            rows, whole, lambda row: (f"g-{group_of(row.component).key}", group_of(row.component).title)
+        ),
         components=_joined(rows, whole, lambda row: (f"g-{group_of(row.component).key}", row.component)),
         layers=columns,
         layer_groups=inside,
@@ -125,11 +127,6 @@ def icicle(report: Report) -> Icicle | None:
 
 def _phase(name: str) -> int:
     return PHASES.index(name) if name in PHASES else len(PHASES)
-
-
-def _group_key(row: LayerRow) -> tuple[str, str]:
-    group = group_of(row.component)
-    return f"g-{group.key}", group.title
 
 
 def _joined(

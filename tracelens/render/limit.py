@@ -8,9 +8,9 @@ from tracelens import numbers as f
 from tracelens.accounting.limits import LARGE, byte_times, limits, picture_of
 from tracelens.render import waits
 from tracelens.render.section import Content, Page, Section
-from tracelens.results import Report
+from tracelens.results import CommunicationRow, Report
 from tracelens.results.step import LimitedBy
-from tracelens.results.waiting import idle_ms
+from tracelens.results.waiting import idle_ms, mean_ms
 from tracelens.words import per_step
 
 _KINDS = 3  # kinds of communication named
@@ -65,10 +65,8 @@ def cards(report: Report) -> list[Card]:
 
 def _part(time_ms: float, report: Report) -> str:
     """A time per step with its share of the mean step, which idle and exposed time are means over."""
-    summary = report.summary
-    busy = summary.gpu_busy_frac
-    mean_ms = summary.idle_ms / (1 - busy) if busy < 1 else summary.step_ms.median
-    return f"{f.ms(time_ms)}{_per(report)} ({f.pct(time_ms / mean_ms)})" if mean_ms else f.ms(time_ms)
+    whole_ms = mean_ms(report.summary)
+    return f"{f.ms(time_ms)}{_per(report)} ({f.pct(time_ms / whole_ms)})" if whole_ms else f.ms(time_ms)
 
 
 def _per(report: Report) -> str:
@@ -83,23 +81,23 @@ def _steps(report: Report) -> str:
 def _exposed(report: Report) -> Card:
     exposed_ms = report.summary.exposed_communication_ms
     rows = [row for row in report.communication if row.exposed_ms_per_step > 0]
-    kinds: dict[tuple[str, str], list[float]] = {}
+    kinds: dict[str, list[CommunicationRow]] = {}
     for row in rows:
-        sums = kinds.setdefault((row.collective, row.purpose), [0.0, 0.0])
-        sums[0] += row.exposed_ms_per_step
-        sums[1] += row.time_ms_per_step
-    order = sorted(kinds, key=lambda one: -kinds[one][0])
-    saw = [
-        f"{kind_name(*one)}: {f.ms(kinds[one][0])} of {f.ms(kinds[one][1])} exposed."
-        for one in order[:_KINDS]
-    ]
+        kinds.setdefault(row.kind, []).append(row)
+    sums = {
+        kind: (sum(row.exposed_ms_per_step for row in same), sum(row.time_ms_per_step for row in same))
+        for kind, same in kinds.items()
+    }
+    order = sorted(kinds, key=lambda one: -sums[one][0])
+    saw = [f"{one}: {f.ms(sums[one][0])} of {f.ms(sums[one][1])} exposed." for one in order[:_KINDS]]
     seen = picture_of(report)
     if late := seen.waits_for_rank:
         saw.append(
             f"{f.ms(seen.waiting_ms)} of the {f.ms(exposed_ms)} is in messages below 64 kB: almost all"
             " of it is waiting for other ranks."
         )
-    hides = [_HIDES[order[0][1]]] if order and order[0][1] in _HIDES else []
+    serves = kinds[order[0]][0].purpose if order else ""
+    hides = [_HIDES[serves]] if serves in _HIDES else []
     least = "at least " if report.summary.communication_is_bound else ""
     hideable_ms = seen.hideable_ms
     most = "Hiding all of it saves that much at most."
@@ -116,11 +114,6 @@ def _exposed(report: Report) -> Card:
         f"Exposed: a communication kernel runs and no compute kernel does, {least}{f.ms(exposed_ms)},"
         f" {_steps(report)}. {most}",
     )
-
-
-def kind_name(collective: str, purpose: str) -> str:
-    """A collective with what it serves, where that is known."""
-    return collective if purpose == "unknown" else f"{collective} for {purpose}"
 
 
 def _idle(report: Report) -> Card:

@@ -76,7 +76,7 @@ def _findings(report: Report) -> list[str]:
         lines += [f"and {len(report.findings) - _FINDINGS} more", ""]
     overlap = facts.overlap_words(report)
     if overlap:
-        lines += [f"{overlap[:1].upper()}{overlap[1:]}.", ""]
+        lines += [f"{f.capital(overlap)}.", ""]
     for one in report.findings[:_DIFFS]:
         lines += _diff(one)
     return [*lines, f"{checks}.", ""]

@@ -416,9 +416,7 @@ def _communication(out: _Out, report: Report) -> None:
         return
     kinds: dict[str, list[CommunicationRow]] = {}
     for row in report.communication:
-        kinds.setdefault(
-            row.collective + (f" for {row.purpose}" if row.purpose != "unknown" else ""), []
-        ).append(row)
+        kinds.setdefault(row.kind, []).append(row)
     times = {name: sum(row.time_ms_per_step for row in rows) for name, rows in kinds.items()}
     named = sorted(times, key=lambda name: -times[name])[:CALLS]
     most = ", ".join(f"{clean(name, limit=60)} {f.ms(times[name])}" for name in named)

@@ -15,7 +15,7 @@ from tracelens.accounting.limits import (
     limits,
     picture_of,
 )
-from tracelens.numbers import listed, ms, ms_range, pct
+from tracelens.numbers import capital, listed, ms, ms_range, pct
 from tracelens.results import Estimate, Report
 from tracelens.results.waiting import step_bound
 from tracelens.rules.engine.needs import unseen
@@ -138,7 +138,7 @@ def _communication(seen: StepPicture, *, alone: bool) -> tuple[str, str]:
     most = f"at most {ms(most_ms)} {per_step(seen.marked)}"
     most += " of what was recognised" if seen.summary.communication_is_bound else ""
     said = f"{_exposed(seen)} {_mean_part(seen, exposed_ms)}"
-    return f"{said[:1].upper()}{said[1:]}{'.' if alone else _MORE}", _joined(
+    return f"{capital(said)}{'.' if alone else _MORE}", _joined(
         f"{TO_TRY} {to_try}, {most}.", _main_collective(seen, exposed_ms)
     )
 
@@ -147,8 +147,7 @@ def _main_collective(seen: StepPicture, exposed_ms: float) -> str:
     """What most of the exposed communication is, "" where none of it is known."""
     times: dict[str, float] = {}
     for row in seen.communication:
-        name = row.collective + (f" for {row.purpose}" if row.purpose != "unknown" else "")
-        times[name] = times.get(name, 0.0) + row.exposed_ms_per_step
+        times[row.kind] = times.get(row.kind, 0.0) + row.exposed_ms_per_step
     main = max(times, key=lambda one: times[one], default="")
     if not main or not times[main]:
         return ""

@@ -81,7 +81,9 @@ def conclude(
         rests_on=rests_on,
         saving_ms=saving,
         saving_frac=frac,
-        ratio=_ratio(measured, predicted) if replaces else None,
+        ratio=measured.mid / predicted.mid
+        if replaces and measured.mid is not None and predicted.mid
+        else None,
         in_range=_inside(measured, predicted) if replaces else None,
         replaces=replaces,
         how=_how_layers(wholes, saving) if rests_on == "layers" else _how_calls(calls, saving),
@@ -108,10 +110,6 @@ def not_measured(trial: PlannedTrial, why: str) -> Verified:
         replaces=False,
         how="",
     )
-
-
-def _ratio(measured: Estimate, predicted: Estimate) -> float | None:
-    return measured.mid / predicted.mid if measured.mid is not None and predicted.mid else None
 
 
 def _inside(measured: Estimate, predicted: Estimate) -> bool | None:
