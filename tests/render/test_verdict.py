@@ -10,8 +10,8 @@ import pytest
 from tests.advice.advice_rows import gemm
 from tests.render import sample_report
 from tracelens.accounting.limits import StepPicture, limits
-from tracelens.accounting.verdict import verdict
 from tracelens.numbers import ms, ms_range
+from tracelens.render.verdict import verdict
 from tracelens.results import (
     CommunicationRow,
     ComponentRow,
