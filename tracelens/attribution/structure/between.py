@@ -82,6 +82,8 @@ def _helps(run: Run, at: int) -> Label | None:
 def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | None:
     """Casts and layouts of a weight, or of the very input, for one of the next two products."""
     kind = run.kinds[at]
+    if kind.what == "quantize":
+        return next((run.labels.get(p) for p in range(at + 1, min(at + 3, len(run))) if _takes(run, p)), None)
     wide = {tensor for tensor in kind.tensors if len(tensor) >= 2}
     serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - SERVING)
     if not serves or not wide:
@@ -97,6 +99,10 @@ def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | No
         if kind.what == "fused" and kind.tensors[-1] in operands(shape):
             return Label(label.component, label.layer, label.components)
     return None
+
+
+def _takes(run: Run, at: int) -> bool:
+    return run.kinds[at].what in ("gemm", "experts")
 
 
 def operands(shape: GemmShape) -> set[Dims]:
