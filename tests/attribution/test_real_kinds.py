@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.rows import Row, attributed, open_rows, verdict, written
-from tracelens.words import PHASES
+from tests.attribution.rows import Row, attributed, mm, open_rows, verdict, written
+from tracelens.accounting.model import model_dims
+from tracelens.attribution import find_calls
+from tracelens.words import COMPONENTS, PHASES
 
 GEMM = "GemmKernel"  # a library's own call: it says neither part nor shape
 #: deepseek-ai/DualPipe and the names of deepseek-ai/profile-data (DeepEP issue 348): ranges, and no operator
@@ -59,3 +61,73 @@ def test_ranges_that_name_a_phase(tmp_path: Path, text: str, phase: str) -> None
     ]
     trace, _, found = attributed(tmp_path, written(rows))
     assert PHASES[found.phase[trace.kernels.ts_ns.argsort(kind="stable")[1]]] == phase
+
+
+#: KellerJordan/modded-nanogpt train_gpt.py and triton_kernels.py, 2026: one kernel is an MLP's first product
+#: and its activation, called with descriptors; the loss is a kernel of its own, the optimizer none of torch's
+TOKENS, HIDDEN, FFN, VOCAB = 16384, 768, 3072, 50304
+NANOGPT = [
+    Row(
+        "embedding",
+        "aten::embedding",
+        "void at::native::vectorized_gather_kernel<16>",
+        ([VOCAB, HIDDEN], [TOKENS]),
+    ),
+    *(
+        row
+        for _ in range(3)
+        for row in (
+            Row(
+                "norm",
+                "triton_red_fused__fused_rms_norm_add_mul_0",
+                "triton_red_fused__fused_rms_norm_add_mul_0",
+                ([1, TOKENS, HIDDEN],),
+            ),
+            mm("attention.qkv", TOKENS, 3 * HIDDEN, HIDDEN),
+            Row(
+                "attention.core",
+                "flash_attn_3::fwd",
+                "void cutlass::device_kernel<flash::FlashAttnFwdSm90<>>",
+                ([TOKENS, 6, 128],) * 3,
+            ),
+            mm("attention.output", TOKENS, HIDDEN, HIDDEN),
+            Row(
+                "norm",
+                "triton_per_fused__fused_rms_norm_add_1",
+                "triton_per_fused__fused_rms_norm_add_1",
+                ([1, TOKENS, HIDDEN],),
+            ),
+            Row("mlp.up", "linear_relu_square_kernel_0", "linear_relu_square_kernel", ([],) * 6, us=60),
+            mm("mlp.down", TOKENS, HIDDEN, FFN, us=60),
+        )
+    ),
+    mm("logits", TOKENS, VOCAB, HIDDEN, us=200),
+    Row(
+        "loss",
+        "fused_softcapped_entropy_fwd_kernel_1",
+        "fused_softcapped_entropy_fwd_kernel",
+        ([TOKENS, VOCAB],),
+    ),
+]
+
+
+def test_a_product_fused_with_its_activation_is_known_by_the_product_behind_it(tmp_path: Path) -> None:
+    trace, links, found = attributed(tmp_path, written(NANOGPT))
+    right, wrong = verdict(NANOGPT, trace, found)
+    assert (right, wrong) == (1.0, {}), open_rows(NANOGPT, trace, found)
+    model = model_dims(found, find_calls(trace, links, found))
+    assert (model.layers.value, model.hidden.value, model.ffn.value) == (3, HIDDEN, FFN)
+
+
+def test_between_kernels_that_only_an_optimizer_runs_all_is_the_optimizer(tmp_path: Path) -> None:
+    update = [
+        Row("unattributed", "aten::mul", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
+        Row("optimizer", "XXT_kernel_0", "XXT_kernel", inside="loop"),
+        Row("optimizer", "aten::lerp_", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
+        Row("optimizer", "ba_plus_cAA_kernel_1", "ba_plus_cAA_kernel", inside="loop"),
+        Row("unattributed", "aten::mul", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
+    ]
+    rows = [Row("", "", "k", inside="mlp(B)"), *update, Row("", "", "k", inside="mlp(F)")]
+    trace, _, found = attributed(tmp_path, written(rows))
+    said = [COMPONENTS[code] for code in found.component[trace.kernels.ts_ns.argsort(kind="stable")]]
+    assert said[1:-1] == [row.right for row in update]

@@ -18,6 +18,7 @@ from tracelens.attribution.result import REASONS, Attribution
 from tracelens.attribution.sites import Sites, decide_sites, operator_rules
 from tracelens.attribution.structure import Inference, infer
 from tracelens.attribution.twins import orphans
+from tracelens.attribution.updates import between_updates
 from tracelens.gemm import KernelNames, is_gemm_op, kernel_names
 from tracelens.gemm.inductor import custom_kernel
 from tracelens.trace import Links, Trace, look_up
@@ -119,6 +120,10 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     optimizing = phase == _PHASE["optimizer"]
     bare = optimizing & (component == _COMPONENT["unattributed"])
     component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["module_stack"]
+    optimizes = component == _COMPONENT["optimizer"]
+    bare = between_updates(trace, links, optimizes, outside=phase == _PHASE["other"])
+    bare &= component == _COMPONENT["unattributed"]
+    component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["local"]
     # a product of the forward that a compiled backward computes again
     again = (role == _ROLE["forward"]) & (phase == _PHASE["backward"])
     stretch = np.where(again, -2 - np.arange(size), look_up(phases.evaluate, links.kernel_node))
