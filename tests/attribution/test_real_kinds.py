@@ -131,3 +131,87 @@ def test_between_kernels_that_only_an_optimizer_runs_all_is_the_optimizer(tmp_pa
     trace, _, found = attributed(tmp_path, written(rows))
     said = [COMPONENTS[code] for code in found.component[trace.kernels.ts_ns.argsort(kind="stable")]]
     assert said[1:-1] == [row.right for row in update]
+
+
+FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128>>"
+
+
+def _elementwise(right: str, op: str) -> Row:
+    return Row(right, op, "void at::native::vectorized_elementwise_kernel<4>", us=3)
+
+
+def _products(*right: str) -> list[Row]:
+    return [mm(part, 64, 64, 64) for part in right]
+
+
+def _attention(*queries: str) -> list[Row]:
+    core = Row("attention.core", "aten::_flash_attention_forward", FLASH)
+    return [
+        _elementwise("norm", "aten::native_layer_norm"),
+        *_products(*["attention.qkv"] * len(queries)),
+        core,
+        *_products("attention.output"),
+        _elementwise("residual", "aten::add"),
+    ]
+
+
+def _mlp(kind: str = "plain") -> list[Row]:
+    act, add = _elementwise("mlp.activation", "aten::silu"), _elementwise("residual", "aten::add")
+    norm = _elementwise("norm", "aten::native_layer_norm")
+    if kind == "plain":
+        return [norm, *_products("mlp.up"), act, *_products("mlp.down"), add]
+    if kind == "gated":
+        gated = _elementwise("mlp.activation", "aten::mul")
+        return [norm, *_products("mlp.gate"), act, *_products("mlp.up"), gated, *_products("mlp.down"), add]
+    expert = Row("moe.experts", "aten::_grouped_mm", "void cutlass::device_kernel<GroupProblemShape>", us=50)
+    return [
+        norm,
+        *_products("moe.router"),
+        _elementwise("moe.router moe.dispatch", "aten::topk"),
+        _elementwise("moe.dispatch", "aten::sort"),
+        expert,
+        _elementwise("moe.experts", "aten::silu"),
+        expert,
+        _elementwise("moe.dispatch", "aten::index_add_"),
+        add,
+    ]
+
+
+HEAD = [
+    _elementwise("norm", "aten::native_layer_norm"),
+    *_products("logits"),
+    _elementwise("loss", "aten::nll_loss_forward"),
+]
+WORDS = [_elementwise("embedding", "aten::embedding")]
+PROJECTOR = [
+    *_products("embedding"),
+    _elementwise("embedding other", "aten::gelu"),
+    *_products("embedding"),
+]
+WITHOUT_SHAPES = {
+    # a vision tower, two products onto the words' width, and a language model: llava, qwen2_vl
+    "two models": (3 * (_attention("q", "k", "v") + _mlp()))
+    + [_elementwise("", "aten::slice"), *PROJECTOR, *WORDS]
+    + 4 * (_attention("qkv") + _mlp("gated"))
+    + HEAD,
+    # switch_transformers, t5: attention to itself, then to the encoder, then an MLP
+    "encoder and decoder": WORDS
+    + 3 * (_attention("q", "k", "v") + _mlp())
+    + WORDS
+    + 3 * (_attention("q", "k", "v") + _attention("q", "k", "v") + _mlp())
+    + HEAD,
+    # deepseek_v3: dense layers first, then experts
+    "experts": WORDS
+    + 2 * (_attention("q", "k", "v") + _mlp("gated"))
+    + 4 * (_attention("q", "k", "v") + _mlp("experts"))
+    + HEAD,
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_SHAPES)
+def test_order_alone_tells_layers_of_several_kinds(tmp_path: Path, name: str) -> None:
+    rows = WITHOUT_SHAPES[name]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    right, wrong = verdict(rows, trace, found)
+    assert right >= 0.9, open_rows(rows, trace, found)
+    assert wrong == {}

@@ -1,8 +1,8 @@
 """Products that a hand-written kernel fuses with an activation, and whose operands the trace does not tell.
 
 Their names say that they are half of an MLP (``gemm.inductor.custom_kernel``), the plain product behind them
-which sizes they have: it takes what they make and comes back to the hidden size. In the backward the kernel of
-the same name makes the gradient of what that product took, which is as large.
+which sizes they have: it takes what they make and comes back to the hidden size. In the backward a kernel of
+that name makes the gradient of what the product took, which is as large.
 """
 
 from __future__ import annotations
