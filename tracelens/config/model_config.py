@@ -37,6 +37,7 @@ _ALIASES = {
 _DTYPES = {
     "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "half": "fp16",
     "fp32": "fp32", "float32": "fp32", "tf32": "tf32", "fp8": "fp8", "float8": "fp8",
+    "fp8-block": "fp8-block", "fp8_block": "fp8-block", "nvfp4": "nvfp4",
 }  # fmt: skip
 DTYPES = tuple(dict.fromkeys(_DTYPES.values()))
 #: What shows the present value of a parameter that many traces do not show.

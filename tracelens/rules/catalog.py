@@ -15,6 +15,7 @@ from tracelens.rules.head_dimension import HeadDimension
 from tracelens.rules.host_waits import HostWaits
 from tracelens.rules.kv_heads import KvHeads
 from tracelens.rules.layout_copies import LayoutCopies
+from tracelens.rules.low_precision import LowPrecision
 from tracelens.rules.misaligned_views import MisalignedViews
 from tracelens.rules.odd_sequence import OddSequence
 from tracelens.rules.pad_vocabulary import PadVocabulary
@@ -45,6 +46,7 @@ RULES: tuple[Rule, ...] = (
     LayoutCopies(),
     MisalignedViews(),
     Fp8(),
+    LowPrecision(),
     CompiledPadding(),
     UnfusedAttention(),
     GemmsBesideCollectives(),
