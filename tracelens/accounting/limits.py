@@ -38,6 +38,10 @@ from tracelens.results.waiting import idle_ms
 #: Shares of the step from which a wait is named before kernels, and from which it is named at all.
 LARGE, WORTH = 0.15, 0.05
 UNKNOWN = 0.50
+#: Of exposed communication: from here on it is said that small messages wait for a rank.
+_NAMES_WAITING = 0.25
+#: A smaller message is sent in 0.1 ms at most, even at 1 GB/s: what it takes longer is waiting.
+_SENDING_FROM = 2**16
 #: Components whose kernels besides products only move bytes.
 _BYTES = frozenset({
     "embedding", "norm", "attention.rope", "attention.softmax", "mlp.activation", "residual", "dropout",
@@ -106,6 +110,27 @@ class StepPicture:
     def exposed_frac(self) -> float:
         """Exposed communication as a share of the steps: of their mean, as it is a mean."""
         return self.summary.exposed_communication_ms / self.mean_ms if self.mean_ms else 0.0
+
+    @property
+    def waiting_ms(self) -> float:
+        """Exposed communication per step in messages too small to take long: waiting for other ranks."""
+        return sum(
+            row.exposed_ms_per_step
+            for row in self.communication
+            if row.bytes_per_call is not None and row.bytes_per_call < _SENDING_FROM
+        )
+
+    @property
+    def waits_for_rank(self) -> bool:
+        """Is so much of the exposed communication waiting that the late rank is the thing to find?"""
+        exposed_ms = self.summary.exposed_communication_ms
+        return exposed_ms > 0 and self.waiting_ms >= _NAMES_WAITING * exposed_ms
+
+    @property
+    def hideable_ms(self) -> float:
+        """Exposed communication per step that overlap hides at most: no more than there is compute."""
+        exposed_ms = self.summary.exposed_communication_ms
+        return min(exposed_ms, max(0.0, self.mean_ms * self.summary.gpu_busy_frac - exposed_ms))
 
     @property
     def marked(self) -> bool:

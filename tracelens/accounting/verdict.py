@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPicture, byte_times, limits
 from tracelens.numbers import listed, ms, ms_range, pct
-from tracelens.results import CommunicationRow, Estimate
+from tracelens.results import Estimate
 from tracelens.results.waiting import step_bound
 from tracelens.rules.engine.needs import unseen
 from tracelens.words import TO_TRY, per_step
@@ -22,10 +22,6 @@ _WAITED = {"compile": "for torch.compile", "data": "for the DataLoader", "pageab
 _WIDE = 0.40
 #: Components named where the step is bound by memory.
 _NAMED = 3
-#: Of exposed communication: from here on it is said that small messages wait.
-_NAMES_WAITING = 0.25
-#: A smaller message is sent in 0.1 ms at most, even at 1 GB/s: what it takes longer is waiting.
-_SENDING_FROM = 2**16
 _SHARES = ((0.99, "All of it"), (0.5, "Most of it"), (0.0, "The largest part of it"))
 #: Exposed communication is named from this share of the step on.
 _EXPOSED = 0.02
@@ -108,10 +104,10 @@ def _not_judged(seen: StepPicture) -> tuple[str, str]:
 def _communication(seen: StepPicture, *, alone: bool) -> tuple[str, str]:
     """Exposed communication, and what there is to try; ``alone`` where shapes are not judged."""
     exposed_ms = seen.summary.exposed_communication_ms
-    waiting_ms = sum(row.exposed_ms_per_step for row in seen.communication if _only_waits(row))
-    late = waiting_ms >= _NAMES_WAITING * exposed_ms
-    to_try = "find the rank that the others wait for" if late else "overlap it with compute"
-    most = f"at most {ms(exposed_ms)} {per_step(seen.marked)}"
+    to_try, most_ms = "overlap it with compute", seen.hideable_ms
+    if seen.waits_for_rank:
+        to_try, most_ms = "find the rank that the others wait for", exposed_ms
+    most = f"at most {ms(most_ms)} {per_step(seen.marked)}"
     most += " of what was recognised" if seen.summary.communication_is_bound else ""
     said = f"{_exposed(seen)} {_mean_part(seen, exposed_ms)}"
     return f"{said[:1].upper()}{said[1:]}{'.' if alone else _MORE}", _joined(
@@ -135,10 +131,6 @@ def _main_collective(seen: StepPicture, exposed_ms: float) -> str:
 def _exposed(seen: StepPicture) -> str:
     least = " at least" if seen.summary.communication_is_bound else ""
     return f"exposed communication takes{least}"
-
-
-def _only_waits(row: CommunicationRow) -> bool:
-    return row.bytes_per_call is not None and row.bytes_per_call < _SENDING_FROM
 
 
 def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> tuple[str, str]:

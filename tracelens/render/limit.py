@@ -8,17 +8,15 @@ from tracelens import numbers as f
 from tracelens.accounting.limits import LARGE, StepPicture, byte_times, limits
 from tracelens.render import waits
 from tracelens.render.section import Content, Page, Section
-from tracelens.results import CommunicationRow, Report
+from tracelens.results import Report
 from tracelens.results.step import LimitedBy
 from tracelens.results.waiting import idle_ms
 from tracelens.words import per_step
 
 _KINDS = 3  # kinds of communication named
 _NAMED = 4  # components named where memory limits the step
-#: Of exposed communication: from here on it is said that small messages wait.
-_NAMES_WAITING = 0.25
-#: A smaller message is sent in 0.1 ms at most, even at 1 GB/s: what it takes longer is waiting.
-_SENDING_FROM = 2**16
+#: Of idle time: from here on loading data is the first thing to do.
+_LOADS = 0.25
 #: What hides a collective behind compute, by what it serves. Flags: megatron/training/arguments.py of
 #: Megatron-LM; no_sync of DistributedDataParallel; prefetching of FullyShardedDataParallel and fully_shard.
 _HIDES = {
@@ -95,35 +93,34 @@ def _exposed(report: Report) -> Card:
         f"{kind_name(*one)}: {f.ms(kinds[one][0])} of {f.ms(kinds[one][1])} exposed."
         for one in order[:_KINDS]
     ]
-    waiting_ms = sum(row.exposed_ms_per_step for row in rows if _only_waits(row))
-    late = waiting_ms >= _NAMES_WAITING * exposed_ms
-    if late:
+    seen = picture(report)
+    if late := seen.waits_for_rank:
         saw.append(
-            f"{f.ms(waiting_ms)} of the {f.ms(exposed_ms)} is in messages below 64 kB: almost all of it is"
-            " waiting for other ranks."
+            f"{f.ms(seen.waiting_ms)} of the {f.ms(exposed_ms)} is in messages below 64 kB: almost all"
+            " of it is waiting for other ranks."
         )
     hides = [_HIDES[order[0][1]]] if order and order[0][1] in _HIDES else []
     least = "at least " if report.summary.communication_is_bound else ""
+    hideable_ms = seen.hideable_ms
+    most = "Hiding all of it saves that much at most."
+    if not late and hideable_ms < exposed_ms:
+        most = f"Overlap hides at most {f.ms(hideable_ms)} of it: there is no more compute."
     return Card(
         "exposed",
         "Exposed communication",
-        f"at most {_part(exposed_ms, report)}",
+        f"at most {_part(exposed_ms if late else hideable_ms, report)}",
         saw,
         "A collective ends when its slowest rank arrives; kernels that need its result wait, and the GPU"
         " computes nothing.",
         [_FIND_RANK, *hides] if late else [*hides, _FIND_RANK],
         f"Exposed: a communication kernel runs and no compute kernel does, {least}{f.ms(exposed_ms)},"
-        f" {_steps(report)}. Hiding all of it saves that much at most.",
+        f" {_steps(report)}. {most}",
     )
 
 
 def kind_name(collective: str, purpose: str) -> str:
     """A collective with what it serves, where that is known."""
     return collective if purpose == "unknown" else f"{collective} for {purpose}"
-
-
-def _only_waits(row: CommunicationRow) -> bool:
-    return row.bytes_per_call is not None and row.bytes_per_call < _SENDING_FROM
 
 
 def _idle(report: Report) -> Card:
@@ -140,7 +137,7 @@ def _idle(report: Report) -> Card:
         'Launch less: torch.compile(mode="reduce-overhead") (CUDA graphs), or a larger batch.',
         "Take what waits for the GPU out of the step: .item(), .cpu(), print of a tensor, synchronize().",
     ]
-    todo = [loader, *todo] if loads >= _NAMES_WAITING else [*todo, loader]
+    todo = [loader, *todo] if loads >= _LOADS else [*todo, loader]
     if found.why == waits.NOT_ASKED:
         todo.insert(0, "Find the cause: tracelens analyze TRACE --waits.")
     without_ms = summary.unprofiled.median_ms
