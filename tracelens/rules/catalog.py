@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracelens.rules.align_dimensions import AlignDimensions
+from tracelens.rules.attention_backend import AttentionBackend
 from tracelens.rules.collectives_in_line import CollectivesInLine
 from tracelens.rules.compiled_padding import CompiledPadding
 from tracelens.rules.engine.rule import Rule
@@ -49,6 +50,7 @@ RULES: tuple[Rule, ...] = (
     LowPrecision(),
     CompiledPadding(),
     UnfusedAttention(),
+    AttentionBackend(),
     GemmsBesideCollectives(),
     UnalignedPayload(),
     CollectivesInLine(),
