@@ -38,7 +38,7 @@ class AttentionBackend(Rule):
         rows = efficient_rows(facts)
         if any(row.attention is None or row.attention.heads_of_all is None for row in rows):
             raise could_not_run(
-                f"{took(rows, 'attention row', facts)} in the memory-efficient kernel, and whether with a mask"
+                f"{took(rows, 'attention row', facts)} in the memory-efficient kernel; whether with a mask"
                 f" is not known: {for_shapes(rows)}."
             )
         if not rows:
