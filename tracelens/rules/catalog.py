@@ -7,6 +7,7 @@ from tracelens.rules.attention_backend import AttentionBackend
 from tracelens.rules.collectives_in_line import CollectivesInLine
 from tracelens.rules.compiled_padding import CompiledPadding
 from tracelens.rules.engine.rule import Rule
+from tracelens.rules.expert_imbalance import ExpertImbalance
 from tracelens.rules.expert_tiles import ExpertTiles
 from tracelens.rules.experts import Experts
 from tracelens.rules.falling_clock import FallingClock
@@ -41,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     PipelineLayers(),
     Experts(),
     ExpertTiles(),
+    ExpertImbalance(),
     OddSequence(),
     TensorCores(),
     UnfusedProjections(),
