@@ -233,8 +233,9 @@ class CommunicationRow:
     ] = None
 
 
-#: compile: torch.compile; data: the DataLoader; pageable: copies from or to pageable memory.
-HostWork = Literal["compile", "data", "pageable"]
+#: compile: torch.compile; break: between the parts of a model that graph breaks divide; data: the DataLoader;
+#: pageable: copies from or to pageable memory.
+HostWork = Literal["compile", "break", "data", "pageable"]
 
 
 @dataclass(frozen=True, slots=True)
