@@ -15,7 +15,9 @@ import pytest
 from tests import tiers
 
 # No test depends on how fast the machine is.
-hypothesis.settings.register_profile("untimed")
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("untimed")
 
 # A shell's background job begins with Ctrl-C ignored, and so would everything that a test starts.
