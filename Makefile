@@ -32,6 +32,7 @@ test-all: lint contract
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 
 types: $(VENV)/.tested
 	$(BIN)/mypy

@@ -228,6 +228,11 @@ class CommunicationRow:
     ] = 0.0
     unaligned_bytes: Annotated[int | None, says("such a share, of the call that is exposed longest")] = None
 
+    @property
+    def kind(self) -> str:
+        """The collective with what it serves, where that is known."""
+        return self.collective if self.purpose == "unknown" else f"{self.collective} for {self.purpose}"
+
 
 #: compile: torch.compile; data: the DataLoader; pageable: copies from or to pageable memory.
 HostWork = Literal["compile", "data", "pageable"]
