@@ -16,6 +16,7 @@ from tracelens.cli.explain import explain
 from tracelens.cli.gemm import gemm
 from tracelens.cli.history import history
 from tracelens.cli.job import merge
+from tracelens.cli.mcp import mcp
 from tracelens.cli.open import open_trace
 from tracelens.cli.streams import nobody_reads, open_closed, warn
 from tracelens.cli.suggest import suggest
@@ -44,8 +45,7 @@ def cli() -> None:
     """Where every GPU microsecond of a training step went, and what wastes it.
 
     \b
-    Exit codes: 0 fine, 1 a --fail-on gate failed (doctor: a poor trace),
-    2 wrong use, 3 input unusable.
+    Exit codes: 0 fine, 1 a gate failed, 2 wrong use, 3 input unusable.
     """
 
 
@@ -56,6 +56,7 @@ cli.add_command(compare)
 cli.add_command(doctor)
 cli.add_command(explain)
 cli.add_command(gemm)
+cli.add_command(mcp)
 cli.add_command(history)
 cli.add_command(merge)
 cli.add_command(open_trace)

@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracelens.cli.gates import (
-    Ci,
-    check_files,
-    check_outputs,
-    echo_form,
-    finish,
-    gate_options,
-    shown,
-    write_forms,
-)
+from tracelens.cli.gates import Ci, answer, check_forms, gate_options
 from tracelens.cli.help import GATES, Grouped
 from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
@@ -136,39 +127,25 @@ def analyze_ranks(
     from tracelens.gates import judge_job
     from tracelens.gates.judge import parse_job_gate
 
-    on_stdout = [f"--{form} -" for form in ("json", "markdown") if outputs.get(form) == "-"]
-    check_outputs(markdown=outputs.get("markdown"), annotations=ci.annotations, on_stdout=on_stdout)
+    check_forms(outputs, ci, inputs=paths)
     wanted = [parse_job_gate(text) for text in ci.fail_on]
     how = how or RankOptions()
     own = how.checked(redacted=redacted)
-    options = {"html": "-o", "json": "--json", "markdown": "--markdown", "summary": "--summary"}
-    check_files({options[form]: path for form, path in outputs.items()}, inputs=paths)
     job, found = _answer(paths, how, own, summary=outputs.get("summary") is not None)
     if redacted:
         from tracelens.render.redact import redact, redact_summary
 
         job, found = redact(job), [redact_summary(one) for one in found]
     gates = judge_job(job, wanted)
-    made = partial(_made, job, gates, _links(job, own, outputs.get("html")))
-    written = write_forms({form: outputs.get(form) for form in ("html", "json", "markdown")}, made)
-    if (bundle := outputs.get("summary")) is not None:
-        from tracelens.files import write_bytes
+    links = _links(job, own, outputs.get("html"))
+
+    def made(form: str) -> bytes:
         from tracelens.job.summary import encode
 
-        write_bytes(bundle, encode(found))
-        written.append((bundle, Path(bundle).stat().st_size))
-    told = not quiet and not on_stdout
-    with shown():
-        if on_stdout:
-            echo_form("json" if outputs.get("json") == "-" else "markdown", made)
-        elif told:
-            _show(job, gates, written)
-        if ci.annotations:
-            from tracelens.render.gates import gate_annotations
+        return encode(found) if form == "summary" else _made(job, gates, links, form)
 
-            for line in gate_annotations(gates, unknown_fails=ci.unknown_fails):
-                click.echo(line)
-    finish(gates, ci, told=told)
+    wished = {form: outputs.get(form) for form in ("html", "json", "markdown", "summary")}
+    answer(wished, made, partial(_show, job), gates=gates, ci=ci, quiet=quiet)
 
 
 def _answer(
@@ -177,18 +154,17 @@ def _answer(
     """The answer and its ranks; of a saved answer, shown again, without them."""
     from tracelens.cli.progress import progress
     from tracelens.job.merge import merge as merged
-    from tracelens.job.run import summarize_files
+    from tracelens.job.run import Work, summarize_files
     from tracelens.job.saved import is_answer, load_answer
+    from tracelens.render.verdict import told
 
     if len(paths) == 1 and is_answer(paths[0]):
         if summary or how != RankOptions():
             raise UsageError(f"{paths[0]} is a saved answer: it is shown again, and has no ranks to analyze")
         return load_answer(paths[0]), []
+    work = Work(how.gpu, how.keep, own, how.waits, told)
     with progress("ranks", long=True) as bar, how.engine() as executor:
-        found, left = summarize_files(
-            paths, gpu=how.gpu, keep=how.keep, pages=own, waits=how.waits, workers=how.workers,
-            executor=executor, progress=bar,
-        )  # fmt: skip
+        found, left = summarize_files(paths, work, workers=how.workers, executor=executor, progress=bar)
     return merged(found, left), found
 
 
@@ -215,11 +191,8 @@ def _made(job: Job, gates: list[Judged], links: dict[str, str], form: str) -> by
     return render_job_html(job, generated_at=now, pages=links).encode()
 
 
-def _show(job: Job, gates: list[Judged], written: list[tuple[str, int]]) -> None:
+def _show(job: Job, written: list[tuple[str, int]]) -> None:
     from tracelens.render.console import stdout_console
-    from tracelens.render.gates import render_gates
     from tracelens.render.job import render_job
 
-    console = stdout_console()
-    render_job(job, console=console, outputs=written)
-    render_gates(gates, console=console)
+    render_job(job, console=stdout_console(), outputs=written)

@@ -53,5 +53,3 @@ JOB_METRICS: dict[str, Metric[Job]] = {
         ),
     )
 }
-
-__all__ = ["JOB_METRICS"]

@@ -49,12 +49,13 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is done with each trace; see ``summarize_files``."""
+    """What is done with each trace; it is pickled."""
 
     gpu: str | None = None
-    keep: str | None = None
-    pages: Pages | None = None
-    waits: bool = False
+    keep: str | None = None  # folder of finished summaries: they are not made again
+    pages: Pages | None = None  # each rank's own page is written too
+    waits: bool = False  # its critical path is found
+    told: Callable[[Analysis], Analysis] | None = None  # writes its verdict
 
 
 def summarize_file(path: str, work: Work) -> _Done:
@@ -72,6 +73,7 @@ def summarize_file(path: str, work: Work) -> _Done:
         with on_this_machine(path) as file:
             searched = work.pages is not None
             analysis = analyze(file, gpu=work.gpu, shape_search=searched, waits=work.waits)
+            analysis = analysis if work.told is None else work.told(analysis)
             data = encode([summary := summarize(analysis)])
         if work.pages is not None:
             work.pages.write(analysis, work.pages.of(summary.file, summary.sha256))
@@ -102,20 +104,16 @@ def _kept_name(path: str, work: Work) -> str:
 
 def summarize_files(
     paths: Sequence[str | Path],
+    work: Work | None = None,
     *,
-    gpu: str | None = None,
-    keep: str | Path | None = None,
-    pages: Pages | None = None,
-    waits: bool = False,
     workers: int | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[RankSummary], list[Left]]:
     """A summary of every trace (and those already made), and the files that have none with why.
 
-    ``keep`` is a folder in which finished summaries lie: they are not made again. ``pages`` has each rank's
-    own page written too, ``waits`` its critical path found. ``executor`` is anything that has ``submit``
-    (``cluster.dask_executor``); without one, processes on this machine.
+    ``executor`` is anything that has ``submit`` (``cluster.dask_executor``); without one, processes on this
+    machine.
 
     Raises InputError where nothing can be read.
     """
@@ -128,8 +126,8 @@ def summarize_files(
                 found += decode(file.read_bytes(), name_of(path))
         except (InputError, OSError) as error:
             left.append(Left(name_of(path), str(error)))
-    work = Work(gpu, None if keep is None else str(keep), pages, waits)
-    for at, (path, done) in enumerate(_results(files.traces, work, workers, executor)):
+    results = _results(files.traces, work or Work(), workers, executor)
+    for at, (path, done) in enumerate(results):
         if progress is not None:
             progress(at + 1, len(files.traces), name_of(path))
         if done.summary is None:
@@ -154,9 +152,8 @@ def analyze_job(
 
     Raises InputError where nothing can be read, or the ranks have no step in common.
     """
-    found, left = summarize_files(
-        paths, gpu=gpu, keep=keep, workers=workers, executor=executor, progress=progress
-    )
+    work = Work(gpu, None if keep is None else str(keep))
+    found, left = summarize_files(paths, work, workers=workers, executor=executor, progress=progress)
     return merge(found, left)
 
 

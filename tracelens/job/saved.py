@@ -73,7 +73,7 @@ def as_folder(given: str | Path) -> Iterator[Path]:
     path = Path(given)
     if is_answer(path):
         raise InputError(
-            f"{path.name} is the answer for a job, without its ranks' reports: write them with --summary FILE "
+            f"{path.name} is the answer for a job, without reports of ranks: write them with --summary FILE "
             "and compare those files"
         )
     if not has_summaries(path):
