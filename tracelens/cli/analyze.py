@@ -45,6 +45,7 @@ class AnalyzeOptions:
     keep: str | None
     pages: str | None
     workers: int | None
+    dask: str | None
     ci: Ci
     quiet: bool
     verbose: bool
@@ -70,7 +71,7 @@ class AnalyzeOptions:
 _GROUPS = {
     "Outputs": ("output", "no_html", "json", "markdown", "kernels", "perfetto", "keep_metadata", "redact"),
     "What is judged": ("gpu", "steps", "reference", "what_if", "gemm", "waits", "price"),
-    "Many ranks": ("summary", "keep", "pages", "workers"),
+    "Many ranks": ("summary", "keep", "pages", "workers", "dask"),
     **GATES,
 }
 
@@ -121,6 +122,7 @@ _GROUPS = {
 @click.option("--keep", metavar="FOLDER", help="Finished ranks are kept there and not redone.")
 @click.option("--pages", metavar="FOLDER", help="Each rank's own page goes there, with a link.")
 @click.option("--workers", type=click.IntRange(1), help="Ranks analyzed at once [default: all cores].")
+@click.option("--dask", metavar="ADDRESS", help="On the Dask cluster of this scheduler (extra dask).")
 @gate_options("report", "shape_waste>5%")
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
 @click.option("-v", "--verbose", is_flag=True, help="The summary with GEMMs, communication and coverage.")
@@ -154,7 +156,7 @@ def _analyze_job(asked: AnalyzeOptions) -> None:
         ci=asked.ci,
         quiet=asked.quiet,
         redacted=asked.redact,
-        how=RankOptions(asked.gpu, asked.keep, asked.pages, asked.workers),
+        how=RankOptions(asked.gpu, asked.keep, asked.pages, asked.workers, asked.dask),
     )
 
 
@@ -164,8 +166,8 @@ def _analyze_one(asked: AnalyzeOptions) -> None:
     from tracelens.kinds import kind_of
     from tracelens.render.gates import finding_annotations
 
-    if asked.given("keep", "pages", "workers"):
-        raise UsageError("--keep, --pages and --workers are for several ranks: give a folder or more traces")
+    if given := asked.given("keep", "pages", "workers", "dask"):
+        raise UsageError(f"{', '.join(given)}: for several ranks only: give a folder or more traces")
     (trace,) = asked.traces
     saved = kind_of(trace) == "report"
     _check(asked, trace, saved=saved)

@@ -66,7 +66,8 @@ def compare(
     """Say whether the step's time changed from BEFORE to AFTER, what changed, and where the time went.
 
     Each is a torch.profiler trace or a report of 'tracelens analyze --json'; or both are folders of them,
-    the ranks of a job or several runs, which are paired by rank, else by name.
+    the ranks of a job or several runs, which are paired by rank, else by name. Summaries ('--summary') stand
+    for the ranks in them.
     """
     from tracelens.gates import judge_comparison
     from tracelens.gates.judge import parse_comparison_gate
@@ -86,6 +87,13 @@ def compare(
 
 
 def _compare(before: str, after: str, *, across: bool) -> Compared:
+    from tracelens.job.saved import as_folder
+
+    with as_folder(before) as first, as_folder(after) as second:
+        return _compare_files(str(first), str(second), across=across)
+
+
+def _compare_files(before: str, after: str, *, across: bool) -> Compared:
     from tracelens.comparison.folder import compare_folders
     from tracelens.comparison.load import compare as compare_files
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -18,6 +19,8 @@ from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from tracelens.gates import Judged
     from tracelens.job.result import Job
     from tracelens.job.run import Pages
@@ -66,12 +69,21 @@ def merge(
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:
-    """How ranks are summarized: for which GPU, where finished ones and their pages lie, how many at once."""
+    """How ranks are summarized: for which GPU, where finished ones and their pages lie, by whom."""
 
     gpu: str | None = None
     keep: str | None = None
     pages: str | None = None
     workers: int | None = None
+    dask: str | None = None
+
+    def engine(self) -> AbstractContextManager[Executor | None]:
+        """What runs the ranks; None: processes of this machine."""
+        if self.dask is None:
+            return nullcontext()
+        from tracelens.job.cluster import dask_executor
+
+        return dask_executor(self.dask)
 
     def checked(self, *, redacted: bool) -> Pages | None:
         """Where each rank's own page goes, once the folders are known to be there."""
@@ -83,6 +95,8 @@ class RankOptions:
                 raise UsageError(f"{name} {folder}: there is no such folder; make it first")
         if redacted and self.pages is not None:
             raise UsageError("--pages writes names: not with --redact")
+        if self.dask is not None and self.workers is not None:
+            raise UsageError("--workers is of this machine: the Dask cluster has its own")
         return None if self.pages is None else Pages(self.pages, write_rank_page)
 
 
@@ -110,15 +124,22 @@ def analyze_ranks(
     wanted = [parse_job_gate(text) for text in ci.fail_on]
     how = how or RankOptions()
     own = how.checked(redacted=redacted)
-    with progress("ranks", long=True) as bar:
+    with progress("ranks", long=True) as bar, how.engine() as executor:
         found, left = summarize_files(
-            paths, gpu=how.gpu, keep=how.keep, pages=own, told=told, workers=how.workers, progress=bar
+            paths,
+            gpu=how.gpu,
+            keep=how.keep,
+            pages=own,
+            told=told,
+            workers=how.workers,
+            executor=executor,
+            progress=bar,
         )
     job = merged(found, left)
     if redacted:
-        from tracelens.render.redact import redact
+        from tracelens.render.redact import redact, redact_summary
 
-        job, found = redact(job), [redact(one) for one in found]
+        job, found = redact(job), [redact_summary(one) for one in found]
     gates = judge_job(job, wanted)
     links = _links(job, own, outputs.get("html"))
 

@@ -115,7 +115,7 @@ def summarize_files(
 
     ``keep`` is a folder in which finished summaries lie: they are not made again. ``pages`` has each rank's
     own page written too, and ``told`` writes its verdict. ``executor`` is anything
-    that has ``submit``, as a Dask client's ``get_executor()``; without one, processes on this machine.
+    that has ``submit`` (``cluster.dask_executor``); without one, processes on this machine.
 
     Raises InputError where nothing can be read.
     """
@@ -165,7 +165,7 @@ def _results(
 ) -> Iterator[tuple[str, _Done]]:
     """Every file's result as it comes. A worker that dies takes no other file with it."""
     if executor is not None:
-        asked = {executor.submit(summarize_file, path, work): path for path in paths}
+        asked = {executor.submit(summarize_file, _absolute(path), work): path for path in paths}
         for one in as_completed(asked):
             try:
                 yield asked[one], one.result()
@@ -184,6 +184,11 @@ def _results(
     while waiting:
         for path in (yield from _until_broken(waiting, work, 1)):
             yield path, _Done(None, "its process was killed twice: not enough memory for it?")
+
+
+def _absolute(path: str) -> str:
+    """Workers elsewhere have another working directory."""
+    return path if is_remote(path) else os.path.abspath(path)
 
 
 def _until_broken(

@@ -30,7 +30,7 @@ _LEAST = "≥ "  # before a figure of what was recognised, where more can be the
 _OTHER = 0.05  # of GPU time that is ``other``: from here on worth a line beside what is unattributed
 _SAME = 0.03  # step times that differ by less are taken for the same
 _ADDS = 0.02  # savings whose sum is off by less add up
-_BANDWIDTH_FROM = 2**20  # bytes: the time of a smaller message is latency and waiting
+BANDWIDTH_FROM = 2**20  # bytes: the time of a smaller message is latency and waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,12 @@ def model_line(report: Report) -> list[str]:
         return ["Parts of a transformer only"]
     if report.model.found == "none":
         return ["No transformer" if report.coverage.complete else "No attention recognised"]
-    known = [(name, dim, dim.value) for name, dim in dims(report.model) if dim.value is not None]
+    return known_dims(report.model) or ["Transformer of unknown dimensions"]
+
+
+def known_dims(model: ModelDims) -> list[str]:
+    """The dimensions that are known, each with its name."""
+    known = [(name, dim, dim.value) for name, dim in dims(model) if dim.value is not None]
     values = {name: value for name, _, value in known}
     parts = []
     for name, dim, value in known:
@@ -92,7 +97,7 @@ def model_line(report: Report) -> list[str]:
             one = name.removesuffix("s") if value == 1 else name
             said = f"{value} {one}" if counted else f"{name} {value}"
             parts.append(f"{said} per rank" if dim.per_rank else said)
-    return parts or ["Transformer of unknown dimensions"]
+    return parts
 
 
 def steps_text(report: Report) -> str:
@@ -314,7 +319,7 @@ def message(row: CommunicationRow) -> str:
 
 def bus(row: CommunicationRow) -> str:
     """Write the bus bandwidth where the message is large enough for one to mean something."""
-    large = row.bytes_per_call is not None and row.bytes_per_call >= _BANDWIDTH_FROM
+    large = row.bytes_per_call is not None and row.bytes_per_call >= BANDWIDTH_FROM
     return f.sig(row.bus_gbps) if large and row.bus_gbps is not None else f.DASH
 
 
