@@ -49,12 +49,9 @@ def test_bench_measures_names_and_writes_everything(driver: Driver, tmp_path: Pa
         )
     ]  # fmt: skip
     gemms.append(GemmCase("x", 16, 24, 32, out_dtype="fp32"))
-    ways: list[tuple[Direction, Backend]] = [
-        ("forward", "flash"),
-        ("backward", "flash"),
-        ("forward", "cudnn"),
-    ]
-    calls = [AttentionCase("x", 1, 4, 17, 16, 2, direction=way, backend=kind) for way, kind in ways]
+    kinds: list[tuple[Direction, Backend]]
+    kinds = [("forward", "flash"), ("backward", "flash"), ("forward", "cudnn")]
+    calls = [AttentionCase("x", 1, 4, 17, 16, 2, direction=way, backend=kind) for way, kind in kinds]
     device = open_device("cuda")
     settings = Settings(gemms, calls, minutes=5, out=tmp_path / "h200.json", options=HASTY)
     found = run(settings, device=device).measurements
