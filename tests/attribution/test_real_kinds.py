@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -215,3 +216,43 @@ def test_order_alone_tells_layers_of_several_kinds(tmp_path: Path, name: str) ->
     right, wrong = verdict(rows, trace, found)
     assert right >= 0.9, open_rows(rows, trace, found)
     assert wrong == {}
+
+
+def _model(layers: int, number: int = -1) -> list[Row]:
+    """A forward with shapes; ``number``: autograd's first, -1 for one without gradients."""
+    tokens, hidden, ffn, vocab = 2048, 512, 1536, 32000
+    wide = ([4, 512, hidden],)
+    norm = replace(_elementwise("norm", "aten::native_layer_norm"), dims=wide)
+    add = replace(_elementwise("residual", "aten::add"), dims=wide * 2)
+    act = replace(_elementwise("mlp.activation", "aten::gelu"), dims=([4, 512, ffn],))
+    core = Row("attention.core", "aten::_flash_attention_forward", FLASH, ([4, 512, 8, 64],) * 3)
+    rows = [replace(_elementwise("embedding", "aten::embedding"), dims=([vocab, hidden], [4, 512]))]
+    for _ in range(layers):
+        queries = [mm("attention.qkv", tokens, hidden, hidden)] * 3
+        rows += [norm, *queries, core, mm("attention.output", tokens, hidden, hidden), add, norm]
+        rows += [mm("mlp.up", tokens, ffn, hidden), act, mm("mlp.down", tokens, hidden, ffn), add]
+    rows += [norm, mm("logits", tokens, vocab, hidden)]
+    rows += [replace(_elementwise("loss", "aten::_log_softmax"), dims=([tokens, vocab],))]
+    return [replace(row, number=number + at) if number > 0 else row for at, row in enumerate(rows)]
+
+
+TRAINED = _model(3, 10)
+GRADIENT = replace(_elementwise("loss", "aten::_log_softmax_backward_data"), number=-(10 + len(TRAINED) - 1))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [*TRAINED, *_model(3), GRADIENT],  # huggingface/trl trl/trainer/dpo_trainer.py
+        [*_model(2), *TRAINED, GRADIENT],  # a smaller teacher or reference before
+        [*_model(3), *_model(3)],  # two batches of inference
+    ],
+    ids=["policy and reference", "another model ahead", "twice"],
+)
+def test_a_model_that_runs_twice_has_its_layers_once(tmp_path: Path, rows: list[Row]) -> None:
+    trace, links, found = attributed(tmp_path, written(rows))
+    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+    model = model_dims(found, find_calls(trace, links, found))
+    assert (model.layers.value, model.heads.value, model.micro_batch.value) == (3, 8, 4)
+    phases = [PHASES[code] for code in found.phase[trace.kernels.ts_ns.argsort(kind="stable")]]
+    assert {phase for row, phase in zip(rows, phases, strict=True) if row.right != "loss"} == {"forward"}

@@ -153,9 +153,9 @@ def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) ->
     """What the products of each gap between two cores are, "" where that stays open.
 
     None where most gaps admit no reading that other gaps have too: there can be several kinds of layers, an
-    encoder and a decoder, or two models. What is read as no other gap joins two models, or holds a layer with a
-    core that no name tells. There every product is what its equal is elsewhere, or the one that
-    makes queries, between the MLP and that kernel.
+    encoder and a decoder, or two models. What is read as no other gap joins two models, or holds a layer with
+    a core that no name tells. There every product is what its equal is elsewhere, or the one that makes
+    queries, between the MLP and that kernel.
     """
     read = [_read(run, places) for places in between]
     times = Counter(_brief(pattern) for pattern in read if pattern is not None)
