@@ -139,7 +139,7 @@ def infer(
 
 
 def _without_gradients(units: Units, phase: list[str], step: NodeArray, graph: NodeArray) -> Iterator[Run]:
-    """Forwards beside those that are trained on, which autograd numbers not: a reference, a teacher, a check."""
+    """Forwards beside those that are trained on, which autograd does not number: a reference, a teacher."""
     turned = ["forward" if one == "other" else "other" for one in phase]
     yield from (
         run for run in split_runs(units, turned, step, graph) if run.phase == "forward" and find_cores(run)
