@@ -237,7 +237,8 @@ def _model(layers: int, number: int = -1) -> list[Row]:
 
 
 TRAINED = _model(3, 10)
-GRADIENT = replace(_elementwise("loss", "aten::_log_softmax_backward_data"), number=-(10 + len(TRAINED) - 1))
+_LAST = 10 + len(TRAINED) - 1
+GRADIENT = replace(_elementwise("loss", "aten::_log_softmax_backward_data"), number=-_LAST)
 
 
 @pytest.mark.parametrize(
@@ -257,3 +258,62 @@ def test_a_model_that_runs_twice_has_its_layers_once(tmp_path: Path, rows: list[
     phases = [PHASES[code] for code in found.phase[trace.kernels.ts_ns.argsort(kind="stable")]]
     inside = zip(rows, phases, strict=True)
     assert {phase for row, phase in inside if row.right not in ("embedding", "loss")} == {"forward"}
+
+
+# vllm-project/vllm on B200: csrc/, vllm/model_executor/layers/fused_moe/; kernels of TensorRT-LLM by FlashInfer
+_ADD_NORM = Row(
+    "norm", "_C::fused_add_rms_norm", "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>()", us=4
+)
+_SUM = Row("communication", "vllm::all_reduce", "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>()")
+_FP4 = (
+    "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, int> > >()"
+)
+
+
+def _fp4(right: str) -> list[Row]:
+    cast = Row(right, "_C::scaled_fp4_quant", "void vllm::cvt_fp16_to_fp4<__nv_bfloat16, false>()", us=4)
+    return [cast, Row(right, "_C::cutlass_scaled_fp4_mm", _FP4, us=40)]
+
+
+def _served(mlp: list[Row]) -> list[Row]:
+    rotates = "void vllm::rotary_embedding_kernel<c10::BFloat16, true>()"
+    writes = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>()"
+    fmha = "fmhaSm100fKernel_QkvBfloat16OBfloat16H128PagedKvCausalP16VarSeqQ128Kv128Persistent"
+    attention = [
+        Row("attention.rope", "_C::rotary_embedding", rotates, us=4),
+        Row("attention.other", "_C_cache_ops::reshape_and_cache_flash", writes, us=4),
+        Row("attention.core", "vllm::unified_attention_with_output", fmha),
+    ]
+    before = [_ADD_NORM, *_fp4("attention.qkv"), *attention, *_fp4("attention.output"), _SUM, _ADD_NORM]
+    return [*before, *mlp, _SUM]
+
+
+_DENSE = [
+    *_fp4("mlp.up"),
+    Row("mlp.activation", "_C::silu_and_mul_nvfp4_quant", "void vllm::silu_and_cvt_fp16_to_fp4<>()", us=5),
+    Row("mlp.down", "_C::cutlass_scaled_fp4_mm", _FP4, us=40),
+]
+_MIXED = [
+    *_products("moe.router"),
+    *(
+        Row(right, "vllm::moe_forward", kernel)
+        for right, kernel in (
+            ("moe.router", "void moe::dev::routing::routingRenormalize::routingIndicesClusterKernel<>()"),
+            ("moe.experts", "bmm_E4m3_MxE4m3MxE2m1_Fp32_bA32_bB32_t128x32x256_swiGlu_dynBatch_sm100f"),
+            ("moe.experts", "bmm_Bfloat16_MxE2m1MxE4m3_Fp32_bA32_bB32_t128x32x256_dynBatch_sm100f"),
+            ("moe.dispatch", "void moe::dev::finalize::finalizeKernelVecLoad<>()"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("how", ["operators", "graph", "kernels_alone"])
+@pytest.mark.parametrize(("dense", "mixed"), [(4, 0), (0, 4), (2, 4)])
+def test_a_served_model_without_shapes(tmp_path: Path, dense: int, mixed: int, how: str) -> None:
+    """Its operators are recorded, or a captured graph is replayed by one launch, or there are kernels alone."""
+    rows = [*_served(_DENSE) * dense, *_served(_MIXED) * mixed, _ADD_NORM, *_products("logits")]
+    events = written(rows, shapes=False, graph=how == "graph", kernels_alone=how == "kernels_alone")
+    trace, _, found = attributed(tmp_path, events)
+    right, wrong = verdict(rows, trace, found)
+    assert right >= 0.97, open_rows(rows, trace, found)
+    assert wrong == {}

@@ -17,10 +17,12 @@ from itertools import pairwise
 from tracelens.attribution.structure.forward import loses, routes
 from tracelens.attribution.structure.mixtures import GROUPED
 from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import Kind
 from tracelens.gemm import GemmShape
 
 _SMALLEST_WEIGHT = 8
 _ENOUGH = 0.5  # of the products must have a grid that fits
+_MLP_BETWEEN = 4  # output, up, down and queries
 _QUERY_PRODUCTS = 2  # between two norms: q; q_b and kv_a of latent attention
 _EXPERT_PRODUCTS = 2  # behind a choice: up and down
 _USUAL = 2 / 3  # of the gaps between two cores are read alike
@@ -200,7 +202,11 @@ def _brief(pattern: _Pattern) -> _Pattern:
 
 
 def _ends_layer(pattern: _Pattern) -> bool:
-    return bool({"mlp.down", _EXPERTS} & {*pattern})
+    return bool({"mlp.down", _EXPERTS, "moe.router"} & {*pattern})
+
+
+def _is_fused_mixture(kind: Kind) -> bool:
+    return kind.what == "experts" or "experts" in kind.tags
 
 
 def _of_equals(run: Run, places: list[int], equal: list[set[str]]) -> _Pattern | None:
@@ -261,7 +267,7 @@ def _in_stretches(
         queries = blocks[-len(queries) - 1 :]  # normalizations of queries and keys stand between these
     out = ["attention.other"] * (len(output) - 1) + ["attention.output"]
     for block in blocks[: len(blocks) - len(queries)]:
-        mixture = _mixture(run, block)
+        mixture = _mixture(run, block, next((norm for norm in norms if norm > block[-1]), block[-1] + 1))
         if mixture is not None:
             out += mixture
             continue
@@ -281,7 +287,7 @@ def _in_stretches(
 
 def _of_queries(run: Run, block: list[int], acts: list[int]) -> bool:
     """One or two products with nothing between them that an MLP or a mixture has."""
-    plain = not any(block[0] < at < block[-1] for at in acts) and _mixture(run, block) is None
+    plain = not any(block[0] < at < block[-1] for at in acts) and _mixture(run, block, block[-1] + 1) is None
     return plain and len(block) <= _QUERY_PRODUCTS
 
 
@@ -290,8 +296,17 @@ def _norms(run: Run, start: int, stop: int) -> list[int]:
     return [at for at, k in kinds if {k.what, k.name} & {"norm", "rsqrt"} or "norm" in k.tags]
 
 
-def _mixture(run: Run, block: list[int]) -> list[str] | None:
-    """In one block a router, a choice and experts behind it; GEMMs over groups of rows are experts'."""
+def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
+    """In one block a router, a choice and experts behind it, which can be one kernel, before ``stop``.
+
+    GEMMs over groups of rows are experts'.
+    """
+    fused = next((at for at in range(block[0], stop) if _is_fused_mixture(run.kinds[at])), None)
+    if fused is not None:
+        ahead = [at for at in block if at < fused]
+        return (
+            ["moe.router"] * len(ahead) + [_EXPERTS] * (len(block) - len(ahead)) if len(ahead) < 2 else None
+        )
     grouped = [at for at in block if run.kinds[at].name in GROUPED]
     chooses = [at for at in range(block[0], block[-1]) if routes(run, at) or run.kinds[at].name == "argmax"]
     choice = next(iter(chooses), None)
@@ -305,7 +320,7 @@ def _mixture(run: Run, block: list[int]) -> list[str] | None:
 
 def _read(run: Run, places: list[int], *, last: bool = False) -> tuple[str, ...] | None:
     """The one reading of the products between two cores, or behind the last one; None."""
-    if len(places) < (3 if last else 4):
+    if len(places) < 2:
         return None
     acts = [
         at
@@ -314,7 +329,7 @@ def _read(run: Run, places: list[int], *, last: bool = False) -> tuple[str, ...]
     ]
     norms = _norms(run, places[0], places[-1])
     found = _in_stretches(run, places, norms, acts, last=last)
-    if found is not None or last:
+    if found is not None or last or len(places) < _MLP_BETWEEN:
         return found
     if len(places) == 4 and not acts and not norms:
         return ("attention.output", "mlp.up", "mlp.down", "attention.qkv")
