@@ -260,7 +260,7 @@ def test_a_model_that_runs_twice_has_its_layers_once(tmp_path: Path, rows: list[
     assert {phase for row, phase in inside if row.right not in ("embedding", "loss")} == {"forward"}
 
 
-# vllm-project/vllm on B200: csrc/, vllm/model_executor/layers/fused_moe/; kernels of TensorRT-LLM by FlashInfer
+# vllm-project/vllm on B200: csrc/, vllm/model_executor/layers/fused_moe/; kernels of TensorRT-LLM
 _ADD_NORM = Row(
     "norm", "_C::fused_add_rms_norm", "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>()", us=4
 )
@@ -310,10 +310,57 @@ _MIXED = [
 @pytest.mark.parametrize("how", ["operators", "graph", "kernels_alone"])
 @pytest.mark.parametrize(("dense", "mixed"), [(4, 0), (0, 4), (2, 4)])
 def test_a_served_model_without_shapes(tmp_path: Path, dense: int, mixed: int, how: str) -> None:
-    """Its operators are recorded, or a captured graph is replayed by one launch, or there are kernels alone."""
+    """Its operators are recorded, or one launch replays a captured graph, or there are kernels alone."""
     rows = [*_served(_DENSE) * dense, *_served(_MIXED) * mixed, _ADD_NORM, *_products("logits")]
     events = written(rows, shapes=False, graph=how == "graph", kernels_alone=how == "kernels_alone")
     trace, _, found = attributed(tmp_path, events)
     right, wrong = verdict(rows, trace, found)
     assert right >= 0.97, open_rows(rows, trace, found)
     assert wrong == {}
+
+
+def _adapted(right: str, n: int, k: int, rank: int = 16) -> list[Row]:
+    """huggingface/peft src/peft/tuners/lora/layer.py: result + lora_B(lora_A(dropout(x))) * scaling."""
+    drops = replace(_elementwise(f"{right} dropout", "aten::native_dropout"), dims=([4, 512, k],))
+    scales = replace(_elementwise(right, "aten::mul"), dims=([4, 512, n], []))
+    adds = replace(_elementwise(right, "aten::add"), dims=([4, 512, n],) * 2)
+    return [
+        mm(right, 2048, n, k, us=50),
+        drops,
+        mm(right, 2048, rank, k),
+        mm(right, 2048, n, rank),
+        scales,
+        adds,
+    ]
+
+
+def _adapted_layer(hidden: int, ffn: int, keys: int) -> list[Row]:
+    stream = ([4, 512, hidden],)
+    norm = replace(_elementwise("norm", "aten::rms_norm"), dims=stream)
+    add = replace(_elementwise("residual", "aten::add"), dims=stream * 2)
+    act = replace(_elementwise("mlp.activation", "aten::silu"), dims=([4, 512, ffn],))
+    gated = replace(_elementwise("mlp.activation", "aten::mul"), dims=([4, 512, ffn],) * 2)
+    core = Row("attention.core", "aten::_flash_attention_forward", FLASH, ([4, 512, hidden // 64, 64],) * 3)
+    queries = [row for width in (hidden, keys, keys) for row in _adapted("attention.qkv", width, hidden)]
+    mlp = [*_adapted("mlp.gate", ffn, hidden), act, *_adapted("mlp.up", ffn, hidden), gated]
+    output = _adapted("attention.output", hidden, hidden)
+    return [norm, *queries, core, *output, add, norm, *mlp, *_adapted("mlp.down", hidden, ffn), add]
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_adapters_beside_every_product_are_of_what_they_adapt(tmp_path: Path, shapes: bool) -> None:
+    hidden, ffn, vocab = 2048, 5632, 32000
+    head = [
+        replace(_elementwise("norm", "aten::rms_norm"), dims=([4, 512, hidden],)),
+        mm("logits", 2048, vocab, hidden),
+    ]
+    loss = replace(_elementwise("loss", "aten::_log_softmax"), dims=([2048, vocab],))
+    rows = [*WORDS, *_adapted_layer(hidden, ffn, 512) * 3, *head, loss]
+    trace, links, found = attributed(tmp_path, written(rows, shapes=shapes))
+    right, wrong = verdict(rows, trace, found)
+    assert right >= 0.98, open_rows(rows, trace, found)
+    model = model_dims(found, find_calls(trace, links, found))
+    assert model.layers.value == 3
+    assert wrong == {}
+    if shapes:
+        assert (model.hidden.value, model.ffn.value, model.vocab.value) == (hidden, ffn, vocab)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tracelens.attribution.structure.forward import loses, routes
+from tracelens.attribution.structure.forward import loses, name_sum, routes
 from tracelens.attribution.structure.mixtures import GROUPED
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
@@ -23,6 +23,7 @@ from tracelens.gemm import GemmShape
 _SMALLEST_WEIGHT = 8
 _ENOUGH = 0.5  # of the products must have a grid that fits
 _MLP_BETWEEN = 4  # output, up, down and queries
+_ONE_ADAPTER = 2  # products
 _QUERY_PRODUCTS = 2  # between two norms: q; q_b and kv_a of latent attention
 _EXPERT_PRODUCTS = 2  # behind a choice: up and down
 _USUAL = 2 / 3  # of the gaps between two cores are read alike
@@ -138,12 +139,17 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
         for at, component, before in zip(places, pattern, [None, *pattern], strict=False):
             # a layer without attention begins behind the MLP of the layer before, as any layer; attention to
             # another sequence is of the layer whose attention to itself is before it
-            layer += before == "mlp.down" or (
+            layer += (before == "mlp.down" != component) or (
                 component == "attention.qkv" and before not in (component, "attention.output", None)
             )
             layer -= before == "mlp.down" and component == "logits"
             if component:
                 run.labels[at] = Label(component, None if component == "logits" else layer)
+    for places in [[at for at in products if at < cores[0].first], *between, rest]:
+        adapters = [at for at in places if at not in _without_adapters(run, places)]
+        for at in adapters[1::2]:
+            if at in run.labels:
+                name_sum(run, at)
     _unknown_cores(run)
     last_norm = max((at for at in _norms(run, cores[-1].last, stop)), default=stop)
     alone = losses[:1] == [stop] and [at for at in rest if at > last_norm] == rest[-1:]
@@ -285,6 +291,20 @@ def _in_stretches(
     return (*out, *["attention.qkv"] * sum(len(block) for block in queries))
 
 
+def _without_adapters(run: Run, places: list[int]) -> list[int]:
+    """The places without low-rank adapters: two products behind another, with what is cast or dropped before
+    them, and an addition behind them. Twice at least, as the rotation of queries adds too.
+    """
+    kinds, found = run.kinds, []
+    for base, down, up in zip(places, places[1:], places[2:], strict=False):
+        between = [kind.what for kind in kinds[base + 1 : down] + kinds[down + 1 : up]]
+        behind = [kind.what for kind in kinds[up + 1 : up + 4]]
+        sums = "add" in behind and "gemm" not in behind[: behind.index("add")]
+        if sums and {*between} <= {"dropout", "copy"} and base not in found:
+            found += [down, up]
+    return [at for at in places if at not in found] if len(found) > _ONE_ADAPTER else places
+
+
 def _of_queries(run: Run, block: list[int], acts: list[int]) -> bool:
     """One or two products with nothing between them that an MLP or a mixture has."""
     plain = not any(block[0] < at < block[-1] for at in acts) and _mixture(run, block, block[-1] + 1) is None
@@ -320,6 +340,12 @@ def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
 
 def _read(run: Run, places: list[int], *, last: bool = False) -> tuple[str, ...] | None:
     """The one reading of the products between two cores, or behind the last one; None."""
+    bases = _without_adapters(run, places)
+    if len(bases) < len(places):
+        found = _read(run, bases, last=last)
+        named = dict(zip(bases, found or (), strict=False))
+        of_base = [next(base for base in reversed(bases) if base <= at) for at in places]
+        return tuple(named[base] for base in of_base if base in named) if found else None
     if len(places) < 2:
         return None
     acts = [
