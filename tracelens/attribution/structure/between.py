@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import prod
 
-from tracelens.attribution.structure.forward import LARGEST_RANK, loses
+from tracelens.attribution.structure.forward import LARGEST_RANK, loses, name_sum
 from tracelens.attribution.structure.norms import is_affine, normalizes, written_norms
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
@@ -37,6 +37,7 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
             found = _serves_next(run, at, weights) or _helps(run, at)
             if found is not None:
                 run.labels[at] = found
+    _sum_adapters(run, hidden)
     edges = [-1, *anchors, len(run)]
     firsts = {core.first for core in run.cores}
     normed = written_norms(run)
@@ -52,6 +53,15 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
                 run, hidden, vocab, gap, before, after, core, product, rotated, normed
             ).labels():
                 run.labels[at] = label
+
+
+def _sum_adapters(run: Run, hidden: int) -> None:
+    """Behind the second product of a low-rank adapter its scaling and its addition are of what it adapts."""
+    for at in [at for at in run.labels if 0 < at < len(run) - 1]:
+        shape = run.shape(at)
+        if shape is None or shape.k > LARGEST_RANK or shape.k >= hidden // 2 or shape.batch > 1:
+            continue
+        name_sum(run, at)
 
 
 def _rotates(kinds: list[Kind]) -> bool:

@@ -397,7 +397,8 @@ class Forward:
             self.layer += 1  # a layer without attention
         self.after_mlp = True
         self.after_attention = False
-        up = [at for at in open_ if (s := run.shape(at)) is not None and s.n in (shape.k, 2 * shape.k)]
+        wide = (shape.k, 2 * shape.k)  # of the stream: what comes from less is an adapter's
+        up = [at for at in open_ if (s := run.shape(at)) and s.n in wide and s.k == self.hidden]
         layer = max(self.layer, 0)
         open_ = [at for at in open_ if at in up or self._is_adapter(at, open_)]
         for at in open_:  # adapters take the name of what they adapt
@@ -501,6 +502,17 @@ class Forward:
             vocab in (t[-1] for t in kind.tensors) and (kind.name in _COMPARES or kind.what == "softmax")
             for kind in behind
         )
+
+
+def name_sum(run: Run, at: int) -> None:
+    """What scales the result of an adapter's second product and adds it takes the name of that product."""
+    label = run.labels[at]
+    for place in range(at + 1, min(at + 4, len(run))):
+        if run.kinds[place].what == "add" and place not in run.labels:
+            same = Label(label.component, label.layer, label.components)
+            run.labels.update({p: same for p in range(at + 1, place + 1) if p not in run.labels})
+        if run.kinds[place].what in ("add", "gemm", "core"):
+            break
 
 
 def _embeds(kind: Kind) -> bool:

@@ -75,6 +75,7 @@ def infer(
     phase = [phases[node] if node >= 0 else "other" for node in place.tolist()]
     unit_step = look_up(links.kernel_step, units.kernel, -2)
     whole = [*split_runs(units, phase, _carry(unit_step), graph)]
+    whole = sorted([*whole, *_without_gradients(units, phase, _carry(unit_step), graph)], key=_first_unit)
     runs = _in_passes(units, whole, [*_trained(trace, links, units, whole)])
     known: dict[object, Run] = {}
     twins = [_first_alike(units, run, known) for run in runs]
@@ -135,6 +136,18 @@ def infer(
             found = named if twin.counts_layers else replace(named, layer=None)
             label[run.units[at]] = labels.setdefault(found, len(labels))
     return Inference(units, list(labels), label, hidden, any(run.cores for run in ahead))
+
+
+def _without_gradients(units: Units, phase: list[str], step: NodeArray, graph: NodeArray) -> Iterator[Run]:
+    """Forwards beside those that are trained on, which autograd does not number: a reference, a teacher."""
+    turned = ["forward" if one == "other" else "other" for one in phase]
+    yield from (
+        run for run in split_runs(units, turned, step, graph) if run.phase == "forward" and find_cores(run)
+    )
+
+
+def _first_unit(run: Run) -> int:
+    return run.units[0]
 
 
 def _without_shapes(trace: Trace, links: Links, names: KernelNames, units: Units, run: Run) -> None:
