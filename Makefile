@@ -29,6 +29,7 @@ test-all: lint types contract unit
 lint: $(VENV)/.tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 
 types: $(VENV)/.tested
 	$(BIN)/mypy

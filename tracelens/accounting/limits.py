@@ -30,10 +30,11 @@ from tracelens.results import (
     GemmRow,
     GpuInfo,
     ModelDims,
+    Report,
     Summary,
 )
 from tracelens.results.step import LimitedBy
-from tracelens.results.waiting import idle_ms
+from tracelens.results.waiting import idle_ms, mean_ms
 
 #: Shares of the step from which a wait is named before kernels, and from which it is named at all.
 LARGE, WORTH = 0.15, 0.05
@@ -103,8 +104,7 @@ class StepPicture:
     @property
     def mean_ms(self) -> float:
         """Mean length of a step, which idle time and exposed communication are of."""
-        busy = self.summary.gpu_busy_frac
-        return self.summary.idle_ms / (1 - busy) if busy < 1 else self.summary.step_ms.median
+        return mean_ms(self.summary)
 
     @property
     def exposed_frac(self) -> float:
@@ -136,6 +136,24 @@ class StepPicture:
     def marked(self) -> bool:
         """Is there a step, and not only a trace taken for one?"""
         return self.summary.steps_marked
+
+
+def picture_of(report: Report) -> StepPicture:
+    """What the verdict of this report is made of."""
+    return StepPicture(
+        summary=report.summary,
+        model=report.model,
+        coverage=report.coverage,
+        gpu=report.gpu,
+        components=report.components,
+        gemms=report.gemms,
+        communication=report.communication,
+        findings=[one for one in report.findings if one.saving_of != "wait"],
+        waits=[one for one in report.findings if one.saving_of == "wait"],
+        checks=report.checks,
+        at_stake=report.summary.shape_waste_ms,
+        open_ms=report.summary.shape_open_ms,
+    )
 
 
 def limits(seen: StepPicture) -> Limits:

@@ -135,5 +135,5 @@ def _group(
     listed = groups.get(stated.group or "", {})
     ranks = stated.ranks or listed.get("ranks")
     size = stated.group_size or listed.get("size") or (len(ranks) if ranks else None)
-    named = stated.description if stated.description != "undefined" else None
-    return named or listed.get("description") or stated.group, size, ranks
+    described = (one for one in (stated.description, listed.get("description")) if one != "undefined")
+    return next(filter(None, described), None) or stated.group, size, ranks

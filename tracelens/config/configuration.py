@@ -37,7 +37,6 @@ class Layout:
     experts_per_token: int | None = None
     window: int | None = None  # sliding: earlier keys that a query sees, in this share of the layers
     windowed_frac: float = 0.0
-    activation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,15 @@ class Configuration:
     notes: tuple[str, ...] = ()
     assumed: frozenset[str] = frozenset()  # sizes that nothing in the input says
     vocab_asked: int | None = None  # the tokenizer's, where the framework pads it to model.vocab
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the user says beside a file, and what wins: sizes by our names, a gate, tied logits."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    gated: bool | None = None
+    tied: bool | None = None
 
 
 @dataclass(slots=True)
@@ -111,19 +119,22 @@ def whole(value: object, key: str, name: str) -> int:
 
 def finish(
     draft: Draft,
+    given: Given,
     *,
     layout: Layout,
     gated: bool | None,
     tied: bool | None,
     format: ConfigFormat,
     family: str,
-    overrides: Mapping[str, int],
     vocab_asked: int | None = None,
 ) -> Configuration:
     """Check the sizes against one another, fill in what follows from others, and freeze the draft.
 
-    ``overrides`` are the sizes that the user gave beside the file; they win.
+    ``gated`` and ``tied`` are what the file says of them; what the user gave wins.
     """
+    overrides = given.sizes
+    gated = gated if given.gated is None else given.gated
+    tied = tied if given.tied is None else given.tied
     resized = "hidden" in overrides or "heads" in overrides
     if resized and "head_dim" not in draft.keys and "head_dim" not in overrides:
         draft.values.pop("head_dim", None)

@@ -66,6 +66,9 @@ FAMILIES: dict[str, ModelFamily] = {
     "deepseek": ModelFamily("DeepSeek-MoE", experts=True),  # the model's own code on the Hub
 }
 
+_IMAGES = (
+    "vit", "deit", "beit", "dinov2", "swin", "clip", "clip_vision_model", "siglip", "siglip_vision_model",
+)  # fmt: skip
 #: Families whose layers hold products that are not modelled here -> what those are.
 NOT_MODELLED: dict[str, str] = {
     "deepseek_v2": "latent attention (MLA)",
@@ -83,20 +86,7 @@ NOT_MODELLED: dict[str, str] = {
     "bart": "an encoder and a decoder",
     "whisper": "an encoder and a decoder",
     "mllama": "cross-attention layers",
-    **dict.fromkeys(
-        (
-            "vit",
-            "deit",
-            "beit",
-            "dinov2",
-            "swin",
-            "clip",
-            "clip_vision_model",
-            "siglip",
-            "siglip_vision_model",
-        ),
-        "patches of images and one result for each image in place of a vocabulary",
-    ),
+    **dict.fromkeys(_IMAGES, "patches of images and one result for each image in place of a vocabulary"),
     **dict.fromkeys(("wav2vec2", "hubert"), "frames of sound in place of a vocabulary"),
     "albert": "layers that share weights and a factored embedding",
     "electra": "a factored embedding",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Layout, finish, whole
+from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Given, Layout, finish, whole
 from tracelens.config.families import FAMILIES, NOT_MODELLED, ModelFamily
 from tracelens.errors import InputError
 
@@ -31,18 +31,11 @@ def is_huggingface(table: Mapping[str, Any]) -> bool:
     return "model_type" in table or "architectures" in table or any(part in table for part in _PARTS)
 
 
-def read_huggingface(
-    table: Mapping[str, Any],
-    *,
-    name: str,
-    overrides: Mapping[str, int],
-    gated: bool | None,
-    tied: bool | None,
-) -> Configuration:
+def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Configuration:
     """Sizes and layers of a config.json already decoded."""
     draft, whole_table = Draft(name), table
     part, table = _language_part(table, draft)
-    family = _family(table, draft, gated)
+    family = _family(table, draft, given.gated)
     for size, keys in _KEYS.items():
         draft.take(size, table, keys)
     if "head_dim" not in draft.values and family.head_dim is not None:
@@ -51,13 +44,11 @@ def read_huggingface(
     layout_experts = _experts(draft, table, family)
     if not layout_experts:
         _ffn(draft, table, family)
-    _sequence(draft, table, overrides)
-    window, windowed = _window(draft, table, overrides)
+    _sequence(draft, table, given.sizes)
+    window, windowed = _window(draft, table, given.sizes)
     _quantization(draft, whole_table)
     if part is not None:
         draft.keys = {ours: f"{part}.{key}" for ours, key in draft.keys.items()}
-    activation = next((table[key] for key in ("hidden_act", "activation_function", "hidden_activation")
-                       if isinstance(table.get(key), str)), None)  # fmt: skip
     layout = Layout(
         fused_qkv=family.fused_qkv,
         fused_gate=family.fused_gate,
@@ -66,17 +57,16 @@ def read_huggingface(
         experts_per_token=layout_experts,
         window=window,
         windowed_frac=windowed,
-        activation=activation,
     )
     share = table.get("tie_word_embeddings")
     return finish(
         draft,
+        given,
         layout=layout,
-        gated=family.gated if gated is None else gated,
-        tied=tied if tied is not None else share if isinstance(share, bool) else family.tied,
+        gated=family.gated,
+        tied=share if isinstance(share, bool) else family.tied,
         format="huggingface",
         family=f"{family.title} (Hugging Face {name})",
-        overrides=overrides,
     )
 
 

@@ -54,6 +54,7 @@ class Work:
     gpu: str | None = None
     keep: str | None = None
     pages: Pages | None = None
+    told: Callable[[Analysis], Analysis] | None = None
 
 
 def summarize_file(path: str, work: Work) -> _Done:
@@ -70,6 +71,7 @@ def summarize_file(path: str, work: Work) -> _Done:
                 return _Done(data, None)
         with on_this_machine(path) as file:
             analysis = analyze(file, gpu=work.gpu, shape_search=work.pages is not None)
+            analysis = analysis if work.told is None else work.told(analysis)
             data = encode([summary := summarize(analysis)])
         if work.pages is not None:
             work.pages.write(analysis, work.pages.of(summary.file, summary.sha256))
@@ -104,6 +106,7 @@ def summarize_files(
     gpu: str | None = None,
     keep: str | Path | None = None,
     pages: Pages | None = None,
+    told: Callable[[Analysis], Analysis] | None = None,
     workers: int | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
@@ -111,8 +114,8 @@ def summarize_files(
     """A summary of every trace (and those already made), and the files that have none with why.
 
     ``keep`` is a folder in which finished summaries lie: they are not made again. ``pages`` has each rank's
-    own page written too. ``executor`` is anything
-    that has ``submit``, as a Dask client's ``get_executor()``; without one, processes on this machine.
+    own page written too, and ``told`` writes its verdict. ``executor`` is anything
+    that has ``submit`` (``cluster.dask_executor``); without one, processes on this machine.
 
     Raises InputError where nothing can be read.
     """
@@ -125,7 +128,7 @@ def summarize_files(
                 found += decode(file.read_bytes(), name_of(path))
         except (InputError, OSError) as error:
             left.append(Left(name_of(path), str(error)))
-    work = Work(gpu, None if keep is None else str(keep), pages)
+    work = Work(gpu, None if keep is None else str(keep), pages, told)
     for at, (path, done) in enumerate(_results(files.traces, work, workers, executor)):
         if progress is not None:
             progress(at + 1, len(files.traces), name_of(path))
@@ -162,7 +165,7 @@ def _results(
 ) -> Iterator[tuple[str, _Done]]:
     """Every file's result as it comes. A worker that dies takes no other file with it."""
     if executor is not None:
-        asked = {executor.submit(summarize_file, path, work): path for path in paths}
+        asked = {executor.submit(summarize_file, _absolute(path), work): path for path in paths}
         for one in as_completed(asked):
             try:
                 yield asked[one], one.result()
@@ -181,6 +184,11 @@ def _results(
     while waiting:
         for path in (yield from _until_broken(waiting, work, 1)):
             yield path, _Done(None, "its process was killed twice: not enough memory for it?")
+
+
+def _absolute(path: str) -> str:
+    """Workers elsewhere have another working directory."""
+    return path if is_remote(path) else os.path.abspath(path)
 
 
 def _until_broken(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens.errors import TracelensError
+from tracelens.numbers import mnk
 from tracelens.words import Direction
 
 #: What a product is computed in; tf32 is fp32 data on tensor cores.
@@ -47,8 +48,7 @@ class GemmCase:
         return 2.0 * self.m * self.n * self.k * self.batch
 
     def __str__(self) -> str:
-        times = f" (×{self.batch})" if self.batch > 1 else ""
-        return f"{self.m} × {self.n} × {self.k}{times} {self.dtype} {self.layout}"
+        return f"{mnk(self.m, self.n, self.k, self.batch)} {self.dtype} {self.layout}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -338,23 +338,3 @@ def folded(rows: Sequence[ComponentChange] | Sequence[GemmChange], what: str) ->
         f" {signed(total)}{together}"
     )
     return Folded(line, len(rows))
-
-
-__all__ = [
-    "Folded",
-    "Piece",
-    "Points",
-    "Reach",
-    "StepBars",
-    "StepPoints",
-    "Tick",
-    "difference",
-    "five_numbers",
-    "folded",
-    "reach",
-    "shares_line",
-    "signed",
-    "step_bars",
-    "step_points",
-    "ticks",
-]

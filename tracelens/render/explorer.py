@@ -157,7 +157,7 @@ def _common(curves: Sequence[Curve]) -> list[str]:
 
 
 def _sentence(note: str) -> str:
-    return f"{note[:1].upper()}{note[1:]}."
+    return f"{f.capital(note)}."
 
 
 def _figure(curve: Curve, at: int, common: Sequence[str]) -> CurveFigure:
@@ -354,7 +354,7 @@ def _lines(curve: Curve) -> list[str]:
     if value in {one.value for one in curve.suggested}:
         return lines
     named = "larger, and faster" if larger_only else "fastest here"
-    return [*lines, f"{named[0].upper()}{named[1:]}: {_said(curve, value)}."]
+    return [*lines, f"{f.capital(named)}: {_said(curve, value)}."]
 
 
 def _table(curve: Curve, kinds: Sequence[Kind]) -> list[CurveValue]:

@@ -63,8 +63,11 @@ def thinned(front: Sequence[FrontPoint], *, most: int = POINTS) -> list[FrontPoi
 
 def spread(saving: Estimate) -> str:
     """``16.2% (10.7 to 31.3%)``."""
-    low, mid, high = (100 * (value or 0.0) for value in (saving.low, saving.mid, saving.high))
-    return f"{mid:.1f}% ({low:.1f} to {high:.1f}%)"
+    if saving.mid is None:
+        return f.UNKNOWN
+    if saving.low is None or saving.high is None:
+        return f"{saving.mid:.1%}"
+    return f"{saving.mid:.1%} ({100 * saving.low:.1f} to {saving.high:.1%})"
 
 
 def same_change(finding: Finding, pick: ShapePick) -> bool:

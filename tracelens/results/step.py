@@ -232,6 +232,11 @@ class CommunicationRow:
         says("of an all-to-all with a size for each rank: the largest over the mean, less one"),
     ] = None
 
+    @property
+    def kind(self) -> str:
+        """The collective with what it serves, where that is known."""
+        return self.collective if self.purpose == "unknown" else f"{self.collective} for {self.purpose}"
+
 
 #: compile: torch.compile; break: between the parts of a model that graph breaks divide; data: the DataLoader;
 #: pageable: copies from or to pageable memory.

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPicture, byte_times, limits
-from tracelens.numbers import listed, ms, ms_range, pct
-from tracelens.results import Estimate
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tracelens.accounting.limits import (
+    LARGE,
+    UNKNOWN,
+    WORTH,
+    Limits,
+    StepPicture,
+    byte_times,
+    limits,
+    picture_of,
+)
+from tracelens.numbers import capital, listed, ms, ms_range, pct
+from tracelens.results import Estimate, Report
 from tracelens.results.waiting import step_bound
 from tracelens.rules.engine.needs import unseen
 from tracelens.words import TO_TRY, per_step
+
+if TYPE_CHECKING:
+    from tracelens.analysis import Analysis
 
 #: Idle for this share of the step, the step is called CPU-bound.
 _HOST = 0.30
@@ -30,6 +45,19 @@ _SHARES = ((0.99, "All of it"), (0.5, "Most of it"), (0.0, "The largest part of 
 _EXPOSED = 0.02
 _MORE = ", more than any shape change would save."
 _MARK = "Call prof.step() after each step, or record with tracelens capture."
+
+
+def with_verdict(report: Report) -> Report:
+    """The report with its verdict in words; one that was saved keeps its own."""
+    if report.summary.verdict or report.summary.verdict_detail:
+        return report
+    said, detail = verdict(picture_of(report))
+    return replace(report, summary=replace(report.summary, verdict=said, verdict_detail=detail))
+
+
+def told(analysis: Analysis) -> Analysis:
+    """The analysis with its verdict in words."""
+    return replace(analysis, report=with_verdict(analysis.report))
 
 
 def verdict(seen: StepPicture) -> tuple[str, str]:
@@ -113,7 +141,7 @@ def _communication(seen: StepPicture, *, alone: bool) -> tuple[str, str]:
     most = f"at most {ms(most_ms)} {per_step(seen.marked)}"
     most += " of what was recognised" if seen.summary.communication_is_bound else ""
     said = f"{_exposed(seen)} {_mean_part(seen, exposed_ms)}"
-    return f"{said[:1].upper()}{said[1:]}{'.' if alone else _MORE}", _joined(
+    return f"{capital(said)}{'.' if alone else _MORE}", _joined(
         f"{TO_TRY} {to_try}, {most}.", _main_collective(seen, exposed_ms)
     )
 
@@ -122,8 +150,7 @@ def _main_collective(seen: StepPicture, exposed_ms: float) -> str:
     """What most of the exposed communication is, "" where none of it is known."""
     times: dict[str, float] = {}
     for row in seen.communication:
-        name = row.collective + (f" for {row.purpose}" if row.purpose != "unknown" else "")
-        times[name] = times.get(name, 0.0) + row.exposed_ms_per_step
+        times[row.kind] = times.get(row.kind, 0.0) + row.exposed_ms_per_step
     main = max(times, key=lambda one: times[one], default="")
     if not main or not times[main]:
         return ""

@@ -10,8 +10,8 @@ import pytest
 from tests.advice.advice_rows import gemm
 from tests.render import sample_report
 from tracelens.accounting.limits import StepPicture, limits
-from tracelens.accounting.verdict import verdict
 from tracelens.numbers import ms, ms_range
+from tracelens.render.verdict import verdict
 from tracelens.results import (
     CommunicationRow,
     ComponentRow,
@@ -126,7 +126,7 @@ def test_overlap_is_not_promised_beyond_the_compute_there_is() -> None:
     """Of a 20 ms step 12 ms are exposed and 6 ms compute: overlap hides 6; a late rank may be worth 12."""
     seen = picture(exposed_ms=12.0, busy=0.9, communication=[collective(12.0)])
     late = picture(exposed_ms=12.0, busy=0.9, communication=[collective(12.0, size=256.0)])
-    assert (seen.hideable_ms, seen.waits_for_rank) == (pytest.approx(6.0), False)
+    assert seen.hideable_ms == pytest.approx(6.0) and not seen.waits_for_rank
     assert "at most 6.00 ms" in verdict(seen)[1]
     assert late.waits_for_rank and "at most 12.0 ms" in verdict(late)[1]
 

@@ -1,0 +1,62 @@
+"""The reports that summaries of ranks hold: two jobs are compared by them as by their traces."""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tracelens.errors import InputError
+from tracelens.job.find import SUMMARY, TRACES
+from tracelens.job.summary import RankSummary, decode, each_trace_once
+from tracelens.results import Report
+from tracelens.results.json import from_json, to_json
+
+_MOST = 1 << 28  # bytes of one report; more is no report
+
+
+def unpack_report(summary: RankSummary) -> Report:
+    """The rank's own report. Raises InputError where it is damaged."""
+    engine = zlib.decompressobj()
+    try:
+        return from_json(engine.decompress(summary.report, _MOST))
+    except zlib.error as error:
+        raise InputError(f"the report in the summary of {summary.file} is damaged: {error}") from None
+
+
+def has_summaries(given: str | Path) -> bool:
+    """A summary file, or a folder of summaries without traces beside them."""
+    path = Path(given)
+    if not path.is_dir():
+        return path.name.endswith(SUMMARY) and path.is_file()
+    names = [one.name.lower() for one in path.iterdir() if not one.name.startswith(".")]
+    return any(name.endswith(SUMMARY) for name in names) and not any(name.endswith(TRACES) for name in names)
+
+
+@contextmanager
+def as_folder(given: str | Path) -> Iterator[Path]:
+    """A folder with the report of each rank in these summaries; what is no summary, as it is.
+
+    Raises InputError where a summary cannot be read.
+    """
+    path = Path(given)
+    if not has_summaries(path):
+        yield path
+        return
+    files = sorted(path.glob(f"*{SUMMARY}")) if path.is_dir() else [path]
+    with tempfile.TemporaryDirectory(prefix="tracelens-") as temporary:
+        folder = Path(temporary) / path.resolve().name
+        folder.mkdir()
+        ranks = [one for file in files for one in decode(file.read_bytes(), file.name)]
+        for at, one in enumerate(each_trace_once(ranks)):
+            stem = Path(one.file).name.removesuffix(".zst").removesuffix(".gz").removesuffix(".json")
+            name = f"{stem or at}.report.json"
+            if (folder / name).exists():
+                name = f"{at}.{name}"
+            (folder / name).write_bytes(to_json(unpack_report(one)))
+        yield folder
+
+
+__all__ = ["as_folder", "has_summaries", "unpack_report"]
