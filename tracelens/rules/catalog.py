@@ -21,6 +21,7 @@ from tracelens.rules.low_precision import LowPrecision
 from tracelens.rules.misaligned_views import MisalignedViews
 from tracelens.rules.odd_sequence import OddSequence
 from tracelens.rules.pad_vocabulary import PadVocabulary
+from tracelens.rules.padded_tokens import PaddedTokens
 from tracelens.rules.pipeline_layers import PipelineLayers
 from tracelens.rules.swiglu_width import SwigluWidth
 from tracelens.rules.tensor_cores import TensorCores
@@ -58,4 +59,5 @@ RULES: tuple[Rule, ...] = (
     CollectivesInLine(),
     FallingClock(),
     HostWaits(),
+    PaddedTokens(),
 )
