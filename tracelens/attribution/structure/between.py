@@ -82,6 +82,8 @@ def _helps(run: Run, at: int) -> Label | None:
 def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | None:
     """Casts and layouts of a weight, or of the very input, for one of the next two products."""
     kind = run.kinds[at]
+    if kind.what == "quantize":
+        return next((run.labels.get(p) for p in range(at + 1, min(at + 3, len(run))) if _takes(run, p)), None)
     wide = {tensor for tensor in kind.tensors if len(tensor) >= 2}
     serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - SERVING)
     if not serves or not wide:
@@ -97,6 +99,10 @@ def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | No
         if kind.what == "fused" and kind.tensors[-1] in operands(shape):
             return Label(label.component, label.layer, label.components)
     return None
+
+
+def _takes(run: Run, at: int) -> bool:
+    return run.kinds[at].what in ("gemm", "experts")
 
 
 def operands(shape: GemmShape) -> set[Dims]:
@@ -403,6 +409,9 @@ class _Gap:
 
     def _sums_up(self, at: int) -> bool:
         """A residual of as many rows as the stream has; rows of tokens that several experts got are more."""
+        kind = self.run.kinds[at]
+        if kind.what == "add" and not kind.tensors:  # without shapes: what a normalization takes next
+            return self._is_norm(at + 1) if at + 1 < len(self.run) else False
         rows = {core.tokens for core in self.run.cores} - {None}
         return self._is_residual(at) and (not rows or prod(self.run.kinds[at].tensors[0][:-1]) in rows)
 

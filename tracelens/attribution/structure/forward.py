@@ -111,7 +111,7 @@ class Forward:
         self.norms = [
             at for at in range(len(run)) if normalizes(run, at, hidden) or is_affine(run, at, hidden)
         ]
-        self.routers = [at for at, kind in enumerate(run.kinds) if _routes(run, at)]
+        self.routers = [at for at, kind in enumerate(run.kinds) if routes(run, at)]
 
     def label(self) -> None:
         run = self.run
@@ -517,6 +517,6 @@ def _activates(run: Run, at: int) -> bool:
     return kind.what == "activation" or bool(kind.tags & {"activation", "gate"})
 
 
-def _routes(run: Run, at: int) -> bool:
+def routes(run: Run, at: int) -> bool:
     kind = run.kinds[at]
     return kind.name in ("topk", "sort", "argsort", "one_hot") or "router" in kind.tags

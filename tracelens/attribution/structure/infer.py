@@ -20,6 +20,7 @@ from tracelens.attribution.structure.layouts import forward_order, label_by_layo
 from tracelens.attribution.structure.maps import label_maps
 from tracelens.attribution.structure.mixers import without_mixers
 from tracelens.attribution.structure.mixtures import label_mixtures
+from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import LaunchedProduct, label_by_order, lend_weights
 from tracelens.attribution.structure.passes import Weight, passes
 from tracelens.attribution.structure.runs import Label, Run, find_backward_cores, find_cores, split_runs
@@ -91,6 +92,7 @@ def infer(
         if run.cores and (run.phase == "graph" or (hidden is None and run.phase == "forward")):
             _without_shapes(trace, links, names, units, run)
     if hidden is not None:
+        open_opaque(distinct, hidden)
         parts = [part for run in ahead for part in stretches(run, hidden)]
         for part in parts:
             label_forward(part.run, part.hidden)
