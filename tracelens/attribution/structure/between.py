@@ -362,7 +362,7 @@ class _Gap:
             return Label("attention.other", self.next_layer)
         if self.before in _STREAM and adds and (self.after is not None or at <= self.last_norm):
             return Label("residual", self.layer)
-        if self.after == "logits" and at > self.last_norm:  # what the head takes of the sequence
+        if self.after == "logits" and at > self.last_added:  # what the head takes of the sequence
             return Label("logits")
         return None
 
@@ -472,6 +472,11 @@ class _Gap:
         """Where the layers end; what stands behind is a head or what is done with its results."""
         ends = [p for p in self.gap if normalizes(self.run, p, self.hidden)]
         return ends[-1] if ends else self.gap[-1]
+
+    @cached_property
+    def last_added(self) -> int:
+        """The last addition to the residual stream; without one, where the layers end."""
+        return max((p for p in self.gap if self._sums_up(p)), default=self.last_norm)
 
     @cached_property
     def first_on_stream(self) -> int | None:
