@@ -25,8 +25,9 @@ from tracelens.job.result import to_json
 from tracelens.job.run import Work, analyze_job, summarize_files
 from tracelens.job.saved import unpack_report
 from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode, summarize
-from tracelens.render.job import job_markdown, verdict
+from tracelens.render.job import job_markdown
 from tracelens.render.job_html import render_job_html
+from tracelens.render.job_words import verdict
 from tracelens.render.redact import redact_summary
 from tracelens.results.json import to_json as to_report_json
 from tracelens.trace.decode import decode_events
