@@ -156,8 +156,8 @@ def _work(
 
 def _no_work(shape: Shape | None, operator: bool, graphs: bool) -> str:
     """Why a call's FLOPs are not known; shapes come with operators, of which a CUDA graph has none."""
-    if isinstance(shape, AttentionShape) and (shape.varlen or shape.windowed):
-        return "packed attention" if shape.varlen else "windowed attention"
+    if isinstance(shape, AttentionShape) and shape.varlen:
+        return "packed attention"
     if shape is not None:
         return "a size is not known"
     if operator:

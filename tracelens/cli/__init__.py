@@ -45,8 +45,7 @@ def cli() -> None:
     """Where every GPU microsecond of a training step went, and what wastes it.
 
     \b
-    Exit codes: 0 fine, 1 a --fail-on gate failed (doctor: a poor trace),
-    2 wrong use, 3 input unusable.
+    Exit codes: 0 fine, 1 a gate failed, 2 wrong use, 3 input unusable.
     """
 
 

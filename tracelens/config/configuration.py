@@ -14,6 +14,7 @@ LARGEST = 2**31
 _MOST = {
     "hidden": 2**20, "heads": 2**14, "kv_heads": 2**14, "head_dim": 2**14, "ffn": 2**23, "vocab": 2**25,
     "layers": 2**14, "experts": 2**14, "sequence": 2**24, "micro_batch": 2**16, "tensor_parallel": 2**12,
+    "shared_ffn": 2**23, "dense_layers": 2**14, "dense_ffn": 2**23,
 }  # fmt: skip
 #: Tokens of a micro-batch where no configuration says how many: enough rows to fill a GPU.
 USUAL_TOKENS = 8192
@@ -34,6 +35,8 @@ class Layout:
     causal: bool = True
     rope: bool = False
     experts_per_token: int | None = None
+    window: int | None = None  # sliding: earlier keys that a query sees, in this share of the layers
+    windowed_frac: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +159,8 @@ def finish(
     _tokens(draft)
     t = values.setdefault("tensor_parallel", 1)
     draft.sources.setdefault("tensor_parallel", "1 unless given: --tensor-parallel N")
-    for name in ("heads", "ffn"):
-        if values[name] % t:
+    for name in ("heads", "ffn", "shared_ffn", "dense_ffn"):
+        if values.get(name, 0) % t:
             raise UsageError(f"{name} = {values[name]} does not divide over {t} tensor-parallel ranks")
     if values["kv_heads"] % t and t % values["kv_heads"]:
         raise UsageError(f"kv_heads = {values['kv_heads']} does not divide over {t} tensor-parallel ranks")

@@ -61,6 +61,9 @@ FAMILIES: dict[str, ModelFamily] = {
     "mixtral": ModelFamily("Mixtral", experts=True),
     "qwen3_moe": ModelFamily("Qwen3 MoE", experts=True),
     "olmoe": ModelFamily("OLMoE", experts=True),
+    "qwen2_moe": ModelFamily("Qwen2 MoE", experts=True),
+    "gpt_oss": ModelFamily("gpt-oss", experts=True, head_dim=64),
+    "deepseek": ModelFamily("DeepSeek-MoE", experts=True),  # the model's own code on the Hub
 }
 
 _IMAGES = (
@@ -68,10 +71,9 @@ _IMAGES = (
 )  # fmt: skip
 #: Families whose layers hold products that are not modelled here -> what those are.
 NOT_MODELLED: dict[str, str] = {
-    "deepseek_v2": "latent attention (MLA) and shared experts",
-    "deepseek_v3": "latent attention (MLA) and shared experts",
-    "kimi_k2": "latent attention (MLA) and shared experts",
-    "qwen2_moe": "shared experts",
+    "deepseek_v2": "latent attention (MLA)",
+    "deepseek_v3": "latent attention (MLA)",
+    "kimi_k2": "latent attention (MLA)",
     "llama4": "shared experts and chunked attention",
     "llama4_text": "shared experts and chunked attention",
     "qwen3_next": "gated delta networks",

@@ -32,7 +32,10 @@ _SAME = 0.03
 _UNEVEN = 2.0
 #: Below this share of the step, shapes are said to cost little.
 _LITTLE = 0.01
-_WAITED = {"compile": "for torch.compile", "data": "for the DataLoader", "pageable": "for pageable copies"}
+_WAITED = {
+    "compile": "for torch.compile", "break": "at graph breaks", "data": "for the DataLoader",
+    "pageable": "for pageable copies",
+}  # fmt: skip
 #: A prediction whose low end is below this share of its middle is told with its range.
 _WIDE = 0.40
 #: Components named where the step is bound by memory.
