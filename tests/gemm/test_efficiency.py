@@ -169,6 +169,7 @@ def test_tensor_core_state() -> None:
     assert tensor_core_state(shape(1, 1536, 512), kernel=gemv, gpu=H100) == "ineligible"
     assert tensor_core_state(shape(64, 64, 64, "fp64"), kernel=simt, gpu=H100) == "eligible_unused"
     assert tensor_core_state(shape(64, 64, 64, "fp64"), kernel=simt, gpu=RTX3060) == "ineligible"
+    assert tensor_core_state(shape(64, 64, 64, "fp64"), kernel=simt, gpu=find_gpu("NVIDIA B200")) is None
     assert tensor_core_state(bf16, kernel=None, gpu=H100) is None
     assert tensor_core_state(bf16, kernel=kernel("triton_tem_fused_mm_2"), gpu=H100) is None
     assert tensor_core_state(fp32, kernel=simt, gpu=find_gpu("AMD Instinct MI300X")) is None
