@@ -14,16 +14,17 @@ import numpy.typing as npt
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.clipping import clipping
+from tracelens.attribution.structure.cores import find_backward_cores, find_cores
 from tracelens.attribution.structure.forward import hidden_size, label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
-from tracelens.attribution.structure.maps import label_maps
+from tracelens.attribution.structure.maps import label_maps, linear_convolutions
 from tracelens.attribution.structure.mixers import without_mixers
 from tracelens.attribution.structure.mixtures import label_mixtures
 from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import LaunchedProduct, label_by_order, lend_weights
 from tracelens.attribution.structure.passes import Weight, passes
-from tracelens.attribution.structure.runs import Label, Run, find_backward_cores, find_cores, split_runs
+from tracelens.attribution.structure.runs import Label, Run, split_runs
 from tracelens.attribution.structure.towers import stretches
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
 from tracelens.gemm import KernelNames
@@ -84,6 +85,7 @@ def infer(
     ahead = [rest.run for rest in rests]
     read = [*ahead, *(run for run in distinct if run.phase == "graph")]
     for run in read:
+        linear_convolutions(run)
         run.cores = find_cores(run)
     for run in distinct:
         if run.phase == "backward":
