@@ -121,10 +121,17 @@ def test_a_product_fused_with_its_activation_is_known_by_the_product_behind_it(t
 
 
 def test_between_kernels_that_only_an_optimizer_runs_all_is_the_optimizer(tmp_path: Path) -> None:
+    products = ([5, 768, 768],) * 3
+    newton_schulz = [
+        Row("optimizer", "ba_plus_cAA_kernel_1", "ba_plus_cAA_kernel", inside="loop"),
+        replace(mm("optimizer", 1, 1, 1), op="aten::baddbmm", dims=products, inside="loop"),
+        Row("optimizer", "XXT_kernel_0", "XXT_kernel", inside="loop"),
+    ]
     update = [
         Row("unattributed", "aten::mul", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
         Row("optimizer", "XXT_kernel_0", "XXT_kernel", inside="loop"),
         Row("optimizer", "aten::lerp_", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
+        *newton_schulz * 3,
         Row("optimizer", "ba_plus_cAA_kernel_1", "ba_plus_cAA_kernel", inside="loop"),
         Row("unattributed", "aten::mul", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
     ]
