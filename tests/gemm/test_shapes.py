@@ -280,7 +280,7 @@ def test_packed_flash_attention_3_as_recorded_on_an_h100() -> None:
     shape = attention(
         "flash_attn_3::fwd", [t, t, t] + [[]] * 4 + [[128], [128]] + [[]] * 25, [BF16] * 3, concrete
     )
-    assert shape.varlen and shape.window and shape.causal is True and not shape.backward
+    assert shape.varlen and shape.causal is True and not shape.backward
     assert (shape.batch, shape.query_len, shape.query_tokens, shape.heads) == (None, None, 32768, 6)
     assert flops(shape) is None, "the lengths of packed sequences are in no trace"
     assert bytes_moved(shape) == 4 * 2 * 32768 * 6 * 128
@@ -291,7 +291,7 @@ def test_packed_flash_attention_3_as_recorded_on_an_h100() -> None:
         [BF16] * 5,
         [""] * 13 + ["2048", "2048", "0.1", "True", "384", "0", "0.", "False", "0"],
     )
-    assert back.backward and back.causal is True and back.window and back.varlen
+    assert back.backward and back.causal is True and back.varlen
 
 
 def test_packed_efficient_attention() -> None:

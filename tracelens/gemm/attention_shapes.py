@@ -42,7 +42,7 @@ class AttentionShape:
     causal: bool | None
     backward: bool
     varlen: bool = False
-    window: tuple[int, int] | None = None  # sliding: earlier and later keys that a query sees
+    window: tuple[int, int] | None = None  # sliding: earlier and later keys that a query sees; not if packed
     mask: AttentionMask | None = None  # a tensor that is added to the scores
     query_tokens: int | None = None
     key_tokens: int | None = None
@@ -70,6 +70,8 @@ class AttentionShape:
         parts.append(f"d={self.head_dim}")
         if self.value_dim != self.head_dim:
             parts.append(f"dv={self.value_dim}")
+        if self.window is not None:
+            parts.append(f"window={self.window[0]}")
         if self.mask is not None:
             parts.append(self.mask)
         return " ".join(parts)
@@ -188,7 +190,7 @@ def attention_shape(
         causal=causal,
         backward=schema.backward,
         varlen=packed,
-        window=_window(concrete, schema.window, key[length], causal=bool(causal)),
+        window=None if packed else _window(concrete, schema.window, key[length], causal=bool(causal)),
         mask=_mask(dims, strides, schema.mask, query[heads]),
         query_tokens=query[length] if packed else None,
         key_tokens=key[length] if packed else None,

@@ -21,7 +21,9 @@ from tracelens.rules.low_precision import LowPrecision
 from tracelens.rules.misaligned_views import MisalignedViews
 from tracelens.rules.odd_sequence import OddSequence
 from tracelens.rules.pad_vocabulary import PadVocabulary
+from tracelens.rules.padded_tokens import PaddedTokens
 from tracelens.rules.pipeline_layers import PipelineLayers
+from tracelens.rules.small_collectives import SmallCollectives
 from tracelens.rules.swiglu_width import SwigluWidth
 from tracelens.rules.tensor_cores import TensorCores
 from tracelens.rules.tensor_parallel import TensorParallel
@@ -56,6 +58,8 @@ RULES: tuple[Rule, ...] = (
     GemmsBesideCollectives(),
     UnalignedPayload(),
     CollectivesInLine(),
+    SmallCollectives(),
     FallingClock(),
     HostWaits(),
+    PaddedTokens(),
 )
