@@ -16,9 +16,6 @@ from tracelens.step.predicted import CONVERTED, LOW_PRECISION, SIXTEEN_BITS, sca
 from tracelens.step.whatif import StepModel
 from tracelens.step.work import Product
 
-#: A type that changes more of the arithmetic is proposed where it saves more than this many times as much.
-_MORE = 1.5
-
 
 @dataclass(frozen=True, slots=True)
 class Gain:
@@ -74,17 +71,6 @@ def casts_to_fp8(facts: StepFacts, components: Collection[str]) -> list[OtherRow
     """Kernels of these components that cast to fp8."""
     rows = [row for row in facts.others or () if row.kind == "cast" and row.dtype_to == "fp8"]
     return [row for row in rows if row.component in components]
-
-
-def preferred(judged: dict[str, list[Gain]]) -> str | None:
-    """The first type with a sure gain, unless another saves far more."""
-    low = {
-        dtype: sum(gain.saving.low or 0.0 for gain in found if gain.sure) for dtype, found in judged.items()
-    }
-    paying = {dtype: saved for dtype, saved in low.items() if saved > 0}
-    first = next(iter(paying), None)
-    best = max(paying, key=lambda dtype: paying[dtype], default=None)
-    return best if first and best and paying[best] > _MORE * paying[first] else first
 
 
 def names(found: Sequence[Gain]) -> str:
