@@ -132,8 +132,9 @@ def _analysed(path: str, changed: int, size: int, gpu: str) -> Report:
     """The report of a file as it is now; questions follow each other about the same one."""
     from tracelens import api
     from tracelens.comparison.load import load_report
+    from tracelens.render.verdict import with_verdict
 
-    return api.analyze(path, gpu=gpu).report if gpu else load_report(path)
+    return api.analyze(path, gpu=gpu).report if gpu else with_verdict(load_report(path))
 
 
 def _brief(one: Finding) -> dict[str, Any]:

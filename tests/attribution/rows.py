@@ -23,6 +23,7 @@ class Row:
     kernel: str
     dims: Sequence[object] = ()
     us: int = 20
+    number: int = -1  # autograd's, of an operator that is trained on; of its backward negative, from -2 on
     inside: str = ""  # a range around it, one around all that follow each other
 
 
@@ -45,7 +46,9 @@ def written(
         gpu = max(gpu, ts + 5)
         if not graph:
             events.append(launch(at + 1, ts=ts + 2))
-            args = {"Input Dims": list(row.dims)} if shapes else {}
+            args: dict[str, Any] = {"Input Dims": list(row.dims)} if shapes else {}
+            if row.number != -1:
+                args |= {"Sequence number": abs(row.number), "Fwd thread id": int(row.number < 0)}
             if row.op and not kernels_alone:
                 events.append(op(row.op, ts=ts, dur=10, **args))
         correlation = 1 if graph else at + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -215,3 +216,151 @@ def test_order_alone_tells_layers_of_several_kinds(tmp_path: Path, name: str) ->
     right, wrong = verdict(rows, trace, found)
     assert right >= 0.9, open_rows(rows, trace, found)
     assert wrong == {}
+
+
+def _model(layers: int, number: int = -1) -> list[Row]:
+    """A forward with shapes; ``number``: autograd's first, -1 for one without gradients."""
+    tokens, hidden, ffn, vocab = 2048, 512, 1536, 32000
+    wide = ([4, 512, hidden],)
+    norm = replace(_elementwise("norm", "aten::native_layer_norm"), dims=wide)
+    add = replace(_elementwise("residual", "aten::add"), dims=wide * 2)
+    act = replace(_elementwise("mlp.activation", "aten::gelu"), dims=([4, 512, ffn],))
+    core = Row("attention.core", "aten::_flash_attention_forward", FLASH, ([4, 512, 8, 64],) * 3)
+    rows = [replace(_elementwise("embedding", "aten::embedding"), dims=([vocab, hidden], [4, 512]))]
+    for _ in range(layers):
+        queries = [mm("attention.qkv", tokens, hidden, hidden)] * 3
+        rows += [norm, *queries, core, mm("attention.output", tokens, hidden, hidden), add, norm]
+        rows += [mm("mlp.up", tokens, ffn, hidden), act, mm("mlp.down", tokens, hidden, ffn), add]
+    rows += [norm, mm("logits", tokens, vocab, hidden)]
+    rows += [replace(_elementwise("loss", "aten::_log_softmax"), dims=([tokens, vocab],))]
+    return [replace(row, number=number + at) if number > 0 else row for at, row in enumerate(rows)]
+
+
+TRAINED = _model(3, 10)
+_LAST = 10 + len(TRAINED) - 1
+GRADIENT = replace(_elementwise("loss", "aten::_log_softmax_backward_data"), number=-_LAST)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [*TRAINED, *_model(3), GRADIENT],  # huggingface/trl trl/trainer/dpo_trainer.py
+        [*_model(2), *TRAINED, GRADIENT],  # a smaller teacher or reference before
+        [*_model(3), *_model(3)],  # two batches of inference
+    ],
+    ids=["policy and reference", "another model ahead", "twice"],
+)
+def test_a_model_that_runs_twice_has_its_layers_once(tmp_path: Path, rows: list[Row]) -> None:
+    trace, links, found = attributed(tmp_path, written(rows))
+    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+    model = model_dims(found, find_calls(trace, links, found))
+    assert (model.layers.value, model.heads.value, model.micro_batch.value) == (3, 8, 4)
+    phases = [PHASES[code] for code in found.phase[trace.kernels.ts_ns.argsort(kind="stable")]]
+    inside = zip(rows, phases, strict=True)
+    assert {phase for row, phase in inside if row.right not in ("embedding", "loss")} == {"forward"}
+
+
+# vllm-project/vllm on B200: csrc/, vllm/model_executor/layers/fused_moe/; kernels of TensorRT-LLM
+_ADD_NORM = Row(
+    "norm", "_C::fused_add_rms_norm", "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>()", us=4
+)
+_SUM = Row("communication", "vllm::all_reduce", "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>()")
+_FP4 = (
+    "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, int> > >()"
+)
+
+
+def _fp4(right: str) -> list[Row]:
+    cast = Row(right, "_C::scaled_fp4_quant", "void vllm::cvt_fp16_to_fp4<__nv_bfloat16, false>()", us=4)
+    return [cast, Row(right, "_C::cutlass_scaled_fp4_mm", _FP4, us=40)]
+
+
+def _served(mlp: list[Row]) -> list[Row]:
+    rotates = "void vllm::rotary_embedding_kernel<c10::BFloat16, true>()"
+    writes = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>()"
+    fmha = "fmhaSm100fKernel_QkvBfloat16OBfloat16H128PagedKvCausalP16VarSeqQ128Kv128Persistent"
+    attention = [
+        Row("attention.rope", "_C::rotary_embedding", rotates, us=4),
+        Row("attention.other", "_C_cache_ops::reshape_and_cache_flash", writes, us=4),
+        Row("attention.core", "vllm::unified_attention_with_output", fmha),
+    ]
+    before = [_ADD_NORM, *_fp4("attention.qkv"), *attention, *_fp4("attention.output"), _SUM, _ADD_NORM]
+    return [*before, *mlp, _SUM]
+
+
+_DENSE = [
+    *_fp4("mlp.up"),
+    Row("mlp.activation", "_C::silu_and_mul_nvfp4_quant", "void vllm::silu_and_cvt_fp16_to_fp4<>()", us=5),
+    Row("mlp.down", "_C::cutlass_scaled_fp4_mm", _FP4, us=40),
+]
+_MIXED = [
+    *_products("moe.router"),
+    *(
+        Row(right, "vllm::moe_forward", kernel)
+        for right, kernel in (
+            ("moe.router", "void moe::dev::routing::routingRenormalize::routingIndicesClusterKernel<>()"),
+            ("moe.experts", "bmm_E4m3_MxE4m3MxE2m1_Fp32_bA32_bB32_t128x32x256_swiGlu_dynBatch_sm100f"),
+            ("moe.experts", "bmm_Bfloat16_MxE2m1MxE4m3_Fp32_bA32_bB32_t128x32x256_dynBatch_sm100f"),
+            ("moe.dispatch", "void moe::dev::finalize::finalizeKernelVecLoad<>()"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("how", ["operators", "graph", "kernels_alone"])
+@pytest.mark.parametrize(("dense", "mixed"), [(4, 0), (0, 4), (2, 4)])
+def test_a_served_model_without_shapes(tmp_path: Path, dense: int, mixed: int, how: str) -> None:
+    """Its operators are recorded, or one launch replays a captured graph, or there are kernels alone."""
+    rows = [*_served(_DENSE) * dense, *_served(_MIXED) * mixed, _ADD_NORM, *_products("logits")]
+    events = written(rows, shapes=False, graph=how == "graph", kernels_alone=how == "kernels_alone")
+    trace, _, found = attributed(tmp_path, events)
+    right, wrong = verdict(rows, trace, found)
+    assert right >= 0.97, open_rows(rows, trace, found)
+    assert wrong == {}
+
+
+def _adapted(right: str, n: int, k: int, rank: int = 16) -> list[Row]:
+    """huggingface/peft src/peft/tuners/lora/layer.py: result + lora_B(lora_A(dropout(x))) * scaling."""
+    drops = replace(_elementwise(f"{right} dropout", "aten::native_dropout"), dims=([4, 512, k],))
+    scales = replace(_elementwise(right, "aten::mul"), dims=([4, 512, n], []))
+    adds = replace(_elementwise(right, "aten::add"), dims=([4, 512, n],) * 2)
+    return [
+        mm(right, 2048, n, k, us=50),
+        drops,
+        mm(right, 2048, rank, k),
+        mm(right, 2048, n, rank),
+        scales,
+        adds,
+    ]
+
+
+def _adapted_layer(hidden: int, ffn: int, keys: int) -> list[Row]:
+    stream = ([4, 512, hidden],)
+    norm = replace(_elementwise("norm", "aten::rms_norm"), dims=stream)
+    add = replace(_elementwise("residual", "aten::add"), dims=stream * 2)
+    act = replace(_elementwise("mlp.activation", "aten::silu"), dims=([4, 512, ffn],))
+    gated = replace(_elementwise("mlp.activation", "aten::mul"), dims=([4, 512, ffn],) * 2)
+    core = Row("attention.core", "aten::_flash_attention_forward", FLASH, ([4, 512, hidden // 64, 64],) * 3)
+    queries = [row for width in (hidden, keys, keys) for row in _adapted("attention.qkv", width, hidden)]
+    mlp = [*_adapted("mlp.gate", ffn, hidden), act, *_adapted("mlp.up", ffn, hidden), gated]
+    output = _adapted("attention.output", hidden, hidden)
+    return [norm, *queries, core, *output, add, norm, *mlp, *_adapted("mlp.down", hidden, ffn), add]
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_adapters_beside_every_product_are_of_what_they_adapt(tmp_path: Path, shapes: bool) -> None:
+    hidden, ffn, vocab = 2048, 5632, 32000
+    head = [
+        replace(_elementwise("norm", "aten::rms_norm"), dims=([4, 512, hidden],)),
+        mm("logits", 2048, vocab, hidden),
+    ]
+    loss = replace(_elementwise("loss", "aten::_log_softmax"), dims=([2048, vocab],))
+    rows = [*WORDS, *_adapted_layer(hidden, ffn, 512) * 3, *head, loss]
+    trace, links, found = attributed(tmp_path, written(rows, shapes=shapes))
+    right, wrong = verdict(rows, trace, found)
+    assert right >= 0.98, open_rows(rows, trace, found)
+    model = model_dims(found, find_calls(trace, links, found))
+    assert model.layers.value == 3
+    assert wrong == {}
+    if shapes:
+        assert (model.hidden.value, model.ffn.value, model.vocab.value) == (hidden, ffn, vocab)

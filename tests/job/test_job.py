@@ -22,7 +22,7 @@ from tracelens.job.blocks import find_nodes
 from tracelens.job.merge import merge
 from tracelens.job.result import Job as Answer
 from tracelens.job.result import to_json
-from tracelens.job.run import analyze_job
+from tracelens.job.run import Work, analyze_job, summarize_files
 from tracelens.job.saved import unpack_report
 from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode, summarize
 from tracelens.render.job import job_markdown, verdict
@@ -255,11 +255,16 @@ def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(tmp_pat
     again = CliRunner().invoke(cli, ["merge", str(bundle), "--json", "-", "-q"], standalone_mode=False)
     assert again.exception is None
     assert again.stdout.encode() == data.read_bytes()
+    for given in (bundle, data):  # shown again
+        shown = CliRunner().invoke(cli, ["analyze", str(given), "--no-html"], standalone_mode=False)
+        assert shown.exception is None and "Rank 1 is late" in shown.output
+    refused = CliRunner().invoke(cli, ["compare", str(data), str(data)], standalone_mode=False)
+    assert isinstance(refused.exception, InputError) and "--summary" in str(refused.exception)
     alone = ["analyze", str(traces / "rank0.json"), "--no-html", "-q"]
     single = CliRunner().invoke(cli, [*alone, "--summary", str(tmp_path / "0.summary")])
     assert single.exit_code == 0
     assert decode((tmp_path / "0.summary").read_bytes(), "0")[0].rank == 0
-    refused = CliRunner().invoke(cli, ["analyze", str(traces), "--waits"], standalone_mode=False)
+    refused = CliRunner().invoke(cli, ["analyze", str(traces), "--gemm", "g1"], standalone_mode=False)
     assert "one trace only" in str(refused.exception)
 
 
@@ -283,7 +288,7 @@ def test_a_thousand_ranks_fit_a_page(summaries: list[RankSummary]) -> None:
 def test_jobs_compare_by_their_summaries_as_by_their_traces(tmp_path: Path) -> None:
     for side, cpu in (("before", 14.0), ("after", 1.0)):
         (tmp_path / side).mkdir()
-        files = Simulation(planted(small, 3, cpu=cpu)).write(tmp_path / side)
+        files = Simulation(planted(lambda: data_parallel(3, steps=2), 2, cpu=cpu)).write(tmp_path / side)
         each = [summarize(analyze(path, shape_search=False)) for path in files]
         (tmp_path / f"{side}.summary").write_bytes(encode(each))
         (tmp_path / f"{side}-ranks").mkdir()
@@ -304,8 +309,8 @@ def test_jobs_compare_by_their_summaries_as_by_their_traces(tmp_path: Path) -> N
 
     traces = told("before", "after")
     assert traces["step"]["diff_ms"] < 0
-    assert (traces["kind"], traces["matched_by"], len(traces["pairs"])) == ("ranks", "rank", 4)
-    assert [one["pair"] for one in traces["stands_out"]] == ["rank 3"]
+    assert (traces["kind"], traces["matched_by"], len(traces["pairs"])) == ("ranks", "rank", 3)
+    assert [one["pair"] for one in traces["stands_out"]] == ["rank 2"]
     assert told("before.summary", "after.summary") == traces
     assert told("before-ranks", "after") == traces
 
@@ -376,6 +381,16 @@ def test_the_real_job_of_two_tensor_parallel_ranks() -> None:
     assert found.findings[0].finding.saving_ms.high == pytest.approx(4.44, abs=0.01)  # rank 0's: it is late
 
 
+def test_waits_tell_the_late_ranks_critical_path_from_the_others(tmp_path: Path) -> None:
+    pytest.importorskip("hta", reason="the extra hta is not installed")
+    Simulation(planted(lambda: data_parallel(3, steps=2), 1, cpu=25.0)).write(tmp_path)
+    found, left = summarize_files([tmp_path], Work(waits=True), workers=1)
+    job = merge(found, left)
+    assert [row.path.get("cpu_bound", 0.0) > 0.5 for row in job.ranks] == [False, True, False]
+    assert "Critical path of rank 1" in job_markdown(job)
+    assert all(row.path == {} for row in analyze_job([tmp_path], workers=1).ranks)
+
+
 def test_a_dask_cluster_of_two_processes_gives_the_same_bytes(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
     traces = tmp_path / "traces"
@@ -400,7 +415,12 @@ def test_a_dask_cluster_of_two_processes_gives_the_same_bytes(tmp_path: Path) ->
         assert len({one.pid for one in cluster.workers.values()}) == 2
         run = CliRunner().invoke(cli, ["analyze", str(traces), *outputs, "--dask", cluster.scheduler_address])
     assert run.exit_code == 0, run.output
-    assert (tmp_path / "dask.json").read_bytes() == to_json(analyze_job([traces], workers=1))
+    here = CliRunner().invoke(
+        cli, ["analyze", str(traces), "--no-html", "-q", "--json", "-", "--workers", "1"]
+    )
+    found = msgspec.json.decode((tmp_path / "dask.json").read_bytes(), type=Answer)
+    assert found.left == []
+    assert (tmp_path / "dask.json").read_bytes() == here.stdout_bytes
     assert verdict(analyze_job([tmp_path / "d.summary"])).startswith("Rank 1 is late")
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.advice.advice_rows import gemm
 from tests.render import sample_report
-from tracelens.accounting.limits import StepPicture, limits
+from tracelens.accounting.limits import StepPicture, limits, picture_of
 from tracelens.numbers import ms, ms_range
-from tracelens.render.verdict import verdict
+from tracelens.render.verdict import verdict, with_verdict
 from tracelens.results import (
     CommunicationRow,
     ComponentRow,
@@ -66,6 +66,13 @@ def picture(
         "at_stake": gain,
     }  # fmt: skip
     return StepPicture(**(given | more))
+
+
+def test_a_report_gets_its_verdict_once_and_a_saved_one_keeps_its_own() -> None:
+    bare = replace(REPORT, summary=replace(REPORT.summary, verdict="", verdict_detail=""))
+    summary = with_verdict(bare).summary
+    assert (summary.verdict, summary.verdict_detail) == verdict(picture_of(bare)) and summary.verdict
+    assert with_verdict(REPORT) is REPORT
 
 
 def test_shapes_come_first_where_nothing_else_is_worth_more() -> None:

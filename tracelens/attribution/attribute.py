@@ -124,6 +124,9 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     bare = between_updates(trace, links, optimizes, outside=phase == _PHASE["other"])
     bare &= component == _COMPONENT["unattributed"]
     component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["local"]
+    # a forward that is not trained on
+    updates = np.isin(component, [_COMPONENT["optimizer"], _COMPONENT["grad_clip"]])
+    phase[(phase == _PHASE["other"]) & (inferred.of_kernel() >= 0) & ~updates] = _PHASE["forward"]
     # a product of the forward that a compiled backward computes again
     again = (role == _ROLE["forward"]) & (phase == _PHASE["backward"])
     stretch = np.where(again, -2 - np.arange(size), look_up(phases.evaluate, links.kernel_node))

@@ -263,6 +263,7 @@ _KERNELS: tuple[tuple[str, ...], ...] = (
     ("optimizer", "FusedAdam|fused_adam|FusedOptimizer|adam_kernel|AdamFunctor"),
     ("dropout", "fused_dropout"),
     ("attention.other",),
+    ("mlp.activation",),
     ("moe.dispatch",),
     ("moe.router",),
     ("moe.experts",),

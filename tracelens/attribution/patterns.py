@@ -184,6 +184,11 @@ KERNELS: tuple[Row, ...] = (
         "flashinfer-ai/flashinfer csrc/trtllm_batched_gemm_runner.cu; SemiAnalysisAI/InferenceX issue 863",
     ),
     (
+        "mlp.activation",
+        r"\bsilu_(and|mul)_(mul_)?(cvt|quant|nvfp4)",
+        "vllm-project/vllm csrc/quantization/fp4/activation_nvfp4_quant_fusion_kernels.cu",
+    ),
+    (
         "moe.dispatch",
         (
             r"\bmoe::dev::(permute|convertsf)::|\b(finalizeMoeRouting|expandInputRows)|BuildExpertMaps"

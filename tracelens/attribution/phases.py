@@ -62,6 +62,7 @@ class Phases:
             [any(not e.named or e.role for e in path.elements) for path in paths.paths] + [False]
         )[paths.of_node]
         self.any_backward = bool(self.backward.any())
+        self.amid_forward = self._amid_forward(links)
 
     def _forward_again(self, links: Links, paths: Paths, forward_op: IntArray) -> BoolArray:
         """Forward code run inside the backward: a module or a forward operator within an evaluate node.
@@ -75,6 +76,22 @@ class Phases:
             both = (inner >= 0) & (self.evaluate >= 0)
             again[both] |= depth[inner[both]] > depth[self.evaluate[both]]
         return again
+
+    def _amid_forward(self, links: Links) -> BoolArray:
+        """What has no gradient itself (positions, masks, tables of rotations), between two operators that
+        have one: on their thread, in their step, with nothing of a backward or an optimizer in between."""
+        out = np.zeros(len(links.name), np.bool_)
+        ends = np.sort(np.concatenate([links.ts_ns[self.backward | self.optimizer], links.steps.start_ns]))
+        forward = links.is_op & self.with_gradient & ~self.backward
+        for thread in np.unique(links.thread[forward]).tolist():
+            here = np.flatnonzero(links.thread == thread)
+            times = np.sort(links.ts_ns[here[forward[here]]])
+            at = np.searchsorted(times, links.ts_ns[here])
+            inside = (at > 0) & (at < len(times))
+            here, at = here[inside], at[inside]
+            since, until = np.searchsorted(ends, times[at - 1]), np.searchsorted(ends, times[at])
+            out[here[since == until]] = True
+        return out
 
     def _behind_closure(self, links: Links, paths: Paths) -> BoolArray:
         """What an optimizer does itself, after its closure has run the forward and the backward."""
@@ -107,6 +124,7 @@ class Phases:
                         self.with_gradient[at]
                         | self.said_forward[at]
                         | self.in_model[at]
+                        | self.amid_forward[at]
                         | (not self.any_backward),
                         _PHASE["forward"],
                         _PHASE["other"],

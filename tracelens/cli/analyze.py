@@ -146,7 +146,7 @@ def analyze(options: AnalyzeOptions) -> None:
 def _analyze_job(asked: AnalyzeOptions) -> None:
     from tracelens.cli.job import RankOptions, analyze_ranks
 
-    given = asked.given("kernels", "perfetto", "steps", "reference", "gemm", "what_if", "waits", "price")
+    given = asked.given("kernels", "perfetto", "steps", "reference", "gemm", "what_if", "price")
     if given:
         raise UsageError(f"{', '.join(given)}: of one trace only; this is a job of several ranks")
     page = None if asked.no_html else asked.output or "job.report.html"
@@ -156,7 +156,7 @@ def _analyze_job(asked: AnalyzeOptions) -> None:
         ci=asked.ci,
         quiet=asked.quiet,
         redacted=asked.redact,
-        how=RankOptions(asked.gpu, asked.keep, asked.pages, asked.workers, asked.dask),
+        how=RankOptions(asked.gpu, asked.keep, asked.pages, asked.workers, asked.dask, asked.waits),
     )
 
 

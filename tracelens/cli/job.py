@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from tracelens.gates import Judged
     from tracelens.job.result import Job
     from tracelens.job.run import Pages
+    from tracelens.job.summary import RankSummary
 
 _MAGIC = set("*?[")
 
 
 def is_job(traces: Sequence[str]) -> bool:
-    """Several files, a folder, a pattern that is no file, an address of these: the ranks of a job."""
+    """Several files, a folder, a pattern, an address of these, a summary, a saved answer: of a job."""
     if len(traces) > 1:
         return True
     (only,) = traces
@@ -39,7 +40,12 @@ def is_job(traces: Sequence[str]) -> bool:
         from tracelens.job.find import is_file_address
 
         return not is_file_address(only)
-    return Path(only).is_dir() or bool(_MAGIC & set(only) and not Path(only).exists())
+    from tracelens.job.saved import has_summaries, is_answer
+
+    path = Path(only)
+    if path.is_dir() or (_MAGIC & set(only) and not path.exists()):
+        return True
+    return has_summaries(path) or is_answer(path)
 
 
 @click.command(
@@ -76,6 +82,7 @@ class RankOptions:
     pages: str | None = None
     workers: int | None = None
     dask: str | None = None
+    waits: bool = False
 
     def engine(self) -> AbstractContextManager[Executor | None]:
         """What runs the ranks; None: processes of this machine."""
@@ -90,6 +97,10 @@ class RankOptions:
         from tracelens.job.run import Pages
         from tracelens.render.job_html import write_rank_page
 
+        if self.waits:
+            from tracelens.hta.library import library
+
+            library()
         for name, folder in (("--keep", self.keep), ("--pages", self.pages)):
             if folder is not None and not Path(folder).is_dir():
                 raise UsageError(f"{name} {folder}: there is no such folder; make it first")
@@ -113,29 +124,14 @@ def analyze_ranks(
 
     ``outputs``: "html", "json", "markdown", "summary" -> file; None: not asked for.
     """
-    from tracelens.cli.progress import progress
     from tracelens.gates import judge_job
     from tracelens.gates.judge import parse_job_gate
-    from tracelens.job.merge import merge as merged
-    from tracelens.job.run import summarize_files
-    from tracelens.render.verdict import told
 
     check_forms(outputs, ci, inputs=paths)
     wanted = [parse_job_gate(text) for text in ci.fail_on]
     how = how or RankOptions()
     own = how.checked(redacted=redacted)
-    with progress("ranks", long=True) as bar, how.engine() as executor:
-        found, left = summarize_files(
-            paths,
-            gpu=how.gpu,
-            keep=how.keep,
-            pages=own,
-            told=told,
-            workers=how.workers,
-            executor=executor,
-            progress=bar,
-        )
-    job = merged(found, left)
+    job, found = _answer(paths, how, own, summary=outputs.get("summary") is not None)
     if redacted:
         from tracelens.render.redact import redact, redact_summary
 
@@ -150,6 +146,26 @@ def analyze_ranks(
 
     wished = {form: outputs.get(form) for form in ("html", "json", "markdown", "summary")}
     answer(wished, made, partial(_show, job), gates=gates, ci=ci, quiet=quiet)
+
+
+def _answer(
+    paths: Sequence[str], how: RankOptions, own: Pages | None, *, summary: bool
+) -> tuple[Job, list[RankSummary]]:
+    """The answer and its ranks; of a saved answer, shown again, without them."""
+    from tracelens.cli.progress import progress
+    from tracelens.job.merge import merge as merged
+    from tracelens.job.run import Work, summarize_files
+    from tracelens.job.saved import is_answer, load_answer
+    from tracelens.render.verdict import told
+
+    if len(paths) == 1 and is_answer(paths[0]):
+        if summary or how != RankOptions():
+            raise UsageError(f"{paths[0]} is a saved answer: it is shown again, and has no ranks to analyze")
+        return load_answer(paths[0]), []
+    work = Work(how.gpu, how.keep, own, how.waits, told)
+    with progress("ranks", long=True) as bar, how.engine() as executor:
+        found, left = summarize_files(paths, work, workers=how.workers, executor=executor, progress=bar)
+    return merged(found, left), found
 
 
 def _links(job: Job, pages: Pages | None, page: str | None) -> dict[str, str]:

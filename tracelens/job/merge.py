@@ -176,6 +176,7 @@ def _rank_rows(seen: Seen) -> list[JobRank]:
                 late_ms=late[at],
                 calls_late=late_at,
                 verdict=rank.summary.verdict,
+                path={} if rank.waits is None else {one.bound_by: one.frac for one in rank.waits.path},
             )
         )
     return rows

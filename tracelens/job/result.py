@@ -64,6 +64,7 @@ class JobRank(msgspec.Struct, frozen=True):
     late_ms: float  # what the other ranks wait for it, per step: the median of them
     calls_late: int  # calls at which the others wait for it
     verdict: str  # of its own page
+    path: dict[str, float]  # share of its critical path by what bounds it (``--waits``); empty: not known
 
 
 class Straggler(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from tracelens.attribution.communication import find_communication
 from tracelens.errors import InputError
 from tracelens.job.columns import IntArray, merged, pack, rank_text, unpack
 from tracelens.job.messages import with_messages
-from tracelens.results import Finding, GemmRow, GpuInfo, ModelDims, Report, Summary
+from tracelens.results import Finding, GemmRow, GpuInfo, ModelDims, Report, Summary, Waits
 from tracelens.results.json import to_json
 from tracelens.results.step import ComponentRow, Coverage
 from tracelens.trace import Links, Trace
@@ -117,6 +117,7 @@ class RankSummary(msgspec.Struct, frozen=True):
     components: list[ComponentRow]
     gemms: list[RankGemm]
     findings: list[Finding]
+    waits: Waits | None  # by holistic-trace-analysis, where asked for
     degrees: dict[str, int]  # ranks that share the work, by the way of sharing it (``PARALLEL``)
     kinds: list[CallKind]
     calls: Columns  # kind, step (N of ProfilerStep), start_ns, end_ns, launch_ns (-1: not recorded)
@@ -166,6 +167,7 @@ def summarize(analysis: Analysis) -> RankSummary:
         components=report.components,
         gemms=[_gemm(row) for row in report.gemms],
         findings=report.findings,
+        waits=report.waits if report.waits.tool else None,
         degrees=_degrees(report),
         kinds=kinds,
         calls=_columns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from tracelens.errors import TracelensError
 from tracelens.numbers import mnk
@@ -11,7 +12,8 @@ from tracelens.words import Direction
 #: What a product is computed in; tf32 is fp32 data on tensor cores.
 DTYPES = ("bf16", "fp16", "fp8", "tf32", "fp32")
 LAYOUTS = ("TN", "NN", "NT", "TT")
-BACKENDS = ("flash", "cudnn", "efficient")
+Backend = Literal["flash", "cudnn", "efficient"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class AttentionCase:
     dtype: str = "bf16"
     causal: bool = True
     direction: Direction = "forward"
-    backend: str = "flash"  # flash | cudnn | efficient
+    backend: Backend = "flash"
 
     @property
     def key_heads(self) -> int:

@@ -15,6 +15,7 @@ from tracelens.render.console import Out
 from tracelens.render.facts import BANDWIDTH_FROM, known_dims
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, table
+from tracelens.render.waits import BOUNDS
 
 #: Of the median: experts' times over the ranks that differ by more are worth a line.
 _UNEVEN = 0.1
@@ -182,9 +183,28 @@ def details(job: Job) -> list[str]:
         said.append(
             "Next: in a pipeline, more micro-batches per step, or a schedule that interleaves stages."
         )
+    if path := _path(job):
+        said.append(path)
     if experts := _experts(job):
         said.append(experts)
     return said
+
+
+def _path(job: Job) -> str:
+    """What the latest rank's critical path has more of than the others'; empty where nobody asked."""
+    name = job.stragglers[0].name if job.stragglers else None
+    late = next((row.path for row in job.ranks if row.name == name), {})
+    others = [row.path for row in job.ranks if row.path and row.name != name]
+    if not late or not others:
+        return ""
+    usual = {bound: median(one.get(bound, 0.0) for one in others) for bound in late}
+    said = [
+        f"{BOUNDS.get(bound, bound)} {f.pct(late[bound])} ({f.pct(usual[bound])})"
+        for bound in sorted(late, key=lambda bound: usual[bound] - late[bound])[:3]
+    ]
+    return (
+        f"Critical path of {name} (of the median other rank), by holistic-trace-analysis: {', '.join(said)}."
+    )
 
 
 def _experts(job: Job) -> str:
@@ -448,6 +468,7 @@ def job_markdown(job: Job, *, gates: Sequence[Judged] = ()) -> str:
     lines += ["", f"and {len(job.ranks) - len(rows)} more ranks"] if len(rows) < len(job.ranks) else []
     if job.collectives:
         lines += ["", *table(COLLECTIVE_HEADS, [collective_cells(row) for row in job.collectives[:20]])]
+        lines += ["", COLLECTIVE_NOTE]
     said = finding_lines(job)
     lines += ["", "### Findings", "", *(f"- {escape(line)}" for line in said)] if said else []
     lines += ["", f"{escape(check(job))} `{CHECK}`"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tracelens import numbers as f
 from tracelens.render.groups import GROUPS, group_of
 from tracelens.render.section import Content, Page, Section
+from tracelens.render.svg import round_step
 from tracelens.render.text import short_kernel
 from tracelens.results import LayerPass, LayerRow, Layers, Report
 from tracelens.words import COMPONENTS, PHASES, per_step
@@ -317,8 +318,7 @@ def _put_off(one: LayerPass, layer: int, compiled: bool) -> str:
 
 
 def _ticks(length_us: float) -> list[tuple[float, str]]:
-    power = 10.0 ** math.floor(math.log10(length_us / 5))
-    step = next(one * power for one in (1, 2, 5, 10) if one * power >= length_us / 5 * 0.999)
+    step, _ = round_step(length_us, 5)
     found = [at * step for at in range(int(length_us / step) + 1)]
     return [(at / length_us, f.ms(at / 1e3) if at else "0") for at in found if at <= 0.97 * length_us]
 

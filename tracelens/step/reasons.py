@@ -25,7 +25,7 @@ class PlannedPart:
     time_ms: Estimate  # all calls; mid is the least where it is not known
     ladder: tuple[float, float] = (0.0, 0.0)  # logs: faster, slower by what its alignment leaves open
     alignment: int = 128  # bytes, of the least aligned operand
-    open: float = 0.0  # log: half of an attention prediction's own range
+    open: float = 0.0  # log: half of an attention prediction's own range, and what another kernel adds
     flops: float = 0.0
     unknown: str | None = None
     note: str = ""

@@ -16,7 +16,7 @@ from tracelens.config.training import Training
 from tracelens.errors import InputError
 from tracelens.hardware.collectives import exchange_us, node_size
 from tracelens.results import Estimate
-from tracelens.results.suggestions import StepPart, WholeStep
+from tracelens.results.suggestions import WholeStep, WholeStepPart
 from tracelens.step.memory import memory_of
 from tracelens.step.paces import FITTED, NODES_FRAC, Pace, pace_of
 from tracelens.step.planned_kernels import RankSizes, attention_calls
@@ -76,7 +76,7 @@ def whole_step(
         step_ms=step_ms,
         tokens_per_s_per_gpu=_rate(tokens * 1e3, step_ms),
         mfu_frac=_rate(tokens * _operations(planner, config) / (_peak(planner) * 1e9), step_ms),
-        parts=[StepPart(name, time, _mid(time) / _mid(step_ms)) for name, time in parts.items()],
+        parts=[WholeStepPart(name, time, _mid(time) / _mid(step_ms)) for name, time in parts.items()],
         memory_gb=memory.whole / 1e9,
         notes=list(_notes(planner, training, assumed=asked is None)),
     )

@@ -14,13 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tracelens.attribution.structure.forward import loses, routes
+from tracelens.attribution.structure.forward import loses, name_sum, routes
 from tracelens.attribution.structure.mixtures import GROUPED
 from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import Kind
 from tracelens.gemm import GemmShape
 
 _SMALLEST_WEIGHT = 8
 _ENOUGH = 0.5  # of the products must have a grid that fits
+_MLP_BETWEEN = 4  # output, up, down and queries
+_ONE_ADAPTER = 2  # products
 _QUERY_PRODUCTS = 2  # between two norms: q; q_b and kv_a of latent attention
 _EXPERT_PRODUCTS = 2  # behind a choice: up and down
 _USUAL = 2 / 3  # of the gaps between two cores are read alike
@@ -136,12 +139,17 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
         for at, component, before in zip(places, pattern, [None, *pattern], strict=False):
             # a layer without attention begins behind the MLP of the layer before, as any layer; attention to
             # another sequence is of the layer whose attention to itself is before it
-            layer += before == "mlp.down" or (
+            layer += (before == "mlp.down" != component) or (
                 component == "attention.qkv" and before not in (component, "attention.output", None)
             )
             layer -= before == "mlp.down" and component == "logits"
             if component:
                 run.labels[at] = Label(component, None if component == "logits" else layer)
+    for places in [[at for at in products if at < cores[0].first], *between, rest]:
+        adapters = [at for at in places if at not in _without_adapters(run, places)]
+        for at in adapters[1::2]:
+            if at in run.labels:
+                name_sum(run, at)
     _unknown_cores(run)
     last_norm = max((at for at in _norms(run, cores[-1].last, stop)), default=stop)
     alone = losses[:1] == [stop] and [at for at in rest if at > last_norm] == rest[-1:]
@@ -200,7 +208,11 @@ def _brief(pattern: _Pattern) -> _Pattern:
 
 
 def _ends_layer(pattern: _Pattern) -> bool:
-    return bool({"mlp.down", _EXPERTS} & {*pattern})
+    return bool({"mlp.down", _EXPERTS, "moe.router"} & {*pattern})
+
+
+def _is_fused_mixture(kind: Kind) -> bool:
+    return kind.what == "experts" or "experts" in kind.tags
 
 
 def _of_equals(run: Run, places: list[int], equal: list[set[str]]) -> _Pattern | None:
@@ -261,7 +273,7 @@ def _in_stretches(
         queries = blocks[-len(queries) - 1 :]  # normalizations of queries and keys stand between these
     out = ["attention.other"] * (len(output) - 1) + ["attention.output"]
     for block in blocks[: len(blocks) - len(queries)]:
-        mixture = _mixture(run, block)
+        mixture = _mixture(run, block, next((norm for norm in norms if norm > block[-1]), block[-1] + 1))
         if mixture is not None:
             out += mixture
             continue
@@ -279,9 +291,23 @@ def _in_stretches(
     return (*out, *["attention.qkv"] * sum(len(block) for block in queries))
 
 
+def _without_adapters(run: Run, places: list[int]) -> list[int]:
+    """The places without low-rank adapters: two products behind another, with what is cast or dropped before
+    them, and an addition behind them. Twice at least, as the rotation of queries adds too.
+    """
+    kinds, found = run.kinds, []
+    for base, down, up in zip(places, places[1:], places[2:], strict=False):
+        between = [kind.what for kind in kinds[base + 1 : down] + kinds[down + 1 : up]]
+        behind = [kind.what for kind in kinds[up + 1 : up + 4]]
+        sums = "add" in behind and "gemm" not in behind[: behind.index("add")]
+        if sums and {*between} <= {"dropout", "copy"} and base not in found:
+            found += [down, up]
+    return [at for at in places if at not in found] if len(found) > _ONE_ADAPTER else places
+
+
 def _of_queries(run: Run, block: list[int], acts: list[int]) -> bool:
     """One or two products with nothing between them that an MLP or a mixture has."""
-    plain = not any(block[0] < at < block[-1] for at in acts) and _mixture(run, block) is None
+    plain = not any(block[0] < at < block[-1] for at in acts) and _mixture(run, block, block[-1] + 1) is None
     return plain and len(block) <= _QUERY_PRODUCTS
 
 
@@ -290,8 +316,17 @@ def _norms(run: Run, start: int, stop: int) -> list[int]:
     return [at for at, k in kinds if {k.what, k.name} & {"norm", "rsqrt"} or "norm" in k.tags]
 
 
-def _mixture(run: Run, block: list[int]) -> list[str] | None:
-    """In one block a router, a choice and experts behind it; GEMMs over groups of rows are experts'."""
+def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
+    """In one block a router, a choice and experts behind it, which can be one kernel, before ``stop``.
+
+    GEMMs over groups of rows are experts'.
+    """
+    fused = next((at for at in range(block[0], stop) if _is_fused_mixture(run.kinds[at])), None)
+    if fused is not None:
+        ahead = [at for at in block if at < fused]
+        return (
+            ["moe.router"] * len(ahead) + [_EXPERTS] * (len(block) - len(ahead)) if len(ahead) < 2 else None
+        )
     grouped = [at for at in block if run.kinds[at].name in GROUPED]
     chooses = [at for at in range(block[0], block[-1]) if routes(run, at) or run.kinds[at].name == "argmax"]
     choice = next(iter(chooses), None)
@@ -305,7 +340,13 @@ def _mixture(run: Run, block: list[int]) -> list[str] | None:
 
 def _read(run: Run, places: list[int], *, last: bool = False) -> tuple[str, ...] | None:
     """The one reading of the products between two cores, or behind the last one; None."""
-    if len(places) < (3 if last else 4):
+    bases = _without_adapters(run, places)
+    if len(bases) < len(places):
+        found = _read(run, bases, last=last)
+        named = dict(zip(bases, found or (), strict=False))
+        of_base = [next(base for base in reversed(bases) if base <= at) for at in places]
+        return tuple(named[base] for base in of_base if base in named) if found else None
+    if len(places) < 2:
         return None
     acts = [
         at
@@ -314,7 +355,7 @@ def _read(run: Run, places: list[int], *, last: bool = False) -> tuple[str, ...]
     ]
     norms = _norms(run, places[0], places[-1])
     found = _in_stretches(run, places, norms, acts, last=last)
-    if found is not None or last:
+    if found is not None or last or len(places) < _MLP_BETWEEN:
         return found
     if len(places) == 4 and not acts and not norms:
         return ("attention.output", "mlp.up", "mlp.down", "attention.qkv")

@@ -277,6 +277,9 @@ def tensors_of(dims: list[Any]) -> list[Dims]:
 
 
 _BY_NAME = {  # of kernels without an operator: what their own names say beyond names.kernel_component
+    "cvt_fp16_to_fp4": "quantize",  # csrc/quantization/fp4 of vLLM
+    "quantize": "quantize",
+    "quant_kernel": "quantize",
     "GeluCUDAKernel": "activation",
     "silu_kernel": "activation",
     "GeluBackward": "activation",
@@ -321,6 +324,7 @@ def _kernel_kind(name: str, parsed: KernelName | None) -> Kind:
             "mlp.activation": "activation",
             "attention.rope": "rope",
             "moe.router": "router",
+            "moe.experts": "experts",
         }
         return Kind("fused", name, tags=frozenset({tags[component]} if component in tags else ()))
     for part, what in _BY_NAME.items():
