@@ -13,7 +13,7 @@ from tracelens.rules.engine.rows import took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.block_scales import block_fit
 from tracelens.rules.evidence.low_precisions import (
-    Gain,
+    TypeGain,
     casts_to_fp8,
     gains,
     linear_rows,
@@ -62,7 +62,7 @@ class LowPrecision(Rule):
         return [], _said(facts, judged)
 
 
-def _said(facts: StepFacts, judged: dict[str, list[Gain]]) -> str:
+def _said(facts: StepFacts, judged: dict[str, list[TypeGain]]) -> str:
     """What each type would gain. No finding: nothing is wrong with the step, and the model changes."""
     rows = linear_rows(facts, SIXTEEN_BITS)
     parts = [f"{took(rows, 'GEMM shape', facts)} of linear layers in 16 bits. {_OPPORTUNITY}"]
@@ -77,7 +77,7 @@ def _said(facts: StepFacts, judged: dict[str, list[Gain]]) -> str:
     return f"{' '.join(parts)} {block_fit(rows, facts)}"
 
 
-def _back(facts: StepFacts, sure: Sequence[Gain]) -> Candidate:
+def _back(facts: StepFacts, sure: Sequence[TypeGain]) -> Candidate:
     """Layers of an fp8 model that bf16 runs faster."""
     rows = [bound.row for gain in sure for bound in gain.bounds]
     return Candidate(
@@ -104,7 +104,7 @@ def _back(facts: StepFacts, sure: Sequence[Gain]) -> Candidate:
     )
 
 
-def _how(found: Sequence[Gain], casts: str) -> str:
+def _how(found: Sequence[TypeGain], casts: str) -> str:
     ranges = [ms_range(gain.saving.low, gain.saving.high) for gain in found]
     parts = [
         f"{gain.component} ({plural(len(gain.bounds), 'shape')}): {text}"

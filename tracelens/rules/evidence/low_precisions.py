@@ -18,7 +18,7 @@ from tracelens.step.work import Product
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
+class TypeGain:
     """One component's GEMMs in another type: milliseconds per step, casts taken off."""
 
     component: str
@@ -43,9 +43,9 @@ def types_of(step: StepModel) -> list[str]:
     return [one for one in LOW_PRECISION if peak_of(step.gpu, one) and (one != "nvfp4" or blackwell)]
 
 
-def gains(facts: StepFacts, step: StepModel, dtype: str) -> list[Gain]:
+def gains(facts: StepFacts, step: StepModel, dtype: str) -> list[TypeGain]:
     """What each component's GEMMs in 16 bits would save in ``dtype``, where all of them have a prediction."""
-    found: list[Gain] = []
+    found: list[TypeGain] = []
     for component, products in _components(step, SIXTEEN_BITS).items():
         judged = [_saved(facts, step, product, dtype) for product in products]
         known = [one for one in judged if one is not None]
@@ -54,7 +54,7 @@ def gains(facts: StepFacts, step: StepModel, dtype: str) -> list[Gain]:
     return found
 
 
-def losses(facts: StepFacts, step: StepModel) -> list[Gain]:
+def losses(facts: StepFacts, step: StepModel) -> list[TypeGain]:
     """What each component's GEMMs in fp8 would save back in bf16, with the casts that the trace shows."""
     found = []
     for component, products in _components(step, frozenset({"fp8"})).items():
@@ -73,12 +73,12 @@ def casts_to_fp8(facts: StepFacts, components: Collection[str]) -> list[OtherRow
     return [row for row in rows if row.component in components]
 
 
-def names(found: Sequence[Gain]) -> str:
+def names(found: Sequence[TypeGain]) -> str:
     """Their components, in a sentence."""
     return listed([gain.component for gain in found])
 
 
-def table(found: Sequence[Gain]) -> dict[str, list[float | None]]:
+def table(found: Sequence[TypeGain]) -> dict[str, list[float | None]]:
     """component -> [low, mid, high] ms per step."""
     return {gain.component: [gain.saving.low, gain.saving.mid, gain.saving.high] for gain in found}
 
@@ -111,8 +111,8 @@ def _saved(facts: StepFacts, step: StepModel, product: Product, dtype: str) -> t
     return bound, saving
 
 
-def _gain(component: str, dtype: str, judged: Sequence[tuple[Bound, Estimate]]) -> Gain:
-    return Gain(component, dtype, tuple(_merged(judged)), total([saving for _, saving in judged]))
+def _gain(component: str, dtype: str, judged: Sequence[tuple[Bound, Estimate]]) -> TypeGain:
+    return TypeGain(component, dtype, tuple(_merged(judged)), total([saving for _, saving in judged]))
 
 
 def _merged(judged: Sequence[tuple[Bound, Estimate]]) -> Iterator[Bound]:
