@@ -63,6 +63,7 @@ class TileTable:
     along_n: Array
     slots: Array
     rate_frac: Array  # fitted per tile, 1 without measurements
+    bias: Array  # see ``preference``
     sliced: NDArray[np.bool_]  # (1, 1, P): splits above 1
     sums: Array  # (1, 1, P): slices to sum up, 0 without a split
     shortest: Array  # (1, 1, P): the shortest slice worth it
@@ -71,7 +72,14 @@ class TileTable:
     forbidden: Array  # 0 or infinity, (1, C, P): tiles that cannot slice K
 
     @classmethod
-    def of(cls, tiles: Sequence[Tile], *, sms: int, rate_frac: Sequence[float] | None = None) -> TileTable:
+    def of(
+        cls,
+        tiles: Sequence[Tile],
+        *,
+        sms: int,
+        rate_frac: Sequence[float] | None = None,
+        bias: Sequence[float] | None = None,
+    ) -> TileTable:
         def column(values: Sequence[float]) -> Array:
             return np.asarray(values, dtype=np.float64).reshape(1, -1, 1)
 
@@ -90,6 +98,7 @@ class TileTable:
             along_n=column([tile.n * tile.clusters[1] for tile in tiles]),
             slots=slots,
             rate_frac=column(rate_frac if rate_frac is not None else [1.0] * len(tiles)),
+            bias=column(bias if bias is not None else [1.0] * len(tiles)),
             sliced=splits > 1,
             sums=np.where(splits > 1, splits, 0.0),
             shortest=np.where(splits > 1, _SHORTEST_SLICE, 0.0),
@@ -158,6 +167,12 @@ def costs(products: Products, table: TileTable, rates: Rates) -> Array:
     )
 
 
+def preference(products: Products, table: TileTable, rates: Rates) -> Array:
+    """What the library ranks a candidate by beside its time: its bias, and whether it divides M or N."""
+    whole_m = np.where(products.m % table.m == 0, rates.whole_m_frac, 1.0)
+    return np.asarray(table.bias * whole_m * np.where(products.n % table.n == 0, rates.whole_n_frac, 1.0))
+
+
 def cast_us(one: Products, rates: Rates) -> Any:
     """Casting 16-bit activations to the operands' type first; 0 where the GEMM is asked for alone."""
     if not rates.cast_bytes:
@@ -201,8 +216,8 @@ def memory_bytes(products: Products) -> Any:
     return one.batch * operands
 
 
-def best(times: Array) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
-    """(time, tile index, split index) of the fastest candidate of every product."""
+def best(times: Array, preferred: Array | float = 1.0) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
+    """(time, tile index, split index) of the candidate that the library takes for every product."""
     flat = times.reshape(times.shape[0], -1)
-    at = flat.argmin(axis=1)
+    at = (times * preferred).reshape(flat.shape).argmin(axis=1)
     return flat[np.arange(len(at)), at], at // times.shape[2], at % times.shape[2]
