@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tracelens.config.configuration import Configuration
+from tracelens.config.configuration import Configuration, Given
 from tracelens.config.huggingface import read_huggingface
 from tracelens.errors import TracelensError
 from tracelens.results.suggestions import Suggestions
@@ -61,7 +61,7 @@ def configurations() -> dict[str, dict[str, Any]]:
 
 def configuration(name: str) -> Configuration:
     """As read from its config.json."""
-    return read_huggingface(configurations()[name], name="config.json", overrides={}, gated=None, tied=None)
+    return read_huggingface(configurations()[name], Given(), name="config.json")
 
 
 def contradictions(found: Suggestions) -> Iterator[str]:

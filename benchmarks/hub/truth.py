@@ -125,8 +125,9 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     head = place.within(_HEAD)
     if head == 0 and len(place.classes) > 1:
         head = -1  # a whole model named for its head
-    if own == "QuantAct":  # of activations, in I-BERT: of the block that it stands in
-        return _ANY if attention >= place.within(_MLP) else "mlp.*"
+    if own == "QuantAct":  # of activations, in I-BERT: of the block that it stands in; in a layer, of its MLP
+        block = _ANY if attention >= max(place.within(_MLP), 0) else "mlp.*"
+        return f"residual {block}" if equal else block  # it also adds to the stream what it is given beside
     if attention >= 0 and attention > max(head, -1) and attention >= place.within(_MLP) - 1:
         found = _in_attention(place, own, name, function, attention, weighted=weighted, equal=equal)
         if found is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +16,13 @@ BoolArray = npt.NDArray[np.bool_]
 
 EVALUATE = "autograd::engine::evaluate_function: "
 _ACCUMULATE = EVALUATE + "torch::autograd::AccumulateGrad"
+#: Of ranges that name a phase, as a word of its own (``backward``, ``bwd_inner`` of DeepSpeed) or behind the
+#: part: ``mlp(F)``, ``mlp(B)``, ``mlp(W)`` of DualPipe. ``forward_backward`` is both, and so neither.
+_END = r"([ _.-]?(pass|step|inner|micro_?step))?\W*$)"
+_BACKWARD_RANGE = re.compile(
+    r"(?i)^(?!.*(forward|fwd|hook))(.*\((B|W)\)$|\W*(\w+[ .:])?(backward|bwd)" + _END
+)
+_FORWARD_RANGE = re.compile(r"(?i)^(?!.*(backward|bwd|hook))(.*\(F\)$|\W*(\w+[ .:])?(forward|fwd)" + _END)
 _PHASE = {phase: code for code, phase in enumerate(PHASES)}
 
 
@@ -34,6 +43,15 @@ class Phases:
         forward_ops[links.ops_at] = (trace.ops.sequence >= 0) & (trace.ops.forward_thread <= 0)
         forward_op = forest.nearest(forward_ops)
         self.with_gradient = forward_op >= 0
+        no_op = forest.nearest(links.is_op) < 0
+        ranges = links.mask(links.ranges_at)
+        says_backward, says_forward = (
+            ranges & texts.where(lambda t, p=pattern: bool(p.match(t)))[links.name]
+            for pattern in (_BACKWARD_RANGE, _FORWARD_RANGE)
+        )
+        said = forest.nearest(says_backward | says_forward)  # operators say it themselves
+        self.backward |= no_op & look_up(says_backward, said, False)
+        self.said_forward = no_op & look_up(says_forward, said, False)
         self.recompute = self.backward & self._forward_again(links, paths, forward_op)
         in_optimizer = np.array(
             [bool({"optimizer", "grad_clip"} & {*path.roles()}) for path in paths.paths] + [False]
@@ -44,6 +62,7 @@ class Phases:
             [any(not e.named or e.role for e in path.elements) for path in paths.paths] + [False]
         )[paths.of_node]
         self.any_backward = bool(self.backward.any())
+        self.amid_forward = self._amid_forward(links)
 
     def _forward_again(self, links: Links, paths: Paths, forward_op: IntArray) -> BoolArray:
         """Forward code run inside the backward: a module or a forward operator within an evaluate node.
@@ -57,6 +76,22 @@ class Phases:
             both = (inner >= 0) & (self.evaluate >= 0)
             again[both] |= depth[inner[both]] > depth[self.evaluate[both]]
         return again
+
+    def _amid_forward(self, links: Links) -> BoolArray:
+        """What has no gradient itself (positions, masks, tables of rotations), between two operators that
+        have one: on their thread, in their step, with nothing of a backward or an optimizer in between."""
+        out = np.zeros(len(links.name), np.bool_)
+        ends = np.sort(np.concatenate([links.ts_ns[self.backward | self.optimizer], links.steps.start_ns]))
+        forward = links.is_op & self.with_gradient & ~self.backward
+        for thread in np.unique(links.thread[forward]).tolist():
+            here = np.flatnonzero(links.thread == thread)
+            times = np.sort(links.ts_ns[here[forward[here]]])
+            at = np.searchsorted(times, links.ts_ns[here])
+            inside = (at > 0) & (at < len(times))
+            here, at = here[inside], at[inside]
+            since, until = np.searchsorted(ends, times[at - 1]), np.searchsorted(ends, times[at])
+            out[here[since == until]] = True
+        return out
 
     def _behind_closure(self, links: Links, paths: Paths) -> BoolArray:
         """What an optimizer does itself, after its closure has run the forward and the backward."""
@@ -86,7 +121,11 @@ class Phases:
                     self.backward[at],
                     _PHASE["backward"],
                     np.where(
-                        self.with_gradient[at] | self.in_model[at] | (not self.any_backward),
+                        self.with_gradient[at]
+                        | self.said_forward[at]
+                        | self.in_model[at]
+                        | self.amid_forward[at]
+                        | (not self.any_backward),
                         _PHASE["forward"],
                         _PHASE["other"],
                     ),

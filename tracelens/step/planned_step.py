@@ -24,6 +24,7 @@ from tracelens.hardware.measurements import Measurements
 from tracelens.results import Basis, Estimate, weakest
 from tracelens.results import total as exact_total
 from tracelens.step import planned_kernels as kernels
+from tracelens.step.planned_experts import expert_parts
 from tracelens.step.planned_kernels import RankAttention, RankLinear, Traffic
 from tracelens.step.predicted_attention import ATTENTION_ERROR
 from tracelens.step.reasons import PlannedPart, why
@@ -112,17 +113,21 @@ class Planner:
     def attention(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden, heads, kv_heads and head_dim."""
         linears = kernels.attention_linears(config, self.layout)
-        call = kernels.attention_call(config, self.layout)
+        calls = kernels.attention_calls(config, self.layout)
         return (
             *self._linears(linears),
-            *self._attention(call),
+            *(part for call in calls for part in self._attention(call)),
             *self._moved(kernels.attention_traffic(config, self.layout)),
         )
 
     def mlp(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden and ffn."""
         linears = kernels.mlp_linears(config, self.layout)
-        return (*self._linears(linears), *self._moved(kernels.mlp_traffic(config, self.layout)))
+        return (
+            *self._linears(linears),
+            *expert_parts(config, self.layout, gpu=self.gpu, dtype=self.dtype),
+            *self._moved(kernels.mlp_traffic(config, self.layout)),
+        )
 
     def hidden(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden alone."""
@@ -141,10 +146,12 @@ class Planner:
         """Mid estimate of the step, each part predicted once. Attention and MLP go with the layers."""
         outer = (then.hidden, then.micro_batch, then.sequence)
         attention = ("attention", *outer, then.heads, then.kv_heads, then.head_dim)
-        layer = self._sum(attention, self.attention, replace(then, layers=1))
-        layer += self._sum(("mlp", *outer, then.ffn), self.mlp, replace(then, layers=1))
+        layers, mixed = then.layers or 1, bool(then.dense_layers or self.layout.window)
+        alike = layers if mixed else 1  # layers of more than one kind are summed as they are
+        layer = self._sum((*attention, alike), self.attention, replace(then, layers=alike))
+        layer += self._sum(("mlp", *outer, then.ffn, alike), self.mlp, replace(then, layers=alike))
         return (
-            layer * (then.layers or 1)
+            layer * (layers / alike)
             + self._sum(("hidden", *outer, then.layers), self.hidden, then)
             + self._sum(("vocab", *outer, then.vocab), self.vocab, then)
         )
@@ -213,6 +220,7 @@ class Planner:
         parts: list[PlannedPart] = []
         kv = f" kv={call.kv_heads}" if call.kv_heads != call.heads else ""
         shape = f"b={call.batch} a={call.heads}{kv} s={call.sequence} d={call.head_dim}"
+        shape += f" window {call.window}" if call.window is not None else ""
         for direction in DIRECTIONS:
             found = predict_attention(
                 AttentionProblem(
@@ -225,6 +233,7 @@ class Planner:
                     causal=call.causal,
                     direction=direction,
                     dtype=self.dtype,
+                    window=call.window,
                 ),
                 gpu=self.gpu,
                 measured=self.measured,
@@ -349,6 +358,8 @@ def _errors(
     far = max(abs(math.log(b / a)) for a, b in zip(old.sizes, new.sizes, strict=True))
     error = ratio_error(far)
     found = {"product": (after * math.expm1(error), -after * math.expm1(-error))}
+    if old.kind == "experts":
+        found = {"experts": found["product"]}
     if old.alignment != new.alignment:
         less = -before * math.expm1(-old.ladder[0]) + after * math.expm1(new.ladder[1])
         more = before * math.expm1(old.ladder[1]) - after * math.expm1(-new.ladder[0])

@@ -6,23 +6,26 @@ agree is it named.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import prod
 
-from tracelens.attribution.structure.forward import LARGEST_RANK, loses
+from tracelens.attribution.structure.forward import LARGEST_RANK, loses, name_sum
 from tracelens.attribution.structure.norms import is_affine, normalizes, written_norms
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
 
-_STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch")  # what is added to the stream
+#: What is added to the stream.
+_STREAM = ("attention.output", "mlp.down", "moe.experts", "moe.dispatch", "moe.router")
 _UP = frozenset({"mlp.up", "mlp.gate"})
 _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
 _CUTS = frozenset({"slice", "split", "chunk", "narrow", "unbind", "select", "split_with_sizes"})
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
 _CONVOLUTION = 4  # kernels of one convolution: its layouts with it
+_WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "sqrt", "var", "var_mean", "std"})
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
@@ -37,6 +40,8 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
             found = _serves_next(run, at, weights) or _helps(run, at)
             if found is not None:
                 run.labels[at] = found
+    _sum_adapters(run, hidden)
+    run.labels |= {at: Label("embedding") for at in _positions(run, hidden) if at not in run.labels}
     edges = [-1, *anchors, len(run)]
     firsts = {core.first for core in run.cores}
     normed = written_norms(run)
@@ -52,6 +57,38 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
                 run, hidden, vocab, gap, before, after, core, product, rotated, normed
             ).labels():
                 run.labels[at] = label
+
+
+def _sum_adapters(run: Run, hidden: int) -> None:
+    """Behind the second product of a low-rank adapter its scaling and its addition are of what it adapts."""
+    for at in [at for at in run.labels if 0 < at < len(run) - 1]:
+        shape = run.shape(at)
+        if shape is None or shape.k > LARGEST_RANK or shape.k >= hidden // 2 or shape.batch > 1:
+            continue
+        name_sum(run, at)
+
+
+def _positions(run: Run, hidden: int) -> Iterator[int]:
+    """What makes the indices of a lookup: right before it, on numbers of its tokens and of nothing else."""
+    for lookup, kind in enumerate(run.kinds):
+        if not _looks_up(kind, hidden):
+            continue
+        tokens = {1, *kind.tensors[1]}
+        if len(kind.tensors[1]) == 1:  # flattened
+            tokens |= {size for size in range(2, prod(tokens)) if prod(tokens) % size == 0} - {hidden}
+        for at in range(lookup - 1, -1, -1):
+            before = run.kinds[at]
+            made = before.what in ("elementwise", "copy", "add", "dispatch")
+            if not made or any(set(t) - tokens for t in before.tensors):
+                break
+            yield at
+
+
+def _looks_up(kind: Kind, hidden: int) -> bool:
+    """In a table as wide as the stream: one of distances, with a number for each head, is of attention."""
+    looks = kind.what == "embedding" or kind.name == "index_select"
+    two = kind.tensors[:2]
+    return looks and len(two) == 2 and len(two[0]) == 2 and two[0][-1] == hidden
 
 
 def _rotates(kinds: list[Kind]) -> bool:
@@ -82,6 +119,8 @@ def _helps(run: Run, at: int) -> Label | None:
 def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | None:
     """Casts and layouts of a weight, or of the very input, for one of the next two products."""
     kind = run.kinds[at]
+    if kind.what == "quantize":
+        return next((run.labels.get(p) for p in range(at + 1, min(at + 3, len(run))) if _takes(run, p)), None)
     wide = {tensor for tensor in kind.tensors if len(tensor) >= 2}
     serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - SERVING)
     if not serves or not wide:
@@ -97,6 +136,10 @@ def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | No
         if kind.what == "fused" and kind.tensors[-1] in operands(shape):
             return Label(label.component, label.layer, label.components)
     return None
+
+
+def _takes(run: Run, at: int) -> bool:
+    return run.kinds[at].what in ("gemm", "experts")
 
 
 def operands(shape: GemmShape) -> set[Dims]:
@@ -208,9 +251,12 @@ class _Gap:
 
     def _in_experts(self) -> list[tuple[int, Label]] | None:
         if self.before == "moe.router":
-            out = []
+            end = None if self.after == "moe.experts" else self.first_on_stream
+            out: list[tuple[int, Label]] = []
             for at in self.gap:
                 kind = self.run.kinds[at]
+                if end is not None and at >= end:
+                    return [*out, *self._on_stream(end)]
                 routes = kind.what == "softmax" or kind.name in _ROUTES or kind.tags & {"router", "softmax"}
                 out.append((at, Label("moe.router" if routes else "moe.dispatch", self.layer)))
             return out
@@ -239,11 +285,12 @@ class _Gap:
             return None
         return [(at, Label("norm" if self._is_norm(at) else "other")) for at in self.gap]
 
-    def _on_stream(self) -> list[tuple[int, Label]] | None:
-        """Before, between and behind the layers: what works on the residual stream."""
+    def _on_stream(self, start: int = 0) -> list[tuple[int, Label]]:
+        """Before, between and behind the layers, from a position on: what works on the residual stream."""
         out = []
-        started = self.before is None and self.run.phase != "recompute"
-        for at in self.gap:
+        started = self.before in (None, "embedding") and self.run.phase != "recompute"
+        for at in (at for at in self.gap if at >= start):
+            started |= _looks_up(self.run.kinds[at], self.hidden)  # of a decoder, behind the encoder
             label = self._opening(at) if started else self._stream(at)
             if label is not None:
                 out.append((at, label))
@@ -254,20 +301,34 @@ class _Gap:
         kind = self.run.kinds[at]
         if "rope" in kind.tags:
             return Label("attention.rope")
-        if kind.name in ("cos", "sin") or kind.what == "bmm":
-            return Label("attention.rope") if self.rotated else None
+        if kind.name in ("cos", "sin") or kind.what == "bmm" or self._makes_waves(at):
+            if self.rotated:
+                return Label("attention.rope")
+            added = any(self._is_residual(p) for p in self.gap if p > at)
+            return Label("embedding") if added else None
         if "embedding" in kind.tags:
             parts = ("embedding", "norm") if "norm" in kind.tags else ()
             return Label("embedding", None, parts)
-        if self._is_norm(at):
+        if self._is_norm(at) or is_affine(self.run, at, self.hidden):
             return Label("norm", None, ("embedding", "norm") if "add" in kind.tags else ())
         if self._is_nameless(at) and self.after == "attention.qkv":
             return Label("norm", None, ("embedding", "norm"))
         if kind.what == "convolution":
             return Label("embedding") if self._onto_stream(at) else None
+        if self.before == self.after == "embedding":
+            return Label("embedding")
         if kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors):
             return Label("embedding")
         return None
+
+    def _makes_waves(self, at: int) -> bool:
+        """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""
+        kinds, two = self.run.kinds, self.run.kinds[at].tensors[:1]
+        near = kinds[max(self.gap[0], at - _WAVES) : at + _WAVES + 1]
+        waves = [kind for kind in near if kind.name in ("cos", "sin")]
+        sizes = {prod(kind.tensors[0]) for kind in waves if kind.tensors}
+        small = not two or any(prod(two[0]) in (size, size // 2) or prod(two[0]) < size for size in sizes)
+        return bool(waves) and small and kinds[at].what in ("elementwise", "copy", "add")
 
     def _onto_stream(self, at: int) -> bool:
         """Patches or frames: a convolution with as many channels as the stream is wide, and not a stem."""
@@ -299,22 +360,48 @@ class _Gap:
             return self._fused(at)
         if self._is_norm(at):
             return Label("norm", self.next_layer)
+        if self.after == "moe.router" and at > self.last_norm:
+            return Label("moe.router", self.next_layer)  # its input in more bits, and noise on that
         if kind.what == "dropout":
             return Label("dropout", self.layer)
         if self._drops_paths(at):
             return Label("dropout", self.layer)
         if is_affine(self.run, at, self.hidden):
             return Label("norm", self.layer)
-        if self.hidden not in _widths(kind.tensors) and (kind.tensors or kind.what != "add"):
+        in_front = any(len(t) == 3 and t[1] == self.hidden for t in kind.tensors)
+        if at in self.measured:
+            return self.measured[at]
+        if not in_front and self.hidden not in _widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
         adds = kind.what in ("add", "copy") or kind.name in _SCALED
         if self._adds_position(at):
             return Label("attention.other", self.next_layer)
         if self.before in _STREAM and adds and (self.after is not None or at <= self.last_norm):
             return Label("residual", self.layer)
-        if self.after == "logits" and at > self.last_norm:  # what the head takes of the sequence
+        if self.after == "logits" and at > self.last_added:  # what the head takes of the sequence
             return Label("logits")
         return None
+
+    @cached_property
+    def measured(self) -> dict[int, Label]:
+        """The range of a tensor, taken to quantize it: of the block that made the tensor; a second one behind
+        the same normalization is of the block that takes it."""
+        out: dict[int, Label] = {}
+        inside, behind = False, 0
+        normed = max(
+            (p for p in self.gap if p in self.normed or normalizes(self.run, p, self.hidden)), default=-1
+        )
+        for at in self.gap:
+            kind = self.run.kinds[at]
+            wide = any(prod(t) > 1 for t in kind.tensors)
+            begins = wide and kind.name == "min"
+            behind += begins and at > normed
+            inside = begins or (inside and (not wide or kind.name == "max"))
+            block = self.product_after if behind > 1 else self.product_before
+            family = block.component.partition(".")[0] if block else ""
+            if inside and block is not None and family in ("attention", "mlp"):
+                out[at] = Label(f"{family}.other", block.layer)
+        return out
 
     def _drops_paths(self, at: int) -> bool:
         """Stochastic depth: one number by chance for each sample, and the product with it."""
@@ -332,14 +419,17 @@ class _Gap:
         core = next((core for core in reversed(self.run.cores) if core.last < self.gap[0]), None)
         shape = self.run.shape(core.first) if core is not None and core.first != core.last else None
         size = shape.batch * shape.m * shape.n if shape is not None else None
-        return any(len(t) >= 3 and prod(t) == size for t in kind.tensors)
+        wide = (t for t in kind.tensors if len(t) > 3 or (len(t) == 3 and t[-1] != self.hidden))
+        return any(prod(t) == size for t in wide)
 
     def _adds_position(self, at: int) -> bool:
         """A position added to queries and keys: behind the normalization of a sum, or to other rows than
         those that the block before gave."""
         if self.after != "attention.qkv" or not self._is_residual(at):
             return False
-        if self.product is not None and self.product.m:
+        if self.run.kinds[at].tensors[0][-1] != self.hidden:
+            return False  # the channels in front
+        if self.product is not None and self.product.m and self.before in ("attention.output", "mlp.down"):
             tokens = self.run.kinds[at].tensors[0][:-1]
             if prod(tokens) != self.product.m * self.product.batch:
                 return True
@@ -353,7 +443,11 @@ class _Gap:
     def _is_residual(self, at: int) -> bool:
         kind = self.run.kinds[at]
         two = kind.tensors[:2]
-        return kind.what == "add" and len(two) == 2 and two[0] == two[1] and two[0][-1] == self.hidden
+        wide = len(two) == 2 and self.hidden in (
+            two[0][-1],
+            *two[0][1 : len(two[0]) - 1 : 2],
+        )  # also in front
+        return kind.what == "add" and wide and two[0] == two[1]
 
     def _fused(self, at: int) -> Label | None:
         kind = self.run.kinds[at]
@@ -396,6 +490,11 @@ class _Gap:
         return ends[-1] if ends else self.gap[-1]
 
     @cached_property
+    def last_added(self) -> int:
+        """The last addition to the residual stream; without one, where the layers end."""
+        return max((p for p in self.gap if self._sums_up(p)), default=self.last_norm)
+
+    @cached_property
     def first_on_stream(self) -> int | None:
         """The first addition to the residual stream, or its first normalization."""
         ends = (p for p in self.gap if self._sums_up(p) or normalizes(self.run, p, self.hidden))
@@ -403,6 +502,9 @@ class _Gap:
 
     def _sums_up(self, at: int) -> bool:
         """A residual of as many rows as the stream has; rows of tokens that several experts got are more."""
+        kind = self.run.kinds[at]
+        if kind.what == "add" and not kind.tensors:  # without shapes: what a normalization takes next
+            return self._is_norm(at + 1) if at + 1 < len(self.run) else False
         rows = {core.tokens for core in self.run.cores} - {None}
         return self._is_residual(at) and (not rows or prod(self.run.kinds[at].tensors[0][:-1]) in rows)
 

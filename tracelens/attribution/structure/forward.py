@@ -111,7 +111,7 @@ class Forward:
         self.norms = [
             at for at in range(len(run)) if normalizes(run, at, hidden) or is_affine(run, at, hidden)
         ]
-        self.routers = [at for at, kind in enumerate(run.kinds) if _routes(run, at)]
+        self.routers = [at for at, kind in enumerate(run.kinds) if routes(run, at)]
 
     def label(self) -> None:
         run = self.run
@@ -161,9 +161,11 @@ class Forward:
         first = next((at for at, shape in shapes if shape.k == self.hidden), stop)
         if not any(self._sums_up(kind) for kind in self.run.kinds[first:stop]):
             first = stop  # a layer is added to the stream: these only make it
+        made = 0  # width of what the product before makes of patches or features
         for at, shape in shapes:
-            if at < first and shape.n == self.hidden != shape.k:
+            if at < first and shape.n == self.hidden and (shape.k != self.hidden or shape.k == made):
                 self.run.labels[at] = Label("embedding")
+                made = shape.n
         self.mlps |= self._closing()
         self._mlps([at for at in products if at >= first], stop)
 
@@ -253,9 +255,10 @@ class Forward:
     def _is_of_heads(self, shape: GemmShape, makes: list[int], core: Core) -> bool:
         """As wide as the core's heads, from another width: the first layer of a stage makes all three in one,
         and in bottlenecks or across models the values come from the wider side of one that makes queries."""
-        if not core.heads or not core.key_dim:
+        if not core.key_dim:
             return False
-        query, key = core.heads * core.key_dim, (core.kv_heads or core.heads) * core.key_dim
+        query = core.heads * core.key_dim if core.heads else self.hidden
+        key = core.kv_heads * core.key_dim if core.kv_heads else query
         widths = {other.k for p in makes if (other := self.run.shape(p)) is not None}
         return shape.n in (key, 2 * key) if self.hidden in widths else shape.n == query + 2 * key
 
@@ -277,12 +280,16 @@ class Forward:
             "attention.output", self.layer, ("attention.output", "mlp.down") if both else ()
         )
         for between in here[:index]:
-            run.labels[between] = Label("attention.other", self.layer)  # gates on the core's output
+            # a gate on the core's output, or the same projection for other tokens
+            other = run.shape(between)
+            gates = other is None or shape is None or other.batch > 1 or other.m == shape.m
+            run.labels[between] = Label("attention.other" if gates else "attention.output", self.layer)
         return self._adapters(here[index + 1 :], at)
 
     def _output_index(self, here: list[int], core: Core) -> int | None:
         run, width = self.run, core.out_width
-        edge = next((at for at in self.norms if at > core.last), len(run))
+        # a normalization that no product stands before is that of the core's output
+        edge = next((at for at in self.norms if here and at > here[0]), len(run))
         fits: list[int] = []
         for index, at in enumerate(here):
             shape = run.shape(at)
@@ -397,7 +404,8 @@ class Forward:
             self.layer += 1  # a layer without attention
         self.after_mlp = True
         self.after_attention = False
-        up = [at for at in open_ if (s := run.shape(at)) is not None and s.n in (shape.k, 2 * shape.k)]
+        wide = (shape.k, 2 * shape.k)  # of the stream: what comes from less is an adapter's
+        up = [at for at in open_ if (s := run.shape(at)) and s.n in wide and s.k == self.hidden]
         layer = max(self.layer, 0)
         open_ = [at for at in open_ if at in up or self._is_adapter(at, open_)]
         for at in open_:  # adapters take the name of what they adapt
@@ -430,13 +438,21 @@ class Forward:
         if shape is None or shape.k != self.hidden or shape.n > MOST_EXPERTS or shape.batch > 1:
             return None
         router = next((p for p in self.routers if at < p < until), None)
-        return router if router is not None and self._experts_of(products, index, router, stop) else None
+        if router is None or self._experts_of(products, index, router, stop):
+            return router
+        return router if self._chooses(at, router, shape.n) else None
+
+    def _chooses(self, at: int, router: int, among: int) -> bool:
+        """Inside a layer one of ``among`` is chosen by a softmax for each token: that routes, even where no
+        expert got any, or runs as no product that is known."""
+        kinds = self.run.kinds
+        inside = bool(self.run.cores) and router < self.run.cores[-1].first
+        inside |= any(label.component == "moe.router" for label in self.run.labels.values())
+        weighed = (kind for kind in kinds[at + 1 : router] if kind.what == "softmax")
+        return inside and any(t[-1] == among for kind in weighed for t in kind.tensors)
 
     def _experts_of(self, products: list[int], index: int, router: int, stop: int) -> list[int]:
-        """The products between a choice and the next normalization, if they go into experts and come back.
-
-        Without them a choice routes nothing.
-        """
+        """The products between a choice and the next normalization, if they go into experts and come back."""
         edge = next((at for at in self.norms if at > router), stop)
         found = [at for at in products[index + 1 :] if at < edge]
         shapes = [shape for at in found if (shape := self.run.shape(at)) is not None]
@@ -444,7 +460,10 @@ class Forward:
         comes_back = any(
             shape.n == self.hidden and (shape.k in widths or 2 * shape.k in widths) for shape in shapes
         )
-        return found if comes_back else []
+        moved = any(
+            kind.what == "dispatch" and kind.width == self.hidden for kind in self.run.kinds[router:edge]
+        ) or any(shape.batch > 1 or shape.m != self.rows for shape in shapes)
+        return found if comes_back and moved else []  # a dense MLP takes every token where it is
 
     def _experts(self, products: list[int], index: int, router: int, stop: int) -> int:
         """Name a router and the products of its experts; returns the index behind them."""
@@ -503,6 +522,17 @@ class Forward:
         )
 
 
+def name_sum(run: Run, at: int) -> None:
+    """What scales the result of an adapter's second product and adds it takes the name of that product."""
+    label = run.labels[at]
+    for place in range(at + 1, min(at + 4, len(run))):
+        if run.kinds[place].what == "add" and place not in run.labels:
+            same = Label(label.component, label.layer, label.components)
+            run.labels.update({p: same for p in range(at + 1, place + 1) if p not in run.labels})
+        if run.kinds[place].what in ("add", "gemm", "core"):
+            break
+
+
 def _embeds(kind: Kind) -> bool:
     return kind.what == "embedding" or "embedding" in kind.tags
 
@@ -517,6 +547,6 @@ def _activates(run: Run, at: int) -> bool:
     return kind.what == "activation" or bool(kind.tags & {"activation", "gate"})
 
 
-def _routes(run: Run, at: int) -> bool:
+def routes(run: Run, at: int) -> bool:
     kind = run.kinds[at]
-    return kind.name in ("topk", "sort", "argsort", "one_hot") or "router" in kind.tags
+    return kind.name in ("topk", "sort", "argsort", "argmax", "one_hot") or "router" in kind.tags

@@ -14,15 +14,17 @@ import numpy.typing as npt
 from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.clipping import clipping
+from tracelens.attribution.structure.cores import find_backward_cores, find_cores
 from tracelens.attribution.structure.forward import hidden_size, label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
-from tracelens.attribution.structure.maps import label_maps
+from tracelens.attribution.structure.maps import label_maps, linear_convolutions
 from tracelens.attribution.structure.mixers import without_mixers
 from tracelens.attribution.structure.mixtures import label_mixtures
+from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import LaunchedProduct, label_by_order, lend_weights
 from tracelens.attribution.structure.passes import Weight, passes
-from tracelens.attribution.structure.runs import Label, Run, find_backward_cores, find_cores, split_runs
+from tracelens.attribution.structure.runs import Label, Run, split_runs
 from tracelens.attribution.structure.towers import stretches
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
 from tracelens.gemm import KernelNames
@@ -74,6 +76,7 @@ def infer(
     phase = [phases[node] if node >= 0 else "other" for node in place.tolist()]
     unit_step = look_up(links.kernel_step, units.kernel, -2)
     whole = [*split_runs(units, phase, _carry(unit_step), graph)]
+    whole = sorted([*whole, *_without_gradients(units, phase, _carry(unit_step), graph)], key=_first_unit)
     runs = _in_passes(units, whole, [*_trained(trace, links, units, whole)])
     known: dict[object, Run] = {}
     twins = [_first_alike(units, run, known) for run in runs]
@@ -82,6 +85,7 @@ def infer(
     ahead = [rest.run for rest in rests]
     read = [*ahead, *(run for run in distinct if run.phase == "graph")]
     for run in read:
+        linear_convolutions(run)
         run.cores = find_cores(run)
     for run in distinct:
         if run.phase == "backward":
@@ -91,6 +95,7 @@ def infer(
         if run.cores and (run.phase == "graph" or (hidden is None and run.phase == "forward")):
             _without_shapes(trace, links, names, units, run)
     if hidden is not None:
+        open_opaque(distinct, hidden)
         parts = [part for run in ahead for part in stretches(run, hidden)]
         for part in parts:
             label_forward(part.run, part.hidden)
@@ -133,6 +138,18 @@ def infer(
             found = named if twin.counts_layers else replace(named, layer=None)
             label[run.units[at]] = labels.setdefault(found, len(labels))
     return Inference(units, list(labels), label, hidden, any(run.cores for run in ahead))
+
+
+def _without_gradients(units: Units, phase: list[str], step: NodeArray, graph: NodeArray) -> Iterator[Run]:
+    """Forwards beside those that are trained on, which autograd does not number: a reference, a teacher."""
+    turned = ["forward" if one == "other" else "other" for one in phase]
+    yield from (
+        run for run in split_runs(units, turned, step, graph) if run.phase == "forward" and find_cores(run)
+    )
+
+
+def _first_unit(run: Run) -> int:
+    return run.units[0]
 
 
 def _without_shapes(trace: Trace, links: Links, names: KernelNames, units: Units, run: Run) -> None:

@@ -9,13 +9,34 @@ operator of pictures there (resized masks, boxes, codes of masks) only makes the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
 
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.gemm import GemmShape
 
+_MODULE = 8  # units between two convolutions of one module, at most
 _MAPS = ("convolution", "picture")
 _PRODUCTS = ("gemm", "bmm", "core")
 _OWN = (*_MAPS, *_PRODUCTS, "norm", "loss", "fused_logits_loss", "embedding", "dropout", "kernel", "helper")
+
+
+def linear_convolutions(run: Run) -> None:
+    """Over a sequence, a convolution of one tap is a linear layer, and is counted as one; beside one of
+    several taps, or with its channels normalized, it is part of a module of convolutions."""
+    places = [at for at, kind in enumerate(run.kinds) if kind.what == "convolution"]
+    taps = [[t for t in run.kinds[at].tensors if len(t) == 3][1:2] for at in places]
+    linear = [bool(weight) and weight[0][2] == 1 for weight in taps]
+    for number, at in enumerate(places):
+        near = range(max(0, number - 1), min(len(places), number + 2))
+        if all(linear[other] or abs(places[other] - at) > _MODULE for other in near):
+            given, weight = [t for t in run.kinds[at].tensors if len(t) == 3][:2]
+            norms = (kind for kind in run.kinds[at + 1 : at + _MODULE] if kind.what == "norm")
+            if any(kind.tensors[:1] == ((given[0], weight[0], given[2]),) for kind in norms):
+                continue
+            shape = GemmShape(given[0] * prod(given[2:]), weight[0], given[1], 1, None, None, None)
+            run.kinds[at] = replace(run.kinds[at], what="gemm", gemm=shape)
 
 
 def label_maps(run: Run, hidden: int | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import Kind
 
-_ROOTS = frozenset({"rsqrt"})
+_ROOTS = frozenset({"rsqrt", "sqrt"})
 _BEFORE = frozenset({"pow", "square", "mean", "var", "var_mean", "std", "sub", "add", "mul", "sum"})
 _STEPS = 8  # units on either side of the root
 
@@ -20,7 +20,8 @@ def written_norms(run: Run) -> set[int]:
     for root, kind in enumerate(run.kinds):
         if _ROOTS & {kind.name, kind.what}:
             start = _start(run, root)
-            if start < root:
+            divides = root + 1 < len(run) and run.kinds[root + 1].name == "div"
+            if start < root and (kind.name != "sqrt" or divides):
                 out |= {*range(start, _stop(run, root))}
     return out
 
@@ -45,7 +46,7 @@ def _stop(run: Run, root: int) -> int:
     for at in range(root + 1, min(len(run), root + _STEPS)):
         kind = kinds[at]
         wide = _is_wide(kind)
-        scales = kind.name in ("mul", "mul_") and (not wide or _scales(kind))
+        scales = kind.name in ("mul", "mul_", "div") and (not wide or _scales(kind))
         if not (scales or kind.what == "copy" or (kind.what == "add" and not adds(kind))):
             break
         if wide and scales:

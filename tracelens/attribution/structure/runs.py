@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -91,7 +90,6 @@ class Run:
         return self.kinds[at].gemm
 
 
-_POSITIONS = 2  # linear layers within the scores of an attention
 _SKIPPED = frozenset({"communication", "optimizer", "grad_clip"})
 
 
@@ -121,154 +119,3 @@ def split_runs(units: Units, phase: list[str], step: NodeArray, graph: NodeArray
         current.kinds.append(kind)
     if current is not None:
         yield current
-
-
-def find_cores(run: Run) -> list[Core]:
-    """Attention cores of a forward run, in order: fused operators, and bmm -> softmax -> bmm."""
-    cores: list[Core] = []
-    ahead: list[int] = []  # products that can be scores, the last ones first to be asked
-    softmax: int | None = None
-    between = 0  # linear layers behind the first of them
-    for at, kind in enumerate(run.kinds):
-        if kind.what == "core":
-            cores.append(_fused(at, kind))
-            ahead, softmax, between = [], None, 0
-        elif kind.what == "bmm":
-            before = [] if softmax is None else [p for p in ahead if p < softmax]
-            scores = next((p for p in reversed(before) if _values(run, p, at)), None)
-            if scores is not None and softmax is not None:
-                core = _unfused(run, scores, softmax, at)
-                core.parts.update(dict.fromkeys((p for p in before if p < scores), "attention.scores"))
-                cores.append(core)
-                ahead, softmax, between = [], None, 0
-            elif (shape := run.shape(at)) is None or shape.k > 1:  # a table or a mask is no product of two
-                ahead, softmax = ([*ahead, at] if softmax is None else [at]), None
-        elif kind.what == "softmax" or "softmax" in kind.tags:
-            softmax = at if ahead and softmax is None else softmax
-        elif kind.what == "gemm":
-            between += 1
-            # relative positions are projected between the two products that make the scores
-            if softmax is not None or between > _POSITIONS or run.shape(at) is None:
-                ahead, softmax, between = [], None, 0
-    return cores
-
-
-def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
-    """Attention cores of a backward run.
-
-    An unfused one, S = Q K^T, O = softmax(S) V, is known by dP = dO V^T, which has the size of S and which
-    nothing else in a backward has. dV, of the size of dQ, mostly comes right before it; where it is put off
-    it cannot be told from dQ.
-    """
-    scores = {
-        _size(shape)
-        for other in forward
-        for core in other.cores
-        if core.first != core.last and (shape := other.shape(core.first)) is not None
-    }
-    turned = {(batch, k, n, m) for batch, m, n, k in scores}  # dK as Q^T dS, transposed
-    cores: list[Core] = []
-    for at, kind in enumerate(run.kinds):
-        shape = run.shape(at)
-        if kind.what == "core":
-            cores.append(_fused(at, kind))
-        elif kind.what == "bmm" and shape is not None and _size(shape) in scores:
-            cores.append(_unfused_backward(run, at, turned))
-    return cores
-
-
-def _size(shape: GemmShape) -> tuple[int, int, int, int]:
-    return (shape.batch, shape.m, shape.n, shape.k)
-
-
-def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]]) -> Core:
-    """The core around one dP: what stands close before and behind it."""
-    parts = {at: "attention.values"}
-    batch = run.kinds[at].gemm
-    before = next(
-        (p for p in range(at - 1, max(-1, at - 4), -1) if run.kinds[p].what in ("gemm", "bmm")), None
-    )
-    if before is not None and _is_of(run, before, batch):
-        parts[before] = "attention.values"  # dV
-    softmax = None
-    for place in range(at + 1, min(len(run), at + 24)):
-        kind, shape = run.kinds[place], run.shape(place)
-        if kind.what == "softmax" or kind.tags & {"softmax_backward"} or kind.name.startswith("_softmax"):
-            parts[place] = "attention.softmax"
-            softmax = place
-        elif kind.what == "bmm" and softmax is not None and shape is not None:
-            if _size(shape) in turned or before in parts:
-                parts[place] = "attention.scores"  # dQ, dK
-            if sum(component == "attention.scores" for component in parts.values()) == 2:
-                break
-        elif kind.what == "bmm":
-            break
-    return Core(min(parts), max(parts), parts, None, None, None, None, None, True)
-
-
-def _is_of(run: Run, at: int, other: GemmShape | None) -> bool:
-    shape = run.shape(at)
-    return (
-        run.kinds[at].what == "bmm"
-        and shape is not None
-        and other is not None
-        and shape.batch == other.batch
-        and _size(shape) != _size(other)
-    )
-
-
-def _fused(at: int, kind: Kind) -> Core:
-    shape = kind.core
-    if shape is None:
-        return Core(at, at, {at: "attention.core"}, None, None, None, None, None, kind.backward)
-    tokens = shape.query_tokens or (
-        shape.batch * shape.query_len if shape.batch and shape.query_len else None
-    )
-    return Core(
-        at,
-        at,
-        {at: "attention.core"},
-        tokens,
-        shape.heads,
-        shape.kv_heads,
-        shape.head_dim,
-        shape.value_dim,
-        kind.backward,
-    )
-
-
-def _values(run: Run, scores: int, at: int) -> bool:
-    """Does the product at ``at`` reduce over the keys that the scores ran over?
-
-    In local attention, whose queries and keys lie in chunks that overlap, it gives back the heads' width.
-    """
-    first, second = run.shape(scores), run.shape(at)
-    if first is None or second is None:
-        return first is second  # without shapes the order alone: product, softmax, product
-    if first.batch == second.batch and first.n == second.k and first.m == second.m:
-        return True
-    queries, chunked = second.batch * second.m, first.batch * first.m
-    return first.k == second.n < second.k and first.n < second.k and queries <= chunked <= 4 * queries
-
-
-def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
-    first, second = run.shape(scores), run.shape(values)
-    weights = next((t for t in run.kinds[softmax].tensors if len(t) == 4), None)
-    heads = weights[1] if weights and first and first.batch % weights[1] == 0 else None
-    parts = {scores: "attention.scores", softmax: "attention.softmax", values: "attention.values"}
-    for at in range(scores + 1, values):
-        if at not in parts:
-            inside = run.kinds[at]
-            size = first.batch * first.m * first.n if first else None
-            turns = not any(prod(t) == size for t in inside.tensors) and (
-                inside.what == "copy" or inside.tags == {"layout"}
-            )
-            around = "attention.other" if turns else "attention.softmax"
-            makes = "attention.scores" if inside.what == "bmm" and at < softmax else around
-            parts[at] = "dropout" if inside.what == "dropout" else makes
-            if inside.what == "gemm":
-                del parts[at]
-    tokens = first.batch // heads * first.m if heads and first else None
-    return Core(
-        scores, values, parts, tokens, heads, None, first.k if first else None, second.n if second else None
-    )

@@ -35,6 +35,19 @@ class Stretch:
         for at, label in self.run.labels.items():
             layer = None if label.layer is None else label.layer + base
             self.whole.labels[self.start + at] = replace(label, layer=layer)
+        self._merge()
+
+    def _merge(self) -> None:
+        """What stands before the product that brings the stream to this width gathers what that takes."""
+        labels = self.whole.labels
+        first = min((at for at in labels if at >= self.start), default=0)
+        if not self.start or labels[first].component != "embedding":
+            return
+        for at in range(first - 1, -1, -1):
+            if at not in labels:
+                labels[at] = labels[first]
+            elif labels[at].component != "norm":
+                return
 
 
 def stretches(run: Run, hidden: int) -> Iterator[Stretch]:

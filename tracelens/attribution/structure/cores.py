@@ -1,0 +1,213 @@
+"""Attention cores: fused operators, and the products of an unfused one with what stands between them.
+
+Scores are a product over the heads' width, values one over the keys that the scores ran over; a softmax
+stands between them or, in attention without one, nothing but work on the scores themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from tracelens.attribution.structure.runs import Core, Run
+from tracelens.attribution.structure.units import Kind
+from tracelens.gemm import GemmShape
+
+_POSITIONS = 2  # linear layers within the scores of an attention
+_OWN = {"dropout": "dropout", "norm": "norm"}  # what a unit is wherever it stands
+
+
+def find_cores(run: Run) -> list[Core]:
+    """Attention cores of a forward run, in order: fused, bmm -> softmax -> bmm, and linear attention."""
+    found = _with_softmax(run)
+    taken = {at for core in found for at in core.parts}
+    return sorted([*found, *_without_softmax(run, taken)], key=lambda core: core.first)
+
+
+def _with_softmax(run: Run) -> list[Core]:
+    cores: list[Core] = []
+    ahead: list[int] = []  # products that can be scores, the last ones first to be asked
+    softmax: int | None = None
+    between = 0  # linear layers behind the first of them
+    for at, kind in enumerate(run.kinds):
+        if kind.what == "core":
+            cores.append(_fused(at, kind))
+            ahead, softmax, between = [], None, 0
+        elif kind.what == "bmm":
+            before = [] if softmax is None else [p for p in ahead if p < softmax]
+            scores = next((p for p in reversed(before) if _values(run, p, at)), None)
+            if scores is not None and softmax is not None:
+                core = _unfused(run, scores, softmax, at)
+                inside = (p for p in range(before[0], scores) if run.kinds[p].what != "gemm")
+                core.parts.update({p: _OWN.get(run.kinds[p].what, "attention.scores") for p in inside})
+                cores.append(core)
+                ahead, softmax, between = [], None, 0
+            elif (shape := run.shape(at)) is None or shape.k > 1:  # a table or a mask is no product of two
+                ahead, softmax = ([*ahead, at] if softmax is None else [at]), None
+        elif kind.what == "softmax" or "softmax" in kind.tags:
+            softmax = at if ahead and softmax is None else softmax
+        elif kind.what == "gemm":
+            between += 1
+            # relative positions are projected between the two products that make the scores
+            if softmax is not None or between > _POSITIONS or run.shape(at) is None:
+                ahead, softmax, between = [], None, 0
+    return cores
+
+
+def _without_softmax(run: Run, taken: set[int]) -> Iterator[Core]:
+    """Linear attention: all products between two linear layers, the first two of them scores and values."""
+    chain: list[int] = []
+    for at in range(len(run) + 1):
+        kind = run.kinds[at] if at < len(run) else None
+        if kind is not None and kind.what == "bmm" and at not in taken:
+            shape = run.shape(at)
+            chain += [at] if shape is not None and shape.k > 1 else []
+        elif kind is None or kind.what in ("gemm", "core", "softmax", "loss") or at in taken:
+            if len(chain) >= 2 and _scores_and_values(run, chain[0], chain[1]):
+                yield _linear(run, chain)
+            chain = []
+
+
+def _scores_and_values(run: Run, scores: int, values: int) -> bool:
+    """Does the one take back to the heads' width what the other made of it, with work on each of its results
+    and on nothing else between?"""
+    first, second = run.shape(scores), run.shape(values)
+    assert first is not None and second is not None
+    if (first.batch, first.m, first.n, first.k) != (second.batch, second.m, second.k, second.n):
+        return False
+    size = first.batch * first.m * first.n
+    between = run.kinds[scores + 1 : values]
+    whole = all(kind.tensors and prod(kind.tensors[0]) == size for kind in between)
+    return whole and any(kind.what == "elementwise" for kind in between)
+
+
+def _linear(run: Run, chain: list[int]) -> Core:
+    first, second = run.shape(chain[0]), run.shape(chain[1])
+    assert first is not None and second is not None
+    parts = dict.fromkeys(range(chain[0], chain[1]), "attention.scores")
+    parts |= dict.fromkeys(range(chain[1], chain[-1]), "attention.other")
+    parts |= dict.fromkeys(chain[1:], "attention.values")
+    wide = next((t for t in run.kinds[chain[0]].tensors if len(t) == 4), None)
+    heads = wide[1] if wide and first.batch % wide[1] == 0 else None
+    return Core(chain[0], chain[-1], parts, None, heads, None, first.k, second.n)
+
+
+def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
+    """Attention cores of a backward run.
+
+    An unfused one, S = Q K^T, O = softmax(S) V, is known by dP = dO V^T, which has the size of S and which
+    nothing else in a backward has. dV, of the size of dQ, mostly comes right before it; where it is put off
+    it cannot be told from dQ.
+    """
+    scores = {
+        _size(shape)
+        for other in forward
+        for core in other.cores
+        if core.first != core.last and (shape := other.shape(core.first)) is not None
+    }
+    turned = {(batch, k, n, m) for batch, m, n, k in scores}  # dK as Q^T dS, transposed
+    cores: list[Core] = []
+    for at, kind in enumerate(run.kinds):
+        shape = run.shape(at)
+        if kind.what == "core":
+            cores.append(_fused(at, kind))
+        elif kind.what == "bmm" and shape is not None and _size(shape) in scores:
+            cores.append(_unfused_backward(run, at, turned))
+    return cores
+
+
+def _size(shape: GemmShape) -> tuple[int, int, int, int]:
+    return (shape.batch, shape.m, shape.n, shape.k)
+
+
+def _unfused_backward(run: Run, at: int, turned: set[tuple[int, int, int, int]]) -> Core:
+    """The core around one dP: what stands close before and behind it."""
+    parts = {at: "attention.values"}
+    batch = run.kinds[at].gemm
+    before = next(
+        (p for p in range(at - 1, max(-1, at - 4), -1) if run.kinds[p].what in ("gemm", "bmm")), None
+    )
+    if before is not None and _is_of(run, before, batch):
+        parts[before] = "attention.values"  # dV
+    softmax = None
+    for place in range(at + 1, min(len(run), at + 24)):
+        kind, shape = run.kinds[place], run.shape(place)
+        if kind.what == "softmax" or kind.tags & {"softmax_backward"} or kind.name.startswith("_softmax"):
+            parts[place] = "attention.softmax"
+            softmax = place
+        elif kind.what == "bmm" and softmax is not None and shape is not None:
+            if _size(shape) in turned or before in parts:
+                parts[place] = "attention.scores"  # dQ, dK
+            if sum(component == "attention.scores" for component in parts.values()) == 2:
+                break
+        elif kind.what == "bmm":
+            break
+    return Core(min(parts), max(parts), parts, None, None, None, None, None, True)
+
+
+def _is_of(run: Run, at: int, other: GemmShape | None) -> bool:
+    shape = run.shape(at)
+    return (
+        run.kinds[at].what == "bmm"
+        and shape is not None
+        and other is not None
+        and shape.batch == other.batch
+        and _size(shape) != _size(other)
+    )
+
+
+def _fused(at: int, kind: Kind) -> Core:
+    shape = kind.core
+    if shape is None:
+        return Core(at, at, {at: "attention.core"}, None, None, None, None, None, kind.backward)
+    tokens = shape.query_tokens or (
+        shape.batch * shape.query_len if shape.batch and shape.query_len else None
+    )
+    return Core(
+        at,
+        at,
+        {at: "attention.core"},
+        tokens,
+        shape.heads,
+        shape.kv_heads,
+        shape.head_dim,
+        shape.value_dim,
+        kind.backward,
+    )
+
+
+def _values(run: Run, scores: int, at: int) -> bool:
+    """Does the product at ``at`` reduce over the keys that the scores ran over?
+
+    In local attention, whose queries and keys lie in chunks that overlap, it gives back the heads' width.
+    """
+    first, second = run.shape(scores), run.shape(at)
+    if first is None or second is None:
+        return first is second  # without shapes the order alone: product, softmax, product
+    if first.batch == second.batch and first.n == second.k and first.m == second.m:
+        return True
+    queries, chunked = second.batch * second.m, first.batch * first.m
+    return first.k == second.n < second.k and first.n < second.k and queries <= chunked <= 4 * queries
+
+
+def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
+    first, second = run.shape(scores), run.shape(values)
+    weights = next((t for t in run.kinds[softmax].tensors if len(t) == 4), None)
+    heads = weights[1] if weights and first and first.batch % weights[1] == 0 else None
+    parts = {scores: "attention.scores", softmax: "attention.softmax", values: "attention.values"}
+    for at in range(scores + 1, values):
+        if at not in parts:
+            inside = run.kinds[at]
+            size = first.batch * first.m * first.n if first else None
+            turns = not any(prod(t) == size for t in inside.tensors) and (
+                inside.what == "copy" or inside.tags == {"layout"}
+            )
+            around = "attention.other" if turns else "attention.softmax"
+            makes = "attention.scores" if inside.what == "bmm" and at < softmax else around
+            parts[at] = "dropout" if inside.what == "dropout" else makes
+            if inside.what == "gemm":
+                del parts[at]
+    tokens = first.batch // heads * first.m if heads and first else None
+    return Core(
+        scores, values, parts, tokens, heads, None, first.k if first else None, second.n if second else None
+    )
