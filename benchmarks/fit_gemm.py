@@ -25,7 +25,7 @@ from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.gain import ratio_error
 from tracelens.gemm.ladder import alignment_ladder, operand_alignment
 from tracelens.gemm.predict.architecture import Library, Shares, architecture
-from tracelens.gemm.predict.cost import SPLITS, Products, TileTable, best, costs, preference
+from tracelens.gemm.predict.cost import SPLITS, Products, TileTable, best, costs, preference, whole
 from tracelens.gemm.predict.family import LEAST
 from tracelens.gemm.predict.rates import SMALL, Rates, rates_of
 from tracelens.hardware import Gpu, find_gpu
@@ -196,10 +196,10 @@ class Narrowed:
         joined = [np.concatenate(one) for one in zip(*map(_columns, rows.products), strict=True)]
         return cls(rows, Products(*joined), replace(table, **arrays), tile)
 
-    def slope(self, shares: Shares, soft: float, *, whole: bool) -> tuple[float, dict[str, Array]]:
+    def slope(self, shares: Shares, soft: float, *, of_gpu: bool) -> tuple[float, dict[str, Array]]:
         """The loss, and how it follows each figure: by its ln, coefficients by themselves.
 
-        Figures of the ``whole`` GPU take one prediction of all rows each, and are left out without.
+        Figures ``of_gpu`` as a whole take one prediction of all rows each, and are left out without.
         """
         known, rates = self.rows.library(shares), rates_of(shares, self.rows.gpu, self.rows.dtype)
         table = self._table(np.asarray(known.rates), np.asarray(known.bias))
@@ -218,7 +218,7 @@ class Narrowed:
             return np.asarray(by_time * np.where(share > 0, moved - logs, 0.0) / _APART)
 
         slopes: dict[str, Array] = {}
-        for name in (*_BOUNDS, *(_CAST if rates.cast_bytes else ())) if whole else ():
+        for name in (*_BOUNDS, *(_CAST if rates.cast_bytes else ())) if of_gpu else ():
             changed = {name: getattr(shares, name) * math.exp(_APART)}
             moved = rates_of(replace(shares, **changed), self.rows.gpu, self.rows.dtype)
             slopes[name] = np.asarray(followed(table, moved).sum())
@@ -240,9 +240,9 @@ class Narrowed:
         for name, features, by in ways:
             weigh = np.sign(getattr(shares, name)) * _RATES_WEIGH / features.shape[1]
             found[name] = features.T @ by[len(listed) :] + weigh
-        for name, size, side in (("whole_m_frac", "m", "m"), ("whole_n_frac", "n", "n")):
-            whole = getattr(self.products, size)[:, :, 0] % getattr(self.table, side)[:, :, 0] == 0
-            found[name] = np.asarray((by_rank * whole).sum())
+        for name, size in (("whole_m_frac", "m"), ("whole_n_frac", "n")):
+            divides = whole(getattr(self.products, size), getattr(self.table, size))[:, :, 0]
+            found[name] = np.asarray((by_rank * divides).sum())
         return found
 
     def _loss(self, error: Array) -> tuple[float, Array]:
@@ -297,7 +297,7 @@ def _descend(shares: Shares, rows: Rows, steps: int, *, rounds: int) -> tuple[fl
         if step and step % max(steps // rounds, 1) == 0:
             narrowed = rows.narrowed(shares)
         soft = _SOFT[0] * (_SOFT[1] / _SOFT[0]) ** (step / steps)
-        loss, slopes = narrowed.slope(shares, soft, whole=step % 2 == 0)
+        loss, slopes = narrowed.slope(shares, soft, of_gpu=step % 2 == 0)
         length = _LENGTH * (1 - 0.9 * step / steps)
         moves = {}
         for name, slope in slopes.items():

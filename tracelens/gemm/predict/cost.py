@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 SPLITS = (1, 2, 3, 4, 6, 8, 16, 32)
 #: Slices shorter than this are not worth a reduction.
 _SHORTEST_SLICE = 128
+_WHOLE_SIDE = 128
 #: Elements of a 128x128 tile.
 _WHOLE_TILE = 128 * 128
 #: 1/128 + 1/256: the tile whose loads the multiply rate already contains.
@@ -169,8 +170,15 @@ def costs(products: Products, table: TileTable, rates: Rates) -> Array:
 
 def preference(products: Products, table: TileTable, rates: Rates) -> Array:
     """What the library ranks a candidate by beside its time: its bias, and whether it divides M or N."""
-    whole_m = np.where(products.m % table.m == 0, rates.whole_m_frac, 1.0)
-    return np.asarray(table.bias * whole_m * np.where(products.n % table.n == 0, rates.whole_n_frac, 1.0))
+    by_m, by_n = whole(products.m, table.m), whole(products.n, table.n)
+    return np.asarray(
+        table.bias * np.where(by_m, rates.whole_m_frac, 1.0) * np.where(by_n, rates.whole_n_frac, 1.0)
+    )
+
+
+def whole(size: Any, side: Array) -> NDArray[np.bool_]:
+    """Does a tile's side divide this size? Sides that nearly every size is a multiple of do not count."""
+    return np.asarray((size % side == 0) & (side >= _WHOLE_SIDE))
 
 
 def cast_us(one: Products, rates: Rates) -> Any:

@@ -180,7 +180,7 @@ def predict_gemm(
     >>> h100 = find_gpu("NVIDIA H100 80GB HBM3")
     >>> one = predict_gemm(32768, 768, 3072, gpu=h100)
     >>> one.tile, one.waves, round(one.time_us.mid), one.time_us.basis  # 200 us in a public trace
-    ((208, 192), 5, 203, 'model')
+    ((152, 256), 5, 200, 'model')
     """
     for name, value in (("M", m), ("N", n), ("K", k), ("batch", batch)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
