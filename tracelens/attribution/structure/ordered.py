@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tracelens.attribution.structure.forward import loses
 from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.walk import loses
 from tracelens.gemm import GemmShape
 
 _SMALLEST_WEIGHT = 8
