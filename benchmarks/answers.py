@@ -35,7 +35,7 @@ def traces() -> dict[str, Path]:
 
 
 def _analyzed(name: str, path: Path, into: Path) -> None:
-    from tracelens.analysis import analyze
+    from tracelens.api import analyze
     from tracelens.errors import TracelensError
     from tracelens.results.json import to_json
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -14,7 +15,9 @@ import pytest
 from tests import tiers
 
 # No test depends on how fast the machine is.
-hypothesis.settings.register_profile("untimed")
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("untimed")
 
 # A shell's background job begins with Ctrl-C ignored, and so would everything that a test starts.
@@ -34,6 +37,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item, is_slow in zip(items, tiers.slow(item.nodeid for item in items), strict=True):
         if is_slow:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """What lives until the end is not looked through for garbage again and again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

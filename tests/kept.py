@@ -16,6 +16,7 @@ from unittest import mock
 
 from tracelens.analysis import Analysis, analyze
 from tracelens.comparison.folder import compare_folders
+from tracelens.render.verdict import told
 from tracelens.results.folders import FolderComparison
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -89,7 +90,7 @@ def analyzed(path: Path, **options: Any) -> Analysis:
 
     def make() -> Analysis:
         with mock.patch.dict(os.environ, {"TRACELENS_CALIBRATION": os.devnull}):
-            return analyze(path, **options)
+            return told(analyze(path, **options))
 
     recipe = (str(path), _digest(path, stat.st_size, stat.st_mtime_ns), sorted(options.items()))
     return kept("analysis", recipe, sources("tracelens"), make)

@@ -33,7 +33,7 @@ def phases(result: Attribution) -> set[str]:
 
 def recorded(folder: Path, name: str, **options: Any) -> tuple[Attribution, Report]:
     trace = read(folder, record(name, ZooOptions(**options)).text())
-    return attribute(trace, link(trace)), analyze_trace(trace).report
+    return attribute(trace, link(trace)), analyze_trace(trace, shape_search=False).report
 
 
 def nothing_is_invented(result: Attribution, report: Report) -> None:
@@ -56,7 +56,7 @@ def test_no_transformer(tmp_path: Path, name: str, names: Literal["none", "frame
 def test_no_transformer_in_a_real_trace(name: str, hidden: bool) -> None:
     trace = read_trace(need_shared(name))
     trace = without_names(trace) if hidden else trace
-    nothing_is_invented(attribute(trace, link(trace)), analyze_trace(trace).report)
+    nothing_is_invented(attribute(trace, link(trace)), analyze_trace(trace, shape_search=False).report)
 
 
 def test_a_mask_decoder_has_no_experts_no_loss_and_the_layers_of_one_pass() -> None:
@@ -99,7 +99,7 @@ def test_a_bare_stack_has_the_layers_that_its_gradients_prove(tmp_path: Path, na
 @pytest.mark.parametrize("name", ["stack", "stack_twice"])
 def test_layers_of_a_bare_stack_without_gradients_are_unknown(tmp_path: Path, name: str) -> None:
     file = record(name, ZooOptions(names="none", steps=1)).text().replace("AccumulateGrad", "Unrecorded")
-    report = analyze_trace(read(tmp_path, file)).report
+    report = analyze_trace(read(tmp_path, file), shape_search=False).report
     assert report.model.hidden.value == 768
     assert report.model.layers.value is None
 

@@ -74,7 +74,7 @@ def _a_handful(events: Events, rnd: random.Random) -> Events:
     return [*rnd.sample(events, rnd.randint(1, 12)), kernels[0]]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))  # tests/fuzz changes and moves events so, too
 @pytest.mark.parametrize(
     "change",
     [_odd_arguments, _odd_keys, _missing, _gpu_only, _shuffled, _a_handful],

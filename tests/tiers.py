@@ -17,9 +17,9 @@ from pathlib import Path
 
 LIST = Path(__file__).with_name("slow.txt")
 #: CPU seconds. A function that takes less in all its cases is never slow.
-_FUNCTION = 2.5
+_FUNCTION = 0.9
 #: The first case of a slow function stays if it takes less.
-_FIRST = 2.0
+_FIRST = 1.0
 #: The cheapest test of a file stays if it takes less.
 _CHEAPEST = 4.0
 

@@ -31,7 +31,7 @@ from tracelens.files import cannot_read, write_bytes
 from tracelens.gemm.predict.rates import gpu_info
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.hardware.measurements import Measurements, find_measurements
-from tracelens.results import SCHEMA_VERSION, ComponentRow, OtherRow, Report, Term
+from tracelens.results import SCHEMA_VERSION, ComponentRow, Explorer, OtherRow, Report, Term
 from tracelens.results.json import from_json, to_json
 from tracelens.results.step import HostWait, Step
 from tracelens.results.waiting import busy_frac
@@ -206,8 +206,8 @@ def analyze(
     "vocab=50304,heads=20", that the report then predicts. ``waits`` adds where the step waits, by
     holistic-trace-analysis (the extra ``hta``): some seconds. ``price`` of one GPU-hour, "2.50" or
     "2.50 EUR", adds money to the GPU-hours. ``progress(done, in_all, next)`` is
-    called before each part. ``shape_search`` looks for a
-    faster shape of the same size: some hundredths of a second.
+    called before each part. Without ``shape_search`` the report has neither a faster shape of the same size
+    nor curves of the hyper-parameters, which take some tenths of a second.
 
     Raises:
         InputError: one of the files cannot be used, or holds no GPU event.
@@ -298,7 +298,7 @@ def analyze_trace(
         findings=advice.findings,
         checks=advice.checks,
         what_if=[what_if(step, parse_changes([text], now=step.now)) for text in what_ifs],
-        explorer=explore(step, advice.findings),
+        explorer=explore(step, advice.findings) if shape_search else Explorer(),
         shape_search=search_step(step, report.model, lacks=report.recording) if shape_search else None,
     )
     told = with_cost(with_findings(report, advice), parse_price(price) if price is not None else None)

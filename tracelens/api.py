@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tracelens import analysis, suggestions
 from tracelens.comparison import folder, load
+from tracelens.render.verdict import told
 from tracelens.results.comparison import Comparison
 from tracelens.results.folders import FolderComparison
 from tracelens.results.suggestions import Suggestions
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tracelens.render.plots_compare import ComparisonPlots
 
 P = ParamSpec("P")
+T = TypeVar("T")
 Shown = TypeVar("Shown")
 
 
@@ -93,13 +95,15 @@ class ShownSuggestions(Suggestions):
         return suggestions_html(self)
 
 
-def _shown(kind: Callable[..., Shown], make: Callable[P, Any]) -> Callable[P, Shown]:
+def _shown(
+    kind: Callable[..., Shown], make: Callable[P, T], finish: Callable[[T], T] = lambda found: found
+) -> Callable[P, Shown]:
     """The same function, which gives its result as ``kind``, a subclass without fields of its own."""
 
     @wraps(make)
     def made(*args: P.args, **options: P.kwargs) -> Shown:
         _check_names(make, options)
-        found = make(*args, **options)
+        found: Any = finish(make(*args, **options))
         return kind(**{one.name: getattr(found, one.name) for one in fields(found)})
 
     return made
@@ -115,7 +119,7 @@ def _check_names(make: Callable[..., Any], options: Iterable[str]) -> None:
             raise TypeError(f"{make.__name__}() has no argument {name!r}{meant}. It takes {', '.join(known)}")
 
 
-analyze = _shown(ShownAnalysis, analysis.analyze)
+analyze = _shown(ShownAnalysis, analysis.analyze, told)
 compare = _shown(ShownComparison, load.compare)
 compare_folders = _shown(ShownFolderComparison, folder.compare_folders)
 suggest = _shown(ShownSuggestions, suggestions.suggest)

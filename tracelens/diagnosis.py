@@ -11,7 +11,7 @@ from tracelens.attribution import attribute
 from tracelens.attribution.recording import find_lacks
 from tracelens.attribution.result import Attribution
 from tracelens.results import Lack
-from tracelens.results.diagnosis import SCHEMA_VERSION, Check, Diagnosis, State, ValidityRule, Verdict
+from tracelens.results.diagnosis import SCHEMA_VERSION, Diagnosis, State, TraceCheck, ValidityRule, Verdict
 from tracelens.trace import Links, Trace, link, read_trace
 from tracelens.trace.metadata import device_name
 from tracelens.trace.validity import check_rules
@@ -45,31 +45,33 @@ def diagnose_trace(trace: Trace) -> Diagnosis:
     return Diagnosis(SCHEMA_VERSION, trace.source.name, _verdict(checks, rules), trace.events, checks, rules)
 
 
-def _without_gpu(trace: Trace) -> Check:
+def _without_gpu(trace: Trace) -> TraceCheck:
     cut = f", before it breaks: {trace.warnings[0]}" if trace.partial and trace.warnings else ""
     said = f"no GPU event among {trace.events:,} events{cut}"
-    return Check("gpu-events", "unusable", said, "there is nothing to analyze", _NO_GPU)
+    return TraceCheck("gpu-events", "unusable", said, "there is nothing to analyze", _NO_GPU)
 
 
-def _checks(trace: Trace) -> list[Check]:
+def _checks(trace: Trace) -> list[TraceCheck]:
     links = link(trace)
     attribution = attribute(trace, links)
     lacks = find_lacks(trace, links, attribution)
     total_ms = int(trace.kernels.dur_ns.sum()) / 1e6
     fine = _what_is_there(trace, links, attribution)
-    checks = [Check("gpu-events", "good", f"{len(trace.kernels):,} GPU events, {total_ms:,.1f} ms", "", "")]
+    checks = [
+        TraceCheck("gpu-events", "good", f"{len(trace.kernels):,} GPU events, {total_ms:,.1f} ms", "", "")
+    ]
     for code, about in _ABOUT.items():
         found = [lack for lack in lacks if lack.code in about]
         if found:
             checks += [_of(code, lack) for lack in found]
         elif fine[code]:
-            checks.append(Check(code, "good", fine[code], "", ""))
+            checks.append(TraceCheck(code, "good", fine[code], "", ""))
     known = {code for about in _ABOUT.values() for code in about}
     return checks + [_of(lack.code, lack) for lack in lacks if lack.code not in known]
 
 
-def _of(code: str, lack: Lack) -> Check:
-    return Check(code, _STATES[lack.severity], lack.title, lack.effect, lack.remedy)
+def _of(code: str, lack: Lack) -> TraceCheck:
+    return TraceCheck(code, _STATES[lack.severity], lack.title, lack.effect, lack.remedy)
 
 
 def _what_is_there(trace: Trace, links: Links, attribution: Attribution) -> dict[str, str]:
@@ -90,7 +92,7 @@ def _what_is_there(trace: Trace, links: Links, attribution: Attribution) -> dict
     }
 
 
-def _verdict(checks: Sequence[Check], rules: Sequence[ValidityRule]) -> Verdict:
+def _verdict(checks: Sequence[TraceCheck], rules: Sequence[ValidityRule]) -> Verdict:
     states = {one.state for one in checks}
     if "unusable" in states:
         return "unusable"

@@ -267,11 +267,6 @@ def times(number: str) -> str:
     return "once" if number == "1" else f"{number} times"
 
 
-def grouped(value: int) -> str:
-    """An integer with thousands separators."""
-    return f"{value:,}"
-
-
 def round_up(value: int, multiple: int) -> int:
     """The next multiple at or above ``value``.
 
@@ -279,6 +274,15 @@ def round_up(value: int, multiple: int) -> int:
     (30528, 10944)
     """
     return -(-value // multiple) * multiple
+
+
+def capital(text: str) -> str:
+    """A sentence's beginning.
+
+    >>> capital("rank 3 waits")
+    'Rank 3 waits'
+    """
+    return text[:1].upper() + text[1:]
 
 
 def listed(items: list[str]) -> str:

@@ -7,6 +7,7 @@ hangs. ``LOST`` as exit code asks for a new process: an error that stays has end
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
 import sys
 import tempfile
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None, *, stages: Sequence[Stage] | No
         found = Device("none", options.gpu, {}, {})
     else:
         found = device.at_hand(dry_run=options.dry_run_cpu)
+        gc.freeze()  # what a model leaves is not looked for among PyTorch's modules
     if found.kind == "none" and not options.plan:
         print(
             "no NVIDIA GPU at hand: --plan says what there is, --dry-run-cpu tries every stage",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import model
 from tracelens.accounting.degrees import declared, with_degrees
-from tracelens.results import CommunicationRow
+from tracelens.results import CommunicationRow, Known
 
 DIMS = model(hidden=4096, heads=32, layers=8, tensor_parallel=1, experts=64)
 
@@ -46,6 +47,16 @@ def test_groups_and_meshes_are_named_after_what_they_are_for(metadata: dict[str,
         4,
         8,
     )
+
+
+def test_without_shapes_the_group_that_exchanges_activations_is_the_degree() -> None:
+    """As in a Megatron step recorded without shapes, whose groups have no names."""
+    unknown = replace(DIMS, tensor_parallel=Known(None, "needs hidden size, heads and head dimension"))
+    sums = message("all_reduce", group="undefined", group_size=2, purpose="tensor parallel")
+    assert with_degrees(unknown, {}, [sums]).tensor_parallel.value == 2
+    assert with_degrees(DIMS, {}, [sums]).tensor_parallel.value == 1  # the shapes say so
+    other = message("all_reduce", group="undefined", group_size=4, purpose="tensor parallel")
+    assert with_degrees(unknown, {}, [sums, other]).tensor_parallel.value is None
 
 
 def test_two_groups_of_one_name_and_other_sizes_tell_nothing() -> None:

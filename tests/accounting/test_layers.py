@@ -27,7 +27,7 @@ def analysed(folder: Path, options: Options, spec: ModelSpec = SPEC) -> Analysed
     made = build(spec, options)
     path = folder / "trace.json"
     path.write_text(made.text())
-    return Analysed(made, analyze(path).report)
+    return Analysed(made, analyze(path, shape_search=False).report)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_without_layers_the_time_is_there_and_the_reason_too(tmp_path: Path) -> 
         '{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 5,'
         ' "args": {"stream": 7, "device": 0, "correlation": 1}}]}'
     )
-    report = analyze(path).report
+    report = analyze(path, shape_search=False).report
     assert report.layers.layers == [] and report.layers.timeline is None
     assert "no kernel is tied to one" in (report.layers.why or "")
     assert sum(row.rest_ms for row in report.layers.rows) == pytest.approx(0.005)
@@ -140,7 +140,7 @@ def test_gradients_that_a_compiler_put_off_are_said_to_be_of_the_layer_before(tm
     from tests.zoo.compiled import CompiledOptions, record_compiled
 
     made = record_compiled("gpt2", CompiledOptions(steps=1, defer_wgrad=3))
-    report = analyze_trace(read(tmp_path, made.text())).report
+    report = analyze_trace(read(tmp_path, made.text()), shape_search=False).report
     assert report.layers.timeline is not None and report.layers.timeline.layer == 1
     one = passes(report)["backward"]
     mine = [row for row in made.truth if row.layer == 1 and row.phase == "backward"]

@@ -51,7 +51,7 @@ def _real(path: Path) -> list[Event]:
 def _report(tmp_path: Path, events: list[Event], steps: tuple[int, int] | None = None) -> Report:
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    return analyze(path, gpu="h100-sxm", steps=steps).report
+    return analyze(path, gpu="h100-sxm", steps=steps, shape_search=False).report
 
 
 def _ranges(events: list[Event]) -> dict[int, Event]:
@@ -184,7 +184,7 @@ def test_a_step_of_a_file_that_ends_early_is_whole_where_it_is_as_in_the_whole_f
 ) -> None:
     path = tmp_path / "t.json"
     path.write_text(_clean()[: int(share * len(_clean()))])
-    report = analyze(path, gpu="h100-sxm").report
+    report = analyze(path, gpu="h100-sxm", shape_search=False).report
     true = {step.index: step for step in _report(tmp_path, _events()).steps}
     for step in report.steps:
         assert (step.lacks is None) == (_busy_ms(step) == pytest.approx(_busy_ms(true[step.index])))

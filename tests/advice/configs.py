@@ -49,6 +49,26 @@ MIXTRAL_8X7B = {
     "num_hidden_layers": 32, "intermediate_size": 14336, "vocab_size": 32000, "num_local_experts": 8,
     "num_experts_per_tok": 2, "max_position_embeddings": 32768, "tie_word_embeddings": False,
 }  # fmt: skip
+DEEPSEEK_MOE_16B = {
+    "model_type": "deepseek", "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "num_hidden_layers": 28, "intermediate_size": 10944, "vocab_size": 102400, "n_routed_experts": 64,
+    "n_shared_experts": 2, "num_experts_per_tok": 6, "moe_intermediate_size": 1408, "moe_layer_freq": 1,
+    "first_k_dense_replace": 1, "max_position_embeddings": 4096, "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN_MOE_A2_7B = {
+    "model_type": "qwen2_moe", "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 16,
+    "num_hidden_layers": 24, "intermediate_size": 5632, "vocab_size": 151936, "num_experts": 60,
+    "num_experts_per_tok": 4, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
+    "decoder_sparse_step": 1, "mlp_only_layers": [], "sliding_window": 32768, "use_sliding_window": False,
+    "max_position_embeddings": 8192, "tie_word_embeddings": False,
+}  # fmt: skip
+GPT_OSS_20B = {
+    "model_type": "gpt_oss", "hidden_size": 2880, "num_attention_heads": 64, "num_key_value_heads": 8,
+    "head_dim": 64, "num_hidden_layers": 24, "intermediate_size": 2880, "vocab_size": 201088,
+    "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+}  # fmt: skip
 FALCON_7B = {
     "model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71, "num_hidden_layers": 32,
     "vocab_size": 65024, "multi_query": True, "new_decoder_architecture": False,

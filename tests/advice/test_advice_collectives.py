@@ -13,7 +13,7 @@ from tests.advice.advice_facts import step_of
 from tests.advice.advice_messages import message
 from tests.advice.advice_rows import gemm
 from tests.trace.tools import read, small_trace
-from tracelens.accounting.communication import _uneven_share
+from tracelens.accounting.communication import _unaligned_share
 from tracelens.analysis import analyze_trace
 from tracelens.attribution.collectives import Call
 from tracelens.results import CommunicationRow
@@ -39,7 +39,7 @@ def check(rule: Rule, *rows: CommunicationRow) -> Outcome:
     ],
 )
 def test_shares_off_16_bytes(collective: Any, size: int, share: int) -> None:
-    assert _uneven_share(Call(collective, "fp16", size // 2, size, "0", 8, None)) == share
+    assert _unaligned_share(Call(collective, "fp16", size // 2, size, "0", 8, None)) == share
 
 
 def test_an_unaligned_share_is_a_bound() -> None:

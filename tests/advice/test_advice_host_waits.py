@@ -61,6 +61,15 @@ def with_gaps(folder: Path, *spans: tuple[str, str, float, float]) -> Report:
             ],
             0.9,
         ),
+        (
+            "break",
+            [
+                ("cpu_op", "Torch-Compiled Region: 0/0", 0.0, 0.9),
+                ("cpu_op", "## Call CompiledFxGraph fabc ##", 0.0, 0.1),
+                ("cpu_op", "Torch-Compiled Region: 1/0", 0.6, 0.9),
+            ],
+            0.5,
+        ),
         ("pageable", [("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 0.2, 0.7)], 0.5),
     ],
 )
@@ -76,8 +85,13 @@ def test_a_planted_wait_is_found_again(
 
 @pytest.mark.parametrize(
     "spans",
-    [[], [("user_annotation", "load_batch", 0.0, 1.0)], [("user_annotation", LOADER, 0.0, 0.001)]],
-    ids=["a gap alone", "of another name", "below 1 %"],
+    [
+        [],
+        [("user_annotation", "load_batch", 0.0, 1.0)],
+        [("user_annotation", LOADER, 0.0, 0.001)],
+        [("cpu_op", f"Torch-Compiled Region: {one}/0", one / 4, one / 4 + 0.2) for one in range(4)],
+    ],
+    ids=["a gap alone", "of another name", "below 1 %", "layers compiled one by one"],
 )
 def test_none_is_invented(tmp_path: Path, spans: list[tuple[str, str, float, float]]) -> None:
     report = with_gaps(tmp_path, *spans)

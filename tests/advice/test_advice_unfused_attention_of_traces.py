@@ -25,7 +25,7 @@ SPEC = ModelSpec(hidden=768, heads=12, vocab=50304, layers=4, sequence=1024, mic
 def report_of(spec: ModelSpec, options: Options, folder: Path) -> Report:
     path = folder / "trace.json.gz"
     path.write_bytes(gzip.compress(build(spec, options).text().encode(), 1))
-    return analyze(path).report
+    return analyze(path, shape_search=False).report
 
 
 def check_of(report: Report) -> Check:
@@ -85,7 +85,7 @@ def test_whole_steps_of_other_families(family: str, checkpoint: str, predicted: 
     options = ZooOptions(steps=1, attention="math")
     options = replace(options, checkpoint="nonreentrant") if checkpoint == "nonreentrant" else options
     text = trace_of(family, options, program_of(family, options)).text()
-    finding = finding_of(analyze_trace(read(tmp_path, text)).report)
+    finding = finding_of(analyze_trace(read(tmp_path, text), shape_search=False).report)
     # T5's bias by distance is trained: its gradient is as large as the scores, and not predicted.
     assert (finding.saving_ms.mid is not None) == predicted
     assert finding.effects is not None
@@ -104,7 +104,7 @@ def test_a_real_encoder_layer_kernel_by_kernel() -> None:
         for event in events
         if event.get("cat") == "kernel" and any(name in event["name"] for name in names)
     ]
-    report = analyze(path).report
+    report = analyze(path, shape_search=False).report
     finding = finding_of(report)
     assert len(times) == 3 * 7
     assert sum(finding.evidence["chain_ms"].values()) == pytest.approx(sum(times) / 3 / 1e3)
@@ -124,4 +124,4 @@ def test_real_traces_with_fused_attention_or_none(name: str, state: str) -> None
     path = SHARED / f"{name}.json.gz"
     if not path.is_file():
         pytest.skip("this trace is not here")
-    assert check_of(analyze(path).report).state == state
+    assert check_of(analyze(path, shape_search=False).report).state == state

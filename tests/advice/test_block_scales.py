@@ -11,8 +11,7 @@ from tests.advice.advice_messages import message
 from tests.advice.advice_rows import gemm
 from tracelens.results import GemmRow
 from tracelens.rules.engine.facts import StepFacts
-from tracelens.rules.evidence.block_scales import _misfits
-from tracelens.rules.fp8 import Fp8
+from tracelens.rules.evidence.block_scales import misfits
 
 
 def up(tokens: int, ffn: int, **more: Any) -> GemmRow:
@@ -37,24 +36,18 @@ def training(*rows: GemmRow, **more: Any) -> StepFacts:
     ],
 )
 def test_both_sizes_of_a_rank_are_whole_blocks(ffn: int, block: int, off: dict[int, str]) -> None:
-    assert _misfits(up(8192, ffn), block, training()) == off
+    assert misfits(up(8192, ffn), block, training()) == off
 
 
 def test_tokens_count_where_gradients_need_the_other_direction() -> None:
     row = up(8200, 11008)
-    assert _misfits(row, 32, training()) == {8200: "tokens"}
-    assert _misfits(row, 32, step_of([row])) == {}
+    assert misfits(row, 32, training()) == {8200: "tokens"}
+    assert misfits(row, 32, step_of([row])) == {}
 
 
 def test_sequence_parallel_ranks_cast_their_part_of_the_tokens() -> None:
     """modelscope/ms-swift#9723: the sequence divides by ranks x 32."""
     gathers = [message("all_gather", group_size=8)]
-    assert _misfits(up(8192, 11008), 32, training(communication=gathers)) == {}
-    assert _misfits(up(128, 11008), 32, training(communication=gathers)) == {16: "tokens"}
-    assert _misfits(up(128, 11008), 32, training()) == {}
-
-
-def test_the_rule_says_it_of_what_has_room() -> None:
-    row = up(8192, 10944, time_us=1500.0, bound="compute")
-    why = Fp8().check(training(row, step_ms=20.0)).why
-    assert "MXFP8 (Blackwell) takes all of them" in why and "ffn 10944 to 11008" in why
+    assert misfits(up(8192, 11008), 32, training(communication=gathers)) == {}
+    assert misfits(up(128, 11008), 32, training(communication=gathers)) == {16: "tokens"}
+    assert misfits(up(128, 11008), 32, training()) == {}

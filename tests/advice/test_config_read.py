@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +66,46 @@ def test_a_folder_with_a_config_will_do(tmp_path: Path) -> None:
 
 def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
     assert any("other parts" in note for note in read(tmp_path, configs.GEMMA3_MULTIMODAL).notes)
-    window = read(tmp_path, configs.MISTRAL_7B, sequence=8192).notes
-    assert any("sliding window of 4096" in note for note in window)
-    assert not read(tmp_path, configs.MISTRAL_7B, sequence=4096).notes
+    window = read(tmp_path, configs.GEMMA3_MULTIMODAL).notes
+    assert any("sliding window of 1024" in note for note in window)
+    assert not read(tmp_path, configs.MISTRAL_7B, sequence=8192).notes
 
 
 def test_experts(tmp_path: Path) -> None:
     found = read(tmp_path, configs.MIXTRAL_8X7B)
     assert (found.model.experts, found.layout.experts_per_token) == (8, 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "shared", "dense", "billions", "active"),
+    [  # weights and active weights as published: arXiv 2401.06066, Qwen's and OpenAI's model cards
+        (configs.DEEPSEEK_MOE_16B, 2816, 1, 16.4, 2.8),
+        (configs.QWEN_MOE_A2_7B, 5632, None, 14.3, 2.7),
+        (configs.GPT_OSS_20B | {"tie_word_embeddings": True}, None, None, 20.9 - 0.58, 3.6),  # one embedding
+    ],
+)
+def test_what_lies_beside_experts(
+    tmp_path: Path,
+    content: dict[str, Any],
+    shared: int | None,
+    dense: int | None,
+    billions: float,
+    active: float,
+) -> None:
+    found = read(tmp_path, content)
+    x = found.model
+    assert (x.shared_ffn, x.dense_layers) == (shared, dense)
+    assert (x.parameters or 0) / 1e9 == pytest.approx(billions, rel=0.01)
+    used = replace(x, experts=found.layout.experts_per_token)
+    assert (used.parameters or 0) / 1e9 == pytest.approx(active, rel=0.02)
+
+
+def test_layers_with_a_sliding_window(tmp_path: Path) -> None:
+    layout = read(tmp_path, configs.GPT_OSS_20B).layout
+    assert (layout.window, layout.windowed_frac) == (128, 0.5)
+    assert read(tmp_path, configs.MISTRAL_7B, sequence=8192).layout.windowed_frac == 1.0
+    assert read(tmp_path, configs.MISTRAL_7B, sequence=4096).layout.window is None
+    assert read(tmp_path, configs.QWEN_MOE_A2_7B, sequence=65536).layout.window is None
 
 
 def test_megatron_script(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ _SMALL = {
     "intermediate_size": 160, "ffn_dim": 160, "ffn_hidden_size": 160, "n_inner": 160, "vocab_size": 224,
     "max_position_embeddings": 64, "n_positions": 64, "max_seq_len": 64, "num_key_value_heads": 2,
     "head_dim": 24, "num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2,
-    "moe_intermediate_size": 112, "pad_token_id": 0, "word_embed_proj_dim": 96, "rotary_dim": 8,
+    "moe_intermediate_size": 112, "shared_expert_intermediate_size": 144,
+    "pad_token_id": 0, "word_embed_proj_dim": 96, "rotary_dim": 8,
     "attention_types": [[["global"], 2]],
 }  # fmt: skip
 _OTHER_TYPE = {"gemma3": "gemma3_text"}
@@ -98,12 +99,12 @@ def test_linear_layers_of_each_family(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", list(FAMILIES))
+@pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind != "deepseek"])  # code on the Hub
 def test_weights_of_each_family(tmp_path: Path, kind: str) -> None:
     """All matrices of the model but positions, and what stands beside the layers."""
     table, model = _model(kind)
     x = read(tmp_path, table | {"model_type": kind}).model
-    skipped = ("position", "wpe", "token_type", *_NOT_LAYERS)
+    skipped = ("position", "wpe", "token_type", "_bias", "shared_expert_gate", *_NOT_LAYERS)
     weights = sum(
         weight.numel()
         for name, weight in model.named_parameters()  # tied weights come once

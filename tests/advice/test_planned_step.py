@@ -12,6 +12,7 @@ from tests.advice.configs import gpt3_2_7b, read
 from tracelens.config import Configuration, config_from_flags
 from tracelens.config.model_config import changed
 from tracelens.errors import InputError
+from tracelens.gemm.predict.experts import ExpertLayer, predict_experts
 from tracelens.hardware import Gpu, find_gpu, list_gpus
 from tracelens.step.planned_kernels import memory_bytes
 from tracelens.step.planned_step import PlannedStep, Planner, compare
@@ -57,8 +58,41 @@ def test_qkv_is_one_product_or_three_as_the_family_has_it(tmp_path: Path) -> Non
 def test_experts_share_the_tokens(tmp_path: Path) -> None:
     config = read(tmp_path, configs.MIXTRAL_8X7B, sequence=4096, micro_batch=2)
     step = Planner(config.layout, gpu=H100).step(config.model)
-    up = next(part for part in step.parts if part.component == "moe.experts" and part.role == "forward")
-    assert up.shape == "8 x (2048 x 14336 x 4096)"
+    forward, backward = (part for part in step.parts if part.component == "moe.experts")
+    assert forward.shape == "8 x (2048 x 14336 x 4096)"
+    layer = ExpertLayer(hidden=4096, inter=14336, experts=8, top_k=2)
+    for part in (forward, backward):
+        alone = predict_experts(layer, 8192, gpu=H100, direction=part.role)  # type: ignore[arg-type]
+        assert part.time_ms.mid == pytest.approx(32 * (alone.time_us.mid or 0) / 1e3)
+    assert backward.flops == 2 * forward.flops == pytest.approx(2 * 32 * 6 * 8192 * 2 * 4096 * 14336)
+    assert not [part for part in step.parts if part.component.startswith("mlp.")]
+
+
+def test_every_token_goes_through_what_lies_beside_the_experts(tmp_path: Path) -> None:
+    """DeepSeek-MoE: one layer without experts, two shared experts as one MLP in the other 27."""
+    config = read(tmp_path, configs.DEEPSEEK_MOE_16B, micro_batch=2)
+    planner = Planner(config.layout, gpu=H100)
+    step = planner.step(config.model)
+    up = [(p.shape, p.calls) for p in step.parts if p.component == "mlp.up" and p.role == "forward"]
+    assert up == [("8192 x 2816 x 2048", 27), ("8192 x 10944 x 2048", 1)]
+    (forward, _) = (part for part in step.parts if part.component == "moe.experts")
+    assert (forward.shape, forward.calls) == ("64 x (768 x 1408 x 2048)", 27)
+    assert planner.time_ms(config.model) == pytest.approx(step.time_ms.mid)
+
+
+def test_a_sliding_window_leaves_out_work(tmp_path: Path) -> None:
+    config = read(tmp_path, configs.GPT_OSS_20B, sequence=8192, micro_batch=1)
+    step = Planner(config.layout, gpu=H100).step(config.model)
+    full, short = (p for p in step.parts if p.component == "attention.core" and p.role == "forward")
+    assert (full.calls, short.calls) == (12, 12) and short.shape.endswith("window 128")
+    assert short.flops == pytest.approx(full.flops * 128 / 4096, rel=0.02)  # of 4096 keys in the mean
+    assert (short.time_ms.mid or 0) < 0.2 * (full.time_ms.mid or 0)
+
+
+def test_experts_of_gpus_that_nothing_is_known_of_are_refused(tmp_path: Path) -> None:
+    config = read(tmp_path, configs.MIXTRAL_8X7B)
+    with pytest.raises(InputError, match="experts: "):
+        Planner(config.layout, gpu=find_gpu(None, override="v100-sxm"), dtype="fp16").step(config.model)
 
 
 def test_each_rank_has_its_share() -> None:

@@ -26,11 +26,11 @@ ROLES = {
     "rope": "rotary_emb LlamaRotaryEmbedding RotaryEmbedding rope Rotary apply_rotary_emb",
     "attention": "self_attn attn attention LlamaAttention LlamaSdpaAttention CausalSelfAttention "
     "BertSelfAttention MultiheadAttention Qwen3MoeAttention Qwen2MoeSdpaAttention "
-    "OlmoeAttention DotProductAttention mha encoder_attn",
+    "OlmoeAttention DotProductAttention mha encoder_attn MLA",
     "mlp": "mlp feed_forward LlamaMLP GPT2MLP FeedForward ffn LayerNormMLP MLP DenseReluDense "
     "T5DenseGatedActDense",
     "qkv": "q_proj k_proj v_proj c_attn wq wk wv in_proj query key value query_key_value linear_qkv "
-    "qkv_proj Wqkv to_q q_a_proj kv_b_proj qkv",
+    "qkv_proj Wqkv to_q q_a_proj kv_b_proj qkv wq_a wkv_b QKVParallelLinear",
     "attention_output": "o_proj out_proj wo linear_proj BertSelfOutput to_out",
     "mlp_gate": "gate_proj wi_0",
     "mlp_up": "up_proj c_fc fc1 fc_in w3 dense_h_to_4h linear_fc1 wi_1 lin1",
@@ -57,7 +57,7 @@ ROLES = {
     "activation": "act act_fn activation_fn GELU SiLU NewGELUActivation ReLU",
     "": "GPT LlamaForCausalLM LlamaModel GPT2LMHeadModel Linear Conv1D Qwen2MoeForCausalLM "
     "Qwen3MoeModel Sequential LayerNormLinear TELayerNormColumnParallelLinear ModuleList "
-    "transformer model Conv2d",
+    "transformer model Conv2d base_layer lora_A lora_B",
 }
 
 
@@ -244,16 +244,25 @@ def test_a_nonlinearity_without_any_name_around_it_is_no_mlp(name: str) -> None:
 
 OF_FRAMEWORKS = {
     "communication": "vllm::all_reduce _C_custom_ar::all_reduce symm_mem::multimem_all_reduce_ "
-    "symm_mem::one_shot_all_reduce",
+    "symm_mem::one_shot_all_reduce vllm::flashinfer_trtllm_fused_allreduce_norm trtllm::allreduce",
     "core": "vllm::unified_attention_with_output _vllm_fa3_C::fwd _vllm_fa2_C::varlen_fwd FusedAttnFunc "
-    "FusedAttnFunc_qkvpacked flex_attention",
-    "norm": "_C::rms_norm _C::fused_add_rms_norm",
-    "activation": "_C::silu_and_mul _C::gelu_tanh_and_mul",
-    "topk": "_moe_C::topk_softmax",
-    "dispatch": "_moe_C::moe_align_block_size _moe_C::moe_sum",
-    "experts": "vllm::moe_forward vllm::moe_forward_shared vllm::inplace_fused_experts",
-    "scan": "vllm::mamba_mixer2 vllm::gdn_attention_core MambaSplitConv1dScanCombinedFnBackward",
-    "": "symm_mem::fused_all_gather_matmul _C::rotary_embedding vllm::short_conv",
+    "FusedAttnFunc_qkvpacked flex_attention customflash::custom_flash_aligned _C::paged_attention_v2 "
+    "_C::merge_attn_states _C::sm100_cutlass_mla_decode vllm::torch_sdpa_wrapper",
+    "norm": "_C::rms_norm _C::fused_add_rms_norm sgl_kernel::fused_add_rmsnorm vllm::rocm_aiter_rms_norm",
+    "activation": "_C::silu_and_mul _C::gelu_tanh_and_mul _C::silu_and_mul_nvfp4_quant",
+    "routes": "_moe_C::topk_softmax sgl_kernel::moe_fused_gate vllm::rocm_aiter_grouped_topk",
+    "sends": "_moe_C::moe_align_block_size _moe_C::moe_sum _C::get_cutlass_moe_mm_data",
+    "experts": "vllm::moe_forward vllm::moe_forward_shared vllm::inplace_fused_experts "
+    "_C::cutlass_fp4_group_mm vllm::flashinfer_fused_moe_bf16 vllm::fi_trtllm_fp8_per_tensor_moe "
+    "_moe_C::moe_wna16_marlin_gemm",
+    "scan": "vllm::mamba_mixer2 vllm::gdn_attention_core MambaSplitConv1dScanCombinedFnBackward "
+    "vllm::linear_attention",
+    "rope": "_C::rotary_embedding _C::fused_qk_norm_rope vllm::flashinfer_rotary_embedding",
+    "cache": "_C_cache_ops::reshape_and_cache_flash _C_cache_ops::concat_and_cache_mla",
+    "linear": "_C::cutlass_scaled_fp4_mm _C::cutlass_scaled_mm _C::marlin_gemm vllm::fp8_gemm_nt_op "
+    "sgl_kernel::fp8_scaled_mm vllm::w8a8_triton_block_scaled_mm_func vllm::rocm_unquantized_gemm",
+    "quantize": "_C::scaled_fp4_quant _C::dynamic_per_token_scaled_fp8_quant _C::per_token_group_fp8_quant",
+    "": "symm_mem::fused_all_gather_matmul vllm::short_conv vllm::sparse_attn_indexer",
 }
 
 
@@ -292,6 +301,18 @@ def test_operators_of_frameworks(rule: str, name: str) -> None:
         ("ssm.scan", "_state_passing_fwd_kernel"),
         ("ssm.scan", "void selective_scan_fwd_kernel<Selective_Scan_fwd_kernel_traits<128> >(SSMParamsBase)"),
         ("ssm.scan", "chunk_gated_delta_rule_fwd_kernel_h_blockdim64"),
+        ("communication", "void dpsk::ep::internode::dispatch_ll<3, 9>(int)"),
+        (
+            "communication",
+            "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<int>(int)",
+        ),
+        ("attention.core", "_fwd_kernel_aligned_0d1d2d3d45d6de"),
+        ("attention.other", "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>(int)"),
+        ("moe.experts", "bmm_E2m1_E2m1E2m1_Fp32_bA16_bB16_bC16_t128x8x512_s5_swiGlu_dynB_sm100f"),
+        ("moe.experts", "bmm_Bfloat16_E2m1E2m1_Fp32_bA16_bB16_t128x16x256_sm100f"),
+        ("moe.dispatch", "void tensorrt_llm::kernels::cutlass_kernels::expandInputRowsKernel<int>(int)"),
+        ("moe.router", "void moe_fused_gate_kernel<float, 256>(int)"),
+        ("loss", "fused_softcapped_entropy_fwd_kernel"),
         (None, "chunk_rows_kernel"),
         (None, "void cub::DeviceReduceKernel<int>(int)"),
         (None, "dispatch_rows_kernel"),

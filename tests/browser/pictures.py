@@ -27,7 +27,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,25 +115,37 @@ class Part:
 
 def take(page: devtools.Page) -> tuple[Image.Image, list[Part]]:
     """Picture every part of an open page; return the small picture of all and what was measured."""
-    width = page.run("document.documentElement.clientWidth")
-    parts, pictures = [], []
-    for at, (name, top, height) in enumerate(page.run(PARTS)):
-        data = page.picture(0, top, width, max(1, height))
-        image = Image.open(io.BytesIO(data)).convert("RGB")
-        grid = (max(1, round(image.width / BLOCK)), max(1, round(image.height / BLOCK)))
-        ink = image.convert("L").resize(grid, Image.Resampling.BOX).tobytes()
-        grey = np.asarray(image.convert("L"), dtype=np.float64)
-        pieces = _pieces(grey, top, *page.run(f"{PIECES}({at})"))
-        amount, colours = _amount(image), _colours(image)
-        parts.append(Part(name, round(top), round(height), grid, list(ink), amount, colours, *pieces))
-        size = (-(-image.width // SHRINK), -(-image.height // SHRINK))
-        pictures.append(image.resize(size, Image.Resampling.BOX))
+    parts, pictures = zip(*(_part(page, at, *place) for at, place in enumerate(page.run(PARTS))), strict=True)
     whole = Image.new("RGB", (max(one.width for one in pictures), sum(one.height for one in pictures)))
     top = 0
     for one in pictures:
         whole.paste(one, (0, top))
         top += one.height
-    return whole, parts
+    return whole, list(parts)
+
+
+def look(page: devtools.Page, name: str, others: list[Part]) -> list[Part]:
+    """Picture one part of an open page; of the ``others``, as they were, only the places are measured."""
+    known = {part.name: part for part in others}
+    return [
+        _part(page, at, *place)[0]
+        if place[0] == name
+        else replace(known[place[0]], top=round(place[1]), height=round(place[2]))
+        for at, place in enumerate(page.run(PARTS))
+    ]
+
+
+def _part(page: devtools.Page, at: int, name: str, top: float, height: float) -> tuple[Part, Image.Image]:
+    width = page.run("document.documentElement.clientWidth")
+    image = Image.open(io.BytesIO(page.picture(0, top, width, max(1, height)))).convert("RGB")
+    grid = (max(1, round(image.width / BLOCK)), max(1, round(image.height / BLOCK)))
+    ink = image.convert("L").resize(grid, Image.Resampling.BOX).tobytes()
+    grey = np.asarray(image.convert("L"), dtype=np.float64)
+    pieces = _pieces(grey, top, *page.run(f"{PIECES}({at})"))
+    amount, colours = _amount(image), _colours(image)
+    part = Part(name, round(top), round(height), grid, list(ink), amount, colours, *pieces)
+    size = (-(-image.width // SHRINK), -(-image.height // SHRINK))
+    return part, image.resize(size, Image.Resampling.BOX)
 
 
 def save(picture: Image.Image, parts: list[Part], path: Path) -> None:

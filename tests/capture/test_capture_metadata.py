@@ -15,7 +15,7 @@ import tracelens
 from tests.capture.recorded import load
 from tracelens.capture.backward import NodeRange
 from tracelens.capture.batch import Batch
-from tracelens.capture.clock import KEEP, Clock
+from tracelens.capture.clock import KEEP, StepTimer
 from tracelens.capture.dimensions import infer_dimensions
 from tracelens.capture.files import TraceFileError, finish, target_path
 from tracelens.capture.metadata import describe
@@ -213,7 +213,7 @@ def test_options_travel_through_the_environment() -> None:
 
 
 def test_the_clock_keeps_the_last_steps() -> None:
-    clock = Clock()
+    clock = StepTimer()
     assert clock.read_ms() == []
     for _ in range(KEEP * 3):
         clock.mark()

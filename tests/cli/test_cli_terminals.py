@@ -16,14 +16,17 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from tests.kept import analyzed
+from tests.synthetic import ModelSpec, Options, build
 from tracelens.cli.progress import progress
+from tracelens.results.json import to_json
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = [str(ROOT / "sample_traces" / f"generated_gpt2_vocab{v}.json.gz") for v in (50257, 50304)]
 SHAPE = ["--hidden", "768", "--heads", "12", "--layers", "2", "--vocab", "50257"]
 COMMANDS = {
-    "analyze": ["analyze", SAMPLES[0], "--no-html", "--fail-on", "mfu<1%"],
-    "compare": ["compare", *SAMPLES],
+    "analyze": ["analyze", "before.json", "--no-html", "--fail-on", "mfu<1%"],
+    "compare": ["compare", "before.json", "after.json"],
     "suggest": ["suggest", *SHAPE, "--gpu", "h100-sxm"],
     "gemm": ["gemm", "8192x50257x2560", "--gpu", "h100-sxm"],
     "gpus": ["gemm", "--gpu", "list"],
@@ -32,6 +35,15 @@ COMMANDS = {
 }
 _COLOUR = re.compile(r"\x1b\[(?:[0-9]+;)*(?:3[0-7]|9[0-7]|38;[0-9;]+)m")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Reports of the samples: what is shown is that of the traces, without a second for each analysis."""
+    made = tmp_path_factory.mktemp("saved")
+    for name, sample in zip(("before", "after"), SAMPLES, strict=True):
+        (made / f"{name}.json").write_bytes(to_json(analyzed(Path(sample)).report))
+    return made
 
 
 def on_terminal(
@@ -68,34 +80,34 @@ def on_terminal(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_terminal_gets_its_width_and_its_colours(name: str, tmp_path: Path) -> None:
-    code, shown = on_terminal(COMMANDS[name], cwd=tmp_path)
+def test_a_terminal_gets_its_width_and_its_colours(name: str, folder: Path) -> None:
+    code, shown = on_terminal(COMMANDS[name], cwd=folder)
     lines = _ESCAPE.sub("", shown).splitlines()
     assert code == 0 and max(map(cell_len, lines)) <= 90
     assert bool(_COLOUR.search(shown)) == (name not in ("explain", "metrics"))
 
 
 @pytest.mark.parametrize("name", ["analyze", "compare", "suggest", "gemm"])
-def test_no_color_and_a_dumb_terminal_are_respected(name: str, tmp_path: Path) -> None:
-    assert not _COLOUR.search(on_terminal(COMMANDS[name], cwd=tmp_path, NO_COLOR="1")[1])
-    code, shown = on_terminal(COMMANDS[name], cwd=tmp_path, TERM="dumb")
+def test_no_color_and_a_dumb_terminal_are_respected(name: str, folder: Path) -> None:
+    assert not _COLOUR.search(on_terminal(COMMANDS[name], cwd=folder, NO_COLOR="1")[1])
+    code, shown = on_terminal(COMMANDS[name], cwd=folder, TERM="dumb")
     assert code == 0 and "\x1b" not in shown
 
 
 @pytest.mark.parametrize(("columns", "width"), [("50", 50), ("0", 90), ("wide", 90)])
-def test_columns_is_respected_where_it_is_a_width(columns: str, width: int, tmp_path: Path) -> None:
+def test_columns_is_respected_where_it_is_a_width(columns: str, width: int, folder: Path) -> None:
     for name in ("analyze", "gemm"):
-        code, shown = on_terminal(COMMANDS[name], cwd=tmp_path, COLUMNS=columns)
+        code, shown = on_terminal(COMMANDS[name], cwd=folder, COLUMNS=columns)
         assert code == 0 and "Traceback" not in shown, (name, shown[-500:])
         assert max(cell_len(line) for line in _ESCAPE.sub("", shown).splitlines()) <= width
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_pipe_gets_plain_text(name: str, tmp_path: Path) -> None:
+def test_a_pipe_gets_plain_text(name: str, folder: Path) -> None:
     kept = {n: v for n, v in os.environ.items() if n not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
     done = subprocess.run(
         [sys.executable, "-m", "tracelens", *COMMANDS[name]],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         env={**kept, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"},
         check=False,
@@ -106,11 +118,11 @@ def test_a_pipe_gets_plain_text(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["compare", "gemm", "explain"])
-def test_a_reader_that_goes_away_is_no_error(name: str, tmp_path: Path) -> None:
+def test_a_reader_that_goes_away_is_no_error(name: str, folder: Path) -> None:
     quoted = " ".join(f"'{part}'" for part in COMMANDS[name])
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m tracelens {quoted} | head -1; exit ${{PIPESTATUS[0]}}"],
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
@@ -122,12 +134,10 @@ def test_a_reader_that_goes_away_is_no_error(name: str, tmp_path: Path) -> None:
 
 
 def large(folder: Path) -> Path:
-    """A trace that takes long to read: the sample, and much white space."""
-    import gzip
-
+    """A trace that takes long to read: a small step, and much white space."""
+    model = ModelSpec(hidden=128, heads=2, vocab=503, layers=1, sequence=64, micro_batch=1)
     path = folder / "large.json"
-    text = gzip.decompress(Path(SAMPLES[0]).read_bytes())
-    path.write_bytes(text.rstrip() + b" " * (9 * 1024 * 1024))
+    path.write_text(build(model, Options(steps=1)).text().rstrip() + " " * (9 * 1024 * 1024))
     return path
 
 

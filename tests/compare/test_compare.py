@@ -22,6 +22,7 @@ import tracelens
 from benchmarks.compare_power import answers
 from tests.cli import running
 from tests.compare.parsed import Parsed, only_ours
+from tests.kept import analyzed
 from tests.render import sample_report
 from tracelens.analysis import Analysis, analyze
 from tracelens.comparison.compare import compare_reports
@@ -42,7 +43,7 @@ SAMPLES = [ROOT / "sample_traces" / f"generated_gpt2_vocab{v}.json.gz" for v in 
 
 @cache
 def report(path: Path) -> Report:
-    return analyze(path).report
+    return analyzed(path).report
 
 
 def shared(name: str) -> Report:

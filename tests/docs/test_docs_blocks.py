@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,8 +117,12 @@ def test_the_python_of_a_page_runs(page: Path, folder: Path) -> None:
     for at, script in enumerate(text for text in scripts if text):
         own = desk(folder / f"script{at}")
         (own / "page.py").write_text(f"import tracelens\n{script}")
-        done = shell("python page.py", folder=own)
-        assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+        if "torch" in script or "capture" in script:  # what is changed of PyTorch stays changed
+            done = shell("python page.py", folder=own)
+            assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+        else:
+            with contextlib.chdir(own):
+                runpy.run_path("page.py", run_name="__main__")
 
 
 def _alone(block: Block) -> str:

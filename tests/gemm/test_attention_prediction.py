@@ -207,6 +207,18 @@ def test_every_gpu_of_the_table(chip: Gpu) -> None:
         assert (found.unknown is None) == known
 
 
+@pytest.mark.parametrize(("name", "library"), [("h100-sxm", "flash3"), ("b200", "flash4")])
+def test_heads_of_256_may_run_on_a_kernel_that_torch_does_not_pick(name: str, library: str) -> None:
+    gpu = find_gpu(None, override=name)
+    call = AttentionProblem(
+        batch=2, heads=16, kv_heads=16, seq_q=8192, seq_k=8192, head_dim=256, causal=True, direction="forward"
+    )
+    found, asked, fast = (predict_attention(call, gpu=gpu, backend=one) for one in (None, "flash", library))
+    assert found.backend == "flash" and found.time_us.mid == asked.time_us.mid
+    assert found.time_us.low == fast.time_us.low and (fast.time_us.low or 0.0) < (asked.time_us.low or 0.0)
+    assert any(library in note for note in found.notes)
+
+
 def test_a_head_dimension_without_figures_widens_the_range() -> None:
     def width(found: AttentionPrediction) -> float:
         assert found.time_us.high is not None and found.time_us.mid is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from tracelens.gemm import (
     flops,
     shape_of,
 )
+from tracelens.results.row_sizes import attention_noted
 
 BF16, FP32, E4M3, E5M2 = "c10::BFloat16", "float", "c10::Float8_e4m3fn", "c10::Float8_e5m2"
 
@@ -278,7 +280,7 @@ def test_packed_flash_attention_3_as_recorded_on_an_h100() -> None:
     shape = attention(
         "flash_attn_3::fwd", [t, t, t] + [[]] * 4 + [[128], [128]] + [[]] * 25, [BF16] * 3, concrete
     )
-    assert shape.varlen and shape.windowed and shape.causal is True and not shape.backward
+    assert shape.varlen and shape.causal is True and not shape.backward
     assert (shape.batch, shape.query_len, shape.query_tokens, shape.heads) == (None, None, 32768, 6)
     assert flops(shape) is None, "the lengths of packed sequences are in no trace"
     assert bytes_moved(shape) == 4 * 2 * 32768 * 6 * 128
@@ -289,7 +291,7 @@ def test_packed_flash_attention_3_as_recorded_on_an_h100() -> None:
         [BF16] * 5,
         [""] * 13 + ["2048", "2048", "0.1", "True", "384", "0", "0.", "False", "0"],
     )
-    assert back.backward and back.causal is True and back.windowed and back.varlen
+    assert back.backward and back.causal is True and back.varlen
 
 
 def test_packed_efficient_attention() -> None:
@@ -299,11 +301,40 @@ def test_packed_efficient_attention() -> None:
 
 
 def test_a_window_wider_than_the_keys_is_none() -> None:
-    def windowed(left: str) -> bool:
+    def window(left: str) -> tuple[int, int] | None:
         concrete = [""] * 5 + ["1024", "1024", "0.", "True", "False", "", left, "0"]
-        return attention("aten::_flash_attention_forward", [S, S, S], [BF16] * 3, concrete).windowed
+        return attention("aten::_flash_attention_forward", [S, S, S], [BF16] * 3, concrete).window
 
-    assert windowed("256") and not windowed("1024") and not windowed("-1") and not windowed("")
+    assert window("256") == (256, 0)
+    assert window("1024") is window("-1") is window("") is None
+
+
+@pytest.mark.parametrize(
+    ("mask", "strides", "found"),
+    [
+        ([], [], None),
+        ([8, 12, 1024, 1024], [0, 0, 1024, 1], "mask"),
+        ([8, 12, 1024, 1024], [0, 1048576, 1024, 1], "bias"),
+        ([8, 12, 1024, 1024], None, "mask?"),
+        ([1024, 1024], [1024, 1], "mask"),
+    ],
+)
+def test_a_tensor_added_to_the_scores(mask: list[int], strides: list[int] | None, found: str | None) -> None:
+    """Torch expands a mask to all heads before the memory-efficient kernel: its stride over heads is zero."""
+    inputs = [None, None, None, strides] if strides is not None else None
+    shape = shape_of("aten::_efficient_attention_forward", [S, S, S, mask], [BF16] * 4, inputs, [])
+    assert isinstance(shape, AttentionShape) and shape.mask == found
+    assert shape.describe() == "b=8 h=12 s=1024 d=64" + (f" {found}" if found else "")
+    noted = attention_noted(shape.describe())
+    assert noted is not None and noted.mask == found and noted.head_dim == 64
+
+
+@pytest.mark.parametrize(("window", "query_len"), [((256, 0), 1024), ((100, 30), 1024), ((100, 0), 64)])
+def test_scores_inside_a_window(window: tuple[int, int], query_len: int) -> None:
+    shape = AttentionShape(1, 1, 1, query_len, 1024, 64, 64, "bf16", True, False, window=window)
+    queries = np.arange(1024 - query_len, 1024)[:, None]
+    seen = (np.arange(1024) >= queries - window[0]) & (np.arange(1024) <= queries + window[1])
+    assert shape.pairs == seen.sum() and flops(shape) == 4 * 64 * seen.sum()
 
 
 def test_operator_sets_do_not_overlap() -> None:

@@ -45,9 +45,6 @@ def driven(
     once.setattr(operands, "_ROUND_BYTES", 1 << 12)
     for name in ("cudnn", "efficient"):
         once.setitem(SDP, name, SDP["flash"])  # a CPU has one fused kernel
-    # toy sizes on a busy CPU: equal shapes differ as they like
-    once.setattr("benchmarks.gpu.stages.layer_pairs.CONTROL_FRAC", 9.0)
-    once.setattr("benchmarks.gpu.stages.repeatability.REPEAT_FRAC", 9.0)
     once.setattr(Run, "setting", toy_setting(Run.setting))
     once.setattr(os, "replace", within_one_folder(os.replace))
     torch.set_num_threads(1)

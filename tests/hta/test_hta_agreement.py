@@ -40,7 +40,7 @@ def _name(path: Path) -> str:
     return path.name.partition(".")[0]
 
 
-@pytest.fixture(params=FILES, ids=_name)
+@pytest.fixture(scope="module", params=FILES, ids=_name)  # a file is read once for all its tests
 def path(request: pytest.FixtureRequest) -> Iterator[Path]:
     with quiet():
         yield request.param
@@ -70,7 +70,7 @@ def _own(path: Path) -> Any:
 @cache
 def _ours(path: Path) -> tuple[Analysis, Tables]:
     """Our rows, of the GPU events that its loader kept."""
-    own, analysis = _own(path), analyze(path)
+    own, analysis = _own(path), analyze(path, shape_search=False)
     assert analysis.trace is not None and analysis.links is not None and analysis.attribution is not None
     frame, kernels = own.t.traces[0], analysis.trace.kernels
     kept = frame[frame["stream"].ne(-1)]

@@ -17,6 +17,7 @@ from typing import Any
 #: us
 _LAUNCH, _STEP_GAP, _GEMM, _SMALL, _SEND = 6.0, 40.0, 180.0, 25.0, 300.0
 _LAYERS = 6
+_NODE = 8  # GPUs
 _INPUT = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 _KERNEL = "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT"
 _H100 = {
@@ -56,6 +57,7 @@ class Job:
 
 @dataclass
 class _State:
+    device: int
     cpu: float = 0.0
     gpu: float = 0.0
     nccl: float = 0.0
@@ -69,7 +71,7 @@ class Simulation:
     def __init__(self, job: Job):
         self.job = job
         self.random = random.Random(job.seed)
-        self.states = [_State(cpu=self.random.uniform(0, 50)) for _ in job.ranks]
+        self.states = [_State(at % _NODE, cpu=self.random.uniform(0, 50)) for at in range(len(job.ranks))]
 
     def write(self, folder: Path) -> list[Path]:
         for step in range(self.job.steps):
@@ -198,7 +200,14 @@ class Simulation:
         state.correlation += 1
         link = {"correlation": state.correlation}
         self._span(state, "cuda_runtime", "cudaLaunchKernel", launched, 1.5, **link)
-        args = {"device": 0, "stream": stream, "grid": [132, 1, 1], "block": [384, 1, 1], **link, **args}
+        args = {
+            "device": state.device,
+            "stream": stream,
+            "grid": [132, 1, 1],
+            "block": [384, 1, 1],
+            **link,
+            **args,
+        }
         where = {"pid": 0, "tid": stream, "ts": start, "dur": dur, "args": args}
         state.events.append({"ph": "X", "cat": "kernel", "name": name, **where})
 
@@ -244,7 +253,7 @@ class Simulation:
         document = {
             "schemaVersion": 1,
             "generated": True,
-            "deviceProperties": [_H100],
+            "deviceProperties": [_H100 | {"id": at} for at in range(_NODE)],
             "distributedInfo": {"backend": "nccl", "rank": at, "world_size": world},
             "baseTimeNanoseconds": BASE,
             "traceEvents": sorted(self.states[at].events, key=lambda one: float(one["ts"])),

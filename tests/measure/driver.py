@@ -3,14 +3,14 @@
 Tensors that are put on ``cuda`` lie in the CPU's memory, so every kernel's work is real. What only a GPU has
 (events, streams, properties, graphs, the profiler's kernels, ``nvidia-smi``) is answered here, and each call
 is checked as the driver would: an event that was never recorded has no time, a time is read after a wait. A
-call of ``torch.cuda`` that is not answered here fails, as on any PyTorch without CUDA.
+call of ``torch.cuda`` that is not answered here fails, as on any PyTorch without CUDA. Between events pass as
+many microseconds as operators were asked for, so that nothing measured depends on how busy the machine is.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -60,6 +60,7 @@ class Driver(TorchFunctionMode):
     present: bool = True
     step_marked: bool = False  # what a compiler's graphs need before each step
     clock_mhz: int = 1755
+    now_us: float = 0.0
     processes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -68,6 +69,7 @@ class Driver(TorchFunctionMode):
     # -- tensors ------------------------------------------------------------------------------------
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.now_us += 1000.0
         kwargs = dict(kwargs or {})
         if "device" in kwargs:
             kwargs["device"] = _here(kwargs["device"])
@@ -175,15 +177,16 @@ class Driver(TorchFunctionMode):
 
 
 class Event:
-    """Times are those of the CPU that does the work; the order of calls is that of CUDA."""
+    """The order of calls is that of CUDA."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self.at: float | None = None
+        self.at_us: float | None = None
         self.number = 0
 
     def record(self, stream: Any = None) -> None:
-        self.at = time.perf_counter()
+        self.driver.now_us += 1.0
+        self.at_us = self.driver.now_us
         self.driver.recorded += 1
         self.number = self.driver.recorded
         self.driver.calls.append("event")
@@ -194,20 +197,20 @@ class Event:
         return self.number <= self.driver.done
 
     def synchronize(self) -> None:
-        if self.at is None:
+        if self.at_us is None:
             raise Misuse("waited for an event that was never recorded")
         self.driver.held = False
         self.driver.done = max(self.driver.done, self.number)  # a stream goes on in order
         self.driver.calls.append("wait")
 
     def elapsed_time(self, other: Event) -> float:
-        if self.at is None or other.at is None:
+        if self.at_us is None or other.at_us is None:
             raise Misuse("time between events that were never recorded")
-        if other.at < self.at:
+        if other.at_us < self.at_us:
             raise Misuse("the second event was recorded before the first")
         if max(self.number, other.number) > self.driver.done:
             raise RuntimeError("CUDA error: device not ready")
-        return (other.at - self.at) * 1e3
+        return (other.at_us - self.at_us) / 1e3
 
 
 @dataclass

@@ -27,7 +27,11 @@ def events() -> list[dict[str, Any]]:
     return events_of(json.loads(text()))
 
 
-@pytest.fixture(params=[384 * 1024, 20_000], ids=["whole", "chunks"])
+WHOLE, CHUNKS = 384 * 1024, 20_000
+RUBBISH = ("\0" * 40, "}}]]" * 5, '"' * 7, "{[" * 9, "@", "x" * 3000, '},{"ph": "X"},{')
+
+
+@pytest.fixture(params=[WHOLE, CHUNKS], ids=["whole", "chunks"])
 def _chunked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same in chunks as long as usual, and so short that many cuts are made."""
     for module in ("tracelens.trace.source", "tracelens.trace.reader"):
@@ -65,9 +69,14 @@ def test_cut_off_gzip(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_chunked")
 @pytest.mark.parametrize(
-    "rubbish", ["\0" * 40, "}}]]" * 5, '"' * 7, "{[" * 9, "@", "x" * 3000, '},{"ph": "X"},{']
+    ("rubbish", "where", "_chunked"),
+    [
+        case
+        for at, rubbish in enumerate(RUBBISH)
+        for case in zip((rubbish, rubbish), (0.05, 0.62), (WHOLE, CHUNKS)[:: 1 - 2 * (at % 2)], strict=True)
+    ],
+    indirect=["_chunked"],
 )
-@pytest.mark.parametrize("where", [0.05, 0.62])
 def test_damage_costs_the_events_it_touches_and_no_other(tmp_path: Path, rubbish: str, where: float) -> None:
     at = int(len(text()) * where)
     (tmp_path / "t.json").write_text(text()[:at] + rubbish + text()[at + len(rubbish) :])

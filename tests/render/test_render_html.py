@@ -35,7 +35,7 @@ from tracelens.results import Curve, Estimate, Explorer, Report, Suggested
 from tracelens.results.schema import json_schema
 
 ROOT = Path(__file__).resolve().parents[2]
-
+VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 BANNED = re.compile(r"\b(up to|may|consider|sub-optimal)\b", re.IGNORECASE)
 VOID = {"meta", "link", "br", "input", "img", "hr"}
 
@@ -124,7 +124,7 @@ def test_the_policy_allows_exactly_our_style_and_script() -> None:
 def test_the_embedded_data_is_the_report_and_cannot_end_its_element(variant: Report) -> None:
     page = render_html(variant)
     data = _data(page)
-    jsonschema.validate(data, json_schema())
+    VALIDATOR.validate(data)
     assert data["schema_version"] == variant.schema_version
     assert data["trace"]["path"] == variant.trace.path  # type: ignore[index]
     raw = page.split('id="report">')[1].split("</script>")[0]
@@ -665,7 +665,7 @@ def test_many_findings_and_shapes_stay_below_a_megabyte_and_nothing_is_silent(
         assert "--json writes has all of them in full" in parsed.text
         assert "(number 500)" in parsed.text
         assert len(_data(page)["findings"]) == whole  # type: ignore[arg-type]
-    jsonschema.validate(_data(page), json_schema())
+    VALIDATOR.validate(_data(page))
 
 
 def test_a_finding_of_one_line_says_what_it_saves_as_one_in_full_does() -> None:

@@ -96,6 +96,16 @@ def test_a_value_that_says_nothing_is_unknown(tmp_path: Path, key: str, value: o
     assert getattr(found, field.get(key, key)) is None
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("[10, 30]", (10, 30)), ([10, 30], (10, 30)), ("[]", None), ("[1, 2, ..., 9]", None), ("[-1]", None)],
+)
+def test_sizes_for_each_rank(tmp_path: Path, written: object, meant: object) -> None:
+    trace = read(tmp_path, document([op("record_param_comms", **(ARGUMENTS | {"In split size": written}))]))
+    found = of_ops(trace)[0]
+    assert found is not None and (found.in_parts, found.out_parts) == (meant, None)
+
+
 def test_helpers_give_the_same(tmp_path: Path) -> None:
     events = [
         op("record_param_comms", ts=10 * at, **(ARGUMENTS | {"In msg nelems": at % 7})) for at in range(9000)

@@ -16,7 +16,7 @@ from tests.truth.invariants import faults
 from tests.truth.outputs import FILES, SAMPLES, Outputs, name_of
 from tests.zoo import FAMILIES, ZooOptions, record
 from tests.zoo.controls import CONTROLS
-from tracelens.analysis import analyze
+from tracelens.api import analyze
 from tracelens.results import Estimate, Known, LeftOut, Report
 
 #: With module names too; every family and control without.

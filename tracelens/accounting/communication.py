@@ -66,8 +66,11 @@ def _row(
     moved, time_ns = int(sizes.sum()), int(dur.sum())
     algorithm = moved / time_ns if call.bytes is not None and time_ns else None
     factor = bus_factor(call.collective, call.group_size)
-    shares = np.array([_uneven_share(communication.calls[code]) for code in communication.call[at].tolist()])
-    uneven = (shares > 0) & in_step
+    called = [communication.calls[code] for code in communication.call[at].tolist()]
+    shares = np.array([_unaligned_share(one) for one in called])
+    unaligned = (shares > 0) & in_step
+    uneven = [one.uneven_frac for one, counts in zip(called, in_step.tolist(), strict=True) if counts]
+    known = [one for one in uneven if one is not None]
     return CommunicationRow(
         collective=call.collective,
         group=call.group,
@@ -89,12 +92,13 @@ def _row(
         algorithm_gbps=algorithm if factor is not None or call.group_size is None else None,
         bus_gbps=algorithm * factor if algorithm is not None and factor is not None else None,
         in_line_ms_per_step=int(exposed[in_step & in_line[at]].sum()) / 1e6 / steps,
-        unaligned_ms_per_step=int(exposed[uneven].sum()) / 1e6 / steps,
-        unaligned_bytes=int(shares[np.where(uneven, exposed, -1).argmax()]) if uneven.any() else None,
+        unaligned_ms_per_step=int(exposed[unaligned].sum()) / 1e6 / steps,
+        unaligned_bytes=int(shares[np.where(unaligned, exposed, -1).argmax()]) if unaligned.any() else None,
+        uneven_frac=sum(known) / len(known) if known else None,
     )
 
 
-def _uneven_share(call: Call) -> int:
+def _unaligned_share(call: Call) -> int:
     """Bytes of one rank's part of a large message, where they are no multiple of ``SHARE_BYTES``; else 0."""
     size, ranks = call.bytes, call.group_size
     if call.collective not in ("all_gather", "reduce_scatter") or not size or not ranks or size < _LARGE:

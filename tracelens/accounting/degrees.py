@@ -42,9 +42,12 @@ def with_degrees(
         return replace(dims, pipeline_parallel=nothing, expert_parallel=nothing)
     named = _named(metadata, rows)
     tensor, found = dims.tensor_parallel, named.get("tensor_parallel")
+    exchanged = _exchanged(rows)
     if found is not None and found.value and found.value != tensor.value:
         # Heads of a size of their own: hidden / (heads x head dimension) is no number of ranks there.
         tensor = found
+    elif tensor.value is None and exchanged is not None:
+        tensor = exchanged
     pipeline = named.get("pipeline_parallel") or _without_messages(metadata, rows, complete)
     split = (tensor.value or 1) > 1 or (tensor.value is None and sharded)
     return replace(
@@ -125,6 +128,13 @@ def _purposes(rows: Sequence[CommunicationRow]) -> Iterator[tuple[str, int, str]
         kind = _PURPOSES.get(row.purpose)
         if kind is not None and row.group_size and _kind(row.group or "") is None:
             yield kind, row.group_size, f"the one process group serves {row.purpose}"
+
+
+def _exchanged(rows: Sequence[CommunicationRow]) -> Known | None:
+    """The size of the group that exchanges activations, where that is one size."""
+    sizes = {row.group_size for row in rows if row.purpose == "tensor parallel"}
+    size = next(iter(sizes)) if len(sizes) == 1 else None
+    return Known(size, f"groups of {size} ranks exchange activations") if size else None
 
 
 _UNSEEN = "not known: too much of the GPU time could not be told apart to rule communication out"

@@ -1,4 +1,4 @@
-"""What the CPU does while the GPU waits: compiling, fetching a batch; and copies that hold the GPU up."""
+"""What the CPU does while the GPU waits: compiling, graph breaks, fetching a batch; copies that hold it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ _RANGES: dict[HostWork, re.Pattern[str]] = {
     "compile": re.compile(r"\(dynamo_timed\)$|^entire_(?:frame|backward)_compile"),
     "data": re.compile(r"^enumerate\(DataLoader\)#.*\.__next__$"),
 }
+#: ``torch/_dynamo`` opens one for each frame that it runs compiled. What stands within another is reached by
+#: a graph break: without one Dynamo compiles it as a part of the other.
+_REGION = re.compile(r"^Torch-Compiled Region")
+#: The calls of compiled graphs in them, by ``torch/_inductor/output_code.py`` and AOTAutograd.
+_GRAPH = re.compile(r"^## Call CompiledFxGraph|^CompiledFunction$")
 _PAGEABLE = re.compile(r"Memcpy HtoD \(Pageable|Memcpy DtoH \(Device -> Pageable")
 
 
@@ -35,6 +40,7 @@ def host_waits(trace: Trace, times: StepTimes) -> list[HostWait]:
     copies = trace.symbols.where(_PAGEABLE.match)[kernels.name]
     is_kernel = trace.symbols.where(lambda text: text == "kernel")[kernels.category]
     found = [_wait(kind, _ranges(trace, pattern), (begin, end), windows) for kind, pattern in _RANGES.items()]
+    found.append(_wait("break", _breaks(trace), (begin, end), windows))
     computes = (begin[is_kernel], end[is_kernel])
     found.append(_wait("pageable", (begin[copies], end[copies]), computes, windows))
     return [one for one in found if one is not None]
@@ -49,6 +55,28 @@ def _ranges(trace: Trace, pattern: re.Pattern[str]) -> _Spans:
     begin = np.concatenate([trace.ranges.ts_ns[of_ranges], trace.ops.ts_ns[of_ops]])
     dur = np.concatenate([trace.ranges.dur_ns[of_ranges], trace.ops.dur_ns[of_ops]])
     return begin, begin + dur
+
+
+def _breaks(trace: Trace) -> _Spans:
+    """From the compiled graph before each graph break to the compiled code that goes on after it."""
+    ops, region = trace.ops, trace.symbols.where(_REGION.search)[trace.ops.name]
+    done = np.sort(_ranges(trace, _GRAPH)[1])
+    spans: list[tuple[int, int]] = []
+    for thread in np.unique(ops.thread[region]).tolist():
+        at = np.flatnonzero(region & (ops.thread == thread))
+        begin, end = ops.ts_ns[at], ops.ts_ns[at] + ops.dur_ns[at]
+        order = np.lexsort((-end, begin))
+        outer: list[tuple[int, int]] = []
+        for start, stop in zip(begin[order].tolist(), end[order].tolist(), strict=True):
+            while outer and outer[-1][1] <= start:
+                outer.pop()
+            if outer:
+                before = int(np.searchsorted(done, start, side="right"))
+                last = int(done[before - 1]) if before else outer[-1][0]
+                spans.append((max(last, outer[-1][0]), start))
+            outer.append((start, stop))
+    found = np.array(spans, dtype=np.int64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
 
 
 def _wait(kind: HostWork, work: _Spans, busy: _Spans, windows: _Spans) -> HostWait | None:

@@ -30,14 +30,19 @@ from tracelens.results import (
     GemmRow,
     GpuInfo,
     ModelDims,
+    Report,
     Summary,
 )
 from tracelens.results.step import LimitedBy
-from tracelens.results.waiting import idle_ms
+from tracelens.results.waiting import idle_ms, mean_ms
 
 #: Shares of the step from which a wait is named before kernels, and from which it is named at all.
 LARGE, WORTH = 0.15, 0.05
 UNKNOWN = 0.50
+#: Of exposed communication: from here on it is said that small messages wait for a rank.
+_NAMES_WAITING = 0.25
+#: A smaller message is sent in 0.1 ms at most, even at 1 GB/s: what it takes longer is waiting.
+_SENDING_FROM = 2**16
 #: Components whose kernels besides products only move bytes.
 _BYTES = frozenset({
     "embedding", "norm", "attention.rope", "attention.softmax", "mlp.activation", "residual", "dropout",
@@ -99,8 +104,7 @@ class StepPicture:
     @property
     def mean_ms(self) -> float:
         """Mean length of a step, which idle time and exposed communication are of."""
-        busy = self.summary.gpu_busy_frac
-        return self.summary.idle_ms / (1 - busy) if busy < 1 else self.summary.step_ms.median
+        return mean_ms(self.summary)
 
     @property
     def exposed_frac(self) -> float:
@@ -108,9 +112,48 @@ class StepPicture:
         return self.summary.exposed_communication_ms / self.mean_ms if self.mean_ms else 0.0
 
     @property
+    def waiting_ms(self) -> float:
+        """Exposed communication per step in messages too small to take long: waiting for other ranks."""
+        return sum(
+            row.exposed_ms_per_step
+            for row in self.communication
+            if row.bytes_per_call is not None and row.bytes_per_call < _SENDING_FROM
+        )
+
+    @property
+    def waits_for_rank(self) -> bool:
+        """Is so much of the exposed communication waiting that the late rank is the thing to find?"""
+        exposed_ms = self.summary.exposed_communication_ms
+        return exposed_ms > 0 and self.waiting_ms >= _NAMES_WAITING * exposed_ms
+
+    @property
+    def hideable_ms(self) -> float:
+        """Exposed communication per step that overlap hides at most: no more than there is compute."""
+        exposed_ms = self.summary.exposed_communication_ms
+        return min(exposed_ms, max(0.0, self.mean_ms * self.summary.gpu_busy_frac - exposed_ms))
+
+    @property
     def marked(self) -> bool:
         """Is there a step, and not only a trace taken for one?"""
         return self.summary.steps_marked
+
+
+def picture_of(report: Report) -> StepPicture:
+    """What the verdict of this report is made of."""
+    return StepPicture(
+        summary=report.summary,
+        model=report.model,
+        coverage=report.coverage,
+        gpu=report.gpu,
+        components=report.components,
+        gemms=report.gemms,
+        communication=report.communication,
+        findings=[one for one in report.findings if one.saving_of != "wait"],
+        waits=[one for one in report.findings if one.saving_of == "wait"],
+        checks=report.checks,
+        at_stake=report.summary.shape_waste_ms,
+        open_ms=report.summary.shape_open_ms,
+    )
 
 
 def limits(seen: StepPicture) -> Limits:

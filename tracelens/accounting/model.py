@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -27,6 +29,7 @@ _FEWEST_WORDS = 256  # of a vocabulary whose table is not seen: bytes
 _CLEAR = 2 / 3  # of the time of the calls that show a value
 _MOST = 0.75  # of the calls of attention are in a numbered layer
 _RARE = 0.05  # of the calls of attention: a last batch that is smaller
+_CORES = ("attention.core", "attention.scores", "attention.softmax", "attention.values")
 _PER_LAYER = 2  # calls: attention to itself, and to another sequence
 
 
@@ -46,20 +49,21 @@ def model_dims(
     if not attribution.transformer:
         nothing = Known(None, _NO_MODEL[attribution.found])
         return ModelDims(attribution.found, *(nothing for _ in range(11)))
-    forward = _Forward(attribution, calls)
-    hidden = forward.gemm(
+    everything = _Forward(attribution, calls)
+    hidden = everything.gemm(
         ("attention.qkv", lambda s: s.k),
         ("mlp.up", lambda s: s.k),
         ("mlp.gate", lambda s: s.k),
         ("logits", lambda s: s.k),
     )
+    forward = everything.of_stream(hidden.value)
     heads = _attention_dims(forward, hidden)
     ffn = forward.gemm(
         ("mlp.down", lambda s: s.k),
         ("moe.experts", lambda s: s.k if s.n == hidden.value != s.k else None),
     )
     vocab, classes = _head(forward, hidden.value, heads["micro_batch"].value, tables)
-    found = {"hidden": hidden, **heads, "ffn": ffn, "layers": _layers(attribution, calls)}
+    found = {"hidden": hidden, **heads, "ffn": ffn, "layers": _layers(attribution, calls, forward)}
     for why, names in (
         (forward.one_part(), tuple(found)),
         (_conflict(forward, hidden, heads["heads"], heads["head_dim"]), ("heads", "kv_heads", "head_dim")),
@@ -129,9 +133,20 @@ def _head(
     return Known(None, why), found
 
 
-def _layers(attribution: Attribution, calls: Calls) -> Known:
-    """As many as are numbered, where the attention of a step agrees with that."""
+def _layers(attribution: Attribution, calls: Calls, forward: _Forward) -> Known:
+    """As many as are numbered, where the attention of a step agrees with that.
+
+    Of several models, or of stages that grow, those whose stream is as wide as the hidden size.
+    """
     numbered = attribution.layer >= 0
+    if len(forward.streams) > 1:
+        if forward.stream is None:
+            widths = ", ".join(str(width) for width in sorted(forward.streams))
+            return Known(None, f"layers of several widths, {widths}: no one model")
+        main = calls.main[np.array(forward.streams[forward.stream], np.int64)]
+        found = np.unique(attribution.layer[main][numbered[main]])
+        if len(found):
+            return Known(len(found), f"layers whose stream is {forward.stream} wide")
     layers = {int(layer) for layer in attribution.layer[numbered]}
     if not layers:
         return Known(None, "no layer is named, and nothing tells layers from passes of the model")
@@ -192,12 +207,25 @@ def _axes(forward: _Forward, heads: int | None) -> str | None:
     return f"attention runs on {len(often)} sizes of batch x sequence, {shown} among them"
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A forward call with a shape; ``width`` is that of the residual stream it works for."""
+
+    component: str
+    shape: Shape
+    ns: int
+    width: int | None = None
+
+
 class _Forward:
     """The forward calls, by component, each with its time."""
 
     def __init__(self, attribution: Attribution, calls: Calls):
-        self._shapes: dict[str, list[tuple[Shape, int]]] = {}
+        self._rows: list[_Row] = []
         self._attention = ([0, 0], [0, 0])  # calls and ns, without and with a shape
+        self.streams: dict[int, list[int]] = {}  # by width: calls of the projections behind attention
+        self.stream: int | None = None
+        core: list[int] = []  # rows of the attention whose output projection is to come
         for at, shape in enumerate(calls.shape):
             if PHASES[attribution.phase[calls.main[at]]] not in ("forward", "other"):
                 continue
@@ -206,8 +234,33 @@ class _Forward:
             if component in ("attention.core", "attention.scores"):
                 self._attention[0][shape is not None] += 1
                 self._attention[1][shape is not None] += ns
-            if shape is not None:
-                self._shapes.setdefault(component, []).append((shape, ns))
+                core = []
+            if shape is None:
+                continue
+            width = None
+            if component in _CORES:
+                core.append(len(self._rows))
+            elif component == "attention.output" and core and isinstance(shape, GemmShape):
+                width = shape.n  # adapters follow the projection, and are none
+                for row in core:
+                    self._rows[row] = replace(self._rows[row], width=width)
+                self.streams.setdefault(width, []).append(at)
+                core = []
+            elif component == "mlp.down" and isinstance(shape, GemmShape):
+                width = shape.n
+            self._rows.append(_Row(component, shape, ns, width))
+
+    def of_stream(self, width: int | None) -> _Forward:
+        """Those of the model whose residual stream is so wide; all where there is one width or none."""
+        if width not in self.streams or len(self.streams) == 1:
+            return self
+        out = copy(self)
+        out.stream = width
+        out._rows = [row for row in self._rows if row.width in (None, width)]
+        return out
+
+    def _shapes(self, component: str) -> list[tuple[Shape, int]]:
+        return [(row.shape, row.ns) for row in self._rows if row.component == component]
 
     def one_part(self) -> str | None:
         """Why the calls with shapes are no measure of the model: most attention has none."""
@@ -219,17 +272,16 @@ class _Forward:
 
     def attention(self) -> list[tuple[AttentionShape, int]]:
         return [
-            (s, ns)
-            for shapes in self._shapes.values()
-            for s, ns in shapes
-            if isinstance(s, AttentionShape) and not s.backward
+            (row.shape, row.ns)
+            for row in self._rows
+            if isinstance(row.shape, AttentionShape) and not row.shape.backward
         ]
 
     def gemm(self, *readings: tuple[str, Callable[[GemmShape], int | None]]) -> Known:
         """The value that takes most time, of the first reading that has one."""
         first: Known | None = None
         for component, read in readings:
-            shapes = ((s, ns) for s, ns in self._shapes.get(component, []) if isinstance(s, GemmShape))
+            shapes = ((s, ns) for s, ns in self._shapes(component) if isinstance(s, GemmShape))
             found = _from(shapes, read, component)
             if found.value is not None:
                 return found
@@ -237,7 +289,7 @@ class _Forward:
         return first or Known(None, _UNKNOWN_NAMES)
 
     def products(self, component: str) -> list[GemmShape]:
-        return [s for s, _ in self._shapes.get(component, []) if isinstance(s, GemmShape)]
+        return [s for s, _ in self._shapes(component) if isinstance(s, GemmShape)]
 
     def widths(self, component: str) -> Counter[int]:
         """N of every product."""

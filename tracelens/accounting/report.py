@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracelens.accounting.limits import StepPicture, limits
+from tracelens.accounting.limits import limits, picture_of
 from tracelens.accounting.steps import StepTimes, unprofiled_steps
-from tracelens.accounting.verdict import verdict
 from tracelens.attribution import Attribution, Calls, Loan
 from tracelens.gemm import AttentionShape, Shape, math_dtype, model_flops
 from tracelens.hardware import Gpu
@@ -72,7 +71,7 @@ def summarize(
     gemms: list[GemmRow],
     covered: Coverage,
 ) -> Summary:
-    """The five numbers and their kin; the verdict is added once the findings are known."""
+    """The five numbers and their kin; ``tracelens.render.verdict`` writes the verdict."""
     in_step = attribution.step >= 0
     length = float((times.end_ns - times.start_ns).sum())
     work, dtype, why = _work(trace, calls, attribution, covered)
@@ -157,8 +156,8 @@ def _work(
 
 def _no_work(shape: Shape | None, operator: bool, graphs: bool) -> str:
     """Why a call's FLOPs are not known; shapes come with operators, of which a CUDA graph has none."""
-    if isinstance(shape, AttentionShape) and (shape.varlen or shape.windowed):
-        return "packed attention" if shape.varlen else "windowed attention"
+    if isinstance(shape, AttentionShape) and shape.varlen:
+        return "packed attention"
     if shape is not None:
         return "a size is not known"
     if operator:
@@ -167,36 +166,15 @@ def _no_work(shape: Shape | None, operator: bool, graphs: bool) -> str:
 
 
 def with_findings(report: Report, advice: Advice) -> Report:
-    """Tie findings and GEMM rows to each other, and say the verdict."""
+    """Tie findings and GEMM rows to each other, and judge what limits the step."""
     of_row: dict[str, list[str]] = {}
     for finding in advice.findings:
         for row in finding.gemms:
             of_row.setdefault(row, []).append(finding.rule)
-    summary = report.summary
-    picture = StepPicture(
-        summary=summary,
-        model=report.model,
-        coverage=report.coverage,
-        gpu=report.gpu,
-        components=report.components,
-        gemms=report.gemms,
-        communication=report.communication,
-        findings=[one for one in advice.findings if one.saving_of != "wait"],
-        waits=[one for one in advice.findings if one.saving_of == "wait"],
-        checks=advice.checks,
-        at_stake=advice.at_stake_ms,
-        open_ms=advice.open_ms,
-    )
-    said, detail = verdict(picture)
+    summary = replace(report.summary, shape_waste_ms=advice.at_stake_ms, shape_open_ms=advice.open_ms)
+    picture = picture_of(replace(report, summary=summary))
     return replace(
         report,
         gemms=[replace(row, findings=sorted(set(of_row.get(row.id, [])))) for row in report.gemms],
-        summary=replace(
-            summary,
-            shape_waste_ms=advice.at_stake_ms,
-            shape_open_ms=advice.open_ms,
-            verdict=said,
-            verdict_detail=detail,
-            limited_by=limits(picture).first if picture.marked else "",
-        ),
+        summary=replace(summary, limited_by=limits(picture).first if picture.marked else ""),
     )

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.attribution.components import CORE, Decision
+from tracelens.attribution.launches import decide_launches
 from tracelens.attribution.lend import lend
 from tracelens.attribution.names import OP_RULES, kernel_component
 from tracelens.attribution.origins import find_origins, op_nodes
@@ -17,6 +18,7 @@ from tracelens.attribution.result import REASONS, Attribution
 from tracelens.attribution.sites import Sites, decide_sites, operator_rules
 from tracelens.attribution.structure import Inference, infer
 from tracelens.attribution.twins import orphans
+from tracelens.attribution.updates import between_updates
 from tracelens.gemm import KernelNames, is_gemm_op, kernel_names
 from tracelens.gemm.inductor import custom_kernel
 from tracelens.trace import Links, Trace, look_up
@@ -36,6 +38,11 @@ for _family in ("attention.", "mlp."):
     for _part in COMPONENTS:
         if _part.startswith(_family):
             _FINER[_COMPONENT[f"{_family}other"], _COMPONENT[_part]] = True
+
+#: [known, stated by a kernel's name]: a part of what is known
+_PART_OF = _FINER.copy()
+for _part in ("moe.router", "moe.dispatch"):
+    _PART_OF[_COMPONENT["moe.experts"], _COMPONENT[_part]] = True
 
 _REASON = {name: code for code, name in enumerate(REASONS)}
 
@@ -95,6 +102,13 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     own = np.where(which < 0, look_up(sites.decision, op_node), -1)
     _apply(sites.decisions, own, component, evidence, fused, lists)
 
+    # what a range says of a launch without an operator
+    core = np.isin(trace.kernels.name, _named(trace, "attention.core"))
+    launched, said = decide_launches(
+        trace, links, names, paths, phases.backward, transformer=sites.transformer or bool(core.any())
+    )
+    _apply(said, launched, component, evidence, fused, lists)
+
     layer = np.full(size, -1, np.int32)
     role = look_up(
         np.array([_ROLE.get(x.role or "", -1) for x in inferred.labels], np.int32), inferred.of_kernel()
@@ -106,6 +120,13 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     optimizing = phase == _PHASE["optimizer"]
     bare = optimizing & (component == _COMPONENT["unattributed"])
     component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["module_stack"]
+    optimizes = component == _COMPONENT["optimizer"]
+    bare = between_updates(trace, links, optimizes, outside=phase == _PHASE["other"])
+    bare &= component == _COMPONENT["unattributed"]
+    component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["local"]
+    # a forward that is not trained on
+    updates = np.isin(component, [_COMPONENT["optimizer"], _COMPONENT["grad_clip"]])
+    phase[(phase == _PHASE["other"]) & (inferred.of_kernel() >= 0) & ~updates] = _PHASE["forward"]
     # a product of the forward that a compiled backward computes again
     again = (role == _ROLE["forward"]) & (phase == _PHASE["backward"])
     stretch = np.where(again, -2 - np.arange(size), look_up(phases.evaluate, links.kernel_node))
@@ -151,6 +172,11 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
         like=np.full(size, -1, np.int32),
         layers_named=bool((layers >= 0).any()),
     )
+
+
+def _named(trace: Trace, component: str) -> list[int]:
+    """Codes of the kernel names that state a component."""
+    return [code for code, text in enumerate(trace.symbols) if kernel_component(text) == component]
 
 
 def _roles_by_layout(
@@ -271,6 +297,8 @@ def _by_kernel_name(
     narrower = (codes >= 0) & (evidence == _EVIDENCE["structure"]) & (component != codes)
     for row in np.flatnonzero(narrower).tolist():
         narrower[row] = COMPONENTS[codes[row]] in lists[fused[row]]
+    # an operator that holds a whole mixture, or a block that is known and not its part
+    narrower |= (codes >= 0) & _PART_OF[component, codes]
     comm = (codes == _COMPONENT["communication"]) & (component != _COMPONENT["communication"])
     for mask in (weak, comm, narrower):
         component[mask], evidence[mask] = codes[mask], _EVIDENCE["kernel_name"]

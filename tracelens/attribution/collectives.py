@@ -59,6 +59,7 @@ class Call:
     group: str | None  # "mesh_tp", "default_pg": the description, else the name
     group_size: int | None
     ranks: tuple[int, ...] | None
+    uneven_frac: float | None = None  # of an all-to-all: the largest part of a rank over the mean, less one
 
 
 @cache
@@ -107,7 +108,18 @@ def _call(trace: Trace, groups: dict[str, Any], detail: int, named: int, kernel:
     elements = max(sizes, default=None)
     each = bytes_per_element(dtype)
     size = round(elements * each) if elements is not None and each is not None else None
-    return Call(collective, dtype, elements, size, *_group(stated, groups))
+    uneven = _uneven(stated) if stated and collective == "all_to_all" else None
+    return Call(collective, dtype, elements, size, *_group(stated, groups), uneven)
+
+
+def _uneven(stated: Collective) -> float | None:
+    """Tokens go to uneven ranks in one direction of the exchange; in the other each rank sends as many."""
+    shares = [
+        len(parts) * max(parts) / sum(parts) - 1
+        for parts in (stated.in_parts, stated.out_parts)
+        if parts is not None and len(parts) > 1 and sum(parts) > 0
+    ]
+    return max(shares, default=None)
 
 
 def _first(names: Iterable[str | None]) -> CollectiveName | None:
@@ -123,5 +135,5 @@ def _group(
     listed = groups.get(stated.group or "", {})
     ranks = stated.ranks or listed.get("ranks")
     size = stated.group_size or listed.get("size") or (len(ranks) if ranks else None)
-    named = stated.description if stated.description != "undefined" else None
-    return named or listed.get("description") or stated.group, size, ranks
+    described = (one for one in (stated.description, listed.get("description")) if one != "undefined")
+    return next(filter(None, described), None) or stated.group, size, ranks

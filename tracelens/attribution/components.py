@@ -51,7 +51,11 @@ _FROM_OP = {
     "optimizer": "optimizer",
     "grad_clip": "grad_clip",
     "experts": "moe.experts",
+    "routes": "moe.router",
+    "sends": "moe.dispatch",
     "scan": "ssm.scan",
+    "rope": "attention.rope",
+    "cache": "attention.other",
 }
 _PLAIN_ROLE = {
     "norm": "norm",

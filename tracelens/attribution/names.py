@@ -96,7 +96,12 @@ _OPS: tuple[tuple[str, ...], ...] = (
     ),
     ("add", r"aten::add_?"),
     ("experts",),  # a whole mixture in one operator
+    ("routes",),  # of a mixture: its choice
+    ("sends",),  # and the way to and from the experts
     ("scan",),  # of a state space, or its whole mixer
+    ("rope",),
+    ("cache",),  # keys and values into what later steps read
+    ("quantize",),
 )
 OP_RULES = tuple(rule for rule, *_ in _OPS)
 _COMPILED_OPS = tuple(
@@ -153,7 +158,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "qkv",
         r"^(q|k|v|qkv|kv|qk|query|key|value|query_key_value|wqkv|wq|wk|wv)(_?(proj|linear|lin))?$",
         r"^(c_attn|in_proj|linear_qkv|attn_in|to_[qkv]|to_qkv|to_kv|qkv_\w+|\w+_qkv)$",
-        r"^(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|qkv.?proj\w*)$",
+        r"^(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|qkv.?proj\w*|w(q|kv|qkv)_[ab]|qkvparallellinear)$",
     ),
     (
         "attention_output",
@@ -169,7 +174,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     ("intermediate", "intermediate$"),  # BERT's: the product and its activation
     ("mlp_down", r"^(down_proj|fc2|fc_out|lin2|linear2|dense_4h_to_h|linear_fc2|ffn_down|w2)$"),
-    ("attention", "attention", "attn", "^mha$", "multihead", "^sa$"),
+    ("attention", "attention", "attn", "^mha$", "^mla$", "multihead", "^sa$"),
     (
         "activation",
         r"^(act|act_fn|swiglu|silu\w*|\w*activation(_fn)?)$",
@@ -198,7 +203,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     ("bert_output", r"^(?!.*self)\w*output$"),
     ("stem", r"conv(olution)?_?(layer|block|stem)(_\d+)?$", "feature_?(extractor|encoder)$"),
-    ("layer", r"(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$"),
+    ("layer", r"(?<!base_)(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$"),
 )
 _COMPILED_ELEMENTS = tuple((role, re.compile("|".join(words), re.IGNORECASE)) for role, *words in _ELEMENTS)
 _COUNTER = re.compile(r"^(.*?)_(\d+)$")
@@ -254,9 +259,11 @@ _KERNELS: tuple[tuple[str, ...], ...] = (
         "cuComputeGradGammaBeta|GammaBetaBackward",
     ),
     ("embedding", "embedding_(backward|bag)|EmbeddingBag|compute_grad_weight|embedding_dense"),
-    ("loss", "nll_loss|cross_entropy|CrossEntropy|LogSoftMax(Forward|Backward)"),
+    ("loss", "nll_loss|entropy|CrossEntropy|LogSoftMax(Forward|Backward)"),
     ("optimizer", "FusedAdam|fused_adam|FusedOptimizer|adam_kernel|AdamFunctor"),
     ("dropout", "fused_dropout"),
+    ("attention.other",),
+    ("mlp.activation",),
     ("moe.dispatch",),
     ("moe.router",),
     ("moe.experts",),

@@ -12,8 +12,11 @@ Row = tuple[str, str, str]
 OPERATORS: tuple[Row, ...] = (
     (
         "communication",
-        r"vllm::(all_reduce|all_gather|reduce_scatter)",
-        "vllm-project/vllm vllm/distributed/parallel_state.py, direct_register_custom_op",
+        r"(vllm|sgl_kernel|trtllm)::\w*(all_?reduce|all_?gather|reduce_?scatter)\w*",
+        (
+            "vllm-project/vllm vllm/distributed/parallel_state.py, direct_register_custom_op; with the norm "
+            "behind it: vllm/compilation/passes/fusion/allreduce_rms_fusion.py"
+        ),
     ),
     ("communication", r"_C_custom_ar::\w+", "vllm-project/vllm csrc/torch_bindings.cpp"),
     (
@@ -27,6 +30,82 @@ OPERATORS: tuple[Row, ...] = (
         "vllm-project/vllm vllm/attention/layer.py, direct_register_custom_op",
     ),
     ("core", r"_vllm_fa[23]_C::\w+", "vllm-project/flash-attention csrc/common/registration.h"),
+    (  # what a library calls so is a fused attention; not what prepares it, and no linear attention
+        "core",
+        (
+            r"(?!aten::|c10d)\w++::(?!\w*(cache|norm|rope|rotary|mask|metadata|plan|proj|bias|quant|index|gate))"
+            r"(?!\w*(linear_att|gdn|kda|delta|lightning|mamba))\w*(flash(?!infer)|attention|attn|sdpa|fmha|_mla)"
+            r"\w*"
+        ),
+        (
+            "pytorch-labs/segment-anything-fast flash_4.py (customflash), facebookresearch/xformers fmha, "
+            "flashinfer-ai/flashinfer flashinfer/prefill.py, vllm-project/vllm csrc/torch_bindings.cpp"
+        ),
+    ),
+    (
+        "rope",
+        r"(_C|vllm|sgl_kernel|flashinfer)::\w*(rotary|rope)\w*",
+        "vllm-project/vllm csrc/torch_bindings.cpp; sgl-project/sglang sgl-kernel/csrc/common_extension.cc",
+    ),
+    (
+        "cache",
+        r"_C_cache_ops::\w+|vllm::unified_kv_cache_update",
+        "vllm-project/vllm csrc/torch_bindings.cpp, vllm/model_executor/layers/attention/attention.py",
+    ),
+    (
+        "norm",
+        r"(sgl_kernel|flashinfer|vllm|trtllm)::\w*(rms|layer)_?norm\w*",
+        "sgl-project/sglang sgl-kernel/csrc/common_extension.cc; flashinfer-ai/flashinfer flashinfer/norm.py",
+    ),
+    (
+        "experts",
+        r"_C::(cutlass_(w4a8_)?moe_mm|cutlass_fp4_group_mm|ggml_moe_a8\w*)|_moe_C::moe_wna16\w*",
+        "vllm-project/vllm csrc/torch_bindings.cpp, csrc/moe/torch_bindings.cpp",
+    ),
+    (
+        "experts",
+        r"(vllm|sglang|flashinfer|trtllm)::\w*(fused_moe|fused_experts|_moe|moe_runner|moe_forward)(?!_lora)\w*",
+        "vllm-project/vllm vllm/model_executor/layers/fused_moe/; flashinfer-ai/flashinfer fused_moe/",
+    ),
+    (
+        "routes",
+        (
+            r"_moe_C::(topk_softmax|topk_sigmoid|grouped_topk)|sgl_kernel::(topk_softmax|topk_sigmoid|moe_fused_gate)"
+            r"|(sgl_kernel|vllm)::dsv3_router_gemm|vllm::\w*grouped_topk"
+        ),
+        "vllm-project/vllm csrc/moe/torch_bindings.cpp; sgl-project/sglang csrc/common_extension.cc",
+    ),
+    (
+        "sends",
+        (
+            r"_moe_C::((batched_|lora_)?moe_(lora_)?align_block_size|moe_(sum|permute|unpermute)|shuffle_rows)\w*"
+            r"|_C::get_cutlass_\w*moe_mm_\w+"
+            r"|sgl_kernel::(moe_align_block_size|prepare_moe_input|apply_shuffle_mul_sum)"
+        ),
+        "vllm-project/vllm csrc/moe/torch_bindings.cpp; sgl-project/sglang csrc/common_extension.cc",
+    ),
+    (
+        "linear",
+        (
+            r"_C::(cutlass_scaled(_fp4|_sparse)?_mm\w*|(marlin|awq|gptq|allspark_w8a16)_gemm"
+            r"|machete_mm|cutlass_w4a8_mm)"
+            r"|vllm::\w*(scaled_mm|_gemm|gemm_)\w*|vllm::(matmul_\w+|padded_cutlass|apply_bnb_4bit)"
+        ),
+        "vllm-project/vllm csrc/torch_bindings.cpp, vllm/model_executor/layers/quantization/utils/",
+    ),
+    (
+        "linear",
+        (
+            r"(sgl_kernel|flashinfer|trtllm)::\w*(scaled(_fp4)?_mm|_gemm|^mm_fp\d)\w*|flashinfer::mm_\w+"
+            r"|bitsandbytes::(int8_\w*matmul\w*|gemv_4bit\w*)"
+        ),
+        "sgl-project/sglang csrc/common_extension.cc; bitsandbytes-foundation/bitsandbytes _ops.py",
+    ),
+    (
+        "quantize",
+        r"(_C|vllm|sgl_kernel|flashinfer|trtllm|bitsandbytes)::\w*quant\w*",
+        "vllm-project/vllm csrc/torch_bindings.cpp: of what the next product takes",
+    ),
     (
         "core",
         r"FusedAttnFunc\w*|AttnFuncWithCP\w*",
@@ -38,12 +117,6 @@ OPERATORS: tuple[Row, ...] = (
         "activation",
         r"_C::((silu|gelu|gelu_tanh|fatrelu|swigluoai)_and_mul|mul_and_silu)\w*",
         "vllm-project/vllm csrc/torch_bindings.cpp",
-    ),
-    ("topk", r"_moe_C::(topk_softmax|grouped_topk)", "vllm-project/vllm csrc/moe/torch_bindings.cpp"),
-    (
-        "dispatch",
-        r"_moe_C::(moe_(align_block_size|sum|permute|unpermute)|shuffle_rows)\w*",
-        "vllm-project/vllm csrc/moe/torch_bindings.cpp",
     ),
     (
         "experts",
@@ -75,10 +148,59 @@ KERNELS: tuple[Row, ...] = (
     ),
     (
         "communication",
-        r"\b(internode|intranode|internode_ll)::(\w*notify\w*|dispatch|combine|barrier)\b",
-        "deepseek-ai/DeepEP csrc/kernels/internode.cu, intranode.cu, internode_ll.cu",
+        r"\b(internode|intranode|internode_ll)::(\w*notify\w*|(dispatch|combine)(_ll)?|barrier)\b",
+        "deepseek-ai/DeepEP csrc/kernels/internode.cu, intranode.cu, internode_ll.cu; issue 348 for _ll",
+    ),
+    (
+        "communication",
+        r"\ballreduce_fusion_kernel|\b(one|two)ShotAllReduce|\bquickreduce::|\bmoereduce_allreduce",
+        (
+            "flashinfer-ai/flashinfer flashinfer/comm/trtllm_allreduce_fusion.cuh; NVIDIA/TensorRT-LLM "
+            "cpp/tensorrt_llm/kernels/customAllReduceKernels.cu; vllm-project/vllm csrc/quickreduce/"
+        ),
     ),
     ("moe.dispatch", r"\bget_dispatch_layout\b", "deepseek-ai/DeepEP csrc/kernels/layout.cu"),
+    (
+        "attention.core",
+        r"\b_fwd_kernel_aligned|\b_fwd_(grouped_)?kernel_stage[12]|\bmerge_attn_states_kernel",
+        (
+            "pytorch-labs/segment-anything-fast flash_4.py; sgl-project/sglang layers/attention/triton_ops/; "
+            "vllm-project/vllm csrc/attention/merge_attn_states.cu"
+        ),
+    ),
+    (
+        "attention.core",
+        r"[Ff]lash_?[Mm][Ll][Aa]|mla_(decode|prefill|fwd|splitkv)|(decode|fwd|splitkv|sparse)_mla",
+        "deepseek-ai/FlashMLA csrc/; vllm-project/vllm csrc/attention/mla/",
+    ),
+    (
+        "attention.other",
+        r"\b(reshape_and_cache|concat_and_cache_|set_mla_kv_buffer|store_kvcache)",
+        "vllm-project/vllm csrc/cache_kernels.cu; sgl-project/sglang python/sglang/srt/mem_cache/",
+    ),
+    (  # batches of unequal rows, one for each expert
+        "moe.experts",
+        r"^bmm_(Mx)?(E2m1|E4m3|Bfloat16|Fp16)_|\bmoe::dev::activation::",
+        "flashinfer-ai/flashinfer csrc/trtllm_batched_gemm_runner.cu; SemiAnalysisAI/InferenceX issue 863",
+    ),
+    (
+        "mlp.activation",
+        r"\bsilu_(and|mul)_(mul_)?(cvt|quant|nvfp4)",
+        "vllm-project/vllm csrc/quantization/fp4/activation_nvfp4_quant_fusion_kernels.cu",
+    ),
+    (
+        "moe.dispatch",
+        (
+            r"\bmoe::dev::(permute|convertsf)::|\b(finalizeMoeRouting|expandInputRows)|BuildExpertMaps"
+            r"|ExpertPrefixSum|\broutingIndices(Histogram|Offsets)"
+        ),
+        "NVIDIA/TensorRT-LLM cpp/tensorrt_llm/kernels/cutlass_kernels/moe_gemm/; FlashInfer shares it",
+    ),
+    (
+        "moe.router",
+        r"\bmoe_fused_gate_kernel|\brouter_gemm_kernel",
+        "sgl-project/sglang sgl-kernel/csrc/moe/moe_fused_gate.cu; vllm-project/vllm csrc/moe/",
+    ),
     (
         "communication",
         r"\buserbuffers_\w+",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +16,13 @@ BoolArray = npt.NDArray[np.bool_]
 
 EVALUATE = "autograd::engine::evaluate_function: "
 _ACCUMULATE = EVALUATE + "torch::autograd::AccumulateGrad"
+#: Of ranges that name a phase, as a word of its own (``backward``, ``bwd_inner`` of DeepSpeed) or behind the
+#: part: ``mlp(F)``, ``mlp(B)``, ``mlp(W)`` of DualPipe. ``forward_backward`` is both, and so neither.
+_END = r"([ _.-]?(pass|step|inner|micro_?step))?\W*$)"
+_BACKWARD_RANGE = re.compile(
+    r"(?i)^(?!.*(forward|fwd|hook))(.*\((B|W)\)$|\W*(\w+[ .:])?(backward|bwd)" + _END
+)
+_FORWARD_RANGE = re.compile(r"(?i)^(?!.*(backward|bwd|hook))(.*\(F\)$|\W*(\w+[ .:])?(forward|fwd)" + _END)
 _PHASE = {phase: code for code, phase in enumerate(PHASES)}
 
 
@@ -34,6 +43,15 @@ class Phases:
         forward_ops[links.ops_at] = (trace.ops.sequence >= 0) & (trace.ops.forward_thread <= 0)
         forward_op = forest.nearest(forward_ops)
         self.with_gradient = forward_op >= 0
+        no_op = forest.nearest(links.is_op) < 0
+        ranges = links.mask(links.ranges_at)
+        says_backward, says_forward = (
+            ranges & texts.where(lambda t, p=pattern: bool(p.match(t)))[links.name]
+            for pattern in (_BACKWARD_RANGE, _FORWARD_RANGE)
+        )
+        said = forest.nearest(says_backward | says_forward)  # operators say it themselves
+        self.backward |= no_op & look_up(says_backward, said, False)
+        self.said_forward = no_op & look_up(says_forward, said, False)
         self.recompute = self.backward & self._forward_again(links, paths, forward_op)
         in_optimizer = np.array(
             [bool({"optimizer", "grad_clip"} & {*path.roles()}) for path in paths.paths] + [False]
@@ -104,6 +122,7 @@ class Phases:
                     _PHASE["backward"],
                     np.where(
                         self.with_gradient[at]
+                        | self.said_forward[at]
                         | self.in_model[at]
                         | self.amid_forward[at]
                         | (not self.any_backward),

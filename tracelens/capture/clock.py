@@ -17,7 +17,7 @@ KEEP = 20
 
 
 @dataclass
-class Clock:
+class StepTimer:
     """Marks the ends of steps: CUDA events on the current stream where CUDA is used, else the CPU's clock.
 
     An event is done when all work queued before it is: the time between two is the step's on the GPU,

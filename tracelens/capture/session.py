@@ -18,7 +18,7 @@ import torch
 
 from tracelens.capture import signals
 from tracelens.capture.backward import NodeRange
-from tracelens.capture.clock import KEEP, Clock
+from tracelens.capture.clock import KEEP, StepTimer
 from tracelens.capture.events import Events
 from tracelens.capture.files import TraceFileError, finish, raw_path, remove, target_path
 from tracelens.capture.messages import say, tell, why
@@ -74,7 +74,7 @@ class Session:
         self._optimizers: dict[int, Any] = {}
         self._passes: list[int] = []
         self._skipped: list[int] = []
-        self._before, self._after = Clock(), Clock()
+        self._before, self._after = StepTimer(), StepTimer()
         self._recorder: Recorder | None = None
         self._raw: Path | None = None
         self._backward: list[NodeRange] = []

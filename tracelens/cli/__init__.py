@@ -14,7 +14,9 @@ from tracelens.cli.compare import compare
 from tracelens.cli.doctor import doctor
 from tracelens.cli.explain import explain
 from tracelens.cli.gemm import gemm
+from tracelens.cli.history import history
 from tracelens.cli.job import merge
+from tracelens.cli.mcp import mcp
 from tracelens.cli.open import open_trace
 from tracelens.cli.streams import nobody_reads, open_closed, warn
 from tracelens.cli.suggest import suggest
@@ -40,11 +42,10 @@ class _Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="tracelens")
 def cli() -> None:
-    """Where every GPU microsecond of a training step went, and which shapes waste the GPU.
+    """Where every GPU microsecond of a training step went, and what wastes it.
 
     \b
-    Exit codes: 0 fine, 1 a --fail-on gate failed (doctor: a poor trace),
-    2 wrong use, 3 input unusable.
+    Exit codes: 0 fine, 1 a gate failed, 2 wrong use, 3 input unusable.
     """
 
 
@@ -55,6 +56,8 @@ cli.add_command(compare)
 cli.add_command(doctor)
 cli.add_command(explain)
 cli.add_command(gemm)
+cli.add_command(mcp)
+cli.add_command(history)
 cli.add_command(merge)
 cli.add_command(open_trace)
 cli.add_command(suggest)

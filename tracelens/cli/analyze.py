@@ -5,22 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tracelens.cli.gates import (
-    Ci,
-    check_files,
-    check_outputs,
-    echo_markdown,
-    finish,
-    gate_options,
-    shown,
-    taking,
-    write_markdown,
-)
+from tracelens.cli.gates import Ci, answer, check_forms, gate_options, printed, shown, taking
 from tracelens.cli.help import GATES, Grouped, complete_gpu
 from tracelens.cli.streams import fetched, redact_option
 from tracelens.errors import UsageError
@@ -54,6 +45,7 @@ class AnalyzeOptions:
     keep: str | None
     pages: str | None
     workers: int | None
+    dask: str | None
     ci: Ci
     quiet: bool
     verbose: bool
@@ -63,14 +55,11 @@ class AnalyzeOptions:
         """Rows whose figures are asked for."""
         return [name.strip() for text in self.gemm for name in text.split(",") if name.strip()]
 
-    @property
-    def on_stdout(self) -> list[str]:
-        """What goes to standard output in place of the summary."""
-        return [f"--{form} -" for form in ("json", "markdown") if getattr(self, form) == "-"]
-
-    def page(self, trace: str) -> str | None:
-        """Where the page of ``trace`` goes; None where none is wanted."""
-        return None if self.no_html else self.output or _page_name(trace)
+    def forms(self, trace: str) -> dict[str, str | None]:
+        """What is to be written of ``trace``: its form -> the file, in their order."""
+        page = None if self.no_html else self.output or _page_name(trace)
+        return {"html": page, "json": self.json, "kernels": self.kernels, "perfetto": self.perfetto,
+                "summary": self.summary, "markdown": self.markdown}  # fmt: skip
 
     def given(self, *names: str) -> list[str]:
         """Those of these options that were given, as they are written."""
@@ -82,7 +71,7 @@ class AnalyzeOptions:
 _GROUPS = {
     "Outputs": ("output", "no_html", "json", "markdown", "kernels", "perfetto", "keep_metadata", "redact"),
     "What is judged": ("gpu", "steps", "reference", "what_if", "gemm", "waits", "price"),
-    "Many ranks": ("summary", "keep", "pages", "workers"),
+    "Many ranks": ("summary", "keep", "pages", "workers", "dask"),
     **GATES,
 }
 
@@ -133,6 +122,7 @@ _GROUPS = {
 @click.option("--keep", metavar="FOLDER", help="Finished ranks are kept there and not redone.")
 @click.option("--pages", metavar="FOLDER", help="Each rank's own page goes there, with a link.")
 @click.option("--workers", type=click.IntRange(1), help="Ranks analyzed at once [default: all cores].")
+@click.option("--dask", metavar="ADDRESS", help="On the Dask cluster of this scheduler (extra dask).")
 @gate_options("report", "shape_waste>5%")
 @click.option("-q", "--quiet", is_flag=True, help="No summary in the terminal.")
 @click.option("-v", "--verbose", is_flag=True, help="The summary with GEMMs, communication and coverage.")
@@ -156,7 +146,7 @@ def analyze(options: AnalyzeOptions) -> None:
 def _analyze_job(asked: AnalyzeOptions) -> None:
     from tracelens.cli.job import RankOptions, analyze_ranks
 
-    given = asked.given("kernels", "perfetto", "steps", "reference", "gemm", "what_if", "waits", "price")
+    given = asked.given("kernels", "perfetto", "steps", "reference", "gemm", "what_if", "price")
     if given:
         raise UsageError(f"{', '.join(given)}: of one trace only; this is a job of several ranks")
     page = None if asked.no_html else asked.output or "job.report.html"
@@ -166,42 +156,43 @@ def _analyze_job(asked: AnalyzeOptions) -> None:
         ci=asked.ci,
         quiet=asked.quiet,
         redacted=asked.redact,
-        how=RankOptions(asked.gpu, asked.keep, asked.pages, asked.workers),
+        how=RankOptions(asked.gpu, asked.keep, asked.pages, asked.workers, asked.dask, asked.waits),
     )
 
 
 def _analyze_one(asked: AnalyzeOptions) -> None:
-    from tracelens.cli.streams import echo_json
     from tracelens.gates import judge_report
     from tracelens.gates.judge import parse_report_gate
     from tracelens.kinds import kind_of
-    from tracelens.results.json import to_json
+    from tracelens.render.gates import finding_annotations
 
-    if asked.given("keep", "pages", "workers"):
-        raise UsageError("--keep, --pages and --workers are for several ranks: give a folder or more traces")
+    if given := asked.given("keep", "pages", "workers", "dask"):
+        raise UsageError(f"{', '.join(given)}: for several ranks only: give a folder or more traces")
     (trace,) = asked.traces
     saved = kind_of(trace) == "report"
     _check(asked, trace, saved=saved)
     wanted = [parse_report_gate(text) for text in asked.ci.fail_on]
     result = _reopen(asked, trace) if saved else _analyze(asked, trace)
     if asked.redact:
-        result = _redacted(result)
+        from tracelens.render.redact import redact_report
+
+        result = replace(result, report=redact_report(result))
     gates = judge_report(result.report, wanted)
-    told = not asked.quiet and not asked.on_stdout
     if asked.gemms:
+        from tracelens.render.console import stdout_console
+        from tracelens.render.terminal import render_derivations
+
         with shown():
-            _derive(result, asked.gemms)
-    written = _write(result, asked, trace, gates)
-    with shown():
-        if asked.json == "-":
-            echo_json(to_json(result.report))
-        elif asked.markdown == "-":
-            echo_markdown(_markdown(result, gates))
-        elif told:
-            _print(result, written, gates, derived=bool(asked.gemms), verbose=asked.verbose)
-        if asked.ci.annotations:
-            _annotate(result, gates, asked.ci)
-    finish(gates, asked.ci, told=told)
+            render_derivations(result.report, asked.gemms, console=stdout_console())
+    answer(
+        asked.forms(result.report.trace.path if asked.redact else trace),
+        partial(_made, result, asked, gates),
+        partial(_show, result, asked),
+        gates=gates,
+        ci=asked.ci,
+        quiet=asked.quiet,
+        notes=lambda: finding_annotations(result.report),
+    )
 
 
 def _check(asked: AnalyzeOptions, trace: str, *, saved: bool) -> None:
@@ -223,25 +214,20 @@ def _check(asked: AnalyzeOptions, trace: str, *, saved: bool) -> None:
         check_perfetto(trace, asked.perfetto)
     elif asked.keep_metadata:
         raise UsageError("--keep-metadata is of --perfetto: give that too")
-    on_stdout = asked.on_stdout
-    if asked.gemms and on_stdout:
-        name = on_stdout[0]
+    forms = asked.forms(trace)
+    if asked.gemms and printed(forms):
+        name = printed(forms)[0]
         raise UsageError(f"--gemm and {name} both write to standard output: give {name[:-2]} a file")
-    check_outputs(markdown=asked.markdown, annotations=asked.ci.annotations, on_stdout=on_stdout)
-    check_files(
-        {"-o": asked.page(trace), "--json": asked.json, "--markdown": asked.markdown,
-         "--kernels": asked.kernels, "--perfetto": asked.perfetto, "--summary": asked.summary},
-        inputs=(trace, asked.reference),
-    )  # fmt: skip
+    check_forms(forms, asked.ci, inputs=(trace, asked.reference))
 
 
 def _analyze(asked: AnalyzeOptions, trace: str) -> Analysis:
-    from tracelens import analysis
+    from tracelens import api
     from tracelens.cli.progress import is_large, progress
 
     steps = _steps(asked.steps)
     with progress("analyzing", long=is_large(trace)) as bar:
-        return analysis.analyze(
+        return api.analyze(
             trace, gpu=asked.gpu, steps=steps, reference=asked.reference, what_ifs=asked.what_if,
             waits=asked.waits, price=asked.price, progress=bar,
         )  # fmt: skip
@@ -257,35 +243,6 @@ def _reopen(asked: AnalyzeOptions, report: str) -> Analysis:
     return result if asked.price is None else result.with_price(asked.price)
 
 
-def _print(
-    result: Analysis, written: list[tuple[str, int]], gates: list[Judged], *, derived: bool, verbose: bool
-) -> None:
-    from tracelens.render.console import stdout_console
-    from tracelens.render.gates import render_gates
-
-    if derived:
-        for name, _ in written:
-            click.echo(f"wrote {name}")
-    else:
-        _show(result, written, verbose=verbose)
-    render_gates(gates, console=stdout_console())
-
-
-def _annotate(result: Analysis, gates: list[Judged], ci: Ci) -> None:
-    from tracelens.render.gates import finding_annotations, gate_annotations
-
-    for line in gate_annotations(gates, unknown_fails=ci.unknown_fails):
-        click.echo(line)
-    for line in finding_annotations(result.report):
-        click.echo(line)
-
-
-def _markdown(result: Analysis, gates: list[Judged]) -> str:
-    from tracelens.render.markdown import render_report_markdown
-
-    return render_report_markdown(result.report, gates=gates)
-
-
 def _steps(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
@@ -295,62 +252,37 @@ def _steps(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2] or match[1])
 
 
-def _redacted(result: Analysis) -> Analysis:
-    from tracelens.render.redact import redact_report
+def _made(result: Analysis, asked: AnalyzeOptions, gates: list[Judged], form: str) -> bytes | None:
+    """One form of the answer; the kernels and the annotated trace are written right here."""
+    if form == "html":
+        from tracelens.render.html import render_html
 
-    return replace(result, report=redact_report(result))
+        now = datetime.now().strftime("%Y-%m-%d %H:%M")
+        return render_html(result.report, generated_at=now).encode()
+    if form == "json":
+        from tracelens.results.json import to_json
 
+        return to_json(result.report)
+    if form == "markdown":
+        from tracelens.render.markdown import render_report_markdown
 
-def _write(result: Analysis, asked: AnalyzeOptions, trace: str, gates: list[Judged]) -> list[tuple[str, int]]:
-    """Write what was asked for; (name, bytes) of each file, in the order written."""
-    from tracelens.files import write_bytes, write_text
-    from tracelens.render.html import render_html
-    from tracelens.render.kernels import write_kernels
-    from tracelens.render.redact import redact_kernels
-    from tracelens.results.json import to_json
+        return render_report_markdown(result.report, gates=gates).encode()
+    if form == "summary":
+        from tracelens.job.summary import encode, summarize
 
-    written: list[str] = []
-    page = asked.page(result.report.trace.path if asked.redact else trace)
-    if page is not None:
-        write_text(page, render_html(result.report, generated_at=datetime.now().strftime("%Y-%m-%d %H:%M")))
-        written.append(page)
-    if asked.json not in (None, "-"):
-        write_bytes(asked.json, to_json(result.report))
-        written.append(asked.json)
-    if asked.kernels is not None:
+        return encode([summarize(result)])
+    if form == "kernels" and asked.kernels is not None:
+        from tracelens.render.kernels import write_kernels
+        from tracelens.render.redact import redact_kernels
+
         write_kernels(redact_kernels(result.kernels) if asked.redact else result.kernels, asked.kernels)
-        written.append(asked.kernels)
-    if asked.perfetto is not None:
-        _perfetto(result, asked.perfetto, keep_metadata=asked.keep_metadata)
-        written.append(asked.perfetto)
-    if asked.summary is not None:
-        _summary(result, asked.summary)
-        written.append(asked.summary)
-    if asked.markdown not in (None, "-"):
-        write_markdown(asked.markdown, _markdown(result, gates))
-        written.append(asked.markdown)
-    return [(name, _size(name)) for name in written]
+    elif asked.perfetto is not None:
+        from tracelens.cli.streams import warn
+        from tracelens.render.perfetto import write_perfetto
 
-
-def _perfetto(result: Analysis, path: str, *, keep_metadata: bool) -> None:
-    """Write the annotated trace. What it lacks is a warning."""
-    from tracelens.cli.streams import warn
-    from tracelens.render.perfetto import write_perfetto
-
-    for note in write_perfetto(result, path, keep_metadata=keep_metadata).notes:
-        warn(f"{path}: {note}")
-
-
-def _summary(result: Analysis, path: str) -> None:
-    from tracelens.files import write_bytes
-    from tracelens.job.summary import encode, summarize
-
-    write_bytes(path, encode([summarize(result)]))
-
-
-def _size(name: str) -> int:
-    path = Path(name)
-    return path.stat().st_size if path.is_file() else 0
+        for note in write_perfetto(result, asked.perfetto, keep_metadata=asked.keep_metadata).notes:
+            warn(f"{asked.perfetto}: {note}")
+    return None
 
 
 def _page_name(trace: str) -> str:
@@ -360,15 +292,12 @@ def _page_name(trace: str) -> str:
     return f"{name or 'trace'}.report.html"
 
 
-def _derive(result: Analysis, ids: list[str]) -> None:
-    from tracelens.render.console import stdout_console
-    from tracelens.render.terminal import render_derivations
-
-    render_derivations(result.report, ids, console=stdout_console())
-
-
-def _show(result: Analysis, written: list[tuple[str, int]], *, verbose: bool) -> None:
+def _show(result: Analysis, asked: AnalyzeOptions, written: list[tuple[str, int]]) -> None:
     from tracelens.render.console import stdout_console
     from tracelens.render.terminal import render_terminal
 
-    render_terminal(result.report, console=stdout_console(), outputs=written, verbose=verbose)
+    if asked.gemms:
+        for name, _ in written:
+            click.echo(f"wrote {name}")
+    else:
+        render_terminal(result.report, console=stdout_console(), outputs=written, verbose=asked.verbose)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tracelens.cli.streams import end_measuring, need_torch
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def bench(
     """
     path = _out(out)
     wanted = _dtypes(dtypes, quick=quick)
-    _torch()
+    need_torch("bench")
     from tracelens.measure.devices import open_device
     from tracelens.measure.run import run
     from tracelens.measure.summary import summarize
@@ -71,10 +71,7 @@ def bench(
         result = run(settings, device=device, progress=heard)
     for line in summarize(result):
         click.echo(line)
-    if result.stopped == "interrupted":
-        raise click.exceptions.Exit(130)
-    if result.stopped is not None:
-        raise click.exceptions.Exit(3)
+    end_measuring(result.stopped)
 
 
 def _out(out: str | None) -> Path | None:
@@ -93,14 +90,6 @@ def _dtypes(text: str | None, *, quick: bool) -> tuple[str, ...]:
     if not wanted or not set(wanted) <= set(known):
         raise UsageError(f"--dtypes {text}: choose among {', '.join(known)}")
     return wanted
-
-
-def _torch() -> None:
-    if find_spec("torch") is None:
-        raise UsageError(
-            "`tracelens bench` needs PyTorch with CUDA: `pip install torch`, or run it in the environment"
-            " you train in"
-        )
 
 
 def _settings(

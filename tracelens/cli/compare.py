@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracelens.cli.gates import (
-    Ci,
-    check_files,
-    check_outputs,
-    echo_form,
-    finish,
-    gate_options,
-    shown,
-    write_forms,
-)
+from tracelens.cli.gates import Ci, answer, check_forms, gate_options
 from tracelens.cli.help import GATES, Grouped
 from tracelens.cli.streams import fetched, redact_option
 from tracelens.errors import UsageError
@@ -75,41 +66,34 @@ def compare(
     """Say whether the step's time changed from BEFORE to AFTER, what changed, and where the time went.
 
     Each is a torch.profiler trace or a report of 'tracelens analyze --json'; or both are folders of them,
-    the ranks of a job or several runs, which are paired by rank, else by name.
+    the ranks of a job or several runs, which are paired by rank, else by name. Summaries ('--summary') stand
+    for the ranks in them.
     """
     from tracelens.gates import judge_comparison
     from tracelens.gates.judge import parse_comparison_gate
 
-    on_stdout = [f"--{form} -" for form in ("json", "markdown") if forms[form] == "-"]
-    check_outputs(markdown=forms["markdown"], annotations=ci.annotations, on_stdout=on_stdout)
+    check_forms(forms, ci, inputs=(before, after))
     if allow_clock_drift and not ci.fail_on:
         raise UsageError("--allow-clock-drift is about what --fail-on counts: give a --fail-on")
     wanted = [parse_comparison_gate(text) for text in ci.fail_on]
-    options = {"json": "--json", "markdown": "--markdown", "html": "-o"}
-    check_files({options[form]: path for form, path in forms.items()}, inputs=(before, after))
     result = _compare(before, after, across=across)
     if redact:
         from tracelens.render.redact import redact as redacted
 
         result = redacted(result)
     gates = judge_comparison(result, wanted, allow_clock_drift=allow_clock_drift)
-    made = partial(_made, result, gates)
-    written = write_forms({form: forms[form] for form in ("json", "markdown", "html")}, made)
-    told = not quiet and not on_stdout
-    with shown():
-        if on_stdout:
-            echo_form("json" if forms["json"] == "-" else "markdown", made)
-        elif told:
-            _show(result, gates, written)
-        if ci.annotations:
-            from tracelens.render.gates import gate_annotations
-
-            for line in gate_annotations(gates, unknown_fails=ci.unknown_fails):
-                click.echo(line)
-    finish(gates, ci, told=told)
+    wished = {form: forms[form] for form in ("json", "markdown", "html")}
+    answer(wished, partial(_made, result, gates), partial(_show, result), gates=gates, ci=ci, quiet=quiet)
 
 
 def _compare(before: str, after: str, *, across: bool) -> Compared:
+    from tracelens.job.saved import as_folder
+
+    with as_folder(before) as first, as_folder(after) as second:
+        return _compare_files(str(first), str(second), across=across)
+
+
+def _compare_files(before: str, after: str, *, across: bool) -> Compared:
     from tracelens.comparison.folder import compare_folders
     from tracelens.comparison.load import compare as compare_files
 
@@ -140,11 +124,8 @@ def _made(result: Compared, gates: list[Judged], form: str) -> bytes:
     return render_compare_html(result, generated_at=datetime.now().strftime("%Y-%m-%d %H:%M")).encode()
 
 
-def _show(result: Compared, gates: list[Judged], written: list[tuple[str, int]]) -> None:
+def _show(result: Compared, written: list[tuple[str, int]]) -> None:
     from tracelens.render.compare_terminal import render_compare
     from tracelens.render.console import stdout_console
-    from tracelens.render.gates import render_gates
 
-    console = stdout_console()
-    render_compare(result, console=console, outputs=written)
-    render_gates(gates, console=console)
+    render_compare(result, console=stdout_console(), outputs=written)

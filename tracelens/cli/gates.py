@@ -118,19 +118,29 @@ def _lister(kind: str) -> Callable[[click.Context, click.Parameter, bool], None]
     return show
 
 
-def check_outputs(*, markdown: str | None, annotations: bool, on_stdout: Sequence[str]) -> None:
-    """Standard output holds one thing, and a file has a name. ``on_stdout``: options that were given '-'.
+def check_forms(forms: Mapping[str, str | None], ci: Ci, *, inputs: Sequence[str | None]) -> None:
+    """Before the work: standard output holds one thing, and each file has a name and can be written.
 
-    ``--markdown "$GITHUB_STEP_SUMMARY"`` has none outside of Actions.
+    ``--markdown "$GITHUB_STEP_SUMMARY"`` has none outside of Actions. Raises UsageError.
     """
-    if markdown == "":
+    if forms.get("markdown") == "":
         raise UsageError("--markdown: no file is named (is GITHUB_STEP_SUMMARY set here?)")
+    on_stdout = printed(forms)
     if len(on_stdout) > 1:
         both = " and ".join(on_stdout)
         raise UsageError(f"{both} both write to standard output: give one of them a file")
-    if annotations and on_stdout:
+    if ci.annotations and on_stdout:
         other = on_stdout[0]
         raise UsageError(f"--annotations and {other} both write to standard output: give it a file")
+    check_files({_OPTIONS.get(form, f"--{form}"): path for form, path in forms.items()}, inputs=inputs)
+
+
+_OPTIONS = {"html": "-o"}
+
+
+def printed(forms: Mapping[str, str | None]) -> list[str]:
+    """What goes to standard output in place of the summary, as it was asked for."""
+    return [f"--{form} -" for form in ("json", "markdown") if forms.get(form) == "-"]
 
 
 def check_files(files: Mapping[str, str | None], *, inputs: Sequence[str | None]) -> None:
@@ -182,33 +192,58 @@ def echo_markdown(text: str) -> None:
     click.echo(disarm(text) if on_actions() else text, nl=False)
 
 
-def write_forms(asked: Mapping[str, str | None], made: Callable[[str], bytes]) -> list[tuple[str, int]]:
-    """Write the forms ("html", "json", "markdown") that were asked for; (name, bytes) of each, in that order.
+def answer(
+    forms: Mapping[str, str | None],
+    made: Callable[[str], bytes | None],
+    show: Callable[[list[tuple[str, int]]], None],
+    *,
+    gates: Sequence[Judged],
+    ci: Ci,
+    quiet: bool,
+    notes: Callable[[], Sequence[str]] = tuple,
+) -> None:
+    """Write the forms that were asked for, print one of them or the summary, and end with the gates.
 
-    None is not asked for, and "-" is standard output, where ``echo_form`` puts it.
+    ``forms``: name -> file, None where it was not asked for, "-" for standard output. ``made`` gives a form's
+    bytes, or None where it has written the file itself. ``show`` prints the summary, with the (name, bytes)
+    that were written. ``notes`` are further annotations. Raises GateError as ``finish`` does.
     """
+    from tracelens.cli.streams import echo_json
+    from tracelens.render.console import stdout_console
+    from tracelens.render.gates import gate_annotations, render_gates
+
+    on_stdout = printed(forms)
+    written = _written(forms, made)
+    told = not quiet and not on_stdout
+    with shown():
+        if on_stdout:
+            form = "json" if forms.get("json") == "-" else "markdown"
+            text = made(form) or b""
+            echo_json(text) if form == "json" else echo_markdown(text.decode())
+        elif told:
+            show(written)
+            render_gates(gates, console=stdout_console())
+        if ci.annotations:
+            for line in [*gate_annotations(gates, unknown_fails=ci.unknown_fails), *notes()]:
+                click.echo(line)
+    finish(gates, ci, told=told)
+
+
+def _written(forms: Mapping[str, str | None], made: Callable[[str], bytes | None]) -> list[tuple[str, int]]:
+    """Write the forms that go to files; (name, bytes) of each, in their order."""
     from tracelens.files import write_bytes
 
     written = []
-    for form, path in asked.items():
+    for form, path in forms.items():
         if path is None or (path == "-" and form != "html"):
             continue
-        if form == "markdown":
-            write_markdown(path, made(form).decode())
-        else:
-            write_bytes(path, made(form))
+        data = made(form)
+        if data is not None and form == "markdown":
+            write_markdown(path, data.decode())
+        elif data is not None:
+            write_bytes(path, data)
         written.append((path, Path(path).stat().st_size if Path(path).is_file() else 0))
     return written
-
-
-def echo_form(form: str, made: Callable[[str], bytes]) -> None:
-    """Print one form on standard output."""
-    from tracelens.cli.streams import echo_json
-
-    if form == "json":
-        echo_json(made(form))
-    else:
-        echo_markdown(made(form).decode())
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -12,30 +13,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracelens.cli.gates import (
-    Ci,
-    check_files,
-    check_outputs,
-    echo_form,
-    finish,
-    gate_options,
-    shown,
-    write_forms,
-)
+from tracelens.cli.gates import Ci, answer, check_forms, gate_options
 from tracelens.cli.help import GATES, Grouped
 from tracelens.cli.streams import redact_option
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from tracelens.gates import Judged
     from tracelens.job.result import Job
     from tracelens.job.run import Pages
+    from tracelens.job.summary import RankSummary
 
 _MAGIC = set("*?[")
 
 
 def is_job(traces: Sequence[str]) -> bool:
-    """Several files, a folder, a pattern that is no file, an address of these: the ranks of a job."""
+    """Several files, a folder, a pattern, an address of these, a summary, a saved answer: of a job."""
     if len(traces) > 1:
         return True
     (only,) = traces
@@ -45,7 +40,12 @@ def is_job(traces: Sequence[str]) -> bool:
         from tracelens.job.find import is_file_address
 
         return not is_file_address(only)
-    return Path(only).is_dir() or bool(_MAGIC & set(only) and not Path(only).exists())
+    from tracelens.job.saved import has_summaries, is_answer
+
+    path = Path(only)
+    if path.is_dir() or (_MAGIC & set(only) and not path.exists()):
+        return True
+    return has_summaries(path) or is_answer(path)
 
 
 @click.command(
@@ -75,23 +75,39 @@ def merge(
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:
-    """How ranks are summarized: for which GPU, where finished ones and their pages lie, how many at once."""
+    """How ranks are summarized: for which GPU, where finished ones and their pages lie, by whom."""
 
     gpu: str | None = None
     keep: str | None = None
     pages: str | None = None
     workers: int | None = None
+    dask: str | None = None
+    waits: bool = False
+
+    def engine(self) -> AbstractContextManager[Executor | None]:
+        """What runs the ranks; None: processes of this machine."""
+        if self.dask is None:
+            return nullcontext()
+        from tracelens.job.cluster import dask_executor
+
+        return dask_executor(self.dask)
 
     def checked(self, *, redacted: bool) -> Pages | None:
         """Where each rank's own page goes, once the folders are known to be there."""
         from tracelens.job.run import Pages
         from tracelens.render.job_html import write_rank_page
 
+        if self.waits:
+            from tracelens.hta.library import library
+
+            library()
         for name, folder in (("--keep", self.keep), ("--pages", self.pages)):
             if folder is not None and not Path(folder).is_dir():
                 raise UsageError(f"{name} {folder}: there is no such folder; make it first")
         if redacted and self.pages is not None:
             raise UsageError("--pages writes names: not with --redact")
+        if self.dask is not None and self.workers is not None:
+            raise UsageError("--workers is of this machine: the Dask cluster has its own")
         return None if self.pages is None else Pages(self.pages, write_rank_page)
 
 
@@ -108,49 +124,48 @@ def analyze_ranks(
 
     ``outputs``: "html", "json", "markdown", "summary" -> file; None: not asked for.
     """
-    from tracelens.cli.progress import progress
     from tracelens.gates import judge_job
     from tracelens.gates.judge import parse_job_gate
-    from tracelens.job.merge import merge as merged
-    from tracelens.job.run import summarize_files
 
-    on_stdout = [f"--{form} -" for form in ("json", "markdown") if outputs.get(form) == "-"]
-    check_outputs(markdown=outputs.get("markdown"), annotations=ci.annotations, on_stdout=on_stdout)
+    check_forms(outputs, ci, inputs=paths)
     wanted = [parse_job_gate(text) for text in ci.fail_on]
     how = how or RankOptions()
     own = how.checked(redacted=redacted)
-    options = {"html": "-o", "json": "--json", "markdown": "--markdown", "summary": "--summary"}
-    check_files({options[form]: path for form, path in outputs.items()}, inputs=paths)
-    with progress("ranks", long=True) as bar:
-        found, left = summarize_files(
-            paths, gpu=how.gpu, keep=how.keep, pages=own, workers=how.workers, progress=bar
-        )
-    job = merged(found, left)
+    job, found = _answer(paths, how, own, summary=outputs.get("summary") is not None)
     if redacted:
-        from tracelens.render.redact import redact
+        from tracelens.render.redact import redact, redact_summary
 
-        job, found = redact(job), [redact(one) for one in found]
+        job, found = redact(job), [redact_summary(one) for one in found]
     gates = judge_job(job, wanted)
-    made = partial(_made, job, gates, _links(job, own, outputs.get("html")))
-    written = write_forms({form: outputs.get(form) for form in ("html", "json", "markdown")}, made)
-    if (bundle := outputs.get("summary")) is not None:
-        from tracelens.files import write_bytes
+    links = _links(job, own, outputs.get("html"))
+
+    def made(form: str) -> bytes:
         from tracelens.job.summary import encode
 
-        write_bytes(bundle, encode(found))
-        written.append((bundle, Path(bundle).stat().st_size))
-    told = not quiet and not on_stdout
-    with shown():
-        if on_stdout:
-            echo_form("json" if outputs.get("json") == "-" else "markdown", made)
-        elif told:
-            _show(job, gates, written)
-        if ci.annotations:
-            from tracelens.render.gates import gate_annotations
+        return encode(found) if form == "summary" else _made(job, gates, links, form)
 
-            for line in gate_annotations(gates, unknown_fails=ci.unknown_fails):
-                click.echo(line)
-    finish(gates, ci, told=told)
+    wished = {form: outputs.get(form) for form in ("html", "json", "markdown", "summary")}
+    answer(wished, made, partial(_show, job), gates=gates, ci=ci, quiet=quiet)
+
+
+def _answer(
+    paths: Sequence[str], how: RankOptions, own: Pages | None, *, summary: bool
+) -> tuple[Job, list[RankSummary]]:
+    """The answer and its ranks; of a saved answer, shown again, without them."""
+    from tracelens.cli.progress import progress
+    from tracelens.job.merge import merge as merged
+    from tracelens.job.run import Work, summarize_files
+    from tracelens.job.saved import is_answer, load_answer
+    from tracelens.render.verdict import told
+
+    if len(paths) == 1 and is_answer(paths[0]):
+        if summary or how != RankOptions():
+            raise UsageError(f"{paths[0]} is a saved answer: it is shown again, and has no ranks to analyze")
+        return load_answer(paths[0]), []
+    work = Work(how.gpu, how.keep, own, how.waits, told)
+    with progress("ranks", long=True) as bar, how.engine() as executor:
+        found, left = summarize_files(paths, work, workers=how.workers, executor=executor, progress=bar)
+    return merged(found, left), found
 
 
 def _links(job: Job, pages: Pages | None, page: str | None) -> dict[str, str]:
@@ -176,11 +191,8 @@ def _made(job: Job, gates: list[Judged], links: dict[str, str], form: str) -> by
     return render_job_html(job, generated_at=now, pages=links).encode()
 
 
-def _show(job: Job, gates: list[Judged], written: list[tuple[str, int]]) -> None:
+def _show(job: Job, written: list[tuple[str, int]]) -> None:
     from tracelens.render.console import stdout_console
-    from tracelens.render.gates import render_gates
     from tracelens.render.job import render_job
 
-    console = stdout_console()
-    render_job(job, console=console, outputs=written)
-    render_gates(gates, console=console)
+    render_job(job, console=stdout_console(), outputs=written)

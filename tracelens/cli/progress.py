@@ -61,6 +61,3 @@ def is_large(path: str) -> bool:
         return path == "-" or Path(path).stat().st_size > _LARGE
     except (OSError, ValueError):
         return False
-
-
-__all__ = ["Progressed", "is_large", "progress"]

@@ -6,9 +6,12 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import TextIO
 
 import click
+
+from tracelens.errors import UsageError
 
 #: Of every command that writes names from a trace.
 redact_option = click.option(
@@ -53,6 +56,21 @@ def warn(text: str) -> None:
         click.echo(disarm(line) if on_actions() else line, err=True)
     except OSError:  # a full stderr changes no exit code
         nobody_reads(sys.stderr)
+
+
+def need_torch(command: str) -> None:
+    """Raises UsageError where PyTorch is not installed."""
+    if find_spec("torch") is None:
+        raise UsageError(
+            f"`tracelens {command}` needs an NVIDIA GPU and PyTorch with CUDA: `pip install torch`, or run it"
+            " in the environment you train in"
+        )
+
+
+def end_measuring(stopped: str | None) -> None:
+    """The exit code of a run that ended before its time: by Ctrl-C, or by what the GPU refused."""
+    if stopped is not None:
+        raise click.exceptions.Exit(130 if stopped == "interrupted" else 3)
 
 
 def echo_json(data: bytes) -> None:

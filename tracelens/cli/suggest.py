@@ -71,8 +71,6 @@ _GROUPS = {
 @click.option("--json", "json_path", metavar="FILE", help="Everything as JSON ('-': standard output).")
 def suggest(
     source: str | None,
-    gpu: str | None,
-    dtype: str | None,
     params: str,
     fix: str,
     free: str,
@@ -97,12 +95,12 @@ def suggest(
     training = _training(model, given, whole=whole)
     found = find(
         _source(source, given, gated=model["gated"], tied=model["tied"]),
-        gpu=gpu,
+        gpu=model["gpu"],
         parameters_frac=_share(params),
         fix=_names(fix),
         free=_names(free),
         memory_gb=memory_gb,
-        dtype=dtype,
+        dtype=model["dtype"],
         sizes=given,
         tied=model["tied"],
         training=training,

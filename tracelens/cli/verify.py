@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tracelens.cli.streams import end_measuring, need_torch
 from tracelens.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def verify(
     measured beside predicted. Needs PyTorch with CUDA and the GPU to itself; seconds for a suggestion.
     REPORT itself is not changed. Ctrl-C keeps what was measured.
     """
-    _torch()
+    need_torch("verify")
     from tracelens.measure.devices import open_device
     from tracelens.measure.verify import read_source
     from tracelens.measure.verify import verify as measure
@@ -70,18 +71,7 @@ def verify(
         )  # fmt: skip
     keep(done)
     _show(done, out, kept, html)
-    if done.stopped == "interrupted":
-        raise click.exceptions.Exit(130)
-    if done.stopped is not None:
-        raise click.exceptions.Exit(3)
-
-
-def _torch() -> None:
-    if find_spec("torch") is None:
-        raise UsageError(
-            "`tracelens verify` needs an NVIDIA GPU and PyTorch with CUDA: `pip install torch`, or run it in"
-            " the environment you train in"
-        )
+    end_measuring(done.stopped)
 
 
 def _show(done: Done, out: Path, kept: list[Path], html: str | None) -> None:

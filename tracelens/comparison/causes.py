@@ -84,6 +84,3 @@ def _compute_ms(report: Report) -> tuple[float, float]:
     talk = fsum(row.time_ms_per_step for row in report.components if row.component == "communication")
     wall = mean - summary.idle_ms - summary.exposed_communication_ms
     return wall, summary.gpu_ms_per_step - talk
-
-
-__all__ = ["added_up", "alike_ms", "find_causes"]

@@ -37,9 +37,8 @@ def model_changes(before: Report, after: Report) -> list[SetupChange]:
     found = []
     for name, title in _PARAMETERS.items():
         old, new = _known(before, name), _known(after, name)
-        if old.value is not None and new.value is not None and old.value != new.value:
-            said = f"{title} {old.value} -> {new.value}"
-            found.append(SetupChange("model", name, str(old.value), str(new.value), said))
+        if old is not None and new is not None and old != new:
+            found.append(SetupChange("model", name, str(old), str(new), f"{title} {old} -> {new}"))
     sure = all(one.model.transformer or one.coverage.complete for one in (before, after))
     if sure and {before.model.found, after.model.found} == {"whole", "none"}:
         seen = ["a transformer" if one.model.transformer else "none" for one in (before, after)]
@@ -52,24 +51,20 @@ def not_shown(before: Report, after: Report) -> list[str]:
     """Dimensions that one side at least does not show, and which: whether they changed cannot be told."""
     lacking: dict[str, list[str]] = {}
     for name, title in _PARAMETERS.items():
-        sides = [_known(one, name).value is None for one in (before, after)]
+        sides = [_known(one, name) is None for one in (before, after)]
         if name != "experts" and any(sides):  # experts: unknown in every dense model
             side = "either trace" if all(sides) else f"the trace {'before' if sides[0] else 'after'}"
             lacking.setdefault(side, []).append(title)
     return [
-        f"{_and(names)} could not be read from {side}: a change of {'it' if len(names) == 1 else 'them'} "
+        f"{f.listed(names)} could not be read from {side}: a change of {'it' if len(names) == 1 else 'them'} "
         "would not be seen"
         for side, names in lacking.items()
     ]
 
 
-def _and(names: list[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
-
-
-def _known(report: Report, name: str) -> Known:
+def _known(report: Report, name: str) -> int | None:
     known: Known = getattr(report.model, name)
-    return known
+    return known.value
 
 
 def communication_changes(before: Report, after: Report) -> list[SetupChange]:
@@ -175,7 +170,7 @@ def caveats(before: Report, after: Report, *, times: bool = True) -> list[str]:
         said += _long_steps(name, report) if times else []
     ranks = [one.trace.rank for _, one in both]
     if ranks[0] != ranks[1]:
-        said.append(f"different ranks: {_or_unknown(ranks[0])} and {_or_unknown(ranks[1])}")
+        said.append("different ranks: {} and {}".format(*(f.UNKNOWN if n is None else n for n in ranks)))
     said += _unknown(both, "GPU", lambda one: None if one.gpu.name == "unknown" else one.gpu.name)
     said += _unknown(both, "dtype of most GEMM time", lambda one: main_dtype(one.gemms))
     if before.trace.world_size != after.trace.world_size:
@@ -187,10 +182,6 @@ def caveats(before: Report, after: Report, *, times: bool = True) -> list[str]:
 
 def _unknown(both: Iterable[tuple[str, Report]], what: str, read: Callable[[Report], object]) -> list[str]:
     return [f"{name}: {what} unknown, taken for the same" for name, report in both if read(report) is None]
-
-
-def _or_unknown(value: int | None) -> str:
-    return f.UNKNOWN if value is None else str(value)
 
 
 def _long_steps(name: str, report: Report) -> list[str]:

@@ -96,7 +96,10 @@ def _compared(
         step,
         result.parts,
         result.noise,
-        [*result.changes, *(_reshaped(one) for one in result.gemms if _is_reshaped(one))],
+        [
+            *result.changes,
+            *(_reshaped(one) for one in result.gemms if other_work(one) or one.state == "moved"),
+        ],
         result.components,
         {(one.rule, one.title, one.state) for one in result.findings},
         caveats(before, after, times=False),
@@ -145,10 +148,6 @@ def _steps(report: Report) -> dict[int, float]:
     return {step.index: step.duration_ms for step in report.steps}
 
 
-def _is_reshaped(one: GemmChange) -> bool:
-    return other_work(one) or one.state == "moved"
-
-
 def _reshaped(one: GemmChange) -> SetupChange:
     name = place_name(one.component, one.role, one.phase)
     side = one.before or one.after
@@ -158,6 +157,3 @@ def _reshaped(one: GemmChange) -> SetupChange:
         word = f"now counted as {place_name(*one.moved_to)}"
     said = word or ", ".join(one.changed)
     return SetupChange("kernels", name, "", "", f"GEMM {name}{f' {size}' if size else ''}: {said}")
-
-
-__all__ = ["compare_folders"]

@@ -27,7 +27,7 @@ def verdict(result: FolderComparison) -> str:
     if result.not_compared:
         return f"Times are not compared: {' and '.join(result.not_compared)}."
     if result.step is None:
-        return f"{_pairs(len(result.pairs))}: {states(result)}."
+        return f"{f.plural(len(result.pairs), 'pair')} of files: {states(result)}."
     if result.kind == "ranks" and len(result.pairs) > 1:
         if result.step.state == "identical":
             middle = f.ms(result.step.before.median)
@@ -100,7 +100,7 @@ def outliers(result: FolderComparison) -> list[str]:
     for one in result.stands_out:
         found.setdefault((one.pair, one.part), []).append(one)
     told = [(name, "; ".join(map(_stands, sides))) for (name, _), sides in found.items()]
-    return [f"{name[:1].upper()}{name[1:]} stands out: {said} {result.per_step}." for name, said in told]
+    return [f"{f.capital(name)} stands out: {said} {result.per_step}." for name, said in told]
 
 
 def _stands(one: StandsOut) -> str:
@@ -125,10 +125,3 @@ def open_ends(result: FolderComparison) -> list[str]:
     if len(result.pairs) > 1 and not result.not_compared:
         said.append("times of components and of parts of the step are medians over the pairs")
     return said
-
-
-def _pairs(many: int) -> str:
-    return f"{many} pair{'' if many == 1 else 's'} of files"
-
-
-__all__ = ["STATE_WORDS", "open_ends", "outliers", "reasons", "states", "verdict"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from statistics import median
+from typing import TypeVar
 
 from tracelens import numbers as f
 from tracelens.comparison.step_change import PRACTICAL
@@ -14,6 +15,7 @@ from tracelens.results.gemm import GemmKind
 
 Place = tuple[GemmKind, str, str | None, str]  # kind, component, role, phase
 Left = tuple[Place, list[GemmRow]]  # rows of one shape without a partner in their place
+_T = TypeVar("_T")
 _NAMED = 3  # shapes named of several that stand together
 _LETTERS = ("m", "n", "k", "batch")
 #: A row of less than this share of the GPU time says little of the GPU's pace.
@@ -45,17 +47,26 @@ def match_gemms(before: Report, after: Report) -> list[GemmChange]:
         for shape in [shape for shape in a if shape in b]:
             changes.append(_pair(place, a.pop(shape), b.pop(shape)))
         left, right = list(a.values()), list(b.values())
-        for rule in (_same_sizes, _same_expressions, _same_work, _same_layers, _alone):
+        for rule in (_same_sizes, _same_expressions, _same_work, _same_layers):
             for one in list(left):
-                fits = [other for other in right if rule(place, one, other, left, right)]
-                if len(fits) == 1 and sum(rule(place, o, fits[0], left, right) for o in left) == 1:
-                    left.remove(one)
-                    right.remove(fits[0])
-                    changes.append(_pair(place, one, fits[0]))
+                if (other := _partner(one, left, right, rule)) is not None:
+                    changes.append(_pair(place, one, other))
+        if len(left) == len(right) == 1 and place[1] not in ("unattributed", "other", "optimizer"):
+            changes.append(_pair(place, left.pop(), right.pop()))
         rest[0].extend((place, one) for one in left)
         rest[1].extend((place, one) for one in right)
     changes += [*_moved(*rest), *_together(*rest)]
     return sorted(changes, key=lambda one: -abs(one.diff_ms or 0.0))
+
+
+def _partner(one: _T, left: list[_T], right: list[_T], fits: Callable[[_T, _T], bool]) -> _T | None:
+    """Take out of both lists ``one`` and what alone fits it and nothing else; None where that is not so."""
+    found = [other for other in right if fits(one, other)]
+    if len(found) != 1 or sum(fits(other, found[0]) for other in left) != 1:
+        return None
+    left.remove(one)
+    right.remove(found[0])
+    return found[0]
 
 
 def _moved(left: list[Left], right: list[Left]) -> list[GemmChange]:
@@ -71,12 +82,9 @@ def _moved(left: list[Left], right: list[Left]) -> list[GemmChange]:
 
     found = []
     for one in list(left):
-        fits = [other for other in right if same(one, other)]
-        if len(fits) == 1 and sum(same(other, fits[0]) for other in left) == 1:
-            left.remove(one)
-            right.remove(fits[0])
-            _, component, role, phase = fits[0][0]
-            pair = _pair(one[0], one[1], fits[0][1])
+        if (other := _partner(one, left, right, same)) is not None:
+            _, component, role, phase = other[0]
+            pair = _pair(one[0], one[1], other[1])
             found.append(replace(pair, state="moved", moved_to=[component, role or "", phase]))
     return found
 
@@ -143,17 +151,17 @@ def _shape(row: GemmRow) -> object:
     return (*sizes, row.math_dtype or row.dtype)
 
 
-def _same_sizes(place: Place, a: list[GemmRow], b: list[GemmRow], left: object, right: object) -> bool:
+def _same_sizes(a: list[GemmRow], b: list[GemmRow]) -> bool:
     one, two = _shape(a[0]), _shape(b[0])
     return isinstance(one, tuple) and isinstance(two, tuple) and len(one) > 1 and one[:-1] == two[:-1]
 
 
-def _same_expressions(place: Place, a: list[GemmRow], b: list[GemmRow], left: object, right: object) -> bool:
+def _same_expressions(a: list[GemmRow], b: list[GemmRow]) -> bool:
     one, two = ((rows[0].m_expr, rows[0].n_expr, rows[0].k_expr) for rows in (a, b))
     return one == two and any(part is not None for part in one)
 
 
-def _same_work(place: Place, a: list[GemmRow], b: list[GemmRow], left: object, right: object) -> bool:
+def _same_work(a: list[GemmRow], b: list[GemmRow]) -> bool:
     """As many multiply-adds per step in the same type: transposed, or a batch in one call."""
     old, new = _work(a), _work(b)
     types = [rows[0].math_dtype or rows[0].dtype for rows in (a, b)]
@@ -167,18 +175,11 @@ def _work(rows: list[GemmRow]) -> float | None:
     return sum(row.calls_per_step for row in rows) * (rows[0].batch or 1) * m * n * k
 
 
-def _same_layers(place: Place, a: list[GemmRow], b: list[GemmRow], left: object, right: object) -> bool:
+def _same_layers(a: list[GemmRow], b: list[GemmRow]) -> bool:
     if _layers(a) != _layers(b) or not _layers(a):
         return False
     pairs = ((a[0].m, b[0].m), (a[0].n, b[0].n), (a[0].k, b[0].k))
     return sum(one is not None and one == two for one, two in pairs) >= 2
-
-
-def _alone(
-    place: Place, a: list[GemmRow], b: list[GemmRow], left: Sequence[object], right: Sequence[object]
-) -> bool:
-    named = place[1] not in ("unattributed", "other", "optimizer")
-    return named and len(left) == len(right) == 1
 
 
 def _layers(rows: list[GemmRow]) -> list[str]:

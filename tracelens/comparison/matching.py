@@ -171,6 +171,3 @@ def _strangers(sides: list[list[File]], *, by_rank: bool) -> str:
     what = "rank" if by_rank else "name"
     shown = [", ".join(str(file.rank) if by_rank else file.name for file in files[:3]) for files in sides]
     return f"no file of the one folder has a partner of the same {what} in the other ({shown[0]}; {shown[1]})"
-
-
-__all__ = ["File", "MatchedFolders", "match_folders"]

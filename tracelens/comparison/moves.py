@@ -111,6 +111,3 @@ def _way(old: list[str], new: list[str]) -> str:
     """Where from and where to; once where it is the same."""
     sides = [" and ".join(dict.fromkeys(names)) for names in (old, new)]
     return sides[0] if sides[0] == sides[1] else " → ".join(sides)
-
-
-__all__ = ["find_moves", "with_moves"]

@@ -72,7 +72,8 @@ def _measured(one: Finding, gemms: list[GemmChange]) -> float | None:
     own = _own(one, gemms)
     if not own or any(change.after is None or change.diff_ms is None for change in own):
         return None
-    if any(change.state == "regrouped" and not _all_of(one, change) for change in own):
+    ids = set(one.gemms)
+    if any(one.state == "regrouped" and one.before and not set(one.before.ids) <= ids for one in own):
         return None  # others are in the same row
     return -sum(change.diff_ms or 0.0 for change in own)
 
@@ -116,18 +117,10 @@ def foretold(findings: list[FindingOutcome], *, generated: bool = False, marked:
     """A sentence for each finding that was acted on and whose saving was measured."""
     done = [one for one in findings if one.state == "acted_on" and one.measured_ms is not None]
     said = [
-        f"{_capital(against(one, generated=generated, marked=marked))} ({one.rule} {one.title})."
+        f"{f.capital(against(one, generated=generated, marked=marked))} ({one.rule} {one.title})."
         for one in done[:_FORETOLD]
     ]
     return [*said, f"{len(done) - _FORETOLD} more findings were acted on."] if done[_FORETOLD:] else said
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _all_of(one: Finding, change: GemmChange) -> bool:
-    return change.before is not None and set(change.before.ids) <= set(one.gemms)
 
 
 def _agrees(predicted: Estimate, measured: float) -> str | None:

@@ -51,6 +51,3 @@ def above(values: Sequence[float], least: float) -> int:
     spread = median(abs(one - middle) for one in others)
     apart = values[at - 1] - others[0] > least and values[at - 1] - middle > _FAR * spread
     return at if apart else 0
-
-
-__all__ = ["above", "stand_out"]

@@ -124,6 +124,3 @@ def level_why(step: StepChange, what: str = "steps") -> str:
     if f"{step.shift_level:.0%}" == f"{1 - LEVEL:.0%}":
         return ""
     return f"an exact test of so few {what} has no level nearer to {1 - LEVEL:.0%} from above"
-
-
-__all__ = ["PRACTICAL", "interval", "left_open", "level_why", "p_in_words", "step_change", "step_verdict"]

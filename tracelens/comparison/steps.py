@@ -119,6 +119,3 @@ def _normal(ranks: Sequence[int], count: int, distance: int) -> float:
     if variance == 0:
         return 1.0
     return math.erfc(max(0.0, distance - 1) / math.sqrt(2 * variance))
-
-
-__all__ = ["LEVEL", "Shift", "rank_test", "shift", "smallest_p"]

@@ -346,6 +346,3 @@ def _long_steps(found: list[Compared]) -> list[str]:
             for number, many in sorted(long.items())
         ]
     return said
-
-
-__all__ = ["Compared", "together"]

@@ -14,6 +14,7 @@ LARGEST = 2**31
 _MOST = {
     "hidden": 2**20, "heads": 2**14, "kv_heads": 2**14, "head_dim": 2**14, "ffn": 2**23, "vocab": 2**25,
     "layers": 2**14, "experts": 2**14, "sequence": 2**24, "micro_batch": 2**16, "tensor_parallel": 2**12,
+    "shared_ffn": 2**23, "dense_layers": 2**14, "dense_ffn": 2**23,
 }  # fmt: skip
 #: Tokens of a micro-batch where no configuration says how many: enough rows to fill a GPU.
 USUAL_TOKENS = 8192
@@ -34,7 +35,8 @@ class Layout:
     causal: bool = True
     rope: bool = False
     experts_per_token: int | None = None
-    activation: str | None = None
+    window: int | None = None  # sliding: earlier keys that a query sees, in this share of the layers
+    windowed_frac: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,15 @@ class Configuration:
     notes: tuple[str, ...] = ()
     assumed: frozenset[str] = frozenset()  # sizes that nothing in the input says
     vocab_asked: int | None = None  # the tokenizer's, where the framework pads it to model.vocab
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the user says beside a file, and what wins: sizes by our names, a gate, tied logits."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    gated: bool | None = None
+    tied: bool | None = None
 
 
 @dataclass(slots=True)
@@ -108,19 +119,22 @@ def whole(value: object, key: str, name: str) -> int:
 
 def finish(
     draft: Draft,
+    given: Given,
     *,
     layout: Layout,
     gated: bool | None,
     tied: bool | None,
     format: ConfigFormat,
     family: str,
-    overrides: Mapping[str, int],
     vocab_asked: int | None = None,
 ) -> Configuration:
     """Check the sizes against one another, fill in what follows from others, and freeze the draft.
 
-    ``overrides`` are the sizes that the user gave beside the file; they win.
+    ``gated`` and ``tied`` are what the file says of them; what the user gave wins.
     """
+    overrides = given.sizes
+    gated = gated if given.gated is None else given.gated
+    tied = tied if given.tied is None else given.tied
     resized = "hidden" in overrides or "heads" in overrides
     if resized and "head_dim" not in draft.keys and "head_dim" not in overrides:
         draft.values.pop("head_dim", None)
@@ -145,8 +159,8 @@ def finish(
     _tokens(draft)
     t = values.setdefault("tensor_parallel", 1)
     draft.sources.setdefault("tensor_parallel", "1 unless given: --tensor-parallel N")
-    for name in ("heads", "ffn"):
-        if values[name] % t:
+    for name in ("heads", "ffn", "shared_ffn", "dense_ffn"):
+        if values.get(name, 0) % t:
             raise UsageError(f"{name} = {values[name]} does not divide over {t} tensor-parallel ranks")
     if values["kv_heads"] % t and t % values["kv_heads"]:
         raise UsageError(f"kv_heads = {values['kv_heads']} does not divide over {t} tensor-parallel ranks")

@@ -61,14 +61,19 @@ FAMILIES: dict[str, ModelFamily] = {
     "mixtral": ModelFamily("Mixtral", experts=True),
     "qwen3_moe": ModelFamily("Qwen3 MoE", experts=True),
     "olmoe": ModelFamily("OLMoE", experts=True),
+    "qwen2_moe": ModelFamily("Qwen2 MoE", experts=True),
+    "gpt_oss": ModelFamily("gpt-oss", experts=True, head_dim=64),
+    "deepseek": ModelFamily("DeepSeek-MoE", experts=True),  # the model's own code on the Hub
 }
 
+_IMAGES = (
+    "vit", "deit", "beit", "dinov2", "swin", "clip", "clip_vision_model", "siglip", "siglip_vision_model",
+)  # fmt: skip
 #: Families whose layers hold products that are not modelled here -> what those are.
 NOT_MODELLED: dict[str, str] = {
-    "deepseek_v2": "latent attention (MLA) and shared experts",
-    "deepseek_v3": "latent attention (MLA) and shared experts",
-    "kimi_k2": "latent attention (MLA) and shared experts",
-    "qwen2_moe": "shared experts",
+    "deepseek_v2": "latent attention (MLA)",
+    "deepseek_v3": "latent attention (MLA)",
+    "kimi_k2": "latent attention (MLA)",
     "llama4": "shared experts and chunked attention",
     "llama4_text": "shared experts and chunked attention",
     "qwen3_next": "gated delta networks",
@@ -81,20 +86,7 @@ NOT_MODELLED: dict[str, str] = {
     "bart": "an encoder and a decoder",
     "whisper": "an encoder and a decoder",
     "mllama": "cross-attention layers",
-    **dict.fromkeys(
-        (
-            "vit",
-            "deit",
-            "beit",
-            "dinov2",
-            "swin",
-            "clip",
-            "clip_vision_model",
-            "siglip",
-            "siglip_vision_model",
-        ),
-        "patches of images and one result for each image in place of a vocabulary",
-    ),
+    **dict.fromkeys(_IMAGES, "patches of images and one result for each image in place of a vocabulary"),
     **dict.fromkeys(("wav2vec2", "hubert"), "frames of sound in place of a vocabulary"),
     "albert": "layers that share weights and a factored embedding",
     "electra": "a factored embedding",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Layout, finish, whole
+from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Given, Layout, finish, whole
 from tracelens.config.families import FAMILIES, NOT_MODELLED, ModelFamily
 from tracelens.errors import InputError
 
@@ -21,7 +21,9 @@ _KEYS = {
 }
 _FFN = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
-_EXPERTS = ("num_local_experts", "num_experts")
+#: All layers of these have the window where the file has one (transformers, modeling_*.py).
+_WINDOW_EVERYWHERE = ("mistral", "mixtral", "phi3", "starcoder2")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 
 def is_huggingface(table: Mapping[str, Any]) -> bool:
@@ -29,18 +31,11 @@ def is_huggingface(table: Mapping[str, Any]) -> bool:
     return "model_type" in table or "architectures" in table or any(part in table for part in _PARTS)
 
 
-def read_huggingface(
-    table: Mapping[str, Any],
-    *,
-    name: str,
-    overrides: Mapping[str, int],
-    gated: bool | None,
-    tied: bool | None,
-) -> Configuration:
+def read_huggingface(table: Mapping[str, Any], given: Given, *, name: str) -> Configuration:
     """Sizes and layers of a config.json already decoded."""
     draft, whole_table = Draft(name), table
     part, table = _language_part(table, draft)
-    family = _family(table, draft, gated)
+    family = _family(table, draft, given.gated)
     for size, keys in _KEYS.items():
         draft.take(size, table, keys)
     if "head_dim" not in draft.values and family.head_dim is not None:
@@ -49,29 +44,29 @@ def read_huggingface(
     layout_experts = _experts(draft, table, family)
     if not layout_experts:
         _ffn(draft, table, family)
-    _sequence(draft, table, overrides)
+    _sequence(draft, table, given.sizes)
+    window, windowed = _window(draft, table, given.sizes)
     _quantization(draft, whole_table)
     if part is not None:
         draft.keys = {ours: f"{part}.{key}" for ours, key in draft.keys.items()}
-    activation = next((table[key] for key in ("hidden_act", "activation_function", "hidden_activation")
-                       if isinstance(table.get(key), str)), None)  # fmt: skip
     layout = Layout(
         fused_qkv=family.fused_qkv,
         fused_gate=family.fused_gate,
         causal=family.causal,
         rope=family.rope,
         experts_per_token=layout_experts,
-        activation=activation,
+        window=window,
+        windowed_frac=windowed,
     )
     share = table.get("tie_word_embeddings")
     return finish(
         draft,
+        given,
         layout=layout,
-        gated=family.gated if gated is None else gated,
-        tied=tied if tied is not None else share if isinstance(share, bool) else family.tied,
+        gated=family.gated,
+        tied=share if isinstance(share, bool) else family.tied,
         format="huggingface",
         family=f"{family.title} (Hugging Face {name})",
-        overrides=overrides,
     )
 
 
@@ -93,9 +88,8 @@ def _family(table: Mapping[str, Any], draft: Draft, gated: bool | None) -> Model
     kind, name = table.get("model_type"), draft.name
     if not isinstance(kind, str):
         raise InputError(f"{name} has no model_type, so how its layers are built is not known")
-    for missing in ("kv_lora_rank", "n_shared_experts", "shared_expert_intermediate_size"):
-        if table.get(missing):
-            raise InputError(f"{name}: layers with {missing} are not modelled yet")
+    if table.get("kv_lora_rank"):
+        raise InputError(f"{name}: layers with kv_lora_rank are not modelled yet")
     base = kind.removesuffix("_text")
     for part in (kind, base):
         if part in NOT_MODELLED:
@@ -103,7 +97,7 @@ def _family(table: Mapping[str, Any], draft: Draft, gated: bool | None) -> Model
     known = FAMILIES.get(base)
     if known is not None:
         return known
-    if any(table.get(key) for key in (*_EXPERTS, "moe_intermediate_size", "n_routed_experts")):
+    if any(table.get(key) for key in (*_EXPERTS, "moe_intermediate_size")):
         raise InputError(f"{name}: the experts of model_type {kind[:40]!r} are not known here")
     if gated is None:
         raise InputError(
@@ -161,9 +155,12 @@ def _experts(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> int
         return None
     if not draft.take("experts", table, _EXPERTS):
         raise InputError(f"{draft.name} does not say how many experts there are (num_local_experts)")
-    if table.get("mlp_only_layers") or table.get("decoder_sparse_step", 1) != 1:
-        raise InputError(f"{draft.name}: layers with experts mixed with layers without are not modelled yet")
+    if table.get("decoder_sparse_step", 1) != 1 or table.get("moe_layer_freq", 1) != 1:
+        raise InputError(
+            f"{draft.name}: layers with experts in turn with layers without are not modelled yet"
+        )
     draft.take("ffn", table, ("moe_intermediate_size", "intermediate_size"))
+    _beside_experts(draft, table)
     chosen = table.get("num_experts_per_tok")
     if chosen is None:
         raise InputError(f"{draft.name} does not say how many experts a token goes to (num_experts_per_tok)")
@@ -171,6 +168,22 @@ def _experts(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> int
     if not 0 < chosen <= draft.values["experts"]:
         raise InputError(f"{draft.name}: num_experts_per_tok = {chosen} of {draft.values['experts']} experts")
     return chosen
+
+
+def _beside_experts(draft: Draft, table: Mapping[str, Any]) -> None:
+    """The MLP that every token goes through, and layers without experts."""
+    if not draft.take("shared_ffn", table, ("shared_expert_intermediate_size",)) and table.get(
+        "n_shared_experts"
+    ):
+        count = whole(table["n_shared_experts"], "n_shared_experts", draft.name)
+        draft.put("shared_ffn", count * draft.values.get("ffn", 0), f"{count} experts of {draft.name} as one")
+    listed = table.get("mlp_only_layers")
+    dense = len(listed) if isinstance(listed, list) else 0
+    dense = dense or whole(table.get("first_k_dense_replace") or 0, "first_k_dense_replace", draft.name)
+    if dense:
+        draft.put("dense_layers", dense, f"{draft.name}: layers without experts")
+        if not draft.take("dense_ffn", table, ("intermediate_size",)):
+            raise InputError(f"{draft.name} does not say how wide the MLP of layers without experts is")
 
 
 def _quantization(draft: Draft, table: Mapping[str, Any]) -> None:
@@ -198,9 +211,22 @@ def _sequence(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, in
                     short = f"assumed, {key} allows {positions}: give --sequence N"
                 draft.put("sequence", length, short, assumed=positions > length)
                 break
-    window = table.get("sliding_window")
+
+
+def _window(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]) -> tuple[int | None, float]:
+    """The keys that a query sees in layers with a sliding window, and the share of such layers."""
+    window, kinds = table.get("sliding_window"), table.get("layer_types")
     length = overrides.get("sequence") or draft.values.get("sequence") or USUAL_SEQUENCE
-    if isinstance(window, int) and table.get("use_sliding_window", True) and window < length:
-        draft.notes.append(
-            f"its sliding window of {window} is not taken into account: attention is counted in full"
-        )
+    if isinstance(window, bool) or not isinstance(window, int) or not table.get("use_sliding_window", True):
+        return None, 0.0
+    if not 0 < window < length:
+        return None, 0.0
+    if isinstance(kinds, list) and kinds:
+        return window, sum(kind == "sliding_attention" for kind in kinds) / len(kinds)
+    if str(table.get("model_type")).removesuffix("_text") in _WINDOW_EVERYWHERE:
+        return window, 1.0
+    draft.notes.append(
+        f"which layers have its sliding window of {window} is not in the file (layer_types): attention is"
+        " counted in full"
+    )
+    return None, 0.0

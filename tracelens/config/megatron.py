@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from tracelens.config.configuration import ConfigFormat, Configuration, Draft, Layout, finish, whole
+from tracelens.config.configuration import ConfigFormat, Configuration, Draft, Given, Layout, finish, whole
 from tracelens.errors import InputError
 from tracelens.numbers import round_up
 
@@ -85,16 +86,10 @@ def flattened(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_megatron(
-    table: Mapping[str, Any],
-    *,
-    name: str,
-    format: ConfigFormat,
-    overrides: Mapping[str, int],
-    gated: bool | None,
-    tied: bool | None,
+    table: Mapping[str, Any], given: Given, *, name: str, format: ConfigFormat
 ) -> Configuration:
     """Sizes and layers of Megatron's arguments."""
-    draft = Draft(name)
+    draft, overrides = Draft(name), given.sizes
     for size, key in _SIZES.items():
         _check_variable(table, key, name)
         draft.take(size, table, (key,))
@@ -119,21 +114,17 @@ def read_megatron(
         fused_gate=swiglu,
         rope=_on(table, "use_rotary_position_embeddings")
         or str(table.get("position_embedding_type")) == "rope",
-        activation="silu" if swiglu else "gelu",
     )
-    keys = draft.keys
-    dashed = {
-        ours: key if format != "megatron" else "--" + key.replace("_", "-") for ours, key in keys.items()
-    }
-    draft.keys = dashed
+    if format == "megatron":
+        draft.keys = {ours: "--" + key.replace("_", "-") for ours, key in draft.keys.items()}
     return finish(
         draft,
+        replace(given, sizes={size: value for size, value in overrides.items() if size != "vocab"}),
         layout=layout,
-        gated=swiglu if gated is None else gated,
-        tied=tied if tied is not None else not untied,
+        gated=swiglu,
+        tied=not untied,
         format=format,
         family=f"Megatron-LM ({name})",
-        overrides={size: value for size, value in overrides.items() if size != "vocab"},
         vocab_asked=asked,
     )
 

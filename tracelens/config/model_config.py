@@ -37,6 +37,7 @@ _ALIASES = {
 _DTYPES = {
     "bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16", "half": "fp16",
     "fp32": "fp32", "float32": "fp32", "tf32": "tf32", "fp8": "fp8", "float8": "fp8",
+    "fp8-block": "fp8-block", "fp8_block": "fp8-block", "nvfp4": "nvfp4",
 }  # fmt: skip
 DTYPES = tuple(dict.fromkeys(_DTYPES.values()))
 #: What shows the present value of a parameter that many traces do not show.
@@ -83,6 +84,9 @@ class ModelConfig:
         None  # each tensor-parallel rank holds a part of the vocabulary: ``vocab`` is it
     )
     kv_repeated: bool | None = None  # each key/value head is copied for its heads before attention
+    shared_ffn: int | None = None  # beside the experts: width of the MLP that every token goes through
+    dense_layers: int | None = None  # layers whose MLP has no experts, and its width
+    dense_ffn: int | None = None
 
     def get(self, name: str) -> int | None:
         """The value of the integer parameter ``name``."""
@@ -121,17 +125,19 @@ class ModelConfig:
         """Weights in the matrices of the model, without biases and norms; None where a size is not known.
 
         Per layer h*(a + 2*kv)*d + a*d*h for attention and h*f times two (three with a gate) times the
-        experts for the MLP; v*h for the embedding, twice unless tied. An unknown ``tied`` counts once.
+        experts for the MLP, with a router and what every token goes through beside them; v*h for the
+        embedding, twice unless tied. An unknown ``tied`` counts once.
         """
         h, a, d, f, v, count = self.hidden, self.heads, self.head_dim, self.ffn, self.vocab, self.layers
         if not (h and a and d and f and count):
             return None
         kv = self.kv_heads or a
-        experts = self.experts or 1
-        mlp = h * f * (3 if self.gated else 2) * experts + (h * experts if experts > 1 else 0)
-        layer = h * (a + 2 * kv) * d + a * d * h + mlp
+        experts, matrices, dense = self.experts or 1, 3 if self.gated else 2, self.dense_layers or 0
+        mlp = h * matrices * (f * experts + (self.shared_ffn or 0)) + (h * experts if experts > 1 else 0)
+        layers = count * (h * (a + 2 * kv) * d + a * d * h)
+        layers += (count - dense) * mlp + dense * h * matrices * (self.dense_ffn or 0)
         parts = (self.tensor_parallel or 1) if self.vocab_split else 1
-        return count * layer + (v or 0) * parts * h * (2 if self.tied is False else 1)
+        return layers + (v or 0) * parts * h * (2 if self.tied is False else 1)
 
     @property
     def rank_parameters(self) -> float | None:
@@ -150,8 +156,9 @@ class ModelConfig:
 NAMES = tuple(
     one.name
     for one in fields(ModelConfig)
-    if one.name not in ("gated", "tied", "dtype", "micro_batches", "vocab_split", "kv_repeated")
-)
+    if one.name not in ("gated", "tied", "dtype", "micro_batches", "vocab_split", "kv_repeated",
+                        "shared_ffn", "dense_layers", "dense_ffn")
+)  # fmt: skip
 
 
 def model_config_of(

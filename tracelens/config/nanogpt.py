@@ -7,7 +7,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from tracelens.config.configuration import Configuration, Draft, Layout, finish
+from tracelens.config.configuration import Configuration, Draft, Given, Layout, finish
 from tracelens.errors import InputError
 
 _SIZES = {
@@ -56,14 +56,7 @@ def is_nanogpt(table: Mapping[str, Any]) -> bool:
     return any(key in table for key in ("n_layer", "n_head", "n_embd", "init_from"))
 
 
-def read_nanogpt(
-    table: Mapping[str, Any],
-    *,
-    name: str,
-    overrides: Mapping[str, int],
-    gated: bool | None,
-    tied: bool | None,
-) -> Configuration:
+def read_nanogpt(table: Mapping[str, Any], given: Given, *, name: str) -> Configuration:
     """Sizes of a nanoGPT config; what it leaves out is what train.py sets."""
     draft = Draft(name)
     start = table.get("init_from")
@@ -81,19 +74,19 @@ def read_nanogpt(
             draft.put(size, _DEFAULTS[key], f"default of nanoGPT's train.py ({key})", key=key)
     if "vocab" not in draft.values:
         draft.put("vocab", _PADDED_VOCAB, "default of nanoGPT's train.py", key="vocab_size")
-    hidden = overrides.get("hidden") or draft.values["hidden"]
+    hidden = given.sizes.get("hidden") or draft.values["hidden"]
     draft.put("ffn", 4 * hidden, "4 * n_embd (model.py)")
     why = "nanoGPT's model.py fixes the MLP at 4 * n_embd"
     draft.fixed.setdefault("ffn", why)
     draft.fixed.setdefault("hidden", why)
     return finish(
         draft,
-        layout=Layout(fused_qkv=True, activation="gelu"),
-        gated=False if gated is None else gated,
-        tied=True if tied is None else tied,
+        given,
+        layout=Layout(fused_qkv=True),
+        gated=False,
+        tied=True,
         format="nanogpt",
         family=f"nanoGPT ({name})",
-        overrides=overrides,
     )
 
 

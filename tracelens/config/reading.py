@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from tracelens.config.configuration import Configuration, Draft, Layout, finish
+from tracelens.config.configuration import Configuration, Draft, Given, Layout, finish
 from tracelens.config.huggingface import is_huggingface, read_huggingface
 from tracelens.config.megatron import arguments_of, flat_yaml, flattened, is_megatron, read_megatron
 from tracelens.config.nanogpt import assignments, is_nanogpt, read_nanogpt
@@ -37,22 +37,21 @@ def read_config(
     if where.is_dir():
         where = where / "config.json"
     text = _text(where)
-    name, given = where.name, dict(overrides or {})
+    name, given = where.name, Given(overrides or {}, gated, tied)
     if where.suffix.lower() == ".py":
         table = assignments(text, name=name)
         if not is_nanogpt(table):
             raise InputError(f"{name} sets none of n_layer, n_head and n_embd: no nanoGPT config")
-        return read_nanogpt(table, name=name, overrides=given, gated=gated, tied=tied)
+        return read_nanogpt(table, given, name=name)
     if text.lstrip()[:1] in ("{", "["):
-        return _from_json(text, name, given, gated, tied)
+        return _from_json(text, given, name)
     arguments = arguments_of(text)
     if where.suffix.lower() in (".yaml", ".yml"):
         scalars = flat_yaml(text)
         if is_megatron(scalars):
-            return read_megatron(scalars, name=name, format="megatron-yaml", overrides=given, gated=gated,
-                                 tied=tied)  # fmt: skip
+            return read_megatron(scalars, given, name=name, format="megatron-yaml")
     if is_megatron(arguments):
-        return read_megatron(arguments, name=name, format="megatron", overrides=given, gated=gated, tied=tied)
+        return read_megatron(arguments, given, name=name, format="megatron")
     raise InputError(f"{name} is not {_KNOWN}")
 
 
@@ -88,14 +87,12 @@ def config_from_flags(
         draft.keys.setdefault(name, "--" + name.replace("_", "-"))
     return finish(
         draft,
-        layout=Layout(
-            fused_qkv=True, fused_gate=bool(gated), rope=bool(gated), activation="silu" if gated else "gelu"
-        ),
-        gated=bool(gated),
-        tied=True if tied is None else tied,
+        Given({}, bool(gated), True if tied is None else tied),
+        layout=Layout(fused_qkv=True, fused_gate=bool(gated), rope=bool(gated)),
+        gated=None,
+        tied=None,
         format="flags",
         family="A model of these sizes",
-        overrides={},
     )
 
 
@@ -121,9 +118,7 @@ def _text(where: Path) -> str:
         raise InputError(f"{where.name} is no text: not {_KNOWN}") from None
 
 
-def _from_json(
-    text: str, name: str, overrides: Mapping[str, int], gated: bool | None, tied: bool | None
-) -> Configuration:
+def _from_json(text: str, given: Given, name: str) -> Configuration:
     try:
         table = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -131,12 +126,10 @@ def _from_json(
     if not isinstance(table, dict):
         raise InputError(f"{name} is JSON, but not an object with a model's sizes")
     if is_huggingface(table):
-        return read_huggingface(table, name=name, overrides=overrides, gated=gated, tied=tied)
+        return read_huggingface(table, given, name=name)
     flat = flattened(table)
     if is_megatron(flat):
-        return read_megatron(
-            flat, name=name, format="megatron-json", overrides=overrides, gated=gated, tied=tied
-        )
+        return read_megatron(flat, given, name=name, format="megatron-json")
     if "traceEvents" in table:
         raise InputError(f"{name} is a trace, not a configuration: {_TRACE}")
     raise InputError(f"{name} is not {_KNOWN}: it has neither model_type nor hidden_size and num_layers")

@@ -12,17 +12,6 @@ from tracelens.gates.of_job import JOB_METRICS
 from tracelens.gates.of_report import REPORT_METRICS
 
 __all__ = [
-    "COMPARISON_METRICS",
-    "JOB_METRICS",
-    "REPORT_METRICS",
-    "STATES",
-    "Gate",
-    "Judged",
-    "Metric",
-    "Range",
-    "Reading",
-    "judge_comparison",
-    "judge_job",
-    "judge_report",
-    "parse_gate",
-]
+    "COMPARISON_METRICS", "JOB_METRICS", "REPORT_METRICS", "STATES", "Gate", "Judged", "Metric", "Range",
+    "Reading", "judge_comparison", "judge_job", "judge_report", "parse_gate",
+]  # fmt: skip

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from tracelens.errors import UsageError
-from tracelens.gates.metrics import FORMS, Metric
+from tracelens.gates.metrics import Metric
 
 #: Unit -> what it is of, and what one of it is in the figure's own unit (a share of 1, ms, bytes).
 UNITS = {
@@ -28,6 +28,8 @@ UNITS = {
     "mb": ("bytes", 1e6),
     "gb": ("bytes", 1e9),
 }
+#: How a unit is written.
+_UNITS = {"tflops": " TFLOP/s", "tflop/s": " TFLOP/s", "kb": "kB", "mb": "MB", "gb": "GB"}
 _EXAMPLES = {"share": "5%", "time": "2.5ms", "count": "0", "rate": "400 TFLOP/s", "bytes": "100MB"}
 OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -68,20 +70,16 @@ def parse_gate(text: str, metrics: Mapping[str, Metric[Any]], *, elsewhere: Mapp
     shown = repr(text[:60]) if text.isprintable() else ascii(text[:60])
     match = _GATE.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
-        raise UsageError(
-            f'--fail-on {shown}: write NAME>VALUE, >=, < or <=, e.g. --fail-on "{_example(metrics)}"'
-        )
+        example = "regression>3%" if "regression" in metrics else "shape_waste>5%"
+        raise UsageError(f'--fail-on {shown}: write NAME>VALUE, >=, < or <=, e.g. --fail-on "{example}"')
     metric = _metric(match["name"], metrics, elsewhere)
     choice = _choice(metric, match["choice"])
     form, limit = _limit(match["value"], match["unit"] or "", metric)
     end = match["end"] or ""
+    unit = match["unit"] or ""
     name = metric.name + (f"[{choice}]" if choice else "") + (f".{end}" if end else "")
-    written = f"{name}{match['op']}{match['value']}{_unit(match['unit'] or '')}"
+    written = f"{name}{match['op']}{match['value']}{_UNITS.get(unit.lower(), unit)}"
     return Gate(written, metric, choice, end, match["op"], limit, form)
-
-
-def _example(metrics: Mapping[str, Metric[Any]]) -> str:
-    return "regression>3%" if "regression" in metrics else "shape_waste>5%"
 
 
 def _metric(name: str, metrics: Mapping[str, Metric[Any]], elsewhere: Mapping[str, str]) -> Metric[Any]:
@@ -127,12 +125,3 @@ def _limit(value: str, unit: str, metric: Metric[Any]) -> tuple[str, float]:
             said = "it is a number, without a unit"
         raise UsageError(f"--fail-on {metric.name}: {said}; write {wanted}")
     return form, number * scale
-
-
-def _unit(unit: str) -> str:
-    return {"tflops": " TFLOP/s", "tflop/s": " TFLOP/s", "kb": "kB", "mb": "MB", "gb": "GB"}.get(
-        unit.lower(), unit
-    )
-
-
-__all__ = ["FORMS", "OPERATORS", "UNITS", "Gate", "parse_gate"]

@@ -124,15 +124,3 @@ def _state(gate: Gate, found: Range) -> tuple[str, str]:
         limit = say(gate.limit, gate.form, signed=gate.metric.signed)
         return "open", f"its range reaches beyond {limit}, but it is not known to lie there"
     return "passed", ""
-
-
-__all__ = [
-    "STATES",
-    "Judged",
-    "judge_comparison",
-    "judge_job",
-    "judge_report",
-    "parse_comparison_gate",
-    "parse_job_gate",
-    "parse_report_gate",
-]

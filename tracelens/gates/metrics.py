@@ -123,17 +123,3 @@ def say_range(found: Range, form: str, *, signed: bool = False) -> str:
         return " to ".join(ends)
     middle = say(found.mid, form, signed=signed)
     return middle if ends == [middle, middle] else f"{middle} ({' to '.join(ends)})"
-
-
-__all__ = [
-    "FORMS",
-    "Metric",
-    "Range",
-    "Reading",
-    "exact",
-    "predicted",
-    "recognised",
-    "say",
-    "say_range",
-    "unknown",
-]

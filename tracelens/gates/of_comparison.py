@@ -312,5 +312,3 @@ COMPARISON_METRICS: dict[str, Metric[Compared]] = {
         ),
     )
 }
-
-__all__ = ["COMPARISON_METRICS", "Compared", "without_drift"]

@@ -43,7 +43,7 @@ JOB_METRICS: dict[str, Metric[Job]] = {
             "job_communication",
             ("share", "time"),
             "exposed communication, median over the ranks",
-            _of(lambda parts: parts.waiting_ms + parts.sending_ms),
+            _of(lambda parts: parts.exposed_ms),
         ),
         Metric(
             "job_idle",
@@ -53,5 +53,3 @@ JOB_METRICS: dict[str, Metric[Job]] = {
         ),
     )
 }
-
-__all__ = ["JOB_METRICS"]

@@ -329,5 +329,3 @@ REPORT_METRICS: dict[str, Metric[Report]] = {
         Metric("warnings", ("count",), "Warnings of the reader: damaged places, a cut-off file.", _warnings),
     )
 }
-
-__all__ = ["REPORT_METRICS"]

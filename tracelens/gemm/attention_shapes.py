@@ -11,10 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from tracelens.gemm.dtypes import dtype_of_cpp
-from tracelens.gemm.tensors import dims_at, item_at, number_at, truth_at
+from tracelens.gemm.tensors import dims_at, item_at, number_at, strides_at, truth_at
+
+#: What a tensor added to the scores is: the same for all heads, another for each head, or not known which.
+AttentionMask = Literal["mask", "bias", "mask?"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,8 @@ class AttentionShape:
     causal: bool | None
     backward: bool
     varlen: bool = False
-    windowed: bool = False  # a sliding window leaves out part of the scores
+    window: tuple[int, int] | None = None  # sliding: earlier and later keys that a query sees; not if packed
+    mask: AttentionMask | None = None  # a tensor that is added to the scores
     query_tokens: int | None = None
     key_tokens: int | None = None
 
@@ -64,7 +70,27 @@ class AttentionShape:
         parts.append(f"d={self.head_dim}")
         if self.value_dim != self.head_dim:
             parts.append(f"dv={self.value_dim}")
+        if self.window is not None:
+            parts.append(f"window={self.window[0]}")
+        if self.mask is not None:
+            parts.append(self.mask)
         return " ".join(parts)
+
+    @property
+    def pairs(self) -> int | None:
+        """Scores of one head: queries times keys, or those inside the window; None where lengths are packed.
+
+        Without a window a causal mask is not counted, as torch counts; a window that ends at the query is.
+        Lengths that differ are aligned at their ends, as flash_attn does.
+        """
+        if self.query_len is None or self.key_len is None:
+            return None
+        if self.window is None:
+            return self.query_len * self.key_len
+        earlier, later = self.window
+        at = np.arange(self.key_len - self.query_len, self.key_len, dtype=np.int64)
+        seen = np.minimum(at + later, self.key_len - 1) - np.maximum(at - earlier, 0) + 1
+        return int(np.maximum(seen, 0).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,30 +101,31 @@ class _Schema:
     causal: int | None = None  # position of is_causal in Concrete Inputs
     causal_kind: int | None = None  # position of custom_mask_type: 0 none, 1 and 2 causal
     window: int | None = None  # position of window_size_left; window_size_right follows
+    mask: int | None = None  # position of attn_mask, attn_bias
     lengths: int | None = None  # position of cumulative lengths that pack [1, tokens, heads, dim]
 
 
 _BHSD = {
-    "aten::scaled_dot_product_attention": _Schema(causal=5, heads_first=True),
+    "aten::scaled_dot_product_attention": _Schema(causal=5, heads_first=True, mask=3),
     "aten::_scaled_dot_product_flash_attention": _Schema(causal=4, heads_first=True),
     "aten::_scaled_dot_product_flash_attention_backward": _Schema(1, True, True, 11),
     "aten::_scaled_dot_product_flash_attention_for_cpu": _Schema(causal=4, heads_first=True),
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _Schema(1, True, True, 7),
-    "aten::_scaled_dot_product_efficient_attention": _Schema(causal=6, heads_first=True),
-    "aten::_scaled_dot_product_efficient_attention_backward": _Schema(1, True, True, 11),
-    "aten::_scaled_dot_product_cudnn_attention": _Schema(causal=6, heads_first=True),
-    "aten::_scaled_dot_product_cudnn_attention_backward": _Schema(1, True, True, 14),
-    "aten::_scaled_dot_product_fused_attention_overrideable": _Schema(causal=5, heads_first=True),
+    "aten::_scaled_dot_product_efficient_attention": _Schema(causal=6, heads_first=True, mask=3),
+    "aten::_scaled_dot_product_efficient_attention_backward": _Schema(1, True, True, 11, mask=4),
+    "aten::_scaled_dot_product_cudnn_attention": _Schema(causal=6, heads_first=True, mask=3),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _Schema(1, True, True, 14, mask=8),
+    "aten::_scaled_dot_product_fused_attention_overrideable": _Schema(causal=5, heads_first=True, mask=3),
     "aten::_scaled_dot_product_fused_attention_overrideable_backward": _Schema(1, True, True, 13),
-    "aten::_cudnn_attention_forward": _Schema(causal=10, heads_first=True),
-    "aten::_cudnn_attention_backward": _Schema(1, True, True, 14),
+    "aten::_cudnn_attention_forward": _Schema(causal=10, heads_first=True, mask=3),
+    "aten::_cudnn_attention_backward": _Schema(1, True, True, 14, mask=8),
 }
 _BSHD = {
     "aten::_flash_attention_forward": _Schema(causal=8, window=11),
     "aten::_flash_attention_forward_no_dropout_inplace": _Schema(1, causal=9, window=12),
     "aten::_flash_attention_backward": _Schema(1, backward=True, causal=11, window=15),
-    "aten::_efficient_attention_forward": _Schema(causal_kind=10, lengths=4),
-    "aten::_efficient_attention_backward": _Schema(1, backward=True, causal_kind=14, lengths=6),
+    "aten::_efficient_attention_forward": _Schema(causal_kind=10, lengths=4, mask=3),
+    "aten::_efficient_attention_backward": _Schema(1, backward=True, causal_kind=14, lengths=6, mask=4),
     "flash_attn::_flash_attn_forward": _Schema(causal=5, window=6),
     "flash_attn::_flash_attn_backward": _Schema(1, backward=True, causal=11, window=12),
     "flash_attn::_flash_attn_varlen_forward": _Schema(causal=9, window=10),
@@ -117,7 +144,11 @@ ATTENTION_OPS = frozenset(_SCHEMAS) - {"aten::scaled_dot_product_attention"}
 
 
 def attention_shape(
-    name: str, dims: Sequence[Any], types: Sequence[Any], concrete: Sequence[Any]
+    name: str,
+    dims: Sequence[Any],
+    types: Sequence[Any],
+    concrete: Sequence[Any],
+    strides: Sequence[Any] = (),
 ) -> AttentionShape | None:
     """Shape of one attention operator (``name`` without overload), or None when its dims do not fit."""
     schema = _SCHEMAS.get(name)
@@ -159,18 +190,35 @@ def attention_shape(
         causal=causal,
         backward=schema.backward,
         varlen=packed,
-        windowed=_windowed(concrete, schema.window, key[length]),
+        window=None if packed else _window(concrete, schema.window, key[length], causal=bool(causal)),
+        mask=_mask(dims, strides, schema.mask, query[heads]),
         query_tokens=query[length] if packed else None,
         key_tokens=key[length] if packed else None,
     )
 
 
-def _windowed(concrete: Sequence[Any], at: int | None, key_len: int) -> bool:
-    """True when a window narrower than the keys is set; -1 or nothing means no window."""
+def _window(concrete: Sequence[Any], at: int | None, key_len: int, *, causal: bool) -> tuple[int, int] | None:
+    """Earlier and later keys of a window narrower than the keys; -1 or nothing means no window."""
     if at is None:
-        return False
-    sides = (number_at(concrete, at), number_at(concrete, at + 1))
-    return any(side is not None and 0 < side < key_len for side in sides)
+        return None
+    sides = [number_at(concrete, at), number_at(concrete, at + 1)]
+    if not any(side is not None and 0 < side < key_len for side in sides):
+        return None
+    earlier, later = (key_len if side is None or side < 0 else min(side, key_len) for side in sides)
+    return earlier, 0 if causal else later
+
+
+def _mask(dims: Sequence[Any], strides: Sequence[Any], at: int | None, heads: int) -> AttentionMask | None:
+    """Whether heads share the tensor that is added to the scores: its sizes are expanded to all heads."""
+    found = dims_at(dims, at) if at is not None else None
+    if found is None or at is None or len(found) < 2:
+        return None
+    if len(found) != 4 or found[1] == 1 or heads == 1:
+        return "mask"
+    steps = strides_at(strides, at, 4)
+    if steps is None:
+        return "mask?"
+    return "bias" if steps[1] else "mask"
 
 
 def _divides(heads: int, kv_heads: int) -> bool:

@@ -18,8 +18,8 @@ def flops(shape: Shape) -> int | None:
     """Operations of one call; None where the trace does not hold what decides them.
 
     GEMM: 2*M*N*K*batch. Attention forward: the two products scores = q k^T and out = scores v. Backward:
-    five products, for torch recomputes the scores (``sdpa_backward_flop_count``). Unknown for packed
-    sequences, whose lengths are in no trace, and for sliding windows, which torch does not count either.
+    five products, for torch recomputes the scores (``sdpa_backward_flop_count``). A sliding window counts the
+    scores inside it (torch counts all). Unknown for packed sequences, whose lengths are in no trace.
     A symmetric product needs one triangle with its diagonal, M*(M+1)*K*batch, as BLAS counts syrk
     (LAPACK Working Note 41, table of operation counts); tiles cut by the diagonal make a kernel do more.
 
@@ -33,9 +33,10 @@ def flops(shape: Shape) -> int | None:
         if shape.symmetric:
             return shape.m * (shape.m + 1) * shape.k * shape.batch
         return 2 * shape.m * shape.n * shape.k * shape.batch
-    if shape.windowed or shape.batch is None or shape.query_len is None or shape.key_len is None:
+    pairs = shape.pairs
+    if shape.batch is None or pairs is None:
         return None
-    scores = 2 * shape.batch * shape.heads * shape.query_len * shape.key_len
+    scores = 2 * shape.batch * shape.heads * pairs
     if shape.backward:
         return scores * (3 * shape.head_dim + 2 * shape.value_dim)
     return scores * (shape.head_dim + shape.value_dim)

@@ -96,7 +96,7 @@ def shape_of(
     if reader is not None:
         return reader(_Op(name, dims, lists[0] or (), lists[1] or (), lists[2] or ()))
     if name in ATTENTION_OPS or name == "aten::scaled_dot_product_attention":
-        return attention_shape(name, dims, lists[0] or (), lists[2] or ())
+        return attention_shape(name, dims, lists[0] or (), lists[2] or (), lists[1] or ())
     return None
 
 

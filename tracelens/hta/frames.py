@@ -225,16 +225,3 @@ def _streams(numbers: Any, built: Tables) -> pd.DataFrame:
     return pd.DataFrame(
         {"device": [device for device, _ in pairs], "stream": [stream for _, stream in pairs]}
     )
-
-
-__all__ = [
-    "CONSECUTIVE_US",
-    "PATH_EVENTS",
-    "WaitFrames",
-    "idle_frame",
-    "path_frame",
-    "queue_frame",
-    "temporal_frame",
-    "wait_frames",
-    "within",
-]

@@ -13,8 +13,6 @@ from typing import Any
 
 from tracelens.errors import TracelensError
 
-#: Its name on PyPI; ``HolisticTraceAnalysis`` there is an old version of the same module.
-DISTRIBUTION = "traceinsight"
 MISSING = (
     "holistic-trace-analysis is not installed, which finds where the step waits: "
     'pip install "tracelens-gpu[hta]"'
@@ -70,6 +68,3 @@ def quiet() -> Iterator[None]:
         logging.disable(disabled)
         root.handlers[:] = handlers
         root.setLevel(level)
-
-
-__all__ = ["DISTRIBUTION", "MISSING", "Library", "LibraryMissing", "library", "quiet"]

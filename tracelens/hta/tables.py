@@ -195,6 +195,3 @@ def _names(
             out[at] = symbols.code(spelled.format(name))
     given: IntArray = out[which.reshape(-1)]
     return given
-
-
-__all__ = ["RANK", "TICK_NS", "WINDOW", "Tables", "tables"]

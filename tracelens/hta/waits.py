@@ -57,6 +57,3 @@ def report_waits(frames: Callable[[], WaitFrames], *, steps: int) -> Waits:
 
 def _rows(frame: pd.DataFrame) -> list[Any]:
     return list(frame.itertuples(index=False))
-
-
-__all__ = ["report_waits"]

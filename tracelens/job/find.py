@@ -17,8 +17,8 @@ from tracelens.files import cannot_read
 from tracelens.job.result import Left
 from tracelens.kinds import kind_of
 
-_TRACES = (".json", ".json.gz", ".json.zst")
-_SUMMARIES = (".summary",)
+TRACES = (".json", ".json.gz", ".json.zst")
+SUMMARY = ".summary"
 _MAGIC = set("*?[")
 _WEB = ("http://", "https://")
 _BLOCK = 4 << 20
@@ -44,9 +44,9 @@ def find_files(paths: Sequence[str | Path]) -> Files:
     for given in paths:
         for place in _remote(str(given)) if is_remote(given) else _local(given):
             name = name_of(place)
-            if name.lower().endswith(_SUMMARIES):
+            if name.lower().endswith(SUMMARY):
                 summaries[place] = None
-            elif not name.lower().endswith(_TRACES):
+            elif not name.lower().endswith(TRACES):
                 left.append(Left(name, "no .json, .json.gz, .json.zst or .summary"))
             elif is_remote(place) or (kind := kind_of(place)) == "trace":
                 traces[place] = None
@@ -93,7 +93,7 @@ def _local(given: str | Path) -> Iterator[str]:
 def _remote(address: str) -> Iterator[str]:
     """The files of a folder or pattern there; a file itself."""
     if address.startswith(_WEB) or (
-        name_of(address).lower().endswith(_TRACES + _SUMMARIES) and not (_MAGIC & set(address))
+        name_of(address).lower().endswith((*TRACES, SUMMARY)) and not (_MAGIC & set(address))
     ):
         yield address
         return
@@ -151,7 +151,7 @@ def _said(address: str) -> Iterator[None]:
 
 def is_file_address(path: str) -> bool:
     """An address of one trace, not of a folder or a pattern."""
-    return is_remote(path) and name_of(path).lower().endswith(_TRACES) and not _MAGIC & set(path)
+    return is_remote(path) and name_of(path).lower().endswith(TRACES) and not _MAGIC & set(path)
 
 
 __all__ = ["Files", "find_files", "is_file_address", "is_remote", "name_of", "on_this_machine", "remote_key"]

@@ -11,6 +11,7 @@ import numpy as np
 
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.errors import InputError
+from tracelens.job.blocks import job_blocks
 from tracelens.job.matching import CommonClock, common_clock, match
 from tracelens.job.parts import (
     collectives,
@@ -90,6 +91,7 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
         collectives=table,
         degrees=job_degrees(ranks),
         model=job_model(ranks),
+        blocks=job_blocks(ranks, rows),
         components=job_components(ranks),
         gemms=job_gemms(seen.gemms, seen.names),
         findings=job_findings(ranks, [row.name in late_names for row in rows] if len(matched) else None),
@@ -174,6 +176,7 @@ def _rank_rows(seen: Seen) -> list[JobRank]:
                 late_ms=late[at],
                 calls_late=late_at,
                 verdict=rank.summary.verdict,
+                path={} if rank.waits is None else {one.bound_by: one.frac for one in rank.waits.path},
             )
         )
     return rows
@@ -206,7 +209,8 @@ def _limit(
         return limit
     if stages:
         return "pipeline"
-    found = {"communication": sending, "idle": idle}
+    messages = median(row.parts.messages_ms for row in rows)
+    found = {"communication": sending, "idle": idle, "bubbles": messages}
     limit = max(found, key=lambda name: found[name])
     return limit if found[limit] > PRACTICAL * step_ms else "compute"
 

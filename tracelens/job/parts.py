@@ -9,10 +9,11 @@ from statistics import median
 import numpy as np
 
 from tracelens.hardware.collectives import bus_factor, one_node_us
+from tracelens.job.columns import merged
 from tracelens.job.matching import FloatArray, Matched
 from tracelens.job.result import JobCollective, JobFinding, JobGemm, Parts, SlowLink
 from tracelens.job.summary import RankGemm, RankSummary
-from tracelens.job.waits import Activity, JobWaits
+from tracelens.job.waits import Activity, JobWaits, Spans
 from tracelens.results import Finding, Known, ModelDims
 from tracelens.trace.tables import MISSING
 
@@ -39,9 +40,20 @@ def rank_parts(
     }
     waited = [own[one.index] / 1e6 for one in chosen]
     waiting = min(sum(waited) / max(1, len(chosen)), float(exposed))
-    parts = Parts(float(computing), waiting, float(exposed) - waiting, float(copies), float(fed), float(idle))
+    sends = _sends(rank)
+    alone = sends.also(doing.computing).within(begin, end) - doing.computing.within(begin, end)
+    messages = min(float(alone.mean()) / 1e6, float(exposed) - waiting)
+    sending = float(exposed) - waiting - messages
+    parts = Parts(float(computing), waiting, sending, messages, float(copies), float(fed), float(idle))
     hidden = doing.communicating.within(begin, end).mean() / 1e6 - float(exposed)
     return parts, ((end - begin) / 1e6).tolist(), waited, float(hidden)
+
+
+def _sends(rank: RankSummary) -> Spans:
+    """When a send or a receive runs."""
+    kinds = [at for at, kind in enumerate(rank.kinds) if kind.collective == "send/recv"]
+    rows = np.isin(rank.calls.column("kind"), kinds)
+    return Spans(*merged(rank.calls.column("start_ns")[rows], rank.calls.column("end_ns")[rows]))
 
 
 def collectives(
@@ -191,22 +203,25 @@ def job_components(ranks: Sequence[RankSummary]) -> dict[str, tuple[float, float
 
 
 def job_findings(ranks: Sequence[RankSummary], late: Sequence[bool] | None) -> list[JobFinding]:
-    """Findings of all ranks by rule and title; ``late``: which ranks the others wait for, None: nobody knows.
+    """Findings of the ranks, one of each change; ``late``: which ranks the others wait for, None: unknown.
 
-    Where some ranks wait for others, work saved on those that wait makes their wait longer, no step shorter.
+    Where some ranks wait for others, work saved on those that wait makes their wait longer, no step shorter;
+    so the saving is that of a late rank where one has the finding.
     """
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, str], list[tuple[int, Finding]]] = {}
     for at, rank in enumerate(ranks):
         for finding in rank.findings:
-            groups.setdefault((finding.rule, finding.title), []).append(at)
+            what = repr(sorted(finding.change.items())) if finding.change else repr(finding.components)
+            groups.setdefault((finding.rule, what), []).append((at, finding))
     found = []
-    for (rule, title), having in groups.items():
-        every = [one for at in having for one in ranks[at].findings if (one.rule, one.title) == (rule, title)]
-        best = max(every, key=_saving)
+    for every in groups.values():
+        having = {at for at, _ in every}
+        critical = [one for at, one in every if late is not None and late[at]]
+        best = max(critical or [one for _, one in every], key=_saving)
         saves = (
             None if late is None else not any(late) or all(at in having for at, is_ in enumerate(late) if is_)
         )
-        found.append(JobFinding(best, len(set(having)), saves))
+        found.append(JobFinding(best, len(having), saves))
     return sorted(found, key=lambda one: (-_saving(one.finding), one.finding.rule, one.finding.title))
 
 
@@ -232,15 +247,15 @@ def job_model(ranks: Sequence[RankSummary]) -> ModelDims | None:
     dims = [rank.model for rank in ranks if rank.model.found != "none"]
     if not dims:
         return None
-    merged = {name: _agreed([getattr(one, name) for one in dims]) for name in _DIMENSIONS}
-    if merged["tensor_parallel"].value is None and (shared := degrees.get("tensor parallel")):
-        merged["tensor_parallel"] = Known(shared, f"activations are exchanged in groups of {shared} ranks")
-    degree = merged["tensor_parallel"].value
-    for name, one in merged.items():
+    whole = {name: _agreed([getattr(one, name) for one in dims]) for name in _DIMENSIONS}
+    if whole["tensor_parallel"].value is None and (shared := degrees.get("tensor parallel")):
+        whole["tensor_parallel"] = Known(shared, f"activations are exchanged in groups of {shared} ranks")
+    degree = whole["tensor_parallel"].value
+    for name, one in whole.items():
         if one.per_rank and one.value is not None and degree:
-            whole = f"{one.value} per rank x {degree} ranks"
-            merged[name] = replace(one, value=one.value * int(degree), source=whole, per_rank=False)
-    return replace(dims[0], **merged)  # type: ignore[arg-type]
+            source = f"{one.value} per rank x {degree} ranks"
+            whole[name] = replace(one, value=one.value * int(degree), source=source, per_rank=False)
+    return replace(dims[0], **whole)  # type: ignore[arg-type]
 
 
 _DIMENSIONS = (

@@ -13,12 +13,18 @@ JOB_VERSION = "1.0"
 
 #: Why a rank arrives late. cpu: its GPU idles, for kernels are launched late; input: it waits for a batch;
 #: slow_gpu: the same GEMMs take longer there; more_work: it has more to compute; experts: in its
-#: experts; copies; communication: with ranks of another group; unclear: no part stands out
-Cause = Literal["cpu", "input", "slow_gpu", "more_work", "experts", "copies", "communication", "unclear"]
+#: experts; copies; communication: with ranks of another group; begins_late: its step begins later;
+#: unclear: no part stands out
+Cause = Literal[
+    "cpu", "input", "slow_gpu", "more_work", "experts", "copies", "communication", "begins_late", "unclear"
+]
 #: What the job's step loses most by. straggler: some ranks arrive late; slow_link: one group sends
-#: slower than the others; pipeline: stages of different length; communication: exposed, with nobody to blame;
-#: idle: on all ranks; compute: none of these takes 2 % of the step; unknown: one rank alone
-Limit = Literal["straggler", "slow_link", "pipeline", "communication", "idle", "compute", "unknown"]
+#: slower than the others; pipeline: stages of different length; bubbles: sends and receives between alike
+#: ranks; communication: exposed, with nobody to blame; idle: on all ranks; compute: none takes 2 % of
+#: the step; unknown: one rank alone
+Limit = Literal[
+    "straggler", "slow_link", "pipeline", "bubbles", "communication", "idle", "compute", "unknown"
+]
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -26,15 +32,20 @@ class Parts(msgspec.Struct, frozen=True):
 
     computing_ms: float
     waiting_ms: float  # exposed communication before the last rank arrives
-    sending_ms: float  # the rest of the exposed communication
+    sending_ms: float  # the rest of the exposed communication, of collectives
+    messages_ms: float  # exposed sends and receives: in a pipeline its bubbles, and the transfers
     copies_ms: float  # copies and fills alone
     input_ms: float  # no GPU event, and the CPU waits for a batch
     idle_ms: float  # no GPU event otherwise
 
     @property
     def step_ms(self) -> float:
-        communication = self.waiting_ms + self.sending_ms
-        return self.computing_ms + communication + self.copies_ms + self.input_ms + self.idle_ms
+        return self.computing_ms + self.exposed_ms + self.copies_ms + self.input_ms + self.idle_ms
+
+    @property
+    def exposed_ms(self) -> float:
+        """Exposed communication."""
+        return self.waiting_ms + self.sending_ms + self.messages_ms
 
 
 class JobRank(msgspec.Struct, frozen=True):
@@ -53,6 +64,7 @@ class JobRank(msgspec.Struct, frozen=True):
     late_ms: float  # what the other ranks wait for it, per step: the median of them
     calls_late: int  # calls at which the others wait for it
     verdict: str  # of its own page
+    path: dict[str, float]  # share of its critical path by what bounds it (``--waits``); empty: not known
 
 
 class Straggler(msgspec.Struct, frozen=True):
@@ -98,6 +110,17 @@ class SlowLink(msgspec.Struct, frozen=True):
     send_us: float
     others_us: float
     more_ms: float  # per step
+
+
+class JobBlock(msgspec.Struct, frozen=True):
+    """Ranks of one node, or of one process group among several of the same name."""
+
+    kind: Literal["node", "group"]
+    name: str
+    ranks: list[str]
+    own_ms: float  # median over its ranks of the mean step without waiting for others
+    usual_ms: float  # median over the blocks of its kind and name
+    slowest: str
 
 
 class JobGemm(msgspec.Struct, frozen=True):
@@ -164,6 +187,7 @@ class Job(msgspec.Struct, frozen=True):
     collectives: list[JobCollective]
     degrees: dict[str, int]  # ranks by what they are to each other: data, tensor, expert parallel, FSDP
     model: ModelDims | None  # of the whole model; None where ranks disagree
+    blocks: list[JobBlock]  # longest first, nodes before groups
     components: dict[str, tuple[float, float, float]]  # ms per step: median, least, most
     gemms: list[JobGemm]
     findings: list[JobFinding]

@@ -49,11 +49,13 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is done with each trace; see ``summarize_files``."""
+    """What is done with each trace; it is pickled."""
 
     gpu: str | None = None
-    keep: str | None = None
-    pages: Pages | None = None
+    keep: str | None = None  # folder of finished summaries: they are not made again
+    pages: Pages | None = None  # each rank's own page is written too
+    waits: bool = False  # its critical path is found
+    told: Callable[[Analysis], Analysis] | None = None  # writes its verdict
 
 
 def summarize_file(path: str, work: Work) -> _Done:
@@ -62,14 +64,16 @@ def summarize_file(path: str, work: Work) -> _Done:
     from tracelens.job.summary import summarize
 
     try:
-        kept = None if work.keep is None else Path(work.keep) / _kept_name(path, work.gpu)
+        kept = None if work.keep is None else Path(work.keep) / _kept_name(path, work)
         if kept is not None and kept.is_file():
             data = kept.read_bytes()
             (before,) = decode(data, kept.name)
             if work.pages is None or work.pages.of(before.file, before.sha256).is_file():
                 return _Done(data, None)
         with on_this_machine(path) as file:
-            analysis = analyze(file, gpu=work.gpu, shape_search=work.pages is not None)
+            searched = work.pages is not None
+            analysis = analyze(file, gpu=work.gpu, shape_search=searched, waits=work.waits)
+            analysis = analysis if work.told is None else work.told(analysis)
             data = encode([summary := summarize(analysis)])
         if work.pages is not None:
             work.pages.write(analysis, work.pages.of(summary.file, summary.sha256))
@@ -85,7 +89,7 @@ def summarize_file(path: str, work: Work) -> _Done:
         return _Done(None, f"could not be analyzed: {type(error).__name__}: {error}")
 
 
-def _kept_name(path: str, gpu: str | None) -> str:
+def _kept_name(path: str, work: Work) -> str:
     """A summary is found again by the trace's content, of a remote file by what its system says of it."""
     import hashlib
 
@@ -94,25 +98,22 @@ def _kept_name(path: str, gpu: str | None) -> str:
     else:
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256")
-    digest.update(f"{SUMMARY_VERSION} {gpu or ''}".encode())
+    digest.update(f"{SUMMARY_VERSION} {work.gpu or ''}{' waits' * work.waits}".encode())
     return f"{name_of(path).partition('.')[0][:60]}.{digest.hexdigest()[:16]}.summary"
 
 
 def summarize_files(
     paths: Sequence[str | Path],
+    work: Work | None = None,
     *,
-    gpu: str | None = None,
-    keep: str | Path | None = None,
-    pages: Pages | None = None,
     workers: int | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[RankSummary], list[Left]]:
     """A summary of every trace (and those already made), and the files that have none with why.
 
-    ``keep`` is a folder in which finished summaries lie: they are not made again. ``pages`` has each rank's
-    own page written too. ``executor`` is anything
-    that has ``submit``, as a Dask client's ``get_executor()``; without one, processes on this machine.
+    ``executor`` is anything that has ``submit`` (``cluster.dask_executor``); without one, processes on this
+    machine.
 
     Raises InputError where nothing can be read.
     """
@@ -125,8 +126,8 @@ def summarize_files(
                 found += decode(file.read_bytes(), name_of(path))
         except (InputError, OSError) as error:
             left.append(Left(name_of(path), str(error)))
-    work = Work(gpu, None if keep is None else str(keep), pages)
-    for at, (path, done) in enumerate(_results(files.traces, work, workers, executor)):
+    results = _results(files.traces, work or Work(), workers, executor)
+    for at, (path, done) in enumerate(results):
         if progress is not None:
             progress(at + 1, len(files.traces), name_of(path))
         if done.summary is None:
@@ -151,9 +152,8 @@ def analyze_job(
 
     Raises InputError where nothing can be read, or the ranks have no step in common.
     """
-    found, left = summarize_files(
-        paths, gpu=gpu, keep=keep, workers=workers, executor=executor, progress=progress
-    )
+    work = Work(gpu, None if keep is None else str(keep))
+    found, left = summarize_files(paths, work, workers=workers, executor=executor, progress=progress)
     return merge(found, left)
 
 
@@ -162,7 +162,7 @@ def _results(
 ) -> Iterator[tuple[str, _Done]]:
     """Every file's result as it comes. A worker that dies takes no other file with it."""
     if executor is not None:
-        asked = {executor.submit(summarize_file, path, work): path for path in paths}
+        asked = {executor.submit(summarize_file, _absolute(path), work): path for path in paths}
         for one in as_completed(asked):
             try:
                 yield asked[one], one.result()
@@ -181,6 +181,11 @@ def _results(
     while waiting:
         for path in (yield from _until_broken(waiting, work, 1)):
             yield path, _Done(None, "its process was killed twice: not enough memory for it?")
+
+
+def _absolute(path: str) -> str:
+    """Workers elsewhere have another working directory."""
+    return path if is_remote(path) else os.path.abspath(path)
 
 
 def _until_broken(

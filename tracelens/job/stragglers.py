@@ -18,7 +18,7 @@ from tracelens.job.matching import FloatArray, Matched
 from tracelens.job.parts import GemmKey, gemms_by_rank
 from tracelens.job.result import Cause, JobRank, Straggler
 from tracelens.job.summary import RankSummary
-from tracelens.job.waits import PARTS, Activity, JobWaits, RowsByCall, activity, late_parts
+from tracelens.job.waits import LATE_BY, Activity, JobWaits, RowsByCall, activity, late_parts
 
 #: A GPU is slower, or has more to do, from this share on.
 _SLOWER = 0.03
@@ -132,7 +132,7 @@ def stand_out(values: Sequence[float], step_ms: float) -> list[int]:
 
 
 def _straggler(seen: Seen, row: JobRank, at: int, more: FloatArray, step_ms: float) -> Straggler:
-    parts = dict(zip(PARTS, more.tolist(), strict=True))
+    parts = dict(zip(LATE_BY, more.tolist(), strict=True))
     pace = _pace(seen, at)
     where: Counter[str] = Counter()
     calls = seen.matched.call[seen.waits.late & (seen.matched.rank == at)]
@@ -181,7 +181,9 @@ def _cause(seen: Seen, at: int, parts: dict[str, float], pace: float | None, lat
         if pace is not None and pace > 1 + _SLOWER:
             return "slow_gpu"
         return "experts" if _experts_more(seen, at) else "more_work"
-    causes: dict[str, Cause] = {"input": "input", "copies": "copies", "communication": "communication"}
+    causes: dict[str, Cause] = {
+        "input": "input", "copies": "copies", "communication": "communication", "begin": "begins_late",
+    }  # fmt: skip
     return causes[name]
 
 

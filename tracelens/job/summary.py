@@ -16,7 +16,9 @@ from tracelens.attribution.collectives import Call
 from tracelens.attribution.communication import find_communication
 from tracelens.errors import InputError
 from tracelens.job.columns import IntArray, merged, pack, rank_text, unpack
-from tracelens.results import Finding, GemmRow, GpuInfo, ModelDims, Report, Summary
+from tracelens.job.messages import with_messages
+from tracelens.results import Finding, GemmRow, GpuInfo, ModelDims, Report, Summary, Waits
+from tracelens.results.json import to_json
 from tracelens.results.step import ComponentRow, Coverage
 from tracelens.trace import Links, Trace
 from tracelens.trace.metadata import rank_and_world
@@ -25,7 +27,7 @@ from tracelens.version import __version__
 from tracelens.words import COMPONENTS, Purpose
 
 #: Of the summary file. The major part changes when a reader of the old one would be wrong.
-SUMMARY_VERSION = "2.0"
+SUMMARY_VERSION = "3.0"
 _RANK = re.compile(r"(?i)(?<![a-z])rank[ _.-]?([0-9]{1,6})(?![0-9])")
 #: The step of what is in no whole step.
 NO_STEP = -1
@@ -106,13 +108,16 @@ class RankSummary(msgspec.Struct, frozen=True):
     partial: bool
     warnings: list[str]
     gpu: GpuInfo
-    model: ModelDims
+    device: int | None  # the GPU's number on its node, of most of its kernels
+    model: ModelDims  # with what messages state of it (``job.messages``)
+    report: bytes  # the rank's own (``job.saved``)
     summary: Summary
     coverage: Coverage
     steps: list[RankStep]
     components: list[ComponentRow]
     gemms: list[RankGemm]
     findings: list[Finding]
+    waits: Waits | None  # by holistic-trace-analysis, where asked for
     degrees: dict[str, int]  # ranks that share the work, by the way of sharing it (``PARALLEL``)
     kinds: list[CallKind]
     calls: Columns  # kind, step (N of ProfilerStep), start_ns, end_ns, launch_ns (-1: not recorded)
@@ -153,13 +158,16 @@ def summarize(analysis: Analysis) -> RankSummary:
         partial=trace.partial,
         warnings=list(report.trace.warnings),
         gpu=report.gpu,
-        model=report.model,
+        device=_device(trace),
+        model=with_messages(report.model, trace, links, communication),
+        report=packed_report(report),
         summary=report.summary,
         coverage=report.coverage,
         steps=_steps(report),
         components=report.components,
         gemms=[_gemm(row) for row in report.gemms],
         findings=report.findings,
+        waits=report.waits if report.waits.tool else None,
         degrees=_degrees(report),
         kinds=kinds,
         calls=_columns(
@@ -175,6 +183,11 @@ def summarize(analysis: Analysis) -> RankSummary:
         input=_input(trace),
     )
     return msgspec.json.decode(msgspec.json.encode(found), type=RankSummary)  # as it is read again
+
+
+def packed_report(report: Report) -> bytes:
+    """A report as a summary holds it; ``job.saved`` unpacks it."""
+    return zlib.compress(to_json(report, indent=None), 6)
 
 
 def encode(summaries: Iterable[RankSummary]) -> bytes:
@@ -280,6 +293,11 @@ def _steps(report: Report) -> list[RankStep]:
         RankStep(step.index, step.start_ns, step.start_ns + round(step.duration_ms * 1e6))
         for step in report.steps
     ]
+
+
+def _device(trace: Trace) -> int | None:
+    devices, many = np.unique(trace.kernels.device[trace.kernels.device >= 0], return_counts=True)
+    return int(devices[many.argmax()]) if len(devices) else None
 
 
 def _rank(trace: Trace) -> tuple[int | None, RankFrom]:

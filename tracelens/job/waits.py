@@ -19,6 +19,8 @@ _RESIDUALS = 2.0
 #: A late rank is compared with about so many of those that are not.
 _COMPARED = 16
 PARTS = ("computing", "communication", "copies", "input", "idle")
+#: What makes a rank late: those, and that its step begins later.
+LATE_BY = (*PARTS, "begin")
 
 
 @dataclass(frozen=True)
@@ -136,27 +138,35 @@ def late_parts(
     """Why ranks are late: what each does more than the others since they last were together, ns by part.
 
     For each call at which it is late: its own time from the end of the call before to its arrival, less the
-    median of ranks of that call that are not late, over the same stretch; ``PARTS``, summed over the calls.
+    median of ranks of that call that are not late, over the same stretch; ``LATE_BY``, summed over the calls.
+    Before the first call of all the stretch is from the step's begin, which can be late itself.
     """
     windows = _Windows(matched, ranks)
     rows_of = RowsByCall(matched)
     asked: list[tuple[int, int, list[int]]] = []  # late rank, its own stretch, those of the others
+    begins: dict[int, float] = dict.fromkeys(late, 0.0)
     for rank in late:
         for call in matched.call[waits.late & (matched.rank == rank)].tolist():
             members = rows_of(call)
             together = windows.before(rank, call)
             punctual = members[~waits.late[members]]
             compared = punctual[:: max(1, len(punctual) // _COMPARED)]
-            own = windows.ask(members[matched.rank[members] == rank][0], together)
-            others = [windows.ask(row, together) for row in compared.tolist()]
-            known = [at for at in others if at is not None]
+            row = int(members[matched.rank[members] == rank][0])
+            own = windows.ask(row, together)
+            others = {other: windows.ask(other, together) for other in compared.tolist()}
+            known = {other: at for other, at in others.items() if at is not None}
             if own is not None and known:
-                asked.append((rank, own, known))
+                asked.append((rank, own, list(known.values())))
+                if together is None:
+                    usual = np.median(
+                        [waits.start[other] - windows.length(at) for other, at in known.items()]
+                    )
+                    begins[rank] += float(waits.start[row] - windows.length(own) - usual)
     parts = windows.parts(doing)
     found = {rank: np.zeros(len(PARTS)) for rank in late}
     for rank, at, beside in asked:
         found[rank] += parts[:, at] - np.median(parts[:, beside], axis=1)
-    return found
+    return {rank: np.append(found[rank], begins[rank]) for rank in late}
 
 
 class _Windows:
@@ -169,7 +179,7 @@ class _Windows:
         self._asked: list[tuple[int, int, int]] = []  # rank, begin, end
 
     def before(self, rank: int, call: int) -> int | None:
-        """The call of the same step that ended last on that rank before it arrived at this one."""
+        """The call that ended last on that rank before it arrived at this one."""
         matched = self._matched
         if rank not in self._own:
             rows = np.flatnonzero(matched.rank == rank)
@@ -177,8 +187,7 @@ class _Windows:
         own = self._own[rank]
         arrival = matched.start_ns[self._row(call, rank)]
         at = int(np.searchsorted(matched.end_ns[own], arrival, side="right")) - 1
-        before = int(matched.call[own[at]]) if at >= 0 else None
-        return before if before is not None and matched.step[before] == matched.step[call] else None
+        return int(matched.call[own[at]]) if at >= 0 else None
 
     def ask(self, row: int, together: int | None) -> int | None:
         """Number of the stretch to that arrival: from the end of the call before, or the step's begin."""
@@ -197,6 +206,11 @@ class _Windows:
         rows = self._rows_of(call)
         at = int(np.searchsorted(self._matched.rank[rows], rank))
         return int(rows[at]) if at < len(rows) and self._matched.rank[rows[at]] == rank else None
+
+    def length(self, at: int) -> int:
+        """ns of a stretch that was asked for."""
+        _, begin, end = self._asked[at]
+        return end - begin
 
     def parts(self, doing: Sequence[Activity]) -> FloatArray:
         """``PARTS`` (rows) of all stretches (columns), ns."""
@@ -218,4 +232,14 @@ class RowsByCall:
         return np.arange(self._bounds[call], self._bounds[call + 1])
 
 
-__all__ = ["PARTS", "Activity", "RowsByCall", "Spans", "JobWaits", "activity", "find_waits", "late_parts"]
+__all__ = [
+    "LATE_BY",
+    "PARTS",
+    "Activity",
+    "RowsByCall",
+    "Spans",
+    "JobWaits",
+    "activity",
+    "find_waits",
+    "late_parts",
+]

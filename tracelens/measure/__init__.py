@@ -25,21 +25,7 @@ from tracelens.measure.gemms import measure_gemms
 from tracelens.measure.timing import Device, Timing, time_calls
 
 __all__ = [
-    "AttentionCase",
-    "CannotMeasure",
-    "Device",
-    "DeviceFacts",
-    "GemmCase",
-    "MeasureOptions",
-    "CaseOutcome",
-    "Timing",
-    "device_facts",
-    "measure_attention",
-    "measure_bandwidth",
-    "measure_call_gap",
-    "measure_gemms",
-    "measure_launch_floor",
-    "open_device",
-    "read_clocks",
-    "time_calls",
-]
+    "AttentionCase", "CannotMeasure", "Device", "DeviceFacts", "GemmCase", "MeasureOptions", "CaseOutcome",
+    "Timing", "device_facts", "measure_attention", "measure_bandwidth", "measure_call_gap", "measure_gemms",
+    "measure_launch_floor", "open_device", "read_clocks", "time_calls",
+]  # fmt: skip

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from tracelens.errors import TracelensError
+from tracelens.numbers import mnk
 from tracelens.words import Direction
 
 #: What a product is computed in; tf32 is fp32 data on tensor cores.
 DTYPES = ("bf16", "fp16", "fp8", "tf32", "fp32")
 LAYOUTS = ("TN", "NN", "NT", "TT")
-BACKENDS = ("flash", "cudnn", "efficient")
+Backend = Literal["flash", "cudnn", "efficient"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,7 @@ class GemmCase:
         return 2.0 * self.m * self.n * self.k * self.batch
 
     def __str__(self) -> str:
-        times = f" (×{self.batch})" if self.batch > 1 else ""
-        return f"{self.m} × {self.n} × {self.k}{times} {self.dtype} {self.layout}"
+        return f"{mnk(self.m, self.n, self.k, self.batch)} {self.dtype} {self.layout}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class AttentionCase:
     dtype: str = "bf16"
     causal: bool = True
     direction: Direction = "forward"
-    backend: str = "flash"  # flash | cudnn | efficient
+    backend: Backend = "flash"
 
     @property
     def key_heads(self) -> int:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TextIO
 
 from tracelens.errors import UsageError
@@ -92,9 +91,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close(finished=False)
 
     def _write(self, line: Mapping[str, Any]) -> None:

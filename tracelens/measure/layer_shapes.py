@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
+from tracelens.measure.cases import Backend
 from tracelens.words import Role
 
 
@@ -28,9 +29,7 @@ class LayerShape:
     tensor_parallel: int = 1
     vocab: int = 0
     dtype: str = "bf16"
-    attention: str = (
-        "flash"  # flash | cudnn | efficient | math (scores, softmax, values: kernels of their own)
-    )
+    attention: Backend | Literal["math"] = "flash"  # math: scores, softmax, values as kernels of their own
     fused_qkv: bool = True  # one product for query, key and value
     fused_gate: bool = True  # one product for gate and up, where there is a gate
     recompute: bool = False  # the backward runs the forward again (activation checkpointing)

@@ -65,7 +65,7 @@ class Pools:
         self._pools.pop(key, None)  # before the larger one is made
         self._next[key] = 0
         self._pools[key] = guarded(
-            lambda: self._draw(needed, TORCH_DTYPES[dtype]) if purpose == "in" else self._room(needed, dtype),
+            lambda: self._made(needed, TORCH_DTYPES[dtype], drawn=purpose == "in"),
             what=f"{needed * item / 1e9:.3g} GB of operands",
         )
 
@@ -84,19 +84,18 @@ class Pools:
         """How many sets of operands to rotate among, so that each is cold when its turn comes again."""
         return max(1, min(most, -(-L2_FACTOR * self._device.l2_bytes // max(footprint_bytes, 1))))
 
-    def _room(self, elements: int, dtype: str) -> torch.Tensor:
-        return torch.empty(elements, dtype=TORCH_DTYPES[dtype], device=self._device.torch_device)
-
-    def _draw(self, elements: int, dtype: torch.dtype) -> torch.Tensor:
+    def _made(self, elements: int, dtype: torch.dtype, *, drawn: bool) -> torch.Tensor:
         where = self._device.torch_device
+        pool = torch.empty(elements, dtype=dtype, device=where)
+        if not drawn:
+            return pool
         generator = torch.Generator(device=where).manual_seed(_SEED)
-        drawn = torch.empty(elements, dtype=dtype, device=where)
         if dtype.itemsize > 1:
-            return drawn.normal_(generator=generator)
+            return pool.normal_(generator=generator)
         for start in range(0, elements, _CHUNK):
-            part = drawn[start : start + _CHUNK]
+            part = pool[start : start + _CHUNK]
             part.copy_(torch.randn(part.numel(), dtype=torch.float32, device=where, generator=generator))
-        return drawn
+        return pool
 
 
 def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -77,7 +77,7 @@ class Result:
 def target_file(settings: Settings, *, device: Device, facts: DeviceFacts) -> Path:
     """Where the measurements go; ``UsageError`` where that would calibrate a GPU that was not measured."""
     if device.kind != "cuda":
-        if settings.out is None or _same(settings.out.parent, user_file("any").parent):
+        if settings.out is None or settings.out.parent.resolve() == user_file("any").parent.resolve():
             raise UsageError("what a CPU measured calibrates no GPU: give --out FILE in another folder")
         return settings.out
     if settings.out is not None:
@@ -119,7 +119,9 @@ def run(
         limits = _limits(device, settings.options)
         stopped = sweep.measure()
         if not journal.gemms and not journal.attention:
-            raise UsageError(f"nothing was measured: {stopped or _nothing(journal)}")
+            refused = next((why for _, why in journal.refused.values()), "")
+            why = stopped or refused or "there was no time, give more --minutes"
+            raise UsageError(f"nothing was measured: {why}")
         after = {f"{name}_after": value for name, value in read_clocks(device).items()}
         measured = Measurements(
             gpu=facts.gpu.name if device.kind == "cuda" else "cpu",
@@ -185,11 +187,6 @@ class _Sweep:
             self.journal.refuse(outcome)
         if self.progress is not None:
             self.progress(outcome, self.done, self.total)
-
-
-def _nothing(journal: Journal) -> str:
-    reasons = [why for _, why in journal.refused.values()]
-    return reasons[0] if reasons else "there was no time, give more --minutes"
 
 
 def _part(cases: Sequence[_T], turn: int) -> Sequence[_T]:
@@ -266,7 +263,3 @@ def _identity(measurements: Measurements) -> str:
 def _beside(path: Path, ending: str) -> Path:
     stem = path.name.removesuffix(".gz").removesuffix(".json")
     return path.with_name(f"{stem}.{ending}")
-
-
-def _same(first: Path, second: Path) -> bool:
-    return first.resolve() == second.resolve()

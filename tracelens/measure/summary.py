@@ -10,7 +10,7 @@ from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
 from tracelens.measure.cases import DTYPES
 from tracelens.measure.run import Result
-from tracelens.numbers import count, ms, pct, sig
+from tracelens.numbers import count, mnk, ms, pct, sig
 
 #: Shapes this near each other do the same work: one side differs by at most 64 and by at most 5 %.
 _NEAR, _NEAR_FRAC = 64, 0.05
@@ -118,5 +118,4 @@ def _ceiling(best: GemmMeasurement, peak: float | None) -> str:
 
 
 def _shape(row: GemmMeasurement) -> str:
-    times = f" (×{row.batch})" if row.batch > 1 else ""
-    return f"{row.m} × {row.n} × {row.k}{times} {row.dtype} {row.layout}"
+    return f"{mnk(row.m, row.n, row.k, row.batch)} {row.dtype} {row.layout}"

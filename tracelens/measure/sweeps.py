@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TypeVar
 
-from tracelens.measure.cases import AttentionCase, GemmCase
+from tracelens.measure.cases import BACKENDS, AttentionCase, GemmCase
 from tracelens.words import DIRECTIONS
 
 _T = TypeVar("_T")
@@ -62,7 +62,7 @@ def default_attention(*, dtypes: Sequence[str] = ("bf16",)) -> list[AttentionCas
     dtype = next((one for one in dtypes if one in ("bf16", "fp16")), None)
     if dtype is None:
         return []
-    ways = list(product(("flash", "cudnn"), DIRECTIONS))
+    ways = list(product(BACKENDS[:2], DIRECTIONS))
     head_dims = [
         AttentionCase("head_dim", 4, 16, 2048, dim, dtype=dtype, direction=way, backend=backend)
         for dim in range(32, 257, 8)
@@ -82,7 +82,7 @@ def default_attention(*, dtypes: Sequence[str] = ("bf16",)) -> list[AttentionCas
         )
         for kv in (32, 8, 1)
         for causal in (True, False)
-        for backend, way in [*ways, *product(("efficient",), DIRECTIONS)]
+        for backend, way in product(BACKENDS, DIRECTIONS)
     ]
     heads = [
         AttentionCase("heads", 1, count, 2048, 128, dtype=dtype, direction=way)
@@ -100,7 +100,7 @@ def dry_run() -> tuple[list[GemmCase], list[AttentionCase]]:
     ]
     attention = [
         AttentionCase("dry", 1, 4, 17, 16, kv_heads=2, direction=way, backend=backend)
-        for way, backend in product(DIRECTIONS, ("flash", "cudnn"))
+        for way, backend in product(DIRECTIONS, BACKENDS[:2])
     ]
     return [*gemms, GemmCase("dry", 32, 32, 32, batch=2, dtype="fp8")], attention
 

@@ -35,16 +35,16 @@ def changes_lines(result: Comparison) -> list[str]:
     lone = [one for one in result.gemms if one.state.startswith("only")]
     lines = [change.said for change in result.changes]
     if reshaped:
-        lines.append(f"{_count(len(reshaped), 'GEMM')} of another shape: {_places(reshaped)}")
+        lines.append(f"{f.plural(len(reshaped), 'GEMM')} of another shape: {_places(reshaped)}")
     for state, word in (("only_before", "before"), ("only_after", "after")):
         there = [one for one in lone if one.state == state]
         if there:
-            lines.append(f"{_count(len(there), 'GEMM')} only {word}: {_places(there)}")
+            lines.append(f"{f.plural(len(there), 'GEMM')} only {word}: {_places(there)}")
     if other:
         lines.append(f"GEMMs replaced by other GEMMs: {_places(other)}")
     if moved:
         lines.append(
-            f"{_count(len(moved), 'GEMM')} of the same shape, now in another component: {_moves(moved)}"
+            f"{f.plural(len(moved), 'GEMM')} of the same shape, now in another component: {_places(moved)}"
         )
     return lines or ["No visible change: same model dimensions, GEMM shapes and collectives."]
 
@@ -176,15 +176,8 @@ def peak_change(one: GemmChange) -> str:
     return " → ".join(f.DASH if frac is None else f.pct(frac) for frac in known)
 
 
-def _count(many: int, what: str) -> str:
-    return f"{many} {what}{'' if many == 1 else 's'}"
-
-
-def _moves(rows: list[GemmChange]) -> str:
-    names = list(dict.fromkeys(f"{gemm_name(one)} → {place_name(*one.moved_to)}" for one in rows))
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
 def _places(rows: list[GemmChange]) -> str:
-    names = list(dict.fromkeys(gemm_name(one) for one in rows))
+    """Where GEMMs are, and where those that moved are now."""
+    to = {id(one): f" → {place_name(*one.moved_to)}" if one.state == "moved" else "" for one in rows}
+    names = list(dict.fromkeys(gemm_name(one) + to[id(one)] for one in rows))
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -79,6 +79,3 @@ def _said(one: Cause) -> str:
     share = f" ({signed_pct(one.frac)} per call)" if one.frac is not None else ""
     head, colon, tail = _WORDS[one.code].partition(":")
     return f"{head}{share}{colon}{tail}"
-
-
-__all__ = ["CauseRow", "cause_rows", "cause_source", "cause_total"]

@@ -16,7 +16,7 @@ from tracelens.comparison.step_change import level_why
 from tracelens.comparison.steps import LEVEL
 from tracelens.render.facts import Number
 from tracelens.render.groups import GROUPS, group_of
-from tracelens.render.svg import Tick
+from tracelens.render.svg import Tick, round_step
 from tracelens.results.comparison import Comparison, ComponentChange, GemmChange, StepChange
 from tracelens.results.folders import FolderComparison
 
@@ -210,10 +210,7 @@ def ticks(low: float, high: float) -> list[Tick]:
     """
     unit, factor = ("s", 1e-3) if high >= 10_000 else ("µs", 1e3) if high < 1 else ("ms", 1.0)
     low, high = low * factor, high * factor
-    rough = (high - low) / _TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    each = next(power * times for times in (1, 2, 5, 10) if power * times >= rough)
-    places = max(0, -math.floor(math.log10(each) + 1e-9))
+    each, places = round_step(high - low, _TICKS)
     first, last = math.ceil(low / each - 1e-9), math.floor(high / each + 1e-9)
     return [
         Tick(
@@ -338,23 +335,3 @@ def folded(rows: Sequence[ComponentChange] | Sequence[GemmChange], what: str) ->
         f" {signed(total)}{together}"
     )
     return Folded(line, len(rows))
-
-
-__all__ = [
-    "Folded",
-    "Piece",
-    "Points",
-    "Reach",
-    "StepBars",
-    "StepPoints",
-    "Tick",
-    "difference",
-    "five_numbers",
-    "folded",
-    "reach",
-    "shares_line",
-    "signed",
-    "step_bars",
-    "step_points",
-    "ticks",
-]

@@ -158,6 +158,3 @@ def _gemms(out: Out, rows: Sequence[GemmChange], *, peaks: bool) -> None:
     out.print(table)
     _more(out, len(rows) - GEMMS)
     out.line()
-
-
-__all__ = ["render_compare"]

@@ -71,6 +71,3 @@ def shortened(lines: list[str], most: int) -> list[str]:
 
 def _arrows(lines: list[str]) -> list[str]:
     return [line.replace("->", "→") for line in lines]
-
-
-__all__ = ["ComparisonView", "shortened", "view"]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tracelens import numbers as f
-from tracelens.results import Amount, ConfigDiff, Effects, Estimate, Finding, Price, Report, Saving
+from tracelens.results import Amount, Effects, Estimate, Finding, Price, Report, Saving
 
 _CHECKPOINT = {
     "loads": "checkpoint loads",
@@ -55,11 +53,6 @@ def _time(hours: float | None, price: Price | None = None) -> str:
     return f"{f.sig(3600 * hours)} GPU-seconds"
 
 
-def _seconds(hours: Estimate) -> Estimate:
-    low, mid, high = (None if one is None else 3600 * one for one in (hours.low, hours.mid, hours.high))
-    return replace(hours, low=low, mid=mid, high=high)
-
-
 def saving_line(saving: Saving | None, price: Price | None) -> str:
     """Say what is saved per 1000 steps of the job; a bound says that it is one. "" where it is not known."""
     if saving is None:
@@ -70,7 +63,7 @@ def saving_line(saving: Saving | None, price: Price | None) -> str:
         if coins is not None and price is not None:
             text += f", at most {money(coins.high, price)}"
         return f"{text} {_PER}"
-    spread = _range(_seconds(hours) if _small(hours.mid, price) else hours)
+    spread = _range(hours * 3600 if _small(hours.mid, price) else hours)
     text = f"{_time(hours.mid, price)}{f' ({spread})' if spread else ''}"
     if coins is not None and price is not None:
         spread = _range(coins)
@@ -99,7 +92,9 @@ def job_lines(report: Report) -> list[str]:
         return [f"Cost: {cost.why}."] if cost.price is not None and cost.why else []
     text = f"1000 steps cost {_time(cost.gpu_hours, cost.price)}"
     if cost.price is not None:
-        text += f" = {money(cost.money, cost.price)} (at {_price(cost.price)} a GPU-hour)"
+        text += (
+            f" = {money(cost.money, cost.price)} (at {money(cost.price.per_gpu_hour, cost.price)} a GPU-hour)"
+        )
     if cost.unprofiled_gpu_hours is not None:
         without = _time(cost.unprofiled_gpu_hours, cost.price)
         if cost.price is not None:
@@ -111,10 +106,6 @@ def job_lines(report: Report) -> list[str]:
     if saved and len(report.findings) > 1:
         lines.append(f"All findings together save {saved}, if every rank saves as much.")
     return lines
-
-
-def _price(price: Price) -> str:
-    return money(price.per_gpu_hour, price)
 
 
 def effects_rows(effects: Effects) -> list[tuple[str, str]]:
@@ -162,9 +153,7 @@ def fix_lines(finding: Finding) -> list[str]:
     """Return the fix as one diff: the rule's own lines, then those of each framework under its name."""
     lines = list(finding.fix)
     for diff in finding.diffs:
-        lines += ["", *_framework(diff)] if diff.lines else [f"# {diff.framework}: {diff.note}"]
+        note = [f"# {diff.note}"] if diff.note else []
+        named = ["", f"# {diff.framework}", *diff.lines, *note]
+        lines += named if diff.lines else [f"# {diff.framework}: {diff.note}"]
     return lines
-
-
-def _framework(diff: ConfigDiff) -> list[str]:
-    return [f"# {diff.framework}", *diff.lines, *([f"# {diff.note}"] if diff.note else [])]

@@ -11,7 +11,7 @@ from typing import Literal
 from tracelens import numbers as f
 from tracelens.render.findings import is_worth
 from tracelens.render.section import Content, Page, Section
-from tracelens.render.svg import Tick
+from tracelens.render.svg import Tick, round_step
 from tracelens.results import Curve, Report
 
 WIDTH, HEIGHT = 360, 206
@@ -157,7 +157,7 @@ def _common(curves: Sequence[Curve]) -> list[str]:
 
 
 def _sentence(note: str) -> str:
-    return f"{note[:1].upper()}{note[1:]}."
+    return f"{f.capital(note)}."
 
 
 def _figure(curve: Curve, at: int, common: Sequence[str]) -> CurveFigure:
@@ -298,12 +298,9 @@ def _x_ticks(curve: Curve, scale: _Scale) -> list[Tick]:
 
 def _nice(low: float, high: float, count: int) -> list[tuple[float, str]]:
     """Round numbers between two ends, with the decimals they need."""
-    raw = (high - low) / count
-    if raw <= 0:
+    if high <= low:
         return [(low, f"{low:g}")]
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(one * power for one in (1, 2, 5, 10) if one * power >= raw * 0.999)
-    decimals = max(0, -math.floor(math.log10(step) + 1e-9))
+    step, decimals = round_step(high - low, count)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [(at * step, f"{at * step:.{decimals}f}") for at in range(first, last + 1)]
 
@@ -354,7 +351,7 @@ def _lines(curve: Curve) -> list[str]:
     if value in {one.value for one in curve.suggested}:
         return lines
     named = "larger, and faster" if larger_only else "fastest here"
-    return [*lines, f"{named[0].upper()}{named[1:]}: {_said(curve, value)}."]
+    return [*lines, f"{f.capital(named)}: {_said(curve, value)}."]
 
 
 def _table(curve: Curve, kinds: Sequence[Kind]) -> list[CurveValue]:

@@ -19,6 +19,7 @@ from tracelens.results import (
     Report,
     main_dtype,
 )
+from tracelens.results.waiting import mean_ms
 
 GENERATED = "Generated trace, not a measurement"
 STATES = {"passed": "passed", "not_applicable": "not applicable", "could_not_run": "could not run"}
@@ -29,7 +30,7 @@ _LEAST = "≥ "  # before a figure of what was recognised, where more can be the
 _OTHER = 0.05  # of GPU time that is ``other``: from here on worth a line beside what is unattributed
 _SAME = 0.03  # step times that differ by less are taken for the same
 _ADDS = 0.02  # savings whose sum is off by less add up
-_BANDWIDTH_FROM = 2**20  # bytes: the time of a smaller message is latency and waiting
+BANDWIDTH_FROM = 2**20  # bytes: the time of a smaller message is latency and waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,12 @@ def model_line(report: Report) -> list[str]:
         return ["Parts of a transformer only"]
     if report.model.found == "none":
         return ["No transformer" if report.coverage.complete else "No attention recognised"]
-    known = [(name, dim, dim.value) for name, dim in dims(report.model) if dim.value is not None]
+    return known_dims(report.model) or ["Transformer of unknown dimensions"]
+
+
+def known_dims(model: ModelDims) -> list[str]:
+    """The dimensions that are known, each with its name."""
+    known = [(name, dim, dim.value) for name, dim in dims(model) if dim.value is not None]
     values = {name: value for name, _, value in known}
     parts = []
     for name, dim, value in known:
@@ -91,7 +97,7 @@ def model_line(report: Report) -> list[str]:
             one = name.removesuffix("s") if value == 1 else name
             said = f"{value} {one}" if counted else f"{name} {value}"
             parts.append(f"{said} per rank" if dim.per_rank else said)
-    return parts or ["Transformer of unknown dimensions"]
+    return parts
 
 
 def steps_text(report: Report) -> str:
@@ -154,7 +160,7 @@ def _step_time(report: Report) -> Number:
     if step.n > 1:
         note = f"median of {step.n}, {f.ms_range(step.low, step.high)}"
         if _apart(report):
-            note += f"; mean {f.ms(_mean_ms(report))}"
+            note += f"; mean {f.ms(mean_ms(report.summary))}"
     else:
         note = "one step" if report.summary.steps_marked else "no step is marked"
         note = cut_words(report) or note
@@ -199,30 +205,25 @@ def _busy(report: Report) -> Number:
 
 def _apart(report: Report) -> bool:
     """Do the mean and the median of the steps differ? One long step moves the mean and not the median."""
-    mean_ms = _mean_ms(report)
-    return abs(mean_ms - report.summary.step_ms.median) > _SAME * mean_ms
-
-
-def _mean_ms(report: Report) -> float:
-    """Mean length of a step; the median where the GPU is never idle."""
-    summary = report.summary
-    if summary.gpu_busy_frac >= 1:
-        return summary.step_ms.median
-    return summary.idle_ms / (1 - summary.gpu_busy_frac)
+    mean = mean_ms(report.summary)
+    return abs(mean - report.summary.step_ms.median) > _SAME * mean
 
 
 def _stake(report: Report) -> Number:
     label = "savings found"
     waste: Estimate | None = report.summary.shape_waste_ms
-    waits = [one.saving_ms.high or 0.0 for one in report.findings if one.saving_of == "wait"]
-    if waste is None and waits:
-        return Number("stake", f"≤ {f.ms(max(waits))}", label, f"of waiting{per_step(report)}")
+    waits = [one.saving_ms.high for one in report.findings if one.saving_of == "wait"]
+    known = [most for most in waits if most is not None]
+    if waste is None and known:
+        return Number("stake", f"≤ {f.ms(max(known))}", label, f"of waiting{per_step(report)}")
     if waste is None or (waste.mid is None and waste.high is None):
         states = [check.state for check in report.checks]
         judged, open_ = states.count("passed") + states.count("found"), states.count("could_not_run")
         if judged and judged >= open_:
-            return Number("stake", "none", label, f"{_checks(judged)} passed")
-        note = f"{open_} of {_checks(len(states))} could not run" if judged else "no check could run"
+            return Number("stake", "none", label, f"{f.plural(judged, 'check')} passed")
+        note = (
+            f"{open_} of {f.plural(len(states), 'check')} could not run" if judged else "no check could run"
+        )
         return Number("stake", "not judged", label, note)
     of, more = per_step(report), _open(report)
     if report.summary.saving_of == "gpu_work":
@@ -262,15 +263,14 @@ def overlap_words(report: Report) -> str:
     bound = together.mid is None
     claims = [one.saving_ms for one in report.findings if bound or one.saving_ms.mid is not None]
     whole = together.high if bound else together.mid
-    total = sum((one.high if bound else one.mid) or 0.0 for one in claims)
+    sizes = [one.high if bound else one.mid for one in claims]
+    if None in sizes:  # the sum is not known
+        return ""
+    total = sum(size for size in sizes if size is not None)
     if whole is None or abs(total - whole) <= _ADDS * total:
         return ""
     what = "together" if len(claims) == len(report.findings) else "those predicted together"
     return f"{what} {'≤' if bound else '≈'} {f.ms(whole)}, not their sum: savings overlap"
-
-
-def _checks(many: int) -> str:
-    return f"{many} check{'' if many == 1 else 's'}"
 
 
 def five_numbers(report: Report) -> list[Number]:
@@ -319,7 +319,7 @@ def message(row: CommunicationRow) -> str:
 
 def bus(row: CommunicationRow) -> str:
     """Write the bus bandwidth where the message is large enough for one to mean something."""
-    large = row.bytes_per_call is not None and row.bytes_per_call >= _BANDWIDTH_FROM
+    large = row.bytes_per_call is not None and row.bytes_per_call >= BANDWIDTH_FROM
     return f.sig(row.bus_gbps) if large and row.bus_gbps is not None else f.DASH
 
 
@@ -338,7 +338,7 @@ def checks_line(report: Report) -> str:
     """Count the checks in one line, "9 checks passed, 1 not applicable, 0 could not run"."""
     groups = checks_by_state(report)
     rest = [f"{len(groups[s])} {STATES[s]}" for s in ("not_applicable", "could_not_run") if groups[s]]
-    return ", ".join([f"{_checks(len(groups['passed']))} passed", *rest])
+    return ", ".join([f"{f.plural(len(groups['passed']), 'check')} passed", *rest])
 
 
 def coverage_lines(report: Report) -> list[str]:
@@ -356,8 +356,7 @@ def no_dims(report: Report) -> str:
     """Say why the model's dimensions are not listed, "" where they are."""
     if report.model.transformer:
         return ""
-    source = report.model.hidden.source
-    return f"{source[:1].upper()}{source[1:]}."
+    return f"{f.capital(report.model.hidden.source)}."
 
 
 def partial_line(report: Report) -> str:

@@ -51,5 +51,3 @@ def _note(worth: int, small: int, overlap: str) -> str:
 
 
 SECTION = Section("findings", "Findings", _content, leads=("shapes",))
-
-__all__ = ["SECTION", "WORTH", "is_worth", "share"]

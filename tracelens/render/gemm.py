@@ -183,7 +183,7 @@ def _derivation(out: Out, study: Study) -> None:
 
 
 def _curve(out: Out, study: Study, around: Around) -> None:
-    word, present = around.dimension.upper(), _present(study, around.dimension)
+    word, present = around.dimension.upper(), getattr(study.prediction, around.dimension)
     if len(around.curve) < 2:
         return
     title = f"TFLOP/s by {word}, {around.low} to {around.high}"
@@ -268,11 +268,6 @@ def duration_range(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return f.UNKNOWN
     return f.ms_range(estimate.low / 1e3, estimate.high / 1e3)
-
-
-def _present(study: Study, dimension: str) -> int:
-    one = study.prediction
-    return {"m": one.m, "n": one.n, "k": one.k}[dimension]
 
 
 def _ordinal(number: int) -> str:

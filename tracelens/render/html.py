@@ -17,6 +17,7 @@ from tracelens.render.section import Content, Page, Section
 from tracelens.render.sections import filled
 from tracelens.render.templates import environment, part, policy
 from tracelens.render.text import clean, clean_lines, short_kernel
+from tracelens.render.verdict import with_verdict
 from tracelens.results import GemmRow, Report
 from tracelens.results.json import to_json
 from tracelens.words import TO_TRY
@@ -37,6 +38,7 @@ def render_html(report: Report, *, generated_at: str | None = None) -> str:
     what it leaves out. The embedded JSON follows the published schema and holds the longest rows and the
     findings that are told in full.
     """
+    report = with_verdict(report)
     limit, budget = limits.first(report)
     while True:
         page = _render(Page(report, limits.rows(report, limit), limit), generated_at)

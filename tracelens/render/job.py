@@ -8,12 +8,17 @@ from statistics import median
 from rich.console import Console
 
 from tracelens import numbers as f
+from tracelens.comparison.step_change import PRACTICAL
 from tracelens.gates import Judged
 from tracelens.job.result import Cause, Job, JobCollective, JobRank, Parts, Straggler
 from tracelens.render.console import Out
+from tracelens.render.facts import BANDWIDTH_FROM, known_dims
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, table
+from tracelens.render.waits import BOUNDS
 
+#: Of the median: experts' times over the ranks that differ by more are worth a line.
+_UNEVEN = 0.1
 RANKS = 12  # listed at a terminal: all of a small job, the latest of a large one
 COLLECTIVES = 5
 _RUNS = 8  # of ranks in a sentence
@@ -21,10 +26,18 @@ _PARTS = (
     ("computing_ms", "computing"),
     ("waiting_ms", "waiting for other ranks"),
     ("sending_ms", "sending"),
+    ("messages_ms", "sends and receives"),
     ("copies_ms", "copies"),
     ("input_ms", "waiting for input"),
     ("idle_ms", "idle"),
 )
+_SHORT = {
+    "computing_ms": "comp.",
+    "waiting_ms": "wait",
+    "sending_ms": "send",
+    "messages_ms": "p2p",
+    "input_ms": "input",
+}
 _WHY: dict[Cause, Callable[[Straggler], str]] = {
     "cpu": lambda one: (
         f"Its GPU idles {_ms(one, 'idle')} longer before it arrives: its CPU launches kernels late."
@@ -42,6 +55,7 @@ _WHY: dict[Cause, Callable[[Straggler], str]] = {
     "communication": lambda one: (
         f"It communicates with ranks of another group first ({_ms(one, 'communication')} longer)."
     ),
+    "begins_late": lambda one: f"Its step begins {_ms(one, 'begin')} later.",
     "unclear": lambda one: "No single part of its time explains it.",
 }
 _NEXT: dict[Cause, str] = {
@@ -53,8 +67,38 @@ _NEXT: dict[Cause, str] = {
     "experts": "Balance the tokens over the experts (load-balancing loss, capacity, expert placement).",
     "copies": "Look at what it copies that the others do not (pageable memory, checkpoints, logging).",
     "communication": "Look at the other group first: its own page names it.",
+    "begins_late": "Look at what it does before the step that the others do not: logging, checkpoints, "
+    "evaluation; recording a step more shows it.",
     "unclear": "Record the same steps again; compare this rank's page with another's.",
 }
+
+
+#: What a rank does longer besides its cause, from this share of its lateness on.
+_BESIDE = 0.2
+_MORE: dict[str, str] = {
+    "computing": "it computes {} longer",
+    "communication": "it communicates {} longer",
+    "copies": "its copies take {} longer",
+    "input": "it waits {} longer for its next batch",
+    "idle": "its GPU idles {} longer",
+    "begin": "its step begins {} later",
+}
+#: The part that each cause is about; of the others it is computing.
+_OF_CAUSE: dict[Cause, str] = {
+    "cpu": "idle", "input": "input", "copies": "copies", "communication": "communication",
+    "begins_late": "begin",
+}  # fmt: skip
+
+
+def _beside(one: Straggler) -> list[str]:
+    """What it also does longer, a sentence."""
+    own = _OF_CAUSE.get(one.cause, "computing" if one.cause != "unclear" else "")
+    more = [
+        _MORE[part].format(f.ms(ms))
+        for part, ms in one.more_ms.items()
+        if part != own and ms > _BESIDE * one.late_ms
+    ]
+    return [f"Also {' and '.join(more)}."] if more else []
 
 
 def _ms(one: Straggler, part: str) -> str:
@@ -69,7 +113,8 @@ def verdict(job: Job) -> str:
         late = max(one.late_ms for one in job.stragglers)
         verb = "is" if len(job.stragglers) == 1 else "are"
         share = f.pct(late / job.step_ms)
-        return f"{names} {verb} late: the other ranks wait {f.ms(late)} of the {step} step ({share})."
+        others = _others(job)
+        return f"{names} {verb} late: {others} {f.ms(late)} of the {step} step ({share})."
     if job.limit == "slow_link":
         one = job.slow_links[0]
         return (
@@ -85,6 +130,12 @@ def verdict(job: Job) -> str:
             f"{f.ms(slow)} of the {step} step, the median rank {f.ms(middle.computing_ms)}."
         )
     nobody = "no rank or group is late" if job.matched_calls else "no matching calls show who is late"
+    if job.limit == "bubbles":
+        share = f.pct(middle.messages_ms / job.step_ms)
+        return (
+            f"Exposed sends and receives take {f.ms(middle.messages_ms)} of the {step} step ({share}): "
+            "in a pipeline its bubbles. No stage computes longer than the others."
+        )
     if job.limit == "communication":
         lost = middle.waiting_ms + middle.sending_ms
         share = f.pct(lost / job.step_ms)
@@ -99,6 +150,15 @@ def verdict(job: Job) -> str:
     return f"Computing takes {f.pct(middle.computing_ms / job.step_ms)} of the {step} step; {nobody}."
 
 
+def _others(job: Job) -> str:
+    """Who waits for the late ranks: those that calls tie to the latest."""
+    name = job.stragglers[0].name
+    beside = next((len(ranks) for ranks in job.clock.shared if name in ranks), len(job.ranks)) - 1
+    if beside == 1:
+        return "the other rank waits" if len(job.ranks) == 2 else "the rank beside it waits"
+    return "the other ranks wait" if beside + 1 == len(job.ranks) else f"{beside} ranks beside it wait"
+
+
 def details(job: Job) -> list[str]:
     """Why, and where to look next."""
     said = []
@@ -108,13 +168,9 @@ def details(job: Job) -> list[str]:
     for cause, (one, *others) in by_cause.items():
         of = f"late at {one.calls} of {one.of_calls} calls, most at {one.collective}"
         too = [f"The same holds for {ranks_said([other.name for other in others], capital=False)}."]
+        of_many = [f"{one.name.capitalize()} ({f.ms(one.late_ms)}):"] * (len(job.stragglers) > 1)
         said.append(
-            " ".join(
-                [
-                    f"{one.name.capitalize()} ({f.ms(one.late_ms)}): {_WHY[cause](one)} It is {of}.",
-                    *too * bool(others),
-                ]
-            )
+            " ".join([*of_many, _WHY[cause](one), *_beside(one), f"It is {of}.", *too * bool(others)])
         )
         said.append(f"Next: {_NEXT[cause]}")
     if job.limit == "slow_link":
@@ -123,7 +179,50 @@ def details(job: Job) -> list[str]:
         said.append(
             "Next: move layers from that stage to the others, or count the embedding and the head as layers."
         )
+    if job.limit == "bubbles":
+        said.append(
+            "Next: in a pipeline, more micro-batches per step, or a schedule that interleaves stages."
+        )
+    if path := _path(job):
+        said.append(path)
+    if experts := _experts(job):
+        said.append(experts)
     return said
+
+
+def _path(job: Job) -> str:
+    """What the latest rank's critical path has more of than the others'; empty where nobody asked."""
+    name = job.stragglers[0].name if job.stragglers else None
+    late = next((row.path for row in job.ranks if row.name == name), {})
+    others = [row.path for row in job.ranks if row.path and row.name != name]
+    if not late or not others:
+        return ""
+    usual = {bound: median(one.get(bound, 0.0) for one in others) for bound in late}
+    said = [
+        f"{BOUNDS.get(bound, bound)} {f.pct(late[bound])} ({f.pct(usual[bound])})"
+        for bound in sorted(late, key=lambda bound: usual[bound] - late[bound])[:3]
+    ]
+    return (
+        f"Critical path of {name} (of the median other rank), by holistic-trace-analysis: {', '.join(said)}."
+    )
+
+
+def _experts(job: Job) -> str:
+    """How unevenly the ranks' experts are loaded; empty where they are not, or are none."""
+    usual, least, most = job.components.get("moe.experts", (0.0, 0.0, 0.0))
+    if most - least <= _UNEVEN * usual:
+        return ""
+    return f"The experts take {f.ms(least)} to {f.ms(most)} over the ranks, {f.ms(usual)} on the median one."
+
+
+#: How to see whether a change helped.
+CHECK = "tracelens compare BEFORE AFTER"
+
+
+def check(job: Job) -> str:
+    """What to do before ``CHECK``, and what it takes."""
+    ranks = "both ranks" if len(job.ranks) == 2 else "all ranks"
+    return f"To see whether a change helped, record {ranks} again with it, and give both folders of traces:"
 
 
 def caveats(job: Job) -> list[str]:
@@ -150,6 +249,8 @@ def caveats(job: Job) -> list[str]:
         said.append(f"{job.unmatched_calls} calls have no match on the other ranks and are not judged.")
     if not job.steps_marked:
         said.append("No step is marked: the whole trace counts as one step.")
+    elif len(job.steps) == 1:
+        said.append("One step only: whether other steps are like it is not known.")
     return said
 
 
@@ -176,13 +277,19 @@ def _numbered(ranks: Sequence[int]) -> str:
 
 
 def identity(job: Job) -> str:
-    """Ranks, GPUs, steps, model."""
+    """Ranks, GPUs, steps."""
     gpus = sorted({row.gpu for row in job.ranks})
     of = f"{len(job.ranks)} of {job.world_size} ranks" if job.world_size else f"{len(job.ranks)} ranks"
     many = len(job.steps)
     steps = f"{many} step{'' if many == 1 else 's'} in common"
     shared = [f"{name} {degree}" for name, degree in job.degrees.items()]
     return " · ".join([of, ", ".join(gpus)[:80], *shared, steps])
+
+
+def model_line(job: Job) -> str:
+    """The dimensions of the whole model that are known; empty where none is."""
+    known = [] if job.model is None else known_dims(job.model)
+    return " · ".join(one for one in known if one.partition(" ")[0] not in ("tensor", "expert"))
 
 
 def worst_first(job: Job, most: int) -> list[JobRank]:
@@ -192,16 +299,31 @@ def worst_first(job: Job, most: int) -> list[JobRank]:
     return sorted(job.ranks, key=lambda row: (-row.late_ms, -row.parts.step_ms))[:most]
 
 
-def part_names() -> list[tuple[str, str]]:
-    """Fields of ``Parts`` and what they are called."""
-    return list(_PARTS)
+def part_names(job: Job) -> list[tuple[str, str]]:
+    """Fields of ``Parts`` and what they are called; sends and receives where the job has any."""
+    sends = any(row.parts.messages_ms > 0 for row in job.ranks)
+    return [part for part in _PARTS if sends or part[0] != "messages_ms"]
 
 
-def rank_cells(row: JobRank) -> list[str]:
+def bar_parts(job: Job) -> list[tuple[str, str]]:
+    """Parts of a rank's bar: as ``part_names``, with computing split by whether it hides communication."""
+    first, *rest = part_names(job)
+    return [first, ("hidden_ms", "computing that hides communication"), *rest]
+
+
+def bar_ms(row: JobRank, name: str) -> float:
+    """ms of a part of ``bar_parts``."""
+    if name == "hidden_ms":
+        return row.hidden_ms
+    ms: float = getattr(row.parts, name)
+    return ms - row.hidden_ms if name == "computing_ms" else ms
+
+
+def rank_cells(row: JobRank, parts: Sequence[tuple[str, str]]) -> list[str]:
     """Step, each part and the wait that it causes, in ms."""
     return [
         f.sig(row.parts.step_ms),
-        *(f.sig(getattr(row.parts, name)) for name, _ in _PARTS),
+        *(f.sig(getattr(row.parts, name)) for name, _ in parts),
         f.sig(row.late_ms),
     ]
 
@@ -210,8 +332,9 @@ def collective_cells(row: JobCollective) -> list[str]:
     """The cells under ``COLLECTIVE_HEADS``."""
     skew = f.DASH if row.skew_us is None else f"{f.ms(row.skew_us[0] / 1e3)}, {f.ms(row.skew_us[1] / 1e3)}"
     last = f.DASH if row.last is None or row.last_frac is None else f"{row.last} ({f.pct(row.last_frac)})"
+    group = f"group {row.group}" if row.group.isdecimal() else row.group
     return [
-        f"{row.collective} {row.group}".strip(),
+        f"{row.collective} {group}".strip(),
         f.nbytes(row.bytes) if row.bytes else f.DASH,
         f.sig(row.calls_per_step),
         skew,
@@ -219,34 +342,67 @@ def collective_cells(row: JobCollective) -> list[str]:
         f.ms(row.waiting_ms),
         f.ms(row.send_us / 1e3) if row.send_us is not None else f.DASH,
         f.ms(row.one_node_us / 1e3) if row.one_node_us is not None else f.DASH,
-        f"{f.sig(row.bus_gbps)} GB/s" if row.bus_gbps is not None else f.DASH,
+        f"{f.sig(row.bus_gbps)} GB/s" if row.bus_gbps and (row.bytes or 0) >= BANDWIDTH_FROM else f.DASH,
     ]
 
 
 COLLECTIVE_HEADS = [
-    "collective",
-    "size",
-    "calls",
-    "skew: median, p95",
-    "last",
-    "waiting",
-    "sending",
-    "in one node",
-    "bus",
+    "Collective",
+    "Size",
+    "Calls",
+    "Skew: median, p95",
+    "Last",
+    "Waiting",
+    "Sending",
+    "In one node",
+    "Bus",
 ]
+COLLECTIVE_NOTE = (
+    "In one node: what sending takes among so many of these GPUs within one node, by published times of NCCL "
+    "for 1 MB to 1 GB. Bus: bandwidth as nccl-tests counts it, of messages of 1 MB and more."
+)
+
+
+BLOCK_HEADS = ["Node or group", "Ranks", "Own time", "Others of its kind", "More", "Slowest"]
+
+
+def block_rows(job: Job) -> list[list[str]]:
+    """Nodes and groups that take longer than the others of their kind, by how much."""
+    longest = sorted(
+        (one for one in job.blocks if one.own_ms > (1 + PRACTICAL) * one.usual_ms),
+        key=lambda one: one.usual_ms - one.own_ms,
+    )
+    return [
+        [
+            one.name or one.kind,
+            ranks_said(one.ranks, capital=False).partition(" ")[2]
+            if len(one.ranks) <= 64
+            else f"{len(one.ranks)} ranks",
+            f.ms(one.own_ms),
+            f.ms(one.usual_ms),
+            f.pct(one.own_ms / one.usual_ms - 1) if one.usual_ms else f.DASH,
+            one.slowest,
+        ]
+        for one in longest
+    ]
 
 
 def finding_lines(job: Job) -> list[str]:
-    """Findings of the ranks, and whether the job gains by them."""
+    """Findings of the ranks, and what the job gains by them."""
     lines = []
     for one in job.findings:
-        of = "all ranks" if one.ranks == len(job.ranks) else f"{one.ranks} of {len(job.ranks)} ranks"
-        gain = (
-            ""
-            if one.saves_step is not False
-            else "; those ranks wait for others, so the step gains nothing yet"
+        of = "on all ranks" if one.ranks == len(job.ranks) else f"on {one.ranks} of {len(job.ranks)} ranks"
+        finding = one.finding
+        claim, why = f.saving(
+            finding.saving_ms,
+            finding.saving_frac,
+            finding.basis,
+            of=finding.saving_of,
+            marked=job.steps_marked,
         )
-        lines.append(f"{one.finding.rule} {one.finding.title} ({of}{gain})")
+        gain = "those ranks wait for late ones, so the step gains nothing yet" * (one.saves_step is False)
+        said = gain or f"{claim}; {why}"
+        lines.append(f"{finding.rule} {finding.title}, {of}. {said[0].upper()}{said[1:]}.")
     return lines
 
 
@@ -258,15 +414,18 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
     """Print the answer; about 30 lines, 80 columns."""
     out = Out(console)
     out.line(identity(job), "dim")
+    if model := model_line(job):
+        out.line(model, "dim")
     out.line(verdict(job), "bold")
     for line in details(job):
         out.line(f"  {line}")
     out.line()
-    heads = ["step", "comp.", "wait", "send", "copies", "input", "idle", "late"]
+    parts = part_names(job)
+    heads = ["step", *(_SHORT.get(name, said) for name, said in parts), "late"]
     rows = out.table([("", "l"), *((head, "r") for head in heads)])
     for row in worst_first(job, RANKS):
         late = any(row.name == one.name for one in job.stragglers)
-        name, *cells = row.name, *rank_cells(row)
+        name, *cells = row.name, *rank_cells(row, parts)
         rows.add_row(
             out.text(f"  {name}", "bold" if late else "", limit=24), *(out.text(cell) for cell in cells)
         )
@@ -289,6 +448,7 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
         out.line()
     for line in finding_lines(job)[:COLLECTIVES]:
         out.line(f"  {line}")
+    out.line(f"  {check(job)} {CHECK}")
     for line in caveats(job):
         out.line(f"  {line}", "dim")
     for path, written in outputs:
@@ -299,14 +459,18 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
 def job_markdown(job: Job, *, gates: Sequence[Judged] = ()) -> str:
     """The answer as Markdown, in the terminal's order."""
     lines = [f"**{escape(verdict(job))}**", "", *(f"- {escape(line)}" for line in details(job)), ""]
-    lines += [escape(identity(job)), "", *gates_markdown(gates)]
+    lines += [escape(identity(job)), "", *[escape(model_line(job)), ""] * bool(model_line(job))]
+    lines += gates_markdown(gates)
     rows = worst_first(job, 64)
-    lines += table(["", "step, ms", *(name for _, name in _PARTS), "others wait"],
-                   [[row.name, *rank_cells(row)] for row in rows])  # fmt: skip
+    parts = part_names(job)
+    lines += table(["", "step, ms", *(name for _, name in parts), "others wait"],
+                   [[row.name, *rank_cells(row, parts)] for row in rows])  # fmt: skip
     lines += ["", f"and {len(job.ranks) - len(rows)} more ranks"] if len(rows) < len(job.ranks) else []
     if job.collectives:
         lines += ["", *table(COLLECTIVE_HEADS, [collective_cells(row) for row in job.collectives[:20]])]
+        lines += ["", COLLECTIVE_NOTE]
     said = finding_lines(job)
     lines += ["", "### Findings", "", *(f"- {escape(line)}" for line in said)] if said else []
+    lines += ["", f"{escape(check(job))} `{CHECK}`"]
     lines += ["", *(f"- {escape(line)}" for line in caveats(job))]
     return "\n".join(lines) + "\n"

@@ -12,17 +12,16 @@ from markupsafe import Markup
 
 from tracelens import numbers as f
 from tracelens.analysis import Analysis
+from tracelens.comparison.step_change import PRACTICAL
 from tracelens.files import write_text
 from tracelens.job.result import Job, JobRank
 from tracelens.render import job as words
 from tracelens.render.html import render_html
+from tracelens.render.job_map import heat_map
 from tracelens.render.templates import environment, part, policy
 
 #: All ranks get a bar up to here; of larger jobs the latest, a table of percentiles, and the map.
-BARS, WORST = 64, 10
-_MAP_STEPS, _MAP_ROWS = 40, 256
-_LEAST_SCALE = 0.05  # the darkest shade is that much above the median, or the largest there is
-_LEVELS = 8
+BARS, WORST, BLOCKS = 64, 10, 12
 _WIDTH = 1000.0
 
 
@@ -34,17 +33,6 @@ class Bar:
     pieces: list[tuple[str, float, float, str]]  # part, x, width, what it says
     late: bool
     page: str | None  # its own page beside this one
-
-
-@dataclass(frozen=True, slots=True)
-class HeatMap:
-    """Rank by step, and how to read it."""
-
-    svg: Markup
-    each: int  # ranks of a row
-    most: float  # above the median, as a share of it, of the darkest shade
-    ranks: list[str]  # the first and the last
-    steps: list[int]
 
 
 def render_job_html(job: Job, *, generated_at: str | None = None, pages: dict[str, str] | None = None) -> str:
@@ -61,13 +49,20 @@ def render_job_html(job: Job, *, generated_at: str | None = None, pages: dict[st
             details=words.details(job),
             caveats=words.caveats(job),
             identity=words.identity(job),
-            parts=words.part_names(),
+            model=words.model_line(job),
+            check=words.check(job),
+            command=words.CHECK,
+            collective_note=words.COLLECTIVE_NOTE,
+            parts=words.bar_parts(job),
             bars=_bars(job, shown, pages or {}),
             large=large,
             percentiles=_percentiles(job) if large else [],
-            map=_map(job) if large else None,
+            map=heat_map(job) if large else None,
             heads=words.COLLECTIVE_HEADS,
             collectives=[words.collective_cells(row) for row in job.collectives[:24]],
+            blocks=words.block_rows(job)[:BLOCKS] if large else [],
+            block_heads=words.BLOCK_HEADS,
+            practical=PRACTICAL,
             findings=words.finding_lines(job),
             components=list(job.components.items())[:16],
             gemms=job.gemms[:24],
@@ -90,8 +85,8 @@ def _bars(job: Job, shown: list[JobRank], pages: dict[str, str]) -> list[Bar]:
     bars = []
     for row in shown:
         at, pieces = 0.0, []
-        for name, said in words.part_names():
-            ms = getattr(row.parts, name)
+        for name, said in words.bar_parts(job):
+            ms = words.bar_ms(row, name)
             width = max(0.0, ms) / longest * _WIDTH
             if width >= 0.5:
                 pieces.append((name.removesuffix("_ms"), at, width, f"{said}: {f.ms(ms)}"))
@@ -104,45 +99,10 @@ def _bars(job: Job, shown: list[JobRank], pages: dict[str, str]) -> list[Bar]:
 def _percentiles(job: Job) -> list[tuple[str, list[str]]]:
     """Of each part over the ranks: least, median, 95th percentile, most."""
     rows = []
-    for name, said in (*words.part_names(), ("step_ms", "step")):
+    for name, said in (*words.part_names(job), ("step_ms", "step")):
         values = np.array([getattr(row.parts, name) for row in job.ranks])
         rows.append((said, [f.ms(float(np.percentile(values, at))) for at in (0, 50, 95, 100)]))
     return rows
-
-
-def _map(job: Job) -> HeatMap:
-    """Rank by step: the time of each step without waiting for others, as one path per shade.
-
-    With a hundred ranks and more a row is that of several neighbours, the longest of them.
-    """
-    steps = job.steps[:_MAP_STEPS]
-    own = np.array([np.subtract(row.steps_ms, row.waits_ms)[: len(steps)] for row in job.ranks])
-    middle = np.median(own, axis=0)
-    over = np.maximum(0, own - middle) / np.maximum(middle, 1e-9)
-    each = 1 << max(0, (len(over) - 1) // _MAP_ROWS).bit_length()
-    worst = np.stack([over[at : at + each].max(axis=0) for at in range(0, len(over), each)])
-    most = max(_LEAST_SCALE, float(worst.max()))
-    level = np.minimum((worst / most * _LEVELS).astype(int), _LEVELS - 1)
-    width, height = 720 // len(steps), max(2, min(8, 640 // len(worst)))
-    paths = []
-    for shade in range(_LEVELS):
-        rows, columns = np.nonzero(level == shade)
-        cells = "".join(
-            f"M{column * width} {row * height}h{width - 1}v{height}h-{width - 1}z"
-            for row, column in zip(rows.tolist(), columns.tolist(), strict=True)
-        )
-        if cells:
-            paths.append(f'<path class="l{shade}" d="{cells}"/>')
-    high, wide = height * len(worst), width * len(steps)
-    label = (
-        f"Time of each step without waiting, by rank (down) and step (across), {len(over)} by {len(steps)}"
-    )
-    svg = (
-        f'<svg class="map" role="img" aria-label="{label}" viewBox="0 0 {wide} {high}" width="{wide}" '
-        f'height="{high}">{"".join(paths)}</svg>'
-    )
-    names = [job.ranks[0].name, job.ranks[-1].name]
-    return HeatMap(Markup(svg), each, most, names, steps)
 
 
 def _environment() -> jinja2.Environment:

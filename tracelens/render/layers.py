@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tracelens import numbers as f
 from tracelens.render.groups import GROUPS, group_of
 from tracelens.render.section import Content, Page, Section
+from tracelens.render.svg import round_step
 from tracelens.render.text import short_kernel
 from tracelens.results import LayerPass, LayerRow, Layers, Report
 from tracelens.words import COMPONENTS, PHASES, per_step
@@ -115,7 +116,9 @@ def icicle(report: Report) -> Icicle | None:
     columns, inside = _by_layer(report.layers)
     return Icicle(
         phases=phases,
-        groups=_joined(rows, whole, _group_key),
+        groups=_joined(
+            rows, whole, lambda row: (f"g-{group_of(row.component).key}", group_of(row.component).title)
+        ),
         components=_joined(rows, whole, lambda row: (f"g-{group_of(row.component).key}", row.component)),
         layers=columns,
         layer_groups=inside,
@@ -125,11 +128,6 @@ def icicle(report: Report) -> Icicle | None:
 
 def _phase(name: str) -> int:
     return PHASES.index(name) if name in PHASES else len(PHASES)
-
-
-def _group_key(row: LayerRow) -> tuple[str, str]:
-    group = group_of(row.component)
-    return f"g-{group.key}", group.title
 
 
 def _joined(
@@ -217,7 +215,7 @@ def layer_words(report: Report) -> list[str]:
     whole = sum(_total(row) for row in layers.rows)
     least = "" if report.coverage.complete else "At least "
     said = [
-        f"{least}{f.pct(sum(totals) / whole)} of GPU time is in {_count(len(totals), 'layer')}"
+        f"{least}{f.pct(sum(totals) / whole)} of GPU time is in {f.plural(len(totals), 'layer')}"
         if whole
         else ""
     ]
@@ -251,10 +249,6 @@ def _uneven(layers: Layers, at: int, growth: float) -> str:
     return f"Layer {layers.layers[at]} is {f.pct(abs(growth))} {than} than the median: {what}."
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
 def passes(report: Report, *, listed: int = 150) -> list[Pass]:
     """One layer's kernels, pass by pass; ``listed`` of each in its table."""
     timeline = report.layers.timeline
@@ -282,11 +276,11 @@ def _pass(one: LayerPass, layer: int, names: Sequence[str], listed: int) -> Pass
         rows.append((f"{start:.1f}", f"{time:.1f}", component, kernel, note))
     order = [*(f"stream {stream}" for stream in streams[:_LANES]), "other streams"]
     count = len(rows) + one.left_out
-    words = f"{_count(count, 'kernel')} in {f.ms(one.length_us / 1e3)}, GPU busy {f.pct(one.busy_frac)}"
+    words = f"{f.plural(count, 'kernel')} in {f.ms(one.length_us / 1e3)}, GPU busy {f.pct(one.busy_frac)}"
     begins = f"begins {f.ms(one.begins_ms)} after the step began"
     return Pass(
         one.phase,
-        f"{f.ms(one.length_us / 1e3)}, {_count(count, 'kernel')}",
+        f"{f.ms(one.length_us / 1e3)}, {f.plural(count, 'kernel')}",
         f"{words}; {begins}",
         _put_off(one, layer, any(name.startswith("triton_") for name in names)),
         f"{one.phase} of layer {layer}: {words}",
@@ -324,8 +318,7 @@ def _put_off(one: LayerPass, layer: int, compiled: bool) -> str:
 
 
 def _ticks(length_us: float) -> list[tuple[float, str]]:
-    power = 10.0 ** math.floor(math.log10(length_us / 5))
-    step = next(one * power for one in (1, 2, 5, 10) if one * power >= length_us / 5 * 0.999)
+    step, _ = round_step(length_us, 5)
     found = [at * step for at in range(int(length_us / step) + 1)]
     return [(at / length_us, f.ms(at / 1e3) if at else "0") for at in found if at <= 0.97 * length_us]
 

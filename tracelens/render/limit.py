@@ -5,20 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens import numbers as f
-from tracelens.accounting.limits import LARGE, StepPicture, byte_times, limits
+from tracelens.accounting.limits import LARGE, byte_times, limits, picture_of
 from tracelens.render import waits
 from tracelens.render.section import Content, Page, Section
 from tracelens.results import CommunicationRow, Report
 from tracelens.results.step import LimitedBy
-from tracelens.results.waiting import idle_ms
+from tracelens.results.waiting import idle_ms, mean_ms
 from tracelens.words import per_step
 
 _KINDS = 3  # kinds of communication named
 _NAMED = 4  # components named where memory limits the step
-#: Of exposed communication: from here on it is said that small messages wait.
-_NAMES_WAITING = 0.25
-#: A smaller message is sent in 0.1 ms at most, even at 1 GB/s: what it takes longer is waiting.
-_SENDING_FROM = 2**16
+#: Of idle time: from here on loading data is the first thing to do.
+_LOADS = 0.25
 #: What hides a collective behind compute, by what it serves. Flags: megatron/training/arguments.py of
 #: Megatron-LM; no_sync of DistributedDataParallel; prefetching of FullyShardedDataParallel and fully_shard.
 _HIDES = {
@@ -59,7 +57,7 @@ def cards(report: Report) -> list[Card]:
     first = report.summary.limited_by
     if first not in _CARDS:
         return []
-    found = limits(picture(report))
+    found = limits(picture_of(report))
     waits_ms = {"idle": found.idle_ms, "exposed": found.exposed_ms}
     large = [one for one, time_ms in waits_ms.items() if one != first and time_ms >= LARGE * found.step_ms]
     return [_CARDS[one](report) for one in (first, *large)]
@@ -67,10 +65,8 @@ def cards(report: Report) -> list[Card]:
 
 def _part(time_ms: float, report: Report) -> str:
     """A time per step with its share of the mean step, which idle and exposed time are means over."""
-    summary = report.summary
-    busy = summary.gpu_busy_frac
-    mean_ms = summary.idle_ms / (1 - busy) if busy < 1 else summary.step_ms.median
-    return f"{f.ms(time_ms)}{_per(report)} ({f.pct(time_ms / mean_ms)})" if mean_ms else f.ms(time_ms)
+    whole_ms = mean_ms(report.summary)
+    return f"{f.ms(time_ms)}{_per(report)} ({f.pct(time_ms / whole_ms)})" if whole_ms else f.ms(time_ms)
 
 
 def _per(report: Report) -> str:
@@ -85,45 +81,39 @@ def _steps(report: Report) -> str:
 def _exposed(report: Report) -> Card:
     exposed_ms = report.summary.exposed_communication_ms
     rows = [row for row in report.communication if row.exposed_ms_per_step > 0]
-    kinds: dict[tuple[str, str], list[float]] = {}
+    kinds: dict[str, list[CommunicationRow]] = {}
     for row in rows:
-        sums = kinds.setdefault((row.collective, row.purpose), [0.0, 0.0])
-        sums[0] += row.exposed_ms_per_step
-        sums[1] += row.time_ms_per_step
-    order = sorted(kinds, key=lambda one: -kinds[one][0])
-    saw = [
-        f"{kind_name(*one)}: {f.ms(kinds[one][0])} of {f.ms(kinds[one][1])} exposed."
-        for one in order[:_KINDS]
-    ]
-    waiting_ms = sum(row.exposed_ms_per_step for row in rows if _only_waits(row))
-    late = waiting_ms >= _NAMES_WAITING * exposed_ms
-    if late:
+        kinds.setdefault(row.kind, []).append(row)
+    sums = {
+        kind: (sum(row.exposed_ms_per_step for row in same), sum(row.time_ms_per_step for row in same))
+        for kind, same in kinds.items()
+    }
+    order = sorted(kinds, key=lambda one: -sums[one][0])
+    saw = [f"{one}: {f.ms(sums[one][0])} of {f.ms(sums[one][1])} exposed." for one in order[:_KINDS]]
+    seen = picture_of(report)
+    if late := seen.waits_for_rank:
         saw.append(
-            f"{f.ms(waiting_ms)} of the {f.ms(exposed_ms)} is in messages below 64 kB: almost all of it is"
-            " waiting for other ranks."
+            f"{f.ms(seen.waiting_ms)} of the {f.ms(exposed_ms)} is in messages below 64 kB: almost all"
+            " of it is waiting for other ranks."
         )
-    hides = [_HIDES[order[0][1]]] if order and order[0][1] in _HIDES else []
+    serves = kinds[order[0]][0].purpose if order else ""
+    hides = [_HIDES[serves]] if serves in _HIDES else []
     least = "at least " if report.summary.communication_is_bound else ""
+    hideable_ms = seen.hideable_ms
+    most = "Hiding all of it saves that much at most."
+    if not late and hideable_ms < exposed_ms:
+        most = f"Overlap hides at most {f.ms(hideable_ms)} of it: there is no more compute."
     return Card(
         "exposed",
         "Exposed communication",
-        f"at most {_part(exposed_ms, report)}",
+        f"at most {_part(exposed_ms if late else hideable_ms, report)}",
         saw,
         "A collective ends when its slowest rank arrives; kernels that need its result wait, and the GPU"
         " computes nothing.",
         [_FIND_RANK, *hides] if late else [*hides, _FIND_RANK],
         f"Exposed: a communication kernel runs and no compute kernel does, {least}{f.ms(exposed_ms)},"
-        f" {_steps(report)}. Hiding all of it saves that much at most.",
+        f" {_steps(report)}. {most}",
     )
-
-
-def kind_name(collective: str, purpose: str) -> str:
-    """A collective with what it serves, where that is known."""
-    return collective if purpose == "unknown" else f"{collective} for {purpose}"
-
-
-def _only_waits(row: CommunicationRow) -> bool:
-    return row.bytes_per_call is not None and row.bytes_per_call < _SENDING_FROM
 
 
 def _idle(report: Report) -> Card:
@@ -140,7 +130,7 @@ def _idle(report: Report) -> Card:
         'Launch less: torch.compile(mode="reduce-overhead") (CUDA graphs), or a larger batch.',
         "Take what waits for the GPU out of the step: .item(), .cpu(), print of a tensor, synchronize().",
     ]
-    todo = [loader, *todo] if loads >= _NAMES_WAITING else [*todo, loader]
+    todo = [loader, *todo] if loads >= _LOADS else [*todo, loader]
     if found.why == waits.NOT_ASKED:
         todo.insert(0, "Find the cause: tracelens analyze TRACE --waits.")
     without_ms = summary.unprofiled.median_ms
@@ -164,7 +154,7 @@ def _idle(report: Report) -> Card:
 
 
 def _memory(report: Report) -> Card:
-    seen = picture(report)
+    seen = picture_of(report)
     found = limits(seen)
     times = sorted(byte_times(seen), key=lambda one: -one[1])[:_NAMED]
     saw = [f"{name}: {f.ms(time)}." for name, time in times if time > 0]
@@ -189,21 +179,9 @@ def _memory(report: Report) -> Card:
 _CARDS = {"exposed": _exposed, "idle": _idle, "memory": _memory}
 
 
-def picture(report: Report) -> StepPicture:
-    """What the verdict of this report was made of."""
-    return StepPicture(
-        summary=report.summary, model=report.model, coverage=report.coverage, gpu=report.gpu,
-        components=report.components, gemms=report.gemms, communication=report.communication,
-        findings=report.findings, checks=report.checks, at_stake=report.summary.shape_waste_ms,
-        open_ms=report.summary.shape_open_ms,
-    )  # fmt: skip
-
-
 def _content(page: Page) -> Content | None:
     found = cards(page.report)
     return {"cards": found} if found else None
 
 
 SECTION = Section("limit", "What limits the step", _content, folds=False)
-
-__all__ = ["SECTION", "Card", "cards", "kind_name", "picture"]

@@ -9,6 +9,7 @@ from tracelens.gates import Judged
 from tracelens.render import costs, facts, groups, limit
 from tracelens.render.gates import gates_markdown
 from tracelens.render.markdown_text import escape, fenced, table
+from tracelens.render.verdict import with_verdict
 from tracelens.results import Finding, Report
 
 _FINDINGS = 20  # rows; a job's summary has room for a megabyte, a reader for less
@@ -20,6 +21,7 @@ _WARNINGS = 10
 
 def render_report_markdown(report: Report, *, gates: Sequence[Judged] = ()) -> str:
     """The report in the page's order: identity, verdict, gates, five numbers, findings, GEMMs, method."""
+    report = with_verdict(report)
     lines = [f"*{escape(facts.GENERATED)}*", ""] if report.trace.generated else []
     if report.trace.partial:
         lines += [f"**{escape(facts.partial_line(report))}**", ""]
@@ -74,7 +76,7 @@ def _findings(report: Report) -> list[str]:
         lines += [f"and {len(report.findings) - _FINDINGS} more", ""]
     overlap = facts.overlap_words(report)
     if overlap:
-        lines += [f"{overlap[:1].upper()}{overlap[1:]}.", ""]
+        lines += [f"{f.capital(overlap)}.", ""]
     for one in report.findings[:_DIFFS]:
         lines += _diff(one)
     return [*lines, f"{checks}.", ""]

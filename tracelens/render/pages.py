@@ -55,6 +55,3 @@ def wrapped(text: str, width: int) -> str:
         paragraph.append(line)
     fill()
     return "\n".join(done)
-
-
-__all__ = ["wrapped"]

@@ -48,35 +48,226 @@ class Plots:
 
     def components(self) -> Plot:
         """GPU time of a step by component group and by phase: all of it, nothing left out."""
-        return _components(self._report)
+        report = self._report
+        shares, phases = groups.group_shares(report), groups.phase_shares(report)
+        if not shares:
+            raise UsageError("no picture of components: the analyzed steps have no GPU time")
+        drawn = standing(drawing("groups_bar", shares), EDGE, 6) + standing(
+            drawing("phases_bar", phases), EDGE, 64
+        )
+        legend, below = _legend("g", shares, 112)
+        more, end = _legend("p", phases, below + 34)
+        rule = element("path", d=f"M{EDGE} {below + 12}H{WIDTH - EDGE}", stroke=LINE)
+        said = "; ".join(f"{s.title}: {f.pct(s.frac)}, {f.ms(s.ms_per_step)}" for s in (*shares, *phases))
+        return _picture(
+            report,
+            "components",
+            title="Where the GPU time goes",
+            note=f"{f.ms(report.summary.gpu_ms_per_step)} of GPU time{facts.per_step(report)}, the sum over"
+            " every GPU event; shares are of all of it",
+            description=f"{said}.",
+            body=drawn + legend + rule + more,
+            height=end,
+        )
 
     def gemm_time(self) -> Plot:
         """Where the GEMM time of a step is lost, from all of it down to what is useful."""
-        return _gemm_time(self._report)
+        report = self._report
+        falls, time = losses.waterfall(report), report.gemm_time
+        if not falls or time is None:
+            why = (
+                losses.time_line(time, per=facts.per_step(report))
+                if time is not None and time.total
+                else "no GEMM time in these steps."
+            )
+            raise UsageError(f"no picture of GEMM time: {why.rstrip('.')}")
+        drawn, step = [], 34.0
+        for at, fall in enumerate(falls):
+            y, part = 4 + at * step, fall.key in ("ceiling", "helpers", "small")
+            x = EDGE + (16 if part else 0)
+            bar = f'<g class="fall">{losses.fall_bar(fall)}</g>'
+            drawn += [
+                text(x, y + (12 if fall.note else 17), fall.title, bold=not part),
+                text(x, y + 26, fall.note, size=11.5, fill=MUTED, limit=70),
+                standing(bar, 380, y + 6, inside=f"f-{fall.key}", width=400),
+                text(880, y + 17, fall.text, anchor="end", bold=fall.key in ("total", "useful")),
+                text(WIDTH - EDGE, y + 17, f.pct(fall.frac), anchor="end", fill=MUTED),
+            ]
+        attention = f"; fused attention, {f.ms(time.attention)}, is not split" if time.attention else ""
+        return _picture(
+            report,
+            "gemm_time",
+            title="Where the GEMM time is lost",
+            note=f"{falls[0].text}{facts.per_step(report)}{attention}",
+            description="; ".join(f"{one.title} {one.text} ({f.pct(one.frac)})" for one in falls) + ".",
+            body="".join(drawn),
+            height=4 + len(falls) * step,
+        )
 
     def roofline(self) -> Plot:
         """Roofline: TFLOP/s of each GEMM against FLOP per byte, and what the GPU allows."""
-        return _roofline(self._report)
+        report = self._report
+        roof = roofs.roofline(report, report.gemms)
+        if roof is None:
+            why = "no row has a known shape, time, peak and bandwidth"
+            if report.gpu.name == "unknown":
+                why = 'the peaks of this GPU are not known; name it with gpu="h100-sxm" or the like'
+            raise UsageError(f"no roofline: {why}")
+        rows = "1 row is" if roof.left_out == 1 else f"{roof.left_out} rows are"
+        rest = f"; {rows} not drawn: no shape, no peak, or under 0.1% of GPU time" if roof.left_out else ""
+        dashed = f"; dashed: {roof.dashed}" if roof.dashed else ""
+        piled = "; +2: number of further rows at the same place" if roof.piled else ""
+        return _picture(
+            report,
+            "roofline",
+            title="Roofline: TFLOP/s of each GEMM against what the GPU allows",
+            note="achieved TFLOP/s against FLOP per byte, each operand counted once; larger marks take more"
+            f" time, ◆ has a finding{piled}{dashed}{rest}",
+            description=roofs.words(report, report.gemms),
+            body=standing(drawing("roofline", roof, True), 0, 12 - roof.frame.top, inside="roofline"),
+            height=roof.frame.height - roof.frame.top + 10,
+        )
 
     def layers(self) -> Plot:
         """GPU time of a step by phase, group and component, and by layer."""
-        return _layers(self._report)
+        report = self._report
+        ice = layers.icicle(report)
+        if ice is None:
+            raise UsageError(f"no picture of layers: {report.layers.why or 'their times are not known'}")
+        drawn = _strip(ice.phases, 4, 20) + _strip(ice.groups, 25, 26) + _strip(ice.components, 52, 26)
+        end, words = 84.0, layers.layer_words(report)
+        if ice.layers:
+            drawn += text(EDGE, 106, "By layer", bold=True)
+            drawn += text(EDGE + 66, 106, "all phases of a layer", fill=MUTED)
+            drawn += _strip(ice.layers, 116, 20) + _strip(ice.layer_groups, 137, 30)
+            end = 174.0
+        lines, end = paragraphs(words, end + 19)
+        return _picture(
+            report,
+            "layers",
+            title="GPU time by component and by layer",
+            note=f"{facts.per_step(report).strip()}, from the first line to the third: phases, groups,"
+            " components",
+            description=f"{ice.spoken}. {' '.join(words)}",
+            body=drawn + lines,
+            height=end,
+        )
 
     def layer(self) -> Plot:
         """One layer kernel by kernel: each pass from its first kernel to its last."""
-        return _layer(self._report)
+        report = self._report
+        found, timeline = layers.passes(report), report.layers.timeline
+        if not found or timeline is None:
+            why = report.layers.why or "it is not kept where no layer repeats in the analysed steps"
+            raise UsageError(f"no picture of one layer: {why}")
+        drawn, y = "", 0.0
+        for one in found:
+            y += 16
+            drawn += text(EDGE, y, one.phase, bold=True) + text(EDGE + 86, y, one.title, fill=MUTED)
+            for line in textwrap.wrap(one.late, _LATE):
+                y += 17
+                drawn += text(EDGE + 86, y, line, fill=MUTED)
+            y += 8
+            for name, cells in one.lanes:
+                if len(one.lanes) > 1:
+                    drawn += text(EDGE, y + 11, name, size=11.5, fill=MUTED)
+                    y += 16
+                drawn += _strip(cells, y, 30, "pass")
+                y += 34
+            drawn += standing(drawing("ticks", one.ticks), EDGE, y - 4)
+            y += 24
+        return _picture(
+            report,
+            "layer",
+            title=f"Layer {timeline.layer}, kernel by kernel",
+            note="gaps are where the stream is idle; kernels of other layers are faint",
+            description="; ".join(one.spoken for one in found) + ".",
+            body=drawn,
+            height=y,
+        )
 
     def shares(self) -> Plot:
         """Shares by component: of the layers' forward pass, and of the step's GEMMs and attention."""
-        return _shares(self._report)
+        report = self._report
+        found = layers.shares(report)
+        if not found:
+            raise UsageError("no picture of shares: no time in layers and no GEMM is known")
+        drawn, y = "", 0.0
+        for bar in found:
+            drawn += text(EDGE, y + 16, bar.title, bold=True)
+            drawn += text(WIDTH - EDGE, y + 16, bar.note, fill=MUTED, anchor="end")
+            drawn += _strip(bar.cells, y + 26, 40, "")
+            entries = [(colour_of(key), name, f.pct(frac), f.ms(time)) for key, name, frac, time in bar.rows]
+            legend, end = keys(entries, y + 92)
+            drawn += legend
+            y = end + 22
+        return _picture(
+            report,
+            "shares",
+            title="Shares by component",
+            note="of this trace; the forward pass as in Figure 2 of arXiv 2401.14489",
+            description=". ".join(f"{bar.title}: {bar.spoken}" for bar in found) + ".",
+            body=drawn,
+            height=y - 12,
+        )
 
     def shape(self, parameter: str) -> Plot:
         """The predicted step time against one hyper-parameter: one of ``parameters``."""
-        return _shape(self._report, parameter)
+        report = self._report
+        found = next((one for one in explorer.figures(report) if one.curve.parameter == parameter), None)
+        if found is None:
+            raise UsageError(_no_curve(report, parameter))
+        table, below = _values(found)
+        series, below = _series(found, below + 26)
+        said = [
+            *(f"Suggested by {rule}: {words}" for rule, words in found.links),
+            *found.lines,
+            *found.notes,
+            *explorer.notes(report),
+        ]
+        lines, end = paragraphs(said, max(explorer.HEIGHT * _LARGER + 32, below + 10))
+        curve = standing(drawing("curve", found, explorer.BOX), EDGE - 14, 10, inside="curve", scale=_LARGER)
+        times = "times are for the present tokens" if found.curve.per_token else "time of the whole"
+        return _picture(
+            report,
+            f"shape-{parameter}",
+            title=f"The step against {found.title}",
+            note=f"predicted, not measured; {times}; now {found.curve.now}: {found.time_now}",
+            description=f"{found.spoken}. {' '.join(found.lines)}",
+            body=curve + table + series + lines,
+            height=end,
+        )
 
     def front(self) -> Plot:
         """The shape search: weights against time per token, the shapes that none beats in both, the picks."""
-        return _front(self._report)
+        report = self._report
+        found = report.shape_search
+        if found is None:
+            raise UsageError("no picture of the shape search: this report does not hold one")
+        figure = search.figure(found)
+        if figure is None:
+            raise UsageError(f"no picture of the shape search: {found.verdict.rstrip('.')}")
+        picks = search.pick_lines(found)
+        meant = (
+            "Line: no other shape tried has as many weights and is faster, by the middle of its prediction;"
+            " not recommended by itself."
+        )
+        said = (
+            [*picks, f"{meant} Numbers: picks; their whole range is faster."]
+            if picks
+            else [found.verdict, meant]
+        )
+        lines, end = paragraphs(said, search.HEIGHT * _FRONT + 30)
+        searched = f"{found.tried:,} shapes with weights within ±{100 * found.parameters_limit_frac:g}%"
+        return _picture(
+            report,
+            "front",
+            title="Weights against time per token",
+            note=f"{searched}, predicted for this step, not measured",
+            description=" ".join([found.verdict, *(f"{line}." for line in picks)]),
+            body=standing(drawing("front", figure, search.BOX), 4, 8, inside="front", scale=_FRONT) + lines,
+            height=end,
+        )
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -123,198 +314,13 @@ def _picture(
     )
 
 
-def _components(report: Report) -> Plot:
-    shares, phases = groups.group_shares(report), groups.phase_shares(report)
-    if not shares:
-        raise UsageError("no picture of components: the analyzed steps have no GPU time")
-    drawn = standing(drawing("groups_bar", shares), EDGE, 6) + standing(
-        drawing("phases_bar", phases), EDGE, 64
-    )
-    legend, below = _legend("g", shares, 112)
-    more, end = _legend("p", phases, below + 34)
-    rule = element("path", d=f"M{EDGE} {below + 12}H{WIDTH - EDGE}", stroke=LINE)
-    said = "; ".join(f"{s.title}: {f.pct(s.frac)}, {f.ms(s.ms_per_step)}" for s in (*shares, *phases))
-    return _picture(
-        report,
-        "components",
-        title="Where the GPU time goes",
-        note=f"{f.ms(report.summary.gpu_ms_per_step)} of GPU time{facts.per_step(report)}, the sum over"
-        " every GPU event; shares are of all of it",
-        description=f"{said}.",
-        body=drawn + legend + rule + more,
-        height=end,
-    )
-
-
 def _legend(kind: str, shares: Sequence[groups.Share], y: float) -> tuple[str, float]:
     entries = [(colour_of(f"{kind}-{s.key}"), s.title, f.pct(s.frac), f.ms(s.ms_per_step)) for s in shares]
     return keys(entries, y)
 
 
-def _gemm_time(report: Report) -> Plot:
-    falls, time = losses.waterfall(report), report.gemm_time
-    if not falls or time is None:
-        why = (
-            losses.time_line(time, per=facts.per_step(report))
-            if time is not None and time.total
-            else "no GEMM time in these steps."
-        )
-        raise UsageError(f"no picture of GEMM time: {why.rstrip('.')}")
-    drawn, step = [], 34.0
-    for at, fall in enumerate(falls):
-        y, part = 4 + at * step, fall.key in ("ceiling", "helpers", "small")
-        x = EDGE + (16 if part else 0)
-        bar = f'<g class="fall">{losses.fall_bar(fall)}</g>'
-        drawn += [
-            text(x, y + (12 if fall.note else 17), fall.title, bold=not part),
-            text(x, y + 26, fall.note, size=11.5, fill=MUTED, limit=70),
-            standing(bar, 380, y + 6, inside=f"f-{fall.key}", width=400),
-            text(880, y + 17, fall.text, anchor="end", bold=fall.key in ("total", "useful")),
-            text(WIDTH - EDGE, y + 17, f.pct(fall.frac), anchor="end", fill=MUTED),
-        ]
-    attention = f"; fused attention, {f.ms(time.attention)}, is not split" if time.attention else ""
-    return _picture(
-        report,
-        "gemm_time",
-        title="Where the GEMM time is lost",
-        note=f"{falls[0].text}{facts.per_step(report)}{attention}",
-        description="; ".join(f"{one.title} {one.text} ({f.pct(one.frac)})" for one in falls) + ".",
-        body="".join(drawn),
-        height=4 + len(falls) * step,
-    )
-
-
-def _roofline(report: Report) -> Plot:
-    roof = roofs.roofline(report, report.gemms)
-    if roof is None:
-        why = "no row has a known shape, time, peak and bandwidth"
-        if report.gpu.name == "unknown":
-            why = 'the peaks of this GPU are not known; name it with gpu="h100-sxm" or the like'
-        raise UsageError(f"no roofline: {why}")
-    rows = "1 row is" if roof.left_out == 1 else f"{roof.left_out} rows are"
-    rest = f"; {rows} not drawn: no shape, no peak, or under 0.1% of GPU time" if roof.left_out else ""
-    dashed = f"; dashed: {roof.dashed}" if roof.dashed else ""
-    piled = "; +2: number of further rows at the same place" if roof.piled else ""
-    return _picture(
-        report,
-        "roofline",
-        title="Roofline: TFLOP/s of each GEMM against what the GPU allows",
-        note="achieved TFLOP/s against FLOP per byte, each operand counted once; larger marks take more time,"
-        f" ◆ has a finding{piled}{dashed}{rest}",
-        description=roofs.words(report, report.gemms),
-        body=standing(drawing("roofline", roof, True), 0, 12 - roof.frame.top, inside="roofline"),
-        height=roof.frame.height - roof.frame.top + 10,
-    )
-
-
-def _layers(report: Report) -> Plot:
-    ice = layers.icicle(report)
-    if ice is None:
-        raise UsageError(f"no picture of layers: {report.layers.why or 'their times are not known'}")
-    drawn = _strip(ice.phases, 4, 20) + _strip(ice.groups, 25, 26) + _strip(ice.components, 52, 26)
-    end, words = 84.0, layers.layer_words(report)
-    if ice.layers:
-        drawn += text(EDGE, 106, "By layer", bold=True)
-        drawn += text(EDGE + 66, 106, "all phases of a layer", fill=MUTED)
-        drawn += _strip(ice.layers, 116, 20) + _strip(ice.layer_groups, 137, 30)
-        end = 174.0
-    lines, end = paragraphs(words, end + 19)
-    return _picture(
-        report,
-        "layers",
-        title="GPU time by component and by layer",
-        note=f"{facts.per_step(report).strip()}, from the first line to the third: phases, groups,"
-        " components",
-        description=f"{ice.spoken}. {' '.join(words)}",
-        body=drawn + lines,
-        height=end,
-    )
-
-
 def _strip(cells: Sequence[layers.StripCell], y: float, height: int, inside: str = "icicle") -> str:
     return standing(drawing("strip", cells, height, ""), EDGE, y, inside=inside)
-
-
-def _layer(report: Report) -> Plot:
-    found, timeline = layers.passes(report), report.layers.timeline
-    if not found or timeline is None:
-        why = report.layers.why or "it is not kept where no layer repeats in the analysed steps"
-        raise UsageError(f"no picture of one layer: {why}")
-    drawn, y = "", 0.0
-    for one in found:
-        y += 16
-        drawn += text(EDGE, y, one.phase, bold=True) + text(EDGE + 86, y, one.title, fill=MUTED)
-        for line in textwrap.wrap(one.late, _LATE):
-            y += 17
-            drawn += text(EDGE + 86, y, line, fill=MUTED)
-        y += 8
-        for name, cells in one.lanes:
-            if len(one.lanes) > 1:
-                drawn += text(EDGE, y + 11, name, size=11.5, fill=MUTED)
-                y += 16
-            drawn += _strip(cells, y, 30, "pass")
-            y += 34
-        drawn += standing(drawing("ticks", one.ticks), EDGE, y - 4)
-        y += 24
-    return _picture(
-        report,
-        "layer",
-        title=f"Layer {timeline.layer}, kernel by kernel",
-        note="gaps are where the stream is idle; kernels of other layers are faint",
-        description="; ".join(one.spoken for one in found) + ".",
-        body=drawn,
-        height=y,
-    )
-
-
-def _shares(report: Report) -> Plot:
-    found = layers.shares(report)
-    if not found:
-        raise UsageError("no picture of shares: no time in layers and no GEMM is known")
-    drawn, y = "", 0.0
-    for bar in found:
-        drawn += text(EDGE, y + 16, bar.title, bold=True)
-        drawn += text(WIDTH - EDGE, y + 16, bar.note, fill=MUTED, anchor="end")
-        drawn += _strip(bar.cells, y + 26, 40, "")
-        entries = [(colour_of(key), name, f.pct(frac), f.ms(time)) for key, name, frac, time in bar.rows]
-        legend, end = keys(entries, y + 92)
-        drawn += legend
-        y = end + 22
-    return _picture(
-        report,
-        "shares",
-        title="Shares by component",
-        note="of this trace; the forward pass as in Figure 2 of arXiv 2401.14489",
-        description=". ".join(f"{bar.title}: {bar.spoken}" for bar in found) + ".",
-        body=drawn,
-        height=y - 12,
-    )
-
-
-def _shape(report: Report, parameter: str) -> Plot:
-    found = next((one for one in explorer.figures(report) if one.curve.parameter == parameter), None)
-    if found is None:
-        raise UsageError(_no_curve(report, parameter))
-    table, below = _values(found)
-    series, below = _series(found, below + 26)
-    said = [
-        *(f"Suggested by {rule}: {words}" for rule, words in found.links),
-        *found.lines,
-        *found.notes,
-        *explorer.notes(report),
-    ]
-    lines, end = paragraphs(said, max(explorer.HEIGHT * _LARGER + 32, below + 10))
-    curve = standing(drawing("curve", found, explorer.BOX), EDGE - 14, 10, inside="curve", scale=_LARGER)
-    times = "times are for the present tokens" if found.curve.per_token else "time of the whole"
-    return _picture(
-        report,
-        f"shape-{parameter}",
-        title=f"The step against {found.title}",
-        note=f"predicted, not measured; {times}; now {found.curve.now}: {found.time_now}",
-        description=f"{found.spoken}. {' '.join(found.lines)}",
-        body=curve + table + series + lines,
-        height=end,
-    )
 
 
 def _no_curve(report: Report, parameter: str) -> str:
@@ -364,31 +370,3 @@ def _series(figure: explorer.CurveFigure, y: float) -> tuple[str, float]:
         drawn.append(text(_TABLE, y, "×  no prediction", size=12))
         y += 20
     return "".join(drawn), y - 12
-
-
-def _front(report: Report) -> Plot:
-    found = report.shape_search
-    if found is None:
-        raise UsageError("no picture of the shape search: this report does not hold one")
-    figure = search.figure(found)
-    if figure is None:
-        raise UsageError(f"no picture of the shape search: {found.verdict.rstrip('.')}")
-    picks = search.pick_lines(found)
-    meant = (
-        "Line: no other shape tried has as many weights and is faster, by the middle of its prediction;"
-        " not recommended by itself."
-    )
-    said = (
-        [*picks, f"{meant} Numbers: picks; their whole range is faster."] if picks else [found.verdict, meant]
-    )
-    lines, end = paragraphs(said, search.HEIGHT * _FRONT + 30)
-    searched = f"{found.tried:,} shapes with weights within ±{100 * found.parameters_limit_frac:g}%"
-    return _picture(
-        report,
-        "front",
-        title="Weights against time per token",
-        note=f"{searched}, predicted for this step, not measured",
-        description=" ".join([found.verdict, *(f"{line}." for line in picks)]),
-        body=standing(drawing("front", figure, search.BOX), 4, 8, inside="front", scale=_FRONT) + lines,
-        height=end,
-    )

@@ -31,14 +31,72 @@ class ComparisonPlots:
 
         Raises UsageError with the reason where the two sides' times are not compared.
         """
-        return _step(self._comparison)
+        found = self._comparison
+        _refuse(found, "the step")
+        bars, points = step_bars(found), step_points(found)
+        if bars is None:
+            raise UsageError("no picture of the step: neither side has GPU time in its steps")
+        body, y = _points(points) if points else ("", 0.0)
+        for name, total, at in (("before", bars.before_ms, y + 18), ("after", bars.after_ms, y + 100)):
+            body += text(EDGE, at - 4, f"{name} {f.ms(total)}", fill=MUTED)
+            body += standing(drawing("pieces_bar", bars.pieces, name, total), EDGE, at + 2, inside="both")
+        body += standing(drawing("flow", bars.pieces), EDGE, y + 66)
+        body += standing(drawing("axis", bars.ticks), EDGE, y + 150)
+        table, end = _pieces(bars, y + 196)
+        generated = found.before.generated or found.after.generated
+        per = found.per_step
+        said = "; ".join(f"{one.title} {f.ms(one.before_ms)} → {f.ms(one.after_ms)}" for one in bars.pieces)
+        return picture(
+            "step",
+            title="The step before and after",
+            notes=[
+                clean(found.verdict, limit=260),
+                "; ".join(
+                    [f"GPU time by component group and idle time, ms {per}, on one scale", *bars.notes]
+                ),
+                compare.identity(found),
+            ],
+            warning=facts.GENERATED if generated else "",
+            description=f"{said}. Steps: {points.spoken}." if points else f"{said}.",
+            body=body + table,
+            height=end,
+        )
 
     def components(self) -> Plot:
         """GPU time per step by component and phase before and after, the largest difference first.
 
         Raises UsageError with the reason where the two sides' times are not compared.
         """
-        return _components(self._comparison)
+        found = self._comparison
+        _refuse(found, "components")
+        every = compare.component_rows(found)
+        rows = every[:_ROWS]
+        longest = max((max(row.before_ms, row.after_ms) for row in rows), default=0.0)
+        if not longest:
+            raise UsageError("no picture of components: neither side has GPU time in its steps")
+        generated = found.before.generated or found.after.generated
+        rest = every[_ROWS:]
+        also = (
+            f"; {len(rest)} more differ by {signed_ms(sum(row.diff_ms for row in rest))} together"
+            if rest
+            else ""
+        )
+        return picture(
+            "comparison",
+            title=f"GPU time {found.per_step} by component, before and after",
+            notes=[
+                clean(found.verdict, limit=260),
+                f"upper bar before, lower bar after; noise, or too small to matter, is said so{also}",
+                compare.identity(found),
+            ],
+            warning=facts.GENERATED if generated else "",
+            description="; ".join(f"{_name(row)} {_times(row)}" for row in rows) + ".",
+            body="".join(
+                _row(row, longest, 6 + 34 * at, moved=compare.is_move(found, row))
+                for at, row in enumerate(rows)
+            ),
+            height=6 + 34 * len(rows),
+        )
 
     def __repr__(self) -> str:
         return "<Plots of a comparison>"
@@ -47,36 +105,6 @@ class ComparisonPlots:
 def _refuse(found: Comparison, what: str) -> None:
     if found.not_compared:
         raise UsageError(f"no picture of {what}: times are not compared: {'; '.join(found.not_compared)}")
-
-
-def _step(found: Comparison) -> Plot:
-    _refuse(found, "the step")
-    bars, points = step_bars(found), step_points(found)
-    if bars is None:
-        raise UsageError("no picture of the step: neither side has GPU time in its steps")
-    body, y = _points(points) if points else ("", 0.0)
-    for name, total, at in (("before", bars.before_ms, y + 18), ("after", bars.after_ms, y + 100)):
-        body += text(EDGE, at - 4, f"{name} {f.ms(total)}", fill=MUTED)
-        body += standing(drawing("pieces_bar", bars.pieces, name, total), EDGE, at + 2, inside="both")
-    body += standing(drawing("flow", bars.pieces), EDGE, y + 66)
-    body += standing(drawing("axis", bars.ticks), EDGE, y + 150)
-    table, end = _pieces(bars, y + 196)
-    generated = found.before.generated or found.after.generated
-    per = found.per_step
-    said = "; ".join(f"{one.title} {f.ms(one.before_ms)} → {f.ms(one.after_ms)}" for one in bars.pieces)
-    return picture(
-        "step",
-        title="The step before and after",
-        notes=[
-            clean(found.verdict, limit=260),
-            "; ".join([f"GPU time by component group and idle time, ms {per}, on one scale", *bars.notes]),
-            compare.identity(found),
-        ],
-        warning=facts.GENERATED if generated else "",
-        description=f"{said}. Steps: {points.spoken}." if points else f"{said}.",
-        body=body + table,
-        height=end,
-    )
 
 
 def _points(points: StepPoints) -> tuple[str, float]:
@@ -103,35 +131,6 @@ def _pieces(bars: StepBars, y: float) -> tuple[str, float]:
         said = (f.ms(one.before_ms), f.ms(one.after_ms), signed(one.diff_ms))
         drawn += [text(x, y, words, anchor="end") for x, words in zip(ends, said, strict=True)]
     return "".join(drawn), y + 10
-
-
-def _components(found: Comparison) -> Plot:
-    _refuse(found, "components")
-    every = compare.component_rows(found)
-    rows = every[:_ROWS]
-    longest = max((max(row.before_ms, row.after_ms) for row in rows), default=0.0)
-    if not longest:
-        raise UsageError("no picture of components: neither side has GPU time in its steps")
-    generated = found.before.generated or found.after.generated
-    rest = every[_ROWS:]
-    also = (
-        f"; {len(rest)} more differ by {signed_ms(sum(row.diff_ms for row in rest))} together" if rest else ""
-    )
-    return picture(
-        "comparison",
-        title=f"GPU time {found.per_step} by component, before and after",
-        notes=[
-            clean(found.verdict, limit=260),
-            f"upper bar before, lower bar after; noise, or too small to matter, is said so{also}",
-            compare.identity(found),
-        ],
-        warning=facts.GENERATED if generated else "",
-        description="; ".join(f"{_name(row)} {_times(row)}" for row in rows) + ".",
-        body="".join(
-            _row(row, longest, 6 + 34 * at, moved=compare.is_move(found, row)) for at, row in enumerate(rows)
-        ),
-        height=6 + 34 * len(rows),
-    )
 
 
 def _name(row: ComponentChange) -> str:

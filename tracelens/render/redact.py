@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from tracelens.analysis import Analysis
+    from tracelens.job.summary import RankSummary
     from tracelens.results import Report
 
 T = TypeVar("T")
@@ -65,6 +66,16 @@ def redact_report(analysis: Analysis) -> Report:
         return redact(analysis.report)
     names = (analysis.trace.symbols[int(code)] for code in set(analysis.trace.kernels.name.tolist()))
     return redact(analysis.report, kernels=names, modules=analysis.attribution.modules)
+
+
+def redact_summary(summary: RankSummary) -> RankSummary:
+    """The summary of a rank, and the report in it."""
+    from tracelens.job.saved import unpack_report
+    from tracelens.job.summary import packed_report
+
+    report = packed_report(redact(unpack_report(summary)))
+    bare = redact(msgspec.structs.replace(summary, report=b""))
+    return msgspec.structs.replace(bare, report=report)
 
 
 def redact_kernels(frame: pd.DataFrame) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tracelens import numbers as f
 from tracelens.render.section import Content, Page, Section
-from tracelens.render.svg import Tick
+from tracelens.render.svg import Tick, round_step
 from tracelens.results import Estimate, Finding, FrontPoint, ShapePick, ShapeSearch
 
 WIDTH, HEIGHT = 640, 240
@@ -63,8 +63,11 @@ def thinned(front: Sequence[FrontPoint], *, most: int = POINTS) -> list[FrontPoi
 
 def spread(saving: Estimate) -> str:
     """``16.2% (10.7 to 31.3%)``."""
-    low, mid, high = (100 * (value or 0.0) for value in (saving.low, saving.mid, saving.high))
-    return f"{mid:.1f}% ({low:.1f} to {high:.1f}%)"
+    if saving.mid is None:
+        return f.UNKNOWN
+    if saving.low is None or saving.high is None:
+        return f"{saving.mid:.1%}"
+    return f"{saving.mid:.1%} ({100 * saving.low:.1f} to {saving.high:.1%})"
 
 
 def same_change(finding: Finding, pick: ShapePick) -> bool:
@@ -194,7 +197,7 @@ class _Axis:
 
     def ticks(self) -> list[Tick]:
         """Round numbers, zero among them where it is inside."""
-        step = _round_step((self.high - self.low) / _TICKS)
+        step, _ = round_step(self.high - self.low, _TICKS)
         first = int(self.low // step) + 1
         last = int(self.high // step)
         digits = 0 if step >= 0.01 else 1 if step >= 0.001 else 2
@@ -202,16 +205,6 @@ class _Axis:
             Tick(self.at(n * step), f"{100 * n * step:+.{digits}f}%" if n else "0")
             for n in range(first, last + 1)
         ]
-
-
-def _round_step(least: float) -> float:
-    """The next 1, 2 or 5 times a power of ten."""
-    power = 1e-6
-    while True:
-        for digit in (1, 2, 5):
-            if digit * power >= least:
-                return digit * power
-        power *= 10
 
 
 def reasons(pick: ShapePick, *, most: int = 4) -> list[str]:

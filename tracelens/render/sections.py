@@ -80,6 +80,3 @@ def ordered(limited_by: str) -> list[Section]:
         return 0 if section in _FRONT else 1 if limited_by in section.leads else 2
 
     return sorted(SECTIONS, key=place)
-
-
-__all__ = ["SECTIONS", "Filled", "filled", "ordered"]

@@ -7,6 +7,7 @@ it inside its own page, and is what converters drop first.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import textwrap
 from collections.abc import Sequence
@@ -31,6 +32,17 @@ class Tick:
 
     at: float
     text: str
+
+
+def round_step(span: float, most: int) -> tuple[float, int]:
+    """The step of a round axis, 1, 2 or 5 times a power of ten, for at most about so many; its decimals.
+
+    >>> round_step(41.0, 5), round_step(0.3, 4)
+    ((10.0, 0), (0.1, 1))
+    """
+    power = 10.0 ** math.floor(math.log10(span / most))
+    step = next(one * power for one in (1, 2, 5, 10) if one * power >= span / most * 0.999)
+    return step, max(0, -math.floor(math.log10(step) + 1e-9))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from tracelens.render.console import WIDEST
 from tracelens.render.console import Out as _Out
 from tracelens.render.findings import is_worth
 from tracelens.render.text import clean
+from tracelens.render.verdict import with_verdict
 from tracelens.results import CommunicationRow, Finding, GemmRow, Report
 from tracelens.words import slash_step
 
@@ -45,7 +46,7 @@ def render_terminal(
     coverage and evidence. Colour follows the console (NO_COLOR, pipes); strings from the trace are stripped
     of control characters and never read as markup.
     """
-    out = _Out(console)
+    out, report = _Out(console), with_verdict(report)
     _head(out, report, verbose=verbose)
     _numbers(out, report, verbose=verbose)
     _findings(out, report, verbose=verbose)
@@ -415,9 +416,7 @@ def _communication(out: _Out, report: Report) -> None:
         return
     kinds: dict[str, list[CommunicationRow]] = {}
     for row in report.communication:
-        kinds.setdefault(
-            row.collective + (f" for {row.purpose}" if row.purpose != "unknown" else ""), []
-        ).append(row)
+        kinds.setdefault(row.kind, []).append(row)
     times = {name: sum(row.time_ms_per_step for row in rows) for name, rows in kinds.items()}
     named = sorted(times, key=lambda name: -times[name])[:CALLS]
     most = ", ".join(f"{clean(name, limit=60)} {f.ms(times[name])}" for name in named)

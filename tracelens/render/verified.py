@@ -81,16 +81,9 @@ def whole_line(one: MeasuredWhole) -> str:
 def call_cells(one: MeasuredCall) -> tuple[str, ...]:
     """Component, shapes, and the times of one call."""
     name = f"{one.component} {one.role}" if one.role else one.component
-    now, then = (_us(time) for time in (one.now_us, one.then_us))
-    return name, one.shape_now, one.shape_then, _micro(one.trace_us), now, one.why or then
-
-
-def _us(time: Estimate) -> str:
-    return _micro(time.mid)
-
-
-def _micro(value: float | None) -> str:
-    return "–" if value is None else f"{f.sig(value)} µs"
+    times = (one.trace_us, one.now_us.mid, one.then_us.mid)
+    trace, now, then = ("–" if time is None else f"{f.sig(time)} µs" for time in times)
+    return name, one.shape_now, one.shape_then, trace, now, one.why or then
 
 
 def about(one: Verification) -> str:
@@ -149,15 +142,8 @@ def _detail(out: Out, title: str, one: Verified) -> None:
     for whole in one.wholes:
         out.line(f"  {whole_line(whole)}")
     if one.calls:
-        heads = [
-            ("call", "l"),
-            ("now", "fold"),
-            ("then", "fold"),
-            ("trace", "r"),
-            ("now", "r"),
-            ("then", "r"),
-        ]
-        table = out.table(heads)
+        sizes, times = [("now", "fold"), ("then", "fold")], [("trace", "r"), ("now", "r"), ("then", "r")]
+        table = out.table([("call", "l"), *sizes, *times])
         for call in one.calls[:CALLS]:
             table.add_row(*(out.text(cell, limit=60) for cell in call_cells(call)))
         out.print(table)

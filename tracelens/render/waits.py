@@ -64,19 +64,16 @@ def lines(report: Report) -> list[str]:
     told, said = shares(report), []
     if told:
         *first, last = (f"{share.title} {f.ms(share.ms)} ({f.pct(share.frac)})" for share in told)
-        whole = f.ms(sum(share.ms for share in told))
+        whole, part = f.ms(sum(share.ms for share in told)), found.overlap_frac
+        hidden = "" if part is None else f"; {f.pct(part)} of communication is hidden"
         of = f"a step's {whole} on average" if report.summary.steps_marked else f"the {whole} recorded"
-        said = [f"Of {of} the GPU {', '.join(first)} and {last}{_hidden(found)}."]
+        said = [f"Of {of} the GPU {', '.join(first)} and {last}{hidden}."]
     if found.path:
         named = ", ".join(
             f"{BOUNDS.get(part.bound_by, part.bound_by)} {f.pct(part.frac)}" for part in found.path[:_NAMED]
         )
         said.append(f"{path_title(report)}: {named}.")
     return said or [f"{_PARTS.get(part, part)}: {why}" for part, why in list(found.missing.items())[:1]]
-
-
-def _hidden(found: Waits) -> str:
-    return "" if found.overlap_frac is None else f"; {f.pct(found.overlap_frac)} of communication is hidden"
 
 
 def path_title(report: Report) -> str:

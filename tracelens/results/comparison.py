@@ -224,8 +224,31 @@ class FindingOutcome:
     )
 
 
+class TwoSides:
+    """What a comparison of two files and one of two folders both are."""
+
+    __slots__ = ()
+    before: Any
+    after: Any
+    verdict: str
+
+    @property
+    def steps_marked(self) -> bool:
+        """Are figures per step on both sides?"""
+        return bool(self.before.steps_marked and self.after.steps_marked)
+
+    @property
+    def per_step(self) -> str:
+        """What times and counts are of, behind them."""
+        return per_step(self.steps_marked)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Where a notebook shows text: the verdict, for the rest is long."""
+        printer.text(f"<{type(self).__name__.removeprefix('Shown')}: {self.verdict}>")
+
+
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(TwoSides):
     """Two reports side by side."""
 
     schema_version: str
@@ -254,17 +277,3 @@ class Comparison:
     causes: Annotated[list[Cause], says("largest first; they add up to ``step.diff_ms``")] = field(
         default_factory=list
     )
-
-    @property
-    def steps_marked(self) -> bool:
-        """Are figures per step on both sides?"""
-        return self.before.steps_marked and self.after.steps_marked
-
-    @property
-    def per_step(self) -> str:
-        """What times and counts are of, behind them."""
-        return per_step(self.steps_marked)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Where a notebook shows text: the verdict, for the rest is long."""
-        printer.text(f"<Comparison: {self.verdict}>")

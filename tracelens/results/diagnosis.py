@@ -15,7 +15,7 @@ Verdict = Literal["good", "poor", "unusable"]
 State = Literal["good", "note", "poor", "unusable"]
 
 
-class Check(msgspec.Struct, frozen=True):
+class TraceCheck(msgspec.Struct, frozen=True):
     """One thing that a recording has or lacks."""
 
     code: Annotated[str, says('stable: "shapes"')]
@@ -41,5 +41,5 @@ class Diagnosis(msgspec.Struct, frozen=True):
     file: str
     verdict: Verdict
     events: Annotated[int, says("in the file, of every kind")]
-    checks: list[Check]
+    checks: list[TraceCheck]
     rules: list[ValidityRule]

@@ -6,7 +6,7 @@ Differences are after minus before. Figures over all pairs of files are medians,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from tracelens.results.comparison import (
     Cause,
@@ -18,10 +18,10 @@ from tracelens.results.comparison import (
     StepChange,
     StepPart,
     StepState,
+    TwoSides,
 )
 from tracelens.results.described import says
 from tracelens.results.gemm import GemmKind
-from tracelens.words import per_step
 
 SCHEMA_VERSION = "1.0"
 
@@ -147,7 +147,7 @@ class Unpaired:
 
 
 @dataclass(frozen=True, slots=True)
-class FolderComparison:
+class FolderComparison(TwoSides):
     """Two folders side by side."""
 
     schema_version: str
@@ -189,17 +189,3 @@ class FolderComparison:
     causes_of: Annotated[str | None, says("the rank whose causes they are; None: means over the pairs")] = (
         None
     )
-
-    @property
-    def steps_marked(self) -> bool:
-        """Are figures per step on both sides?"""
-        return self.before.steps_marked and self.after.steps_marked
-
-    @property
-    def per_step(self) -> str:
-        """What times and counts are of, behind them."""
-        return per_step(self.steps_marked)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Where a notebook shows text: the verdict, for the rest is long."""
-        printer.text(f"<FolderComparison: {self.verdict}>")

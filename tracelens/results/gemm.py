@@ -137,7 +137,7 @@ class GemmRow:
     layers: Annotated[str | None, says('"0-11", or None')]
     calls: Annotated[int, says("in the whole file")]
     calls_per_step: float
-    time_ms: Annotated[float, says("whole file")]
+    time_ms: Annotated[float, says("whole file", least=0)]
     time_ms_per_step: float
     frac: Annotated[float, says("of the GPU time of the analysed steps")]
     m: int | None

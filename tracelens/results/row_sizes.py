@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple, cast
 
 #: "b=8 h=12 kv=4 s=1024 d=64", "sq=1 sk=4096" where lengths differ, "packed tokens=32768", "dv=64".
 _SIZE = re.compile(r"(?<![a-z])(b|h|kv|s|sq|sk|d|dv|tokens)=(\d{1,12})(?![\w.])")
+#: What AttentionShape.describe says of a tensor added to the scores.
+_MASK = re.compile(r" (mask\??|bias)$")
 _GROUPS = re.compile(r"(\d+) groups, ([mnk]) is their total$")
 
 
@@ -24,6 +26,7 @@ class AttentionNoted:
     head_dim: int | None
     value_dim: int | None  # where it is not the head dimension
     tokens: int | None  # of sequences packed behind one another
+    mask: str | None = None  # added to the scores: "mask" of all heads, "bias" for each, "mask?" one of them
 
     @property
     def heads_of_all(self) -> tuple[int, int, int] | None:
@@ -61,6 +64,7 @@ def attention_noted(note: str | None) -> AttentionNoted | None:
         head_dim=found.get("d"),
         value_dim=found.get("dv"),
         tokens=found.get("tokens"),
+        mask=masked[1] if (masked := _MASK.search(note or "")) else None,
     )
 
 

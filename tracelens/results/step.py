@@ -227,10 +227,20 @@ class CommunicationRow:
         float, says("of exposed_ms_per_step: large messages whose share of a rank is no multiple of 16 bytes")
     ] = 0.0
     unaligned_bytes: Annotated[int | None, says("such a share, of the call that is exposed longest")] = None
+    uneven_frac: Annotated[
+        float | None,
+        says("of an all-to-all with a size for each rank: the largest over the mean, less one"),
+    ] = None
+
+    @property
+    def kind(self) -> str:
+        """The collective with what it serves, where that is known."""
+        return self.collective if self.purpose == "unknown" else f"{self.collective} for {self.purpose}"
 
 
-#: compile: torch.compile; data: the DataLoader; pageable: copies from or to pageable memory.
-HostWork = Literal["compile", "data", "pageable"]
+#: compile: torch.compile; break: between the parts of a model that graph breaks divide; data: the DataLoader;
+#: pageable: copies from or to pageable memory.
+HostWork = Literal["compile", "break", "data", "pageable"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class ComponentTime:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPart:
+class WholeStepPart:
     name: str
     time_ms: Annotated[Estimate, says("of one step; what it adds to the step, where it overlaps")]
     frac: Annotated[float, says("of the step")]
@@ -63,7 +63,7 @@ class WholeStep:
             " peak (PaLM, arXiv 2204.02311, appendix B): recompute and the causal mask do not count"
         ),
     ]
-    parts: Annotated[list[StepPart], says("in the order of a step; they add up to it")]
+    parts: Annotated[list[WholeStepPart], says("in the order of a step; they add up to it")]
     memory_gb: Annotated[float, says("estimate, of one GPU")]
     notes: list[str]
 

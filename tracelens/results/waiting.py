@@ -25,6 +25,12 @@ def idle_ms(summary: Summary) -> float:
     return idle if unprofiled_ms is None else max(0.0, min(idle, unprofiled_ms - busy * step_ms))
 
 
+def mean_ms(summary: Summary) -> float:
+    """Mean length of a step, which idle and exposed time are of; the median where the GPU is never idle."""
+    busy = summary.gpu_busy_frac
+    return summary.idle_ms / (1 - busy) if busy < 1 else summary.step_ms.median
+
+
 def busy_frac(summary: Summary) -> float:
     """Share of the step in which a GPU event runs, by the same rule."""
     step_ms = summary.step_ms.median

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from tracelens.rules.align_dimensions import AlignDimensions
+from tracelens.rules.attention_backend import AttentionBackend
 from tracelens.rules.collectives_in_line import CollectivesInLine
 from tracelens.rules.compiled_padding import CompiledPadding
 from tracelens.rules.engine.rule import Rule
+from tracelens.rules.expert_imbalance import ExpertImbalance
 from tracelens.rules.expert_tiles import ExpertTiles
 from tracelens.rules.experts import Experts
 from tracelens.rules.falling_clock import FallingClock
@@ -15,10 +17,13 @@ from tracelens.rules.head_dimension import HeadDimension
 from tracelens.rules.host_waits import HostWaits
 from tracelens.rules.kv_heads import KvHeads
 from tracelens.rules.layout_copies import LayoutCopies
+from tracelens.rules.low_precision import LowPrecision
 from tracelens.rules.misaligned_views import MisalignedViews
 from tracelens.rules.odd_sequence import OddSequence
 from tracelens.rules.pad_vocabulary import PadVocabulary
+from tracelens.rules.padded_tokens import PaddedTokens
 from tracelens.rules.pipeline_layers import PipelineLayers
+from tracelens.rules.small_collectives import SmallCollectives
 from tracelens.rules.swiglu_width import SwigluWidth
 from tracelens.rules.tensor_cores import TensorCores
 from tracelens.rules.tensor_parallel import TensorParallel
@@ -39,17 +44,22 @@ RULES: tuple[Rule, ...] = (
     PipelineLayers(),
     Experts(),
     ExpertTiles(),
+    ExpertImbalance(),
     OddSequence(),
     TensorCores(),
     UnfusedProjections(),
     LayoutCopies(),
     MisalignedViews(),
     Fp8(),
+    LowPrecision(),
     CompiledPadding(),
     UnfusedAttention(),
+    AttentionBackend(),
     GemmsBesideCollectives(),
     UnalignedPayload(),
     CollectivesInLine(),
+    SmallCollectives(),
     FallingClock(),
     HostWaits(),
+    PaddedTokens(),
 )

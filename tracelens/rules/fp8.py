@@ -1,19 +1,18 @@
-"""TL115: where fp8 fits, and the sizes that keep GEMMs of an fp8 model out of it."""
+"""TL115: sizes that keep GEMMs of an fp8 model out of fp8."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.numbers import listed, ms, percent, plural, round_up, sig
+from tracelens.numbers import listed, ms, plural, round_up, sig
 from tracelens.results import GemmRow
 from tracelens.rules.engine.bounds import Bound, name
 from tracelens.rules.engine.candidate import Candidate, absent, could_not_run, not_applicable
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes
 from tracelens.rules.engine.predictions import moving_ms
-from tracelens.rules.engine.rows import gemms_of, sizes_of, time_of, took
+from tracelens.rules.engine.rows import gemms_of, sizes_of, took
 from tracelens.rules.engine.rule import Rule
-from tracelens.rules.evidence.block_scales import block_fit
 from tracelens.rules.evidence.dimensions import parameter_of
 
 #: torch._scaled_mm takes K and N as multiples of 16 only (16 bytes of fp8); torchao's converters leave
@@ -26,7 +25,7 @@ _CAST_BYTES = 2 + 2 + 1
 
 
 class Fp8(Rule):
-    """Sizes of an fp8 model in multiples of 16; elsewhere, what fp8 has room for."""
+    """Sizes of an fp8 model in multiples of 16."""
 
     id = "TL115"
     slug = "fp8"
@@ -55,7 +54,7 @@ class Fp8(Rule):
             )
         converted = any(row.component in _LINEAR for row in in_fp8)
         left_out = [row for row in wide if _misfits(row)] if converted else []
-        return [_candidate(facts, left_out)] if left_out else [], _passed(facts, in_fp8, wide)
+        return [_candidate(facts, left_out)] if left_out else [], _passed(facts, in_fp8)
 
 
 def _misfits(row: GemmRow) -> dict[str, int]:
@@ -76,27 +75,10 @@ def _gain(facts: StepFacts, row: GemmRow) -> Bound:
     return Bound(row, gain, f"{name(row)}: {ms(row.time_ms_per_step)} - {ms(floor)} = {ms(gain)}.")
 
 
-def _passed(facts: StepFacts, in_fp8: Sequence[GemmRow], wide: Sequence[GemmRow]) -> str:
-    """What runs in fp8, and what has room for it: an opportunity is no finding."""
-    said = ""
-    if in_fp8:
-        said = (
-            f"{took(in_fp8, 'GEMM shape', facts)} in fp8; every K and N of them is a multiple of {MULTIPLE}. "
-        )
-    gains = {row.id: _gain(facts, row).ms for row in wide}
-    room = [row for row in wide if not _misfits(row) and row.bound == "compute" and gains[row.id] > 0]
-    gain = sum(gains[row.id] for row in room)
-    if gain <= 0:
-        why = "too small, limited by memory, or of sizes that are no multiple of 16"
-        return f"{said}No linear layer's product has room for fp8 ({why if wide else 'none in 16 bits'})."
-    return (
-        f"{said}An opportunity, not a finding, and of low confidence: {plural(len(room), 'GEMM shape')} of"
-        f" linear layers ({ms(time_of(room))} {facts.per_step}) are large and fit fp8. At its dense peak,"
-        f" {sig(facts.gpu.peak_tflops['fp8'])} TFLOP/s, with the casts of both operands, {ms(gain)} less is"
-        f" the bound ({percent(gain / (facts.measured_step_ms or 1.0))} of the {facts.whole}); real fp8"
-        f" reaches a part of it, and accuracy has to be proven{' in training' if facts.trains else ''}."
-        f" {block_fit(room, facts)}"
-    )
+def _passed(facts: StepFacts, in_fp8: Sequence[GemmRow]) -> str:
+    if not in_fp8:
+        return "No GEMM runs in fp8; what would gain in it TL124 says."
+    return f"{took(in_fp8, 'GEMM shape', facts)} in fp8; every K and N of them is a multiple of {MULTIPLE}."
 
 
 def _candidate(facts: StepFacts, rows: Sequence[GemmRow]) -> Candidate:

@@ -1,4 +1,4 @@
-"""TL122: a GPU that waits for a compilation, for a batch, or for a copy from pageable memory."""
+"""TL122: a GPU that waits for a compilation, at a graph break, for a batch, or for a pageable copy."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ _SAID: dict[HostWork, tuple[str, str, list[str]]] = {
         "torch.compile compiles in the recorded steps",
         ["# what is compiled again, and why: TORCH_LOGS=recompiles", "+ torch.compile(model, dynamic=True)"],
     ),
+    "break": (
+        "Compile without graph breaks",
+        "Compiled code ends at a graph break and goes on after what is not compiled",
+        ["# where and why: TORCH_LOGS=graph_breaks", "+ torch.compile(model, fullgraph=True)  # fails there"],
+    ),
     "data": (
         "Fetch batches ahead",
         "The loop waits for the DataLoader",
@@ -35,11 +40,11 @@ _SAID: dict[HostWork, tuple[str, str, list[str]]] = {
 
 
 class HostWaits(Rule):
-    """A GPU that no compilation, batch or pageable copy keeps waiting."""
+    """A GPU that no compilation, graph break, batch or pageable copy keeps waiting."""
 
     id = "TL122"
     slug = "host-waits"
-    title = "Compilations, batches and pageable copies that the GPU waits for"
+    title = "Compilations, graph breaks, batches and pageable copies that the GPU waits for"
     of_kernels = False
     of_waits = True
 
@@ -48,7 +53,7 @@ class HostWaits(Rule):
         if not facts.marked:
             raise not_applicable("No steps are marked, and what runs between steps is no part of one.")
         if not facts.host_waits:
-            raise not_applicable("No compilation, DataLoader or pageable copy is in the steps.")
+            raise not_applicable("No compilation, graph break, DataLoader or pageable copy is in the steps.")
         return [_make(wait, facts) for wait in facts.host_waits], ""
 
 

@@ -1,11 +1,13 @@
-"""What products in fp8 add to a step: their operands have to be cast first."""
+"""What products in fp8 or less add to a step: their operands have to be cast first."""
 
 from __future__ import annotations
+
+import math
 
 from tracelens.config.model_config import ModelConfig
 from tracelens.hardware import Gpu
 from tracelens.results import Estimate, Rest
-from tracelens.step.predicted import dtype_then
+from tracelens.step.predicted import LOW_PRECISION, dtype_then
 from tracelens.step.traffic import repeats
 from tracelens.step.work import Product
 
@@ -19,17 +21,17 @@ _FUSED, _PLAIN, _SCALED = 0.0, 3.0, 5.0
 def casts_of(
     products: tuple[Product, ...], now: ModelConfig, then: ModelConfig, *, gpu: Gpu
 ) -> tuple[Rest, ...]:
-    """Casts of both operands of every product that becomes fp8; empty without any, or without a bandwidth.
+    """Casts of both operands of every product that becomes fp8 or less; empty without any, or a bandwidth.
 
     Weights and activations are used by two products each (forward and one gradient). They are counted for
     each, for fp8 products take one layout only and the other is a copy of its own.
     """
-    if then.dtype != "fp8" or now.dtype == "fp8" or not gpu.bandwidth_gbps:
+    if then.dtype not in LOW_PRECISION or now.dtype in LOW_PRECISION or not gpu.bandwidth_gbps:
         return ()
     elements = 0.0
     for product in products:
         sizes = product.sizes(then)
-        if sizes is None or dtype_then(product.row, now, then) != "fp8":
+        if sizes is None or dtype_then(product.row, now, then) != then.dtype:
             continue
         m, n, k, batch = sizes
         calls = product.row.calls_per_step * product.weight
@@ -37,6 +39,11 @@ def casts_of(
         elements += calls * batch * (m * k + k * n)
     if not elements:
         return ()
-    per_byte = elements / (_BANDWIDTH_FRAC * gpu.bandwidth_gbps * 1e9) * 1e3
-    time = Estimate(_FUSED * per_byte, _PLAIN * per_byte, _SCALED * per_byte, "model")
-    return (Rest("other", "other", "casts to fp8, 3 bytes of each element of the operands", 0.0, time),)
+    what = f"casts to {then.dtype}, 3 bytes of each element of the operands"
+    return (Rest("other", "other", what, 0.0, cast_ms(elements, gpu)),)
+
+
+def cast_ms(elements: float, gpu: Gpu) -> Estimate:
+    """Casting so many elements, from fused into other kernels to with a pass of its own for the largest."""
+    per_byte = elements / ((gpu.bandwidth_gbps or math.inf) * _BANDWIDTH_FRAC * 1e9) * 1e3
+    return Estimate(_FUSED * per_byte, _PLAIN * per_byte, _SCALED * per_byte, "model")

@@ -39,7 +39,7 @@ def memory_of(config: ModelConfig, layout: Layout, training: Training) -> Memory
     kept = activation_bytes(config, layout)
     if training.checkpoint == "full":
         tokens, layers = config.token_count or 0, config.layers or 1
-        kept = activation_bytes(replace(config, layers=1), layout)
+        kept = activation_bytes(replace(config, layers=1, dense_layers=None), layout)
         kept += 2.0 * tokens * (config.hidden or 0) * (layers - 1)
     return Memory(states, kept)
 
@@ -70,7 +70,7 @@ def would_fit(config: ModelConfig, layout: Layout, training: Training, room_gb: 
 
 
 def _divides(config: ModelConfig, ranks: int) -> bool:
-    sizes = (config.heads, config.ffn, config.vocab)
+    sizes = (config.heads, config.ffn, config.vocab, config.shared_ffn or 0, config.dense_ffn or 0)
     kv = config.kv_heads or config.heads or 1
     return all(size is not None and size % ranks == 0 for size in sizes) and (
         kv % ranks == 0 or ranks % kv == 0

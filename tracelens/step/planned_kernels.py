@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError
+from tracelens.results.experts import ExpertLayer
 from tracelens.words import Direction
 
 
@@ -47,6 +48,7 @@ class RankAttention:
     head_dim: int
     causal: bool
     calls: int
+    window: int | None = None  # earlier keys that a query sees
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,24 +117,40 @@ def attention_linears(config: ModelConfig, layout: Layout) -> tuple[RankLinear, 
 
 
 def mlp_linears(config: ModelConfig, layout: Layout) -> tuple[RankLinear, ...]:
-    """Up, gate and down; with experts, one product for each expert at an even load."""
+    """Up, gate and down of all that every token goes through, and the router; not the experts."""
     s = RankSizes.of(config)
     found: list[RankLinear] = []
-    rows, batch, prefix = s.tokens, 1, "mlp"
     if config.experts and layout.experts_per_token:
-        found.append(RankLinear("moe.router", s.tokens, s.hidden, config.experts, 1, s.layers))
-        rows, batch = max(1, s.tokens * layout.experts_per_token // config.experts), config.experts
-        prefix = "moe"
-    up, down = ("mlp.up", "mlp.down") if prefix == "mlp" else ("moe.experts", "moe.experts")
-    if config.gated and layout.fused_gate:
-        found.append(RankLinear(up, rows, s.hidden, 2 * s.ffn, batch, s.layers))
-    else:
-        found.append(RankLinear(up, rows, s.hidden, s.ffn, batch, s.layers))
-        if config.gated:
-            gate = "mlp.gate" if prefix == "mlp" else "moe.experts"
-            found.append(RankLinear(gate, rows, s.hidden, s.ffn, batch, s.layers))
-    found.append(RankLinear(down, rows, s.ffn, s.hidden, batch, s.layers))
+        routed = s.layers - (config.dense_layers or 0)
+        found.append(RankLinear("moe.router", s.tokens, s.hidden, config.experts, 1, routed))
+    for width, layers in dense_mlps(config, layout):
+        if config.gated and layout.fused_gate:
+            found.append(RankLinear("mlp.up", s.tokens, s.hidden, 2 * width, 1, layers))
+        else:
+            found.append(RankLinear("mlp.up", s.tokens, s.hidden, width, 1, layers))
+            if config.gated:
+                found.append(RankLinear("mlp.gate", s.tokens, s.hidden, width, 1, layers))
+        found.append(RankLinear("mlp.down", s.tokens, width, s.hidden, 1, layers))
     return tuple(found)
+
+
+def dense_mlps(config: ModelConfig, layout: Layout) -> tuple[tuple[int, int], ...]:
+    """(width on this rank, layers) of the MLPs that every token goes through."""
+    s, t, dense = RankSizes.of(config), config.tensor_parallel or 1, config.dense_layers or 0
+    if not (config.experts and layout.experts_per_token):
+        return ((s.ffn, s.layers),)
+    found = (((config.shared_ffn or 0) // t, s.layers - dense), ((config.dense_ffn or 0) // t, dense))
+    return tuple((width, layers) for width, layers in found if width and layers)
+
+
+def expert_layer(config: ModelConfig, layout: Layout) -> ExpertLayer | None:
+    """The experts of one layer, all on each rank; None for a dense model."""
+    if not (config.experts and layout.experts_per_token):
+        return None
+    return ExpertLayer(
+        _known(config, "hidden"), _known(config, "ffn"), config.experts, layout.experts_per_token,
+        tp=config.tensor_parallel or 1, gated=bool(config.gated),
+    )  # fmt: skip
 
 
 def logits_linear(config: ModelConfig) -> RankLinear:
@@ -141,11 +159,18 @@ def logits_linear(config: ModelConfig) -> RankLinear:
     return RankLinear("logits", s.tokens, s.hidden, s.vocab, 1, 1)
 
 
-def attention_call(config: ModelConfig, layout: Layout) -> RankAttention:
-    """The fused attention of every layer."""
+def attention_calls(config: ModelConfig, layout: Layout) -> tuple[RankAttention, ...]:
+    """The fused attention of every layer: those that see all keys, and those with a sliding window."""
     s = RankSizes.of(config)
     batch, sequence = config.micro_batch or 1, config.sequence or s.tokens
-    return RankAttention(batch, s.heads, s.kv_heads, sequence, s.head_dim, layout.causal, s.layers)
+    short = layout.window is not None and layout.window < sequence
+    windowed = round(layout.windowed_frac * s.layers) if short else 0
+    every = (s.layers - windowed, None), (windowed, layout.window)
+    return tuple(
+        RankAttention(batch, s.heads, s.kv_heads, sequence, s.head_dim, layout.causal, layers, window)
+        for layers, window in every
+        if layers
+    )
 
 
 def attention_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
@@ -173,16 +198,14 @@ def hidden_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
 
 
 def mlp_traffic(config: ModelConfig, layout: Layout) -> Iterator[Traffic]:
-    """The activation; with a gate it reads two inputs and is two kernels in plain PyTorch."""
+    """The activation outside experts; with a gate it reads two inputs and is two kernels in plain PyTorch."""
     s = RankSizes.of(config)
-    unit = 2.0 * s.tokens * s.ffn * s.layers * (layout.experts_per_token or 1)
+    unit = 2.0 * s.tokens * sum(width * layers for width, layers in dense_mlps(config, layout))
+    if not unit:
+        return
     forward, backward = ((3, 5), (5, 9)) if config.gated else ((2, 2), (3, 3))
     yield Traffic("mlp.activation", "forward", "b*s*f", forward[0] * unit, forward[1] * unit)
     yield Traffic("mlp.activation", "backward", "b*s*f", backward[0] * unit, backward[1] * unit)
-    if layout.experts_per_token:
-        sent = 2.0 * s.tokens * s.hidden * s.layers * layout.experts_per_token
-        for phase in ("forward", "backward"):
-            yield Traffic("moe.dispatch", phase, "b*s*h*experts per token", 4 * sent, 8 * sent)
 
 
 def vocab_traffic(config: ModelConfig) -> Iterator[Traffic]:
@@ -208,10 +231,12 @@ def activation_bytes(config: ModelConfig, layout: Layout) -> float:
     As in Korthikanti et al. (arXiv 2205.05198), with fused attention and no recompute.
     """
     s = RankSizes.of(config)
-    per_expert = layout.experts_per_token or 1
     kv_heads = s.heads if config.kv_repeated else s.kv_heads
-    width = (2 * s.heads + 2 * kv_heads) * s.head_dim + (3 if config.gated else 2) * s.ffn * per_expert
-    return 2.0 * s.tokens * (s.layers * (4 * s.hidden + width) + 3 * s.vocab)
+    width = 4 * s.hidden + (2 * s.heads + 2 * kv_heads) * s.head_dim
+    mlp = sum(width * layers for width, layers in dense_mlps(config, layout))
+    if config.experts and layout.experts_per_token:
+        mlp += s.ffn * layout.experts_per_token * (s.layers - (config.dense_layers or 0))
+    return 2.0 * s.tokens * (s.layers * width + (3 if config.gated else 2) * mlp + 3 * s.vocab)
 
 
 def memory_of_trace(config: ModelConfig) -> float | None:

@@ -24,6 +24,7 @@ from tracelens.hardware.measurements import Measurements
 from tracelens.results import Basis, Estimate, weakest
 from tracelens.results import total as exact_total
 from tracelens.step import planned_kernels as kernels
+from tracelens.step.planned_experts import expert_parts
 from tracelens.step.planned_kernels import RankAttention, RankLinear, Traffic
 from tracelens.step.predicted_attention import ATTENTION_ERROR
 from tracelens.step.reasons import PlannedPart, why
@@ -112,17 +113,21 @@ class Planner:
     def attention(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden, heads, kv_heads and head_dim."""
         linears = kernels.attention_linears(config, self.layout)
-        call = kernels.attention_call(config, self.layout)
+        calls = kernels.attention_calls(config, self.layout)
         return (
             *self._linears(linears),
-            *self._attention(call),
+            *(part for call in calls for part in self._attention(call)),
             *self._moved(kernels.attention_traffic(config, self.layout)),
         )
 
     def mlp(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden and ffn."""
         linears = kernels.mlp_linears(config, self.layout)
-        return (*self._linears(linears), *self._moved(kernels.mlp_traffic(config, self.layout)))
+        return (
+            *self._linears(linears),
+            *expert_parts(config, self.layout, gpu=self.gpu, dtype=self.dtype),
+            *self._moved(kernels.mlp_traffic(config, self.layout)),
+        )
 
     def hidden(self, config: ModelConfig) -> tuple[PlannedPart, ...]:
         """Parts that depend on hidden alone."""
@@ -141,10 +146,12 @@ class Planner:
         """Mid estimate of the step, each part predicted once. Attention and MLP go with the layers."""
         outer = (then.hidden, then.micro_batch, then.sequence)
         attention = ("attention", *outer, then.heads, then.kv_heads, then.head_dim)
-        layer = self._sum(attention, self.attention, replace(then, layers=1))
-        layer += self._sum(("mlp", *outer, then.ffn), self.mlp, replace(then, layers=1))
+        layers, mixed = then.layers or 1, bool(then.dense_layers or self.layout.window)
+        alike = layers if mixed else 1  # layers of more than one kind are summed as they are
+        layer = self._sum((*attention, alike), self.attention, replace(then, layers=alike))
+        layer += self._sum(("mlp", *outer, then.ffn, alike), self.mlp, replace(then, layers=alike))
         return (
-            layer * (then.layers or 1)
+            layer * (layers / alike)
             + self._sum(("hidden", *outer, then.layers), self.hidden, then)
             + self._sum(("vocab", *outer, then.vocab), self.vocab, then)
         )
@@ -213,6 +220,7 @@ class Planner:
         parts: list[PlannedPart] = []
         kv = f" kv={call.kv_heads}" if call.kv_heads != call.heads else ""
         shape = f"b={call.batch} a={call.heads}{kv} s={call.sequence} d={call.head_dim}"
+        shape += f" window {call.window}" if call.window is not None else ""
         for direction in DIRECTIONS:
             found = predict_attention(
                 AttentionProblem(
@@ -225,12 +233,13 @@ class Planner:
                     causal=call.causal,
                     direction=direction,
                     dtype=self.dtype,
+                    window=call.window,
                 ),
                 gpu=self.gpu,
                 measured=self.measured,
             )
             time = found.time_us
-            if time.mid is None or time.high is None:
+            if time.low is None or time.mid is None or time.high is None:
                 raise InputError(found.unknown or f"attention on {self.gpu.title} cannot be predicted")
             width = found.head_dim or call.head_dim
             note = f"a head of {call.head_dim} runs as {width}" if width != call.head_dim else ""
@@ -243,7 +252,7 @@ class Planner:
                     (call.batch, call.heads, call.sequence, call.head_dim),
                     call.calls,
                     _in_ms(time, call.calls),
-                    open=0.5 * math.log(time.high / time.mid),
+                    open=_attention_open(time.low, time.mid, time.high),
                     flops=found.useful_flops * call.calls,
                     note=note,
                     backend=found.backend,
@@ -327,6 +336,12 @@ def compare(now: PlannedStep, then: PlannedStep) -> Change:
     return Change(now.model, then.model, saving_frac, saving_ms, flops, tuple(changes))
 
 
+def _attention_open(low: float, mid: float, high: float) -> float:
+    """Half of the range, as the rest is in every call; and all that a faster kernel adds below."""
+    half = 0.5 * math.log(high / mid)
+    return max(half, math.log(mid / low) - half)
+
+
 def _errors(
     old: PlannedPart, new: PlannedPart, before: float, after: float
 ) -> dict[str, tuple[float, float]]:
@@ -343,6 +358,8 @@ def _errors(
     far = max(abs(math.log(b / a)) for a, b in zip(old.sizes, new.sizes, strict=True))
     error = ratio_error(far)
     found = {"product": (after * math.expm1(error), -after * math.expm1(-error))}
+    if old.kind == "experts":
+        found = {"experts": found["product"]}
     if old.alignment != new.alignment:
         less = -before * math.expm1(-old.ladder[0]) + after * math.expm1(new.ladder[1])
         more = before * math.expm1(old.ladder[1]) - after * math.expm1(-new.ladder[0])

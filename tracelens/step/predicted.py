@@ -17,6 +17,7 @@ from tracelens.gemm import bytes_per_element
 from tracelens.gemm.gain import ratio_error
 from tracelens.gemm.ladder import LadderStep, alignment_ladder
 from tracelens.gemm.predict import Prediction, predict_gemm
+from tracelens.gemm.predict.rates import peak_of
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.numbers import sig
@@ -35,10 +36,16 @@ FAR_ERROR = ratio_error(math.inf)
 _ANCHOR_ERROR = NEAR_ERROR
 #: A measured time this far below the datasheet's floor speaks against the floor (another GPU, less work).
 BELOW_FLOOR = 0.98
-_SIXTEEN_BITS = {"bf16", "fp16"}
+#: Error (ln) of the ratio of two times of one shape, in 16 bits and in 8 or 4: nine in ten of the linears
+#: left out of the fits are within 0.10 to 0.22, by GPU and type (benchmarks/low_precision.py).
+TYPE_ERROR = 0.2
+SIXTEEN_BITS = frozenset({"bf16", "fp16"})
+#: Types whose operands are cast first -> what their sizes are multiples of: torch._scaled_mm's 16 bytes;
+#: TransformerEngine fp8_blockwise_scaling.rst; pytorch/torchtitan nvfp4.md.
+LOW_PRECISION: Mapping[str, int] = {"fp8": 16, "fp8-block": 128, "nvfp4": 128}
 _Key = TypeVar("_Key")
-#: Linear layers that fp8 recipes take.
-_FP8 = frozenset({"attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down", "moe.experts"})
+#: Linear layers that recipes of low precision take.
+CONVERTED = frozenset({"attention.qkv", "attention.output", "mlp.up", "mlp.gate", "mlp.down", "moe.experts"})
 _LAYOUTS = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
 ErrorKind = Literal["same", "anchored", "ratio", "attention"]
 
@@ -125,8 +132,9 @@ def scaled_product(
     new = predict_row(after, row, gpu=gpu, measured=measured, dtype=dtype)
     if isinstance(old, str) or isinstance(new, str):
         return old if isinstance(old, str) else str(new)
-    if dtype == "fp8" and not same_type and _class(new) < GRID_BYTES:
-        return "products in fp8 need rows of a multiple of 16 elements"
+    block = LOW_PRECISION.get(dtype) if not same_type else None
+    if block and (_class(new) < GRID_BYTES or (block > 16 and any(size % block for size in after[:3]))):
+        return f"products in {dtype} need rows of a multiple of {block} elements"
     if new.time_us.mid is None:
         return new.unknown or "the new shape has no prediction"
     floor = _floor(new, dtype, gpu) if _floor(old, _math(row), gpu) <= call_us / BELOW_FLOOR else 0.0
@@ -144,8 +152,11 @@ def scaled_product(
         step = alignment_ladder(gpu=gpu, dtype=dtype, measured=measured).step_of(new.alignment)
         return _left_grid(old, new, row, anchors.narrow.get(_narrow(new, row)), step, texts, floor)
     reach = _error(before, after)
-    if same_type or {dtype, _math(row)} == _SIXTEEN_BITS:  # of equal rates and bytes
+    faster = slower = 0.0
+    if same_type or {dtype, _math(row)} == SIXTEEN_BITS:  # of equal rates and bytes
         faster, slower = _ladder_error(old, new, row, gpu=gpu, measured=measured)
+    elif len({dtype, _math(row)} & SIXTEEN_BITS) == len({dtype, _math(row)} & LOW_PRECISION.keys()) == 1:
+        reach = TYPE_ERROR if before == after else max(reach, TYPE_ERROR)
     else:
         reach = max(reach, FAR_ERROR)
         faster, slower = _spread_of(old, new)
@@ -258,14 +269,14 @@ def bounded(
 def dtype_then(row: GemmRow, now: ModelConfig, then: ModelConfig) -> str:
     """The type that a product runs in after a change of ``dtype``.
 
-    The change takes every product of the present main type. fp8 is for the linear layers of attention, MLP
-    and experts: recipes leave logits, router and attention's own products in 16 bits (torchao's
-    convert_to_float8_training and Transformer Engine's modules are given those layers).
+    The change takes every product of the present main type. fp8 and less are for the linear layers of
+    attention, MLP and experts: recipes leave logits, router and attention's own products in 16 bits
+    (torchao's convert_to_float8_training and Transformer Engine's modules are given those layers).
     """
     present = _math(row)
     if now.dtype == then.dtype or then.dtype is None or present != now.dtype:
         return present
-    return present if then.dtype == "fp8" and row.component not in _FP8 else then.dtype
+    return present if then.dtype in LOW_PRECISION and row.component not in CONVERTED else then.dtype
 
 
 def _spread_of(old: Prediction, new: Prediction) -> tuple[float, float]:
@@ -299,10 +310,12 @@ def predict_row(
     layout = row.layout if row.layout in ("TN", "NN", "NT", "TT") else _LAYOUTS.get(row.role or "", "TN")
     out = row.out_dtype
     if dtype is not None and dtype != _math(row):
-        if not gpu.peak(dtype):
+        if not peak_of(gpu, dtype):
             return f"nothing is known of {dtype} on this GPU"
         out = out if out == "fp32" and row.dtype != "fp32" else None
-        layout = "TN" if dtype == "fp8" else layout  # the layout of every fp8 product on Hopper (cuBLAS)
+        layout = (
+            "TN" if dtype in LOW_PRECISION else layout
+        )  # the layout of every fp8 product on Hopper (cuBLAS)
     try:
         return predict_gemm(
             m, n, k, batch=batch, gpu=gpu, dtype=dtype or _math(row), out_dtype=out_dtype or out,
@@ -379,7 +392,7 @@ def _floor(found: Prediction, dtype: str, gpu: Gpu) -> float:
     Operands that fit in the L2 cache come from there, at about twice the bandwidth (see ``predict_gemm``).
     """
     m, n, k, batch = found.m, found.n, found.k, found.batch
-    peak = gpu.peak(dtype)
+    peak = peak_of(gpu, dtype)
     compute = _operations(found) / (peak * 1e6) if peak else 0.0
     if not gpu.bandwidth_gbps:
         return compute

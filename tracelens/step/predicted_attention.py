@@ -35,7 +35,7 @@ _BACKENDS = {
     "mem_efficient": "efficient",
 }
 #: Type of products -> that of what they multiply and of all that is between them.
-_DATA = {"tf32": "fp32", "fp8": "bf16"}
+_DATA = {"tf32": "fp32", "fp8": "bf16", "fp8-block": "bf16", "nvfp4": "bf16"}
 
 
 @dataclass(frozen=True, slots=True)

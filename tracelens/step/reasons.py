@@ -18,14 +18,14 @@ class PlannedPart:
 
     component: str
     role: Role | Direction  # a product has a role, the rest a direction
-    kind: Literal["product", "attention", "bytes"]
+    kind: Literal["product", "attention", "experts", "bytes"]
     shape: str
     sizes: tuple[int, ...]  # that ratios are judged by
     calls: int
     time_ms: Estimate  # all calls; mid is the least where it is not known
     ladder: tuple[float, float] = (0.0, 0.0)  # logs: faster, slower by what its alignment leaves open
     alignment: int = 128  # bytes, of the least aligned operand
-    open: float = 0.0  # log: half of an attention prediction's own range
+    open: float = 0.0  # log: half of an attention prediction's own range, and what another kernel adds
     flops: float = 0.0
     unknown: str | None = None
     note: str = ""
@@ -46,7 +46,7 @@ def why(old: PlannedPart, new: PlannedPart, before: float, after: float) -> str:
             each / (part.time_ms.mid or 1.0) / 1e9 for each, part in zip(computed, (old, new), strict=True)
         ]
         found = [f"at {rates[1]:,.0f} instead of {rates[0]:,.0f} TFLOP/s"]
-        if old.kind == "product" and old.note != new.note:
+        if old.kind in ("product", "experts") and old.note != new.note:
             found.append(f"{old.note}, then {new.note}")
     return "; ".join(found)
 

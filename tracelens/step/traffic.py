@@ -68,7 +68,7 @@ def _weights(x: ModelConfig) -> float | None:
 
 
 #: Bytes of an element between products; fp8 is a type of products, what is between them stays in 16 bits.
-_ELEMENT = {"bf16": 2, "fp16": 2, "fp8": 2, "fp32": 4, "tf32": 4}
+_ELEMENT = {"bf16": 2, "fp16": 2, "fp8": 2, "fp8-block": 2, "nvfp4": 2, "fp32": 4, "tf32": 4}
 #: component -> what its bytes are proportional to. Components not listed stay as measured.
 _BYTES: dict[str, tuple[str, _Size]] = {
     "embedding": ("b*s*h", _hidden),

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
+from tracelens.gemm.predict.rates import peak_of
 from tracelens.numbers import ms
 from tracelens.results import Basis, Estimate, Refusal, Rest, RowChange, WhatIf, weakest
 from tracelens.step.affected import (
@@ -45,7 +46,7 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
     A change of the ranks that share the model is judged at the same GPUs and tokens per step.
     """
     now, then = step.now, changed(step.now, changes)
-    if now.dtype != then.dtype and not step.gpu.peak(then.dtype):
+    if now.dtype != then.dtype and not peak_of(step.gpu, then.dtype or ""):
         raise UsageError(f"{step.gpu.title} has no known rate for {then.dtype}: it cannot be simulated")
     affected = affected_by(step, then)
     exchange = exchange_of(step.communication, now, then)

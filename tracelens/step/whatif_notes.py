@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tracelens.config.model_config import ModelConfig
 from tracelens.step.exchange import bubble
+from tracelens.step.predicted import LOW_PRECISION
 
 #: Notes that a reader of a curve or of a finding is told otherwise.
 COUNTED_ONCE = "parameters: the embedding is counted once, as if tied to the output matrix"
@@ -76,12 +77,12 @@ def _of_dtype(now: ModelConfig, then: ModelConfig) -> list[str]:
     notes = [
         "the optimizer's state keeps its type, and kernels that compute in fp32 throughout do not change"
     ]
-    if then.dtype == "fp8":
+    if then.dtype in LOW_PRECISION:
         notes.append(
-            "fp8 is taken for the linear layers of attention, MLP and experts; the casts of their"
+            f"{then.dtype} is taken for the linear layers of attention, MLP and experts; the casts of their"
             " operands that"
             " it adds are in the range, from all fused into other kernels to 5 bytes of each element"
         )
-    elif now.dtype == "fp8":
-        notes.append("casts, scales and transposes of fp8 stay as measured, though they would go")
+    elif now.dtype in LOW_PRECISION:
+        notes.append(f"casts, scales and transposes of {now.dtype} stay as measured, though they would go")
     return notes

@@ -16,10 +16,10 @@ from tracelens.config.training import Training
 from tracelens.errors import InputError
 from tracelens.hardware.collectives import exchange_us, node_size
 from tracelens.results import Estimate
-from tracelens.results.suggestions import StepPart, WholeStep
+from tracelens.results.suggestions import WholeStep, WholeStepPart
 from tracelens.step.memory import memory_of
 from tracelens.step.paces import FITTED, NODES_FRAC, Pace, pace_of
-from tracelens.step.planned_kernels import RankSizes
+from tracelens.step.planned_kernels import RankSizes, attention_calls
 from tracelens.step.planned_step import BANDWIDTH_FRAC, PlannedStep, Planner, total
 from tracelens.step.reasons import PlannedPart
 
@@ -32,6 +32,8 @@ _OPTIMIZER_BYTES = 28.0
 _LAUNCH_US = (7.0, 15.0, 40.0)
 #: Kernels that plain PyTorch has for each of ``planned_kernels.Traffic``, casts among them.
 _SMALL_KERNELS = 5
+#: Kernels of a layer of experts with grouped GEMMs: choosing, sorting, gathering, GEMMs, summing up. A guess.
+_EXPERT_KERNELS = 12
 #: Bytes of a gradient that DDP exchanges under autocast: those of the fp32 weights.
 _DDP_BYTES = 4.0
 NOT_IN_STEP = "data loading, checkpoints written to disk, evaluation and pipeline parallelism are not in it"
@@ -60,7 +62,8 @@ def whole_step(
     parts["optimizer"] = _optimizer(planner, config, training)
     parts = {name: _within(time, pace.error) for name, time in parts.items()}
     parts |= _waits(parts, _launches(present, training), nodes=_nodes(planner.gpu.name, training))
-    step_ms = replace(total(parts.values()), basis="model" if planner.gpu.name in FITTED else "heuristic")
+    fitted = planner.gpu.name in FITTED and not planner.layout.experts_per_token
+    step_ms = replace(total(parts.values()), basis="model" if fitted else "heuristic")
     tokens = training.micro_batches * (config.token_count or 0) / t
     memory = memory_of(config, planner.layout, training)
     return WholeStep(
@@ -73,7 +76,7 @@ def whole_step(
         step_ms=step_ms,
         tokens_per_s_per_gpu=_rate(tokens * 1e3, step_ms),
         mfu_frac=_rate(tokens * _operations(planner, config) / (_peak(planner) * 1e9), step_ms),
-        parts=[StepPart(name, time, _mid(time) / _mid(step_ms)) for name, time in parts.items()],
+        parts=[WholeStepPart(name, time, _mid(time) / _mid(step_ms)) for name, time in parts.items()],
         memory_gb=memory.whole / 1e9,
         notes=list(_notes(planner, training, assumed=asked is None)),
     )
@@ -90,23 +93,33 @@ def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[t
     for name, kind in (
         ("matrix products", "product"),
         ("attention", "attention"),
+        ("experts", "experts"),
         ("memory-bound kernels", "bytes"),
     ):
-        yield name, _as_run((part for part in present.parts if part.kind == kind), pace) * count
+        found = [part for part in present.parts if part.kind == kind]
+        if found:
+            yield name, _as_run(found, pace) * count
     if training.checkpoint == "full":
         again = (part for part in present.parts if part.role == "forward" and part.component not in _OUTSIDE)
         yield "recompute", _as_run(again, pace) * count
 
 
 def _as_run(parts: Iterable[PlannedPart], pace: Pace) -> Estimate:
-    """Their time in a step. Attention at its low end is the kernel that a recent PyTorch picks."""
-    low = mid = 0.0
+    """Their time in a step. Attention at its low end is the kernel that a recent PyTorch picks.
+
+    No step with experts was published: theirs is that of their layer alone, with its range.
+    """
+    low = mid = high = 0.0
     for part in parts:
+        if part.kind == "experts":
+            own = part.time_ms
+            low, mid, high = low + (own.low or 0.0), mid + _mid(own), high + (own.high or 0.0)
+            continue
         alone = (part.time_ms.low if part.kind == "bytes" else part.time_ms.mid) or 0.0
         factor = {"product": pace.products, "attention": pace.attention, "bytes": pace.moved}[part.kind]
-        mid += factor * alone
+        mid, high = mid + factor * alone, high + factor * alone
         low += (1.0 if part.kind == "attention" else factor) * alone
-    return Estimate(low, mid, mid, "model")
+    return Estimate(low, mid, high, "model")
 
 
 def _tensor_parallel(planner: Planner, config: ModelConfig, training: Training) -> Estimate:
@@ -169,6 +182,8 @@ def _launches(present: PlannedStep, training: Training) -> float:
         many = part.calls
         if part.kind == "bytes":
             many = _SMALL_KERNELS * (1 if part.component in _OUTSIDE else layers)
+        elif part.kind == "experts":
+            many = _EXPERT_KERNELS * part.calls
         again = training.checkpoint == "full" and part.role == "forward" and part.component not in _OUTSIDE
         found += many * (2 if again else 1)
     return found * training.micro_batches
@@ -201,10 +216,14 @@ def _rate(amount_ms: float, time: Estimate) -> Estimate:
 
 
 def _operations(planner: Planner, config: ModelConfig) -> float:
-    """Of one token, forward and backward, as MFU counts them: experts that it goes to, no recompute."""
+    """Of one token, forward and backward, as MFU counts them: experts and keys it goes to, no recompute."""
     used = replace(config, tied=True, experts=planner.layout.experts_per_token)
     width = (config.heads or 0) * (config.head_dim or 0)
-    return 6.0 * (used.parameters or 0) + 12.0 * (config.layers or 0) * width * (config.sequence or 0)
+    keys = sum(
+        call.calls * min(call.sequence, call.window or call.sequence)
+        for call in attention_calls(config, planner.layout)
+    )
+    return 6.0 * (used.parameters or 0) + 12.0 * width * keys
 
 
 def _peak(planner: Planner) -> float:
@@ -231,5 +250,6 @@ def _notes(planner: Planner, training: Training, *, assumed: bool) -> Iterator[s
     if training.strategy != "fsdp" and (training.gpus or 1) > 1:
         yield f"no step with {training.strategy} was there to fit: its exchanges are physics alone"
     if planner.layout.experts_per_token:
-        yield "no step of a mixture of experts was there to fit; expert parallelism is not in it"
+        yield "no step of a mixture of experts was there to fit: theirs is the time of tuned grouped GEMMs"
+        yield "expert parallelism is not in it: each GPU has all experts"
     yield NOT_IN_STEP

@@ -37,6 +37,8 @@ class _Fields(Struct):
     description: Raw = renamed(default=NO_TEXT, name="Process Group Description")
     group_size: Raw = renamed(default=NO_TEXT, name="Group size")
     ranks: Raw = renamed(default=NO_TEXT, name="Process Group Ranks")
+    in_parts: Raw = renamed(default=NO_TEXT, name="In split size")
+    out_parts: Raw = renamed(default=NO_TEXT, name="Out split size")
 
 
 _NAMES = {field.encode_name for field in msgspec.structs.fields(_Fields)}
@@ -55,6 +57,8 @@ class Collective:
     description: str | None  # "default_pg", "mesh_tp"
     group_size: int | None
     ranks: tuple[int, ...] | None  # None too where PyTorch cut the list short
+    in_parts: tuple[int, ...] | None = None  # of an all-to-all: what goes to each rank, and comes from each
+    out_parts: tuple[int, ...] | None = None
 
 
 def fields_of(arguments: dict[Any, Any]) -> Raw:
@@ -118,7 +122,7 @@ def parse(raw: bytes, door: Door) -> Collective | None:
     if not raw:
         return None
     values = [_value(part) for part in raw.split(b"\0")]
-    name, dtype, in_elements, out_elements, group, description, size, ranks = values
+    name, dtype, in_elements, out_elements, group, description, size, ranks, in_parts, out_parts = values
     return Collective(
         name=door.text(name) or None,
         dtype=door.text(dtype) or None,
@@ -127,9 +131,15 @@ def parse(raw: bytes, door: Door) -> Collective | None:
         group=door.text(str(group) if type(group) is int else group) or None,
         description=door.text(description) or None,
         group_size=door.count(size, most=MOST_RANKS),
-        # PyTorch writes the list as text, "[0, 1]", and cuts a long one short: "[0, 1, ..., 511]"
-        ranks=door.ranks(_value(ranks.encode("utf-8", "replace")) if isinstance(ranks, str) else ranks),
+        ranks=door.ranks(_listed(ranks)),
+        in_parts=door.ranks(_listed(in_parts)) or None,
+        out_parts=door.ranks(_listed(out_parts)) or None,
     )
+
+
+def _listed(value: Any) -> Any:
+    """PyTorch writes a list as text, "[0, 1]", and cuts a long one short: "[0, 1, ..., 511]"."""
+    return _value(value.encode("utf-8", "replace")) if isinstance(value, str) else value
 
 
 def _value(raw: bytes) -> Any:

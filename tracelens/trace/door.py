@@ -90,7 +90,7 @@ class Door:
         return None
 
     def ranks(self, value: Any) -> tuple[int, ...] | None:
-        """Numbers of ranks."""
+        """Numbers of ranks, or one for each rank."""
         if isinstance(value, list) and all(type(one) is int and 0 <= one < 2**31 for one in value):
             return tuple(value)
         return None

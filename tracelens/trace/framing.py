@@ -80,7 +80,7 @@ def read_carefully(buffer: bytes, *, final: bool) -> Careful:
     text = buffer.decode("utf-8", "surrogateescape")
     values: list[Any] = []
     damage: list[tuple[int, int, str]] = []
-    content = len(text.rstrip(" \t\r\n,"))
+    content: int | None = None  # without the white space at the end; looked for where something is wrong
     at = 0
 
     def size(start: int, end: int) -> int:
@@ -101,6 +101,8 @@ def read_carefully(buffer: bytes, *, final: bool) -> Careful:
             at = stop
             continue
         except json.JSONDecodeError as error:
+            if content is None:
+                content = len(text.rstrip(" \t\r\n,"))
             unfinished = error.pos >= content or error.msg.startswith("Unterminated string")
         except (ValueError, RecursionError):
             unfinished = False

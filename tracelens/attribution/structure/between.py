@@ -14,7 +14,7 @@ from tracelens.attribution.structure.gaps import Gap, looks_up, per_head, rotate
 from tracelens.attribution.structure.norms import is_affine, written_norms
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims
-from tracelens.attribution.structure.walk import loses
+from tracelens.attribution.structure.walk import LARGEST_RANK, loses, name_sum
 from tracelens.gemm import GemmShape
 
 #: What is added to the stream.
@@ -37,6 +37,7 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
             found = _serves_next(run, at, weights) or _helps(run, at)
             if found is not None:
                 run.labels[at] = found
+    _sum_adapters(run, hidden)
     run.labels |= {at: Label("embedding") for at in _positions(run, hidden) if at not in run.labels}
     edges = [-1, *anchors, len(run)]
     firsts = {core.first for core in run.cores}
@@ -53,6 +54,15 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
                 run, hidden, vocab, gap, before, after, core, product, rotated, normed
             ).labels():
                 run.labels[at] = label
+
+
+def _sum_adapters(run: Run, hidden: int) -> None:
+    """Behind the second product of a low-rank adapter its scaling and its addition are of what it adapts."""
+    for at in [at for at in run.labels if 0 < at < len(run) - 1]:
+        shape = run.shape(at)
+        if shape is None or shape.k > LARGEST_RANK or shape.k >= hidden // 2 or shape.batch > 1:
+            continue
+        name_sum(run, at)
 
 
 def _positions(run: Run, hidden: int) -> Iterator[int]:
@@ -92,6 +102,8 @@ def _helps(run: Run, at: int) -> Label | None:
 def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | None:
     """Casts and layouts of a weight, or of the very input, for one of the next two products."""
     kind = run.kinds[at]
+    if kind.what == "quantize":
+        return next((run.labels.get(p) for p in range(at + 1, min(at + 3, len(run))) if _takes(run, p)), None)
     wide = {tensor for tensor in kind.tensors if len(tensor) >= 2}
     serves = kind.what == "copy" or (kind.what == "fused" and kind.tags and not kind.tags - SERVING)
     if not serves or not wide:
@@ -107,6 +119,10 @@ def _serves_next(run: Run, at: int, weights: set[tuple[int, ...]]) -> Label | No
         if kind.what == "fused" and kind.tensors[-1] in operands(shape):
             return Label(label.component, label.layer, label.components)
     return None
+
+
+def _takes(run: Run, at: int) -> bool:
+    return run.kinds[at].what in ("gemm", "experts")
 
 
 def operands(shape: GemmShape) -> set[Dims]:

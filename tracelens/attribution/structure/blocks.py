@@ -92,7 +92,8 @@ class Blocks(Walk):
             self.layer += 1  # a layer without attention
         self.after_mlp = True
         self.after_attention = False
-        up = [at for at in open_ if (s := run.shape(at)) is not None and s.n in (shape.k, 2 * shape.k)]
+        wide = (shape.k, 2 * shape.k)  # of the stream: what comes from less is an adapter's
+        up = [at for at in open_ if (s := run.shape(at)) and s.n in wide and s.k == self.hidden]
         layer = max(self.layer, 0)
         open_ = [at for at in open_ if at in up or self._is_adapter(at, open_)]
         for at in open_:  # adapters take the name of what they adapt

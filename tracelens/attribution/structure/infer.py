@@ -21,6 +21,7 @@ from tracelens.attribution.structure.layouts import forward_order, label_by_layo
 from tracelens.attribution.structure.maps import label_maps, linear_convolutions
 from tracelens.attribution.structure.mixers import without_mixers
 from tracelens.attribution.structure.mixtures import label_mixtures
+from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import LaunchedProduct, label_by_order, lend_weights
 from tracelens.attribution.structure.passes import Weight, passes
 from tracelens.attribution.structure.runs import Label, Run, split_runs
@@ -76,6 +77,7 @@ def infer(
     phase = [phases[node] if node >= 0 else "other" for node in place.tolist()]
     unit_step = look_up(links.kernel_step, units.kernel, -2)
     whole = [*split_runs(units, phase, _carry(unit_step), graph)]
+    whole = sorted([*whole, *_without_gradients(units, phase, _carry(unit_step), graph)], key=_first_unit)
     runs = _in_passes(units, whole, [*_trained(trace, links, units, whole)])
     known: dict[object, Run] = {}
     twins = [_first_alike(units, run, known) for run in runs]
@@ -94,6 +96,7 @@ def infer(
         if run.cores and (run.phase == "graph" or (hidden is None and run.phase == "forward")):
             _without_shapes(trace, links, names, units, run)
     if hidden is not None:
+        open_opaque(distinct, hidden)
         parts = [part for run in ahead for part in stretches(run, hidden)]
         for part in parts:
             label_forward(part.run, part.hidden)
@@ -136,6 +139,18 @@ def infer(
             found = named if twin.counts_layers else replace(named, layer=None)
             label[run.units[at]] = labels.setdefault(found, len(labels))
     return Inference(units, list(labels), label, hidden, any(run.cores for run in ahead))
+
+
+def _without_gradients(units: Units, phase: list[str], step: NodeArray, graph: NodeArray) -> Iterator[Run]:
+    """Forwards beside those that are trained on, which autograd does not number: a reference, a teacher."""
+    turned = ["forward" if one == "other" else "other" for one in phase]
+    yield from (
+        run for run in split_runs(units, turned, step, graph) if run.phase == "forward" and find_cores(run)
+    )
+
+
+def _first_unit(run: Run) -> int:
+    return run.units[0]
 
 
 def _without_shapes(trace: Trace, links: Links, names: KernelNames, units: Units, run: Run) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.walk import MOST_EXPERTS
 
-_GROUPED = frozenset({"_grouped_mm", "_scaled_grouped_mm"})
+GROUPED = frozenset({"_grouped_mm", "_scaled_grouped_mm"})
 _CHOOSES = frozenset({"topk"})
 _EDGES = frozenset({"gemm", "bmm", "core", "norm", "loss", "embedding"})
 _WEIGHS = frozenset({"gather", "sigmoid", "softmax", "div", "div_"})  # the scores of the chosen
@@ -20,7 +20,7 @@ _SUMS = frozenset({"sum", "mul", "mul_"})
 
 def label_mixtures(run: Run) -> None:
     """Name the units of mixtures of experts that have no name yet; fills ``run.labels``."""
-    grouped = [at for at, kind in enumerate(run.kinds) if kind.name in _GROUPED and at not in run.labels]
+    grouped = [at for at, kind in enumerate(run.kinds) if kind.name in GROUPED and at not in run.labels]
     stop = 0
     while grouped:
         first = last = grouped.pop(0)

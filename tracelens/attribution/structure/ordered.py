@@ -14,13 +14,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from tracelens.attribution.structure.mixtures import GROUPED
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.walk import loses
+from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.walk import loses, name_sum, routes
 from tracelens.gemm import GemmShape
 
 _SMALLEST_WEIGHT = 8
 _ENOUGH = 0.5  # of the products must have a grid that fits
+_MLP_BETWEEN = 4  # output, up, down and queries
+_ONE_ADAPTER = 2  # products
+_QUERY_PRODUCTS = 2  # between two norms: q; q_b and kv_a of latent attention
+_EXPERT_PRODUCTS = 2  # behind a choice: up and down
 _USUAL = 2 / 3  # of the gaps between two cores are read alike
+_EXPERTS = "moe.experts"
 _Pattern = tuple[str, ...]
 
 
@@ -115,59 +122,97 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
     if patterns is None:
         return
     run.labels.update({at: Label("attention.core") for at in behind})
-    first = Counter(patterns).most_common(1)[0][0]
-    layer_end = tuple(component for component in _once(first) if component != "attention.qkv")
-    queries = first.count("attention.qkv")
+    whole = [pattern for pattern in patterns if _ends_layer(pattern)] or patterns
+    layer_end = tuple(component for component in _once(whole[-1]) if component != "attention.qkv")
+    queries = whole[0].count("attention.qkv")
     for at in [at for at in products if at < cores[0].first][-queries:]:
         run.labels[at] = Label("attention.qkv", 0)
     rest = [at for at in products if at > cores[-1].last]
     behind_last: _Pattern = _read(run, rest, last=True) or ()
-    if _once(behind_last) != layer_end:
-        behind_last = layer_end
+    if _EXPERTS not in behind_last and _once(behind_last) != layer_end:
+        # not read, or with a head that looks like one more MLP
+        mixed = _EXPERTS in layer_end or any(run.kinds[at].name in GROUPED for at in rest)
+        behind_last = ("attention.output",) if mixed else layer_end
     layer = 0
     for core, places, pattern in zip(cores, [*between, rest], [*patterns, behind_last], strict=True):
         run.labels.update({at: Label(component, layer) for at, component in core.parts.items()})
         for at, component, before in zip(places, pattern, [None, *pattern], strict=False):
-            # a layer without attention begins behind the MLP of the layer before, as any layer
-            layer += before == "mlp.down" or (
-                component == "attention.qkv" and before not in (component, None)
+            # a layer without attention begins behind the MLP of the layer before, as any layer; attention to
+            # another sequence is of the layer whose attention to itself is before it
+            layer += (before == "mlp.down" != component) or (
+                component == "attention.qkv" and before not in (component, "attention.output", None)
             )
             layer -= before == "mlp.down" and component == "logits"
-            run.labels[at] = Label(component, None if component == "logits" else layer)
+            if component:
+                run.labels[at] = Label(component, None if component == "logits" else layer)
+    for places in [[at for at in products if at < cores[0].first], *between, rest]:
+        adapters = [at for at in places if at not in _without_adapters(run, places)]
+        for at in adapters[1::2]:
+            if at in run.labels:
+                name_sum(run, at)
     _unknown_cores(run)
-    named = len(behind_last)
-    if len(rest) == named + 1 and (losses[:1] == [stop] or not behind):
+    last_norm = max((at for at in _norms(run, cores[-1].last, stop)), default=stop)
+    alone = losses[:1] == [stop] and [at for at in rest if at > last_norm] == rest[-1:]
+    if rest and (alone or (len(rest) == len(behind_last) + 1 and (losses[:1] == [stop] or not behind))):
         run.labels[rest[-1]] = Label("logits")
 
 
 def _patterns(run: Run, between: list[list[int]], keys: Mapping[int, object]) -> list[_Pattern] | None:
-    """What the products of each gap between two cores are; None where most gaps admit no one reading.
+    """What the products of each gap between two cores are, "" where that stays open.
 
-    The others hold a layer whose core is a kernel that no name tells: there every product is what its equal
-    is elsewhere, or the one that makes queries, between the MLP and that kernel.
+    None where most gaps admit no reading that other gaps have too: there can be several kinds of layers, an
+    encoder and a decoder, or two models. What is read as no other gap joins two models, or holds a layer with
+    a core that no name tells. There every product is what its equal is elsewhere, or the one that makes
+    queries, between the MLP and that kernel.
     """
     read = [_read(run, places) for places in between]
-    known = Counter(_once(pattern) for pattern in read if pattern is not None)
-    if not known:
-        return None
-    if len(known) == 1 and None not in read:
-        return [pattern for pattern in read if pattern is not None]
-    usual, count = known.most_common(1)[0]
-    if count < _USUAL * len(between):
+    times = Counter(_brief(pattern) for pattern in read if pattern is not None)
+    alone = len(times) == 1
+    usual = [pattern if pattern and (alone or times[_brief(pattern)] > 1) else None for pattern in read]
+    if not any(usual) or sum(pattern is not None for pattern in usual) < _USUAL * len(between):
         return None
     equal: dict[object, set[str]] = {}
-    for places, pattern in zip(between, read, strict=True):
-        if pattern is not None and _once(pattern) == usual:
-            for at, component in zip(places, pattern, strict=True):
-                equal.setdefault(keys[at], set()).add(component)
+    for places, pattern in zip(between, usual, strict=True):
+        for at, component in zip(places, pattern or (), strict=False):
+            equal.setdefault(keys[at], set()).add(component)
     out: list[_Pattern] = []
-    for places, pattern in zip(between, read, strict=True):
-        if pattern is None or _once(pattern) != usual:
-            pattern = _of_equals(run, places, [equal.get(keys[at], set()) for at in places])
-        if pattern is None:
+    for number, (places, pattern) in enumerate(zip(between, usual, strict=True)):
+        found = pattern or _of_equals(run, places, [equal.get(keys[at], set()) for at in places])
+        if found is None:
+            before = next((p for p in reversed(usual[:number]) if p), None)
+            after = next((p for p in usual[number:] if p), None)
+            found = _at_the_ends(read[number], len(places), before or after or (), after or before or ())
+        if found is None:
             return None
-        out.append(pattern)
+        out.append(found)
     return out
+
+
+def _at_the_ends(own: _Pattern | None, size: int, before: _Pattern, after: _Pattern) -> _Pattern | None:
+    """Between two models, or in a layer that was not read: what follows a core, and stands before the next.
+
+    The first is the rest of a layer as ``before`` where the gap's ``own`` reading begins so.
+    """
+    ends = tuple(component for component in _once(before) if component != "attention.qkv")
+    ends = ends if own is not None and own[: len(ends)] == ends else ("attention.output",)
+    queries = tuple(component for component in after if component == "attention.qkv")
+    middle = size - len(ends) - len(queries)
+    return (*ends, *[""] * middle, *queries) if middle >= 0 else None
+
+
+def _brief(pattern: _Pattern) -> _Pattern:
+    """The pattern with one MLP (some layers have no attention) and with one product for all experts (how many
+    get tokens differs from layer to layer)."""
+    short = _once(pattern)
+    return tuple(c for c, before in zip(short, ("", *short), strict=False) if c != before or c != _EXPERTS)
+
+
+def _ends_layer(pattern: _Pattern) -> bool:
+    return bool({"mlp.down", _EXPERTS, "moe.router"} & {*pattern})
+
+
+def _is_fused_mixture(kind: Kind) -> bool:
+    return kind.what == "experts" or "experts" in kind.tags
 
 
 def _of_equals(run: Run, places: list[int], equal: list[set[str]]) -> _Pattern | None:
@@ -224,8 +269,14 @@ def _in_stretches(
         stretches[-1].append(at)
     output, *blocks = stretches
     queries = [] if last else blocks[-1:]
+    while len(blocks) > len(queries) + 1 and queries and _of_queries(run, blocks[-len(queries) - 1], acts):
+        queries = blocks[-len(queries) - 1 :]  # normalizations of queries and keys stand between these
     out = ["attention.other"] * (len(output) - 1) + ["attention.output"]
     for block in blocks[: len(blocks) - len(queries)]:
+        mixture = _mixture(run, block, next((norm for norm in norms if norm > block[-1]), block[-1] + 1))
+        if mixture is not None:
+            out += mixture
+            continue
         inside = [at for at in acts if block[0] < at < block[-1]]
         mlp = _MLPS.get((len(block), sum(at < inside[0] for at in block))) if len(inside) == 1 else None
         if mlp is None:
@@ -234,33 +285,81 @@ def _in_stretches(
             return None
         out += mlp
     outside = any(block[0] < at < block[-1] for block in (output, *queries) for at in acts)
-    if outside or "mlp.down" not in out or not (last or queries):
+    crosses = len(blocks) == 1 and not last and not any(output[0] < at < blocks[0][-1] for at in acts)
+    if outside or not (_ends_layer((*out,)) or crosses) or not (last or queries):
         return None
     return (*out, *["attention.qkv"] * sum(len(block) for block in queries))
 
 
+def _without_adapters(run: Run, places: list[int]) -> list[int]:
+    """The places without low-rank adapters: two products behind another, with what is cast or dropped before
+    them, and an addition behind them. Twice at least, as the rotation of queries adds too.
+    """
+    kinds, found = run.kinds, []
+    for base, down, up in zip(places, places[1:], places[2:], strict=False):
+        between = [kind.what for kind in kinds[base + 1 : down] + kinds[down + 1 : up]]
+        behind = [kind.what for kind in kinds[up + 1 : up + 4]]
+        sums = "add" in behind and "gemm" not in behind[: behind.index("add")]
+        if sums and {*between} <= {"dropout", "copy"} and base not in found:
+            found += [down, up]
+    return [at for at in places if at not in found] if len(found) > _ONE_ADAPTER else places
+
+
+def _of_queries(run: Run, block: list[int], acts: list[int]) -> bool:
+    """One or two products with nothing between them that an MLP or a mixture has."""
+    plain = not any(block[0] < at < block[-1] for at in acts) and _mixture(run, block, block[-1] + 1) is None
+    return plain and len(block) <= _QUERY_PRODUCTS
+
+
+def _norms(run: Run, start: int, stop: int) -> list[int]:
+    kinds = ((at, run.kinds[at]) for at in range(start, stop))
+    return [at for at, k in kinds if {k.what, k.name} & {"norm", "rsqrt"} or "norm" in k.tags]
+
+
+def _mixture(run: Run, block: list[int], stop: int) -> list[str] | None:
+    """In one block a router, a choice and experts behind it, which can be one kernel, before ``stop``.
+
+    GEMMs over groups of rows are experts'.
+    """
+    fused = next((at for at in range(block[0], stop) if _is_fused_mixture(run.kinds[at])), None)
+    if fused is not None:
+        ahead = [at for at in block if at < fused]
+        return (
+            ["moe.router"] * len(ahead) + [_EXPERTS] * (len(block) - len(ahead)) if len(ahead) < 2 else None
+        )
+    grouped = [at for at in block if run.kinds[at].name in GROUPED]
+    chooses = [at for at in range(block[0], block[-1]) if routes(run, at) or run.kinds[at].name == "argmax"]
+    choice = next(iter(chooses), None)
+    if not grouped and (choice is None or len([at for at in block if at > choice]) < _EXPERT_PRODUCTS):
+        return None
+    ahead = [at for at in block if at < (grouped[0] if choice is None else choice)]
+    if len(ahead) > 1:
+        return None
+    return ["moe.router"] * len(ahead) + [_EXPERTS] * (len(block) - len(ahead))
+
+
 def _read(run: Run, places: list[int], *, last: bool = False) -> tuple[str, ...] | None:
     """The one reading of the products between two cores, or behind the last one; None."""
-    if len(places) < (3 if last else 4):
+    bases = _without_adapters(run, places)
+    if len(bases) < len(places):
+        found = _read(run, bases, last=last)
+        named = dict(zip(bases, found or (), strict=False))
+        of_base = [next(base for base in reversed(bases) if base <= at) for at in places]
+        return tuple(named[base] for base in of_base if base in named) if found else None
+    if len(places) < 2:
         return None
     acts = [
         at
         for at in range(places[0], places[-1])
         if run.kinds[at].what == "activation" or "activation" in run.kinds[at].tags
     ]
-    norms = [
-        at
-        for at in range(places[0], places[-1])
-        if run.kinds[at].what in ("norm", "rsqrt")
-        or run.kinds[at].name == "rsqrt"
-        or "norm" in run.kinds[at].tags
-    ]
+    norms = _norms(run, places[0], places[-1])
     found = _in_stretches(run, places, norms, acts, last=last)
-    if found is not None or last:
+    if found is not None or last or len(places) < _MLP_BETWEEN:
         return found
     if len(places) == 4 and not acts and not norms:
         return ("attention.output", "mlp.up", "mlp.down", "attention.qkv")
-    if len(acts) != 1:
+    if len(acts) != 1 or any(run.kinds[at].name in GROUPED for at in places):
         return None
     behind = [at for at in norms if at > acts[0] and any(p > at for p in places)]
     if not behind:

@@ -7,6 +7,7 @@ call; a trace of a million kernels has a few hundred of those.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -40,6 +41,8 @@ _WHOLE = (
     "grad_clip",
     "convolution",
 )
+_TAGGED = {"rope": "rope", "routes": "router"}  # rules of operators that fuse what Inductor's names list
+_NUMBER = re.compile(r"_\d+$")  # of a user's Triton kernel in a compiled graph
 _COPIES = frozenset({"copy_", "clone", "contiguous", "_to_copy", "to", "reshape", "_reshape_copy"})
 
 
@@ -232,7 +235,7 @@ def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, ru
             backward = backward or "backward" in trace.symbols[leaf].lower()
             core = shape if isinstance(shape, AttentionShape) else None
             return Kind("core", base, core=core, backward=backward, tensors=tensors)
-        gemm = shape if isinstance(shape, GemmShape) else None
+        gemm = shape if isinstance(shape, GemmShape) else _template(tensors)
         batched = what == "bmm" or (gemm is not None and gemm.batch > 1)
         return Kind("bmm" if batched else "gemm", base, gemm=gemm, tensors=tensors)
     fused = parse_fused(name)
@@ -242,6 +245,10 @@ def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, ru
         if fused.kind == "template" and "attention" in fused.tags:
             return Kind("core", name, backward="backward" in name, tensors=tensors, tags=fused.tags)
         return Kind("fused", name, tensors=tensors, tags=fused.tags)
+    if not what and custom_kernel(_NUMBER.sub("", name)) == "mlp.other":
+        return Kind("fused", name, tensors=tensors, tags=frozenset({"opaque", "activation"}))
+    if what in _TAGGED:
+        return Kind("fused", base, tensors=tensors, tags=frozenset({_TAGGED[what]}))
     if not what:
         what = "copy" if base in _COPIES else "elementwise"
     return Kind("activation" if what == "nonlinearity" else what, base, backward=backward, tensors=tensors)
@@ -270,6 +277,9 @@ def tensors_of(dims: list[Any]) -> list[Dims]:
 
 
 _BY_NAME = {  # of kernels without an operator: what their own names say beyond names.kernel_component
+    "cvt_fp16_to_fp4": "quantize",  # csrc/quantization/fp4 of vLLM
+    "quantize": "quantize",
+    "quant_kernel": "quantize",
     "GeluCUDAKernel": "activation",
     "silu_kernel": "activation",
     "GeluBackward": "activation",
@@ -306,8 +316,16 @@ def _kernel_kind(name: str, parsed: KernelName | None) -> Kind:
     component = kernel_component(name) or custom_kernel(name)
     if component in ("norm", "embedding", "loss", "optimizer", "communication", "dropout"):
         return Kind(component, name, backward="ackward" in name)
+    if component == "attention.core":
+        return Kind("core", name, backward="bwd" in name or "ackward" in name)
     if component is not None:
-        tags = {"mlp.activation": "activation", "attention.rope": "rope", "moe.router": "router"}
+        tags = {
+            "mlp.other": "opaque",
+            "mlp.activation": "activation",
+            "attention.rope": "rope",
+            "moe.router": "router",
+            "moe.experts": "experts",
+        }
         return Kind("fused", name, tags=frozenset({tags[component]} if component in tags else ()))
     for part, what in _BY_NAME.items():
         if part in name:

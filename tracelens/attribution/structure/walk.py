@@ -91,6 +91,17 @@ class Walk:
         return rest
 
 
+def name_sum(run: Run, at: int) -> None:
+    """What scales the result of an adapter's second product and adds it takes the name of that product."""
+    label = run.labels[at]
+    for place in range(at + 1, min(at + 4, len(run))):
+        if run.kinds[place].what == "add" and place not in run.labels:
+            same = Label(label.component, label.layer, label.components)
+            run.labels.update({p: same for p in range(at + 1, place + 1) if p not in run.labels})
+        if run.kinds[place].what in ("add", "gemm", "core"):
+            break
+
+
 def embeds(kind: Kind) -> bool:
     return kind.what == "embedding" or "embedding" in kind.tags
 

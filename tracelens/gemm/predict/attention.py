@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tracelens.errors import InputError
-from tracelens.gemm.predict.attention_backend import likely_backend
+from tracelens.gemm.predict.attention_backend import CUDNN_MAX_HEAD_DIM, likely_backend
 from tracelens.gemm.predict.attention_calibrated import AttentionFit, Correction
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_kernels import Kernel, attention_kernel, backend_name
@@ -62,7 +62,25 @@ def predict_attention(
     ceilings = _ceilings(call, gpu, measured)
     if isinstance(ceilings, str):
         return _unknown(call, kernel, why, ceilings)
-    return _KernelRun(call, kernel, gpu, measured, ceilings).predicted(why)
+    found = _KernelRun(call, kernel, gpu, measured, ceilings).predicted(why)
+    library = _BY_LIBRARY.get(gpu.compute_capability or (0, 0))
+    if backend is not None or name != "flash" or library is None or call.head_dim <= CUDNN_MAX_HEAD_DIM:
+        return found
+    return _open_to(predict_attention(call, gpu=gpu, backend=library, measured=measured), found)
+
+
+#: What flash_attn, called as a library, runs where heads wider than cuDNN's get FlashAttention-2 from torch.
+_BY_LIBRARY = {(9, 0): "flash3", (10, 0): "flash4", (10, 3): "flash4"}
+
+
+def _open_to(other: AttentionPrediction, found: AttentionPrediction) -> AttentionPrediction:
+    """``found`` with a range that reaches down to what a faster kernel would take."""
+    low, mid = found.time_us.low, found.time_us.mid
+    if low is None or mid is None or other.time_us.low is None or other.time_us.low >= low:
+        return found
+    time_us = replace(found.time_us, low=other.time_us.low)
+    note = f"{other.backend}, which torch does not pick by itself, takes {other.time_us.mid or 0.0:.4g} us"
+    return replace(found, time_us=time_us, notes=(*found.notes, note))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tracelens.errors import InputError
 from tracelens.hardware import Gpu
 
-_CUDNN_MAX_HEAD_DIM = 128  # above needs a cuDNN after 9.22, which no wheel is known to carry
+CUDNN_MAX_HEAD_DIM = 128  # above needs a cuDNN after 9.22, which no wheel is known to carry
 _FLASH_MAX_HEAD_DIM = 256
 #: GPUs whose SMs have 99 KB of shared memory: no flash backward for head dimensions in (192, 224].
 _SMALL_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0), (12, 1))
@@ -60,13 +60,13 @@ def likely_backend(
     square = seq_q == seq_k or not causal
     if half and capability >= (8, 0):
         first = _cudnn_first(capability, torch_version)
-        if first is not None and head_dim <= _CUDNN_MAX_HEAD_DIM and head_dim % 8 == 0 and seq_k != 1:
+        if first is not None and head_dim <= CUDNN_MAX_HEAD_DIM and head_dim % 8 == 0 and seq_k != 1:
             return LikelyBackend("cudnn", first)
         small = training and capability in _SMALL_MEMORY and 192 < head_dim <= 224
         if head_dim <= _FLASH_MAX_HEAD_DIM and square and not small:
             why = "flash is torch's first choice for fp16 and bf16 from compute capability 8.0 on"
             if first is not None:
-                why = f"cuDNN takes head dimensions up to {_CUDNN_MAX_HEAD_DIM} in steps of 8; flash is next"
+                why = f"cuDNN takes head dimensions up to {CUDNN_MAX_HEAD_DIM} in steps of 8; flash is next"
             return LikelyBackend("flash", why)
     alignment = _efficient_alignment(capability, half=dtype in ("fp16", "bf16"))
     if (half or dtype == "fp32") and head_dim % alignment == 0:

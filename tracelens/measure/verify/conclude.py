@@ -12,7 +12,7 @@ from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import PairTimes
 from tracelens.measure.verify.meter import CallTime, Case
 from tracelens.measure.verify.plan import CallPair, PlannedTrial, WholePair
-from tracelens.numbers import ms
+from tracelens.numbers import mnk, ms
 from tracelens.results import Estimate, MeasuredCall, MeasuredWhole, Verified
 from tracelens.results.verified import UNKNOWN, RestsOn
 
@@ -72,7 +72,7 @@ def conclude(
         why = next((one for one in reasons if one), "") or trial.apart or "nothing could be measured"
         return replace(not_measured(trial, why), products_ms=products, calls=calls, wholes=wholes)
     replaces = replaces and not trial.partial
-    frac, asked = _over(saving, before_ms), trial.asked
+    frac, asked = saving.over(before_ms), trial.asked
     # in shares where the prediction is one of the time per token, of a step predicted too
     predicted, measured = (asked.predicted_frac, frac) if asked.per_token else (asked.predicted_ms, saving)
     return replace(
@@ -81,7 +81,9 @@ def conclude(
         rests_on=rests_on,
         saving_ms=saving,
         saving_frac=frac,
-        ratio=_ratio(measured, predicted) if replaces else None,
+        ratio=measured.mid / predicted.mid
+        if replaces and measured.mid is not None and predicted.mid
+        else None,
         in_range=_inside(measured, predicted) if replaces else None,
         replaces=replaces,
         how=_how_layers(wholes, saving) if rests_on == "layers" else _how_calls(calls, saving),
@@ -100,35 +102,20 @@ def not_measured(trial: PlannedTrial, why: str) -> Verified:
         why=why,
         rests_on="",
         saving_ms=UNKNOWN,
-        saving_frac=_over(UNKNOWN, None),
+        saving_frac=UNKNOWN,
         predicted_ms=asked.predicted_ms,
         predicted_frac=asked.predicted_frac,
         ratio=None,
         in_range=None,
         replaces=False,
         how="",
-        products_ms=UNKNOWN,
-        calls=[],
-        wholes=[],
-        not_covered=[],
     )
-
-
-def _ratio(measured: Estimate, predicted: Estimate) -> float | None:
-    return measured.mid / predicted.mid if measured.mid is not None and predicted.mid else None
 
 
 def _inside(measured: Estimate, predicted: Estimate) -> bool | None:
     if measured.mid is None or predicted.low is None or predicted.high is None:
         return None
     return predicted.low <= measured.mid <= predicted.high
-
-
-def _over(saving: Estimate, whole_ms: float | None) -> Estimate:
-    def part(value: float | None) -> float | None:
-        return value / whole_ms if value is not None and whole_ms else None
-
-    return Estimate(part(saving.low), part(saving.mid), part(saving.high), "measured")
 
 
 # --- products and attention ---------------------------------------------------------------------------
@@ -169,8 +156,7 @@ def shape_text(case: Case | None) -> str:
     if isinstance(case, AttentionCase):
         kv = f" kv={case.key_heads}" if case.key_heads != case.heads else ""
         return f"b={case.batch} h={case.heads}{kv} s={case.seq_q} d={case.head_dim}"
-    times = f" (×{case.batch})" if case.batch > 1 else ""
-    return f"{case.m} × {case.n} × {case.k}{times}"
+    return mnk(case.m, case.n, case.k, case.batch) or ""
 
 
 def _spread(time: CallTime | None) -> Estimate:
@@ -263,10 +249,7 @@ def _layers_ms(wholes: Sequence[MeasuredWhole], noise_frac: float) -> Estimate:
 def _per_step(one: MeasuredWhole) -> Estimate:
     now, then = one.calls_now or 0.0, one.calls_then or 0.0
     if now == then:
-        low, mid, high = (
-            (value or 0.0) * now for value in (one.saving_ms.low, one.saving_ms.mid, one.saving_ms.high)
-        )
-        return Estimate(low, mid, high, "measured")
+        return one.saving_ms * now
     mid = now * (one.now_ms.mid or 0.0) - then * (one.then_ms.mid or 0.0)
     # layers that are there no longer: the turns of each side on their own
     error = math.hypot(now * _half(one.now_ms), then * _half(one.then_ms))

@@ -58,7 +58,7 @@ def _put(where: dict[str, Any], found: Verified, verification: Verification) -> 
     if "rule" not in where:  # a pick
         return
     where["basis"] = saving.basis
-    where["severity"] = _severity(frac)
+    where["severity"] = severity(frac.size or 0.0)
     kept = [one for one in where["caveats"] if not one.startswith(_OF_PREDICTIONS)]
     if counts:
         where["confidence"] = "low" if (saving.low or 0.0) <= 0 <= (saving.high or 0.0) else "high"
@@ -96,11 +96,6 @@ def _measured(found: Verified, verification: Verification) -> str:
     if (saving.low or 0.0) <= 0:
         return f"{where}: {what} differ by no more than their repeats do. No saving shows."
     return f"{where}: {what}, not your own code. The changed step itself was not run."
-
-
-def _severity(frac: Estimate) -> str:
-    share = (frac.mid if frac.mid is not None else frac.high) or 0.0
-    return severity(share)
 
 
 def _size(finding: dict[str, Any]) -> float:

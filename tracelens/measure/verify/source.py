@@ -122,7 +122,7 @@ def _report(name: str, raw: dict[str, Any]) -> Source:
     version = str(raw["schema_version"])
     if version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
         raise InputError(f"{name} has schema {version}, this tracelens reads {SCHEMA_VERSION}: {_WRITE_ONE}")
-    rows = [_row(one) for one in raw["gemms"]]
+    rows = [replace(_made(GemmRow, one), lost_ms=Lost()) for one in raw["gemms"]]
     dims = _dims(raw["model"])
     communication = [_made(CommunicationRow, one) for one in raw.get("communication", [])]
     now = present_config(rows, dims, communication, raw.get("declared", {}))
@@ -151,10 +151,6 @@ def _report(name: str, raw: dict[str, Any]) -> Source:
 def _made(kind: type[_T], data: Mapping[str, Any]) -> _T:
     """A dataclass of its plain fields; those of a later version are left out."""
     return kind(**{one.name: data[one.name] for one in fields(kind) if one.name in data})  # type: ignore[arg-type]
-
-
-def _row(data: Mapping[str, Any]) -> GemmRow:
-    return replace(_made(GemmRow, data), lost_ms=Lost())
 
 
 def _dims(data: Mapping[str, Any]) -> ModelDims:

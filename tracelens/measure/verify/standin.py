@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tracelens.config.model_config import ModelConfig
+from tracelens.measure.cases import Backend
 from tracelens.measure.layer_shapes import LayerShape
 from tracelens.measure.verify.source import Source
 from tracelens.results import GemmRow, main_dtype
 from tracelens.step.present import micro_batches_of
 
-Backend = Literal["flash", "cudnn", "efficient", "math"]
 #: Kernel family in the trace -> backend of ``scaled_dot_product_attention``. FlashAttention 3 and 4 are none.
 BACKENDS: dict[str, Backend] = {"flash2": "flash", "cudnn_sdpa": "cudnn", "mem_efficient": "efficient"}
 _DTYPES = ("bf16", "fp16", "fp32", "tf32")
@@ -31,7 +31,7 @@ class StandIn:
     """How layers are built, whatever their sizes."""
 
     dtype: str
-    attention: Backend
+    attention: Backend | Literal["math"]
     causal: bool
     gated: bool
     fused_qkv: bool

@@ -16,16 +16,17 @@ from tracelens.results import GemmRow
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.evidence.dimensions import parameter_of
 
-#: (block, whose)
-BLOCKS = ((32, "MXFP8 (Blackwell)"), (128, "fp8 in blocks (Hopper) and NVFP4 (Blackwell)"))
 _IN_FULL = 3
 
 
 def block_fit(rows: Sequence[GemmRow], facts: StepFacts) -> str:
     """Which precisions with block scales take these GEMMs, and what the sizes that keep others out become."""
     said = []
-    for block, whose in BLOCKS:
-        off = {row.id: sizes for row in rows if (sizes := _misfits(row, block, facts))}
+    capability = facts.step.gpu.compute_capability if facts.step is not None else None
+    blackwell = (capability or (0, 0)) >= (10, 0)
+    blocks = ((32, "MXFP8"), (128, "NVFP4")) if blackwell else ((128, "fp8 in blocks"),)
+    for block, whose in blocks:
+        off = {row.id: sizes for row in rows if (sizes := misfits(row, block, facts))}
         if not off:
             said.append(f"{whose} takes all of them")
             continue
@@ -41,7 +42,7 @@ def block_fit(rows: Sequence[GemmRow], facts: StepFacts) -> str:
     return f"By size, as each rank has it, of {plural(len(rows), 'shape')}: {'; '.join(said)}."
 
 
-def _misfits(row: GemmRow, block: int, facts: StepFacts) -> dict[int, str | None]:
+def misfits(row: GemmRow, block: int, facts: StepFacts) -> dict[int, str | None]:
     """Sizes of a row that are no whole blocks, with the parameter behind each."""
     tokens = "k" if row.role == "wgrad" else "m"
     ranks = _sequence_ranks(facts)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from tracelens.accounting.limits import LARGE, UNKNOWN, WORTH, Limits, StepPicture, byte_times, limits
-from tracelens.numbers import listed, ms, ms_range, pct
-from tracelens.results import CommunicationRow, Estimate
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tracelens.accounting.limits import (
+    LARGE,
+    UNKNOWN,
+    WORTH,
+    Limits,
+    StepPicture,
+    byte_times,
+    limits,
+    picture_of,
+)
+from tracelens.numbers import capital, listed, ms, ms_range, pct
+from tracelens.results import Estimate, Report
 from tracelens.results.waiting import step_bound
 from tracelens.rules.engine.needs import unseen
 from tracelens.words import TO_TRY, per_step
+
+if TYPE_CHECKING:
+    from tracelens.analysis import Analysis
 
 #: Idle for this share of the step, the step is called CPU-bound.
 _HOST = 0.30
@@ -17,20 +32,32 @@ _SAME = 0.03
 _UNEVEN = 2.0
 #: Below this share of the step, shapes are said to cost little.
 _LITTLE = 0.01
-_WAITED = {"compile": "for torch.compile", "data": "for the DataLoader", "pageable": "for pageable copies"}
+_WAITED = {
+    "compile": "for torch.compile", "break": "at graph breaks", "data": "for the DataLoader",
+    "pageable": "for pageable copies",
+}  # fmt: skip
 #: A prediction whose low end is below this share of its middle is told with its range.
 _WIDE = 0.40
 #: Components named where the step is bound by memory.
 _NAMED = 3
-#: Of exposed communication: from here on it is said that small messages wait.
-_NAMES_WAITING = 0.25
-#: A smaller message is sent in 0.1 ms at most, even at 1 GB/s: what it takes longer is waiting.
-_SENDING_FROM = 2**16
 _SHARES = ((0.99, "All of it"), (0.5, "Most of it"), (0.0, "The largest part of it"))
 #: Exposed communication is named from this share of the step on.
 _EXPOSED = 0.02
 _MORE = ", more than any shape change would save."
 _MARK = "Call prof.step() after each step, or record with tracelens capture."
+
+
+def with_verdict(report: Report) -> Report:
+    """The report with its verdict in words; one that was saved keeps its own."""
+    if report.summary.verdict or report.summary.verdict_detail:
+        return report
+    said, detail = verdict(picture_of(report))
+    return replace(report, summary=replace(report.summary, verdict=said, verdict_detail=detail))
+
+
+def told(analysis: Analysis) -> Analysis:
+    """The analysis with its verdict in words."""
+    return replace(analysis, report=with_verdict(analysis.report))
 
 
 def verdict(seen: StepPicture) -> tuple[str, str]:
@@ -108,13 +135,13 @@ def _not_judged(seen: StepPicture) -> tuple[str, str]:
 def _communication(seen: StepPicture, *, alone: bool) -> tuple[str, str]:
     """Exposed communication, and what there is to try; ``alone`` where shapes are not judged."""
     exposed_ms = seen.summary.exposed_communication_ms
-    waiting_ms = sum(row.exposed_ms_per_step for row in seen.communication if _only_waits(row))
-    late = waiting_ms >= _NAMES_WAITING * exposed_ms
-    to_try = "find the rank that the others wait for" if late else "overlap it with compute"
-    most = f"at most {ms(exposed_ms)} {per_step(seen.marked)}"
+    to_try, most_ms = "overlap it with compute", seen.hideable_ms
+    if seen.waits_for_rank:
+        to_try, most_ms = "find the rank that the others wait for", exposed_ms
+    most = f"at most {ms(most_ms)} {per_step(seen.marked)}"
     most += " of what was recognised" if seen.summary.communication_is_bound else ""
     said = f"{_exposed(seen)} {_mean_part(seen, exposed_ms)}"
-    return f"{said[:1].upper()}{said[1:]}{'.' if alone else _MORE}", _joined(
+    return f"{capital(said)}{'.' if alone else _MORE}", _joined(
         f"{TO_TRY} {to_try}, {most}.", _main_collective(seen, exposed_ms)
     )
 
@@ -123,8 +150,7 @@ def _main_collective(seen: StepPicture, exposed_ms: float) -> str:
     """What most of the exposed communication is, "" where none of it is known."""
     times: dict[str, float] = {}
     for row in seen.communication:
-        name = row.collective + (f" for {row.purpose}" if row.purpose != "unknown" else "")
-        times[name] = times.get(name, 0.0) + row.exposed_ms_per_step
+        times[row.kind] = times.get(row.kind, 0.0) + row.exposed_ms_per_step
     main = max(times, key=lambda one: times[one], default="")
     if not main or not times[main]:
         return ""
@@ -135,10 +161,6 @@ def _main_collective(seen: StepPicture, exposed_ms: float) -> str:
 def _exposed(seen: StepPicture) -> str:
     least = " at least" if seen.summary.communication_is_bound else ""
     return f"exposed communication takes{least}"
-
-
-def _only_waits(row: CommunicationRow) -> bool:
-    return row.bytes_per_call is not None and row.bytes_per_call < _SENDING_FROM
 
 
 def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> tuple[str, str]:

@@ -9,9 +9,9 @@ import pytest
 
 from tests.advice.advice_rows import gemm
 from tests.render import sample_report
-from tracelens.accounting.limits import StepPicture, limits
-from tracelens.accounting.verdict import verdict
+from tracelens.accounting.limits import StepPicture, limits, picture_of
 from tracelens.numbers import ms, ms_range
+from tracelens.render.verdict import verdict, with_verdict
 from tracelens.results import (
     CommunicationRow,
     ComponentRow,
@@ -68,6 +68,13 @@ def picture(
     return StepPicture(**(given | more))
 
 
+def test_a_report_gets_its_verdict_once_and_a_saved_one_keeps_its_own() -> None:
+    bare = replace(REPORT, summary=replace(REPORT.summary, verdict="", verdict_detail=""))
+    summary = with_verdict(bare).summary
+    assert (summary.verdict, summary.verdict_detail) == verdict(picture_of(bare)) and summary.verdict
+    assert with_verdict(REPORT) is REPORT
+
+
 def test_shapes_come_first_where_nothing_else_is_worth_more() -> None:
     said, detail = verdict(picture(gain=GAIN))
     for figure in (ms(2.0), ms(20.0), "10.0%", "50257 to 50304"):
@@ -120,6 +127,15 @@ def test_an_idle_gpu_is_said_first_with_its_figure_and_the_shapes_second() -> No
     assert "GPU work" in detail and f"{ms(2.0)} of each {ms(20.0)} step (10.0%, predicted)" in detail
     some, _ = verdict(picture(gain=GAIN, busy=0.8))
     assert "CPU-bound" not in some and "20.0% of the step (4.00 of 20.0 ms)" in some
+
+
+def test_overlap_is_not_promised_beyond_the_compute_there_is() -> None:
+    """Of a 20 ms step 12 ms are exposed and 6 ms compute: overlap hides 6; a late rank may be worth 12."""
+    seen = picture(exposed_ms=12.0, busy=0.9, communication=[collective(12.0)])
+    late = picture(exposed_ms=12.0, busy=0.9, communication=[collective(12.0, size=256.0)])
+    assert seen.hideable_ms == pytest.approx(6.0) and not seen.waits_for_rank
+    assert "at most 6.00 ms" in verdict(seen)[1]
+    assert late.waits_for_rank and "at most 12.0 ms" in verdict(late)[1]
 
 
 def test_exposed_communication_is_named_with_what_it_serves() -> None:

@@ -1,0 +1,88 @@
+"""TL125: a mask tensor, or nothing, keeps attention in the memory-efficient kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.advice.advice_facts import A100, H100, V100, step_of
+from tests.advice.advice_rows import attention, model
+from tracelens.gemm.predict.attention import predict_attention
+from tracelens.gemm.predict.attention_call import AttentionProblem
+from tracelens.hardware import Gpu
+from tracelens.results import GemmRow
+from tracelens.rules.attention_backend import AttentionBackend
+from tracelens.rules.engine.facts import Outcome
+
+RULE = AttentionBackend()
+KERNEL = "fmha_cutlass{}_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel::Params)"
+LAYERS = 12.0
+
+
+def predicted_us(backend: str, causal: bool, direction: str, gpu: Gpu = A100, d: int = 64) -> float:
+    call = AttentionProblem(batch=8, heads=16, kv_heads=16, seq_q=2048, seq_k=2048, head_dim=d, causal=causal,
+                            direction=direction)  # fmt: skip
+    return predict_attention(call, gpu=gpu, backend=backend).time_us.mid or 0.0
+
+
+def rows(note: str = " mask", gpu: Gpu = A100, d: int = 64, **more: Any) -> list[GemmRow]:
+    """Forward and backward of each layer, as long as the model of the kernel says."""
+    found = []
+    for number, direction in enumerate(("forward", "backward")):
+        given: dict[str, Any] = {
+            "shape_note": f"b=8 h=16 s=2048 d={d}{note}",
+            "time_us": predicted_us("efficient", False, direction, gpu, min(d, 128)),
+            "flops": 4.0 * 8 * 16 * 2048 * 2048 * d * (1.0 if direction == "forward" else 2.5),
+        }
+        found.append(
+            attention(
+                number, d, heads=16, kernel=KERNEL.format(direction[0].upper()), calls=LAYERS,
+                phase=direction, op=f"aten::_efficient_attention_{direction}", **(given | more),
+            )
+        )  # fmt: skip
+    return found
+
+
+def check(found: list[GemmRow], gpu: Gpu = A100) -> Outcome:
+    dims = model(hidden=1024, heads=16, head_dim=64, sequence=2048, micro_batch=8)
+    return RULE.check(step_of(found, gpu=gpu, dims=dims, step_ms=400.0))
+
+
+def test_a_mask_of_all_heads_is_a_finding_without_a_promise() -> None:
+    (finding,) = check(rows()).findings
+    ways = "forward", "backward"
+    now, then = (sum(predicted_us(kernel, False, way) for way in ways) for kernel in ("efficient", "flash"))
+    saved = LAYERS / 1e3 * (now - then)
+    assert finding.saving_ms.low == 0.0 and finding.saving_ms.mid == pytest.approx(saved)
+    assert (finding.saving_ms.high or 0) > saved and finding.confidence == "low"
+    assert "mask tensor" in finding.title and "is_causal=True" in "".join(finding.fix)
+
+
+def test_no_mask_and_sizes_that_flash_takes() -> None:
+    (finding,) = check(rows("")).findings
+    assert (finding.saving_ms.low or 0) > 0 and "nothing in its sizes" in finding.title
+
+
+@pytest.mark.parametrize(
+    ("found", "gpu", "words"),
+    [
+        (rows(" bias"), A100, "each head, which flex_attention does"),
+        (rows(" mask?"), A100, "not recorded (strides)"),
+        (rows("", d=288), A100, "flash takes head dimensions up to 256"),
+        (rows("", dtype="fp16"), V100, "flash does not take fp16"),
+        (rows(dtype="fp32"), H100, "No attention in 16 bits"),
+        ([attention(1, 64)], H100, "No attention in 16 bits"),
+    ],
+)
+def test_what_has_to_stay_passes_with_its_reason(found: list[GemmRow], gpu: Gpu, words: str) -> None:
+    outcome = check(found, gpu)
+    assert outcome.state == "passed" and words in outcome.why
+
+
+def test_without_sizes_it_could_not_run() -> None:
+    assert check(rows(shape_note="inputs not recorded")).state == "could_not_run"
+
+
+def test_without_fused_attention_there_is_nothing_to_say() -> None:
+    assert check([]).state == "not_applicable"

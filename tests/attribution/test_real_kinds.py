@@ -1,0 +1,366 @@
+"""Kinds of recording that others publish, written row by row from the public source of what they ran."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.attribution.rows import Row, attributed, mm, open_rows, verdict, written
+from tracelens.accounting.model import model_dims
+from tracelens.attribution import find_calls
+from tracelens.words import COMPONENTS, PHASES
+
+GEMM = "GemmKernel"  # a library's own call: it says neither part nor shape
+#: deepseek-ai/DualPipe and the names of deepseek-ai/profile-data (DeepEP issue 348): ranges, and no operator
+DUALPIPE = [
+    Row("norm", "", "RMSNormKernel", inside="attn(F)"),
+    Row("attention.qkv", "", GEMM, inside="attn(F)"),
+    Row("attention.core", "", "void flash_fwd_kernel<Flash_fwd_kernel_traits<192>>", inside="attn(F)"),
+    Row("attention.output", "", GEMM, inside="attn(F)"),
+    Row("communication", "", "void dpsk::ep::internode::notify_dispatch<false, 4>()", inside="dispatch(F)"),
+    Row("communication", "", "void dpsk::ep::internode::dispatch_ll<false>()", inside="dispatch(F)"),
+    Row("moe.experts", "", GEMM, inside="mlp(F)"),
+    Row("moe.experts", "", "swiglu_kernel", inside="mlp(F)"),
+    Row("communication", "", "void dpsk::ep::internode::combine_ll<4>()", inside="combine(F)"),
+    Row("communication", "", "void deep_ep::internode::dispatch<false, 4>()", inside="combine(B)"),
+    Row("moe.experts", "", GEMM, inside="mlp(B)"),
+    Row("moe.experts", "", GEMM, inside="mlp(W)"),
+    Row("attention.core", "", "void flash_bwd_dq_dk_dv_loop_kernel<192>", inside="attn(B)"),
+    Row("attention.other", "", GEMM, inside="attn(B)"),
+]
+
+
+def test_ranges_say_what_launches_without_an_operator_are(tmp_path: Path) -> None:
+    trace, _, found = attributed(tmp_path, written(DUALPIPE))
+    assert verdict(DUALPIPE, trace, found) == (1.0, {}), open_rows(DUALPIPE, trace, found)
+    order = trace.kernels.ts_ns.argsort(kind="stable")
+    phases = [PHASES[code] for code in found.phase[order]]
+    assert phases == ["forward"] * 9 + ["backward"] * 5
+
+
+@pytest.mark.parametrize(
+    ("text", "phase"),
+    [
+        ("mlp(B)", "backward"),
+        ("attn(W)", "backward"),
+        ("bwd_inner", "backward"),  # deepspeedai/DeepSpeed deepspeed/runtime/engine.py, timers
+        ("## backward ##", "backward"),
+        ("loss.backward", "backward"),
+        ("mlp(F)", "forward"),
+        ("## forward ##", "forward"),
+        ("forward_backward", "other"),  # one range around both
+        ("backward_hook", "other"),
+    ],
+)
+def test_ranges_that_name_a_phase(tmp_path: Path, text: str, phase: str) -> None:
+    rows = [
+        Row("", "", "k", inside="mlp(B)"),
+        Row("", "", "k", inside=text),
+        Row("", "", "k", inside="mlp(F)"),
+    ]
+    trace, _, found = attributed(tmp_path, written(rows))
+    assert PHASES[found.phase[trace.kernels.ts_ns.argsort(kind="stable")[1]]] == phase
+
+
+#: KellerJordan/modded-nanogpt train_gpt.py and triton_kernels.py, 2026: one kernel is an MLP's first product
+#: and its activation, called with descriptors; the loss is a kernel of its own, the optimizer none of torch's
+TOKENS, HIDDEN, FFN, VOCAB = 16384, 768, 3072, 50304
+NANOGPT = [
+    Row(
+        "embedding",
+        "aten::embedding",
+        "void at::native::vectorized_gather_kernel<16>",
+        ([VOCAB, HIDDEN], [TOKENS]),
+    ),
+    *(
+        row
+        for _ in range(3)
+        for row in (
+            Row(
+                "norm",
+                "triton_red_fused__fused_rms_norm_add_mul_0",
+                "triton_red_fused__fused_rms_norm_add_mul_0",
+                ([1, TOKENS, HIDDEN],),
+            ),
+            mm("attention.qkv", TOKENS, 3 * HIDDEN, HIDDEN),
+            Row(
+                "attention.core",
+                "flash_attn_3::fwd",
+                "void cutlass::device_kernel<flash::FlashAttnFwdSm90<>>",
+                ([TOKENS, 6, 128],) * 3,
+            ),
+            mm("attention.output", TOKENS, HIDDEN, HIDDEN),
+            Row(
+                "norm",
+                "triton_per_fused__fused_rms_norm_add_1",
+                "triton_per_fused__fused_rms_norm_add_1",
+                ([1, TOKENS, HIDDEN],),
+            ),
+            Row("mlp.up", "linear_relu_square_kernel_0", "linear_relu_square_kernel", ([],) * 6, us=60),
+            mm("mlp.down", TOKENS, HIDDEN, FFN, us=60),
+        )
+    ),
+    mm("logits", TOKENS, VOCAB, HIDDEN, us=200),
+    Row(
+        "loss",
+        "fused_softcapped_entropy_fwd_kernel_1",
+        "fused_softcapped_entropy_fwd_kernel",
+        ([TOKENS, VOCAB],),
+    ),
+]
+
+
+def test_a_product_fused_with_its_activation_is_known_by_the_product_behind_it(tmp_path: Path) -> None:
+    trace, links, found = attributed(tmp_path, written(NANOGPT))
+    right, wrong = verdict(NANOGPT, trace, found)
+    assert (right, wrong) == (1.0, {}), open_rows(NANOGPT, trace, found)
+    model = model_dims(found, find_calls(trace, links, found))
+    assert (model.layers.value, model.hidden.value, model.ffn.value) == (3, HIDDEN, FFN)
+
+
+def test_between_kernels_that_only_an_optimizer_runs_all_is_the_optimizer(tmp_path: Path) -> None:
+    update = [
+        Row("unattributed", "aten::mul", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
+        Row("optimizer", "XXT_kernel_0", "XXT_kernel", inside="loop"),
+        Row("optimizer", "aten::lerp_", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
+        Row("optimizer", "ba_plus_cAA_kernel_1", "ba_plus_cAA_kernel", inside="loop"),
+        Row("unattributed", "aten::mul", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
+    ]
+    rows = [Row("", "", "k", inside="mlp(B)"), *update, Row("", "", "k", inside="mlp(F)")]
+    trace, _, found = attributed(tmp_path, written(rows))
+    said = [COMPONENTS[code] for code in found.component[trace.kernels.ts_ns.argsort(kind="stable")]]
+    assert said[1:-1] == [row.right for row in update]
+
+
+FLASH = "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128>>"
+
+
+def _elementwise(right: str, op: str) -> Row:
+    return Row(right, op, "void at::native::vectorized_elementwise_kernel<4>", us=3)
+
+
+def _products(*right: str) -> list[Row]:
+    return [mm(part, 64, 64, 64) for part in right]
+
+
+def _attention(*queries: str) -> list[Row]:
+    core = Row("attention.core", "aten::_flash_attention_forward", FLASH)
+    return [
+        _elementwise("norm", "aten::native_layer_norm"),
+        *_products(*["attention.qkv"] * len(queries)),
+        core,
+        *_products("attention.output"),
+        _elementwise("residual", "aten::add"),
+    ]
+
+
+def _mlp(kind: str = "plain") -> list[Row]:
+    act, add = _elementwise("mlp.activation", "aten::silu"), _elementwise("residual", "aten::add")
+    norm = _elementwise("norm", "aten::native_layer_norm")
+    if kind == "plain":
+        return [norm, *_products("mlp.up"), act, *_products("mlp.down"), add]
+    if kind == "gated":
+        gated = _elementwise("mlp.activation", "aten::mul")
+        return [norm, *_products("mlp.gate"), act, *_products("mlp.up"), gated, *_products("mlp.down"), add]
+    expert = Row("moe.experts", "aten::_grouped_mm", "void cutlass::device_kernel<GroupProblemShape>", us=50)
+    return [
+        norm,
+        *_products("moe.router"),
+        _elementwise("moe.router moe.dispatch", "aten::topk"),
+        _elementwise("moe.dispatch", "aten::sort"),
+        expert,
+        _elementwise("moe.experts", "aten::silu"),
+        expert,
+        _elementwise("moe.dispatch", "aten::index_add_"),
+        add,
+    ]
+
+
+HEAD = [
+    _elementwise("norm", "aten::native_layer_norm"),
+    *_products("logits"),
+    _elementwise("loss", "aten::nll_loss_forward"),
+]
+WORDS = [_elementwise("embedding", "aten::embedding")]
+PROJECTOR = [
+    *_products("embedding"),
+    _elementwise("embedding other", "aten::gelu"),
+    *_products("embedding"),
+]
+WITHOUT_SHAPES = {
+    # a vision tower, two products onto the words' width, and a language model: llava, qwen2_vl
+    "two models": (3 * (_attention("q", "k", "v") + _mlp()))
+    + [_elementwise("", "aten::slice"), *PROJECTOR, *WORDS]
+    + 4 * (_attention("qkv") + _mlp("gated"))
+    + HEAD,
+    # switch_transformers, t5: attention to itself, then to the encoder, then an MLP
+    "encoder and decoder": WORDS
+    + 3 * (_attention("q", "k", "v") + _mlp())
+    + WORDS
+    + 3 * (_attention("q", "k", "v") + _attention("q", "k", "v") + _mlp())
+    + HEAD,
+    # deepseek_v3: dense layers first, then experts
+    "experts": WORDS
+    + 2 * (_attention("q", "k", "v") + _mlp("gated"))
+    + 4 * (_attention("q", "k", "v") + _mlp("experts"))
+    + HEAD,
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_SHAPES)
+def test_order_alone_tells_layers_of_several_kinds(tmp_path: Path, name: str) -> None:
+    rows = WITHOUT_SHAPES[name]
+    trace, _, found = attributed(tmp_path, written(rows, shapes=False))
+    right, wrong = verdict(rows, trace, found)
+    assert right >= 0.9, open_rows(rows, trace, found)
+    assert wrong == {}
+
+
+def _model(layers: int, number: int = -1) -> list[Row]:
+    """A forward with shapes; ``number``: autograd's first, -1 for one without gradients."""
+    tokens, hidden, ffn, vocab = 2048, 512, 1536, 32000
+    wide = ([4, 512, hidden],)
+    norm = replace(_elementwise("norm", "aten::native_layer_norm"), dims=wide)
+    add = replace(_elementwise("residual", "aten::add"), dims=wide * 2)
+    act = replace(_elementwise("mlp.activation", "aten::gelu"), dims=([4, 512, ffn],))
+    core = Row("attention.core", "aten::_flash_attention_forward", FLASH, ([4, 512, 8, 64],) * 3)
+    rows = [replace(_elementwise("embedding", "aten::embedding"), dims=([vocab, hidden], [4, 512]))]
+    for _ in range(layers):
+        queries = [mm("attention.qkv", tokens, hidden, hidden)] * 3
+        rows += [norm, *queries, core, mm("attention.output", tokens, hidden, hidden), add, norm]
+        rows += [mm("mlp.up", tokens, ffn, hidden), act, mm("mlp.down", tokens, hidden, ffn), add]
+    rows += [norm, mm("logits", tokens, vocab, hidden)]
+    rows += [replace(_elementwise("loss", "aten::_log_softmax"), dims=([tokens, vocab],))]
+    return [replace(row, number=number + at) if number > 0 else row for at, row in enumerate(rows)]
+
+
+TRAINED = _model(3, 10)
+_LAST = 10 + len(TRAINED) - 1
+GRADIENT = replace(_elementwise("loss", "aten::_log_softmax_backward_data"), number=-_LAST)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [*TRAINED, *_model(3), GRADIENT],  # huggingface/trl trl/trainer/dpo_trainer.py
+        [*_model(2), *TRAINED, GRADIENT],  # a smaller teacher or reference before
+        [*_model(3), *_model(3)],  # two batches of inference
+    ],
+    ids=["policy and reference", "another model ahead", "twice"],
+)
+def test_a_model_that_runs_twice_has_its_layers_once(tmp_path: Path, rows: list[Row]) -> None:
+    trace, links, found = attributed(tmp_path, written(rows))
+    assert verdict(rows, trace, found) == (1.0, {}), open_rows(rows, trace, found)
+    model = model_dims(found, find_calls(trace, links, found))
+    assert (model.layers.value, model.heads.value, model.micro_batch.value) == (3, 8, 4)
+    phases = [PHASES[code] for code in found.phase[trace.kernels.ts_ns.argsort(kind="stable")]]
+    inside = zip(rows, phases, strict=True)
+    assert {phase for row, phase in inside if row.right not in ("embedding", "loss")} == {"forward"}
+
+
+# vllm-project/vllm on B200: csrc/, vllm/model_executor/layers/fused_moe/; kernels of TensorRT-LLM
+_ADD_NORM = Row(
+    "norm", "_C::fused_add_rms_norm", "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>()", us=4
+)
+_SUM = Row("communication", "vllm::all_reduce", "void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>()")
+_FP4 = (
+    "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, int> > >()"
+)
+
+
+def _fp4(right: str) -> list[Row]:
+    cast = Row(right, "_C::scaled_fp4_quant", "void vllm::cvt_fp16_to_fp4<__nv_bfloat16, false>()", us=4)
+    return [cast, Row(right, "_C::cutlass_scaled_fp4_mm", _FP4, us=40)]
+
+
+def _served(mlp: list[Row]) -> list[Row]:
+    rotates = "void vllm::rotary_embedding_kernel<c10::BFloat16, true>()"
+    writes = "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>()"
+    fmha = "fmhaSm100fKernel_QkvBfloat16OBfloat16H128PagedKvCausalP16VarSeqQ128Kv128Persistent"
+    attention = [
+        Row("attention.rope", "_C::rotary_embedding", rotates, us=4),
+        Row("attention.other", "_C_cache_ops::reshape_and_cache_flash", writes, us=4),
+        Row("attention.core", "vllm::unified_attention_with_output", fmha),
+    ]
+    before = [_ADD_NORM, *_fp4("attention.qkv"), *attention, *_fp4("attention.output"), _SUM, _ADD_NORM]
+    return [*before, *mlp, _SUM]
+
+
+_DENSE = [
+    *_fp4("mlp.up"),
+    Row("mlp.activation", "_C::silu_and_mul_nvfp4_quant", "void vllm::silu_and_cvt_fp16_to_fp4<>()", us=5),
+    Row("mlp.down", "_C::cutlass_scaled_fp4_mm", _FP4, us=40),
+]
+_MIXED = [
+    *_products("moe.router"),
+    *(
+        Row(right, "vllm::moe_forward", kernel)
+        for right, kernel in (
+            ("moe.router", "void moe::dev::routing::routingRenormalize::routingIndicesClusterKernel<>()"),
+            ("moe.experts", "bmm_E4m3_MxE4m3MxE2m1_Fp32_bA32_bB32_t128x32x256_swiGlu_dynBatch_sm100f"),
+            ("moe.experts", "bmm_Bfloat16_MxE2m1MxE4m3_Fp32_bA32_bB32_t128x32x256_dynBatch_sm100f"),
+            ("moe.dispatch", "void moe::dev::finalize::finalizeKernelVecLoad<>()"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("how", ["operators", "graph", "kernels_alone"])
+@pytest.mark.parametrize(("dense", "mixed"), [(4, 0), (0, 4), (2, 4)])
+def test_a_served_model_without_shapes(tmp_path: Path, dense: int, mixed: int, how: str) -> None:
+    """Its operators are recorded, or one launch replays a captured graph, or there are kernels alone."""
+    rows = [*_served(_DENSE) * dense, *_served(_MIXED) * mixed, _ADD_NORM, *_products("logits")]
+    events = written(rows, shapes=False, graph=how == "graph", kernels_alone=how == "kernels_alone")
+    trace, _, found = attributed(tmp_path, events)
+    right, wrong = verdict(rows, trace, found)
+    assert right >= 0.97, open_rows(rows, trace, found)
+    assert wrong == {}
+
+
+def _adapted(right: str, n: int, k: int, rank: int = 16) -> list[Row]:
+    """huggingface/peft src/peft/tuners/lora/layer.py: result + lora_B(lora_A(dropout(x))) * scaling."""
+    drops = replace(_elementwise(f"{right} dropout", "aten::native_dropout"), dims=([4, 512, k],))
+    scales = replace(_elementwise(right, "aten::mul"), dims=([4, 512, n], []))
+    adds = replace(_elementwise(right, "aten::add"), dims=([4, 512, n],) * 2)
+    return [
+        mm(right, 2048, n, k, us=50),
+        drops,
+        mm(right, 2048, rank, k),
+        mm(right, 2048, n, rank),
+        scales,
+        adds,
+    ]
+
+
+def _adapted_layer(hidden: int, ffn: int, keys: int) -> list[Row]:
+    stream = ([4, 512, hidden],)
+    norm = replace(_elementwise("norm", "aten::rms_norm"), dims=stream)
+    add = replace(_elementwise("residual", "aten::add"), dims=stream * 2)
+    act = replace(_elementwise("mlp.activation", "aten::silu"), dims=([4, 512, ffn],))
+    gated = replace(_elementwise("mlp.activation", "aten::mul"), dims=([4, 512, ffn],) * 2)
+    core = Row("attention.core", "aten::_flash_attention_forward", FLASH, ([4, 512, hidden // 64, 64],) * 3)
+    queries = [row for width in (hidden, keys, keys) for row in _adapted("attention.qkv", width, hidden)]
+    mlp = [*_adapted("mlp.gate", ffn, hidden), act, *_adapted("mlp.up", ffn, hidden), gated]
+    output = _adapted("attention.output", hidden, hidden)
+    return [norm, *queries, core, *output, add, norm, *mlp, *_adapted("mlp.down", hidden, ffn), add]
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_adapters_beside_every_product_are_of_what_they_adapt(tmp_path: Path, shapes: bool) -> None:
+    hidden, ffn, vocab = 2048, 5632, 32000
+    head = [
+        replace(_elementwise("norm", "aten::rms_norm"), dims=([4, 512, hidden],)),
+        mm("logits", 2048, vocab, hidden),
+    ]
+    loss = replace(_elementwise("loss", "aten::_log_softmax"), dims=([2048, vocab],))
+    rows = [*WORDS, *_adapted_layer(hidden, ffn, 512) * 3, *head, loss]
+    trace, links, found = attributed(tmp_path, written(rows, shapes=shapes))
+    right, wrong = verdict(rows, trace, found)
+    assert right >= 0.98, open_rows(rows, trace, found)
+    model = model_dims(found, find_calls(trace, links, found))
+    assert model.layers.value == 3
+    assert wrong == {}
+    if shapes:
+        assert (model.hidden.value, model.ffn.value, model.vocab.value) == (hidden, ffn, vocab)

@@ -1,0 +1,92 @@
+"""Runs of a job over time: what moved in the last one is named, and noise is not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from tests.job.plants import small
+from tests.job.simulated import Simulation
+from tracelens.cli import cli
+from tracelens.errors import InputError, UsageError
+from tracelens.job.history import figures, history, record
+from tracelens.job.result import Job
+from tracelens.job.run import analyze_job
+
+START = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder = tmp_path_factory.mktemp("traces")
+    Simulation(small()).write(folder)
+    return analyze_job([folder], workers=1)
+
+
+def scaled(job: Job, *, idle_ms: float = 0.0, step: float = 1.0) -> Job:
+    """The job with more idle time on every rank, or all of its step longer."""
+    rows = [
+        msgspec.structs.replace(
+            row, parts=msgspec.structs.replace(row.parts, idle_ms=row.parts.idle_ms + idle_ms)
+        )
+        for row in job.ranks
+    ]
+    return msgspec.structs.replace(job, ranks=rows, step_ms=job.step_ms * step + idle_ms)
+
+
+def stored(store: Path, jobs: list[Job]) -> None:
+    for day, one in enumerate(jobs):
+        record(one, store, run=f"day{day}", when=START + timedelta(days=day))
+
+
+def test_a_regression_is_named_with_its_part_and_noise_is_not(job: Job, tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="the extra history is not installed")
+    noise = [scaled(job, step=factor) for factor in (1.0, 1.03, 0.98, 1.01)]
+    stored(tmp_path / "calm", [*noise, scaled(job, step=1.04)])
+    calm = history(tmp_path / "calm")
+    assert ([one.run for one in calm.runs], calm.earlier) == ([f"day{day}" for day in range(5)], 4)
+    assert calm.moved == []
+    more = 0.1 * job.step_ms
+    stored(tmp_path / "slow", [*noise, scaled(job, idle_ms=more)])
+    (first, second) = history(tmp_path / "slow").moved
+    assert {first.figure, second.figure} == {"step", "idle"}
+    idle = first if first.figure == "idle" else second
+    assert idle.ms - idle.usual_ms == pytest.approx(more)
+    assert idle.noise_ms == pytest.approx(0.0, abs=1e-9) and idle.runs == 4
+
+
+def test_other_jobs_and_too_few_runs_say_nothing(job: Job, tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="the extra history is not installed")
+    fewer = msgspec.structs.replace(job, ranks=job.ranks[:3])
+    stored(tmp_path, [fewer, fewer, fewer, job, job, scaled(job, idle_ms=job.step_ms)])
+    found = history(tmp_path)
+    assert (len(found.runs), found.earlier, found.moved) == (6, 2, [])
+
+
+def test_a_run_is_kept_once_and_under_a_name_for_a_file(job: Job, tmp_path: Path) -> None:
+    record(job, tmp_path, run="a", when=START)
+    for name in ("a", "../b", "", "x/y"):
+        with pytest.raises(UsageError):
+            record(job, tmp_path, run=name, when=START)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
+    assert figures(job)["step"] == job.step_ms
+    with pytest.raises(InputError, match="holds no run"):
+        history(tmp_path / "empty")
+
+
+def test_the_command_adds_and_shows(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="the extra history is not installed")
+    (tmp_path / "traces").mkdir()
+    Simulation(small()).write(tmp_path / "traces")
+    store, traces = str(tmp_path / "runs"), str(tmp_path / "traces" / "rank*.json")
+    first = CliRunner().invoke(cli, ["history", store, traces, "--run", "monday"])
+    assert first.exit_code == 0 and "monday: 0 earlier runs" in first.output
+    again = CliRunner().invoke(cli, ["history", store, "--json", "-"])
+    assert [one["run"] for one in msgspec.json.decode(again.stdout)["runs"]] == ["monday"]
+    (tmp_path / "runs" / "other.parquet").write_bytes(b"no parquet")
+    broken = CliRunner().invoke(cli, ["history", store], standalone_mode=False)
+    assert isinstance(broken.exception, InputError) and "no run" in str(broken.exception)

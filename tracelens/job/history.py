@@ -1,0 +1,158 @@
+"""Runs of a job over time: each as a small Parquet file in a folder, asked by DuckDB."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from tracelens.comparison.step_change import PRACTICAL
+from tracelens.errors import InputError, UsageError
+from tracelens.files import write_bytes
+from tracelens.job.result import Job
+
+#: Fewer earlier runs say nothing of how much runs differ.
+LEAST_RUNS = 3
+#: Beyond the earlier runs' median by so many scaled median absolute deviations.
+_FAR = 3 * 1.4826
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,79}")
+_PARTS = ("computing", "waiting", "sending", "messages", "copies", "input", "idle")
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One run of the store."""
+
+    run: str
+    recorded_at: str  # ISO 8601: when it was put into the store
+    job: str  # GPUs and number of ranks: runs that differ in it are not compared
+    figures: dict[str, float]  # ms per step: step, parts (median rank), late (latest rank), components
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """A figure of the last run that differs from the earlier ones by more than they do among themselves."""
+
+    figure: str
+    ms: float
+    usual_ms: float  # median of the earlier runs
+    noise_ms: float  # 3 scaled median absolute deviations of the earlier runs
+    runs: int  # earlier ones of the same job
+
+
+class History(msgspec.Struct, frozen=True):
+    """The runs, oldest first, and what moved in the last one; the largest first."""
+
+    runs: list[Run]
+    moved: list[Moved]
+    earlier: int  # runs that the last one is compared with
+
+
+def figures(job: Job) -> dict[str, float]:
+    """ms per step by which runs are compared."""
+    found = {"step": job.step_ms}
+    found |= {name: median(getattr(row.parts, f"{name}_ms") for row in job.ranks) for name in _PARTS}
+    found["late"] = max(row.late_ms for row in job.ranks)
+    return found | {f"component {name}": times[0] for name, times in job.components.items()}
+
+
+def record(job: Job, store: Path, *, run: str, when: datetime) -> Path:
+    """Put a run into the store, a folder; the file is named by the run.
+
+    Raises:
+        UsageError: the name is none for a file, or the store has a run of that name.
+    """
+    if not _NAME.fullmatch(run):
+        raise UsageError(f"--run {run[:80]!r}: use letters, digits and . _ + - for the name of a run")
+    path = store / f"{run}.parquet"
+    if path.exists():
+        raise UsageError(f"{store} has a run {run}: give another --run, or remove {path.name}")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    gpus = ", ".join(sorted({row.gpu for row in job.ranks}))
+    values = figures(job)
+    many = len(values)
+    table = pa.table(
+        {
+            "run": [run] * many,
+            "recorded_at": [when.isoformat(timespec="seconds")] * many,
+            "job": [f"{len(job.ranks)} ranks, {gpus}"] * many,
+            "figure": list(values),
+            "ms": list(values.values()),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    store.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, sink.getvalue().to_pybytes())
+    return path
+
+
+def history(store: Path) -> History:
+    """The runs of a store, and what moved in the last one against the median of earlier runs of its job.
+
+    A figure has moved by more than 2 % of the usual step and by more than the earlier runs' noise.
+    Raises InputError where DuckDB is not installed, or the folder holds no run.
+    """
+    files = sorted(str(path) for path in store.glob("*.parquet"))
+    if not files:
+        raise InputError(f"{store} holds no run: give the traces or summaries of one after it")
+    rows = _asked(_RUNS, files)
+    runs: dict[str, Run] = {}
+    for run, recorded, job, figure, ms in rows:
+        runs.setdefault(run, Run(run, recorded, job, {})).figures[figure] = ms
+    last = list(runs.values())[-1]
+    earlier = [one for one in runs.values() if one.job == last.job and one is not last]
+    if len(earlier) < LEAST_RUNS:
+        return History(list(runs.values()), [], len(earlier))
+    usual_step = median(one.figures["step"] for one in earlier)
+    moved = [
+        Moved(figure, ms, usual, _FAR * mad, many)
+        for figure, ms, usual, mad, many in _asked(_AGAINST_EARLIER, files)
+        if many >= LEAST_RUNS and abs(ms - usual) > max(PRACTICAL * usual_step, _FAR * mad)
+    ]
+    return History(
+        list(runs.values()), sorted(moved, key=lambda one: -abs(one.ms - one.usual_ms)), len(earlier)
+    )
+
+
+_RUNS = """
+SELECT run, recorded_at, job, figure, ms FROM read_parquet($files) ORDER BY recorded_at, run
+"""
+_AGAINST_EARLIER = """
+WITH figures AS (SELECT * FROM read_parquet($files)),
+last AS (SELECT DISTINCT run, job, recorded_at FROM figures ORDER BY recorded_at DESC, run DESC LIMIT 1),
+earlier AS (
+    SELECT figure, median(figures.ms) AS usual, mad(figures.ms) AS mad, count(*) AS many
+    FROM figures JOIN last ON figures.job = last.job AND figures.run <> last.run
+    GROUP BY figure
+)
+SELECT figures.figure, figures.ms, earlier.usual, earlier.mad, earlier.many
+FROM figures JOIN last ON figures.run = last.run JOIN earlier ON figures.figure = earlier.figure
+"""
+
+
+def check_installed() -> None:
+    """Raise InputError where DuckDB is not installed."""
+    if find_spec("duckdb") is None:
+        raise InputError('a history needs pip install "tracelens-gpu[history]"')
+
+
+def _asked(query: str, files: Sequence[str]) -> list[tuple[Any, ...]]:
+    check_installed()
+    import duckdb
+
+    try:
+        with duckdb.connect() as database:
+            found: list[tuple[Any, ...]] = database.execute(query, {"files": list(files)}).fetchall()
+            return found
+    except duckdb.Error as error:
+        raise InputError(f"the store holds a file that is no run: {str(error).splitlines()[0]}") from None
+
+
+__all__ = ["LEAST_RUNS", "History", "Moved", "Run", "check_installed", "figures", "history", "record"]

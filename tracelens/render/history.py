@@ -1,0 +1,58 @@
+"""Runs of a job over time at a terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from tracelens import numbers as f
+from tracelens.job.history import LEAST_RUNS, History, Moved
+from tracelens.render.console import Out
+
+_RUNS = 20
+_SHOWN = ("step", "computing", "waiting", "sending", "input", "idle", "late")
+
+
+def verdict(found: History) -> str:
+    """What the last run's step did against the earlier ones."""
+    last = found.runs[-1]
+    if found.earlier < LEAST_RUNS:
+        runs = f"{found.earlier} earlier run{'' if found.earlier == 1 else 's'}"
+        return f"{last.run}: {runs} of this job; {LEAST_RUNS} show how much runs differ."
+    step = next((one for one in found.moved if one.figure == "step"), None)
+    if step is None:
+        return f"{last.run}: its step is as in {found.earlier} earlier runs, {f.ms(last.figures['step'])}."
+    return f"{last.run}: {_said(step)}."
+
+
+def _said(one: Moved) -> str:
+    word = "slower" if one.ms > one.usual_ms else "faster"
+    share = f" ({f.pct(abs(one.ms / one.usual_ms - 1))})" if one.usual_ms else ""
+    return (
+        f"{one.figure} {word} by {f.ms(abs(one.ms - one.usual_ms))}{share}: {f.ms(one.ms)}, "
+        f"median of {one.runs} earlier runs {f.ms(one.usual_ms)}, noise {f.ms(one.noise_ms)}"
+    )
+
+
+def render_history(found: History, *, console: Console) -> None:
+    """Print the last runs, and what moved in the last one."""
+    out = Out(console)
+    out.line(verdict(found), "bold")
+    for one in found.moved:
+        if one.figure != "step":
+            out.line(f"  {_said(one)}")
+    out.line()
+    rows = out.table([("", "l"), *((name, "r") for name in _SHOWN)])
+    shown = found.runs[-_RUNS:]
+    for run in shown:
+        other = "" if run.job == found.runs[-1].job else " (another job)"
+        cells = [f.sig(run.figures[name]) for name in _SHOWN]
+        rows.add_row(out.text(f"  {run.run}{other}", limit=40), *(out.text(cell) for cell in cells))
+    out.print(rows)
+    more = len(found.runs) - len(shown)
+    before = f"after {more} older runs; " if more else ""
+    out.line(
+        f"  {before}ms per step: parts of the median rank; late: what is waited for the latest rank", "dim"
+    )
+
+
+__all__ = ["render_history", "verdict"]

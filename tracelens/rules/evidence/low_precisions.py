@@ -1,0 +1,138 @@
+"""What each linear layer's GEMMs would take in fp8 or less, or back in 16 bits, their casts counted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tracelens.gemm.predict.rates import peak_of
+from tracelens.numbers import listed
+from tracelens.results import Estimate, GemmRow, OtherRow, total
+from tracelens.rules.engine.bounds import Bound
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.rows import time_of
+from tracelens.step.casts import cast_ms
+from tracelens.step.predicted import CONVERTED, LOW_PRECISION, SIXTEEN_BITS, scaled_product
+from tracelens.step.whatif import StepModel
+from tracelens.step.work import Product
+
+#: A type that changes more of the arithmetic is proposed where it saves more than this many times as much.
+_MORE = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """One component's GEMMs in another type: milliseconds per step, casts taken off."""
+
+    component: str
+    dtype: str
+    bounds: tuple[Bound, ...]  # each row's time above the low end of what it would take
+    saving: Estimate
+
+    @property
+    def sure(self) -> bool:
+        """Is even the low end a gain?"""
+        return (self.saving.low or 0.0) > 0
+
+
+def linear_rows(facts: StepFacts, dtypes: frozenset[str]) -> list[GemmRow]:
+    """GEMMs of linear layers that run in one of these types."""
+    return [row for row in facts.gemms if row.component in CONVERTED and row.dtype in dtypes]
+
+
+def types_of(step: StepModel) -> list[str]:
+    """Types of low precision that this GPU has a peak for."""
+    blackwell = (step.gpu.compute_capability or (0, 0)) >= (10, 0)
+    return [one for one in LOW_PRECISION if peak_of(step.gpu, one) and (one != "nvfp4" or blackwell)]
+
+
+def gains(facts: StepFacts, step: StepModel, dtype: str) -> list[Gain]:
+    """What each component's GEMMs in 16 bits would save in ``dtype``, where all of them have a prediction."""
+    found: list[Gain] = []
+    for component, products in _components(step, SIXTEEN_BITS).items():
+        judged = [_saved(facts, step, product, dtype) for product in products]
+        known = [one for one in judged if one is not None]
+        if known and len(known) == len(judged):
+            found.append(_gain(component, dtype, known))
+    return found
+
+
+def losses(facts: StepFacts, step: StepModel) -> list[Gain]:
+    """What each component's GEMMs in fp8 would save back in bf16, with the casts that the trace shows."""
+    found = []
+    for component, products in _components(step, frozenset({"fp8"})).items():
+        judged = [_saved(facts, step, product, "bf16") for product in products]
+        known = [one for one in judged if one is not None]
+        if known and len(known) == len(judged):
+            cast = time_of(casts_to_fp8(facts, {component}))
+            gain = _gain(component, "bf16", known)
+            found.append(replace(gain, saving=gain.saving + Estimate.exactly(cast, gain.saving.basis)))
+    return found
+
+
+def casts_to_fp8(facts: StepFacts, components: Collection[str]) -> list[OtherRow]:
+    """Kernels of these components that cast to fp8."""
+    rows = [row for row in facts.others or () if row.kind == "cast" and row.dtype_to == "fp8"]
+    return [row for row in rows if row.component in components]
+
+
+def preferred(judged: dict[str, list[Gain]]) -> str | None:
+    """The first type with a sure gain, unless another saves far more."""
+    low = {
+        dtype: sum(gain.saving.low or 0.0 for gain in found if gain.sure) for dtype, found in judged.items()
+    }
+    paying = {dtype: saved for dtype, saved in low.items() if saved > 0}
+    first = next(iter(paying), None)
+    best = max(paying, key=lambda dtype: paying[dtype], default=None)
+    return best if first and best and paying[best] > _MORE * paying[first] else first
+
+
+def names(found: Sequence[Gain]) -> str:
+    """Their components, in a sentence."""
+    return listed([gain.component for gain in found])
+
+
+def table(found: Sequence[Gain]) -> dict[str, list[float | None]]:
+    """component -> [low, mid, high] ms per step."""
+    return {gain.component: [gain.saving.low, gain.saving.mid, gain.saving.high] for gain in found}
+
+
+def _components(step: StepModel, dtypes: frozenset[str]) -> dict[str, list[Product]]:
+    found: dict[str, list[Product]] = {}
+    for product in step.work.products:
+        row = product.row
+        if row.component in CONVERTED and (row.math_dtype or row.dtype) in dtypes and row.calls_per_step > 0:
+            found.setdefault(row.component, []).append(product)
+    return found
+
+
+def _saved(facts: StepFacts, step: StepModel, product: Product, dtype: str) -> tuple[Bound, Estimate] | None:
+    """One product's saving, ms per step, and its bound; None where it has no prediction."""
+    row = product.row
+    now = replace(step.now, dtype=row.math_dtype or row.dtype)
+    then = replace(now, dtype=dtype)
+    scaled = scaled_product(product, now, then, anchors=step.anchors, gpu=step.gpu, measured=step.measured)
+    sizes = product.sizes(now)
+    if isinstance(scaled, str) or sizes is None:
+        return None
+    time = row.time_ms_per_step * product.weight
+    saving = time - Estimate(scaled.low, scaled.mid, scaled.high, scaled.basis) * time
+    bound = Bound(row, max(saving.high or 0.0, 0.0))
+    if dtype in LOW_PRECISION:
+        m, n, k, batch = sizes
+        weights = k * n if facts.trains else 0  # which do not change in inference: they are cast once
+        saving = saving - cast_ms(row.calls_per_step * product.weight * batch * (m * k + weights), step.gpu)
+    return bound, saving
+
+
+def _gain(component: str, dtype: str, judged: Sequence[tuple[Bound, Estimate]]) -> Gain:
+    return Gain(component, dtype, tuple(_merged(judged)), total([saving for _, saving in judged]))
+
+
+def _merged(judged: Sequence[tuple[Bound, Estimate]]) -> Iterator[Bound]:
+    """Parts of one row as one bound."""
+    rows: dict[str, list[Bound]] = {}
+    for bound, _ in judged:
+        rows.setdefault(bound.row.id, []).append(bound)
+    for parts in rows.values():
+        yield Bound(parts[0].row, sum(part.ms for part in parts))

@@ -1,0 +1,84 @@
+"""TL126: experts of which some ranks get more tokens than others, which then wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracelens.numbers import ms, percent
+from tracelens.results import CommunicationRow
+from tracelens.rules.engine.bounds import Bound
+from tracelens.rules.engine.candidate import Candidate, absent, could_not_run
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.rows import time_of
+from tracelens.rules.engine.rule import Rule
+
+#: A fullest rank this much above the mean is what a balancing loss leaves, too.
+_WORTH_FRAC = 0.1
+
+
+class ExpertImbalance(Rule):
+    """As many tokens for the experts of every rank."""
+
+    id = "TL126"
+    slug = "expert-imbalance"
+    title = "Experts' tokens spread evenly over ranks"
+
+    def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
+        """Judge by the sizes that all-to-alls of experts have for each rank."""
+        sent = [row for row in facts.communication if row.purpose == "expert all-to-all"]
+        if not sent:
+            raise absent("No all-to-all of experts was recognised.")
+        told = [row for row in sent if row.uneven_frac is not None and row.bytes_per_call]
+        if not told:
+            raise could_not_run(
+                "The all-to-alls of the experts do not say how much goes to each rank: PyTorch records split"
+                " sizes of all_to_all_single, up to 30 ranks; fused dispatches (DeepEP) have none."
+            )
+        uneven = _uneven(told)
+        seen = (
+            f"The all-to-alls of the experts send the fullest of {told[0].group_size or 'their'} ranks"
+            f" {percent(uneven)} more than the mean, by the sizes that this rank's calls have for each."
+        )
+        if uneven < _WORTH_FRAC:
+            return [], seen
+        return [_candidate(facts, sent, uneven, seen)], ""
+
+
+def _uneven(rows: Sequence[CommunicationRow]) -> float:
+    """Mean over the calls, by what they move."""
+    weights = [(row.bytes_per_call or 0.0) * max(row.calls_per_step, 1e-9) for row in rows]
+    shares = [row.uneven_frac or 0.0 for row in rows]
+    return sum(weight * share for weight, share in zip(weights, shares, strict=True)) / sum(weights)
+
+
+def _candidate(facts: StepFacts, sent: Sequence[CommunicationRow], uneven: float, seen: str) -> Candidate:
+    rows = [row for row in facts.gemms if row.component == "moe.experts"]
+    waits, share = sum(row.exposed_ms_per_step for row in sent), uneven / (1 + uneven)
+    return Candidate(
+        name="even loads of the ranks",
+        title=f"Even out the experts' tokens: the fullest rank has {percent(uneven)} more than the mean",
+        saw=(
+            f"{seen} Experts' GEMMs take {ms(time_of(rows))} {facts.per_step} here, and exposed all-to-alls,"
+            f" which hold the wait for that rank, {ms(waits)}."
+        ),
+        change={},
+        fix=[
+            "+ moe_aux_loss_coeff = 0.01, or a bias for each expert that follows its load",
+            "+ capacity_factor = 1.25   # drops what is beyond; or place hot experts on different ranks",
+        ],
+        caveats=[
+            "Other ranks' tokens can favour other experts: the traces of all ranks (tracelens job) tell.",
+            "Another balance trains another router: compare the loss.",
+        ],
+        confidence="low",
+        effort="config",
+        components=["moe.experts", "communication"],
+        bounds=[Bound(row, share * row.time_ms_per_step) for row in rows],
+        elsewhere_ms=share * waits,
+        bound_of=(
+            "of the experts' GEMMs and their exposed all-to-alls the part above an even load,"
+            f" {percent(uneven)} / {percent(1 + uneven)}"
+        ),
+        evidence={"uneven_frac": uneven, "exposed_all_to_all_ms": waits},
+        parameter_delta=0,
+    )  # fmt: skip

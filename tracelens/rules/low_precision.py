@@ -1,0 +1,146 @@
+"""TL124: linear layers that would gain in fp8 or less, and those of an fp8 model that lose by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracelens.numbers import listed, ms, ms_range, plural
+from tracelens.results import total
+from tracelens.rules.engine.candidate import Candidate, absent, could_not_run, not_applicable
+from tracelens.rules.engine.facts import StepFacts
+from tracelens.rules.engine.needs import for_shapes
+from tracelens.rules.engine.rows import took
+from tracelens.rules.engine.rule import Rule
+from tracelens.rules.evidence.block_scales import block_fit
+from tracelens.rules.evidence.low_precisions import (
+    Gain,
+    casts_to_fp8,
+    gains,
+    linear_rows,
+    losses,
+    names,
+    preferred,
+    table,
+    types_of,
+)
+from tracelens.step.predicted import CONVERTED, SIXTEEN_BITS
+
+_NAMES = {"fp8": "fp8", "fp8-block": "fp8 in blocks", "nvfp4": "NVFP4"}
+_HOW = {
+    "fp8": ["+ from torchao.float8 import convert_to_float8_training",
+            "+ convert_to_float8_training(model, module_filter_fn=is_one_of_these)"],
+    "fp8-block": ["+ with te.autocast(recipe=Float8BlockScaling()):  # Transformer Engine, for these layers"],
+    "nvfp4": ["+ with te.autocast(recipe=NVFP4BlockScaling()):  # Transformer Engine, for these layers"],
+}  # fmt: skip
+
+
+class LowPrecision(Rule):
+    """Linear layers in the precision that is fastest for their size."""
+
+    id = "TL124"
+    slug = "low-precision"
+    title = "Linear layers in their fastest precision"
+
+    def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
+        """Predict each component's GEMMs in the GPU's types of low precision, and those in fp8 in bf16."""
+        wide, narrow = linear_rows(facts, SIXTEEN_BITS), linear_rows(facts, frozenset({"fp8"}))
+        blind = [row for row in facts.gemms if row.component in CONVERTED and row.n is None]
+        if blind and all(row.n is None for row in (*wide, *narrow)):
+            raise could_not_run(f"No GEMM of a linear layer has a shape and a type: {for_shapes(blind)}.")
+        if not wide and not narrow:
+            raise absent("No GEMM of a transformer's linear layers in 16 or 8 bits was recognised.")
+        if facts.step is None:
+            raise could_not_run("The GPU is not known, and with it what it takes in fp8: name it with --gpu.")
+        types = types_of(facts.step)
+        if not types:
+            raise not_applicable(
+                f"No fp8 rate of the {facts.gpu.title} is known: fp8 needs Ada, Hopper or Blackwell."
+            )
+        back = [gain for gain in losses(facts, facts.step) if gain.sure]
+        if narrow:
+            said = f"{took(narrow, 'GEMM shape', facts)} in fp8; none of them is surely faster in bf16."
+            return ([_back(facts, back)] if back else []), said
+        judged = {dtype: gains(facts, facts.step, dtype) for dtype in types}
+        if not any(judged.values()):
+            raise could_not_run(
+                "What these GEMMs of linear layers take in another precision is not predicted."
+            )
+        best = preferred(judged)
+        said = _said(facts, judged)
+        return ([_candidate(facts, judged, best, said)] if best else []), said
+
+
+def _said(facts: StepFacts, judged: dict[str, list[Gain]]) -> str:
+    rows = linear_rows(facts, SIXTEEN_BITS)
+    parts = [f"{took(rows, 'GEMM shape', facts)} of linear layers in 16 bits."]
+    for dtype, found in judged.items():
+        sure = [gain for gain in found if gain.sure]
+        saving = total([gain.saving for gain in sure])
+        rest = [gain.component for gain in found if not gain.sure]
+        unsure = f"; not surely {listed(rest)}" if rest else ""
+        gain = f"gain {ms(saving.mid)} ({ms_range(saving.low, saving.high)}) in {names(sure)}" if sure else ""
+        lacks = "are not predicted" if not found else "gain nothing for sure"
+        parts.append(f"In {_NAMES[dtype]} they {gain or lacks}{unsure}.")
+    return f"{' '.join(parts)} {block_fit(rows, facts)}"
+
+
+def _candidate(facts: StepFacts, judged: dict[str, list[Gain]], dtype: str, said: str) -> Candidate:
+    sure = [gain for gain in judged[dtype] if gain.sure]
+    name = _NAMES[dtype]
+    return Candidate(
+        name=f"{name} for {names(sure)}",
+        title=f"Try {name} for {names(sure)}",
+        saw=said,
+        change={"precision": ["bf16", dtype]},
+        fix=[*_HOW[dtype], f"+ # {names(sure)}, under torch.compile, so that casts fuse"],
+        caveats=[
+            f"Accuracy has to be proven{' in a short run of training' if facts.trains else ''}.",
+            "The output layer, routers and the last layers usually stay in 16 bits.",
+            "Casts that run as kernels of their own, several for a tensor, can cost more than the range has.",
+        ],
+        confidence="low",
+        effort="code",
+        bounds=[bound for gain in sure for bound in gain.bounds],
+        bound_of="what these GEMMs take above the low end of their prediction",
+        saving=total([gain.saving for gain in sure]),
+        how=_how(sure, "from casts that are fused to 5 bytes for each element of the operands taken off"),
+        evidence={"types": {kind: table(found) for kind, found in judged.items()}},
+        parameter_delta=0,
+        flops_delta=0.0,
+    )  # fmt: skip
+
+
+def _back(facts: StepFacts, sure: Sequence[Gain]) -> Candidate:
+    """Layers of an fp8 model that bf16 runs faster."""
+    rows = [bound.row for gain in sure for bound in gain.bounds]
+    return Candidate(
+        name=f"bf16 for {names(sure)}",
+        title=f"Leave {names(sure)} in bf16: too small for fp8",
+        saw=f"{took(rows, 'GEMM shape', facts)} in fp8, with the casts of their operands.",
+        why="too small",
+        change={"precision": ["fp8", "bf16"]},
+        fix=["+ convert_to_float8_training(model, module_filter_fn=without_these)", f"+ # {names(sure)}"],
+        caveats=["torchao's auto_filter_small_kn leaves out layers by size in the same way."],
+        confidence="medium",
+        effort="code",
+        components=[gain.component for gain in sure],
+        bounds=[bound for gain in sure for bound in gain.bounds],
+        kernels={
+            row.id: row.time_ms_per_step for row in casts_to_fp8(facts, {gain.component for gain in sure})
+        },
+        bound_of="the time of these GEMMs and casts above what they take in bf16",
+        saving=total([gain.saving for gain in sure]),
+        how=_how(sure, "with the casts to fp8 that the trace shows in these components"),
+        evidence={"types": {"bf16": table(sure)}},
+        parameter_delta=0,
+        flops_delta=0.0,
+    )
+
+
+def _how(found: Sequence[Gain], casts: str) -> str:
+    ranges = [ms_range(gain.saving.low, gain.saving.high) for gain in found]
+    parts = [
+        f"{gain.component} ({plural(len(gain.bounds), 'shape')}): {text}"
+        for gain, text in zip(found, ranges, strict=True)
+    ]
+    return f"{'; '.join(parts)}: measured time times the ratio of predictions, {casts}."

@@ -1,0 +1,50 @@
+"""The experts of a planned step: one layer's time by the model of grouped GEMMs, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracelens.config.configuration import Layout
+from tracelens.config.model_config import ModelConfig
+from tracelens.errors import InputError
+from tracelens.gemm.predict.experts import ROW_ALIGNMENT, ExpertsPrediction, predict_experts
+from tracelens.hardware import Gpu
+from tracelens.step.planned_kernels import RankSizes, expert_layer
+from tracelens.step.reasons import PlannedPart
+from tracelens.words import DIRECTIONS
+
+
+def expert_parts(config: ModelConfig, layout: Layout, *, gpu: Gpu, dtype: str) -> Iterator[PlannedPart]:
+    """Choice of experts, their rows' way, their GEMMs and activation, at an even load; none if dense.
+
+    Raises InputError for a GPU or type whose grouped GEMMs cannot be predicted.
+    """
+    layer = expert_layer(config, layout)
+    if layer is None:
+        return
+    sizes = RankSizes.of(config)
+    layers = sizes.layers - (config.dense_layers or 0)
+    rows, width = round(sizes.tokens * layer.top_k / layer.experts), layer.inter // layer.tp
+    for direction in DIRECTIONS:
+        found = predict_experts(
+            layer, sizes.tokens, gpu=gpu, dtype=dtype, direction=direction, row_multiple=ROW_ALIGNMENT[dtype]
+        )
+        if found.time_us.mid is None:
+            raise InputError(f"experts: {found.unknown or f'no time is known on {gpu.title}'}")
+        yield PlannedPart(
+            "moe.experts",
+            direction,
+            "experts",
+            f"{layer.experts} x ({rows} x {width} x {layer.hidden})",
+            (sizes.tokens * layer.top_k, layer.inter, layer.hidden, layer.experts),
+            layers,
+            found.time_us * (layers / 1000.0),
+            flops=(found.tflops or 0.0) * found.time_us.mid * 1e6 * layers,
+            note=_tiles(found),
+        )
+
+
+def _tiles(found: ExpertsPrediction) -> str:
+    return ", ".join(
+        f"{gemm.name} in {gemm.waves} waves of {gemm.tile[0]}x{gemm.tile[1]}" for gemm in found.gemms
+    )
