@@ -15,7 +15,7 @@ from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.clipping import clipping
 from tracelens.attribution.structure.cores import find_backward_cores, find_cores
-from tracelens.attribution.structure.forward import hidden_size, label_again, label_forward
+from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
 from tracelens.attribution.structure.maps import label_maps, linear_convolutions
@@ -27,6 +27,7 @@ from tracelens.attribution.structure.passes import Weight, passes
 from tracelens.attribution.structure.runs import Core, Label, Run, split_runs
 from tracelens.attribution.structure.towers import stretches
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
+from tracelens.attribution.structure.walk import hidden_size
 from tracelens.gemm import KernelNames
 from tracelens.trace import Links, Trace, look_up
 
