@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,14 +24,16 @@ from benchmarks.silicon import DTYPES, GPUS, linears
 from tracelens.gemm.dtypes import bytes_per_element
 from tracelens.gemm.gain import ratio_error
 from tracelens.gemm.ladder import alignment_ladder, operand_alignment
-from tracelens.gemm.predict.architecture import Shares, architecture
-from tracelens.gemm.predict.cost import SPLITS, Products, TileTable, best, costs
-from tracelens.gemm.predict.rates import SMALL, rates_of
+from tracelens.gemm.predict.architecture import Library, Shares, architecture
+from tracelens.gemm.predict.cost import SPLITS, Products, TileTable, best, costs, preference, whole
+from tracelens.gemm.predict.family import LEAST
+from tracelens.gemm.predict.rates import SMALL, Rates, rates_of
 from tracelens.hardware import Gpu, find_gpu
 
 _ARCHITECTURES = Path(__file__).parents[1] / "tracelens" / "gemm" / "predict" / "architectures"
-_VERSION = "benchmarks/fit_gemm.py 1"
-#: Where descents start, the better of two: kernels that stay on an SM for tile after tile, and one per tile.
+_VERSION = "benchmarks/fit_gemm.py 2"
+#: Where descents start: the better of kernels that stay on an SM for tile after tile, and one per tile; and
+#: for libraries with a family of tiles, whose rates traces of training contradict where the others lead.
 _STARTS = tuple(
     Shares(
         partial_wave_frac=partial, first_wave_frac=first, sm_gbps=sm_gbps, of_peak=0.85, of_bandwidth=0.8,
@@ -40,7 +41,7 @@ _STARTS = tuple(
         cached_mb=10.0, l2_sm_gbps=60.0, sustained_loss_frac=0.2, sustained_us=1000.0, low=0.9, high=1.1,
         low_small=0.8, high_small=1.2, source="",
     )
-    for partial, first, sm_gbps in ((0.46, 0.6, 90.0), (0.85, 0.8, 36.0))
+    for partial, first, sm_gbps in ((0.46, 0.6, 90.0), (0.85, 0.8, 36.0), (0.88, 0.6, 110.0))
 )  # fmt: skip
 #: What moves, each with the bounds that keep it a physical figure.
 _BOUNDS = {
@@ -53,16 +54,25 @@ _BOUNDS = {
 _CAST = {"cast_us": (0.5, 30.0), "cast_bytes": (0.5, 12.0)}
 #: CUTLASS's dispatchers switch tiles by M; cuBLAS's does not.
 _WHOLE_TILES_ABOVE_M = (math.inf, 32.0, 64.0, 128.0, 256.0)
-_STEPS = (1.5, 1.2, 1.07, 1.12, 1.06, 1.03, 1.03, 1.015)
 _RATE_BOUNDS = (0.6, 1.5)
+#: Of a family's coefficients.
+_COEFFICIENT_BOUNDS = (-0.4, 0.4)
+_WHOLE_BOUNDS = (0.7, 1.05)
+#: Steps of a descent, rounds in which each row's candidates are chosen anew, the length of a step at first.
+_STEPS, _ROUNDS, _LENGTH = 120, 6, 0.02
+#: Candidates whose times differ by less than this (ln) share a row while constants move, as steps in a choice
+#: would hide where to go: at first and at last.
+_SOFT = (0.03, 0.0015)
+#: What a constant is moved by (ln) to see how times follow.
+_APART = 1e-3
 #: What a tile's rate away from the formula's weighs, so that only what rows show moves it.
 _RATES_WEIGH = 0.003
 #: An error counts no further, so that a few odd rows do not bend the fit.
 _CAPPED = 0.5
 _PART = 96  # rows predicted at once
-_KEPT = 24  # candidates of a row that a descent looks at
+_KEPT = 32  # candidates of a row that a descent looks at
 #: What the error of the ratio of two neighbours' times weighs beside that of their times.
-_PAIRS_WEIGH = 0.5
+_PAIRS_WEIGH = 1.0
 _DIFFERS = math.log(1.1)
 #: Share of the fitted rows that lies below the range's low end, and above its high end.
 _OUTSIDE = 0.018
@@ -138,20 +148,28 @@ class Rows:
     def errors(self, shares: Shares) -> Array:
         """ln(predicted / measured) of every row, all tiles and splits considered."""
         table, rates = self.tiles(shares), rates_of(shares, self.gpu, self.dtype)
-        times = np.concatenate([best(costs(part, table, rates))[0] for part in self.products])
-        return np.asarray(np.log(times) - self.logs)
+        times = [best(costs(part, table, rates), preference(part, table, rates))[0] for part in self.products]
+        return np.asarray(np.log(np.concatenate(times)) - self.logs)
 
     def tiles(self, shares: Shares) -> TileTable:
         assert self.gpu.sms is not None
-        known = architecture(self.gpu.compute_capability).tiles
-        return TileTable.of(known, sms=self.gpu.sms, rate_frac=shares.tile_rates)
+        known = self.library(shares)
+        return TileTable.of(known.tiles, sms=self.gpu.sms, rate_frac=known.rates, bias=known.bias)
+
+    def library(self, shares: Shares) -> Library:
+        return architecture(self.gpu.compute_capability).library_of(shares, self.dtype)
+
+    def listed(self, shares: Shares) -> list[int]:
+        """Places in the architecture's list of the first tiles of ``library``."""
+        tiles = architecture(self.gpu.compute_capability).tiles
+        return [at for at, one in enumerate(tiles) if not shares.family_rates or one.m * one.n < LEAST]
 
     def narrowed(self, shares: Shares) -> Narrowed:
         """The same rows, each with the candidates that ``shares`` make fastest."""
         table, rates = self.tiles(shares), rates_of(shares, self.gpu, self.dtype)
         found = []
         for part in self.products:
-            flat = costs(part, table, rates)
+            flat = costs(part, table, rates) * preference(part, table, rates)
             flat = flat.reshape(len(flat), -1)
             found.append(np.argpartition(flat, min(_KEPT, flat.shape[1]) - 1, axis=1)[:, :_KEPT])
         return Narrowed.of(self, table, np.concatenate(found))
@@ -178,85 +196,145 @@ class Narrowed:
         joined = [np.concatenate(one) for one in zip(*map(_columns, rows.products), strict=True)]
         return cls(rows, Products(*joined), replace(table, **arrays), tile)
 
-    def loss(self, shares: Shares) -> float:
-        rates = np.asarray(shares.tile_rates)[self.tile][:, :, None]
-        table = replace(self.table, rate_frac=rates)
-        times = costs(self.products, table, rates_of(shares, self.rows.gpu, self.rows.dtype)).min(axis=(1, 2))
-        error = np.log(times) - self.rows.logs
-        own = float((np.minimum(np.abs(error), _CAPPED) * self.rows.weights).sum())
-        own += _RATES_WEIGH * float(np.abs(np.log(shares.tile_rates)).mean())
-        if not len(self.rows.pairs):
-            return own
-        change = np.abs(error[self.rows.pairs[:, 0]] - error[self.rows.pairs[:, 1]])
-        return own + _PAIRS_WEIGH * float((np.minimum(change, _CAPPED) * self.rows.pair_weights).sum())
+    def slope(self, shares: Shares, soft: float, *, of_gpu: bool) -> tuple[float, dict[str, Array]]:
+        """The loss, and how it follows each figure: by its ln, coefficients by themselves.
+
+        Figures ``of_gpu`` as a whole take one prediction of all rows each, and are left out without.
+        """
+        known, rates = self.rows.library(shares), rates_of(shares, self.rows.gpu, self.rows.dtype)
+        table = self._table(np.asarray(known.rates), np.asarray(known.bias))
+        logs = np.log(costs(self.products, table, rates)[:, :, 0])
+        ranks = logs + np.log(preference(self.products, table, rates)[:, :, 0])
+        share = np.exp((ranks.min(axis=1, keepdims=True) - ranks) / soft)
+        share /= share.sum(axis=1, keepdims=True)
+        logs = np.where(share > 0, logs, 0.0)
+        middle = (share * logs).sum(axis=1, keepdims=True)
+        loss, by_row = self._loss(middle[:, 0] - self.rows.logs)
+        by_rank = -by_row[:, None] * share * (logs - middle) / soft
+        by_time = by_row[:, None] * share + by_rank
+
+        def followed(table: TileTable, rates: Rates) -> Array:
+            moved = np.log(costs(self.products, table, rates)[:, :, 0])
+            return np.asarray(by_time * np.where(share > 0, moved - logs, 0.0) / _APART)
+
+        slopes: dict[str, Array] = {}
+        for name in (*_BOUNDS, *(_CAST if rates.cast_bytes else ())) if of_gpu else ():
+            changed = {name: getattr(shares, name) * math.exp(_APART)}
+            moved = rates_of(replace(shares, **changed), self.rows.gpu, self.rows.dtype)
+            slopes[name] = np.asarray(followed(table, moved).sum())
+        faster = self._table(np.asarray(known.rates) * math.exp(_APART), np.asarray(known.bias))
+        return loss, slopes | self._by_tile(shares, followed(faster, rates), by_rank)
+
+    def _by_tile(self, shares: Shares, by_rate: Array, by_rank: Array) -> dict[str, Array]:
+        """Slopes of what differs from tile to tile; figures away from the formula's weigh a little."""
+        family = architecture(self.rows.gpu.compute_capability).family if shares.family_rates else None
+        listed = self.rows.listed(shares)
+        count = len(listed) + (len(family.tiles) if family is not None else 0)
+        rate, rank = (np.bincount(self.tile.ravel(), by.ravel(), count) for by in (by_rate, by_rank))
+        rates = np.log(shares.tile_rates)
+        found = {"tile_rates": _RATES_WEIGH * np.sign(rates) / len(rates)}
+        found["tile_rates"][listed] += rate[: len(listed)]
+        if family is None:
+            return found
+        ways = (("family_rates", family.of_rate, rate), ("family_bias", family.features, rank))
+        for name, features, by in ways:
+            weigh = np.sign(getattr(shares, name)) * _RATES_WEIGH / features.shape[1]
+            found[name] = features.T @ by[len(listed) :] + weigh
+        for name, size in (("whole_m_frac", "m"), ("whole_n_frac", "n")):
+            divides = whole(getattr(self.products, size), getattr(self.table, size))[:, :, 0]
+            found[name] = np.asarray((by_rank * divides).sum())
+        return found
+
+    def _loss(self, error: Array) -> tuple[float, Array]:
+        """The mean error of rows and of the ratios of neighbours, and its slope by each row's error."""
+        inside = np.abs(error) < _CAPPED
+        loss = float((np.minimum(np.abs(error), _CAPPED) * self.rows.weights).sum())
+        by_row = np.sign(error) * inside * self.rows.weights
+        if len(self.rows.pairs):
+            one, other = self.rows.pairs.T
+            change, weights = error[one] - error[other], _PAIRS_WEIGH * self.rows.pair_weights
+            loss += float((np.minimum(np.abs(change), _CAPPED) * weights).sum())
+            by_pair = np.sign(change) * (np.abs(change) < _CAPPED) * weights
+            by_row = by_row + np.bincount(one, by_pair, len(error)) - np.bincount(other, by_pair, len(error))
+        return loss, by_row
+
+    def _table(self, rates: Array, bias: Array) -> TileTable:
+        return replace(self.table, rate_frac=rates[self.tile][:, :, None], bias=bias[self.tile][:, :, None])
 
 
 def _columns(products: Products) -> list[Array]:
     return [np.asarray(getattr(products, one.name)) for one in fields(Products)]
 
 
-def fit(rows: Rows) -> Shares:
-    """The constants with the least mean error, by coordinate descent; then the range that holds the rows."""
-    tiles = architecture(rows.gpu.compute_capability).tiles
-    bounds = dict(_BOUNDS)
-    starts = [replace(one, tile_rates=(1.0,) * len(tiles)) for one in _STARTS]
+def fit(rows: Rows, *, steps: int = _STEPS) -> Shares:
+    """The constants with the least mean error, down its slope; then the range that holds the rows."""
+    known = architecture(rows.gpu.compute_capability)
+    starts = [replace(one, tile_rates=(1.0,) * len(known.tiles)) for one in _STARTS[:2]]
     if rows.dtype != "bf16":
-        bounds |= _CAST
         starts = [replace(one, cast_us=3.0, cast_bytes=3.0) for one in starts]
-    moves = [_field(name, low, high) for name, (low, high) in bounds.items()]
-    rates = [_tile(at) for at in range(len(tiles))]
-    shares = _best(rows, [_descend(one, rows, moves, _STEPS[:3]) for one in starts])
+    elif known.family is not None:
+        rates, bias = ((0.0,) * each.shape[1] for each in (known.family.of_rate, known.family.features))
+        starts = [replace(_STARTS[2], tile_rates=starts[0].tile_rates, family_rates=rates, family_bias=bias)]
+    shares = starts[0]
+    if len(starts) > 1:
+        shares = _best([_descend(one, rows, steps // 6, rounds=1) for one in starts])
     if rows.dtype != "bf16":
         kinds = [replace(shares, whole_tiles_above_m=above) for above in _WHOLE_TILES_ABOVE_M]
-        shares = _best(rows, [_descend(one, rows, moves, _STEPS[2:3]) for one in kinds])
-    for step in _STEPS[3:]:
-        shares = _descend(shares, rows, rates, (step,))
-        shares = _descend(shares, rows, moves, (step,))
+        shares = _best([_descend(one, rows, steps // 10, rounds=1) for one in kinds])
+    _, shares = _descend(shares, rows, steps, rounds=_ROUNDS)
     return _ranged(rows, _rounded(shares))
 
 
-def _best(rows: Rows, options: list[Shares]) -> Shares:
-    return min(options, key=lambda one: rows.narrowed(one).loss(one))
+def _best(options: list[tuple[float, Shares]]) -> Shares:
+    return min(options, key=lambda one: one[0])[1]
 
 
-Move = Callable[[Shares, float], Shares]
+def _descend(shares: Shares, rows: Rows, steps: int, *, rounds: int) -> tuple[float, Shares]:
+    """Adam (arXiv 1412.6980) with steps that shrink; the last loss and where it ended."""
+    means: dict[str, tuple[Array, Array, int]] = {}
+    loss, narrowed = math.inf, rows.narrowed(shares)
+    for step in range(steps):
+        if step and step % max(steps // rounds, 1) == 0:
+            narrowed = rows.narrowed(shares)
+        soft = _SOFT[0] * (_SOFT[1] / _SOFT[0]) ** (step / steps)
+        loss, slopes = narrowed.slope(shares, soft, of_gpu=step % 2 == 0)
+        length = _LENGTH * (1 - 0.9 * step / steps)
+        moves = {}
+        for name, slope in slopes.items():
+            mean, square, seen = means.get(name, (np.zeros_like(slope), np.zeros_like(slope), 0))
+            mean, square = 0.9 * mean + 0.1 * slope, 0.999 * square + 0.001 * slope * slope
+            means[name] = mean, square, seen + 1
+            unbiased = mean / (1 - 0.9 ** (seen + 1)), square / (1 - 0.999 ** (seen + 1))
+            moves[name] = -length * unbiased[0] / (np.sqrt(unbiased[1]) + 1e-8)
+        shares = _moved(shares, moves)
+    return loss, shares
 
 
-def _field(name: str, low: float, high: float) -> Move:
-    def move(shares: Shares, factor: float) -> Shares:
-        changed = {name: float(np.clip(getattr(shares, name) * factor, low, high))}
-        return replace(shares, **changed)  # type: ignore[arg-type]
-
-    return move
-
-
-def _tile(at: int) -> Move:
-    def move(shares: Shares, factor: float) -> Shares:
-        rates = list(shares.tile_rates)
-        rates[at] = float(np.clip(rates[at] * factor, *_RATE_BOUNDS))
-        return replace(shares, tile_rates=tuple(rates))
-
-    return move
-
-
-def _descend(shares: Shares, rows: Rows, moves: list[Move], steps: tuple[float, ...]) -> Shares:
-    """One figure at a time, in steps that shrink, as long as the loss falls."""
-    for step in steps:
-        loss = rows.narrowed(shares).loss
-        least = loss(shares)
-        for move in moves:
-            for factor in (step, 1 / step):
-                while (moved := move(shares, factor)) != shares and (found := loss(moved)) < least - 1e-7:
-                    least, shares = found, moved
-    return shares
+def _moved(shares: Shares, moves: dict[str, Array]) -> Shares:
+    """Every figure moved by so much, others than coefficients in ln, as far as its bounds allow."""
+    bounds = {**_BOUNDS, **_CAST, "tile_rates": _RATE_BOUNDS}
+    bounds |= {"whole_m_frac": _WHOLE_BOUNDS, "whole_n_frac": _WHOLE_BOUNDS}
+    changed: dict[str, object] = {}
+    for name, by in moves.items():
+        value = np.asarray(getattr(shares, name))
+        if name in ("family_rates", "family_bias"):
+            value = np.clip(value + by, *_COEFFICIENT_BOUNDS)
+        else:
+            value = np.clip(value * np.exp(by), *bounds[name])
+        changed[name] = tuple(value.tolist()) if value.ndim else float(value)
+    return replace(shares, **changed)  # type: ignore[arg-type]
 
 
 def _rounded(shares: Shares) -> Shares:
     figures = {
         one.name: float(f"{getattr(shares, one.name):.4g}") for one in fields(Shares) if one.type == "float"
     }
-    rates = tuple(float(f"{rate:.3g}") for rate in shares.tile_rates)
-    return replace(shares, **figures, tile_rates=rates)  # type: ignore[arg-type]
+    lists = {
+        one.name: tuple(float(f"{value:.3g}") for value in getattr(shares, one.name))
+        for one in fields(Shares)
+        if isinstance(getattr(shares, one.name), tuple)
+    }
+    return replace(shares, **figures, **lists)  # type: ignore[arg-type]
 
 
 def _ranged(rows: Rows, shares: Shares) -> Shares:
@@ -309,8 +387,8 @@ def written(shares: Shares, name: str, dtype: str) -> str:
     lines = [f"[shares.{dtype}.{name}]"]
     for one in fields(Shares):
         value = getattr(shares, one.name)
-        if one.name == "tile_rates":
-            lines.append(f"tile_rates = [{', '.join(f'{rate:g}' for rate in value)}]")
+        if isinstance(value, tuple):
+            lines += [f"{one.name} = [{', '.join(f'{figure:g}' for figure in value)}]"] if value else []
         elif one.name == "source":
             lines.append(f'source = "{value}"')
         elif value != one.default:
@@ -330,7 +408,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--gpu", action="append", choices=list(GPUS), help="folders of the table; all")
     parser.add_argument("--dtype", action="append", choices=list(DTYPES), help="all")
-    parser.add_argument("--rows", type=int, default=2400, help="fitted at most, of each GPU and type")
+    parser.add_argument("--rows", type=int, default=3600, help="fitted at most, of each GPU and type")
     parser.add_argument("--write", action="store_true", help="put the constants where they belong")
     given = parser.parse_args(arguments)
     for folder in given.gpu or list(GPUS):

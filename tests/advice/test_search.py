@@ -72,10 +72,10 @@ def test_an_odd_swiglu_width_is_moved_to_the_grid(gpu: str) -> None:
     assert (best.saving_frac.mid or 0) > 0.1
 
 
-def test_wide_heads_where_the_fused_kernel_is_slower(tmp_path: Path) -> None:
-    """cuDNN takes head dimensions to 128 on Hopper; beyond, torch runs FlashAttention 2."""
+def test_wide_heads_that_another_fused_kernel_runs_as_fast(tmp_path: Path) -> None:
+    """Beyond 128 torch runs FlashAttention 2 on Hopper; FlashAttention 3 is faster at 256 than at 128."""
     _, found = _search(read(tmp_path, configs.GEMMA_2B, sequence=4096, micro_batch=2))
-    assert [pick.then.head_dim for pick in found.picks] == [128]
+    assert all(pick.then.head_dim == 256 for pick in found.picks)
 
 
 def test_bert_and_its_vocabulary(tmp_path: Path) -> None:

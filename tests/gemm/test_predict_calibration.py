@@ -33,7 +33,7 @@ def true_rates() -> Rates:
 
 def truth(count: int, *, noise: float = 0.01, named: bool = False, seed: int = 3) -> list[GemmMeasurement]:
     """Times of a GPU that follows the formula exactly, with other rates than the table's and noise."""
-    tiles = architecture(H200.compute_capability).candidates("bf16")[0]
+    tiles = architecture(H200.compute_capability).named("bf16")
     table, draw = TileTable.of(tiles, sms=132), random.Random(seed)
     rows: list[GemmMeasurement] = []
     while len(rows) < count:

@@ -25,10 +25,12 @@ from tracelens.job.result import to_json
 from tracelens.job.run import Work, analyze_job, summarize_files
 from tracelens.job.saved import unpack_report
 from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode, summarize
-from tracelens.render.job import job_markdown, verdict
+from tracelens.render.job import job_markdown
 from tracelens.render.job_html import render_job_html
+from tracelens.render.job_words import verdict
 from tracelens.render.redact import redact_summary
 from tracelens.results.json import to_json as to_report_json
+from tracelens.trace.decode import decode_events
 
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 
@@ -389,6 +391,24 @@ def test_waits_tell_the_late_ranks_critical_path_from_the_others(tmp_path: Path)
     assert [row.path.get("cpu_bound", 0.0) > 0.5 for row in job.ranks] == [False, True, False]
     assert "Critical path of rank 1" in job_markdown(job)
     assert all(row.path == {} for row in analyze_job([tmp_path], workers=1).ranks)
+
+
+def test_a_profiler_of_the_workers_frames_does_not_disturb_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask's samples them, and so keeps decoded events alive beyond the function that decoded them."""
+    (path,) = Simulation(data_parallel(1, steps=2)).write(tmp_path)
+    usual = encode([summarize(analyze(path, shape_search=False))])
+    kept = []
+
+    def keeping(text: bytes) -> Any:
+        kept.append(decode_events(text))
+        return kept[-1]
+
+    monkeypatch.setattr("tracelens.trace.columns.decode_events", keeping)
+    monkeypatch.setattr("tracelens.trace.reader.BLOCK", 1 << 16)
+    assert encode([summarize(analyze(path, shape_search=False))]) == usual
+    assert kept
 
 
 def test_a_dask_cluster_of_two_processes_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -243,13 +243,10 @@ def job_degrees(ranks: Sequence[RankSummary]) -> dict[str, int]:
 
 def job_model(ranks: Sequence[RankSummary]) -> ModelDims | None:
     """The whole model's dimensions: what the ranks agree on, per-rank parts times the degree."""
-    degrees = job_degrees(ranks)
     dims = [rank.model for rank in ranks if rank.model.found != "none"]
     if not dims:
         return None
     whole = {name: _agreed([getattr(one, name) for one in dims]) for name in _DIMENSIONS}
-    if whole["tensor_parallel"].value is None and (shared := degrees.get("tensor parallel")):
-        whole["tensor_parallel"] = Known(shared, f"activations are exchanged in groups of {shared} ranks")
     degree = whole["tensor_parallel"].value
     for name, one in whole.items():
         if one.per_rank and one.value is not None and degree:

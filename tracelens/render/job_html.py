@@ -15,7 +15,8 @@ from tracelens.analysis import Analysis
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.files import write_text
 from tracelens.job.result import Job, JobRank
-from tracelens.render import job as words
+from tracelens.render import job_cells as cells
+from tracelens.render import job_words as words
 from tracelens.render.html import render_html
 from tracelens.render.job_map import heat_map
 from tracelens.render.templates import environment, part, policy
@@ -39,7 +40,7 @@ def render_job_html(job: Job, *, generated_at: str | None = None, pages: dict[st
     """Return the page. ``pages`` names each rank's own page by the rank's name, relative to this one."""
     css = part("report.css") + part("job.css")
     large = len(job.ranks) > BARS
-    shown = words.worst_first(job, WORST if large else BARS)
+    shown = cells.worst_first(job, WORST if large else BARS)
     page: str = (
         _environment()
         .get_template("job.html.j2")
@@ -52,18 +53,18 @@ def render_job_html(job: Job, *, generated_at: str | None = None, pages: dict[st
             model=words.model_line(job),
             check=words.check(job),
             command=words.CHECK,
-            collective_note=words.COLLECTIVE_NOTE,
-            parts=words.bar_parts(job),
+            collective_note=cells.COLLECTIVE_NOTE,
+            parts=cells.bar_parts(job),
             bars=_bars(job, shown, pages or {}),
             large=large,
             percentiles=_percentiles(job) if large else [],
             map=heat_map(job) if large else None,
-            heads=words.COLLECTIVE_HEADS,
-            collectives=[words.collective_cells(row) for row in job.collectives[:24]],
-            blocks=words.block_rows(job)[:BLOCKS] if large else [],
-            block_heads=words.BLOCK_HEADS,
+            heads=cells.COLLECTIVE_HEADS,
+            collectives=[cells.collective_cells(row) for row in job.collectives[:24]],
+            blocks=cells.block_rows(job)[:BLOCKS] if large else [],
+            block_heads=cells.BLOCK_HEADS,
             practical=PRACTICAL,
-            findings=words.finding_lines(job),
+            findings=cells.finding_lines(job),
             components=list(job.components.items())[:16],
             gemms=job.gemms[:24],
             generated_at=generated_at,
@@ -85,8 +86,8 @@ def _bars(job: Job, shown: list[JobRank], pages: dict[str, str]) -> list[Bar]:
     bars = []
     for row in shown:
         at, pieces = 0.0, []
-        for name, said in words.bar_parts(job):
-            ms = words.bar_ms(row, name)
+        for name, said in cells.bar_parts(job):
+            ms = cells.bar_ms(row, name)
             width = max(0.0, ms) / longest * _WIDTH
             if width >= 0.5:
                 pieces.append((name.removesuffix("_ms"), at, width, f"{said}: {f.ms(ms)}"))
@@ -99,7 +100,7 @@ def _bars(job: Job, shown: list[JobRank], pages: dict[str, str]) -> list[Bar]:
 def _percentiles(job: Job) -> list[tuple[str, list[str]]]:
     """Of each part over the ranks: least, median, 95th percentile, most."""
     rows = []
-    for name, said in (*words.part_names(job), ("step_ms", "step")):
+    for name, said in (*cells.part_names(job), ("step_ms", "step")):
         values = np.array([getattr(row.parts, name) for row in job.ranks])
         rows.append((said, [f.ms(float(np.percentile(values, at))) for at in (0, 50, 95, 100)]))
     return rows

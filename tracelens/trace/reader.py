@@ -231,7 +231,7 @@ class _Reader:
         """Hand on the whole events up to ``comma``: to the pool, or decode them here and now."""
         offset = self._offset + 1
         self._buffer[self._start], self._buffer[comma] = _OPEN, _CLOSE
-        with memoryview(self._buffer) as view, view[self._start : comma + 1] as text:
+        with self._view(self._start, comma + 1) as text:
             if self._pool is not None:
                 end = offset - 1 + len(text)
                 piece = Packed(self._packed, offset - 1, end) if self._packed else Text(bytes(text))
@@ -243,6 +243,23 @@ class _Reader:
         self._start = comma
         while len(self._waiting) > _IN_FLIGHT:
             self._settle_next()
+
+    @contextmanager
+    def _view(self, start: int, end: int) -> Iterator[memoryview]:
+        """A stretch of the buffer. Who keeps a part of it beyond this keeps the buffer, and we take another.
+
+        Nobody here does; a profiler that samples frames can, for a moment (the one of Dask workers).
+        """
+        view = memoryview(self._buffer)
+        text = view[start:end]
+        try:
+            yield text
+        finally:
+            try:
+                text.release()
+                view.release()
+            except BufferError:
+                self._buffer = bytearray(self._buffer)
 
     def _settle_next(self) -> None:
         offset, piece, result = self._waiting.popleft()

@@ -15,6 +15,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
+from tracelens.gemm.predict.family import LEAST, Family
 from tracelens.gemm.predict.tiles import Tile
 
 #: A type without figures of its own takes those of the type whose units it runs on. Block-scaled types have
@@ -56,6 +57,8 @@ class Shares:
     cast_us: float = 0.0  # casting the 16-bit activations first: what starting those kernels takes
     cast_bytes: float = 0.0  # and what they move per element
     whole_tiles_above_m: float = math.inf  # from M above it the library takes no tile below 128x128
+    whole_m_frac: float = 1.0  # the library ranks a tile that divides M as if it took this share of its time
+    whole_n_frac: float = 1.0
     ratio_error_frac: float = (
         1.0  # error of the ratio of two times beside ``tracelens.gemm.gain``'s, 90 % of them
     )
@@ -64,6 +67,21 @@ class Shares:
         0.0953  # predicted to differ to be called so: see ``benchmarks/fit_gemm.py``; along N
     )
     tile_rates: tuple[float, ...] = ()  # of each tile beside the formula's, where the GPU has its own
+    family_rates: tuple[float, ...] = ()  # the same of a family's tiles: coefficients, see ``family``
+    family_bias: tuple[float, ...] = ()  # how the library ranks them: see ``Library``
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """The tiles that a library chooses among: it takes the one whose time, times its bias, is least."""
+
+    tiles: tuple[Tile, ...]
+    rates: tuple[float, ...]  # of each beside the formula's
+    bias: tuple[float, ...]
+
+    @classmethod
+    def unbiased(cls, tiles: tuple[Tile, ...], rates: tuple[float, ...] = ()) -> Library:
+        return cls(tiles, rates or (1.0,) * len(tiles), (1.0,) * len(tiles))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +92,46 @@ class Architecture:
     reference: str  # key of the GPU whose figures stand for the others of the architecture
     tiles: tuple[Tile, ...]
     tile_rates: tuple[float, ...]  # of each tile beside the formula's, for GPUs without rates of their own
+    family: Family | None  # of tiles that have no names here; for types with figures of it
     narrow: tuple[Tile, ...]  # tiles of the kernels that run rows off the 16-byte grid; () where the same do
     shares: Mapping[str, Mapping[str, Shares]] = field(
         hash=False
     )  # type, or "narrow" -> key of gpus.toml -> figures
 
-    def candidates(
-        self, dtype: str, *, gpu: str = "", aligned: bool = True
-    ) -> tuple[tuple[Tile, ...], tuple[float, ...]]:
-        """Tiles that the library chooses among, and their rates beside the formula's.
+    def named(self, dtype: str) -> tuple[Tile, ...]:
+        """Tiles that the names of public traces show."""
+        return _CUDA_CORES if dtype in ("fp32", "fp64") else self.tiles
 
-        ``aligned``: every row begins on a multiple of 16 bytes.
-        """
+    def library(self, dtype: str, *, gpu: str = "", aligned: bool = True) -> Library:
+        """What the library chooses among; ``aligned``: every row begins on a multiple of 16 bytes."""
+        if dtype not in ("fp32", "fp64") and self.narrow and not aligned:
+            return Library.unbiased(self.narrow)
+        return self.library_of(self.shares_of(gpu, dtype), dtype)
+
+    def library_of(self, shares: Shares | None, dtype: str) -> Library:
+        """The same by the figures of one GPU and type."""
         if dtype in ("fp32", "fp64"):
-            return _CUDA_CORES, (1.0,) * len(_CUDA_CORES)
-        if self.narrow and not aligned:
-            return self.narrow, (1.0,) * len(self.narrow)
+            return Library.unbiased(_CUDA_CORES)
+        rates = shares.tile_rates if shares is not None and shares.tile_rates else self.tile_rates
+        if self.family is None or shares is None or not shares.family_rates:  # see ``ranks``
+            return Library.unbiased(self.tiles, rates)
+        few = [one for one in zip(self.tiles, rates, strict=True) if one[0].m * one[0].n < LEAST]
+        return Library(
+            (*(tile for tile, _ in few), *self.family.tiles),
+            (*(rate for _, rate in few), *self.family.rates(shares.family_rates)),
+            (*(1.0 for _ in few), *self.family.biases(shares.family_bias)),
+        )
+
+    def ranks(self, dtype: str, gpu: str) -> bool:
+        """Is it known how the library ranks a family of tiles for this type?"""
         own = self.shares_of(gpu, dtype)
-        return self.tiles, own.tile_rates if own is not None and own.tile_rates else self.tile_rates
+        return dtype not in ("fp32", "fp64") and self.family is not None and bool(own and own.family_rates)
 
     def rate_of(self, tile: Tile, dtype: str, gpu: str) -> float:
         """The rate of a kernel's tile beside the formula's: that of such a tile in any cluster, else 1."""
-        tiles, rates = self.candidates(dtype, gpu=gpu)
-        found = (rate for one, rate in zip(tiles, rates, strict=True) if (one.m, one.n) == (tile.m, tile.n))
-        return max(found, default=1.0)
+        known = self.library(dtype, gpu=gpu)
+        pairs = zip(known.tiles, known.rates, strict=True)
+        return max((rate for one, rate in pairs if (one.m, one.n) == (tile.m, tile.n)), default=1.0)
 
     def shares_of(self, gpu: str, dtype: str, *, aligned: bool = True) -> Shares | None:
         """The figures of one GPU, those of a like type where a type has none; else so of the reference.
@@ -146,11 +180,14 @@ def _read(data: Mapping[str, Any]) -> Architecture:
         dtype: {gpu: _shares(figures) for gpu, figures in gpus.items()}
         for dtype, gpus in data["shares"].items()
     }
-    return Architecture(data["title"], data["reference"], tiles, rates, narrow, shares)
+    longest = {int(side): most for side, most in data.get("family", {}).items()}
+    family = Family.of(longest) if longest else None
+    return Architecture(data["title"], data["reference"], tiles, rates, family, narrow, shares)
 
 
 def _shares(figures: Mapping[str, Any]) -> Shares:
-    return Shares(**{**figures, "tile_rates": tuple(figures.get("tile_rates", ()))})
+    lists = {name: tuple(value) for name, value in figures.items() if isinstance(value, list)}
+    return Shares(**{**figures, **lists})
 
 
 def _tiles(rows: list[str]) -> tuple[tuple[Tile, ...], tuple[float, ...]]:

@@ -208,7 +208,7 @@ def _tiles(ran: Sequence[tuple[Tile, ...]], gpu: Gpu, dtype: str) -> tuple[Tile,
         for tile in tiles:
             seen[tile] = seen.get(tile, 0) + 1
     if sum(1 for tiles in ran if tiles) * 2 < len(ran):
-        return architecture(gpu.compute_capability).candidates(dtype)[0]
+        return architecture(gpu.compute_capability).named(dtype)
     common = sorted(
         seen, key=lambda tile: (-seen[tile], tile.m, tile.n, tile.k, tile.cluster or "", tile.may_split)
     )

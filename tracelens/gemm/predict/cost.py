@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 SPLITS = (1, 2, 3, 4, 6, 8, 16, 32)
 #: Slices shorter than this are not worth a reduction.
 _SHORTEST_SLICE = 128
+_WHOLE_SIDE = 128
 #: Elements of a 128x128 tile.
 _WHOLE_TILE = 128 * 128
 #: 1/128 + 1/256: the tile whose loads the multiply rate already contains.
@@ -63,6 +64,7 @@ class TileTable:
     along_n: Array
     slots: Array
     rate_frac: Array  # fitted per tile, 1 without measurements
+    bias: Array  # see ``preference``
     sliced: NDArray[np.bool_]  # (1, 1, P): splits above 1
     sums: Array  # (1, 1, P): slices to sum up, 0 without a split
     shortest: Array  # (1, 1, P): the shortest slice worth it
@@ -71,7 +73,14 @@ class TileTable:
     forbidden: Array  # 0 or infinity, (1, C, P): tiles that cannot slice K
 
     @classmethod
-    def of(cls, tiles: Sequence[Tile], *, sms: int, rate_frac: Sequence[float] | None = None) -> TileTable:
+    def of(
+        cls,
+        tiles: Sequence[Tile],
+        *,
+        sms: int,
+        rate_frac: Sequence[float] | None = None,
+        bias: Sequence[float] | None = None,
+    ) -> TileTable:
         def column(values: Sequence[float]) -> Array:
             return np.asarray(values, dtype=np.float64).reshape(1, -1, 1)
 
@@ -90,6 +99,7 @@ class TileTable:
             along_n=column([tile.n * tile.clusters[1] for tile in tiles]),
             slots=slots,
             rate_frac=column(rate_frac if rate_frac is not None else [1.0] * len(tiles)),
+            bias=column(bias if bias is not None else [1.0] * len(tiles)),
             sliced=splits > 1,
             sums=np.where(splits > 1, splits, 0.0),
             shortest=np.where(splits > 1, _SHORTEST_SLICE, 0.0),
@@ -158,6 +168,19 @@ def costs(products: Products, table: TileTable, rates: Rates) -> Array:
     )
 
 
+def preference(products: Products, table: TileTable, rates: Rates) -> Array:
+    """What the library ranks a candidate by beside its time: its bias, and whether it divides M or N."""
+    by_m, by_n = whole(products.m, table.m), whole(products.n, table.n)
+    return np.asarray(
+        table.bias * np.where(by_m, rates.whole_m_frac, 1.0) * np.where(by_n, rates.whole_n_frac, 1.0)
+    )
+
+
+def whole(size: Any, side: Array) -> NDArray[np.bool_]:
+    """Does a tile's side divide this size? Sides that nearly every size is a multiple of do not count."""
+    return np.asarray((size % side == 0) & (side >= _WHOLE_SIDE))
+
+
 def cast_us(one: Products, rates: Rates) -> Any:
     """Casting 16-bit activations to the operands' type first; 0 where the GEMM is asked for alone."""
     if not rates.cast_bytes:
@@ -201,8 +224,8 @@ def memory_bytes(products: Products) -> Any:
     return one.batch * operands
 
 
-def best(times: Array) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
-    """(time, tile index, split index) of the fastest candidate of every product."""
+def best(times: Array, preferred: Array | float = 1.0) -> tuple[Array, NDArray[np.intp], NDArray[np.intp]]:
+    """(time, tile index, split index) of the candidate that the library takes for every product."""
     flat = times.reshape(times.shape[0], -1)
-    at = flat.argmin(axis=1)
+    at = (times * preferred).reshape(flat.shape).argmin(axis=1)
     return flat[np.arange(len(at)), at], at // times.shape[2], at % times.shape[2]

@@ -14,7 +14,16 @@ from tracelens.gemm.kernel_names import KernelName
 from tracelens.gemm.ladder import AlignmentLadder, LadderStep, alignment_ladder, operand_alignment
 from tracelens.gemm.predict.architecture import architecture
 from tracelens.gemm.predict.calibration import Fit, fitted
-from tracelens.gemm.predict.cost import SPLITS, Products, TileTable, best, cast_us, costs, memory_us
+from tracelens.gemm.predict.cost import (
+    SPLITS,
+    Products,
+    TileTable,
+    best,
+    cast_us,
+    costs,
+    memory_us,
+    preference,
+)
 from tracelens.gemm.predict.derivation import Chosen, Term, derive
 from tracelens.gemm.predict.neighbours import Nearest
 from tracelens.gemm.predict.rates import Rates, model_rates, peak_of
@@ -164,13 +173,14 @@ def predict_gemm(
     not known, the estimate has no mid and ``unknown`` says why. Raises ``InputError`` for
     sizes that are not positive whole numbers, and for unknown types and layouts.
 
-    Without measurements the time never falls when a dimension grows at the same alignment.
+    Without measurements the time falls when a dimension grows at the same alignment only where the library is
+    known to take a tile that is not its fastest (``architecture.Library``).
 
     >>> from tracelens.hardware import find_gpu
     >>> h100 = find_gpu("NVIDIA H100 80GB HBM3")
     >>> one = predict_gemm(32768, 768, 3072, gpu=h100)
     >>> one.tile, one.waves, round(one.time_us.mid), one.time_us.basis  # 200 us in a public trace
-    ((208, 192), 5, 203, 'model')
+    ((152, 256), 5, 200, 'model')
     """
     for name, value in (("M", m), ("N", n), ("K", k), ("batch", batch)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
@@ -216,7 +226,8 @@ def _predict(question: _Question, kernel: KernelName | None, fit: Fit | None) ->
     if step.mid is None:
         why = f"the cost of an alignment of {asked.aligned} bytes is not known: {step.source}"
         return asked.answer(_bounds(asked, table, rates, step), step, unknown=why)
-    return _known(asked, step, step.mid, rates, table, tile_why, fit)
+    found = _known(asked, step, step.mid, rates, table, tile_why, fit)
+    return found if kernel is None or found.tile is None else replace(found, cluster=kernel.cluster)
 
 
 def _known(
@@ -228,7 +239,8 @@ def _known(
     tile_why: str,
     fit: Fit | None,
 ) -> Prediction:
-    times, tile_at, split_at = best(costs(asked.products(alignment_frac), table, rates))
+    products = asked.products(alignment_frac)
+    times, tile_at, split_at = best(costs(products, table, rates), preference(products, table, rates))
     at = int(tile_at[0])
     tile, split = table.tiles[at], SPLITS[int(split_at[0])]
     sizes = (asked.m, asked.n, asked.k, asked.batch)
@@ -283,14 +295,16 @@ def _ladder(gpu: Gpu, math_dtype: str) -> AlignmentLadder:
 
 @lru_cache(maxsize=256)
 def _library(gpu: Gpu, math_dtype: str, sms: int, aligned: bool) -> TileTable:
-    tiles, rates = architecture(gpu.compute_capability).candidates(math_dtype, gpu=gpu.name, aligned=aligned)
-    return TileTable.of(tiles, sms=sms, rate_frac=rates)
+    known = architecture(gpu.compute_capability).library(math_dtype, gpu=gpu.name, aligned=aligned)
+    return TileTable.of(known.tiles, sms=sms, rate_frac=known.rates, bias=known.bias)
 
 
 @lru_cache(maxsize=1024)
 def _tiles_of(kernel: KernelName, gpu: Gpu, math_dtype: str, sms: int) -> TileTable | None:
     tiles = tiles_of_kernel(kernel)
     known = architecture(gpu.compute_capability)
+    if known.ranks(math_dtype, gpu.name):  # its figures are those of tiles without clusters
+        tiles = tuple(replace(tile, cluster=None) for tile in tiles)
     rates = [known.rate_of(one, math_dtype, gpu.name) for one in tiles]
     return TileTable.of(tiles, sms=sms, rate_frac=rates) if tiles else None
 
@@ -307,7 +321,9 @@ def _table(asked: _Asked, kernel: KernelName | None, rates: Rates, fit: Fit | No
     if fit is not None:
         return fit.table, "the fastest of the tiles measured on this GPU"
     aligned = asked.aligned >= _GRID_BYTES
-    return _library(asked.gpu, asked.math_dtype, rates.sms, aligned), "the fastest of the library's tiles"
+    return _library(
+        asked.gpu, asked.math_dtype, rates.sms, aligned
+    ), "the tile that the library is expected to take"
 
 
 def _step(asked: _Asked, fit: Fit | None) -> LadderStep:
@@ -346,7 +362,8 @@ def _bounds(asked: _Asked, table: TileTable, rates: Rates, step: LadderStep) -> 
     """Where an alignment's cost is not known: from its best, if any, to its worst, if any."""
 
     def time(alignment_frac: float) -> float:
-        return float(best(costs(asked.products(alignment_frac), table, rates))[0][0])
+        products = asked.products(alignment_frac)
+        return float(best(costs(products, table, rates), preference(products, table, rates))[0][0])
 
     low_frac, high_frac = rates.range_of(asked.m, asked.n, asked.k)
     low = max(time(step.high or 1.0) * low_frac, asked.fastest_us(rates))

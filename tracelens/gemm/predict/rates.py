@@ -43,6 +43,8 @@ class Rates:
     )
     cast_bytes: float  # and what they move per element
     whole_tiles_above_m: float  # from M above it the library takes no tile below 128x128
+    whole_m_frac: float  # how the library ranks a tile that divides M: its time times this
+    whole_n_frac: float
     ratio_error_frac: float  # error of the ratio of two times beside ``tracelens.gemm.gain``'s
     told_apart_m: float  # ln of the time per FLOP by which neighbours along M must be predicted to differ
     told_apart_n: float  # to be called so; along N
@@ -137,6 +139,8 @@ def _rates(shares: Shares, sms: int, tflops: float, bandwidth_gbps: float, load_
         cast_us=shares.cast_us,
         cast_bytes=shares.cast_bytes,
         whole_tiles_above_m=shares.whole_tiles_above_m,
+        whole_m_frac=shares.whole_m_frac,
+        whole_n_frac=shares.whole_n_frac,
         ratio_error_frac=shares.ratio_error_frac,
         told_apart_m=shares.told_apart_m,
         told_apart_n=shares.told_apart_n,

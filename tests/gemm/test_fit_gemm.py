@@ -1,0 +1,61 @@
+"""The program that makes the stored constants: what it makes of a small table that known figures gave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.fit_gemm import Rows, fit, written
+from tracelens.gemm.predict.architecture import Shares, architecture
+from tracelens.hardware import find_gpu
+
+#: What times of the table are made of.
+GIVEN: dict[str, Any] = {
+    "of_peak": 0.8, "of_bandwidth": 0.75, "load_elements": 40.0, "partial_wave_frac": 0.7,
+    "first_wave_frac": 0.7, "store_frac": 0.5, "fixed_us": 3.0, "split_us": 2.5, "sm_gbps": 60.0,
+    "cluster_load_frac": 0.65, "cached_mb": 5.0, "l2_sm_gbps": 50.0, "sustained_loss_frac": 0.1,
+    "sustained_us": 1000.0, "low": 0.9, "high": 1.1, "low_small": 0.8, "high_small": 1.2,
+}  # fmt: skip
+#: GPU, steps of the descent, and lines of what it wrote when it was last changed.
+KEPT = [
+    (
+        "a100-sxm-80gb",
+        24,
+        {
+            "of_peak": "0.8154", "of_bandwidth": "0.6733", "fixed_us": "2.098", "sm_gbps": "38.82",
+            "tile_rates": "[1, 1, 0.931, 1, 0.941, 0.998, 1.11, 0.998, 1.11, 1, 0.999, 0.924, 0.974, 0.985]",
+        },
+    ),
+    (
+        "h100-sxm",
+        6,
+        {
+            "of_peak": "0.8152", "of_bandwidth": "0.7672", "whole_n_frac": "1.048", "high": "1.23",
+            "family_rates": "[-0.0609, 0.0617, -0.061, -0.0229, 0.0652, -0.0224, -0.0259, 0.0238, -0.0243,"
+            " -0.0604, 0.05, -0.0331, -0.0432, -0.0459]",
+        },
+    ),
+]  # fmt: skip
+
+
+def _rows(name: str) -> Rows:
+    gpu = find_gpu(None, override=name)
+    tiles = architecture(gpu.compute_capability).tiles
+    sizes = [(m, n, k) for m in (16, 1024, 1025, 2048) for n in (1024, 1536) for k in (1024, 8192)]
+    table = pd.DataFrame(sizes, columns=["m", "n", "k"]).assign(time_us=1.0)
+    known = Shares(**GIVEN, source="", tile_rates=(1.0,) * len(tiles))
+    times = np.exp(Rows.of(table, gpu, "bf16").errors(known))
+    return Rows.of(table.assign(time_us=times), gpu, "bf16")
+
+
+@pytest.mark.parametrize(("name", "steps", "kept"), KEPT, ids=[one[0] for one in KEPT])
+def test_the_fit_makes_the_constants_that_were_kept(name: str, steps: int, kept: dict[str, str]) -> None:
+    rows = _rows(name)
+    found = fit(rows, steps=steps)
+    lines = dict(line.split(" = ", 1) for line in written(found, name, "bf16").splitlines()[1:])
+    assert {figure: lines[figure] for figure in kept} == kept
+    assert fit(rows, steps=steps) == found
+    assert np.median(np.abs(rows.errors(found))) < 0.12

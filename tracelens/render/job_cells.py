@@ -1,0 +1,135 @@
+"""The rows of a job's tables: ranks, collectives, nodes and groups, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracelens import numbers as f
+from tracelens.comparison.step_change import PRACTICAL
+from tracelens.job.result import Job, JobCollective, JobRank
+from tracelens.render.facts import BANDWIDTH_FROM
+from tracelens.render.job_words import ranks_said
+
+_PARTS = (
+    ("computing_ms", "computing"),
+    ("waiting_ms", "waiting for other ranks"),
+    ("sending_ms", "sending"),
+    ("messages_ms", "sends and receives"),
+    ("copies_ms", "copies"),
+    ("input_ms", "waiting for input"),
+    ("idle_ms", "idle"),
+)
+
+
+def worst_first(job: Job, most: int) -> list[JobRank]:
+    """All ranks of a small job in order; of a large one those that are late, then the slowest."""
+    if len(job.ranks) <= most:
+        return job.ranks
+    return sorted(job.ranks, key=lambda row: (-row.late_ms, -row.parts.step_ms))[:most]
+
+
+def part_names(job: Job) -> list[tuple[str, str]]:
+    """Fields of ``Parts`` and what they are called; sends and receives where the job has any."""
+    sends = any(row.parts.messages_ms > 0 for row in job.ranks)
+    return [part for part in _PARTS if sends or part[0] != "messages_ms"]
+
+
+def bar_parts(job: Job) -> list[tuple[str, str]]:
+    """Parts of a rank's bar: as ``part_names``, with computing split by whether it hides communication."""
+    first, *rest = part_names(job)
+    return [first, ("hidden_ms", "computing that hides communication"), *rest]
+
+
+def bar_ms(row: JobRank, name: str) -> float:
+    """ms of a part of ``bar_parts``."""
+    if name == "hidden_ms":
+        return row.hidden_ms
+    ms: float = getattr(row.parts, name)
+    return ms - row.hidden_ms if name == "computing_ms" else ms
+
+
+def rank_cells(row: JobRank, parts: Sequence[tuple[str, str]]) -> list[str]:
+    """Step, each part and the wait that it causes, in ms."""
+    return [
+        f.sig(row.parts.step_ms),
+        *(f.sig(getattr(row.parts, name)) for name, _ in parts),
+        f.sig(row.late_ms),
+    ]
+
+
+def collective_cells(row: JobCollective) -> list[str]:
+    """The cells under ``COLLECTIVE_HEADS``."""
+    skew = f.DASH if row.skew_us is None else f"{f.ms(row.skew_us[0] / 1e3)}, {f.ms(row.skew_us[1] / 1e3)}"
+    last = f.DASH if row.last is None or row.last_frac is None else f"{row.last} ({f.pct(row.last_frac)})"
+    group = f"group {row.group}" if row.group.isdecimal() else row.group
+    return [
+        f"{row.collective} {group}".strip(),
+        f.nbytes(row.bytes) if row.bytes else f.DASH,
+        f.sig(row.calls_per_step),
+        skew,
+        last,
+        f.ms(row.waiting_ms),
+        f.ms(row.send_us / 1e3) if row.send_us is not None else f.DASH,
+        f.ms(row.one_node_us / 1e3) if row.one_node_us is not None else f.DASH,
+        f"{f.sig(row.bus_gbps)} GB/s" if row.bus_gbps and (row.bytes or 0) >= BANDWIDTH_FROM else f.DASH,
+    ]
+
+
+COLLECTIVE_HEADS = [
+    "Collective",
+    "Size",
+    "Calls",
+    "Skew: median, p95",
+    "Last",
+    "Waiting",
+    "Sending",
+    "In one node",
+    "Bus",
+]
+COLLECTIVE_NOTE = (
+    "In one node: what sending takes among so many of these GPUs within one node, by published times of NCCL "
+    "for 1 MB to 1 GB. Bus: bandwidth as nccl-tests counts it, of messages of 1 MB and more."
+)
+
+
+BLOCK_HEADS = ["Node or group", "Ranks", "Own time", "Others of its kind", "More", "Slowest"]
+
+
+def block_rows(job: Job) -> list[list[str]]:
+    """Nodes and groups that take longer than the others of their kind, by how much."""
+    longest = sorted(
+        (one for one in job.blocks if one.own_ms > (1 + PRACTICAL) * one.usual_ms),
+        key=lambda one: one.usual_ms - one.own_ms,
+    )
+    return [
+        [
+            one.name or one.kind,
+            ranks_said(one.ranks, capital=False).partition(" ")[2]
+            if len(one.ranks) <= 64
+            else f"{len(one.ranks)} ranks",
+            f.ms(one.own_ms),
+            f.ms(one.usual_ms),
+            f.pct(one.own_ms / one.usual_ms - 1) if one.usual_ms else f.DASH,
+            one.slowest,
+        ]
+        for one in longest
+    ]
+
+
+def finding_lines(job: Job) -> list[str]:
+    """Findings of the ranks, and what the job gains by them."""
+    lines = []
+    for one in job.findings:
+        of = "on all ranks" if one.ranks == len(job.ranks) else f"on {one.ranks} of {len(job.ranks)} ranks"
+        finding = one.finding
+        claim, why = f.saving(
+            finding.saving_ms,
+            finding.saving_frac,
+            finding.basis,
+            of=finding.saving_of,
+            marked=job.steps_marked,
+        )
+        gain = "those ranks wait for late ones, so the step gains nothing yet" * (one.saves_step is False)
+        said = gain or f"{claim}; {why}"
+        lines.append(f"{finding.rule} {finding.title}, {of}. {said[0].upper()}{said[1:]}.")
+    return lines

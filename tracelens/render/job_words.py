@@ -1,0 +1,271 @@
+"""The answer for a job in sentences: who is late, why, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from tracelens import numbers as f
+from tracelens.job.result import Cause, Job, Parts, Straggler
+from tracelens.render.facts import known_dims
+from tracelens.render.waits import BOUNDS
+
+#: Of the median: experts' times over the ranks that differ by more are worth a line.
+_UNEVEN = 0.1
+_RUNS = 8  # of ranks in a sentence
+_WHY: dict[Cause, Callable[[Straggler], str]] = {
+    "cpu": lambda one: (
+        f"Its GPU idles {_ms(one, 'idle')} longer before it arrives: its CPU launches kernels late."
+    ),
+    "input": lambda one: f"It waits {_ms(one, 'input')} longer for its next batch.",
+    "slow_gpu": lambda one: f"GEMMs of the same shape take {one.pace:.2f} times as long on its GPU.",
+    "more_work": lambda one: (
+        f"It computes {_ms(one, 'computing')} longer, at the same speed: it has more work."
+    ),
+    "experts": lambda one: (
+        f"It computes {_ms(one, 'computing')} longer, most of it in its experts: "
+        "it gets more tokens than the others."
+    ),
+    "copies": lambda one: f"Copies take {_ms(one, 'copies')} longer on it.",
+    "communication": lambda one: (
+        f"It communicates with ranks of another group first ({_ms(one, 'communication')} longer)."
+    ),
+    "begins_late": lambda one: f"Its step begins {_ms(one, 'begin')} later.",
+    "unclear": lambda one: "No single part of its time explains it.",
+}
+_NEXT: dict[Cause, str] = {
+    "cpu": "Look at the CPU of that rank: other processes on its cores, data-loader workers, NUMA placement, "
+    "work in Python that the other ranks do not do.",
+    "input": "Look at its data loader: its shard, its storage, its number of workers.",
+    "slow_gpu": "Look at that GPU: clock, power cap, temperature, another process (nvidia-smi -q).",
+    "more_work": "Compare its batch and its layers with those of the other ranks.",
+    "experts": "Balance the tokens over the experts (load-balancing loss, capacity, expert placement).",
+    "copies": "Look at what it copies that the others do not (pageable memory, checkpoints, logging).",
+    "communication": "Look at the other group first: its own page names it.",
+    "begins_late": "Look at what it does before the step that the others do not: logging, checkpoints, "
+    "evaluation; recording a step more shows it.",
+    "unclear": "Record the same steps again; compare this rank's page with another's.",
+}
+
+
+#: What a rank does longer besides its cause, from this share of its lateness on.
+_BESIDE = 0.2
+_MORE: dict[str, str] = {
+    "computing": "it computes {} longer",
+    "communication": "it communicates {} longer",
+    "copies": "its copies take {} longer",
+    "input": "it waits {} longer for its next batch",
+    "idle": "its GPU idles {} longer",
+    "begin": "its step begins {} later",
+}
+#: The part that each cause is about; of the others it is computing.
+_OF_CAUSE: dict[Cause, str] = {
+    "cpu": "idle", "input": "input", "copies": "copies", "communication": "communication",
+    "begins_late": "begin",
+}  # fmt: skip
+
+
+def _beside(one: Straggler) -> list[str]:
+    """What it also does longer, a sentence."""
+    own = _OF_CAUSE.get(one.cause, "computing" if one.cause != "unclear" else "")
+    more = [
+        _MORE[part].format(f.ms(ms))
+        for part, ms in one.more_ms.items()
+        if part != own and ms > _BESIDE * one.late_ms
+    ]
+    return [f"Also {' and '.join(more)}."] if more else []
+
+
+def _ms(one: Straggler, part: str) -> str:
+    return f"{f.ms(max(0.0, one.more_ms.get(part, 0.0)))}"
+
+
+def verdict(job: Job) -> str:
+    """The sentence that answers for the whole job."""
+    step = f.ms(job.step_ms)
+    if job.limit == "straggler":
+        names = ranks_said([one.name for one in job.stragglers])
+        late = max(one.late_ms for one in job.stragglers)
+        verb = "is" if len(job.stragglers) == 1 else "are"
+        share = f.pct(late / job.step_ms)
+        others = _others(job)
+        return f"{names} {verb} late: {others} {f.ms(late)} of the {step} step ({share})."
+    if job.limit == "slow_link":
+        one = job.slow_links[0]
+        return (
+            f"The group of {_numbered(one.ranks)} sends "
+            f"{one.send_us / one.others_us:.1f} times as long as the other groups: "
+            f"{f.ms(one.more_ms)} of the {step} step."
+        )
+    middle = _middle(job)
+    if job.limit == "pipeline":
+        slow = max(row.parts.computing_ms for row in job.ranks)
+        return (
+            f"The pipeline stage of {ranks_said(job.stages, capital=False)} computes longest: "
+            f"{f.ms(slow)} of the {step} step, the median rank {f.ms(middle.computing_ms)}."
+        )
+    nobody = "no rank or group is late" if job.matched_calls else "no matching calls show who is late"
+    if job.limit == "bubbles":
+        share = f.pct(middle.messages_ms / job.step_ms)
+        return (
+            f"Exposed sends and receives take {f.ms(middle.messages_ms)} of the {step} step ({share}): "
+            "in a pipeline its bubbles. No stage computes longer than the others."
+        )
+    if job.limit == "communication":
+        lost = middle.waiting_ms + middle.sending_ms
+        share = f.pct(lost / job.step_ms)
+        return f"Exposed communication takes {f.ms(lost)} of the {step} step ({share}); {nobody}."
+    if job.limit == "idle":
+        lost = middle.idle_ms + middle.input_ms
+        return f"The GPUs idle {f.ms(lost)} of the {step} step ({f.pct(lost / job.step_ms)}); {nobody}."
+    if job.limit == "unknown":
+        return (
+            f"One rank of the job is here: its step takes {step}; who waits for whom needs two ranks or more."
+        )
+    return f"Computing takes {f.pct(middle.computing_ms / job.step_ms)} of the {step} step; {nobody}."
+
+
+def _others(job: Job) -> str:
+    """Who waits for the late ranks: those that calls tie to the latest."""
+    name = job.stragglers[0].name
+    beside = next((len(ranks) for ranks in job.clock.shared if name in ranks), len(job.ranks)) - 1
+    if beside == 1:
+        return "the other rank waits" if len(job.ranks) == 2 else "the rank beside it waits"
+    return "the other ranks wait" if beside + 1 == len(job.ranks) else f"{beside} ranks beside it wait"
+
+
+def details(job: Job) -> list[str]:
+    """Why, and where to look next."""
+    said = []
+    by_cause: dict[Cause, list[Straggler]] = {}
+    for one in job.stragglers:
+        by_cause.setdefault(one.cause, []).append(one)
+    for cause, (one, *others) in by_cause.items():
+        of = f"late at {one.calls} of {one.of_calls} calls, most at {one.collective}"
+        too = [f"The same holds for {ranks_said([other.name for other in others], capital=False)}."]
+        of_many = [f"{one.name.capitalize()} ({f.ms(one.late_ms)}):"] * (len(job.stragglers) > 1)
+        said.append(
+            " ".join([*of_many, _WHY[cause](one), *_beside(one), f"It is {of}.", *too * bool(others)])
+        )
+        said.append(f"Next: {_NEXT[cause]}")
+    if job.limit == "slow_link":
+        said.append("Next: look at the links and switches between those ranks (nccl-tests on them alone).")
+    if job.limit == "pipeline":
+        said.append(
+            "Next: move layers from that stage to the others, or count the embedding and the head as layers."
+        )
+    if job.limit == "bubbles":
+        said.append(
+            "Next: in a pipeline, more micro-batches per step, or a schedule that interleaves stages."
+        )
+    if path := _path(job):
+        said.append(path)
+    if experts := _experts(job):
+        said.append(experts)
+    return said
+
+
+def _path(job: Job) -> str:
+    """What the latest rank's critical path has more of than the others'; empty where nobody asked."""
+    name = job.stragglers[0].name if job.stragglers else None
+    late = next((row.path for row in job.ranks if row.name == name), {})
+    others = [row.path for row in job.ranks if row.path and row.name != name]
+    if not late or not others:
+        return ""
+    usual = {bound: median(one.get(bound, 0.0) for one in others) for bound in late}
+    said = [
+        f"{BOUNDS.get(bound, bound)} {f.pct(late[bound])} ({f.pct(usual[bound])})"
+        for bound in sorted(late, key=lambda bound: usual[bound] - late[bound])[:3]
+    ]
+    return (
+        f"Critical path of {name} (of the median other rank), by holistic-trace-analysis: {', '.join(said)}."
+    )
+
+
+def _experts(job: Job) -> str:
+    """How unevenly the ranks' experts are loaded; empty where they are not, or are none."""
+    usual, least, most = job.components.get("moe.experts", (0.0, 0.0, 0.0))
+    if most - least <= _UNEVEN * usual:
+        return ""
+    return f"The experts take {f.ms(least)} to {f.ms(most)} over the ranks, {f.ms(usual)} on the median one."
+
+
+#: How to see whether a change helped.
+CHECK = "tracelens compare BEFORE AFTER"
+
+
+def check(job: Job) -> str:
+    """What to do before ``CHECK``, and what it takes."""
+    ranks = "both ranks" if len(job.ranks) == 2 else "all ranks"
+    return f"To see whether a change helped, record {ranks} again with it, and give both folders of traces:"
+
+
+def caveats(job: Job) -> list[str]:
+    """What is missing, and what it leaves open."""
+    said = []
+    if job.missing:
+        said.append(f"No trace of {_numbered(job.missing)}: a late rank among them would not be named.")
+    said += [f"Left out: {one.file}: {one.why}" for one in job.left[:8]]
+    said += [f"Left out: {len(job.left) - 8} more files"] if len(job.left) > 8 else []
+    partial = [row.name for row in job.ranks if row.partial]
+    if partial:
+        said.append(f"Part of the file could not be read: {ranks_said(partial, capital=False)}.")
+    if job.clock.residual_us is None:
+        said.append("No collective matches between ranks: arrival and waiting are not known.")
+    else:
+        said.append(
+            f"Clocks are aligned to {f.ms(job.clock.residual_us / 1e3)}; smaller skews are not counted."
+        )
+    if len(job.clock.shared) > 1:
+        said.append(
+            f"{len(job.clock.shared)} groups of ranks share no call: arrivals are compared within each."
+        )
+    if job.unmatched_calls:
+        said.append(f"{job.unmatched_calls} calls have no match on the other ranks and are not judged.")
+    if not job.steps_marked:
+        said.append("No step is marked: the whole trace counts as one step.")
+    elif len(job.steps) == 1:
+        said.append("One step only: whether other steps are like it is not known.")
+    return said
+
+
+def ranks_said(names: Sequence[str], *, capital: bool = True) -> str:
+    """Names of ranks in few words.
+
+    >>> ranks_said(["rank 4", "rank 5", "rank 6", "rank 9"]), ranks_said(["rank 1"], capital=False)
+    ('Ranks 4-6, 9', 'rank 1')
+    >>> ranks_said([f"rank {rank}" for rank in range(0, 1000, 8)])
+    '125 ranks (0, 8, 16, 24, 32, 40, 48, 56, ...)'
+    """
+    numbers = [int(name[5:]) for name in names if name.startswith("rank ") and name[5:].isdecimal()]
+    if len(numbers) < len(names) or not numbers:
+        return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    word = "rank" if len(numbers) == 1 else "ranks"
+    runs = f.integers(numbers, "-").split(", ")
+    if len(runs) > _RUNS:
+        return f"{len(numbers)} ranks ({', '.join(runs[:_RUNS])}, ...)"
+    return f"{word.capitalize() if capital else word} {', '.join(runs)}"
+
+
+def _numbered(ranks: Sequence[int]) -> str:
+    return ranks_said([f"rank {rank}" for rank in ranks], capital=False)
+
+
+def identity(job: Job) -> str:
+    """Ranks, GPUs, steps."""
+    gpus = sorted({row.gpu for row in job.ranks})
+    of = f"{len(job.ranks)} of {job.world_size} ranks" if job.world_size else f"{len(job.ranks)} ranks"
+    many = len(job.steps)
+    steps = f"{many} step{'' if many == 1 else 's'} in common"
+    shared = [f"{name} {degree}" for name, degree in job.degrees.items()]
+    return " · ".join([of, ", ".join(gpus)[:80], *shared, steps])
+
+
+def model_line(job: Job) -> str:
+    """The dimensions of the whole model that are known; empty where none is."""
+    known = [] if job.model is None else known_dims(job.model)
+    return " · ".join(one for one in known if one.partition(" ")[0] not in ("tensor", "expert"))
+
+
+def _middle(job: Job) -> Parts:
+    return Parts(*(median(getattr(row.parts, name) for row in job.ranks) for name in Parts.__struct_fields__))
