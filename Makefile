@@ -12,7 +12,7 @@ SAMPLE ?= $(firstword $(filter %_gpt2_vocab50257_head80_eager.json.gz,$(REAL)) $
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: report test test-all lint types contract fast unit fuzz docs clean
+.PHONY: report test test-all test-matrix lint types contract fast unit fuzz docs clean
 
 # without byte code each Python that a test starts would compile the whole package again
 unexport PYTHONDONTWRITEBYTECODE
@@ -52,6 +52,10 @@ fast: $(VENV)/.tested
 # last, so that the output ends with pytest's own summary line; neighbours share a process, and so what they set up
 unit: $(VENV)/.tested
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+# the wheel alone, with the lowest and the newest version of everything that it needs
+test-matrix: $(VENV)/.installed
+	PYTHON=$(CURDIR)/$(BIN)/python .ci/matrix
 
 # strange inputs until FUZZ_SECONDS are over; those that break something are kept in fuzz-found/
 FUZZ_SECONDS ?= 600

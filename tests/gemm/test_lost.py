@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -48,7 +49,7 @@ def test_the_parts_add_up_and_none_is_negative(one: CallFacts) -> None:
 @pytest.mark.parametrize(("beside", "part"), [("overlap", "overlap"), ("clock", "clock"), ("stall", "other")])
 def test_what_lies_beside_the_call_is_a_part_of_its_own_and_changes_no_other(beside: str, part: str) -> None:
     alone = split_time(replace(PLAIN, overlap_us=0.0))
-    more = {"overlap_us": 0.0, f"{beside}_us": 10.0}
+    more: dict[str, Any] = {"overlap_us": 0.0, f"{beside}_us": 10.0}
     whole = split_time(replace(PLAIN, time_us=PLAIN.time_us + 10.0, **more))
     assert total(whole) == pytest.approx(total(alone) + 10.0)
     for name in PARTS:
