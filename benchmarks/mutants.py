@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {
     "gemm": ["tests/gemm"],
     "step": ["tests/advice", "tests/test_savings.py"],
-    "rules": ["tests/advice", "tests/test_add_a_rule.py"],
+    "rules": ["tests/advice"],
     "accounting": ["tests/accounting", "tests/test_one_figure.py"],
     "comparison": ["tests/compare"],
 }
@@ -41,7 +41,7 @@ MODULES = {
     "gemm/predict/gemm.py": ["tests/gemm/test_predict_gemm.py", "tests/gemm/test_predict_misaligned.py"],
     "gemm/lost.py": ["tests/gemm/test_lost.py", "tests/accounting/test_lost_rows.py"],
     "gemm/efficiency.py": ["tests/gemm/test_efficiency.py", "tests/gemm/test_gemm_doctests.py"],
-    "accounting/verdict.py": ["tests/accounting/test_verdict.py"],
+    "accounting/limits.py": ["tests/render/test_verdict.py"],
     "comparison/step_change.py": ["tests/compare/test_compare.py", "tests/compare/test_moves.py"],
     "rules/pad_vocabulary.py": ["tests/advice/test_advice_pad_vocabulary.py"],
     "rules/head_dimension.py": ["tests/advice/test_advice_head_dimension.py"],
@@ -135,7 +135,8 @@ def killed(copy: Path, tests: Sequence[str]) -> bool:
         sys.dont_write_bytecode = True
         for name in [name for name in sys.modules if name.split(".")[0] in ("tracelens", "tests")]:
             del sys.modules[name]
-        os._exit(int(pytest.main(["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests])))
+        how = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--assert", "plain"]
+        os._exit(int(pytest.main([*how, *tests])))
     return os.waitpid(child, 0)[1] != 0
 
 
@@ -183,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         found += 1
                     else:
                         survivors.append(f"{path.relative_to(copy)}:{one.line}: {one.before} -> {one.after}")
+                        print(survivors[-1], file=sys.stderr, flush=True)
                 path.write_text(source, encoding="utf-8")
                 if chosen:
                     print(f"| {path.relative_to(copy / 'tracelens')} | {len(chosen)} | {found} |", flush=True)

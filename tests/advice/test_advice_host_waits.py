@@ -90,8 +90,19 @@ def test_a_planted_wait_is_found_again(
         [("user_annotation", "load_batch", 0.0, 1.0)],
         [("user_annotation", LOADER, 0.0, 0.001)],
         [("cpu_op", f"Torch-Compiled Region: {one}/0", one / 4, one / 4 + 0.2) for one in range(4)],
+        [
+            ("cpu_op", "Torch-Compiled Region: 0/0", 0.0, 0.9),
+            ("user_annotation", "## Call CompiledFxGraph fabc ##", 0.0, 0.8),
+            ("cpu_op", "Torch-Compiled Region: 1/0", 0.6, 0.7),
+        ],
     ],
-    ids=["a gap alone", "of another name", "below 1 %", "layers compiled one by one"],
+    ids=[
+        "a gap alone",
+        "of another name",
+        "below 1 %",
+        "layers compiled one by one",
+        "a custom operator's own",
+    ],
 )
 def test_none_is_invented(tmp_path: Path, spans: list[tuple[str, str, float, float]]) -> None:
     report = with_gaps(tmp_path, *spans)

@@ -41,13 +41,18 @@ def finding(facts: StepFacts) -> Finding:
 
 
 def test_large_layers_gain_and_the_logits_stay() -> None:
-    found = finding(facts_of(LLAMA))
-    assert found.change == {"precision": ["bf16", "fp8"]} and found.confidence == "low"
-    assert {"mlp.up", "mlp.gate", "mlp.down"} <= set(found.components) and "logits" not in found.components
-    low, mid, high = found.saving_ms.low, found.saving_ms.mid, found.saving_ms.high
-    assert low is not None and mid is not None and high is not None
-    linear = sum(row.time_ms_per_step for row in facts_of(LLAMA).gemms if row.component in found.components)
-    assert 0 < low < mid < high < 0.6 * linear  # twice the rate is half of the time, 1.2 times that at best
+    facts = facts_of(LLAMA)
+    assert facts.step is not None
+    found = {gain.component: gain for gain in gains(facts, facts.step, "fp8")}
+    assert {"mlp.up", "mlp.gate", "mlp.down"} <= found.keys() and "logits" not in found
+    for name in ("mlp.up", "mlp.gate", "mlp.down"):
+        low, mid, high = found[name].saving.low, found[name].saving.mid, found[name].saving.high
+        assert low is not None and mid is not None and high is not None
+        time = sum(row.time_ms_per_step for row in facts.gemms if row.component == name)
+        assert 0 < low < mid < high < 0.6 * time  # twice the rate is half of the time, 1.2 times that at best
+    outcome = RULE.check(facts)
+    assert outcome.state == "passed" and "An opportunity, not a finding" in outcome.why
+    assert "In fp8 they gain" in outcome.why
 
 
 @pytest.mark.parametrize(
@@ -77,18 +82,19 @@ def test_nothing_is_promised_whose_range_reaches_zero() -> None:
 
 
 def test_blackwell_has_more_types_and_hopper_no_nvfp4() -> None:
-    assert "NVFP4" not in finding(facts_of(LLAMA)).saw
-    saw = finding(facts_of(LLAMA, "b200")).saw
-    assert "In fp8 they gain" in saw and "In NVFP4 they gain" in saw and "MXFP8 takes all of them" in saw
+    assert "NVFP4" not in RULE.check(facts_of(LLAMA)).why
+    why = RULE.check(facts_of(LLAMA, "b200")).why
+    assert "In fp8 they gain" in why and "In NVFP4 they gain" in why and "MXFP8 takes all of them" in why
 
 
 def test_a_size_off_the_blocks_is_named_with_its_repair() -> None:
     """10944 = 342 x 32, and 85.5 x 128: MXFP8 takes it, NVFP4 does not."""
-    outcome = RULE.check(facts_of(replace(LLAMA, f=10944), "b200"))
-    (found,) = outcome.findings
-    assert "MXFP8 takes all of them" in found.saw and "NVFP4 needs multiples of 128" in found.saw
-    assert "ffn 10944 to 11008" in found.saw
-    assert "mlp.up" not in found.evidence["types"]["nvfp4"]
+    facts = facts_of(replace(LLAMA, f=10944), "b200")
+    why = RULE.check(facts).why
+    assert "MXFP8 takes all of them" in why and "NVFP4 needs multiples of 128" in why
+    assert "ffn 10944 to 11008" in why
+    assert facts.step is not None
+    assert "mlp.up" not in {gain.component for gain in gains(facts, facts.step, "nvfp4")}
 
 
 def test_layers_of_an_fp8_model_that_lose_are_named() -> None:

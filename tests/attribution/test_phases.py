@@ -54,3 +54,26 @@ def test_zero_grad_is_the_optimizers_though_its_operators_have_numbers(tmp_path:
         *_work(2, 105, number=2),
     ]
     assert _phases(tmp_path, events) == ["forward", "optimizer"]
+
+
+def test_what_has_no_gradient_amid_a_forward_is_part_of_it(tmp_path: Path) -> None:
+    evaluate = "autograd::engine::evaluate_function: MulBackward0"
+    events = [
+        *_work(1, 5),  # before the model: nothing says what of
+        *_work(2, 20, number=1),
+        *_work(3, 40),
+        *_work(4, 60, number=2),
+        _span(evaluate, 100, 30, number=2),
+        *_work(5, 105),
+        *_work(6, 200),  # between a backward and the next forward
+        *_work(7, 220, number=3),
+    ]
+    assert _phases(tmp_path, events) == [
+        "other",
+        "forward",
+        "forward",
+        "forward",
+        "backward",
+        "other",
+        "forward",
+    ]

@@ -121,10 +121,17 @@ def test_a_product_fused_with_its_activation_is_known_by_the_product_behind_it(t
 
 
 def test_between_kernels_that_only_an_optimizer_runs_all_is_the_optimizer(tmp_path: Path) -> None:
+    products = ([5, 768, 768],) * 3
+    newton_schulz = [
+        Row("optimizer", "ba_plus_cAA_kernel_1", "ba_plus_cAA_kernel", inside="loop"),
+        replace(mm("optimizer", 1, 1, 1), op="aten::baddbmm", dims=products, inside="loop"),
+        Row("optimizer", "XXT_kernel_0", "XXT_kernel", inside="loop"),
+    ]
     update = [
         Row("unattributed", "aten::mul", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
         Row("optimizer", "XXT_kernel_0", "XXT_kernel", inside="loop"),
         Row("optimizer", "aten::lerp_", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
+        *newton_schulz * 3,
         Row("optimizer", "ba_plus_cAA_kernel_1", "ba_plus_cAA_kernel", inside="loop"),
         Row("unattributed", "aten::mul", "void at::native::vectorized_elementwise_kernel<4>", inside="loop"),
     ]
@@ -364,3 +371,26 @@ def test_adapters_beside_every_product_are_of_what_they_adapt(tmp_path: Path, sh
     assert wrong == {}
     if shapes:
         assert (model.hidden.value, model.ffn.value, model.vocab.value) == (hidden, ffn, vocab)
+
+
+def _narrow(layers: int) -> list[Row]:
+    """Attention of a mask decoder: 8 heads of 16 on a stream of 256, for more tokens than the encoder has."""
+    tokens, hidden = 32768, 256
+    norm = replace(_elementwise("norm", "aten::native_layer_norm"), dims=([8, 4096, hidden],))
+    add = replace(_elementwise("residual", "aten::add"), dims=([8, 4096, hidden],) * 2)
+    act = replace(_elementwise("mlp.activation", "aten::relu"), dims=([8, 4096, 4 * hidden],))
+    core = Row("attention.core", "aten::_flash_attention_forward", FLASH, ([8, 4096, 8, 16],) * 3)
+    queries = [mm("attention.qkv", tokens, 128, hidden)] * 3
+    mlp = [mm("mlp.up", tokens, 4 * hidden, hidden), act, mm("mlp.down", tokens, hidden, 4 * hidden)]
+    return [norm, *queries, core, mm("attention.output", tokens, hidden, 128), add, norm, *mlp, add] * layers
+
+
+def test_dimensions_are_those_of_one_model_of_two(tmp_path: Path) -> None:
+    """Segment Anything: the decoder's heads beside the encoder's hidden size are no model's."""
+    rows = [*_model(3)[:-2], *_narrow(2)]  # the encoder without its head
+    rows = [replace(row, us=100) if str(row.dims).startswith("([2048") else row for row in rows]
+    trace, links, found = attributed(tmp_path, written(rows))
+    model = model_dims(found, find_calls(trace, links, found))
+    assert (model.hidden.value, model.heads.value, model.head_dim.value) == (512, 8, 64)
+    assert (model.layers.value, model.ffn.value) == (3, 1536)
+    assert (model.sequence.value, model.micro_batch.value) == (512, 4)

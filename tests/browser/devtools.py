@@ -146,12 +146,16 @@ class Page:
         self.session: str = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
-        )
+        self.resize(width)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media=media, features=[scheme])
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
+
+    def resize(self, width: int) -> None:
+        """Make the tab so wide."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
+        )
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Send a command to this tab."""

@@ -124,6 +124,7 @@ def test_wave_efficiency_where_it_does_not_apply() -> None:
         "cutlass3x_sm90_tensorop_gemm_bf16_bf16_f32_bf16_bf16_128x256x64_2x1x1_0_ttt_align8_stream_k"
     )
     assert wave_eff(64, sms=132, cluster_size=2, kernel=streamed) == 1.0  # equal shares: no last wave
+    assert wave_eff(1, sms=132, cluster_size=2, kernel=streamed) == 1.0
     assert wave_eff(0, sms=132, cluster_size=2, kernel=streamed) is None
     vector = kernel("void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>(P)")
     assert wave_eff(64, sms=132, cluster_size=1, kernel=vector) is None
@@ -168,6 +169,7 @@ def test_tensor_core_state() -> None:
     assert tensor_core_state(shape(1, 1536, 512), kernel=gemv, gpu=H100) == "ineligible"
     assert tensor_core_state(shape(64, 64, 64, "fp64"), kernel=simt, gpu=H100) == "eligible_unused"
     assert tensor_core_state(shape(64, 64, 64, "fp64"), kernel=simt, gpu=RTX3060) == "ineligible"
+    assert tensor_core_state(shape(64, 64, 64, "fp64"), kernel=simt, gpu=find_gpu("NVIDIA B200")) is None
     assert tensor_core_state(bf16, kernel=None, gpu=H100) is None
     assert tensor_core_state(bf16, kernel=kernel("triton_tem_fused_mm_2"), gpu=H100) is None
     assert tensor_core_state(fp32, kernel=simt, gpu=find_gpu("AMD Instinct MI300X")) is None
@@ -225,5 +227,6 @@ def test_resident_ctas() -> None:
     assert fit(256, 230, 147456) == 1  # cutlass 256x128: registers and shared memory
     assert fit(128, 88, 33792) == 5  # cutlass wmma 32x32_128x2: registers
     assert fit(128, 100, 98304) == 2  # cutlass 64x64_64x6: shared memory
+    assert fit(1000, 16, 0) == 2  # 32 warps of 2048 threads: threads, and no shared memory of its own
     assert fit(128, 100, 98304, {}) is None
     assert fit(0, 100, 98304) is None

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.gemm import KernelName, parse_kernel_name, split_k_factor
+from tracelens.gemm.kernel_names import row_fields
 
 
 def parsed(name: str) -> KernelName:
@@ -566,6 +567,20 @@ def test_names_that_only_look_like_products(name: str) -> None:
 def test_tensile_tiles_are_never_told() -> None:
     kernel = parsed("Cijk_Alik_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT16x16x256_MI16x16x1_SN_LDSB1")
     assert (kernel.tile, kernel.tile_pair, kernel.tile_k) == (None, (16, 16), 256)
+
+
+def test_what_a_name_says_only_of_its_result_its_cluster_and_its_head() -> None:
+    """Each was once a fault that no test found (benchmarks/mutants.py)."""
+    assert parsed("volta_fp16_s884gemm_fp16_256x128_ldg8_f2f_nn").out_dtype == "fp16"  # it adds up in fp32
+    tokens = parsed(
+        "bmm_Bfloat16_E2m1E2m1_Fp32_t128x16x256_s5_et128x16_m128x16x64_cga2x1x1_16dp256b_TN_transOut_sm100a"
+    )
+    assert (tokens.tile, tokens.cluster) == ((16, 128), "2x1")
+    flash = parsed(
+        "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, false>>"
+    )
+    assert row_fields(flash)["kernel_head_dim"] == 128
+    assert row_fields(tokens)["kernel_head_dim"] is None
 
 
 def test_cluster_size() -> None:

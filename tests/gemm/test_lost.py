@@ -45,6 +45,17 @@ def test_the_parts_add_up_and_none_is_negative(one: CallFacts) -> None:
     assert all((getattr(split, part) or 0.0) >= 0.0 for part in PARTS)
 
 
+@pytest.mark.parametrize(("beside", "part"), [("overlap", "overlap"), ("clock", "clock"), ("stall", "other")])
+def test_what_lies_beside_the_call_is_a_part_of_its_own_and_changes_no_other(beside: str, part: str) -> None:
+    alone = split_time(replace(PLAIN, overlap_us=0.0))
+    more = {"overlap_us": 0.0, f"{beside}_us": 10.0}
+    whole = split_time(replace(PLAIN, time_us=PLAIN.time_us + 10.0, **more))
+    assert total(whole) == pytest.approx(total(alone) + 10.0)
+    for name in PARTS:
+        added = 10.0 if name == part else 0.0
+        assert getattr(whole, name) == pytest.approx(getattr(alone, name) + added), name
+
+
 @given(facts)
 def test_what_is_none_has_its_reason(one: CallFacts) -> None:
     split = split_time(one)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from tracelens.gemm import GemmShape, bytes_moved, counted_ops, flops, is_gemm_op, shape_of
 
+torch = pytest.importorskip("torch")
 BF16 = "c10::BFloat16"
 
 

@@ -22,8 +22,9 @@ _RANGES: dict[HostWork, re.Pattern[str]] = {
     "compile": re.compile(r"\(dynamo_timed\)$|^entire_(?:frame|backward)_compile"),
     "data": re.compile(r"^enumerate\(DataLoader\)#.*\.__next__$"),
 }
-#: ``torch/_dynamo`` opens one for each frame that it runs compiled. What stands within another is reached by
-#: a graph break: without one Dynamo compiles it as a part of the other.
+#: ``torch/_dynamo`` opens one for each frame that it runs compiled. What stands within another and in none
+#: of its graphs (a custom operator's own) is reached by a graph break: without one Dynamo compiles it
+#: as a part of the other.
 _REGION = re.compile(r"^Torch-Compiled Region")
 #: The calls of compiled graphs in them, by ``torch/_inductor/output_code.py`` and AOTAutograd.
 _GRAPH = re.compile(r"^## Call CompiledFxGraph|^CompiledFunction$")
@@ -60,7 +61,8 @@ def _ranges(trace: Trace, pattern: re.Pattern[str]) -> _Spans:
 def _breaks(trace: Trace) -> _Spans:
     """From the compiled graph before each graph break to the compiled code that goes on after it."""
     ops, region = trace.ops, trace.symbols.where(_REGION.search)[trace.ops.name]
-    done = np.sort(_ranges(trace, _GRAPH)[1])
+    graphs = _ranges(trace, _GRAPH)
+    done = np.sort(graphs[1])
     spans: list[tuple[int, int]] = []
     for thread in np.unique(ops.thread[region]).tolist():
         at = np.flatnonzero(region & (ops.thread == thread))
@@ -70,7 +72,7 @@ def _breaks(trace: Trace) -> _Spans:
         for start, stop in zip(begin[order].tolist(), end[order].tolist(), strict=True):
             while outer and outer[-1][1] <= start:
                 outer.pop()
-            if outer:
+            if outer and not bool(((graphs[0] <= start) & (start < graphs[1])).any()):
                 before = int(np.searchsorted(done, start, side="right"))
                 last = int(done[before - 1]) if before else outer[-1][0]
                 spans.append((max(last, outer[-1][0]), start))

@@ -122,6 +122,7 @@ def _assemble(trace: Trace, links: Links, names: KernelNames, seen: _Seen) -> At
     component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["module_stack"]
     optimizes = component == _COMPONENT["optimizer"]
     bare = between_updates(trace, links, optimizes, outside=phase == _PHASE["other"])
+    bare &= ~orphans(trace, links)  # inside a graph all is launched at once
     bare &= component == _COMPONENT["unattributed"]
     component[bare], evidence[bare] = _COMPONENT["optimizer"], _EVIDENCE["local"]
     # a forward that is not trained on

@@ -18,7 +18,7 @@ def outcomes(
     """Say of each finding whether it was acted on and whether the saving came, where times compare."""
     found = []
     for one in before.findings:
-        state, why = _state(one, before, after, gemms)
+        state, why = _state(one, after, gemms)
         done = state in ("acted_on", "changed_otherwise")
         measured = _measured(one, gemms) if done and times else None
         agrees = _agrees(one.saving_ms, measured) if state == "acted_on" and measured is not None else None
@@ -30,7 +30,7 @@ def outcomes(
     return found
 
 
-def _state(one: Finding, before: Report, after: Report, gemms: list[GemmChange]) -> tuple[OutcomeState, str]:
+def _state(one: Finding, after: Report, gemms: list[GemmChange]) -> tuple[OutcomeState, str]:
     seen = [_now(name, values, one, after, gemms) for name, values in one.change.items()]
     if one.change and all(
         value == values[1] for value, values in zip(seen, one.change.values(), strict=True)

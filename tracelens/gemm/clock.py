@@ -51,8 +51,8 @@ def step_paces(dur_ns: IntArray, alike: IntArray, step: IntArray, judged: BoolAr
 
     >>> dur = np.tile([100, 200, 300], 4) * np.repeat([100, 100, 120, 100], 3)
     >>> found = step_paces(dur, np.tile([0, 1, 2], 4), np.repeat([3, 4, 5, 6], 3), np.ones(12, bool))
-    >>> found.pace.round(3).tolist(), found.lost_ns.sum().round()
-    ([1.0, 1.0, 1.2, 1.0], np.float64(12000.0))
+    >>> found.pace.round(3).tolist(), float(found.lost_ns.sum().round())
+    ([1.0, 1.0, 1.2, 1.0], 12000.0)
     """
     rows = np.flatnonzero(judged & (alike >= 0) & (step >= 0))
     steps, at_step = np.unique(step[rows], return_inverse=True)

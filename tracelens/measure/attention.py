@@ -65,7 +65,7 @@ def measure_attention(
     return measure_each(cases, _time, _once, _row, device=device, options=options, progress=progress)
 
 
-def prepare_attention(case: AttentionCase, *, device: Device, pools: Pools, sets: int) -> PreparedAttention:
+def prepare_attention(case: AttentionCase, *, pools: Pools, sets: int) -> PreparedAttention:
     """Lay out at most ``sets`` sets of operands, and run the forward of a backward."""
     q_shape = (case.batch, case.seq_q, case.heads, case.head_dim)
     k_shape = (case.batch, case.keys, case.key_heads, case.head_dim)
@@ -150,7 +150,7 @@ def _checked(all_found: tuple[torch.Tensor, ...], found: torch.Tensor, wanted: t
 def _time(case: AttentionCase, *, device: Device, pools: Pools, options: MeasureOptions) -> Timing:
     _refuse(case)
     with backend(case.backend):
-        prepared = prepare_attention(case, device=device, pools=pools, sets=options.max_calls)
+        prepared = prepare_attention(case, pools=pools, sets=options.max_calls)
         timing = time_calls(prepared.call, device=device, options=options)
         if options.check:
             error = prepared.check()
@@ -182,7 +182,7 @@ def _reason(name: str, warned: list[str], error: RuntimeError) -> str:
 
 def _once(case: AttentionCase, *, device: Device, pools: Pools) -> Callable[[], None]:
     with backend(case.backend):
-        ready = prepare_attention(case, device=device, pools=pools, sets=1)
+        ready = prepare_attention(case, pools=pools, sets=1)
 
     def once() -> None:
         with backend(case.backend):

@@ -120,7 +120,7 @@ def _sampled_error(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> float:
         return float("nan")
     if c.dim() == 3:
         a, b, c = a[-1], b[-1], c[-1]
-    rows, columns = _spread_over(c.shape[0], c.device), _spread_over(c.shape[1], c.device)
+    rows, columns = _spread_over(c.shape[0]), _spread_over(c.shape[1])
     # Indexing fp8 is not implemented everywhere; widening the few rows first is exact.
     wanted = torch.stack([a[row].double() for row in rows]) @ torch.stack(
         [b[:, column].double() for column in columns], dim=1
@@ -129,7 +129,7 @@ def _sampled_error(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> float:
     return relative_error(found, wanted)
 
 
-def _spread_over(size: int, where: torch.device) -> list[int]:
+def _spread_over(size: int) -> list[int]:
     """First, last and some between: a tile that was left out or cut short shows."""
     return sorted({round(at * (size - 1) / (_SAMPLED - 1)) for at in range(_SAMPLED)})
 

@@ -315,23 +315,14 @@ def reach(diffs: Sequence[float]) -> Reach:
     return Reach(less / span, span) if span > 0 else Reach(0.5, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """Rows that changed by no more than noise, or too little to matter: how many, and their sum."""
-
-    line: str
-    many: int
-
-
-def folded(rows: Sequence[ComponentChange] | Sequence[GemmChange], what: str) -> Folded | None:
-    """One line for rows that are not worth one each; None without such rows."""
+def folded(rows: Sequence[ComponentChange] | Sequence[GemmChange], what: str) -> str | None:
+    """One line for rows that changed by no more than noise, or too little to matter; None without any."""
     if not rows:
         return None
     total = math.fsum(row.diff_ms or 0.0 for row in rows)
     verb, subject = ("changes", what) if len(rows) == 1 else ("change", f"{what}s")
     together = "" if len(rows) == 1 else " together"
-    line = (
+    return (
         f"{len(rows)} {subject} {verb} by no more than noise, or too little to matter:"
         f" {signed(total)}{together}"
     )
-    return Folded(line, len(rows))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tracelens import numbers as f
 from tracelens.render import groups, layers
 from tracelens.render.section import Content, Page, Section
+from tracelens.results import Report
 
 _NAMED = 3  # components that the heading names
 
@@ -26,15 +27,15 @@ def _content(page: Page) -> Content | None:
 
 
 def _largest(page: Page) -> str:
-    rows = sorted(component_times(page).items(), key=lambda one: -one[1])[:_NAMED]
+    rows = sorted(component_times(page.report).items(), key=lambda one: -one[1])[:_NAMED]
     whole = page.report.summary.gpu_ms_per_step
     return ", ".join(f"{name} {f.pct(time / whole)}" for name, time in rows) if whole else ""
 
 
-def component_times(page: Page) -> dict[str, float]:
+def component_times(report: Report) -> dict[str, float]:
     """GPU time by component, all phases together, in ms per step."""
     times: dict[str, float] = {}
-    for row in page.report.components:
+    for row in report.components:
         times[row.component] = times.get(row.component, 0.0) + row.time_ms_per_step
     return times
 

@@ -86,8 +86,9 @@ class ShareBar:
     rows: list[tuple[str, str, float, float]]  # css class, component, share, ms
 
 
-def _rank(component: str) -> int:
-    return COMPONENTS.index(component) if component in COMPONENTS else len(COMPONENTS)
+def _place(name: str, known: Sequence[str]) -> int:
+    """Its place among the known ones, or behind them."""
+    return known.index(name) if name in known else len(known)
 
 
 def _total(row: LayerRow) -> float:
@@ -107,7 +108,11 @@ def icicle(report: Report) -> Icicle | None:
     """The step's GPU time by phase, group, component and layer; None where it is not known."""
     rows = sorted(
         (row for row in report.layers.rows if _total(row) > 0),
-        key=lambda row: (_phase(row.phase), GROUPS.index(group_of(row.component)), _rank(row.component)),
+        key=lambda row: (
+            _place(row.phase, PHASES),
+            GROUPS.index(group_of(row.component)),
+            _place(row.component, COMPONENTS),
+        ),
     )
     whole = sum(_total(row) for row in rows)
     if not rows or whole <= 0:
@@ -124,10 +129,6 @@ def icicle(report: Report) -> Icicle | None:
         layer_groups=inside,
         spoken="; ".join(cell.title for cell in phases),
     )
-
-
-def _phase(name: str) -> int:
-    return PHASES.index(name) if name in PHASES else len(PHASES)
 
 
 def _joined(
@@ -359,7 +360,7 @@ def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     sums: dict[str, float] = {}
     for component, time in pairs:
         sums[component] = sums.get(component, 0.0) + time
-    return dict(sorted(sums.items(), key=lambda one: _rank(one[0])))
+    return dict(sorted(sums.items(), key=lambda one: _place(one[0], COMPONENTS)))
 
 
 def _bar(title: str, note: str, times: dict[str, float]) -> ShareBar | None:

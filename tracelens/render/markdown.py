@@ -31,17 +31,13 @@ def render_report_markdown(report: Report, *, gates: Sequence[Judged] = ()) -> s
     who = [report.trace.path[:80], *facts.model_line(report), *facts.run_line(report)]
     lines += [escape(" · ".join(who)), ""]
     lines += gates_markdown(gates)
-    lines += [*_numbers(report), ""]
+    numbers = [[one.label, one.value, one.note] for one in facts.five_numbers(report)]
+    lines += [*table(["", "", ""], numbers), ""]
     if report.cost is not None and report.cost.price is not None:
         for line in costs.job_lines(report):
             lines += [escape(line), ""]
     lines += [*_limit(report), *_findings(report), *_step(report), *_gemms(report), *_tail(report)]
     return "\n".join(lines).rstrip("\n") + "\n"
-
-
-def _numbers(report: Report) -> list[str]:
-    numbers = facts.five_numbers(report)
-    return table(["", "", ""], [[one.label, one.value, one.note] for one in numbers])
 
 
 def _limit(report: Report) -> list[str]:

@@ -23,7 +23,7 @@ def render_suggestions(found: Suggestions, *, console: Console) -> None:
     out = Out(console)
     _head(out, found)
     if found.step is not None:
-        _whole_step(out, found, found.step)
+        _whole_step(out, found.step)
     _kernels(out, found)
     for number, pick in enumerate(found.picks, 1):
         _pick(out, found, pick, number)
@@ -63,7 +63,7 @@ def _head(out: Out, found: Suggestions) -> None:
     out.line()
 
 
-def _whole_step(out: Out, found: Suggestions, step: WholeStep) -> None:
+def _whole_step(out: Out, step: WholeStep) -> None:
     """A step of this model as it is: what it comes to, and what it is made of."""
     mfu, speed, time = step.mfu_frac, step.tokens_per_s_per_gpu, step.step_ms
     run = [f"{step.gpus} GPU{'s' if step.gpus > 1 else ''}"]

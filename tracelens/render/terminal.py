@@ -12,6 +12,7 @@ from rich.text import Text
 from tracelens import numbers as f
 from tracelens.errors import UsageError
 from tracelens.render import costs, facts, groups, limit, losses, search, step_times, verified, waits, what_if
+from tracelens.render.components import component_times
 from tracelens.render.console import WIDEST
 from tracelens.render.console import Out as _Out
 from tracelens.render.findings import is_worth
@@ -245,9 +246,7 @@ def _shape_search(out: _Out, report: Report, *, verbose: bool) -> None:
 
 def _components(out: _Out, report: Report) -> None:
     """The five components that take most GPU time, each with its bar, and the rest in a line."""
-    times: dict[str, float] = {}
-    for row in report.components:
-        times[row.component] = times.get(row.component, 0.0) + row.time_ms_per_step
+    times = component_times(report)
     whole = sum(times.values())
     if whole <= 0:
         return

@@ -32,7 +32,7 @@ class ExpertImbalance(Rule):
         if not told:
             raise could_not_run(
                 "The all-to-alls of the experts do not say how much goes to each rank: PyTorch records split"
-                " sizes of all_to_all_single, up to 30 ranks; fused dispatches (DeepEP) have none."
+                " sizes of all_to_all_single, of 30 ranks at most; fused dispatches (DeepEP) have none."
             )
         uneven = _uneven(told)
         seen = (

@@ -13,25 +13,19 @@ from tracelens.rules.engine.rows import took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.block_scales import block_fit
 from tracelens.rules.evidence.low_precisions import (
-    Gain,
+    TypeGain,
     casts_to_fp8,
     gains,
     linear_rows,
     losses,
     names,
-    preferred,
     table,
     types_of,
 )
 from tracelens.step.predicted import CONVERTED, SIXTEEN_BITS
 
+_OPPORTUNITY = "An opportunity, not a finding: accuracy has to be proven. Casts are taken off."
 _NAMES = {"fp8": "fp8", "fp8-block": "fp8 in blocks", "nvfp4": "NVFP4"}
-_HOW = {
-    "fp8": ["+ from torchao.float8 import convert_to_float8_training",
-            "+ convert_to_float8_training(model, module_filter_fn=is_one_of_these)"],
-    "fp8-block": ["+ with te.autocast(recipe=Float8BlockScaling()):  # Transformer Engine, for these layers"],
-    "nvfp4": ["+ with te.autocast(recipe=NVFP4BlockScaling()):  # Transformer Engine, for these layers"],
-}  # fmt: skip
 
 
 class LowPrecision(Rule):
@@ -65,14 +59,13 @@ class LowPrecision(Rule):
             raise could_not_run(
                 "What these GEMMs of linear layers take in another precision is not predicted."
             )
-        best = preferred(judged)
-        said = _said(facts, judged)
-        return ([_candidate(facts, judged, best, said)] if best else []), said
+        return [], _said(facts, judged)
 
 
-def _said(facts: StepFacts, judged: dict[str, list[Gain]]) -> str:
+def _said(facts: StepFacts, judged: dict[str, list[TypeGain]]) -> str:
+    """What each type would gain. No finding: nothing is wrong with the step, and the model changes."""
     rows = linear_rows(facts, SIXTEEN_BITS)
-    parts = [f"{took(rows, 'GEMM shape', facts)} of linear layers in 16 bits."]
+    parts = [f"{took(rows, 'GEMM shape', facts)} of linear layers in 16 bits. {_OPPORTUNITY}"]
     for dtype, found in judged.items():
         sure = [gain for gain in found if gain.sure]
         saving = total([gain.saving for gain in sure])
@@ -84,33 +77,7 @@ def _said(facts: StepFacts, judged: dict[str, list[Gain]]) -> str:
     return f"{' '.join(parts)} {block_fit(rows, facts)}"
 
 
-def _candidate(facts: StepFacts, judged: dict[str, list[Gain]], dtype: str, said: str) -> Candidate:
-    sure = [gain for gain in judged[dtype] if gain.sure]
-    name = _NAMES[dtype]
-    return Candidate(
-        name=f"{name} for {names(sure)}",
-        title=f"Try {name} for {names(sure)}",
-        saw=said,
-        change={"precision": ["bf16", dtype]},
-        fix=[*_HOW[dtype], f"+ # {names(sure)}, under torch.compile, so that casts fuse"],
-        caveats=[
-            f"Accuracy has to be proven{' in a short run of training' if facts.trains else ''}.",
-            "The output layer, routers and the last layers usually stay in 16 bits.",
-            "Casts that run as kernels of their own, several for a tensor, can cost more than the range has.",
-        ],
-        confidence="low",
-        effort="code",
-        bounds=[bound for gain in sure for bound in gain.bounds],
-        bound_of="what these GEMMs take above the low end of their prediction",
-        saving=total([gain.saving for gain in sure]),
-        how=_how(sure, "from casts that are fused to 5 bytes for each element of the operands taken off"),
-        evidence={"types": {kind: table(found) for kind, found in judged.items()}},
-        parameter_delta=0,
-        flops_delta=0.0,
-    )  # fmt: skip
-
-
-def _back(facts: StepFacts, sure: Sequence[Gain]) -> Candidate:
+def _back(facts: StepFacts, sure: Sequence[TypeGain]) -> Candidate:
     """Layers of an fp8 model that bf16 runs faster."""
     rows = [bound.row for gain in sure for bound in gain.bounds]
     return Candidate(
@@ -137,7 +104,7 @@ def _back(facts: StepFacts, sure: Sequence[Gain]) -> Candidate:
     )
 
 
-def _how(found: Sequence[Gain], casts: str) -> str:
+def _how(found: Sequence[TypeGain], casts: str) -> str:
     ranges = [ms_range(gain.saving.low, gain.saving.high) for gain in found]
     parts = [
         f"{gain.component} ({plural(len(gain.bounds), 'shape')}): {text}"

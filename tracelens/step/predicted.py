@@ -132,9 +132,8 @@ def scaled_product(
     new = predict_row(after, row, gpu=gpu, measured=measured, dtype=dtype)
     if isinstance(old, str) or isinstance(new, str):
         return old if isinstance(old, str) else str(new)
-    block = LOW_PRECISION.get(dtype) if not same_type else None
-    if block and (_class(new) < GRID_BYTES or (block > 16 and any(size % block for size in after[:3]))):
-        return f"products in {dtype} need rows of a multiple of {block} elements"
+    if not same_type and (off := _off_block(new, dtype)):
+        return off
     if new.time_us.mid is None:
         return new.unknown or "the new shape has no prediction"
     floor = _floor(new, dtype, gpu) if _floor(old, _math(row), gpu) <= call_us / BELOW_FLOOR else 0.0
@@ -151,15 +150,11 @@ def scaled_product(
     if same_type and leaves:
         step = alignment_ladder(gpu=gpu, dtype=dtype, measured=measured).step_of(new.alignment)
         return _left_grid(old, new, row, anchors.narrow.get(_narrow(new, row)), step, texts, floor)
-    reach = _error(before, after)
-    faster = slower = 0.0
-    if same_type or {dtype, _math(row)} == SIXTEEN_BITS:  # of equal rates and bytes
+    reach, types = _error(before, after), {dtype, _math(row)}
+    if same_type or types == SIXTEEN_BITS:  # of equal rates and bytes
         faster, slower = _ladder_error(old, new, row, gpu=gpu, measured=measured)
-    elif len({dtype, _math(row)} & SIXTEEN_BITS) == len({dtype, _math(row)} & LOW_PRECISION.keys()) == 1:
-        reach = TYPE_ERROR if before == after else max(reach, TYPE_ERROR)
     else:
-        reach = max(reach, FAR_ERROR)
-        faster, slower = _spread_of(old, new)
+        reach, (faster, slower) = _type_error(reach, types, old, new)
     then_us = call_us * new.time_us.mid / old.time_us.mid
     how = (
         f"{sig(call_us)} µs measured × {sig(new.time_us.mid)} / {sig(old.time_us.mid)} µs predicted"
@@ -167,6 +162,24 @@ def scaled_product(
     )
     widths = reach + faster, reach + slower
     return bounded(then_us, call_us, widths, new.time_us.basis, texts, how, floor, "ratio")
+
+
+def _type_error(
+    reach: float, types: set[str], old: Prediction, new: Prediction
+) -> tuple[float, tuple[float, float]]:
+    """Error of the ratio of two types, and beside it what both predictions leave open (logs)."""
+    if len(types & SIXTEEN_BITS) == len(types & LOW_PRECISION.keys()) == 1:
+        return max(reach, TYPE_ERROR), (0.0, 0.0)
+    return max(reach, FAR_ERROR), _spread_of(old, new)
+
+
+def _off_block(new: Prediction, dtype: str) -> str:
+    """Why a type of low precision does not take these sizes; "" where it does."""
+    block = LOW_PRECISION.get(dtype, 1)
+    whole = block <= 16 or not any(size % block for size in (new.m, new.n, new.k))
+    if block == 1 or (whole and _class(new) >= GRID_BYTES):
+        return ""
+    return f"products in {dtype} need rows of a multiple of {block} elements"
 
 
 def _anchored(

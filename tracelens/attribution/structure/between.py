@@ -7,15 +7,14 @@ agree is it named.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from math import prod
 
-from tracelens.attribution.structure.forward import LARGEST_RANK, loses, name_sum
-from tracelens.attribution.structure.norms import is_affine, normalizes, written_norms
-from tracelens.attribution.structure.runs import Core, Label, Run
-from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.attribution.structure.gaps import Gap, looks_up, per_head, rotates, widths
+from tracelens.attribution.structure.norms import is_affine, written_norms
+from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.units import Dims
+from tracelens.attribution.structure.walk import LARGEST_RANK, loses, name_sum
 from tracelens.gemm import GemmShape
 
 #: What is added to the stream.
@@ -24,8 +23,6 @@ _UP = frozenset({"mlp.up", "mlp.gate"})
 _ROTATES = frozenset({"neg", "cat", "cos", "sin", "view_as_complex", "polar", "_conj", "view_as_real"})
 _CUTS = frozenset({"slice", "split", "chunk", "narrow", "unbind", "select", "split_with_sizes"})
 _ROUTES = frozenset({"topk", "softmax", "sigmoid", "sum", "div", "div_"})
-_CONVOLUTION = 4  # kernels of one convolution: its layouts with it
-_WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
 SERVING = frozenset({"cast", "layout", "pad", "bias"})
 _NORM_STEPS = frozenset({"pow", "square", "mean", "rsqrt", "sqrt", "var", "var_mean", "std"})
 _SCALED = frozenset({"mul", "mul_", "div", "div_", "sub", "sub_", "add", "add_"})
@@ -45,7 +42,7 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
     edges = [-1, *anchors, len(run)]
     firsts = {core.first for core in run.cores}
     normed = written_norms(run)
-    rotated = any(_rotates(run.kinds[start + 1 : stop]) for start, stop in pairwise(edges) if stop in firsts)
+    rotated = any(rotates(run.kinds[start + 1 : stop]) for start, stop in pairwise(edges) if stop in firsts)
     for start, stop in pairwise(edges):
         gap = [at for at in range(start + 1, stop) if at not in run.labels and not _is_product(run, at)]
         if gap:
@@ -53,7 +50,7 @@ def label_between(run: Run, hidden: int, vocab: int | None) -> None:
             after = run.labels[stop] if stop < len(run) else None
             core = next((core for core in run.cores if core.first == stop), None)
             product = run.shape(start) if start >= 0 else None
-            for at, label in _Gap(
+            for at, label in _Placed(
                 run, hidden, vocab, gap, before, after, core, product, rotated, normed
             ).labels():
                 run.labels[at] = label
@@ -71,7 +68,7 @@ def _sum_adapters(run: Run, hidden: int) -> None:
 def _positions(run: Run, hidden: int) -> Iterator[int]:
     """What makes the indices of a lookup: right before it, on numbers of its tokens and of nothing else."""
     for lookup, kind in enumerate(run.kinds):
-        if not _looks_up(kind, hidden):
+        if not looks_up(kind, hidden):
             continue
         tokens = {1, *kind.tensors[1]}
         if len(kind.tensors[1]) == 1:  # flattened
@@ -82,20 +79,6 @@ def _positions(run: Run, hidden: int) -> Iterator[int]:
             if not made or any(set(t) - tokens for t in before.tensors):
                 break
             yield at
-
-
-def _looks_up(kind: Kind, hidden: int) -> bool:
-    """In a table as wide as the stream: one of distances, with a number for each head, is of attention."""
-    looks = kind.what == "embedding" or kind.name == "index_select"
-    two = kind.tensors[:2]
-    return looks and len(two) == 2 and len(two[0]) == 2 and two[0][-1] == hidden
-
-
-def _rotates(kinds: list[Kind]) -> bool:
-    """Rotary embeddings written out negate half and put the halves together again."""
-    names = {kind.name for kind in kinds}
-    complex_ = names & {"view_as_complex", "view_as_real", "polar"}
-    return {"neg", "cat"} <= names or bool(complex_) or any("rope" in kind.tags for kind in kinds)
 
 
 def _is_product(run: Run, at: int) -> bool:
@@ -147,36 +130,8 @@ def operands(shape: GemmShape) -> set[Dims]:
     return {(shape.m, shape.k), (shape.k, shape.m), (shape.k, shape.n), (shape.n, shape.k)}
 
 
-@dataclass(frozen=True)
-class _Gap:
-    """The units between two neighbouring products."""
-
-    run: Run
-    hidden: int
-    vocab: int | None
-    gap: list[int]
-    product_before: Label | None
-    product_after: Label | None
-    core: Core | None  # behind the gap
-    product: GemmShape | None  # before it
-    rotated: bool  # are queries and keys rotated before some core of the run?
-    normed: set[int]  # steps of normalizations that are written out
-
-    @property
-    def before(self) -> str | None:
-        return self.product_before.component if self.product_before else None
-
-    @property
-    def after(self) -> str | None:
-        return self.product_after.component if self.product_after else None
-
-    @property
-    def layer(self) -> int | None:
-        return self.product_before.layer if self.product_before else None
-
-    @property
-    def next_layer(self) -> int | None:
-        return self.product_after.layer if self.product_after else None
+class _Placed(Gap):
+    """The same with the names that follow from its place."""
 
     def labels(self) -> list[tuple[int, Label]]:
         for place in (
@@ -195,37 +150,23 @@ class _Gap:
     def _all(self, component: str) -> list[tuple[int, Label]]:
         return [(at, Label(self._own(at) or component, self.layer)) for at in self.gap]
 
-    def _own(self, at: int) -> str | None:
-        """What a unit is wherever it stands."""
-        if self.run.kinds[at].what == "dropout":
-            return "dropout"
-        return "norm" if self.run.kinds[at].what == "norm" or at in self.normed else None
-
     def _in_attention(self) -> list[tuple[int, Label]] | None:
         cores = ("attention.core", "attention.scores")
         if self.before in ("attention.core", "attention.values") and self.after == "attention.output":
             return self._all("attention.other")
         if self.before == "attention.qkv" and self.after in ("attention.qkv", *cores):
-            rotates = self.after in cores and _rotates([self.run.kinds[at] for at in self.gap])
+            turns = self.after in cores and rotates([self.run.kinds[at] for at in self.gap])
             added = self._adapter_sum()
             return [
                 (
                     at,
                     Label("attention.qkv", self.layer)
                     if at <= added
-                    else self._before_core(at, rotates=rotates),
+                    else self._before_core(at, rotates=turns),
                 )
                 for at in self.gap
             ]
         return None
-
-    def _adapter_sum(self) -> int:
-        """Behind the second product of a low-rank adapter its scaling and its addition; the last place."""
-        shape = self.product
-        if shape is None or shape.k > LARGEST_RANK or shape.k >= self.hidden // 2:
-            return -1
-        adds = [at for at in self.gap[:4] if self.run.kinds[at].what == "add"]
-        return adds[0] if adds else -1
 
     def _before_core(self, at: int, *, rotates: bool) -> Label:
         kind = self.run.kinds[at]
@@ -235,7 +176,7 @@ class _Gap:
         if self._is_norm(at) or kind.name in _NORM_STEPS:
             return Label("norm", self.layer)
         if rotates and kind.name in _CUTS:  # of a head into its halves; a cut of all heads is another thing
-            heads = self.core is not None and any(_per_head(t, self.core) for t in kind.tensors)
+            heads = self.core is not None and any(per_head(t, self.core) for t in kind.tensors)
             return Label("attention.rope" if heads else "attention.other", self.layer)
         if rotates and kind.name == "cat" and len(set(kind.tensors)) > 1:
             return Label("attention.other", self.layer)  # rotated and unrotated parts of a head
@@ -274,11 +215,6 @@ class _Gap:
         sure = self.gap if whole else [at for at in self.gap if loses(self.run, at)]
         return [(at, Label("logits" if self._is_bias(at) else "loss")) for at in sure]
 
-    def _is_bias(self, at: int) -> bool:
-        """Added to the product right before it, one number for each column."""
-        kind, columns = self.run.kinds[at], self.product.n if self.product else None
-        return at == self.gap[0] and kind.what == "add" and (columns,) in kind.tensors[:2]
-
     def _in_head(self) -> list[tuple[int, Label]] | None:
         """Between the products of a head: an activation, written out or not, and a normalization."""
         if self.before != "other" or self.after not in ("other", "logits"):
@@ -290,7 +226,7 @@ class _Gap:
         out = []
         started = self.before in (None, "embedding") and self.run.phase != "recompute"
         for at in (at for at in self.gap if at >= start):
-            started |= _looks_up(self.run.kinds[at], self.hidden)  # of a decoder, behind the encoder
+            started |= looks_up(self.run.kinds[at], self.hidden)  # of a decoder, behind the encoder
             label = self._opening(at) if started else self._stream(at)
             if label is not None:
                 out.append((at, label))
@@ -321,35 +257,6 @@ class _Gap:
             return Label("embedding")
         return None
 
-    def _makes_waves(self, at: int) -> bool:
-        """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""
-        kinds, two = self.run.kinds, self.run.kinds[at].tensors[:1]
-        near = kinds[max(self.gap[0], at - _WAVES) : at + _WAVES + 1]
-        waves = [kind for kind in near if kind.name in ("cos", "sin")]
-        sizes = {prod(kind.tensors[0]) for kind in waves if kind.tensors}
-        small = not two or any(prod(two[0]) in (size, size // 2) or prod(two[0]) < size for size in sizes)
-        return bool(waves) and small and kinds[at].what in ("elementwise", "copy", "add")
-
-    def _onto_stream(self, at: int) -> bool:
-        """Patches or frames: a convolution with as many channels as the stream is wide, and not a stem."""
-        weights = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
-        if len(weights) >= 2 and weights[0][1] == self.hidden and prod(weights[1][2:]) == 1:
-            return False  # a linear layer in the form of a convolution
-        if weights:
-            return any(t[0] == self.hidden for t in weights)
-        return sum(self.run.kinds[p].what == "convolution" for p in self.gap) <= _CONVOLUTION
-
-    def _is_wide(self, tensors: tuple[Dims, ...]) -> bool:
-        """Of the size of the residual stream; a sequence can be as long as that is wide."""
-        tokens = [core.tokens for core in self.run.cores if core.tokens]
-        least = self.hidden * (min(tokens) // 2 if tokens else 2)
-        whole = {self.hidden * many for many in tokens}  # also with the channels in front
-        return any(
-            (t[-1] == self.hidden and prod(t) >= least) or (self.hidden in t[1:2] and prod(t) in whole)
-            for t in tensors
-            if len(t) >= 2
-        )
-
     def _stream(self, at: int) -> Label | None:
         kind = self.run.kinds[at]
         if self.before == "attention.output" and self._of_scores(kind):
@@ -371,7 +278,7 @@ class _Gap:
         in_front = any(len(t) == 3 and t[1] == self.hidden for t in kind.tensors)
         if at in self.measured:
             return self.measured[at]
-        if not in_front and self.hidden not in _widths(kind.tensors) and (kind.tensors or kind.what != "add"):
+        if not in_front and self.hidden not in widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
         adds = kind.what in ("add", "copy") or kind.name in _SCALED
         if self._adds_position(at):
@@ -382,77 +289,10 @@ class _Gap:
             return Label("logits")
         return None
 
-    @cached_property
-    def measured(self) -> dict[int, Label]:
-        """The range of a tensor, taken to quantize it: of the block that made the tensor; a second one behind
-        the same normalization is of the block that takes it."""
-        out: dict[int, Label] = {}
-        inside, behind = False, 0
-        normed = max(
-            (p for p in self.gap if p in self.normed or normalizes(self.run, p, self.hidden)), default=-1
-        )
-        for at in self.gap:
-            kind = self.run.kinds[at]
-            wide = any(prod(t) > 1 for t in kind.tensors)
-            begins = wide and kind.name == "min"
-            behind += begins and at > normed
-            inside = begins or (inside and (not wide or kind.name == "max"))
-            block = self.product_after if behind > 1 else self.product_before
-            family = block.component.partition(".")[0] if block else ""
-            if inside and block is not None and family in ("attention", "mlp"):
-                out[at] = Label(f"{family}.other", block.layer)
-        return out
-
-    def _drops_paths(self, at: int) -> bool:
-        """Stochastic depth: one number by chance for each sample, and the product with it."""
-        here = self.run.kinds[at]
-        if _per_sample(here.tensors) or here.name in ("rand", "bernoulli_"):
-            return True
-        behind = self.run.kinds[at + 1] if at + 1 < len(self.run) else None
-        scales = (
-            here.name in ("div", "div_") and behind is not None and behind.tensors[:1] == here.tensors[:1]
-        )
-        return scales and behind is not None and _per_sample(behind.tensors)
-
-    def _of_scores(self, kind: Kind) -> bool:
-        """Works on as many elements as the scores of the unfused core before the gap."""
-        core = next((core for core in reversed(self.run.cores) if core.last < self.gap[0]), None)
-        shape = self.run.shape(core.first) if core is not None and core.first != core.last else None
-        size = shape.batch * shape.m * shape.n if shape is not None else None
-        wide = (t for t in kind.tensors if len(t) > 3 or (len(t) == 3 and t[-1] != self.hidden))
-        return any(prod(t) == size for t in wide)
-
-    def _adds_position(self, at: int) -> bool:
-        """A position added to queries and keys: behind the normalization of a sum, or to other rows than
-        those that the block before gave."""
-        if self.after != "attention.qkv" or not self._is_residual(at):
-            return False
-        if self.run.kinds[at].tensors[0][-1] != self.hidden:
-            return False  # the channels in front
-        if self.product is not None and self.product.m and self.before in ("attention.output", "mlp.down"):
-            tokens = self.run.kinds[at].tensors[0][:-1]
-            if prod(tokens) != self.product.m * self.product.batch:
-                return True
-        norms = [p for p in self.gap if p < at and self._is_norm(p)]
-        return any(self._is_residual(p) for p in self.gap if norms and p < norms[-1])
-
-    def _before_residual(self, at: int) -> bool:
-        """Weighing and putting back the experts' results comes before the addition to the stream."""
-        return self.first_on_stream is not None and at < self.first_on_stream and at not in self.normed
-
-    def _is_residual(self, at: int) -> bool:
-        kind = self.run.kinds[at]
-        two = kind.tensors[:2]
-        wide = len(two) == 2 and self.hidden in (
-            two[0][-1],
-            *two[0][1 : len(two[0]) - 1 : 2],
-        )  # also in front
-        return kind.what == "add" and wide and two[0] == two[1]
-
     def _fused(self, at: int) -> Label | None:
         kind = self.run.kinds[at]
         # as wide as the stream; a recording without shapes, or a kernel of Triton without them, says nothing
-        wide = self.hidden in _widths(kind.tensors) or not (kind.tensors or kind.tags - {"add", "dropout"})
+        wide = self.hidden in widths(kind.tensors) or not (kind.tensors or kind.tags - {"add", "dropout"})
         adds = "add" in kind.tags and self.before in _STREAM
         parts: list[str] = []
         if "dropout" in kind.tags:
@@ -461,7 +301,7 @@ class _Gap:
             parts.append("residual")
         if "norm" in kind.tags:
             return Label("norm", self.next_layer, (*parts, "norm") if parts else ())
-        if kind.tags & {"loss"} and self.vocab in _widths(kind.tensors):
+        if kind.tags & {"loss"} and self.vocab in widths(kind.tensors):
             return Label("loss")
         if "activation" in kind.tags and self.before == "other":
             return Label("other")
@@ -473,66 +313,7 @@ class _Gap:
             return Label("norm", self.next_layer, ("residual", "norm"))
         return None
 
-    def _is_nameless(self, at: int) -> bool:
-        """A fused kernel that says nothing (CUDA graph, old Inductor), alone between two products."""
-        return self.silent == [at] and self.after is not None
-
-    @cached_property
-    def silent(self) -> list[int]:
-        kinds = self.run.kinds
-        said = [(p, kinds[p]) for p in self.gap]
-        return [p for p, kind in said if kind.what == "fused" and not kind.tags and not kind.tensors]
-
-    @cached_property
-    def last_norm(self) -> int:
-        """Where the layers end; what stands behind is a head or what is done with its results."""
-        ends = [p for p in self.gap if normalizes(self.run, p, self.hidden)]
-        return ends[-1] if ends else self.gap[-1]
-
-    @cached_property
-    def last_added(self) -> int:
-        """The last addition to the residual stream; without one, where the layers end."""
-        return max((p for p in self.gap if self._sums_up(p)), default=self.last_norm)
-
-    @cached_property
-    def first_on_stream(self) -> int | None:
-        """The first addition to the residual stream, or its first normalization."""
-        ends = (p for p in self.gap if self._sums_up(p) or normalizes(self.run, p, self.hidden))
-        return next(ends, None)
-
-    def _sums_up(self, at: int) -> bool:
-        """A residual of as many rows as the stream has; rows of tokens that several experts got are more."""
-        kind = self.run.kinds[at]
-        if kind.what == "add" and not kind.tensors:  # without shapes: what a normalization takes next
-            return self._is_norm(at + 1) if at + 1 < len(self.run) else False
-        rows = {core.tokens for core in self.run.cores} - {None}
-        return self._is_residual(at) and (not rows or prod(self.run.kinds[at].tensors[0][:-1]) in rows)
-
-    def _is_norm(self, at: int) -> bool:
-        """A normalization, or a step of one that is written out."""
-        kind = self.run.kinds[at]
-        if kind.what == "copy" and at not in self.normed:  # its input cast up, and its output back
-            near = self.run.kinds[max(at - 1, 0) : at + 2]
-            return any(k.what == "norm" and set(k.tensors[:1]) & set(kind.tensors) for k in near)
-        return kind.what == "norm" or "norm" in kind.tags or at in self.normed
-
 
 def _goes_up(label: Label | None) -> bool:
     """A product into an MLP, or one of two of which the one is its gate."""
     return label is not None and {label.component, *label.candidates} - {"unattributed"} <= _UP
-
-
-def _per_sample(tensors: tuple[Dims, ...]) -> bool:
-    """Is one of them a number for each of the first dimension of the others, or alone in that form?"""
-    rank = max(map(len, tensors), default=0)
-    return any(len(t) == rank >= 3 and t[0] > 1 and prod(t[1:]) == 1 for t in tensors)
-
-
-def _per_head(tensor: Dims, core: Core) -> bool:
-    """[batch, heads, sequence, d] or [batch, sequence, heads, d] of the queries or of the keys."""
-    heads = {core.heads, core.kv_heads} - {None}
-    return len(tensor) == 4 and tensor[-1] <= (core.key_dim or 0) and bool(heads & set(tensor[1:3]))
-
-
-def _widths(tensors: tuple[tuple[int, ...], ...]) -> set[int]:
-    return {tensor[-1] for tensor in tensors if len(tensor) >= 2}

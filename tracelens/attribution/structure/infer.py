@@ -15,7 +15,7 @@ from tracelens.attribution.structure.backward import label_products
 from tracelens.attribution.structure.between import label_between
 from tracelens.attribution.structure.clipping import clipping
 from tracelens.attribution.structure.cores import find_backward_cores, find_cores
-from tracelens.attribution.structure.forward import hidden_size, label_again, label_forward
+from tracelens.attribution.structure.forward import label_again, label_forward
 from tracelens.attribution.structure.gradients import label_gradients
 from tracelens.attribution.structure.layouts import forward_order, label_by_layout
 from tracelens.attribution.structure.maps import label_maps, linear_convolutions
@@ -24,9 +24,10 @@ from tracelens.attribution.structure.mixtures import label_mixtures
 from tracelens.attribution.structure.opaque import open_opaque
 from tracelens.attribution.structure.ordered import LaunchedProduct, label_by_order, lend_weights
 from tracelens.attribution.structure.passes import Weight, passes
-from tracelens.attribution.structure.runs import Label, Run, split_runs
+from tracelens.attribution.structure.runs import Core, Label, Run, split_runs
 from tracelens.attribution.structure.towers import stretches
 from tracelens.attribution.structure.units import Units, find_units, tensors_of
+from tracelens.attribution.structure.walk import hidden_size
 from tracelens.gemm import KernelNames
 from tracelens.trace import Links, Trace, look_up
 
@@ -142,10 +143,16 @@ def infer(
 
 def _without_gradients(units: Units, phase: list[str], step: NodeArray, graph: NodeArray) -> Iterator[Run]:
     """Forwards beside those that are trained on, which autograd does not number: a reference, a teacher."""
-    turned = ["forward" if one == "other" else "other" for one in phase]
-    yield from (
-        run for run in split_runs(units, turned, step, graph) if run.phase == "forward" and find_cores(run)
-    )
+    turned = ["forward" if one == "other" else "trained" for one in phase]
+    for run in split_runs(units, turned, step, graph):
+        if run.phase == "forward" and any(_is_sure(core) for core in find_cores(run)):
+            run.trained = False
+            yield run
+
+
+def _is_sure(core: Core) -> bool:
+    """A fused operator, or a softmax between two products: an optimizer has rows of products, too (Muon)."""
+    return core.first == core.last or "attention.softmax" in core.parts.values()
 
 
 def _first_unit(run: Run) -> int:
@@ -211,6 +218,7 @@ def _in_passes(units: Units, runs: list[Run], trained: list[Counter[Weight]]) ->
         parts = [run] if len(edges) == 2 else [run.part(begin, end) for begin, end in pairwise(edges)]
         for part in parts:
             part.counts_layers = found is not None
+            part.trained = run.trained
         out += parts
     return out
 
@@ -246,9 +254,11 @@ def _with_forward(runs: list[Run]) -> list[tuple[Run, Run]]:
     """Each backward run with the forward it belongs to: the last before it, else the first there is."""
     out = []
     forwards = [run for run in runs if run.phase == "forward" and run.cores]
+    forwards = [run for run in forwards if run.trained] or forwards
+    known = {id(run) for run in forwards}
     last: Run | None = None
     for run in runs:
-        if run.phase == "forward" and run.cores:
+        if id(run) in known:
             last = run
         elif run.phase == "backward" and forwards:
             out.append((run, last or forwards[0]))

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-from tracelens.attribution.structure.forward import loses
 from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.walk import loses
 
 _DGRAD, _WGRAD = "NN", "NT"
 

@@ -7,8 +7,8 @@ then sorts and moves of rows (dispatch); behind it rows go back to their places 
 
 from __future__ import annotations
 
-from tracelens.attribution.structure.forward import MOST_EXPERTS
 from tracelens.attribution.structure.runs import Label, Run
+from tracelens.attribution.structure.walk import MOST_EXPERTS
 
 GROUPED = frozenset({"_grouped_mm", "_scaled_grouped_mm"})
 _CHOOSES = frozenset({"topk"})

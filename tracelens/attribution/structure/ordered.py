@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tracelens.attribution.structure.forward import loses, name_sum, routes
 from tracelens.attribution.structure.mixtures import GROUPED
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
+from tracelens.attribution.structure.walk import loses, name_sum, routes
 from tracelens.gemm import GemmShape
 
 _SMALLEST_WEIGHT = 8

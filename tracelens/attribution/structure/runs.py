@@ -66,6 +66,7 @@ class Run:
     kinds: list[Kind]
     labels: dict[int, Label] = field(default_factory=dict)  # by position
     cores: list[Core] = field(default_factory=list)
+    trained: bool = True  # False: a forward without gradients
     counts_layers: bool = True  # False: nothing tells a second pass of the model from more layers
 
     def __len__(self) -> int:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tracelens.attribution.structure.forward import hidden_size
 from tracelens.attribution.structure.runs import Run
+from tracelens.attribution.structure.walk import hidden_size
 
 _OPENS = ("embedding", "convolution")
 

@@ -91,16 +91,13 @@ def verify(
     trials = {
         at: make_trial(one, source, built, model=model) for at, one in enumerate(source.asked) if one in asked
     }
-    about = _About(facts, device, other, _command(model, only, anyway), {"before": read_clocks(device)})
+    words = ["tracelens verify", *(f"--rule {rule}" for rule in only)]
+    command = " ".join([*words, *["--model"] * model, *["--anyway"] * anyway])
+    about = _About(facts, device, other, command, {"before": read_clocks(device)})
     run = _Run(source, built, meter or BenchMeter(device), about, trials)
     run.all(progress, kept)
     about.clocks["after"] = read_clocks(device)
     return run.done()
-
-
-def _command(model: bool, only: Sequence[str], anyway: bool) -> str:
-    words = ["tracelens verify", *(f"--rule {rule}" for rule in only)]
-    return " ".join([*words, *(["--model"] if model else []), *(["--anyway"] if anyway else [])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +114,6 @@ class _About:
     def replaces(self) -> bool:
         """Does what is measured take the place of what was predicted?"""
         return not self.other and self.device.kind == "cuda"
-
-
-def _dated(one: Verified, facts: DeviceFacts) -> Verified:
-    return replace(one, device=str(facts.device["name"]), date=datetime.now(UTC).date().isoformat())
 
 
 @dataclass(slots=True)
@@ -155,7 +148,8 @@ class _Run:
         left = {
             at: not_measured(trial, trial.why or self.stopped or _LATER) for at, trial in self.trials.items()
         }
-        dated = {at: _dated(one, self.about.facts) for at, one in (left | self.verified).items()}
+        where, today = str(self.about.facts.device["name"]), datetime.now(UTC).date().isoformat()
+        dated = {at: replace(one, device=where, date=today) for at, one in (left | self.verified).items()}
         found = tuple(dated.get(at) for at in range(len(self.source.asked)))
         about = _verification(self.about, self.noise_frac, list(dated.values()))
         return Done(self.source, found, about, self.stopped)

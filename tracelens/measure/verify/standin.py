@@ -82,7 +82,8 @@ def stand_in(source: Source) -> StandIn | str:
         return "layers with experts are not built: how tokens spread over experts decides their time"
     lacking = [name for name in _NEEDED if not now.get(name)]
     if lacking:
-        return f"a layer cannot be built: {', '.join(lacking)} of the model {_are(lacking)} not known"
+        are = "is" if len(lacking) == 1 else "are"
+        return f"a layer cannot be built: {', '.join(lacking)} of the model {are} not known"
     gated = now.gated
     if gated is None:
         return "a layer cannot be built: no product of an MLP was found"
@@ -198,7 +199,3 @@ def _most(rows: Sequence[GemmRow], name: str) -> str:
     for row in rows:
         times[str(getattr(row, name))] += round(1e6 * row.time_ms)
     return times.most_common(1)[0][0]
-
-
-def _are(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"

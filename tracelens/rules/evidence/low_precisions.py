@@ -16,12 +16,9 @@ from tracelens.step.predicted import CONVERTED, LOW_PRECISION, SIXTEEN_BITS, sca
 from tracelens.step.whatif import StepModel
 from tracelens.step.work import Product
 
-#: A type that changes more of the arithmetic is proposed where it saves more than this many times as much.
-_MORE = 1.5
-
 
 @dataclass(frozen=True, slots=True)
-class Gain:
+class TypeGain:
     """One component's GEMMs in another type: milliseconds per step, casts taken off."""
 
     component: str
@@ -46,9 +43,9 @@ def types_of(step: StepModel) -> list[str]:
     return [one for one in LOW_PRECISION if peak_of(step.gpu, one) and (one != "nvfp4" or blackwell)]
 
 
-def gains(facts: StepFacts, step: StepModel, dtype: str) -> list[Gain]:
+def gains(facts: StepFacts, step: StepModel, dtype: str) -> list[TypeGain]:
     """What each component's GEMMs in 16 bits would save in ``dtype``, where all of them have a prediction."""
-    found: list[Gain] = []
+    found: list[TypeGain] = []
     for component, products in _components(step, SIXTEEN_BITS).items():
         judged = [_saved(facts, step, product, dtype) for product in products]
         known = [one for one in judged if one is not None]
@@ -57,7 +54,7 @@ def gains(facts: StepFacts, step: StepModel, dtype: str) -> list[Gain]:
     return found
 
 
-def losses(facts: StepFacts, step: StepModel) -> list[Gain]:
+def losses(facts: StepFacts, step: StepModel) -> list[TypeGain]:
     """What each component's GEMMs in fp8 would save back in bf16, with the casts that the trace shows."""
     found = []
     for component, products in _components(step, frozenset({"fp8"})).items():
@@ -76,23 +73,12 @@ def casts_to_fp8(facts: StepFacts, components: Collection[str]) -> list[OtherRow
     return [row for row in rows if row.component in components]
 
 
-def preferred(judged: dict[str, list[Gain]]) -> str | None:
-    """The first type with a sure gain, unless another saves far more."""
-    low = {
-        dtype: sum(gain.saving.low or 0.0 for gain in found if gain.sure) for dtype, found in judged.items()
-    }
-    paying = {dtype: saved for dtype, saved in low.items() if saved > 0}
-    first = next(iter(paying), None)
-    best = max(paying, key=lambda dtype: paying[dtype], default=None)
-    return best if first and best and paying[best] > _MORE * paying[first] else first
-
-
-def names(found: Sequence[Gain]) -> str:
+def names(found: Sequence[TypeGain]) -> str:
     """Their components, in a sentence."""
     return listed([gain.component for gain in found])
 
 
-def table(found: Sequence[Gain]) -> dict[str, list[float | None]]:
+def table(found: Sequence[TypeGain]) -> dict[str, list[float | None]]:
     """component -> [low, mid, high] ms per step."""
     return {gain.component: [gain.saving.low, gain.saving.mid, gain.saving.high] for gain in found}
 
@@ -125,8 +111,8 @@ def _saved(facts: StepFacts, step: StepModel, product: Product, dtype: str) -> t
     return bound, saving
 
 
-def _gain(component: str, dtype: str, judged: Sequence[tuple[Bound, Estimate]]) -> Gain:
-    return Gain(component, dtype, tuple(_merged(judged)), total([saving for _, saving in judged]))
+def _gain(component: str, dtype: str, judged: Sequence[tuple[Bound, Estimate]]) -> TypeGain:
+    return TypeGain(component, dtype, tuple(_merged(judged)), total([saving for _, saving in judged]))
 
 
 def _merged(judged: Sequence[tuple[Bound, Estimate]]) -> Iterator[Bound]:

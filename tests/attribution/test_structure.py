@@ -1,0 +1,110 @@
+"""Principles of the structure, each on the few units that it rests on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracelens.attribution.structure.between import label_between
+from tracelens.attribution.structure.cores import find_cores
+from tracelens.attribution.structure.forward import label_forward
+from tracelens.attribution.structure.maps import linear_convolutions
+from tracelens.attribution.structure.runs import Run
+from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.gemm import GemmShape
+
+HIDDEN, TOKENS = 256, (2, 64)
+
+
+def _run(*kinds: Kind) -> Run:
+    return Run("forward", list(range(len(kinds))), list(kinds))
+
+
+def _gemm(m: int, n: int, k: int) -> Kind:
+    return Kind("gemm", "linear", gemm=GemmShape(m, n, k, 1, None, None, None), tensors=((m, k), (n, k)))
+
+
+def _bmm(batch: int, m: int, n: int, k: int) -> Kind:
+    shape = GemmShape(m, n, k, batch, None, None, None)
+    return Kind("bmm", "bmm", gemm=shape, tensors=((batch, m, k), (batch, k, n)))
+
+
+def _unit(name: str, *tensors: Dims, what: str = "elementwise") -> Kind:
+    return Kind(what, name, tensors=tensors)
+
+
+def _stream(name: str = "add", what: str = "add") -> Kind:
+    return _unit(name, (*TOKENS, HIDDEN), (*TOKENS, HIDDEN), what=what)
+
+
+def _norm() -> Kind:
+    return _unit("layer_norm", (*TOKENS, HIDDEN), (HIDDEN,), what="norm")
+
+
+def _attention() -> list[Kind]:
+    core = [_bmm(8, 64, 64, 64), _unit("softmax", (2, 4, 64, 64), what="softmax"), _bmm(8, 64, 64, 64)]
+    return [_norm(), _gemm(128, 3 * HIDDEN, HIDDEN), *core, _gemm(128, HIDDEN, HIDDEN), _stream(), _norm()]
+
+
+@pytest.mark.parametrize(
+    ("between", "found"),
+    [
+        ([_unit("mul", (8, 64, 64), (1, 64, 64))], True),  # a decay, or any other kernel function
+        ([_unit("copy_", (8, 64, 64), what="copy")], False),  # two products in a row
+        ([_unit("mul", (8, 64, 64)), _unit("mul", (2, 64, 128))], False),  # work on something else too
+        ([_unit("mul", (8, 64, 64)), _gemm(128, 64, 64)], False),
+    ],
+)
+def test_attention_without_a_softmax_is_two_products_with_work_on_the_scores_between(
+    between: list[Kind], found: bool
+) -> None:
+    qkv = _gemm(128, 3 * HIDDEN, HIDDEN)
+    run = _run(qkv, _bmm(8, 64, 64, 32), *between, _bmm(8, 64, 32, 64), _gemm(128, HIDDEN, HIDDEN))
+    cores = find_cores(run)
+    assert len(cores) == found
+    assert not found or set(cores[0].parts.values()) == {"attention.scores", "attention.values"}
+
+
+@pytest.mark.parametrize(
+    ("weight", "behind", "what"),
+    [
+        ((256, 64, 1), _norm(), "gemm"),  # in four groups
+        ((256, 256, 3), _norm(), "convolution"),
+        ((256, 256, 1), _unit("batch_norm", (2, 256, 64), (256,), what="norm"), "convolution"),
+        ((256, 256, 1), _unit("conv1d", (2, 256, 64), (256, 1, 9), what="convolution"), "convolution"),
+    ],
+)
+def test_a_convolution_of_one_tap_is_a_linear_layer(weight: Dims, behind: Kind, what: str) -> None:
+    run = _run(_unit("conv1d", (2, 256, 64), weight, what="convolution"), behind)
+    linear_convolutions(run)
+    assert run.kinds[0].what == what
+    assert what != "gemm" or run.shape(0) == GemmShape(128, 256, 256, 1, None, None, None)
+
+
+def _labelled(*kinds: Kind) -> list[str | None]:
+    run = _run(*kinds)
+    run.cores = find_cores(run)
+    label_forward(run, HIDDEN)
+    label_between(run, HIDDEN, None)
+    return [run.labels[at].component if at in run.labels else None for at in range(len(run))]
+
+
+@pytest.mark.parametrize(("width", "component"), [(HIDDEN, "embedding"), (4, None)])
+def test_what_counts_positions_is_part_of_their_lookup(width: int, component: str | None) -> None:
+    lookup = _unit("embedding", (512, width), TOKENS, what="embedding")
+    labels = _labelled(_unit("arange"), _unit("cumsum", TOKENS), lookup, *_attention())
+    assert labels[:2] == [component, component]
+
+
+@pytest.mark.parametrize(("chosen", "component"), [("argmax", "moe.router"), ("tanh", None)])
+def test_a_choice_inside_a_layer_routes_though_no_expert_ran(chosen: str, component: str | None) -> None:
+    routed = [_gemm(128, 8, HIDDEN), _unit("softmax", (128, 8), what="softmax"), _unit(chosen, (128, 8))]
+    labels = _labelled(*_attention(), *routed, _stream(), *_attention())
+    at = len(_attention())
+    assert labels[at] == component
+    assert labels[at + len(routed)] != "moe.router"
+
+
+def test_a_second_projection_of_other_tokens_is_one_too() -> None:
+    attention = _attention()
+    attention.insert(5, _gemm(16, HIDDEN, HIDDEN))
+    assert _labelled(*attention)[5:7] == ["attention.output", "attention.output"]

@@ -1,0 +1,210 @@
+"""Between two attentions and behind the last: MLPs, mixtures of experts, and the head."""
+
+from __future__ import annotations
+
+from tracelens.attribution.structure.norms import adds
+from tracelens.attribution.structure.runs import Label
+from tracelens.attribution.structure.walk import MOST_EXPERTS, Walk, activates, embeds, loses
+from tracelens.gemm import GemmShape
+
+_PADDED = 512  # rows that a vocabulary is made larger by, at most
+_NEAR = 8  # units behind the head
+_COMPARES = frozenset({"softmax", "log_softmax", "argmax", "max", "topk", "sort", "multinomial"})
+
+
+class Blocks(Walk):
+    """The part of a walk that follows an attention, up to the next."""
+
+    def _mlps(self, products: list[int], stop: int) -> None:
+        """Name the products of the MLPs (dense or of experts) among these, and what follows the last."""
+        run = self.run
+        open_: list[int] = []
+        index = 0
+        head: list[int] = []
+        while index < len(products):
+            at = products[index]
+            shape = run.shape(at)
+            router = self._router_of(products, index, stop)
+            if router is not None:
+                index = self._experts(products, index, router, stop)
+                open_, head = [], []
+                continue
+            if shape is None:
+                head.append(at)
+            elif open_ and shape.n == self.hidden and self._closes(open_, at):
+                if self._in_layer(shape):
+                    self._name_mlp(open_, at)
+                else:
+                    head += [*open_, at]
+                left = self._adapters(products[index + 1 :], at)
+                index = len(products) - len(left)
+                open_ = []
+                continue
+            elif shape.k == self.hidden and shape.batch == 1:
+                open_.append(at)
+                left = self._unlabelled_adapters(products[index + 1 :], at, open_)
+                index = len(products) - len(left)
+                continue
+            else:
+                head.append(at)
+            index += 1
+        self._head(sorted([*head, *open_]))
+
+    def _unlabelled_adapters(self, rest: list[int], base: int, open_: list[int]) -> list[int]:
+        """Adapters of a product that has no name yet wait with it."""
+        run = self.run
+        run.labels[base] = Label("mlp.up")
+        left = self._adapters(rest, base)
+        for at in rest[: len(rest) - len(left)]:
+            open_.append(at)
+            del run.labels[at]
+        del run.labels[base]
+        return left
+
+    def _closes(self, open_: list[int], at: int) -> bool:
+        """Does the product take what the open ones made, through an activation?"""
+        run = self.run
+        shape = run.shape(at)
+        widths = {other.n for p in open_ if (other := run.shape(p)) is not None}
+        if shape is None or not (shape.k in widths or 2 * shape.k in widths):
+            return False
+        inside = range(open_[0] + 1, at)
+        if any(loses(run, p) for p in inside):
+            return False  # a head whose loss gives its gradient at once
+        if any(activates(run, p) for p in inside):
+            return True
+        # added to a stream of another width: no MLP, but the way into that
+        return shape.k != self.hidden and not any(adds(run.kinds[p]) for p in inside)
+
+    def _in_layer(self, down: GemmShape) -> bool:
+        """On the tokens of its attention; without one, as large as MLPs that have one. A head is neither."""
+        if self.run.phase == "recompute" or not self.run.cores:
+            return True
+        if not self.after_mlp and self.rows in (None, down.m):
+            self.mlps.add((down.n, down.k))
+        return (down.n, down.k) in self.mlps
+
+    def _name_mlp(self, open_: list[int], down: int) -> None:
+        run = self.run
+        shape = run.shape(down)
+        assert shape is not None
+        if self.after_mlp:
+            self.layer += 1  # a layer without attention
+        self.after_mlp = True
+        self.after_attention = False
+        wide = (shape.k, 2 * shape.k)  # of the stream: what comes from less is an adapter's
+        up = [at for at in open_ if (s := run.shape(at)) and s.n in wide and s.k == self.hidden]
+        layer = max(self.layer, 0)
+        open_ = [at for at in open_ if at in up or self._is_adapter(at, open_)]
+        for at in open_:  # adapters take the name of what they adapt
+            run.labels[at] = Label("mlp.up", layer)
+        if len(up) == 1 and (s := run.shape(up[0])) is not None and s.n == 2 * shape.k:
+            run.labels[up[0]] = Label("mlp.up", layer, ("mlp.up", "mlp.gate"))
+        elif len(up) >= 2:
+            # the gate is what the activation takes; where both come before it, the first by custom:
+            # down(act(gate(x)) * up(x)) is how every public gated MLP is written
+            for at in open_:
+                run.labels[at] = Label("mlp.gate" if at < up[1] else "mlp.up", layer)
+            acts = next((at for at in range(up[1] + 1, down) if activates(run, at)), up[1] + 1)
+            if not any(activates(run, at) for at in range(up[0] + 1, up[1])) and acts > up[1] + 1:
+                # something is done to one of the two before the activation: nothing tells to which
+                unknown = Label("unattributed", layer, candidates=("mlp.gate", "mlp.up"))
+                run.labels.update(dict.fromkeys(open_, unknown))
+        run.labels[down] = Label("mlp.down", layer)
+
+    def _is_adapter(self, at: int, among: list[int]) -> bool:
+        """One of two products in a row by way of a small rank."""
+        shapes = [shape for other in among if other != at and (shape := self.run.shape(other)) is not None]
+        own = self.run.shape(at)
+        return own is None or any(own.n == shape.k or own.k == shape.n for shape in shapes)
+
+    def _router_of(self, products: list[int], index: int, stop: int) -> int | None:
+        """The routing that follows this product before the next, when it is small and from the stream."""
+        at = products[index]
+        shape = self.run.shape(at)
+        until = products[index + 1] if index + 1 < len(products) else stop
+        if shape is None or shape.k != self.hidden or shape.n > MOST_EXPERTS or shape.batch > 1:
+            return None
+        router = next((p for p in self.routers if at < p < until), None)
+        if router is None or self._experts_of(products, index, router, stop):
+            return router
+        return router if self._chooses(at, router, shape.n) else None
+
+    def _chooses(self, at: int, router: int, among: int) -> bool:
+        """Inside a layer one of ``among`` is chosen by a softmax for each token: that routes, even where no
+        expert got any, or runs as no product that is known."""
+        kinds = self.run.kinds
+        inside = bool(self.run.cores) and router < self.run.cores[-1].first
+        inside |= any(label.component == "moe.router" for label in self.run.labels.values())
+        weighed = (kind for kind in kinds[at + 1 : router] if kind.what == "softmax")
+        return inside and any(t[-1] == among for kind in weighed for t in kind.tensors)
+
+    def _experts_of(self, products: list[int], index: int, router: int, stop: int) -> list[int]:
+        """The products between a choice and the next normalization, if they go into experts and come back."""
+        edge = next((at for at in self.norms if at > router), stop)
+        found = [at for at in products[index + 1 :] if at < edge]
+        shapes = [shape for at in found if (shape := self.run.shape(at)) is not None]
+        widths = {shape.n for shape in shapes if shape.k == self.hidden}
+        comes_back = any(
+            shape.n == self.hidden and (shape.k in widths or 2 * shape.k in widths) for shape in shapes
+        )
+        moved = any(
+            kind.what == "dispatch" and kind.width == self.hidden for kind in self.run.kinds[router:edge]
+        ) or any(shape.batch > 1 or shape.m != self.rows for shape in shapes)
+        return found if comes_back and moved else []  # a dense MLP takes every token where it is
+
+    def _experts(self, products: list[int], index: int, router: int, stop: int) -> int:
+        """Name a router and the products of its experts; returns the index behind them."""
+        run = self.run
+        if self.after_mlp:
+            self.layer += 1
+        self.after_mlp = True
+        layer = max(self.layer, 0)
+        run.labels[products[index]] = Label("moe.router", layer)
+        experts = self._experts_of(products, index, router, stop)
+        run.labels.update({at: Label("moe.experts", layer) for at in experts})
+        return index + 1 + len(experts)
+
+    def _head(self, products: list[int]) -> None:
+        """What stands behind the last layer: the vocabulary (or classes), and layers before it."""
+        run = self.run
+        if not products or run.phase == "recompute":
+            return
+        cores = run.cores
+        if cores and any(at < cores[-1].first for at in products):
+            return  # between two layers: no head
+        shapes = {at: shape for at in products if (shape := run.shape(at)) is not None}
+        if len(shapes) < len(products):
+            return
+        last = shapes[products[-1]]
+        losses = [at for at in range(products[0], len(run)) if loses(run, at)]
+        before = [at for at in products if losses and at < losses[0]]
+        vocab = shapes[before[-1]].n if before else last.n
+        if last.k != self.hidden and not before:
+            return
+        if not before and not self._scores(products[-1], vocab):
+            return
+        for at, shape in shapes.items():
+            sizes = {shape.m, shape.n, shape.k}
+            if shape.n == vocab and (shape.k == self.hidden or (before and at == before[-1])):
+                run.labels[at] = Label("logits")
+            elif vocab != self.hidden and {vocab, self.hidden} <= sizes and losses and at > losses[0]:
+                # a loss that gives its gradient in the forward (fused with the head, chunk by chunk)
+                run.labels[at] = Label("logits", role="dgrad" if shape.k == vocab else "wgrad")
+            elif shape.k == self.hidden and shape.n in (self.hidden, shapes[products[-1]].k):
+                behind = range(at + 1, next((p for p in products if p > at), len(run)))
+                ends_layer = any(adds(run.kinds[p]) for p in behind)
+                if not ends_layer or any(activates(run, p) for p in behind):
+                    run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
+
+    def _scores(self, at: int, vocab: int) -> bool:
+        """Without a loss: is the product one onto the words of an embedding, or are its results compared?"""
+        run = self.run
+        tables = (t for kind in run.kinds[:at] if embeds(kind) for t in kind.tensors if len(t) == 2)
+        if any(table[0] <= vocab < table[0] + _PADDED and table[1] == self.hidden for table in tables):
+            return True
+        behind = run.kinds[at + 1 : at + 1 + _NEAR]
+        return any(
+            vocab in (t[-1] for t in kind.tensors) and (kind.name in _COMPARES or kind.what == "softmax")
+            for kind in behind
+        )

@@ -1,0 +1,236 @@
+"""Two neighbouring products and what stands between them: what each unit is there, whatever it is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from tracelens.attribution.structure.norms import normalizes
+from tracelens.attribution.structure.runs import Core, Label, Run
+from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.attribution.structure.walk import LARGEST_RANK
+from tracelens.gemm import GemmShape
+
+_CONVOLUTION = 4  # kernels of one convolution: its layouts with it
+_WAVES = 6  # units between a step of a table of sines and the sine or the cosine, at most
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The units between two neighbouring products."""
+
+    run: Run
+    hidden: int
+    vocab: int | None
+    gap: list[int]
+    product_before: Label | None
+    product_after: Label | None
+    core: Core | None  # behind the gap
+    product: GemmShape | None  # before it
+    rotated: bool  # are queries and keys rotated before some core of the run?
+    normed: set[int]  # steps of normalizations that are written out
+
+    @property
+    def before(self) -> str | None:
+        return self.product_before.component if self.product_before else None
+
+    @property
+    def after(self) -> str | None:
+        return self.product_after.component if self.product_after else None
+
+    @property
+    def layer(self) -> int | None:
+        return self.product_before.layer if self.product_before else None
+
+    @property
+    def next_layer(self) -> int | None:
+        return self.product_after.layer if self.product_after else None
+
+    def _own(self, at: int) -> str | None:
+        """What a unit is wherever it stands."""
+        if self.run.kinds[at].what == "dropout":
+            return "dropout"
+        return "norm" if self.run.kinds[at].what == "norm" or at in self.normed else None
+
+    def _adapter_sum(self) -> int:
+        """Behind the second product of a low-rank adapter its scaling and its addition; the last place."""
+        shape = self.product
+        if shape is None or shape.k > LARGEST_RANK or shape.k >= self.hidden // 2:
+            return -1
+        adds = [at for at in self.gap[:4] if self.run.kinds[at].what == "add"]
+        return adds[0] if adds else -1
+
+    def _is_bias(self, at: int) -> bool:
+        """Added to the product right before it, one number for each column."""
+        kind, columns = self.run.kinds[at], self.product.n if self.product else None
+        return at == self.gap[0] and kind.what == "add" and (columns,) in kind.tensors[:2]
+
+    def _makes_waves(self, at: int) -> bool:
+        """Beside a sine of positions, and no work on the stream: tables of rotations, or positions."""
+        kinds, two = self.run.kinds, self.run.kinds[at].tensors[:1]
+        near = kinds[max(self.gap[0], at - _WAVES) : at + _WAVES + 1]
+        waves = [kind for kind in near if kind.name in ("cos", "sin")]
+        sizes = {prod(kind.tensors[0]) for kind in waves if kind.tensors}
+        small = not two or any(prod(two[0]) in (size, size // 2) or prod(two[0]) < size for size in sizes)
+        return bool(waves) and small and kinds[at].what in ("elementwise", "copy", "add")
+
+    def _onto_stream(self, at: int) -> bool:
+        """Patches or frames: a convolution with as many channels as the stream is wide, and not a stem."""
+        weights = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
+        if len(weights) >= 2 and weights[0][1] == self.hidden and prod(weights[1][2:]) == 1:
+            return False  # a linear layer in the form of a convolution
+        if weights:
+            return any(t[0] == self.hidden for t in weights)
+        return sum(self.run.kinds[p].what == "convolution" for p in self.gap) <= _CONVOLUTION
+
+    def _is_wide(self, tensors: tuple[Dims, ...]) -> bool:
+        """Of the size of the residual stream; a sequence can be as long as that is wide."""
+        tokens = [core.tokens for core in self.run.cores if core.tokens]
+        least = self.hidden * (min(tokens) // 2 if tokens else 2)
+        whole = {self.hidden * many for many in tokens}  # also with the channels in front
+        return any(
+            (t[-1] == self.hidden and prod(t) >= least) or (self.hidden in t[1:2] and prod(t) in whole)
+            for t in tensors
+            if len(t) >= 2
+        )
+
+    @cached_property
+    def measured(self) -> dict[int, Label]:
+        """The range of a tensor, taken to quantize it: of the block that made the tensor; a second one behind
+        the same normalization is of the block that takes it."""
+        out: dict[int, Label] = {}
+        inside, behind = False, 0
+        normed = max(
+            (p for p in self.gap if p in self.normed or normalizes(self.run, p, self.hidden)), default=-1
+        )
+        for at in self.gap:
+            kind = self.run.kinds[at]
+            wide = any(prod(t) > 1 for t in kind.tensors)
+            begins = wide and kind.name == "min"
+            behind += begins and at > normed
+            inside = begins or (inside and (not wide or kind.name == "max"))
+            block = self.product_after if behind > 1 else self.product_before
+            family = block.component.partition(".")[0] if block else ""
+            if inside and block is not None and family in ("attention", "mlp"):
+                out[at] = Label(f"{family}.other", block.layer)
+        return out
+
+    def _drops_paths(self, at: int) -> bool:
+        """Stochastic depth: one number by chance for each sample, and the product with it."""
+        here = self.run.kinds[at]
+        if _per_sample(here.tensors) or here.name in ("rand", "bernoulli_"):
+            return True
+        behind = self.run.kinds[at + 1] if at + 1 < len(self.run) else None
+        scales = (
+            here.name in ("div", "div_") and behind is not None and behind.tensors[:1] == here.tensors[:1]
+        )
+        return scales and behind is not None and _per_sample(behind.tensors)
+
+    def _of_scores(self, kind: Kind) -> bool:
+        """Works on as many elements as the scores of the unfused core before the gap."""
+        core = next((core for core in reversed(self.run.cores) if core.last < self.gap[0]), None)
+        shape = self.run.shape(core.first) if core is not None and core.first != core.last else None
+        size = shape.batch * shape.m * shape.n if shape is not None else None
+        wide = (t for t in kind.tensors if len(t) > 3 or (len(t) == 3 and t[-1] != self.hidden))
+        return any(prod(t) == size for t in wide)
+
+    def _adds_position(self, at: int) -> bool:
+        """A position added to queries and keys: behind the normalization of a sum, or to other rows than
+        those that the block before gave."""
+        if self.after != "attention.qkv" or not self._is_residual(at):
+            return False
+        if self.run.kinds[at].tensors[0][-1] != self.hidden:
+            return False  # the channels in front
+        if self.product is not None and self.product.m and self.before in ("attention.output", "mlp.down"):
+            tokens = self.run.kinds[at].tensors[0][:-1]
+            if prod(tokens) != self.product.m * self.product.batch:
+                return True
+        norms = [p for p in self.gap if p < at and self._is_norm(p)]
+        return any(self._is_residual(p) for p in self.gap if norms and p < norms[-1])
+
+    def _before_residual(self, at: int) -> bool:
+        """Weighing and putting back the experts' results comes before the addition to the stream."""
+        return self.first_on_stream is not None and at < self.first_on_stream and at not in self.normed
+
+    def _is_residual(self, at: int) -> bool:
+        kind = self.run.kinds[at]
+        two = kind.tensors[:2]
+        wide = len(two) == 2 and self.hidden in (
+            two[0][-1],
+            *two[0][1 : len(two[0]) - 1 : 2],
+        )  # also in front
+        return kind.what == "add" and wide and two[0] == two[1]
+
+    def _is_nameless(self, at: int) -> bool:
+        """A fused kernel that says nothing (CUDA graph, old Inductor), alone between two products."""
+        return self.silent == [at] and self.after is not None
+
+    @cached_property
+    def silent(self) -> list[int]:
+        kinds = self.run.kinds
+        said = [(p, kinds[p]) for p in self.gap]
+        return [p for p, kind in said if kind.what == "fused" and not kind.tags and not kind.tensors]
+
+    @cached_property
+    def last_norm(self) -> int:
+        """Where the layers end; what stands behind is a head or what is done with its results."""
+        ends = [p for p in self.gap if normalizes(self.run, p, self.hidden)]
+        return ends[-1] if ends else self.gap[-1]
+
+    @cached_property
+    def last_added(self) -> int:
+        """The last addition to the residual stream; without one, where the layers end."""
+        return max((p for p in self.gap if self._sums_up(p)), default=self.last_norm)
+
+    @cached_property
+    def first_on_stream(self) -> int | None:
+        """The first addition to the residual stream, or its first normalization."""
+        ends = (p for p in self.gap if self._sums_up(p) or normalizes(self.run, p, self.hidden))
+        return next(ends, None)
+
+    def _sums_up(self, at: int) -> bool:
+        """A residual of as many rows as the stream has; rows of tokens that several experts got are more."""
+        kind = self.run.kinds[at]
+        if kind.what == "add" and not kind.tensors:  # without shapes: what a normalization takes next
+            return self._is_norm(at + 1) if at + 1 < len(self.run) else False
+        rows = {core.tokens for core in self.run.cores} - {None}
+        return self._is_residual(at) and (not rows or prod(self.run.kinds[at].tensors[0][:-1]) in rows)
+
+    def _is_norm(self, at: int) -> bool:
+        """A normalization, or a step of one that is written out."""
+        kind = self.run.kinds[at]
+        if kind.what == "copy" and at not in self.normed:  # its input cast up, and its output back
+            near = self.run.kinds[max(at - 1, 0) : at + 2]
+            return any(k.what == "norm" and set(k.tensors[:1]) & set(kind.tensors) for k in near)
+        return kind.what == "norm" or "norm" in kind.tags or at in self.normed
+
+
+def looks_up(kind: Kind, hidden: int) -> bool:
+    """In a table as wide as the stream: one of distances, with a number for each head, is of attention."""
+    looks = kind.what == "embedding" or kind.name == "index_select"
+    two = kind.tensors[:2]
+    return looks and len(two) == 2 and len(two[0]) == 2 and two[0][-1] == hidden
+
+
+def rotates(kinds: list[Kind]) -> bool:
+    """Rotary embeddings written out negate half and put the halves together again."""
+    names = {kind.name for kind in kinds}
+    complex_ = names & {"view_as_complex", "view_as_real", "polar"}
+    return {"neg", "cat"} <= names or bool(complex_) or any("rope" in kind.tags for kind in kinds)
+
+
+def _per_sample(tensors: tuple[Dims, ...]) -> bool:
+    """Is one of them a number for each of the first dimension of the others, or alone in that form?"""
+    rank = max(map(len, tensors), default=0)
+    return any(len(t) == rank >= 3 and t[0] > 1 and prod(t[1:]) == 1 for t in tensors)
+
+
+def per_head(tensor: Dims, core: Core) -> bool:
+    """[batch, heads, sequence, d] or [batch, sequence, heads, d] of the queries or of the keys."""
+    heads = {core.heads, core.kv_heads} - {None}
+    return len(tensor) == 4 and tensor[-1] <= (core.key_dim or 0) and bool(heads & set(tensor[1:3]))
+
+
+def widths(tensors: tuple[tuple[int, ...], ...]) -> set[int]:
+    return {tensor[-1] for tensor in tensors if len(tensor) >= 2}

@@ -1,0 +1,128 @@
+"""Around an attention core: the products that make queries, keys and values, and the output projection."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tracelens.attribution.structure.norms import is_step
+from tracelens.attribution.structure.runs import Core, Label
+from tracelens.attribution.structure.walk import Walk, takes_heads
+from tracelens.gemm import GemmShape
+
+
+class Queries(Walk):
+    """The part of a walk that stands around an attention core."""
+
+    def _makes_queries(self, rest: list[int], core: Core) -> list[int]:
+        """Of the products between two cores those that make the second's queries, keys and values."""
+        start = rest[0] if rest else 0
+        norms = [at for at in self.norms if start - 1 <= at < core.first]
+        inner = [at for at in self.norms if at < core.first and not self._of_queries(at, rest)]
+        edge = inner[-1] if inner else -1
+        makes = [at for at in rest if at > edge]
+        if makes and (norms or not self._has_down(makes)):
+            return [*self._queries_ahead(rest, inner, core), *makes]
+        down = [at for at in rest if self._is_down(at)]
+        return [at for at in rest if not down or at > down[-1]]
+
+    def _queries_ahead(self, products: list[int], norms: list[int], core: Core) -> list[int]:
+        """The product of the queries, where the last normalization is that of a shortened stream, of which
+        keys and values are made (spatial reduction, as in PVT and SegFormer)."""
+        at = next((at for at in reversed(products) if norms and at < norms[-1]), None)
+        shape = self.run.shape(at) if at is not None else None
+        if at is None or shape is None or core.tokens is None or not core.heads or not core.key_dim:
+            return []
+        rows = [prod(t[:-1]) for t in self.run.kinds[norms[-1]].tensors if len(t) >= 2]
+        fewer = bool(rows) and max(rows) < core.tokens == shape.m * shape.batch
+        makes = fewer and (shape.n, shape.k) == (core.heads * core.key_dim, self.hidden)
+        return [at] if makes else []
+
+    def _of_queries(self, norm: int, products: list[int]) -> bool:
+        """A normalization of queries or keys over all heads at once: of what a product made of the stream,
+        with nothing added between."""
+        made_by = max((at for at in products if at < norm), default=None)
+        shape = self.run.shape(made_by) if made_by is not None else None
+        if made_by is None or shape is None or shape.k != self.hidden or self.run.kinds[norm].what == "fused":
+            return False
+        between = self.run.kinds[made_by + 1 : norm]
+        return all(kind.what in ("norm", "copy") or is_step(kind) for kind in between)
+
+    def _has_down(self, products: list[int]) -> bool:
+        return any(self._is_down(at) for at in products)
+
+    def _is_down(self, at: int) -> bool:
+        shape = self.run.shape(at)
+        return shape is not None and shape.n == self.hidden and shape.k != self.hidden
+
+    def _name_queries(self, makes: list[int], core: Core) -> None:
+        run = self.run
+        for at in makes:
+            shape = run.shape(at)
+            if shape is not None and not self._fits_queries(at, makes, core):
+                continue
+            run.labels[at] = Label("attention.qkv", self.layer)
+
+    def _fits_queries(self, at: int, makes: list[int], core: Core) -> bool:
+        """It takes the residual stream or another product of the group (low-rank queries and keys)."""
+        shape = self.run.shape(at)
+        if shape is None:
+            return False
+        if shape.batch > 1:
+            return False  # rotary tables, position biases: no weight
+        inner = {other.n for p in makes if (other := self.run.shape(p)) is not None}
+        if shape.k != self.hidden and self._is_of_heads(shape, makes, core):
+            return True
+        # a slice of another product: keys and values from the compressed part, without its rotary part
+        return shape.k == self.hidden or shape.k in inner or any(shape.k < n < 2 * shape.k for n in inner)
+
+    def _is_of_heads(self, shape: GemmShape, makes: list[int], core: Core) -> bool:
+        """As wide as the core's heads, from another width: the first layer of a stage makes all three in one,
+        and in bottlenecks or across models the values come from the wider side of one that makes queries."""
+        if not core.key_dim:
+            return False
+        query = core.heads * core.key_dim if core.heads else self.hidden
+        key = core.kv_heads * core.key_dim if core.kv_heads else query
+        widths = {other.k for p in makes if (other := self.run.shape(p)) is not None}
+        return shape.n in (key, 2 * key) if self.hidden in widths else shape.n == query + 2 * key
+
+    def _output(self, here: list[int], core: Core) -> list[int]:
+        """Name the output projection; returns the products behind it.
+
+        Where a gate on the core's output is as large, the projection is the last before the stream is
+        normalized again.
+        """
+        run = self.run
+        index = self._output_index(here, core)
+        if index is None:
+            return here
+        at = here[index]
+        shape, width = run.shape(at), core.out_width
+        both = shape is not None and width is not None and shape.k > width
+        self.rows = shape.m if shape is not None else None
+        run.labels[at] = Label(
+            "attention.output", self.layer, ("attention.output", "mlp.down") if both else ()
+        )
+        for between in here[:index]:
+            # a gate on the core's output, or the same projection for other tokens
+            other = run.shape(between)
+            gates = other is None or shape is None or other.batch > 1 or other.m == shape.m
+            run.labels[between] = Label("attention.other" if gates else "attention.output", self.layer)
+        return self._adapters(here[index + 1 :], at)
+
+    def _output_index(self, here: list[int], core: Core) -> int | None:
+        run, width = self.run, core.out_width
+        # a normalization that no product stands before is that of the core's output
+        edge = next((at for at in self.norms if here and at > here[0]), len(run))
+        fits: list[int] = []
+        for index, at in enumerate(here):
+            shape = run.shape(at)
+            if shape is None:  # no shapes anywhere: the first product behind a core takes its output
+                return index
+            if fits and (at > edge or (shape.n, shape.k) != self._sizes(here[fits[0]])):
+                break
+            wide = width is not None and shape.k >= width
+            if shape.n == self.hidden and shape.batch == 1 and (wide or takes_heads(shape.k, core)):
+                fits.append(index)
+            elif not fits and shape.k == self.hidden and shape.n > self.hidden:
+                return None  # an MLP already: no output projection is to be seen
+        return fits[-1] if fits else None

@@ -1,0 +1,121 @@
+"""One walk over the products of a forward: what it has seen, and what a unit is by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tracelens.attribution.structure.norms import adds, is_affine, normalizes
+from tracelens.attribution.structure.runs import Core, Label, Run
+from tracelens.attribution.structure.units import Kind
+
+MOST_EXPERTS = 1024
+LARGEST_RANK = 512  # of a low-rank adapter
+
+
+def hidden_size(runs: Iterable[Run]) -> int | None:
+    """The width of the residual stream: what the products that take the core's output give."""
+    votes: Counter[int] = Counter()
+    weak: Counter[int] = Counter()
+    for run in runs:
+        for core, following in pairs(run):
+            stop = following.first if following else len(run)
+            behind = [shape for at in run.products(core.last + 1, stop) if (shape := run.shape(at))]
+            exact = [
+                s for s in behind if s.k == core.out_width or (core.heads is None and _fits_heads(s.k, core))
+            ]
+            votes.update(shape.n for shape in exact[:1])
+            weak.update(shape.n for shape in behind[:1] if takes_heads(shape.k, core))
+    votes = votes or weak
+    return votes.most_common(1)[0][0] if votes else None
+
+
+def takes_heads(width: int, core: Core) -> bool:
+    """As wide as the core's output, or a slice of every head of it (values padded to the keys' width)."""
+    if core.out_width is None or core.heads is None or core.value_dim is None:
+        return _fits_heads(width, core)
+    return width == core.out_width or (width < core.out_width and width % core.heads == 0)
+
+
+def pairs(run: Run) -> list[tuple[Core, Core | None]]:
+    """Each core with the one behind it."""
+    return [*zip(run.cores, run.cores[1:], strict=False), *((core, None) for core in run.cores[-1:])]
+
+
+def _fits_heads(width: int, core: Core) -> bool:
+    """Where the heads are not known: a whole number of them; with nothing known, any width will do."""
+    return core.value_dim is None or width % core.value_dim == 0
+
+
+class Walk:
+    """The state of a walk over the products of a run."""
+
+    def __init__(self, run: Run, hidden: int):
+        self.run = run
+        self.hidden = hidden
+        self.layer = -1
+        self.after_attention = False  # the current layer has its attention
+        self.after_mlp = True  # the current layer has its MLP, or there is none yet
+        self.rows: int | None = None  # of the last output projection
+        self.mlps: set[tuple[int, int]] = set()  # (n, k) that close the MLPs of layers
+        self.norms = [
+            at for at in range(len(run)) if normalizes(run, at, hidden) or is_affine(run, at, hidden)
+        ]
+        self.routers = [at for at, kind in enumerate(run.kinds) if routes(run, at)]
+
+    def _sums_up(self, kind: Kind) -> bool:
+        """An addition to the residual stream, alone or in a fused kernel."""
+        return "add" in kind.tags or (adds(kind) and kind.width == self.hidden)
+
+    def _sizes(self, at: int) -> tuple[int, int]:
+        shape = self.run.shape(at)
+        assert shape is not None
+        return (shape.n, shape.k)
+
+    def _adapters(self, rest: list[int], base: int) -> list[int]:
+        """Low-rank adapters beside a product (x A B added to x W) belong to it; returns what is left."""
+        run, wide = self.run, self.run.shape(base)
+        if len(rest) < 2 or wide is None:
+            return rest
+        down, up = run.shape(rest[0]), run.shape(rest[1])
+        if (
+            down is not None
+            and up is not None
+            and down.k == wide.k
+            and up.k == down.n <= min(LARGEST_RANK, wide.k // 2)
+            and up.n == wide.n
+        ):
+            label = run.labels[base]
+            run.labels[rest[0]] = run.labels[rest[1]] = Label(label.component, label.layer)
+            return self._adapters(rest[2:], base)
+        return rest
+
+
+def name_sum(run: Run, at: int) -> None:
+    """What scales the result of an adapter's second product and adds it takes the name of that product."""
+    label = run.labels[at]
+    for place in range(at + 1, min(at + 4, len(run))):
+        if run.kinds[place].what == "add" and place not in run.labels:
+            same = Label(label.component, label.layer, label.components)
+            run.labels.update({p: same for p in range(at + 1, place + 1) if p not in run.labels})
+        if run.kinds[place].what in ("add", "gemm", "core"):
+            break
+
+
+def embeds(kind: Kind) -> bool:
+    return kind.what == "embedding" or "embedding" in kind.tags
+
+
+def loses(run: Run, at: int) -> bool:
+    kind = run.kinds[at]
+    return kind.what in ("loss", "fused_logits_loss") or bool(kind.tags & {"loss", "loss_backward"})
+
+
+def activates(run: Run, at: int) -> bool:
+    kind = run.kinds[at]
+    return kind.what == "activation" or bool(kind.tags & {"activation", "gate"})
+
+
+def routes(run: Run, at: int) -> bool:
+    kind = run.kinds[at]
+    return kind.name in ("topk", "sort", "argsort", "argmax", "one_hot") or "router" in kind.tags
