@@ -133,14 +133,6 @@ def test_a_given_kernel_decides_the_tile() -> None:
     assert found.time_us.mid > free.time_us.mid
 
 
-@pytest.mark.parametrize(("rows", "columns", "waves"), [(3, 44, 2), (44, 3, 1), (4, 33, 1)])
-def test_whole_clusters_take_the_multiprocessors(rows: int, columns: int, waves: int) -> None:
-    """Pairs of tiles, one above the other: with 3 rows of tiles 176 places are taken on 132, not 132."""
-    kernel = parse_kernel_name("nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_TNT")
-    found = predict_gemm(128 * rows, 320 * columns, 4096, gpu=H100, kernel=kernel)
-    assert (found.tile, found.tiles, found.waves) == ((128, 320), 132, waves)
-
-
 def test_rows_on_the_16_byte_grid_run_the_librarys_tiles_for_aligned_operands() -> None:
     """1000 columns of bf16 are on it and on no wider one: as fast as 1008, but for the sizes."""
     on_grid, wider = (predict_gemm(size, size, size, gpu=H100).time_us.mid for size in (1000, 1008))
