@@ -158,6 +158,8 @@ def _start(rows: list[GemmMeasurement], measured: Measurements, gpu: Gpu, dtype:
     return replace(
         rates,
         bandwidth_gbps=measured.bandwidth_gbps or rates.bandwidth_gbps,
+        whole_m_frac=1.0,  # fitted to what ran, on tiles that names show: not to how a library ranks others
+        whole_n_frac=1.0,
         source=f"fitted to {len(rows)} measurements of {measured.date}",
     )
 
