@@ -22,9 +22,9 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.silicon import FOLDER, GPUS, left_out
-from tracelens.gemm.predict.experts_cost import Work, forward
+from tracelens.gemm.predict.experts_cost import ExpertWork, forward
 from tracelens.gemm.predict.experts_load import expert_load
-from tracelens.gemm.predict.experts_rates import ExpertRates, Shares, expert_rates, rates_of
+from tracelens.gemm.predict.experts_rates import ExpertRates, ExpertShares, expert_rates, rates_of
 from tracelens.hardware import Gpu, find_gpu
 
 DTYPES = {"bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
@@ -79,7 +79,7 @@ def layers(gpu: str, dtype: str) -> pd.DataFrame:
     )
 
 
-def work_of(table: pd.DataFrame) -> Work:
+def work_of(table: pd.DataFrame) -> ExpertWork:
     """The layers of a table as columns for the cost formula."""
     asked = zip(
         *(
@@ -92,7 +92,7 @@ def work_of(table: pd.DataFrame) -> Work:
         expert_load(tokens, top_k=top_k, experts=experts, ep=ep, exponent=LOADS[load])
         for tokens, top_k, experts, ep, load in asked
     ]
-    return Work.of(
+    return ExpertWork.of(
         loads,
         tokens=table["num_tokens"],
         top_k=table["topk"],
@@ -102,7 +102,7 @@ def work_of(table: pd.DataFrame) -> Work:
     )
 
 
-def times(work: Work, rates: ExpertRates) -> np.ndarray:
+def times(work: ExpertWork, rates: ExpertRates) -> np.ndarray:
     """Predicted microseconds of every layer."""
     gemms, others = forward(work, rates)
     return np.asarray(sum(one.us for one in gemms.values()) + sum(others.values()))
@@ -146,7 +146,7 @@ def _pairs(table: pd.DataFrame) -> Iterator[tuple[int, bool]]:
             yield from zip(right.index.get_level_values("num_tokens").tolist(), right.tolist(), strict=True)
 
 
-def fit(table: pd.DataFrame, gpu: Gpu, dtype: str, source: str) -> Shares:
+def fit(table: pd.DataFrame, gpu: Gpu, dtype: str, source: str) -> ExpertShares:
     """Constants with the least mean error, found by stepping along one after the other."""
     rows = table.sample(min(len(table), _FIT_ROWS), random_state=0)
     work, measured = work_of(rows), np.log(rows["time_us"].to_numpy())
@@ -154,8 +154,8 @@ def fit(table: pd.DataFrame, gpu: Gpu, dtype: str, source: str) -> Shares:
     weight /= weight.mean()
     values = {name: start for name, (start, _, _) in _FITTED.items()}
 
-    def shares(values: dict[str, float]) -> Shares:
-        return Shares(
+    def shares(values: dict[str, float]) -> ExpertShares:
+        return ExpertShares(
             **{name: float(f"{value:.4g}") for name, value in values.items()},
             low=0.8,
             high=1.25,
@@ -187,9 +187,9 @@ def fit(table: pd.DataFrame, gpu: Gpu, dtype: str, source: str) -> Shares:
     return replace(shares(values), low=round(float(low), 2), high=round(float(high), 2))
 
 
-def _toml(dtype: str, gpu: Gpu, shares: Shares) -> str:
+def _toml(dtype: str, gpu: Gpu, shares: ExpertShares) -> str:
     lines = [f"[{dtype}.{gpu.name}]", f"capability = {list(gpu.compute_capability or ())}"]
-    for name in Shares.__dataclass_fields__:
+    for name in ExpertShares.__dataclass_fields__:
         value = getattr(shares, name)
         lines.append(f"{name} = {json.dumps(value)}")
     return "\n".join(lines) + "\n"

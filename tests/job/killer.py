@@ -6,10 +6,10 @@ import os
 import signal
 from typing import Any
 
-from tracelens.job.run import Work, summarize_file
+from tracelens.job.run import RankWork, summarize_file
 
 
-def killed_at_rank_2(path: str, work: Work) -> Any:
+def killed_at_rank_2(path: str, work: RankWork) -> Any:
     """``summarize_file``, but for one rank."""
     if "rank2" in path:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -22,7 +22,7 @@ from tracelens.job.blocks import find_nodes
 from tracelens.job.merge import merge
 from tracelens.job.result import Job as Answer
 from tracelens.job.result import to_json
-from tracelens.job.run import Work, analyze_job, summarize_files
+from tracelens.job.run import RankWork, analyze_job, summarize_files
 from tracelens.job.saved import unpack_report
 from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode, summarize
 from tracelens.render.job import job_markdown
@@ -386,7 +386,7 @@ def test_the_real_job_of_two_tensor_parallel_ranks() -> None:
 def test_waits_tell_the_late_ranks_critical_path_from_the_others(tmp_path: Path) -> None:
     pytest.importorskip("hta", reason="the extra hta is not installed")
     Simulation(planted(lambda: data_parallel(3, steps=2), 1, cpu=25.0)).write(tmp_path)
-    found, left = summarize_files([tmp_path], Work(waits=True), workers=1)
+    found, left = summarize_files([tmp_path], RankWork(waits=True), workers=1)
     job = merge(found, left)
     assert [row.path.get("cpu_bound", 0.0) > 0.5 for row in job.ranks] == [False, True, False]
     assert "Critical path of rank 1" in job_markdown(job)

@@ -154,7 +154,7 @@ def _answer(
     """The answer and its ranks; of a saved answer, shown again, without them."""
     from tracelens.cli.progress import progress
     from tracelens.job.merge import merge as merged
-    from tracelens.job.run import Work, summarize_files
+    from tracelens.job.run import RankWork, summarize_files
     from tracelens.job.saved import is_answer, load_answer
     from tracelens.render.verdict import told
 
@@ -162,7 +162,7 @@ def _answer(
         if summary or how != RankOptions():
             raise UsageError(f"{paths[0]} is a saved answer: it is shown again, and has no ranks to analyze")
         return load_answer(paths[0]), []
-    work = Work(how.gpu, how.keep, own, how.waits, told)
+    work = RankWork(how.gpu, how.keep, own, how.waits, told)
     with progress("ranks", long=True) as bar, how.engine() as executor:
         found, left = summarize_files(paths, work, workers=how.workers, executor=executor, progress=bar)
     return merged(found, left), found

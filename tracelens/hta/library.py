@@ -26,7 +26,7 @@ class LibraryMissing(TracelensError):
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class HtaLibrary:
     """What is used of holistic-trace-analysis."""
 
     version: str
@@ -35,7 +35,7 @@ class Library:
     kernel_type: Any  # hta.utils.utils.get_kernel_type
 
 
-def library() -> Library:
+def library() -> HtaLibrary:
     """Import it.
 
     Raises:
@@ -50,7 +50,7 @@ def library() -> Library:
     except ModuleNotFoundError as error:
         lacks = "" if (error.name or "hta").partition(".")[0] == "hta" else f" (it lacks {error.name})"
         raise LibraryMissing(MISSING + lacks) from None
-    return Library(str(version), trace.Trace, analysis.TraceAnalysis, utils.get_kernel_type)
+    return HtaLibrary(str(version), trace.Trace, analysis.TraceAnalysis, utils.get_kernel_type)
 
 
 @contextlib.contextmanager

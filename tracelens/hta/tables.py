@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from tracelens.attribution import Attribution
-from tracelens.hta.library import Library, quiet
+from tracelens.hta.library import HtaLibrary, quiet
 from tracelens.trace import Links, Trace
 from tracelens.words import COMPONENTS
 
@@ -54,7 +54,7 @@ class Tables:
     streams: list[tuple[int, int]]  # (device, stream) by HTA's stream number - 1
     origin_ns: int  # the trace's time of 0
 
-    def analysis(self, hta: Library, frame: pd.DataFrame | None = None) -> Any:
+    def analysis(self, hta: HtaLibrary, frame: pd.DataFrame | None = None) -> Any:
         """HTA's ``TraceAnalysis`` on these rows, or on others in the same columns."""
         with quiet():
             trace = hta.trace(trace_files={}, trace_dir=".")
@@ -102,7 +102,7 @@ class Tables:
 
 
 def tables(
-    trace: Trace, links: Links, attribution: Attribution, hta: Library, *, counted: BoolArray
+    trace: Trace, links: Links, attribution: Attribution, hta: HtaLibrary, *, counted: BoolArray
 ) -> Tables:
     """Build the rows; of the GPU events only those in ``counted``."""
     kernels, ranges = trace.kernels, trace.ranges
@@ -180,7 +180,7 @@ class _Symbols:
 
 
 def _names(
-    trace: Trace, attribution: Attribution, hta: Library, gpu: IntArray, symbols: _Symbols
+    trace: Trace, attribution: Attribution, hta: HtaLibrary, gpu: IntArray, symbols: _Symbols
 ) -> IntArray:
     """A name per GPU event that HTA classes rightly: its own wherever that does."""
     copies = trace.symbols.where(lambda text: text in _COPIES)[trace.kernels.category[gpu]]

@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,79}")
 _PARTS = ("computing", "waiting", "sending", "messages", "copies", "input", "idle")
 
 
-class Run(msgspec.Struct, frozen=True):
+class RecordedRun(msgspec.Struct, frozen=True):
     """One run of the store."""
 
     run: str
@@ -47,7 +47,7 @@ class Moved(msgspec.Struct, frozen=True):
 class History(msgspec.Struct, frozen=True):
     """The runs, oldest first, and what moved in the last one; the largest first."""
 
-    runs: list[Run]
+    runs: list[RecordedRun]
     moved: list[Moved]
     earlier: int  # runs that the last one is compared with
 
@@ -103,9 +103,9 @@ def history(store: Path) -> History:
     if not files:
         raise InputError(f"{store} holds no run: give the traces or summaries of one after it")
     rows = _asked(_RUNS, files)
-    runs: dict[str, Run] = {}
+    runs: dict[str, RecordedRun] = {}
     for run, recorded, job, figure, ms in rows:
-        runs.setdefault(run, Run(run, recorded, job, {})).figures[figure] = ms
+        runs.setdefault(run, RecordedRun(run, recorded, job, {})).figures[figure] = ms
     last = list(runs.values())[-1]
     earlier = [one for one in runs.values() if one.job == last.job and one is not last]
     if len(earlier) < LEAST_RUNS:
@@ -155,4 +155,4 @@ def _asked(query: str, files: Sequence[str]) -> list[tuple[Any, ...]]:
         raise InputError(f"the store holds a file that is no run: {str(error).splitlines()[0]}") from None
 
 
-__all__ = ["LEAST_RUNS", "History", "Moved", "Run", "check_installed", "figures", "history", "record"]
+__all__ = ["LEAST_RUNS", "History", "Moved", "RecordedRun", "check_installed", "figures", "history", "record"]

@@ -35,7 +35,7 @@ from tracelens.job.result import (
     SlowLink,
     Straggler,
 )
-from tracelens.job.stragglers import Doing, Seen, late_ms, stand_out, stragglers
+from tracelens.job.stragglers import Doing, JobView, late_ms, stand_out, stragglers
 from tracelens.job.summary import RankSummary, each_trace_once
 from tracelens.job.waits import find_waits
 from tracelens.trace.tables import MISSING
@@ -59,7 +59,7 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     matched = match(ranks)
     clock = common_clock(matched, len(ranks))
     waits = find_waits(matched, clock, doing)
-    seen = Seen(ranks, doing, matched, waits, _names(ranks), steps)
+    seen = JobView(ranks, doing, matched, waits, _names(ranks), steps)
     rows = _rank_rows(seen)
     step_ms = median(max(times) for times in zip(*(row.steps_ms for row in rows), strict=True))
     late = stragglers(seen, rows, step_ms)
@@ -155,7 +155,7 @@ def _names(ranks: Sequence[RankSummary]) -> list[str]:
     return [f"rank {one.rank}" if one.rank is not None else one.file for one in ranks]
 
 
-def _rank_rows(seen: Seen) -> list[JobRank]:
+def _rank_rows(seen: JobView) -> list[JobRank]:
     late = late_ms(seen)
     rows = []
     for at, (rank, doing) in enumerate(zip(seen.ranks, seen.doing, strict=True)):
@@ -182,7 +182,7 @@ def _rank_rows(seen: Seen) -> list[JobRank]:
     return rows
 
 
-def _stages(seen: Seen, rows: Sequence[JobRank], step_ms: float) -> list[str]:
+def _stages(seen: JobView, rows: Sequence[JobRank], step_ms: float) -> list[str]:
     """Ranks that compute longest in a job that sends from rank to rank, where they stand out."""
     if not any(kind.collective == "send/recv" for one in seen.ranks for kind in one.kinds):
         return []

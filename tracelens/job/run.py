@@ -48,7 +48,7 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RankWork:
     """What is done with each trace; it is pickled."""
 
     gpu: str | None = None
@@ -58,7 +58,7 @@ class Work:
     told: Callable[[Analysis], Analysis] | None = None  # writes its verdict
 
 
-def summarize_file(path: str, work: Work) -> _Done:
+def summarize_file(path: str, work: RankWork) -> _Done:
     """One rank's summary, taken from ``work.keep`` where it was made before. What one worker does."""
     from tracelens.analysis import analyze
     from tracelens.job.summary import summarize
@@ -89,7 +89,7 @@ def summarize_file(path: str, work: Work) -> _Done:
         return _Done(None, f"could not be analyzed: {type(error).__name__}: {error}")
 
 
-def _kept_name(path: str, work: Work) -> str:
+def _kept_name(path: str, work: RankWork) -> str:
     """A summary is found again by the trace's content, of a remote file by what its system says of it."""
     import hashlib
 
@@ -104,7 +104,7 @@ def _kept_name(path: str, work: Work) -> str:
 
 def summarize_files(
     paths: Sequence[str | Path],
-    work: Work | None = None,
+    work: RankWork | None = None,
     *,
     workers: int | None = None,
     executor: Executor | None = None,
@@ -126,7 +126,7 @@ def summarize_files(
                 found += decode(file.read_bytes(), name_of(path))
         except (InputError, OSError) as error:
             left.append(Left(name_of(path), str(error)))
-    results = _results(files.traces, work or Work(), workers, executor)
+    results = _results(files.traces, work or RankWork(), workers, executor)
     for at, (path, done) in enumerate(results):
         if progress is not None:
             progress(at + 1, len(files.traces), name_of(path))
@@ -152,13 +152,13 @@ def analyze_job(
 
     Raises InputError where nothing can be read, or the ranks have no step in common.
     """
-    work = Work(gpu, None if keep is None else str(keep))
+    work = RankWork(gpu, None if keep is None else str(keep))
     found, left = summarize_files(paths, work, workers=workers, executor=executor, progress=progress)
     return merge(found, left)
 
 
 def _results(
-    paths: Sequence[str], work: Work, workers: int | None, executor: Executor | None
+    paths: Sequence[str], work: RankWork, workers: int | None, executor: Executor | None
 ) -> Iterator[tuple[str, _Done]]:
     """Every file's result as it comes. A worker that dies takes no other file with it."""
     if executor is not None:
@@ -189,7 +189,7 @@ def _absolute(path: str) -> str:
 
 
 def _until_broken(
-    waiting: deque[str], work: Work, workers: int
+    waiting: deque[str], work: RankWork, workers: int
 ) -> Generator[tuple[str, _Done], None, list[str]]:
     """Results of what is waiting, until a worker dies; returns what ran beside it and is lost."""
     running: dict[Future[_Done], str] = {}

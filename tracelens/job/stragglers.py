@@ -42,7 +42,7 @@ class Doing(Sequence[Activity]):
 
 
 @dataclass(frozen=True)
-class Seen:
+class JobView:
     """All that an answer rests on."""
 
     ranks: list[RankSummary]
@@ -80,7 +80,7 @@ class Seen:
         return tables
 
 
-def late_ms(seen: Seen) -> list[float]:
+def late_ms(seen: JobView) -> list[float]:
     """Per rank: exposed ms a step that the others wait for it, the median of those in its groups.
 
     Of a wait, a late rank answers for the part until its own arrival.
@@ -115,7 +115,7 @@ def _beside(matched: Matched, late: Sequence[int] | dict[int, Any]) -> dict[int,
     return {at: sorted(set().union(*(one for one in members.values() if at in one)) - {at}) for at in late}
 
 
-def stragglers(seen: Seen, rows: Sequence[JobRank], step_ms: float) -> list[Straggler]:
+def stragglers(seen: JobView, rows: Sequence[JobRank], step_ms: float) -> list[Straggler]:
     """Ranks that the others wait for longer than for any other, by more than 2 % of the step."""
     late = stand_out([row.late_ms for row in rows], step_ms)
     parts = late_parts(seen.matched, seen.waits, late, seen.ranks, seen.doing)
@@ -131,7 +131,7 @@ def stand_out(values: Sequence[float], step_ms: float) -> list[int]:
     return order[:1] if len(values) == 2 and ordered[0] - ordered[1] > PRACTICAL * step_ms else []
 
 
-def _straggler(seen: Seen, row: JobRank, at: int, more: FloatArray, step_ms: float) -> Straggler:
+def _straggler(seen: JobView, row: JobRank, at: int, more: FloatArray, step_ms: float) -> Straggler:
     parts = dict(zip(LATE_BY, more.tolist(), strict=True))
     pace = _pace(seen, at)
     where: Counter[str] = Counter()
@@ -151,7 +151,7 @@ def _straggler(seen: Seen, row: JobRank, at: int, more: FloatArray, step_ms: flo
     )
 
 
-def _pace(seen: Seen, at: int) -> float | None:
+def _pace(seen: JobView, at: int) -> float | None:
     """Median over GEMMs of the same place and shape: this rank's time per call over the others' median."""
     ratios, weights = [], []
     for key, row in seen.gemms[at].items():
@@ -171,7 +171,7 @@ def _pace(seen: Seen, at: int) -> float | None:
     return float(np.array(ratios)[order][int(np.searchsorted(total, total[-1] / 2))])
 
 
-def _cause(seen: Seen, at: int, parts: dict[str, float], pace: float | None, late_ms: float) -> Cause:
+def _cause(seen: JobView, at: int, parts: dict[str, float], pace: float | None, late_ms: float) -> Cause:
     name, most = max(parts.items(), key=lambda item: item[1])
     if most < 0.5 * late_ms:
         return "unclear"
@@ -187,7 +187,7 @@ def _cause(seen: Seen, at: int, parts: dict[str, float], pace: float | None, lat
     return causes[name]
 
 
-def _experts_more(seen: Seen, at: int) -> bool:
+def _experts_more(seen: JobView, at: int) -> bool:
     """Is most of what it computes more than the others in its experts?"""
     tables = seen.components
     more = {
@@ -198,4 +198,4 @@ def _experts_more(seen: Seen, at: int) -> bool:
     return gained > 0 and sum(value for name, value in more.items() if name.startswith("moe.")) > 0.5 * gained
 
 
-__all__ = ["Doing", "Seen", "late_ms", "stand_out", "stragglers"]
+__all__ = ["Doing", "JobView", "late_ms", "stand_out", "stragglers"]

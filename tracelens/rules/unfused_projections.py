@@ -15,8 +15,8 @@ from tracelens.rules.engine.rows import gemms_of, took, upper
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.projections import (
     FAMILIES,
-    Family,
     Group,
+    SharedInput,
     fused_saving,
     groups_of,
     split_ms,
@@ -74,7 +74,7 @@ class UnfusedProjections(Rule):
         return candidates, " ".join(said)
 
 
-def _candidate(facts: StepFacts, family: Family, groups: Sequence[Group]) -> Candidate:
+def _candidate(facts: StepFacts, family: SharedInput, groups: Sequence[Group]) -> Candidate:
     found = [one for group in groups if (one := fused_saving(facts, group)) is not None]
     predicted, split = len(found) == len(groups), split_ms(facts, groups)
     added = f"The gradients' concatenation adds {ms(split)}." if split else ""

@@ -29,7 +29,7 @@ _RECORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class TraceRule:
     """How often a rule could be checked, and how often it is broken."""
 
     code: str
@@ -38,9 +38,9 @@ class Rule:
     broken: int
 
 
-def check_rules(trace: Trace) -> list[Rule]:
+def check_rules(trace: Trace) -> list[TraceRule]:
     """All six rules, in PyTorch's order."""
-    return [Rule(code, says, *check(trace)) for code, says, check in _RULES]
+    return [TraceRule(code, says, *check(trace)) for code, says, check in _RULES]
 
 
 def _causality(trace: Trace) -> tuple[int, int]:

@@ -12,7 +12,7 @@ _NEAR = 8  # units behind the head
 _COMPARES = frozenset({"softmax", "log_softmax", "argmax", "max", "topk", "sort", "multinomial"})
 
 
-class Blocks(Walk):
+class BlockWalk(Walk):
     """The part of a walk that follows an attention, up to the next."""
 
     def _mlps(self, products: list[int], stop: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from tracelens.attribution.structure.blocks import Blocks
+from tracelens.attribution.structure.blocks import BlockWalk
 from tracelens.attribution.structure.queries import Queries
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.walk import pairs
@@ -55,7 +55,7 @@ def label_again(run: Run, forward: list[Run]) -> None:
             run.labels[at] = Label(chosen.component, None, chosen.components)
 
 
-class Forward(Queries, Blocks):
+class Forward(Queries, BlockWalk):
     """One walk over the products of a run, from core to core."""
 
     def label(self) -> None:

@@ -19,7 +19,7 @@ _PRODUCTS = ("gemm", "bmm")
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class WithoutMixers:
     """What is left of ``whole`` without its state-space mixers: ``kept`` says where each unit stood."""
 
     whole: Run
@@ -34,7 +34,7 @@ class Rest:
         self.whole.cores = [core.at(self.kept) for core in self.run.cores]
 
 
-def without_mixers(run: Run) -> Rest:
+def without_mixers(run: Run) -> WithoutMixers:
     """Name the state-space mixers of a forward or recomputed run; returns the run without them."""
     inside: set[int] = set()
     for conv in range(len(run)):
@@ -44,11 +44,11 @@ def without_mixers(run: Run) -> Rest:
             for at in found:
                 run.labels[at] = Label(_part(run, at), evidence="local")
     if not inside:
-        return Rest(run, [], run)
+        return WithoutMixers(run, [], run)
     kept = [at for at in range(len(run)) if at not in inside]
     left = Run(run.phase, [run.units[at] for at in kept], [run.kinds[at] for at in kept])
     left.counts_layers = run.counts_layers
-    return Rest(run, kept, left)
+    return WithoutMixers(run, kept, left)
 
 
 def _part(run: Run, at: int) -> str:

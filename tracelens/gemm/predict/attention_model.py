@@ -14,7 +14,7 @@ from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_kernels import Kernel
 from tracelens.gemm.predict.attention_rates import Rate, exp_cost
 from tracelens.gemm.predict.attention_terms import Derivation, number
-from tracelens.gemm.predict.attention_work import Blocks, blocks
+from tracelens.gemm.predict.attention_work import HeadBlocks, blocks
 from tracelens.hardware import Gpu
 
 #: Share of the datasheet bandwidth that a copy reaches: 3016 of 3350 GB/s on an H100.
@@ -99,7 +99,7 @@ def model(
     return Modelled(time, kernel_us, int(tiles), tiles / gpu.sms if gpu.sms else None, float(computed))
 
 
-def _cut(call: AttentionProblem, kernel: Kernel, gpu: Gpu) -> tuple[Blocks, int, int, int]:
+def _cut(call: AttentionProblem, kernel: Kernel, gpu: Gpu) -> tuple[HeadBlocks, int, int, int]:
     """Blocks of one head, their size, and into how many parts FlashAttention-2 splits the keys."""
     splits, block_q, block_k = 1, kernel.block_q, kernel.block_k
     if kernel.backend == "flash" and not call.backward and gpu.sms is not None:
@@ -118,7 +118,7 @@ def _cut(call: AttentionProblem, kernel: Kernel, gpu: Gpu) -> tuple[Blocks, int,
         backward=call.backward,
     )
     if splits > 1:
-        cut = Blocks(cut.tiles * splits, cut.total, -(-cut.longest // splits))
+        cut = HeadBlocks(cut.tiles * splits, cut.total, -(-cut.longest // splits))
     return cut, block_q, block_k, splits
 
 
@@ -173,7 +173,13 @@ def _block_us(
 
 
 def _busiest(
-    call: AttentionProblem, kernel: Kernel, rate: Rate, gpu: Gpu, cut: Blocks, tiles: float, lines: Derivation
+    call: AttentionProblem,
+    kernel: Kernel,
+    rate: Rate,
+    gpu: Gpu,
+    cut: HeadBlocks,
+    tiles: float,
+    lines: Derivation,
 ) -> float:
     """Blocks, with prologues and epilogues, that the SM which finishes last goes through."""
     tile = lines.add(

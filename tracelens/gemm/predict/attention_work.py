@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Blocks:
+class HeadBlocks:
     """How a kernel cuts one head: ``tiles`` run in parallel, each loops over its ``blocks``."""
 
     tiles: int  # thread blocks of one head
@@ -47,7 +47,7 @@ def blocks(
     block_q: int,
     block_k: int,
     backward: bool,
-) -> Blocks:
+) -> HeadBlocks:
     """Blocks that a kernel visits in one head. It skips those that are masked whole, and only those.
 
     Forward, a tile is ``block_q`` queries and loops over keys; backward, a tile is ``block_k`` keys and
@@ -71,11 +71,11 @@ def _ahead(causal: bool, window: int | None) -> int | None:
 
 def _spans(
     own: int, other: int, own_block: int, other_block: int, *, shift: int, back: int | None, ahead: int | None
-) -> Blocks:
+) -> HeadBlocks:
     tiles = -(-own // own_block)
     if back is None and ahead is None:
         each = -(-other // other_block)
-        return Blocks(tiles, tiles * each, each)
+        return HeadBlocks(tiles, tiles * each, each)
     total = longest = 0
     for start in range(0, own, own_block):
         end = min(start + own_block, own)
@@ -84,7 +84,7 @@ def _spans(
         count = -(-high // other_block) - low // other_block if high > low else 0
         total += count
         longest = max(longest, count)
-    return Blocks(tiles, total, longest)
+    return HeadBlocks(tiles, total, longest)
 
 
 def _clipped_sum(count: int, offset: int, cap: int) -> int:

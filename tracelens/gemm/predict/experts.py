@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracelens.errors import InputError
-from tracelens.gemm.predict.experts_cost import TILE_M, TILE_N, GroupedGemm, Work, backward, forward
+from tracelens.gemm.predict.experts_cost import TILE_M, TILE_N, ExpertWork, GroupedGemm, backward, forward
 from tracelens.gemm.predict.experts_load import Load, expert_load
 from tracelens.gemm.predict.experts_rates import ExpertRates, expert_rates
 from tracelens.hardware import Gpu, find_gpu
@@ -133,7 +133,7 @@ def _predict(question: _Question) -> ExpertsPrediction:
     gemms: tuple[GroupedTile, ...] = ()
     parts: dict[str, float] = {}
     if isinstance(rates, ExpertRates):
-        work = Work.of(
+        work = ExpertWork.of(
             [padded], tokens=[question.tokens], top_k=[one.top_k], hidden=[one.hidden],
             inter=[one.inter // one.tp], ups=[2 if one.gated else 1],
         )  # fmt: skip

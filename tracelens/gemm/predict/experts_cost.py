@@ -25,7 +25,7 @@ _N = np.asarray(TILE_N, dtype=np.float64).reshape(1, 1, -1)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ExpertWork:
     """What S layers do on a GPU: columns (S,), and ``blocks`` (S, tiles in M)."""
 
     tokens: Array
@@ -39,7 +39,9 @@ class Work:
     ups: Array  # 2 where a gate is multiplied beside the up projection, else 1
 
     @classmethod
-    def of(cls, loads: Sequence[Load], *, tokens: Any, top_k: Any, hidden: Any, inter: Any, ups: Any) -> Work:
+    def of(
+        cls, loads: Sequence[Load], *, tokens: Any, top_k: Any, hidden: Any, inter: Any, ups: Any
+    ) -> ExpertWork:
         """From one load per layer, and sizes as sequences of the same length."""
         return cls(
             tokens=np.asarray(tokens, dtype=np.float64),
@@ -65,7 +67,7 @@ class GroupedGemm:
     tiles: Array
 
 
-def forward(work: Work, rates: ExpertRates) -> tuple[dict[str, GroupedGemm], dict[str, Array]]:
+def forward(work: ExpertWork, rates: ExpertRates) -> tuple[dict[str, GroupedGemm], dict[str, Array]]:
     """Grouped GEMMs of S layers, and what else they do, in microseconds."""
     up = _of_rows(work, work.ups * work.inter, work.hidden, rates)
     down = _of_rows(work, work.hidden, work.inter, rates)
@@ -75,7 +77,7 @@ def forward(work: Work, rates: ExpertRates) -> tuple[dict[str, GroupedGemm], dic
     }
 
 
-def backward(work: Work, rates: ExpertRates) -> tuple[dict[str, GroupedGemm], dict[str, Array]]:
+def backward(work: ExpertWork, rates: ExpertRates) -> tuple[dict[str, GroupedGemm], dict[str, Array]]:
     """The same of the backward: gradients of rows and of weights, at the forward's rates.
 
     Nothing of it is measured: rows move twice (their gradients, and the activations read again), and the
@@ -90,7 +92,7 @@ def backward(work: Work, rates: ExpertRates) -> tuple[dict[str, GroupedGemm], di
     }, {"rows moved": _moved_us(work, rates, passes=2.0)}
 
 
-def _of_rows(work: Work, n: Array, k: Array, rates: ExpertRates) -> GroupedGemm:
+def _of_rows(work: ExpertWork, n: Array, k: Array, rates: ExpertRates) -> GroupedGemm:
     """Each expert's rows times its own k x n weights: padded tiles over SMs in waves, weights read once."""
     share = rates.shares
     tiles = work.blocks[:, :, None] * np.ceil(n[:, None, None] / _N)
@@ -101,7 +103,7 @@ def _of_rows(work: Work, n: Array, k: Array, rates: ExpertRates) -> GroupedGemm:
     return _fastest(waves * _per_k(rates) * (k[:, None, None] + share.ends_k), tiles, moved, n, k, rates)
 
 
-def _of_weights(work: Work, n: Array, k: Array, rates: ExpertRates) -> GroupedGemm:
+def _of_weights(work: ExpertWork, n: Array, k: Array, rates: ExpertRates) -> GroupedGemm:
     """Gradient of each expert's k x n weights over its rows; experts differ in the length of that loop, so
     tiles are spread by length and not in waves."""
     tiles = work.active[:, None, None] * np.ceil(n[:, None, None] / _N) * np.ceil(k[:, None, None] / _M)
@@ -136,7 +138,7 @@ def _fastest(
     )
 
 
-def _moved_us(work: Work, rates: ExpertRates, *, passes: float) -> Array:
+def _moved_us(work: ExpertWork, rates: ExpertRates, *, passes: float) -> Array:
     """Rows gathered and written for the experts, activated, and summed up per token."""
     size = rates.element_bytes
     gathered = work.rows * work.hidden * (2 + size)
@@ -146,6 +148,6 @@ def _moved_us(work: Work, rates: ExpertRates, *, passes: float) -> Array:
     return passes * (gathered + activated + summed) / bandwidth
 
 
-def _routing_us(work: Work, rates: ExpertRates) -> Array:
+def _routing_us(work: ExpertWork, rates: ExpertRates) -> Array:
     share = rates.shares
     return share.fixed_us + share.choice_us * work.tokens * work.top_k / 1e3 + share.expert_us * work.local

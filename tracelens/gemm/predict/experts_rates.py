@@ -20,7 +20,7 @@ _DERIVED, _BACKWARD = 1.25, 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class ExpertShares:
     """Part of the datasheet that a GPU reaches, and what no datasheet tells: a table of ``experts.toml``."""
 
     of_peak: float  # multiply rate of a 128x256 tile
@@ -48,7 +48,7 @@ class ExpertRates:
     peak_tflops: float
     bandwidth_gbps: float
     element_bytes: float
-    shares: Shares
+    shares: ExpertShares
     derived: bool
 
     def range_of(self, direction: str) -> tuple[float, float]:
@@ -74,7 +74,7 @@ def expert_rates(gpu: Gpu, dtype: str) -> ExpertRates | str:
     return rates_of(gpu, dtype, shares, derived=own is None)
 
 
-def rates_of(gpu: Gpu, dtype: str, shares: Shares, *, derived: bool = False) -> ExpertRates | str:
+def rates_of(gpu: Gpu, dtype: str, shares: ExpertShares, *, derived: bool = False) -> ExpertRates | str:
     """These shares of a GPU's datasheet, or a sentence that says what the datasheet lacks."""
     size, math = _TYPES[dtype]
     peak = gpu.peak(math)
@@ -88,7 +88,9 @@ def rates_of(gpu: Gpu, dtype: str, shares: Shares, *, derived: bool = False) -> 
 _Capability = tuple[int, int]
 
 
-def _like(known: dict[str, tuple[_Capability, Shares]], capability: _Capability | None) -> Shares | None:
+def _like(
+    known: dict[str, tuple[_Capability, ExpertShares]], capability: _Capability | None
+) -> ExpertShares | None:
     """The shares of a GPU of the same architecture: compute capability to the first digit, nearest below."""
     if capability is None:
         return None
@@ -97,12 +99,15 @@ def _like(known: dict[str, tuple[_Capability, Shares]], capability: _Capability 
 
 
 @lru_cache(maxsize=1)
-def _shares() -> dict[str, dict[str, tuple[_Capability, Shares]]]:
+def _shares() -> dict[str, dict[str, tuple[_Capability, ExpertShares]]]:
     text = resources.files("tracelens.gemm.predict").joinpath("experts.toml").read_text(encoding="utf-8")
-    names = [one.name for one in fields(Shares)]
+    names = [one.name for one in fields(ExpertShares)]
     return {
         dtype: {
-            gpu: ((row["capability"][0], row["capability"][1]), Shares(**{name: row[name] for name in names}))
+            gpu: (
+                (row["capability"][0], row["capability"][1]),
+                ExpertShares(**{name: row[name] for name in names}),
+            )
             for gpu, row in gpus.items()
         }
         for dtype, gpus in tomllib.loads(text).items()

@@ -102,7 +102,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class OffGrid:
     """The GEMMs without those of the vocabulary, and which of them are off the grid."""
 
     gemms: list[GemmRow]
@@ -118,7 +118,7 @@ class Seen:
         )
 
 
-def need_misfits(facts: StepFacts) -> Seen:
+def need_misfits(facts: StepFacts) -> OffGrid:
     """Every GEMM that TL101 does not name; raises ``Answer`` where too few of them can be judged."""
     counted = {row.id for row in vocabulary_rows(facts)}
     gemms = [row for row in gemms_of(facts) if row.id not in counted]
@@ -137,7 +137,7 @@ def need_misfits(facts: StepFacts) -> Seen:
     judged = [row for row in gemms if None not in (row.n, row.k) and row not in cores]
     if not misfits and not enough(judged, gemms):
         raise _too_few(gemms, judged, cores)
-    return Seen(gemms, misfits, len(cores))
+    return OffGrid(gemms, misfits, len(cores))
 
 
 def _too_few(gemms: Sequence[GemmRow], judged: Sequence[GemmRow], cores: Sequence[GemmRow]) -> Answer:

@@ -18,7 +18,7 @@ from tracelens.step.stalls import call_us_of
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class SharedInput:
     """Projections that read one tensor; ``counts`` of them for each call of ``after``."""
 
     components: tuple[str, ...]
@@ -29,8 +29,8 @@ class Family:
 
 
 FAMILIES = (
-    Family(("attention.qkv",), "attention.output", (2, 3), "q, k and v", "qkv_proj"),
-    Family(("mlp.gate", "mlp.up"), "mlp.down", (2,), "gate and up", "gate_up_proj"),
+    SharedInput(("attention.qkv",), "attention.output", (2, 3), "q, k and v", "qkv_proj"),
+    SharedInput(("mlp.gate", "mlp.up"), "mlp.down", (2,), "gate and up", "gate_up_proj"),
 )
 
 
@@ -84,7 +84,7 @@ class Group:
 # --- which GEMMs read one tensor ---------------------------------------------------------------------
 
 
-def groups_of(facts: StepFacts, family: Family) -> list[Group]:
+def groups_of(facts: StepFacts, family: SharedInput) -> list[Group]:
     """The forward GEMMs of one input in each phase, and their gradients; empty where nothing proves it.
 
     They have one M and K, K is the hidden size, and there are two or three of them for each call of the
@@ -109,7 +109,7 @@ def groups_of(facts: StepFacts, family: Family) -> list[Group]:
     return groups
 
 
-def _crosses(facts: StepFacts, family: Family, phase: str, ends: float) -> bool:
+def _crosses(facts: StepFacts, family: SharedInput, phase: str, ends: float) -> bool:
     """Decoders with cross-attention: more attention outputs than MLPs, where no experts take an MLP's place.
 
     There q comes from another input than k and v, and at equal lengths no size tells.
@@ -120,7 +120,7 @@ def _crosses(facts: StepFacts, family: Family, phase: str, ends: float) -> bool:
     return 0 < downs < ends * (1 - 1e-6)
 
 
-def _parts(facts: StepFacts, family: Family, rows: Sequence[GemmRow], ends: float) -> tuple[Part, ...]:
+def _parts(facts: StepFacts, family: SharedInput, rows: Sequence[GemmRow], ends: float) -> tuple[Part, ...]:
     if not rows or ends <= 0 or any(sizes_of(row) is None for row in rows):
         return ()
     shapes = {(row.m, row.k, row.dtype, row.batch or 1) for row in rows}
@@ -136,7 +136,7 @@ def _parts(facts: StepFacts, family: Family, rows: Sequence[GemmRow], ends: floa
     return tuple(parts) if sum(part.count for part in parts) in family.counts else ()
 
 
-def _gradients(facts: StepFacts, family: Family, parts: Sequence[Part], role: str) -> tuple[Part, ...]:
+def _gradients(facts: StepFacts, family: SharedInput, parts: Sequence[Part], role: str) -> tuple[Part, ...]:
     """The gradient GEMMs of the parts, or none where one of them is not found."""
     found = []
     for width in dict.fromkeys(part.width for part in parts):
@@ -158,7 +158,7 @@ def _gradients(facts: StepFacts, family: Family, parts: Sequence[Part], role: st
     return tuple(found)
 
 
-def why_none(facts: StepFacts, family: Family) -> tuple[str, bool]:
+def why_none(facts: StepFacts, family: SharedInput) -> tuple[str, bool]:
     """Why the family has nothing to put together, and whether that was told."""
     of_phase = [row for row in facts.gemms if row.phase == "forward"]
     rows = forward(of_phase, *family.components)
