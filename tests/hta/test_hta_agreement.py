@@ -41,9 +41,14 @@ def _name(path: Path) -> str:
 
 
 @pytest.fixture(scope="module", params=FILES, ids=_name)  # a file is read once for all its tests
-def path(request: pytest.FixtureRequest) -> Iterator[Path]:
-    with quiet():
-        yield request.param
+def file(request: pytest.FixtureRequest) -> Path:
+    return Path(request.param)
+
+
+@pytest.fixture
+def path(file: Path) -> Iterator[Path]:
+    with quiet():  # of each test: pytest takes back what a wider fixture does to warnings
+        yield file
 
 
 @cache
