@@ -266,8 +266,8 @@ def test_a_step_that_waits_for_the_host_is_promised_nothing() -> None:
     assert saved(what_if(idle, {"vocab": 50304}))[0] == 0.0
     assert what_if(idle, {"vocab": 50304}).saving_of == "gpu_work"
     assert what_if(busy, {"vocab": 50304}).saving_of == "step"
-    assert saved(what_if(busy, {"ffn": 11264}))[2] < 0
-    assert saved(what_if(idle, {"ffn": 11264}))[2] == 0.0  # idle time can take it up
+    assert saved(what_if(busy, {"ffn": 12288}))[2] < 0
+    assert saved(what_if(idle, {"ffn": 12288}))[2] == 0.0  # idle time can take it up
 
 
 def test_an_unknown_mask_and_packed_lengths_widen_the_range() -> None:

@@ -82,13 +82,14 @@ COLLECTIVE_HEADS = [
     "Skew: median, p95",
     "Last",
     "Waiting",
-    "Sending",
+    "Sending a call",
     "In one node",
     "Bus",
 ]
 COLLECTIVE_NOTE = (
-    "In one node: what sending takes among so many of these GPUs within one node, by published times of NCCL "
-    "for 1 MB to 1 GB. Bus: bandwidth as nccl-tests counts it, of messages of 1 MB and more."
+    "Waiting is per step, sending is of one call. In one node: what it takes among so many of these GPUs"
+    " in one node, by published times of NCCL for 1 MB to 1 GB. Bus: bandwidth as nccl-tests counts it, of"
+    " messages of 1 MB and more."
 )
 
 

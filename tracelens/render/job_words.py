@@ -141,7 +141,7 @@ def details(job: Job) -> list[str]:
     for one in job.stragglers:
         by_cause.setdefault(one.cause, []).append(one)
     for cause, (one, *others) in by_cause.items():
-        of = f"late at {one.calls} of {one.of_calls} calls, most at {one.collective}"
+        of = f"late at {one.calls} of {one.of_calls} calls, mostly {one.collective}"
         too = [f"The same holds for {ranks_said([other.name for other in others], capital=False)}."]
         of_many = [f"{one.name.capitalize()} ({f.ms(one.late_ms)}):"] * (len(job.stragglers) > 1)
         said.append(

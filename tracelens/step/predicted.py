@@ -205,7 +205,7 @@ def _anchored(
     factor, width = anchor
     then_us = time.mid * factor
     how = (
-        f"{sig(time.mid)} µs predicted × {sig(factor)} (this trace's aligned products over their"
+        f"{sig(time.mid)} µs predicted × {factor:.4g} (this trace's aligned products over their"
         f" predictions) = {sig(then_us)} µs, was {sig(call_us)} µs"
     )
     width = max(width, _ANCHOR_ERROR)
