@@ -150,15 +150,9 @@ def record(family: str, options: ZooOptions | None = None) -> Zoo:
 
 
 def recorded(family: str, options: ZooOptions) -> Zoo:
-    """The same, made anew, of a program that all its recordings share."""
-    usual = ZooOptions()
-    alike = replace(
-        options, names=usual.names, shapes=usual.shapes, steps=usual.steps, first_step=usual.first_step,
-        layout=usual.layout, keep_eager=usual.keep_eager, prelaunched=usual.prelaunched, seed=usual.seed,
-    )  # fmt: skip
+    """The same, made anew."""
     with _no_collection():
-        program = kept("program", (family, alike), recipe(), lambda: program_of(family, alike))
-        return trace_of(family, options, program)
+        return trace_of(family, options, program_of(family, options))
 
 
 def recipe() -> str:

@@ -13,13 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
 from tracelens.gemm.dtypes import dtype_of_cpp
 from tracelens.gemm.tensors import dims_at, item_at, number_at, strides_at, truth_at
 
 #: What a tensor added to the scores is: the same for all heads, another for each head, or not known which.
 AttentionMask = Literal["mask", "bias", "mask?"]
+
+
+def _sum(first: int, last: int) -> int:
+    """Of all whole numbers from ``first`` to ``last``; 0 where there are none."""
+    return (first + last) * (last - first + 1) // 2 if last >= first else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +91,11 @@ class AttentionShape:
         if self.window is None:
             return self.query_len * self.key_len
         earlier, later = self.window
-        at = np.arange(self.key_len - self.query_len, self.key_len, dtype=np.int64)
-        seen = np.minimum(at + later, self.key_len - 1) - np.maximum(at - earlier, 0) + 1
-        return int(np.maximum(seen, 0).sum())
+        last = self.key_len - 1
+        first = max(self.key_len - self.query_len, -later)  # earlier queries see no key
+        ends = _sum(first + later, last) + max(0, min(later, last - first + 1)) * last
+        begins = _sum(max(0, first - earlier), last - earlier)
+        return ends - begins + last - first + 1
 
 
 @dataclass(frozen=True, slots=True)

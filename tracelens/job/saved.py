@@ -39,7 +39,9 @@ def has_summaries(given: str | Path) -> bool:
 
 
 def is_answer(given: str | Path) -> bool:
-    """The JSON of an answer for a job (``--json``)."""
+    """The JSON of an answer for a job (``--json``); a pipe is not read: nobody may be writing to it."""
+    if not Path(given).is_file():
+        return False
     try:
         with open(given, "rb") as file:
             return file.read(64).lstrip().startswith((b'{\n  "job_version"', b'{"job_version"'))

@@ -67,7 +67,7 @@ def _candidate(facts: StepFacts, sent: Sequence[CommunicationRow], uneven: float
             "+ capacity_factor = 1.25   # drops what is beyond; or place hot experts on different ranks",
         ],
         caveats=[
-            "Other ranks' tokens can favour other experts: the traces of all ranks (tracelens job) tell.",
+            "Other ranks' tokens can favour other experts: analyze the folder of all ranks' traces.",
             "Another balance trains another router: compare the loss.",
         ],
         confidence="low",

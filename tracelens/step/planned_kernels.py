@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tracelens.config.configuration import Layout
 from tracelens.config.model_config import ModelConfig
 from tracelens.errors import InputError
-from tracelens.results.experts import ExpertLayer
 from tracelens.words import Direction
+
+if TYPE_CHECKING:
+    from tracelens.results.experts import ExpertLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,8 @@ def dense_mlps(config: ModelConfig, layout: Layout) -> tuple[tuple[int, int], ..
 
 def expert_layer(config: ModelConfig, layout: Layout) -> ExpertLayer | None:
     """The experts of one layer, all on each rank; None for a dense model."""
+    from tracelens.results.experts import ExpertLayer  # its JSON needs msgspec, which verify does not
+
     if not (config.experts and layout.experts_per_token):
         return None
     return ExpertLayer(

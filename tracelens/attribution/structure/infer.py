@@ -145,7 +145,9 @@ def _without_gradients(units: Units, phase: list[str], step: NodeArray, graph: N
     """Forwards beside those that are trained on, which autograd does not number: a reference, a teacher."""
     turned = ["forward" if one == "other" else "trained" for one in phase]
     for run in split_runs(units, turned, step, graph):
-        if run.phase == "forward" and any(_is_sure(core) for core in find_cores(run)):
+        cores = find_cores(run) if run.phase == "forward" else []
+        # a backward whose forward is not in the file has no number either
+        if any(_is_sure(core) for core in cores) and not any(core.backward for core in cores):
             run.trained = False
             yield run
 
