@@ -54,9 +54,9 @@ def blocks(
     loops over queries (FlashAttention-2, arXiv 2307.08691, section 3.2).
 
     >>> blocks(512, 512, causal=True, window=None, block_q=128, block_k=128, backward=False)
-    Blocks(tiles=4, total=10, longest=4)
+    HeadBlocks(tiles=4, total=10, longest=4)
     >>> blocks(512, 512, causal=False, window=None, block_q=128, block_k=64, backward=True)
-    Blocks(tiles=8, total=32, longest=4)
+    HeadBlocks(tiles=8, total=32, longest=4)
     """
     ahead = _ahead(causal, window)
     if backward:
