@@ -81,6 +81,14 @@ _LINEAR_ROLE = {
     "logits": "logits",
 }
 _OF_EXPERT = {"gate_up", "mlp_gate", "mlp_up", "mlp_down", "mlp", "activation"}  # inside a mixture of experts
+_AROUND_ACTIVATION = {
+    "mlp": "mlp.activation",
+    "attention": "attention.other",
+    "norm": "other",  # between convolutions
+    "stem": "other",
+    "ssm": "ssm.conv",
+    "mixer": "other",
+}
 _MIXTURES = frozenset({"experts", "moe", "router"})
 _ACTIVATIONS = ("activation", "nonlinearity")
 _TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
@@ -219,6 +227,8 @@ def _of_role(
         return _of_state_space(s)
     if role == "norm" and s.residual and s.transformer:
         return "residual"  # of a normalization that adds to the stream itself
+    if role == "norm" and (is_linear or s.outer == "convolution" or s.outer in _ACTIVATIONS):
+        return None  # of a layer that is called after the normalization in it
     if role == "gate":
         return _of_gate(s, outer)
     if role in _LINEAR_ROLE:
@@ -241,17 +251,23 @@ def _of_role(
         mixture = s.holds_experts or (s.experts and not _MIXTURES.isdisjoint(inner))
         return _among_experts(s, "moe") if mixture else _in_mlp(s, is_linear)
     if role == "activation":
-        head = not {"head_transform", "logits"}.isdisjoint(outer) and "layer" not in outer
-        if head or "stem" in outer:
-            return "other"
-        if "ssm" in outer or "mixer" in outer:
-            return "ssm.conv" if "ssm" in outer else "other"
-        if "embedding" in outer and "layer" not in outer:
-            return "embedding"
-        return "mlp.activation" if "attention" not in outer else "attention.other"
+        return _of_activation(outer)
     if role in ("experts", "moe"):
         return _among_experts(s, role)
     return _PLAIN_ROLE.get(role)
+
+
+def _of_activation(outer: tuple[str | None, ...]) -> str | None:
+    """By the block around it that says something; directly in a module of no known kind it can be any."""
+    around = [role for role in outer if role != "activation"]
+    if not {"head_transform", "logits"}.isdisjoint(around) and "layer" not in around:
+        return "other"
+    block = next((role for role in reversed(around) if role in _AROUND_ACTIVATION), None)
+    if block is not None:
+        return _AROUND_ACTIVATION[block]
+    if "embedding" in around and "layer" not in around:
+        return "embedding"
+    return "mlp.activation" if around[-1:] != [None] else None
 
 
 def _among_experts(s: Situation, role: str) -> str | None:

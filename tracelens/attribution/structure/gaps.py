@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from tracelens.attribution.structure.norms import normalizes
+from tracelens.attribution.structure.norms import adds, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.attribution.structure.walk import LARGEST_RANK
@@ -51,7 +51,14 @@ class Gap:
         """What a unit is wherever it stands."""
         if self.run.kinds[at].what == "dropout":
             return "dropout"
+        if self._counts_batches(at):
+            return "norm"
         return "norm" if self.run.kinds[at].what == "norm" or at in self.normed else None
+
+    def _counts_batches(self, at: int) -> bool:
+        """A batch normalization adds one to a number before it runs."""
+        kind, behind = self.run.kinds[at], self.run.kinds[at + 1 : at + 2]
+        return kind.what == "add" and not kind.tensors and any("batch_norm" in other.name for other in behind)
 
     def _adapter_sum(self) -> int:
         """Behind the second product of a low-rank adapter its scaling and its addition; the last place."""
@@ -78,11 +85,22 @@ class Gap:
     def _onto_stream(self, at: int) -> bool:
         """Patches or frames: a convolution with as many channels as the stream is wide, and not a stem."""
         weights = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
-        if len(weights) >= 2 and weights[0][1] == self.hidden and prod(weights[1][2:]) == 1:
-            return False  # a linear layer in the form of a convolution
+        if self._takes_stream(at) or self.convolved:
+            return False
         if weights:
             return any(t[0] == self.hidden for t in weights)
         return sum(self.run.kinds[p].what == "convolution" for p in self.gap) <= _CONVOLUTION
+
+    def _takes_stream(self, at: int) -> bool:
+        """A convolution of maps with as many channels as the stream is wide: of a block, or of positions."""
+        maps = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
+        return self.run.kinds[at].what == "convolution" and len(maps) >= 2 and maps[0][1] == self.hidden
+
+    @cached_property
+    def convolved(self) -> bool:
+        """Do blocks of convolutions work on the stream, before the layers? What they add embeds nothing."""
+        maps = (kind for kind in (self.run.kinds[at] for at in self.gap) if adds(kind))
+        return any(len(kind.tensors[0]) > 3 for kind in maps) or any(map(self._takes_stream, self.gap))
 
     def _is_wide(self, tensors: tuple[Dims, ...]) -> bool:
         """Of the size of the residual stream; a sequence can be as long as that is wide."""
@@ -119,13 +137,13 @@ class Gap:
     def _drops_paths(self, at: int) -> bool:
         """Stochastic depth: one number by chance for each sample, and the product with it."""
         here = self.run.kinds[at]
-        if _per_sample(here.tensors) or here.name in ("rand", "bernoulli_"):
+        if per_sample(here.tensors) or here.name in ("rand", "bernoulli_"):
             return True
         behind = self.run.kinds[at + 1] if at + 1 < len(self.run) else None
         scales = (
             here.name in ("div", "div_") and behind is not None and behind.tensors[:1] == here.tensors[:1]
         )
-        return scales and behind is not None and _per_sample(behind.tensors)
+        return scales and behind is not None and per_sample(behind.tensors)
 
     def _of_scores(self, kind: Kind) -> bool:
         """Works on as many elements as the scores of the unfused core before the gap."""
@@ -184,6 +202,15 @@ class Gap:
         return max((p for p in self.gap if self._sums_up(p)), default=self.last_norm)
 
     @cached_property
+    def last_sum(self) -> int:
+        """The last addition between two layers, or before the layers end; what is copied and scaled behind it
+        goes elsewhere."""
+        stop = self.gap[-1] if self.product_after is not None else self.last_norm
+        kinds = self.run.kinds
+        sums = (p for p in self.gap if p <= stop and (kinds[p].what == "add" or "add" in kinds[p].tags))
+        return max(sums, default=stop)
+
+    @cached_property
     def first_on_stream(self) -> int | None:
         """The first addition to the residual stream, or its first normalization."""
         ends = (p for p in self.gap if self._sums_up(p) or normalizes(self.run, p, self.hidden))
@@ -220,7 +247,7 @@ def rotates(kinds: list[Kind]) -> bool:
     return {"neg", "cat"} <= names or bool(complex_) or any("rope" in kind.tags for kind in kinds)
 
 
-def _per_sample(tensors: tuple[Dims, ...]) -> bool:
+def per_sample(tensors: tuple[Dims, ...]) -> bool:
     """Is one of them a number for each of the first dimension of the others, or alone in that form?"""
     rank = max(map(len, tensors), default=0)
     return any(len(t) == rank >= 3 and t[0] > 1 and prod(t[1:]) == 1 for t in tensors)
