@@ -21,7 +21,7 @@ from tracelens.words import COMPONENTS, PHASES
 
 S = TypeVar("S")
 _UNKNOWN_NAMES = "not known: no GEMM of this trace is attributed to the part that shows it"
-_NO_SHAPES = "not known: no operator behind these GEMMs has shapes (record_shapes=True records them)"
+_NO_SHAPES = "not known: no operator behind these GEMMs has shapes"
 _NO_MODEL = {
     "parts": "not known: parts of a transformer were recognised, but not the whole of one",
     "none": "not known: no part of a transformer was recognised",
