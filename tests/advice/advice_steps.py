@@ -148,10 +148,11 @@ def model_of(x: Shape, *, gpu: Gpu = H100, rest_ms: float = 0.0, rows: list[Gemm
     beside = rest_ms + sum((others or {}).values())
     components = [ComponentRow(name, phase, time, int(time * 1e6), 0.0, 1, None, None, time, 1)
                   for (name, phase), time in times.items()]  # fmt: skip
-    return step_model(
+    step = step_model(
         found, dims or dims_of(x), [norm, *components], gpu=gpu, step_ms=total + beside,
-        busy_frac=busy_frac, communication=communication, declared=declared,
+        communication=communication, declared=declared,
     )  # fmt: skip
+    return replace(step, busy_frac=busy_frac)
 
 
 def facts_of(x: Shape, *, gpu: Gpu = H100, rows: list[GemmRow] | None = None, dims: ModelDims | None = None,

@@ -281,7 +281,7 @@ def _blind(x: Shape, *names: str, **more: object) -> tuple[StepModel, ModelDims]
     rows = rows_of(x)
     dims = replace(dims_of(x), **dict.fromkeys(names, UNKNOWN))  # type: ignore[arg-type]
     total = sum(row.time_ms_per_step for row in rows)
-    step = step_model(rows, dims, [], gpu=H100, step_ms=total, busy_frac=0.99)
+    step = replace(step_model(rows, dims, [], gpu=H100, step_ms=total), busy_frac=0.99)
     return step, dims
 
 
@@ -331,7 +331,7 @@ def test_packed_sequences_are_not_told_apart() -> None:
     ]
     dims = replace(dims_of(GPT), sequence=UNKNOWN, micro_batch=UNKNOWN)
     total = sum(row.time_ms_per_step for row in rows)
-    step = step_model(rows, dims, [], gpu=H100, step_ms=total, busy_frac=0.99)
+    step = replace(step_model(rows, dims, [], gpu=H100, step_ms=total), busy_frac=0.99)
     found = search_step(step, dims, limits=SearchLimits(free=BY_DEFAULT | {"sequence"}, memory_gb=80))
     assert found.not_searched == {
         "sequence": "the 8,192 tokens of a micro-batch are not told apart into sequences"
