@@ -34,7 +34,7 @@ _UNEVEN = 2.0
 _LITTLE = 0.01
 _WAITED = {
     "compile": "for torch.compile", "break": "at graph breaks", "data": "for the DataLoader",
-    "pageable": "for pageable copies",
+    "workers": "for the DataLoader", "pageable": "for pageable copies",
 }  # fmt: skip
 #: A prediction whose low end is below this share of its middle is told with its range.
 _WIDE = 0.40
