@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from tracelens.results.described import says
-from tracelens.results.row_sizes import AttentionNoted, Groups, attention_noted, groups_noted
+from tracelens.results.row_sizes import AttentionDims, Groups
 
 #: How the counted FLOPs stand to those that were done. at_most: a buffer's rows or masked scores are counted
 #: too; above_peak: their rate would be more than the GPU can do, so they are not known, nor is any rate.
@@ -144,9 +144,7 @@ class GemmRow:
     n: int | None
     k: int | None
     batch: int | None
-    shape_note: Annotated[
-        str | None, says('for attention: "b=8 h=12 s=1024 d=64", or why M, N, K are unknown')
-    ]
+    shape_note: Annotated[str | None, says('in words: "b=8 h=12 s=1024 d=64", or why M, N, K are unknown')]
     dtype: str | None
     math_dtype: Annotated[
         str | None, says('the type whose peak it is judged against: "tf32" for fp32 on tensor cores')
@@ -234,16 +232,10 @@ class GemmRow:
     kernel_head_dim: Annotated[
         int | None, says("of an attention kernel: the head dimension it is compiled for")
     ] = None
-
-    @property
-    def attention(self) -> AttentionNoted | None:
-        """Sizes of its attention calls, as far as the trace shows them."""
-        return attention_noted(self.shape_note)
-
-    @property
-    def groups(self) -> Groups | None:
-        """The groups of unequal size that one call holds."""
-        return groups_noted(self.shape_note)
+    attention: Annotated[
+        AttentionDims | None, says("sizes of its attention calls, as far as the trace shows them")
+    ] = None
+    groups: Annotated[Groups | None, says("of unequal size, that one call holds")] = None
 
 
 def main_dtype(rows: Iterable[GemmRow]) -> str | None:
