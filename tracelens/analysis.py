@@ -40,6 +40,7 @@ from tracelens.step.explorer import explore
 from tracelens.step.saved_step import step_of
 from tracelens.step.step_search import search_step
 from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.work import tokens_of
 from tracelens.trace import Links, Trace, link, read_trace
 from tracelens.trace.metadata import device_name, device_properties
 from tracelens.version import __version__
@@ -345,7 +346,9 @@ def _measured_report(
         tool_version=__version__,
         trace=trace_info(trace, attribution.loan),
         gpu=gpu_info(gpu, measured),
-        model=with_degrees(dims, trace.metadata, collectives, complete=covered.complete),
+        model=with_degrees(
+            dims, trace.metadata, collectives, complete=covered.complete, tokens=tokens_of(gemms)
+        ),
         steps=times.rows(),
         summary=summarize(trace, attribution, calls, times, gpu, gemms, covered),
         coverage=covered,

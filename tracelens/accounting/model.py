@@ -99,7 +99,7 @@ def _attention_dims(forward: _Forward, hidden: Known) -> dict[str, Known]:
             heads=heads.value,
             head_dim=head_dim.value,
         )
-        kv_heads = shown or kv_heads
+        kv_heads = shown if shown is not None and shown.value != kv_heads.value else kv_heads
     return {
         "heads": heads,
         "kv_heads": kv_heads,

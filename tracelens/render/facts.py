@@ -86,9 +86,10 @@ def known_dims(model: ModelDims) -> list[str]:
     known = [(name, dim, dim.value) for name, dim in dims(model) if dim.value is not None]
     values = {name: value for name, _, value in known}
     parts = []
-    for name, dim, value in known:
+    for name, dim, local in known:
+        value = local if dim.whole is None else dim.whole
         told = {
-            "kv heads": value != values.get("heads"),  # only worth a word when grouped
+            "kv heads": local != values.get("heads"),  # only worth a word when grouped
             "tensor parallel": value > 1,
             "experts": value > 1,
         }
@@ -96,8 +97,15 @@ def known_dims(model: ModelDims) -> list[str]:
             counted = name.endswith(("heads", "layers", "experts", "classes"))
             one = name.removesuffix("s") if value == 1 else name
             said = f"{value} {one}" if counted else f"{name} {value}"
-            parts.append(f"{said} per rank" if dim.per_rank else said)
+            parts.append(f"{said}{_of_rank(dim)}")
     return parts
+
+
+def _of_rank(dim: Known) -> str:
+    """What of a dimension one rank holds, where ranks share it."""
+    if not dim.per_rank:
+        return ""
+    return " per rank" if dim.whole is None else f" ({dim.value} per rank)"
 
 
 def steps_text(report: Report) -> str:
