@@ -13,6 +13,8 @@ from tracelens.results.row_sizes import AttentionDims, AttentionMask, Groups
 #: lengths differ, "packed tokens=32768", "dv=64", and behind them what a tensor added to the scores is.
 _SIZE = re.compile(r"(?<![a-z])(b|h|kv|s|sq|sk|d|dv|tokens|window)=(\d{1,12})(?![\w.])")
 _MASK = re.compile(r" (mask\??|bias)$")
+#: Before ``alignment_basis`` where the fraction is a bound.
+_AT_MOST = "at most: "
 _GROUPS = re.compile(r"(\d+) groups, ([mnk]) is their total$")
 
 
@@ -27,11 +29,19 @@ def upgraded(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sized(row: dict[str, Any]) -> dict[str, Any]:
-    note = row.get("shape_note")
-    if "attention" in row or not isinstance(note, str):
-        return row
-    attention, groups = attention_noted(note), _groups_noted(note)
-    return row | {"attention": attention and asdict(attention), "groups": groups and asdict(groups)}
+    note, basis, lost = row.get("shape_note"), row.get("alignment_basis"), row.get("lost_ms")
+    if "attention" not in row and isinstance(note, str):
+        attention, groups = attention_noted(note), _groups_noted(note)
+        row = row | {"attention": attention and asdict(attention), "groups": groups and asdict(groups)}
+    if isinstance(basis, str) and basis.startswith(_AT_MOST):
+        row = row | {"alignment_basis": basis.removeprefix(_AT_MOST), "alignment_at_most": True}
+    if isinstance(lost, dict) and isinstance(why := lost.get("why"), dict):
+        begins = {part: str(text).partition(" ")[0] for part, text in why.items()}
+        short = "too_small" if begins.get("memory") == "too" else None
+        unsplit = "faster" if begins.get("useful") == "faster" else short
+        bounds = [part for part, text in why.items() if str(text).startswith("at least: ")]
+        row = row | {"lost_ms": {"unsplit": unsplit, "at_least": bounds} | lost}
+    return row
 
 
 @lru_cache(maxsize=4096)

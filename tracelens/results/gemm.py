@@ -15,6 +15,8 @@ WorkKnown = Literal["exact", "at_most", "above_peak", "unknown"]
 #: bounded: packed attention, ranges of M and N, or the rows of a buffer.
 ShapeKnown = Literal["exact", "bounded", "unknown"]
 GemmKind = Literal["gemm", "attention"]
+#: Why no loss is told apart: it is faster than its ceiling, or a kernel's fixed cost takes most of its time.
+Unsplit = Literal["faster", "too_small"]
 #: A dimension of out[M,N] = a[M,K] @ b[K,N].
 Axis = Literal["m", "n", "k"]
 #: What a kernel's time goes by.
@@ -54,6 +56,10 @@ class Lost:
     helpers: Annotated[float | None, says("of other: kernels beside the product, a split-K reduction")] = None
     why: Annotated[dict[str, str], says("part -> why it is None, cut or only a bound")] = field(
         default_factory=dict
+    )
+    unsplit: Annotated[Unsplit | None, says("why no loss is told apart")] = None
+    at_least: Annotated[list[str], says("parts that are lower bounds, the rest of them in other")] = field(
+        default_factory=list
     )
 
 
@@ -204,6 +210,7 @@ class GemmRow:
         float | None, says("throughput at its worst alignment over that at 128 bytes")
     ] = None
     alignment_basis: Annotated[str | None, says("what that rests on")] = None
+    alignment_at_most: Annotated[bool, says("it is no more than a bound")] = False
     work_known: Annotated[
         WorkKnown, says("how flops, and the rates made of them, stand to what was done")
     ] = "unknown"
