@@ -79,7 +79,14 @@ def test_hidden_names_are_found_again(name: str) -> None:
         ("d3_", {"hidden": 512, "vocab": 30522, "layers": 4, "ffn": 2048, "heads": 8}),
         ("d4_", {"hidden": 512, "ffn": 2048, "layers": 1}),
         ("d5_", {"layers": 12}),
-        ("rank0.json.gz", {"layers": 2, "tensor_parallel": 2}),  # of job_v100_megatron_tp2
+        # job_v100_megatron_tp2 (no shapes): messages tell the hidden size, as in Megatron-LM's QuickStart.md
+        ("rank0.json.gz", {"layers": 2, "tensor_parallel": 2, "hidden": 12, "heads": None, "sequence": None}),
+        (
+            "d12_",
+            {"hidden": 7168, "ffn": 2048, "experts": 8, "top_k": 1, "expert_parallel": 2, "heads": None},
+        ),
+        ("d13_", {"hidden": 128, "heads": 8, "kv_heads": 8, "ffn": 512, "layers": 10, "experts": None}),
+        ("d14_", {"experts": None, "top_k": None}),
     ],
 )
 def test_the_dimensions_of_the_model_are_found(name: str, dimensions: dict[str, int]) -> None:

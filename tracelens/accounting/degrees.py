@@ -44,8 +44,9 @@ def with_degrees(
     """
     sharded = any(row.purpose == "tensor parallel" for row in rows)
     if not dims.transformer:
-        nothing = Known(None, dims.hidden.source)
-        return replace(dims, pipeline_parallel=nothing, expert_parallel=nothing)
+        nothing = Known(None, dims.layers.source)
+        spread = dims.expert_parallel if dims.expert_parallel.value is not None else nothing
+        return replace(dims, pipeline_parallel=nothing, expert_parallel=spread)
     named = _named(metadata, rows)
     tensor, found = dims.tensor_parallel, named.get("tensor_parallel")
     exchanged = _exchanged(rows)
@@ -62,7 +63,7 @@ def with_degrees(
         dims,
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
-        expert_parallel=named.get("expert_parallel") or _without_experts(dims, metadata, rows, complete),
+        expert_parallel=named.get("expert_parallel") or _experts_spread(dims, metadata, rows, complete),
     )
 
 
@@ -196,9 +197,11 @@ def _without_messages(metadata: Mapping[str, Any], rows: Sequence[CommunicationR
     return Known(None, "messages are sent from rank to rank, and no process group is named after a pipeline")
 
 
-def _without_experts(
+def _experts_spread(
     dims: ModelDims, metadata: Mapping[str, Any], rows: Sequence[CommunicationRow], complete: bool
 ) -> Known:
+    if dims.expert_parallel.value is not None:
+        return dims.expert_parallel
     if dims.experts.value is None:
         return Known(None, dims.experts.source)
     alone = _alone(metadata, rows, complete)

@@ -63,6 +63,7 @@ def dims(model: ModelDims) -> list[tuple[str, Known]]:
         *(  # only where the model is spread that way
             (name, known)
             for name, known in (
+                ("experts per token", model.top_k),
                 ("classes", model.classes),
                 ("pipeline parallel", model.pipeline_parallel),
                 ("expert parallel", model.expert_parallel),
@@ -75,7 +76,7 @@ def dims(model: ModelDims) -> list[tuple[str, Known]]:
 def model_line(report: Report) -> list[str]:
     """Name the model by the dimensions that are known."""
     if report.model.found == "parts":
-        return ["Parts of a transformer only"]
+        return ["Parts of a transformer only", *known_dims(report.model)]
     if report.model.found == "none":
         return ["No transformer" if report.coverage.complete else "No attention recognised"]
     return known_dims(report.model) or ["Transformer of unknown dimensions"]
@@ -362,7 +363,7 @@ def coverage_lines(report: Report) -> list[str]:
 
 def no_dims(report: Report) -> str:
     """Say why the model's dimensions are not listed, "" where they are."""
-    if report.model.transformer:
+    if report.model.transformer or report.model.hidden.value is not None:
         return ""
     return f"{f.capital(report.model.hidden.source)}."
 
