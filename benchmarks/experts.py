@@ -139,8 +139,8 @@ def uneven_error(table: pd.DataFrame) -> pd.Series:
     """
     large = table[table["num_tokens"] >= _TRAINING].set_index(_KEY)
     cost = (large["mid"] / large["time_us"]).transform("log").unstack("distribution")
-    error: pd.Series = cost.drop(columns="balanced").sub(cost["balanced"], axis=0).stack().abs()
-    return error
+    error = cost.drop(columns="balanced").sub(cost["balanced"], axis=0)
+    return error.melt()["value"].dropna().abs()
 
 
 def _pairs(table: pd.DataFrame) -> Iterator[tuple[int, bool]]:
