@@ -20,7 +20,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from benchmarks.silicon import FOLDER, GPUS, left_out
@@ -124,7 +123,7 @@ def judged(table: pd.DataFrame, rates: ExpertRates) -> dict[str, float | int]:
         "p90": float(np.quantile(np.abs(error), 0.9)),
         "bias": float(np.median(error)),
         "in_range": float(inside.mean()),
-        "uneven_median": float("nan") if uneven is None else float(np.median(uneven)),
+        "uneven_median": float("nan") if uneven is None else float(uneven.median()),
         "pairs": len(pairs),
         "direction": float(np.mean([right for _, right in pairs])) if pairs else float("nan"),
         "direction_training": float(np.mean([right for tokens, right in pairs if tokens >= _TRAINING]))
@@ -133,16 +132,15 @@ def judged(table: pd.DataFrame, rates: ExpertRates) -> dict[str, float | int]:
     }
 
 
-def uneven_error(table: pd.DataFrame) -> npt.NDArray[np.float64]:
+def uneven_error(table: pd.DataFrame) -> pd.Series:
     """|ln| of what an uneven load costs over an even one, predicted by measured, of layers as in training.
 
     ``table`` has the column ``mid``, predicted; a row for each layer and load that ran with both.
     """
     large = table[table["num_tokens"] >= _TRAINING].set_index(_KEY)
     cost = (large["mid"] / large["time_us"]).transform("log").unstack("distribution")
-    off = cost.drop(columns="balanced").sub(cost["balanced"], axis=0).to_numpy(dtype=np.float64)
-    found: npt.NDArray[np.float64] = np.abs(off[np.isfinite(off)])
-    return found
+    error = cost.drop(columns="balanced").sub(cost["balanced"], axis=0)
+    return error.melt()["value"].dropna().abs()
 
 
 def _pairs(table: pd.DataFrame) -> Iterator[tuple[int, bool]]:

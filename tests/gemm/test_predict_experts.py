@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks.experts import layers, times, uneven_error, work_of
@@ -86,7 +85,7 @@ def test_uneven_experts_cost_as_much_more_as_measured() -> None:
     rates = expert_rates(H100, "bf16")
     assert isinstance(rates, ExpertRates)
     off = uneven_error(table.assign(mid=times(work_of(table), rates)))
-    assert len(off) > 1500 and np.median(off) <= 0.08 and np.quantile(off, 0.75) <= 0.15
+    assert len(off) > 1500 and off.median() <= 0.08 and off.quantile(0.75) <= 0.15
 
 
 def test_capacity_drops_rows_and_padding_adds_them() -> None:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from tracelens import numbers as f
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.results import GemmRow, Report
-from tracelens.results.comparison import GemmChange, GemmSide, GemmState, Noise
+from tracelens.results.comparison import GemmAspect, GemmChange, GemmSide, GemmState, Noise
 from tracelens.results.gemm import GemmKind
 from tracelens.step.stalls import beside_others
 
@@ -228,17 +228,19 @@ def _pair(place: Place, a: list[GemmRow], b: list[GemmRow]) -> GemmChange:
     ]
     if one.shape_note != two.shape_note:
         sizes.append(f"{one.shape_note or 'shape known'} -> {two.shape_note or 'shape known'}")
-    changed = list(sizes)
+    said: dict[GemmAspect, str] = {}
     if one.dtype != two.dtype:
-        changed.append(f"dtype {one.dtype or f.UNKNOWN} -> {two.dtype or f.UNKNOWN}")
+        said["dtype"] = f"dtype {one.dtype or f.UNKNOWN} -> {two.dtype or f.UNKNOWN}"
     if one.layout != two.layout:
-        changed.append(f"layout {one.layout or f.UNKNOWN} -> {two.layout or f.UNKNOWN}")
+        said["layout"] = f"layout {one.layout or f.UNKNOWN} -> {two.layout or f.UNKNOWN}"
     if one.kernels != two.kernels:
-        changed.append("kernel")
+        said["kernel"] = "kernel"
     if differ(one.calls_per_step, two.calls_per_step):
-        changed.append(f"calls {f.count(one.calls_per_step)} -> {f.count(two.calls_per_step)}")
+        said["calls"] = f"calls {f.count(one.calls_per_step)} -> {f.count(two.calls_per_step)}"
     state: GemmState = "shape_changed" if sizes else "same_shape"
-    return _with_diff(GemmChange(state, *place, one, two, changed, None, None, None))
+    differs: list[GemmAspect] = [*(["size"] if sizes else []), *said]  # type: ignore[list-item]
+    changed = [*sizes, *said.values()]
+    return _with_diff(GemmChange(state, *place, one, two, changed, None, None, None, differs=differs))
 
 
 def _lone(place: Place, rows: list[GemmRow], state: GemmState) -> GemmChange:
@@ -337,12 +339,12 @@ def _spread(noise: Noise) -> float:
 
 def same_work(one: GemmChange) -> bool:
     """Is it the same work with the same kernels, wherever it is counted?"""
-    return one.state in ("same_shape", "moved") and not one.changed
+    return one.state in ("same_shape", "moved") and not one.differs
 
 
 def other_work(one: GemmChange) -> bool:
     """Is it not the same work on both sides, whatever the kernel and whatever it is counted as?"""
-    return one.state not in ("same_shape", "moved") or any(said != "kernel" for said in one.changed)
+    return one.state not in ("same_shape", "moved") or any(aspect != "kernel" for aspect in one.differs)
 
 
 def judged(changes: list[GemmChange], found: Noise | None, gpu_ms: float) -> list[GemmChange]:

@@ -221,7 +221,7 @@ def decode(data: bytes, name: str) -> list[RankSummary]:
 
 
 def _decoded(line: bytes, name: str) -> RankSummary:
-    head = msgspec.json.decode(line, type=_Head)
+    head = msgspec.json.decode(line, type=_SummaryHead)
     if head.summary_version.partition(".")[0] != SUMMARY_VERSION.partition(".")[0]:
         raise InputError(
             f"{name} has summary version {head.summary_version}; this tracelens reads {SUMMARY_VERSION}: "
@@ -230,7 +230,7 @@ def _decoded(line: bytes, name: str) -> RankSummary:
     return msgspec.json.decode(line, type=RankSummary)
 
 
-class _Head(msgspec.Struct):
+class _SummaryHead(msgspec.Struct):
     summary_version: str
 
 

@@ -15,7 +15,7 @@ from tracelens.results.gemm import GemmKind
 from tracelens.results.step import StepTime
 from tracelens.words import per_step
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 #: What the step's time did. ``no_change``: a difference of practical size is excluded; ``inconclusive``: one
 #: is not excluded, and the test sees none; ``too_few_steps``: no test can; ``identical``: one trace twice.
@@ -36,6 +36,8 @@ CauseCode = Literal[
 #: What became of a GEMM. moved: the same work, counted elsewhere after (``moved_to``); regrouped: several of
 #: a place that cannot be paired one by one, together on both sides.
 GemmState = Literal["same_shape", "shape_changed", "only_before", "only_after", "moved", "regrouped"]
+#: What is not the same of two GEMMs of a place.
+GemmAspect = Literal["size", "dtype", "layout", "kernel", "calls"]
 #: What became of a finding.
 OutcomeState = Literal["acted_on", "changed_otherwise", "still_there", "gone", "cannot_tell"]
 
@@ -178,6 +180,9 @@ class GemmChange:
     alike: Annotated[
         bool, says("the same work, changed by more than noise, and as all GEMMs of the same work did")
     ] = False
+    differs: Annotated[list[GemmAspect], says("what is not the same; ``changed`` says from what to what")] = (
+        field(default_factory=list)
+    )
 
 
 @dataclass(frozen=True, slots=True)

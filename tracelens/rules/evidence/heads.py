@@ -93,7 +93,7 @@ def need_heads(facts: StepFacts) -> list[HeadsRun]:
 def _why_none(rows: list[GemmRow]) -> str:
     if any(row.attention is not None and row.attention.value_dim is not None for row in rows):
         return "values have another width than keys"
-    blind = [row for row in rows if row.m is None and not row.shape_note]
+    blind = [row for row in rows if row.m is None and row.attention is None]
     return for_shapes(blind) if blind else "their shapes do not say which side it is"
 
 

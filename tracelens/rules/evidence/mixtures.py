@@ -121,10 +121,10 @@ def unfilled(facts: StepFacts, row: GemmRow) -> Bound | None:
     None where the groups share K (gradients of weights), or the kernel's name tells no tile.
     """
     found = row.groups
-    if found is None or found[0] != "m" or not row.m or not row.tile_m:
+    if found is None or found.axis != "m" or not row.m or not row.tile_m:
         return None
-    empty = found[1] * (row.tile_m - 1) / 2
-    why = f"(rows of tiles without a token: the last tile of each of {found[1]} experts is half empty)"
+    empty = found.number * (row.tile_m - 1) / 2
+    why = f"(rows of tiles without a token: the last tile of each of {found.number} experts is half empty)"
     return bound_of_row(row, gpu=facts.gpu, cap_frac=empty / (row.m + empty), cap_why=why)
 
 
@@ -135,7 +135,7 @@ def _even(row: GemmRow) -> tuple[int, int, int, int] | None:
     found = row.groups
     if found is None:
         return row.m, row.n, row.k, row.batch or 1
-    letter, count = found
+    letter, count = found.axis, found.number
     m, n, k = (-(-size // count) if name == letter else size
                for name, size in (("m", row.m), ("n", row.n), ("k", row.k)))  # fmt: skip
     return m, n, k, count
