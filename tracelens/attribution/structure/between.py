@@ -281,6 +281,8 @@ class _Placed(Gap):
         if not in_front and self.hidden not in widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
         adds = kind.what in ("add", "copy") or kind.name in _SCALED
+        if self._has_left(at):
+            return None
         if self._adds_position(at):
             return Label("attention.other", self.next_layer)
         if self.before in _STREAM and adds and (self.after is not None or at <= self.last_norm):
