@@ -18,6 +18,7 @@ from tracelens.config.model_config import ModelConfig
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
 from tracelens.results import Known, Lack, ModelDims, ShapeSearch
+from tracelens.results.row_sizes import AttentionDims
 from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.search import Combination, search
 from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
@@ -324,7 +325,7 @@ def test_attention_without_a_model_leaves_the_heads_alone() -> None:
 
 def test_packed_sequences_are_not_told_apart() -> None:
     rows = [
-        replace(row, shape_note="packed tokens=8192 h=32 kv=32 d=80", flops=None)
+        replace(row, attention=AttentionDims(None, 32, 32, head_dim=80, tokens=8192), flops=None)
         if row.kind == "attention"
         else row
         for row in rows_of(GPT)
