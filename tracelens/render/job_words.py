@@ -34,7 +34,7 @@ _WHY: dict[Cause, Callable[[Straggler], str]] = {
     "unclear": lambda one: "No single part of its time explains it.",
 }
 _NEXT: dict[Cause, str] = {
-    "cpu": "look at its CPU: other processes on its cores, NUMA placement, Python work that no other rank has.",
+    "cpu": "look at its CPU: other processes on its cores, NUMA placement, Python work that others lack.",
     "input": "look at its data loader: its shard, its storage, its number of workers.",
     "slow_gpu": "look at that GPU: clock, power cap, temperature, another process (nvidia-smi -q).",
     "more_work": "compare its batch and its layers with those of the other ranks.",
