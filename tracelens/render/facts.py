@@ -63,6 +63,7 @@ def dims(model: ModelDims) -> list[tuple[str, Known]]:
         *(  # only where the model is spread that way
             (name, known)
             for name, known in (
+                ("experts per token", model.top_k),
                 ("classes", model.classes),
                 ("pipeline parallel", model.pipeline_parallel),
                 ("expert parallel", model.expert_parallel),
@@ -75,7 +76,7 @@ def dims(model: ModelDims) -> list[tuple[str, Known]]:
 def model_line(report: Report) -> list[str]:
     """Name the model by the dimensions that are known."""
     if report.model.found == "parts":
-        return ["Parts of a transformer only"]
+        return ["Parts of a transformer only", *known_dims(report.model)]
     if report.model.found == "none":
         return ["No transformer" if report.coverage.complete else "No attention recognised"]
     known = known_dims(report.model)
@@ -89,9 +90,10 @@ def known_dims(model: ModelDims) -> list[str]:
     known = [(name, dim, dim.value) for name, dim in dims(model) if dim.value is not None]
     values = {name: value for name, _, value in known}
     parts = []
-    for name, dim, value in known:
+    for name, dim, local in known:
+        value = local if dim.whole is None else dim.whole
         told = {
-            "kv heads": value != values.get("heads"),  # only worth a word when grouped
+            "kv heads": local != values.get("heads"),  # only worth a word when grouped
             "tensor parallel": value > 1,
             "experts": value > 1,
         }
@@ -99,8 +101,15 @@ def known_dims(model: ModelDims) -> list[str]:
             counted = name.endswith(("heads", "layers", "experts", "classes"))
             one = name.removesuffix("s") if value == 1 else name
             said = f"{value} {one}" if counted else f"{name} {value}"
-            parts.append(f"{said} per rank" if dim.per_rank else said)
+            parts.append(f"{said}{_of_rank(dim)}")
     return parts
+
+
+def _of_rank(dim: Known) -> str:
+    """What of a dimension one rank holds, where ranks share it."""
+    if not dim.per_rank:
+        return ""
+    return " per rank" if dim.whole is None else f" ({dim.value} per rank)"
 
 
 def steps_text(report: Report) -> str:
@@ -362,7 +371,7 @@ def coverage_lines(report: Report) -> list[str]:
 
 def no_dims(report: Report) -> str:
     """Say why the model's dimensions are not listed, "" where they are."""
-    if report.model.transformer:
+    if report.model.transformer or report.model.hidden.value is not None:
         return ""
     return f"{f.capital(report.model.hidden.source)}."
 

@@ -101,7 +101,7 @@ def _candidate(facts: StepFacts, family: SharedInput, groups: Sequence[Group]) -
         ],
         confidence="medium" if predicted else "low",
         effort="code",
-        bounds=[bound_of_row(row, gpu=facts.gpu) for row in rows.values()],
+        bounds=[bound_of_row(row, gpu=facts.gpu, fewer_kernels=True) for row in rows.values()],
         saving=minus(total([one for one, _ in found]), mid_ms=split) if predicted else None,
         how=" ".join([*(how for _, how in found), added]).strip() if predicted else "",
         evidence={
