@@ -28,7 +28,7 @@ _GROUPS = {
 }
 
 
-@click.command(cls=Grouped, groups=_GROUPS)
+@click.command(cls=Grouped, groups=_GROUPS, short_help="Did a change help, and where: BEFORE against AFTER.")
 @click.argument("before")
 @click.argument("after")
 @click.option("--across", is_flag=True, help="Other GPU, dtype or world size: compare shares of peak only.")

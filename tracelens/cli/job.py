@@ -49,7 +49,9 @@ def is_job(traces: Sequence[str]) -> bool:
 
 
 @click.command(
-    cls=Grouped, groups={"Outputs": ("html", "json", "markdown", "summary", "redact", "quiet"), **GATES}
+    cls=Grouped,
+    groups={"Outputs": ("html", "json", "markdown", "summary", "redact", "quiet"), **GATES},
+    short_help="One answer for a job from summaries of its ranks.",
 )
 @click.argument("summaries", nargs=-1, required=True)
 @click.option("-o", "--output", "html", metavar="HTML", help="Where the page goes [default: none].")
