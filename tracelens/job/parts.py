@@ -247,17 +247,17 @@ def job_model(ranks: Sequence[RankSummary]) -> ModelDims | None:
     if not dims:
         return None
     whole = {name: _agreed([getattr(one, name) for one in dims]) for name in _DIMENSIONS}
-    degree = whole["tensor_parallel"].value
     for name, one in whole.items():
-        if one.per_rank and one.value is not None and degree:
-            source = f"{one.value} per rank x {degree} ranks"
-            whole[name] = replace(one, value=one.value * int(degree), source=source, per_rank=False)
+        if one.whole is not None:
+            source = f"{one.value} per rank x {whole['tensor_parallel'].value} ranks"
+            whole[name] = Known(one.whole, source)
     return replace(dims[0], **whole)  # type: ignore[arg-type]
 
 
 _DIMENSIONS = (
     "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "sequence", "micro_batch",
     "tensor_parallel", "experts", "pipeline_parallel", "expert_parallel", "classes",
+    "top_k",
 )  # fmt: skip
 
 

@@ -57,7 +57,7 @@ def load_answer(path: str | Path) -> Job:
     name = Path(path).name
     try:
         data = Path(path).read_bytes()
-        version = msgspec.json.decode(data, type=_Head).job_version
+        version = msgspec.json.decode(data, type=_AnswerHead).job_version
         if version.partition(".")[0] != JOB_VERSION.partition(".")[0]:
             raise InputError(f"{name} has job version {brief(version)}; this tracelens reads {JOB_VERSION}")
         return msgspec.json.decode(data, type=Job)
@@ -65,7 +65,7 @@ def load_answer(path: str | Path) -> Job:
         raise InputError(f"{name} is no whole answer for a job: {brief(error, 300)}") from None
 
 
-class _Head(msgspec.Struct):
+class _AnswerHead(msgspec.Struct):
     job_version: str
 
 

@@ -239,7 +239,7 @@ def _unpacked(data: bytes, name: str) -> bytes:
 
 
 def _decoded(line: bytes, name: str) -> RankSummary:
-    head = msgspec.json.decode(line, type=_Head)
+    head = msgspec.json.decode(line, type=_SummaryHead)
     if head.summary_version.partition(".")[0] != SUMMARY_VERSION.partition(".")[0]:
         raise InputError(
             f"{name} has summary version {brief(head.summary_version)}; this tracelens reads "
@@ -248,7 +248,7 @@ def _decoded(line: bytes, name: str) -> RankSummary:
     return msgspec.json.decode(line, type=RankSummary)
 
 
-class _Head(msgspec.Struct):
+class _SummaryHead(msgspec.Struct):
     summary_version: str
 
 

@@ -11,6 +11,7 @@ from tracelens.errors import InputError, brief
 from tracelens.results import SCHEMA_VERSION, Report
 from tracelens.results.comparison import Comparison
 from tracelens.results.diagnosis import Diagnosis
+from tracelens.results.earlier import upgraded
 from tracelens.results.folders import FolderComparison
 from tracelens.results.suggestions import Suggestions
 from tracelens.results.waiting import busy_frac, saving_of, step_bound
@@ -27,7 +28,6 @@ class _ReportHead(msgspec.Struct):
     schema_version: str
     tool_version: str
     summary: _HeadSummary = msgspec.field(default_factory=_HeadSummary)
-    model: dict[str, Any] = {}
 
 
 def to_json(report: Report, *, indent: int | None = 2, compact: bool = False) -> bytes:
@@ -113,10 +113,8 @@ def from_json(data: bytes) -> Report:
             " again, or use that version"
         )
     try:
-        if "found" not in head.model and "transformer" in head.model:
-            raw = msgspec.json.decode(data)  # of before there were parts of one
-            raw["model"]["found"] = "whole" if raw["model"].pop("transformer") else "none"
-            report = msgspec.convert(raw, type=Report)
+        if head.schema_version == "1.0":
+            report = msgspec.convert(upgraded(msgspec.json.decode(data)), type=Report)
         else:
             report = msgspec.json.decode(data, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
