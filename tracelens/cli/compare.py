@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -97,7 +97,7 @@ def _compare_files(before: str, after: str, *, across: bool) -> Compared:
     from tracelens.comparison.folder import compare_folders
     from tracelens.comparison.load import compare as compare_files
 
-    folders = [path for path in (before, after) if path != "-" and Path(path).is_dir()]
+    folders = [path for path in (before, after) if path != "-" and os.path.isdir(path)]
     if not folders:
         with fetched(before, after) as (first, second):
             return compare_files(first, second, across=across)
