@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from tracelens import numbers as f
 from tracelens.comparison.step_change import PRACTICAL
-from tracelens.job.result import Job, JobCollective, JobRank
 from tracelens.render.facts import BANDWIDTH_FROM
 from tracelens.render.job_words import ranks_said
+from tracelens.results.job import Job, JobCollective, JobRank
 
 _PARTS = (
     ("computing_ms", "computing"),
