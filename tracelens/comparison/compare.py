@@ -11,7 +11,7 @@ from tracelens.comparison.moves import find_moves
 from tracelens.comparison.outcomes import foretold, outcomes
 from tracelens.comparison.spelling import arrow_ms, arrow_pct, signed_pct
 from tracelens.comparison.step_change import left_open, p_in_words, step_change, step_verdict
-from tracelens.errors import UsageError
+from tracelens.errors import InputError, UsageError
 from tracelens.results import Report, main_dtype
 from tracelens.results.comparison import SCHEMA_VERSION, Comparison, Noise, Side, StepChange, StepPart
 from tracelens.version import __version__
@@ -23,8 +23,12 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
     """Compare two reports; ``across`` allows other GPUs, dtypes or world sizes and leaves times out then.
 
     Raises:
+        InputError: one has no step, which no analysis writes.
         UsageError: their times cannot be compared and ``across`` was not asked for.
     """
+    for one in (before, after):
+        if not one.steps:
+            raise InputError(f"the report of {one.trace.path[:80]!r} has no step: analyze the trace again")
     why = not_comparable(before, after)
     if why and not across:
         raise UsageError(

@@ -273,7 +273,7 @@ def noise(changes: Iterable[GemmChange], gpu_ms: float) -> Noise | None:
         if one.kind == "gemm" and one.before is not None and (frac := own_frac(one)) is not None
     ]
     same = [(side, frac) for side, frac in same if _ms(side) >= _WEIGHTY * gpu_ms]
-    if len(same) < _FEWEST:
+    if len(same) < _FEWEST or not gpu_ms:  # where nothing took time, nothing has noise
         return None
     fracs = [frac for _, frac in same]
     middle = median(fracs)
