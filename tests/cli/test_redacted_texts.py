@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from tracelens.job.result import to_json as job_json
 
 import tracelens
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.comparison.compare import compare_reports
 from tracelens.job.merge import merge
-from tracelens.job.result import to_json as job_json
 from tracelens.job.saved import unpack_report
 from tracelens.job.summary import summarize
 from tracelens.render.html import render_html

@@ -13,6 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tracelens.job.result import Job
+from tracelens.job.result import to_json as job_json
+
 import tracelens
 from tests.fuzz import seeds
 from tests.fuzz.shown import RENDERINGS, Broken, no_leak, page, printed, sound_json
@@ -23,8 +26,6 @@ from tracelens.errors import TracelensError
 from tracelens.gates import JOB_METRICS, judge_comparison, judge_job, judge_report, parse_gate
 from tracelens.job.history import history
 from tracelens.job.merge import merge
-from tracelens.job.result import Job
-from tracelens.job.result import to_json as job_json
 from tracelens.job.run import summarize_files
 from tracelens.job.saved import is_answer, load_answer, unpack_report
 from tracelens.job.summary import decode, encode

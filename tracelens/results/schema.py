@@ -23,6 +23,7 @@ from tracelens.results import (
     diagnosis,
     experts,
     folders,
+    job,
     study,
     suggestions,
 )
@@ -32,6 +33,7 @@ FORMATS: dict[str, tuple[type[Any], str, str]] = {
     "report": (Report, SCHEMA_VERSION, "tracelens report"),
     "comparison": (comparison.Comparison, comparison.SCHEMA_VERSION, "tracelens comparison"),
     "folders": (folders.FolderComparison, folders.SCHEMA_VERSION, "tracelens comparison of folders"),
+    "job": (job.Job, job.JOB_VERSION, "tracelens answer for a job"),
     "gemm": (study.GemmJson, study.SCHEMA_VERSION, "tracelens gemm"),
     "diagnosis": (diagnosis.Diagnosis, diagnosis.SCHEMA_VERSION, "tracelens doctor"),
     "experts": (experts.ExpertsJson, experts.SCHEMA_VERSION, "tracelens gemm of experts"),
