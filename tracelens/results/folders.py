@@ -104,6 +104,7 @@ class FilePair:
     p: float | None
     verdict: str
     causes: Annotated[list[Cause], says("of the difference of its medians")] = field(default_factory=list)
+    step: Annotated[StepChange | None, says("None where times are not compared")] = None
 
 
 @dataclass(frozen=True, slots=True)
