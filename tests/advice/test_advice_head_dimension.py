@@ -62,7 +62,7 @@ def test_small_heads_take_the_next_size_first() -> None:
 
 def test_one_head_is_no_heads() -> None:
     finding = one(attention(1, 16, heads=8, kernel=flash2(64)), dims=model(hidden=128, heads=8, head_dim=16))
-    assert finding.title == "Use 2 heads of 64 or 1 head of 128 instead of 8 heads of 16"
+    assert finding.title == "Use 2 heads of 64 instead of 8 heads of 16"
 
 
 def test_heads_of_32_fill_their_kernel_and_are_still_small() -> None:

@@ -112,7 +112,11 @@ def test_little_is_called_little() -> None:
         (picture(gain=GAIN, components=[component("norm", 9.0)]), "shapes"),  # less than half
         (picture(gain=Estimate(11, 12, 13, "model"), components=[component("norm", 11.0)]), "shapes"),
         (picture(components=[component("norm", 11.0)], busy=0.9), "memory"),  # a wait of 10%
-        (picture(components=[component("norm", 11.0)], busy=0.8), "idle"),  # of 20%
+        (picture(components=[component("norm", 11.0)], busy=0.8), "memory"),  # more than the 4 ms of waiting
+        (picture(components=[component("norm", 5.0)], busy=0.4), "idle"),  # 12 ms, and most of the work 5
+        (picture(exposed_ms=0.6), "exposed"),  # 3%, and no shape is worth 1%
+        (picture(exposed_ms=0.3), "shapes"),
+        (picture(gain=Estimate(0.2, 0.3, 0.4, "model"), exposed_ms=0.6), "shapes"),
         (picture(gain=Estimate(0, None, 5.0, "heuristic"), busy=0.8), "shapes"),  # a bound counts in full
     ],
 )  # fmt: skip
@@ -136,6 +140,32 @@ def test_overlap_is_not_promised_beyond_the_compute_there_is() -> None:
     assert seen.hideable_ms == pytest.approx(6.0) and not seen.waits_for_rank
     assert "at most 6.00 ms" in verdict(seen)[1]
     assert late.waits_for_rank and "at most 12.0 ms" in verdict(late)[1]
+
+
+def test_two_large_waits_are_told_together_with_what_is_left() -> None:
+    """Idle 38%, exposed 40% of 20 ms: neither alone is the answer, and the bounds stand side by side."""
+    said, detail = verdict(picture(busy=0.62, exposed_ms=8.0, communication=[collective(8.0)]))
+    assert "40.0% of the step (8.00 of 20.0 ms)" in said and "38.0% (7.60 ms)" in said
+    assert "22.0% (4.40 ms)" in said
+    assert detail.startswith(TO_TRY) and "at most 7.60 ms" in detail and "at most 4.40 ms" in detail
+    assert verdict(picture(busy=0.9, exposed_ms=8.0))[0] != said
+
+
+def test_what_most_of_the_idle_time_waits_for_is_told_first() -> None:
+    wait = replace(
+        REPORT.findings[0], title="Fetch batches ahead: 9.00 ms per step", saving_of="wait",
+        evidence={"kind": "data", "wait_ms": 9.0},
+    )  # fmt: skip
+    said, detail = verdict(picture(busy=0.4, waits=[wait]))
+    assert "60.0% of the step (12.0 of 20.0 ms)" in said and "9.00 ms" in said and "DataLoader" in said
+    assert detail.startswith(f"{TO_TRY} fetch batches ahead, at most 9.00 ms") and "CUDA graphs" not in detail
+    little = replace(wait, evidence={"kind": "data", "wait_ms": 5.0})
+    said, detail = verdict(picture(busy=0.4, waits=[little]))
+    assert "DataLoader" not in said and "5.00 ms" in detail and "CUDA graphs" in detail
+
+
+def test_a_larger_batch_is_no_way_to_a_shorter_step() -> None:
+    assert "batch" not in " ".join(verdict(picture(busy=0.2)))
 
 
 def test_exposed_communication_is_named_with_what_it_serves() -> None:

@@ -17,10 +17,12 @@ IntArray = npt.NDArray[np.int64]
 _Spans = tuple[IntArray, IntArray]  # begins, ends
 
 #: ``torch/_dynamo/utils.py`` opens a range for each stage of a compilation, "entire_frame_compile
-#: (dynamo_timed)"; ``torch/utils/data/dataloader.py`` one for each batch.
+#: (dynamo_timed)"; ``torch/utils/data/dataloader.py`` one for each batch, whose name says whether
+#: worker processes fetch it.
 _RANGES: dict[HostWork, re.Pattern[str]] = {
     "compile": re.compile(r"\(dynamo_timed\)$|^entire_(?:frame|backward)_compile"),
-    "data": re.compile(r"^enumerate\(DataLoader\)#.*\.__next__$"),
+    "data": re.compile(r"^enumerate\(DataLoader\)#(?!.*MultiProcessing).*\.__next__$"),
+    "workers": re.compile(r"^enumerate\(DataLoader\)#.*MultiProcessing.*\.__next__$"),
 }
 #: ``torch/_dynamo`` opens one for each frame that it runs compiled. What stands within another and in none
 #: of its graphs (a custom operator's own) is reached by a graph break: without one Dynamo compiles it

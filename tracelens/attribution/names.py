@@ -251,7 +251,7 @@ _KERNELS: tuple[tuple[str, ...], ...] = (
     (
         "attention.core",
         "flash_(fwd|bwd)|FlashAttn(Fwd|Bwd)|flash::|flash_attention|flashattn",
-        "fmha_(cutlass|v2|fwd|bwd)|fmha(Fwd|Bwd)?_|cudnn_generated_fort_native_sdpa",
+        "fmha_(cutlass|v2|fwd|bwd)|fmha(Fwd|Bwd)?_",
     ),
     (
         "norm",
@@ -263,6 +263,7 @@ _KERNELS: tuple[tuple[str, ...], ...] = (
     ("optimizer", "FusedAdam|fused_adam|FusedOptimizer|adam_kernel|AdamFunctor"),
     ("dropout", "fused_dropout"),
     ("attention.other",),
+    ("attention.rope",),
     ("mlp.activation",),
     ("moe.dispatch",),
     ("moe.router",),

@@ -17,6 +17,11 @@ def mcp() -> None:
 
     It reads the files it is asked about and writes none. Needs pip install "tracelens-gpu[mcp]".
     """
+    server().run("stdio")
+
+
+def server() -> Any:
+    """The server with its tools, not yet listening. Raises UsageError where the extra is not installed."""
     try:
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
@@ -35,7 +40,7 @@ def mcp() -> None:
 
         return asked
 
-    server = MCPServer("tracelens", version=__version__, log_level="WARNING")
+    made = MCPServer("tracelens", version=__version__, log_level="WARNING")
     for tool in TOOLS:
-        server.tool()(told(tool))
-    server.run("stdio")
+        made.tool()(told(tool))
+    return made

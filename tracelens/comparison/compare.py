@@ -9,7 +9,7 @@ from tracelens.comparison.gemms import judged, match_gemms, noise, without_times
 from tracelens.comparison.moves import find_moves
 from tracelens.comparison.outcomes import outcomes
 from tracelens.comparison.step_change import step_change
-from tracelens.errors import UsageError
+from tracelens.errors import InputError, UsageError
 from tracelens.results import Report, main_dtype
 from tracelens.results.comparison import SCHEMA_VERSION, Comparison, Side, StepChange, StepPart
 from tracelens.version import __version__
@@ -21,8 +21,12 @@ def compare_reports(before: Report, after: Report, *, across: bool = False) -> C
     Its sentences are ``render.compare_words.told``'s.
 
     Raises:
+        InputError: one has no step, which no analysis writes.
         UsageError: their times cannot be compared and ``across`` was not asked for.
     """
+    for one in (before, after):
+        if not one.steps:
+            raise InputError(f"the report of {one.trace.path[:80]!r} has no step: analyze the trace again")
     why = not_comparable(before, after)
     if why and not across:
         raise UsageError(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from tracelens.errors import InputError
+from tracelens.errors import InputError, brief
 from tracelens.job.find import SUMMARY, TRACES
 from tracelens.job.result import JOB_VERSION, Job
 from tracelens.job.summary import RankSummary, decode, each_trace_once
@@ -26,7 +26,9 @@ def unpack_report(summary: RankSummary) -> Report:
     try:
         return from_json(engine.decompress(summary.report, _MOST))
     except zlib.error as error:
-        raise InputError(f"the report in the summary of {summary.file} is damaged: {error}") from None
+        raise InputError(
+            f"the report in the summary of {brief(summary.file, 80)} is damaged: {error}"
+        ) from None
 
 
 def has_summaries(given: str | Path) -> bool:
@@ -56,10 +58,10 @@ def load_answer(path: str | Path) -> Job:
         data = Path(path).read_bytes()
         version = msgspec.json.decode(data, type=_AnswerHead).job_version
         if version.partition(".")[0] != JOB_VERSION.partition(".")[0]:
-            raise InputError(f"{name} has job version {version}; this tracelens reads {JOB_VERSION}")
+            raise InputError(f"{name} has job version {brief(version)}; this tracelens reads {JOB_VERSION}")
         return msgspec.json.decode(data, type=Job)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{name} is no whole answer for a job: {error}") from None
+        raise InputError(f"{name} is no whole answer for a job: {brief(error, 300)}") from None
 
 
 class _AnswerHead(msgspec.Struct):

@@ -79,7 +79,10 @@ def model_line(report: Report) -> list[str]:
         return ["Parts of a transformer only", *known_dims(report.model)]
     if report.model.found == "none":
         return ["No transformer" if report.coverage.complete else "No attention recognised"]
-    return known_dims(report.model) or ["Transformer of unknown dimensions"]
+    known = known_dims(report.model)
+    if report.model.hidden.value is None:
+        return ["Transformer", *known, f"{'other ' if known else ''}dimensions unknown"]
+    return known
 
 
 def known_dims(model: ModelDims) -> list[str]:
@@ -145,7 +148,7 @@ def run_line(report: Report) -> list[str]:
     """Say where and how the trace was taken; unknown parts are left out here and named in coverage."""
     trace, gpu = report.trace, report.gpu
     cut = cut_words(report)
-    parts = [steps_text(report) + (f", {cut}" if cut else ""), *left_out(report)]
+    parts = [steps_text(report) + (f", {cut}" if cut else "")]
     if trace.rank is not None:
         parts.append(f"rank {trace.rank}" + (f" of {trace.world_size}" if trace.world_size else ""))
     if gpu.name == "unknown":
@@ -156,7 +159,7 @@ def run_line(report: Report) -> list[str]:
     parts += [dtype] if dtype else []
     parts += [f"torch {trace.torch_version}"] if trace.torch_version else []
     parts += [f"CUDA {trace.cuda_version}"] if trace.cuda_version else []
-    return parts
+    return [*parts, *left_out(report)]
 
 
 def per_step(report: Report) -> str:
@@ -177,9 +180,13 @@ def _step_time(report: Report) -> Number:
 
 
 def at_least(share: float) -> str:
-    """A share that is a lower bound; one that rounds to nothing bounds nothing."""
+    """A share that is a lower bound; one that rounds to nothing bounds nothing.
+
+    >>> at_least(0.374), at_least(0.0001)
+    ('≥ 37.4%', 'unknown')
+    """
     text = f.pct(share)
-    return _LEAST + (text if not text.startswith("<") else "0%")
+    return f.UNKNOWN if text.startswith("<") or not share else _LEAST + text
 
 
 def _mfu(report: Report) -> Number:
@@ -223,8 +230,9 @@ def _stake(report: Report) -> Number:
     waste: Estimate | None = report.summary.shape_waste_ms
     waits = [one.saving_ms.high for one in report.findings if one.saving_of == "wait"]
     known = [most for most in waits if most is not None]
-    if waste is None and known:
-        return Number("stake", f"≤ {f.ms(max(known))}", label, f"of waiting{per_step(report)}")
+    if known and (waste is None or max(known) > (waste.high or 0.0)):
+        shapes = f"; kernels ≤ {f.ms(waste.high)} more" if waste is not None and waste.high else ""
+        return Number("stake", f"≤ {f.ms(max(known))}", label, f"of waiting{per_step(report)}{shapes}")
     if waste is None or (waste.mid is None and waste.high is None):
         states = [check.state for check in report.checks]
         judged, open_ = states.count("passed") + states.count("found"), states.count("could_not_run")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from tracelens.errors import InputError
+from tracelens.errors import InputError, brief
 from tracelens.results import SCHEMA_VERSION, Report
 from tracelens.results.comparison import Comparison
 from tracelens.results.diagnosis import Diagnosis
@@ -93,12 +93,6 @@ def _without_surrogates(value: Any) -> Any:
     return value
 
 
-def _brief(said: object, longest: int = 20) -> str:
-    """Text out of a file, as a part of one line."""
-    text = " ".join(str(said).split())
-    return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
 def from_json(data: bytes) -> Report:
     """Decode what :func:`to_json` wrote.
 
@@ -109,13 +103,13 @@ def from_json(data: bytes) -> Report:
         head = msgspec.json.decode(data, type=_ReportHead)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(
-            f"not a tracelens report ({_brief(error, 300)}); write one with"
+            f"not a tracelens report ({brief(error, 300)}); write one with"
             " 'tracelens analyze TRACE --json FILE'"
         ) from error
     if head.schema_version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
         raise InputError(
-            f"report has schema {_brief(head.schema_version)}, written by tracelens"
-            f" {_brief(head.tool_version)}; this tracelens reads schema {SCHEMA_VERSION}: analyze the trace"
+            f"report has schema {brief(head.schema_version)}, written by tracelens"
+            f" {brief(head.tool_version)}; this tracelens reads schema {SCHEMA_VERSION}: analyze the trace"
             " again, or use that version"
         )
     try:
@@ -124,7 +118,7 @@ def from_json(data: bytes) -> Report:
         else:
             report = msgspec.json.decode(data, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"report does not follow schema {SCHEMA_VERSION}: {_brief(error, 300)}") from error
+        raise InputError(f"report does not follow schema {SCHEMA_VERSION}: {brief(error, 300)}") from error
     summary = report.summary
     if head.summary.steps_marked is None:
         # Before there was such a field, the words said whether a step is marked.

@@ -28,6 +28,14 @@ _SAID: dict[HostWork, tuple[str, str, list[str]]] = {
         "The loop waits for the DataLoader",
         ["- DataLoader(data, num_workers=0)", "+ DataLoader(data, num_workers=8, prefetch_factor=4)"],
     ),
+    "workers": (
+        "Fetch batches with more workers",
+        "The loop waits for the DataLoader, whose workers are behind",
+        [
+            "- DataLoader(data, num_workers=n)",
+            "+ DataLoader(data, num_workers=2 * n, prefetch_factor=4, persistent_workers=True)",
+        ],
+    ),
     "pageable": (
         "Copy batches from pinned memory, without waiting",
         "Copies go from or to pageable memory",
@@ -75,7 +83,7 @@ def _make(wait: HostWait, facts: StepFacts) -> Candidate:
         components=["memory"] if wait.kind == "pageable" else [],
         elsewhere_ms=wait.ms_per_step,
         bound_of=f"the time in which this runs and {alone}",
-        why=wait.kind if wait.kind != "data" else "",
+        why=wait.kind if wait.kind not in ("data", "workers") else "",
         evidence={"kind": wait.kind, "wait_ms": wait.ms_per_step, "calls_per_step": wait.calls_per_step},
         parameter_delta=0,
         least=GAIN_FRAC,

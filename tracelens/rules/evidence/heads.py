@@ -138,7 +138,7 @@ def _options(facts: StepFacts, group: HeadsRun) -> list[Split]:
     """Other splits of the same heads * head_dim, the one with the most room first.
 
     Below 64 the next size comes first: it changes the model least. Tensor parallelism has to divide the
-    new number of heads.
+    new number of heads. One head is no multi-head attention: it comes only where nothing else does.
     """
     head_dim, heads = group.head_dim, group.heads
     wanted = (64, 128) if head_dim < 64 else (128, 64) if head_dim < 128 else (128, 256)
@@ -148,7 +148,8 @@ def _options(facts: StepFacts, group: HeadsRun) -> list[Split]:
     width = heads * head_dim
     even = [size for size in wanted if width % size == 0 and width // size % ranks == 0]
     if even:
-        return [Split(size, width // size) for size in even]
+        splits = [Split(size, width // size) for size in even]
+        return [one for one in splits if one.heads != 1] or splits
     return [Split(next((size for size in (64, 128, 256) if size > head_dim), round_up(head_dim, 64)), None)]
 
 
