@@ -6,6 +6,7 @@ the operator's own name says, and its place relative to the attention core or th
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tracelens.attribution.paths import Path
@@ -23,7 +24,7 @@ class Situation:
     order_in_mlp: tuple[int, int] | None  # (position, count) among the GEMMs of its MLP
     after_activation: bool | None  # in its MLP
     before_activation: bool  # an activation follows it directly, before the next GEMM
-    residual: bool  # an addition of two activations of the same shape
+    residual: bool | None  # an addition of two activations of the same shape; None: one without shapes
     vocabulary: str  # "weight": a GEMM with the token table's shape; "logits": works on logits; "none"
     holds_experts: bool  # the module around it has experts or a router among its own modules
     experts: bool  # experts are named somewhere in the trace, and a choice of them too
@@ -91,6 +92,10 @@ _AROUND_ACTIVATION = {
 }
 _MIXTURES = frozenset({"experts", "moe", "router"})
 _ACTIVATIONS = ("activation", "nonlinearity")
+#: Modules that add to the residual stream behind their own product: BertSelfOutput, BertOutput, a layer.
+_ADD_THE_STREAM = ("attention_output", "bert_output", "layer")
+#: A module of one product: what it adds is a bias or its adapter's (huggingface/peft tuners/lora/layer.py).
+_PRODUCT = re.compile(r"(Lora)?(Linear|Conv1D)")
 _TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
 
 
@@ -208,7 +213,9 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
             return Decision("attention.values" if s.after_core else "attention.scores", "path")
     mixture = s.experts and not _MIXTURES.isdisjoint(roles)  # experts add biases, and their results up
     apart = mixture or not {"embedding", "ssm", "mixer"}.isdisjoint(roles)
-    if s.residual and ("layer" in roles or "attention" in roles) and not apart:
+    adds = s.residual if s.residual is not None else roles[-1:] and roles[-1] in _ADD_THE_STREAM
+    of_product = s.path is not None and bool(_PRODUCT.match(s.path.elements[-1].text))
+    if adds and ("layer" in roles or "attention" in roles) and not apart and not of_product:
         if ("attention" in roles and (not s.after_core or roles[-1] == "qkv")) or roles[-1] == "activation":
             return None  # rotary embeddings, biases, adapters and a GELU that is written out add too
         return Decision("residual", "path")

@@ -285,7 +285,9 @@ class _Placed(Gap):
             return self.measured[at]
         if not in_front and self.hidden not in widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
-        adds = kind.what == "add" or kind.name in _SCALED
+        adds = kind.what in ("add", "copy") or kind.name in _SCALED
+        if self._has_left(at):
+            return None
         if self._adds_position(at):
             return Label("attention.other", self.next_layer)
         if self.before in _STREAM and adds and at <= self.last_sum:

@@ -156,6 +156,10 @@ class Gap:
     def _adds_position(self, at: int) -> bool:
         """A position added to queries and keys: behind the normalization of a sum, or to other rows than
         those that the block before gave."""
+        if self.after == "attention.qkv" and self._is_bare_sum(at):  # without shapes
+            norms = [p for p in self.gap if p < at and self._is_norm(p)]
+            sums = [p for p in self.gap if norms and p < norms[-1] and self._is_bare_sum(p)]
+            return bool(sums) and not any(self.run.kinds[p].what == "gemm" for p in range(sums[-1], at))
         if self.after != "attention.qkv" or not self._is_residual(at):
             return False
         if self.run.kinds[at].tensors[0][-1] != self.hidden:
@@ -179,6 +183,14 @@ class Gap:
             *two[0][1 : len(two[0]) - 1 : 2],
         )  # also in front
         return kind.what == "add" and wide and two[0] == two[1]
+
+    def _is_bare_sum(self, at: int) -> bool:
+        return self.run.kinds[at].what == "add" and not self.run.kinds[at].tensors
+
+    def _has_left(self, at: int) -> bool:
+        """Without shapes: another model's picture or table lies between the product before and this sum."""
+        between = (self.run.kinds[p] for p in self.gap if p < at)
+        return self._is_bare_sum(at) and any(kind.what in ("convolution", "embedding") for kind in between)
 
     def _is_nameless(self, at: int) -> bool:
         """A fused kernel that says nothing (CUDA graph, old Inductor), alone between two products."""
