@@ -1,8 +1,9 @@
 """How well layers of experts are predicted: python -m benchmarks.experts [--fit] [--gpu h100_sxm]
 
 Per GPU and element type: number of rows, median and 90th percentile of |ln(predicted / measured)|, the share
-in the stated range, and of pairs that differ in their load alone and by 5 % or more, the share predicted
-right in direction (also of those from 512 tokens on, as in training). Measured is the fastest source of a row
+in the stated range, how far the cost of an uneven load over an even one is off (median, from 512 tokens
+on), and of pairs that differ in their load alone and by 5 % or more, the share predicted right in direction
+(also of those from 512 tokens on, as in training). Measured is the fastest source of a row
 that a tuned library ran, among others or alone (Triton kernels with default settings are up to four times
 slower). Pairs are counted where all sources of both loads, two or more, agree in direction. Judged are
 geometries (hidden, inter, top-k, experts) that no fit sees. --fit fits the constants anew to the others and
@@ -115,18 +116,31 @@ def judged(table: pd.DataFrame, rates: ExpertRates) -> dict[str, float | int]:
     low, high = rates.range_of("forward")
     inside = (error <= -np.log(low)) & (error >= -np.log(high))
     pairs = list(_pairs(table.assign(mid=mid)))
+    uneven = uneven_error(table.assign(mid=mid)) if table["distribution"].nunique() > 1 else None
     return {
         "n": len(table),
         "median": float(np.median(np.abs(error))),
         "p90": float(np.quantile(np.abs(error), 0.9)),
         "bias": float(np.median(error)),
         "in_range": float(inside.mean()),
+        "uneven_median": float("nan") if uneven is None else float(uneven.median()),
         "pairs": len(pairs),
         "direction": float(np.mean([right for _, right in pairs])) if pairs else float("nan"),
         "direction_training": float(np.mean([right for tokens, right in pairs if tokens >= _TRAINING]))
         if pairs
         else float("nan"),
     }
+
+
+def uneven_error(table: pd.DataFrame) -> pd.Series:
+    """|ln| of what an uneven load costs over an even one, predicted by measured, of layers as in training.
+
+    ``table`` has the column ``mid``, predicted; a row for each layer and load that ran with both.
+    """
+    large = table[table["num_tokens"] >= _TRAINING].set_index(_KEY)
+    cost = (large["mid"] / large["time_us"]).transform("log").unstack("distribution")
+    error = cost.drop(columns="balanced").sub(cost["balanced"], axis=0)
+    return error.melt()["value"].dropna().abs()
 
 
 def _pairs(table: pd.DataFrame) -> Iterator[tuple[int, bool]]:

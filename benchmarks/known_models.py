@@ -20,7 +20,7 @@ from tracelens.config.configuration import Configuration, Given
 from tracelens.config.huggingface import read_huggingface
 from tracelens.errors import TracelensError
 from tracelens.results.suggestions import Suggestions
-from tracelens.step.suggestion import suggest
+from tracelens.suggestions import suggest
 
 MODELS = Path(__file__).parents[1] / "tests" / "advice" / "known_models.csv"
 GPUS = (

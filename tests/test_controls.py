@@ -147,4 +147,4 @@ def test_a_rank_of_two_holds_half_the_heads(tmp_path: Path) -> None:
     model = report.model
     assert (model.heads.value, model.heads.per_rank, model.ffn.per_rank) == (6, True, True)
     assert not model.hidden.per_rank
-    assert "6 heads per rank" in model_line(report)
+    assert "12 heads (6 per rank)" in model_line(report)

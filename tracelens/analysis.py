@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from tracelens.accounting.captured import with_captured
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
 from tracelens.accounting.degrees import declared, with_degrees
@@ -16,6 +17,8 @@ from tracelens.accounting.gemms import gemm_rows
 from tracelens.accounting.host_waits import host_waits
 from tracelens.accounting.layers import layer_times
 from tracelens.accounting.lost import gemm_time
+from tracelens.accounting.messages import with_messages
+from tracelens.accounting.mixture import router_choices
 from tracelens.accounting.model import embedding_tables, model_dims
 from tracelens.accounting.others import other_rows
 from tracelens.accounting.overlap import clock_of, surroundings
@@ -40,6 +43,7 @@ from tracelens.step.explorer import explore
 from tracelens.step.saved_step import step_of
 from tracelens.step.step_search import search_step
 from tracelens.step.whatif import StepModel, what_if
+from tracelens.step.work import tokens_of
 from tracelens.trace import Links, Trace, link, read_trace
 from tracelens.trace.metadata import device_name, device_properties
 from tracelens.version import __version__
@@ -334,7 +338,14 @@ def _measured_report(
     communication = find_communication(trace, links, attribution)
     collectives = communication_rows(trace, attribution, communication, steps=times.count)
     sharded = _tensor_parallel(communication)
-    dims = model_dims(attribution, calls, sharded=sharded, tables=embedding_tables(trace))
+    dims = model_dims(
+        attribution,
+        calls,
+        sharded=sharded,
+        tables=embedding_tables(trace),
+        choices=router_choices(trace),
+    )
+    dims = with_captured(with_messages(dims, trace, attribution, communication), trace)
     around = surroundings(trace, attribution, calls)
     gemms, calls = gemm_rows(
         trace, attribution, calls, dims, gpu, around=around, steps=times.count, measured=measured
@@ -345,7 +356,9 @@ def _measured_report(
         tool_version=__version__,
         trace=trace_info(trace, attribution.loan),
         gpu=gpu_info(gpu, measured),
-        model=with_degrees(dims, trace.metadata, collectives, complete=covered.complete),
+        model=with_degrees(
+            dims, trace.metadata, collectives, complete=covered.complete, tokens=tokens_of(gemms)
+        ),
         steps=times.rows(),
         summary=summarize(trace, attribution, calls, times, gpu, gemms, covered),
         coverage=covered,

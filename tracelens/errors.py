@@ -25,3 +25,9 @@ class GateError(TracelensError):
     """A gate of ``--fail-on`` failed or could not be judged; everything that was asked for is written."""
 
     exit_code = 1
+
+
+def brief(said: object, longest: int = 20) -> str:
+    """Text out of a file, as a part of one line."""
+    text = " ".join(str(said).split())
+    return text if len(text) <= longest else text[: longest - 1] + "…"

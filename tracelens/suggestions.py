@@ -64,8 +64,7 @@ def suggest(
         if gpu is None:
             raise UsageError("name the GPU to train on: --gpu NAME, e.g. --gpu h100-sxm")
         return suggestion.suggest(
-            source, gpu=gpu, parameters_frac=parameters_frac, fix=fix, free=free, memory_gb=memory_gb,
-            dtype=dtype or "bf16", sizes=sizes, training=training,
+            source, gpu=gpu, limits=limits, dtype=dtype or "bf16", sizes=sizes, training=training
         )  # fmt: skip
     if training is not None:
         raise UsageError("a trace holds its own step: whole steps are predicted from a configuration")

@@ -66,6 +66,14 @@ COMPONENTS = (
     "unattributed",
 )
 
+_SPOKEN = {"attention.other": "other attention work", "mlp.other": "other MLP work"}
+
+
+def spoken(component: str) -> str:
+    """A component as it is said in a sentence or a list: its own name, where that says something."""
+    return _SPOKEN.get(component, component)
+
+
 #: Strongest first. ``op`` is an operator whose own name says what it does
 #: (``aten::native_layer_norm``, ``nccl:all_reduce``), read from the trace and not guessed.
 Evidence = Literal[

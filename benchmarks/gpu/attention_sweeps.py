@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from benchmarks.gpu.model_shapes import MODELS
-from tracelens.measure.cases import AttentionCase, Backend
+from tracelens.hardware.measurements import MeasuredBackend
+from tracelens.measure.cases import AttentionCase
 
 _SEED = 20240125  # of the order
 
@@ -21,7 +22,7 @@ def attention_sweep() -> list[AttentionCase]:
     return result
 
 
-def _both(case: AttentionCase, backends: tuple[Backend, ...] = ("flash",)) -> Iterator[AttentionCase]:
+def _both(case: AttentionCase, backends: tuple[MeasuredBackend, ...] = ("flash",)) -> Iterator[AttentionCase]:
     """Forward and backward, by each of the backends."""
     for backend in backends:
         for direction in ("forward", "backward"):

@@ -108,3 +108,25 @@ def test_the_configuration_s_sizes_are_those_of_the_whole_model() -> None:
     assert declared(metadata) == {"layers": 32, "vocab": 128256}
     for odd in ({}, {"tracelens": None}, {"tracelens": {"models": [1, {"dimensions": []}]}}):
         assert declared(odd) == {}
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "sizes", "wholes"),
+    [
+        (8, 8, [2.0 * 8192 * 4096, 4.0 * 8192], [64, 64, 16384, 51200]),  # sums of the loss: vocabulary split
+        (8, 1, [2.0 * 8192 * 4096], [64, None, 16384, None]),  # one key head is the rank's or everyone's
+    ],
+)
+def test_what_ranks_share_makes_the_whole(
+    heads: int, kv_heads: int, sizes: list[float], wholes: list[int | None]
+) -> None:
+    dims = replace(
+        model(hidden=4096, heads=heads, layers=8, tensor_parallel=8),
+        kv_heads=Known(kv_heads, ""), ffn=Known(2048, ""), vocab=Known(6400, ""),
+    )  # fmt: skip
+    rows = [message("all_reduce", group_size=8, bytes_per_call=size) for size in sizes]
+    found = with_degrees(dims, {}, rows, tokens=8192)
+    assert [getattr(found, name).whole for name in ("heads", "kv_heads", "ffn", "vocab")] == wholes
+    assert found.heads.per_rank and found.hidden.whole is None
+    alone = with_degrees(replace(dims, tensor_parallel=Known(1, "")), {}, [])
+    assert (alone.heads.whole, alone.heads.per_rank) == (None, False)

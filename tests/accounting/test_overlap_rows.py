@@ -16,6 +16,7 @@ from tests.synthetic import ModelSpec, Options, build
 from tests.trace.tools import need_shared, read
 from tracelens.accounting.derivation import derive
 from tracelens.analysis import analyze_trace
+from tracelens.comparison.compare import compare_reports
 from tracelens.gemm.lost import PARTS
 from tracelens.results import GemmRow, Report
 from tracelens.step.stalls import call_us_of
@@ -138,6 +139,16 @@ def test_a_planted_clock_is_found_again(times: float) -> None:
     row = max(report.gemms, key=lambda row: row.lost_ms.clock or 0.0)
     terms = {term.name: term.value for term in derive(row, report.gpu)}
     assert terms["clock"] and terms["sum"] == pytest.approx(row.time_ms * 1e3 / row.calls)
+
+
+@pytest.mark.parametrize(("times", "collective"), [(2.0, True), (1.25, False)])
+def test_between_traces_a_clock_is_told_from_a_collective(times: float, collective: bool) -> None:
+    before, _ = planted(times=2.0, every=0)
+    after, added_ms = planted(times=times, collective=collective)
+    causes: dict[str, float] = {one.code: one.diff_ms for one in compare_reports(before, after).causes}
+    right, wrong = ("gemms_beside", "gemms_alike") if collective else ("gemms_alike", "gemms_beside")
+    assert causes[right] == pytest.approx(added_ms / _STEPS, rel=0.05)
+    assert abs(causes.get(wrong, 0.0)) <= 0.01 * added_ms / _STEPS
 
 
 def test_a_collective_beside_whole_steps_is_no_clock() -> None:

@@ -34,6 +34,9 @@ def heads(widths: dict[int, int], *, layers: int = 4) -> int | None:
         ({4096: 4, 2048: 8}, 16),
         ({6144: 4}, 8),
         ({4096: 4, 1024: 4}, 4),  # keys and values in one product
+        ({4096: 12}, 32),  # as many as heads
+        ({12288: 4}, 32),
+        ({12288: 3, 4096: 1, 8192: 1}, 32),  # one layer attends to something else
     ],
 )
 def test_projections_tell_the_heads(widths: dict[int, int], kv_heads: int) -> None:
@@ -43,9 +46,9 @@ def test_projections_tell_the_heads(widths: dict[int, int], kv_heads: int) -> No
 @pytest.mark.parametrize(
     "widths",
     [
-        {4096: 12},  # as many as heads, or half as many of them in one product
-        {4096: 8},
-        {12288: 4},  # fused, as many as heads
+        {4096: 8},  # half as many keys and values in one product, or queries and keys
+        {8192: 4, 4096: 4},  # to something else in every layer, or a gate
+        {12288: 3, 4096: 1},
         {8192: 4, 1024: 8},  # the query has a gate
         {10240: 4},  # fused with a gate: 40 heads' width would be 24 key-value heads, which divide nothing
         {4096: 4, 1024: 8, 16: 24},  # adapters

@@ -11,6 +11,7 @@ import pytest
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import analyze
 from tracelens.results import GemmRow, Report
+from tracelens.results.row_sizes import AttentionDims
 
 TRACES = Path(__file__).resolve().parents[3] / "shared" / "traces"
 SGEMM = "ampere_sgemm_128x64_tn"
@@ -126,7 +127,7 @@ def test_packed_attention_is_bounded_and_shows_what_is_known(tmp_path: Path) -> 
     dims = [[4096, 8, 128], [4096, 2, 128], [4096, 2, 128]] + [[]] * 4 + [[9], [9]] + [[]] * 25
     made.op("flash_attn_3::fwd", dims, "void flash::FlashAttnFwdSm90<int>(int)", (132, 1, 1))
     (found,) = made.report(tmp_path).gemms
-    assert found.shape_note == "packed tokens=4096 h=8 kv=2 d=128"
+    assert found.attention == AttentionDims(None, 8, 2, head_dim=128, tokens=4096)
     assert (found.shape_known, found.flops, found.batch) == ("bounded", None, None)
 
 
@@ -214,7 +215,7 @@ def test_a_captured_graph_of_an_a100_has_its_products_bounded() -> None:
     ranges = {row.n_range for row in report.gemms if row.kind == "gemm" and row.n_range}
     assert ranges == {(2177, 2304), (2945, 3072), (641, 768), (705, 768)}
     assert all(row.m_range[0] <= 197 <= row.m_range[1] for row in report.gemms if row.m_range)
-    assert {row.shape_note for row in report.gemms if row.kind == "attention"} == {"b=1 h=12 s 129–256 d≤64"}
+    assert {row.attention for row in report.gemms if row.kind == "attention"} == {AttentionDims(1, 12)}
     assert report.coverage.shape_bounded_frac == pytest.approx(0.94, abs=0.005)
 
 

@@ -9,6 +9,8 @@ from tests.advice.advice_rows import gemm
 from tests.advice.advice_steps import H100, Shape, dims_of, rows_of, spread
 from tracelens.gemm.predict import predict_gemm
 from tracelens.results import GemmRow, ModelDims
+from tracelens.results.gemm import Axis
+from tracelens.results.row_sizes import Groups
 
 _LAYOUT = {"forward": "TN", "dgrad": "NN", "wgrad": "NT"}
 
@@ -37,17 +39,19 @@ def mixed_rows(mix: Mix) -> list[GemmRow]:
     rows.append(_row(len(rows) + 1, "moe.router", "forward", tokens, mix.experts, x.h, calls=x.layers))
     for into, out, times in ((x.h, x.f, 2), (x.f, x.h, 1)):
         for role in ("forward", "dgrad", "wgrad"):
-            for m, n, k, batch, calls, note in _products(mix, role, into, out):
+            for m, n, k, batch, calls, axis in _products(mix, role, into, out):
                 row = _row(
                     len(rows) + 1, "moe.experts", role, m, n, k, batch=batch, calls=calls * times * x.layers,
-                    groups=len(mix.loads) if note else 1,
+                    groups=len(mix.loads) if axis else 1,
                 )  # fmt: skip
-                rows.append(replace(row, shape_note=note))
+                rows.append(replace(row, groups=Groups(axis, len(mix.loads)) if axis else None))
     return rows
 
 
-def _products(mix: Mix, role: str, into: int, out: int) -> list[tuple[int, int, int, int, float, str | None]]:
-    """(M, N, K, batch, calls in a layer, note) of one linear layer of the experts."""
+def _products(
+    mix: Mix, role: str, into: int, out: int
+) -> list[tuple[int, int, int, int, float, Axis | None]]:
+    """(M, N, K, batch, calls in a layer, axis of groups) of one linear layer of the experts."""
 
     def sized(rows: int) -> tuple[int, int, int]:
         return {"forward": (rows, out, into), "dgrad": (rows, into, out), "wgrad": (out, into, rows)}[role]
@@ -56,8 +60,7 @@ def _products(mix: Mix, role: str, into: int, out: int) -> list[tuple[int, int, 
         (rows,) = set(mix.loads)
         return [(*sized(rows), len(mix.loads), 1.0, None)]
     if mix.how == "grouped":
-        letter = "k" if role == "wgrad" else "m"
-        return [(*sized(sum(mix.loads)), 1, 1.0, f"{len(mix.loads)} groups, {letter} is their total")]
+        return [(*sized(sum(mix.loads)), 1, 1.0, "k" if role == "wgrad" else "m")]
     return [(*sized(rows), 1, float(list(mix.loads).count(rows)), None) for rows in dict.fromkeys(mix.loads)]
 
 

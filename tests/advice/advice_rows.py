@@ -7,6 +7,7 @@ from typing import Any
 
 from tracelens.gemm import GemmShape, alignment_bytes, bytes_moved, flops, parse_kernel_name, row_fields
 from tracelens.results import GemmRow, GpuInfo, Known, Lost, ModelDims
+from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules import StepFacts
 
 H100 = GpuInfo(
@@ -100,10 +101,10 @@ def attention(
 ) -> GemmRow:
     """A fused attention row, batch 1, sequence 2048."""
     d = head_dim or 64
-    note = None if head_dim is None else f"b=1 h={heads} s=2048 d={head_dim}"
+    sizes = None if head_dim is None else AttentionDims(1, heads, heads, 2048, 2048, head_dim)
     given: dict[str, Any] = dict(
         kind="attention", component="attention.core", components=["attention.core"], alignment_bytes={},
-        shape_note=note, op="aten::_flash_attention_forward", flops=4.0 * heads * 2048 * 2048 * d,
+        attention=sizes, op="aten::_flash_attention_forward", flops=4.0 * heads * 2048 * 2048 * d,
         bytes=8.0 * heads * 2048 * d, tensor_core=None,
     )  # fmt: skip
     return gemm(

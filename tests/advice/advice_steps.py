@@ -15,6 +15,7 @@ from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.results import CommunicationRow, ComponentRow, GemmRow, Known, ModelDims
+from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules import StepFacts
 from tracelens.step.whatif import StepModel, step_model
 
@@ -103,7 +104,6 @@ def rows_of(x: Shape, *, gpu: Gpu = H100, factor: float = 1.05, slowed: Mapping[
             gpu=gpu,
             backend="flash",
         )
-        kv = "" if kv_heads == heads else f" kv={kv_heads}"
         compiled = next(size for size in (32, 64, 96, 128, 192, 256) if size >= x.head)
         name = f"flash_{'fwd' if direction == 'forward' else 'bwd_dq_dk_dv_loop_seqk_parallel'}_kernel"
         traits = f"Flash_fwd_kernel_traits<{compiled}, 128, 64, 4, false, false, cutlass::bfloat16_t>"
@@ -112,7 +112,7 @@ def rows_of(x: Shape, *, gpu: Gpu = H100, factor: float = 1.05, slowed: Mapping[
                 len(rows) + 1, x.head, heads=heads, calls=x.layers, phase=direction,
                 kernel=f"void pytorch_flash::{name}<pytorch_flash::{traits} >(Flash_fwd_params)",
                 time_us=(call.time_us.mid or 100.0) * factor,
-                shape_note=f"b={x.b} h={heads}{kv} s={x.s} d={x.head}",
+                attention=AttentionDims(x.b, heads, kv_heads, x.s, x.s, x.head),
                 flops=4.0 * x.b * heads * x.s * x.s * x.head * (1.0 if direction == "forward" else 2.5),
             )
         )  # fmt: skip
@@ -148,10 +148,11 @@ def model_of(x: Shape, *, gpu: Gpu = H100, rest_ms: float = 0.0, rows: list[Gemm
     beside = rest_ms + sum((others or {}).values())
     components = [ComponentRow(name, phase, time, int(time * 1e6), 0.0, 1, None, None, time, 1)
                   for (name, phase), time in times.items()]  # fmt: skip
-    return step_model(
+    step = step_model(
         found, dims or dims_of(x), [norm, *components], gpu=gpu, step_ms=total + beside,
-        busy_frac=busy_frac, communication=communication, declared=declared,
+        communication=communication, declared=declared,
     )  # fmt: skip
+    return replace(step, busy_frac=busy_frac)
 
 
 def facts_of(x: Shape, *, gpu: Gpu = H100, rows: list[GemmRow] | None = None, dims: ModelDims | None = None,

@@ -91,7 +91,8 @@ def test_a_fallback_to_cuda_cores_with_aligned_dimensions_is_found() -> None:
 def test_a_fallback_without_a_shape_is_found_by_name() -> None:
     (finding,) = check(gemm(1, None, None, None, dtype=None, kernel=cutlass(1))).findings
     assert "no shape is recorded" in finding.saw
-    assert finding.saving_ms.high == pytest.approx(2.0)
+    # a kernel takes 3 us at least
+    assert finding.saving_ms.high == pytest.approx(2.0 - 0.003)
 
 
 def test_dimensions_alone_give_medium_confidence() -> None:

@@ -12,6 +12,7 @@ from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.hardware import Gpu
 from tracelens.results import GemmRow
+from tracelens.results.row_sizes import AttentionDims, AttentionMask
 from tracelens.rules.attention_backend import AttentionBackend
 from tracelens.rules.engine.facts import Outcome
 
@@ -26,12 +27,12 @@ def predicted_us(backend: str, causal: bool, direction: str, gpu: Gpu = A100, d:
     return predict_attention(call, gpu=gpu, backend=backend).time_us.mid or 0.0
 
 
-def rows(note: str = " mask", gpu: Gpu = A100, d: int = 64, **more: Any) -> list[GemmRow]:
+def rows(mask: AttentionMask | None = "mask", gpu: Gpu = A100, d: int = 64, **more: Any) -> list[GemmRow]:
     """Forward and backward of each layer, as long as the model of the kernel says."""
     found = []
     for number, direction in enumerate(("forward", "backward")):
         given: dict[str, Any] = {
-            "shape_note": f"b=8 h=16 s=2048 d={d}{note}",
+            "attention": AttentionDims(8, 16, 16, 2048, 2048, d, mask=mask),
             "time_us": predicted_us("efficient", False, direction, gpu, min(d, 128)),
             "flops": 4.0 * 8 * 16 * 2048 * 2048 * d * (1.0 if direction == "forward" else 2.5),
         }
@@ -60,17 +61,17 @@ def test_a_mask_of_all_heads_is_a_finding_without_a_promise() -> None:
 
 
 def test_no_mask_and_sizes_that_flash_takes() -> None:
-    (finding,) = check(rows("")).findings
+    (finding,) = check(rows(None)).findings
     assert (finding.saving_ms.low or 0) > 0 and "nothing in its sizes" in finding.title
 
 
 @pytest.mark.parametrize(
     ("found", "gpu", "words"),
     [
-        (rows(" bias"), A100, "each head, which flex_attention does"),
-        (rows(" mask?"), A100, "not recorded (strides)"),
-        (rows("", d=288), A100, "flash takes head dimensions up to 256"),
-        (rows("", dtype="fp16"), V100, "flash does not take fp16"),
+        (rows("bias"), A100, "each head, which flex_attention does"),
+        (rows("mask?"), A100, "not recorded (strides)"),
+        (rows(None, d=288), A100, "flash takes head dimensions up to 256"),
+        (rows(None, dtype="fp16"), V100, "flash does not take fp16"),
         (rows(dtype="fp32"), H100, "No attention in 16 bits"),
         ([attention(1, 64)], H100, "No attention in 16 bits"),
     ],
@@ -81,7 +82,7 @@ def test_what_has_to_stay_passes_with_its_reason(found: list[GemmRow], gpu: Gpu,
 
 
 def test_without_sizes_it_could_not_run() -> None:
-    assert check(rows(shape_note="inputs not recorded")).state == "could_not_run"
+    assert check(rows(attention=None)).state == "could_not_run"
 
 
 def test_without_fused_attention_there_is_nothing_to_say() -> None:

@@ -31,7 +31,7 @@ def test_a_fifth_of_the_rows_is_empty_as_a_user_of_deepgemm_found() -> None:
     step = facts(*[200, 312] * 16)
     (finding,) = check(step).findings
     assert finding.change == {"rows_of_an_expert": [256, 256]} and finding.evidence["tile_m"] == 128
-    of_rows = [row for row in step.gemms if row.groups is not None and row.groups[0] == "m"]
+    of_rows = [row for row in step.gemms if row.groups is not None and row.groups.axis == "m"]
     most = 0.2 * sum(row.time_ms_per_step for row in of_rows)
     assert finding.saving_ms.mid is None and 0 < (finding.saving_ms.high or 0.0) <= most
 
@@ -39,7 +39,7 @@ def test_a_fifth_of_the_rows_is_empty_as_a_user_of_deepgemm_found() -> None:
 @pytest.mark.parametrize(("tile_m", "share"), [(64, 0.1096), (128, 0.1988), (256, 0.3325)])
 def test_the_share_is_half_a_tile_of_each_expert(tile_m: int, share: float) -> None:
     step = facts(*[200, 312] * 16, tile_m=tile_m)
-    row = next(row for row in step.gemms if row.groups is not None and row.groups[0] == "m")
+    row = next(row for row in step.gemms if row.groups is not None and row.groups.axis == "m")
     bound = unfilled(step, replace(row, time_ms_per_step=100 * row.time_ms_per_step))  # far above the floor
     assert bound is not None and bound.ms / bound.row.time_ms_per_step == pytest.approx(share, abs=1e-3)
 

@@ -63,8 +63,9 @@ def test_waves_that_are_not_known_give_a_bound() -> None:
 
 
 def test_a_carve_out_that_costs_more_than_it_gives_is_not_advised() -> None:
-    outcome = check(row_of(beside_us=1200.0), step_ms=20.0)
-    assert outcome.state == "passed" and not outcome.findings
+    (finding,) = check(row_of(beside_us=1200.0), step_ms=20.0).findings
+    assert finding.saving_ms.mid is None and finding.saving_ms.high == pytest.approx(1.0)
+    assert finding.change == {} and "NCCL_MAX_CTAS" in finding.fix[0]
 
 
 def test_calls_no_slower_beside_it_and_none_beside_it_pass() -> None:

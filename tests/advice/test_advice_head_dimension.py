@@ -8,6 +8,7 @@ import pytest
 
 from tests.advice.advice_rows import attention, cutlass, facts, flash2, gemm, model
 from tracelens.results import Finding, GemmRow
+from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules.head_dimension import HeadDimension
 
 RULE = HeadDimension()
@@ -52,6 +53,13 @@ def test_the_floor_limits_the_bound_too() -> None:
     assert finding.saving_ms.high == pytest.approx(32 * (25.0 - floor_us) / 1e3)
 
 
+@pytest.mark.parametrize(("head_dim", "state"), [(80, "passed"), (72, "found")])
+def test_flash_attention_4_pads_to_multiples_of_16(head_dim: int, state: str) -> None:
+    name = "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100_object_at"
+    dims = model(hidden=32 * head_dim, heads=32, head_dim=head_dim)
+    assert RULE.check(facts(attention(1, head_dim, kernel=name), step_ms=100.0, dims=dims)).state == state
+
+
 def test_small_heads_take_the_next_size_first() -> None:
     finding = one(
         attention(1, 40, heads=64, kernel=flash2(64)), dims=model(hidden=2560, heads=64, head_dim=40)
@@ -61,7 +69,7 @@ def test_small_heads_take_the_next_size_first() -> None:
 
 def test_one_head_is_no_heads() -> None:
     finding = one(attention(1, 16, heads=8, kernel=flash2(64)), dims=model(hidden=128, heads=8, head_dim=16))
-    assert finding.title == "Use 2 heads of 64 or 1 head of 128 instead of 8 heads of 16"
+    assert finding.title == "Use 2 heads of 64 instead of 8 heads of 16"
 
 
 def test_heads_of_32_fill_their_kernel_and_are_still_small() -> None:
@@ -97,7 +105,9 @@ def test_an_uneven_width_changes_the_head_dimension_alone() -> None:
 
 
 def test_unknown_heads_leave_both_sizes_open() -> None:
-    finding = one(attention(1, 80, kernel=flash2(96), shape_note="packed tokens=64 kv=4 d=80"))
+    finding = one(
+        attention(1, 80, kernel=flash2(96), attention=AttentionDims(kv_heads=4, head_dim=80, tokens=64))
+    )
     assert finding.title == "Use head_dim 128 or 64 instead of 80"
     assert finding.fix == ["- head_dim = 80", "+ head_dim = 128"]
 
@@ -133,7 +143,7 @@ def test_a_kernel_that_does_not_say_gives_low_confidence() -> None:
 
 
 def test_values_of_another_width_are_not_judged() -> None:
-    row = attention(1, 192, shape_note="b=1 h=32 s=2048 d=192 dv=128")
+    row = attention(1, 192, attention=AttentionDims(1, 32, 32, 2048, 2048, 192, 128))
     assert RULE.check(facts(row)).state == "could_not_run"
 
 

@@ -52,7 +52,8 @@ def with_gaps(folder: Path, *spans: tuple[str, str, float, float]) -> Report:
 @pytest.mark.parametrize(
     ("kind", "spans", "share"),
     [
-        ("data", [("user_annotation", LOADER, 0.1, 0.9)], 0.8),
+        ("workers", [("user_annotation", LOADER, 0.1, 0.9)], 0.8),
+        ("data", [("user_annotation", LOADER.replace("MultiProcessing", "SingleProcess"), 0.1, 0.9)], 0.8),
         (
             "compile",
             [
@@ -71,6 +72,7 @@ def with_gaps(folder: Path, *spans: tuple[str, str, float, float]) -> Report:
             0.5,
         ),
         ("pageable", [("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 0.2, 0.7)], 0.5),
+        ("fetch", [("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 0.2, 0.7)], 0.5),
     ],
 )
 def test_a_planted_wait_is_found_again(
@@ -110,7 +112,7 @@ def test_none_is_invented(tmp_path: Path, spans: list[tuple[str, str, float, flo
 
 
 def test_what_computes_meanwhile_waits_for_nothing() -> None:
-    wait = HostWait("data", 0.0, 1.0)
+    wait = HostWait("workers", 0.0, 1.0)
     assert HostWaits().check(step_of([], host_waits=(wait,))).state == "passed"
     assert HostWaits().check(step_of([])).state == "not_applicable"
     assert HostWaits().check(step_of([], host_waits=(wait,), marked=False)).state == "not_applicable"

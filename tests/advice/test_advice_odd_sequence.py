@@ -13,6 +13,7 @@ from tests.advice.advice_steps import A100, H100, Shape, dims_of, model_of, rows
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import Gpu
 from tracelens.results import Finding, GemmRow, Lost
+from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules import StepFacts, advise
 from tracelens.rules.engine.facts import Outcome
 from tracelens.rules.odd_sequence import OddSequence
@@ -145,7 +146,7 @@ def test_no_other_rule_names_the_same_length() -> None:
 
 
 def test_it_does_not_apply_to_packed_sequences_or_unknown_lengths() -> None:
-    packed = attention(1, 64, shape_note="packed tokens=4096 h=1 kv=1 d=64")
+    packed = attention(1, 64, attention=AttentionDims(None, 1, 1, head_dim=64, tokens=4096))
     for step, words in (
         (facts(packed, gemm(2, 64, 64, 64)), "packed"),
         (facts(gemm(1, 64, 64, 64)), "not known"),
@@ -157,7 +158,7 @@ def test_it_does_not_apply_to_packed_sequences_or_unknown_lengths() -> None:
 
 def test_scores_off_the_grid_are_judged_beside_packed_sequences() -> None:
     """TL102 leaves the sequence to this rule, so nobody else would say it."""
-    packed = attention(9, 64, shape_note="packed tokens=4096 h=12 kv=12 d=64")
+    packed = attention(9, 64, attention=AttentionDims(None, 12, 12, head_dim=64, tokens=4096))
     step = facts(packed, *scores(), step_ms=120.0, dims=model(sequence=3137, head_dim=64, heads=12))
     assert one(RULE.check(step)).gemms == ["g1", "g2"]
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.advice.advice_steps import Shape, facts_of
 from tracelens.results import GemmRow
+from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules.engine.facts import Outcome, StepFacts
 from tracelens.rules.padded_tokens import PaddedTokens
 
@@ -21,8 +22,8 @@ def packed(*tokens: int, heads: int = 16) -> StepFacts:
     rows: list[GemmRow] = [row for row in facts.gemms if row.kind == "gemm"]
     calls = [row for row in facts.gemms if row.kind == "attention"]
     for number, count in enumerate(tokens):
-        note = f"packed tokens={count} h={heads} kv={heads} d=128"
-        rows += [replace(row, id=f"{row.id}.{number}", shape_note=note) for row in calls]
+        sizes = AttentionDims(None, heads, heads, head_dim=128, tokens=count)
+        rows += [replace(row, id=f"{row.id}.{number}", attention=sizes) for row in calls]
     return replace(facts, gemms=rows)
 
 

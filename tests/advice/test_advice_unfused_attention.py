@@ -292,6 +292,18 @@ def test_two_sizes_are_two_predictions() -> None:
     assert finding.saving_ms.mid == pytest.approx(CHAIN + 400 * LAYERS / 1e3 - then)
 
 
+def test_calls_of_one_query_beside_others_are_taken_to_stay() -> None:
+    few = [replace(row, id=f"g{7 + at}") for at, row in enumerate(core(q=1, time_us=20.0, calls=3.0))]
+    (plain,), (finding,) = check().findings, check(rows=[*core(), *few]).findings
+    # 2 x 3 x 20 us of products stay, with as large a part of the softmax
+    left = 2 * 3 * 20 / (2 * 3 * 20 + 2 * 12 * 200)
+    chain = CHAIN + 0.12
+    assert finding.saving_ms.mid == pytest.approx((plain.saving_ms.mid or 0.0) + 0.12 - left * chain)
+    assert finding.saving_ms.high == pytest.approx((plain.saving_ms.high or 0.0) + 0.12)
+    assert finding.saving_ms.low == pytest.approx((plain.saving_ms.low or 0.0) + 0.12 - 3 / 15 * chain)
+    assert check(rows=few).state == "could_not_run"
+
+
 def test_a_step_that_waits_for_the_host_can_gain_nothing() -> None:
     (finding,) = check(gpu_busy_frac=0.3).findings
     assert finding.saving_ms.low == 0.0

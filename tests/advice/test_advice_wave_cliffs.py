@@ -11,6 +11,7 @@ from tests.advice.advice_rows import attention, facts, gemm, model
 from tests.advice.advice_steps import A100, H100, Shape, rows_of
 from tracelens.hardware import Gpu
 from tracelens.results import Finding, Lost
+from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules import StepFacts
 from tracelens.rules.engine.facts import Outcome
 from tracelens.rules.engine.simulated import together
@@ -138,7 +139,11 @@ def test_it_does_not_apply_to_inference_packed_sequences_or_unknown_tokens() -> 
         (replace(step, gemms=forward), "No backward"),
         (
             replace(
-                step, gemms=[*step.gemms, attention(99, 64, shape_note="packed tokens=4096 h=1 kv=1 d=64")]
+                step,
+                gemms=[
+                    *step.gemms,
+                    attention(99, 64, attention=AttentionDims(None, 1, 1, head_dim=64, tokens=4096)),
+                ],
             ),
             "packed",
         ),

@@ -11,6 +11,7 @@ from tests.advice.advice_rows import gemm
 from tests.advice.advice_steps import A100, H100, Shape, model_of, rows_of
 from tracelens.hardware import find_gpu
 from tracelens.results import Estimate, WhatIf
+from tracelens.results.row_sizes import AttentionDims
 from tracelens.step.whatif import StepModel, what_if
 
 GPT = Shape(2560, 32, 10240, v=50257)
@@ -271,14 +272,15 @@ def test_a_step_that_waits_for_the_host_is_promised_nothing() -> None:
 
 
 def test_an_unknown_mask_and_packed_lengths_widen_the_range() -> None:
-    def width(note: str | None) -> float:
+    def width(sizes: AttentionDims | None) -> float:
         rows = [
-            replace(row, shape_note=note) if note and row.kind == "attention" else row for row in rows_of(GPT)
+            replace(row, attention=sizes) if sizes and row.kind == "attention" else row
+            for row in rows_of(GPT)
         ]
         low, _, high = saved(what_if(model_of(GPT, rows=rows, gpu=H100), {"heads": 20}))
         return high - low
 
-    assert width("packed tokens=8192 h=32 kv=32 d=80") >= width(None) > 0
+    assert width(AttentionDims(None, 32, 32, head_dim=80, tokens=8192)) >= width(None) > 0
 
 
 @pytest.mark.parametrize("gpu", [A100, H100], ids=["a100", "h100"])

@@ -14,22 +14,13 @@ from tracelens.errors import InputError, UsageError
 from tracelens.gemm.predict import predict_gemm
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements, write_measurements
-from tracelens.results import Report
-from tracelens.step.whatif import StepModel, step_model, what_if
+from tracelens.step.saved_step import step_of
+from tracelens.step.whatif import what_if
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 #: The large one holds no transformer and takes long to read.
 TRACES = sorted(path for path in SHARED.glob("*.json.gz") if "54MB" not in path.name)
-
-
-def step_of(report: Report) -> StepModel:
-    gpu = find_gpu(report.trace.device, override=report.gpu.name if report.gpu.name != "unknown" else None)
-    summary = report.summary
-    return step_model(
-        report.gemms, report.model, report.components, gpu=gpu,
-        step_ms=summary.step_ms.median, busy_frac=summary.gpu_busy_frac,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

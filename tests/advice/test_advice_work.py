@@ -11,6 +11,7 @@ from tests.advice.advice_steps import Shape, dims_of, rows_of
 from tracelens.config.model_config import ModelConfig, changed, model_config_of, parse_changes
 from tracelens.errors import UsageError
 from tracelens.results import GemmRow
+from tracelens.results.row_sizes import AttentionDims
 from tracelens.step.work import Product, is_gated, tokens_of, work_of
 
 GPT = Shape(2560, 32, 10240, v=50257)
@@ -89,7 +90,7 @@ def test_a_product_with_other_sizes_has_no_formula() -> None:
         gemm(5, 512, 10240, 2560, batch=8),
         attention(6, 128, heads=32),  # another head size than the model's
         attention(7, None),
-        attention(8, 80, shape_note="b=1 h=32 s=2048 d=80 dv=64"),
+        attention(8, 80, attention=AttentionDims(1, 32, 32, 2048, 2048, 80, 64)),
     ):
         work = work_of([row], config(GPT))
         assert [fixed for fixed, _ in work.fixed] == [row]

@@ -17,11 +17,10 @@ from tracelens import analysis
 from tracelens.analysis import analyze_trace
 from tracelens.config.model_config import DTYPES, NAMES
 from tracelens.errors import UsageError
-from tracelens.hardware import find_gpu
 from tracelens.results import Report
 from tracelens.results.json import from_json, to_json
 from tracelens.step.saved_step import step_of
-from tracelens.step.whatif import StepModel, step_model, what_if
+from tracelens.step.whatif import StepModel, what_if
 from tracelens.step.work import Work
 
 RULES = ("TL107", "TL108", "TL109")
@@ -35,14 +34,6 @@ def text(family: str, ranks: int) -> str:
 
 def report(family: str, ranks: int, folder: Path) -> Report:
     return analyze_trace(read(folder, text(family, ranks)), shape_search=False).report
-
-
-def model(one: Report) -> StepModel:
-    return step_model(
-        one.gemms, one.model, one.components, gpu=find_gpu(None, override=one.gpu.name),
-        step_ms=one.summary.step_ms.median, busy_frac=one.summary.gpu_busy_frac,
-        communication=one.communication, declared=one.declared,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -69,7 +60,7 @@ def test_what_the_rules_find_in_whole_steps(
 
 @pytest.mark.parametrize(("family", "ranks"), [("llama", 4), ("moe", 1), ("moe_grouped", 1)])
 def test_no_change_of_ranks_experts_or_types_breaks(family: str, ranks: int, tmp_path: Path) -> None:
-    step = model(report(family, ranks, tmp_path))
+    step = step_of(report(family, ranks, tmp_path))
     assert [row.component for row, _ in step.work.fixed if row.component == "moe.experts"] == []
     changes: list[dict[str, int | str]] = [{"dtype": dtype} for dtype in DTYPES]
     for name in NAMES:

@@ -17,7 +17,7 @@ from tracelens.config import read_config
 from tracelens.errors import InputError
 from tracelens.hardware import list_gpus
 from tracelens.results.suggestions import Suggestions
-from tracelens.step.suggestion import suggest
+from tracelens.suggestions import suggest
 
 
 @cache

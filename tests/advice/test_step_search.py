@@ -18,6 +18,7 @@ from tracelens.config.model_config import ModelConfig
 from tracelens.errors import UsageError
 from tracelens.hardware import find_gpu
 from tracelens.results import Known, Lack, ModelDims, ShapeSearch
+from tracelens.results.row_sizes import AttentionDims
 from tracelens.step.measured_step import MeasuredStep
 from tracelens.step.search import Combination, search
 from tracelens.step.search_space import BY_DEFAULT, SEARCHED, SearchLimits
@@ -281,7 +282,7 @@ def _blind(x: Shape, *names: str, **more: object) -> tuple[StepModel, ModelDims]
     rows = rows_of(x)
     dims = replace(dims_of(x), **dict.fromkeys(names, UNKNOWN))  # type: ignore[arg-type]
     total = sum(row.time_ms_per_step for row in rows)
-    step = step_model(rows, dims, [], gpu=H100, step_ms=total, busy_frac=0.99)
+    step = replace(step_model(rows, dims, [], gpu=H100, step_ms=total), busy_frac=0.99)
     return step, dims
 
 
@@ -324,14 +325,14 @@ def test_attention_without_a_model_leaves_the_heads_alone() -> None:
 
 def test_packed_sequences_are_not_told_apart() -> None:
     rows = [
-        replace(row, shape_note="packed tokens=8192 h=32 kv=32 d=80", flops=None)
+        replace(row, attention=AttentionDims(None, 32, 32, head_dim=80, tokens=8192), flops=None)
         if row.kind == "attention"
         else row
         for row in rows_of(GPT)
     ]
     dims = replace(dims_of(GPT), sequence=UNKNOWN, micro_batch=UNKNOWN)
     total = sum(row.time_ms_per_step for row in rows)
-    step = step_model(rows, dims, [], gpu=H100, step_ms=total, busy_frac=0.99)
+    step = replace(step_model(rows, dims, [], gpu=H100, step_ms=total), busy_frac=0.99)
     found = search_step(step, dims, limits=SearchLimits(free=BY_DEFAULT | {"sequence"}, memory_gb=80))
     assert found.not_searched == {
         "sequence": "the 8,192 tokens of a micro-batch are not told apart into sequences"

@@ -18,7 +18,7 @@ from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
 from tracelens.results.suggestions import Suggestions
 from tracelens.step import suggestion
-from tracelens.step.suggestion import suggest
+from tracelens.suggestions import suggest
 
 
 def test_the_paper_s_case() -> None:
@@ -102,7 +102,7 @@ def test_what_cannot_be_judged_is_not_called_good() -> None:
 def test_the_same_from_python_and_a_file(tmp_path: Path) -> None:
     path = written(tmp_path, configs.GPT2_XL)
     found = tracelens.suggest(path, gpu="h100-sxm")
-    assert asdict(found) == asdict(suggest(str(path), gpu="h100-sxm"))
+    assert asdict(found) == asdict(suggestion.suggest(str(path), gpu="h100-sxm"))
     other = tracelens.suggest(path, gpu="h100-sxm", sizes={"micro_batch": 3})
     assert other.sizes["micro_batch"].value == 3
 

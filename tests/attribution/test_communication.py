@@ -311,3 +311,27 @@ def test_no_communication_no_rows(tmp_path: Path) -> None:
     assert analyze_trace(trace, shape_search=False).report.communication == []
     assert len(communication_of(trace)) == 0
     assert np.array_equal(communication_of(trace).exposed_ns, [])
+
+
+@pytest.mark.parametrize(
+    ("dims", "concrete", "elements", "ranks"),
+    [
+        ([[[4, 2048, 64]], [], []], ["", "337", "8"], 4 * 2048 * 64, 8),  # PyTorch 2.1
+        ([[[8], [4, 2]], [], []], ["", "337", "[]"], 16, None),
+        ([[4, 2], []], ["", "8"], 8, 8),
+        ([[], []], ["337", "1"], None, None),  # of a wait
+    ],
+)
+def test_before_fields_of_their_own_the_operators_inputs_tell_the_message(
+    dims: list[Any], concrete: list[str], elements: int | None, ranks: int | None, tmp_path: Path
+) -> None:
+    sums = "ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"
+    events = [
+        op("record_param_comms", ts=1, dur=50, **{"Input Dims": dims, "Concrete Inputs": concrete}),
+        launch(1, ts=10),
+        kernel(sums, ts=60, dur=20, correlation=1),
+    ]
+    found = communication_of(read(tmp_path, document(events)))
+    (call,) = found.calls
+    assert (call.dtype, call.elements, call.group_size) == ("fp16", elements, ranks)
+    assert call.bytes == (2 * elements if elements else None)

@@ -243,25 +243,30 @@ def test_a_nonlinearity_without_any_name_around_it_is_no_mlp(name: str) -> None:
 
 
 OF_FRAMEWORKS = {
-    "communication": "vllm::all_reduce _C_custom_ar::all_reduce symm_mem::multimem_all_reduce_ "
+    "communication": "FusedDispatch FusedCombineBackward "
+    "vllm::all_reduce _C_custom_ar::all_reduce symm_mem::multimem_all_reduce_ "
     "symm_mem::one_shot_all_reduce vllm::flashinfer_trtllm_fused_allreduce_norm trtllm::allreduce",
     "core": "vllm::unified_attention_with_output _vllm_fa3_C::fwd _vllm_fa2_C::varlen_fwd FusedAttnFunc "
     "FusedAttnFunc_qkvpacked flex_attention customflash::custom_flash_aligned _C::paged_attention_v2 "
     "_C::merge_attn_states _C::sm100_cutlass_mla_decode vllm::torch_sdpa_wrapper",
-    "norm": "_C::rms_norm _C::fused_add_rms_norm sgl_kernel::fused_add_rmsnorm vllm::rocm_aiter_rms_norm",
+    "norm": "Fast_RMS_Layernorm LigerRMSNormFunctionBackward _C::rms_norm "
+    "_C::fused_add_rms_norm sgl_kernel::fused_add_rmsnorm vllm::rocm_aiter_rms_norm",
     "activation": "_C::silu_and_mul _C::gelu_tanh_and_mul _C::silu_and_mul_nvfp4_quant",
     "routes": "_moe_C::topk_softmax sgl_kernel::moe_fused_gate vllm::rocm_aiter_grouped_topk",
-    "sends": "_moe_C::moe_align_block_size _moe_C::moe_sum _C::get_cutlass_moe_mm_data",
-    "experts": "vllm::moe_forward vllm::moe_forward_shared vllm::inplace_fused_experts "
+    "sends": "_moe_permute_mask_map _moe_chunk_sort "
+    "_moe_C::moe_align_block_size _moe_C::moe_sum _C::get_cutlass_moe_mm_data",
+    "experts": "_GroupedLinear vllm::moe_forward vllm::moe_forward_shared vllm::inplace_fused_experts "
     "_C::cutlass_fp4_group_mm vllm::flashinfer_fused_moe_bf16 vllm::fi_trtllm_fp8_per_tensor_moe "
     "_moe_C::moe_wna16_marlin_gemm",
     "scan": "vllm::mamba_mixer2 vllm::gdn_attention_core MambaSplitConv1dScanCombinedFnBackward "
     "vllm::linear_attention",
-    "rope": "_C::rotary_embedding _C::fused_qk_norm_rope vllm::flashinfer_rotary_embedding",
+    "rope": "LigerRopeFunction Fast_RoPE_Embedding ApplyRotaryEmb "
+    "FusedRoPEFuncBackward _C::rotary_embedding _C::fused_qk_norm_rope vllm::flashinfer_rotary_embedding",
     "cache": "_C_cache_ops::reshape_and_cache_flash _C_cache_ops::concat_and_cache_mla",
     "linear": "_C::cutlass_scaled_fp4_mm _C::cutlass_scaled_mm _C::marlin_gemm vllm::fp8_gemm_nt_op "
     "sgl_kernel::fp8_scaled_mm vllm::w8a8_triton_block_scaled_mm_func vllm::rocm_unquantized_gemm",
-    "quantize": "_C::scaled_fp4_quant _C::dynamic_per_token_scaled_fp8_quant _C::per_token_group_fp8_quant",
+    "quantize": "MatMul4Bit MatMul4BitBackward bitsandbytes::dequantize_4bit "
+    "_C::scaled_fp4_quant _C::dynamic_per_token_scaled_fp8_quant _C::per_token_group_fp8_quant",
     "": "symm_mem::fused_all_gather_matmul vllm::short_conv vllm::sparse_attn_indexer",
 }
 
@@ -313,6 +318,26 @@ def test_operators_of_frameworks(rule: str, name: str) -> None:
         ("moe.dispatch", "void tensorrt_llm::kernels::cutlass_kernels::expandInputRowsKernel<int>(int)"),
         ("moe.router", "void moe_fused_gate_kernel<float, 256>(int)"),
         ("loss", "fused_softcapped_entropy_fwd_kernel"),
+        ("moe.router", "void vllm::moe::topkGating<8, 128, 4, 16, 32, int, __nv_bfloat16>(float const*)"),
+        ("moe.router", "_topk_forward"),
+        ("moe.dispatch", "_combined_routing_compute"),
+        ("moe.dispatch", "_fwd_kernel_ep_scatter_2"),
+        ("moe.experts", "fused_moe_kernel_gptq_awq"),
+        ("moe.experts", "_p_matmul_ogs_NTN_bf16xbf16xmxfp4_128x256x64_swiglu"),
+        ("moe.experts", "void marlin_moe_wna16::Marlin<1125899906909960l, 256, 1, 8, 8, false>(int4 const*)"),
+        ("optimizer", "void kOptimizerStatic8bit2StateBlockwise<__nv_bfloat16, 0, 256, 1>(float*)"),
+        ("attention.core", "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_3_64x64x128"),
+        (
+            "attention.core",
+            "cudnn_generated_oss_sdpa_sm100_flash_fprop_f16_knob_7_128x128x64_4x1x1_kernel0_0",
+        ),
+        ("attention.core", "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100"),
+        ("attention.core", "void flashinfer::mla::BatchMLAPagedAttentionKernel<int>(int)"),
+        ("attention.core", "void flashinfer::PrefillWithKVCacheKernel<int>(int)"),
+        ("attention.rope", "void flashinfer::BatchQKApplyRotaryPosIdsCosSinCacheKernel<true>(int)"),
+        ("ssm.scan", "fused_recurrent_gated_delta_rule_fwd_kernel"),
+        (None, "void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(float*, unsigned char*)"),
+        (None, "_topk_stage1_kernel"),
         (None, "chunk_rows_kernel"),
         (None, "void cub::DeviceReduceKernel<int>(int)"),
         (None, "dispatch_rows_kernel"),
@@ -336,9 +361,14 @@ def test_a_range_around_the_model_says_nothing_of_its_parts(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("modules", "component"),
-    [("Block", "residual"), ("Block MLP", "residual"), ("Block MLP NewGELUActivation", "mlp.activation")],
+    [
+        ("Block", "residual"),
+        ("Block MLP", "residual"),
+        ("Block MLP NewGELUActivation", "mlp.activation"),
+        ("Block MLP Linear", "mlp.other"),  # of an adapter: huggingface/peft tuners/lora/layer.py
+    ],
 )
-def test_a_sum_inside_an_activation_is_no_residual(modules: str, component: str) -> None:
+def test_a_sum_inside_an_activation_or_a_product_is_no_residual(modules: str, component: str) -> None:
     elements = tuple(Element(text, element_role(text), None, False) for text in modules.split())
     situation = Situation(
         path=Path(elements, modules), outer="add", inner="add", after_core=None, linears_after=0,

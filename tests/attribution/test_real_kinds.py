@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -326,12 +327,14 @@ def test_a_served_model_without_shapes(tmp_path: Path, dense: int, mixed: int, h
     assert wrong == {}
 
 
-def _adapted(right: str, n: int, k: int, rank: int = 16) -> list[Row]:
+def _adapted(right: str, n: int, k: int, four_bits: str = "", rank: int = 16) -> list[Row]:
     """huggingface/peft src/peft/tuners/lora/layer.py: result + lora_B(lora_A(dropout(x))) * scaling."""
+    weight = Row(right, four_bits, "void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(float*)", us=15)
     drops = replace(_elementwise(f"{right} dropout", "aten::native_dropout"), dims=([4, 512, k],))
     scales = replace(_elementwise(right, "aten::mul"), dims=([4, 512, n], []))
     adds = replace(_elementwise(right, "aten::add"), dims=([4, 512, n],) * 2)
     return [
+        *[weight] * bool(four_bits),
         mm(right, 2048, n, k, us=50),
         drops,
         mm(right, 2048, rank, k),
@@ -341,28 +344,33 @@ def _adapted(right: str, n: int, k: int, rank: int = 16) -> list[Row]:
     ]
 
 
-def _adapted_layer(hidden: int, ffn: int, keys: int) -> list[Row]:
+def _adapted_layer(hidden: int, ffn: int, keys: int, four_bits: str) -> list[Row]:
+    adapted = partial(_adapted, four_bits=four_bits)
     stream = ([4, 512, hidden],)
     norm = replace(_elementwise("norm", "aten::rms_norm"), dims=stream)
     add = replace(_elementwise("residual", "aten::add"), dims=stream * 2)
     act = replace(_elementwise("mlp.activation", "aten::silu"), dims=([4, 512, ffn],))
     gated = replace(_elementwise("mlp.activation", "aten::mul"), dims=([4, 512, ffn],) * 2)
     core = Row("attention.core", "aten::_flash_attention_forward", FLASH, ([4, 512, hidden // 64, 64],) * 3)
-    queries = [row for width in (hidden, keys, keys) for row in _adapted("attention.qkv", width, hidden)]
-    mlp = [*_adapted("mlp.gate", ffn, hidden), act, *_adapted("mlp.up", ffn, hidden), gated]
-    output = _adapted("attention.output", hidden, hidden)
-    return [norm, *queries, core, *output, add, norm, *mlp, *_adapted("mlp.down", hidden, ffn), add]
+    queries = [row for width in (hidden, keys, keys) for row in adapted("attention.qkv", width, hidden)]
+    mlp = [*adapted("mlp.gate", ffn, hidden), act, *adapted("mlp.up", ffn, hidden), gated]
+    output = adapted("attention.output", hidden, hidden)
+    return [norm, *queries, core, *output, add, norm, *mlp, *adapted("mlp.down", hidden, ffn), add]
 
 
+@pytest.mark.parametrize("four_bits", ["", "MatMul4Bit", "bitsandbytes::dequantize_4bit"])
 @pytest.mark.parametrize("shapes", [True, False])
-def test_adapters_beside_every_product_are_of_what_they_adapt(tmp_path: Path, shapes: bool) -> None:
+def test_adapters_beside_every_product_are_of_what_they_adapt(
+    tmp_path: Path, shapes: bool, four_bits: str
+) -> None:
+    """LoRA, and QLoRA by bitsandbytes (autograd/_functions.py, csrc/kernels.cu; operators since 0.46)."""
     hidden, ffn, vocab = 2048, 5632, 32000
     head = [
         replace(_elementwise("norm", "aten::rms_norm"), dims=([4, 512, hidden],)),
         mm("logits", 2048, vocab, hidden),
     ]
     loss = replace(_elementwise("loss", "aten::_log_softmax"), dims=([2048, vocab],))
-    rows = [*WORDS, *_adapted_layer(hidden, ffn, 512) * 3, *head, loss]
+    rows = [*WORDS, *_adapted_layer(hidden, ffn, 512, four_bits) * 3, *head, loss]
     trace, links, found = attributed(tmp_path, written(rows, shapes=shapes))
     right, wrong = verdict(rows, trace, found)
     assert right >= 0.98, open_rows(rows, trace, found)

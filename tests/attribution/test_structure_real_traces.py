@@ -11,9 +11,11 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
+from tests.kept import analyzed
 from tests.trace.tools import need_shared
 from tracelens.analysis import analyze_trace
 from tracelens.attribution import Attribution, attribute
+from tracelens.render.facts import known_dims
 from tracelens.trace import Links, Trace, link, read_trace
 from tracelens.trace.tables import Table
 from tracelens.words import COMPONENTS, EVIDENCE
@@ -76,8 +78,18 @@ def test_hidden_names_are_found_again(name: str) -> None:
         ("d2_", {"hidden": 512, "vocab": 8192, "layers": 4, "ffn": 2048, "sequence": 256, "micro_batch": 4}),
         ("d3_", {"hidden": 512, "vocab": 30522, "layers": 4, "ffn": 2048, "heads": 8}),
         ("d4_", {"hidden": 512, "ffn": 2048, "layers": 1}),
-        ("d5_", {"layers": 12}),
-        ("rank0.json.gz", {"layers": 2, "tensor_parallel": 2}),  # of job_v100_megatron_tp2
+        (  # ViT-B/16 in a graph: its parameters, and the operators of its capture
+            "d5_",
+            {"layers": 12, "hidden": 768, "ffn": 3072, "heads": 12, "head_dim": 64, "sequence": 197},
+        ),
+        # job_v100_megatron_tp2 (no shapes): messages tell the hidden size, as in Megatron-LM's QuickStart.md
+        ("rank0.json.gz", {"layers": 2, "tensor_parallel": 2, "hidden": 12, "heads": None, "sequence": None}),
+        (
+            "d12_",
+            {"hidden": 7168, "ffn": 2048, "experts": 8, "top_k": 1, "expert_parallel": 2, "heads": None},
+        ),
+        ("d13_", {"hidden": 128, "heads": 8, "kv_heads": 8, "ffn": 512, "layers": 10, "experts": None}),
+        ("d14_", {"experts": None, "top_k": None, "hidden": None, "heads": None}),
     ],
 )
 def test_the_dimensions_of_the_model_are_found(name: str, dimensions: dict[str, int]) -> None:
@@ -85,6 +97,26 @@ def test_the_dimensions_of_the_model_are_found(name: str, dimensions: dict[str, 
     trace, _, _ = attributed(need_shared(name), hidden=True)
     model = analyze_trace(trace, shape_search=False).report.model
     assert {key: getattr(model, key).value for key in dimensions} == dimensions
+
+
+MEGATRON = {"hidden": 4096, "heads": 64, "kv_heads": 64, "ffn": 16384, "vocab": 51200, "layers": 40,
+            "sequence": 2048, "micro_batch": 4, "tensor_parallel": 8}  # fmt: skip
+
+
+def test_what_ranks_share_is_said_of_the_whole_model_too() -> None:
+    """d11: Megatron-LM over 8 ranks, as shared/traces/README.md has it."""
+    report = analyzed(need_shared("d11_")).report
+    found = {key: getattr(report.model, key) for key in MEGATRON}
+    assert {key: known.whole or known.value for key, known in found.items()} == MEGATRON
+    shared = {key: known.value for key, known in found.items() if known.per_rank}
+    assert shared == {"heads": 8, "kv_heads": 8, "ffn": 2048, "vocab": 6400}
+    said = " · ".join(known_dims(report.model))
+    for part in ("64 heads (8 per rank)", "ffn 16384 (2048 per rank)", "40 layers", "micro-batch 4"):
+        assert part in said
+    assert {(row.dtype, row.bytes_per_call, row.group_size) for row in report.communication} == {
+        ("fp16", 2 * 2048 * 4 * 4096, 8),
+        ("fp32", 4 * 2048 * 4, 8),
+    }
 
 
 def test_weight_gradients_of_one_shape_are_told_apart_by_order() -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # the libraries' own
 def test_hugging_face_trainer(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("accelerate", reason="accelerate is not installed; the Trainer needs it")
-    from tracelens.capture.callbacks.huggingface import CaptureCallback
+    from tracelens.capture.callbacks.huggingface import HuggingFaceCapture
 
     class Data(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         def __len__(self) -> int:
@@ -28,7 +28,7 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
             return {"input_ids": ids, "labels": ids}
 
     config = transformers.GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2)
-    callback = CaptureCallback(out=tmp_path / "traces", wait=1, warmup=1, active=2)
+    callback = HuggingFaceCapture(out=tmp_path / "traces", wait=1, warmup=1, active=2)
     transformers.Trainer(
         model=transformers.GPT2LMHeadModel(config),
         args=transformers.TrainingArguments(
@@ -71,7 +71,7 @@ def test_hugging_face_trainer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_lightning(tmp_path: Path, fails: bool) -> None:
     lightning = pytest.importorskip("lightning", reason="lightning is not installed")
-    from tracelens.capture.callbacks.lightning import CaptureCallback
+    from tracelens.capture.callbacks.lightning import LightningCapture
 
     class Task(lightning.LightningModule):  # type: ignore[misc,name-defined]
         def __init__(self) -> None:
@@ -86,7 +86,7 @@ def test_lightning(tmp_path: Path, fails: bool) -> None:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    callback = CaptureCallback(out=tmp_path / "traces", wait=1, warmup=1, active=2)
+    callback = LightningCapture(out=tmp_path / "traces", wait=1, warmup=1, active=2)
     trainer = lightning.Trainer(
         max_steps=6,
         accumulate_grad_batches=2,

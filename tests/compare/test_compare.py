@@ -25,7 +25,7 @@ from tests.compare.parsed import Parsed, only_ours
 from tests.kept import analyzed
 from tests.render import sample_report
 from tracelens.analysis import Analysis, analyze
-from tracelens.comparison.compare import compare_reports
+from tracelens.api import compare as compare_reports
 from tracelens.comparison.gemms import match_gemms
 from tracelens.comparison.steps import rank_test, shift, smallest_p
 from tracelens.errors import UsageError
@@ -486,7 +486,7 @@ def damaged(folder: Path) -> dict[str, bytes]:
     whole = (folder / "whole.json").read_bytes()
     return {
         "cut.json": whole[: len(whole) // 2],
-        "schema0.json": whole.replace(b'"schema_version": "1.0"', b'"schema_version": "0.9"', 1),
+        "schema0.json": whole.replace(b'"schema_version": "1.1"', b'"schema_version": "0.9"', 1),
         "lacking.json": b'{"schema_version": "1.0", "tool_version": "0.0.1", "trace": {}}',
         "empty.json": b"",
         "other.json": b'{"a": 1}',

@@ -90,7 +90,12 @@ def anywhere(rnd: random.Random, whole: Any, times: int, *, typed: bool = False)
             key = rnd.choice(list(found)) if isinstance(found, dict) else rnd.randrange(len(found))
             found = found[key]
         if holder is not None:
+            old = holder[key]
+            if typed and old is None and rnd.random() < 0.8:
+                continue
             _change(rnd, holder, key, rnd.uniform(0.3, 1) if typed else rnd.random())
+            if typed and type(old) is int and type(holder[key]) is float:
+                holder[key] = rnd.choice((0, 1, -old, old * 1000, 2**40))
     return whole
 
 
@@ -102,8 +107,10 @@ def _change(rnd: random.Random, holder: Any, key: Any, kind: float) -> None:
         holder[key] = value(rnd)
     elif isinstance(old, str):
         holder[key] = text(rnd, old)
-    elif isinstance(old, bool) or old is None:
-        holder[key] = rnd.choice((None, True, False, 0, 1, "x"))
+    elif isinstance(old, bool):
+        holder[key] = not old if rnd.random() < 0.7 else rnd.choice((None, 0, 1, "x"))
+    elif old is None:
+        holder[key] = rnd.choice((True, False, 0, 1, 64, 0.5, "x", []))
     elif isinstance(old, int | float):
         holder[key] = number(rnd, old)
     elif isinstance(old, list) and old:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
 from tracelens.gemm.predict.attention_prediction import AttentionPrediction
 from tracelens.hardware import find_gpu
-from tracelens.hardware.measurements import AttentionMeasurement, Measurements
+from tracelens.hardware.measurements import AttentionMeasurement, MeasuredBackend, Measurements
 
 H200 = find_gpu(None, override="h200")
 HEAD_DIMS = tuple(range(32, 257, 8))
@@ -94,7 +94,7 @@ def test_lengths_between_published_ones_are_met_within_the_range() -> None:
     rows = tuple(
         AttentionMeasurement(
             "published", one.batch, one.heads, one.heads, one.seq, one.seq, one.head_dim, "fp16", one.causal,
-            "forward", one.backend, one.time_us, None, (),
+            "forward", cast(MeasuredBackend, one.backend), one.time_us, None, (),
         )
         for one in published
         if one.seq in (512, 2048, 16384)

@@ -12,7 +12,8 @@ import torch
 from tests.measure.driver import Driver, Event
 from tests.measure.fakes import HASTY
 from tests.measure.graphs import Misuse
-from tracelens.measure.cases import AttentionCase, Backend, GemmCase
+from tracelens.hardware.measurements import MeasuredBackend
+from tracelens.measure.cases import AttentionCase, GemmCase
 from tracelens.measure.devices import open_device
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import measure_layers, measure_steps
@@ -49,7 +50,7 @@ def test_bench_measures_names_and_writes_everything(driver: Driver, tmp_path: Pa
         )
     ]  # fmt: skip
     gemms.append(GemmCase("x", 16, 24, 32, out_dtype="fp32"))
-    kinds: list[tuple[Direction, Backend]]
+    kinds: list[tuple[Direction, MeasuredBackend]]
     kinds = [("forward", "flash"), ("backward", "flash"), ("forward", "cudnn")]
     calls = [AttentionCase("x", 1, 4, 17, 16, 2, direction=way, backend=kind) for way, kind in kinds]
     device = open_device("cuda")
@@ -69,7 +70,7 @@ def test_bench_measures_names_and_writes_everything(driver: Driver, tmp_path: Pa
 
 
 @pytest.mark.parametrize("attention", ["flash", "cudnn", "math"])
-def test_layers_and_steps_take_turns(driver: Driver, attention: Backend) -> None:
+def test_layers_and_steps_take_turns(driver: Driver, attention: MeasuredBackend) -> None:
     layer = LayerShape(64, 4, 128, kv_heads=2, sequence=16, micro_batch=1, gated=True, attention=attention)
     device = open_device("cuda")
     how: dict[str, Any] = {"device": device, "options": replace(HASTY, min_batches=1), "turns": 2}

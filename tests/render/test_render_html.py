@@ -702,6 +702,16 @@ def test_names_of_ten_thousand_characters_in_every_finding_stay_below_a_megabyte
     assert len(page.split('id="report">')[0].encode()) < LARGEST
 
 
+def test_inference_has_no_loss_and_other_work_is_said_in_words() -> None:
+    report = sample_report.full()
+    rows = [row for row in report.components if row.component != "loss"]
+    named = {share.key: share.title for share in groups.group_shares(replace(report, components=rows))}
+    assert named["logits"] == "Logits"
+    odd = replace(report.components[0], component="attention.other")
+    titles = [row.title for row in groups.tree(replace(report, components=[odd]))]
+    assert titles[1] == "other attention work"
+
+
 def test_limits_end_and_only_fall() -> None:
     limit: PageLimits | None = PageLimits()
     seen = []

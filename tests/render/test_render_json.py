@@ -12,6 +12,7 @@ import pytest
 from tests.render import sample_report
 from tracelens.errors import InputError
 from tracelens.results.json import from_json, to_json
+from tracelens.results.row_sizes import AttentionDims, Groups
 from tracelens.results.schema import json_schema
 
 VARIANTS = sorted(sample_report.VARIANTS)
@@ -58,10 +59,22 @@ def test_a_field_of_a_later_minor_version_is_ignored() -> None:
         (b"[1, 2]", "not a tracelens report"),
         (b'{"traceEvents": []}', "not a tracelens report"),
         (b'{"schema_version": "2.0", "tool_version": "9.1"}', "written by tracelens 9.1"),
-        (b'{"schema_version": "1.0", "tool_version": "0.1"}', "does not follow schema 1.0"),
+        (b'{"schema_version": "1.0", "tool_version": "0.1"}', "does not follow schema 1.1"),
     ],
 )
 def test_what_is_not_a_report_gets_one_clear_line(data: bytes, says: str) -> None:
     with pytest.raises(InputError, match=says) as caught:
         from_json(data)
     assert "\n" not in str(caught.value)
+
+
+def test_sizes_of_schema_1_0_are_read_from_its_notes() -> None:
+    raw = json.loads(to_json(sample_report.full())) | {"schema_version": "1.0"}
+    for row in raw["gemms"]:
+        del row["attention"], row["groups"]
+    grouped = next(row for row in raw["gemms"] if row["kind"] == "gemm")
+    grouped["shape_note"] = "8 groups, m is their total"
+    report = from_json(json.dumps(raw).encode())
+    assert [row.groups for row in report.gemms if row.groups] == [Groups("m", 8)]
+    (sizes,) = {row.attention for row in report.gemms if row.kind == "attention"}
+    assert sizes == AttentionDims(1, 32, 32, 2048, 2048, 80)

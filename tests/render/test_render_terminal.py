@@ -78,7 +78,7 @@ def test_an_ascii_terminal_is_served() -> None:
     file.flush()
     written = file.buffer
     assert isinstance(written, io.BytesIO)
-    assert b"tracelens analyze TRACE -v" in written.getvalue()
+    assert b"tracelens compare BEFORE" in written.getvalue()
 
 
 def test_unattributed_is_on_the_bar_and_has_its_reason() -> None:

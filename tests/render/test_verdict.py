@@ -9,7 +9,7 @@ import pytest
 
 from tests.advice.advice_rows import gemm
 from tests.render import sample_report
-from tracelens.accounting.limits import StepPicture, limits, picture_of
+from tracelens.accounting.limits import LARGE, WORTH, Limits, StepPicture, limits, picture_of
 from tracelens.numbers import ms, ms_range
 from tracelens.render.verdict import verdict, with_verdict
 from tracelens.results import (
@@ -112,12 +112,48 @@ def test_little_is_called_little() -> None:
         (picture(gain=GAIN, components=[component("norm", 9.0)]), "shapes"),  # less than half
         (picture(gain=Estimate(11, 12, 13, "model"), components=[component("norm", 11.0)]), "shapes"),
         (picture(components=[component("norm", 11.0)], busy=0.9), "memory"),  # a wait of 10%
-        (picture(components=[component("norm", 11.0)], busy=0.8), "idle"),  # of 20%
+        (picture(components=[component("norm", 11.0)], busy=0.8), "memory"),  # more than the 4 ms of waiting
+        (picture(components=[component("norm", 5.0)], busy=0.4), "idle"),  # 12 ms, and most of the work 5
+        (picture(exposed_ms=0.6), "exposed"),  # 3%, and no shape is worth 1%
+        (picture(exposed_ms=0.3), "shapes"),
+        (picture(gain=Estimate(0.2, 0.3, 0.4, "model"), exposed_ms=0.6), "shapes"),
         (picture(gain=Estimate(0, None, 5.0, "heuristic"), busy=0.8), "shapes"),  # a bound counts in full
     ],
 )  # fmt: skip
 def test_the_rule_of_what_comes_first(seen: StepPicture, first: str) -> None:
     assert limits(seen).first == first
+
+
+@pytest.mark.parametrize(
+    ("more", "first"),
+    [
+        ({"idle_ms": LARGE * 64}, "idle"),  # as much as is large, is
+        ({"idle_ms": WORTH * 64}, "idle"),
+        ({"exposed_ms": WORTH * 64, "shapes_ms": WORTH * 64}, "shapes"),  # of equals the shapes
+        ({"bytes_ms": 30.0}, "shapes"),  # half of the kernels is not most of them
+        ({"bytes_ms": 30.0, "slow_ms": 0.5}, "memory"),
+    ],
+)
+def test_where_the_rule_turns(more: dict[str, float], first: str) -> None:
+    even = Limits(
+        step_ms=64.0, idle_ms=0.0, exposed_ms=0.0, bytes_ms=0.0, slow_ms=0.0, gpu_ms=60.0, shapes_ms=0.0
+    )
+    assert replace(even, **more).first == first
+
+
+def test_where_nothing_is_exposed_nobody_waits_for_a_rank_and_no_overlap_hides() -> None:
+    assert not picture().waits_for_rank and picture().hideable_ms == 0.0
+    assert picture(busy=0.1, exposed_ms=5.0).hideable_ms == 0.0  # 2 ms of kernels, all of them exposed
+    assert picture(busy=0.5, exposed_ms=4.0).hideable_ms == pytest.approx(4.0)
+    assert picture(busy=0.5, exposed_ms=6.0).hideable_ms == pytest.approx(4.0)
+    nothing = replace(REPORT.summary, step_ms=StepTime(0.0, 0.0, 0.0, 1), idle_ms=0.0, gpu_busy_frac=1.0)
+    assert replace(picture(), summary=nothing).exposed_frac == 0.0
+
+
+def test_what_saves_waiting_is_no_finding_of_shapes() -> None:
+    some = [replace(one, saving_of="wait" if at == 0 else "step") for at, one in enumerate(REPORT.findings)]
+    seen = picture_of(replace(REPORT, findings=some))
+    assert list(seen.waits) == some[:1] and list(seen.findings) == some[1:] and some[1:]
 
 
 def test_an_idle_gpu_is_said_first_with_its_figure_and_the_shapes_second() -> None:
@@ -136,6 +172,32 @@ def test_overlap_is_not_promised_beyond_the_compute_there_is() -> None:
     assert seen.hideable_ms == pytest.approx(6.0) and not seen.waits_for_rank
     assert "at most 6.00 ms" in verdict(seen)[1]
     assert late.waits_for_rank and "at most 12.0 ms" in verdict(late)[1]
+
+
+def test_two_large_waits_are_told_together_with_what_is_left() -> None:
+    """Idle 38%, exposed 40% of 20 ms: neither alone is the answer, and the bounds stand side by side."""
+    said, detail = verdict(picture(busy=0.62, exposed_ms=8.0, communication=[collective(8.0)]))
+    assert "40.0% of the step (8.00 of 20.0 ms)" in said and "38.0% (7.60 ms)" in said
+    assert "22.0% (4.40 ms)" in said
+    assert detail.startswith(TO_TRY) and "at most 7.60 ms" in detail and "at most 4.40 ms" in detail
+    assert verdict(picture(busy=0.9, exposed_ms=8.0))[0] != said
+
+
+def test_what_most_of_the_idle_time_waits_for_is_told_first() -> None:
+    wait = replace(
+        REPORT.findings[0], title="Fetch batches ahead: 9.00 ms per step", saving_of="wait",
+        evidence={"kind": "data", "wait_ms": 9.0},
+    )  # fmt: skip
+    said, detail = verdict(picture(busy=0.4, waits=[wait]))
+    assert "60.0% of the step (12.0 of 20.0 ms)" in said and "9.00 ms" in said and "DataLoader" in said
+    assert detail.startswith(f"{TO_TRY} fetch batches ahead, at most 9.00 ms") and "CUDA graphs" not in detail
+    little = replace(wait, evidence={"kind": "data", "wait_ms": 5.0})
+    said, detail = verdict(picture(busy=0.4, waits=[little]))
+    assert "DataLoader" not in said and "5.00 ms" in detail and "CUDA graphs" in detail
+
+
+def test_a_larger_batch_is_no_way_to_a_shorter_step() -> None:
+    assert "batch" not in " ".join(verdict(picture(busy=0.2)))
 
 
 def test_exposed_communication_is_named_with_what_it_serves() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tracelens.results import CommunicationRow, Known, ModelDims
+from tracelens.step.exchange import vocab_is_split
 from tracelens.trace.metadata import process_groups, rank_and_world
 
 #: Words in the name of a process group or of a mesh dimension: DeviceMesh's ``mesh_tp``, Megatron's
@@ -21,7 +22,6 @@ _KINDS = {
 _OTHERS = frozenset(
     {"dp", "data", "cp", "context", "sp", "sequence", "fsdp", "shard", "replicate", "embedding"}
 )
-#: A head or a vocabulary that is not split is each rank's as well: "per rank" is true of both.
 _SPLIT = ("heads", "kv_heads", "ffn", "vocab")
 _WORD = re.compile(r"[a-z]+")
 _PURPOSES = {"pipeline": "pipeline_parallel", "expert all-to-all": "expert_parallel"}
@@ -29,17 +29,24 @@ _FROM_CONFIG = re.compile(r"^(config|cfg|model_args|params|args|hparams)\.")
 
 
 def with_degrees(
-    dims: ModelDims, metadata: Mapping[str, Any], rows: Sequence[CommunicationRow], *, complete: bool = True
+    dims: ModelDims,
+    metadata: Mapping[str, Any],
+    rows: Sequence[CommunicationRow],
+    *,
+    complete: bool = True,
+    tokens: int | None = None,
 ) -> ModelDims:
     """``dims`` with the degrees of pipeline and experts, and the tensor one where shapes left it open.
 
-    What tensor-parallel ranks share is marked as one rank's part. ``complete``: what was not seen among the
-    kernels is not there; else no communication is not one rank.
+    What tensor-parallel ranks share is marked as one rank's part, with the whole where the degree is known.
+    ``complete``: what was not seen among the kernels is not there; else no communication is not one rank.
+    ``tokens`` of a micro-batch tell whether messages are of a split vocabulary.
     """
     sharded = any(row.purpose == "tensor parallel" for row in rows)
     if not dims.transformer:
-        nothing = Known(None, dims.hidden.source)
-        return replace(dims, pipeline_parallel=nothing, expert_parallel=nothing)
+        nothing = Known(None, dims.layers.source)
+        spread = dims.expert_parallel if dims.expert_parallel.value is not None else nothing
+        return replace(dims, pipeline_parallel=nothing, expert_parallel=spread)
     named = _named(metadata, rows)
     tensor, found = dims.tensor_parallel, named.get("tensor_parallel")
     exchanged = _exchanged(rows)
@@ -50,13 +57,42 @@ def with_degrees(
         tensor = exchanged
     pipeline = named.get("pipeline_parallel") or _without_messages(metadata, rows, complete)
     split = (tensor.value or 1) > 1 or (tensor.value is None and sharded)
+    if split:
+        dims = _of_rank(dims, tensor.value, _vocab_split(dims, tensor, metadata, rows, tokens))
     return replace(
         dims,
-        **{name: replace(getattr(dims, name), per_rank=split) for name in _SPLIT},
         tensor_parallel=tensor,
         pipeline_parallel=pipeline,
-        expert_parallel=named.get("expert_parallel") or _without_experts(dims, metadata, rows, complete),
+        expert_parallel=named.get("expert_parallel") or _experts_spread(dims, metadata, rows, complete),
     )
+
+
+def _vocab_split(
+    dims: ModelDims,
+    tensor: Known,
+    metadata: Mapping[str, Any],
+    rows: Sequence[CommunicationRow],
+    tokens: int | None,
+) -> bool | None:
+    if tokens is None:
+        return None
+    spread = replace(dims, tensor_parallel=tensor)
+    return vocab_is_split(rows, spread, tokens=tokens, declared=declared(metadata).get("vocab"))
+
+
+def _of_rank(dims: ModelDims, ranks: int | None, vocab_split: bool | None) -> ModelDims:
+    """Mark what tensor-parallel ranks share as one rank's part, with the whole where that is known.
+
+    One key/value head on a rank of several heads is its own or a copy of another rank's. A vocabulary that
+    nothing says is split may be each rank's: "per rank" is true of both.
+    """
+    open_ = {"kv_heads": dims.kv_heads.value == 1 != dims.heads.value, "vocab": vocab_split is not True}
+    for name in _SPLIT:
+        known: Known = getattr(dims, name)
+        whole = known.value * ranks if known.value and ranks and not open_.get(name) else None
+        shared = replace(known, per_rank=name != "vocab" or vocab_split is not False, whole=whole)
+        dims = replace(dims, **{name: shared})  # type: ignore[arg-type]
+    return dims
 
 
 def declared(metadata: Mapping[str, Any]) -> dict[str, int]:
@@ -161,9 +197,11 @@ def _without_messages(metadata: Mapping[str, Any], rows: Sequence[CommunicationR
     return Known(None, "messages are sent from rank to rank, and no process group is named after a pipeline")
 
 
-def _without_experts(
+def _experts_spread(
     dims: ModelDims, metadata: Mapping[str, Any], rows: Sequence[CommunicationRow], complete: bool
 ) -> Known:
+    if dims.expert_parallel.value is not None:
+        return dims.expert_parallel
     if dims.experts.value is None:
         return Known(None, dims.experts.source)
     alone = _alone(metadata, rows, complete)

@@ -17,10 +17,12 @@ IntArray = npt.NDArray[np.int64]
 _Spans = tuple[IntArray, IntArray]  # begins, ends
 
 #: ``torch/_dynamo/utils.py`` opens a range for each stage of a compilation, "entire_frame_compile
-#: (dynamo_timed)"; ``torch/utils/data/dataloader.py`` one for each batch.
+#: (dynamo_timed)"; ``torch/utils/data/dataloader.py`` one for each batch, whose name says whether
+#: worker processes fetch it.
 _RANGES: dict[HostWork, re.Pattern[str]] = {
     "compile": re.compile(r"\(dynamo_timed\)$|^entire_(?:frame|backward)_compile"),
-    "data": re.compile(r"^enumerate\(DataLoader\)#.*\.__next__$"),
+    "data": re.compile(r"^enumerate\(DataLoader\)#(?!.*MultiProcessing).*\.__next__$"),
+    "workers": re.compile(r"^enumerate\(DataLoader\)#.*MultiProcessing.*\.__next__$"),
 }
 #: ``torch/_dynamo`` opens one for each frame that it runs compiled. What stands within another and in none
 #: of its graphs (a custom operator's own) is reached by a graph break: without one Dynamo compiles it
@@ -28,7 +30,10 @@ _RANGES: dict[HostWork, re.Pattern[str]] = {
 _REGION = re.compile(r"^Torch-Compiled Region")
 #: The calls of compiled graphs in them, by ``torch/_inductor/output_code.py`` and AOTAutograd.
 _GRAPH = re.compile(r"^## Call CompiledFxGraph|^CompiledFunction$")
-_PAGEABLE = re.compile(r"Memcpy HtoD \(Pageable|Memcpy DtoH \(Device -> Pageable")
+_COPIES: dict[HostWork, re.Pattern[str]] = {
+    "pageable": re.compile(r"Memcpy HtoD \(Pageable"),
+    "fetch": re.compile(r"Memcpy DtoH \(Device -> Pageable"),
+}
 
 
 def host_waits(trace: Trace, times: StepTimes) -> list[HostWait]:
@@ -38,12 +43,13 @@ def host_waits(trace: Trace, times: StepTimes) -> list[HostWait]:
     """
     kernels, windows = trace.kernels, (times.start_ns, times.end_ns)
     begin, end = kernels.ts_ns, kernels.ts_ns + kernels.dur_ns
-    copies = trace.symbols.where(_PAGEABLE.match)[kernels.name]
     is_kernel = trace.symbols.where(lambda text: text == "kernel")[kernels.category]
     found = [_wait(kind, _ranges(trace, pattern), (begin, end), windows) for kind, pattern in _RANGES.items()]
     found.append(_wait("break", _breaks(trace), (begin, end), windows))
     computes = (begin[is_kernel], end[is_kernel])
-    found.append(_wait("pageable", (begin[copies], end[copies]), computes, windows))
+    for kind, pattern in _COPIES.items():
+        copies = trace.symbols.where(pattern.match)[kernels.name]
+        found.append(_wait(kind, (begin[copies], end[copies]), computes, windows))
     return [one for one in found if one is not None]
 
 

@@ -9,9 +9,9 @@ What is compared, all in ms of the median step (idle and exposed are shares of a
   time is memory's or the kernel's fixed cost. It counts where it is more than half of the GPU's time.
 - shapes: what all findings together save, the middle of the prediction, or their bound.
 
-The largest of idle and exposed comes first where it is at least 15% of the step and more than shapes; then
-memory where it is more than shapes; then the largest of idle and exposed from 5% on. Else shapes come first:
-nothing else is worth more.
+The largest of idle, exposed and memory comes first where it is more than shapes; of idle and exposed only
+what is at least 15% of the step is compared with memory, and what is at least 5% comes before shapes; exposed
+from 2% on, where no shape is worth 1%. Else shapes come first: nothing else is worth more.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from tracelens.results.waiting import idle_ms, mean_ms
 
 #: Shares of the step from which a wait is named before kernels, and from which it is named at all.
 LARGE, WORTH = 0.15, 0.05
+#: Exposed communication is named from this share on, and comes first where shapes are worth less than LITTLE.
+EXPOSED, LITTLE = 0.02, 0.01
 UNKNOWN = 0.50
 #: Of exposed communication: from here on it is said that small messages wait for a rank.
 _NAMES_WAITING = 0.25
@@ -75,13 +77,28 @@ class Limits:
     def first(self) -> LimitedBy:
         """By the rule above."""
         waits = max(self.idle_ms, self.exposed_ms)
-        if waits > self.shapes_ms and waits >= LARGE * self.step_ms:
+        memory = self.memory_ms > max(self.shapes_ms, self.gpu_ms / 2)
+        if (
+            waits > self.shapes_ms
+            and waits >= LARGE * self.step_ms
+            and not (memory and self.memory_ms > waits)
+        ):
             return self.wait
-        if self.memory_ms > max(self.shapes_ms, self.gpu_ms / 2):
+        if memory:
             return "memory"
         if waits > self.shapes_ms and waits >= WORTH * self.step_ms:
             return self.wait
+        if self.shapes_ms < LITTLE * self.step_ms and self.exposed_ms > EXPOSED * self.step_ms:
+            return "exposed"
         return "shapes"
+
+    @property
+    def told(self) -> tuple[LimitedBy, ...]:
+        """What the first sentence tells: ``first``, and the other wait where both are large."""
+        both = (
+            self.first in ("idle", "exposed") and min(self.idle_ms, self.exposed_ms) >= LARGE * self.step_ms
+        )
+        return ("idle", "exposed") if both else (self.first,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +177,7 @@ def limits(seen: StepPicture) -> Limits:
     """The figures that are compared."""
     summary, stake = seen.summary, seen.at_stake
     step_ms = summary.step_ms.median
-    known = seen.model.transformer and seen.coverage.component_frac >= 1 - UNKNOWN
+    known = seen.model.found != "none" and seen.coverage.component_frac >= 1 - UNKNOWN
     shapes = (stake.mid if stake.mid is not None else stake.high) if stake is not None else None
     return Limits(
         step_ms=step_ms,

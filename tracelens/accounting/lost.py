@@ -17,15 +17,13 @@ from tracelens.gemm import (
     usable_sms,
 )
 from tracelens.gemm.efficiency import BEST_ALIGNMENT_BYTES
-from tracelens.gemm.lost import FACTORS, PARTS, TOO_SMALL, CallFacts, LossSplit, split_time
+from tracelens.gemm.lost import FACTORS, PARTS, CallFacts, LossSplit, split_time
 from tracelens.hardware import Gpu
 from tracelens.hardware.measurements import Measurements
 from tracelens.results import GemmRow, GemmTime, GpuInfo, Lost
 from tracelens.step.stalls import stalled
 
 _NO_TILE = "the kernel's name does not say its tile"
-_AT_MOST = "at most: "  # before the basis of a step that is only bounded
-_AT_LEAST = "at least: "  # before the reason why a loss is only bounded
 _REASONS = 3  # of what is not judged, in the totals
 
 
@@ -51,14 +49,15 @@ def with_lost(
     alignment = worst_alignment(row)
     if alignment is not None and row.math_dtype is not None and row.kind == "gemm":
         step = ladders.step(row.math_dtype, row.alignment_bytes)
-        frac, basis = step.mid, f"{step.source} ({step.basis}{_range(step)})"
+        frac, at_most = step.mid, False
+        basis = f"{step.source} ({step.basis}{_range(step)})"
         if alignment == BEST_ALIGNMENT_BYTES:
             basis = "all of them are 128-byte aligned"
         if frac is None and step.high is not None and step.high < 1.0:
-            frac, basis = step.high, f"{_AT_MOST}{basis}"
+            frac, at_most = step.high, True
         if frac is None:
             why["alignment"] = f"throughput at {alignment} bytes: {step.source}"
-        row = replace(row, alignment_frac=frac, alignment_basis=basis)
+        row = replace(row, alignment_frac=frac, alignment_basis=basis, alignment_at_most=at_most)
     row = replace(row, lost_ms=Lost(why=why))
     return replace(row, lost_ms=_per_step(split_row(row, gpu), row))
 
@@ -104,10 +103,10 @@ def call_facts(row: GemmRow, gpu: GpuInfo) -> CallFacts:
 def split_row(row: GemmRow, gpu: GpuInfo) -> LossSplit:
     """Microseconds of the row's mean call."""
     split = split_time(call_facts(row, gpu))
-    basis = row.alignment_basis or ""
-    if split.alignment and basis.startswith(_AT_MOST):
-        said = [f"{_AT_LEAST}{basis.removeprefix(_AT_MOST)}", split.why.get("alignment", "")]
-        split = replace(split, why={**split.why, "alignment": "; ".join(text for text in said if text)})
+    if split.alignment and row.alignment_at_most:
+        said = [f"at least: {row.alignment_basis}", split.why.get("alignment", "")]
+        why = {**split.why, "alignment": "; ".join(text for text in said if text)}
+        split = replace(split, why=why, at_least=("alignment",))
     if split.useful is not None and row.stalls:
         split = replace(split, why={**split.why, "other": stalled(row)})
     return split
@@ -120,8 +119,8 @@ def gemm_time(rows: Sequence[GemmRow]) -> GemmTime:
     missing: dict[str, float] = {}
     for row in gemms:
         if row.lost_ms.useful is None and row.time_ms_per_step:
-            why = row.lost_ms.why.get("useful", "not known")
-            why = why if not why.startswith("faster") else "faster than the ceiling"
+            faster = row.lost_ms.unsplit == "faster"
+            why = "faster than the ceiling" if faster else row.lost_ms.why.get("useful", "not known")
             missing[why] = missing.get(why, 0.0) + row.time_ms_per_step
 
     def sum_of(part: str) -> float:
@@ -134,8 +133,8 @@ def gemm_time(rows: Sequence[GemmRow]) -> GemmTime:
         for cause in (*FACTORS, "memory")
     }
     judged_rows = [row for row in gemms if row.lost_ms.useful is not None]
-    small = [row for row in judged_rows if _too_small(row)]
-    larger = [row for row in judged_rows if not _too_small(row)]
+    small = [row for row in judged_rows if row.lost_ms.unsplit == "too_small"]
+    larger = [row for row in judged_rows if row.lost_ms.unsplit != "too_small"]
     return GemmTime(
         total=total,
         **{part: sum_of(part) for part in (*PARTS, "ceiling", "helpers")},
@@ -148,22 +147,13 @@ def gemm_time(rows: Sequence[GemmRow]) -> GemmTime:
         judged_frac=judged,
         not_judged_why=sorted(missing, key=lambda why: -missing[why])[:_REASONS],
         attention=sum(row.time_ms_per_step for row in rows if row.kind == "attention"),
-        at_least=[cause for cause in FACTORS if any(is_bound(row.lost_ms, cause) for row in gemms)],
+        at_least=[cause for cause in FACTORS if any(cause in row.lost_ms.at_least for row in gemms)],
     )
-
-
-def _too_small(row: GemmRow) -> bool:
-    return row.lost_ms.why.get("memory", "").startswith(TOO_SMALL)
 
 
 def _left(lost: Lost) -> float:
     """What of ``other`` is neither a helper's nor the best matmul's."""
     return max(0.0, (lost.other or 0.0) - (lost.helpers or 0.0) - (lost.ceiling or 0.0))
-
-
-def is_bound(lost: Lost, cause: str) -> bool:
-    """Is the figure of this cause a lower bound, the rest of it in ``other``?"""
-    return lost.why.get(cause, "").startswith(_AT_LEAST)
 
 
 def worst_alignment(row: GemmRow) -> int | None:
@@ -177,7 +167,7 @@ def _per_step(split: LossSplit, row: GemmRow) -> Lost:
     names = (*PARTS, "ceiling", "helpers")
     parts = {name: getattr(split, name) for name in names}
     scaled = {name: None if value is None else value * share for name, value in parts.items()}
-    return Lost(**scaled, why=dict(split.why))
+    return Lost(**scaled, why=dict(split.why), unsplit=split.unsplit, at_least=[*split.at_least])
 
 
 def _unknown(row: GemmRow, shape: Shape | None, kernel: KernelName | None, gpu: GpuInfo) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from tracelens.accounting.mixture import mixture_dims
 from tracelens.accounting.projected_heads import projected_kv_heads
 from tracelens.attribution import Attribution, Calls
 from tracelens.attribution.names import op_rule
@@ -20,6 +21,7 @@ from tracelens.words import COMPONENTS, PHASES
 
 S = TypeVar("S")
 _UNKNOWN_NAMES = "not known: no GEMM of this trace is attributed to the part that shows it"
+NO_SHAPES = "not known: no operator behind these GEMMs has shapes"
 _NO_MODEL = {
     "parts": "not known: parts of a transformer were recognised, but not the whole of one",
     "none": "not known: no part of a transformer was recognised",
@@ -39,17 +41,17 @@ def model_dims(
     *,
     sharded: bool = False,
     tables: Collection[tuple[int, int]] = (),
+    choices: Collection[tuple[int, int]] = (),
 ) -> ModelDims:
     """Hidden size, heads, feed-forward size, vocabulary... as the forward GEMMs of this rank show them.
 
     ``sharded``: ranks are seen to exchange activations, as tensor parallelism does. ``tables``: (rows, width)
-    of the tables that embeddings are read from. What no attributed GEMM shows stays unknown, and so does what
-    the calls contradict.
+    of the tables that embeddings are read from. ``choices``: (of how many, how many) routers choose. What no
+    attributed GEMM shows stays unknown, and so does what the calls contradict.
     """
-    if not attribution.transformer:
-        nothing = Known(None, _NO_MODEL[attribution.found])
-        return ModelDims(attribution.found, *(nothing for _ in range(11)))
     everything = _Forward(attribution, calls)
+    if not attribution.transformer:
+        return _of_parts(attribution, everything, choices)
     hidden = everything.gemm(
         ("attention.qkv", lambda s: s.k),
         ("mlp.up", lambda s: s.k),
@@ -58,26 +60,48 @@ def model_dims(
     )
     forward = everything.of_stream(hidden.value)
     heads = _attention_dims(forward, hidden)
-    ffn = forward.gemm(
-        ("mlp.down", lambda s: s.k),
-        ("moe.experts", lambda s: s.k if s.n == hidden.value != s.k else None),
-    )
+    ffn = forward.gemm(("mlp.down", lambda s: s.k), _expert_width(hidden.value))
     vocab, classes = _head(forward, hidden.value, heads["micro_batch"].value, tables)
     found = {"hidden": hidden, **heads, "ffn": ffn, "layers": _layers(attribution, calls, forward)}
     for why, names in (
         (forward.one_part(), tuple(found)),
         (_conflict(forward, hidden, heads["heads"], heads["head_dim"]), ("heads", "kv_heads", "head_dim")),
         (_axes(forward, heads["heads"].value), ("sequence", "micro_batch")),
+        (_packed(forward), ("sequence", "micro_batch")),
     ):
         found |= {name: Known(None, why) for name in names if why is not None}
+    found |= {"vocab": vocab, "classes": classes}
+    if not everything:
+        found |= {name: Known(None, NO_SHAPES) for name, known in found.items() if known.value is None}
     return ModelDims(
         found="whole",
         **found,
-        vocab=vocab,
-        classes=classes,
         tensor_parallel=_tensor_parallel(found["hidden"], found["heads"], found["head_dim"], sharded=sharded),
-        experts=_experts(forward),
+        **_mixture(forward, choices),
     )
+
+
+def _of_parts(attribution: Attribution, forward: _Forward, choices: Collection[tuple[int, int]]) -> ModelDims:
+    """What a mixture of experts shows of its model, where nothing else of one is recognised."""
+    nothing = Known(None, _NO_MODEL[attribution.found])
+    dims = ModelDims(attribution.found, *(nothing for _ in range(11)))
+    mixture = _mixture(forward, choices)
+    if mixture["experts"].value is None:
+        return dims
+    hidden = forward.gemm(("moe.router", lambda s: s.k))
+    ffn = forward.gemm(_expert_width(hidden.value))
+    return replace(dims, hidden=hidden, ffn=ffn, **mixture)  # type: ignore[arg-type]
+
+
+def _expert_width(hidden: int | None) -> tuple[str, Callable[[GemmShape], int | None]]:
+    """What the experts' last products take."""
+    return "moe.experts", lambda s: s.k if s.n == hidden != s.k else None
+
+
+def _mixture(forward: _Forward, choices: Collection[tuple[int, int]]) -> dict[str, Known]:
+    """As many experts as the router chooses from; without a router there are none."""
+    groups = [s.groups for s in forward.products("moe.experts") if s.groups]
+    return mixture_dims(forward.gemm(("moe.router", lambda s: s.n)), groups, choices)
 
 
 def _attention_dims(forward: _Forward, hidden: Known) -> dict[str, Known]:
@@ -99,7 +123,7 @@ def _attention_dims(forward: _Forward, hidden: Known) -> dict[str, Known]:
             heads=heads.value,
             head_dim=head_dim.value,
         )
-        kv_heads = shown or kv_heads
+        kv_heads = shown if shown is not None and shown.value != kv_heads.value else kv_heads
     return {
         "heads": heads,
         "kv_heads": kv_heads,
@@ -207,6 +231,15 @@ def _axes(forward: _Forward, heads: int | None) -> str | None:
     return f"attention runs on {len(often)} sizes of batch x sequence, {shown} among them"
 
 
+def _packed(forward: _Forward) -> str | None:
+    """Why sequence and micro-batch are in no trace: sequences of unequal length lie behind one another."""
+    tokens = Counter(s.query_tokens for s, _ in forward.attention() if s.varlen)
+    if 2 * tokens.total() <= len(forward.attention()):
+        return None
+    size = tokens.most_common(1)[0][0]
+    return f"sequences are packed, {size} tokens in a micro-batch; their lengths are not in the trace"
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     """A forward call with a shape; ``width`` is that of the residual stream it works for."""
@@ -249,6 +282,10 @@ class _Forward:
             elif component == "mlp.down" and isinstance(shape, GemmShape):
                 width = shape.n
             self._rows.append(_Row(component, shape, ns, width))
+
+    def __bool__(self) -> bool:
+        """Has any call a shape?"""
+        return bool(self._rows)
 
     def of_stream(self, width: int | None) -> _Forward:
         """Those of the model whose residual stream is so wide; all where there is one width or none."""
@@ -330,12 +367,6 @@ def _unfused_heads(forward: _Forward, head_dim: Known, hidden: Known) -> tuple[K
             why = f"{what} / head dimension, with the batch of the score products"
             return Known(heads, why), Known(batch // heads, why), unknown
     return unknown, unknown, unknown
-
-
-def _experts(forward: _Forward) -> Known:
-    """As many as the router chooses from; without a router there are none."""
-    found = forward.gemm(("moe.router", lambda s: s.n))
-    return found if found.value is not None else Known(None, "no router of experts is known in this trace")
 
 
 def _tensor_parallel(hidden: Known, heads: Known, head_dim: Known, *, sharded: bool) -> Known:

@@ -18,19 +18,23 @@ def projected_kv_heads(
     """Key/value heads behind the ``widths`` of the forward projections; None unless nothing else fits.
 
     ``widths``: N of every forward call that makes queries, keys or values -> calls; ``layers``: calls of
-    the output projection, of which attention has one. Only fewer than the heads are told. Not told is what
-    another reading fits as well: a gated query, an adapter, a latent, a padded or an unequal layer.
+    the output projection, of which attention has one. Not told is what another reading fits as well: a gated
+    query, an adapter, a latent, a padded or an unequal layer.
 
     >>> projected_kv_heads(Counter({4096: 32, 1024: 64}), layers=32, heads=32, head_dim=128).value
     8
     >>> projected_kv_heads(Counter({6144: 32}), layers=32, heads=32, head_dim=128).value
     8
-    >>> projected_kv_heads(Counter({4096: 96}), layers=32, heads=32, head_dim=128) is None
-    True
+    >>> projected_kv_heads(Counter({4096: 96}), layers=32, heads=32, head_dim=128).value
+    32
     """
     if not heads or not head_dim or not layers or heads < 2:
         return None
     queries = heads * head_dim
+    if _as_many(widths, layers, queries):
+        return Known(
+            heads, f"queries, keys and values are made {queries} wide each, with heads of {head_dim}"
+        )
     if set(widths.values()) == {layers} and len(widths) == 1:
         (width,) = widths
         return _known(width - queries, 2, heads, head_dim, f"one product makes q, k and v, {width} wide")
@@ -42,6 +46,16 @@ def projected_kv_heads(
     if calls == layers:
         return _known(width, 2, heads, head_dim, f"one product makes k and v, {width} wide")
     return None
+
+
+def _as_many(widths: Counter[int], layers: int, queries: int) -> bool:
+    """Three products as wide as the queries in each layer, or one of three times that; with some of these,
+    layers that attend to something else have one for the queries and one for keys and values
+    (torch.nn.functional._in_proj_packed)."""
+    whole, apart, both = (widths[times * queries] for times in (3, 1, 2))
+    if not whole:
+        return len(widths) == 1 and apart == 3 * layers
+    return widths.total() == whole + 2 * apart and whole + apart == layers and apart == both
 
 
 def _known(width: int, parts: int, heads: int, head_dim: int, what: str) -> Known | None:

@@ -20,6 +20,7 @@ from tracelens.gemm import (
     padded_from,
 )
 from tracelens.results import ModelDims
+from tracelens.results.row_sizes import AttentionDims, Groups
 from tracelens.trace import Trace
 
 #: Operators looked at before a product; an eager ``aten::constant_pad_nd`` alone has some eight below it.
@@ -53,6 +54,7 @@ def shape_fields(shape: Shape, dims: ModelDims, role: str | None, padded: dict[s
             "dtype": shape.dtype,
             "shape_note": shape.describe(),
             "shape_known": known,
+            "attention": shape.dims,
         }
     return {
         "m": shape.m,
@@ -66,6 +68,7 @@ def shape_fields(shape: Shape, dims: ModelDims, role: str | None, padded: dict[s
         "n_expr": express(shape.n, dims, rows=False),
         "k_expr": express(shape.k, dims, rows=role == "wgrad"),
         "shape_note": _note(shape, padded),
+        "groups": Groups(shape.grouped, shape.groups) if shape.groups and shape.grouped else None,
         "shape_known": "exact",
         "padded_from": padded,
     }
@@ -84,6 +87,7 @@ def bounded_fields(
             "batch": attention.batch,
             "shape_note": attention.describe(),
             "shape_known": "bounded",
+            "attention": AttentionDims(batch=attention.batch, heads=attention.heads),
         }
     bounds = bound_shape(kernel, grid, plain=op is not None and op.partition(".")[0] in _PLAIN)
     if bounds is None:

@@ -1,11 +1,13 @@
 """What each communication kernel does: the collective, its type, its size and the ranks that take part.
 
 The arguments stand on the kernel itself (since pytorch/kineto#821) or on the ``record_param_comms`` around
-its launch. Without either, the names of the range, the operator and the kernel still say which collective.
+its launch, before PyTorch 2.3 as that operator's inputs. Without any of them, the names of the range, the
+operator and the kernel still say which collective.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,8 +19,9 @@ import numpy.typing as npt
 
 from tracelens.gemm import bytes_per_element
 from tracelens.trace import Links, Trace, look_up
-from tracelens.trace.collectives import OP, Collective
+from tracelens.trace.collectives import MOST_RANKS, OP, Collective
 from tracelens.trace.metadata import process_groups
+from tracelens.trace.tables import Inputs
 from tracelens.words import Collective as CollectiveName
 
 IntArray = npt.NDArray[np.int64]
@@ -46,6 +49,12 @@ _DTYPES = {
     "Byte": "uint8", "Bool": "uint8", "Char": "int8", "Float8_e4m3fn": "fp8", "Float8_e5m2": "fp8",
     "Float8_e4m3fnuz": "fp8", "Float8_e5m2fnuz": "fp8",
 }  # fmt: skip
+
+#: How NCCL's kernels name their type (NVIDIA/nccl src/device/generate.py), ``AllReduce_Sum_f16_RING_LL``.
+_OF_KERNEL = re.compile(r"nccl\w*?_(bf16|f16|f32|f64)(?=_)")
+_KERNEL_DTYPES = {"bf16": "bf16", "f16": "fp16", "f32": "fp32", "f64": "fp64"}
+#: Collectives whose input on a rank is no smaller than their output there.
+_FROM_INPUT = frozenset({"all_reduce", "reduce_scatter", "broadcast", "reduce"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +97,17 @@ def find_calls(trace: Trace, links: Links, rows: IntArray) -> tuple[list[Call], 
     own = trace.kernels.collective[rows]
     empty = [code for code in np.unique(own).tolist() if trace.details.collective(code) is None]
     detail = np.where(np.isin(own, empty), of_op, own)
-    features = np.stack([detail, look_up(links.name, named), trace.kernels.name[rows]], axis=1)
+    silent = [code for code in np.unique(detail).tolist() if _stated(trace, code) is None]
+    op = np.where((recorded >= 0) & np.isin(detail, silent), recorded - links.ops_at.start, -1)
+    inputs = look_up(trace.ops.inputs, op)
+    features = np.stack([detail, look_up(links.name, named), trace.kernels.name[rows], inputs], axis=1)
     distinct, which = np.unique(features, axis=0, return_inverse=True)
     groups = process_groups(trace.metadata)
     return [_call(trace, groups, *row) for row in distinct.tolist()], which.reshape(-1)
 
 
-def _call(trace: Trace, groups: dict[str, Any], detail: int, named: int, kernel: int) -> Call:
-    stated = trace.details.collective(detail) if detail >= 0 else None
+def _call(trace: Trace, groups: dict[str, Any], detail: int, named: int, kernel: int, inputs: int) -> Call:
+    stated = _stated(trace, detail) or (_from_inputs(trace.details.inputs(inputs)) if inputs >= 0 else None)
     name = trace.symbols[kernel]
     moves = moves_data(name)
     collective = _first([stated.name if stated else None, trace.symbols[named], name if moves else None]) or (
@@ -103,13 +115,37 @@ def _call(trace: Trace, groups: dict[str, Any], detail: int, named: int, kernel:
     )
     if not moves:
         return Call("packing", None, None, None, *_group(stated, groups))
+    typed = _OF_KERNEL.search(name)
     dtype = _DTYPES.get(stated.dtype or "") if stated else None
+    dtype = dtype or (_KERNEL_DTYPES[typed[1]] if typed else None)
     sizes = [size for size in (stated.in_elements, stated.out_elements) if size] if stated else []
+    if stated and stated.out_elements is None and collective not in _FROM_INPUT:
+        sizes = []
     elements = max(sizes, default=None)
     each = bytes_per_element(dtype)
     size = round(elements * each) if elements is not None and each is not None else None
     uneven = _uneven(stated) if stated and collective == "all_to_all" else None
     return Call(collective, dtype, elements, size, *_group(stated, groups), uneven)
+
+
+def _stated(trace: Trace, detail: int) -> Collective | None:
+    return trace.details.collective(detail) if detail >= 0 else None
+
+
+def _from_inputs(inputs: Inputs) -> Collective | None:
+    """What ``record_param_comms`` was called with, before it stated fields of its own.
+
+    Its tensors come first and the group's size last (RECORD_PARAM_COMMS_DATA of PyTorch 2.0 to 2.2,
+    torch/csrc/distributed/c10d/ParamCommsUtils.hpp).
+    """
+    tensors = inputs.dims[0] if inputs.dims else []
+    if not tensors:
+        return None
+    sizes = tensors if isinstance(tensors[0], list) else [tensors]
+    elements = sum(math.prod(size) for size in sizes)
+    last = inputs.concrete[-1] if inputs.concrete else ""
+    ranks = int(last) if last.isdecimal() and len(last) <= len(str(MOST_RANKS)) else None
+    return Collective(None, None, elements, None, None, None, ranks, None)
 
 
 def _uneven(stated: Collective) -> float | None:

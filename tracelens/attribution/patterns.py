@@ -106,6 +106,39 @@ OPERATORS: tuple[Row, ...] = (
         r"(_C|vllm|sgl_kernel|flashinfer|trtllm|bitsandbytes)::\w*quant\w*",
         "vllm-project/vllm csrc/torch_bindings.cpp: of what the next product takes",
     ),
+    (  # a weight of four bits before its product, forward and backward: the product has its own operator
+        "quantize",
+        r"MatMul4Bit(Backward)?",
+        "bitsandbytes-foundation/bitsandbytes bitsandbytes/autograd/_functions.py, torch.autograd.Function",
+    ),
+    (
+        "rope",
+        r"(Liger|Fast_|Slow_|Fused|Apply)(?=\w*+\Z)\w*?(Rotary|RoPE|Rope)\w*",
+        (
+            "linkedin/Liger-Kernel src/liger_kernel/ops/rope.py, unslothai/unsloth unsloth/kernels/, "
+            "Dao-AILab/flash-attention flash_attn/layers/rotary.py, NVIDIA/TransformerEngine: their Functions"
+        ),
+    ),
+    (
+        "norm",
+        r"Fast_(RMS_)?Layernorm(Backward)?",
+        "unslothai/unsloth unsloth/kernels/rms_layernorm.py, layernorm.py, torch.autograd.Function",
+    ),
+    (
+        "experts",
+        r"_GroupedLinear(Backward)?",
+        "NVIDIA/TransformerEngine transformer_engine/pytorch/module/grouped_linear.py",
+    ),
+    (
+        "sends",
+        r"_moe_(un)?permute_\w+|_moe_chunk_sort(Backward)?",
+        "NVIDIA/TransformerEngine transformer_engine/pytorch/permutation.py, torch.autograd.Function",
+    ),
+    (
+        "communication",
+        r"Fused(Dispatch|Combine)(Backward)?",
+        "NVIDIA/Megatron-LM megatron/core/transformer/moe/fused_a2a.py: DeepEP",
+    ),
     (
         "core",
         r"FusedAttnFunc\w*|AttnFuncWithCP\w*",
@@ -221,9 +254,50 @@ KERNELS: tuple[Row, ...] = (
         r"\bpaged_attention_v[12]_kernel|\bkernel_unified_attention_[23]d",
         "vllm-project/vllm csrc/attention/, vllm/attention/ops/triton_unified_attention.py",
     ),
-    (  # GemmType: 0 is one GEMM, 1 and 2 are GEMMs of groups of rows
+    (
+        "attention.core",
+        r"\bflashinfer::(\w{1,30}::){0,2}(PrefillWithKVCacheKernel|BatchMLAPage\w{0,40}Kernel)",
+        "flashinfer-ai/flashinfer include/flashinfer/attention/: hopper/prefill_sm90.cuh, mla_hopper.cuh",
+    ),
+    (
+        "attention.core",
+        r"cudnn_generated_\w{0,60}sdpa",
+        "NVIDIA/cudnn-frontend open-source SDPA (issue 377): fort_native and oss kernels",
+    ),
+    (
+        "attention.rope",
+        r"\bBatchQKApply\w{0,40}Rotary\w{0,60}Kernel",
+        "flashinfer-ai/flashinfer include/flashinfer/pos_enc.cuh",
+    ),
+    (
+        "moe.router",
+        r"\bmoe::(topkGating|moeTopK)\b|^_topk_forward$",
+        "vllm-project/vllm csrc/moe/topk_softmax_kernels.cu; triton-lang/triton triton_kernels/topk_details/",
+    ),
+    (
+        "moe.dispatch",
+        r"^_fwd_kernel_ep_(scatter|gather)|^_combined_routing_\w+|^_sum_bitmatrix_\w+",
+        (
+            "sgl-project/sglang layers/moe/ep_moe/kernels.py, which vLLM shares; "
+            "triton-lang/triton python/triton_kernels/triton_kernels/routing_details/"
+        ),
+    ),
+    (
         "moe.experts",
-        r"\bdeep_gemm::\w+<[^>]{0,300}\(deep_gemm::GemmType\)[12]\b",
+        r"^fused_moe_kernel_gptq_awq|\bmarlin_moe_wna16::Marlin|^_(p_)?matmul_ogs_",
+        (
+            "vllm-project/vllm vllm/model_executor/layers/fused_moe/, csrc/moe/marlin_moe_wna16/; "
+            "triton-lang/triton python/triton_kernels/triton_kernels/matmul_ogs.py"
+        ),
+    ),
+    (
+        "optimizer",
+        r"\bk(Precondition)?Optimizer(Static)?(8|32)bit\w*",
+        "bitsandbytes-foundation/bitsandbytes csrc/kernels.cu",
+    ),
+    (  # GemmType: 0 is one GEMM, 4 a batch; the others are GEMMs of groups of rows
+        "moe.experts",
+        r"\bdeep_gemm::\w+<[^>]{0,300}\(deep_gemm::GemmType\)[1235]\b",
         "deepseek-ai/DeepGEMM deep_gemm/include/deep_gemm/common/types.hpp, impls/",
     ),
     (
@@ -253,7 +327,10 @@ KERNELS: tuple[Row, ...] = (
     ),
     (
         "ssm.scan",
-        r"\bchunk_(gated_delta_rule_)?(fwd|bwd)_kernel_(h|o|dv|dhu|dqkwg)|\brecompute_w_u_fwd_kernel",
+        (
+            r"\bchunk_(gated_delta_rule_)?(fwd|bwd)_kernel_(h|o|dv|dhu|dqkwg)|\brecompute_w_u_fwd_kernel"
+            r"|\bfused_recurrent_\w{0,40}(fwd|bwd)_kernel"
+        ),
         "fla-org/flash-linear-attention fla/ops/common/, fla/ops/gated_delta_rule/; vLLM has the same",
     ),
 )

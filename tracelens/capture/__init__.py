@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 
-class _Callable(ModuleType):
+class _CaptureRoom(ModuleType):
     """The room and the function share their name, so the module can be called."""
 
     def __call__(self, *models: Any, **options: Any) -> Any:
@@ -24,4 +24,4 @@ class _Callable(ModuleType):
         return capture(*models, **options)
 
 
-sys.modules[__name__].__class__ = _Callable
+sys.modules[__name__].__class__ = _CaptureRoom

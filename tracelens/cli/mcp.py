@@ -11,12 +11,17 @@ import click
 from tracelens.errors import TracelensError, UsageError
 
 
-@click.command()
+@click.command(short_help="Answer an assistant (Model Context Protocol server).")
 def mcp() -> None:
     """Answer an assistant's questions about traces, as a Model Context Protocol server on standard input.
 
     It reads the files it is asked about and writes none. Needs pip install "tracelens-gpu[mcp]".
     """
+    server().run("stdio")
+
+
+def server() -> Any:
+    """The server with its tools, not yet listening. Raises UsageError where the extra is not installed."""
     try:
         from mcp.server import MCPServer
         from mcp.server.mcpserver.exceptions import ToolError
@@ -35,7 +40,7 @@ def mcp() -> None:
 
         return asked
 
-    server = MCPServer("tracelens", version=__version__, log_level="WARNING")
+    made = MCPServer("tracelens", version=__version__, log_level="WARNING")
     for tool in TOOLS:
-        server.tool()(told(tool))
-    server.run("stdio")
+        made.tool()(told(tool))
+    return made

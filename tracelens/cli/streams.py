@@ -17,7 +17,7 @@ from tracelens.errors import UsageError
 redact_option = click.option(
     "--redact",
     is_flag=True,
-    help="Hashes instead of the names of kernels, modules and files, the same in every run.",
+    help="Hashes instead of the names of kernels, modules, process groups and files, the same in every run.",
 )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import fsum
 from statistics import fmean
 
-from tracelens.comparison.gemms import as_all, same_work
+from tracelens.comparison.gemms import as_all, own_frac, own_ms, same_work
 from tracelens.results import Report
 from tracelens.results.comparison import Cause, CauseCode, GemmChange, Noise, StepChange
 
@@ -32,7 +32,8 @@ def find_causes(
     weight = fmean(shares)
     same = [one for one in gemms if one.kind == "gemm" and same_work(one)]
     alike = fsum(_alike_ms(one, noise) for one in same) if noise and _one_way(same, noise) else 0.0
-    single = fsum(one.diff_ms or 0.0 for one in same) - alike
+    beside = fsum((one.diff_ms or 0.0) - (own[1] - own[0]) for one in same if (own := own_ms(one)))
+    single = fsum(one.diff_ms or 0.0 for one in same) - alike - beside
     shapes = fsum(one.diff_ms or 0.0 for one in gemms if not same_work(one))
     gpu_diff = sides[1][1] - sides[0][1]
     parts: dict[CauseCode, float] = {
@@ -40,8 +41,9 @@ def find_causes(
         "exposed_communication": new.exposed_communication_ms - old.exposed_communication_ms,
         "gemms_alike": weight * alike,
         "gemms_single": weight * single,
+        "gemms_beside": weight * beside,
         "gemm_shapes": weight * shapes,
-        "other_kernels": weight * (gpu_diff - alike - single - shapes),
+        "other_kernels": weight * (gpu_diff - alike - single - beside - shapes),
         "overlap": (shares[1] - shares[0]) * fmean(gpu for _, gpu in sides),
     }
     return added_up(parts, "mean_to_median", step.diff_ms, noise)
@@ -64,17 +66,16 @@ def alike_ms(causes: Iterable[Cause]) -> float:
 
 def _one_way(same: Sequence[GemmChange], noise: Noise) -> bool:
     """Did the GEMMs of the same work all change in one direction, by their time?"""
-    times = [(one.before.time_ms_per_step or 0.0, one.diff_ms or 0.0) for one in same if one.before]
+    times = [(own[0], own[1] - own[0]) for one in same if (own := own_ms(one))]
     return fsum(ms for ms, diff in times if diff * noise.mid_frac > 0) >= _ALIKE * fsum(ms for ms, _ in times)
 
 
 def _alike_ms(one: GemmChange, noise: Noise) -> float:
     """The part of a GEMM's difference that it shares with the others."""
-    if one.before is None or one.diff_ms is None or one.diff_ms * noise.mid_frac <= 0:
+    own = own_ms(one)
+    if own is None or (own[1] - own[0]) * noise.mid_frac <= 0:
         return 0.0
-    if as_all(one.diff_frac, noise):
-        return one.diff_ms
-    return noise.mid_frac * (one.before.time_ms_per_step or 0.0)
+    return own[1] - own[0] if as_all(own_frac(one), noise) else noise.mid_frac * own[0]
 
 
 def _compute_ms(report: Report) -> tuple[float, float]:

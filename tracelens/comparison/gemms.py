@@ -10,8 +10,9 @@ from typing import TypeVar
 from tracelens import numbers as f
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.results import GemmRow, Report
-from tracelens.results.comparison import GemmChange, GemmSide, GemmState, Noise
+from tracelens.results.comparison import GemmAspect, GemmChange, GemmSide, GemmState, Noise
 from tracelens.results.gemm import GemmKind
+from tracelens.step.stalls import beside_others
 
 Place = tuple[GemmKind, str, str | None, str]  # kind, component, role, phase
 Left = tuple[Place, list[GemmRow]]  # rows of one shape without a partner in their place
@@ -207,6 +208,9 @@ def _side(rows: list[GemmRow]) -> GemmSide:
         peak_frac=sum(frac * ms for frac, ms in rated) / weight
         if weight and len(rated) == len(rows)
         else None,
+        taken_ms_per_step=None
+        if any(beside_others(row) for row in rows)
+        else sum(row.overlap_ms_per_step for row in rows),
     )
 
 
@@ -224,17 +228,19 @@ def _pair(place: Place, a: list[GemmRow], b: list[GemmRow]) -> GemmChange:
     ]
     if one.shape_note != two.shape_note:
         sizes.append(f"{one.shape_note or 'shape known'} -> {two.shape_note or 'shape known'}")
-    changed = list(sizes)
+    said: dict[GemmAspect, str] = {}
     if one.dtype != two.dtype:
-        changed.append(f"dtype {one.dtype or f.UNKNOWN} -> {two.dtype or f.UNKNOWN}")
+        said["dtype"] = f"dtype {one.dtype or f.UNKNOWN} -> {two.dtype or f.UNKNOWN}"
     if one.layout != two.layout:
-        changed.append(f"layout {one.layout or f.UNKNOWN} -> {two.layout or f.UNKNOWN}")
+        said["layout"] = f"layout {one.layout or f.UNKNOWN} -> {two.layout or f.UNKNOWN}"
     if one.kernels != two.kernels:
-        changed.append("kernel")
+        said["kernel"] = "kernel"
     if differ(one.calls_per_step, two.calls_per_step):
-        changed.append(f"calls {f.count(one.calls_per_step)} -> {f.count(two.calls_per_step)}")
+        said["calls"] = f"calls {f.count(one.calls_per_step)} -> {f.count(two.calls_per_step)}"
     state: GemmState = "shape_changed" if sizes else "same_shape"
-    return _with_diff(GemmChange(state, *place, one, two, changed, None, None, None))
+    differs: list[GemmAspect] = [*(["size"] if sizes else []), *said]  # type: ignore[list-item]
+    changed = [*sizes, *said.values()]
+    return _with_diff(GemmChange(state, *place, one, two, changed, None, None, None, differs=differs))
 
 
 def _lone(place: Place, rows: list[GemmRow], state: GemmState) -> GemmChange:
@@ -262,12 +268,12 @@ def noise(changes: Iterable[GemmChange], gpu_ms: float) -> Noise | None:
     distribution; Rousseeuw and Croux, JASA 88, 1993), so that one row that truly changed widens it little.
     """
     same = [
-        (one.before, _per_call(one.before, one.after))
+        (one.before, frac)
         for one in changes
-        if one.kind == "gemm" and same_work(one) and one.before is not None and one.after is not None
+        if one.kind == "gemm" and one.before is not None and (frac := own_frac(one)) is not None
     ]
     same = [(side, frac) for side, frac in same if _ms(side) >= _WEIGHTY * gpu_ms]
-    if len(same) < _FEWEST:
+    if len(same) < _FEWEST or not gpu_ms:  # where nothing took time, nothing has noise
         return None
     fracs = [frac for _, frac in same]
     middle = median(fracs)
@@ -280,10 +286,26 @@ def _ms(side: GemmSide) -> float:
     return side.time_ms_per_step or 0.0
 
 
-def _per_call(before: GemmSide, after: GemmSide) -> float:
-    old = _ms(before) / before.calls_per_step if before.calls_per_step else 0.0
-    new = _ms(after) / after.calls_per_step if after.calls_per_step else 0.0
-    return new / old - 1 if old else 0.0
+def own_ms(one: GemmChange) -> tuple[float, float] | None:
+    """Per step, before and after: what the same work took the same kernels, without what other streams took.
+
+    None where it is not the same work, or where of one side alone it is not known what those took.
+    """
+    if not same_work(one) or one.before is None or one.after is None:
+        return None
+    taken = (one.before.taken_ms_per_step, one.after.taken_ms_per_step)
+    if (taken[0] is None) != (taken[1] is None):
+        return None
+    return _ms(one.before) - (taken[0] or 0.0), _ms(one.after) - (taken[1] or 0.0)
+
+
+def own_frac(one: GemmChange) -> float | None:
+    """How much longer a call takes after, by ``own_ms``."""
+    own = own_ms(one)
+    if own is None or one.before is None or one.after is None:
+        return None
+    calls = (one.before.calls_per_step, one.after.calls_per_step)
+    return own[1] / calls[1] / (own[0] / calls[0]) - 1 if own[0] > 0 and calls[0] and calls[1] else 0.0
 
 
 def beyond(
@@ -317,12 +339,12 @@ def _spread(noise: Noise) -> float:
 
 def same_work(one: GemmChange) -> bool:
     """Is it the same work with the same kernels, wherever it is counted?"""
-    return one.state in ("same_shape", "moved") and not one.changed
+    return one.state in ("same_shape", "moved") and not one.differs
 
 
 def other_work(one: GemmChange) -> bool:
     """Is it not the same work on both sides, whatever the kernel and whatever it is counted as?"""
-    return one.state not in ("same_shape", "moved") or any(said != "kernel" for said in one.changed)
+    return one.state not in ("same_shape", "moved") or any(aspect != "kernel" for aspect in one.differs)
 
 
 def judged(changes: list[GemmChange], found: Noise | None, gpu_ms: float) -> list[GemmChange]:
@@ -341,7 +363,7 @@ def without_times(changes: list[GemmChange]) -> list[GemmChange]:
     """The rows as they compare across GPUs: shapes and shares of peak."""
 
     def bare(side: GemmSide | None) -> GemmSide | None:
-        return None if side is None else replace(side, time_ms_per_step=None)
+        return None if side is None else replace(side, time_ms_per_step=None, taken_ms_per_step=None)
 
     return [
         replace(one, before=bare(one.before), after=bare(one.after), diff_ms=None, diff_frac=None)

@@ -93,7 +93,7 @@ __all__ = [
 ]
 
 
-class _Callable(ModuleType):
+class _GemmRoom(ModuleType):
     """The room and the function share their name, so the module can be called."""
 
     def __call__(self, m: int, n: int, k: int, **options: Any) -> Any:
@@ -102,4 +102,4 @@ class _Callable(ModuleType):
         return gemm_time(m, n, k, **options)
 
 
-sys.modules[__name__].__class__ = _Callable
+sys.modules[__name__].__class__ = _GemmRoom

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from tracelens.gemm.dtypes import dtype_of_cpp
 from tracelens.gemm.tensors import dims_at, item_at, number_at, strides_at, truth_at
-
-#: What a tensor added to the scores is: the same for all heads, another for each head, or not known which.
-AttentionMask = Literal["mask", "bias", "mask?"]
+from tracelens.results.row_sizes import AttentionDims, AttentionMask
 
 
 def _sum(first: int, last: int) -> int:
@@ -49,6 +47,16 @@ class AttentionShape:
     mask: AttentionMask | None = None  # a tensor that is added to the scores
     query_tokens: int | None = None
     key_tokens: int | None = None
+
+    @property
+    def dims(self) -> AttentionDims:
+        """The sizes alone, as a report has them."""
+        return AttentionDims(
+            self.batch, self.heads, self.kv_heads, self.query_len, self.key_len, self.head_dim,
+            self.value_dim if self.value_dim != self.head_dim else None, self.query_tokens,
+            self.key_tokens if self.key_tokens != self.query_tokens else None,
+            self.window[0] if self.window is not None else None, self.mask,
+        )  # fmt: skip
 
     def describe(self) -> str:
         """One short line for a table.

@@ -59,14 +59,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tracelens.results.gemm import Unsplit
+
 #: Losses of the kernel's own time, in the order in which they are taken.
 FACTORS = ("alignment", "wave", "tile")
 #: The parts that add up to the time.
 PARTS = ("useful", "overlap", "clock", *FACTORS, "memory", "other")
 #: Boards run above the boost clock that the datasheet's peak is computed with, consumer boards by 5 to 10 %.
 CLOCK_MARGIN = 0.10
-#: How the reason begins where a kernel's fixed cost takes most of the time.
-TOO_SMALL = "too small: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,8 @@ class LossSplit:
     helpers: float | None = None
     cut: tuple[float, float] | None = None  # alignment, wave and tile were cut to the first, from the second
     why: Mapping[str, str] = field(default_factory=dict)
+    unsplit: Unsplit | None = None
+    at_least: tuple[str, ...] = ()  # parts that are lower bounds, the rest of them in ``other``
 
 
 def split_time(facts: CallFacts) -> LossSplit:
@@ -155,16 +157,17 @@ def _split_alone(facts: CallFacts) -> LossSplit:
     floor = math if moved is None else max(math, moved)
     if floor < facts.fixed_us:
         reason = (
-            f"{TOO_SMALL}{_us(floor)} of work in a kernel that takes {_us(facts.fixed_us)} however little it "
+            f"too small: {_us(floor)} of work in a kernel that takes {_us(facts.fixed_us)} however little it "
             "computes"
         )
         return _with_rest(
-            replace(useful, why=dict.fromkeys(("memory", *FACTORS), reason)), facts, floor=floor
+            replace(useful, unsplit="too_small", why=dict.fromkeys(("memory", *FACTORS), reason)),
+            facts,
+            floor=floor,
         )
     losses, cut, said = _losses(facts, floor)
     split = replace(
-        useful,
-        **losses,
+        replace(useful, **losses),  # type: ignore[arg-type]
         cut=cut,
         memory=None if moved is None else floor - math,
         why={**{name: text for name, text in why.items() if name == "memory" and moved is None}, **said},
@@ -234,7 +237,7 @@ def _with_rest(split: LossSplit, facts: CallFacts, *, floor: float) -> LossSplit
 def _faster(time: float, math: float) -> LossSplit:
     reason = f"faster than its ceiling: {_us(time)}, but its FLOP need {_us(math)} at the datasheet peak"
     if math > time * (1.0 + CLOCK_MARGIN):
-        return LossSplit(why={"useful": f"{reason}; sparsity, or a wrong shape"})
+        return LossSplit(why={"useful": f"{reason}; sparsity, or a wrong shape"}, unsplit="faster")
     reason += "; the clocks were above the datasheet's"
     return LossSplit(
         useful=time,

@@ -13,13 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tracelens.errors import InputError, UsageError
 from tracelens.files import write_bytes
 from tracelens.words import Direction
 
 SCHEMA = "tracelens.measurements/1"
+#: Fused kernels of attention that torch can be told to take.
+MeasuredBackend = Literal["flash", "cudnn", "efficient"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class AttentionMeasurement:
     dtype: str
     causal: bool
     direction: Direction
-    backend: str  # flash | cudnn | efficient
+    backend: MeasuredBackend
     time_us: float
     spread_frac: float | None
     kernels: tuple[str, ...]

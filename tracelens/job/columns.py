@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.errors import InputError
+from tracelens.trace.collectives import MOST_RANKS
 
 IntArray = npt.NDArray[np.int64]
-_MOST_RANKS = 1 << 20
 _RUN = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?:/(\d{1,7}))?)?")
 
 
@@ -77,7 +77,8 @@ def rank_list(text: str) -> tuple[int, ...]:
     for run in text.split(","):
         found = _RUN.fullmatch(run)
         first, last, stride = (int(found[at] or 0) for at in (1, 2, 3)) if found else (0, 0, 0)
-        ranks += range(first, max(first, last) + 1, stride or 1)
-        if found is None or len(ranks) > _MOST_RANKS:
+        listed = range(first, max(first, last) + 1, stride or 1)
+        if found is None or len(ranks) + len(listed) > MOST_RANKS:
             raise InputError(f"the summary lists ranks that are none: {text[:40]!r}")
+        ranks += listed
     return tuple(ranks)

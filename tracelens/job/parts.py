@@ -11,10 +11,10 @@ import numpy as np
 from tracelens.hardware.collectives import bus_factor, one_node_us
 from tracelens.job.columns import merged
 from tracelens.job.matching import FloatArray, Matched
-from tracelens.job.result import JobCollective, JobFinding, JobGemm, Parts, SlowLink
 from tracelens.job.summary import RankGemm, RankSummary
 from tracelens.job.waits import Activity, JobWaits, Spans
 from tracelens.results import Finding, Known, ModelDims
+from tracelens.results.job import JobCollective, JobFinding, JobGemm, Parts, SlowLink
 from tracelens.trace.tables import MISSING
 
 #: A group is slower than the others from this ratio of sending times on, with so many calls of each.
@@ -247,17 +247,17 @@ def job_model(ranks: Sequence[RankSummary]) -> ModelDims | None:
     if not dims:
         return None
     whole = {name: _agreed([getattr(one, name) for one in dims]) for name in _DIMENSIONS}
-    degree = whole["tensor_parallel"].value
     for name, one in whole.items():
-        if one.per_rank and one.value is not None and degree:
-            source = f"{one.value} per rank x {degree} ranks"
-            whole[name] = replace(one, value=one.value * int(degree), source=source, per_rank=False)
+        if one.whole is not None:
+            source = f"{one.value} per rank x {whole['tensor_parallel'].value} ranks"
+            whole[name] = Known(one.whole, source)
     return replace(dims[0], **whole)  # type: ignore[arg-type]
 
 
 _DIMENSIONS = (
     "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "sequence", "micro_batch",
     "tensor_parallel", "experts", "pipeline_parallel", "expert_parallel", "classes",
+    "top_k",
 )  # fmt: skip
 
 

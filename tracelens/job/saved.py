@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -10,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from tracelens.errors import InputError
+from tracelens.errors import InputError, brief
 from tracelens.job.find import SUMMARY, TRACES
-from tracelens.job.result import JOB_VERSION, Job
 from tracelens.job.summary import RankSummary, decode, each_trace_once
 from tracelens.results import Report
+from tracelens.results.job import JOB_VERSION, Job
 from tracelens.results.json import from_json, to_json
 
 _MOST = 1 << 28  # bytes of one report; more is no report
@@ -26,21 +27,23 @@ def unpack_report(summary: RankSummary) -> Report:
     try:
         return from_json(engine.decompress(summary.report, _MOST))
     except zlib.error as error:
-        raise InputError(f"the report in the summary of {summary.file} is damaged: {error}") from None
+        raise InputError(
+            f"the report in the summary of {brief(summary.file, 80)} is damaged: {error}"
+        ) from None
 
 
 def has_summaries(given: str | Path) -> bool:
     """A summary file, or a folder of summaries without traces beside them."""
     path = Path(given)
-    if not path.is_dir():
-        return path.name.endswith(SUMMARY) and path.is_file()
+    if not os.path.isdir(path):
+        return path.name.endswith(SUMMARY) and os.path.isfile(path)
     names = [one.name.lower() for one in path.iterdir() if not one.name.startswith(".")]
     return any(name.endswith(SUMMARY) for name in names) and not any(name.endswith(TRACES) for name in names)
 
 
 def is_answer(given: str | Path) -> bool:
     """The JSON of an answer for a job (``--json``); a pipe is not read: nobody may be writing to it."""
-    if not Path(given).is_file():
+    if not os.path.isfile(given):
         return False
     try:
         with open(given, "rb") as file:
@@ -54,15 +57,15 @@ def load_answer(path: str | Path) -> Job:
     name = Path(path).name
     try:
         data = Path(path).read_bytes()
-        version = msgspec.json.decode(data, type=_Head).job_version
+        version = msgspec.json.decode(data, type=_AnswerHead).job_version
         if version.partition(".")[0] != JOB_VERSION.partition(".")[0]:
-            raise InputError(f"{name} has job version {version}; this tracelens reads {JOB_VERSION}")
+            raise InputError(f"{name} has job version {brief(version)}; this tracelens reads {JOB_VERSION}")
         return msgspec.json.decode(data, type=Job)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{name} is no whole answer for a job: {error}") from None
+        raise InputError(f"{name} is no whole answer for a job: {brief(error, 300)}") from None
 
 
-class _Head(msgspec.Struct):
+class _AnswerHead(msgspec.Struct):
     job_version: str
 
 

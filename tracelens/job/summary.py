@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import re
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -14,13 +15,14 @@ import numpy as np
 from tracelens.analysis import Analysis
 from tracelens.attribution.collectives import Call
 from tracelens.attribution.communication import find_communication
-from tracelens.errors import InputError
+from tracelens.errors import InputError, brief
 from tracelens.job.columns import IntArray, merged, pack, rank_text, unpack
 from tracelens.job.messages import with_messages
 from tracelens.results import Finding, GemmRow, GpuInfo, ModelDims, Report, Summary, Waits
 from tracelens.results.json import to_json
 from tracelens.results.step import ComponentRow, Coverage
 from tracelens.trace import Links, Trace
+from tracelens.trace.collectives import MOST_RANKS
 from tracelens.trace.metadata import rank_and_world
 from tracelens.trace.tables import MISSING
 from tracelens.version import __version__
@@ -44,20 +46,27 @@ PARALLEL: dict[Purpose, str] = {
 }
 
 
+#: What a summary can say, also one that somebody edited: what is beyond is refused with the whole file.
+_Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
+_Ranks = Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
+_UNPACKED_BYTES, _UNPACKED_TIMES = 64_000_000, 100  # a real one unpacks to 2.2 times its size
+_Time = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]
+
+
 class CallKind(msgspec.Struct, frozen=True, order=True):
     """Calls of a collective that differ in nothing but time. ``bytes`` as in ``Call.bytes``."""
 
     collective: str
     group: str  # the description of the process group, else its name; empty where the trace names none
     ranks: str | None  # of the group (``columns.rank_text``); None where the trace does not list them
-    group_size: int | None
-    bytes: int | None
+    group_size: _Ranks | None
+    bytes: Annotated[int, msgspec.Meta(ge=0, lt=2**56)] | None
 
 
 class Columns(msgspec.Struct, frozen=True):
     """Packed columns of equal ``length`` (``tracelens.job.columns``)."""
 
-    length: int
+    length: Annotated[int, msgspec.Meta(ge=0, lt=2**24)]
     data: dict[str, bytes]
 
     def column(self, name: str) -> IntArray:
@@ -70,9 +79,9 @@ class Columns(msgspec.Struct, frozen=True):
 class RankStep(msgspec.Struct, frozen=True):
     """A whole step on this rank's clock."""
 
-    index: int  # N of ProfilerStep#N
-    start_ns: int
-    end_ns: int
+    index: _Time  # N of ProfilerStep#N
+    start_ns: _Time
+    end_ns: _Time
 
 
 class RankGemm(msgspec.Struct, frozen=True):
@@ -102,9 +111,9 @@ class RankSummary(msgspec.Struct, frozen=True):
     tool_version: str
     file: str
     sha256: str
-    rank: int | None
+    rank: _Rank | None
     rank_from: RankFrom
-    world_size: int | None
+    world_size: _Ranks | None
     partial: bool
     warnings: list[str]
     gpu: GpuInfo
@@ -214,23 +223,32 @@ def each_trace_once(summaries: Iterable[RankSummary]) -> list[RankSummary]:
 def decode(data: bytes, name: str) -> list[RankSummary]:
     """The ranks of a summary file. Raises InputError where it is none, or of another major version."""
     try:
-        text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        text = _unpacked(data, name) if data[:2] == b"\x1f\x8b" else data
         return [_decoded(line, name) for line in text.splitlines() if line.strip()]
     except (OSError, EOFError, zlib.error, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{name} is no summary of ranks: {error}") from None
+        raise InputError(f"{name} is no summary of ranks: {brief(error, 300)}") from None
+
+
+def _unpacked(data: bytes, name: str) -> bytes:
+    most = _UNPACKED_BYTES + _UNPACKED_TIMES * len(data)
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise InputError(f"{name} is no summary of ranks: it unpacks to more than {most / 1e6:,.0f} MB")
+    return text
 
 
 def _decoded(line: bytes, name: str) -> RankSummary:
-    head = msgspec.json.decode(line, type=_Head)
+    head = msgspec.json.decode(line, type=_SummaryHead)
     if head.summary_version.partition(".")[0] != SUMMARY_VERSION.partition(".")[0]:
         raise InputError(
-            f"{name} has summary version {head.summary_version}; this tracelens reads {SUMMARY_VERSION}: "
-            "summarize the trace again"
+            f"{name} has summary version {brief(head.summary_version)}; this tracelens reads "
+            f"{SUMMARY_VERSION}: summarize the trace again"
         )
     return msgspec.json.decode(line, type=RankSummary)
 
 
-class _Head(msgspec.Struct):
+class _SummaryHead(msgspec.Struct):
     summary_version: str
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from tracelens.errors import TracelensError
+from tracelens.hardware.measurements import MeasuredBackend
 from tracelens.numbers import mnk
 from tracelens.words import Direction
 
 #: What a product is computed in; tf32 is fp32 data on tensor cores.
 DTYPES = ("bf16", "fp16", "fp8", "tf32", "fp32")
 LAYOUTS = ("TN", "NN", "NT", "TT")
-Backend = Literal["flash", "cudnn", "efficient"]
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
+
+BACKENDS: tuple[MeasuredBackend, ...] = get_args(MeasuredBackend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class AttentionCase:
     dtype: str = "bf16"
     causal: bool = True
     direction: Direction = "forward"
-    backend: Backend = "flash"
+    backend: MeasuredBackend = "flash"
 
     @property
     def key_heads(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from tracelens.measure.cases import Backend
+from tracelens.hardware.measurements import MeasuredBackend
 from tracelens.words import Role
 
 
@@ -29,7 +29,7 @@ class LayerShape:
     tensor_parallel: int = 1
     vocab: int = 0
     dtype: str = "bf16"
-    attention: Backend | Literal["math"] = "flash"  # math: scores, softmax, values as kernels of their own
+    attention: MeasuredBackend | Literal["math"] = "flash"  # math: scores, softmax, values apart
     fused_qkv: bool = True  # one product for query, key and value
     fused_gate: bool = True  # one product for gate and up, where there is a gate
     recompute: bool = False  # the backward runs the forward again (activation checkpointing)

@@ -16,6 +16,7 @@ _WORDS: dict[CauseCode, str] = {
     "exposed_communication": "exposed communication",
     "gemms_alike": "all GEMMs alike: clock, power, library or another GPU, not shapes",
     "gemms_single": "GEMMs of the same shape and kernel, not all alike",
+    "gemms_beside": "GEMMs beside other streams: SMs and bandwidth that those take",
     "gemm_shapes": "GEMMs of another shape or kernel",
     "other_kernels": "other kernels",
     "overlap": "overlap of compute kernels on several streams",

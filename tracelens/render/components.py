@@ -6,6 +6,7 @@ from tracelens import numbers as f
 from tracelens.render import groups, layers
 from tracelens.render.section import Content, Page, Section
 from tracelens.results import Report
+from tracelens.words import spoken
 
 _NAMED = 3  # components that the heading names
 
@@ -29,7 +30,7 @@ def _content(page: Page) -> Content | None:
 def _largest(page: Page) -> str:
     rows = sorted(component_times(page.report).items(), key=lambda one: -one[1])[:_NAMED]
     whole = page.report.summary.gpu_ms_per_step
-    return ", ".join(f"{name} {f.pct(time / whole)}" for name, time in rows) if whole else ""
+    return ", ".join(f"{spoken(name)} {f.pct(time / whole)}" for name, time in rows) if whole else ""
 
 
 def component_times(report: Report) -> dict[str, float]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
-from rich.console import Console, RenderableType
+from rich.console import Console, OverflowMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -74,13 +74,14 @@ class Out:
     def table(self, heads: Sequence[tuple[str, str]], *, gap: int = 2, expand: bool = False) -> Table:
         """Make a plain table; each head is (title, "l" | "r" | "fold" | "cut")."""
         header = any(title for title, _ in heads)
+        cut: OverflowMethod = "crop" if self.ascii_only else "ellipsis"
         table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, show_header=header, expand=expand)
         for title, kind in heads:
             table.add_column(
                 self.text(title, "dim"),
                 justify="right" if kind == "r" else "left",
                 no_wrap=kind != "fold",
-                overflow="fold" if kind == "fold" else "ellipsis",
+                overflow="fold" if kind == "fold" else cut,
                 ratio=1 if kind in ("fold", "cut") else None,
             )
         return table

@@ -63,6 +63,7 @@ def dims(model: ModelDims) -> list[tuple[str, Known]]:
         *(  # only where the model is spread that way
             (name, known)
             for name, known in (
+                ("experts per token", model.top_k),
                 ("classes", model.classes),
                 ("pipeline parallel", model.pipeline_parallel),
                 ("expert parallel", model.expert_parallel),
@@ -75,10 +76,13 @@ def dims(model: ModelDims) -> list[tuple[str, Known]]:
 def model_line(report: Report) -> list[str]:
     """Name the model by the dimensions that are known."""
     if report.model.found == "parts":
-        return ["Parts of a transformer only"]
+        return ["Parts of a transformer only", *known_dims(report.model)]
     if report.model.found == "none":
         return ["No transformer" if report.coverage.complete else "No attention recognised"]
-    return known_dims(report.model) or ["Transformer of unknown dimensions"]
+    known = known_dims(report.model)
+    if report.model.hidden.value is None:
+        return ["Transformer", *known, f"{'other ' if known else ''}dimensions unknown"]
+    return known
 
 
 def known_dims(model: ModelDims) -> list[str]:
@@ -86,9 +90,10 @@ def known_dims(model: ModelDims) -> list[str]:
     known = [(name, dim, dim.value) for name, dim in dims(model) if dim.value is not None]
     values = {name: value for name, _, value in known}
     parts = []
-    for name, dim, value in known:
+    for name, dim, local in known:
+        value = local if dim.whole is None else dim.whole
         told = {
-            "kv heads": value != values.get("heads"),  # only worth a word when grouped
+            "kv heads": local != values.get("heads"),  # only worth a word when grouped
             "tensor parallel": value > 1,
             "experts": value > 1,
         }
@@ -96,8 +101,15 @@ def known_dims(model: ModelDims) -> list[str]:
             counted = name.endswith(("heads", "layers", "experts", "classes"))
             one = name.removesuffix("s") if value == 1 else name
             said = f"{value} {one}" if counted else f"{name} {value}"
-            parts.append(f"{said} per rank" if dim.per_rank else said)
+            parts.append(f"{said}{_of_rank(dim)}")
     return parts
+
+
+def _of_rank(dim: Known) -> str:
+    """What of a dimension one rank holds, where ranks share it."""
+    if not dim.per_rank:
+        return ""
+    return " per rank" if dim.whole is None else f" ({dim.value} per rank)"
 
 
 def steps_text(report: Report) -> str:
@@ -136,7 +148,7 @@ def run_line(report: Report) -> list[str]:
     """Say where and how the trace was taken; unknown parts are left out here and named in coverage."""
     trace, gpu = report.trace, report.gpu
     cut = cut_words(report)
-    parts = [steps_text(report) + (f", {cut}" if cut else ""), *left_out(report)]
+    parts = [steps_text(report) + (f", {cut}" if cut else "")]
     if trace.rank is not None:
         parts.append(f"rank {trace.rank}" + (f" of {trace.world_size}" if trace.world_size else ""))
     if gpu.name == "unknown":
@@ -147,7 +159,7 @@ def run_line(report: Report) -> list[str]:
     parts += [dtype] if dtype else []
     parts += [f"torch {trace.torch_version}"] if trace.torch_version else []
     parts += [f"CUDA {trace.cuda_version}"] if trace.cuda_version else []
-    return parts
+    return [*parts, *left_out(report)]
 
 
 def per_step(report: Report) -> str:
@@ -168,9 +180,13 @@ def _step_time(report: Report) -> Number:
 
 
 def at_least(share: float) -> str:
-    """A share that is a lower bound; one that rounds to nothing bounds nothing."""
+    """A share that is a lower bound; one that rounds to nothing bounds nothing.
+
+    >>> at_least(0.374), at_least(0.0001)
+    ('≥ 37.4%', 'unknown')
+    """
     text = f.pct(share)
-    return _LEAST + (text if not text.startswith("<") else "0%")
+    return f.UNKNOWN if text.startswith("<") or not share else _LEAST + text
 
 
 def _mfu(report: Report) -> Number:
@@ -214,8 +230,9 @@ def _stake(report: Report) -> Number:
     waste: Estimate | None = report.summary.shape_waste_ms
     waits = [one.saving_ms.high for one in report.findings if one.saving_of == "wait"]
     known = [most for most in waits if most is not None]
-    if waste is None and known:
-        return Number("stake", f"≤ {f.ms(max(known))}", label, f"of waiting{per_step(report)}")
+    if known and (waste is None or max(known) > (waste.high or 0.0)):
+        shapes = f"; kernels ≤ {f.ms(waste.high)} more" if waste is not None and waste.high else ""
+        return Number("stake", f"≤ {f.ms(max(known))}", label, f"of waiting{per_step(report)}{shapes}")
     if waste is None or (waste.mid is None and waste.high is None):
         states = [check.state for check in report.checks]
         judged, open_ = states.count("passed") + states.count("found"), states.count("could_not_run")
@@ -354,7 +371,7 @@ def coverage_lines(report: Report) -> list[str]:
 
 def no_dims(report: Report) -> str:
     """Say why the model's dimensions are not listed, "" where they are."""
-    if report.model.transformer:
+    if report.model.transformer or report.model.hidden.value is not None:
         return ""
     return f"{f.capital(report.model.hidden.source)}."
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracelens.results import ComponentRow, Report
-from tracelens.words import PHASES
+from tracelens.words import PHASES, spoken
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,17 @@ def group_shares(report: Report) -> list[Share]:
     sums = dict.fromkeys((group.key for group in GROUPS), 0.0)
     for row in report.components:
         sums[group_of(row.component).key] += row.time_ms_per_step
-    return _shares([(g.key, g.title, g.short, sums[g.key]) for g in GROUPS])
+    names = {row.component for row in report.components}
+    return _shares([(g.key, *_named(g, names), sums[g.key]) for g in GROUPS])
+
+
+def _named(group: ComponentGroup, names: set[str]) -> tuple[str, str]:
+    """A group's title and short one; of logits and loss only what the trace has: inference has no loss."""
+    seen = names.intersection(group.components)
+    if group.key == "logits" and len(seen) == 1:
+        (only,) = seen
+        return only.capitalize(), only
+    return group.title, group.short
 
 
 def phase_shares(report: Report) -> list[Share]:
@@ -140,6 +150,6 @@ def tree(report: Report) -> list[TreeRow]:
         if names != [group.components[0]] or len(group.components) > 1:
             for name in names:
                 mine = [row for row in rows if row.component == name]
-                lines.append(_tree_row(group.key, name, True, mine, total_ns))
+                lines.append(_tree_row(group.key, spoken(name), True, mine, total_ns))
     lines.append(_tree_row("total", "All GPU time", False, report.components, total_ns))
     return lines

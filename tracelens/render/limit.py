@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tracelens import numbers as f
 from tracelens.accounting.limits import LARGE, byte_times, limits, picture_of
-from tracelens.render import waits
+from tracelens.render import remedies, waits
 from tracelens.render.section import Content, Page, Section
 from tracelens.results import CommunicationRow, Report
 from tracelens.results.step import LimitedBy
@@ -17,26 +17,7 @@ _KINDS = 3  # kinds of communication named
 _NAMED = 4  # components named where memory limits the step
 #: Of idle time: from here on loading data is the first thing to do.
 _LOADS = 0.25
-#: What hides a collective behind compute, by what it serves. Flags: megatron/training/arguments.py of
-#: Megatron-LM; no_sync of DistributedDataParallel; prefetching of FullyShardedDataParallel and fully_shard.
-_HIDES = {
-    "data-parallel gradients": "Overlap gradient buckets with the backward, and send them only in the last"
-    " micro-batch of a step (DDP: no_sync before it).",
-    "FSDP parameter gather": "Prefetch the next layer's weights (FSDP: forward_prefetch, backward_prefetch).",
-    "FSDP gradient scatter": "Scatter a layer's gradients during the backward of the next layer (FSDP:"
-    " backward_prefetch).",
-    "optimizer shards": "Start each bucket in the backward, as soon as its gradients are ready (Megatron:"
-    " --overlap-grad-reduce, --overlap-param-gather).",
-    "tensor parallel": "Use fewer tensor-parallel ranks, or split GEMMs so that they overlap with it"
-    " (Megatron: --tp-comm-overlap).",
-    "expert all-to-all": "Use fewer expert-parallel ranks, or a shared expert that computes meanwhile.",
-    "pipeline": "Use more micro-batches per step, or an interleaved schedule.",
-    "loss or metric": "Reduce it every few steps only.",
-}  # fmt: skip
-_FIND_RANK = (
-    'Find the rank that the others wait for: run "tracelens analyze FOLDER" on a folder of the traces of all'
-    " ranks."
-)
+_TO_FIND = 'run "tracelens analyze FOLDER" on a folder of the traces of all ranks.'
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,30 +77,29 @@ def _exposed(report: Report) -> Card:
             f"{f.ms(seen.waiting_ms)} of the {f.ms(exposed_ms)} is in messages below 64 kB: almost all"
             " of it is waiting for other ranks."
         )
-    serves = kinds[order[0]][0].purpose if order else ""
-    hides = [_HIDES[serves]] if serves in _HIDES else []
+    hides = remedies.hides(kinds[order[0]][0]) if order else []
+    find = f"{f.capital(remedies.FIND_RANK)}: {_TO_FIND}"
     least = "at least " if report.summary.communication_is_bound else ""
     hideable_ms = seen.hideable_ms
-    most = "Hiding all of it saves that much at most."
+    most = f"saves at most {f.ms(exposed_ms)}"
     if not late and hideable_ms < exposed_ms:
-        most = f"Overlap hides at most {f.ms(hideable_ms)} of it: there is no more compute."
+        most = f"overlap saves at most {f.ms(hideable_ms)}: there is no more compute to hide it behind"
     return Card(
         "exposed",
         "Exposed communication",
-        f"at most {_part(exposed_ms if late else hideable_ms, report)}",
+        f"{least}{_part(exposed_ms, report)}; {most}",
         saw,
         "A collective ends when its slowest rank arrives; kernels that need its result wait, and the GPU"
         " computes nothing.",
-        [_FIND_RANK, *hides] if late else [*hides, _FIND_RANK],
-        f"Exposed: a communication kernel runs and no compute kernel does, {least}{f.ms(exposed_ms)},"
-        f" {_steps(report)}. {most}",
+        [find, *hides] if late else [*hides, find],
+        f"Exposed: a communication kernel runs and no compute kernel does, {_steps(report)}.",
     )
 
 
 def _idle(report: Report) -> Card:
     summary, found = report.summary, report.waits
     kernels = sum(row.kernels_per_step for row in report.components)
-    saw = [f"No kernel and no copy runs for {_part(summary.idle_ms, report)}."]
+    saw = ["No kernel and no copy runs in this time."]
     if kernels:
         mean_us = 1e3 * summary.gpu_ms_per_step / kernels
         saw.append(f"{f.count(round(kernels))} kernels per step, {f.sig(mean_us)} µs each on average.")
@@ -127,10 +107,14 @@ def _idle(report: Report) -> Card:
     loads = next((part.frac for part in found.path if part.bound_by == "data_loading"), 0.0)
     loader = "Load data ahead of the step: more DataLoader workers, pin_memory=True, non_blocking copies."
     todo = [
-        'Launch less: torch.compile(mode="reduce-overhead") (CUDA graphs), or a larger batch.',
+        f"Launch fewer kernels: {remedies.LAUNCH_LESS}.",
         "Take what waits for the GPU out of the step: .item(), .cpu(), print of a tensor, synchronize().",
+        "A larger batch does not shorten the step; it does more work in it while the CPU sets its length.",
     ]
-    todo = [loader, *todo] if loads >= _LOADS else [*todo, loader]
+    if loads >= _LOADS or any(
+        one.evidence["kind"] in ("data", "workers") for one in picture_of(report).waits
+    ):
+        todo.insert(0, loader)
     if found.why == waits.NOT_ASKED:
         todo.insert(0, "Find the cause: tracelens analyze TRACE --waits.")
     without_ms = summary.unprofiled.median_ms
@@ -144,7 +128,7 @@ def _idle(report: Report) -> Card:
     return Card(
         "idle",
         "The GPU waits for the CPU",
-        f"at most {f.ms(gain_ms)}{_per(report)}",
+        f"{_part(summary.idle_ms, report)}; saves at most {f.ms(gain_ms)}",
         saw,
         "An idle GPU has nothing to run: the CPU launches too slowly, loads data, or waits for the GPU. While"
         " it does, shorter kernels leave longer gaps, not a shorter step.",
@@ -160,17 +144,17 @@ def _memory(report: Report) -> Card:
     saw = [f"{name}: {f.ms(time)}." for name, time in times if time > 0]
     if found.slow_ms > 0:
         saw.append(f"GEMMs limited by memory or by a kernel's fixed cost: {f.ms(found.slow_ms)}.")
+    todo = [f"Replace them: {remedies.fusing([name for name, time in times if time > 0])}."]
+    if found.slow_ms > found.bytes_ms:
+        todo.insert(0, "Give GEMMs more rows per call: a larger micro-batch where memory allows it.")
     return Card(
         "memory",
         "Memory-bound kernels",
-        f"{f.ms(found.memory_ms)} of {f.ms(found.gpu_ms)} GPU time{_per(report)}",
+        f"{f.ms(found.memory_ms)} of {f.ms(found.gpu_ms)} GPU time{_per(report)}; saving not predicted",
         saw,
         "These kernels read and write more than they compute: memory bandwidth or their own start limits"
         " them, not the shape of a GEMM.",
-        [
-            "Fuse what only moves bytes: torch.compile, fused norm and loss, the optimizer with fused=True.",
-            "Give GEMMs more rows: a larger micro-batch where memory allows it.",
-        ],
+        todo,
         f"Kernels that only move bytes take {f.ms(found.bytes_ms)}, GEMMs whose bound is memory or latency"
         f" {f.ms(found.slow_ms)}: together {f.pct(found.memory_ms / (found.gpu_ms or 1.0))} of GPU time.",
     )

@@ -8,7 +8,6 @@ from markupsafe import Markup
 
 from tracelens import numbers as f
 from tracelens.accounting.derivation import derive, written
-from tracelens.accounting.lost import is_bound
 from tracelens.gemm.lost import FACTORS, PARTS
 from tracelens.render import facts
 from tracelens.render.section import Content, Page, Section
@@ -165,7 +164,7 @@ def main_cause(row: GemmRow) -> str:
     name = max(causes, key=lambda one: causes[one])
     if causes[name] < _WORTH_NAMING * time:
         return f"other {f.sig(lost.other or 0.0)}"
-    return f"{name} {'≥ ' if is_bound(lost, name) else ''}{f.sig(causes[name])}"
+    return f"{name} {'≥ ' if name in lost.at_least else ''}{f.sig(causes[name])}"
 
 
 def segments(row: GemmRow) -> list[tuple[str, float, float]]:

@@ -1,4 +1,4 @@
-"""Names of kernels, modules and files as hashes, for a report that leaves the house.
+"""Names of kernels, modules, groups and files as hashes, for a report that leaves the house.
 
 A name has the same hash in every run, so that two redacted reports still compare. A hash does not give its
 name away, but it confirms one that was guessed; with ``TRACELENS_REDACT_KEY`` in the environment only for
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,15 +29,20 @@ T = TypeVar("T")
 
 KEY = "TRACELENS_REDACT_KEY"
 #: What a field of a result names.
-_FIELDS = {"kernel": "kernel", "kernels": "kernel", "names": "kernel", "path": "file", "file": "file"}
+_FIELDS = {
+    "kernel": "kernel", "kernels": "kernel", "names": "kernel", "path": "file", "file": "file", "op": "op",
+    "module": "module", "group": "group",
+}  # fmt: skip
 #: Where such a name can stand alone; elsewhere "mlp" is a component and no module.
 _NAMES = {*_FIELDS, "name", "pair", "slowest", "last"}
 #: Operators of PyTorch itself say nothing of a model.
 _PUBLIC_OP = re.compile(r"(?:aten|prims|c10d|nccl|cudnn|torch|autograd|profiler|record_param_comms)\b")
-_HASHED = re.compile(r"(?:kernel|module|file|op)-[0-9a-f]{12}(?:\.[a-z.]+)?")
+#: Nor do the groups that it makes itself, named or numbered (torch/distributed/distributed_c10d.py).
+_PUBLIC_GROUP = re.compile(r"default_pg|undefined|\d+|")
+_HASHED = re.compile(r"(?:kernel|module|file|op|group)-[0-9a-f]{12}(?:\.[a-z.]+)?")
 _SUFFIX = re.compile(r"(?:\.(?:pt|trace|report|summary|json|gz))*$")
 #: A name among other words is told by its letters; a kernel named "add" is not looked for in sentences.
-_TELLING = re.compile(r"(?=.*[_.:<\d]).{6,}", re.DOTALL)
+_TELLING = re.compile(r"(?=.*(?:[_.:<\d]|[a-z][A-Z]|[A-Z]{2})).{6,}", re.DOTALL)
 
 
 def redact(value: T, *, kernels: Iterable[str] = (), modules: Iterable[str] = ()) -> T:
@@ -48,10 +53,10 @@ def redact(value: T, *, kernels: Iterable[str] = (), modules: Iterable[str] = ()
     plain = msgspec.to_builtins(value)
     names = {name: hashed("kernel", name) for name in kernels} | {name: _module(name) for name in modules}
     for kind, name in _named(plain):
-        names[name] = hashed(kind, name)
+        names[name] = _HIDES.get(kind, partial(hashed, kind))(name)
         if kind == "file":
             names.setdefault(_SUFFIX.sub("", name), hashed(kind, name))
-    names = {name: new for name, new in names.items() if name and name not in COMPONENTS}
+    names = {name: new for name, new in names.items() if name and new != name and name not in COMPONENTS}
     text = msgspec.json.encode(plain).decode()
     told = [
         name for name in names if _TELLING.match(name) and msgspec.json.encode(name).decode()[1:-1] in text
@@ -123,6 +128,14 @@ def _op(name: str) -> str:
     return name if _PUBLIC_OP.match(name) else hashed("op", name)
 
 
+def _group(name: str) -> str:
+    return name if _PUBLIC_GROUP.fullmatch(name) else hashed("group", name)
+
+
+#: What is no name, or is more than one.
+_HIDES: dict[str, Callable[[str], str]] = {"module": _module, "op": _op, "group": _group}
+
+
 @cache
 def _digest(name: str) -> str:
     key = os.environ.get(KEY, "").encode()
@@ -149,8 +162,6 @@ def _replaced(value: Any, names: dict[str, str], told: list[str], field: str) ->
         return [_replaced(item, names, told, field) for item in value]
     if not isinstance(value, str):
         return value
-    if field == "op":
-        return _op(value)
     if field in _NAMES:
         return names.get(value, value)
     for name in told:

@@ -17,19 +17,20 @@ from tracelens.render.console import WIDEST
 from tracelens.render.console import Out as _Out
 from tracelens.render.findings import is_worth
 from tracelens.render.text import clean
-from tracelens.render.verdict import with_verdict
+from tracelens.render.verdict import lower, with_verdict
 from tracelens.results import CommunicationRow, Finding, GemmRow, Report
-from tracelens.words import slash_step
+from tracelens.words import TO_TRY, slash_step, spoken
 
 TOP = 6  # GEMM rows; the page has the rest
 WHYS = 2  # findings whose evidence is told
-FINDINGS = 4  # findings, a line each
+FINDINGS = 3  # findings, a line each
 COMPONENTS = 5
-_VERDICT = 3  # lines
+_VERDICT = 4  # lines, with what to try
 _ROOMY = 76  # columns
 _LEGENDS = ((3, 2), (3, 1), (2, 1), (1, 1))  # columns of the legend, and the gap between them
 _SENTENCE = re.compile(r"\S.*?[.!](?=\s|$)")
 CALLS = 2  # kinds of communication that are named
+_CELLS = 38  # columns of a finding's line beside its title
 _NAMED = 5  # rows that an error names
 WIDE = 100  # room for the columns a narrow terminal goes without
 _SEVERITY = {"high": "bold red", "medium": "bold yellow", "low": "bold blue"}
@@ -81,8 +82,10 @@ def _head(out: _Out, report: Report, *, verbose: bool) -> None:
         out.line(out.text(verdict, "bold") + out.text(f" {detail}" if detail else "", limit=900))
     else:
         said = out.text(verdict, "bold", limit=_VERDICT * out.width)
-        room = _VERDICT * out.width - len(said) - _VERDICT * 6  # words do not end where lines do
-        out.line(said + out.text("".join(f" {one}" for one in _first_sentences(detail, room))))
+        said += out.text(
+            "".join(f" {one}" for one in _to_try_first(detail, _VERDICT * out.width - len(said)))
+        )
+        out.line(said)
     for found in limit.cards(report) if verbose else ():
         for line in [*found.saw, *(f"→ {one}" for one in found.todo)]:
             out.line(f"  {line}")
@@ -96,12 +99,21 @@ def _cut(out: _Out, text: str, verbose: bool, *, room: int = 0) -> str:
     return clean(text, limit=out.width - room - 2).rpartition(" ")[0] + " …"
 
 
-def _fitting(out: _Out, line: str) -> str:
-    """As many parts of an identity line as one line has room for."""
-    parts = line.split(" · ")
-    while len(parts) > 1 and cell_len(" · ".join(parts)) > out.width:
+def _fitting(out: _Out, line: str, between: str = " · ") -> str:
+    """As many parts of a line as there is room for."""
+    parts = line.split(between)
+    while len(parts) > 1 and cell_len(between.join(parts)) > out.width:
         parts.pop()
-    return clean(" · ".join(parts), limit=out.width)
+    return clean(between.join(parts), limit=out.width)
+
+
+def _to_try_first(detail: str, room: int) -> list[str]:
+    """What to try, whatever room there is, and then the first sentences that still fit."""
+    sentences = _SENTENCE.findall(detail)
+    to_try = [one for one in sentences if one.startswith(TO_TRY)]
+    rest = " ".join(one for one in sentences if one not in to_try)
+    room -= sum(len(one) + 1 for one in to_try) + _VERDICT * 6  # words do not end where lines do
+    return to_try + _first_sentences(rest, room)
 
 
 def _first_sentences(text: str, room: int) -> list[str]:
@@ -139,7 +151,7 @@ def _findings(out: _Out, report: Report, *, verbose: bool) -> None:
         out.line()
         return
     shown = report.findings if verbose else report.findings[:FINDINGS]
-    kind = "fold" if verbose else "cut"
+    kind = "fold" if verbose or len(shown) == 1 or out.width < _ROOMY else "cut"
     heads = [("", "l"), ("rule", "l"), ("fix", kind), (facts.per_step(report).strip(), "r"), ("share", "r")]
     heads += [("confidence", "l")] if verbose else []
     table = out.table(heads if verbose else [("", how) for _, how in heads], expand=not verbose)
@@ -154,12 +166,13 @@ def _findings(out: _Out, report: Report, *, verbose: bool) -> None:
         out.line(clean(line, limit=240))
     notes = [f"{more} more finding{'s' if more > 1 else ''}"] if more else []
     notes.append(checks)
+    notes += [] if verbose else [f"% of the {'step' if report.summary.steps_marked else 'trace'}"]
     if any(finding.saving_ms.mid is None for finding in shown):
-        notes.append("≤: a bound, not a prediction")
+        notes.append("≤ is a bound, not a prediction" if verbose else "≤ is a bound")
     overlap = facts.overlap_words(report)
     if overlap and verbose:
         notes.append(overlap)
-    out.line(_cut(out, "; ".join(notes), verbose), "dim")
+    out.line("; ".join(notes) if verbose else _fitting(out, "; ".join(notes), "; "), "dim")
     _shape_search(out, report, verbose=verbose)
     out.line()
 
@@ -170,21 +183,27 @@ def _finding_cells(out: _Out, finding: Finding) -> list[Text]:
     saving, share = finding.saving_ms, finding.saving_frac
     waits = finding.saving_of == "gpu_work"
     if saving.mid is not None:
-        claim, part = f"{'GPU work −' if waits else 'saves ≈ '}{f.ms(saving.mid)}", f.pct(share.mid)
+        claim, part = f"{'GPU −' if waits else 'saves ≈ '}{f.ms(saving.mid)}", f.pct(share.mid)
         if saving.mid < 0:
             claim, part = f"slower by {f.ms(-saving.mid)}", f.pct((-share).mid)
     else:
-        claim, part = f"{'GPU work ' if waits else ''}≤ {f.ms(saving.high)}", f.pct(share.high)
+        claim, part = f"{'GPU ' if waits else ''}≤ {f.ms(saving.high)}", f.pct(share.high)
     if waits and (saving.mid or 0.0) >= 0:
         part = f"0 to {f.pct(share.high)}"
     return [
         out.text(facts.MARKS.get(finding.severity, "●"), style),
         out.text(finding.rule, limit=8),
-        out.text(finding.title, limit=160),
+        out.text(_short(finding, out.width - _CELLS), limit=160),
         out.text(claim, style),
         out.text(part),
         out.text(finding.confidence, limit=18),
     ]
+
+
+def _short(finding: Finding, room: int) -> str:
+    """A title of two lines at most: without what stands behind its colon, where it takes more."""
+    title = f"New model: {lower(finding.title)}" if finding.effort == "retrain" else finding.title
+    return title if cell_len(title) <= 2 * room else title.partition(": ")[0]
 
 
 def _why(out: _Out, report: Report) -> None:
@@ -252,25 +271,26 @@ def _components(out: _Out, report: Report) -> None:
         return
     order = sorted(times, key=lambda name: -times[name])
     longest = times[order[0]]
+    rest = order[COMPONENTS:]
+    said = []
+    if rest:
+        said.append(f"{len(rest)} more {f.pct(sum(times[name] for name in rest) / whole)}")
+        if "unattributed" in rest and report.coverage.unattributed_frac:
+            said.append(f"unattributed {f.pct(report.coverage.unattributed_frac)}")
+    head = f"GPU time by component, {f.ms(whole)}{facts.per_step(report)}"
+    out.line(head + (f" ({'; '.join(said)})" if said else ""), "dim")
     table = out.table([("", "l"), ("", "r"), ("", "r"), ("", "l")])
     room = max(8, out.width - 46)
     for name in order[:COMPONENTS]:
         group = groups.group_of(name)
         bar = "█" * max(1, round(room * times[name] / longest))
         table.add_row(
-            out.text(name, limit=22),
+            out.text(spoken(name), limit=22),
             out.text(f.pct(times[name] / whole), "bold"),
             out.text(f.ms(times[name]), "dim"),
             out.text(bar, group.colour),
         )
     out.print(table)
-    rest = order[COMPONENTS:]
-    if rest:
-        rest_ms = sum(times[name] for name in rest)
-        named = f"{len(rest)} more component{'s' if len(rest) > 1 else ''} {f.pct(rest_ms / whole)}"
-        open_ = report.coverage.unattributed_frac
-        unknown = f"; unattributed {f.pct(open_)}" if "unattributed" in rest and open_ else ""
-        out.line(f"{named}{unknown}", "dim")
 
 
 def _style(out: _Out, at: int, share: groups.Share) -> tuple[str, str]:
@@ -470,8 +490,10 @@ def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]], *, verb
         if more_lines:
             out.line(" · ".join(more_lines), "dim")
     else:
-        rule = f"; tracelens explain {clean(report.findings[0].rule, limit=12)}" if report.findings else ""
-        out.line(f"More: tracelens analyze TRACE -v{rule}", "dim")
+        rule = f", tracelens explain {clean(report.findings[0].rule, limit=12)}" if report.findings else ""
+        changes = report.findings or report.summary.limited_by not in ("", "shapes")
+        then = " · Check a fix: tracelens compare BEFORE AFTER" if changes else ""
+        out.line(f"More: -v{rule}{then}", "dim")
 
 
 def _more(report: Report) -> list[str]:

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tracelens.accounting.limits import (
+    EXPOSED,
     LARGE,
+    LITTLE,
     UNKNOWN,
     WORTH,
     Limits,
@@ -16,7 +18,8 @@ from tracelens.accounting.limits import (
     picture_of,
 )
 from tracelens.numbers import capital, listed, ms, ms_range, pct
-from tracelens.results import Estimate, Report
+from tracelens.render.remedies import FIND_RANK, LAUNCH_LESS, fusing
+from tracelens.results import Estimate, Finding, Report
 from tracelens.results.waiting import step_bound
 from tracelens.rules.engine.needs import unseen
 from tracelens.words import TO_TRY, per_step
@@ -30,20 +33,19 @@ _HOST = 0.30
 _SAME = 0.03
 #: Steps that differ by this factor are not told by their median alone.
 _UNEVEN = 2.0
-#: Below this share of the step, shapes are said to cost little.
-_LITTLE = 0.01
 _WAITED = {
     "compile": "for torch.compile", "break": "at graph breaks", "data": "for the DataLoader",
-    "pageable": "for pageable copies",
+    "workers": "for the DataLoader", "pageable": "for pageable copies", "fetch": "for results it fetches",
 }  # fmt: skip
+#: One cause of idle time is told with it from this share of it on.
+_MOST = 0.5
 #: A prediction whose low end is below this share of its middle is told with its range.
 _WIDE = 0.40
 #: Components named where the step is bound by memory.
 _NAMED = 3
 _SHARES = ((0.99, "All of it"), (0.5, "Most of it"), (0.0, "The largest part of it"))
-#: Exposed communication is named from this share of the step on.
-_EXPOSED = 0.02
 _MORE = ", more than any shape change would save."
+_PROFILED = "The profiler slows the CPU: tracelens capture also times steps without it."
 _MARK = "Call prof.step() after each step, or record with tracelens capture."
 
 
@@ -89,14 +91,18 @@ def _verdict(seen: StepPicture) -> tuple[str, str]:
         return _unmarked(seen), _joined(remark, shapes, _MARK)
     if idle and (why := _profiler(seen)) is not None:
         return why, _joined(remark, shapes, others)
+    if len(found.told) > 1:
+        said, to_try = _both(seen)
+        return said, _joined(to_try, others, remark, shapes)
     if found.first == "idle":
         said, to_try = _idle(seen, found, alone=bool(remark))
-        return said, _joined(to_try, remark, shapes, others)
+        return said, _joined(to_try, others, remark, shapes)
     if found.first == "exposed":
         said, to_try = _communication(seen, alone=bool(remark))
-        return said, _joined(to_try, remark, shapes, others)
+        return said, _joined(to_try, others, remark, shapes)
     if found.first == "memory":
-        return _memory(seen, found), _joined(remark, shapes, others)
+        said, to_try = _memory(seen, found)
+        return said, _joined(to_try, others, remark, shapes)
     if remark and not shapes:
         return head, _joined(rest, others)
     return shapes, _joined(remark, others) or _busy(seen)
@@ -132,17 +138,40 @@ def _not_judged(seen: StepPicture) -> tuple[str, str]:
     return "", ""
 
 
+def _both(seen: StepPicture) -> tuple[str, str]:
+    """Idle time and exposed communication, where both are large: the rest is what the GPU computes."""
+    exposed_ms, idle, whole_ms = seen.summary.exposed_communication_ms, seen.summary.idle_ms, seen.mean_ms
+    rest_ms = whole_ms - exposed_ms - idle
+    said = [
+        (exposed_ms, f"{_exposed(seen)} {{}}"),
+        (idle, "the GPU waits for the CPU {}"),
+    ]
+    (first_ms, first), (second_ms, second) = sorted(said, reverse=True)
+    first = first.format(_mean_part(seen, first_ms))
+    second = second.format(f"{pct(second_ms / whole_ms)} ({ms(second_ms)})")
+    least = "at most" if seen.summary.communication_is_bound else "the other"
+    to_try = f"{TO_TRY} {LAUNCH_LESS}, at most {ms(idle)} per step; {_hiding(seen)}."
+    return (
+        f"{capital(first)}, {second}; it computes in {least} {pct(rest_ms / whole_ms)} ({ms(rest_ms)}).",
+        f"{to_try} A rank whose CPU launches late also makes the others wait in their collectives.",
+    )
+
+
+def _hiding(seen: StepPicture) -> str:
+    """What there is to try against exposed communication, and what it saves at most."""
+    to_try, most_ms = "overlap communication with compute", seen.hideable_ms
+    if seen.waits_for_rank:
+        to_try, most_ms = FIND_RANK, seen.summary.exposed_communication_ms
+    most = f"at most {ms(most_ms)} {per_step(seen.marked)}"
+    return f"{to_try}, {most}" + (" of what was recognised" if seen.summary.communication_is_bound else "")
+
+
 def _communication(seen: StepPicture, *, alone: bool) -> tuple[str, str]:
     """Exposed communication, and what there is to try; ``alone`` where shapes are not judged."""
     exposed_ms = seen.summary.exposed_communication_ms
-    to_try, most_ms = "overlap it with compute", seen.hideable_ms
-    if seen.waits_for_rank:
-        to_try, most_ms = "find the rank that the others wait for", exposed_ms
-    most = f"at most {ms(most_ms)} {per_step(seen.marked)}"
-    most += " of what was recognised" if seen.summary.communication_is_bound else ""
     said = f"{_exposed(seen)} {_mean_part(seen, exposed_ms)}"
     return f"{capital(said)}{'.' if alone else _MORE}", _joined(
-        f"{TO_TRY} {to_try}, {most}.", _main_collective(seen, exposed_ms)
+        f"{TO_TRY} {_hiding(seen)}.", _main_collective(seen, exposed_ms)
     )
 
 
@@ -170,21 +199,26 @@ def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> tuple[str, str]:
         part, idle_ms = _mean_part(seen, seen.summary.idle_ms), seen.summary.idle_ms
     else:
         part, idle_ms = _part(found.idle_ms, without_ms, "a step without the profiler"), found.idle_ms
+    wait = max(seen.waits, key=lambda one: one.evidence["wait_ms"], default=None)
+    if wait is not None and wait.evidence["wait_ms"] >= _MOST * idle_ms:
+        wait_ms, fix = wait.evidence["wait_ms"], lower(wait.title.partition(":")[0])
+        return (
+            f"The GPU is idle {part}: it waits {_WAITED[wait.evidence['kind']]} for {ms(wait_ms)} of that.",
+            f"{TO_TRY} {fix}, at most {ms(wait_ms)} {per_step(seen.marked)}.",
+        )
+    to_try = f"{TO_TRY} {LAUNCH_LESS}, at most {ms(idle_ms)} per step."
     if found.idle_ms < _HOST * found.step_ms:
-        return f"The GPU is idle {part}{'.' if alone else _MORE}", ""
+        return f"The GPU is idle {part}{'.' if alone else _MORE}", to_try
     shapes = "" if alone else ", not limited by GEMM shapes"
-    return f"The step is CPU-bound{shapes}: the GPU is idle {part}.", (
-        f'{TO_TRY} torch.compile(mode="reduce-overhead") (CUDA graphs), at most {ms(idle_ms)} per step, or a'
-        " larger batch."
-    )
+    profiled = _PROFILED if without_ms is None else ""
+    return f"The step is CPU-bound{shapes}: the GPU is idle {part}.", _joined(to_try, profiled)
 
 
 def _mean_part(seen: StepPicture, mean_ms: float) -> str:
     """The share that a mean over the steps has in them; where mean and median differ, it says which it is."""
-    whole_ms, median_ms = seen.mean_ms, seen.summary.step_ms.median
-    if abs(whole_ms - median_ms) <= _SAME * whole_ms:
-        return _part(mean_ms / whole_ms * median_ms, median_ms, "the step")
-    return _part(mean_ms, whole_ms, "the step").removesuffix(")") + " on average)"
+    said = _part(mean_ms, seen.mean_ms, "the step")
+    same = ms(seen.mean_ms) == ms(seen.summary.step_ms.median)
+    return said if same else said.removesuffix(")") + " on average)"
 
 
 def _part(time_ms: float, whole_ms: float, of: str) -> str:
@@ -219,26 +253,35 @@ def _profiler(seen: StepPicture) -> str | None:
     return None
 
 
-def _memory(seen: StepPicture, found: Limits) -> str:
-    """The step is bound by memory: by what, in ms."""
+def _memory(seen: StepPicture, found: Limits) -> tuple[str, str]:
+    """The step is bound by memory: by what, in ms, and what there is to try."""
     times = sorted(byte_times(seen), key=lambda one: -one[1])
-    largest = ", ".join(f"{name} {ms(time)}" for name, time in times[:_NAMED] if time > 0)
+    named = [(name, time) for name, time in times[:_NAMED] if time > 0]
+    largest = ", ".join(f"{name} {ms(time)}" for name, time in named)
     part = f"{pct(found.memory_ms / found.gpu_ms)} of the GPU's {ms(found.gpu_ms)} {per_step(seen.marked)}"
     if found.slow_ms > found.bytes_ms:
         return (
             "The step is bound by memory and by the fixed cost of kernels, not by shapes: GEMMs too small"
             f" or too thin for the tensor cores ({ms(found.slow_ms)}) and kernels that move bytes"
             f" ({ms(found.bytes_ms)}) take {part}."
+        ), ""
+    to_try = f"{TO_TRY} {fusing([name for name, _ in named])}; the saving is not predicted."
+    if len(named) == 1:
+        (name, time_ms) = named[0]
+        part = f"{pct(time_ms / found.gpu_ms)} of GPU time ({ms(time_ms)} of {ms(found.gpu_ms)}"
+        return (
+            f"{name} takes {part} {per_step(seen.marked)}) in kernels that move bytes, not in GEMMs.",
+            to_try,
         )
-    return f"The step is memory-bound: kernels that move bytes take {part}, most in {largest}."
+    return f"The step is memory-bound: kernels that move bytes take {part}, most in {largest}.", to_try
 
 
 def _others(seen: StepPicture, found: Limits) -> str:
     """What else is worth naming beside what comes first."""
     said = []
-    if found.first != "idle" and found.idle_ms > WORTH * found.step_ms and _profiler(seen) is None:
+    if "idle" not in found.told and found.idle_ms > WORTH * found.step_ms and _profiler(seen) is None:
         said.append(f"the GPU is idle {pct(found.idle_ms / found.step_ms)} of the step")
-    if found.first != "exposed" and found.exposed_ms > _EXPOSED * found.step_ms:
+    if "exposed" not in found.told and found.exposed_ms > EXPOSED * found.step_ms:
         part = pct(found.exposed_ms / found.step_ms)
         said.append(f"{_exposed(seen)} {part} of the step")
     waits = (
@@ -249,6 +292,8 @@ def _others(seen: StepPicture, found: Limits) -> str:
         said.append(f"kernels bound by memory or by their fixed cost take {part} of GPU time")
     for one in seen.waits:
         wait_ms = one.evidence["wait_ms"]
+        if found.told == ("idle",) and wait_ms >= _MOST * seen.summary.idle_ms:
+            continue  # said first
         said.append(
             f"the GPU waits {_WAITED[one.evidence['kind']]} for {ms(wait_ms)} {per_step(seen.marked)}"
         )
@@ -281,9 +326,9 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
         bound = stake.mid is None
         told = [one for one in findings if bound or one.saving_ms.mid is not None] or list(findings)
         count, open_ = len(told), len(findings) - len(told)
-        title = " and ".join(_lower(one.title) for one in told[: 2 if count == 2 else 1])
+        title = " and ".join(lower(titled(one)) for one in told[: 2 if count == 2 else 1])
         title += " first" if count > 2 else ""
-        what = "fix" if _time_ms(stake) < _LITTLE * found.step_ms else "change"
+        what = "fix" if _time_ms(stake) < LITTLE * found.step_ms else "change"
         changes = f"1 {what}" if count == 1 else f"{count} {what}{'es' if what.endswith('x') else 's'}"
         step = f"each {ms(found.step_ms)} step" if seen.marked else f"the {ms(found.step_ms)} recorded"
         time_ms = _time_ms(stake)
@@ -294,12 +339,14 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
         waits = step_bound(seen.summary)
         if waits != "gpu":  # a shorter kernel leaves a longer gap
             does = "cuts" if count == 1 else "together cut"
-            why = "while it waits for the CPU" if waits == "cpu" else "as none is marked"
-            return (
-                f"{changes} {does} GPU work by {time} of {step} ({share}); what the step gains is not known"
-                f" {why}: {title}.{more}"
+            share = pct(time_ms / found.step_ms) + ("" if bound else ", predicted")
+            gains = (
+                f"the step gains between nothing and {ms(stake.high)} of it while it waits for the CPU"
+                if waits == "cpu"
+                else "what a step gains is not known, as none is marked"
             )
-        if time_ms < _LITTLE * found.step_ms:
+            return f"{changes} {does} GPU work by {time} of {step} ({share}); {gains}: {title}.{more}"
+        if time_ms < LITTLE * found.step_ms:
             time = f"{'together ' if count > 1 else ''}{time}"
             return f"No change found is worth 1% of the step: {changes}, {time} ({share}): {title}.{more}"
         does = "saves" if count == 1 else "together save"
@@ -327,7 +374,12 @@ def _spread(stake: Estimate) -> str:
     return f", range {ms_range(stake.low, stake.high)}"
 
 
-def _lower(title: str) -> str:
+def titled(finding: Finding) -> str:
+    """Its title; of a change that trained weights do not survive, with that."""
+    return finding.title + " (a new model to train)" * (finding.effort == "retrain")
+
+
+def lower(title: str) -> str:
     """A title inside a sentence; one that begins with a name stays, and a colon becomes brackets."""
     first = title[:1].lower() if title[1:2].islower() else title[:1]
     what, _, more = title[1:].rstrip(".").partition(": ")

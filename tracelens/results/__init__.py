@@ -53,7 +53,7 @@ from tracelens.results.verified import MeasuredCall, MeasuredWhole, Verification
 from tracelens.results.waits import IdleCause, PathPart, QueueLength, Waits
 
 #: Of ``--json``.
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 __all__ = [
     "SCHEMA_VERSION", "Basis", "Estimate", "total", "weakest", "Known", "SavingOf", "StepBound", "TraceInfo",

@@ -15,26 +15,29 @@ from tracelens.results.gemm import GemmKind
 from tracelens.results.step import StepTime
 from tracelens.words import per_step
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 #: What the step's time did. ``no_change``: a difference of practical size is excluded; ``inconclusive``: one
 #: is not excluded, and the test sees none; ``too_few_steps``: no test can; ``identical``: one trace twice.
 StepState = Literal["faster", "slower", "no_change", "inconclusive", "too_few_steps", "identical"]
 
 #: Where a difference of the step comes from. ``gemms_alike``: GEMMs of the same shape and kernel that all
-#: changed by the same factor; ``gemms_single``: what single ones of them changed beyond that;
+#: changed by the same factor; ``gemms_beside``: what other streams took of them;
+#: ``gemms_single``: what single ones of them changed beyond that;
 #: ``gemm_shapes``: GEMMs of another shape or kernel, or on one side only; ``other_kernels``: GPU time of
 #: neither GEMMs nor communication; ``overlap``: compute kernels that run beside one another more or less;
 #: ``across_pairs``: pairs of files change by another time than the whole they are of; ``mean_to_median``:
 #: parts are means over the steps, the step's difference is of medians.
 CauseCode = Literal[
-    "idle", "exposed_communication", "gemms_alike", "gemms_single", "gemm_shapes", "other_kernels",
-    "overlap", "across_pairs", "mean_to_median",
+    "idle", "exposed_communication", "gemms_alike", "gemms_single", "gemms_beside", "gemm_shapes",
+    "other_kernels", "overlap", "across_pairs", "mean_to_median",
 ]  # fmt: skip
 
 #: What became of a GEMM. moved: the same work, counted elsewhere after (``moved_to``); regrouped: several of
 #: a place that cannot be paired one by one, together on both sides.
 GemmState = Literal["same_shape", "shape_changed", "only_before", "only_after", "moved", "regrouped"]
+#: What is not the same of two GEMMs of a place.
+GemmAspect = Literal["size", "dtype", "layout", "kernel", "calls"]
 #: What became of a finding.
 OutcomeState = Literal["acted_on", "changed_otherwise", "still_there", "gone", "cannot_tell"]
 
@@ -153,6 +156,9 @@ class GemmSide:
     calls_per_step: float
     time_ms_per_step: Annotated[float | None, says("None where times are not compared")]
     peak_frac: float | None
+    taken_ms_per_step: Annotated[
+        float | None, says("of the time, what other streams took; None = not known")
+    ] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +180,9 @@ class GemmChange:
     alike: Annotated[
         bool, says("the same work, changed by more than noise, and as all GEMMs of the same work did")
     ] = False
+    differs: Annotated[list[GemmAspect], says("what is not the same; ``changed`` says from what to what")] = (
+        field(default_factory=list)
+    )
 
 
 @dataclass(frozen=True, slots=True)

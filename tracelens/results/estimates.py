@@ -139,3 +139,6 @@ class Known:
     value: int | None
     source: Annotated[str, says('e.g. "shape of aten::addmm in 12 layers", or why it is not known')]
     per_rank: Annotated[bool, says("what one tensor-parallel rank holds; the whole model has more")] = False
+    whole: Annotated[
+        int | None, says("where per_rank: what all ranks hold together; null where nothing tells")
+    ] = None

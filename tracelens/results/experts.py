@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -12,10 +12,10 @@ from tracelens.errors import InputError
 from tracelens.results.described import says
 from tracelens.results.estimates import Estimate
 from tracelens.results.study import GpuJson
+from tracelens.words import Direction
 
 SCHEMA_VERSION = "1.0"
 
-Direction = Literal["forward", "backward"]
 #: The largest size of a dimension, and the most experts.
 _LARGEST, _MOST_EXPERTS = 2**31, 2**14
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from tracelens.results.described import says
-from tracelens.results.row_sizes import AttentionNoted, Groups, attention_noted, groups_noted
+from tracelens.results.row_sizes import AttentionDims, Groups
 
 #: How the counted FLOPs stand to those that were done. at_most: a buffer's rows or masked scores are counted
 #: too; above_peak: their rate would be more than the GPU can do, so they are not known, nor is any rate.
@@ -15,6 +15,8 @@ WorkKnown = Literal["exact", "at_most", "above_peak", "unknown"]
 #: bounded: packed attention, ranges of M and N, or the rows of a buffer.
 ShapeKnown = Literal["exact", "bounded", "unknown"]
 GemmKind = Literal["gemm", "attention"]
+#: Why no loss is told apart: it is faster than its ceiling, or a kernel's fixed cost takes most of its time.
+Unsplit = Literal["faster", "too_small"]
 #: A dimension of out[M,N] = a[M,K] @ b[K,N].
 Axis = Literal["m", "n", "k"]
 #: What a kernel's time goes by.
@@ -54,6 +56,10 @@ class Lost:
     helpers: Annotated[float | None, says("of other: kernels beside the product, a split-K reduction")] = None
     why: Annotated[dict[str, str], says("part -> why it is None, cut or only a bound")] = field(
         default_factory=dict
+    )
+    unsplit: Annotated[Unsplit | None, says("why no loss is told apart")] = None
+    at_least: Annotated[list[str], says("parts that are lower bounds, the rest of them in other")] = field(
+        default_factory=list
     )
 
 
@@ -144,9 +150,7 @@ class GemmRow:
     n: int | None
     k: int | None
     batch: int | None
-    shape_note: Annotated[
-        str | None, says('for attention: "b=8 h=12 s=1024 d=64", or why M, N, K are unknown')
-    ]
+    shape_note: Annotated[str | None, says('in words: "b=8 h=12 s=1024 d=64", or why M, N, K are unknown')]
     dtype: str | None
     math_dtype: Annotated[
         str | None, says('the type whose peak it is judged against: "tf32" for fp32 on tensor cores')
@@ -206,6 +210,7 @@ class GemmRow:
         float | None, says("throughput at its worst alignment over that at 128 bytes")
     ] = None
     alignment_basis: Annotated[str | None, says("what that rests on")] = None
+    alignment_at_most: Annotated[bool, says("it is no more than a bound")] = False
     work_known: Annotated[
         WorkKnown, says("how flops, and the rates made of them, stand to what was done")
     ] = "unknown"
@@ -234,16 +239,10 @@ class GemmRow:
     kernel_head_dim: Annotated[
         int | None, says("of an attention kernel: the head dimension it is compiled for")
     ] = None
-
-    @property
-    def attention(self) -> AttentionNoted | None:
-        """Sizes of its attention calls, as far as the trace shows them."""
-        return attention_noted(self.shape_note)
-
-    @property
-    def groups(self) -> Groups | None:
-        """The groups of unequal size that one call holds."""
-        return groups_noted(self.shape_note)
+    attention: Annotated[
+        AttentionDims | None, says("sizes of its attention calls, as far as the trace shows them")
+    ] = None
+    groups: Annotated[Groups | None, says("of unequal size, that one call holds")] = None
 
 
 def main_dtype(rows: Iterable[GemmRow]) -> str | None:

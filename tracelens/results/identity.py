@@ -98,6 +98,7 @@ class ModelDims:
     pipeline_parallel: Annotated[Known, says("stages; ``layers`` are this rank's")] = _UNSTATED
     expert_parallel: Annotated[Known, says("ranks that share the experts")] = _UNSTATED
     classes: Annotated[Known, says("what a head chooses from that is no vocabulary")] = _UNSTATED
+    top_k: Annotated[Known, says("experts that each token goes to")] = _UNSTATED
 
     @property
     def transformer(self) -> bool:

@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from tracelens.errors import InputError
+from tracelens.errors import InputError, brief
 from tracelens.results import SCHEMA_VERSION, Report
 from tracelens.results.comparison import Comparison
 from tracelens.results.diagnosis import Diagnosis
+from tracelens.results.earlier import upgraded
 from tracelens.results.folders import FolderComparison
 from tracelens.results.suggestions import Suggestions
 from tracelens.results.waiting import busy_frac, saving_of, step_bound
@@ -27,7 +28,6 @@ class _ReportHead(msgspec.Struct):
     schema_version: str
     tool_version: str
     summary: _HeadSummary = msgspec.field(default_factory=_HeadSummary)
-    model: dict[str, Any] = {}
 
 
 def to_json(report: Report, *, indent: int | None = 2, compact: bool = False) -> bytes:
@@ -93,12 +93,6 @@ def _without_surrogates(value: Any) -> Any:
     return value
 
 
-def _brief(said: object, longest: int = 20) -> str:
-    """Text out of a file, as a part of one line."""
-    text = " ".join(str(said).split())
-    return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
 def from_json(data: bytes) -> Report:
     """Decode what :func:`to_json` wrote.
 
@@ -109,24 +103,22 @@ def from_json(data: bytes) -> Report:
         head = msgspec.json.decode(data, type=_ReportHead)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(
-            f"not a tracelens report ({_brief(error, 300)}); write one with"
+            f"not a tracelens report ({brief(error, 300)}); write one with"
             " 'tracelens analyze TRACE --json FILE'"
         ) from error
     if head.schema_version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
         raise InputError(
-            f"report has schema {_brief(head.schema_version)}, written by tracelens"
-            f" {_brief(head.tool_version)}; this tracelens reads schema {SCHEMA_VERSION}: analyze the trace"
+            f"report has schema {brief(head.schema_version)}, written by tracelens"
+            f" {brief(head.tool_version)}; this tracelens reads schema {SCHEMA_VERSION}: analyze the trace"
             " again, or use that version"
         )
     try:
-        if "found" not in head.model and "transformer" in head.model:
-            raw = msgspec.json.decode(data)  # of before there were parts of one
-            raw["model"]["found"] = "whole" if raw["model"].pop("transformer") else "none"
-            report = msgspec.convert(raw, type=Report)
+        if head.schema_version == "1.0":
+            report = msgspec.convert(upgraded(msgspec.json.decode(data)), type=Report)
         else:
             report = msgspec.json.decode(data, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"report does not follow schema {SCHEMA_VERSION}: {_brief(error, 300)}") from error
+        raise InputError(f"report does not follow schema {SCHEMA_VERSION}: {brief(error, 300)}") from error
     summary = report.summary
     if head.summary.steps_marked is None:
         # Before there was such a field, the words said whether a step is marked.

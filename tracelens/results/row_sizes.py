@@ -1,32 +1,34 @@
-"""Sizes of a row that M, N and K do not hold, read once from the note that a report keeps of them."""
+"""Sizes of a row that M, N and K do not hold: those of attention, and groups of unequal size."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Literal, NamedTuple, cast
+from typing import Annotated, Literal
 
-#: "b=8 h=12 kv=4 s=1024 d=64", "sq=1 sk=4096" where lengths differ, "packed tokens=32768", "dv=64".
-_SIZE = re.compile(r"(?<![a-z])(b|h|kv|s|sq|sk|d|dv|tokens)=(\d{1,12})(?![\w.])")
-#: What AttentionShape.describe says of a tensor added to the scores.
-_MASK = re.compile(r" (mask\??|bias)$")
-_GROUPS = re.compile(r"(\d+) groups, ([mnk]) is their total$")
+from tracelens.results.described import says
+
+#: What a tensor added to the scores is: the same for all heads, another for each head, or not known which.
+AttentionMask = Literal["mask", "bias", "mask?"]
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionNoted:
+class AttentionDims:
     """What a row says of its attention calls; None = it does not say."""
 
-    batch: int | None
-    heads: int | None
-    kv_heads: int | None
-    seq_q: int | None
-    seq_k: int | None
-    head_dim: int | None
-    value_dim: int | None  # where it is not the head dimension
-    tokens: int | None  # of sequences packed behind one another
-    mask: str | None = None  # added to the scores: "mask" of all heads, "bias" for each, "mask?" one of them
+    batch: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    seq_q: int | None = None
+    seq_k: int | None = None
+    head_dim: int | None = None
+    value_dim: Annotated[int | None, says("where it is not the head dimension")] = None
+    tokens: Annotated[int | None, says("of sequences packed behind one another")] = None
+    key_tokens: Annotated[int | None, says("where they are not as many")] = None
+    window: Annotated[int | None, says("sliding: earlier keys that a query sees")] = None
+    mask: Annotated[
+        AttentionMask | None,
+        says('a tensor added to the scores: "mask" of all heads, "bias" for each, "mask?" one of them'),
+    ] = None
 
     @property
     def heads_of_all(self) -> tuple[int, int, int] | None:
@@ -36,44 +38,9 @@ class AttentionNoted:
         return self.heads, self.kv_heads, self.head_dim
 
 
-class Groups(NamedTuple):
-    """Groups of unequal size in one call: the dimension that is their total, and how many there are."""
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Groups of unequal size in one call."""
 
-    axis: Literal["m", "n", "k"]
+    axis: Annotated[Literal["m", "n", "k"], says("the dimension that is their total")]
     number: int
-
-
-@lru_cache(maxsize=4096)
-def attention_noted(note: str | None) -> AttentionNoted | None:
-    """The sizes in the note of an attention row; None where there are none.
-
-    >>> attention_noted("b=8 h=12 s=1024 d=64").heads_of_all
-    (12, 12, 64)
-    >>> attention_noted("inputs not recorded")
-    """
-    found = {name: int(size) for name, size in _SIZE.findall(note or "")}
-    if not found:
-        return None
-    heads, length = found.get("h"), found.get("s")
-    return AttentionNoted(
-        batch=found.get("b"),
-        heads=heads,
-        kv_heads=found.get("kv", heads),
-        seq_q=found.get("sq", length),
-        seq_k=found.get("sk", length),
-        head_dim=found.get("d"),
-        value_dim=found.get("dv"),
-        tokens=found.get("tokens"),
-        mask=masked[1] if (masked := _MASK.search(note or "")) else None,
-    )
-
-
-@lru_cache(maxsize=4096)
-def groups_noted(note: str | None) -> Groups | None:
-    """The groups in the note of a GEMM row.
-
-    >>> groups_noted("8 groups, m is their total")
-    Groups(axis='m', number=8)
-    """
-    found = _GROUPS.match(note or "")
-    return Groups(cast(Literal["m", "n", "k"], found[2]), int(found[1])) if found else None

@@ -238,9 +238,10 @@ class CommunicationRow:
         return self.collective if self.purpose == "unknown" else f"{self.collective} for {self.purpose}"
 
 
-#: compile: torch.compile; break: between the parts of a model that graph breaks divide; data: the DataLoader;
-#: pageable: copies from or to pageable memory.
-HostWork = Literal["compile", "break", "data", "pageable"]
+#: compile: torch.compile; break: between the parts of a model that graph breaks divide; data: the DataLoader
+#: in the loop's process; workers: in processes of its own; pageable: copies from pageable
+#: memory; fetch: copies to it.
+HostWork = Literal["compile", "break", "data", "workers", "pageable", "fetch"]
 
 
 @dataclass(frozen=True, slots=True)

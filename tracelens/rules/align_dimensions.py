@@ -63,7 +63,7 @@ def _candidate(facts: StepFacts, case: Case) -> Candidate:
         caveats=_caveats(facts, case),
         confidence=case.confidence,
         effort=_EFFORT.get(case.parameter or "", "code"),
-        bounds=[bound_of_row(row, gpu=facts.gpu, same_kernels=True) for row in rows],
+        bounds=[bound_of_row(row, gpu=facts.gpu) for row in rows],
         simulate={simulated: goal.then * ranks} if simulated is not None and goal is not None else None,
         evidence={
             "sizes": sorted(case.sizes),

@@ -44,7 +44,7 @@ def _grouped(facts: StepFacts, mixture: Mixture) -> Candidate | None:
         return None
     calls = f"That is {calls_of(mixture.rows):.0f} products {facts.per_step}."
     return Candidate(
-        title=f"Run the {count} experts in one grouped product, not in {count}",
+        title=f"Run the {count} experts in one grouped GEMM, not in {count}",
         saw=f"{saw(facts, mixture)} {calls}{_other_rules(mixture)}",
         why="one by one",
         change={"expert_products": ["one for each", "grouped"]},

@@ -13,6 +13,7 @@ from tracelens.rules.engine.candidate import Candidate, could_not_run, not_appli
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import of_step
 from tracelens.rules.engine.rule import Rule
+from tracelens.rules.engine.simulated import pays
 from tracelens.rules.engine.trials import GAIN_FRAC
 
 _Slowed = tuple[GemmRow, Beside, float]  # a row, what ran beside it, and ms per step that its calls took more
@@ -44,6 +45,9 @@ class GemmsBesideCollectives(Rule):
         if excess < worth:
             raise passed(_little(slowed, facts))
         held = [one for one in slowed if _second_wave(one[0], one[1], facts)]
+        net = _carved(held, facts)[0] if held else None
+        if net is not None and not pays(net):
+            held = []  # fewer SMs for all calls cost more: it is left to the collective to take fewer
         rest = [one for one in slowed if one not in held]
         return [_make(part, facts, carve=part is held) for part in (held, rest) if part], ""
 

@@ -28,12 +28,28 @@ _SAID: dict[HostWork, tuple[str, str, list[str]]] = {
         "The loop waits for the DataLoader",
         ["- DataLoader(data, num_workers=0)", "+ DataLoader(data, num_workers=8, prefetch_factor=4)"],
     ),
+    "workers": (
+        "Fetch batches with more workers",
+        "The loop waits for the DataLoader, whose workers are behind",
+        [
+            "- DataLoader(data, num_workers=n)",
+            "+ DataLoader(data, num_workers=2 * n, prefetch_factor=4, persistent_workers=True)",
+        ],
+    ),
     "pageable": (
         "Copy batches from pinned memory, without waiting",
-        "Copies go from or to pageable memory",
+        "Copies go from pageable memory",
         [
             "- batch = batch.to(device)",
             "+ batch = batch.to(device, non_blocking=True)  # DataLoader(pin_memory=True)",
+        ],
+    ),
+    "fetch": (
+        "Fetch results without waiting",
+        "Copies go to pageable memory (.item(), .cpu(), print of a tensor)",
+        [
+            "- total += loss.item()",
+            "+ total += loss.detach()  # read once for many steps; large ones: pinned, non_blocking=True",
         ],
     ),
 }
@@ -59,7 +75,8 @@ class HostWaits(Rule):
 
 def _make(wait: HostWait, facts: StepFacts) -> Candidate:
     title, saw, fix = _SAID[wait.kind]
-    alone = "nothing else runs on the GPU" if wait.kind == "pageable" else "the GPU waits"
+    copies = wait.kind in ("pageable", "fetch")
+    alone = "nothing else runs on the GPU" if copies else "the GPU waits"
     return Candidate(
         name=title[:1].lower() + title[1:],
         title=f"{title}: {ms(wait.ms_per_step)} {facts.per_step}",
@@ -72,10 +89,10 @@ def _make(wait: HostWait, facts: StepFacts) -> Candidate:
         caveats=["With the profiler on, the CPU is slower: without it the GPU waits less."],
         confidence="medium",
         effort="code",
-        components=["memory"] if wait.kind == "pageable" else [],
+        components=["memory"] if copies else [],
         elsewhere_ms=wait.ms_per_step,
         bound_of=f"the time in which this runs and {alone}",
-        why=wait.kind if wait.kind != "data" else "",
+        why=wait.kind if wait.kind not in ("data", "workers") else "",
         evidence={"kind": wait.kind, "wait_ms": wait.ms_per_step, "calls_per_step": wait.calls_per_step},
         parameter_delta=0,
         least=GAIN_FRAC,

@@ -74,7 +74,7 @@ def _candidate(facts: StepFacts, views: Sequence[View]) -> Candidate:
         caveats=_caveats(first),
         confidence="high" if first.stride is not None and shown else "medium",
         effort="code",
-        bounds=[bound_of_row(row, gpu=facts.gpu, same_kernels=True) for row in rows],
+        bounds=[bound_of_row(row, gpu=facts.gpu) for row in rows],
         saving=total(known) if len(known) == len(found) else None,
         how=" ".join(how for _, how in found) if len(known) == len(found) else "",
         evidence={

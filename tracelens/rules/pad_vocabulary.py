@@ -66,7 +66,7 @@ def _bound(facts: StepFacts, row: GemmRow, ran: int) -> Bound:
     boundary = boundary_bytes(ran, row.dtype)
     narrow = boundary is None or boundary < GRID_BYTES
     if narrow_kernel(row) is not None or (narrow and not loads_16_bytes(row)):
-        return bound_of_row(row, gpu=facts.gpu, same_kernels=True)
+        return bound_of_row(row, gpu=facts.gpu)
     now, best = _A100_TFLOPS[16 if narrow or boundary == 16 else 32], _A100_TFLOPS[128]
     why = (
         f"(1 - {now}/{best}: an A100 ran this GEMM at {now} TFLOP/s with such a vocabulary and at {best} with"

@@ -76,7 +76,7 @@ def _candidate(facts: StepFacts, mlp: GatedMlp, then: int, case: Case | None) ->
         caveats=[_changes_model(facts, mlp.width, then)],
         confidence="medium" if case is None else case.confidence,
         effort="retrain",
-        bounds=[bound_of_row(row, gpu=facts.gpu, same_kernels=True) for row in rows],
+        bounds=[bound_of_row(row, gpu=facts.gpu) for row in rows],
         simulate={"ffn": then},
         evidence={"ffn_per_rank": [mlp.local, then // mlp.ranks]},
         parameter_delta=mlp.parameters(facts, goal),

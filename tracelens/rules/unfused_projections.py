@@ -85,8 +85,8 @@ def _candidate(facts: StepFacts, family: SharedInput, groups: Sequence[Group]) -
     calls = "a single call" if forward.calls == 1 else f"each of {count(forward.calls)} calls"
     sums = "The sums of the parts' input gradients fall away as well; they are not counted."
     return Candidate(
-        name=f"one product for {words}",
-        title=f"Compute {words} in one product of {forward.width} columns instead of {many}",
+        name=f"one GEMM for {words}",
+        title=f"Compute {words} in one GEMM of {forward.width} columns instead of {many}",
         components=sorted({row.component for row in rows.values()}),
         saw=(
             f"{upper(words)} are {many} products of one input in {calls}: {forward.apart}."
@@ -101,7 +101,7 @@ def _candidate(facts: StepFacts, family: SharedInput, groups: Sequence[Group]) -
         ],
         confidence="medium" if predicted else "low",
         effort="code",
-        bounds=[bound_of_row(row, gpu=facts.gpu) for row in rows.values()],
+        bounds=[bound_of_row(row, gpu=facts.gpu, fewer_kernels=True) for row in rows.values()],
         saving=minus(total([one for one, _ in found]), mid_ms=split) if predicted else None,
         how=" ".join([*(how for _, how in found), added]).strip() if predicted else "",
         evidence={

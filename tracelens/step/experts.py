@@ -54,7 +54,7 @@ def mixture_of(rows: Sequence[GemmRow], dims: ModelDims, *, tokens: int | None) 
     calls = sum(weight for _, weight in loads)
     capacity = sum(size * weight for size, weight in loads) / calls if calls else None
     if how == "grouped" and (found := [(row.m, row.groups) for row in down]):
-        sizes = [size / told[1] for size, told in found if size and told and told[0] == "m"]
+        sizes = [size / told.number for size, told in found if size and told and told.axis == "m"]
         capacity = sum(sizes) / len(sizes) if sizes else None
     ranks = experts // local if experts and local and experts % local == 0 and how != "loop" else None
     shown = capacity * local / tokens if capacity and local and tokens else None
@@ -111,7 +111,7 @@ def _local(how: str, down: Sequence[GemmRow], rows: Sequence[GemmRow], dims: Mod
         return next((row.batch for row in down), None)
     if how == "grouped":
         found = next((row.groups for row in down), None)
-        return found[1] if found is not None else None
+        return found.number if found is not None else None
     ranks = dims.expert_parallel.value
     if ranks and dims.experts.value and dims.experts.value % ranks == 0:
         return dims.experts.value // ranks

@@ -31,12 +31,12 @@ def step_of(
         report.components,
         gpu=hardware,
         step_ms=report.summary.step_ms.median,
-        busy_frac=busy_frac(report.summary),
         measured=_measured(hardware),
         communication=report.communication,
         declared=report.declared,
     )
-    return step if tied is None else replace(step, now=replace(step.now, tied=tied))
+    now = step.now if tied is None else replace(step.now, tied=tied)
+    return replace(step, now=now, busy_frac=busy_frac(report.summary))
 
 
 def _gpu(report: Report) -> Gpu:

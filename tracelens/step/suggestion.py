@@ -27,23 +27,18 @@ def suggest(
     config: str | Path | Configuration,
     *,
     gpu: str,
-    parameters_frac: float = 0.01,
-    fix: Collection[str] = (),
-    free: Collection[str] = (),
-    memory_gb: float | None = None,
+    limits: SearchLimits | None = None,
     dtype: str = "bf16",
     sizes: Mapping[str, int] | None = None,
     training: Training | None = None,
 ) -> Suggestions:
     """Suggest a faster shape for the model of ``config`` (a file, a folder, or one already read) on ``gpu``.
 
-    ``fix`` names sizes that stay, ``free`` further ones that can change (layers, kv_heads, micro_batch,
-    sequence); the weights stay within ``parameters_frac``. ``sizes`` replace those of the file. With
-    ``training`` a whole step is predicted too. Raises
+    ``sizes`` replace those of the file. With ``training`` a whole step is predicted too. Raises
     ``InputError`` for a configuration that cannot be used and ``UsageError`` for a GPU that is not known.
     """
     known = config if isinstance(config, Configuration) else read_config(config, overrides=sizes)
-    limits = limits_of(parameters_frac, fix=fix, free=free, memory_gb=memory_gb).checked()
+    limits = (limits or SearchLimits()).checked()
     hardware = find_gpu(None, override=gpu)
     measured, notes = _measured(hardware)
     told = taken_as(gpu)

@@ -57,7 +57,6 @@ def step_model(
     *,
     gpu: Gpu,
     step_ms: float | None,
-    busy_frac: float | None = None,
     measured: Measurements | None = None,
     communication: Sequence[CommunicationRow] = (),
     declared: Mapping[str, int] | None = None,
@@ -79,4 +78,4 @@ def step_model(
     work = work_of(rows, now)
     anchors = Anchors.of(work, now, gpu=gpu, measured=measured)
     step = step_ms if step_ms is not None and step_ms > 0 else None
-    return StepModel(now, work, parts, step, busy_frac, gpu, measured, anchors, tuple(communication))
+    return StepModel(now, work, parts, step, None, gpu, measured, anchors, tuple(communication))

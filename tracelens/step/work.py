@@ -284,7 +284,7 @@ def _expert_product(row: GemmRow, now: ModelConfig, role: str | None) -> Product
     batch, each = _ONE, False
     found = row.groups
     if found is not None:
-        letter, count = found
+        letter, count = found.axis, found.number
         if count != now.local_experts:
             return None
         size = math.ceil((getattr(row, letter) or 0) / count)

@@ -24,7 +24,7 @@ NAME = "Collective name"
 OP = "record_param_comms"
 KERNEL = "nccl"  # how the names of its kernels begin
 _REACH = (1 << 11, 1 << 16)  # bytes of text on each side of the name in which its object begins and ends
-MOST_RANKS = 2**24
+MOST_RANKS = 2**20  # of a job: ten times the GPUs of the largest
 _TRIES = 4  # braces inside strings
 
 

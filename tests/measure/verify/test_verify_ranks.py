@@ -141,7 +141,7 @@ def test_products_of_unequal_groups_are_not_measured_as_equal_ones(tmp_path: Pat
     path = tmp_path / "grouped.json"
     raw = json.loads(to_json(one))
     row = next(row for row in raw["gemms"] if row["component"] == "moe.experts" and row["batch"] == 8)
-    row |= {"m": 8 * row["m"], "batch": 1, "shape_note": "8 groups, m is their total"}
+    row |= {"m": 8 * row["m"], "batch": 1, "groups": {"axis": "m", "number": 8}}
     path.write_text(json.dumps(raw))
     source = read_source(path)
     calls = planned(source, ffn=2 * (source.now.ffn or 0)).calls

@@ -360,7 +360,7 @@ def suggestions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from dataclasses import asdict
 
     from tracelens.config import config_from_flags
-    from tracelens.step.suggestion import suggest
+    from tracelens.suggestions import suggest
 
     sizes = {"hidden": 2560, "heads": 32, "layers": 8, "vocab": 50257, "sequence": 2048, "micro_batch": 4}
     found = suggest(config_from_flags(sizes, gated=None, tied=None), gpu="h100-sxm")

@@ -50,7 +50,8 @@ _COPIES = frozenset({"copy_", "clone", "contiguous", "_to_copy", "to", "reshape"
 class Kind:
     """What a unit is; equal calls share one."""
 
-    what: str  # gemm | bmm | core | fused | copy | elementwise | a rule of names.OP_RULES | kernel
+    #: gemm, bmm, core, fused, copy or elementwise; else the rule of ``names.OP_RULES`` or kernel that it is.
+    what: str
     name: str  # ATen base name of the operator, or the kernel's own name
     gemm: GemmShape | None = None
     core: AttentionShape | None = None

@@ -1,4 +1,4 @@
-"""``Trainer(..., callbacks=[CaptureCallback(out="traces")])`` of Hugging Face transformers."""
+"""``Trainer(..., callbacks=[HuggingFaceCapture(out="traces")])`` of Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 from tracelens.capture.manual import Capture, capture
 
 
-class CaptureCallback(TrainerCallback):
+class HuggingFaceCapture(TrainerCallback):
     """A step is the trainer's optimizer step, whatever gradient accumulation. Options as ``capture``'s."""
 
     def __init__(self, **options: Any):

@@ -1,4 +1,4 @@
-"""``Trainer(callbacks=[CaptureCallback(out="traces")])`` of PyTorch Lightning."""
+"""``Trainer(callbacks=[LightningCapture(out="traces")])`` of PyTorch Lightning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from tracelens.capture.manual import Capture, capture
 
 
-class CaptureCallback(Callback):
+class LightningCapture(Callback):
     """A step is an optimizer step: batches that only accumulate end none. Options as ``capture``'s."""
 
     def __init__(self, **options: Any):

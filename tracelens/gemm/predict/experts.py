@@ -14,7 +14,8 @@ from tracelens.gemm.predict.experts_load import Load, expert_load
 from tracelens.gemm.predict.experts_rates import ExpertRates, expert_rates
 from tracelens.hardware import Gpu, find_gpu
 from tracelens.results import Estimate
-from tracelens.results.experts import Direction, ExpertLayer, ExpertsPrediction, GroupedTile
+from tracelens.results.experts import ExpertLayer, ExpertsPrediction, GroupedTile
+from tracelens.words import Direction
 
 __all__ = ["ExpertLayer", "ExpertsPrediction", "experts_time", "predict_experts"]
 
@@ -24,7 +25,7 @@ _LARGEST = 2**31  # tokens
 ROW_ALIGNMENT: Mapping[str, int] = {"bf16": 1, "fp16": 1, "fp8": 16, "fp8_block": 128, "nvfp4": 128}
 
 
-class _Question(NamedTuple):
+class _Layer(NamedTuple):
     layer: ExpertLayer
     tokens: int
     gpu: Gpu
@@ -70,7 +71,7 @@ def predict_experts(
         raise InputError(f"rows are padded to a multiple of 1 to 65536, not {row_multiple!r}")
     if capacity is not None and not 0 < capacity <= 1e6:
         raise InputError(f"capacity = {capacity}: give a factor of the mean load above 0")
-    return _predict(_Question(layer, tokens, gpu, dtype, direction, load, row_multiple, capacity))
+    return _predict(_Layer(layer, tokens, gpu, dtype, direction, load, row_multiple, capacity))
 
 
 def experts_time(
@@ -124,7 +125,7 @@ def exponent_of(load: str) -> float | None:
 
 
 @lru_cache(maxsize=2**14)  # a search asks for the same layer again and again
-def _predict(question: _Question) -> ExpertsPrediction:
+def _predict(question: _Layer) -> ExpertsPrediction:
     one = question.layer
     got, kept, padded = _loads(question)
     rates = expert_rates(question.gpu, question.dtype)
@@ -154,14 +155,14 @@ def _predict(question: _Question) -> ExpertsPrediction:
     )  # fmt: skip
 
 
-def _least_us(question: _Question, rows: float, rates: ExpertRates) -> float:
+def _least_us(question: _Layer, rows: float, rates: ExpertRates) -> float:
     """The operations of rows that hold tokens, at the datasheet's peak."""
     one, passes = question.layer, 2 if question.direction == "backward" else 1
     wide = (3 if one.gated else 2) * one.inter // one.tp
     return 2.0 * passes * rows * one.hidden * wide / (rates.peak_tflops * 1e6)
 
 
-def _loads(question: _Question) -> tuple[Load, Load, Load]:
+def _loads(question: _Layer) -> tuple[Load, Load, Load]:
     """Rows as they come, as capacity keeps them, as they are padded."""
     one = question.layer
     got = expert_load(

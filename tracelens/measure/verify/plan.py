@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
-from tracelens.measure.cases import DTYPES, LAYOUTS, AttentionCase, Backend, GemmCase
+from tracelens.hardware.measurements import MeasuredBackend
+from tracelens.measure.cases import DTYPES, LAYOUTS, AttentionCase, GemmCase
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.verify.source import Asked, Source
 from tracelens.measure.verify.standin import (
@@ -281,7 +282,7 @@ def _attention(
 
 
 def _attention_case(
-    sizes: AttentionSizes, dtype: str, causal: bool, direction: Direction, backend: Backend
+    sizes: AttentionSizes, dtype: str, causal: bool, direction: Direction, backend: MeasuredBackend
 ) -> AttentionCase:
     return AttentionCase(
         "verify", sizes.batch, sizes.heads, sizes.seq_q, sizes.head_dim, sizes.kv_heads, sizes.seq_k, dtype,

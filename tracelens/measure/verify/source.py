@@ -22,6 +22,8 @@ from tracelens.results import (
     Lost,
     ModelDims,
 )
+from tracelens.results.earlier import upgraded
+from tracelens.results.row_sizes import AttentionDims, Groups
 from tracelens.step.present import present_config
 from tracelens.step.work import Work, work_of
 
@@ -122,7 +124,7 @@ def _report(name: str, raw: dict[str, Any]) -> Source:
     version = str(raw["schema_version"])
     if version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
         raise InputError(f"{name} has schema {version}, this tracelens reads {SCHEMA_VERSION}: {_WRITE_ONE}")
-    rows = [replace(_made(GemmRow, one), lost_ms=Lost()) for one in raw["gemms"]]
+    rows = [_row(one) for one in upgraded(raw)["gemms"]]
     dims = _dims(raw["model"])
     communication = [_made(CommunicationRow, one) for one in raw.get("communication", [])]
     now = present_config(rows, dims, communication, raw.get("declared", {}))
@@ -145,6 +147,16 @@ def _report(name: str, raw: dict[str, Any]) -> Source:
         step_ms=step_ms if step_ms and step_ms > 0 else None,
         dtype=None,
         asked=tuple(_asked(raw, now)),
+    )
+
+
+def _row(data: Mapping[str, Any]) -> GemmRow:
+    attention, groups = data.get("attention"), data.get("groups")
+    return replace(
+        _made(GemmRow, data),
+        lost_ms=Lost(),
+        attention=_made(AttentionDims, attention) if attention else None,
+        groups=_made(Groups, groups) if groups else None,
     )
 
 

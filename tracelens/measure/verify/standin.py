@@ -9,14 +9,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tracelens.config.model_config import ModelConfig
-from tracelens.measure.cases import Backend
+from tracelens.hardware.measurements import MeasuredBackend
 from tracelens.measure.layer_shapes import LayerShape
 from tracelens.measure.verify.source import Source
 from tracelens.results import GemmRow, main_dtype
 from tracelens.step.present import micro_batches_of
 
 #: Kernel family in the trace -> backend of ``scaled_dot_product_attention``. FlashAttention 3 and 4 are none.
-BACKENDS: dict[str, Backend] = {"flash2": "flash", "cudnn_sdpa": "cudnn", "mem_efficient": "efficient"}
+BACKENDS: dict[str, MeasuredBackend] = {
+    "flash2": "flash",
+    "cudnn_sdpa": "cudnn",
+    "mem_efficient": "efficient",
+}
 _DTYPES = ("bf16", "fp16", "fp32", "tf32")
 _IN_LAYERS = ("attention.", "mlp.", "moe.", "norm", "residual", "dropout")
 _NEEDED = ("hidden", "heads", "head_dim", "ffn", "layers", "sequence", "micro_batch")
@@ -31,7 +35,7 @@ class StandIn:
     """How layers are built, whatever their sizes."""
 
     dtype: str
-    attention: Backend | Literal["math"]
+    attention: MeasuredBackend | Literal["math"]
     causal: bool
     gated: bool
     fused_qkv: bool

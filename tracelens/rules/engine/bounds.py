@@ -30,19 +30,19 @@ def bound_of_row(
     cap_frac: float | None = None,
     cap_why: str = "",
     useful_frac: float = 1.0,
-    same_kernels: bool = False,
+    fewer_kernels: bool = False,
 ) -> Bound:
     """Bound of ``row`` in ms per step: ``max(0, time - floor)``, and at most ``cap_frac`` of its time.
 
     floor = calls_per_step * max(flops / dense peak, bytes / bandwidth). A term whose GPU figure or count is
-    unknown is left out, which only raises the bound; without any term the whole time is the bound.
+    unknown is left out, which only raises the bound; without any term only the start of a kernel stays.
     ``cap_frac`` is for rules whose evidence speaks for a part of the time only; ``cap_why`` then says
     which. ``useful_frac`` is the share of the counted operations that certainly had to be done (causal
-    attention is counted in full, see ``tracelens.gemm.flops``). ``same_kernels``: the change leaves as many
-    kernels, each of which keeps its fixed cost; without it that cost counts as something to gain.
+    attention is counted in full, see ``tracelens.gemm.flops``). Every kernel keeps what one takes at least,
+    however little it computes, unless the change leaves ``fewer_kernels``.
     """
     time = max(row.time_ms_per_step, 0.0) if math.isfinite(row.time_ms_per_step) else 0.0
-    floor, arithmetic = _floor(row, gpu=gpu, useful_frac=useful_frac, same_kernels=same_kernels)
+    floor, arithmetic = _floor(row, gpu=gpu, useful_frac=useful_frac, fewer_kernels=fewer_kernels)
     if floor is None:
         bound = time
         text = f"no peak, bandwidth or operation count is known for it, so all of it counts: bound {ms(time)}"
@@ -78,7 +78,9 @@ def _count(row: GemmRow) -> str:
     return f"{calls:.0f}" if float(calls).is_integer() else sig(calls)
 
 
-def _floor(row: GemmRow, *, gpu: GpuInfo, useful_frac: float, same_kernels: bool) -> tuple[float | None, str]:
+def _floor(
+    row: GemmRow, *, gpu: GpuInfo, useful_frac: float, fewer_kernels: bool
+) -> tuple[float | None, str]:
     """Least time per step in ms by the datasheet, and the arithmetic; None where nothing is known."""
     dtype = row.math_dtype
     peak = gpu.peak_tflops.get(dtype) if dtype is not None else None
@@ -91,10 +93,10 @@ def _floor(row: GemmRow, *, gpu: GpuInfo, useful_frac: float, same_kernels: bool
     if row.bytes is not None and gpu.bandwidth_gbps:
         text = f"{sig(row.bytes / 1e6)} MB / {sig(gpu.bandwidth_gbps)} GB/s"
         terms.append((row.bytes / gpu.bandwidth_gbps / 1e6, text))
-    if not terms:
-        return None, ""
-    if same_kernels and gpu.gemm_floor_us > 1e3 * max(value for value, _ in terms):
+    if not fewer_kernels and gpu.gemm_floor_us > 1e3 * max((value for value, _ in terms), default=0.0):
         # the work is nothing: what is left is the start and end of a kernel, which no shape shortens
         terms = [(gpu.gemm_floor_us / 1e3, f"{sig(gpu.gemm_floor_us)} µs that a kernel takes at least")]
+    if not terms:
+        return None, ""
     inner = f"max({', '.join(text for _, text in terms)})" if len(terms) > 1 else terms[0][1]
     return row.calls_per_step * max(value for value, _ in terms), f"{_count(row)} × {inner}"

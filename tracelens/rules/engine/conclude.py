@@ -13,6 +13,7 @@ from tracelens.rules.engine.facts import Outcome, StepFacts
 from tracelens.rules.engine.pages import why
 from tracelens.rules.engine.rows import upper
 from tracelens.rules.engine.simulated import derivation, pays, simulate, why_not
+from tracelens.rules.engine.trials import GAIN_FRAC
 from tracelens.step.waiting import gpu_work_note
 from tracelens.step.whatif_notes import COUNTED_ONCE
 from tracelens.words import Level, severity
@@ -44,6 +45,11 @@ class _Judged:
         """What it is ranked by: the middle of the prediction, or the bound."""
         return self.saving_ms.size or 0.0
 
+    @property
+    def least(self) -> float:
+        """The share of the step that makes a finding: what two runs differ by, where it can be slower."""
+        return max(self.one.least, GAIN_FRAC) if (self.saving_ms.low or 0.0) < 0 else self.one.least
+
 
 def conclude(rule: Named, *, facts: StepFacts, candidates: Sequence[Candidate], passed: str) -> Outcome:
     """Findings, or a passed check that says why there is none.
@@ -55,7 +61,7 @@ def conclude(rule: Named, *, facts: StepFacts, candidates: Sequence[Candidate], 
     if step_ms is None:
         return Outcome("could_not_run", "No step time is known, so no share of a step can be given.")
     judged = [_judge(facts, one, step_ms) for one in candidates]
-    worth = [one for one in judged if not one.refused and one.size_ms >= one.one.least * step_ms]
+    worth = [one for one in judged if not one.refused and one.size_ms >= one.least * step_ms]
     left = [one for one in judged if one not in worth]
     if not worth:
         said = [
@@ -114,20 +120,20 @@ def _found(
         said += f" Predicted to save {listed(saving)}."
     small = [one for one in left if not one.refused]
     if small:
-        least = percent(max(one.one.least for one in small))
+        least = percent(max(one.least for one in small))
         said += f" {plural(len(small), 'smaller one')} below {least} of the {facts.whole} left out."
     return said + "".join(f" {_left(one, facts, step_ms)}" for one in left if one.refused)
 
 
-def _left(one: _Judged, facts: StepFacts, step_ms: float) -> str:
+def _left(judged: _Judged, facts: StepFacts, step_ms: float) -> str:
     """Why a candidate is no finding, as a sentence."""
-    if one.refused:
-        return f"Not advised: {one.refused}."
-    what = upper(one.one.name) or "The change"
-    saves = "is predicted to save" if one.predicted else "would save at most"
+    if judged.refused:
+        return f"Not advised: {judged.refused}."
+    what = upper(judged.one.name) or "The change"
+    saves = "is predicted to save" if judged.predicted else "would save at most"
     return (
-        f"{what} {saves} {ms(one.size_ms)} of the {ms(step_ms)} {facts.whole}"
-        f" ({percent(one.size_ms / step_ms)}), below the {percent(one.one.least)} that makes a finding."
+        f"{what} {saves} {ms(judged.size_ms)} of the {ms(step_ms)} {facts.whole}"
+        f" ({percent(judged.size_ms / step_ms)}), below the {percent(judged.least)} that makes a finding."
     )
 
 
@@ -213,7 +219,7 @@ def _bound_lines(one: Candidate, facts: StepFacts, bound: float, step_ms: float)
     floor = (
         f"the least time that the datasheet of the {facts.gpu.title} (dense peak, memory bandwidth) allows"
         if known
-        else "nothing, for neither peak nor bandwidth of this GPU is known"
+        else "what kernels take at least, for neither peak nor bandwidth of this GPU is known"
     )
     bounds = sorted(one.bounds, key=lambda bound: -bound.ms)
     rest = bounds[ROWS_IN_FULL:]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tracelens.errors import InputError
 from tracelens.gemm.predict.attention_backend import likely_backend
 from tracelens.results import Estimate, GemmRow
+from tracelens.results.row_sizes import AttentionDims
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import time_of
 from tracelens.rules.evidence.fused_attention import CAUSAL, NO_MASK, CoreCalls, fused_time
@@ -35,9 +36,9 @@ def efficient_rows(facts: StepFacts) -> list[GemmRow]:
 
 def kept_of(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Kept]:
     """The rows by size and mask."""
-    groups: dict[str, list[GemmRow]] = {}
+    groups: dict[AttentionDims | None, list[GemmRow]] = {}
     for row in rows:
-        groups.setdefault(row.shape_note or "", []).append(row)
+        groups.setdefault(row.attention, []).append(row)
     return [Kept(tuple(group), _mask(group), _why(facts, group[0])) for group in groups.values()]
 
 

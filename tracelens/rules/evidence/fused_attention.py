@@ -18,7 +18,7 @@ from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.predictions import moving_ms
 
 #: One query per call (decoding, a class token): kernels that split over the keys, which no prediction covers.
-_FEWEST_QUERIES = 2
+FEWEST_QUERIES = 2
 _NOTHING = Estimate(0.0, 0.0, 0.0, "model")
 _NAMES = {
     "cudnn": "cuDNN", "flash": "FlashAttention", "flash3": "FlashAttention 3", "flash4": "FlashAttention 4",
@@ -102,7 +102,7 @@ def fused_time(facts: StepFacts, cores: Sequence[CoreCalls], mask: Mask) -> Fuse
 def _core_time(facts: StepFacts, core: CoreCalls, mask: Mask) -> FusedCalls | str:
     if facts.step is None:
         return "what a fused kernel takes cannot be predicted: the step cannot be simulated"
-    if core.seq_q < _FEWEST_QUERIES:
+    if core.seq_q < FEWEST_QUERIES:
         return "with one query per call fused kernels split the keys, and those are not predicted"
     try:
         backends = _backends(core, mask, gpu=facts.step.gpu)

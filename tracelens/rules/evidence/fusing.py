@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracelens.gemm import bytes_per_element
 from tracelens.numbers import count, listed, ms, nbytes, percent, plural
-from tracelens.results import Amount, Estimate, MemoryEffect, weakest
+from tracelens.results import Amount, Estimate, MemoryEffect, total, weakest
 from tracelens.rules.engine.bounds import Bound
 from tracelens.rules.engine.candidate import absent, could_not_run, passed
 from tracelens.rules.engine.facts import StepFacts
@@ -23,7 +23,7 @@ from tracelens.rules.evidence.attention_chain import (
     masks_of,
     unusual_of,
 )
-from tracelens.rules.evidence.fused_attention import CoreCalls, FusedCalls, Mask, fused_time
+from tracelens.rules.evidence.fused_attention import FEWEST_QUERIES, CoreCalls, FusedCalls, Mask, fused_time
 from tracelens.step.present import micro_batches_of
 
 
@@ -104,12 +104,13 @@ def need_fusing(facts: StepFacts) -> Fusing:
     """Raises ``Answer`` where attention is fused, no fused kernel takes the calls, or none is predicted."""
     chain, cores = _need_chain(facts)
     seen = _saw(facts, chain, cores)
-    found = {mask: fused_time(facts, cores, mask) for mask in masks_of(chain)}
+    many = [core for core in cores if core.seq_q >= FEWEST_QUERIES] or cores
+    found = {mask: fused_time(facts, many, mask) for mask in masks_of(chain)}
     for one in found.values():
         if isinstance(one, str):
             raise could_not_run(f"{seen} {upper(one)}.")
     fused = {mask: one for mask, one in found.items() if isinstance(one, FusedCalls)}
-    fits = {mask: one for mask, one in fused.items() if not one.unfit}
+    fits = {mask: _with_few(one, chain, cores) for mask, one in fused.items() if not one.unfit}
     if not fits:
         raise passed(f"{seen} {upper(next(iter(fused.values())).unfit)}.")
     unusual, whole = unusual_of(chain), sum(chain.times.values())
@@ -146,6 +147,27 @@ def _need_chain(facts: StepFacts) -> tuple[Chain, list[CoreCalls]]:
     if isinstance(cores, str):
         raise could_not_run(cores)
     return chain, cores
+
+
+def _with_few(found: FusedCalls, chain: Chain, cores: Sequence[CoreCalls]) -> FusedCalls:
+    """With calls of one query beside those predicted: they stay as they are, and at best take nothing.
+
+    What stands between their products is known of all calls together: in the middle it is theirs by the time
+    of their products, at the high end by their number.
+    """
+    few = [core for core in cores if core.seq_q < FEWEST_QUERIES]
+    products = [row for row in chain.products if min(row.m or 0, row.n or 0, row.k or 0) < FEWEST_QUERIES]
+    if not few or not products:
+        return found
+    by_time = time_of(products) / time_of(chain.products)
+    by_calls = sum(core.calls for core in few) / sum(core.calls for core in cores)
+    mid, high = by_time * chain.sure_ms, max(by_time, by_calls) * chain.sure_ms
+    line = (
+        f"{listed([core.text for core in few])}: fused kernels split the keys for one query, and those are"
+        f" not predicted; {ms(mid)} of the time is taken to stay, between 0 and {ms(high)}."
+    )
+    left = Estimate(0.0, mid, high, "model")
+    return replace(found, time_ms=total([found.time_ms, left]), lines=(*found.lines, line))
 
 
 def _saving(chain: Chain, fused: Sequence[FusedCalls]) -> tuple[Estimate | None, float]:

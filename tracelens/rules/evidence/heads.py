@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tracelens.gemm.predict.attention_kernels import padded_head_dim
 from tracelens.numbers import round_up
 from tracelens.results import GemmRow
 from tracelens.rules.engine.candidate import absent, could_not_run
@@ -13,7 +14,7 @@ from tracelens.rules.engine.simulated import pays, simulate
 
 #: Head sizes FlashAttention 2 has kernels for (HEADDIM_SWITCH in static_switch.h of torch's copy; the
 #: library itself dropped 224). FlashAttention 3 has 64, 96, 128, 192, 256 (hopper/tile_size.h). Any other
-#: runs on the next larger one, the rest of its columns zero.
+#: runs on the next larger one, the rest of its columns zero. FlashAttention 4 pads to multiples of 16.
 COMPILED = (32, 64, 96, 128, 160, 192, 224, 256)
 #: Sizes that every attention library takes as they are.
 _GOOD = frozenset({64, 128, 256})
@@ -38,7 +39,11 @@ class HeadsRun:
     @property
     def computed(self) -> int:
         """Columns that a fused kernel computes, by its name or else by what FlashAttention has."""
-        return self.compiled or next((size for size in COMPILED if size >= self.head_dim), self.head_dim)
+        if self.compiled:
+            return self.compiled
+        if self.fused and all(row.kernel_family == "flash4" for row in self.fused):
+            return padded_head_dim("flash4", self.head_dim) or self.head_dim
+        return next((size for size in COMPILED if size >= self.head_dim), self.head_dim)
 
     @property
     def padding_frac(self) -> float | None:
@@ -54,8 +59,8 @@ class HeadsRun:
             return True
         if self.padding_frac is not None:
             return self.padding_frac > 0
-        # No name says: sizes that both FlashAttentions have are taken as fitting, larger ones run elsewhere.
-        return self.head_dim <= COMPILED[-1] and self.head_dim not in COMPILED
+        # No name says: sizes that all FlashAttentions have are taken as fitting, larger ones run elsewhere.
+        return self.head_dim <= COMPILED[-1] and self.computed > self.head_dim
 
     def is_models(self, facts: StepFacts) -> bool:
         """Is it the attention whose heads the model's dimensions state?"""
@@ -93,7 +98,7 @@ def need_heads(facts: StepFacts) -> list[HeadsRun]:
 def _why_none(rows: list[GemmRow]) -> str:
     if any(row.attention is not None and row.attention.value_dim is not None for row in rows):
         return "values have another width than keys"
-    blind = [row for row in rows if row.m is None and not row.shape_note]
+    blind = [row for row in rows if row.m is None and row.attention is None]
     return for_shapes(blind) if blind else "their shapes do not say which side it is"
 
 
@@ -138,7 +143,7 @@ def _options(facts: StepFacts, group: HeadsRun) -> list[Split]:
     """Other splits of the same heads * head_dim, the one with the most room first.
 
     Below 64 the next size comes first: it changes the model least. Tensor parallelism has to divide the
-    new number of heads.
+    new number of heads. One head is no multi-head attention: it comes only where nothing else does.
     """
     head_dim, heads = group.head_dim, group.heads
     wanted = (64, 128) if head_dim < 64 else (128, 64) if head_dim < 128 else (128, 256)
@@ -148,7 +153,8 @@ def _options(facts: StepFacts, group: HeadsRun) -> list[Split]:
     width = heads * head_dim
     even = [size for size in wanted if width % size == 0 and width // size % ranks == 0]
     if even:
-        return [Split(size, width // size) for size in even]
+        splits = [Split(size, width // size) for size in even]
+        return [one for one in splits if one.heads != 1] or splits
     return [Split(next((size for size in (64, 128, 256) if size > head_dim), round_up(head_dim, 64)), None)]
 
 

@@ -16,7 +16,7 @@ from tracelens.rules.evidence.views import view_of
 from tracelens.rules.evidence.vocabulary import vocabulary_rows
 from tracelens.step.alignment import Misfit, boundary_bytes, fp32_on_cuda_cores, misfit_of
 from tracelens.step.work import is_gated
-from tracelens.words import Level
+from tracelens.words import Level, spoken
 
 #: What a wider MLP means for the model.
 WIDER_MLP = (
@@ -159,7 +159,8 @@ def _too_few(gemms: Sequence[GemmRow], judged: Sequence[GemmRow], cores: Sequenc
 
 def component_of(row: GemmRow) -> str:
     """Its component, in a sentence."""
-    return f"{row.component} GEMMs" if row.component in ("other", "unattributed") else row.component
+    said = spoken(row.component).removesuffix(" work")
+    return f"{said} GEMMs" if row.component.endswith("other") or said == "unattributed" else said
 
 
 def owner(facts: StepFacts, case: Case) -> str | None:

@@ -90,13 +90,13 @@ def packed(facts: StepFacts, row: GemmRow, count: int) -> Bound:
     alone = _predicted_us(facts, row, sizes) if sizes is not None else None
     together = _predicted_us(facts, row, (*sizes[:3], count)) if sizes is not None else None
     if alone is None or together is None:
-        return bound_of_row(row, gpu=facts.gpu)
+        return bound_of_row(row, gpu=facts.gpu, fewer_kernels=True)
     saved = max(0.0, 1 - together / (count * alone) * (1 - NEAR_ERROR))
     why = (
         f"({sig(together)} µs predicted for {count} products together, {sig(alone)} µs for one, and"
         f" {percent(NEAR_ERROR)} for how far ratios miss)"
     )
-    return bound_of_row(row, gpu=facts.gpu, cap_frac=saved, cap_why=why)
+    return bound_of_row(row, gpu=facts.gpu, cap_frac=saved, cap_why=why, fewer_kernels=True)
 
 
 def doubled(facts: StepFacts, row: GemmRow) -> Bound | None:
@@ -111,7 +111,8 @@ def doubled(facts: StepFacts, row: GemmRow) -> Bound | None:
     if now is None or then is None:
         return None
     why = f"({sig(then)} µs predicted for twice the rows, {sig(now)} µs for these)"
-    return bound_of_row(row, gpu=facts.gpu, cap_frac=max(0.0, 1 - then / (2 * now)), cap_why=why)
+    part = max(0.0, 1 - then / (2 * now))
+    return bound_of_row(row, gpu=facts.gpu, cap_frac=part, cap_why=why, fewer_kernels=True)
 
 
 def unfilled(facts: StepFacts, row: GemmRow) -> Bound | None:
@@ -120,10 +121,10 @@ def unfilled(facts: StepFacts, row: GemmRow) -> Bound | None:
     None where the groups share K (gradients of weights), or the kernel's name tells no tile.
     """
     found = row.groups
-    if found is None or found[0] != "m" or not row.m or not row.tile_m:
+    if found is None or found.axis != "m" or not row.m or not row.tile_m:
         return None
-    empty = found[1] * (row.tile_m - 1) / 2
-    why = f"(rows of tiles without a token: the last tile of each of {found[1]} experts is half empty)"
+    empty = found.number * (row.tile_m - 1) / 2
+    why = f"(rows of tiles without a token: the last tile of each of {found.number} experts is half empty)"
     return bound_of_row(row, gpu=facts.gpu, cap_frac=empty / (row.m + empty), cap_why=why)
 
 
@@ -134,7 +135,7 @@ def _even(row: GemmRow) -> tuple[int, int, int, int] | None:
     found = row.groups
     if found is None:
         return row.m, row.n, row.k, row.batch or 1
-    letter, count = found
+    letter, count = found.axis, found.number
     m, n, k = (-(-size // count) if name == letter else size
                for name, size in (("m", row.m), ("n", row.n), ("k", row.k)))  # fmt: skip
     return m, n, k, count
