@@ -13,9 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tracelens.job.result import Job
-from tracelens.job.result import to_json as job_json
-
 import tracelens
 from tests.fuzz import seeds
 from tests.fuzz.shown import RENDERINGS, Broken, no_leak, page, printed, sound_json
@@ -39,6 +36,8 @@ from tracelens.render.perfetto import write_perfetto
 from tracelens.render.redact import redact
 from tracelens.render.suggestions import render_suggestions
 from tracelens.results import Report
+from tracelens.results.job import Job
+from tracelens.results.job import to_json as job_json
 from tracelens.results.json import compare_json, diagnosis_json, from_json, suggestions_json, to_json
 from tracelens.step.saved_step import step_of
 from tracelens.step.whatif import what_if

@@ -16,13 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tracelens.job.result import to_json as job_json
-
 import tracelens
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.job.history import record
 from tracelens.job.merge import merge
 from tracelens.job.summary import RankSummary, encode, summarize
+from tracelens.results.job import to_json as job_json
 from tracelens.results.json import to_json
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"
