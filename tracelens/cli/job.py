@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from tracelens.gates import Judged
-    from tracelens.job.result import Job
     from tracelens.job.run import Pages
     from tracelens.job.summary import RankSummary
+    from tracelens.results.job import Job
 
 _MAGIC = set("*?[")
 
@@ -43,7 +43,7 @@ def is_job(traces: Sequence[str]) -> bool:
     from tracelens.job.saved import has_summaries, is_answer
 
     path = Path(only)
-    if path.is_dir() or (_MAGIC & set(only) and not path.exists()):
+    if os.path.isdir(path) or (_MAGIC & set(only) and not os.path.exists(path)):
         return True
     return has_summaries(path) or is_answer(path)
 
@@ -104,7 +104,7 @@ class RankOptions:
 
             library()
         for name, folder in (("--keep", self.keep), ("--pages", self.pages)):
-            if folder is not None and not Path(folder).is_dir():
+            if folder is not None and not os.path.isdir(folder):
                 raise UsageError(f"{name} {folder}: there is no such folder; make it first")
         if redacted and self.pages is not None:
             raise UsageError("--pages writes names: not with --redact")
@@ -180,7 +180,7 @@ def _links(job: Job, pages: Pages | None, page: str | None) -> dict[str, str]:
 
 def _made(job: Job, gates: list[Judged], links: dict[str, str], form: str) -> bytes:
     if form == "json":
-        from tracelens.job.result import to_json
+        from tracelens.results.job import to_json
 
         return to_json(job)
     if form == "markdown":

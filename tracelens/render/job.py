@@ -8,7 +8,6 @@ from rich.console import Console
 
 from tracelens import numbers as f
 from tracelens.gates import Judged
-from tracelens.job.result import Job
 from tracelens.render.console import Out
 from tracelens.render.gates import gates_markdown
 from tracelens.render.job_cells import (
@@ -23,6 +22,7 @@ from tracelens.render.job_cells import (
 )
 from tracelens.render.job_words import CHECK, caveats, check, details, identity, model_line, verdict
 from tracelens.render.markdown_text import escape, table
+from tracelens.results.job import Job
 
 RANKS = 4  # listed at a terminal: all of a small job, else the latest and the slowest; the page has all
 COLLECTIVES = 3

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from tracelens import numbers as f
 from tracelens.comparison.step_change import PRACTICAL
-from tracelens.job.result import Job, JobCollective, JobFinding, JobRank
 from tracelens.render.facts import BANDWIDTH_FROM
 from tracelens.render.job_words import ranks_said
+from tracelens.results.job import Job, JobCollective, JobFinding, JobRank
 
 SMALL = 0.01  # of the step: a finding below it is not told at a terminal
 _PARTS = (

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from tracelens import numbers as f
-from tracelens.job.result import Cause, Job, Parts, Straggler
 from tracelens.render.facts import known_dims
 from tracelens.render.waits import BOUNDS
+from tracelens.results.job import Cause, Job, Parts, Straggler
 
 #: Of the median: experts' times over the ranks that differ by more are worth a line.
 _UNEVEN = 0.1
@@ -142,7 +142,9 @@ def details(job: Job) -> list[str]:
     for cause, (one, *others) in by_cause.items():
         close = job.matched_calls - one.of_calls
         rest = f" ({close} more {'is' if close == 1 else 'are'} too close to tell)" * (close > 0)
-        of = f"late at {one.calls} of {one.of_calls} calls{rest}"
+        of = f"late at {one.calls} of {one.of_calls} calls{rest}, mostly {one.collective}"
+        if one.least_ms is not None and one.most_ms is not None:
+            of += f"; each of the others waits {f.ms_range(one.least_ms, one.most_ms)} per step"
         too = [f"The same holds for {ranks_said([other.name for other in others], capital=False)}."]
         of_many = [f"{one.name.capitalize()} ({f.ms(one.late_ms)}):"] * (len(job.stragglers) > 1)
         said.append(
