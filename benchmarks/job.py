@@ -3,6 +3,8 @@
     python -m benchmarks.job planted           20 planted causes, 20 clean jobs
     python -m benchmarks.job merge             1,000 summaries: seconds, memory
     python -m benchmarks.job ranks             64 ranks: seconds and memory of all processes, slope per rank
+    python -m benchmarks.job pool FOLDER       a job against the CPU time of its ranks one by one
+    python -m benchmarks.job idle FOLDER       pool, merge and ranks, one after the other: on an idle machine
     python -m benchmarks.job one_node          fits what collectives take within one node
     python -m benchmarks.job beside FOLDER     against holistic-trace-analysis on the same ranks
 
@@ -121,6 +123,23 @@ def ranks(options: argparse.Namespace) -> dict[str, Any]:
         "cpu_seconds_per_rank": slope,
         "middle_over_straight_line": rows[1]["cpu_seconds"] / straight,
     }
+
+
+def pool(options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of a job over what its ranks' CPU time, each summarized alone, takes on all cores."""
+    if options.traces is None:
+        raise SystemExit("give the folder of a job's traces")
+    cores = os.cpu_count() or 1
+    with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
+        summary, out = str(Path(temporary) / "rank.summary"), str(Path(temporary) / "job.out")
+        start = [sys.executable, "-m", "tracelens", "analyze"]
+        each = [
+            _cost([*start, str(path), "--no-html", "-q", "--summary", summary])["cpu_seconds"]
+            for path in _traces(options, Path(temporary))
+        ]
+        job = _cost([*start, str(options.traces), "--no-html", "-q", "--json", out])
+    least = sum(each) / cores
+    return {"cores": cores, "ranks_cpu_seconds": each, **job, "over_cpu_by_cores": job["seconds"] / least}
 
 
 _HTA = """
@@ -267,6 +286,7 @@ def _pss_mb(pid: int) -> float:
 def main(arguments: list[str] | None = None) -> None:
     parts: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
         "planted": planted,
+        "pool": pool,
         "merge": merge,
         "ranks": ranks,
         "one_node": one_node,
@@ -275,7 +295,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=parts)
+    parser.add_argument("part", choices=[*parts, "idle"])
     parser.add_argument("traces", type=Path, nargs="?", help="folder of one job's traces [default: made]")
     parser.add_argument("--ranks", type=int, help="[default: 1000 to merge, 64 to analyze]")
     parser.add_argument("--mb", type=float, default=50, help="of each generated rank")
@@ -283,13 +303,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--hta-python", help="interpreter of an environment with traceinsight installed")
     parser.add_argument("--folder", type=Path, help="where temporary files go")
     options = parser.parse_args(arguments)
-    options.ranks = options.ranks or (64 if options.part == "ranks" else 1000)
-    figures = parts[options.part](options)
-    print(json.dumps(figures, indent=2))
-    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    RESULTS.write_text(
-        json.dumps(before | {options.part: figures, "machine": machine()}, indent=2, sort_keys=True) + "\n"
-    )
+    for part in ("pool", "merge", "ranks") if options.part == "idle" else (options.part,):
+        given = argparse.Namespace(**vars(options))
+        given.traces = options.traces if part == "pool" or options.part != "idle" else None
+        given.ranks = options.ranks or (64 if part == "ranks" else 1000)
+        figures = parts[part](given)
+        print(json.dumps({part: figures}, indent=2), flush=True)
+        before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        RESULTS.write_text(
+            json.dumps(before | {part: figures, "machine": machine()}, indent=2, sort_keys=True) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -53,6 +53,13 @@ def test_the_floor_limits_the_bound_too() -> None:
     assert finding.saving_ms.high == pytest.approx(32 * (25.0 - floor_us) / 1e3)
 
 
+@pytest.mark.parametrize(("head_dim", "state"), [(80, "passed"), (72, "found")])
+def test_flash_attention_4_pads_to_multiples_of_16(head_dim: int, state: str) -> None:
+    name = "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100_object_at"
+    dims = model(hidden=32 * head_dim, heads=32, head_dim=head_dim)
+    assert RULE.check(facts(attention(1, head_dim, kernel=name), step_ms=100.0, dims=dims)).state == state
+
+
 def test_small_heads_take_the_next_size_first() -> None:
     finding = one(
         attention(1, 40, heads=64, kernel=flash2(64)), dims=model(hidden=2560, heads=64, head_dim=40)

@@ -72,6 +72,7 @@ def with_gaps(folder: Path, *spans: tuple[str, str, float, float]) -> Report:
             0.5,
         ),
         ("pageable", [("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 0.2, 0.7)], 0.5),
+        ("fetch", [("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 0.2, 0.7)], 0.5),
     ],
 )
 def test_a_planted_wait_is_found_again(

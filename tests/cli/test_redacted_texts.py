@@ -14,7 +14,6 @@ import tracelens
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.comparison.compare import compare_reports
 from tracelens.job.merge import merge
-from tracelens.job.result import to_json as job_json
 from tracelens.job.saved import unpack_report
 from tracelens.job.summary import summarize
 from tracelens.render.html import render_html
@@ -22,6 +21,7 @@ from tracelens.render.job import job_markdown
 from tracelens.render.job_html import render_job_html
 from tracelens.render.markdown import render_report_markdown
 from tracelens.render.redact import redact, redact_kernels, redact_report, redact_summary
+from tracelens.results.job import to_json as job_json
 from tracelens.results.json import compare_json, to_json
 
 MODEL = ModelSpec(hidden=256, heads=4, kv_heads=2, ffn=704, vocab=1003, layers=1, sequence=128, micro_batch=1,

@@ -23,8 +23,6 @@ from tracelens.errors import TracelensError
 from tracelens.gates import JOB_METRICS, judge_comparison, judge_job, judge_report, parse_gate
 from tracelens.job.history import history
 from tracelens.job.merge import merge
-from tracelens.job.result import Job
-from tracelens.job.result import to_json as job_json
 from tracelens.job.run import summarize_files
 from tracelens.job.saved import is_answer, load_answer, unpack_report
 from tracelens.job.summary import decode, encode
@@ -38,6 +36,8 @@ from tracelens.render.perfetto import write_perfetto
 from tracelens.render.redact import redact
 from tracelens.render.suggestions import render_suggestions
 from tracelens.results import Report
+from tracelens.results.job import Job
+from tracelens.results.job import to_json as job_json
 from tracelens.results.json import compare_json, diagnosis_json, from_json, suggestions_json, to_json
 from tracelens.step.saved_step import step_of
 from tracelens.step.whatif import what_if

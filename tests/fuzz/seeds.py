@@ -20,8 +20,8 @@ import tracelens
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.job.history import record
 from tracelens.job.merge import merge
-from tracelens.job.result import to_json as job_json
 from tracelens.job.summary import RankSummary, encode, summarize
+from tracelens.results.job import to_json as job_json
 from tracelens.results.json import to_json
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces"

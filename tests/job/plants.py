@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.job.simulated import Job, Rank, data_parallel, planted
-from tracelens.job.result import Job as Answer
+from tracelens.results.job import Job as Answer
 
 
 def small(**options: Any) -> Job:

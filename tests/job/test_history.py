@@ -14,8 +14,8 @@ from tests.job.simulated import Simulation
 from tracelens.cli import cli
 from tracelens.errors import InputError, UsageError
 from tracelens.job.history import figures, history, record
-from tracelens.job.result import Job
 from tracelens.job.run import analyze_job
+from tracelens.results.job import Job
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 

@@ -20,8 +20,6 @@ from tracelens.cli import cli
 from tracelens.errors import InputError
 from tracelens.job.blocks import find_nodes
 from tracelens.job.merge import merge
-from tracelens.job.result import Job as Answer
-from tracelens.job.result import to_json
 from tracelens.job.run import RankWork, analyze_job, summarize_files
 from tracelens.job.saved import unpack_report
 from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode, summarize
@@ -29,6 +27,8 @@ from tracelens.render.job import job_markdown
 from tracelens.render.job_html import render_job_html
 from tracelens.render.job_words import verdict
 from tracelens.render.redact import redact_summary
+from tracelens.results.job import Job as Answer
+from tracelens.results.job import to_json
 from tracelens.results.json import to_json as to_report_json
 from tracelens.trace.decode import decode_events
 
@@ -357,6 +357,8 @@ def test_the_real_job_of_eight_ranks() -> None:
     (late,) = found.stragglers
     assert (late.name, late.cause) == ("rank 1", "cpu")
     assert 7 < late.late_ms < 9
+    assert late.least_ms is not None and late.most_ms is not None
+    assert 5 < late.least_ms <= late.late_ms <= late.most_ms < 10
     assert found.limit == "straggler" and len(found.ranks) == 8
     assert found.unmatched_calls == 0
     large = [row for row in found.collectives if (row.bytes or 0) > 50e6]

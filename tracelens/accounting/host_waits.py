@@ -30,7 +30,10 @@ _RANGES: dict[HostWork, re.Pattern[str]] = {
 _REGION = re.compile(r"^Torch-Compiled Region")
 #: The calls of compiled graphs in them, by ``torch/_inductor/output_code.py`` and AOTAutograd.
 _GRAPH = re.compile(r"^## Call CompiledFxGraph|^CompiledFunction$")
-_PAGEABLE = re.compile(r"Memcpy HtoD \(Pageable|Memcpy DtoH \(Device -> Pageable")
+_COPIES: dict[HostWork, re.Pattern[str]] = {
+    "pageable": re.compile(r"Memcpy HtoD \(Pageable"),
+    "fetch": re.compile(r"Memcpy DtoH \(Device -> Pageable"),
+}
 
 
 def host_waits(trace: Trace, times: StepTimes) -> list[HostWait]:
@@ -40,12 +43,13 @@ def host_waits(trace: Trace, times: StepTimes) -> list[HostWait]:
     """
     kernels, windows = trace.kernels, (times.start_ns, times.end_ns)
     begin, end = kernels.ts_ns, kernels.ts_ns + kernels.dur_ns
-    copies = trace.symbols.where(_PAGEABLE.match)[kernels.name]
     is_kernel = trace.symbols.where(lambda text: text == "kernel")[kernels.category]
     found = [_wait(kind, _ranges(trace, pattern), (begin, end), windows) for kind, pattern in _RANGES.items()]
     found.append(_wait("break", _breaks(trace), (begin, end), windows))
     computes = (begin[is_kernel], end[is_kernel])
-    found.append(_wait("pageable", (begin[copies], end[copies]), computes, windows))
+    for kind, pattern in _COPIES.items():
+        copies = trace.symbols.where(pattern.match)[kernels.name]
+        found.append(_wait(kind, (begin[copies], end[copies]), computes, windows))
     return [one for one in found if one is not None]
 
 

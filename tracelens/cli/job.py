@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from tracelens.gates import Judged
-    from tracelens.job.result import Job
     from tracelens.job.run import Pages
     from tracelens.job.summary import RankSummary
+    from tracelens.results.job import Job
 
 _MAGIC = set("*?[")
 
@@ -49,7 +49,9 @@ def is_job(traces: Sequence[str]) -> bool:
 
 
 @click.command(
-    cls=Grouped, groups={"Outputs": ("html", "json", "markdown", "summary", "redact", "quiet"), **GATES}
+    cls=Grouped,
+    groups={"Outputs": ("html", "json", "markdown", "summary", "redact", "quiet"), **GATES},
+    short_help="One answer for a job from summaries of its ranks.",
 )
 @click.argument("summaries", nargs=-1, required=True)
 @click.option("-o", "--output", "html", metavar="HTML", help="Where the page goes [default: none].")
@@ -178,7 +180,7 @@ def _links(job: Job, pages: Pages | None, page: str | None) -> dict[str, str]:
 
 def _made(job: Job, gates: list[Judged], links: dict[str, str], form: str) -> bytes:
     if form == "json":
-        from tracelens.job.result import to_json
+        from tracelens.results.job import to_json
 
         return to_json(job)
     if form == "markdown":

@@ -12,10 +12,10 @@ from tracelens.gates.metrics import Metric, Range, say, say_range
 from tracelens.gates.of_comparison import COMPARISON_METRICS, without_drift
 from tracelens.gates.of_job import JOB_METRICS
 from tracelens.gates.of_report import REPORT_METRICS
-from tracelens.job.result import Job
 from tracelens.results import Report
 from tracelens.results.comparison import Comparison
 from tracelens.results.folders import FolderComparison
+from tracelens.results.job import Job
 
 #: ``open``: the range of the figure reaches beyond the limit, but it is not known to lie there.
 STATES = ("passed", "failed", "open", "unknown")

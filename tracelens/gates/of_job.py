@@ -6,7 +6,7 @@ from collections.abc import Callable
 from statistics import median
 
 from tracelens.gates.metrics import Metric, Reading, exact, unknown
-from tracelens.job.result import Job, Parts
+from tracelens.results.job import Job, Parts
 
 
 def _of(read: Callable[[Parts], float]) -> Callable[[Job, str], Reading]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from tracelens.job.columns import rank_list
-from tracelens.job.result import JobBlock, JobRank
 from tracelens.job.summary import RankSummary
+from tracelens.results.job import JobBlock, JobRank
 
 
 def find_nodes(ranks: Sequence[RankSummary]) -> list[list[int]]:

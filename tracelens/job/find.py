@@ -14,8 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from tracelens.errors import InputError
 from tracelens.files import cannot_read
-from tracelens.job.result import Left
 from tracelens.kinds import kind_of
+from tracelens.results.job import Left
 
 TRACES = (".json", ".json.gz", ".json.zst")
 SUMMARY = ".summary"

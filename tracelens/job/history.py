@@ -16,7 +16,7 @@ import msgspec
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.errors import InputError, UsageError
 from tracelens.files import write_bytes
-from tracelens.job.result import Job
+from tracelens.results.job import Job
 
 #: Fewer earlier runs say nothing of how much runs differ.
 LEAST_RUNS = 3

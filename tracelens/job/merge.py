@@ -24,7 +24,10 @@ from tracelens.job.parts import (
     rank_parts,
     slow_links,
 )
-from tracelens.job.result import (
+from tracelens.job.stragglers import Doing, JobView, late_spans, stand_out, stragglers
+from tracelens.job.summary import RankSummary, each_trace_once
+from tracelens.job.waits import find_waits
+from tracelens.results.job import (
     JOB_VERSION,
     Job,
     JobClock,
@@ -35,9 +38,6 @@ from tracelens.job.result import (
     SlowLink,
     Straggler,
 )
-from tracelens.job.stragglers import Doing, JobView, late_ms, stand_out, stragglers
-from tracelens.job.summary import RankSummary, each_trace_once
-from tracelens.job.waits import find_waits
 from tracelens.trace.tables import MISSING
 from tracelens.version import __version__
 
@@ -60,9 +60,10 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     clock = common_clock(matched, len(ranks))
     waits = find_waits(matched, clock, doing)
     seen = JobView(ranks, doing, matched, waits, _names(ranks), steps)
-    rows = _rank_rows(seen)
+    spans = late_spans(seen)
+    rows = _rank_rows(seen, spans)
     step_ms = median(max(times) for times in zip(*(row.steps_ms for row in rows), strict=True))
-    late = stragglers(seen, rows, step_ms)
+    late = stragglers(seen, rows, spans, step_ms)
     table = collectives(matched, waits, ranks, seen.names, len(steps))
     links = [one for one in slow_links(matched, waits, len(steps)) if one.more_ms > PRACTICAL * step_ms]
     stages = _stages(seen, rows, step_ms)
@@ -155,8 +156,7 @@ def _names(ranks: Sequence[RankSummary]) -> list[str]:
     return [f"rank {one.rank}" if one.rank is not None else one.file for one in ranks]
 
 
-def _rank_rows(seen: JobView) -> list[JobRank]:
-    late = late_ms(seen)
+def _rank_rows(seen: JobView, spans: Sequence[tuple[float, float, float]]) -> list[JobRank]:
     rows = []
     for at, (rank, doing) in enumerate(zip(seen.ranks, seen.doing, strict=True)):
         parts, times, waited, hidden = rank_parts(at, rank, doing, seen.steps, seen.matched, seen.waits)
@@ -173,7 +173,7 @@ def _rank_rows(seen: JobView) -> list[JobRank]:
                 steps_ms=times,
                 waits_ms=waited,
                 hidden_ms=hidden,
-                late_ms=late[at],
+                late_ms=spans[at][1],
                 calls_late=late_at,
                 verdict=rank.summary.verdict,
                 path={} if rank.waits is None else {one.bound_by: one.frac for one in rank.waits.path},

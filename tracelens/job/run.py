@@ -17,8 +17,8 @@ from tracelens.errors import InputError, TracelensError
 from tracelens.files import write_bytes
 from tracelens.job.find import find_files, is_remote, name_of, on_this_machine, remote_key
 from tracelens.job.merge import merge
-from tracelens.job.result import Job, Left
 from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode
+from tracelens.results.job import Job, Left
 
 if TYPE_CHECKING:
     from tracelens.analysis import Analysis

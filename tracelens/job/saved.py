@@ -13,9 +13,9 @@ import msgspec
 
 from tracelens.errors import InputError, brief
 from tracelens.job.find import SUMMARY, TRACES
-from tracelens.job.result import JOB_VERSION, Job
 from tracelens.job.summary import RankSummary, decode, each_trace_once
 from tracelens.results import Report
+from tracelens.results.job import JOB_VERSION, Job
 from tracelens.results.json import from_json, to_json
 
 _MOST = 1 << 28  # bytes of one report; more is no report

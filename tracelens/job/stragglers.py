@@ -16,9 +16,9 @@ from tracelens.comparison.stands_out import above
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.job.matching import FloatArray, Matched
 from tracelens.job.parts import GemmKey, gemms_by_rank
-from tracelens.job.result import Cause, JobRank, Straggler
 from tracelens.job.summary import RankSummary
 from tracelens.job.waits import LATE_BY, Activity, JobWaits, RowsByCall, activity, late_parts
+from tracelens.results.job import Cause, JobRank, Straggler
 
 #: A GPU is slower, or has more to do, from this share on.
 _SLOWER = 0.03
@@ -80,8 +80,8 @@ class JobView:
         return tables
 
 
-def late_ms(seen: JobView) -> list[float]:
-    """Per rank: exposed ms a step that the others wait for it, the median of those in its groups.
+def late_spans(seen: JobView) -> list[tuple[float, float, float]]:
+    """Per rank: exposed ms a step that the others in its groups wait for it: least, median and most of them.
 
     Of a wait, a late rank answers for the part until its own arrival.
     """
@@ -100,10 +100,11 @@ def late_ms(seen: JobView) -> list[float]:
             sums = total.setdefault(int(matched.rank[row]), np.zeros(len(seen.ranks)))
             sums[matched.rank[victims]] += waits.exposed_ns[victims] * np.clip(share, 0, 1)
     beside = _beside(matched, total)
-    return [
-        float(np.median(total[at][beside[at]])) / 1e6 / len(seen.steps) if at in total else 0.0
-        for at in range(len(seen.ranks))
-    ]
+    spans = []
+    for at in range(len(seen.ranks)):
+        each = total[at][beside[at]] / 1e6 / len(seen.steps) if at in total else np.zeros(1)
+        spans.append((float(each.min()), float(np.median(each)), float(each.max())))
+    return spans
 
 
 def _beside(matched: Matched, late: Sequence[int] | dict[int, Any]) -> dict[int, list[int]]:
@@ -115,11 +116,15 @@ def _beside(matched: Matched, late: Sequence[int] | dict[int, Any]) -> dict[int,
     return {at: sorted(set().union(*(one for one in members.values() if at in one)) - {at}) for at in late}
 
 
-def stragglers(seen: JobView, rows: Sequence[JobRank], step_ms: float) -> list[Straggler]:
+def stragglers(
+    seen: JobView, rows: Sequence[JobRank], spans: Sequence[tuple[float, float, float]], step_ms: float
+) -> list[Straggler]:
     """Ranks that the others wait for longer than for any other, by more than 2 % of the step."""
     late = stand_out([row.late_ms for row in rows], step_ms)
     parts = late_parts(seen.matched, seen.waits, late, seen.ranks, seen.doing)
-    return [_straggler(seen, rows[at], at, parts[at] / 1e6 / len(seen.steps), step_ms) for at in late]
+    return [
+        _straggler(seen, rows[at], spans[at], at, parts[at] / 1e6 / len(seen.steps), step_ms) for at in late
+    ]
 
 
 def stand_out(values: Sequence[float], step_ms: float) -> list[int]:
@@ -131,7 +136,9 @@ def stand_out(values: Sequence[float], step_ms: float) -> list[int]:
     return order[:1] if len(values) == 2 and ordered[0] - ordered[1] > PRACTICAL * step_ms else []
 
 
-def _straggler(seen: JobView, row: JobRank, at: int, more: FloatArray, step_ms: float) -> Straggler:
+def _straggler(
+    seen: JobView, row: JobRank, span: tuple[float, float, float], at: int, more: FloatArray, step_ms: float
+) -> Straggler:
     parts = dict(zip(LATE_BY, more.tolist(), strict=True))
     pace = _pace(seen, at)
     where: Counter[str] = Counter()
@@ -148,6 +155,8 @@ def _straggler(seen: JobView, row: JobRank, at: int, more: FloatArray, step_ms: 
         collective=where.most_common(1)[0][0] if where else "",
         calls=len(calls),
         of_calls=len(seen.waits.told()),
+        least_ms=span[0],
+        most_ms=span[2],
     )
 
 
@@ -198,4 +207,4 @@ def _experts_more(seen: JobView, at: int) -> bool:
     return gained > 0 and sum(value for name, value in more.items() if name.startswith("moe.")) > 0.5 * gained
 
 
-__all__ = ["Doing", "JobView", "late_ms", "stand_out", "stragglers"]
+__all__ = ["Doing", "JobView", "late_spans", "stand_out", "stragglers"]

@@ -14,12 +14,12 @@ from tracelens import numbers as f
 from tracelens.analysis import Analysis
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.files import write_text
-from tracelens.job.result import Job, JobRank
 from tracelens.render import job_cells as cells
 from tracelens.render import job_words as words
 from tracelens.render.html import render_html
 from tracelens.render.job_map import heat_map
 from tracelens.render.templates import environment, part, policy
+from tracelens.results.job import Job, JobRank
 
 #: All ranks get a bar up to here; of larger jobs the latest, a table of percentiles, and the map.
 BARS, WORST, BLOCKS = 64, 10, 12

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from tracelens.job.result import Job
+from tracelens.results.job import Job
 
 _STEPS, _ROWS = 40, 256
 _LEAST_SCALE = 0.05  # the darkest shade is that much above the median, or the largest there is

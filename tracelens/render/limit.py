@@ -111,7 +111,9 @@ def _idle(report: Report) -> Card:
         "Take what waits for the GPU out of the step: .item(), .cpu(), print of a tensor, synchronize().",
         "A larger batch does not shorten the step; it does more work in it while the CPU sets its length.",
     ]
-    if loads >= _LOADS or any(one.evidence["kind"] == "data" for one in picture_of(report).waits):
+    if loads >= _LOADS or any(
+        one.evidence["kind"] in ("data", "workers") for one in picture_of(report).waits
+    ):
         todo.insert(0, loader)
     if found.why == waits.NOT_ASKED:
         todo.insert(0, "Find the cause: tracelens analyze TRACE --waits.")

@@ -35,7 +35,7 @@ _SAME = 0.03
 _UNEVEN = 2.0
 _WAITED = {
     "compile": "for torch.compile", "break": "at graph breaks", "data": "for the DataLoader",
-    "workers": "for the DataLoader", "pageable": "for pageable copies",
+    "workers": "for the DataLoader", "pageable": "for pageable copies", "fetch": "for results it fetches",
 }  # fmt: skip
 #: One cause of idle time is told with it from this share of it on.
 _MOST = 0.5

@@ -23,6 +23,7 @@ from tracelens.results import (
     diagnosis,
     experts,
     folders,
+    job,
     study,
     suggestions,
 )
@@ -32,6 +33,7 @@ FORMATS: dict[str, tuple[type[Any], str, str]] = {
     "report": (Report, SCHEMA_VERSION, "tracelens report"),
     "comparison": (comparison.Comparison, comparison.SCHEMA_VERSION, "tracelens comparison"),
     "folders": (folders.FolderComparison, folders.SCHEMA_VERSION, "tracelens comparison of folders"),
+    "job": (job.Job, job.JOB_VERSION, "tracelens answer for a job"),
     "gemm": (study.GemmJson, study.SCHEMA_VERSION, "tracelens gemm"),
     "diagnosis": (diagnosis.Diagnosis, diagnosis.SCHEMA_VERSION, "tracelens doctor"),
     "experts": (experts.ExpertsJson, experts.SCHEMA_VERSION, "tracelens gemm of experts"),
@@ -54,15 +56,6 @@ def json_schema(name: str = "report") -> dict[str, Any]:
         "title": title,
         "version": version,
         **schema,
-    }
-
-
-def field_notes(kind: type[Any]) -> dict[str, str]:
-    """Return what each field of a class means (``says``); "" where its name is enough."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return {
-        name: next((one.description or "" for one in getattr(hint, "__metadata__", ())), "")
-        for name, hint in hints.items()
     }
 
 

@@ -239,8 +239,9 @@ class CommunicationRow:
 
 
 #: compile: torch.compile; break: between the parts of a model that graph breaks divide; data: the DataLoader
-#: in the loop's process; workers: in processes of its own; pageable: copies from or to pageable memory.
-HostWork = Literal["compile", "break", "data", "workers", "pageable"]
+#: in the loop's process; workers: in processes of its own; pageable: copies from pageable
+#: memory; fetch: copies to it.
+HostWork = Literal["compile", "break", "data", "workers", "pageable", "fetch"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,18 @@ _SAID: dict[HostWork, tuple[str, str, list[str]]] = {
     ),
     "pageable": (
         "Copy batches from pinned memory, without waiting",
-        "Copies go from or to pageable memory",
+        "Copies go from pageable memory",
         [
             "- batch = batch.to(device)",
             "+ batch = batch.to(device, non_blocking=True)  # DataLoader(pin_memory=True)",
+        ],
+    ),
+    "fetch": (
+        "Fetch results without waiting",
+        "Copies go to pageable memory (.item(), .cpu(), print of a tensor)",
+        [
+            "- total += loss.item()",
+            "+ total += loss.detach()  # read once for many steps; large ones: pinned, non_blocking=True",
         ],
     ),
 }
@@ -67,7 +75,8 @@ class HostWaits(Rule):
 
 def _make(wait: HostWait, facts: StepFacts) -> Candidate:
     title, saw, fix = _SAID[wait.kind]
-    alone = "nothing else runs on the GPU" if wait.kind == "pageable" else "the GPU waits"
+    copies = wait.kind in ("pageable", "fetch")
+    alone = "nothing else runs on the GPU" if copies else "the GPU waits"
     return Candidate(
         name=title[:1].lower() + title[1:],
         title=f"{title}: {ms(wait.ms_per_step)} {facts.per_step}",
@@ -80,7 +89,7 @@ def _make(wait: HostWait, facts: StepFacts) -> Candidate:
         caveats=["With the profiler on, the CPU is slower: without it the GPU waits less."],
         confidence="medium",
         effort="code",
-        components=["memory"] if wait.kind == "pageable" else [],
+        components=["memory"] if copies else [],
         elsewhere_ms=wait.ms_per_step,
         bound_of=f"the time in which this runs and {alone}",
         why=wait.kind if wait.kind not in ("data", "workers") else "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tracelens.gemm.predict.attention_kernels import padded_head_dim
 from tracelens.numbers import round_up
 from tracelens.results import GemmRow
 from tracelens.rules.engine.candidate import absent, could_not_run
@@ -13,7 +14,7 @@ from tracelens.rules.engine.simulated import pays, simulate
 
 #: Head sizes FlashAttention 2 has kernels for (HEADDIM_SWITCH in static_switch.h of torch's copy; the
 #: library itself dropped 224). FlashAttention 3 has 64, 96, 128, 192, 256 (hopper/tile_size.h). Any other
-#: runs on the next larger one, the rest of its columns zero.
+#: runs on the next larger one, the rest of its columns zero. FlashAttention 4 pads to multiples of 16.
 COMPILED = (32, 64, 96, 128, 160, 192, 224, 256)
 #: Sizes that every attention library takes as they are.
 _GOOD = frozenset({64, 128, 256})
@@ -38,7 +39,11 @@ class HeadsRun:
     @property
     def computed(self) -> int:
         """Columns that a fused kernel computes, by its name or else by what FlashAttention has."""
-        return self.compiled or next((size for size in COMPILED if size >= self.head_dim), self.head_dim)
+        if self.compiled:
+            return self.compiled
+        if self.fused and all(row.kernel_family == "flash4" for row in self.fused):
+            return padded_head_dim("flash4", self.head_dim) or self.head_dim
+        return next((size for size in COMPILED if size >= self.head_dim), self.head_dim)
 
     @property
     def padding_frac(self) -> float | None:
@@ -54,8 +59,8 @@ class HeadsRun:
             return True
         if self.padding_frac is not None:
             return self.padding_frac > 0
-        # No name says: sizes that both FlashAttentions have are taken as fitting, larger ones run elsewhere.
-        return self.head_dim <= COMPILED[-1] and self.head_dim not in COMPILED
+        # No name says: sizes that all FlashAttentions have are taken as fitting, larger ones run elsewhere.
+        return self.head_dim <= COMPILED[-1] and self.computed > self.head_dim
 
     def is_models(self, facts: StepFacts) -> bool:
         """Is it the attention whose heads the model's dimensions state?"""
