@@ -153,10 +153,10 @@ def test_two_sizes_of_one_product_without_a_parameter_are_one_finding() -> None:
         gemm(2, 32768, 12, 6, component="attention.other", kernel=cutlass(2), calls=10, time_us=49.0),
     )
     (finding,) = check(*rows, step_ms=10.0).findings
-    assert finding.title == "Pad the dimensions 6 and 12 of attention.other to 8 and 16"
+    assert finding.title == "Pad the dimensions 6 and 12 of other attention GEMMs to 8 and 16"
     assert finding.change == {"dimension_6": [6, 8], "dimension_12": [12, 16]}
     assert finding.fix == [
-        "# attention.other: which setting makes these sizes is not in the trace; pad its tensors",
+        "# other attention GEMMs: which setting makes these sizes is not in the trace; pad its tensors",
         "- size 6",
         "+ size 8",
         "- size 12",

@@ -35,7 +35,7 @@ def only(outcome: Outcome) -> Finding:
 
 def test_experts_one_after_the_other_are_a_finding() -> None:
     finding = only(check(facts(LOOP)))
-    assert finding.title == "Run the 64 experts in one grouped product, not in 64"
+    assert finding.title == "Run the 64 experts in one grouped GEMM, not in 64"
     assert finding.effort == "code" and finding.parameter_delta == 0
     assert "from 500 to 524: the fullest 2.3% above it" in finding.saw
     assert (finding.saving_ms.low, finding.saving_ms.mid, finding.basis) == (0.0, None, "heuristic")

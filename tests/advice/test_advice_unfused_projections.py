@@ -62,7 +62,7 @@ def check(rows: list[GemmRow], hidden: int, **more: Any) -> Outcome:
 
 def test_narrow_keys_and_values_beside_q_are_one_product() -> None:
     (finding,) = check(attention(2048, 1024, 128), 1024).findings
-    assert finding.title == "Compute q, k and v in one product of 1280 columns instead of 3"
+    assert finding.title == "Compute q, k and v in one GEMM of 1280 columns instead of 3"
     assert finding.gemms == ["g1", "g11", "g2", "g12", "g3", "g13"] or len(finding.gemms) == 6
     assert (finding.effort, finding.flops_delta, finding.parameter_delta) == ("code", 0.0, 0)
     assert (finding.saving_ms.low or 0.0) > 0
@@ -85,7 +85,7 @@ def test_large_products_are_not_advised_and_the_check_says_so() -> None:
     down = linear(21, "mlp.down", 4096, 14336, tokens=16384)
     outcome = check([*gate, *up, *down], 4096, step_ms=500.0)
     assert outcome.state == "passed" and outcome.findings == ()
-    assert "Not advised: one product for gate and up" in outcome.why
+    assert "Not advised: one GEMM for gate and up" in outcome.why
 
 
 def test_small_gate_and_up_are_one_product() -> None:
@@ -95,7 +95,7 @@ def test_small_gate_and_up_are_one_product() -> None:
         *linear(3, "mlp.down", 512, 1408, tokens=512),
     ]
     (finding,) = check(rows, 512).findings
-    assert finding.title == "Compute gate and up in one product of 2816 columns instead of 2"
+    assert finding.title == "Compute gate and up in one GEMM of 2816 columns instead of 2"
     assert sorted(finding.components) == ["mlp.gate", "mlp.up"]
 
 

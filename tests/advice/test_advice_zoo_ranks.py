@@ -55,7 +55,7 @@ def test_what_the_rules_find_in_whole_steps(
     if ranks > 1:  # the zoo's logits are whole on every rank, as its messages show
         assert titles["TL107"].startswith("Split the vocabulary of ")
     if family == "moe":
-        assert titles["TL109"] == "Run the 8 experts in one grouped product, not in 8"
+        assert titles["TL109"] == "Run the 8 experts in one grouped GEMM, not in 8"
 
 
 @pytest.mark.parametrize(("family", "ranks"), [("llama", 4), ("moe", 1), ("moe_grouped", 1)])

@@ -93,7 +93,7 @@ def test_a_lost_tensor_parallel_degree_is_said() -> None:
 
 
 def test_what_cannot_be_judged_is_not_called_good() -> None:
-    found = suggest(gpt3_2_7b(), gpu="b200", fix=["heads", "hidden", "ffn"])
+    found = suggest(gpt3_2_7b(), gpu="rtx-5090", fix=["heads", "hidden", "ffn"])
     assert "already good" not in found.verdict
     assert "not every product" in found.verdict
     assert any("50257 → 50304" in note for note in found.notes)

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks.hub.truth import Place, truth_of
+from benchmarks.vision.truth import truth_of as truth_of_vision
 
 #: architecture, why it is here, and the least that is right with names hidden and given
 ARCHITECTURES = (
@@ -65,3 +66,27 @@ def test_truth_follows_the_names_of_the_library(
 ) -> None:
     found = truth_of(Place(classes, names), function, weighted=True, equal=False)
     assert found.split()[0] == truth
+
+
+_VIT = (("VisionTransformer", "Block"), ("", "0"))
+
+
+@pytest.mark.parametrize(
+    ("classes", "names", "function", "truth"),
+    [
+        (("Attention", "Linear"), ("attn", "qkv"), "linear", "attention.qkv"),
+        (("WindowAttention", "Linear"), ("attn", "proj"), "linear", "attention.output"),
+        (("WindowAttention", "Mlp", "Linear"), ("attn", "cpb_mlp", "fc1"), "linear", "attention.other"),
+        (("Mlp", "Linear"), ("mlp", "fc1"), "linear", "mlp.up"),
+        (("SwiGLU", "Linear"), ("mlp", "fc1_g"), "linear", "mlp.gate"),
+        (("FocalModulation", "Conv2d"), ("modulation", "f"), "conv2d", "other"),
+        (("PartitionAttentionCl", "Mlp", "Linear"), ("attn_block", "mlp", "fc2"), "linear", "mlp.down"),
+        (("BatchNormAct2d",), ("bn1",), "batch_norm", "norm"),
+        (("DropPath",), ("drop_path1",), "mul", "dropout"),
+    ],
+)
+def test_truth_of_vision_models_follows_the_names_of_their_library(
+    classes: tuple[str, ...], names: tuple[str, ...], function: str, truth: str
+) -> None:
+    place = Place((*_VIT[0], *classes), (*_VIT[1], *names))
+    assert truth_of_vision(place, function, weighted=True, equal=False).split()[0] == truth

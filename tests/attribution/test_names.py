@@ -378,3 +378,23 @@ def test_a_sum_inside_an_activation_or_a_product_is_no_residual(modules: str, co
     decision = decide(situation)
     assert decision is not None
     assert decision.component == component
+
+
+@pytest.mark.parametrize(
+    ("modules", "inner", "component"),
+    [
+        ("PartitionAttentionCl.Mlp.GELU", "activation", "mlp.activation"),  # of the innermost block
+        ("Block.Attention.GELU", "activation", "attention.other"),
+        ("MetaFormerBlock.SepConv.StarReLU", "activation", None),  # of a module that says nothing
+        ("Block.BatchNormAct2d.GELU", "activation", "other"),
+        ("Block.LinearNorm.Linear", "linear", None),  # what is called after a norm is none
+        ("Block.Mlp.LinearNorm.Linear", "linear", "mlp.other"),
+    ],
+)
+def test_a_module_says_no_more_than_its_operator_can_be(
+    modules: str, inner: str, component: str | None
+) -> None:
+    elements = tuple(Element(name, element_role(name), None, False) for name in modules.split("."))
+    where = replace(situation(""), path=Path(elements, modules), inner=inner, outer=inner)
+    decision = decide(where)
+    assert (decision.component if decision else None) == component

@@ -10,6 +10,7 @@ from tracelens.attribution.structure.forward import label_forward
 from tracelens.attribution.structure.maps import linear_convolutions
 from tracelens.attribution.structure.runs import Run
 from tracelens.attribution.structure.units import Dims, Kind
+from tracelens.attribution.structure.walk import hidden_size
 from tracelens.gemm import GemmShape
 
 HIDDEN, TOKENS = 256, (2, 64)
@@ -108,3 +109,51 @@ def test_a_second_projection_of_other_tokens_is_one_too() -> None:
     attention = _attention()
     attention.insert(5, _gemm(16, HIDDEN, HIDDEN))
     assert _labelled(*attention)[5:7] == ["attention.output", "attention.output"]
+
+
+_HEADS = _unit(
+    "conv2d", (2, 4, 64, 64), (4, 4, 1, 1), what="convolution"
+)  # of all scores, from heads to heads
+_MAPS = _unit("conv2d", (2, 256, 16, 16), (256, 256, 3, 3), what="convolution")
+
+
+@pytest.mark.parametrize(
+    ("ahead", "behind", "found"),
+    [
+        ([], [], True),
+        ([_gemm(2 * 64 * 64, 4, 4)], [_gemm(2 * 64 * 64, 4, 4)], True),  # talking heads
+        ([_HEADS], [_HEADS], True),
+        ([_MAPS], [], False),  # scores of one block and values of another
+        ([], [_MAPS], False),
+        ([], [_gemm(128, 256, 256)], False),
+    ],
+)
+def test_between_scores_and_values_stands_nothing_of_another_block(
+    ahead: list[Kind], behind: list[Kind], found: bool
+) -> None:
+    softmax = _unit("softmax", (2, 4, 64, 64), what="softmax")
+    run = _run(_bmm(8, 64, 64, 32), *ahead, softmax, *behind, _bmm(8, 64, 32, 64))
+    assert len(find_cores(run)) == found
+
+
+def test_values_may_come_before_the_weights() -> None:
+    softmax = _unit("softmax", (2, 4, 64, 64), what="softmax")
+    run = _run(_bmm(8, 64, 64, 16), softmax, _bmm(8, 32, 64, 64))  # 32 wide
+    assert [core.out_width for core in find_cores(run)] == [4 * 32]
+
+
+@pytest.mark.parametrize(("inside", "closes"), [("gelu", True), ("softmax", False)])
+def test_an_mlp_ends_where_another_block_begins(inside: str, closes: bool) -> None:
+    wide = _unit(inside, (128, 4 * HIDDEN), what="activation" if closes else inside)
+    act = _unit("gelu", (128, 4 * HIDDEN), what="activation")
+    mlp = [_gemm(128, 4 * HIDDEN, HIDDEN), wide, act, _gemm(128, HIDDEN, 4 * HIDDEN), _stream()]
+    labels = _labelled(*_attention(), *mlp, *_attention())
+    assert (labels[len(_attention())] == "mlp.up") == closes
+
+
+@pytest.mark.parametrize(("made_of", "found"), [(HIDDEN, HIDDEN), (2 * HIDDEN, None)])
+def test_the_streams_width_is_that_of_which_something_is_made(made_of: int, found: int | None) -> None:
+    run = _run(_gemm(128, 3 * HIDDEN, made_of), *_attention()[2:5], _gemm(128, HIDDEN, HIDDEN))
+    run.kinds[-1] = _gemm(128, HIDDEN, HIDDEN) if found else _gemm(8, 1000, HIDDEN)  # a head
+    run.cores = find_cores(run)
+    assert hidden_size([run]) == found

@@ -37,7 +37,7 @@ def test_a_failed_gate_ends_with_1_after_everything_is_written(tmp_path: Path) -
     assert done.returncode == 1
     written = {"r.json", "r.md", "k.csv", "p.json", "generated_gpt2_vocab50257.report.html"}
     assert written == {path.name for path in tmp_path.iterdir()}
-    assert "step time" in done.stdout and "more components" in done.stdout
+    assert "step time" in done.stdout and "GPU time by component" in done.stdout
     gates = done.stdout.partition("\nGates\n")[2]
     assert re.search(r"FAILED +shape_waste>5% +20\.\d%", gates) and re.search(r"passed +mfu<1%", gates)
     (line,) = done.stderr.splitlines()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.fit_gemm import Rows, fit, written
+from benchmarks.fit_gemm import STAMP, Rows, digest, fit, ranged, written
 from tracelens.gemm.predict.architecture import Shares, architecture
 from tracelens.hardware import find_gpu
 
@@ -33,7 +34,7 @@ KEPT = [
         "h100-sxm",
         6,
         {
-            "of_peak": "0.8152", "of_bandwidth": "0.7672", "whole_n_frac": "1.048", "high": "1.23",
+            "of_peak": "0.8152", "of_bandwidth": "0.7672", "whole_n_frac": "1.048",
             "family_rates": "[-0.0609, 0.0617, -0.061, -0.0229, 0.0652, -0.0224, -0.0259, 0.0238, -0.0243,"
             " -0.0604, 0.05, -0.0331, -0.0432, -0.0459]",
         },
@@ -59,3 +60,34 @@ def test_the_fit_makes_the_constants_that_were_kept(name: str, steps: int, kept:
     assert {figure: lines[figure] for figure in kept} == kept
     assert fit(rows, steps=steps) == found
     assert np.median(np.abs(rows.errors(found))) < 0.12
+
+
+def test_nobody_changed_a_fitted_figure_by_hand() -> None:
+    """Each block says by a digest what the program wrote: one that differs was not made by it."""
+    stamped = 0
+    for capability in ((8, 0), (8, 9), (9, 0), (10, 0), (10, 3), (12, 0)):
+        for dtype, gpus in architecture(capability).shares.items():
+            for name, shares in gpus.items():
+                if (stamp := STAMP.search(shares.source)) is not None:
+                    assert digest(shares, name, dtype) == stamp[2], (name, dtype)
+                    stamped += 1
+                assert "fit_gemm" not in shares.source or stamp is not None, (name, dtype)
+    assert stamped > 20
+
+
+def test_a_range_holds_about_95_of_100_in_each_class_of_shapes() -> None:
+    gpu = replace(find_gpu(None, override="a100-sxm-80gb"), l2_mb=None)  # nothing is read from the cache
+    given = Shares(**GIVEN, source="", tile_rates=(1.0,) * len(architecture((8, 0)).tiles))
+    sizes = [
+        (m, n, k) for m in (16, 32, 2048, 4096) for n in range(1024, 7424, 128) for k in (1024, 2048, 4096)
+    ]
+    table = pd.DataFrame(sizes, columns=["m", "n", "k"]).assign(time_us=1.0)
+    exact = Rows.of(table, gpu, "bf16").errors(given)
+    errors = np.where(table["m"] < 64, 0.2, 0.05) * np.random.default_rng(0).standard_normal(len(table))
+    found = ranged(Rows.of(table.assign(time_us=np.exp(exact + errors)), gpu, "bf16"), given)
+    large = (table["m"] >= 1024).to_numpy()
+    for part, (low, high) in ((large, (found.low, found.high)), (~large, found.few)):
+        inside = (np.log(low) <= errors[part]) & (errors[part] <= np.log(high))
+        assert 0.94 <= inside.mean() <= 0.99
+        assert np.log(high / low) < 5.5 * errors[part].std()
+    assert not found.short

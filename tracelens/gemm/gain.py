@@ -123,7 +123,7 @@ def _bounded(now: Prediction, then: Prediction) -> Estimate | None:
         least, most = other.low, other.high
     else:
         error = _error(now, then, 1) * _wider(then)
-        low_frac, high_frac = rates.range_of(then.m, then.n, then.k)
+        low_frac, high_frac = rates.range_of(then.m, then.n, then.k, other.mid)
         least = max(other.mid * high_frac * math.exp(-error), other.low)
         most = max(other.mid * low_frac, other.low) * math.exp(error)
     return Estimate(least / one.high if one.high else 0.0, None, most / one.low, other.basis)

@@ -37,7 +37,7 @@ _SHORT = {
 
 
 def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]] = ()) -> None:
-    """Print the answer; 24 lines of 80 columns."""
+    """Print the answer; about 24 lines of 80 columns."""
     out = Out(console)
     out.line(identity(job), "dim")
     if model := model_line(job):

@@ -142,15 +142,15 @@ def details(job: Job) -> list[str]:
     for cause, (one, *others) in by_cause.items():
         close = job.matched_calls - one.of_calls
         rest = f" ({close} more {'is' if close == 1 else 'are'} too close to tell)" * (close > 0)
-        of = f"late at {one.calls} of {one.of_calls} calls{rest}, mostly {one.collective}"
+        of = f"late at {one.calls} of {one.of_calls} calls{rest}"
         if one.least_ms is not None and one.most_ms is not None:
-            of += f"; each of the others waits {f.ms_range(one.least_ms, one.most_ms)} per step"
+            of += f"; the others wait {f.ms_range(one.least_ms, one.most_ms)}"
         too = [f"The same holds for {ranks_said([other.name for other in others], capital=False)}."]
         of_many = [f"{one.name.capitalize()} ({f.ms(one.late_ms)}):"] * (len(job.stragglers) > 1)
         said.append(
             " ".join([*of_many, _WHY[cause](one), *_beside(one), f"It is {of}.", *too * bool(others)])
         )
-        saves = max(each.late_ms for each in (one, *others))
+        saves = max(each.most_ms or each.late_ms for each in (one, *others))
         said.append(f"Next: {_NEXT[cause]} Saves at most {f.ms(saves)} per step.")
     if job.limit == "slow_link":
         said.append("Next: look at the links and switches between those ranks (nccl-tests on them alone).")

@@ -119,7 +119,7 @@ def _not_judged(seen: StepPicture) -> tuple[str, str]:
     if found == "parts":
         said = "Parts of a transformer were recognised, but not the whole of one."
         open_ = open_ and unseen(covered, what="the rest")
-        return said, _joined(open_, "Model dimensions, and the checks that need them, are left out.")
+        return said, _joined(open_, "Checks that need the whole model are left out.")
     if found == "none":
         open_ = "" if covered.no_attention else unseen(covered, frac=covered.attention_open_frac)
         said = (

@@ -123,13 +123,17 @@ def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
 def _mixes_heads(run: Run, scores: int, at: int) -> bool:
     """A linear layer from heads to heads, on all scores (talking heads)."""
     first, shape = run.shape(scores), run.shape(at)
-    return first is not None and shape is not None and first.batch * first.m * first.n == shape.m * shape.k
+    if first is None or shape is None or shape.n != shape.k or first.batch % shape.k:
+        return False
+    return first.batch * first.m * first.n == shape.m * shape.k
 
 
 def _on_scores(run: Run, scores: int, at: int) -> bool:
     """A convolution over heads, of all scores."""
     first, given = run.shape(scores), run.kinds[at].tensors[:1]
-    return first is not None and any(prod(t) == first.batch * first.m * first.n for t in given)
+    if first is None:
+        return False
+    return any(prod(t[:2]) == first.batch and prod(t[2:]) == first.m * first.n for t in given)
 
 
 def _size(shape: GemmShape) -> tuple[int, int, int, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -22,6 +22,12 @@ from tracelens.gemm.predict.tiles import Tile
 #: kernels of their own, so they are known only on the GPUs that were measured.
 _LIKE = {"fp16": "bf16", "tf32": "bf16", "int8": "fp8", "fp8": "bf16", "fp64": "fp32"}
 BLOCK_SCALED = ("fp8-block", "nvfp4")
+#: (asked, found): types whose kernels are as fast as one another's.
+_SAME = {(one, one) for one in ("bf16", "fp16", "fp8", "fp8-block", "nvfp4", "fp32", "fp64")} | {
+    ("fp16", "bf16")
+}
+#: The narrowest range of a GPU or type that takes the figures of another: large shapes, and small ones.
+_BORROWED, _BORROWED_SMALL = (0.87, 1.2), (0.7, 1.5)
 #: fp32 on CUDA cores: ampere_sgemm, cutlass_80_simt_sgemm and sm80_xmma of public traces.
 _CUDA_CORES = tuple(
     Tile(m, n, 8)
@@ -54,6 +60,8 @@ class Shares:
     low_small: float  # the same where M, N or K is below 1024
     high_small: float
     source: str
+    few: tuple[float, ...] = ()  # low and high instead of those where M is at most 64
+    short: tuple[float, ...] = ()  # and where the time is under 10 us
     cast_us: float = 0.0  # casting the 16-bit activations first: what starting those kernels takes
     cast_bytes: float = 0.0  # and what they move per element
     whole_tiles_above_m: float = math.inf  # from M above it the library takes no tile below 128x128
@@ -93,7 +101,7 @@ class Architecture:
     tiles: tuple[Tile, ...]
     tile_rates: tuple[float, ...]  # of each tile beside the formula's, for GPUs without rates of their own
     family: Family | None  # of tiles that have no names here; for types with figures of it
-    narrow: tuple[Tile, ...]  # tiles of the kernels that run rows off the 16-byte grid; () where the same do
+    narrow: Library  # tiles of the kernels that run rows off the 16-byte grid; none where the same do
     shares: Mapping[str, Mapping[str, Shares]] = field(
         hash=False
     )  # type, or "narrow" -> key of gpus.toml -> figures
@@ -104,8 +112,8 @@ class Architecture:
 
     def library(self, dtype: str, *, gpu: str = "", aligned: bool = True) -> Library:
         """What the library chooses among; ``aligned``: every row begins on a multiple of 16 bytes."""
-        if dtype not in ("fp32", "fp64") and self.narrow and not aligned:
-            return Library.unbiased(self.narrow)
+        if dtype not in ("fp32", "fp64") and self.narrow.tiles and not aligned:
+            return self.narrow
         return self.library_of(self.shares_of(gpu, dtype), dtype)
 
     def library_of(self, shares: Shares | None, dtype: str) -> Library:
@@ -144,12 +152,12 @@ class Architecture:
                 and dtype not in ("fp32", "fp64")
                 and (own := self.shares.get("narrow", {}).get(name))
             ):
-                return own
+                return own if name == gpu else _widened(own)
             wanted: str | None = dtype
             while wanted is not None:
                 found = self.shares.get(wanted, {}).get(name)
                 if found is not None and (name == gpu or dtype not in BLOCK_SCALED):
-                    return found
+                    return found if name == gpu and (dtype, wanted) in _SAME else _widened(found)
                 wanted = _LIKE.get(wanted)
         return None
 
@@ -175,7 +183,7 @@ def architecture(capability: tuple[int, int] | None) -> Architecture:
 
 def _read(data: Mapping[str, Any]) -> Architecture:
     tiles, rates = _tiles(data["tiles"])
-    narrow, _ = _tiles(data.get("narrow", []))
+    narrow = Library.unbiased(*_tiles(data.get("narrow", [])))
     shares = {
         dtype: {gpu: _shares(figures) for gpu, figures in gpus.items()}
         for dtype, gpus in data["shares"].items()
@@ -188,6 +196,14 @@ def _read(data: Mapping[str, Any]) -> Architecture:
 def _shares(figures: Mapping[str, Any]) -> Shares:
     lists = {name: tuple(value) for name, value in figures.items() if isinstance(value, list)}
     return Shares(**{**figures, **lists})
+
+
+def _widened(figures: Shares) -> Shares:
+    low, high = min(figures.low, _BORROWED[0]), max(figures.high, _BORROWED[1])
+    low_small = min(figures.low_small, _BORROWED_SMALL[0])
+    high_small = max(figures.high_small, _BORROWED_SMALL[1])
+    ends = {"low": low, "high": high, "low_small": low_small, "high_small": high_small}
+    return replace(figures, **ends, few=(), short=())  # type: ignore[arg-type]
 
 
 def _tiles(rows: list[str]) -> tuple[tuple[Tile, ...], tuple[float, ...]]:

@@ -217,6 +217,16 @@ def memory_us(moved: Any, rates: Rates) -> Any:
     return moved * ((1 - cached) / rates.bandwidth_gbps + cached / rates.l2_gbps) / 1e3
 
 
+def cached_us(mid: Any, one: Products, rates: Rates, l2_mb: float) -> Any:
+    """The time ``mid`` where all operands come from the L2 cache; ``mid`` itself where they do not fit."""
+    moved = memory_bytes(one)
+    apart = rates.fixed_us + cast_us(one, rates)
+    busy, moved_us = mid - apart, memory_us(moved, rates)
+    read_us = np.minimum(moved / (rates.l2_gbps * 1e3), moved_us)
+    within = apart + (np.maximum(busy**4 - moved_us**4, 0.0) + read_us**4) ** 0.25
+    return np.where(moved <= l2_mb * 1e6, np.minimum(within, mid), mid)
+
+
 def memory_bytes(products: Products) -> Any:
     """Bytes across memory when each operand crosses it once: the L2 cache serves the tiles of a wave."""
     one = products

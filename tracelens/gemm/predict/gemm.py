@@ -19,7 +19,7 @@ from tracelens.gemm.predict.cost import (
     Products,
     TileTable,
     best,
-    cast_us,
+    cached_us,
     costs,
     memory_us,
     preference,
@@ -346,13 +346,8 @@ def _model_range(asked: _Asked, mid: float, table: TileTable, chosen: Chosen, st
     Operands that fit in the L2 cache may all be there from the kernel before: that is the low end then.
     """
     rates, frac = chosen.rates, chosen.alignment_frac
-    low_frac, high_frac = rates.range_of(asked.m, asked.n, asked.k)
-    low = mid
-    if asked.operand_bytes <= (asked.gpu.l2_mb or 0.0) * 1e6:
-        apart = rates.fixed_us + float(cast_us(asked.products(frac), rates))
-        busy, moved_us = mid - apart, memory_us(asked.operand_bytes, rates)
-        cached_us = min(asked.operand_bytes / (rates.l2_gbps * 1e3), moved_us)
-        low = apart + float(max(busy**4 - moved_us**4, 0.0) + cached_us**4) ** 0.25
+    low_frac, high_frac = rates.range_of(asked.m, asked.n, asked.k, mid)
+    low = float(cached_us(mid, asked.products(frac), rates, asked.gpu.l2_mb or 0.0))
     low = max(low * low_frac * (frac / step.high if step.high else 1.0), asked.fastest_us(rates))
     high = mid * high_frac * (frac / step.low if step.low else 1.0)
     return Estimate(min(low, mid), mid, high, "model")
@@ -365,8 +360,9 @@ def _bounds(asked: _Asked, table: TileTable, rates: Rates, step: LadderStep) -> 
         products = asked.products(alignment_frac)
         return float(best(costs(products, table, rates), preference(products, table, rates))[0][0])
 
-    low_frac, high_frac = rates.range_of(asked.m, asked.n, asked.k)
-    low = max(time(step.high or 1.0) * low_frac, asked.fastest_us(rates))
+    best_us = time(step.high or 1.0)
+    low_frac, high_frac = rates.range_of(asked.m, asked.n, asked.k, best_us)
+    low = max(best_us * low_frac, asked.fastest_us(rates))
     return Estimate(low, None, time(step.low) * high_frac if step.low else None, "model")
 
 

@@ -17,6 +17,8 @@ from tracelens.results.identity import LEAST_US
 
 #: Below it in M, N or K kernels follow the formula less closely, and the ranges are wider.
 SMALL = 1024
+#: Up to so many rows, and below so many microseconds, they follow it in other ways again.
+FEW, SHORT_US = 64, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,17 @@ class Rates:
     high_frac: float
     low_small_frac: float  # the same where M, N or K is below ``SMALL``
     high_small_frac: float
+    few: tuple[float, ...]  # instead where M is at most ``FEW``, and where the time is under ``SHORT_US``;
+    short: tuple[float, ...]  # () where that is not known by itself
     source: str
 
-    def range_of(self, m: int, n: int, k: int) -> tuple[float, float]:
+    def range_of(self, m: int, n: int, k: int, mid_us: float) -> tuple[float, float]:
         """Low and high end of the range of a time, as factors of its middle."""
-        if min(m, n, k) < SMALL:
-            return self.low_small_frac, self.high_small_frac
-        return self.low_frac, self.high_frac
+        if min(m, n, k) >= SMALL:
+            return self.low_frac, self.high_frac
+        small = self.low_small_frac, self.high_small_frac
+        low, high = (self.few if m <= FEW else self.short if mid_us < SHORT_US else ()) or small
+        return low, high
 
 
 def model_rates(gpu: Gpu, math_dtype: str, *, aligned: bool = True) -> Rates | str:
@@ -148,6 +154,8 @@ def _rates(shares: Shares, sms: int, tflops: float, bandwidth_gbps: float, load_
         high_frac=shares.high,
         low_small_frac=shares.low_small,
         high_small_frac=shares.high_small,
+        few=shares.few,
+        short=shares.short,
         source=shares.source,
     )
 
