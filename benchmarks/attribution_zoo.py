@@ -1,8 +1,9 @@
 """Attribution of architectures that nobody here wrote: python -m benchmarks.attribution_zoo [NAME ...]
 
-Architectures of `transformers` (benchmarks/hub), recorded with shapes, are judged with module names given and
-hidden against the table of benchmarks/hub/truth.py: shares of the judged GPU time that are right, wrong and
-unattributed. A third of the names, drawn by hash, is set aside: ``--held`` judges that third alone.
+Architectures of `transformers` (benchmarks/hub), or with ``--vision`` of `timm` and `torchvision`
+(benchmarks/vision), recorded with shapes, are judged with module names given and hidden against the table of
+the ``truth.py`` there: shares of the judged GPU time that are right, wrong and unattributed. A third of the
+names, drawn by hash, is set aside: ``--held`` judges that third alone.
 ``-v`` lists what is wrong and what is open, by truth, what was found and operator.
 """
 
@@ -16,6 +17,7 @@ import re
 import statistics
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -31,9 +33,7 @@ from tracelens.words import COMPONENTS, EVIDENCE
 
 #: Architectures; those unlike a plain decoder first.
 NAMES = Path(__file__).with_name("hub").joinpath("names.txt").read_text().split()
-#: Without attention: nothing of a transformer is to be found in them.
-PLAIN = {"mamba", "mamba2", "rwkv", "falcon_mamba", "fnet", "bit", "convnext", "convnextv2", "poolformer"}
-PLAIN |= {"focalnet", "resnet"}
+VISION = Path(__file__).with_name("vision").joinpath("names.txt").read_text().split()
 
 
 @dataclass
@@ -44,6 +44,7 @@ class Score:
     wrong: float
     open: float
     judged: float  # share of all GPU time
+    plain: bool  # no attention in the model: nothing of a transformer is to be found
     what: dict[str, float]
 
 
@@ -60,6 +61,7 @@ def judge(folder: Path, made: Synthetic) -> Score:
     links = link(trace)
     found = attribute(trace, links)
     truth = {row.correlation: row for row in made.truth}
+    plain = not any(row.component.startswith("attention") for row in made.truth)
     total = {"right": 0, "wrong": 0, "open": 0}
     everything = 0
     what: Counter[str] = Counter()
@@ -69,6 +71,8 @@ def judge(folder: Path, made: Synthetic) -> Score:
         words = row.component.split()
         if not words or not row.strict:  # the sum of two gradients is of either
             continue
+        if plain:  # without attention all that is no part of a transformer is rightly called so
+            words.append("other")
         component = COMPONENTS[found.component[at]]
         verdict = "right" if _fits(component, words) else "open" if _is_open(component, words) else "wrong"
         total[verdict] += row.duration_ns
@@ -80,7 +84,12 @@ def judge(folder: Path, made: Synthetic) -> Score:
             what[f"{verdict} {words[0]} -> {component} [{evidence}] {name} | {module}"] += row.duration_ns
     judged = sum(total.values()) or 1
     shares = {key: value / judged for key, value in total.items()}
-    return Score(**shares, judged=judged / max(everything, 1), what={k: v / judged for k, v in what.items()})
+    return Score(
+        **shares,
+        plain=plain,
+        judged=judged / max(everything, 1),
+        what={k: v / judged for k, v in what.items()},
+    )
 
 
 def _is_open(component: str, words: list[str]) -> bool:
@@ -96,20 +105,19 @@ def _fits(component: str, words: list[str]) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    from benchmarks.hub.recording import record_hub
-
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--vision", action="store_true", help="models of timm and torchvision")
     parser.add_argument("--held", action="store_true", help="judge the third that was set aside")
     parser.add_argument("-v", action="store_true", help="list what is wrong and what is open")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
-    import_module("transformers").logging.set_verbosity_error()
+    record, everyone = _source(vision=given.vision)
     logging.disable(logging.WARNING)
     rows: dict[str, dict[str, Any]] = {}
-    for name in given.names or [name for name in NAMES if held(name) == given.held]:
+    for name in given.names or [name for name in everyone if held(name) == given.held]:
         try:
-            recorded = record_hub(name)
+            recorded = record(name)
         except Exception as error:  # what a model asks of its library on the meta device
             print(f"{name:24} not recorded: {type(error).__name__} {str(error)[:80]!r}", flush=True)
             continue
@@ -128,13 +136,25 @@ def main(arguments: list[str] | None = None) -> None:
     _summary(rows)
 
 
+def _source(*, vision: bool) -> tuple[Callable[[str], Any], list[str]]:
+    """What records an architecture, and the names of all."""
+    if vision:
+        return import_module("benchmarks.vision.recording").record_vision, VISION
+    import_module("transformers").logging.set_verbosity_error()
+    return import_module("benchmarks.hub.recording").record_hub, NAMES
+
+
 def _line(score: dict[str, Any]) -> str:
     return f"{score['right']:7.2%} wrong {score['wrong']:6.2%} open {score['open']:6.2%}"
 
 
 def _summary(rows: dict[str, dict[str, Any]]) -> None:
     for names, least in (("none", 0.99), ("frames", 0.995)):
-        scores = [row[names] for name, row in rows.items() if name not in PLAIN]
+        scores = [row[names] for row in rows.values() if not row[names]["plain"]]
+        plain = [row[names]["wrong"] for row in rows.values() if row[names]["plain"]]
+        if plain:
+            over = sum(wrong > 0.005 for wrong in plain)
+            print(f"names {names}: {len(plain)} without attention; wrong > 0.5%: {over}")
         if not scores:
             continue
         good = sum(score["right"] >= least for score in scores)

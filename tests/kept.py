@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from tracelens.analysis import Analysis, analyze
-from tracelens.comparison.folder import compare_folders
+from tracelens.api import compare_folders
 from tracelens.render.verdict import told
 from tracelens.results.folders import FolderComparison
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from tracelens.accounting.captured import with_captured
 from tracelens.accounting.communication import communication_rows
 from tracelens.accounting.cost import parse_price, with_cost
 from tracelens.accounting.degrees import declared, with_degrees
@@ -344,7 +345,7 @@ def _measured_report(
         tables=embedding_tables(trace),
         choices=router_choices(trace),
     )
-    dims = with_messages(dims, trace, attribution, communication)
+    dims = with_captured(with_messages(dims, trace, attribution, communication), trace)
     around = surroundings(trace, attribution, calls)
     gemms, calls = gemm_rows(
         trace, attribution, calls, dims, gpu, around=around, steps=times.count, measured=measured

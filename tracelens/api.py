@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tracelens import analysis, suggestions
 from tracelens.comparison import folder, load
+from tracelens.render import compare_words
+from tracelens.render.compare_folder_words import told_folders
 from tracelens.render.verdict import told
 from tracelens.results.comparison import Comparison
 from tracelens.results.folders import FolderComparison
@@ -120,6 +122,6 @@ def _check_names(make: Callable[..., Any], options: Iterable[str]) -> None:
 
 
 analyze = _shown(ShownAnalysis, analysis.analyze, told)
-compare = _shown(ShownComparison, load.compare)
-compare_folders = _shown(ShownFolderComparison, folder.compare_folders)
+compare = _shown(ShownComparison, load.compare, compare_words.told)
+compare_folders = _shown(ShownFolderComparison, folder.compare_folders, told_folders)
 suggest = _shown(ShownSuggestions, suggestions.suggest)

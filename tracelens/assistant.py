@@ -7,6 +7,7 @@ figure that is not known is not there, and ``not_known`` says why, and what woul
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tracelens.errors import InputError, UsageError
+from tracelens.errors import InputError, UsageError, brief
 from tracelens.results import Finding, Known, Report
 
 _COMPONENTS, _GEMMS, _CHANGES = 12, 20, 12
@@ -64,7 +65,7 @@ def finding(trace: str, rule: str, gpu: str = "") -> dict[str, Any]:
     found = [msgspec.to_builtins(one) for one in report.findings if rule in (one.rule, one.slug)]
     check = [msgspec.to_builtins(one) for one in report.checks if rule in (one.rule, one.slug)]
     if not found and not check:
-        raise UsageError(f"no rule is called {rule!r}; analyze lists those that found something")
+        raise UsageError(f"no rule is called {brief(rule, 60)!r}; analyze lists those that found something")
     return {"findings": found, "check": check}
 
 
@@ -115,10 +116,10 @@ TOOLS: tuple[Callable[..., Any], ...] = (
 
 def _file(name: str) -> Path:
     """An existing file: standard input is the assistant's own, and no name is an option."""
-    path = Path(name).expanduser()
-    if not path.is_file():
-        raise InputError(f"{name}: no such file")
-    return path
+    path = os.path.expanduser(name)
+    if not os.path.isfile(path):
+        raise InputError(f"{brief(name, 300)}: no such file")
+    return Path(path)
 
 
 def _report(trace: str, gpu: str) -> Report:

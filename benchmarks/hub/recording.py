@@ -71,9 +71,9 @@ class Recorded:
 class Marks(TorchFunctionMode):
     """Says of every function that a model calls what it is for."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, truth: Callable[..., str]) -> None:
         super().__init__()
-        self.capture = capture
+        self.capture, self.truth = capture, truth
         self.any_of: dict[int, Tensor] = {}  # results of any(), by their id
         self.stack: list[tuple[str, str, SimpleNamespace]] = []  # class, attribute, what was seen in it
 
@@ -113,7 +113,7 @@ class Marks(TorchFunctionMode):
         classes, names = tuple(s[0] for s in self.stack), tuple(s[1] for s in self.stack)
         block = next((s[2] for s in reversed(self.stack) if "Atten" in s[0] or "Attn" in s[0]), None)
         place = Place(classes, names, block.seen if block else "")
-        truth = truth_of(place, name, weighted=weighted, equal=bool(equal))
+        truth = self.truth(place, name, weighted=weighted, equal=bool(equal))
         if block is not None and name in ("softmax", "scaled_dot_product_attention"):
             for _, _, other in self.stack:
                 other.seen = "softmax"
@@ -235,28 +235,30 @@ def _recorded(name: str) -> Recorded:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model, batch = build(name)
-        capture = HubCapture(names={module: path for path, module in model.named_modules()})
-        capture.modules = capture.names
-        capture.marks = Marks(capture)
-        first = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
-        with ExitStack() as stack:
-            stack.enter_context(capture.listening())
-            text = profiled(_step(model, batch, capture))
-        last = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        return recorded(name, model, lambda: first_loss(model(**batch)), truth_of)
+
+
+def recorded(name: str, model: nn.Module, loss: Callable[[], Tensor], truth: Callable[..., str]) -> Recorded:
+    """A training step of a model on the meta device, what each call is for said by ``truth``."""
+    capture = HubCapture(names={module: path for path, module in model.named_modules()})
+    capture.modules = capture.names
+    capture.marks = Marks(capture, truth)
+    first = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+    with ExitStack() as stack:
+        stack.enter_context(capture.listening())
+        text = profiled(_step(loss, capture))
+    last = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
     ops = AnyRewriter().rewrite(parse(text, capture.notes, capture.stopped), State())
-    del model
     gc.collect()
     return Recorded(name, ops, (first, last), capture.backward_sequences)
 
 
-def _step(model: nn.Module, batch: dict[str, Any], capture: HubCapture) -> Callable[[], None]:
+def _step(loss: Callable[[], Tensor], capture: HubCapture) -> Callable[[], None]:
     def run() -> None:
         assert capture.marks is not None
-        with capture.phase("forward", ""):
-            with capture.marks, torch.device("meta"):
-                out = model(**batch)
-            loss = first_loss(out)
+        with capture.phase("forward", ""), capture.marks, torch.device("meta"):
+            lost = loss()
         with capture.phase("backward", ""), capture.frame("torch/_tensor.py(592): backward"):
-            loss.backward()
+            lost.backward()
 
     return run

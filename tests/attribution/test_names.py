@@ -361,9 +361,14 @@ def test_a_range_around_the_model_says_nothing_of_its_parts(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("modules", "component"),
-    [("Block", "residual"), ("Block MLP", "residual"), ("Block MLP NewGELUActivation", "mlp.activation")],
+    [
+        ("Block", "residual"),
+        ("Block MLP", "residual"),
+        ("Block MLP NewGELUActivation", "mlp.activation"),
+        ("Block MLP Linear", "mlp.other"),  # of an adapter: huggingface/peft tuners/lora/layer.py
+    ],
 )
-def test_a_sum_inside_an_activation_is_no_residual(modules: str, component: str) -> None:
+def test_a_sum_inside_an_activation_or_a_product_is_no_residual(modules: str, component: str) -> None:
     elements = tuple(Element(text, element_role(text), None, False) for text in modules.split())
     situation = Situation(
         path=Path(elements, modules), outer="add", inner="add", after_core=None, linears_after=0,

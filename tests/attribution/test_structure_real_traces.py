@@ -78,7 +78,10 @@ def test_hidden_names_are_found_again(name: str) -> None:
         ("d2_", {"hidden": 512, "vocab": 8192, "layers": 4, "ffn": 2048, "sequence": 256, "micro_batch": 4}),
         ("d3_", {"hidden": 512, "vocab": 30522, "layers": 4, "ffn": 2048, "heads": 8}),
         ("d4_", {"hidden": 512, "ffn": 2048, "layers": 1}),
-        ("d5_", {"layers": 12}),
+        (  # ViT-B/16 in a graph: its parameters, and the operators of its capture
+            "d5_",
+            {"layers": 12, "hidden": 768, "ffn": 3072, "heads": 12, "head_dim": 64, "sequence": 197},
+        ),
         # job_v100_megatron_tp2 (no shapes): messages tell the hidden size, as in Megatron-LM's QuickStart.md
         ("rank0.json.gz", {"layers": 2, "tensor_parallel": 2, "hidden": 12, "heads": None, "sequence": None}),
         (
@@ -86,7 +89,7 @@ def test_hidden_names_are_found_again(name: str) -> None:
             {"hidden": 7168, "ffn": 2048, "experts": 8, "top_k": 1, "expert_parallel": 2, "heads": None},
         ),
         ("d13_", {"hidden": 128, "heads": 8, "kv_heads": 8, "ffn": 512, "layers": 10, "experts": None}),
-        ("d14_", {"experts": None, "top_k": None}),
+        ("d14_", {"experts": None, "top_k": None, "hidden": None, "heads": None}),
     ],
 )
 def test_the_dimensions_of_the_model_are_found(name: str, dimensions: dict[str, int]) -> None:

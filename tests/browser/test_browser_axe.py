@@ -14,8 +14,8 @@ from tests.browser import devtools
 from tests.compare.test_folders import ranks, vocab
 from tests.kept import analyzed
 from tests.render import asked_report, large_report, sample_report, verified_report
-from tracelens.comparison.compare import compare_reports
-from tracelens.comparison.folder import compare_folders
+from tracelens.api import compare as compare_reports
+from tracelens.api import compare_folders
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.html import render_html
 

@@ -18,7 +18,7 @@ import pytest
 from tests.browser import devtools
 from tests.kept import analyzed
 from tests.render import asked_report, sample_report
-from tracelens.comparison.load import compare
+from tracelens.api import compare
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.html import render_html
 

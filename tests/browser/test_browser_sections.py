@@ -12,7 +12,7 @@ import pytest
 from tests.browser import devtools
 from tests.browser.conftest import Open
 from tests.render import sample_report
-from tracelens.comparison.load import compare
+from tracelens.api import compare
 from tracelens.render.compare_html import render_compare_html
 
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")

@@ -10,11 +10,13 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from click.testing import CliRunner
 
 from tests.cli.running import run
 from tests.trace.tools import small_trace
-from tracelens import files
-from tracelens.errors import UsageError
+from tracelens import assistant, files
+from tracelens.cli import cli
+from tracelens.errors import InputError, TracelensError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -181,3 +183,19 @@ def test_a_run_that_is_ended_leaves_no_half_file(
     left = [one.name for one in tmp_path.iterdir() if one != page]
     assert all(name.startswith(".page.") for name in left)  # a dead process removes nothing
     assert sent == signal.SIGKILL or not left
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["analyze LONG", "analyze LONG LONG", "analyze LONG --no-html --json x.json", "compare LONG LONG",
+     "merge LONG", "suggest LONG --gpu h100-sxm", "doctor LONG", "history LONG", "open LONG"],
+)  # fmt: skip
+def test_a_name_longer_than_any_file_has_is_one_line(command: str) -> None:
+    """To ask whether it is a folder is an error of its own, as below a folder that may not be entered."""
+    found = CliRunner().invoke(cli, command.replace("LONG", f"{'x' * 300}/{'y' * 5000}.json").split())
+    assert isinstance(found.exception, TracelensError) and "\n" not in str(found.exception)
+
+
+def test_an_assistants_name_longer_than_any_file_has_is_no_file() -> None:
+    with pytest.raises(InputError, match="no such file"):
+        assistant.analyze("x" * 5000)

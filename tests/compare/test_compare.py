@@ -25,7 +25,7 @@ from tests.compare.parsed import Parsed, only_ours
 from tests.kept import analyzed
 from tests.render import sample_report
 from tracelens.analysis import Analysis, analyze
-from tracelens.comparison.compare import compare_reports
+from tracelens.api import compare as compare_reports
 from tracelens.comparison.gemms import match_gemms
 from tracelens.comparison.steps import rank_test, shift, smallest_p
 from tracelens.errors import UsageError

@@ -15,8 +15,8 @@ from tests.compare.parsed import Parsed
 from tests.compare.test_folders import ranks
 from tests.render import sample_report
 from tracelens.analysis import analyze
-from tracelens.comparison.compare import compare_reports
-from tracelens.comparison.folder import compare_folders
+from tracelens.api import compare as compare_reports
+from tracelens.api import compare_folders
 from tracelens.render.compare_figures import (
     POINTS,
     five_numbers,

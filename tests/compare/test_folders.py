@@ -22,7 +22,7 @@ from tests.cli import running
 from tests.compare.parsed import only_ours
 from tests.render import sample_report
 from tracelens.analysis import Analysis, analyze
-from tracelens.comparison.folder import compare_folders
+from tracelens.api import compare_folders
 from tracelens.errors import InputError, UsageError
 from tracelens.gates import judge_comparison
 from tracelens.render.compare_html import render_compare_html

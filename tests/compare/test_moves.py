@@ -10,7 +10,7 @@ import pytest
 from tests.compare.parsed import Parsed
 from tests.compare.test_compare import BASE, shared, with_steps
 from tests.render import sample_report
-from tracelens.comparison.compare import compare_reports
+from tracelens.api import compare as compare_reports
 from tracelens.comparison.gemms import match_gemms
 from tracelens.comparison.moves import find_moves, with_moves
 from tracelens.gates.of_comparison import COMPARISON_METRICS

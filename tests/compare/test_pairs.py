@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from tests.compare.parsed import Parsed
 from tests.synthetic import ModelSpec, Options, build
 from tracelens.analysis import Analysis, analyze
+from tracelens.api import compare as compare_reports
+from tracelens.api import compare_folders
 from tracelens.cli.compare import compare
-from tracelens.comparison.compare import compare_reports
-from tracelens.comparison.folder import compare_folders
 from tracelens.gates import judge_comparison
 from tracelens.render.compare_html import render_compare_html
 from tracelens.results import Report

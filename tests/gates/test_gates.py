@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.render import sample_report
-from tracelens.comparison.compare import compare_reports
+from tracelens.api import compare as compare_reports
 from tracelens.errors import UsageError
 from tracelens.gates import (
     COMPARISON_METRICS,

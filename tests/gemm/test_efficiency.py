@@ -103,6 +103,7 @@ def test_waves() -> None:
     assert waves(264, sms=132, cluster_size=1, ctas_per_sm=2) == 1
     assert waves(264, sms=132, cluster_size=None) is None
     assert waves(4, sms=2, cluster_size=4) is None
+    assert waves(16, sms=8, cluster_size=8) == 2
 
 
 def test_wave_efficiency_of_the_a100_sawtooth() -> None:
@@ -230,3 +231,6 @@ def test_resident_ctas() -> None:
     assert fit(1000, 16, 0) == 2  # 32 warps of 2048 threads: threads, and no shared memory of its own
     assert fit(128, 100, 98304, {}) is None
     assert fit(0, 100, 98304) is None
+    assert fit(128, 32, 116224) == 1  # with the 1 KiB of each CTA two of them no longer fit
+    assert fit(128, 32, 115712) == 2
+    assert fit(128, 100, 98304, h100 | {"regsPerMultiprocessor": 0}) is None

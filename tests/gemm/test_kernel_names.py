@@ -175,6 +175,14 @@ def test_nvjet() -> None:
             {"family": "cutlass3", "tile_m": 128, "tile_n": 256, "layout": "NN", "scheduler": "stream_k"},
         ),
         (
+            "cutlass3x_sm100_tensorop_gemm_bf16_bf16_f32_bf16_bf16_256x192x64_2x1x1_0_tnt_align8_2sm",
+            {"tile_m": 128, "tile_n": 192, "layout": "TN", "scheduler": None},  # two SMs, half of M each
+        ),
+        (
+            "cutlass3x_sm90_tensorop_gemm_bf16_bf16_f32_bf16_bf16_256x192x64_2x1x1_0_ntt_align8",
+            {"tile_m": 256, "tile_n": 192, "layout": "NT"},
+        ),
+        (
             (
                 "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, i"
                 "nt, int>, ..."

@@ -126,6 +126,12 @@ def test_a_small_call_is_ruled_by_its_fixed_cost() -> None:
     assert all(split.why[name].startswith("too small") for name in (*FACTORS, "memory"))
 
 
+def test_a_call_of_less_than_a_microsecond_is_split_and_has_no_time_for_tiles() -> None:
+    short = replace(PLAIN, time_us=0.8, math_us=0.2, memory_us=0.1)
+    assert split_time(short).useful == 0.2
+    assert short.working_us == 0.0
+
+
 def test_operands_from_the_cache_leave_memory_unknown() -> None:
     split = split_time(replace(PLAIN, time_us=120.0, memory_us=125.0))
     assert split.memory is None and "cache" in split.why["memory"]

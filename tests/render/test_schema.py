@@ -3,34 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import jsonschema
 import pytest
 
-from tracelens.results.described import says
-from tracelens.results.schema import FORMATS, field_notes, json_schema, published_schema, write_schemas
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    one: Annotated[int, says('in ms; "#" is a sign like any other')]
-    two: Annotated[dict[str, int] | None, says("begins here and ends here")] = None
-    three: str = "a"  # of no interest to a reader of the file
-
-    @property
-    def four(self) -> int:  # no field
-        return self.one
-
-
-def test_a_field_says_what_it_means() -> None:
-    assert field_notes(Noted) == {
-        "one": 'in ms; "#" is a sign like any other',
-        "two": "begins here and ends here",
-        "three": "",
-    }
+from tracelens.results.schema import FORMATS, json_schema, published_schema, write_schemas
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.advice.advice_rows import gemm
 from tests.render import sample_report
-from tracelens.accounting.limits import StepPicture, limits, picture_of
+from tracelens.accounting.limits import LARGE, WORTH, Limits, StepPicture, limits, picture_of
 from tracelens.numbers import ms, ms_range
 from tracelens.render.verdict import verdict, with_verdict
 from tracelens.results import (
@@ -122,6 +122,38 @@ def test_little_is_called_little() -> None:
 )  # fmt: skip
 def test_the_rule_of_what_comes_first(seen: StepPicture, first: str) -> None:
     assert limits(seen).first == first
+
+
+@pytest.mark.parametrize(
+    ("more", "first"),
+    [
+        ({"idle_ms": LARGE * 64}, "idle"),  # as much as is large, is
+        ({"idle_ms": WORTH * 64}, "idle"),
+        ({"exposed_ms": WORTH * 64, "shapes_ms": WORTH * 64}, "shapes"),  # of equals the shapes
+        ({"bytes_ms": 30.0}, "shapes"),  # half of the kernels is not most of them
+        ({"bytes_ms": 30.0, "slow_ms": 0.5}, "memory"),
+    ],
+)
+def test_where_the_rule_turns(more: dict[str, float], first: str) -> None:
+    even = Limits(
+        step_ms=64.0, idle_ms=0.0, exposed_ms=0.0, bytes_ms=0.0, slow_ms=0.0, gpu_ms=60.0, shapes_ms=0.0
+    )
+    assert replace(even, **more).first == first
+
+
+def test_where_nothing_is_exposed_nobody_waits_for_a_rank_and_no_overlap_hides() -> None:
+    assert not picture().waits_for_rank and picture().hideable_ms == 0.0
+    assert picture(busy=0.1, exposed_ms=5.0).hideable_ms == 0.0  # 2 ms of kernels, all of them exposed
+    assert picture(busy=0.5, exposed_ms=4.0).hideable_ms == pytest.approx(4.0)
+    assert picture(busy=0.5, exposed_ms=6.0).hideable_ms == pytest.approx(4.0)
+    nothing = replace(REPORT.summary, step_ms=StepTime(0.0, 0.0, 0.0, 1), idle_ms=0.0, gpu_busy_frac=1.0)
+    assert replace(picture(), summary=nothing).exposed_frac == 0.0
+
+
+def test_what_saves_waiting_is_no_finding_of_shapes() -> None:
+    some = [replace(one, saving_of="wait" if at == 0 else "step") for at, one in enumerate(REPORT.findings)]
+    seen = picture_of(replace(REPORT, findings=some))
+    assert list(seen.waits) == some[:1] and list(seen.findings) == some[1:] and some[1:]
 
 
 def test_an_idle_gpu_is_said_first_with_its_figure_and_the_shapes_second() -> None:

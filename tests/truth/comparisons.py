@@ -16,7 +16,7 @@ from rich.console import Console
 from tests import kept
 from tests.truth.invariants import TEXT_CHECKS, said_per_step
 from tests.truth.outputs import WIDTH, seen_text
-from tracelens.comparison.load import compare
+from tracelens.api import compare
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.render.compare_html import render_compare_html
 from tracelens.render.compare_markdown import render_markdown

@@ -21,7 +21,7 @@ from tracelens.words import COMPONENTS, PHASES
 
 S = TypeVar("S")
 _UNKNOWN_NAMES = "not known: no GEMM of this trace is attributed to the part that shows it"
-_NO_SHAPES = "not known: no operator behind these GEMMs has shapes"
+NO_SHAPES = "not known: no operator behind these GEMMs has shapes"
 _NO_MODEL = {
     "parts": "not known: parts of a transformer were recognised, but not the whole of one",
     "none": "not known: no part of a transformer was recognised",
@@ -72,7 +72,7 @@ def model_dims(
         found |= {name: Known(None, why) for name in names if why is not None}
     found |= {"vocab": vocab, "classes": classes}
     if not everything:
-        found |= {name: Known(None, _NO_SHAPES) for name, known in found.items() if known.value is None}
+        found |= {name: Known(None, NO_SHAPES) for name, known in found.items() if known.value is None}
     return ModelDims(
         found="whole",
         **found,

@@ -6,6 +6,7 @@ the operator's own name says, and its place relative to the attention core or th
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tracelens.attribution.paths import Path
@@ -23,7 +24,7 @@ class Situation:
     order_in_mlp: tuple[int, int] | None  # (position, count) among the GEMMs of its MLP
     after_activation: bool | None  # in its MLP
     before_activation: bool  # an activation follows it directly, before the next GEMM
-    residual: bool  # an addition of two activations of the same shape
+    residual: bool | None  # an addition of two activations of the same shape; None: one without shapes
     vocabulary: str  # "weight": a GEMM with the token table's shape; "logits": works on logits; "none"
     holds_experts: bool  # the module around it has experts or a router among its own modules
     experts: bool  # experts are named somewhere in the trace, and a choice of them too
@@ -81,8 +82,20 @@ _LINEAR_ROLE = {
     "logits": "logits",
 }
 _OF_EXPERT = {"gate_up", "mlp_gate", "mlp_up", "mlp_down", "mlp", "activation"}  # inside a mixture of experts
+_AROUND_ACTIVATION = {
+    "mlp": "mlp.activation",
+    "attention": "attention.other",
+    "norm": "other",  # between convolutions
+    "stem": "other",
+    "ssm": "ssm.conv",
+    "mixer": "other",
+}
 _MIXTURES = frozenset({"experts", "moe", "router"})
 _ACTIVATIONS = ("activation", "nonlinearity")
+#: Modules that add to the residual stream behind their own product: BertSelfOutput, BertOutput, a layer.
+_ADD_THE_STREAM = ("attention_output", "bert_output", "layer")
+#: A module of one product: what it adds is a bias or its adapter's (huggingface/peft tuners/lora/layer.py).
+_PRODUCT = re.compile(r"(Lora)?(Linear|Conv1D)")
 _TRANSFORMER_ONLY = ("attention.", "mlp.", "moe.", "logits", "residual")
 
 
@@ -200,7 +213,9 @@ def _special_op(s: Situation, roles: tuple[str | None, ...]) -> Decision | None:
             return Decision("attention.values" if s.after_core else "attention.scores", "path")
     mixture = s.experts and not _MIXTURES.isdisjoint(roles)  # experts add biases, and their results up
     apart = mixture or not {"embedding", "ssm", "mixer"}.isdisjoint(roles)
-    if s.residual and ("layer" in roles or "attention" in roles) and not apart:
+    adds = s.residual if s.residual is not None else roles[-1:] and roles[-1] in _ADD_THE_STREAM
+    of_product = s.path is not None and bool(_PRODUCT.match(s.path.elements[-1].text))
+    if adds and ("layer" in roles or "attention" in roles) and not apart and not of_product:
         if ("attention" in roles and (not s.after_core or roles[-1] == "qkv")) or roles[-1] == "activation":
             return None  # rotary embeddings, biases, adapters and a GELU that is written out add too
         return Decision("residual", "path")
@@ -219,6 +234,8 @@ def _of_role(
         return _of_state_space(s)
     if role == "norm" and s.residual and s.transformer:
         return "residual"  # of a normalization that adds to the stream itself
+    if role == "norm" and (is_linear or s.outer == "convolution" or s.outer in _ACTIVATIONS):
+        return None  # of a layer that is called after the normalization in it
     if role == "gate":
         return _of_gate(s, outer)
     if role in _LINEAR_ROLE:
@@ -241,17 +258,23 @@ def _of_role(
         mixture = s.holds_experts or (s.experts and not _MIXTURES.isdisjoint(inner))
         return _among_experts(s, "moe") if mixture else _in_mlp(s, is_linear)
     if role == "activation":
-        head = not {"head_transform", "logits"}.isdisjoint(outer) and "layer" not in outer
-        if head or "stem" in outer:
-            return "other"
-        if "ssm" in outer or "mixer" in outer:
-            return "ssm.conv" if "ssm" in outer else "other"
-        if "embedding" in outer and "layer" not in outer:
-            return "embedding"
-        return "mlp.activation" if "attention" not in outer else "attention.other"
+        return _of_activation(outer)
     if role in ("experts", "moe"):
         return _among_experts(s, role)
     return _PLAIN_ROLE.get(role)
+
+
+def _of_activation(outer: tuple[str | None, ...]) -> str | None:
+    """By the block around it that says something; directly in a module of no known kind it can be any."""
+    around = [role for role in outer if role != "activation"]
+    if not {"head_transform", "logits"}.isdisjoint(around) and "layer" not in around:
+        return "other"
+    block = next((role for role in reversed(around) if role in _AROUND_ACTIVATION), None)
+    if block is not None:
+        return _AROUND_ACTIVATION[block]
+    if "embedding" in around and "layer" not in around:
+        return "embedding"
+    return "mlp.activation" if around[-1:] != [None] else None
 
 
 def _among_experts(s: Situation, role: str) -> str | None:

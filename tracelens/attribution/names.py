@@ -138,7 +138,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     (
         "norm",
-        r"norm\d*$",
+        r"(?<!with)norm\d*$",
         r"^ln(_?\d|_f|_\w+)?$",
         rf"(layer|rms)_?norm(?!{_NEAR}({_AROUND_NORM}))",
         "batchnorm",
@@ -174,13 +174,13 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     ("intermediate", "intermediate$"),  # BERT's: the product and its activation
     ("mlp_down", r"^(down_proj|fc2|fc_out|lin2|linear2|dense_4h_to_h|linear_fc2|ffn_down|w2)$"),
-    ("attention", "attention", "attn", "^mha$", "^mla$", "multihead", "^sa$"),
+    ("attention", "attention", "attn", "^mha$", "mla$", "multihead", "^sa$"),
     (
         "activation",
         r"^(act|act_fn|swiglu|silu\w*|\w*activation(_fn)?)$",
         rf"^{_WORD}(.*gelu|(?!dense).*relu)",
     ),
-    ("mlp", "mlp(?!predictionhead)", "feed_?forward", "^ff$", "ffn?$", "dense(relu|act|gatedact)dense$"),
+    ("mlp", rf"mlp(?!{_NEAR}head)", "feed_?forward", "^ff$", "ffn?$", "dense(relu|act|gatedact)dense$"),
     ("head_transform", "headtransform$", "pooler$"),
     (
         "logits",

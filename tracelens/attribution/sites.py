@@ -77,7 +77,7 @@ def decide_sites(
             count[nodes],
             before_activation[nodes].astype(np.int32),
             after_activation[nodes],
-            residual[nodes].astype(np.int32),
+            residual[nodes],
             vocabulary,
         ],
         axis=1,
@@ -133,7 +133,7 @@ def _situation(row: list[int], paths: Paths, transformer: bool, experts: bool) -
         order_in_mlp=(position, count) if position >= 0 else None,
         after_activation=None if after_activation < 0 else bool(after_activation),
         before_activation=bool(before),
-        residual=bool(residual),
+        residual=None if residual < 0 else bool(residual),
         vocabulary=("none", "weight", "logits")[vocabulary],
         holds_experts=path >= 0 and path in paths.with_experts,
         experts=experts,
@@ -262,9 +262,9 @@ def _in_mlp(
     return position, count, before, after
 
 
-def _residual(trace: Trace, links: Links, rule: IntArray) -> BoolArray:
-    """Additions of two activations of the same shape, three-dimensional or more."""
-    out = np.zeros(len(rule), np.bool_)
+def _residual(trace: Trace, links: Links, rule: IntArray) -> IntArray:
+    """1 for additions of two activations of the same shape, three-dimensional or more; -1 without shapes."""
+    out = np.zeros(len(rule), np.int32)
     nodes = np.flatnonzero(rule == _RULE_CODE["add"])
     if not len(nodes):
         return out
@@ -276,8 +276,8 @@ def _residual(trace: Trace, links: Links, rule: IntArray) -> BoolArray:
     return out
 
 
-def _adds_activations(dims: list[Any] | None) -> bool:
+def _adds_activations(dims: list[Any] | None) -> int:
     if not dims or len(dims) < 2:
-        return False
+        return -1 if dims is None else 0
     a, b = dims[0], dims[1]
     return isinstance(a, list) and a == b and len(a) >= 2 and _is_shape(a, len(a))

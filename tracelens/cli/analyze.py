@@ -76,7 +76,9 @@ _GROUPS = {
 }
 
 
-@click.command(cls=Grouped, groups=_GROUPS)
+@click.command(
+    cls=Grouped, groups=_GROUPS, short_help="Where the GPU time of a trace or a job went, and what to change."
+)
 @click.argument("traces", metavar="TRACE...", nargs=-1, required=True)
 @click.option(
     "-o", "--output", metavar="HTML", help="Where the page goes [default: TRACE.report.html, here]."

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MINUTES, _QUICK_MINUTES = 5.0, 1.0
 
 
-@click.command()
+@click.command(short_help="Measure this GPU: GEMMs and attention of training.")
 @click.option(
     "--minutes",
     type=click.FloatRange(0, min_open=True),

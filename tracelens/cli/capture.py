@@ -7,7 +7,10 @@ import click
 from tracelens.errors import UsageError
 
 
-@click.command(context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False})
+@click.command(
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+    short_help="Run a training script and record some of its steps.",
+)
 @click.option(
     "--out",
     default="traces",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -28,7 +28,7 @@ _GROUPS = {
 }
 
 
-@click.command(cls=Grouped, groups=_GROUPS)
+@click.command(cls=Grouped, groups=_GROUPS, short_help="Did a change help, and where: BEFORE against AFTER.")
 @click.argument("before")
 @click.argument("after")
 @click.option("--across", is_flag=True, help="Other GPU, dtype or world size: compare shares of peak only.")
@@ -96,18 +96,20 @@ def _compare(before: str, after: str, *, across: bool) -> Compared:
 def _compare_files(before: str, after: str, *, across: bool) -> Compared:
     from tracelens.comparison.folder import compare_folders
     from tracelens.comparison.load import compare as compare_files
+    from tracelens.render.compare_folder_words import told_folders
+    from tracelens.render.compare_words import told
 
-    folders = [path for path in (before, after) if path != "-" and Path(path).is_dir()]
+    folders = [path for path in (before, after) if path != "-" and os.path.isdir(path)]
     if not folders:
         with fetched(before, after) as (first, second):
-            return compare_files(first, second, across=across)
+            return told(compare_files(first, second, across=across))
     if len(folders) == 1:
         other = after if folders[0] == before else before
         raise UsageError(f"{folders[0]} is a folder and {other} is none: give two files or two folders")
     from tracelens.cli.progress import progress
 
     with progress("comparing") as bar:
-        return compare_folders(before, after, across=across, progress=bar)
+        return told_folders(compare_folders(before, after, across=across, progress=bar))
 
 
 def _made(result: Compared, gates: list[Judged], form: str) -> bytes:

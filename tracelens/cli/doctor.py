@@ -10,7 +10,7 @@ from tracelens.cli.streams import echo_json, fetched
 _CODES = {"good": 0, "poor": 1, "unusable": 3}
 
 
-@click.command()
+@click.command(short_help="Is a trace good enough to analyze, and what does it lack?")
 @click.argument("trace")
 @click.option(
     "--json", metavar="FILE", help="The diagnosis as JSON ('-': standard output, instead of the text)."

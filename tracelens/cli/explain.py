@@ -9,7 +9,7 @@ import click
 from tracelens.cli.help import complete_rule
 
 
-@click.command()
+@click.command(short_help="What a rule (TL101) is about, and what to do.")
 @click.argument("rule", shell_complete=complete_rule)
 def explain(rule: str) -> None:
     """Print what RULE (TL101) does, why it costs time, what to do and how it is estimated."""

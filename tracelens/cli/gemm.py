@@ -54,7 +54,9 @@ _GROUPS = {
 }
 
 
-@click.command(cls=Grouped, groups=_GROUPS)
+@click.command(
+    cls=Grouped, groups=_GROUPS, short_help="Predict a GEMM on a GPU, and which shapes near it are faster."
+)
 @click.argument("shape", nargs=-1, metavar="MxNxK")
 @click.option(
     "--gpu",

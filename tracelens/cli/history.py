@@ -10,7 +10,7 @@ import click
 from tracelens.errors import UsageError
 
 
-@click.command()
+@click.command(short_help="The runs of a job, and what moved in the last one.")
 @click.argument("store")
 @click.argument("ranks", nargs=-1)
 @click.option("--run", metavar="NAME", help="Name of the run that is added [default: the time].")

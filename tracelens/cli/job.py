@@ -43,13 +43,15 @@ def is_job(traces: Sequence[str]) -> bool:
     from tracelens.job.saved import has_summaries, is_answer
 
     path = Path(only)
-    if path.is_dir() or (_MAGIC & set(only) and not path.exists()):
+    if os.path.isdir(path) or (_MAGIC & set(only) and not os.path.exists(path)):
         return True
     return has_summaries(path) or is_answer(path)
 
 
 @click.command(
-    cls=Grouped, groups={"Outputs": ("html", "json", "markdown", "summary", "redact", "quiet"), **GATES}
+    cls=Grouped,
+    groups={"Outputs": ("html", "json", "markdown", "summary", "redact", "quiet"), **GATES},
+    short_help="One answer for a job from summaries of its ranks.",
 )
 @click.argument("summaries", nargs=-1, required=True)
 @click.option("-o", "--output", "html", metavar="HTML", help="Where the page goes [default: none].")
@@ -102,7 +104,7 @@ class RankOptions:
 
             library()
         for name, folder in (("--keep", self.keep), ("--pages", self.pages)):
-            if folder is not None and not Path(folder).is_dir():
+            if folder is not None and not os.path.isdir(folder):
                 raise UsageError(f"{name} {folder}: there is no such folder; make it first")
         if redacted and self.pages is not None:
             raise UsageError("--pages writes names: not with --redact")

@@ -11,7 +11,7 @@ import click
 from tracelens.errors import TracelensError, UsageError
 
 
-@click.command()
+@click.command(short_help="Answer an assistant (Model Context Protocol server).")
 def mcp() -> None:
     """Answer an assistant's questions about traces, as a Model Context Protocol server on standard input.
 

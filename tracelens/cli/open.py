@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 
-@click.command("open")
+@click.command("open", short_help="Open a trace in ui.perfetto.dev, without an upload.")
 @click.argument("trace", metavar="FILE", type=str)
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
 def open_trace(trace: str, no_browser: bool) -> None:

@@ -45,7 +45,7 @@ _GROUPS = {
 }
 
 
-@click.command(cls=Grouped, groups=_GROUPS)
+@click.command(cls=Grouped, groups=_GROUPS, short_help="A faster shape of the same size for a model.")
 @click.argument("source", required=False)
 @_sizes
 @click.option("--gated/--no-gated", default=None, help="The MLP has a gate (SwiGLU, GeGLU), or none.")

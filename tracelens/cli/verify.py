@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracelens.measure.verify.run import Done
 
 
-@click.command()
+@click.command(short_help="Measure the suggestions of a report on this GPU.")
 @click.argument("report", type=click.Path(dir_okay=False))
 @click.option(
     "-o", "--output", metavar="FILE", help="Where the report goes [default: REPORT.verified.json, beside it]."

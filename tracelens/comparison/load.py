@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tracelens.analysis import Analysis, analyze
@@ -26,7 +27,7 @@ def compare(
     if str(before) == str(after) == "-":
         raise UsageError("BEFORE and AFTER cannot both come from standard input")
     for given in (before, after):
-        if isinstance(given, str | Path) and str(given) != "-" and Path(given).is_dir():
+        if isinstance(given, str | Path) and str(given) != "-" and os.path.isdir(given):
             raise UsageError(
                 f"{given} is a folder: compare it with another folder (tracelens.compare_folders in Python)"
             )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from tracelens import numbers as f
-from tracelens.comparison.spelling import signed_ms, span_ms
 from tracelens.results import Estimate, Finding, Known, Report
 from tracelens.results.comparison import FindingOutcome, GemmChange, OutcomeState
-from tracelens.words import per_step
 
 #: The word of a finding's change -> field of ModelDims.
 _FIELDS = {"vocab_size": "vocab", "micro_batch": "micro_batch", "batch": "micro_batch"}
@@ -76,51 +73,6 @@ def _measured(one: Finding, gemms: list[GemmChange]) -> float | None:
     if any(one.state == "regrouped" and one.before and not set(one.before.ids) <= ids for one in own):
         return None  # others are in the same row
     return -sum(change.diff_ms or 0.0 for change in own)
-
-
-#: What became of a prediction, to be read after "measured ...:".
-AGREES = {
-    "as predicted": "inside the range",
-    "less than predicted": "less saved than predicted",
-    "more than predicted": "more saved than predicted",
-    "within the bound": "within the bound",
-    "more than the bound": "more than the bound",
-}
-_FORETOLD = 3  # findings named above all else
-
-
-def against(one: FindingOutcome, *, generated: bool = False, marked: bool = True) -> str:
-    """Predicted against measured, in one clause; "" where the saving was not measured.
-
-    ``generated``: a trace was made by a program, so nothing in it was measured. ``marked``: both traces mark
-    their steps.
-    """
-    if one.measured_ms is None:
-        return ""
-    low, mid, high = one.predicted_ms.low, one.predicted_ms.mid, one.predicted_ms.high
-    work = " of GPU work" if one.saving_of == "gpu_work" else ""
-    if mid is not None and low is not None and high is not None:
-        said = f"predicted {signed_ms(-mid)}{work} {per_step(marked)} ({span_ms(-high, -low)})"
-    elif high is not None:
-        said = f"at most {f.ms(high)}{work} {per_step(marked)} at stake (a bound, no prediction)"
-    else:
-        said = "nothing was predicted"
-    agrees = f": {AGREES.get(one.agrees, one.agrees)}" if one.agrees else ""
-    found = signed_ms(-one.measured_ms)
-    seen = f"got {found} in its GEMMs (generated traces)"
-    if not generated:
-        seen = f"measured {found} in its GEMMs"
-    return f"{said}, {seen}{agrees}"
-
-
-def foretold(findings: list[FindingOutcome], *, generated: bool = False, marked: bool = True) -> list[str]:
-    """A sentence for each finding that was acted on and whose saving was measured."""
-    done = [one for one in findings if one.state == "acted_on" and one.measured_ms is not None]
-    said = [
-        f"{f.capital(against(one, generated=generated, marked=marked))} ({one.rule} {one.title})."
-        for one in done[:_FORETOLD]
-    ]
-    return [*said, f"{len(done) - _FORETOLD} more findings were acted on."] if done[_FORETOLD:] else said
 
 
 def _agrees(predicted: Estimate, measured: float) -> str | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens import numbers as f
-from tracelens.comparison.spelling import arrow_ms, p_said, signed_pct, span_ms
 from tracelens.comparison.steps import LEVEL, Shift, rank_test, shift, smallest_p
 from tracelens.results import StepTime
 from tracelens.results.comparison import StepChange, StepState
@@ -75,52 +73,3 @@ def _state(p: float | None, diff: float, left: Shift, practical_ms: float) -> St
     if p < LEVEL and ((diff < 0 and left.high <= 0) or (diff > 0 and left.low >= 0)):
         return "faster" if diff < 0 else "slower"
     return "no_change" if max(-left.low, left.high, abs(diff)) <= practical_ms else "inconclusive"
-
-
-def step_verdict(step: StepChange, *, name: str = "step", what: str = "steps") -> str:
-    """Say direction, size and certainty in one sentence."""
-    if step.state == "identical":
-        return f"Identical: the same trace twice ({name} {f.ms(step.before.median)})."
-    seen = f"{name} {arrow_ms(step.before.median, step.after.median)}, {signed_pct(step.diff_frac)}"
-    if step.state == "too_few_steps":
-        few = f"{step.before.n} and {step.after.n} {what} are too few for a test, record 4 on each side"
-        return f"Inconclusive: {seen}; {few}."
-    if step.state == "no_change":
-        return f"No measurable change: {seen} ({p_said(step.p)}); more than {PRACTICAL:.0%} is excluded."
-    if step.state == "inconclusive":
-        return f"Inconclusive: {seen} ({p_said(step.p)}); {interval(step)}."
-    return f"{step.state.capitalize()}: {seen} ({p_said(step.p)})."
-
-
-def interval(step: StepChange) -> str:
-    """Say between what the difference lies."""
-    return f"{step.shift_level:.0%} interval {span_ms(step.shift_low_ms, step.shift_high_ms)}"
-
-
-def p_in_words(step: StepChange, what: str = "steps") -> str:
-    """Say what the p of the verdict is; "" where there is none.
-
-    For p = 0.0286: "p = 0.029: if nothing had changed, steps would differ at least this much in 2.9% of
-    cases by chance; less than 5% counts as a change."
-    """
-    if step.p is None or step.state == "identical":
-        return ""
-    often = "fewer than 0.1%" if step.p < 0.001 else f"{f.sig(100 * step.p, 2)}%"
-    return (
-        f"{p_said(step.p)}: if nothing had changed, {what} would differ at least this much in {often} of "
-        f"cases by chance; less than {LEVEL:.0%} counts as a change."
-    )
-
-
-def left_open(step: StepChange, what: str = "steps") -> str:
-    """Say which differences the test does not exclude."""
-    span = span_ms(step.shift_low_ms, step.shift_high_ms)
-    why = f": {level_why(step, what)}" if level_why(step, what) else ""
-    return f"the {what} leave open a difference from {span} ({step.shift_level:.0%} interval{why})"
-
-
-def level_why(step: StepChange, what: str = "steps") -> str:
-    """Why the interval's level is an odd one; "" where it is the usual one."""
-    if f"{step.shift_level:.0%}" == f"{1 - LEVEL:.0%}":
-        return ""
-    return f"an exact test of so few {what} has no level nearer to {1 - LEVEL:.0%} from above"

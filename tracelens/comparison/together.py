@@ -10,7 +10,6 @@ from statistics import median
 
 from tracelens.comparison.causes import added_up
 from tracelens.comparison.changes import LONG_STEP
-from tracelens.comparison.folder_words import open_ends, reasons, verdict
 from tracelens.comparison.gemms import Place
 from tracelens.comparison.moves import find_moves
 from tracelens.comparison.stands_out import stand_out
@@ -74,7 +73,7 @@ def together(
     step, why = _step(found, kind, times)
     components = _components(found)
     told = _telling(found, step) if kind == "ranks" else None
-    result = FolderComparison(
+    return FolderComparison(
         SCHEMA_VERSION, __version__, kind, by,
         _side(folders[0], [one.sides[0] for one in found], times[0]),
         _side(folders[1], [one.sides[1] for one in found], times[1]),
@@ -97,18 +96,10 @@ def together(
         causes=_causes(found if told is None else [told], step, noise),
         causes_of=None if told is None else told.pair.name,
     )  # fmt: skip
-    said = reasons(result)
-    return replace(
-        result,
-        verdict=verdict(result),
-        detail=" ".join(said),
-        caveats=[*result.caveats, *open_ends(result)],
-        reasons=said,
-    )
 
 
 def _without_times(one: Compared) -> Compared:
-    pair = replace(one.pair, state=NOT_COMPARED, diff_frac=None, p=None, causes=[])
+    pair = replace(one.pair, state=NOT_COMPARED, diff_frac=None, p=None, causes=[], step=None)
     return replace(one, pair=pair, step=None, parts=[], noise=None, components=[])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def read_config(
     cannot be used and names what is missing; nothing in the file is executed.
     """
     where = Path(path)
-    if where.is_dir():
+    if os.path.isdir(where):
         where = where / "config.json"
     text = _text(where)
     name, given = where.name, Given(overrides or {}, gated, tied)

@@ -141,6 +141,10 @@ def cutlass2(match: re.Match[str]) -> Fields:
     }
 
 
+#: A row-major operand is the transposed column-major one.
+_OTHERWISE = str.maketrans("nt", "tn")
+
+
 def cutlass3(match: re.Match[str]) -> Fields:
     """cutlass3x_sm90_tensorop_gemm_{A}_{B}_{acc}_{C}_{D}_MxNxK_CxCx1_STAGES_{layouts A B D}_alignN_...
 
@@ -155,8 +159,7 @@ def cutlass3(match: re.Match[str]) -> Fields:
     swapped = layout[2] == "n"
     in_dtype = DTYPES.get(types[0]) or _scaled(types[0])
     tensor_core = match["core"].endswith("tensorop")
-    b, a = (layout[0] == "t", layout[1] == "n") if swapped else (layout[1] == "n", layout[0] == "t")
-    letters = layout[:2].upper() if swapped else ("T" if b else "N") + ("N" if a else "T")
+    letters = layout[:2] if swapped else layout[1::-1].translate(_OTHERWISE)
     return {
         **oriented_tile(pair, column_major=swapped),
         "tile_k": int(match["k"]),
@@ -164,7 +167,7 @@ def cutlass3(match: re.Match[str]) -> Fields:
         "cluster": match["cluster"],
         "scheduler": "stream_k" if re.search("stream_?k", match["rest"]) else None,
         "alignment_elements": int(match["align"]),
-        "layout": letters,
+        "layout": letters.upper(),
         "tensor_core": tensor_core,
         "in_dtype": in_dtype,
         "out_dtype": DTYPES.get(types[-1]),

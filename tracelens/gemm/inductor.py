@@ -59,11 +59,6 @@ class Fused:
     tags: frozenset[str]
 
 
-def is_inductor(name: str) -> bool:
-    """Whether torch.compile's code generator named this kernel."""
-    return parse_fused(name) is not None
-
-
 @cache
 def parse_fused(name: str) -> Fused | None:
     """Split a kernel name of Inductor; None for a name that is not Inductor's.

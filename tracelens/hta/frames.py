@@ -66,10 +66,8 @@ class WaitFrames:
     missing: dict[WaitPart, str] = field(default_factory=dict)
 
 
-def wait_frames(
-    trace: Trace, links: Links, attribution: Attribution, *, steps: Sequence[Step], path: bool = True
-) -> WaitFrames:
-    """Run HTA on the GPU events of these steps; ``path=False`` leaves out its slowest part.
+def wait_frames(trace: Trace, links: Links, attribution: Attribution, *, steps: Sequence[Step]) -> WaitFrames:
+    """Run HTA on the GPU events of these steps.
 
     Raises:
         LibraryMissing: holistic-trace-analysis is not installed.
@@ -94,9 +92,7 @@ def wait_frames(
     idle = run("idle", lambda: idle_frame(built.analysis(hta, built.without_overlap()), built), _IDLE)
     queue = run("queue", lambda: queue_frame(plain, built), _QUEUE)
     host = _host_window(links, step)
-    if not path:
-        missing["path"] = "not asked for"
-    elif (why := _no_path(trace, host)) is not None:
+    if (why := _no_path(trace, host)) is not None:
         missing["path"] = why
     found = pd.DataFrame(columns=list(_PATH))
     if "path" not in missing:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from pathlib import Path
 
 from tracelens.errors import InputError
 
@@ -24,7 +24,7 @@ def dask_executor(address: str) -> Iterator[Executor]:
         from distributed import Client
     except ImportError:
         raise InputError('--dask needs pip install "tracelens-gpu[dask]"') from None
-    place = {"scheduler_file": address} if Path(address).is_file() else {"address": address}
+    place = {"scheduler_file": address} if os.path.isfile(address) else {"address": address}
     try:
         client = Client(**place, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:

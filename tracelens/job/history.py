@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Sequence
 from datetime import datetime
@@ -99,7 +100,7 @@ def history(store: Path) -> History:
     A figure has moved by more than 2 % of the usual step and by more than the earlier runs' noise.
     Raises InputError where DuckDB is not installed, or the folder holds no run.
     """
-    files = sorted(str(path) for path in store.glob("*.parquet"))
+    files = sorted(glob.glob(f"{glob.escape(str(store))}/*.parquet"))
     if not files:
         raise InputError(f"{store} holds no run: give the traces or summaries of one after it")
     rows = _asked(_RUNS, files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -34,15 +35,15 @@ def unpack_report(summary: RankSummary) -> Report:
 def has_summaries(given: str | Path) -> bool:
     """A summary file, or a folder of summaries without traces beside them."""
     path = Path(given)
-    if not path.is_dir():
-        return path.name.endswith(SUMMARY) and path.is_file()
+    if not os.path.isdir(path):
+        return path.name.endswith(SUMMARY) and os.path.isfile(path)
     names = [one.name.lower() for one in path.iterdir() if not one.name.startswith(".")]
     return any(name.endswith(SUMMARY) for name in names) and not any(name.endswith(TRACES) for name in names)
 
 
 def is_answer(given: str | Path) -> bool:
     """The JSON of an answer for a job (``--json``); a pipe is not read: nobody may be writing to it."""
-    if not Path(given).is_file():
+    if not os.path.isfile(given):
         return False
     try:
         with open(given, "rb") as file:

@@ -20,6 +20,7 @@ from tracelens.measure.timing import Call, Device, time_calls
 #: In each turn; a call is a whole forward and backward.
 TURN = MeasureOptions(seconds_per_case=0.1, batch_us=1.0, min_batches=5, max_batches=8, warmup_calls=2)
 TURNS = 4
+_RUNNING = 5  # calls in a row where none can be queued
 _T = TypeVar("_T")
 
 
@@ -109,18 +110,18 @@ def _time(step: Call, device: Device, options: MeasureOptions) -> tuple[float, b
         return running_ms(step), False
 
 
-def running_ms(step: Call, calls: int = 5) -> float:
+def running_ms(step: Call) -> float:
     """Of a step that waits for the GPU in its middle, so that it cannot be queued before the GPU begins:
     several in a row between two events, the gaps that the host leaves included."""
     for _ in range(2):
         step(0)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
-    for _ in range(calls):
+    for _ in range(_RUNNING):
         step(0)
     end.record()
     end.synchronize()
-    return float(start.elapsed_time(end)) / calls
+    return float(start.elapsed_time(end)) / _RUNNING
 
 
 def _kernels(step: Call, device: Device) -> CallKernels:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tracelens import numbers as f
 from tracelens.comparison.moves import with_moves
-from tracelens.comparison.outcomes import against
 from tracelens.comparison.spelling import VARIATION, arrow_ms, place_name, signed_pct
 from tracelens.render.compare_figures import Found, signed
+from tracelens.render.compare_words import against
 from tracelens.results.comparison import Comparison, ComponentChange, FindingOutcome, GemmChange, GemmSide
 
 OUTCOMES = {

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tracelens import numbers as f
 from tracelens.comparison.spelling import arrow_ms, arrow_pct, p_said, p_value, signed_ms, signed_pct, span_ms
-from tracelens.comparison.step_change import level_why
 from tracelens.comparison.steps import LEVEL
+from tracelens.render.compare_words import level_why
 from tracelens.render.facts import Number
 from tracelens.render.groups import GROUPS, group_of
 from tracelens.render.svg import Tick, round_step

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tracelens import numbers as f
-from tracelens.comparison.folder_words import STATE_WORDS
 from tracelens.comparison.spelling import arrow_ms, arrow_pct, p_value, signed_pct
 from tracelens.render.compare import OUTCOMES
+from tracelens.render.compare_folder_words import STATE_WORDS
 from tracelens.results.folders import NOT_COMPARED, FilePair, FolderComparison, SharedPeak
 
 

@@ -7,15 +7,15 @@ import re
 from jinja2 import Environment
 from markupsafe import Markup
 
-from tracelens.comparison.folder_words import STATE_WORDS
 from tracelens.comparison.spelling import VARIATION, arrow_ms, p_value, signed_pct
-from tracelens.comparison.step_change import left_open
 from tracelens.render import compare as words
 from tracelens.render import compare_figures as figures
 from tracelens.render import facts
 from tracelens.render.compare_causes import cause_rows, cause_source, cause_total
+from tracelens.render.compare_folder_words import STATE_WORDS
 from tracelens.render.compare_folders import pair_cells, peak_cells
 from tracelens.render.compare_view import view
+from tracelens.render.compare_words import left_open
 from tracelens.render.groups import group_of
 from tracelens.render.templates import environment, part, percent, policy
 from tracelens.results.folders import FolderComparison

@@ -17,14 +17,16 @@ from tracelens.render.job_cells import (
     finding_lines,
     part_names,
     rank_cells,
+    short_findings,
     worst_first,
 )
 from tracelens.render.job_words import CHECK, caveats, check, details, identity, model_line, verdict
 from tracelens.render.markdown_text import escape, table
 from tracelens.results.job import Job
 
-RANKS = 12  # listed at a terminal: all of a small job, the latest of a large one
-COLLECTIVES = 5
+RANKS = 4  # listed at a terminal: all of a small job, else the latest and the slowest; the page has all
+COLLECTIVES = 3
+FINDINGS = 2
 _SHORT = {
     "computing_ms": "comp.",
     "waiting_ms": "wait",
@@ -35,7 +37,7 @@ _SHORT = {
 
 
 def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]] = ()) -> None:
-    """Print the answer; about 30 lines, 80 columns."""
+    """Print the answer; 24 lines of 80 columns."""
     out = Out(console)
     out.line(identity(job), "dim")
     if model := model_line(job):
@@ -55,9 +57,8 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
         )
     out.print(rows)
     more = len(job.ranks) - len(worst_first(job, RANKS))
-    out.line(
-        f"  {f'and {more} more ranks; ' if more else ''}ms per step; late: what the others wait for it", "dim"
-    )
+    others = f"{more} more ranks; " * bool(more)
+    out.line(f"  {others}mean ms per step; late: what the others wait for it (median)", "dim")
     out.line()
     waited = [row for row in job.collectives if row.waiting_ms > 0][:COLLECTIVES]
     if waited:
@@ -69,12 +70,11 @@ def render_job(job: Job, *, console: Console, outputs: Sequence[tuple[str, int]]
             shown = (size, skew.partition(",")[0], last, waiting)
             lines.add_row(out.text(f"  {call.collective}"), *(out.text(cell) for cell in shown))
         out.print(lines)
-        out.line()
-    for line in finding_lines(job)[:COLLECTIVES]:
+        out.line("  skew: first to last arrival (median); waiting: per step, mean over ranks", "dim")
+    for line in short_findings(job)[:FINDINGS]:
         out.line(f"  {line}")
-    out.line(f"  {check(job)} {CHECK}")
-    for line in caveats(job):
-        out.line(f"  {line}", "dim")
+    out.line(" ".join(caveats(job)), "dim")
+    out.line(f"Check a fix: {CHECK} (folders of all ranks' traces)")
     for path, written in outputs:
         size = f" ({f.nbytes(written)})"
         out.line(out.text("wrote ", "dim") + out.text(path, "bold") + out.text(size, "dim"))

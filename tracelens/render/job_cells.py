@@ -8,8 +8,9 @@ from tracelens import numbers as f
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.render.facts import BANDWIDTH_FROM
 from tracelens.render.job_words import ranks_said
-from tracelens.results.job import Job, JobCollective, JobRank
+from tracelens.results.job import Job, JobCollective, JobFinding, JobRank
 
+SMALL = 0.01  # of the step: a finding below it is not told at a terminal
 _PARTS = (
     ("computing_ms", "computing"),
     ("waiting_ms", "waiting for other ranks"),
@@ -117,11 +118,33 @@ def block_rows(job: Job) -> list[list[str]]:
     ]
 
 
+def _on(one: JobFinding, job: Job) -> str:
+    return "on all ranks" if one.ranks == len(job.ranks) else f"on {one.ranks} of {len(job.ranks)} ranks"
+
+
+def short_findings(job: Job) -> list[str]:
+    """Findings of the ranks, a line or two each: what is saved at most or about; the small ones in one."""
+    lines, small = [], [one for one in job.findings if (one.finding.saving_frac.high or 0.0) < SMALL]
+    for one in job.findings:
+        if one in small:
+            continue
+        saving, share = one.finding.saving_ms, one.finding.saving_frac
+        bound = saving.mid is None or one.finding.saving_of != "step"
+        time, part = (saving.high, share.high) if bound else (saving.mid, share.mid)
+        gain = f"{'at most' if bound else 'about'} {f.ms(time)} per step ({f.pct(part)})"
+        gain = "no gain while those ranks wait" if one.saves_step is False else gain
+        lines.append(f"{one.finding.rule} {one.finding.title}, {_on(one, job)}: {gain}.")
+    if small:
+        rules = ", ".join(dict.fromkeys(one.finding.rule for one in small))
+        lines.append(f"{f.plural(len(small), 'finding')} below 1% of the step: {rules}")
+    return lines
+
+
 def finding_lines(job: Job) -> list[str]:
     """Findings of the ranks, and what the job gains by them."""
     lines = []
     for one in job.findings:
-        of = "on all ranks" if one.ranks == len(job.ranks) else f"on {one.ranks} of {len(job.ranks)} ranks"
+        of = _on(one, job)
         finding = one.finding
         claim, why = f.saving(
             finding.saving_ms,

@@ -34,17 +34,16 @@ _WHY: dict[Cause, Callable[[Straggler], str]] = {
     "unclear": lambda one: "No single part of its time explains it.",
 }
 _NEXT: dict[Cause, str] = {
-    "cpu": "Look at the CPU of that rank: other processes on its cores, data-loader workers, NUMA placement, "
-    "work in Python that the other ranks do not do.",
-    "input": "Look at its data loader: its shard, its storage, its number of workers.",
-    "slow_gpu": "Look at that GPU: clock, power cap, temperature, another process (nvidia-smi -q).",
-    "more_work": "Compare its batch and its layers with those of the other ranks.",
-    "experts": "Balance the tokens over the experts (load-balancing loss, capacity, expert placement).",
-    "copies": "Look at what it copies that the others do not (pageable memory, checkpoints, logging).",
-    "communication": "Look at the other group first: its own page names it.",
-    "begins_late": "Look at what it does before the step that the others do not: logging, checkpoints, "
+    "cpu": "look at its CPU: other processes on its cores, NUMA placement, Python work that others lack.",
+    "input": "look at its data loader: its shard, its storage, its number of workers.",
+    "slow_gpu": "look at that GPU: clock, power cap, temperature, another process (nvidia-smi -q).",
+    "more_work": "compare its batch and its layers with those of the other ranks.",
+    "experts": "balance the tokens over the experts (load-balancing loss, capacity, expert placement).",
+    "copies": "look at what it copies that the others do not (pageable memory, checkpoints, logging).",
+    "communication": "look at the other group first: its own page names it.",
+    "begins_late": "look at what it does before the step that the others do not: logging, checkpoints, "
     "evaluation; recording a step more shows it.",
-    "unclear": "Record the same steps again; compare this rank's page with another's.",
+    "unclear": "record the same steps again; compare this rank's page with another's.",
 }
 
 
@@ -141,8 +140,9 @@ def details(job: Job) -> list[str]:
     for one in job.stragglers:
         by_cause.setdefault(one.cause, []).append(one)
     for cause, (one, *others) in by_cause.items():
-        known = f"{one.calls} of the {one.of_calls} calls whose last rank is known"
-        of = f"late at {known}, mostly {one.collective}"
+        close = job.matched_calls - one.of_calls
+        rest = f" ({close} more {'is' if close == 1 else 'are'} too close to tell)" * (close > 0)
+        of = f"late at {one.calls} of {one.of_calls} calls{rest}, mostly {one.collective}"
         if one.least_ms is not None and one.most_ms is not None:
             of += f"; each of the others waits {f.ms_range(one.least_ms, one.most_ms)} per step"
         too = [f"The same holds for {ranks_said([other.name for other in others], capital=False)}."]
@@ -150,7 +150,8 @@ def details(job: Job) -> list[str]:
         said.append(
             " ".join([*of_many, _WHY[cause](one), *_beside(one), f"It is {of}.", *too * bool(others)])
         )
-        said.append(f"Next: {_NEXT[cause]}")
+        saves = max(each.late_ms for each in (one, *others))
+        said.append(f"Next: {_NEXT[cause]} Saves at most {f.ms(saves)} per step.")
     if job.limit == "slow_link":
         said.append("Next: look at the links and switches between those ranks (nccl-tests on them alone).")
     if job.limit == "pipeline":

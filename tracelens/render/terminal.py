@@ -151,7 +151,7 @@ def _findings(out: _Out, report: Report, *, verbose: bool) -> None:
         out.line()
         return
     shown = report.findings if verbose else report.findings[:FINDINGS]
-    kind = "fold" if verbose or len(shown) == 1 else "cut"
+    kind = "fold" if verbose or len(shown) == 1 or out.width < _ROOMY else "cut"
     heads = [("", "l"), ("rule", "l"), ("fix", kind), (facts.per_step(report).strip(), "r"), ("share", "r")]
     heads += [("confidence", "l")] if verbose else []
     table = out.table(heads if verbose else [("", how) for _, how in heads], expand=not verbose)

@@ -23,7 +23,7 @@ from tracelens.results.comparison import (
 from tracelens.results.described import says
 from tracelens.results.gemm import GemmKind
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 #: What the files of a folder are to each other. ``files``: of different models, so only their pairs compare.
 FolderKind = Literal["ranks", "runs", "files"]
@@ -104,6 +104,7 @@ class FilePair:
     p: float | None
     verdict: str
     causes: Annotated[list[Cause], says("of the difference of its medians")] = field(default_factory=list)
+    step: Annotated[StepChange | None, says("None where times are not compared")] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,15 +59,6 @@ def json_schema(name: str = "report") -> dict[str, Any]:
     }
 
 
-def field_notes(kind: type[Any]) -> dict[str, str]:
-    """Return what each field of a class means (``says``); "" where its name is enough."""
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return {
-        name: next((one.description or "" for one in getattr(hint, "__metadata__", ())), "")
-        for name, hint in hints.items()
-    }
-
-
 def _documented(kind: type[Any]) -> bool:
     """Tell a docstring that somebody wrote from the signature that ``dataclass`` puts there."""
     return bool(kind.__doc__) and not str(kind.__doc__).startswith(f"{kind.__name__}(")

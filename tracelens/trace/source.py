@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import sys
 import zlib
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ class ByteSource:
 
     def _is_file(self) -> bool:
         try:
-            return not self.from_stdin and Path(self.path).is_file()
+            return not self.from_stdin and os.path.isfile(self.path)
         except ValueError:  # a NUL in the path: opening it says so
             return False
 
@@ -162,7 +163,7 @@ class ByteSource:
 
     def _salvage(self, given: int) -> Iterator[bytes]:
         """The last bytes before a damaged spot, one by one: a call that fails gives nothing back."""
-        if self.from_stdin or not Path(self.path).is_file():  # a pipe cannot be read again
+        if self.from_stdin or not os.path.isfile(self.path):  # a pipe cannot be read again
             return
         unpacker = zlib.decompressobj(_GZIP_WBITS)
         saved = bytearray()
@@ -198,7 +199,7 @@ class _Joined(io.RawIOBase):
 
 def _open(path: Path) -> BinaryIO:
     try:
-        if path.is_dir():
+        if os.path.isdir(path):
             raise InputError(f"{path} is a folder: give one trace file (.json, .json.gz or .json.zst)")
         return path.open("rb", buffering=0)
     except (OSError, ValueError) as error:

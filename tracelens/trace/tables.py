@@ -8,6 +8,7 @@ operators are kept once as raw JSON and parsed only when somebody asks (``Detail
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -252,7 +253,7 @@ class TraceSource:
         """SHA-256 of the bytes as given; a file is read once more for it. Empty when gone, or a pipe."""
         if self.digest is not None or self.path is None:
             return self.digest or ""
-        if not self.path.is_file():  # gone by now, or a pipe: to open it again waits for ever
+        if not os.path.isfile(self.path):  # gone by now, or a pipe: to open it again waits for ever
             return ""
         try:
             with self.path.open("rb") as stream:

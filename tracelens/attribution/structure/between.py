@@ -173,7 +173,7 @@ class _Placed(Gap):
         if "rope" in kind.tags:
             parts = ("attention.rope", "norm") if "norm" in kind.tags else ()
             return Label("attention.rope", self.layer, parts)
-        if self._is_norm(at) or kind.name in _NORM_STEPS:
+        if self._is_norm(at) or kind.name in _NORM_STEPS or self._counts_batches(at):
             return Label("norm", self.layer)
         if rotates and kind.name in _CUTS:  # of a head into its halves; a cut of all heads is another thing
             heads = self.core is not None and any(per_head(t, self.core) for t in kind.tensors)
@@ -253,9 +253,14 @@ class _Placed(Gap):
             return Label("embedding") if self._onto_stream(at) else None
         if self.before == self.after == "embedding":
             return Label("embedding")
-        if kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors):
-            return Label("embedding")
-        return None
+        if (
+            kind.what == "copy"
+            and self.after != "embedding"
+            and any(self._is_norm(p) for p in self.gap if p < at)
+        ):
+            return None
+        wide = kind.what in ("add", "copy", "elementwise", "fused") and self._is_wide(kind.tensors)
+        return Label("embedding") if wide and not self.convolved else None
 
     def _stream(self, at: int) -> Label | None:
         kind = self.run.kinds[at]
@@ -265,7 +270,7 @@ class _Placed(Gap):
             return Label("moe.dispatch", self.layer)
         if kind.what == "fused":
             return self._fused(at)
-        if self._is_norm(at):
+        if self._is_norm(at) or self._counts_batches(at):
             return Label("norm", self.next_layer)
         if self.after == "moe.router" and at > self.last_norm:
             return Label("moe.router", self.next_layer)  # its input in more bits, and noise on that
@@ -281,9 +286,11 @@ class _Placed(Gap):
         if not in_front and self.hidden not in widths(kind.tensors) and (kind.tensors or kind.what != "add"):
             return None
         adds = kind.what in ("add", "copy") or kind.name in _SCALED
+        if self._has_left(at):
+            return None
         if self._adds_position(at):
             return Label("attention.other", self.next_layer)
-        if self.before in _STREAM and adds and (self.after is not None or at <= self.last_norm):
+        if self.before in _STREAM and adds and at <= self.last_sum:
             return Label("residual", self.layer)
         if self.after == "logits" and at > self.last_added:  # what the head takes of the sequence
             return Label("logits")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens.attribution.structure.norms import adds
 from tracelens.attribution.structure.runs import Label
-from tracelens.attribution.structure.walk import MOST_EXPERTS, Walk, activates, embeds, loses
+from tracelens.attribution.structure.walk import LARGEST_RANK, MOST_EXPERTS, Walk, activates, embeds, loses
 from tracelens.gemm import GemmShape
 
 _PADDED = 512  # rows that a vocabulary is made larger by, at most
@@ -61,16 +61,26 @@ class BlockWalk(Walk):
         del run.labels[base]
         return left
 
+    def _ups(self, open_: list[int], at: int) -> list[int]:
+        """Those of the open products whose results the product takes, alone or two in one, with nothing of
+        another block between."""
+        down = self.run.shape(at)
+        wide = (down.k, 2 * down.k) if down is not None else ()
+        fits = [p for p in open_ if (shape := self.run.shape(p)) is not None and shape.n in wide]
+        return [p for p in fits if not any(self._breaks(other) for other in range(p + 1, at))]
+
+    def _breaks(self, at: int) -> bool:
+        """Is it of another block than an MLP?"""
+        kind = self.run.kinds[at]
+        return kind.what in ("softmax", "bmm", "core", "embedding", "picture") or loses(self.run, at)
+
     def _closes(self, open_: list[int], at: int) -> bool:
         """Does the product take what the open ones made, through an activation?"""
-        run = self.run
+        run, ups = self.run, self._ups(open_, at)
         shape = run.shape(at)
-        widths = {other.n for p in open_ if (other := run.shape(p)) is not None}
-        if shape is None or not (shape.k in widths or 2 * shape.k in widths):
+        if shape is None or not ups:
             return False
-        inside = range(open_[0] + 1, at)
-        if any(loses(run, p) for p in inside):
-            return False  # a head whose loss gives its gradient at once
+        inside = range(ups[0] + 1, at)
         if any(activates(run, p) for p in inside):
             return True
         # added to a stream of another width: no MLP, but the way into that
@@ -92,8 +102,8 @@ class BlockWalk(Walk):
             self.layer += 1  # a layer without attention
         self.after_mlp = True
         self.after_attention = False
-        wide = (shape.k, 2 * shape.k)  # of the stream: what comes from less is an adapter's
-        up = [at for at in open_ if (s := run.shape(at)) and s.n in wide and s.k == self.hidden]
+        # of the stream: what comes from less is an adapter's
+        up = [at for at in self._ups(open_, down) if (s := run.shape(at)) and s.k == self.hidden]
         layer = max(self.layer, 0)
         open_ = [at for at in open_ if at in up or self._is_adapter(at, open_)]
         for at in open_:  # adapters take the name of what they adapt
@@ -114,9 +124,10 @@ class BlockWalk(Walk):
 
     def _is_adapter(self, at: int, among: list[int]) -> bool:
         """One of two products in a row by way of a small rank."""
+        small = min(LARGEST_RANK, self.hidden // 2)
         shapes = [shape for other in among if other != at and (shape := self.run.shape(other)) is not None]
         own = self.run.shape(at)
-        return own is None or any(own.n == shape.k or own.k == shape.n for shape in shapes)
+        return own is None or any(own.n == shape.k <= small or own.k == shape.n <= small for shape in shapes)
 
     def _router_of(self, products: list[int], index: int, stop: int) -> int | None:
         """The routing that follows this product before the next, when it is small and from the stream."""

@@ -28,7 +28,7 @@ def _with_softmax(run: Run) -> list[Core]:
     cores: list[Core] = []
     ahead: list[int] = []  # products that can be scores, the last ones first to be asked
     softmax: int | None = None
-    between = 0  # linear layers behind the first of them
+    between = 0  # linear layers behind the first of them, but for those on the scores themselves
     for at, kind in enumerate(run.kinds):
         if kind.what == "core":
             cores.append(_fused(at, kind))
@@ -47,10 +47,14 @@ def _with_softmax(run: Run) -> list[Core]:
         elif kind.what == "softmax" or "softmax" in kind.tags:
             softmax = at if ahead and softmax is None else softmax
         elif kind.what == "gemm":
-            between += 1
+            if any(_mixes_heads(run, p, at) for p in ahead[-1:]):
+                continue
+            between += bool(ahead)
             # relative positions are projected between the two products that make the scores
             if softmax is not None or between > _POSITIONS or run.shape(at) is None:
                 ahead, softmax, between = [], None, 0
+        elif kind.what == "convolution" and ahead and not _on_scores(run, ahead[-1], at):
+            ahead, softmax, between = [], None, 0
     return cores
 
 
@@ -114,6 +118,18 @@ def find_backward_cores(run: Run, forward: list[Run]) -> list[Core]:
         elif kind.what == "bmm" and shape is not None and _size(shape) in scores:
             cores.append(_unfused_backward(run, at, turned))
     return cores
+
+
+def _mixes_heads(run: Run, scores: int, at: int) -> bool:
+    """A linear layer from heads to heads, on all scores (talking heads)."""
+    first, shape = run.shape(scores), run.shape(at)
+    return first is not None and shape is not None and first.batch * first.m * first.n == shape.m * shape.k
+
+
+def _on_scores(run: Run, scores: int, at: int) -> bool:
+    """A convolution over heads, of all scores."""
+    first, given = run.shape(scores), run.kinds[at].tensors[:1]
+    return first is not None and any(prod(t) == first.batch * first.m * first.n for t in given)
 
 
 def _size(shape: GemmShape) -> tuple[int, int, int, int]:
@@ -184,8 +200,8 @@ def _values(run: Run, scores: int, at: int) -> bool:
     first, second = run.shape(scores), run.shape(at)
     if first is None or second is None:
         return first is second  # without shapes the order alone: product, softmax, product
-    if first.batch == second.batch and first.n == second.k and first.m == second.m:
-        return True
+    if first.batch == second.batch and first.n == second.k and first.m in (second.m, second.n):
+        return True  # also values first, weights turned
     queries, chunked = second.batch * second.m, first.batch * first.m
     return first.k == second.n < second.k and first.n < second.k and queries <= chunked <= 4 * queries
 
@@ -206,8 +222,11 @@ def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
             makes = "attention.scores" if inside.what == "bmm" and at < softmax else around
             parts[at] = "dropout" if inside.what == "dropout" else makes
             if inside.what == "gemm":
-                del parts[at]
+                parts[at] = "attention.other"
+                if not _mixes_heads(run, scores, at):
+                    del parts[at]
     tokens = first.batch // heads * first.m if heads and first else None
-    return Core(
-        scores, values, parts, tokens, heads, None, first.k if first else None, second.n if second else None
-    )
+    width = None
+    if first is not None and second is not None:
+        width = second.m if first.m == second.n != second.m else second.n
+    return Core(scores, values, parts, tokens, heads, None, first.k if first else None, width)

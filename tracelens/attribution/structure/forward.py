@@ -106,11 +106,12 @@ class Forward(Queries, BlockWalk):
         first = next((at for at, shape in shapes if shape.k == self.hidden), stop)
         if not any(self._sums_up(kind) for kind in self.run.kinds[first:stop]):
             first = stop  # a layer is added to the stream: these only make it
-        made = 0  # width of what the product before makes of patches or features
-        for at, shape in shapes:
-            if at < first and shape.n == self.hidden and (shape.k != self.hidden or shape.k == made):
-                self.run.labels[at] = Label("embedding")
-                made = shape.n
+        # patches or features; layers of another width are made of more
+        ahead = [(at, shape) for at, shape in shapes if at < first]
+        if all(shape.n == self.hidden for _, shape in ahead) and any(
+            s.k != self.hidden for _, s in ahead[:1]
+        ):
+            self.run.labels.update({at: Label("embedding") for at, _ in ahead})
         self.mlps |= self._closing()
         self._mlps([at for at in products if at >= first], stop)
 

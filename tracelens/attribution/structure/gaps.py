@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from tracelens.attribution.structure.norms import normalizes
+from tracelens.attribution.structure.norms import adds, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.attribution.structure.walk import LARGEST_RANK
@@ -51,7 +51,14 @@ class Gap:
         """What a unit is wherever it stands."""
         if self.run.kinds[at].what == "dropout":
             return "dropout"
+        if self._counts_batches(at):
+            return "norm"
         return "norm" if self.run.kinds[at].what == "norm" or at in self.normed else None
+
+    def _counts_batches(self, at: int) -> bool:
+        """A batch normalization adds one to a number before it runs."""
+        kind, behind = self.run.kinds[at], self.run.kinds[at + 1 : at + 2]
+        return kind.what == "add" and not kind.tensors and any("batch_norm" in other.name for other in behind)
 
     def _adapter_sum(self) -> int:
         """Behind the second product of a low-rank adapter its scaling and its addition; the last place."""
@@ -78,11 +85,22 @@ class Gap:
     def _onto_stream(self, at: int) -> bool:
         """Patches or frames: a convolution with as many channels as the stream is wide, and not a stem."""
         weights = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
-        if len(weights) >= 2 and weights[0][1] == self.hidden and prod(weights[1][2:]) == 1:
-            return False  # a linear layer in the form of a convolution
+        if self._takes_stream(at) or self.convolved:
+            return False
         if weights:
             return any(t[0] == self.hidden for t in weights)
         return sum(self.run.kinds[p].what == "convolution" for p in self.gap) <= _CONVOLUTION
+
+    def _takes_stream(self, at: int) -> bool:
+        """A convolution of maps with as many channels as the stream is wide: of a block, or of positions."""
+        maps = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
+        return self.run.kinds[at].what == "convolution" and len(maps) >= 2 and maps[0][1] == self.hidden
+
+    @cached_property
+    def convolved(self) -> bool:
+        """Do blocks of convolutions work on the stream, before the layers? What they add embeds nothing."""
+        maps = (kind for kind in (self.run.kinds[at] for at in self.gap) if adds(kind))
+        return any(len(kind.tensors[0]) > 3 for kind in maps) or any(map(self._takes_stream, self.gap))
 
     def _is_wide(self, tensors: tuple[Dims, ...]) -> bool:
         """Of the size of the residual stream; a sequence can be as long as that is wide."""
@@ -119,13 +137,13 @@ class Gap:
     def _drops_paths(self, at: int) -> bool:
         """Stochastic depth: one number by chance for each sample, and the product with it."""
         here = self.run.kinds[at]
-        if _per_sample(here.tensors) or here.name in ("rand", "bernoulli_"):
+        if per_sample(here.tensors) or here.name in ("rand", "bernoulli_"):
             return True
         behind = self.run.kinds[at + 1] if at + 1 < len(self.run) else None
         scales = (
             here.name in ("div", "div_") and behind is not None and behind.tensors[:1] == here.tensors[:1]
         )
-        return scales and behind is not None and _per_sample(behind.tensors)
+        return scales and behind is not None and per_sample(behind.tensors)
 
     def _of_scores(self, kind: Kind) -> bool:
         """Works on as many elements as the scores of the unfused core before the gap."""
@@ -138,6 +156,10 @@ class Gap:
     def _adds_position(self, at: int) -> bool:
         """A position added to queries and keys: behind the normalization of a sum, or to other rows than
         those that the block before gave."""
+        if self.after == "attention.qkv" and self._is_bare_sum(at):  # without shapes
+            norms = [p for p in self.gap if p < at and self._is_norm(p)]
+            sums = [p for p in self.gap if norms and p < norms[-1] and self._is_bare_sum(p)]
+            return bool(sums) and not any(self.run.kinds[p].what == "gemm" for p in range(sums[-1], at))
         if self.after != "attention.qkv" or not self._is_residual(at):
             return False
         if self.run.kinds[at].tensors[0][-1] != self.hidden:
@@ -162,6 +184,14 @@ class Gap:
         )  # also in front
         return kind.what == "add" and wide and two[0] == two[1]
 
+    def _is_bare_sum(self, at: int) -> bool:
+        return self.run.kinds[at].what == "add" and not self.run.kinds[at].tensors
+
+    def _has_left(self, at: int) -> bool:
+        """Without shapes: another model's picture or table lies between the product before and this sum."""
+        between = (self.run.kinds[p] for p in self.gap if p < at)
+        return self._is_bare_sum(at) and any(kind.what in ("convolution", "embedding") for kind in between)
+
     def _is_nameless(self, at: int) -> bool:
         """A fused kernel that says nothing (CUDA graph, old Inductor), alone between two products."""
         return self.silent == [at] and self.after is not None
@@ -182,6 +212,15 @@ class Gap:
     def last_added(self) -> int:
         """The last addition to the residual stream; without one, where the layers end."""
         return max((p for p in self.gap if self._sums_up(p)), default=self.last_norm)
+
+    @cached_property
+    def last_sum(self) -> int:
+        """The last addition between two layers, or before the layers end; what is copied and scaled behind it
+        goes elsewhere."""
+        stop = self.gap[-1] if self.product_after is not None else self.last_norm
+        kinds = self.run.kinds
+        sums = (p for p in self.gap if p <= stop and (kinds[p].what == "add" or "add" in kinds[p].tags))
+        return max(sums, default=stop)
 
     @cached_property
     def first_on_stream(self) -> int | None:
@@ -220,7 +259,7 @@ def rotates(kinds: list[Kind]) -> bool:
     return {"neg", "cat"} <= names or bool(complex_) or any("rope" in kind.tags for kind in kinds)
 
 
-def _per_sample(tensors: tuple[Dims, ...]) -> bool:
+def per_sample(tensors: tuple[Dims, ...]) -> bool:
     """Is one of them a number for each of the first dimension of the others, or alone in that form?"""
     rank = max(map(len, tensors), default=0)
     return any(len(t) == rank >= 3 and t[0] > 1 and prod(t[1:]) == 1 for t in tensors)

@@ -93,7 +93,8 @@ def infer(
             run.cores = find_backward_cores(run, ahead)
     hidden = hidden_size(run for run in ahead if run.phase == "forward")
     for run in read:
-        if run.cores and (run.phase == "graph" or (hidden is None and run.phase == "forward")):
+        nameless = hidden is None and run.phase == "forward" and not any(map(run.shape, run.products()))
+        if run.cores and (run.phase == "graph" or nameless):
             _without_shapes(trace, links, names, units, run)
     if hidden is not None:
         open_opaque(distinct, hidden)

@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
+from tracelens.attribution.structure.gaps import per_sample
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.gemm import GemmShape
 
 _MODULE = 8  # units between two convolutions of one module, at most
 _MAPS = ("convolution", "picture")
+_ENDS = ("convolution", "norm", "gemm", "bmm", "core", "softmax", "picture")
 _PRODUCTS = ("gemm", "bmm", "core")
 _OWN = (*_MAPS, *_PRODUCTS, "norm", "loss", "fused_logits_loss", "embedding", "dropout", "kernel", "helper")
 
@@ -44,10 +46,12 @@ def label_maps(run: Run, hidden: int | None) -> None:
 
     ``hidden``, the width of the residual stream, is that of no map: patches are embedded by a convolution.
     """
-    found = {*_around(run, hidden), *_behind_all(run)}
+    found = ({*_around(run, hidden)} - {*_beside_attention(run)}) | {*_behind_all(run)}
     for at in found:
-        if at not in run.labels and run.kinds[at].what not in _OWN:
-            run.labels[at] = Label("other", evidence="local")
+        kind = run.kinds[at]
+        if at not in run.labels and kind.what not in _OWN:
+            component = "dropout" if per_sample(kind.tensors) else "other"
+            run.labels[at] = Label(component, evidence="local")
 
 
 def _around(run: Run, hidden: int | None) -> Iterator[int]:
@@ -66,6 +70,17 @@ def _around(run: Run, hidden: int | None) -> Iterator[int]:
         chained = maps or (chained and bool(channels) and not kind.tensors)
         if chained:
             yield at
+
+
+def _beside_attention(run: Run) -> Iterator[int]:
+    """Between a convolution and a product of two activations, or its softmax: of either of the two."""
+    for at, kind in enumerate(run.kinds):
+        if kind.what in ("bmm", "core", "softmax"):
+            for way in (range(at - 1, -1, -1), range(at + 1, len(run))):
+                for place in way:
+                    if run.kinds[place].what in _ENDS:
+                        break
+                    yield place
 
 
 def _spaces(kind: Kind) -> Iterator[tuple[int, int, Dims]]:

@@ -19,6 +19,8 @@ from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
 from tracelens.attribution.structure.walk import loses, name_sum, routes
 from tracelens.gemm import GemmShape
+from tracelens.gemm.inductor import parse_fused
+from tracelens.gemm.inductor_ops import NONLINEAR
 
 _SMALLEST_WEIGHT = 8
 _ENOUGH = 0.5  # of the products must have a grid that fits
@@ -277,7 +279,7 @@ def _in_stretches(
         if mixture is not None:
             out += mixture
             continue
-        inside = [at for at in acts if block[0] < at < block[-1]]
+        inside = [at for at in acts if block[0] < at < block[-1]] or _bent(run, block)
         mlp = _MLPS.get((len(block), sum(at < inside[0] for at in block))) if len(inside) == 1 else None
         if mlp is None:
             if last and block is blocks[-1]:
@@ -305,9 +307,17 @@ def _without_adapters(run: Run, places: list[int]) -> list[int]:
     return [at for at in places if at not in found] if len(found) > _ONE_ADAPTER else places
 
 
+def _bent(run: Run, block: list[int]) -> list[int]:
+    """Between the products of a block, kernels that bend what they read and may be a residual elsewhere."""
+    between = range(block[0] + 1, block[-1])
+    fused = {at: parse_fused(run.kinds[at].name) for at in between if run.kinds[at].what == "fused"}
+    return [at for at, one in fused.items() if one is not None and NONLINEAR & {*one.ops}]
+
+
 def _of_queries(run: Run, block: list[int], acts: list[int]) -> bool:
     """One or two products with nothing between them that an MLP or a mixture has."""
-    plain = not any(block[0] < at < block[-1] for at in acts) and _mixture(run, block, block[-1] + 1) is None
+    plain = not any(block[0] < at < block[-1] for at in (*acts, *_bent(run, block)))
+    plain = plain and _mixture(run, block, block[-1] + 1) is None
     return plain and len(block) <= _QUERY_PRODUCTS
 
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tracelens.attribution.structure.runs import Run
-from tracelens.attribution.structure.walk import hidden_size
+from tracelens.attribution.structure.walk import returned_width
 
 _OPENS = ("embedding", "convolution")
+_GATHERS = frozenset({"cat", "constant_pad_nd", "stack", "roll"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,10 @@ class Stretch:
         if not self.start or labels[first].component != "embedding":
             return
         for at in range(first - 1, -1, -1):
-            if at not in labels:
-                labels[at] = labels[first]
-            elif labels[at].component != "norm":
+            kind = self.whole.kinds[at]
+            if at in labels or not (kind.what == "copy" or kind.name in _GATHERS):
                 return
+            labels[at] = labels[first]
 
 
 def stretches(run: Run, hidden: int) -> Iterator[Stretch]:
@@ -92,7 +93,7 @@ def _width(run: Run, number: int) -> tuple[int | None, set[int]]:
     start = run.cores[number - 1].last + 1 if number else 0
     alone = run.part(core.first, stop)
     before = {shape.k for at in run.products(start, core.first) if (shape := run.shape(at)) is not None}
-    return hidden_size([alone]), before
+    return returned_width(alone), before
 
 
 def _cut(run: Run, last: int, first: int, width: int, other: int) -> int:

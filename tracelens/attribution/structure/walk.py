@@ -14,13 +14,26 @@ LARGEST_RANK = 512  # of a low-rank adapter
 
 
 def hidden_size(runs: Iterable[Run]) -> int | None:
-    """The width of the residual stream: what the products that take the core's output give."""
+    """The width of the residual stream: what the products that take the core's output give, and what other
+    products are made of (a head takes a core's width, too)."""
+    runs = [*runs]
+    taken = {shape.k for run in runs for at in run.products() if (shape := run.shape(at)) is not None}
+    return _elected(runs, taken)
+
+
+def returned_width(run: Run) -> int | None:
+    """What the products that take the output of a run's cores give."""
+    return _elected([run], None)
+
+
+def _elected(runs: Iterable[Run], among: set[int] | None) -> int | None:
     votes: Counter[int] = Counter()
     weak: Counter[int] = Counter()
     for run in runs:
         for core, following in pairs(run):
             stop = following.first if following else len(run)
             behind = [shape for at in run.products(core.last + 1, stop) if (shape := run.shape(at))]
+            behind = [shape for shape in behind if among is None or shape.n in among]
             exact = [
                 s for s in behind if s.k == core.out_width or (core.heads is None and _fits_heads(s.k, core))
             ]

@@ -75,11 +75,11 @@ _BY_LIBRARY = {(9, 0): "flash3", (10, 0): "flash4", (10, 3): "flash4"}
 
 def _open_to(other: AttentionPrediction, found: AttentionPrediction) -> AttentionPrediction:
     """``found`` with a range that reaches down to what a faster kernel would take."""
-    low, mid = found.time_us.low, found.time_us.mid
-    if low is None or mid is None or other.time_us.low is None or other.time_us.low >= low:
+    low, least, mid = found.time_us.low, other.time_us.low, other.time_us.mid
+    if low is None or found.time_us.mid is None or least is None or mid is None or least >= low:
         return found
-    time_us = replace(found.time_us, low=other.time_us.low)
-    note = f"{other.backend}, which torch does not pick by itself, takes {other.time_us.mid or 0.0:.4g} us"
+    time_us = replace(found.time_us, low=least)
+    note = f"{other.backend}, which torch does not pick by itself, takes {mid:.4g} us"
     return replace(found, time_us=time_us, notes=(*found.notes, note))
 
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from statistics import median
 
 from tracelens import numbers as f
-from tracelens.comparison.compare import ONE_RUN, control
 from tracelens.comparison.spelling import arrow_pct
-from tracelens.comparison.step_change import left_open, p_in_words, step_verdict
+from tracelens.render.compare_words import (
+    ONE_RUN,
+    OWN_PEAK,
+    control,
+    left_open,
+    not_compared,
+    p_in_words,
+    step_verdict,
+)
 from tracelens.results.folders import NOT_COMPARED, FolderComparison, StandsOut
 
 STATE_WORDS = {
@@ -22,12 +30,30 @@ STATE_WORDS = {
 }
 
 
-def verdict(result: FolderComparison) -> str:
+def told_folders(result: FolderComparison) -> FolderComparison:
+    """The comparison of two folders in words."""
+    said = _reasons(result)
+    name = "step" if result.steps_marked else "recording"
+    refused = not_compared(result.not_compared)
+    return replace(
+        result,
+        verdict=_verdict(result),
+        pairs=[
+            replace(one, verdict=step_verdict(one.step, name=name) if one.step else refused)
+            for one in result.pairs
+        ],
+        detail=" ".join(said),
+        caveats=[*result.caveats, *_open_ends(result)],
+        reasons=said,
+    )
+
+
+def _verdict(result: FolderComparison) -> str:
     """One sentence: of the job, of the runs, or how many pairs did what."""
     if result.not_compared:
-        return f"Times are not compared: {' and '.join(result.not_compared)}."
+        return not_compared(result.not_compared)
     if result.step is None:
-        return f"{f.plural(len(result.pairs), 'pair')} of files: {states(result)}."
+        return f"{f.plural(len(result.pairs), 'pair')} of files: {_states(result)}."
     if result.kind == "ranks" and len(result.pairs) > 1:
         if result.step.state == "identical":
             middle = f.ms(result.step.before.median)
@@ -38,7 +64,7 @@ def verdict(result: FolderComparison) -> str:
     return step_verdict(result.step, name="step" if result.steps_marked else "recording")
 
 
-def states(result: FolderComparison) -> str:
+def _states(result: FolderComparison) -> str:
     """How many pairs did what, "slower in 3, no measurable change in 1"."""
     counts: Counter[str] = Counter(pair.state for pair in result.pairs)
     if len(counts) == 1 and len(result.pairs) > 1:
@@ -47,19 +73,19 @@ def states(result: FolderComparison) -> str:
     return ", ".join(f"{words} in {counts[state]}" for state, words in STATE_WORDS.items() if counts[state])
 
 
-def reasons(result: FolderComparison) -> list[str]:
+def _reasons(result: FolderComparison) -> list[str]:
     """The sentences below the verdict: why to believe it."""
     if result.not_compared:
         return [_shares(result)]
     parts = []
     if len(result.pairs) > 1 and result.step is not None:
         what = "rank by rank" if result.kind == "ranks" else "run by run"
-        parts.append(f"{what.capitalize()}: {states(result)}.")
+        parts.append(f"{what.capitalize()}: {_states(result)}.")
     if result.step is not None:
         parts.append(p_in_words(result.step, "runs" if result.kind == "runs" else "steps"))
     if result.noise is not None and (result.step is None or result.step.state != "identical"):
         parts.append(control(result.noise))
-    parts += outliers(result)
+    parts += _outliers(result)
     return [said for said in parts if said]
 
 
@@ -94,7 +120,7 @@ _PART_WORDS = {
 }
 
 
-def outliers(result: FolderComparison) -> list[str]:
+def _outliers(result: FolderComparison) -> list[str]:
     """A sentence for each rank that stands out, with both sides where it does on both."""
     found: dict[tuple[str, str], list[StandsOut]] = {}
     for one in result.stands_out:
@@ -108,11 +134,11 @@ def _stands(one: StandsOut) -> str:
     return f"{one.side} {f.ms(one.ms)} {_PART_WORDS[one.part]}, the others {others}"
 
 
-def open_ends(result: FolderComparison) -> list[str]:
+def _open_ends(result: FolderComparison) -> list[str]:
     """What the recordings leave open."""
     step, said = result.step, []
     if result.not_compared:
-        said.append("a share of peak is of each GPU's own datasheet peak")
+        said.append(OWN_PEAK)
     elif step is None:
         said.append(result.why)
     elif step.state not in ("identical", "inconclusive") and step.p is not None:
