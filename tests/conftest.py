@@ -28,6 +28,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+#: Whose tests share what takes minutes to set up.
+_SETS_UP_LONG = frozenset(
+    {"test_driven.py", "test_dry_run.py", "test_verify_driver.py", "test_capture_compile.py"}
+)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--times", metavar="FILE", help="append the CPU seconds of every test to FILE")
@@ -37,6 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item, is_slow in zip(items, tiers.slow(item.nodeid for item in items), strict=True):
         if is_slow:
             item.add_marker(pytest.mark.slow)
+    # Others steal from the end of what a worker has yet to do: at its beginning such a file stays together.
+    items.sort(key=lambda item: item.path.name not in _SETS_UP_LONG)
 
 
 def pytest_collection_finish() -> None:

@@ -121,9 +121,9 @@ def test_a_product_that_leaves_the_grid_runs_like_the_misaligned_ones_of_the_tra
     )
 
 
-@pytest.mark.parametrize(("pace", "kept"), [(1.0, 1.0), (1.2, 1.2), (2.0, 1.2), (0.5, 0.87)])
+@pytest.mark.parametrize(("pace", "kept"), [(1.0, 1.0), (1.1, 1.1), (2.0, 1.11), (0.5, 0.912)])
 def test_a_pace_beyond_what_predictions_vary_by_is_not_carried_off_the_grid(pace: float, kept: float) -> None:
-    """No misaligned product in the trace: as slow as its aligned kernel, but by 20 % at most on an H100."""
+    """No misaligned product in the trace: as slow as its aligned kernel, but by 11 % at most on an H100."""
     x = replace(GPT, v=50304)
     one = what_if(model_of(x, factor=1.0, slowed={"mlp.up": pace, "mlp.down": pace}), {"ffn": 10238})
     off = rows_of(replace(x, f=10238), factor=1.0)

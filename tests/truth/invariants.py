@@ -82,7 +82,9 @@ def parts_agree(out: Outputs) -> Iterator[str]:
     found = report.model.found
     if found == "none" and parts & {"attention", "moe"}:
         yield f"found none beside {sorted(parts)}"
-    if found != "whole" and any(getattr(report.model, size).value for size in ("hidden", "heads", "layers")):
+    # A mixture of experts alone has a hidden size; heads and layers are of what has attention.
+    sizes = {"whole": (), "parts": ("heads", "layers"), "none": ("hidden", "heads", "layers")}[found]
+    if any(getattr(report.model, size).value for size in sizes):
         yield f"found {found}, and dimensions"
     moe = {row.component for row in report.components if row.component.startswith("moe.")}
     if moe == {"moe.router"}:

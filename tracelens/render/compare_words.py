@@ -137,7 +137,7 @@ def level_why(step: StepChange, what: str = "steps") -> str:
     """Why the interval's level is an odd one; "" where it is the usual one."""
     if f"{step.shift_level:.0%}" == f"{1 - LEVEL:.0%}":
         return ""
-    return f"an exact test of so few {what} has no level nearer to {1 - LEVEL:.0%} from above"
+    return f"the narrowest of at least {1 - LEVEL:.0%} that so few {what} allow"
 
 
 #: What became of a prediction, to be read after "measured ...:".

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracelens import numbers as f
 from tracelens import words
@@ -300,7 +300,7 @@ def five_numbers(report: Report) -> list[Number]:
         _mfu(report),
         _busy(report),
         Number("gemm", share, "GEMM + attention", note, gemm, short="GEMM+attn"),
-        _stake(report),
+        replace(_stake(report), short="savings"),
     ]
 
 

@@ -88,8 +88,8 @@ COLLECTIVE_HEADS = [
     "Bus",
 ]
 COLLECTIVE_NOTE = (
-    "Waiting is per step, sending is of one call. In one node: what it takes among so many of these GPUs"
-    " in one node, by published times of NCCL for 1 MB to 1 GB. Bus: bandwidth as nccl-tests counts it, of"
+    "Waiting is per step, sending is of one call. In one node: what NCCL takes for it on as many of"
+    " these GPUs in one node, as published for 1 MB to 1 GB. Bus: bandwidth as nccl-tests counts it, of"
     " messages of 1 MB and more."
 )
 

@@ -81,7 +81,7 @@ def _exposed(report: Report) -> Card:
     find = f"{f.capital(remedies.FIND_RANK)}: {_TO_FIND}"
     least = "at least " if report.summary.communication_is_bound else ""
     hideable_ms = seen.hideable_ms
-    most = f"saves at most {f.ms(exposed_ms)}"
+    most = f"saves at most {'what was recognised' if least else f.ms(exposed_ms)}"
     if not late and hideable_ms < exposed_ms:
         most = f"overlap saves at most {f.ms(hideable_ms)}: there is no more compute to hide it behind"
     return Card(
@@ -98,18 +98,21 @@ def _exposed(report: Report) -> Card:
 
 def _idle(report: Report) -> Card:
     summary, found = report.summary, report.waits
-    kernels = sum(row.kernels_per_step for row in report.components)
+    launched = [row for row in report.components if row.component != "communication"]
+    kernels = sum(row.kernels_per_step for row in launched)
     saw = ["No kernel and no copy runs in this time."]
     if kernels:
-        mean_us = 1e3 * summary.gpu_ms_per_step / kernels
-        saw.append(f"{f.count(round(kernels))} kernels per step, {f.sig(mean_us)} µs each on average.")
+        mean_us = 1e3 * sum(row.time_ms_per_step for row in launched) / kernels
+        besides = " besides communication" * (len(launched) < len(report.components))
+        saw.append(
+            f"{f.count(round(kernels))} kernels per step{besides}, {f.sig(mean_us)} µs each on average."
+        )
     saw += waits.lines(report)[1:] if found.why is None else []
     loads = next((part.frac for part in found.path if part.bound_by == "data_loading"), 0.0)
     loader = "Load data ahead of the step: more DataLoader workers, pin_memory=True, non_blocking copies."
     todo = [
         f"Launch fewer kernels: {remedies.LAUNCH_LESS}.",
         "Take what waits for the GPU out of the step: .item(), .cpu(), print of a tensor, synchronize().",
-        "A larger batch does not shorten the step; it does more work in it while the CPU sets its length.",
     ]
     if loads >= _LOADS or any(
         one.evidence["kind"] in ("data", "workers") for one in picture_of(report).waits

@@ -25,6 +25,7 @@ TOP = 6  # GEMM rows; the page has the rest
 WHYS = 2  # findings whose evidence is told
 FINDINGS = 3  # findings, a line each
 COMPONENTS = 5
+_FEW = 3  # on a narrow terminal
 _VERDICT = 4  # lines, with what to try
 _ROOMY = 76  # columns
 _LEGENDS = ((3, 2), (3, 1), (2, 1), (1, 1))  # columns of the legend, and the gap between them
@@ -151,7 +152,7 @@ def _findings(out: _Out, report: Report, *, verbose: bool) -> None:
         out.line()
         return
     shown = report.findings if verbose else report.findings[:FINDINGS]
-    kind = "fold" if verbose or len(shown) == 1 or out.width < _ROOMY else "cut"
+    kind = "fold" if verbose or len(shown) == 1 else "cut"
     heads = [("", "l"), ("rule", "l"), ("fix", kind), (facts.per_step(report).strip(), "r"), ("share", "r")]
     heads += [("confidence", "l")] if verbose else []
     table = out.table(heads if verbose else [("", how) for _, how in heads], expand=not verbose)
@@ -271,7 +272,8 @@ def _components(out: _Out, report: Report) -> None:
         return
     order = sorted(times, key=lambda name: -times[name])
     longest = times[order[0]]
-    rest = order[COMPONENTS:]
+    many = COMPONENTS if out.width >= _ROOMY else _FEW
+    rest = order[many:]
     said = []
     if rest:
         said.append(f"{len(rest)} more {f.pct(sum(times[name] for name in rest) / whole)}")
@@ -281,7 +283,7 @@ def _components(out: _Out, report: Report) -> None:
     out.line(head + (f" ({'; '.join(said)})" if said else ""), "dim")
     table = out.table([("", "l"), ("", "r"), ("", "r"), ("", "l")])
     room = max(8, out.width - 46)
-    for name in order[:COMPONENTS]:
+    for name in order[:many]:
         group = groups.group_of(name)
         bar = "█" * max(1, round(room * times[name] / longest))
         table.add_row(
@@ -492,7 +494,7 @@ def _tail(out: _Out, report: Report, outputs: Sequence[tuple[str, int]], *, verb
     else:
         rule = f", tracelens explain {clean(report.findings[0].rule, limit=12)}" if report.findings else ""
         changes = report.findings or report.summary.limited_by not in ("", "shapes")
-        then = " · Check a fix: tracelens compare BEFORE AFTER" if changes else ""
+        then = " · Check a fix: tracelens compare BEFORE AFTER" if changes and out.width >= _ROOMY else ""
         out.line(f"More: -v{rule}{then}", "dim")
 
 

@@ -143,14 +143,14 @@ def _both(seen: StepPicture) -> tuple[str, str]:
     exposed_ms, idle, whole_ms = seen.summary.exposed_communication_ms, seen.summary.idle_ms, seen.mean_ms
     rest_ms = whole_ms - exposed_ms - idle
     said = [
-        (exposed_ms, f"{_exposed(seen)} {{}}"),
-        (idle, "the GPU waits for the CPU {}"),
+        (exposed_ms, f"{_exposed(seen)} {{}}", _hiding(seen)),
+        (idle, "the GPU waits for the CPU {}", f"{LAUNCH_LESS}, at most {ms(idle)} per step"),
     ]
-    (first_ms, first), (second_ms, second) = sorted(said, reverse=True)
+    (first_ms, first, try_first), (second_ms, second, then_try) = sorted(said, reverse=True)
     first = first.format(_mean_part(seen, first_ms))
     second = second.format(f"{pct(second_ms / whole_ms)} ({ms(second_ms)})")
     least = "at most" if seen.summary.communication_is_bound else "the other"
-    to_try = f"{TO_TRY} {LAUNCH_LESS}, at most {ms(idle)} per step; {_hiding(seen)}."
+    to_try = f"{TO_TRY} {try_first}; {then_try}."
     return (
         f"{capital(first)}, {second}; it computes in {least} {pct(rest_ms / whole_ms)} ({ms(rest_ms)}).",
         f"{to_try} A rank whose CPU launches late also makes the others wait in their collectives.",
@@ -159,20 +159,27 @@ def _both(seen: StepPicture) -> tuple[str, str]:
 
 def _hiding(seen: StepPicture) -> str:
     """What there is to try against exposed communication, and what it saves at most."""
-    to_try, most_ms = "overlap communication with compute", seen.hideable_ms
+    to_try, most_ms = "overlap communication with compute,", seen.hideable_ms
     if seen.waits_for_rank:
-        to_try, most_ms = FIND_RANK, seen.summary.exposed_communication_ms
-    most = f"at most {ms(most_ms)} {per_step(seen.marked)}"
-    return f"{to_try}, {most}" + (" of what was recognised" if seen.summary.communication_is_bound else "")
+        to_try = f"{FIND_RANK} (at least {ms(seen.waiting_ms)}) and overlap the rest: together"
+        most_ms = seen.summary.exposed_communication_ms
+    if seen.summary.communication_is_bound:
+        return f"{to_try} at most the {ms(most_ms)} {per_step(seen.marked)} that were recognised"
+    return f"{to_try} at most {ms(most_ms)} {per_step(seen.marked)}"
 
 
 def _communication(seen: StepPicture, *, alone: bool) -> tuple[str, str]:
     """Exposed communication, and what there is to try; ``alone`` where shapes are not judged."""
     exposed_ms = seen.summary.exposed_communication_ms
     said = f"{_exposed(seen)} {_mean_part(seen, exposed_ms)}"
-    return f"{capital(said)}{'.' if alone else _MORE}", _joined(
+    return f"{capital(said)}{_more(seen, alone=alone)}", _joined(
         f"{TO_TRY} {_hiding(seen)}.", _main_collective(seen, exposed_ms)
     )
+
+
+def _more(seen: StepPicture, *, alone: bool) -> str:
+    """That no shape is worth as much, said only where every check of shapes could look."""
+    return "." if alone or any(one.state == "could_not_run" for one in seen.checks) else _MORE
 
 
 def _main_collective(seen: StepPicture, exposed_ms: float) -> str:
@@ -208,7 +215,7 @@ def _idle(seen: StepPicture, found: Limits, *, alone: bool) -> tuple[str, str]:
         )
     to_try = f"{TO_TRY} {LAUNCH_LESS}, at most {ms(idle_ms)} per step."
     if found.idle_ms < _HOST * found.step_ms:
-        return f"The GPU is idle {part}{'.' if alone else _MORE}", to_try
+        return f"The GPU is idle {part}{_more(seen, alone=alone)}", to_try
     shapes = "" if alone else ", not limited by GEMM shapes"
     profiled = _PROFILED if without_ms is None else ""
     return f"The step is CPU-bound{shapes}: the GPU is idle {part}.", _joined(to_try, profiled)

@@ -120,7 +120,7 @@ def _confidence(bounds: Sequence[Bound], ran: int) -> Level:
 
 def _saw(facts: StepFacts, vocab: int, ran: int, rows: list[GemmRow]) -> str:
     dtype, boundary = rows[0].dtype, boundary_bytes(ran, rows[0].dtype)
-    grid = f", so its rows begin on {boundary}-byte boundaries in {dtype}" if boundary is not None else ""
+    grid = f"; rows begin on {boundary}-byte boundaries in {dtype}" if boundary is not None else ""
     by = f"; torch.compile pads it to {ran} in every call" if ran != vocab else ""
     text = f"The vocabulary is {vocab}, no multiple of {TARGET}{by}{grid}."
     text += f" {took(rows, 'GEMM shape', facts)} with it."

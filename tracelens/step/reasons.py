@@ -46,6 +46,8 @@ def why(old: PlannedPart, new: PlannedPart, before: float, after: float) -> str:
             each / (part.time_ms.mid or 1.0) / 1e9 for each, part in zip(computed, (old, new), strict=True)
         ]
         found = [f"at {rates[1]:,.0f} instead of {rates[0]:,.0f} TFLOP/s"]
+        if (rates[1] < rates[0]) != (after > before) and computed[0]:
+            found = [f"{computed[1] * tokens / computed[0]:.4g} times the operations"]
         if old.kind in ("product", "experts") and old.note != new.note:
             found.append(f"{old.note}, then {new.note}")
     return "; ".join(found)
