@@ -114,9 +114,7 @@ def from_json(data: bytes) -> Report:
         )
     try:
         if head.schema_version == "1.0":
-            report = msgspec.convert(
-                upgraded(msgspec.json.decode(data)) | {"schema_version": SCHEMA_VERSION}, type=Report
-            )
+            report = msgspec.convert(upgraded(msgspec.json.decode(data)), type=Report)
         else:
             report = msgspec.json.decode(data, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
