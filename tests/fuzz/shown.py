@@ -16,7 +16,8 @@ from tracelens.api import ShownAnalysis
 from tracelens.render.html import render_html
 from tracelens.render.markdown import render_report_markdown
 from tracelens.render.redact import redact
-from tracelens.render.terminal import render_derivations, render_terminal
+from tracelens.render.terminal import render_terminal
+from tracelens.render.terminal_verbose import render_derivations
 from tracelens.results import Report
 from tracelens.results.json import from_json, to_json
 from tracelens.results.schema import json_schema

@@ -182,7 +182,7 @@ def _analyze_one(asked: AnalyzeOptions) -> None:
     gates = judge_report(result.report, wanted)
     if asked.gemms:
         from tracelens.render.console import stdout_console
-        from tracelens.render.terminal import render_derivations
+        from tracelens.render.terminal_verbose import render_derivations
 
         with shown():
             render_derivations(result.report, asked.gemms, console=stdout_console())
