@@ -68,7 +68,7 @@ class Verified:
     ]
     replaces: Annotated[bool, says("the finding's saving is the measured one")]
     how: Annotated[str, says("the sum with its numbers")]
-    products_ms: Annotated[Estimate, says("what products and attention alone save")] = UNKNOWN
+    products_ms: Annotated[Estimate, says("what GEMMs and attention alone save")] = UNKNOWN
     calls: list[MeasuredCall] = field(default_factory=list)
     wholes: list[MeasuredWhole] = field(default_factory=list)
     not_covered: list[str] = field(default_factory=list)

@@ -91,7 +91,7 @@ def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[t
     """Products, attention and memory-bound kernels of all micro-batches, and what is computed again."""
     count = training.micro_batches
     for name, kind in (
-        ("matrix products", "product"),
+        ("GEMMs", "product"),
         ("attention", "attention"),
         ("experts", "experts"),
         ("memory-bound kernels", "bytes"),

@@ -27,7 +27,7 @@ _PLAIN = (
     "the layers are plain PyTorch with the model's sizes, not the model's own code: no dropout, no casts of"
     " autocast, no compiler"
 )
-_ALONE = "kernels beside products and fused attention (norms, activations, softmax) are not in this saving"
+_ALONE = "kernels beside GEMMs and fused attention (norms, activations, softmax) are not in this saving"
 
 Pairs = Mapping[int, PairTimes | str]  # by index in Trial.wholes; -1: the small step
 
@@ -292,7 +292,7 @@ def _how_layers(wholes: Sequence[MeasuredWhole], saving: Estimate) -> str:
 
 def _how_calls(calls: Sequence[MeasuredCall], saving: Estimate) -> str:
     known = sum(one.saving_ms.mid is not None for one in calls)
-    what = f"{known} products and attention calls, each as often as in a step × (before − after)"
+    what = f"{known} GEMMs and attention calls, each as often as in a step × (before − after)"
     return f"{what} = {_signed(saving.mid)} per step"
 
 

@@ -89,7 +89,7 @@ def _in_proportion(costs: dict[str, Any], before: dict[str, Any], saving: Estima
 def _measured(found: Verified, verification: Verification) -> str:
     saving = found.saving_ms
     where = f"Measured on {verification.device}, {verification.date}"
-    what = "whole layers" if found.rests_on == "layers" else "its products and attention alone"
+    what = "whole layers" if found.rests_on == "layers" else "its GEMMs and attention alone"
     if (saving.high or 0.0) < 0:
         slower = ms(-(saving.mid or 0.0))
         return f"{where}: {what} take {slower} more per step. Do not make this change for speed."

@@ -126,10 +126,10 @@ def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: boo
     notes += _too_large(source, then)
     left = _left_ms(source, then)
     if left:
-        notes.append(f"{ms(left)} per step of products whose sizes follow from no dimension of the model")
+        notes.append(f"{ms(left)} per step of GEMMs whose sizes follow from no dimension of the model")
     if not calls and not wholes:
         return PlannedTrial(
-            asked, why=apart or "no product, attention call or layer of the step changes with it"
+            asked, why=apart or "no GEMM, attention call or layer of the step changes with it"
         )
     ranks = any(now.get(name) != then.get(name) for name in _RANKS)
     if now.dtype != then.dtype:
@@ -186,8 +186,8 @@ def _of_rows(asked: Asked, source: Source) -> PlannedTrial:
     rows = [row for row in source.rows if row.id in asked.gemms and row.kind == "gemm"]
     calls = tuple(one for one in (_changed_row(row, asked) for row in rows) if one is not None)
     if not calls:
-        return PlannedTrial(asked, why="the sizes of the products it names are not in the report")
-    apart = "the change is one of single products, so that no layer shows it"
+        return PlannedTrial(asked, why="the sizes of the GEMMs it names are not in the report")
+    apart = "the change is one of single GEMMs, so that no layer shows it"
     casts = (_CASTS,) if asked.precision else ()
     return PlannedTrial(asked, "", calls, (), "", apart, 1.0, casts, partial=bool(casts))
 
@@ -202,12 +202,12 @@ def _changed_row(row: GemmRow, asked: Asked) -> CallPair | None:
     pair = CallPair(row.component, row.role or row.phase, row.id, None, None, row.calls_per_step,
                     row.calls_per_step, _call_us(row), row.time_ms_per_step)  # fmt: skip
     if dtype not in DTYPES:
-        return replace(pair, why=f"products in {dtype} are not measured")
+        return replace(pair, why=f"GEMMs in {dtype} are not measured")
     now = GemmCase("verify", m, n, k, row.batch or 1, dtype, _layout(row))
     if asked.precision is not None:
         target = asked.precision[1]
         if target not in DTYPES:
-            return replace(pair, why=f"products in {target} are not measured")
+            return replace(pair, why=f"GEMMs in {target} are not measured")
         # fp8 products are TN alone: frameworks transpose first
         return replace(
             pair, now=now, then=replace(now, dtype=target, layout="TN" if target == "fp8" else now.layout)
@@ -238,9 +238,9 @@ def _product(product: Product, now: ModelConfig, then: ModelConfig) -> CallPair 
     if untold:
         return replace(pair, why=VOCAB_UNTOLD)
     if row.groups is not None:
-        return replace(pair, why="products of groups of unequal size are not measured")
+        return replace(pair, why="GEMMs of groups of unequal size are not measured")
     if unmeasured := next((one for one in (dtype, dtype_after) if one not in DTYPES), None):
-        return replace(pair, why=f"products in {unmeasured} are not measured")
+        return replace(pair, why=f"GEMMs in {unmeasured} are not measured")
     sides = []
     for (m, n, k, batch), kind in ((before, dtype), (after, dtype_after)):
         # fp8 products are TN alone: frameworks transpose first
@@ -384,7 +384,7 @@ def _apart(source: Source, then: ModelConfig, built: StandIn) -> str:
         time[tuple(sorted(sizes[:3])) in built_with] += round(1e6 * row.time_ms_per_step * product.weight)
     if time[True] < _SAME_PRODUCTS * time.total():
         return (
-            f"{ms(time[False] / 1e6)} per step of the products that change have other sizes than those of a"
+            f"{ms(time[False] / 1e6)} per step of the GEMMs that change have other sizes than those of a"
             " plain layer (padded, split or sampled)"
         )
     return ""

@@ -90,18 +90,18 @@ def stand_in(source: Source) -> StandIn | str:
         return f"a layer cannot be built: {', '.join(lacking)} of the model {are} not known"
     gated = now.gated
     if gated is None:
-        return "a layer cannot be built: no product of an MLP was found"
+        return "a layer cannot be built: no GEMM of an MLP was found"
     if source.kind == "suggestions":
         return _as_configured(source, gated)
     inside = [row for row in rows if row.kind == "gemm" and row.component.startswith(_IN_LAYERS)]
     dtype = main_dtype(inside) or "unknown"
     if dtype not in _DTYPES:
-        return f"layers whose products run in {dtype} are not built"
+        return f"layers whose GEMMs run in {dtype} are not built"
     if lack := _lacks_gradients(rows):
         return lack
     passes = micro_batches_of(rows, source.layers)
     if passes is None:
-        return "how many micro-batches a step has does not follow from the calls of the layers' products"
+        return "how many micro-batches a step has does not follow from the calls of the layers' GEMMs"
     fused = [row for row in rows if row.kind == "attention"]
     unfused = [row for row in rows if row.component == "attention.scores" and row.kind == "gemm"]
     if not fused and not unfused:
@@ -158,7 +158,7 @@ def trace_logits_ms(source: Source, passes: int) -> float | None:
 def _as_configured(source: Source, gated: bool) -> StandIn:
     """A configuration has no kernels: what it states, and beside that what a usual framework would run."""
     told = {name: source.raw.get(name) for name in ("causal", "fused_qkv", "fused_gate")}
-    words = {"causal": "a causal mask", "fused_qkv": "one product for query, key and value"}
+    words = {"causal": "a causal mask", "fused_qkv": "one GEMM for query, key and value"}
     assumed = [text for name, text in words.items() if told[name] is None]
     return StandIn(
         dtype=source.dtype or "bf16",
