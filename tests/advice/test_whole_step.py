@@ -127,7 +127,7 @@ def test_no_step_is_faster_than_its_products_alone(gpu: str) -> None:
     planner = Planner(Layout(fused_gate=True, rope=True), gpu=find_gpu(None, override=gpu))
     present = planner.step(config_from_flags(_LLAMA_8B, gated=True, tied=False).model)
     least = sum(part.time_ms.low or 0.0 for part in present.parts if part.kind == "product")
-    products = next(part for part in step.parts if part.name == "matrix products")
+    products = next(part for part in step.parts if part.name == "GEMMs")
     assert (products.time_ms.low or 0.0) >= 0.999 * least > 0
     assert (step.mfu_frac.high or 0.0) < 1
 
