@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from markupsafe import escape
 
 from tests.job.killer import killed_at_rank_2
 from tests.job.plants import PLANTS, Plant, accuses_nobody, clean_jobs, small
 from tests.job.simulated import Job, Simulation, data_parallel, planted
+from tracelens import numbers as f
 from tracelens.analysis import analyze
 from tracelens.cli import cli
 from tracelens.errors import InputError
@@ -25,7 +28,7 @@ from tracelens.job.saved import unpack_report
 from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode, summarize
 from tracelens.render.job import job_markdown
 from tracelens.render.job_html import render_job_html
-from tracelens.render.job_words import verdict
+from tracelens.render.job_words import evidence, verdict
 from tracelens.render.redact import redact_summary
 from tracelens.results.job import Job as Answer
 from tracelens.results.job import to_json
@@ -268,6 +271,29 @@ def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(tmp_pat
     assert decode((tmp_path / "0.summary").read_bytes(), "0")[0].rank == 0
     refused = CliRunner().invoke(cli, ["analyze", str(traces), "--gemm", "g1"], standalone_mode=False)
     assert "one trace only" in str(refused.exception)
+
+
+def test_the_commands_that_check_a_claim_print_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Simulation(planted(lambda: data_parallel(3, steps=2), 2, input_us=2500.0)).write(tmp_path)
+    found = analyze_job([tmp_path], workers=1)
+    at = found.stragglers[0].seen_at
+    assert at is not None and at.late.name == "rank 2"
+    assert at.waiting.us - at.late.us == pytest.approx(2500, rel=0.1)  # the batch comes so much later
+    said, commands = evidence(found)
+    assert f.ms(at.late.us / 1e3) in said[0] and f.ms(at.waiting.us / 1e3) in said[0]
+    monkeypatch.chdir(tmp_path)
+    for command, us in zip(commands, (at.late.us, at.waiting.us), strict=False):
+        exec(shlex.split(command)[2])
+        assert re.search(r"\d\.\d+", capsys.readouterr().out)[0] == f"{us / 1e3:.6f}".rstrip("0")  # type: ignore[index]
+    assert commands[2:] == [
+        "tracelens open rank2.json",
+        *(f"tracelens analyze {one.name.replace(' ', '')}.json" for one in (at.late, at.waiting)),
+    ]
+    page, text = render_job_html(found), job_markdown(found)
+    for command in commands:
+        assert str(escape(command)) in page and f"$ {command}" in text
 
 
 def test_a_thousand_ranks_fit_a_page(summaries: list[RankSummary]) -> None:
