@@ -252,8 +252,8 @@ def caveats(job: Job) -> list[str]:
     said = []
     if job.missing:
         said.append(f"No trace of {_numbered(job.missing)}: a late rank among them would not be named.")
-    said += [f"Left out: {one.file}: {one.why}" for one in job.left[:8]]
-    said += [f"Left out: {len(job.left) - 8} more files"] if len(job.left) > 8 else []
+    said += [f"Left out: {one.file}: {one.why.rstrip('.')}." for one in job.left[:8]]
+    said += [f"Left out: {len(job.left) - 8} more files."] if len(job.left) > 8 else []
     partial = [row.name for row in job.ranks if row.partial]
     if partial:
         said.append(f"Part of the file could not be read: {ranks_said(partial, capital=False)}.")

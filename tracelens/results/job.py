@@ -222,7 +222,8 @@ class Job(msgspec.Struct, frozen=True):
     unmatched_calls: int
     collectives: list[JobCollective]
     degrees: Annotated[
-        dict[str, int], says("ranks by what they are to each other: data, tensor, expert parallel, FSDP")
+        dict[str, int],
+        says("ranks by what they are to each other: data, tensor, pipeline, expert, context parallel, FSDP"),
     ]
     model: Annotated[ModelDims | None, says("of the whole model; None where ranks disagree")]
     blocks: Annotated[list[JobBlock], says("longest first, nodes before groups")]
