@@ -61,9 +61,12 @@ def load_answer(path: str | Path) -> Job:
         version = msgspec.json.decode(data, type=_AnswerHead).job_version
         if version.partition(".")[0] != JOB_VERSION.partition(".")[0]:
             raise InputError(f"{name} has job version {brief(version)}; this tracelens reads {JOB_VERSION}")
-        return msgspec.json.decode(data, type=Job)
+        job = msgspec.json.decode(data, type=Job)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{name} is no whole answer for a job: {brief(error, 300)}") from None
+    if not job.step_ms > 0:
+        raise InputError(f"{name} is no whole answer for a job: its step takes no time")
+    return job
 
 
 class _AnswerHead(msgspec.Struct):
