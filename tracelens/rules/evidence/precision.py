@@ -29,6 +29,8 @@ _MOST = 2 / 3
 #: Bytes that a cast from fp32 to 16 bits moves per element.
 _CAST_BYTES = 6
 _ROWS_IN_FULL = 3
+#: Of the time: rows without a prediction beside those with one.
+_OPEN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +54,27 @@ class Precision:
         return "fp32" if target == "tf32" else ""
 
     def savings(self, facts: StepFacts) -> dict[str, Estimate | None]:
-        """Measured minus predicted time in each target; None where a row has no prediction."""
+        """Measured minus predicted time in each target; None where too many rows have no prediction."""
         return {target: self._saving(facts, target) for target in self.targets}
 
     def _saving(self, facts: StepFacts, target: str) -> Estimate | None:
-        """Sixteen bits need casts: of a forward GEMM's weight for certain, at worst of every operand."""
-        parts = []
+        """Sixteen bits need casts: of a forward GEMM's weight for certain, at worst of every operand.
+
+        Rows without a prediction count as unchanged while they are few.
+        """
+        parts, open_ = [], []
         for row in self.rows:
             found, sizes = self._then(facts, row, target), sizes_of(row)
             if isinstance(found, str) or sizes is None:
-                return None
+                open_.append(row)
+                continue
             m, n, k, batch = sizes
             weight = n * k * batch if row.role in (None, "forward") else 0
             rest = batch * (m * k + n * k) - weight
             cast = row.calls_per_step * _CAST_BYTES if target in HALF else 0.0
             sure, worst = (moving_ms(cast * elements, facts=facts) for elements in (weight, rest))
             parts.append(minus(saved(row, found), mid_ms=sure, low_ms=worst))
-        return total(parts)
+        return total(parts) if time_of(open_) <= _OPEN * time_of(self.rows) else None
 
     def _then(self, facts: StepFacts, row: GemmRow, target: str) -> Estimate | str:
         out = row.out_dtype if target == "tf32" else None
@@ -102,8 +108,11 @@ class Precision:
                     f"{name(row)}: {sig(call_us_of(row))} µs measured, {sig(found.mid)} µs predicted in"
                     f" {target}, {times(count(row.calls_per_step))} {facts.per_step}."
                 )
-        if len(rows) > len(said):
-            said.append(f"{plural(len(rows) - len(said), 'more row')} in the same way.")
+        left = [row for row in rows if isinstance(self._then(facts, row, target), str)]
+        if len(rows) > len(said) + len(left):
+            said.append(f"{plural(len(rows) - len(said) - len(left), 'more row')} in the same way.")
+        if left:
+            said.append(f"{plural(len(left), 'row')} ({ms(time_of(left))}) without a prediction as they are.")
         if target in HALF:
             said.append(
                 f"Casting each forward weight costs {_CAST_BYTES} bytes an element and is taken off; at worst"
