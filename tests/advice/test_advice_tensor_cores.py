@@ -117,7 +117,7 @@ def test_without_a_prediction_it_is_a_bound_by_the_new_types_peak() -> None:
 
 
 def test_a_row_that_cannot_be_predicted_does_not_hide_the_flag() -> None:
-    """What a row on 8-byte boundaries takes as TF32 is not known: it counts as unchanged while it is little."""
+    """A row on 8-byte boundaries, whose TF32 time is not known, counts as unchanged while it is small."""
     odd = fp32(2, m=5600, n=14, k=80, time_us=200.0)
     alone, both = check(fp32(1)).findings[0], check(fp32(1), odd).findings[0]
     assert (
