@@ -10,9 +10,10 @@ from tests.measure.fakes import FakeDevice
 from tracelens.hardware import find_gpu
 from tracelens.measure.cases import AttentionCase, GemmCase
 from tracelens.measure.facts import DeviceFacts
+from tracelens.measure.journal import Case, Shape
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import PairTimes
-from tracelens.measure.verify.meter import CallTime, Case, Shape
+from tracelens.measure.verify.meter import CallTime
 
 #: Of one microsecond: what an aligned product and one that is not compute.
 ALIGNED, ODD = 600e6, 150e6

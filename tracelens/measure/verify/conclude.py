@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracelens.measure.cases import AttentionCase
+from tracelens.measure.journal import Case
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import PairTimes
-from tracelens.measure.verify.meter import CallTime, Case
+from tracelens.measure.verify.meter import CallTime
 from tracelens.measure.verify.plan import CallPair, PlannedTrial, WholePair
 from tracelens.numbers import mnk, ms
 from tracelens.results import Estimate, MeasuredCall, MeasuredWhole, Verified

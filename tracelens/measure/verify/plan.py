@@ -10,6 +10,7 @@ from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
 from tracelens.hardware.measurements import MeasuredBackend
 from tracelens.measure.cases import DTYPES, LAYOUTS, AttentionCase, GemmCase
+from tracelens.measure.journal import Case
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.verify.source import Asked, Source
 from tracelens.measure.verify.standin import (
@@ -33,7 +34,6 @@ from tracelens.step.traffic import repeats
 from tracelens.step.work import AttentionCall, Product
 from tracelens.words import Direction
 
-Case = GemmCase | AttentionCase
 #: Layers of a small step: enough that a layer more or less is no large part of it.
 STEP_LAYERS = 4
 #: The stand-in's products have to be those of the trace, by their time.

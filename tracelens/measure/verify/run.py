@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 from tracelens.errors import UsageError
 from tracelens.measure.devices import open_device
 from tracelens.measure.facts import DeviceFacts, device_facts, read_clocks
+from tracelens.measure.journal import Case
 from tracelens.measure.layer_shapes import LayerShape
 from tracelens.measure.pairs import PairTimes
 from tracelens.measure.timing import Device
 from tracelens.measure.verify.conclude import conclude, not_measured
 from tracelens.measure.verify.file import document, write
-from tracelens.measure.verify.meter import BenchMeter, CallTime, Case, Meter
+from tracelens.measure.verify.meter import CallTime, Meter, open_meter
 from tracelens.measure.verify.plan import PlannedTrial, WholePair, make_trial
 from tracelens.measure.verify.source import Source, nothing_asked
 from tracelens.measure.verify.standin import StandIn, stand_in
@@ -71,7 +73,8 @@ def verify(
     ``model`` measures a small training step of both shapes, too. ``only`` names rules ("TL101"). A GPU
     other than the report's is refused unless ``anyway``; savings then stay as predicted, with what was
     measured beside. ``kept`` hears of the state after each suggestion, so that nothing is lost. An
-    interrupt ends the run and keeps what was measured. ``meter`` is what measures, else the bench's.
+    interrupt ends the run and keeps what was measured. ``meter`` is what measures (``open_meter``), else the
+    bench's with its journal.
 
     Raises:
         InputError: there is nothing to measure.
@@ -94,8 +97,9 @@ def verify(
     words = ["tracelens verify", *(f"--rule {rule}" for rule in only)]
     command = " ".join([*words, *["--model"] * model, *["--anyway"] * anyway])
     about = _About(facts, device, other, command, {"before": read_clocks(device)})
-    run = _Run(source, built, meter or BenchMeter(device), about, trials)
-    run.all(progress, kept)
+    with open_meter(device) if meter is None else nullcontext(meter) as how:
+        run = _Run(source, built, how, about, trials)
+        run.all(progress, kept)
     about.clocks["after"] = read_clocks(device)
     return run.done()
 
@@ -149,7 +153,10 @@ class _Run:
             at: not_measured(trial, trial.why or self.stopped or _LATER) for at, trial in self.trials.items()
         }
         where, today = str(self.about.facts.device["name"]), datetime.now(UTC).date().isoformat()
-        dated = {at: replace(one, device=where, date=today) for at, one in (left | self.verified).items()}
+        dated = {
+            at: replace(one, device=where, date=one.date or today)
+            for at, one in (left | self.verified).items()
+        }
         found = tuple(dated.get(at) for at in range(len(self.source.asked)))
         about = _verification(self.about, self.noise_frac, list(dated.values()))
         return Done(self.source, found, about, self.stopped)
@@ -192,7 +199,7 @@ class _Run:
                     pairs[-1] = self.meter.pair(trial.step.now, trial.step.then)
             except (KeyboardInterrupt, RuntimeError) as error:
                 self.stopped = _why_stopped(error)
-        return conclude(
+        found = conclude(
             trial,
             times,
             pairs,
@@ -201,6 +208,8 @@ class _Run:
             replaces=self.about.replaces,
             stopped=self.stopped or "",
         )
+        dates = {one.date for one in (*times.values(), *pairs.values()) if not isinstance(one, str)} - {""}
+        return replace(found, date=min(dates, default=""))
 
 
 def _why_stopped(error: BaseException) -> str:
