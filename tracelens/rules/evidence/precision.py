@@ -141,15 +141,16 @@ def need_precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision
     known = [case for case in cases if case.targets]
     open_ = [row for case in cases if not case.targets for row in case.rows]
     if not known and not facts.gpu.peak_tflops and time_of(open_) >= WORTH_A_FINDING * time_of(rows):
-        types = listed(sorted({row.dtype or "" for row in open_}))
-        raise could_not_run(f"{took(open_, 'GEMM row', facts)} in {types} on CUDA cores, and {_NO_GPU}.")
+        types = listed(sorted({row.dtype or row.math_dtype or "" for row in open_}))
+        why = _NO_GPU if facts.gpu.name == "unknown" else f"no peaks of {facts.gpu.title} are known"
+        raise could_not_run(f"{took(open_, 'GEMM row', facts)} in {types} on CUDA cores, and {why}.")
     return known
 
 
 def on_tensor_cores(facts: StepFacts, rows: Sequence[GemmRow]) -> str:
     """How many rows run on tensor cores, as a sentence."""
     used = [row for row in rows if row.tensor_core == "used" or _by_name(row)]
-    silent = [row for row in rows if row.tensor_core is None and not _by_name(row)]
+    silent = [row for row in rows if row.tensor_core is None and row.kernel_tensor_core is None]
     time = f"{ms(time_of(used))} {facts.per_step}"
     text = f"{len(used)} of {plural(len(rows), 'GEMM row')} run on tensor cores ({time})"
     if silent:
@@ -208,9 +209,10 @@ def _precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision]:
     on_cuda_cores = [
         row for row in single if row.tensor_core == "eligible_unused" or _before_tf32(row, facts)
     ]
-    named = [row for row in rows if _named_fp32(row) and row.kernel_family not in _VECTOR]
+    matrices = [row for row in rows if row.kernel_family not in _VECTOR]
+    named = [row for row in matrices if _named_fp32(row)]
     cases: list[Precision] = []
-    if time_of(named) > 0.5 * time_of(rows):
+    if time_of(named) > 0.5 * time_of(matrices):
         cases.append(Precision(named, "fp32", _known(facts, "tf32", "bf16", "fp16"), False))
     elif _is_mixed(rows):
         times = {dtype: time_of([row for row in rows if row.dtype == dtype]) for dtype in HALF}
