@@ -116,6 +116,30 @@ def test_without_a_prediction_it_is_a_bound_by_the_new_types_peak() -> None:
     assert finding.saving_ms.high == pytest.approx(2.75 - floor_ms, rel=1e-3)
 
 
+def test_where_another_matmul_runs_as_tf32_the_flag_is_on() -> None:
+    """cuBLAS chose CUDA cores for some shapes of a step whose others run as TF32: no flag changes that."""
+    odd = fp32(1)
+    tf32 = fp32(2, kernel=TF32, math_dtype="tf32", tensor_core="used", time_us=300.0)
+    outcome = check(odd, tf32)
+    assert outcome.state == "passed" and "TF32 is allowed" in outcome.why
+    convolution = replace(tf32, op="aten::cudnn_convolution")  # has a flag of its own
+    assert check(odd, convolution).findings[0].change == {"precision": ["fp32", "tf32"]}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "target", "share"),
+    [(H100, "tf32", 1 - 66.9 / 494.5), (RTX3060, "bf16", 0.5), (V100, "fp16", 0.874)],
+)
+def test_without_shapes_the_names_tell_fp32_on_cuda_cores(gpu: Any, target: str, share: float) -> None:
+    """What as large a share of the target's peak saves is the bound."""
+    row = gemm(1, None, None, None, kernel=SGEMM, dtype=None, math_dtype="fp32", time_us=2000.0)
+    (finding,) = check(row, gpu=gpu).findings
+    assert finding.change == {"precision": ["fp32", target]}
+    assert finding.saving_ms.mid is None and finding.saving_ms.high == pytest.approx(2.0 * share, rel=0.01)
+    tensor = gemm(2, None, None, None, kernel=NVJET, dtype=None, math_dtype=None, time_us=9000.0)
+    assert check(row, tensor, gpu=gpu).findings == ()  # most of the time is not in such kernels
+
+
 def test_products_on_tensor_cores_pass_with_the_count() -> None:
     outcome = check(gemm(1, 4096, 4096, 4096), gemm(2, None, None, None, kernel=NVJET, time_us=5.0))
     assert outcome.state == "passed" and outcome.why.startswith("2 of 2 GEMM rows run on tensor cores")

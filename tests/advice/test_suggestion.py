@@ -171,5 +171,5 @@ def test_measurements_make_the_products_calibrated(monkeypatch: pytest.MonkeyPat
 
 def test_a_gpu_without_figures_is_refused() -> None:
     """A V100 has no bf16: floors are no prediction."""
-    with pytest.raises(InputError, match=r"bf16 peak of .*V100.* is not known"):
+    with pytest.raises(InputError, match=r"V100.* have no bf16.*: use fp16"):
         suggest(gpt3_2_7b(), gpu="v100-sxm")

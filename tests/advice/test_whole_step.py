@@ -12,6 +12,7 @@ from benchmarks import steps
 from benchmarks.silicon import FOLDER
 from tests.advice.configs import MIXTRAL_8X7B, gpt3_2_7b, read
 from tracelens.config import config_from_flags
+from tracelens.config.configuration import Layout
 from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import find_gpu
@@ -118,6 +119,17 @@ def test_a_generation_without_published_steps_has_a_wider_range() -> None:
 
     assert width("h200") > width("h100-sxm") * 1.1
     assert _step(Training(8), gpu="h200").step_ms.basis == "heuristic"
+
+
+@pytest.mark.parametrize("gpu", ["rtx-4090", "rtx-3060", "l40s", "b200", "a100-sxm-80gb"])
+def test_no_step_is_faster_than_its_products_alone(gpu: str) -> None:
+    step = _step(Training(gpus=1), gpu, _LLAMA_8B)
+    planner = Planner(Layout(fused_gate=True, rope=True), gpu=find_gpu(None, override=gpu))
+    present = planner.step(config_from_flags(_LLAMA_8B, gated=True, tied=False).model)
+    least = sum(part.time_ms.low or 0.0 for part in present.parts if part.kind == "product")
+    products = next(part for part in step.parts if part.name == "matrix products")
+    assert (products.time_ms.low or 0.0) >= 0.999 * least > 0
+    assert (step.mfu_frac.high or 0.0) < 1
 
 
 def test_what_was_not_there_to_fit_is_said(tmp_path: Path) -> None:

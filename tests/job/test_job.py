@@ -311,10 +311,23 @@ def test_jobs_compare_by_their_summaries_as_by_their_traces(tmp_path: Path) -> N
 
     traces = told("before", "after")
     assert traces["step"]["diff_ms"] < 0
+    (late,) = traces["lateness"]["ranks"]
+    assert (late["pair"], late["before_cause"], late["after_cause"]) == ("rank 2", "cpu", None)
+    for side in ("before", "after"):  # as the answer for each job says
+        job = analyze_job([tmp_path / f"{side}.summary"])
+        assert late[f"{side}_ms"] == job.ranks[2].late_ms
+    assert any(said.startswith("Rank 2 was late and no longer is") for said in traces["reasons"])
+    assert not any("stands out" in said for said in traces["reasons"])
     assert (traces["kind"], traces["matched_by"], len(traces["pairs"])) == ("ranks", "rank", 3)
     assert [one["pair"] for one in traces["stands_out"]] == ["rank 2"]
     assert told("before.summary", "after.summary") == traces
     assert told("before-ranks", "after") == traces
+    (tmp_path / "reports").mkdir()
+    for one in decode((tmp_path / "after.summary").read_bytes(), "after"):
+        (tmp_path / "reports" / f"{one.file}.json").write_bytes(to_report_json(unpack_report(one)))
+    saved = told("before", "reports")
+    assert (saved["lateness"], saved["lateness_unknown"]) == (None, "saved_reports")
+    assert any("saved reports do not hold the calls" in said for said in saved["caveats"])
 
 
 def test_a_redacted_summary_names_nothing(summaries: list[RankSummary]) -> None:

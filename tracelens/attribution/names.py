@@ -206,9 +206,10 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ("layer", r"(?<!base_)(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$"),
 )
 _COMPILED_ELEMENTS = tuple((role, re.compile("|".join(words), re.IGNORECASE)) for role, *words in _ELEMENTS)
-_COUNTER = re.compile(r"^(.*?)_(\d+)$")
-_INDEX = re.compile(r"^\d+$")
-_LAYER_TEXT = re.compile(r"^(?:transformer[ _.-]?)?(?:layer|block)s?[ _.:#-]*(\d+)$", re.IGNORECASE)
+# what counts layers has few digits; more of them are another kind of name
+_COUNTER = re.compile(r"^(.*?)_(\d{1,9})$")
+_INDEX = re.compile(r"^\d{1,9}$")
+_LAYER_TEXT = re.compile(r"^(?:transformer[ _.-]?)?(?:layer|block)s?[ _.:#-]*(\d{1,9})$", re.IGNORECASE)
 
 
 @cache

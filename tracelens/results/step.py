@@ -268,6 +268,8 @@ class Clock:
 
     steps: list[StepPace]
     lost_ms_per_step: Annotated[float, says("GEMMs and attention: what slow steps took beyond the fastest")]
+    least_ms_per_step: Annotated[float | None, says("at least, as surely as the paces are known")] = None
+    most_ms_per_step: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class TensorCores(Rule):
 
 def _candidate(facts: StepFacts, case: Precision) -> Candidate:
     savings = case.savings(facts)
-    target = preferred(savings)
+    target = preferred(savings, {one: sum(bound.ms for bound in case.bounds(facts, one)) for one in savings})
     saving = savings[target]
     components = sorted({row.component for row in case.rows})
     return Candidate(
