@@ -184,13 +184,21 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         r"^(act|act_fn|swiglu|silu\w*|\w*activation(_fn)?)$",
         rf"^{_WORD}(.*gelu|(?!dense).*relu)",
     ),
-    ("mlp", rf"mlp(?!{_NEAR}head)", "feed_?forward", "^ff$", "ffn?$", "dense(relu|act|gatedact)dense$"),
+    (
+        "mlp",
+        rf"mlp(?!{_NEAR}head)",
+        "feed_?forward",
+        "^ff$",
+        "(?<!layer)ffn?$",
+        "dense(relu|act|gatedact)dense$",
+    ),
     ("head_transform", "headtransform$", "pooler$"),
     (
         "logits",
         rf"lm_?head(?!{_NEAR}model)",
         r"^(embed_out|output_layer|unembed\w*|head)$",
         "predictionhead$",
+        "classification_?head$",
         "logits",
         "vocab_?proj",
     ),
@@ -212,7 +220,8 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "feature_?(extractor|encoder)$",
         r"^resnet_?stage$|^bottleneckblock$",
     ),
-    ("layer", r"(?<!base_)(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$"),
+    # of T5's a layer and not its MLP, which lies in it
+    ("layer", r"(?<!base_)(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$", "layerff$"),
 )
 _COMPILED_ELEMENTS = tuple((role, re.compile("|".join(words), re.IGNORECASE)) for role, *words in _ELEMENTS)
 # what counts layers has few digits; more of them are another kind of name

@@ -241,6 +241,8 @@ class _Placed(Gap):
         kind = self.run.kinds[at]
         if "rope" in kind.tags:
             return Label("attention.rope")
+        if at in self.normed:
+            return Label("norm")
         if kind.name in ("cos", "sin") or kind.what == "bmm" or self._makes_waves(at):
             if self.rotated:
                 return Label("attention.rope")

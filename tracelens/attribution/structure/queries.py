@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 
 from tracelens.attribution.structure.cores import query_rows, weighs_pairs
 from tracelens.attribution.structure.norms import is_step
 from tracelens.attribution.structure.runs import Core, Label
-from tracelens.attribution.structure.walk import Walk, takes_heads
+from tracelens.attribution.structure.walk import LARGEST_RANK, Walk, follows, takes_heads
 from tracelens.gemm import GemmShape
 
 
@@ -69,8 +70,11 @@ class Queries(Walk):
         return any(self._is_down(at) for at in products)
 
     def _is_down(self, at: int) -> bool:
+        """From another width back to the stream's, and not the second product of an adapter."""
         shape = self.run.shape(at)
-        return shape is not None and shape.n == self.hidden and shape.k != self.hidden
+        if shape is None or shape.n != self.hidden or shape.k == self.hidden:
+            return False
+        return shape.k > LARGEST_RANK or 2 * shape.k > self.hidden
 
     def _name_queries(self, makes: list[int], core: Core, before: list[int]) -> None:
         """Name those that make queries, keys and values, and of all ``before`` the core what makes biases."""
@@ -130,10 +134,11 @@ class Queries(Walk):
         run.labels[at] = Label(
             "attention.output", self.layer, ("attention.output", "mlp.down") if both else ()
         )
-        for between in here[:index]:
-            # a gate on the core's output, or the same projection for other tokens
+        for between, behind in pairwise(here[: index + 1]):
+            # a gate on the core's output, or the same projection for other tokens, or one of two in a row
             other = run.shape(between)
             gates = other is None or shape is None or other.batch > 1 or other.m == shape.m
+            gates &= not follows(run, between, behind)
             run.labels[between] = Label("attention.other" if gates else "attention.output", self.layer)
         return self._adapters(here[index + 1 :], at)
 
