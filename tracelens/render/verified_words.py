@@ -30,11 +30,11 @@ WORDS: Mapping[ReasonCode, str | Callable[[Values], str]] = {
         f" {'are' if ', ' in has['names'] else 'is'} not known"
     ),
     "no_mlp": "a layer cannot be built: no product of an MLP was found",
-    "layer_dtype": "layers whose products run in {dtype} are not built",
+    "layer_dtype": "layers whose GEMMs run in {dtype} are not built",
     "no_backward": "the step has no backward, and layers are measured forward and backward",
     "no_wgrad": "the step computes no gradient of the layers' weights, and a plain layer does",
     "micro_batches_unknown": (
-        "how many micro-batches a step has does not follow from the calls of the layers' products"
+        "how many micro-batches a step has does not follow from the calls of the layers' GEMMs"
     ),
     "no_attention": "no attention kernel was found that a layer could be built with",
     "other_attention": (
@@ -46,17 +46,17 @@ WORDS: Mapping[ReasonCode, str | Callable[[Values], str]] = {
     "kv_heads_over_heads": "{kv_heads} key-value heads do not divide {heads} heads",
     "no_logits": "no logits were found, so that no small model can be built",
     "sharded_model": "a small model is not built for tensor-parallel ranks",
-    "rows_without_sizes": "the sizes of the products it names are not in the report",
-    "dtype": "products in {dtype} are not measured",
+    "rows_without_sizes": "the sizes of the GEMMs it names are not in the report",
+    "dtype": "GEMMs in {dtype} are not measured",
     "sizes_unknown_then": "what the change does to its sizes is not known",
-    "unequal_groups": "products of groups of unequal size are not measured",
+    "unequal_groups": "GEMMs of groups of unequal size are not measured",
     "packed_lengths": "the lengths of packed sequences are in no trace",
     "no_backend": "scaled_dot_product_attention has no {family} kernel",
-    "single_products": "the change is one of single products, so that no layer shows it",
+    "single_products": "the change is one of single GEMMs, so that no layer shows it",
     "ranks_exchange": "what ranks exchange changes with {name} and is not measured",
     "present_type": "layers are measured in the present type alone",
     "other_products": lambda has: (
-        f"{f.ms(has['ms'])} per step of the products that change have other sizes than those of a plain layer"
+        f"{f.ms(has['ms'])} per step of the GEMMs that change have other sizes than those of a plain layer"
         " (padded, split or sampled)"
     ),
     "plain_layers": (
@@ -64,7 +64,7 @@ WORDS: Mapping[ReasonCode, str | Callable[[Values], str]] = {
         " of autocast, no compiler"
     ),
     "gemms_alone": (
-        "kernels beside products and fused attention (norms, activations, softmax) are not in this saving"
+        "kernels beside GEMMs and fused attention (norms, activations, softmax) are not in this saving"
     ),
     "outside": (
         "embedding, optimizer, gradient clipping, communication between GPUs and idle time: taken as"

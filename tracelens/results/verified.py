@@ -98,7 +98,7 @@ class Verified:
         bool | None, says("is it within the predicted range? None without one, and on another GPU")
     ]
     replaces: Annotated[bool, says("the finding's saving is the measured one")]
-    products_ms: Annotated[Estimate, says("what products and attention alone save")] = UNKNOWN
+    products_ms: Annotated[Estimate, says("what GEMMs and attention alone save")] = UNKNOWN
     calls: list[MeasuredCall] = field(default_factory=list)
     wholes: list[MeasuredWhole] = field(default_factory=list)
     not_covered: list[Why] = field(default_factory=list)

@@ -91,7 +91,7 @@ def _in_proportion(costs: dict[str, Any], before: dict[str, Any], saving: Estima
 def _measured(found: Verified, verification: Verification) -> str:
     saving = found.saving_ms
     where = f"Measured on {verification.device}, {verification.date}"
-    what = "whole layers" if found.rests_on == "layers" else "its products and attention alone"
+    what = "whole layers" if found.rests_on == "layers" else "its GEMMs and attention alone"
     if saving.high is not None and saving.high < 0:
         return f"{where}: {what} take {ms((-saving).mid)} more per step. Do not make this change for speed."
     if saving.low is not None and saving.low <= 0:

@@ -90,9 +90,11 @@ def read_source(path: str | Path) -> Source:
     try:
         raw = json.loads(data)
     except (ValueError, RecursionError) as error:
-        what = (
-            "is a page, not the report's JSON" if data.lstrip()[:1] == b"<" else f"is no whole JSON ({error})"
-        )
+        what = f"is no whole JSON ({error})"
+        if data.lstrip()[:1] == b"<":
+            what = "is a page, not the report's JSON"
+        elif isinstance(error, UnicodeDecodeError):
+            what = "is no whole JSON but packed or binary"
         raise InputError(f"{name} {what}: {_WRITE_ONE}") from None
     if not isinstance(raw, dict):
         raise InputError(f"{name} is no tracelens report: {_WRITE_ONE}")
