@@ -116,6 +116,19 @@ def test_without_a_prediction_it_is_a_bound_by_the_new_types_peak() -> None:
     assert finding.saving_ms.high == pytest.approx(2.75 - floor_ms, rel=1e-3)
 
 
+def test_a_row_that_cannot_be_predicted_does_not_hide_the_flag() -> None:
+    """A row on 8-byte boundaries, whose TF32 time is not known, counts as unchanged while it is small."""
+    odd = fp32(2, m=5600, n=14, k=80, time_us=200.0)
+    alone, both = check(fp32(1)).findings[0], check(fp32(1), odd).findings[0]
+    assert (
+        both.change == {"precision": ["fp32", "tf32"]} and "1 row (200 µs) without a prediction" in both.how
+    )
+    assert both.saving_ms.mid == pytest.approx(alone.saving_ms.mid)
+    assert check(fp32(1), replace(odd, time_ms_per_step=9.0)).findings[0].change == {
+        "precision": ["fp32", "bf16"]
+    }
+
+
 def test_where_another_matmul_runs_as_tf32_the_flag_is_on() -> None:
     """cuBLAS chose CUDA cores for some shapes of a step whose others run as TF32: no flag changes that."""
     odd = fp32(1)

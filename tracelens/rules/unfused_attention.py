@@ -43,8 +43,9 @@ _OF_CALL = {
         _WEIGHTS,
         (
             "scaled_dot_product_attention is called already and took its unfused path: fused kernels switched"
-            " off, a last dimension that is not contiguous, or unequal head dimensions. It computes bf16 and"
-            " fp16 in fp32; the prediction takes the type of the GEMMs."
+            " off, a last dimension that is not contiguous, unequal head dimensions, or grouped queries"
+            " (enable_gqa) with heads above 256, for which keys and values have to be repeated. It computes"
+            " bf16 and fp16 in fp32; the prediction takes the type of the GEMMs."
         ),
     ],
 }
