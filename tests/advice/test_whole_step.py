@@ -53,7 +53,7 @@ def test_parts_add_up_and_rates_follow_from_the_time() -> None:
 
 def test_full_recompute_is_the_layers_forward_once_more_and_saves_memory() -> None:
     none, full = _step(Training(gpus=8)), _step(Training(gpus=8, checkpoint="full"))
-    kernels = sum(_ms(none, name) for name in ("matrix products", "attention", "memory-bound kernels"))
+    kernels = sum(_ms(none, name) for name in ("GEMMs", "attention", "memory-bound kernels"))
     assert 0.25 * kernels < _ms(full, "recompute") < 0.34 * kernels
     assert _mid(full.mfu_frac) < _mid(none.mfu_frac)
     assert full.memory_gb < 0.6 * none.memory_gb
