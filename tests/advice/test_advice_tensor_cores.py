@@ -78,7 +78,7 @@ def test_logits_in_fp32_in_a_step_of_16_bits() -> None:
                     fp32(2, n=50304, component="logits", time_us=33000.0),
                     step_ms=60.0)  # fmt: skip
     (finding,) = outcome.findings
-    assert finding.title == "Run the logits products in bf16 like the rest of the step: they run in fp32"
+    assert finding.title == "Run the logits GEMMs in bf16 like the rest of the step: they run in fp32"
     assert finding.gemms == ["g2"] and finding.confidence == "high"
     assert any("Keep the loss itself in fp32" in text for text in finding.caveats)
 
@@ -106,7 +106,7 @@ def test_fp64_is_its_own_finding() -> None:
 
 def test_an_optimizer_in_fp32_is_said_to_need_care() -> None:
     (finding,) = check(fp32(1, component="optimizer", role=None)).findings
-    assert any("optimizer's own products" in text for text in finding.caveats)
+    assert any("optimizer's own GEMMs" in text for text in finding.caveats)
 
 
 def test_without_a_prediction_it_is_a_bound_by_the_new_types_peak() -> None:
@@ -114,6 +114,19 @@ def test_without_a_prediction_it_is_a_bound_by_the_new_types_peak() -> None:
     floor_ms = 2 * 4096**3 / 494.5e12 * 1e3
     assert finding.saving_ms.mid is None
     assert finding.saving_ms.high == pytest.approx(2.75 - floor_ms, rel=1e-3)
+
+
+def test_a_row_that_cannot_be_predicted_does_not_hide_the_flag() -> None:
+    """A row on 8-byte boundaries, whose TF32 time is not known, counts as unchanged while it is small."""
+    odd = fp32(2, m=5600, n=14, k=80, time_us=200.0)
+    alone, both = check(fp32(1)).findings[0], check(fp32(1), odd).findings[0]
+    assert (
+        both.change == {"precision": ["fp32", "tf32"]} and "1 row (200 µs) without a prediction" in both.how
+    )
+    assert both.saving_ms.mid == pytest.approx(alone.saving_ms.mid)
+    assert check(fp32(1), replace(odd, time_ms_per_step=9.0)).findings[0].change == {
+        "precision": ["fp32", "bf16"]
+    }
 
 
 def test_where_another_matmul_runs_as_tf32_the_flag_is_on() -> None:

@@ -29,6 +29,8 @@ _MOST = 2 / 3
 #: Bytes that a cast from fp32 to 16 bits moves per element.
 _CAST_BYTES = 6
 _ROWS_IN_FULL = 3
+#: Of the time: rows without a prediction beside those with one.
+_OPEN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Precision:
     @property
     def who(self) -> str:
         """Which GEMMs, in a sentence."""
-        return f"the {self.rows[0].component if self.mixed else self.now} products"
+        return f"the {self.rows[0].component if self.mixed else self.now} GEMMs"
 
     def why(self, target: str) -> str:
         """The part of the rule's page that says why it costs time."""
@@ -52,23 +54,27 @@ class Precision:
         return "fp32" if target == "tf32" else ""
 
     def savings(self, facts: StepFacts) -> dict[str, Estimate | None]:
-        """Measured minus predicted time in each target; None where a row has no prediction."""
+        """Measured minus predicted time in each target; None where too many rows have no prediction."""
         return {target: self._saving(facts, target) for target in self.targets}
 
     def _saving(self, facts: StepFacts, target: str) -> Estimate | None:
-        """Sixteen bits need casts: of a forward GEMM's weight for certain, at worst of every operand."""
-        parts = []
+        """Sixteen bits need casts: of a forward GEMM's weight for certain, at worst of every operand.
+
+        Rows without a prediction count as unchanged while they are few.
+        """
+        parts, open_ = [], []
         for row in self.rows:
             found, sizes = self._then(facts, row, target), sizes_of(row)
             if isinstance(found, str) or sizes is None:
-                return None
+                open_.append(row)
+                continue
             m, n, k, batch = sizes
             weight = n * k * batch if row.role in (None, "forward") else 0
             rest = batch * (m * k + n * k) - weight
             cast = row.calls_per_step * _CAST_BYTES if target in HALF else 0.0
             sure, worst = (moving_ms(cast * elements, facts=facts) for elements in (weight, rest))
             parts.append(minus(saved(row, found), mid_ms=sure, low_ms=worst))
-        return total(parts)
+        return total(parts) if time_of(open_) <= _OPEN * time_of(self.rows) else None
 
     def _then(self, facts: StepFacts, row: GemmRow, target: str) -> Estimate | str:
         out = row.out_dtype if target == "tf32" else None
@@ -102,8 +108,11 @@ class Precision:
                     f"{name(row)}: {sig(call_us_of(row))} µs measured, {sig(found.mid)} µs predicted in"
                     f" {target}, {times(count(row.calls_per_step))} {facts.per_step}."
                 )
-        if len(rows) > len(said):
-            said.append(f"{plural(len(rows) - len(said), 'more row')} in the same way.")
+        left = [row for row in rows if isinstance(self._then(facts, row, target), str)]
+        if len(rows) > len(said) + len(left):
+            said.append(f"{plural(len(rows) - len(said) - len(left), 'more row')} in the same way.")
+        if left:
+            said.append(f"{plural(len(left), 'row')} ({ms(time_of(left))}) without a prediction as they are.")
         if target in HALF:
             said.append(
                 f"Casting each forward weight costs {_CAST_BYTES} bytes an element and is taken off; at worst"
@@ -132,15 +141,16 @@ def need_precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision
     known = [case for case in cases if case.targets]
     open_ = [row for case in cases if not case.targets for row in case.rows]
     if not known and not facts.gpu.peak_tflops and time_of(open_) >= WORTH_A_FINDING * time_of(rows):
-        types = listed(sorted({row.dtype or "" for row in open_}))
-        raise could_not_run(f"{took(open_, 'GEMM row', facts)} in {types} on CUDA cores, and {_NO_GPU}.")
+        types = listed(sorted({row.dtype or row.math_dtype or "" for row in open_}))
+        why = _NO_GPU if facts.gpu.name == "unknown" else f"no peaks of {facts.gpu.title} are known"
+        raise could_not_run(f"{took(open_, 'GEMM row', facts)} in {types} on CUDA cores, and {why}.")
     return known
 
 
 def on_tensor_cores(facts: StepFacts, rows: Sequence[GemmRow]) -> str:
     """How many rows run on tensor cores, as a sentence."""
     used = [row for row in rows if row.tensor_core == "used" or _by_name(row)]
-    silent = [row for row in rows if row.tensor_core is None and not _by_name(row)]
+    silent = [row for row in rows if row.tensor_core is None and row.kernel_tensor_core is None]
     time = f"{ms(time_of(used))} {facts.per_step}"
     text = f"{len(used)} of {plural(len(rows), 'GEMM row')} run on tensor cores ({time})"
     if silent:
@@ -199,9 +209,10 @@ def _precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision]:
     on_cuda_cores = [
         row for row in single if row.tensor_core == "eligible_unused" or _before_tf32(row, facts)
     ]
-    named = [row for row in rows if _named_fp32(row) and row.kernel_family not in _VECTOR]
+    matrices = [row for row in rows if row.kernel_family not in _VECTOR]
+    named = [row for row in matrices if _named_fp32(row)]
     cases: list[Precision] = []
-    if time_of(named) > 0.5 * time_of(rows):
+    if time_of(named) > 0.5 * time_of(matrices):
         cases.append(Precision(named, "fp32", _known(facts, "tf32", "bf16", "fp16"), False))
     elif _is_mixed(rows):
         times = {dtype: time_of([row for row in rows if row.dtype == dtype]) for dtype in HALF}
