@@ -34,6 +34,7 @@ from tracelens.job.run import RankWork, analyze_job, summarize_files
 from tracelens.job.saved import unpack_report
 from tracelens.job.summary import SUMMARY_VERSION, CallKind, RankSummary, decode, encode, summarize
 from tracelens.render.job import job_markdown
+from tracelens.render.job_cells import collective_cells
 from tracelens.render.job_html import render_job_html
 from tracelens.render.job_words import evidence, verdict
 from tracelens.render.redact import redact_summary
@@ -304,6 +305,25 @@ def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(tmp_pat
     assert decode((tmp_path / "0.summary").read_bytes(), "0")[0].rank == 0
     refused = CliRunner().invoke(cli, ["analyze", str(traces), "--gemm", "g1"], standalone_mode=False)
     assert "one trace only" in str(refused.exception)
+
+
+def test_a_late_rank_is_counted_at_its_own_calls(summaries: list[RankSummary]) -> None:
+    (alone,) = merge(summaries).stragglers
+    two = [
+        msgspec.structs.replace(
+            one, rank=4 * node + at, sha256=f"{node}.{at}", world_size=8,
+            kinds=[msgspec.structs.replace(kind, ranks=f"{4 * node}-{4 * node + 3}") for kind in one.kinds],
+        )
+        for node in range(2)
+        for at, one in enumerate(summaries)
+    ]  # fmt: skip
+    for one in (found := merge(two)).stragglers:
+        assert (one.calls, one.of_calls, one.close_calls) == (alone.calls, alone.of_calls, alone.close_calls)
+    assert [one.name for one in found.stragglers] == ["rank 3", "rank 7"]
+    assert {row.groups for row in found.collectives} == {2}
+    assert [collective_cells(row)[2] for row in found.collectives] == [
+        collective_cells(row)[2] for row in merge(summaries).collectives
+    ]
 
 
 def test_degrees_are_read_from_groups_and_a_pipelines_layers_are_summed(summaries: list[RankSummary]) -> None:
