@@ -89,8 +89,8 @@ COLLECTIVE_HEADS = [
 ]
 COLLECTIVE_NOTE = (
     "Calls and waiting are of one rank, per step; sending is of one call. In one node: what NCCL takes for it"
-    " on as many of these GPUs in one node, as published for 1 MB to 1 GB. Bus: bandwidth as nccl-tests counts it, of"
-    " messages of 1 MB and more."
+    " on as many of these GPUs in one node, as published for 1 MB to 1 GB. Bus: bandwidth as nccl-tests"
+    " counts it, of messages of 1 MB and more."
 )
 
 
