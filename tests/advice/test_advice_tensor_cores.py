@@ -78,7 +78,7 @@ def test_logits_in_fp32_in_a_step_of_16_bits() -> None:
                     fp32(2, n=50304, component="logits", time_us=33000.0),
                     step_ms=60.0)  # fmt: skip
     (finding,) = outcome.findings
-    assert finding.title == "Run the logits products in bf16 like the rest of the step: they run in fp32"
+    assert finding.title == "Run the logits GEMMs in bf16 like the rest of the step: they run in fp32"
     assert finding.gemms == ["g2"] and finding.confidence == "high"
     assert any("Keep the loss itself in fp32" in text for text in finding.caveats)
 
@@ -106,7 +106,7 @@ def test_fp64_is_its_own_finding() -> None:
 
 def test_an_optimizer_in_fp32_is_said_to_need_care() -> None:
     (finding,) = check(fp32(1, component="optimizer", role=None)).findings
-    assert any("optimizer's own products" in text for text in finding.caveats)
+    assert any("optimizer's own GEMMs" in text for text in finding.caveats)
 
 
 def test_without_a_prediction_it_is_a_bound_by_the_new_types_peak() -> None:

@@ -53,7 +53,7 @@ def test_parts_add_up_and_rates_follow_from_the_time() -> None:
 
 def test_full_recompute_is_the_layers_forward_once_more_and_saves_memory() -> None:
     none, full = _step(Training(gpus=8)), _step(Training(gpus=8, checkpoint="full"))
-    kernels = sum(_ms(none, name) for name in ("matrix products", "attention", "memory-bound kernels"))
+    kernels = sum(_ms(none, name) for name in ("GEMMs", "attention", "memory-bound kernels"))
     assert 0.25 * kernels < _ms(full, "recompute") < 0.34 * kernels
     assert _mid(full.mfu_frac) < _mid(none.mfu_frac)
     assert full.memory_gb < 0.6 * none.memory_gb
@@ -161,6 +161,26 @@ def test_steps_of_another_family_and_framework(
     )
     assert (slow.tokens_per_s_per_gpu.low or 0) < speed < (fast.tokens_per_s_per_gpu.high or 0)
     assert 0.9 * _mid(slow.tokens_per_s_per_gpu) < speed < 1.1 * _mid(fast.tokens_per_s_per_gpu)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gpus", "micro_batches", "tflops"),
+    [
+        ({"hidden": 4096, "heads": 32, "layers": 36, "tensor_parallel": 4}, 128, 4, 142.0),
+        ({"hidden": 6144, "heads": 48, "layers": 40, "tensor_parallel": 8}, 256, 8, 135.0),
+    ],
+)
+def test_tensor_parallel_steps_of_megatron(
+    sizes: dict[str, int], gpus: int, micro_batches: int, tflops: float
+) -> None:
+    """arXiv 2104.04473, table 1, which counts 96 l h^2 (1 + s / 6h + V / 16lh) operations a token."""
+    training = Training(gpus, strategy="tp", checkpoint="full", micro_batches=micro_batches)
+    tokens = {"vocab": 51200, "sequence": 2048, "micro_batch": 4}
+    rate = _step(training, "a100-sxm-80gb", sizes | tokens).tokens_per_s_per_gpu
+    hidden, layers = sizes["hidden"], sizes["layers"]
+    count = 96 * layers * hidden**2 * (1 + 2048 / (6 * hidden) + 51200 / (16 * layers * hidden))
+    assert (rate.low or 0) * count / 1e12 < tflops < (rate.high or 0) * count / 1e12
+    assert _mid(rate) * count / 1e12 == pytest.approx(tflops, rel=0.1)
 
 
 @pytest.mark.skipif(

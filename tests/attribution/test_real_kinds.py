@@ -327,6 +327,67 @@ def test_a_served_model_without_shapes(tmp_path: Path, dense: int, mixed: int, h
     assert wrong == {}
 
 
+@pytest.mark.parametrize("shapes", [True, False])
+def test_two_output_projections_in_a_row(tmp_path: Path, shapes: bool) -> None:
+    """transformers timesformer: ``temporal_dense`` behind the projection of the attention over time."""
+    tokens, hidden = 3136, 768
+    norm = replace(_elementwise("norm", "aten::native_layer_norm"), dims=([392, 8, hidden],))
+    add = replace(_elementwise("residual", "aten::add"), dims=([392, 8, hidden],) * 2)
+    act = replace(_elementwise("mlp.activation", "aten::gelu"), dims=([392, 8, 4 * hidden],))
+    core = Row("attention.core", "aten::_flash_attention_forward", FLASH, ([392, 8, 12, 64],) * 3)
+    output = mm("attention.output", tokens, hidden, hidden)
+    rows = [norm, mm("attention.qkv", tokens, 3 * hidden, hidden), core, output, output, add]
+    rows += [norm, mm("attention.qkv", tokens, 3 * hidden, hidden), core, output, add]
+    rows += [norm, mm("mlp.up", tokens, 4 * hidden, hidden), act, mm("mlp.down", tokens, hidden, 4 * hidden)]
+    rows = [*rows, add] * 3
+    trace, _, found = attributed(tmp_path, written(rows, shapes=shapes))
+    right, wrong = verdict(rows, trace, found)
+    assert right >= 0.97, open_rows(rows, trace, found)
+    assert wrong == {}
+
+
+def _captured(right: str, layout: str, tile: int) -> Row:
+    return Row(right, "", f"ampere_bf16_s16816gemm_bf16_{tile}x128_ldg8_f2f_stages_32x3_{layout}", us=50)
+
+
+def _replayed(layers: int) -> tuple[list[Row], list[Row]]:
+    """A forward and its backward as torch.compile's CUDA graphs replay them: kernels alone, two launches."""
+    tiles = {"attention.qkv": 32, "attention.output": 64, "mlp.up": 128, "mlp.down": 256, "logits": 512}
+    goes = {part: [_captured(part, "tn", tile)] for part, tile in tiles.items()}
+    comes = {part: [_captured(part, "nn", tile), _captured(part, "nt", tile)] for part, tile in tiles.items()}
+    norm = [Row("norm", "", "triton_per_fused_add_native_layer_norm_4", us=5)]
+    core = [Row("attention.core", "", "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64>>")]
+    gelu = [Row("mlp.activation", "", "triton_poi_fused_gelu_5", us=5)]
+    layer = norm + goes["attention.qkv"] + core + goes["attention.output"]
+    layer += norm + goes["mlp.up"] + gelu + goes["mlp.down"]
+    undone = [Row("mlp.activation", "", "triton_poi_fused_gelu_gelu_backward_3", us=5)]
+    turned = [Row("attention.other", "", "triton_poi_fused_clone_7", us=5)]
+    normed = [Row("norm", "", "triton_red_fused_native_layer_norm_backward_8", us=5)]
+    back = [replace(row, kernel=row.kernel.replace("fwd", "bwd")) for row in core]
+    again = comes["mlp.down"] + undone + comes["mlp.up"] + normed + comes["attention.output"]
+    again += back + turned + comes["attention.qkv"] + normed
+    words = [Row("embedding", "", "triton_poi_fused_add_embedding_0", us=5)]
+    return words + layer * layers + norm + goes["logits"], comes["logits"] + again * layers
+
+
+def test_a_captured_backward_is_read_by_its_captured_forward(tmp_path: Path) -> None:
+    """luatil/torch-profile trace_05: torch.compile(mode="reduce-overhead"), the loss outside the graphs."""
+    forward, backward = _replayed(4)
+    events = written(forward, graph=True)
+    later = written(backward, graph=True)
+    for event in later:
+        event["ts"] += 100_000
+        event["args"] = event["args"] | {"correlation": 2}
+    trace, _, found = attributed(tmp_path, [*events, *later])
+    rows = [*forward, *backward]
+    right, wrong = verdict(rows, trace, found)
+    assert right > 0.99, open_rows(rows, trace, found)
+    assert wrong == {}
+    order = trace.kernels.ts_ns.argsort(kind="stable")
+    layers = [int(found.layer[at]) for row, at in zip(rows, order, strict=True) if row.right == "mlp.down"]
+    assert layers == [0, 1, 2, 3, 3, 3, 2, 2, 1, 1, 0, 0]
+
+
 def _adapted(right: str, n: int, k: int, four_bits: str = "", rank: int = 16) -> list[Row]:
     """huggingface/peft src/peft/tuners/lora/layer.py: result + lora_B(lora_A(dropout(x))) * scaling."""
     weight = Row(right, four_bits, "void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(float*)", us=15)

@@ -187,7 +187,7 @@ def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
     refused = [GemmCase("x", 16, 16, size, batch=2, dtype="fp8") for size in (16, 32)]
     result = run(settings(tmp_path, gemms=[*GEMMS, *refused]), device=CpuDevice())
     (note,) = result.measurements.notes
-    assert note.startswith("2 not measured: torch has no batched fp8 product (16 × 16 × 16 (×2) fp8 TN, ...")
+    assert note.startswith("2 not measured: torch has no batched fp8 GEMM (16 × 16 × 16 (×2) fp8 TN, ...")
     assert result.left == 0
 
 

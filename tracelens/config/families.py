@@ -130,7 +130,7 @@ NOT_MODELLED: dict[str, str] = {
     **dict.fromkeys(("gemma3n", "gemma4"), "embeddings and sizes of each layer by itself"),
     **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "bart", "mbart", "pegasus"), _ENCODER_DECODER),
     **dict.fromkeys(("whisper", "marian", "m2m_100", "t5gemma"), _ENCODER_DECODER),
-    **dict.fromkeys(("deberta", "deberta-v2", "xlnet"), "attention with products for relative positions"),
+    **dict.fromkeys(("deberta", "deberta-v2", "xlnet"), "attention with GEMMs for relative positions"),
     **dict.fromkeys(("longformer", "big_bird", "led", "reformer"), "attention in blocks of its own kind"),
     **dict.fromkeys(("vit", "deit", "beit", "dinov2", "swin", "clip", "siglip"), IMAGES),
     **dict.fromkeys(("clip_vision_model", "siglip_vision_model"), IMAGES),

@@ -45,12 +45,12 @@ DTYPES = tuple(dict.fromkeys(_DTYPES.values()))
 _SHOWN_BY = {
     "tensor_parallel": "exchanged activations, or a process group named after it",
     "pipeline_parallel": "a process group named after it (pp, pipeline), or a trace without sends",
-    "expert_parallel": "a process group named after it (ep, expert), or a batched product of all experts",
-    "experts": "the product of a router with record_shapes=True",
-    "top_k": "products of experts whose rows are a whole multiple of the tokens, or `tracelens capture`",
-    "capacity": "products of experts with record_shapes=True",
+    "expert_parallel": "a process group named after it (ep, expert), or a batched GEMM of all experts",
+    "experts": "the GEMM of a router with record_shapes=True",
+    "top_k": "GEMMs of experts whose rows are a whole multiple of the tokens, or `tracelens capture`",
+    "capacity": "GEMMs of experts with record_shapes=True",
     "imbalance": "split sizes of the experts' all-to-alls (all_to_all_single with record_shapes=True)",
-    "dtype": "products with a known type",
+    "dtype": "GEMMs with a known type",
 }
 
 #: With another one, loads are others.
@@ -234,7 +234,7 @@ def parse_changes(texts: Sequence[str], *, now: ModelConfig | None = None) -> di
 def _dtype(text: str) -> str:
     found = _DTYPES.get(text.lower().removeprefix("torch."))
     if found is None:
-        raise UsageError(f"{text[:40]!r} is no type of products that can be simulated: {', '.join(DTYPES)}")
+        raise UsageError(f"{text[:40]!r} is no type of GEMMs that can be simulated: {', '.join(DTYPES)}")
     return found
 
 

@@ -13,14 +13,13 @@ from tracelens.comparison.step_change import PRACTICAL
 from tracelens.errors import InputError
 from tracelens.job.blocks import job_blocks
 from tracelens.job.matching import CommonClock, common_clock, match
+from tracelens.job.model import job_degrees, job_model
 from tracelens.job.parts import (
     collectives,
     common_steps,
     job_components,
-    job_degrees,
     job_findings,
     job_gemms,
-    job_model,
     rank_parts,
     slow_links,
 )

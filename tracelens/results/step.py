@@ -220,6 +220,9 @@ class CommunicationRow:
     bus_gbps: Annotated[
         float | None, says("GB/s: nccl-tests' bus bandwidth, comparable with the link's speed")
     ]
+    best_bus_gbps: Annotated[
+        float | None, says("GB/s: bus bandwidth of the call that is fastest for its size, so waits least")
+    ] = None
     in_line_ms_per_step: Annotated[
         float, says("of exposed_ms_per_step: on the stream that computes most, so that nothing can hide it")
     ] = 0.0

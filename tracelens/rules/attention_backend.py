@@ -80,7 +80,7 @@ def _flex(facts: StepFacts) -> Candidate | None:
         title=f"Tune FlexAttention's blocks: its backward takes {sig(backward / forward)} times its forward",
         saw=(
             f"{took(back, 'FlexAttention row', facts)} in the backward, and the forward {ms(forward)}:"
-            f" {sig(backward / forward)} times as long for {_PRODUCTS} times the products."
+            f" {sig(backward / forward)} times as long for {_PRODUCTS} times the GEMMs."
         ),
         why="blocks",
         change={},

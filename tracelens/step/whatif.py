@@ -180,7 +180,7 @@ def _gap_notes(step: StepModel, affected: Affected, *, known: bool, other_tokens
     notes = []
     if affected.lost and known:
         notes.append(
-            f"{ms(affected.gap_ms)} of affected products are not predicted ({_reasons(affected)}):"
+            f"{ms(affected.gap_ms)} of affected GEMMs are not predicted ({_reasons(affected)}):"
             " taken as unchanged, and the range lets them move as the others do"
         )
     if step.saving_of == "gpu_work" and step.busy_frac is not None:

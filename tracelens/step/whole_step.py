@@ -92,7 +92,7 @@ def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[t
     """Products, attention and memory-bound kernels of all micro-batches, and what is computed again."""
     count = training.micro_batches
     for name, kind in (
-        ("matrix products", "product"),
+        ("GEMMs", "product"),
         ("attention", "attention"),
         ("experts", "experts"),
         ("memory-bound kernels", "bytes"),
@@ -110,8 +110,8 @@ def _as_fast_as_kernels(
 ) -> dict[str, Estimate]:
     """The products at no less than the low end of their own prediction, however little of a step is known."""
     least = sum(part.time_ms.low or 0.0 for part in present.parts if part.kind == "product")
-    found = parts["matrix products"]
-    return {"matrix products": replace(found, low=max(found.low or 0.0, least * training.micro_batches))}
+    found = parts["GEMMs"]
+    return {"GEMMs": replace(found, low=max(found.low or 0.0, least * training.micro_batches))}
 
 
 def _as_run(parts: Iterable[PlannedPart], pace: Pace) -> Estimate:

@@ -93,8 +93,8 @@ def infer(
             run.cores = find_backward_cores(run, ahead)
     hidden = hidden_size(run for run in ahead if run.phase == "forward")
     for run in read:
-        nameless = hidden is None and run.phase == "forward" and not any(map(run.shape, run.products()))
-        if run.cores and (run.phase == "graph" or nameless):
+        unshaped = hidden is None and run.phase == "forward" and not any(map(run.shape, run.products()))
+        if run.cores and (unshaped or (run.phase == "graph" and not _goes_back(run))):
             _without_shapes(trace, links, names, units, run)
     if hidden is not None:
         open_opaque(distinct, hidden)
@@ -115,12 +115,11 @@ def infer(
             if not run.labels:
                 label_products(run, forward)
                 label_gradients(run, forward, hidden, vocab)
-    else:
-        for run, forward in _with_forward(twins):
-            if forward.labels and not run.labels:
-                label_by_layout(
-                    run, 0, forward_order(forward, len(forward)), *_layouts(trace, names, units, run)
-                )
+    nameless = _captured(twins) if hidden is not None else [*_with_forward(twins), *_captured(twins)]
+    for run, forward in nameless:
+        if forward.labels and not run.labels:
+            ahead_of = forward_order(forward, len(forward))
+            label_by_layout(run, 0, ahead_of, *_layouts(trace, names, units, run))
     for run in ahead:
         label_mixtures(run)
         label_maps(run, hidden)
@@ -133,7 +132,7 @@ def infer(
     labels: dict[Label, int] = {}
     for row in clipping(units, phase):
         label[row] = labels.setdefault(Label("grad_clip"), len(labels))
-    for run, forward in _with_forward(twins):
+    for run, forward in [*_with_forward(twins), *_captured(twins)]:
         run.counts_layers &= forward.counts_layers
     for run, twin in zip(runs, twins, strict=True):
         for at, named in twin.labels.items():
@@ -214,8 +213,8 @@ def _in_passes(units: Units, runs: list[Run], trained: list[Counter[Weight]]) ->
     for run, weights in zip(runs, trained, strict=True):
         key = units.kind[run.units].tobytes(), frozenset(weights.items())
         if key not in known:
-            counts = run.phase in ("forward", "graph")
-            known[key] = passes(run, find_cores(run), weights) if counts else []
+            cores = find_cores(run) if run.phase in ("forward", "graph") else []
+            known[key] = [] if all(core.backward for core in cores) else passes(run, cores, weights)
         found = known[key]
         edges = [0, *(found or []), len(run)]
         parts = [run] if len(edges) == 2 else [run.part(begin, end) for begin, end in pairwise(edges)]
@@ -266,6 +265,28 @@ def _with_forward(runs: list[Run]) -> list[tuple[Run, Run]]:
         elif run.phase == "backward" and forwards:
             out.append((run, last or forwards[0]))
     return out
+
+
+def _captured(runs: list[Run]) -> list[tuple[Run, Run]]:
+    """Each captured backward with its captured forward: the last of as many cores that has none yet."""
+    out, open_ = [], []
+    for run in runs:
+        if run.phase != "graph" or not run.cores:
+            continue
+        if not _goes_back(run):
+            open_.append(run)
+            continue
+        while open_:
+            forward = open_.pop()
+            if len(forward.cores) == len(run.cores):
+                out.append((run, forward))
+                break
+    return out
+
+
+def _goes_back(run: Run) -> bool:
+    """Is it a backward alone?"""
+    return bool(run.cores) and all(core.backward for core in run.cores)
 
 
 def _carry(step: NodeArray) -> NodeArray:

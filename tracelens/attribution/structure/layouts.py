@@ -16,6 +16,7 @@ from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.walk import loses
 
 _DGRAD, _WGRAD = "NN", "NT"
+_AROUND_CORES = frozenset({("attention.output", "attention.core"), ("attention.core", "attention.qkv")})
 
 
 def forward_order(run: Run, stop: int) -> list[list[Label]]:
@@ -103,7 +104,10 @@ def _alike(kernels: list[object], labels: list[Label]) -> bool:
 
 
 def _between(run: Run, start: int) -> None:
-    """The activation's gradient, and what its own operators name."""
+    """The activation's gradient, what its own operators name, and what stands around a core.
+
+    A sum over the tokens is the gradient of a bias: without shapes nothing tells whose.
+    """
     path = [
         at
         for at in range(start, len(run))
@@ -123,3 +127,5 @@ def _between(run: Run, start: int) -> None:
                     run.labels[at] = Label("mlp.activation", first.layer)
             elif "rope" in kind.tags and first.component == "attention.core":
                 run.labels[at] = Label("attention.rope", first.layer)
+            elif (first.component, last.component) in _AROUND_CORES and "sum" not in kind.tags:
+                run.labels[at] = Label("attention.other", first.layer)

@@ -17,7 +17,7 @@ from itertools import pairwise
 from tracelens.attribution.structure.mixtures import GROUPED
 from tracelens.attribution.structure.runs import Label, Run
 from tracelens.attribution.structure.units import Kind
-from tracelens.attribution.structure.walk import loses, name_sum, routes
+from tracelens.attribution.structure.walk import follows, loses, name_sum, routes
 from tracelens.gemm import GemmShape
 from tracelens.gemm.inductor import parse_fused
 from tracelens.gemm.inductor_ops import NONLINEAR
@@ -131,7 +131,9 @@ def label_by_order(run: Run, keys: Mapping[int, object]) -> None:
         run.labels[at] = Label("attention.qkv", 0)
     rest = [at for at in products if at > cores[-1].last]
     behind_last: _Pattern = _read(run, rest, last=True) or ()
-    if _EXPERTS not in behind_last and _once(behind_last) != layer_end:
+    most = max(pattern.count("mlp.down") for pattern in patterns)
+    more = behind_last.count("mlp.down") > max(most, 1)
+    if _EXPERTS not in behind_last and (more or _once(behind_last) != layer_end):
         # not read, or with a head that looks like one more MLP
         mixed = _EXPERTS in layer_end or any(run.kinds[at].name in GROUPED for at in rest)
         behind_last = ("attention.output",) if mixed else layer_end
@@ -273,7 +275,8 @@ def _in_stretches(
     queries = [] if last else blocks[-1:]
     while len(blocks) > len(queries) + 1 and queries and _of_queries(run, blocks[-len(queries) - 1], acts):
         queries = blocks[-len(queries) - 1 :]  # normalizations of queries and keys stand between these
-    out = ["attention.other"] * (len(output) - 1) + ["attention.output"]
+    ahead = (follows(run, at, behind) for at, behind in pairwise(output))
+    out = [*("attention.output" if one else "attention.other" for one in ahead), "attention.output"]
     for block in blocks[: len(blocks) - len(queries)]:
         mixture = _mixture(run, block, next((norm for norm in norms if norm > block[-1]), block[-1] + 1))
         if mixture is not None:

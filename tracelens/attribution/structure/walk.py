@@ -115,6 +115,11 @@ def name_sum(run: Run, at: int) -> None:
             break
 
 
+def follows(run: Run, at: int, behind: int) -> bool:
+    """Does the product ``behind`` take the other's result as it is? A gate's is bent and multiplied first."""
+    return all(kind.what in ("dropout", "copy", "helper") for kind in run.kinds[at + 1 : behind])
+
+
 def embeds(kind: Kind) -> bool:
     return kind.what == "embedding" or "embedding" in kind.tags
 
@@ -124,8 +129,7 @@ def loses(run: Run, at: int) -> bool:
     return kind.what in ("loss", "fused_logits_loss") or bool(kind.tags & {"loss", "loss_backward"})
 
 
-def activates(run: Run, at: int) -> bool:
-    kind = run.kinds[at]
+def activates(kind: Kind) -> bool:
     return kind.what == "activation" or bool(kind.tags & {"activation", "gate"})
 
 

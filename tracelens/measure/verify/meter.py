@@ -15,6 +15,7 @@ from tracelens.measure.facts import device_facts
 from tracelens.measure.journal import Case, Journal, Shape, beside, identity_of, key_of, pair_key
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import TURN, TURNS, PairTimes, measure_layers, measure_steps
+from tracelens.results.verified import Reason, Why
 
 #: A suggestion has few calls: an interrupt loses no more than one profiler run of them.
 _CALLS = MeasureOptions(profile_every=24)
@@ -33,7 +34,7 @@ class CallTime:
 class Meter(Protocol):
     """Where shapes are measured."""
 
-    def calls(self, cases: Sequence[Case]) -> dict[Case, CallTime | str]:
+    def calls(self, cases: Sequence[Case]) -> dict[Case, CallTime | Why]:
         """The time of each call, or why there is none."""
 
     def pair(self, now: Shape, then: Shape) -> PairTimes | str:
@@ -63,7 +64,7 @@ class BenchMeter:
     toy: bool = False
     _gap_us: float | None = None
 
-    def calls(self, cases: Sequence[Case]) -> dict[Case, CallTime | str]:
+    def calls(self, cases: Sequence[Case]) -> dict[Case, CallTime | Why]:
         """The time of each call, without the gap to the next one that a trace does not count either.
 
         They are compared with each other, so all come from one run: clocks differ between runs.
@@ -112,12 +113,12 @@ class BenchMeter:
         for row in run(cases, device=self.device, options=options, progress=heard):
             self.journal.add(row)
 
-    def _answer(self, case: Case, gap_us: float) -> CallTime | str:
+    def _answer(self, case: Case, gap_us: float) -> CallTime | Why:
         """Every case gets one: what the profiler or a refusal left out says why."""
         key, journal = key_of(case), self.journal
         row = journal.rows.get(key)
         if row is None:
-            return journal.refused.get(str(case), "it was not measured")
+            return journal.refused.get(str(case)) or Reason("left_out")
         time_us = max(row.time_us - gap_us, 0.5 * row.time_us)
         date = journal.dates.get(journal.runs.get(key, ""), "")
         return CallTime(time_us, row.spread_frac or 0.0, row.kernels, date)

@@ -23,12 +23,12 @@ from tracelens.measure.verify.plan import PlannedTrial, WholePair, make_trial
 from tracelens.measure.verify.source import Source, nothing_asked
 from tracelens.measure.verify.standin import StandIn, stand_in
 from tracelens.results import Verification, Verified
+from tracelens.results.verified import Reason, Why
 
 #: A layer against itself that differs by more than this: something else uses the GPU, or its clock moves.
 NOISY_FRAC = 0.02
 #: Boards of one name whose memories differ by more are two, with other bandwidths. ECC takes a sixteenth.
 _OTHER_BOARD = 0.1
-_LATER = "its turn has not come yet"
 #: Hears of each suggestion before it is measured: which, how many are done, of how many.
 Progress = Callable[[str, int, int], None]
 
@@ -123,7 +123,7 @@ class _About:
 @dataclass(slots=True)
 class _Run:
     source: Source
-    built: StandIn | str
+    built: StandIn | Reason
     meter: Meter
     about: _About
     trials: Mapping[int, PlannedTrial]
@@ -150,7 +150,8 @@ class _Run:
     def done(self) -> Done:
         """What was measured so far, and of the rest why not."""
         left = {
-            at: not_measured(trial, trial.why or self.stopped or _LATER) for at, trial in self.trials.items()
+            at: not_measured(trial, trial.why or self.stopped or Reason("later"))
+            for at, trial in self.trials.items()
         }
         where, today = str(self.about.facts.device["name"]), datetime.now(UTC).date().isoformat()
         dated = {
@@ -167,7 +168,7 @@ class _Run:
         Where no step was traced, layers and logits as they are make up the one that savings are shares of.
         """
         self.before_ms = self.source.step_ms
-        if isinstance(self.built, str):
+        if not isinstance(self.built, StandIn):
             return
         now = self.source.now
         layer = self._present(self.built.layer(now))
@@ -181,13 +182,13 @@ class _Run:
                 )
         self.noise_frac = abs(layer.ms[0] / layer.ms[1] - 1)
 
-    def _present(self, shape: LayerShape | str) -> PairTimes | None:
-        found = self.meter.pair(shape, shape) if not isinstance(shape, str) else shape
-        return None if isinstance(found, str) else found
+    def _present(self, shape: LayerShape | Why) -> PairTimes | None:
+        found = self.meter.pair(shape, shape) if isinstance(shape, LayerShape) else None
+        return found if isinstance(found, PairTimes) else None
 
     def _one(self, trial: PlannedTrial) -> Verified:
         """Measure one suggestion: its calls, its layers, its step; what an interrupt leaves is kept."""
-        times: dict[Case, CallTime | str] = {}
+        times: dict[Case, CallTime | Why] = {}
         pairs: dict[int, PairTimes | str] = {}
         if not trial.why:
             try:
@@ -204,11 +205,12 @@ class _Run:
             times,
             pairs,
             before_ms=self.before_ms,
-            noise_frac=self.noise_frac or 0.0,
+            noise_frac=self.noise_frac,
             replaces=self.about.replaces,
             stopped=self.stopped or "",
         )
-        dates = {one.date for one in (*times.values(), *pairs.values()) if not isinstance(one, str)} - {""}
+        timed = [one for one in (*times.values(), *pairs.values()) if isinstance(one, CallTime | PairTimes)]
+        dates = {one.date for one in timed} - {""}
         return replace(found, date=min(dates, default=""))
 
 
@@ -259,13 +261,13 @@ def other_gpu(source: Source, facts: DeviceFacts, device: Device) -> str:
 
 def _verification(about: _About, noise: float | None, found: Sequence[Verified]) -> Verification:
     facts, device, other = about.facts, about.device, about.other
-    notes = []
+    notes: list[Why] = []
     if device.kind != "cuda":
-        notes.append("a CPU with toy sizes: a test of the program that says nothing of a GPU")
+        notes.append(Reason("toy_cpu"))
     elif other:
-        notes.append(f"{other}: savings stay as predicted, and what was measured stands beside")
+        notes.append(Reason("other_gpu", cause=other))
     if noise is not None and noise > NOISY_FRAC and device.kind == "cuda":
-        notes.append(f"one layer against itself differs by {noise:.1%}: does something else use this GPU?")
+        notes.append(Reason("noisy", {"frac": noise}))
     return Verification(
         gpu=facts.gpu.name if device.kind == "cuda" else "cpu",
         device=str(facts.device["name"]),

@@ -45,7 +45,7 @@ class Precision:
     @property
     def who(self) -> str:
         """Which GEMMs, in a sentence."""
-        return f"the {self.rows[0].component if self.mixed else self.now} products"
+        return f"the {self.rows[0].component if self.mixed else self.now} GEMMs"
 
     def why(self, target: str) -> str:
         """The part of the rule's page that says why it costs time."""
