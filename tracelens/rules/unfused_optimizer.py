@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelens.numbers import ms, plural, sig
 from tracelens.results import OtherRow
-from tracelens.rules.engine.candidate import Candidate, absent
+from tracelens.rules.engine.candidate import Candidate, absent, not_applicable
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import need_others
 from tracelens.rules.engine.rows import calls_of, of_step, time_of
@@ -29,6 +29,8 @@ class UnfusedOptimizer(Rule):
         """Compare the kernels of an unfused Adam with one that moves each tensor once."""
         need_others(facts)
         rows = [row for row in facts.others or () if row.component == "optimizer"]
+        if not rows and not facts.trains:
+            raise not_applicable("The step trains nothing: no backward, no optimizer.")
         if not rows:
             raise absent("No kernel of an optimizer was recognised.")
         adam = [row for row in rows if _operation(row) in _OPERATIONS]
