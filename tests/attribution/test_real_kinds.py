@@ -209,6 +209,10 @@ WITHOUT_SHAPES = {
     + WORDS
     + 3 * (_attention("q", "k", "v") + _attention("q", "k", "v") + _mlp())
     + HEAD,
+    # particle_transformer, bitnet: a normalization between the activation and the product behind it
+    "norms in the MLP": WORDS
+    + 4 * (_attention("qkv") + _mlp()[:3] + [_elementwise("norm", "aten::native_layer_norm")] + _mlp()[3:])
+    + HEAD,
     # deepseek_v3: dense layers first, then experts
     "experts": WORDS
     + 2 * (_attention("q", "k", "v") + _mlp("gated"))
