@@ -3,7 +3,9 @@
 Architectures of `transformers` (benchmarks/hub), or with ``--vision`` of `timm` and `torchvision`
 (benchmarks/vision), recorded with shapes, are judged with module names given and hidden against the table of
 the ``truth.py`` there: shares of the judged GPU time that are right, wrong and unattributed. A third of the
-names, drawn by hash, is set aside: ``--held`` judges that third alone.
+names, drawn by hash, is set aside: ``--held`` judges that third alone. ``--fresh`` judges a list that was
+written down before any of it was recorded (benchmarks/fresh): architectures in the order of a hash of their
+names, configurations of others, and families of `timm` that the list had not.
 ``-v`` lists what is wrong and what is open, by truth, what was found and operator.
 """
 
@@ -34,6 +36,7 @@ from tracelens.words import COMPONENTS, EVIDENCE
 #: Architectures; those unlike a plain decoder first.
 NAMES = Path(__file__).with_name("hub").joinpath("names.txt").read_text().split()
 VISION = Path(__file__).with_name("vision").joinpath("names.txt").read_text().split()
+FRESH = Path(__file__).with_name("fresh")
 
 
 @dataclass
@@ -109,13 +112,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--vision", action="store_true", help="models of timm and torchvision")
     parser.add_argument("--held", action="store_true", help="judge the third that was set aside")
+    parser.add_argument("--fresh", action="store_true", help="judge the list of benchmarks/fresh")
     parser.add_argument("-v", action="store_true", help="list what is wrong and what is open")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(arguments)
     record, everyone = _source(vision=given.vision)
+    chosen = [name for name in everyone if held(name) == given.held]
+    if given.fresh:
+        chosen = FRESH.joinpath("vision.txt" if given.vision else "hub.txt").read_text().split()
     logging.disable(logging.WARNING)
     rows: dict[str, dict[str, Any]] = {}
-    for name in given.names or [name for name in everyone if held(name) == given.held]:
+    for name in given.names or chosen:
         try:
             recorded = record(name)
         except Exception as error:  # what a model asks of its library on the meta device

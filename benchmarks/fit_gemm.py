@@ -88,7 +88,7 @@ _OTHER_KERNELS = 0.7
 #: A class of fewer rows has no range of its own.
 _ENOUGH_TO_RANGE = 100
 #: Predicted differences (ln) from which on to name neighbours; how many for each true one, and wrongly.
-_TOLD_APART = (0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.05, 0.06, 0.07, 0.08, 0.0953)
+_TOLD_APART = tuple(round(0.01 + 0.0025 * step, 4) for step in range(35))
 _MOST_NAMED, _MOST_WRONG = 2.8, 0.02
 #: Fewer rows than this say too little for so many constants.
 _ENOUGH = 1000
@@ -433,10 +433,7 @@ def _found(folder: str, gpu: Gpu, dtype: str, most: int) -> Shares | None:
     if len(table) < _ENOUGH:
         print(f"{gpu.name}, {dtype}: {len(table)} rows of which two sources agree are too few")
         return None
-    shares = ranged(Rows.of(table, gpu, dtype), fit(Rows.of(sampled(table, most), gpu, dtype)))
-    if dtype == "bf16":
-        large = Rows.of(table[(table[["m", "n", "k"]] >= SMALL).all(axis=1)], gpu, dtype)
-        shares = compared(large, shares)
+    shares = _judged(table, gpu, dtype, fit(Rows.of(sampled(table, most), gpu, dtype)))
     source = (
         f"NVIDIA aiconfigurator's tables (095f58a51), {gpu.title.removeprefix('NVIDIA ')}: two thirds of the"
         " weight shapes, as its clocks and power stood "
@@ -444,13 +441,22 @@ def _found(folder: str, gpu: Gpu, dtype: str, most: int) -> Shares | None:
     return replace(shares, source=f"{source}({_PROGRAM} {_VERSION}, {digest(shares, gpu.name, dtype)})")
 
 
+def _judged(table: pd.DataFrame, gpu: Gpu, dtype: str, shares: Shares) -> Shares:
+    """The ranges of fitted constants, and when to name neighbours by them."""
+    shares = ranged(Rows.of(table, gpu, dtype), shares)
+    if dtype != "bf16":
+        return shares
+    large = Rows.of(table[(table[["m", "n", "k"]] >= SMALL).all(axis=1)], gpu, dtype)
+    return compared(large, shares)
+
+
 def _reranged(folder: str, gpu: Gpu, dtype: str, most: int) -> Shares | None:
-    """The stored constants, whose version their source keeps, with today's ranges around them."""
+    """The stored constants, whose version their source keeps, with what today is said of their errors."""
     stored = architecture(gpu.compute_capability).shares.get(dtype, {}).get(gpu.name)
     table = linears(folder, dtype, judging=False)
     if stored is None or not STAMP.search(stored.source) or len(table) < _ENOUGH:
         return None
-    shares = ranged(Rows.of(table, gpu, dtype), stored)
+    shares = _judged(table, gpu, dtype, stored)
     stamp = rf"({_PROGRAM} \1, {digest(shares, gpu.name, dtype)})"
     return replace(shares, source=STAMP.sub(stamp, stored.source))
 
@@ -473,7 +479,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dtype", action="append", choices=list(DTYPES), help="all")
     parser.add_argument("--rows", type=int, default=3600, help="fitted at most, of each GPU and type")
     parser.add_argument("--write", action="store_true", help="put the constants where they belong")
-    parser.add_argument("--ranges", action="store_true", help="ranges alone, around the constants there")
+    parser.add_argument(
+        "--ranges", action="store_true", help="ranges and neighbours alone, by the constants there"
+    )
     parser.add_argument(
         "--check", action="store_true", help="say which differ from those there; 1 if any does"
     )

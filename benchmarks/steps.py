@@ -2,7 +2,7 @@
 
 Reads ``shared/silicon/mpt_steps.csv`` (mosaicml/llm-foundry, Apache-2.0) beside the checkout. A model goes
 as a whole to the fit or to judging, by the hash of its name; then each model in turn is left out. Prints
-the constants and the tables of docs/suggest.md.
+the constants and the tables of docs/shape-search.md.
 """
 
 from __future__ import annotations

@@ -6,15 +6,19 @@
 
   const key = (row, column) => {
     const cell = row.cells[column];
-    return cell.dataset.v === undefined ? cell.textContent.trim() : Number(cell.dataset.v);
+    const text = cell.dataset.v ?? cell.textContent.trim();
+    if (!counts(cell)) return text;
+    const value = parseFloat(text.replace(/,/g, "").replace(/^[^\d-]+/, ""));
+    return Number.isNaN(value) ? "" : value;
   };
+  const counts = (cell) => cell.dataset.v !== undefined || cell.classList.contains("num");
   const known = (value) => value !== "–" && value !== "";
   const every = document.getElementById("every"); // unchecked: only the largest rows are shown
   const showAll = () => { if (every) every.checked = true; };
   const sortBy = (table, column, head) => {
     showAll();
     const rows = [...table.tBodies[0].rows].sort((a, b) => first.get(a) - first.get(b));
-    const numeric = rows.some((row) => row.cells[column].dataset.v !== undefined);
+    const numeric = rows.some((row) => counts(row.cells[column]));
     const was = head.getAttribute("aria-sort");
     const down = was ? was === "ascending" : numeric; // numbers start with the largest
     for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");

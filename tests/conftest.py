@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-#: Whose tests share what takes minutes to set up.
+#: Whose tests share what takes minutes to set up: slow, whatever each takes by itself.
 _SETS_UP_LONG = frozenset(
     {"test_driven.py", "test_dry_run.py", "test_verify_driver.py", "test_capture_compile.py"}
 )
@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item, is_slow in zip(items, tiers.slow(item.nodeid for item in items), strict=True):
-        if is_slow:
+        if is_slow or item.path.name in _SETS_UP_LONG:
             item.add_marker(pytest.mark.slow)
     # Others steal from the end of what a worker has yet to do: at its beginning such a file stays together.
     items.sort(key=lambda item: item.path.name not in _SETS_UP_LONG)

@@ -2,7 +2,8 @@
 
 ``pytest --times FILE`` writes the CPU seconds of every test, child processes included, a line each;
 ``python -m tests.tiers FILE...`` then writes slow.txt. Of a function with cases that are slow together the
-first stays in the fast tier, and every file keeps its cheapest test, so that each room is still looked into.
+first stays in the fast tier, and every file keeps its cheapest test, so that each room is still looked into;
+conftest names the files that share a long setup.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from tracelens.attribution import Attribution, Calls, attribute, find_calls
 from tracelens.attribution.communication import Communication, find_communication
 from tracelens.attribution.recording import find_lacks
 from tracelens.config.model_config import parse_changes
-from tracelens.errors import InputError, UsageError
+from tracelens.errors import RECORD_ONE, InputError, UsageError
 from tracelens.files import cannot_read, write_bytes
 from tracelens.gemm.predict.rates import gpu_info
 from tracelens.hardware import Gpu, find_gpu
@@ -407,7 +407,9 @@ def _tensor_parallel(communication: Communication) -> bool:
 def _without_gpu(trace: Trace) -> str:
     found = f"{trace.source.name} holds no GPU event ({trace.events:,} events of other kinds)"
     if trace.partial:
-        return f"{found} before the place where it breaks: {trace.warnings[0]}"
+        return (
+            f"{found} before the place where it breaks: {trace.warnings[0]}; copy it again, or {RECORD_ONE}"
+        )
     return (
         f"{found}: record it with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] "
         "on a machine with a GPU"

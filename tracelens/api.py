@@ -14,7 +14,8 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tracelens import analysis, suggestions
-from tracelens.comparison import folder, load
+from tracelens.comparison import load
+from tracelens.job import compare as jobs
 from tracelens.render import compare_words
 from tracelens.render.compare_folder_words import told_folders
 from tracelens.render.verdict import told
@@ -123,5 +124,5 @@ def _check_names(make: Callable[..., Any], options: Iterable[str]) -> None:
 
 analyze = _shown(ShownAnalysis, analysis.analyze, told)
 compare = _shown(ShownComparison, load.compare, compare_words.told)
-compare_folders = _shown(ShownFolderComparison, folder.compare_folders, told_folders)
+compare_folders = _shown(ShownFolderComparison, jobs.compare_folders, told_folders)
 suggest = _shown(ShownSuggestions, suggestions.suggest)

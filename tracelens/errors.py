@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: The next step of whoever has no trace that can be read.
+RECORD_ONE = "record one with 'tracelens capture -- train.py'"
+
 
 class TracelensError(Exception):
     """A problem to be told in one clear line that says what to do; never a traceback."""

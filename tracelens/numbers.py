@@ -196,9 +196,9 @@ def saving(
     >>> saving(Estimate(0, None, 3.2, "heuristic"), Estimate(0, None, .008, "heuristic"), "heuristic")
     ('at most 3.20 ms/step', '0.8%; bound, not a prediction')
     >>> saving(Estimate(1, 2, 3, "model"), Estimate(.01, .02, .03, "model"), "model", of="gpu_work")
-    ('GPU work ≈ 2.00 ms/step less', 'of the step 0 to 3.00 ms (3.0%); predicted')
+    ('0 to 3.00 ms/step shorter', 'at most 3.0%; predicted, GPU work ≈ 2.00 ms less')
     >>> saving(Estimate(0, None, 3, "heuristic"), Estimate(0, None, .03, "heuristic"), "", of="gpu_work")
-    ('GPU work: at most 3.00 ms/step', 'of the step 0 to 3.00 ms (3.0%); bound, not a prediction')
+    ('0 to 3.00 ms/step shorter', 'at most 3.0%; bound, not a prediction')
     >>> saving(Estimate(-3, -2, -1, "measured"), Estimate(-.03, -.02, -.01, "measured"), "measured")
     ('slower by 2.00 ms/step', '2.0%; 1.00–3.00 ms; measured')
     """
@@ -220,13 +220,12 @@ def saving(
 
 
 def _gpu_work(saving_ms: Estimate, saving_frac: Estimate, basis: str, marked: bool) -> tuple[str, str]:
-    """A saving of GPU work, and how much of the step that is at least and at most."""
-    share = f" ({pct(saving_frac.high)})" if _known(saving_frac.high) else ""
-    step = f"of the {'step' if marked else 'trace'} 0 to {ms(saving_ms.high)}{share}"
-    per = slash_step(marked)
-    if not _known(saving_ms.mid):
-        return f"GPU work: at most {ms(saving_ms.high)}{per}", f"{step}; bound, not a prediction"
-    return f"GPU work ≈ {ms(saving_ms.mid)}{per} less", f"{step}; {_BASES.get(basis, basis)}"
+    """What the step gains by less GPU work: from nothing, while it waits for the CPU, to the high end."""
+    share = [f"at most {pct(saving_frac.high)}"] if _known(saving_frac.high) else []
+    how = "bound, not a prediction"
+    if _known(saving_ms.mid):
+        how = f"{_BASES.get(basis, basis)}, GPU work ≈ {ms(saving_ms.mid)} less"
+    return f"0 to {ms(saving_ms.high)}{slash_step(marked)} shorter", "; ".join([*share, how])
 
 
 def _slower(saving_ms: Estimate, saving_frac: Estimate, basis: str, per: str) -> tuple[str, str]:

@@ -207,5 +207,5 @@ def _as_measured(step: StepModel, report: Report) -> list[str]:
         lines.append(f"idle time ({ms(report.summary.idle_ms)} {per})")
     fixed = sum(row.time_ms_per_step for row, _ in step.work.fixed)
     if fixed > 0:
-        lines.append(f"products whose sizes follow from no model dimension ({ms(fixed)} {per})")
+        lines.append(f"GEMMs whose sizes follow from no model dimension ({ms(fixed)} {per})")
     return lines

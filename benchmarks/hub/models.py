@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from importlib import import_module
 from typing import Any
@@ -31,10 +32,17 @@ SPECIAL: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def build(name: str) -> tuple[nn.Module, dict[str, Tensor]]:
-    """The model, in bf16 and training, and the keywords of its forward."""
+    """The model, in bf16 and training, and the keywords of its forward.
+
+    ``name`` is an architecture, with what its configuration is to say otherwise: ``llama?mlp_bias=true&...``.
+    """
     transformers = import_module("transformers")
+    name, _, otherwise = name.partition("?")
     task, over = SPECIAL.get(name, (None, {}))
-    config = transformers.AutoConfig.for_model(name, **over)
+    said = (setting.partition("=") for setting in otherwise.split("&") if setting)
+    config = transformers.AutoConfig.for_model(
+        name, **over, **{key: json.loads(text) for key, _, text in said}
+    )
     _shallow(config, _LAYERS.get(name, 4))
     for key, value in _PLAINLY.items():
         if hasattr(config, key):

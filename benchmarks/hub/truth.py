@@ -14,12 +14,16 @@ from dataclasses import dataclass
 _ANY = "attention.*"
 #: Mixers that are no attention over tokens: state spaces, recurrences, convolutions, Fourier transforms.
 _OTHER_MIXER = re.compile(
-    r"Mamba\w*$(?<!Layer)(?<!Model)(?<!LM)|BambaMixer|H1Mixer|SSM|StateSpace|DeltaNet|RWKV|Rwkv|Recurrent|ShortConv"
+    r"Mamba\w*$(?<!Layer)(?<!Model)(?<!LM)|BambaMixer|H1Mixer|SSM|StateSpace|DeltaNet|RWKV|Rwkv|Recurrent(?!Gemma)|ShortConv"
     r"|Fourier|Hyena|xLSTM|ConvBertConv|LightningAttention|SlidingWindowConv|SeparableConv|ConvolutionModule"
     r"|ConformerConvolution|FeatureEncoder|FeatureExtractor|ConvLayer|PositionalConv|ResNetStage|ConvNext|Convolution\b|Conv\dD?Layer|GatedLinearAttention"
 )
 #: Of those the ones with a state that decays: their linear layers, their convolution and their scan.
-_STATE_SPACE = re.compile(r"Mamba\w*$(?<!Layer)(?<!Model)(?<!LM)|BambaMixer|H1Mixer|DeltaNet|MambaLayer$")
+#: Griffin's gated linear recurrence is one: a short convolution, and a diagonal state that decays
+#: (arXiv 2402.19427, 2.4).
+_STATE_SPACE = re.compile(
+    r"Mamba\w*$(?<!Layer)(?<!Model)(?<!LM)|BambaMixer|H1Mixer|DeltaNet|MambaLayer$|RecurrentBlock$|Rglru$"
+)
 _ATTENTION = re.compile(r"Attention(?!DecoderLayer)|Attn|SelfOutput|MLA$")
 _EXPERTS = re.compile(r"Experts\b|Experts?(MLP)?$")
 _ROUTER = re.compile(r"Router|TopkGate|TopKGate|Gate$")
@@ -33,6 +37,7 @@ _EMBEDDING = re.compile(
 _NORM = re.compile(r"Norm(Gated|\dd|FP32)?$")
 _LAYER = re.compile(r"(Layer|Block|Stage)(\w*)$|EncoderLayer|DecoderLayer")
 _HEAD = re.compile(r"Head$|HeadTransform|Predictions?$|PredictionHeads|Classif|Pooler|Projection$|Projector")
+_IN_HEAD = re.compile(r"(MLP|Mlp)$")
 _ACTIVATION = re.compile(r"GELU|SiLU|ReLU|Activation|Swish|Mish|Tanh$|Sigmoid$|^ACT")
 _DROPOUT = re.compile(r"Dropout|DropPath|StochasticDepth")
 _ROTARY = re.compile(r"Rotary|RoPE|Rope")
@@ -108,7 +113,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         return "attention.rope"
     attention, other = place.within(_ATTENTION), place.within(_OTHER_MIXER)
     if state_space > attention:
-        return _in_state_space(function, weighted=weighted)
+        gates = place.classes[state_space].endswith("Rglru")  # of the scan, and products all the same
+        return _in_state_space(function, weighted=weighted) + (" ssm.scan" if gates else "")
     if other >= max(attention, 0) or function in ("conv2d", "conv3d", "conv_transpose2d"):
         around = "attention.*" if attention >= 0 else "mlp.*" if place.within(_MLP) >= 0 else "norm"
         return f"other embedding {around}"
@@ -133,7 +139,10 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
         if found is not None:
             return found
     if any("Projector" in c for c in place.classes) or "Pool" in own:
-        return "embedding other logits mlp.* norm"
+        pools = " residual attention.*" if attention >= 0 or "Attention" in own else ""  # SigLIP's
+        return f"embedding other logits mlp.* norm{pools}"
+    if place.within(_IN_HEAD) > head >= 0:
+        return "logits other mlp.*"
     if _LOGITS.fullmatch(name) or head > place.within(_LAYER):
         return "logits other"
     return _in_layer(place, own, name, function, weighted=weighted, equal=equal)
@@ -162,6 +171,8 @@ def _in_attention(
     place: Place, own: str, name: str, function: str, at: int, *, weighted: bool, equal: bool
 ) -> str | None:
     inside = place.names[at:]
+    if function == "multi_head_attention_forward":
+        return f"{_ANY} dropout"  # all of it, in one function
     if function == "softmax":
         return "attention.softmax"
     if equal and ("SelfOutput" in own or len(inside) == 1):

@@ -24,7 +24,9 @@ _NO_ATTENTION = (
     r"PartitionAttention|LocalWindowAttention|AttentionBlock|^SpatialAttn|^ChannelAttn|AttentionPool"
     r"|ConvAttention$|AttnBlock"
 )
-_ATTENTION = re.compile(rf"^(?!.*({_NO_ATTENTION}))(.*Attention|.*Attn|LiteMLA$|SHMA$|Attention2d)")
+_ATTENTION = re.compile(
+    rf"^(?!.*({_NO_ATTENTION}))(.*Attention|.*Attn|LiteMLA$|SHMA$|XCA$|GPSA$|Attention2d)"
+)
 #: An attention block whose own convolutions and products are all there is: LowFormer's, CPUBone's.
 _CONV_ATTENTION = re.compile(r"ConvAttention$")
 _EITHER = re.compile(
@@ -106,7 +108,8 @@ def truth_of(place: Place, function: str, *, weighted: bool, equal: bool) -> str
     if place.within(_OTHER) > max(attention, mlp):
         return f"other residual {'attention' if attention > mlp else 'mlp'}.*"
     if attention >= mlp:
-        return _of_attention(place, attention, function, weighted=weighted, convolves=convolves)
+        found = _of_attention(place, attention, function, weighted=weighted, convolves=convolves)
+        return f"{found} residual" if equal else found  # MViTv2 adds its queries, MobileNetV4 the whole block
     return _of_mlp(place, mlp, function, weighted=weighted, convolves=convolves, equal=equal)
 
 

@@ -84,7 +84,7 @@ def report(spec: ModelSpec, options: Options, folder: Path) -> Report:
 def test_a_model_that_repeats_them_has_as_many_as_it_stores(attention: str, tmp_path: Path) -> None:
     one = report(GQA, Options(steps=1, attention=attention), tmp_path)  # type: ignore[arg-type]
     assert (one.model.heads.value, one.model.kv_heads.value) == (16, 4)
-    assert "k and v are made by products 512 wide" in one.model.kv_heads.source
+    assert "k and v are made by GEMMs 512 wide" in one.model.kv_heads.source
     wide = {row.n_expr for row in one.gemms if row.component == "attention.qkv" and row.role == "forward"}
     assert wide == {"h", "kv*d"}
 

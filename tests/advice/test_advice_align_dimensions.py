@@ -70,7 +70,7 @@ def test_hidden_keeps_its_heads_even() -> None:
 def test_a_small_head_is_padded_to_the_grid_not_to_64() -> None:
     row = gemm(1, 5184, 4, 1024, component="other", kernel=cutlass(2), calls=5, time_us=11.3)
     (finding,) = check(row, step_ms=1.0).findings
-    assert finding.title == "Pad the dimension 4 of other GEMMs to 8"
+    assert finding.title == "Pad 4 to 8 in the 5184 × 4 × 1024 GEMM"
     assert finding.effort == "code"
 
 
@@ -153,7 +153,7 @@ def test_two_sizes_of_one_product_without_a_parameter_are_one_finding() -> None:
         gemm(2, 32768, 12, 6, component="attention.other", kernel=cutlass(2), calls=10, time_us=49.0),
     )
     (finding,) = check(*rows, step_ms=10.0).findings
-    assert finding.title == "Pad the dimensions 6 and 12 of other attention GEMMs to 8 and 16"
+    assert finding.title == "Pad 6 to 8 and 12 to 16 in the 32768 × 6 × 12 GEMM of attention"
     assert finding.change == {"dimension_6": [6, 8], "dimension_12": [12, 16]}
     assert finding.fix == [
         "# other attention GEMMs: which setting makes these sizes is not in the trace; pad its tensors",
@@ -167,7 +167,7 @@ def test_two_sizes_of_one_product_without_a_parameter_are_one_finding() -> None:
     assert finding.flops_delta == pytest.approx(8 / 6 * 16 / 12 - 1)
     assert "It takes both: each alone keeps them off the grid." in finding.caveats
     assert finding.effects is not None and finding.effects.checkpoint == "unknown"
-    assert "more in products that do 100" in finding.effects.flops.how
+    assert "more in GEMMs that do 100" in finding.effects.flops.how
 
 
 def test_sizes_of_different_products_stay_findings_of_their_own() -> None:
@@ -176,8 +176,8 @@ def test_sizes_of_different_products_stay_findings_of_their_own() -> None:
         gemm(2, 32768, 1024, 6, component="other", kernel=cutlass(2), calls=10, time_us=49.0),
     )
     assert {one.title for one in check(*rows, step_ms=10.0).findings} == {
-        "Pad the dimension 4 of other GEMMs to 8",
-        "Pad the dimension 6 of other GEMMs to 8",
+        "Pad 4 to 8 in the 32768 × 4 × 1024 GEMM",
+        "Pad 6 to 8 in the 32768 × 1024 × 6 GEMM",
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tests.advice.advice_facts import A100, H100, V100, step_of
 from tests.advice.advice_rows import attention, model
 from tracelens.gemm.predict.attention import predict_attention
 from tracelens.gemm.predict.attention_call import AttentionProblem
-from tracelens.hardware import Gpu
+from tracelens.hardware import Gpu, find_gpu
 from tracelens.results import GemmRow
 from tracelens.results.row_sizes import AttentionDims, AttentionMask
 from tracelens.rules.attention_backend import AttentionBackend
@@ -87,3 +88,49 @@ def test_without_sizes_it_could_not_run() -> None:
 
 def test_without_fused_attention_there_is_nothing_to_say() -> None:
     assert check([]).state == "not_applicable"
+
+
+@pytest.mark.parametrize(("tokens", "times"), [(2048, 5.63), (4096, 7.66), (8192, 8.82)])
+def test_a_mask_at_head_dimension_256_costs_what_a_user_measured(tokens: int, times: float) -> None:
+    """unslothai/unsloth#11102 on a B200: masked over causal without a mask, forward and backward."""
+    b200 = find_gpu(None, override="b200")
+    free = [
+        predict_attention(
+            AttentionProblem(batch=1, heads=16, kv_heads=16, seq_q=tokens, seq_k=tokens, head_dim=256,
+                             causal=True, direction=direction), gpu=b200, backend="flash",
+        ).time_us.mid or 0.0 for direction in ("forward", "backward")
+    ]  # fmt: skip
+    sizes = AttentionDims(1, 16, 16, tokens, tokens, 256, mask="mask")
+    masked = rows(gpu=b200, d=256, attention=sizes)
+    masked = [
+        replace(row, time_ms_per_step=LAYERS * times * us / 1e3) for row, us in zip(masked, free, strict=True)
+    ]
+    dims = model(hidden=4096, heads=16, head_dim=256, sequence=tokens, micro_batch=1)
+    (finding,) = RULE.check(step_of(masked, gpu=b200, dims=dims, step_ms=4000.0)).findings
+    truth = LAYERS * (times - 1) * sum(free) / 1e3
+    assert (finding.saving_ms.mid or 0) < truth < (finding.saving_ms.high or 0) < 1.1 * truth
+
+
+def flex(forward_us: float, backward_us: float, calls: float = LAYERS) -> list[GemmRow]:
+    name = "triton_tem_fused_flex_attention{}_0"
+    return [
+        attention(1, None, kernel=name.format(""), time_us=forward_us, calls=LAYERS),
+        attention(
+            2, None, kernel=name.format("_backward"), time_us=backward_us, calls=calls, phase="backward"
+        ),
+    ]
+
+
+def test_blocks_of_flex_attention_bound_what_tuning_them_measured() -> None:
+    """allenai/OLMo-core#877: forward and backward 11.93 -> 8.98 ms, from 3.82 to 2.62 times the forward."""
+    forward = 11.93 / 4.82
+    before = flex(1e3 * forward, 1e3 * 3.82 * forward)
+    (finding,) = check(before).findings
+    measured = LAYERS * (11.93 - 8.98)
+    assert finding.saving_ms.mid is None and measured < (finding.saving_ms.high or 0) < 1.15 * measured
+    assert finding.gemms == ["g2"] and "3.82 times its forward" in finding.title
+    assert check(flex(2480.0, 2.62 * 2480.0)).state == "passed"  # tuned
+    assert check(flex(2480.0, 9455.0, calls=LAYERS / 2)).state == "passed"  # backwards of other calls
+    assert check(before[:1]).state == "passed"
+    both = check([*before, *rows()])
+    assert len(both.findings) == 2

@@ -8,6 +8,7 @@ import pytest
 
 from tests.advice.advice_experts import Mix, mixed_rows
 from tests.advice.advice_steps import Shape, facts_of
+from tracelens.results import Known
 from tracelens.rules import StepFacts
 from tracelens.rules.engine.facts import Outcome
 from tracelens.rules.evidence.mixtures import unfilled
@@ -42,6 +43,31 @@ def test_the_share_is_half_a_tile_of_each_expert(tile_m: int, share: float) -> N
     row = next(row for row in step.gemms if row.groups is not None and row.groups.axis == "m")
     bound = unfilled(step, replace(row, time_ms_per_step=100 * row.time_ms_per_step))  # far above the floor
     assert bound is not None and bound.ms / bound.row.time_ms_per_step == pytest.approx(share, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("how", "ranks", "rows", "empty"),
+    [
+        ("batched", 1, 640, 0.2),  # a capacity factor of 1.25
+        ("batched", 4, 2560, 0.2),  # every rank has as many rows, so this one's say it
+        ("grouped", 1, 640, 0.2),  # 512 in the mean, padded to 128
+        ("grouped", 4, 2560, None),  # this rank may have more tokens than the others
+        ("batched", 1, 544, None),
+        ("batched", 1, 512, None),
+    ],
+)
+def test_rows_without_a_token_are_a_finding(how: str, ranks: int, rows: int, empty: float | None) -> None:
+    """Top 8 of 64 experts, 4096 tokens: 512 rows of each hold a token."""
+    x = Shape(2048, 16, 1408, v=32000, kv=8, d=128, layers=16, b=2, s=2048)
+    mix = Mix(x, 64, [rows] * (64 // ranks), how, ranks=ranks)
+    step = facts_of(x, rows=mixed_rows(mix), dims=mix.dims)
+    step = replace(step, model=replace(step.model, top_k=Known(8, "aten::topk")))
+    found = [one for one in check(step).findings if "top_k" in one.evidence]
+    assert [one.evidence["empty_frac"] for one in found] == ([pytest.approx(empty)] if empty else [])
+    time = sum(row.time_ms_per_step for row in step.gemms if row.component == "moe.experts")
+    for one in found:
+        assert one.change == {"capacity": [rows, round(rows * 0.8)]}
+        assert 0 < (one.saving_ms.high or 0.0) <= 0.2001 * time
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_without_a_prediction_there_is_a_reason_and_no_curve() -> None:
 def test_without_a_step_or_a_formula_there_is_one_reason(gpt: StepModel) -> None:
     assert explore(replace(gpt, step_ms=None)) == Explorer(why="the step time is not known")
     empty = replace(gpt, work=replace(gpt.work, products=(), attention=()))
-    assert "no product of this step" in (explore(empty).why or "")
+    assert "no GEMM of this step" in (explore(empty).why or "")
 
 
 def test_a_step_that_waits_for_the_host_has_no_curve_per_token() -> None:

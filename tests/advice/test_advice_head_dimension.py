@@ -55,6 +55,7 @@ def test_the_floor_limits_the_bound_too() -> None:
 
 @pytest.mark.parametrize(("head_dim", "state"), [(80, "passed"), (72, "found")])
 def test_flash_attention_4_pads_to_multiples_of_16(head_dim: int, state: str) -> None:
+    """flash_attn/cute/flash_fwd_sm100.py: head_dim_padded."""
     name = "kernel_cutlass_kernel_flash_attncuteflash_fwd_sm100FlashAttentionForwardSm100_object_at"
     dims = model(hidden=32 * head_dim, heads=32, head_dim=head_dim)
     assert RULE.check(facts(attention(1, head_dim, kernel=name), step_ms=100.0, dims=dims)).state == state

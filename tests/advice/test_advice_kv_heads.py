@@ -107,7 +107,7 @@ def test_a_smaller_model_is_no_finding() -> None:
 @GPUS
 def test_good_shapes_pass_and_say_what_they_lose(x: Shape, gpu: Gpu) -> None:
     outcome = RULE.check(judged_facts(x, gpu=gpu))
-    assert outcome.state == "passed" and "The products that make keys and values take" in outcome.why
+    assert outcome.state == "passed" and "The GEMMs that make keys and values take" in outcome.why
     assert ("ranks hold copies" in outcome.why) == (x.t > 1)
 
 

@@ -61,7 +61,7 @@ def test_large_layers_gain_and_the_logits_stay() -> None:
 def test_layers_too_small_for_fp8_are_those_that_torchao_leaves_out(
     hidden: int, ffn: int, sure: bool
 ) -> None:
-    """torchao.float8, _auto_filter_for_tensorwise: K <= 4096 and N <= 1024, measured on H100."""
+    """torchtitan's auto_filter_small_kn is torchao's: K <= 4096 and N <= 1024, measured on H100."""
     facts = facts_of(Shape(hidden, hidden // 128, ffn, b=8, s=2048))
     assert facts.step is not None
     found = {gain.component: gain.sure for gain in gains(facts, facts.step, "fp8")}

@@ -62,7 +62,7 @@ def test_aligned_products_of_the_trace_set_the_measure() -> None:
     assert step.step is not None
     (finding,) = RULE.check(step).findings
     if "bf16" in step.step.anchors.by_dtype:
-        assert "this trace's aligned products over their predictions" in finding.how
+        assert "this trace's aligned GEMMs over their predictions" in finding.how
 
 
 def test_a_silent_kernel_gives_medium_confidence() -> None:

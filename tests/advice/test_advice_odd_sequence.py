@@ -121,7 +121,7 @@ def test_an_odd_number_of_tokens_is_harmless_to_linear_layers() -> None:
         gemm(2, 4096, 1024, 2047, component="mlp.up", role="wgrad", layout="NT", names=("f", "h", "b*s")),
     ]
     outcome = RULE.check(facts(*rows, dims=model(sequence=2047, micro_batch=1, hidden=1024)))
-    assert outcome.state == "passed" and "no product of the step is known to lose by it" in outcome.why
+    assert outcome.state == "passed" and "no GEMM of the step is known to lose by it" in outcome.why
 
 
 def test_without_a_simulation_narrow_loads_are_a_bound() -> None:

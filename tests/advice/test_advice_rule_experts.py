@@ -47,7 +47,7 @@ def test_experts_one_after_the_other_are_a_finding() -> None:
 def test_the_bound_is_what_packing_tiles_is_predicted_to_save() -> None:
     """64 products of 512 rows are 44 tiles each where the GPU has 132 SMs: together they fill it."""
     finding = only(check(facts(LOOP)))
-    assert "µs predicted for 64 products together" in finding.how
+    assert "µs predicted for 64 GEMMs together" in finding.how
     assert "12.0% for how far ratios miss" in finding.how
 
 
@@ -55,7 +55,7 @@ def test_experts_together_with_rows_enough_pass() -> None:
     outcome = check(facts(Mix(X, 16, [2048] * 16)))
     assert outcome.state == "passed"
     assert "16 experts on this rank run together" in outcome.why
-    assert "2,048 rows in a product. Together that is 8 rows for each token." in outcome.why
+    assert "2,048 rows in a GEMM. Together that is 8 rows for each token." in outcome.why
 
 
 @pytest.mark.parametrize("how", ["batched", "grouped"])

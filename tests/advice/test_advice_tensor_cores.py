@@ -78,7 +78,7 @@ def test_logits_in_fp32_in_a_step_of_16_bits() -> None:
                     fp32(2, n=50304, component="logits", time_us=33000.0),
                     step_ms=60.0)  # fmt: skip
     (finding,) = outcome.findings
-    assert finding.title == "Run the logits products in bf16 like the rest of the step: they run in fp32"
+    assert finding.title == "Run the logits GEMMs in bf16 like the rest of the step: they run in fp32"
     assert finding.gemms == ["g2"] and finding.confidence == "high"
     assert any("Keep the loss itself in fp32" in text for text in finding.caveats)
 
@@ -106,7 +106,7 @@ def test_fp64_is_its_own_finding() -> None:
 
 def test_an_optimizer_in_fp32_is_said_to_need_care() -> None:
     (finding,) = check(fp32(1, component="optimizer", role=None)).findings
-    assert any("optimizer's own products" in text for text in finding.caveats)
+    assert any("optimizer's own GEMMs" in text for text in finding.caveats)
 
 
 def test_without_a_prediction_it_is_a_bound_by_the_new_types_peak() -> None:
@@ -114,6 +114,43 @@ def test_without_a_prediction_it_is_a_bound_by_the_new_types_peak() -> None:
     floor_ms = 2 * 4096**3 / 494.5e12 * 1e3
     assert finding.saving_ms.mid is None
     assert finding.saving_ms.high == pytest.approx(2.75 - floor_ms, rel=1e-3)
+
+
+def test_a_row_that_cannot_be_predicted_does_not_hide_the_flag() -> None:
+    """A row on 8-byte boundaries, whose TF32 time is not known, counts as unchanged while it is small."""
+    odd = fp32(2, m=5600, n=14, k=80, time_us=200.0)
+    alone, both = check(fp32(1)).findings[0], check(fp32(1), odd).findings[0]
+    assert (
+        both.change == {"precision": ["fp32", "tf32"]} and "1 row (200 µs) without a prediction" in both.how
+    )
+    assert both.saving_ms.mid == pytest.approx(alone.saving_ms.mid)
+    assert check(fp32(1), replace(odd, time_ms_per_step=9.0)).findings[0].change == {
+        "precision": ["fp32", "bf16"]
+    }
+
+
+def test_where_another_matmul_runs_as_tf32_the_flag_is_on() -> None:
+    """cuBLAS chose CUDA cores for some shapes of a step whose others run as TF32: no flag changes that."""
+    odd = fp32(1)
+    tf32 = fp32(2, kernel=TF32, math_dtype="tf32", tensor_core="used", time_us=300.0)
+    outcome = check(odd, tf32)
+    assert outcome.state == "passed" and "TF32 is allowed" in outcome.why
+    convolution = replace(tf32, op="aten::cudnn_convolution")  # has a flag of its own
+    assert check(odd, convolution).findings[0].change == {"precision": ["fp32", "tf32"]}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "target", "share"),
+    [(H100, "tf32", 1 - 66.9 / 494.5), (RTX3060, "bf16", 0.5), (V100, "fp16", 0.874)],
+)
+def test_without_shapes_the_names_tell_fp32_on_cuda_cores(gpu: Any, target: str, share: float) -> None:
+    """What as large a share of the target's peak saves is the bound."""
+    row = gemm(1, None, None, None, kernel=SGEMM, dtype=None, math_dtype="fp32", time_us=2000.0)
+    (finding,) = check(row, gpu=gpu).findings
+    assert finding.change == {"precision": ["fp32", target]}
+    assert finding.saving_ms.mid is None and finding.saving_ms.high == pytest.approx(2.0 * share, rel=0.01)
+    tensor = gemm(2, None, None, None, kernel=NVJET, dtype=None, math_dtype=None, time_us=9000.0)
+    assert check(row, tensor, gpu=gpu).findings == ()  # most of the time is not in such kernels
 
 
 def test_products_on_tensor_cores_pass_with_the_count() -> None:

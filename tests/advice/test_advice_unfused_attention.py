@@ -440,4 +440,4 @@ def test_unknown_sizes_say_how_to_get_them() -> None:
 
 def test_scores_without_their_values_are_not_judged() -> None:
     outcome = check(rows=core()[:1])
-    assert outcome.state == "could_not_run" and "no product of values" in outcome.why
+    assert outcome.state == "could_not_run" and "no GEMM of values" in outcome.why

@@ -62,7 +62,7 @@ def check(rows: list[GemmRow], hidden: int, **more: Any) -> Outcome:
 
 def test_narrow_keys_and_values_beside_q_are_one_product() -> None:
     (finding,) = check(attention(2048, 1024, 128), 1024).findings
-    assert finding.title == "Compute q, k and v in one GEMM of 1280 columns instead of 3"
+    assert finding.title == "Compute q, k and v in one GEMM of 1280 columns instead of 3 GEMMs"
     assert finding.gemms == ["g1", "g11", "g2", "g12", "g3", "g13"] or len(finding.gemms) == 6
     assert (finding.effort, finding.flops_delta, finding.parameter_delta) == ("code", 0.0, 0)
     assert (finding.saving_ms.low or 0.0) > 0
@@ -95,7 +95,7 @@ def test_small_gate_and_up_are_one_product() -> None:
         *linear(3, "mlp.down", 512, 1408, tokens=512),
     ]
     (finding,) = check(rows, 512).findings
-    assert finding.title == "Compute gate and up in one GEMM of 2816 columns instead of 2"
+    assert finding.title == "Compute gate and up in one GEMM of 2816 columns instead of 2 GEMMs"
     assert sorted(finding.components) == ["mlp.gate", "mlp.up"]
 
 
@@ -116,7 +116,7 @@ def test_one_product_for_all_passes() -> None:
     ]
     outcome = check(rows, 512)
     assert outcome.state == "passed"
-    assert "Q, k and v come from one product" in outcome.why and "The MLP has no gate." in outcome.why
+    assert "Q, k and v come from one GEMM" in outcome.why and "The MLP has no gate." in outcome.why
 
 
 def test_products_that_do_not_read_one_tensor_are_not_judged() -> None:
@@ -153,7 +153,7 @@ def test_a_fused_gate_is_told_by_its_width_and_not_by_the_tokens() -> None:
     dims = model(hidden=512, heads=8, ffn=2048, layers=LAYERS)
     assert "The MLP has no gate." in check(plain, 512, dims=dims).why
     gated = [*linear(1, "mlp.up", 4096, 512, tokens=512), *linear(2, "mlp.down", 512, 2048, tokens=512)]
-    assert "Gate and up come from one product" in check(gated, 512, dims=dims).why
+    assert "Gate and up come from one GEMM" in check(gated, 512, dims=dims).why
 
 
 def test_widths_off_the_grid_are_left_to_their_own_rule() -> None:

@@ -107,14 +107,14 @@ def test_a_product_that_comes_onto_the_grid_runs_like_the_aligned_ones_of_the_tr
         assert sum(row.then_ms.mid or 0.0 for row in one.rows) == pytest.approx(
             sum(row.time_ms_per_step for row in expected), rel=1e-6
         )
-        assert all("this trace's aligned products" in row.how for row in one.rows)
+        assert all("this trace's aligned GEMMs" in row.how for row in one.rows)
 
 
 def test_a_product_that_leaves_the_grid_runs_like_the_misaligned_ones_of_the_trace() -> None:
     """Here they take 0.4 of their predictions; an odd width's kernels are those of the odd vocabulary."""
     one = what_if(model_of(GPT, slowed={"logits": 0.4}), {"ffn": 10239})
     for row in one.rows:
-        assert "this trace's misaligned products over their predictions" in row.how
+        assert "this trace's misaligned GEMMs over their predictions" in row.how
     off = [row for row in rows_of(replace(GPT, f=10239)) if row.component.startswith("mlp")]
     assert sum(row.then_ms.mid or 0.0 for row in one.rows) == pytest.approx(
         0.4 * sum(row.time_ms_per_step for row in off), rel=1e-6

@@ -116,6 +116,25 @@ def test_fewer_expert_parallel_ranks_have_more_experts_of_fewer_rows() -> None:
     assert next(part for part in gone.rest if part.time_ms == 6.0).then_ms.high == 0.0
 
 
+@pytest.mark.parametrize(("waits", "mid"), [(6.0, 0.2), (0.1, None)])
+def test_an_even_load_ends_the_wait_for_the_fullest_rank(waits: float, mid: float | None) -> None:
+    """From 30 to 10 % above the mean, all ranks take 1.1 / 1.3 of what the fullest one took."""
+    sent = message("all_to_all", purpose="expert all-to-all", group="ep", exposed=waits, bytes_per_call=1e6)
+    step = step_of(SHARED, replace(sent, uneven_frac=0.3))
+    assert step.now.imbalance == 30
+    experts = sum(row.time_ms_per_step for row in mixed_rows(SHARED) if row.component == "moe.experts")
+    one = what_if(step, {"imbalance": 10})
+    assert one.saving_ms.low == pytest.approx(0.2 / 1.3 * experts)  # this rank is the fullest
+    assert one.saving_ms.high == pytest.approx(0.2 / 1.3 * (experts + waits))  # this one waits for it
+    most = 0.2 / 1.3 * (experts + waits)
+    assert one.saving_ms.mid == pytest.approx(most if mid is None else min(mid * experts, most))
+    assert what_if(step, {"imbalance": 0}).saving_ms.mid > one.saving_ms.mid  # type: ignore[operator]
+    with pytest.raises(UsageError, match="not with top_k"):
+        what_if(step, {"imbalance": 0, "top_k": 2})
+    with pytest.raises(UsageError, match="split sizes"):
+        what_if(step_of(SHARED, sent), {"imbalance": 0})
+
+
 def test_more_expert_parallel_ranks_have_no_saving() -> None:
     one = what_if(step_of(BATCHED), {"expert_parallel": 8})
     assert one.saving_ms.mid is None and "expert_parallel" in one.notes[0]

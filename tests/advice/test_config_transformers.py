@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +21,24 @@ _SMALL = {
     "max_position_embeddings": 64, "n_positions": 64, "max_seq_len": 64, "num_key_value_heads": 2,
     "head_dim": 24, "num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2,
     "moe_intermediate_size": 112, "shared_expert_intermediate_size": 144,
+    "n_shared_experts": 1, "moe_num_experts": 4, "moe_k": 2, "dim": 96, "hidden_dim": 160,
+    "attention_heads": 6, "intermediate_size_mlp": 176, "interleave_moe_layer_step": 2,
     "pad_token_id": 0, "word_embed_proj_dim": 96, "rotary_dim": 8,
     "attention_types": [[["global"], 2]],
 }  # fmt: skip
-_OTHER_TYPE = {"gemma3": "gemma3_text"}
+_OTHER_TYPE = {"gemma3": "gemma3_text", "llama4": "llama4_text"}
+#: Language models of others, which transformers builds without logits.
+_TEXT_ONLY = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v", "glm4v_moe")
 #: Heads of these are all of one kind, or of a size that follows from hidden.
-_NO_GQA = {
-    "gpt2",
-    "gpt_neo",
-    "gpt_neox",
-    "gptj",
-    "opt",
-    "bloom",
-    "mpt",
-    "falcon",
-    "bert",
-    "roberta",
-    "modernbert",
-}
+_NO_GQA = {"gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "bloom", "mpt", "falcon"}
 #: Beside the layers and the logits: heads of masked language models.
-_NOT_LAYERS = ("predictions.transform", "lm_head.dense", "head.dense", "pooler")
+_NOT_LAYERS = ("predictions.transform", "lm_head.dense", "head.dense", "vocab_transform", "pooler")
 
 
 def _model(kind: str) -> tuple[dict[str, Any], Any]:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    name = _OTHER_TYPE.get(kind, kind)
+    name = f"{kind}_text" if kind in _TEXT_ONLY else _OTHER_TYPE.get(kind, kind)
     known = transformers.AutoConfig.for_model(name).to_dict()
     maps = transformers.AutoConfig.for_model(name).attribute_map
     wanted = {key: value for key, value in _SMALL.items() if key in known or key in maps}
@@ -57,9 +50,11 @@ def _model(kind: str) -> tuple[dict[str, Any], Any]:
     if kind == "gpt_neo":
         config.attention_layers = ["global", "global"]
     build = (
-        transformers.AutoModelForMaskedLM
-        if kind in ("bert", "roberta", "modernbert")
+        transformers.AutoModel
+        if kind in _TEXT_ONLY
         else transformers.AutoModelForCausalLM
+        if FAMILIES[kind].causal
+        else transformers.AutoModelForMaskedLM
     )
     with torch.device("meta"):
         return config.to_dict(), build.from_config(config)
@@ -93,9 +88,10 @@ def test_linear_layers_of_each_family(tmp_path: Path, kind: str) -> None:
     table, model = _model(kind)
     config = read(tmp_path, table | {"model_type": kind})
     x = config.model
-    ours = (*attention_linears(x, config.layout), *mlp_linears(x, config.layout), logits_linear(x))
+    logits = () if kind in _TEXT_ONLY else (logits_linear(x),)
+    ours = (*attention_linears(x, config.layout), *mlp_linears(x, config.layout), *logits)
     assert _ours(ours) == _linears(model)
-    assert bool(x.tied) == bool(model.config.tie_word_embeddings)
+    assert kind in _TEXT_ONLY or bool(x.tied) == bool(model.config.tie_word_embeddings)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -104,6 +100,7 @@ def test_weights_of_each_family(tmp_path: Path, kind: str) -> None:
     """All matrices of the model but positions, and what stands beside the layers."""
     table, model = _model(kind)
     x = read(tmp_path, table | {"model_type": kind}).model
+    x = replace(x, tied=True) if kind in _TEXT_ONLY else x
     skipped = ("position", "wpe", "token_type", "_bias", "shared_expert_gate", *_NOT_LAYERS)
     weights = sum(
         weight.numel()

@@ -103,6 +103,14 @@ def test_there_are_eighty_models_and_eight_gpus() -> None:
         ({"model_type": "mamba", "hidden_size": 768}, "state-space layers"),
         ({"model_type": "vit", "hidden_size": 768}, "patches of images"),
         ({"model_type": "albert", "hidden_size": 768}, "share weights"),
+        # Types that are not known here, by what such layers have in the file.
+        ({"model_type": "plamo2", "hidden_size": 4096, "mamba_d_state": 64}, "state-space layers"),
+        ({"model_type": "opt", "hidden_size": 1024, "word_embed_proj_dim": 512}, "a factored embedding"),
+        ({"model_type": "nemotron-nas", "hidden_size": 8192, "block_configs": []}, "differ from one another"),
+        ({"model_type": "zebra", "hidden_size": 768, "is_encoder_decoder": True}, "an encoder and a decoder"),
+        ({"model_type": "zebra", "hidden_size": 768, "patch_size": 16}, "patches of images"),
+        ({"model_type": "qwen3", "layer_types": ["linear_attention", "full_attention"]}, "linear_attention"),
+        ({"model_type": "zebra", "kv_lora_rank": 512}, "latent attention"),
     ],
 )
 def test_what_is_not_modelled_is_refused_with_its_reason(
@@ -111,4 +119,21 @@ def test_what_is_not_modelled_is_refused_with_its_reason(
     path = tmp_path / "config.json"
     path.write_text(json.dumps(table))
     with pytest.raises(InputError, match=says):
-        read_config(path)
+        read_config(path, gated=True)
+
+
+def test_llama_4_has_a_shared_expert_layers_in_turn_and_chunks(tmp_path: Path) -> None:
+    """Maverick, as its config.json has it: 400 billion weights."""
+    text = {
+        "model_type": "llama4_text", "hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 8,
+        "head_dim": 128, "num_hidden_layers": 48, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+        "interleave_moe_layer_step": 2, "num_local_experts": 128, "num_experts_per_tok": 1,
+        "vocab_size": 202048, "attention_chunk_size": 8192, "max_position_embeddings": 1048576,
+    }  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama4", "text_config": text, "vision_config": {}}))
+    found = read_config(path, tied=False).model
+    assert (found.dense_layers, found.dense_ffn, found.shared_ffn) == (24, 16384, 8192)
+    assert (found.parameters or 0) == pytest.approx(400e9, rel=0.01)
+    with pytest.raises(InputError, match="chunks of 8192"):
+        read_config(path, overrides={"sequence": 16384})

@@ -41,7 +41,7 @@ def test_the_paper_s_case() -> None:
 def test_what_torch_compile_does_by_itself_is_said() -> None:
     found = suggest(gpt3_2_7b(), gpu="a100-sxm-80gb")
     assert found.verdict.endswith("With torch.compile, which pads by itself, less than half.")
-    assert any(note.startswith("logits: torch.compile pads these products by itself") for note in found.notes)
+    assert any(note.startswith("logits: torch.compile pads these GEMMs by itself") for note in found.notes)
     even = suggest(gpt3_2_7b(vocab=50304), gpu="a100-sxm-80gb")
     assert not any("torch.compile" in text for text in (even.verdict, *even.notes))
 
@@ -95,7 +95,7 @@ def test_a_lost_tensor_parallel_degree_is_said() -> None:
 def test_what_cannot_be_judged_is_not_called_good() -> None:
     found = suggest(gpt3_2_7b(), gpu="rtx-5090", fix=["heads", "hidden", "ffn"])
     assert "already good" not in found.verdict
-    assert "not every product" in found.verdict
+    assert "not every GEMM" in found.verdict
     assert any("50257 → 50304" in note for note in found.notes)
 
 
@@ -171,5 +171,5 @@ def test_measurements_make_the_products_calibrated(monkeypatch: pytest.MonkeyPat
 
 def test_a_gpu_without_figures_is_refused() -> None:
     """A V100 has no bf16: floors are no prediction."""
-    with pytest.raises(InputError, match=r"bf16 peak of .*V100.* is not known"):
+    with pytest.raises(InputError, match=r"V100.* have no bf16.*: use fp16"):
         suggest(gpt3_2_7b(), gpu="v100-sxm")

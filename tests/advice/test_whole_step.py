@@ -12,6 +12,7 @@ from benchmarks import steps
 from benchmarks.silicon import FOLDER
 from tests.advice.configs import MIXTRAL_8X7B, gpt3_2_7b, read
 from tracelens.config import config_from_flags
+from tracelens.config.configuration import Layout
 from tracelens.config.training import Training
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware import find_gpu
@@ -52,7 +53,7 @@ def test_parts_add_up_and_rates_follow_from_the_time() -> None:
 
 def test_full_recompute_is_the_layers_forward_once_more_and_saves_memory() -> None:
     none, full = _step(Training(gpus=8)), _step(Training(gpus=8, checkpoint="full"))
-    kernels = sum(_ms(none, name) for name in ("matrix products", "attention", "memory-bound kernels"))
+    kernels = sum(_ms(none, name) for name in ("GEMMs", "attention", "memory-bound kernels"))
     assert 0.25 * kernels < _ms(full, "recompute") < 0.34 * kernels
     assert _mid(full.mfu_frac) < _mid(none.mfu_frac)
     assert full.memory_gb < 0.6 * none.memory_gb
@@ -120,6 +121,17 @@ def test_a_generation_without_published_steps_has_a_wider_range() -> None:
     assert _step(Training(8), gpu="h200").step_ms.basis == "heuristic"
 
 
+@pytest.mark.parametrize("gpu", ["rtx-4090", "rtx-3060", "l40s", "b200", "a100-sxm-80gb"])
+def test_no_step_is_faster_than_its_products_alone(gpu: str) -> None:
+    step = _step(Training(gpus=1), gpu, _LLAMA_8B)
+    planner = Planner(Layout(fused_gate=True, rope=True), gpu=find_gpu(None, override=gpu))
+    present = planner.step(config_from_flags(_LLAMA_8B, gated=True, tied=False).model)
+    least = sum(part.time_ms.low or 0.0 for part in present.parts if part.kind == "product")
+    products = next(part for part in step.parts if part.name == "matrix products")
+    assert (products.time_ms.low or 0.0) >= 0.999 * least > 0
+    assert (step.mfu_frac.high or 0.0) < 1
+
+
 def test_what_was_not_there_to_fit_is_said(tmp_path: Path) -> None:
     config = read(tmp_path, MIXTRAL_8X7B)
     planner = Planner(config.layout, gpu=find_gpu(None, override="h100-sxm"))
@@ -149,6 +161,26 @@ def test_steps_of_another_family_and_framework(
     )
     assert (slow.tokens_per_s_per_gpu.low or 0) < speed < (fast.tokens_per_s_per_gpu.high or 0)
     assert 0.9 * _mid(slow.tokens_per_s_per_gpu) < speed < 1.1 * _mid(fast.tokens_per_s_per_gpu)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gpus", "micro_batches", "tflops"),
+    [
+        ({"hidden": 4096, "heads": 32, "layers": 36, "tensor_parallel": 4}, 128, 4, 142.0),
+        ({"hidden": 6144, "heads": 48, "layers": 40, "tensor_parallel": 8}, 256, 8, 135.0),
+    ],
+)
+def test_tensor_parallel_steps_of_megatron(
+    sizes: dict[str, int], gpus: int, micro_batches: int, tflops: float
+) -> None:
+    """arXiv 2104.04473, table 1, which counts 96 l h^2 (1 + s / 6h + V / 16lh) operations a token."""
+    training = Training(gpus, strategy="tp", checkpoint="full", micro_batches=micro_batches)
+    tokens = {"vocab": 51200, "sequence": 2048, "micro_batch": 4}
+    rate = _step(training, "a100-sxm-80gb", sizes | tokens).tokens_per_s_per_gpu
+    hidden, layers = sizes["hidden"], sizes["layers"]
+    count = 96 * layers * hidden**2 * (1 + 2048 / (6 * hidden) + 51200 / (16 * layers * hidden))
+    assert (rate.low or 0) * count / 1e12 < tflops < (rate.high or 0) * count / 1e12
+    assert _mid(rate) * count / 1e12 == pytest.approx(tflops, rel=0.1)
 
 
 @pytest.mark.skipif(

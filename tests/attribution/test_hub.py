@@ -49,6 +49,8 @@ def test_architectures_of_transformers(
         (("JambaMambaMixer", "Linear"), ("mamba", "in_proj"), "linear", "ssm.projection"),
         (("BambaMixer",), ("mamba",), "conv1d", "ssm.conv"),
         (("FalconH1Mixer",), ("mamba",), "exp", "ssm.scan"),
+        (("RecurrentGemmaForCausalLM", "Linear"), ("", "lm_head"), "linear", "logits"),
+        (("RecurrentGemmaRecurrentBlock", "Linear"), ("t", "linear_x"), "linear", "ssm.projection"),
         (("Qwen3NextGatedDeltaNet",), ("linear_attn",), "cumsum", "ssm.scan"),
         (("Wav2Vec2FeatureProjection", "Linear"), ("p", "projection"), "linear", "embedding"),
         (
@@ -77,6 +79,7 @@ _VIT = (("VisionTransformer", "Block"), ("", "0"))
         (("Attention", "Linear"), ("attn", "qkv"), "linear", "attention.qkv"),
         (("WindowAttention", "Linear"), ("attn", "proj"), "linear", "attention.output"),
         (("WindowAttention", "Mlp", "Linear"), ("attn", "cpb_mlp", "fc1"), "linear", "attention.other"),
+        (("XCA", "Linear"), ("attn", "qkv"), "linear", "attention.qkv"),
         (("Mlp", "Linear"), ("mlp", "fc1"), "linear", "mlp.up"),
         (("SwiGLU", "Linear"), ("mlp", "fc1_g"), "linear", "mlp.gate"),
         (("FocalModulation", "Conv2d"), ("modulation", "f"), "conv2d", "other"),

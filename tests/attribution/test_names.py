@@ -36,9 +36,9 @@ ROLES = {
     "mlp_up": "up_proj c_fc fc1 fc_in w3 dense_h_to_4h linear_fc1 wi_1 lin1",
     "intermediate": "BertIntermediate intermediate",
     "ssm": "JambaMambaMixer BambaMixer FalconH1Mixer Mamba2 Mamba2Mixer GraniteMoeHybridMambaLayer "
-    "Qwen3NextGatedDeltaNet GatedDeltaNet linear_attn",
+    "Qwen3NextGatedDeltaNet GatedDeltaNet linear_attn RecurrentGemmaRglru RecurrentGemmaRecurrentBlock",
     "mixer": "ShortConv RwkvSelfAttention",
-    "stem": "Wav2Vec2NoLayerNormConvLayer feature_extractor",
+    "stem": "Wav2Vec2NoLayerNormConvLayer feature_extractor ResNetStage BottleneckBlock",
     "mlp_down": "down_proj fc2 fc_out w2 dense_4h_to_h linear_fc2 lin2",
     "gate_up": "gate_up_proj",
     "router": "router MixtralTopKRouter TopKGate",
@@ -49,7 +49,7 @@ ROLES = {
     "experts": "experts shared_expert GroupedMLP Qwen3MoeExperts",
     "moe": "block_sparse_moe MixtralSparseMoeBlock Qwen2MoeSparseMoeBlock DeepseekV2MoE moe MoELayer",
     "layer": "h layers blocks Block LlamaDecoderLayer BertLayer GPT2Block Qwen2MoeDecoderLayer "
-    "TransformerBlock",
+    "TransformerBlock SelfAttnBlock",
     "embedding": "wte wpe embed_tokens Embedding tok_embeddings word_embeddings BertEmbeddings patch_embed",
     "logits": "lm_head embed_out output_layer BertLMPredictionHead",
     "loss": "CrossEntropyLoss loss criterion",

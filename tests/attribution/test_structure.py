@@ -9,6 +9,7 @@ from tracelens.attribution.structure.cores import find_cores
 from tracelens.attribution.structure.forward import label_forward
 from tracelens.attribution.structure.maps import linear_convolutions
 from tracelens.attribution.structure.runs import Run
+from tracelens.attribution.structure.towers import stretches
 from tracelens.attribution.structure.units import Dims, Kind
 from tracelens.attribution.structure.walk import hidden_size
 from tracelens.gemm import GemmShape
@@ -126,6 +127,8 @@ _MAPS = _unit("conv2d", (2, 256, 16, 16), (256, 256, 3, 3), what="convolution")
         ([_MAPS], [], False),  # scores of one block and values of another
         ([], [_MAPS], False),
         ([], [_gemm(128, 256, 256)], False),
+        ([], [_gemm(128, 128, 256)], True),  # it makes the values
+        ([_gemm(64 * 64, 512, 2), _gemm(64 * 64, 4, 512)], [], True),  # biases from how positions lie
     ],
 )
 def test_between_scores_and_values_stands_nothing_of_another_block(
@@ -157,3 +160,45 @@ def test_the_streams_width_is_that_of_which_something_is_made(made_of: int, foun
     run.kinds[-1] = _gemm(128, HIDDEN, HIDDEN) if found else _gemm(8, 1000, HIDDEN)  # a head
     run.cores = find_cores(run)
     assert hidden_size([run]) == found
+
+
+def test_queries_are_as_wide_as_what_the_core_takes_and_no_wider() -> None:
+    attention = _attention()
+    attention.insert(1, _gemm(128, HIDDEN // 4, HIDDEN))
+    assert _labelled(*attention)[1:3] == [None, "attention.qkv"]
+
+
+@pytest.mark.parametrize(("wide", "component"), [(64, "attention.other"), (32, None)])
+def test_what_is_made_of_each_head_by_itself_gates_the_scores(wide: int, component: str | None) -> None:
+    gates = [_gemm(2 * 4 * 64, 8, wide), _unit("sigmoid", (2, 4, 64, 2), what="activation")]
+    attention = _attention()
+    labels = _labelled(*attention, attention[0], *gates, *attention[1:])
+    assert labels[len(attention) + 1] == component
+    assert labels[len(attention) + 2] == "attention.other"
+
+
+@pytest.mark.parametrize(("tags", "component"), [(set(), "norm"), ({"layout"}, "attention.other")])
+def test_a_copy_beside_a_normalization_is_part_of_it_where_it_casts(tags: set[str], component: str) -> None:
+    heads = (2, 4, 64, 64)
+    copy = Kind("copy", "copy_", tensors=(heads, heads), tags=frozenset(tags))
+    attention = _attention()
+    attention[2:2] = [copy, _unit("layer_norm", heads, (64,), what="norm")]
+    assert _labelled(*attention)[2:4] == [component, "norm"]
+
+
+@pytest.mark.parametrize(("widths", "found"), [((64, 256, 64, 256), 4), ((256, 64, 256, 256), 1)])
+def test_two_streams_in_turn_are_no_slip_of_one(widths: tuple[int, ...], found: int) -> None:
+    kinds = []
+    for width in widths:
+        core = [_bmm(8, 64, 64, width // 4), _unit("softmax", (2, 4, 64, 64), what="softmax")]
+        core.append(_bmm(8, 64, width // 4, 64))
+        kinds += [_gemm(128, 3 * width, width), *core, _gemm(128, width, width)]
+    run = _run(*kinds)
+    run.cores = find_cores(run)
+    assert len([*stretches(run, 256)]) == found
+
+
+def test_behind_an_activation_nothing_is_embedded() -> None:
+    wide = _unit("gelu", (*TOKENS, 64), what="activation")
+    assert _labelled(wide, _gemm(128, HIDDEN, 64), *_attention())[1] is None
+    assert _labelled(_gemm(128, HIDDEN, 64), *_attention())[0] == "embedding"

@@ -145,7 +145,7 @@ def test_the_derivation_ends_with_the_time() -> None:
 def test_an_ascii_terminal_and_an_unknown_gpu_are_served() -> None:
     done = run("2304x1600x4096", "--gpu", "a100-sxm-40gb", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert done.returncode == 0 and done.stdout.isascii() and "###" in done.stdout
-    done = run("4096x4096x4096", "--gpu", "l20")
+    done = run("4096x4096x4096", "--gpu", "t4")
     assert done.returncode == 0 and "time unknown: at least" in done.stdout
 
 

@@ -48,7 +48,7 @@ def test_from_a_config_file(tmp_path: Path) -> None:
 
 def test_the_sum_of_kernels_is_called_what_it_is() -> None:
     words = " ".join(_run(*_GPT3).output.split())
-    assert "Matrix products, attention and memory-bound kernels of one micro-batch" in words
+    assert "GEMMs, attention and memory-bound kernels of one micro-batch" in words
     assert "tokens/s" not in words
     found = json.loads(_run(*_GPT3, "--json", "-").output)
     assert (found["time_is"], found["step"]) == ("kernels", None) and "step_ms" not in found

@@ -9,7 +9,7 @@ import math
 import os
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from tests.render import sample_report
 from tracelens.analysis import Analysis, analyze
 from tracelens.api import compare as compare_reports
 from tracelens.comparison.gemms import match_gemms
+from tracelens.comparison.step_change import spread, step_change
 from tracelens.comparison.steps import rank_test, shift, smallest_p
 from tracelens.errors import UsageError
 from tracelens.render.compare_html import render_compare_html
@@ -118,24 +119,58 @@ def test_the_exact_test_counts_every_way_to_share_out_the_steps(a: list[float], 
     seen = abs(sum(map(rank, a)) - middle)
     sums = [sum(map(rank, some)) for some in itertools.combinations(everything, len(a))]
     extreme = sum(abs(one - middle) >= seen - 1e-9 for one in sums)
-    assert rank_test(a, b) == pytest.approx(extreme / math.comb(len(everything), len(a)))
+    assert rank_test((a, b)) == pytest.approx(extreme / math.comb(len(everything), len(a)))
 
 
 def test_the_test_as_in_the_tables_and_for_many_steps_close_to_the_exact_one() -> None:
     # Mann and Whitney 1947, table for n = 5, m = 5: P(U <= 2) = 0.016, one-sided
-    assert rank_test([1, 2, 3, 4, 7], [5, 6, 8, 9, 10]) == pytest.approx(2 * 4 / math.comb(10, 5))
+    assert rank_test(([1, 2, 3, 4, 7], [5, 6, 8, 9, 10])) == pytest.approx(2 * 4 / math.comb(10, 5))
     a, b = [float(x) for x in range(30)], [x + 3.5 for x in range(30)]
-    many = rank_test([*a, 100.0], [*b, 101.0])  # one more on each side: the normal distribution
-    assert many == pytest.approx(rank_test(a, b), rel=0.25)
-    assert rank_test([1.0] * 40, [1.0] * 40) == 1.0
-    assert smallest_p(4, 4) == pytest.approx(2 / 70)
+    many = rank_test(([*a, 100.0], [*b, 101.0]))  # one more on each side: the normal distribution
+    assert many == pytest.approx(rank_test((a, b)), rel=0.25)
+    assert rank_test(([1.0] * 40, [1.0] * 40)) == 1.0
+    assert smallest_p((4, 4)) == pytest.approx(2 / 70)
 
 
 def test_the_interval_holds_the_shift_it_was_made_with() -> None:
     base = [float(x % 7) for x in range(40)]
     for a, b in ((base[:12], base[12:24]), (base, base)):
-        found = shift(a, [x + 2.0 for x in b])
+        found = shift((a, [x + 2.0 for x in b]))
         assert found.low <= 2.0 <= found.high and found.level >= 0.95
+
+
+def test_the_test_by_kind_counts_every_way_to_share_out_each_kind() -> None:
+    """Against the definition, by going through them all; ties included."""
+    kinds = [([1.0, 2.0, 2.0], [2.0, 3.0, 5.0]), ([11.0, 14.0], [12.0, 12.0, 15.0])]
+
+    def uneven(some: Sequence[float], rest: Sequence[float]) -> float:
+        return sum((b > a) - (b < a) for a in some for b in rest)
+
+    def shared_out(kind: tuple[list[float], list[float]]) -> list[float]:
+        every = [*kind[0], *kind[1]]
+        ways = itertools.combinations(range(len(every)), len(kind[0]))
+        return [
+            uneven([every[at] for at in way], [every[at] for at in range(len(every)) if at not in way])
+            for way in ways
+        ]
+
+    seen = abs(sum(uneven(*kind) for kind in kinds))
+    sums = [one + other for one in shared_out(kinds[0]) for other in shared_out(kinds[1])]
+    assert rank_test(*kinds) == pytest.approx(sum(abs(one) >= seen for one in sums) / len(sums))
+
+
+def test_steps_that_are_short_and_long_by_turns_are_compared_with_their_own_kind() -> None:
+    noise = [0.0, 0.3, -0.2, 0.1, -0.1, 0.25, 0.05, -0.3]
+    before = [60 + 3 * (at % 2) + more for at, more in enumerate(noise)]
+    after = [61 + 3 * (at % 2 == 0) + more for at, more in enumerate(reversed(noise))]
+    step = step_change(before, after, medians=(spread(before), spread(after)), identical=False)
+    assert step.by_kind and step.state == "slower" and step.shift_low_ms > 0
+    for one, ms in zip(step.kinds, (60.0, 63.0), strict=True):  # the recording after begins with a long one
+        assert one.before.median == pytest.approx(ms, abs=0.2)
+        assert one.after.median == pytest.approx(ms + 1, abs=0.2)
+    mixed = [before[0], *before[2::2], *before[1::2]]  # the same times without a pattern
+    plain = step_change(mixed, after, medians=(spread(mixed), spread(after)), identical=False)
+    assert plain.kinds == [] and plain.state == "inconclusive"
 
 
 def test_how_often_the_answer_is_wrong() -> None:
@@ -154,6 +189,9 @@ def test_the_gradient_hook_is_named_and_the_gpus_pace_is_not_taken_for_a_change(
     result = compare_reports(shared("d1"), shared("d1b"))
     assert result.step is not None and result.step.state == "inconclusive"  # 4 steps of two lengths each
     assert result.step.p is not None and result.step.p > 0.05
+    assert not result.step.by_kind  # of 2 and 2 of each kind no test can say anything
+    medians = [ms for one in result.step.kinds for ms in (one.before.median, one.after.median)]
+    assert medians == pytest.approx([59.54, 59.29, 62.47, 61.59], abs=0.01)
     assert [change.kind for change in result.changes] == ["communication"]
     assert (
         "reduce_scatter" in result.changes[0].said and "from optimizer to backward" in result.changes[0].said

@@ -12,7 +12,7 @@ from tests.docs.blocks import ROOT, documents
 from tracelens.cli import cli
 
 #: How figures come about, with their evidence: longer than a guide, to be shortened with their rooms.
-METHODS = {"attention.md", "attribution.md", "prediction.md", "suggest.md", "experts.md"}
+METHODS = {"attention.md", "attribution.md", "prediction.md", "shape-search.md", "experts.md"}
 #: Written by hand for users and contributors: not the rules' pages, and nothing generated.
 GUIDES = [
     page
@@ -65,7 +65,11 @@ def shown_text(page: Path) -> str:
     return _CODE.sub("", _LINK.sub("", text))
 
 
-@pytest.mark.parametrize("page", [*GUIDES, *sorted((ROOT / "templates").glob("*.j2"))], ids=name)
+RULES = sorted((ROOT / "docs" / "rules").glob("*.md"))
+TEMPLATES = sorted((ROOT / "templates").glob("*.j2"))
+
+
+@pytest.mark.parametrize("page", [*GUIDES, *RULES, *TEMPLATES], ids=name)
 def test_words_are_those_of_our_list(page: Path) -> None:
     text = shown_text(page)
     for pattern, instead in WORDS.items():

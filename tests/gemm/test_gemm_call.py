@@ -35,7 +35,7 @@ def test_a_chips_name_alone_means_the_usual_part_and_says_so(name: str, part: st
 
 
 def test_what_is_not_known_has_no_middle_and_a_reason() -> None:
-    found = tracelens.gemm(4096, 4096, 4096, gpu="l20")
+    found = tracelens.gemm(4096, 4096, 4096, gpu="t4")
     assert found.time_us.mid is None and found.tflops is None and found.terms == () and found.unknown
 
 

@@ -167,7 +167,8 @@ def test_what_is_not_known_of_a_gpu_leaves_no_mid_and_says_why() -> None:
     cases = {
         "no such GPU": (find_gpu("NVIDIA Z9000"), "peak"),
         "another vendor": (find_gpu("AMD Instinct MI300X"), "NVIDIA's libraries only"),
-        "no peak": (find_gpu(None, override="l20"), "peak"),
+        "no bf16": (find_gpu(None, override="t4"), "have no bf16"),
+        "no peak": (replace(H100, peak_tflops={}), "peak"),
         "SMs unknown": (replace(H100, sms=None), "number of SMs"),
     }
     for name, (gpu, says) in cases.items():

@@ -15,7 +15,7 @@ REQUIRED = {
     "h100-pcie", "h100-nvl", "h200", "h800-sxm", "h20", "gh200-96gb", "gh200-144gb", "b200", "gb200", "b300",
     "gb300", "rtx-pro-6000-server", "a30", "a40", "a800-sxm-80gb", "a800-pcie-80gb", "a100-pg509", "a5000",
     "l20", "l40", "rtx-6000-ada", "rtx-3080", "rtx-3090-ti", "rtx-4070-ti", "rtx-4080", "rtx-5070-ti",
-    "rtx-5080",
+    "rtx-5080", "rtx-4090-laptop", "rtx-4070-laptop", "rtx-3080-laptop", "rtx-3060-laptop",
 }  # fmt: skip
 DTYPES = {"fp64", "fp32", "fp16", "bf16", "tf32", "fp8", "int8"}
 COLUMNS = ("sms", "boost_mhz", "memory_gb", "bandwidth_gbps", "l2_mb")
@@ -141,7 +141,7 @@ def test_bf16_needs_ampere_and_fp8_needs_ada() -> None:
 
 
 def test_disputed_cells_stay_unknown() -> None:
-    assert "fp32" not in ROWS["a10g"].peak_tflops and "fp16" not in ROWS["l20"].peak_tflops
+    assert "fp32" not in ROWS["a10g"].peak_tflops and "fp8" not in ROWS["l20"].peak_tflops
     assert ROWS["gh200-144gb"].bandwidth_gbps is None
     assert "fp32" not in ROWS["b200"].peak_tflops
     assert ROWS["l40s"].l2_mb is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import combinations, permutations
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from tracelens.cli import cli
 from tracelens.errors import InputError, UsageError
 from tracelens.job.history import figures, history, record
 from tracelens.job.run import analyze_job
+from tracelens.job.trend import probability
 from tracelens.results.job import Job
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
@@ -57,6 +59,32 @@ def test_a_regression_is_named_with_its_part_and_noise_is_not(job: Job, tmp_path
     idle = first if first.figure == "idle" else second
     assert idle.ms - idle.usual_ms == pytest.approx(more)
     assert idle.noise_ms == pytest.approx(0.0, abs=1e-9) and idle.runs == 4
+
+
+def test_a_slow_drift_is_named_with_its_slope_and_noise_is_not(job: Job, tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="the extra history is not installed")
+    each = 0.01 * job.step_ms
+    stored(tmp_path, [scaled(job, idle_ms=at * each, step=1 + 0.001 * (at % 2)) for at in range(7)])
+    step, idle = sorted(history(tmp_path).trends, key=lambda one: one.figure, reverse=True)
+    assert (step.figure, idle.figure, idle.runs) == ("step", "idle", 7)
+    assert idle.ms_per_run == pytest.approx(each) == pytest.approx(step.ms_per_run, rel=0.2)
+    shown = CliRunner().invoke(cli, ["history", str(tmp_path)])
+    assert "idle rises over 7 runs" in shown.output
+    stored(
+        tmp_path / "calm", [scaled(job, step=factor) for factor in (1.0, 1.03, 0.98, 1.01, 1.04, 0.99, 1.02)]
+    )
+    assert history(tmp_path / "calm").trends == []
+
+
+def test_the_order_of_runs_is_judged_by_every_order_that_there_is() -> None:
+    """Against the definition: of all orders, those at least as steep."""
+    values = (1, 2, 4, 3, 5, 6)
+
+    def score(some: tuple[int, ...]) -> int:
+        return sum((b > a) - (b < a) for a, b in combinations(some, 2))
+
+    every = [abs(score(order)) for order in permutations(values)]
+    assert probability(6, score(values)) == sum(one >= score(values) for one in every) / len(every)
 
 
 def test_other_jobs_and_too_few_runs_say_nothing(job: Job, tmp_path: Path) -> None:

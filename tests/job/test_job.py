@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import shlex
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow
 import pytest
 from click.testing import CliRunner
+from markupsafe import escape
 
 from tests.job.killer import killed_at_rank_2
 from tests.job.plants import PLANTS, Plant, accuses_nobody, clean_jobs, small
 from tests.job.simulated import Job, Simulation, data_parallel, planted
+from tracelens import numbers as f
 from tracelens.analysis import analyze
 from tracelens.cli import cli
 from tracelens.errors import InputError
 from tracelens.job.blocks import find_nodes
 from tracelens.job.merge import merge
+from tracelens.job.model import job_degrees, job_model
 from tracelens.job.run import RankWork, analyze_job, summarize_files
 from tracelens.job.saved import unpack_report
-from tracelens.job.summary import SUMMARY_VERSION, RankSummary, decode, encode, summarize
+from tracelens.job.summary import SUMMARY_VERSION, CallKind, RankSummary, decode, encode, summarize
 from tracelens.render.job import job_markdown
 from tracelens.render.job_html import render_job_html
-from tracelens.render.job_words import verdict
+from tracelens.render.job_words import evidence, verdict
 from tracelens.render.redact import redact_summary
+from tracelens.results import Known
 from tracelens.results.job import Job as Answer
 from tracelens.results.job import to_json
 from tracelens.results.json import to_json as to_report_json
@@ -229,6 +240,31 @@ def test_ranks_on_another_machine_are_fetched_one_by_one_and_not_redone(tmp_path
     there.rm("/run7", recursive=True)
 
 
+def test_ranks_behind_http_are_fetched_packed_as_they_are(tmp_path: Path) -> None:
+    for name in ("fsspec", "aiohttp"):
+        pytest.importorskip(name, reason="the extra remote is not installed")
+    files = Simulation(data_parallel(3, steps=2)).write(tmp_path)
+    here = to_json(merge([summarize(analyze(path, shape_search=False)) for path in files]))
+    packed = {
+        "rank0.json": files[0].read_bytes(),
+        "rank1.json.gz": gzip.compress(files[1].read_bytes()),
+        "rank2.json.zst": pyarrow.compress(files[2].read_bytes(), "zstd", asbytes=True),
+    }
+    (there := tmp_path / "there").mkdir()
+    for name, data in packed.items():
+        (there / name).write_bytes(data)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(there))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_port}"
+        found = analyze_job([f"{base}/{name}" for name in (*packed, "rank9.json")], workers=1)
+        server.shutdown()
+    assert [one.file for one in found.left] == ["rank9.json"]
+    rows = [msgspec.structs.replace(row, file="", sha256="") for row in found.ranks]
+    own = msgspec.json.decode(here, type=Answer)
+    assert rows == [msgspec.structs.replace(row, file="", sha256="") for row in own.ranks]
+
+
 def test_one_rank_alone_says_that_it_needs_others(tmp_path: Path) -> None:
     files = Simulation(small()).write(tmp_path)
     found = analyze_job(files[:1], workers=1)
@@ -268,6 +304,49 @@ def test_the_command_names_the_rank_writes_everything_and_fails_the_gate(tmp_pat
     assert decode((tmp_path / "0.summary").read_bytes(), "0")[0].rank == 0
     refused = CliRunner().invoke(cli, ["analyze", str(traces), "--gemm", "g1"], standalone_mode=False)
     assert "one trace only" in str(refused.exception)
+
+
+def test_degrees_are_read_from_groups_and_a_pipelines_layers_are_summed(summaries: list[RankSummary]) -> None:
+    def rank(at: int, one: RankSummary, layers: int | None) -> RankSummary:
+        stages, pairs = ("0,2", "1,3")[at % 2], ("0-1", "2-3")[at // 2]
+        kinds = [
+            CallKind("send/recv", "mesh_pp", stages, 2, 1 << 20),
+            CallKind("all_gather", "CONTEXT_PARALLEL_GROUP", pairs, 2, 1 << 20),
+            CallKind("all_reduce", "mesh_dp_cp", pairs, 2, 1 << 20),  # spans two ways: no degree of either
+        ]
+        model = replace(one.model, found="whole", layers=Known(layers, "seen"))
+        return msgspec.structs.replace(one, kinds=[*one.kinds, *kinds], model=model)
+
+    spread = [rank(at, one, (3, 3, 5, 5)[at]) for at, one in enumerate(summaries)]
+    assert job_degrees(spread) == {"context parallel": 2, "pipeline parallel": 2}
+    assert (found := job_model(spread)) is not None and found.layers.value == 8
+    assert found.layers.source == "3 + 5 on the stages of a pipeline"
+    uneven = [rank(at, one, (3, 4, 5, 5)[at]) for at, one in enumerate(summaries)]
+    assert (found := job_model(uneven)) is not None and found.layers.value is None
+    assert (found := job_model(spread[:2])) is not None and found.layers.value is None  # a stage is missing
+
+
+def test_the_commands_that_check_a_claim_print_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Simulation(planted(lambda: data_parallel(3, steps=2), 2, input_us=2500.0)).write(tmp_path)
+    found = analyze_job([tmp_path], workers=1)
+    at = found.stragglers[0].seen_at
+    assert at is not None and at.late.name == "rank 2"
+    assert at.waiting.us - at.late.us == pytest.approx(2500, rel=0.1)  # the batch comes so much later
+    said, commands = evidence(found)
+    assert f.ms(at.late.us / 1e3) in said[0] and f.ms(at.waiting.us / 1e3) in said[0]
+    monkeypatch.chdir(tmp_path)
+    for command, us in zip(commands, (at.late.us, at.waiting.us), strict=False):
+        exec(shlex.split(command)[2])
+        assert re.search(r"\d\.\d+", capsys.readouterr().out)[0] == f"{us / 1e3:.6f}".rstrip("0")  # type: ignore[index]
+    assert commands[2:] == [
+        "tracelens open rank2.json",
+        *(f"tracelens analyze {one.name.replace(' ', '')}.json" for one in (at.late, at.waiting)),
+    ]
+    page, text = render_job_html(found), job_markdown(found)
+    for command in commands:
+        assert str(escape(command)) in page and f"$ {command}" in text
 
 
 def test_a_thousand_ranks_fit_a_page(summaries: list[RankSummary]) -> None:
@@ -311,10 +390,23 @@ def test_jobs_compare_by_their_summaries_as_by_their_traces(tmp_path: Path) -> N
 
     traces = told("before", "after")
     assert traces["step"]["diff_ms"] < 0
+    (late,) = traces["lateness"]["ranks"]
+    assert (late["pair"], late["before_cause"], late["after_cause"]) == ("rank 2", "cpu", None)
+    for side in ("before", "after"):  # as the answer for each job says
+        job = analyze_job([tmp_path / f"{side}.summary"])
+        assert late[f"{side}_ms"] == job.ranks[2].late_ms
+    assert any(said.startswith("Rank 2 was late and no longer is") for said in traces["reasons"])
+    assert not any("stands out" in said for said in traces["reasons"])
     assert (traces["kind"], traces["matched_by"], len(traces["pairs"])) == ("ranks", "rank", 3)
     assert [one["pair"] for one in traces["stands_out"]] == ["rank 2"]
     assert told("before.summary", "after.summary") == traces
     assert told("before-ranks", "after") == traces
+    (tmp_path / "reports").mkdir()
+    for one in decode((tmp_path / "after.summary").read_bytes(), "after"):
+        (tmp_path / "reports" / f"{one.file}.json").write_bytes(to_report_json(unpack_report(one)))
+    saved = told("before", "reports")
+    assert (saved["lateness"], saved["lateness_unknown"]) == (None, "saved_reports")
+    assert any("saved reports do not hold the calls" in said for said in saved["caveats"])
 
 
 def test_a_redacted_summary_names_nothing(summaries: list[RankSummary]) -> None:

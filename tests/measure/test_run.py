@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -61,7 +60,7 @@ def test_everything_is_measured_and_written_once(tmp_path: Path) -> None:
     assert [done for _, done, _ in heard] == list(range(1, 15))
     assert {total for _, _, total in heard} == {14}
     assert (result.left, result.resumed, result.stopped) == (0, 0, None)
-    assert [one.name for one in tmp_path.iterdir()] == ["cpu.json"]  # the journal is done with
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["cpu.journal.jsonl", "cpu.json"]
 
 
 def test_a_cpu_says_so_in_its_file(tmp_path: Path) -> None:
@@ -141,7 +140,7 @@ def test_a_kill_loses_the_last_group_only(tmp_path: Path) -> None:
         assert child.stdout is not None and child.stdout.readline() == b"ready\n"
         child.send_signal(signal.SIGKILL)
     assert not (tmp_path / "cpu.json").exists()
-    with (tmp_path / "cpu.progress.jsonl").open("a") as journal:
+    with (tmp_path / "cpu.journal.jsonl").open("a") as journal:
         journal.write('{"gemm": {"sweep": "x", "m": 3')  # a line that the kill cut off
     heard: list[int] = []
     result = run(settings(tmp_path), device=CpuDevice(), progress=lambda *told: heard.append(told[2]))
@@ -150,38 +149,31 @@ def test_a_kill_loses_the_last_group_only(tmp_path: Path) -> None:
     assert measured(result) == ALL
 
 
-def test_fresh_and_other_software_begin_anew(tmp_path: Path) -> None:
-    path = tmp_path / "x.progress.jsonl"
-    result = run(settings(tmp_path, minutes=1), device=CpuDevice())
-    row = result.measurements.gemms[0]
-
-    def reopened(version: str, *, fresh: bool) -> int:
-        with Journal(path, {"torch": version}) as journal:
-            journal.open(fresh=fresh)
-            journal.add(row)
-            return journal.resumed
-
-    assert [reopened("2.11", fresh=False), reopened("2.11", fresh=False)] == [0, 1]
-    assert reopened("2.11", fresh=True) == 0
-    assert reopened("2.12", fresh=False) == 0
-    path.write_text("no journal\n")
-    assert reopened("2.12", fresh=False) == 0
-
-
-def test_rows_of_an_earlier_run_stay_where_they_still_hold(tmp_path: Path) -> None:
-    run(settings(tmp_path), device=CpuDevice())
-    again = run(settings(tmp_path, gemms=GEMMS[:2], attention=[]), device=CpuDevice())
-    assert len(again.measurements.gemms) == 2
-    assert len(read_measurements(again.path).gemms) == len(GEMMS)
+@pytest.mark.parametrize("kept", ["cpu.journal.jsonl", "cpu.json"])
+def test_what_was_measured_holds(tmp_path: Path, kept: str) -> None:
+    """Either of the two files is enough, and nothing is measured twice."""
+    first = run(settings(tmp_path), device=CpuDevice())
+    for path in tmp_path.glob("cpu.*"):
+        if path.name != kept:
+            path.unlink()
+    again = run(settings(tmp_path, gemms=GEMMS[:2]), device=CpuDevice())
+    assert again.resumed == 2 + len(ATTENTION)
+    assert (again.measurements.gemms, again.measurements.attention) == (
+        first.measurements.gemms,
+        first.measurements.attention,
+    )
     assert again.previous is None
 
 
-@pytest.mark.parametrize("why", ["other software", "fresh", "damaged"])
+@pytest.mark.parametrize("why", ["other software", "other method", "fresh", "damaged"])
 def test_a_file_that_no_longer_holds_is_moved_aside(tmp_path: Path, why: str) -> None:
     first = run(settings(tmp_path), device=CpuDevice())
+    (tmp_path / "cpu.journal.jsonl").unlink()
     if why == "other software":
         other = dict(first.measurements.software) | {"cublas": "1.2.3"}
         write_measurements(replace(first.measurements, software=other), first.path)
+    elif why == "other method":
+        write_measurements(replace(first.measurements, method_version=0), first.path)
     elif why == "damaged":
         first.path.write_text("{")
     before = first.path.read_bytes()
@@ -195,7 +187,7 @@ def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
     refused = [GemmCase("x", 16, 16, size, batch=2, dtype="fp8") for size in (16, 32)]
     result = run(settings(tmp_path, gemms=[*GEMMS, *refused]), device=CpuDevice())
     (note,) = result.measurements.notes
-    assert note.startswith("2 not measured: torch has no batched fp8 product (16 × 16 × 16 (×2) fp8 TN, ...")
+    assert note.startswith("2 not measured: torch has no batched fp8 GEMM (16 × 16 × 16 (×2) fp8 TN, ...")
     assert result.left == 0
 
 
@@ -242,20 +234,8 @@ def test_clocks_that_cannot_be_read_are_none() -> None:
 def test_kernel_names_that_are_missing_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = CpuDevice()
     made = run(settings(tmp_path), device=device)
-    with Journal(tmp_path / "y.progress.jsonl", {}) as journal:
-        journal.open(fresh=True)
-        for row in made.measurements.gemms:
-            journal.add(row)
-        assert module._notes(journal, device) == ()  # a CPU has no kernels to name
-        assert "no kernel names" in module._notes(journal, _Cuda())[0]
-
-
-def test_the_journal_is_plain_lines(tmp_path: Path) -> None:
-    path = tmp_path / "z.progress.jsonl"
-    with Journal(path, {"device": {"name": "CPU"}}) as journal:
-        journal.open(fresh=False)
-        journal.refuse(CaseOutcome(GEMMS[0], None, "no reason"))
-        assert journal.knows(GEMMS[0]) and not journal.knows(GEMMS[1])
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert lines[0]["identity"] == {"device": {"name": "CPU"}}
-    assert lines[1] == {"refused": str(GEMMS[0]), "why": "no reason"}
+    journal = Journal(None, {})
+    for row in made.measurements.gemms:
+        journal.add(row)
+    assert module._notes(journal, device) == ()  # a CPU has no kernels to name
+    assert "no kernel names" in module._notes(journal, _Cuda())[0]

@@ -89,7 +89,7 @@ def test_unsteady_times_are_told() -> None:
     usual = result()
     shaky = tuple(replace(one, spread_frac=0.2) for one in ROWS)
     told = summarize(result(measurements=replace(usual.measurements, gemms=shaky)))
-    assert any("8 products varied by more than 5%" in line for line in told)
+    assert any("8 GEMMs varied by more than 5%" in line for line in told)
 
 
 def test_a_cpu_is_no_gpu() -> None:

@@ -23,7 +23,7 @@ def asked() -> Report:
 def hostile() -> Report:
     """`sample_report.hostile`, and hostile names in the search and in what was measured."""
     names = HOSTILE_NAMES
-    one = replace(verified_report.verified(name=HOSTILE), how=names[3], device=names[1], not_covered=[*names])
+    one = replace(verified_report.verified(name=HOSTILE), device=names[1], not_covered=[*names])
     calls = [replace(one.calls[at % 2], component=name, role=name, shape_now=name, shape_then=name)
              for at, name in enumerate(names)]  # fmt: skip
     made = verified_report.report(one, notes=tuple(names)).verification

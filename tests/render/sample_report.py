@@ -358,7 +358,7 @@ def full() -> Report:
         list(_CHECKS),
         ["A kernel that runs beside another counts in full for both; shares are of the sum."],
         _communication(),
-        [Lack("no-shapes", "No shapes of operator inputs", "1.3% of GPU time is in products of unknown size",
+        [Lack("no-shapes", "No shapes of operator inputs", "1.3% of GPU time is in GEMMs of unknown size",
               "record with record_shapes=True", "medium", 0.013),
          Lack("one-step", "Only one step", "how much step times differ is not known",
               "record several: schedule(wait=1, warmup=1, active=3)", "low", None)],

@@ -30,7 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "decode": dict(sizes=(1, 8192, 8192), gpu="h100-sxm", vary=("m", "k")),
     "unknown_alignment": dict(sizes=(8192, 50257, 2560), gpu="rtx-4090"),
     "bounded": dict(sizes=(8192, 50257, 2560), gpu="b200"),
-    "unknown_gpu": dict(sizes=(8192, 50257, 2560), gpu="l20"),
+    "unknown_gpu": dict(sizes=(8192, 50257, 2560), gpu="t4"),
     "wgrad": dict(sizes=(768, 768, 32768), gpu="h100-sxm", layout="NT", batch=2),
 }
 

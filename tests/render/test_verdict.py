@@ -160,7 +160,7 @@ def test_an_idle_gpu_is_said_first_with_its_figure_and_the_shapes_second() -> No
     said, detail = verdict(picture(gain=GAIN, busy=0.4))
     assert "CPU-bound" in said and "60.0% of the step (12.0 of 20.0 ms)" in said
     assert detail.startswith(TO_TRY) and f"at most {ms(12.0)}" in detail
-    assert "GPU work" in detail and f"{ms(2.0)} of each {ms(20.0)} step (10.0%, predicted)" in detail
+    assert f"shortens each {ms(20.0)} step by 0 to {ms(GAIN.high)} (at most" in detail
     some, _ = verdict(picture(gain=GAIN, busy=0.8))
     assert "CPU-bound" not in some and "20.0% of the step (4.00 of 20.0 ms)" in some
 
@@ -302,8 +302,8 @@ def test_memory_is_not_claimed_where_components_are_not_known() -> None:
 
 
 def test_a_title_that_begins_with_a_name_keeps_its_capitals() -> None:
-    finding = replace(REPORT.findings[0], title="TF32 for fp32 products.")
-    assert verdict(replace(picture(gain=GAIN), findings=[finding]))[0].endswith(": TF32 for fp32 products.")
+    finding = replace(REPORT.findings[0], title="TF32 for fp32 GEMMs.")
+    assert verdict(replace(picture(gain=GAIN), findings=[finding]))[0].endswith(": TF32 for fp32 GEMMs.")
 
 
 def test_a_range_so_wide_that_its_middle_misleads_is_told() -> None:

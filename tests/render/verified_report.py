@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.render import sample_report
 from tracelens.results import Estimate, MeasuredCall, MeasuredWhole, Report, Verification, Verified
+from tracelens.results.verified import Reason
 
 
 def measured(low: float, mid: float, high: float) -> Estimate:
@@ -27,7 +28,7 @@ def verified(mid: float = 8.2, *, name: str = "logits") -> Verified:
     return Verified(
         "measured", "", "layers", measured(mid - 0.1, mid, mid + 0.1), measured(0.2, 0.21, 0.22),
         Estimate(7.8, 8.4, 8.9, "model"), Estimate(0.19, 0.21, 0.22, "model"), mid / 8.4, True, True,
-        "1 × (logits: 14.2 ms − 6.00 ms) = 8.20 ms", measured(8.0, 8.1, 8.2), [call, refused], [whole, lost],
+        measured(8.0, 8.1, 8.2), [call, refused], [whole, lost],
         [f"not covered: {name}"], "NVIDIA H200", "2026-11-21",
     )  # fmt: skip
 
@@ -38,7 +39,7 @@ def report(one: Verified, *, notes: tuple[str, ...] = ()) -> Report:
     first = replace(
         first, verified=one, saving_ms=one.saving_ms, saving_frac=one.saving_frac, basis="measured"
     )
-    refused = replace(one, state="not_measured", why="layers with experts are not built")
+    refused = replace(one, state="not_measured", why=Reason("experts"))
     run = Verification("h200", "NVIDIA H200", True, "2026-11-21", "tracelens verify", {"torch": "2.11.0"}, {},
                        0.004, 1, 2, list(notes))  # fmt: skip
     return replace(full, findings=[first, replace(rest[0], verified=refused), *rest[1:]], verification=run)

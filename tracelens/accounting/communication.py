@@ -91,6 +91,7 @@ def _row(
         hidden_ms_per_step=int((dur - exposed)[in_step].sum()) / 1e6 / steps,
         algorithm_gbps=algorithm if factor is not None or call.group_size is None else None,
         bus_gbps=algorithm * factor if algorithm is not None and factor is not None else None,
+        best_bus_gbps=float((sizes / np.maximum(1, dur)).max()) * factor if factor and moved else None,
         in_line_ms_per_step=int(exposed[in_step & in_line[at]].sum()) / 1e6 / steps,
         unaligned_ms_per_step=int(exposed[unaligned].sum()) / 1e6 / steps,
         unaligned_bytes=int(shares[np.where(unaligned, exposed, -1).argmax()]) if unaligned.any() else None,

@@ -18,10 +18,9 @@ _KINDS = {
     "tensor_parallel": frozenset({"tp", "tensor"}),
     "pipeline_parallel": frozenset({"pp", "pipeline", "pipe"}),
     "expert_parallel": frozenset({"ep", "expert"}),
+    "context_parallel": frozenset({"cp", "context"}),
 }
-_OTHERS = frozenset(
-    {"dp", "data", "cp", "context", "sp", "sequence", "fsdp", "shard", "replicate", "embedding"}
-)
+_OTHERS = frozenset({"dp", "data", "sp", "sequence", "fsdp", "shard", "replicate", "embedding"})
 _SPLIT = ("heads", "kv_heads", "ffn", "vocab")
 _WORD = re.compile(r"[a-z]+")
 _PURPOSES = {"pipeline": "pipeline_parallel", "expert all-to-all": "expert_parallel"}
@@ -131,7 +130,12 @@ def _named(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> dic
     return named
 
 
-def _kind(text: str) -> str | None:
+def kind_of_group(text: str) -> str | None:
+    """The degree that a process group of that name is the ranks of; None where it names none, or several.
+
+    >>> kind_of_group("mesh_pp"), kind_of_group("CONTEXT_PARALLEL_GROUP"), kind_of_group("dp_cp")
+    ('pipeline_parallel', 'context_parallel', None)
+    """
     words = set(_WORD.findall(text.lower()))
     kinds = [kind for kind, own in _KINDS.items() if own & words]
     return kinds[0] if len(kinds) == 1 and not words & _OTHERS else None
@@ -142,7 +146,7 @@ def _meshes(metadata: Mapping[str, Any]) -> Iterator[tuple[str, int, str]]:
     parallel = inner.get("parallel") if isinstance(inner, Mapping) else None
     degrees = parallel.get("degrees") if isinstance(parallel, Mapping) else None
     for name, size in degrees.items() if isinstance(degrees, Mapping) else ():
-        kind = _kind(str(name))
+        kind = kind_of_group(str(name))
         if kind is not None and type(size) is int and size > 0:
             yield kind, size, "a dimension of the device mesh is named after it"
 
@@ -151,7 +155,7 @@ def _groups(metadata: Mapping[str, Any], rows: Sequence[CommunicationRow]) -> It
     listed = [(str(one["description"] or ""), one["size"]) for one in process_groups(metadata).values()]
     listed += [(row.group or "", row.group_size) for row in rows]
     for text, size in listed:
-        kind = _kind(text)
+        kind = kind_of_group(text)
         if kind is not None and size:
             yield kind, size, "a process group is named after it"
 
@@ -162,7 +166,7 @@ def _purposes(rows: Sequence[CommunicationRow]) -> Iterator[tuple[str, int, str]
         return
     for row in rows:
         kind = _PURPOSES.get(row.purpose)
-        if kind is not None and row.group_size and _kind(row.group or "") is None:
+        if kind is not None and row.group_size and kind_of_group(row.group or "") is None:
             yield kind, row.group_size, f"the one process group serves {row.purpose}"
 
 

@@ -133,7 +133,10 @@ def _groups(trace: Trace, attribution: Attribution, calls: Calls) -> list[_Group
 
 def _rate(table: _Table, group: _Group, kernel: KernelName | None) -> RowRate:
     time_ns = int(table.calls.dur_ns[group.calls].sum())
-    dtype = math_dtype(group.shape, kernel=kernel) if group.shape else None
+    if group.shape:
+        dtype = math_dtype(group.shape, kernel=kernel)
+    else:  # of what runs on CUDA cores the name says the type; tensor cores' fp32 operands can be TF32
+        dtype = kernel.math_dtype if kernel is not None and kernel.tensor_core is False else None
     return rate_of(group.shape, calls=len(group.calls), time_ns=time_ns, gpu=table.info, dtype=dtype)
 
 

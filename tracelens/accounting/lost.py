@@ -174,7 +174,7 @@ def _unknown(row: GemmRow, shape: Shape | None, kernel: KernelName | None, gpu: 
     """Why each part that cannot be judged cannot."""
     why = {}
     if isinstance(shape, AttentionShape) or row.kind == "attention":
-        why["useful"] = "fused attention is no single product: its time is not split"
+        why["useful"] = "fused attention is no single GEMM: its time is not split"
     elif row.work_known == "above_peak" and row.work_why is not None:
         why["useful"] = row.work_why
     elif shape is None:

@@ -364,7 +364,7 @@ def _unfused_heads(forward: _Forward, head_dim: Known, hidden: Known) -> tuple[K
     for width, what in ((output.value, "width of the output projection's input"), (hidden.value, "hidden")):
         heads, rest = divmod(width or 0, head_dim.value)
         if heads and not rest and batch % heads == 0:
-            why = f"{what} / head dimension, with the batch of the score products"
+            why = f"{what} / head dimension, with the batch of the score GEMMs"
             return Known(heads, why), Known(batch // heads, why), unknown
     return unknown, unknown, unknown
 

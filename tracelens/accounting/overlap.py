@@ -148,6 +148,8 @@ def clock_of(around: Surroundings, steps: Mapping[int, int], rows: Sequence[Gemm
     known = np.isfinite(found.pace)
     if known.sum() < 2:
         return None
+    lost = sum(row.clock_ms_per_step for row in rows)
+    whole, (least, most) = float(found.lost_ns.sum()), found.range_ns
     return Clock(
         steps=[
             StepPace(steps.get(step, step), pace, slow)
@@ -158,7 +160,9 @@ def clock_of(around: Surroundings, steps: Mapping[int, int], rows: Sequence[Gemm
                 strict=True,
             )
         ],
-        lost_ms_per_step=sum(row.clock_ms_per_step for row in rows),
+        lost_ms_per_step=lost,
+        least_ms_per_step=lost * least / whole if whole else 0.0,
+        most_ms_per_step=lost * most / whole if whole else 0.0,
     )
 
 

@@ -37,14 +37,14 @@ def projected_kv_heads(
         )
     if set(widths.values()) == {layers} and len(widths) == 1:
         (width,) = widths
-        return _known(width - queries, 2, heads, head_dim, f"one product makes q, k and v, {width} wide")
+        return _known(width - queries, 2, heads, head_dim, f"one GEMM makes q, k and v, {width} wide")
     if len(widths) != 2 or widths.get(queries) != layers:
         return None
     ((width, calls),) = ((width, calls) for width, calls in widths.items() if width != queries)
     if calls == 2 * layers:
-        return _known(width, 1, heads, head_dim, f"k and v are made by products {width} wide")
+        return _known(width, 1, heads, head_dim, f"k and v are made by GEMMs {width} wide")
     if calls == layers:
-        return _known(width, 2, heads, head_dim, f"one product makes k and v, {width} wide")
+        return _known(width, 2, heads, head_dim, f"one GEMM makes k and v, {width} wide")
     return None
 
 

@@ -66,7 +66,7 @@ def work_why(shape: Shape | None, rate: RowRate, gpu: GpuInfo) -> str | None:
         what = "rows of a buffer were" if not isinstance(shape, AttentionShape) else "scores were"
         return (
             f"counted in full it would be {sig(rate.tflops)} TFLOP/s, above the dense peak of {sig(peak)}:"
-            f" not all {what} computed, or the product is sparse"
+            f" not all {what} computed, or the GEMM is sparse"
         )
     if rate.known != "at_most":
         return None

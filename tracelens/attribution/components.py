@@ -261,6 +261,10 @@ def _of_role(
         return _of_activation(outer)
     if role in ("experts", "moe"):
         return _among_experts(s, role)
+    if role == "embedding" and "attention" in outer:
+        return "attention.other"  # of positions, to one another
+    if role == "embedding" and "layer" in inner:
+        return "other"  # the blocks of a backbone that makes patches
     return _PLAIN_ROLE.get(role)
 
 
@@ -272,8 +276,8 @@ def _of_activation(outer: tuple[str | None, ...]) -> str | None:
     block = next((role for role in reversed(around) if role in _AROUND_ACTIVATION), None)
     if block is not None:
         return _AROUND_ACTIVATION[block]
-    if "embedding" in around and "layer" not in around:
-        return "embedding"
+    if "embedding" in around:
+        return "other" if "layer" in around else "embedding"
     return "mlp.activation" if around[-1:] != [None] else None
 
 
@@ -322,12 +326,13 @@ def _in_attention(s: Situation, is_linear: bool) -> str:
 def _in_mlp(s: Situation, is_linear: bool) -> str:
     if s.outer in _ACTIVATIONS:
         return "mlp.activation"
-    if not is_linear or s.order_in_mlp is None:
+    convolves = s.outer == "convolution"
+    if not (is_linear or convolves) or s.order_in_mlp is None:
         return "mlp.other"
     position, count = s.order_in_mlp
     if count == 2:
         return "mlp.down" if position == 1 else "mlp.up"
-    if count == 3:
+    if count == 3 and not convolves:
         # act(gate(x)) * up(x) runs gate, activation, up, down. Where both products come before the
         # activation, which of them it takes is not to be seen.
         if position == 2:

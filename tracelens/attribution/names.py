@@ -143,10 +143,14 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         rf"(layer|rms)_?norm(?!{_NEAR}({_AROUND_NORM}))",
         "batchnorm",
     ),
-    ("ssm", r"mamba_?2?(mixer\d?|layer)?$|(bamba|h1)mixer$|deltanet$|^linear_attn$|state_?space"),
+    (  # Griffin's gated linear recurrence too: a short convolution, and a diagonal state that decays
+        "ssm",
+        r"mamba_?2?(mixer\d?|layer)?$|(bamba|h1)mixer$|deltanet$|^linear_attn$|state_?space",
+        r"rg_?lru$|recurrentblock$",
+    ),
     (  # recurrences, short convolutions: they mix tokens, and are no attention
         "mixer",
-        "(?<!mlp)mixer$|rwkv|shortconv$|rglru$|recurrentblock$",
+        "(?<!mlp)mixer$|rwkv|shortconv$",
     ),
     ("rope", "rotary", "rope(?!n)", "apply_rot"),
     ("dropout", "dropout", r"^(attn_|resid_)?drop(_path)?$", "drop_?path$", "stochastic_?depth"),
@@ -174,7 +178,7 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
     ),
     ("intermediate", "intermediate$"),  # BERT's: the product and its activation
     ("mlp_down", r"^(down_proj|fc2|fc_out|lin2|linear2|dense_4h_to_h|linear_fc2|ffn_down|w2)$"),
-    ("attention", "attention", "attn", "^mha$", "mla$", "multihead", "^sa$"),
+    ("attention", "attention", "attn(?!block)", "^mha$", "mla$", "multihead", "^sa$", "^gpsa$", "^xca$"),
     (
         "activation",
         r"^(act|act_fn|swiglu|silu\w*|\w*activation(_fn)?)$",
@@ -210,14 +214,20 @@ _ELEMENTS: tuple[tuple[str, ...], ...] = (
         "multi_?modal_?projector$",
     ),
     ("bert_output", r"^(?!.*self)\w*output$"),
-    ("stem", r"conv(olution)?_?(layer|block|stem)(_\d+)?$", "feature_?(extractor|encoder)$"),
+    (
+        "stem",
+        r"conv(olution)?_?(layer|block|stem)(_\d+)?$",
+        "feature_?(extractor|encoder)$",
+        r"^resnet_?stage$|^bottleneckblock$",
+    ),
     # of T5's a layer and not its MLP, which lies in it
     ("layer", r"(?<!base_)(layer|block)(_\d+)?$", r"^(h|layers?|blocks?)$", "layerff$"),
 )
 _COMPILED_ELEMENTS = tuple((role, re.compile("|".join(words), re.IGNORECASE)) for role, *words in _ELEMENTS)
-_COUNTER = re.compile(r"^(.*?)_(\d+)$")
-_INDEX = re.compile(r"^\d+$")
-_LAYER_TEXT = re.compile(r"^(?:transformer[ _.-]?)?(?:layer|block)s?[ _.:#-]*(\d+)$", re.IGNORECASE)
+# what counts layers has few digits; more of them are another kind of name
+_COUNTER = re.compile(r"^(.*?)_(\d{1,9})$")
+_INDEX = re.compile(r"^\d{1,9}$")
+_LAYER_TEXT = re.compile(r"^(?:transformer[ _.-]?)?(?:layer|block)s?[ _.:#-]*(\d{1,9})$", re.IGNORECASE)
 
 
 @cache

@@ -225,7 +225,7 @@ def _steps(r: _Recording) -> Iterator[Lack]:
         yield Lack(
             "no-steps",
             "No step is marked",
-            "the whole recording counts as one step, with what came before and after the loop in it",
+            "the whole trace counts as one step, with what came before and after the loop in it",
             "call prof.step() at the end of each iteration",
             "medium",
             None,
@@ -272,7 +272,7 @@ def _warm_up(r: _Recording) -> Iterator[Lack]:
     if seen:
         yield Lack(
             "warm-up",
-            "The recording holds a warm-up",
+            "The trace holds a warm-up",
             "; ".join(seen) + ": the steps are not those of the long run",
             "begin later: schedule(wait=5, warmup=2, active=3)",
             "medium",
@@ -294,8 +294,8 @@ def _synchronizations(r: _Recording) -> Iterator[Lack]:
     if r.links.steps.marked and waiting.sum() > _SYNCHRONIZING * steps:
         yield Lack(
             "synchronizations",
-            "The host waits for the GPU within the steps",
-            f"{waiting.sum() / steps:.0f} device-wide synchronizations a step: the host cannot run ahead, "
+            "The CPU waits for the GPU within the steps",
+            f"{waiting.sum() / steps:.0f} device-wide synchronizations a step: the CPU cannot run ahead, "
             "and the GPU idles meanwhile",
             "leave torch.cuda.synchronize() out of the recorded steps",
             "low",

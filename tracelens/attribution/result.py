@@ -49,7 +49,7 @@ REASONS = {
         "record with module names (with_stack=True, or record_function around the parts)",
     ),
     "unknown module": (
-        "the modules and ranges around it do not say which part it is",
+        "no module or range around the kernel says which part of the model it is",
         "label it with record_function, named after its part (attention, mlp, rotary, ...)",
     ),
 }

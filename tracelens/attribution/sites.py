@@ -230,7 +230,11 @@ def _in_mlp(
     position, count = np.full(size, -1, np.int32), np.zeros(size, np.int32)
     before, after = np.zeros(size, np.bool_), np.full(size, -1, np.int32)
     own = np.arange(size)
-    linear = (rule == _RULE_CODE["linear"]) & (outermost == own) & (paths.mlp >= 0)
+    inside = (outermost == own) & (paths.mlp >= 0)
+    linear = inside & (rule == _RULE_CODE["linear"])
+    # on maps an MLP is two convolutions; beside linear layers a convolution is no layer of it
+    convolved = inside & (rule == _RULE_CODE["convolution"])
+    linear |= convolved & ~np.isin(paths.mlp, paths.mlp[linear])
     acts = (rule == _RULE_CODE["activation"]) | (rule == _RULE_CODE["nonlinearity"])
     activation = acts & (outermost == own) & (paths.mlp >= 0)
     nodes = np.flatnonzero(linear | activation)

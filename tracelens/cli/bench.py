@@ -44,7 +44,7 @@ _MINUTES, _QUICK_MINUTES = 5.0, 1.0
     "--resume/--fresh",
     default=True,
     show_default=True,
-    help="Go on where an earlier run ended, or begin anew.",
+    help="Take what was measured before by the same method, or measure anew.",
 )
 @click.option("--cpu-dry-run", is_flag=True, hidden=True)
 def bench(

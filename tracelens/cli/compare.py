@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -87,19 +86,13 @@ def compare(
 
 
 def _compare(before: str, after: str, *, across: bool) -> Compared:
-    from tracelens.job.saved import as_folder
-
-    with as_folder(before) as first, as_folder(after) as second:
-        return _compare_files(str(first), str(second), across=across)
-
-
-def _compare_files(before: str, after: str, *, across: bool) -> Compared:
-    from tracelens.comparison.folder import compare_folders
     from tracelens.comparison.load import compare as compare_files
+    from tracelens.job.compare import compare_folders
+    from tracelens.job.saved import holds_ranks
     from tracelens.render.compare_folder_words import told_folders
     from tracelens.render.compare_words import told
 
-    folders = [path for path in (before, after) if path != "-" and os.path.isdir(path)]
+    folders = [path for path in (before, after) if path != "-" and holds_ranks(path)]
     if not folders:
         with fetched(before, after) as (first, second):
             return told(compare_files(first, second, across=across))

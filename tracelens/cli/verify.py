@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 @click.option("--model", is_flag=True, help="Measure a small training step of both shapes, too.")
 @click.option("--rule", "rules", multiple=True, metavar="TLxxx", help="Only the findings of this rule.")
 @click.option("--anyway", is_flag=True, help="Measure on another GPU than the report's.")
+@click.option(
+    "--resume/--fresh",
+    default=True,
+    show_default=True,
+    help="Take what was measured before by the same method, or measure anew.",
+)
 @click.option("--cpu-dry-run", is_flag=True, hidden=True)
 def verify(
     report: str,
@@ -35,6 +41,7 @@ def verify(
     model: bool,
     rules: tuple[str, ...],
     anyway: bool,
+    resume: bool,
     cpu_dry_run: bool,
 ) -> None:
     """Measure the suggestions of REPORT on this GPU, before and after.
@@ -49,7 +56,7 @@ def verify(
     from tracelens.measure.verify import read_source
     from tracelens.measure.verify import verify as measure
     from tracelens.measure.verify.file import check_writable, default_output
-    from tracelens.measure.verify.meter import BenchMeter
+    from tracelens.measure.verify.meter import open_meter
 
     source = read_source(report)
     if html is not None and source.kind != "report":
@@ -64,11 +71,11 @@ def verify(
 
     with _progress() as heard:
         device = open_device("cpu" if cpu_dry_run else "cuda")
-        done = measure(
-            source, device=device, model=model, anyway=anyway or cpu_dry_run,
-            only=tuple(rule.upper() for rule in rules), progress=heard, kept=keep,
-            meter=BenchMeter(device, toy=cpu_dry_run),
-        )  # fmt: skip
+        with open_meter(device, toy=cpu_dry_run, fresh=not resume) as meter:
+            done = measure(
+                source, device=device, model=model, anyway=anyway or cpu_dry_run,
+                only=tuple(rule.upper() for rule in rules), progress=heard, kept=keep, meter=meter,
+            )  # fmt: skip
     keep(done)
     _show(done, out, kept, html)
     end_measuring(done.stopped)

@@ -13,34 +13,42 @@ from tracelens import numbers as f
 from tracelens.comparison.changes import caveats
 from tracelens.comparison.compare import compare_reports
 from tracelens.comparison.gemms import Place, other_work
-from tracelens.comparison.load import load_report
 from tracelens.comparison.matching import File, match_folders
 from tracelens.comparison.spelling import place_name
 from tracelens.comparison.together import Compared, together
 from tracelens.errors import InputError, UsageError
 from tracelens.results import Report
 from tracelens.results.comparison import GemmChange, GemmSide, SetupChange
-from tracelens.results.folders import NOT_COMPARED, SIDES, FilePair, FolderComparison, PairTime, Unpaired
+from tracelens.results.folders import (
+    NOT_COMPARED,
+    SIDES,
+    FilePair,
+    FolderComparison,
+    PairTime,
+    Side,
+    Unpaired,
+)
 
 #: Told of every file before it is read: files done, files in all, its name.
 Progress = Callable[[int, int, str], None]
 
 
-def compare_folders(
-    before: str | Path, after: str | Path, *, across: bool = False, progress: Progress | None = None
+def compare_pairs(
+    before: Path,
+    after: Path,
+    read: Callable[[Side, Path], Report],
+    *,
+    across: bool = False,
+    progress: Progress | None = None,
 ) -> FolderComparison:
-    """Compare the traces and saved reports of two folders, pair by pair.
-
-    Files are paired by rank where every one has a rank of its own, else by name. ``across`` allows other
-    GPUs, dtypes or world sizes: where one pair differs in them, shares of peak are compared and no times.
-    ``progress(done, in_all, next)`` is called before each file.
+    """Compare the traces and saved reports of two folders, pair by pair; ``read`` gives a file's report.
 
     Raises:
         InputError: a folder holds nothing to compare, or nothing has a partner.
         UsageError: the times of a pair cannot be compared (another GPU, dtype or world size) and ``across``
             is not given.
     """
-    matched = match_folders(Path(before), Path(after))
+    matched = match_folders(before, after)
     left, found = list(matched.left), []
     total = 2 * len(matched.pairs)
     for at, (name, old, new) in enumerate(matched.pairs):
@@ -49,7 +57,7 @@ def compare_folders(
             if progress is not None:
                 progress(2 * at + number, total, file.name)
             try:
-                reports.append(load_report(file.path))
+                reports.append(read(side, file.path))
             except InputError as error:
                 left.append(Unpaired(side, file.name, str(error)))
         if len(reports) == 2:
@@ -64,7 +72,7 @@ def compare_folders(
         raise InputError(
             f"no pair of files can be compared: {left[-1].file}: {left[-1].why}" if left else "no pair"
         )
-    return together(found, by=matched.by, folders=(Path(before), Path(after)), left=left)
+    return together(found, by=matched.by, folders=(before, after), left=left)
 
 
 def _compared(

@@ -38,10 +38,13 @@ def load_report(given: Analysis | Report | str | Path) -> Report:
     """The report of a trace, a saved report or an analysis. Raises InputError, which names the file."""
     if isinstance(given, Report):
         return given
-    if isinstance(given, Analysis):
-        return given.report
+    return given.report if isinstance(given, Analysis) else load_analysis(given).report
+
+
+def load_analysis(given: str | Path) -> Analysis:
+    """A trace analyzed, or a saved report without its events. Raises InputError, which names the file."""
     try:
-        return Analysis.load(given).report if is_report(given) else analyze(given).report
+        return Analysis.load(given) if is_report(given) else analyze(given, shape_search=False)
     except InputError as error:
         name = Path(given).name
         raise InputError(str(error) if name in str(error) else f"{name}: {error}") from None

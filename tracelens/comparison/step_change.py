@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
-from tracelens.comparison.steps import LEVEL, Shift, rank_test, shift, smallest_p
+from tracelens.comparison.alternating import kinds_of_steps
+from tracelens.comparison.steps import LEVEL, Kind, Shift, rank_test, shift, smallest_p
 from tracelens.results import StepTime
-from tracelens.results.comparison import StepChange, StepState
+from tracelens.results.comparison import StepChange, StepKind, StepState
 
 #: Of the step: what is smaller has no practical size. No change is claimed only where more is excluded.
 PRACTICAL = 0.02
@@ -21,16 +23,20 @@ def step_change(
     unprofiled_ms: tuple[float | None, float | None] = (None, None),
     what: str = "steps",
 ) -> StepChange:
-    """Judge the step's time from times in ms on both sides, at least one on each.
+    """Judge the step's time from times in ms on both sides, in their order, at least one on each.
 
-    ``what`` the times are of ("steps", "runs"), for the sentences.
+    ``what`` the times are of ("steps", "runs"), for the sentences. Steps that are short and long by turns are
+    compared each with its own kind, where they are enough for that test.
     """
     old, new = medians
+    kinds = kinds_of_steps(before, after) if what == "steps" else []
+    by_kind = bool(kinds) and _smallest(kinds) < LEVEL
+    tested: list[Kind] = kinds if by_kind else [(before, after)]
     diff = new.median - old.median
     frac = diff / old.median if old.median else None
-    least = smallest_p(len(before), len(after))
-    p = rank_test(before, after) if least < LEVEL else None
-    left = shift(before, after)
+    least = _smallest(tested)
+    p = rank_test(*tested) if least < LEVEL else None
+    left = shift(*tested)
     state: StepState = "identical" if identical else _state(p, diff, left, PRACTICAL * old.median)
     without = unprofiled_ms
     return StepChange(
@@ -41,7 +47,7 @@ def step_change(
         diff_frac=frac,
         p=p,
         smallest_p=least,
-        test=f"Mann-Whitney on the times of {what}, two-sided" if what != "steps" else _TEST,
+        test=_BY_KIND if by_kind else _RUNS if what != "steps" else _TEST,
         shift_low_ms=left.low,
         shift_high_ms=left.high,
         shift_level=left.level,
@@ -51,10 +57,23 @@ def step_change(
         why=_WHY[state].format(
             counted=f"{len(before)} and {len(after)} {what}", practical=f"{PRACTICAL:.0%}"
         ),
+        kinds=[StepKind(spread(one), spread(other)) for one, other in kinds],
+        by_kind=by_kind,
     )
 
 
+def spread(times: Sequence[float]) -> StepTime:
+    """Median, least and most of some times."""
+    return StepTime(median(times), min(times), max(times), len(times))
+
+
+def _smallest(kinds: Sequence[Kind]) -> float:
+    return smallest_p(*((len(before), len(after)) for before, after in kinds))
+
+
 _TEST = "Mann-Whitney on the steps' times, two-sided"
+_RUNS = "Mann-Whitney on the times of runs, two-sided"
+_BY_KIND = "Mann-Whitney on the steps' times, short with short and long with long, two-sided"
 _MORE = "{counted} differ by more than they do among themselves"
 _WHY: dict[StepState, str] = {
     "faster": _MORE,

@@ -13,8 +13,8 @@ from tracelens.comparison.changes import LONG_STEP
 from tracelens.comparison.gemms import Place
 from tracelens.comparison.moves import find_moves
 from tracelens.comparison.stands_out import stand_out
-from tracelens.comparison.step_change import PRACTICAL, step_change
-from tracelens.results import ModelDims, StepTime
+from tracelens.comparison.step_change import PRACTICAL, spread, step_change
+from tracelens.results import ModelDims
 from tracelens.results.comparison import (
     Cause,
     CauseCode,
@@ -166,7 +166,7 @@ def _step(found: list[Compared], kind: str, sides: Times) -> tuple[StepChange | 
     change = step_change(
         sides[0],
         sides[1],
-        medians=(_spread(sides[0]), _spread(sides[1])),
+        medians=(spread(sides[0]), spread(sides[1])),
         identical=identical,
         what=what,
     )
@@ -180,10 +180,6 @@ def _job_steps(ranks: Sequence[dict[int, float]]) -> list[float]:
         rows = [list(steps.values()) for steps in ranks]  # numbered otherwise, but as many
         return [max(times) for times in zip(*rows, strict=True)]
     return [max(steps[number] for steps in ranks) for number in sorted(common)]
-
-
-def _spread(times: Sequence[float]) -> StepTime:
-    return StepTime(median(times), min(times), max(times), len(times))
 
 
 def _telling(found: list[Compared], step: StepChange | None) -> Compared | None:

@@ -7,23 +7,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracelens.config.configuration import USUAL_SEQUENCE, Configuration, Draft, Given, Layout, finish, whole
-from tracelens.config.families import FAMILIES, NOT_MODELLED, ModelFamily
+from tracelens.config.families import FAMILIES, IMAGES, NOT_MODELLED, ModelFamily
 from tracelens.errors import InputError
 
 #: Where a model of several parts keeps its language model.
 _PARTS = ("text_config", "llm_config", "language_config")
 _KEYS = {
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"),
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "vocab": ("vocab_size",),
     "head_dim": ("head_dim",),
 }
-_FFN = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
+_FFN = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim")
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "seq_length")
 #: All layers of these have the window where the file has one (transformers, modeling_*.py).
 _WINDOW_EVERYWHERE = ("mistral", "mixtral", "phi3", "starcoder2")
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+#: Kinds of ``layer_types`` that are attention and an MLP.
+_LAYER_KINDS = ("full_attention", "sliding_attention", "chunked_attention")
+_OTHER_PARTS = ("vision_config", "visual", "audio_config")
 
 
 def is_huggingface(table: Mapping[str, Any]) -> bool:
@@ -88,14 +91,16 @@ def _family(table: Mapping[str, Any], draft: Draft, gated: bool | None) -> Model
     kind, name = table.get("model_type"), draft.name
     if not isinstance(kind, str):
         raise InputError(f"{name} has no model_type, so how its layers are built is not known")
-    if table.get("kv_lora_rank"):
-        raise InputError(f"{name}: layers with kv_lora_rank are not modelled yet")
     base = kind.removesuffix("_text")
-    for part in (kind, base):
-        if part in NOT_MODELLED:
-            raise InputError(f"{name}: {kind} has {NOT_MODELLED[part]}, which is not modelled yet")
+    reason = NOT_MODELLED.get(kind, NOT_MODELLED.get(base, _unlike(table)))
     known = FAMILIES.get(base)
+    if reason is None and known is None:
+        reason = _unlike_by_keys(table)
+    if reason is not None:
+        raise InputError(f"{name}: {kind[:40]} has {reason}, which is not modelled yet")
     if known is not None:
+        if any(isinstance(table.get(part), Mapping) for part in _OTHER_PARTS):
+            draft.notes.append(f"{kind} has other parts beside its language model: they are not counted")
         return known
     if any(table.get(key) for key in (*_EXPERTS, "moe_intermediate_size")):
         raise InputError(f"{name}: the experts of model_type {kind[:40]!r} are not known here")
@@ -105,6 +110,29 @@ def _family(table: Mapping[str, Any], draft: Draft, gated: bool | None) -> Model
             " file; add --gated or --no-gated to read it as a plain transformer"
         )
     return _plain(table, draft, kind[:40], gated)
+
+
+def _unlike(table: Mapping[str, Any]) -> str | None:
+    """What the file says of any family's layers that these products do not hold; None where nothing."""
+    kinds = table.get("layer_types") or table.get("layers_block_type")
+    others = {str(kind) for kind in kinds} - set(_LAYER_KINDS) if isinstance(kinds, list) else set()
+    if others:
+        return f"layers of kind {min(others)[:40]}"
+    if table.get("kv_lora_rank"):
+        return "latent attention (kv_lora_rank)"
+    embedded = table.get("word_embed_proj_dim")
+    return "a factored embedding" if embedded not in (None, table.get("hidden_size")) else None
+
+
+def _unlike_by_keys(table: Mapping[str, Any]) -> str | None:
+    """The same of a family that is not known, by keys that such layers have."""
+    if table.get("is_encoder_decoder") is True:
+        return "an encoder and a decoder"
+    if "hybrid_override_pattern" in table or any(key.startswith(("mamba_", "ssm_")) for key in table):
+        return "state-space layers"
+    if "block_configs" in table:
+        return "layers that differ from one another"
+    return IMAGES if "patch_size" in table and "vocab_size" not in table else None
 
 
 def _plain(table: Mapping[str, Any], draft: Draft, kind: str, gated: bool) -> ModelFamily:
@@ -155,13 +183,14 @@ def _experts(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> int
         return None
     if not draft.take("experts", table, _EXPERTS):
         raise InputError(f"{draft.name} does not say how many experts there are (num_local_experts)")
-    if table.get("decoder_sparse_step", 1) != 1 or table.get("moe_layer_freq", 1) != 1:
+    turns = ("decoder_sparse_step", "moe_layer_freq", "moe_layer_interval")
+    if any(table.get(key, 1) != 1 for key in turns):
         raise InputError(
             f"{draft.name}: layers with experts in turn with layers without are not modelled yet"
         )
     draft.take("ffn", table, ("moe_intermediate_size", "intermediate_size"))
-    _beside_experts(draft, table)
-    chosen = table.get("num_experts_per_tok")
+    (_beside_llama4 if family.title == "Llama 4" else _beside_experts)(draft, table)
+    chosen = table.get("num_experts_per_tok", table.get("moe_k"))
     if chosen is None:
         raise InputError(f"{draft.name} does not say how many experts a token goes to (num_experts_per_tok)")
     chosen = whole(chosen, "num_experts_per_tok", draft.name)
@@ -172,17 +201,31 @@ def _experts(draft: Draft, table: Mapping[str, Any], family: ModelFamily) -> int
 
 def _beside_experts(draft: Draft, table: Mapping[str, Any]) -> None:
     """The MLP that every token goes through, and layers without experts."""
-    if not draft.take("shared_ffn", table, ("shared_expert_intermediate_size",)) and table.get(
-        "n_shared_experts"
-    ):
-        count = whole(table["n_shared_experts"], "n_shared_experts", draft.name)
+    shared = next((key for key in ("n_shared_experts", "moe_num_shared_experts") if table.get(key)), None)
+    if not draft.take("shared_ffn", table, ("shared_expert_intermediate_size",)) and shared is not None:
+        count = whole(table[shared], shared, draft.name)
         draft.put("shared_ffn", count * draft.values.get("ffn", 0), f"{count} experts of {draft.name} as one")
     listed = table.get("mlp_only_layers")
     dense = len(listed) if isinstance(listed, list) else 0
-    dense = dense or whole(table.get("first_k_dense_replace") or 0, "first_k_dense_replace", draft.name)
-    if dense:
-        draft.put("dense_layers", dense, f"{draft.name}: layers without experts")
-        if not draft.take("dense_ffn", table, ("intermediate_size",)):
+    for key in ("first_k_dense_replace", "moe_layer_start_index"):
+        dense = dense or whole(table.get(key) or 0, key, draft.name)
+    _without_experts(draft, table, dense, "intermediate_size")
+
+
+def _beside_llama4(draft: Draft, table: Mapping[str, Any]) -> None:
+    """An MLP as wide as an expert beside them; layers in turn without experts (modeling_llama4.py)."""
+    draft.take("shared_ffn", table, ("intermediate_size",))
+    layers = draft.values.get("layers", 0)
+    every = whole(table.get("interleave_moe_layer_step") or 1, "interleave_moe_layer_step", draft.name)
+    listed = table.get("moe_layers")
+    routed = len(listed) if isinstance(listed, list) and listed else layers // max(every, 1)
+    _without_experts(draft, table, layers - routed, "intermediate_size_mlp")
+
+
+def _without_experts(draft: Draft, table: Mapping[str, Any], layers: int, width: str) -> None:
+    if layers:
+        draft.put("dense_layers", layers, f"{draft.name}: layers without experts")
+        if not draft.take("dense_ffn", table, (width,)):
             raise InputError(f"{draft.name} does not say how wide the MLP of layers without experts is")
 
 
@@ -217,6 +260,12 @@ def _window(draft: Draft, table: Mapping[str, Any], overrides: Mapping[str, int]
     """The keys that a query sees in layers with a sliding window, and the share of such layers."""
     window, kinds = table.get("sliding_window"), table.get("layer_types")
     length = overrides.get("sequence") or draft.values.get("sequence") or USUAL_SEQUENCE
+    chunk = table.get("attention_chunk_size")
+    if isinstance(chunk, int) and chunk < length:
+        raise InputError(
+            f"{draft.name}: attention in chunks of {chunk} is not modelled yet for {length} tokens: give"
+            f" --sequence {chunk} or less"
+        )
     if isinstance(window, bool) or not isinstance(window, int) or not table.get("use_sliding_window", True):
         return None, 0.0
     if not 0 < window < length:

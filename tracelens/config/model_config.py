@@ -31,6 +31,7 @@ _ALIASES = {
     "experts_per_token": "top_k", "num_experts_per_tok": "top_k", "moe_router_topk": "top_k",
     "moe_top_k": "top_k",
     "expert_capacity": "capacity", "tokens_per_expert": "capacity",
+    "load_imbalance": "imbalance",
     "precision": "dtype", "type": "dtype",
 }  # fmt: skip
 #: How users write a type of products -> our name for it. tf32: fp32 data on tensor cores.
@@ -44,13 +45,16 @@ DTYPES = tuple(dict.fromkeys(_DTYPES.values()))
 _SHOWN_BY = {
     "tensor_parallel": "exchanged activations, or a process group named after it",
     "pipeline_parallel": "a process group named after it (pp, pipeline), or a trace without sends",
-    "expert_parallel": "a process group named after it (ep, expert), or a batched product of all experts",
-    "experts": "the product of a router with record_shapes=True",
-    "top_k": "products of experts whose rows are a whole multiple of the tokens, or `tracelens capture`",
-    "capacity": "products of experts with record_shapes=True",
-    "dtype": "products with a known type",
+    "expert_parallel": "a process group named after it (ep, expert), or a batched GEMM of all experts",
+    "experts": "the GEMM of a router with record_shapes=True",
+    "top_k": "GEMMs of experts whose rows are a whole multiple of the tokens, or `tracelens capture`",
+    "capacity": "GEMMs of experts with record_shapes=True",
+    "imbalance": "split sizes of the experts' all-to-alls (all_to_all_single with record_shapes=True)",
+    "dtype": "GEMMs with a known type",
 }
 
+#: With another one, loads are others.
+_SHARES_EXPERTS = frozenset({"experts", "top_k", "capacity", "expert_parallel"})
 _WHOLE = re.compile(r"[+-]?[0-9](?:_?[0-9]){0,17}")
 #: No parameter of a model is larger, and products of a few stay exact.
 _LARGEST = 2**31
@@ -78,6 +82,7 @@ class ModelConfig:
     expert_parallel: int | None = None  # ranks that share the experts, each with experts / ranks of them
     top_k: int | None = None  # experts that each token goes to
     capacity: int | None = None  # rows of one expert's product: the mean where loads differ
+    imbalance: int | None = None  # percent of rows that the fullest expert-parallel rank has above the mean
     dtype: str | None = None  # of the products that take most of the time; one of DTYPES
     micro_batches: int | None = None  # of one step on this rank
     vocab_split: bool | None = (
@@ -229,7 +234,7 @@ def parse_changes(texts: Sequence[str], *, now: ModelConfig | None = None) -> di
 def _dtype(text: str) -> str:
     found = _DTYPES.get(text.lower().removeprefix("torch."))
     if found is None:
-        raise UsageError(f"{text[:40]!r} is no type of products that can be simulated: {', '.join(DTYPES)}")
+        raise UsageError(f"{text[:40]!r} is no type of GEMMs that can be simulated: {', '.join(DTYPES)}")
     return found
 
 
@@ -269,6 +274,8 @@ def changed(now: ModelConfig, changes: Mapping[str, int | str]) -> ModelConfig:
         _check(name, value, now)
     if "tokens" in changes and now.micro_batch and now.sequence:
         raise UsageError("change micro_batch or sequence: tokens are their product")
+    if "imbalance" in changes and (moved := _SHARES_EXPERTS & changes.keys()):
+        raise UsageError(f"imbalance is that of the present experts and ranks: not with {min(moved)}")
     then = replace(now, **changes)  # type: ignore[arg-type]
     if {"heads", "head_dim", "hidden"} & changes.keys():
         then = replace(then, **_heads(now, then, changes))  # type: ignore[arg-type]
@@ -292,7 +299,7 @@ def _check(name: str, value: int | str, now: ModelConfig) -> None:
     if name == "dtype":
         if value not in DTYPES:
             raise UsageError(f"dtype = {value} cannot be simulated: {', '.join(DTYPES)} can")
-    elif not isinstance(value, int) or not 0 < value < _LARGEST:
+    elif not isinstance(value, int) or not (0 if name == "imbalance" else 1) <= value < _LARGEST:
         raise UsageError(f"{name} = {value} is no size a model can have")
     if now.value(name) is None:
         shown = f"; it is shown by {_SHOWN_BY[name]}" if name in _SHOWN_BY else ""

@@ -7,6 +7,8 @@ factor in a step, it is no shape: a GPU that clocks lower (power, temperature), 
 - pace of a step: the median of the paces of its shapes, by their time. A step of at least ``SHAPES`` shapes.
 - fast steps: the fastest, and those within half of ``SLOWER`` of it. Another is slow where its pace is at
   least ``SLOWER`` above 1, and three quarters of its time is in shapes at least half as much above it.
+- a pace is known within two standard errors over its shapes and what healthy steps differ by; where that
+  is more than half of what the step is slower by, nothing is claimed. The range of what is lost follows.
 - a call in a slow step lost time * (1 - 1 / pace) to the clock, where its shape slowed by half of that or
   more, on average over slow steps: what waits for memory does not slow with the SMs' clock.
 
@@ -32,6 +34,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 #: Above the fastest step; the steps of healthy traces differ by less.
 SLOWER = 0.03
+#: What a step's pace is off by without any cause: half of the 2.4 %.
+HEALTHY = 0.012
 #: Fewer shapes do not tell the GPU's pace from their own.
 SHAPES = 3
 
@@ -44,6 +48,7 @@ class StepPaces:
     pace: FloatArray  # of each, 1 = as the fast ones; NaN = too few shapes
     slow: BoolArray
     lost_ns: FloatArray  # per call
+    range_ns: tuple[float, float]  # of all that is lost, as surely as the paces are known
 
 
 def step_paces(dur_ns: IntArray, alike: IntArray, step: IntArray, judged: BoolArray) -> StepPaces:
@@ -65,17 +70,34 @@ def step_paces(dur_ns: IntArray, alike: IntArray, step: IntArray, judged: BoolAr
     whole = np.where(several, _medians(dur_ns[rows], at_shape, len(shapes)), np.nan)
     rough = _quantiles(cells / whole[:, None], weight, 0.5)
     if not np.isfinite(rough).any():
-        return StepPaces(steps, rough, np.zeros(len(steps), np.bool_), np.zeros(len(dur_ns)))
+        return StepPaces(steps, rough, np.zeros(len(steps), np.bool_), np.zeros(len(dur_ns)), (0.0, 0.0))
     with np.errstate(invalid="ignore", divide="ignore"):
         fast = rough < np.nanmin(rough) * (1 + SLOWER / 2)
         alone = _mean(cells[:, fast])
         ratio = cells / np.where(several & (alone > 0), alone, np.nan)[:, None]
         pace, quarter = _quantiles(ratio, weight, 0.5), _quantiles(ratio, weight, 0.25)
-        slow = (pace >= 1 + SLOWER) & (quarter - 1 >= (pace - 1) / 2)
+        error = _error(ratio, weight) + max(HEALTHY, float(np.nanmax(np.abs(pace[fast] - 1))))
+        slow = (pace >= 1 + SLOWER) & (quarter - 1 >= (pace - 1) / 2) & (error <= (pace - 1) / 2)
         part = np.where(slow & np.isfinite(ratio), (ratio - 1) / (pace - 1), np.nan)
     slowed = slow[None, :] & (_mean(part) >= 1 / 2)[:, None]
-    share = np.where(slowed, 1 - 1 / np.where(slow, pace, 1.0), 0.0)
-    return StepPaces(steps, pace, slow, _lost(dur_ns, (shapes, alike), (steps, step), share, cells))
+    lost = [
+        _lost(dur_ns, (shapes, alike), (steps, step), np.where(slowed, 1 - 1 / one, 0.0), cells)
+        for one in (np.where(slow, pace + by * error, 1.0) for by in (-1, 0, 1))
+    ]
+    return StepPaces(steps, pace, slow, lost[1], (float(lost[0].sum()), float(lost[2].sum())))
+
+
+def _error(ratio: FloatArray, weight: FloatArray) -> FloatArray:
+    """Two standard errors of each step's median, of as many shapes as weights of such a spread stand for.
+
+    The deviation is that of a normal distribution with these quartiles: a few shapes that no clock slows do
+    not widen it.
+    """
+    spread = (_quantiles(ratio, weight, 0.75) - _quantiles(ratio, weight, 0.25)) / 1.35
+    share = np.where(np.isfinite(ratio), weight[:, None], 0.0)
+    share = share / np.maximum(share.sum(axis=0), 1e-9)
+    out: FloatArray = 2 * 1.25 * spread * np.sqrt((share**2).sum(axis=0))
+    return out
 
 
 def _mean(cells: FloatArray) -> FloatArray:

@@ -47,7 +47,7 @@ def parse_sizes(text: str, *, batch: int | None = None) -> Sizes:
     """
     match = _SIZES.fullmatch(text)
     if match is None:
-        start = f"cannot read {shown(text)} as a product: " if text.strip() else ""
+        start = f"cannot read {shown(text)} as a GEMM: " if text.strip() else ""
         raise UsageError(
             f"{start}give M, N and K of out[M,N] = a[M,K] @ b[K,N],"
             " e.g. 8192x50257x2560, or 96@1024x1024x64 for a batch of 96"
@@ -58,7 +58,7 @@ def parse_sizes(text: str, *, batch: int | None = None) -> Sizes:
     sizes = {"M": m, "N": n, "K": k, "batch": before if before is not None else batch}
     for name, value in sizes.items():
         if value is not None and not 1 <= value <= _LARGEST:
-            raise UsageError(f"{name} = {value}: sizes of a product are whole numbers from 1 to 2^40")
+            raise UsageError(f"{name} = {value}: sizes of a GEMM are whole numbers from 1 to 2^40")
     return Sizes(m or 0, n or 0, k or 0, sizes["batch"] or 1)
 
 

@@ -126,7 +126,7 @@ def find_gpu(
 
     >>> find_gpu("NVIDIA H100 80GB HBM3", properties={"numSms": 132}).name
     'h100-sxm'
-    >>> find_gpu("NVIDIA GeForce RTX 4090 Laptop GPU").name
+    >>> find_gpu("NVIDIA GeForce RTX 5090 Laptop GPU").name
     'unknown'
     """
     traced = _Traced.read(properties)

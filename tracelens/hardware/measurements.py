@@ -84,6 +84,7 @@ class Measurements:
     launch_floor_us: float | None = None  # the shortest GEMM kernel seen
     call_gap_us: float | None = None  # in every time_us: what separates two kernels of a full stream
     notes: tuple[str, ...] = field(default=())
+    method_version: int = 1  # results of another version are stale
 
 
 def write_measurements(measurements: Measurements, path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from tracelens.errors import InputError
+from tracelens.errors import RECORD_ONE, InputError
 from tracelens.files import cannot_read
 from tracelens.kinds import kind_of
 from tracelens.results.job import Left
@@ -54,8 +54,8 @@ def find_files(paths: Sequence[str | Path]) -> Files:
                 left.append(Left(name, "a saved report, not a trace" if kind == "report" else "not a trace"))
     if not traces and not summaries:
         said = ", ".join(str(path) for path in paths)
-        why = f": {left[0].file}: {left[0].why}" if left else "; 'tracelens capture -- train.py' records one"
-        raise InputError(f"no trace in {said}{why}")
+        why = f": {left[0].file}: {left[0].why}" if left else ""
+        raise InputError(f"no trace in {said}{why}; {RECORD_ONE}")
     return Files(list(traces), list(summaries), left)
 
 
@@ -145,8 +145,12 @@ def _said(address: str) -> Iterator[None]:
     except Exception as error:
         why = " ".join(str(error).split())
         if why in ("", address):
-            why = type(error).__name__
-        raise InputError(f"cannot read {address}: {why[:200]}; or download it and give the file") from None
+            missing = isinstance(error, FileNotFoundError)
+            why = "there is no such file" if missing else type(error).__name__
+        raise InputError(
+            f"cannot read {address} ({why[:200]}): check the address and what it needs, or download it"
+            " and give the file"
+        ) from None
 
 
 def is_file_address(path: str) -> bool:

@@ -16,6 +16,7 @@ import msgspec
 from tracelens.comparison.step_change import PRACTICAL
 from tracelens.errors import InputError, UsageError
 from tracelens.files import write_bytes
+from tracelens.job.trend import MOST_RUNS, slope
 from tracelens.results.job import Job
 
 #: Fewer earlier runs say nothing of how much runs differ.
@@ -45,12 +46,23 @@ class Moved(msgspec.Struct, frozen=True):
     runs: int  # earlier ones of the same job
 
 
+class Trend(msgspec.Struct, frozen=True):
+    """A figure that rises or falls over the runs of the last one's job."""
+
+    figure: str
+    ms_per_run: float  # median slope
+    first_ms: float
+    last_ms: float
+    runs: int
+
+
 class History(msgspec.Struct, frozen=True):
     """The runs, oldest first, and what moved in the last one; the largest first."""
 
     runs: list[RecordedRun]
     moved: list[Moved]
     earlier: int  # runs that the last one is compared with
+    trends: list[Trend] = []  # the steepest first
 
 
 def figures(job: Job) -> dict[str, float]:
@@ -111,15 +123,28 @@ def history(store: Path) -> History:
     earlier = [one for one in runs.values() if one.job == last.job and one is not last]
     if len(earlier) < LEAST_RUNS:
         return History(list(runs.values()), [], len(earlier))
+    trends = _trends([*earlier, last])
     usual_step = median(one.figures["step"] for one in earlier)
     moved = [
         Moved(figure, ms, usual, _FAR * mad, many)
         for figure, ms, usual, mad, many in _asked(_AGAINST_EARLIER, files)
         if many >= LEAST_RUNS and abs(ms - usual) > max(PRACTICAL * usual_step, _FAR * mad)
     ]
-    return History(
-        list(runs.values()), sorted(moved, key=lambda one: -abs(one.ms - one.usual_ms)), len(earlier)
-    )
+    moved.sort(key=lambda one: -abs(one.ms - one.usual_ms))
+    return History(list(runs.values()), moved, len(earlier), trends)
+
+
+def _trends(runs: Sequence[RecordedRun]) -> list[Trend]:
+    """Figures with a trend that adds up to more than 2 % of the usual step."""
+    runs = runs[-MOST_RUNS:]
+    least = PRACTICAL * median(one.figures["step"] for one in runs)
+    found = []
+    for figure in runs[-1].figures:
+        values = [one.figures[figure] for one in runs if figure in one.figures]
+        each = slope(values)
+        if each is not None and abs(each) * (len(values) - 1) > least:
+            found.append(Trend(figure, each, values[0], values[-1], len(values)))
+    return sorted(found, key=lambda one: -abs(one.ms_per_run))
 
 
 _RUNS = """
@@ -156,4 +181,14 @@ def _asked(query: str, files: Sequence[str]) -> list[tuple[Any, ...]]:
         raise InputError(f"the store holds a file that is no run: {str(error).splitlines()[0]}") from None
 
 
-__all__ = ["LEAST_RUNS", "History", "Moved", "RecordedRun", "check_installed", "figures", "history", "record"]
+__all__ = [
+    "LEAST_RUNS",
+    "History",
+    "Moved",
+    "RecordedRun",
+    "Trend",
+    "check_installed",
+    "figures",
+    "history",
+    "record",
+]

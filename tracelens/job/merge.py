@@ -13,14 +13,13 @@ from tracelens.comparison.step_change import PRACTICAL
 from tracelens.errors import InputError
 from tracelens.job.blocks import job_blocks
 from tracelens.job.matching import CommonClock, common_clock, match
+from tracelens.job.model import job_degrees, job_model
 from tracelens.job.parts import (
     collectives,
     common_steps,
     job_components,
-    job_degrees,
     job_findings,
     job_gemms,
-    job_model,
     rank_parts,
     slow_links,
 )
@@ -63,6 +62,8 @@ def merge(summaries: Iterable[RankSummary], left: Iterable[Left] = ()) -> Job:
     spans = late_spans(seen)
     rows = _rank_rows(seen, spans)
     step_ms = median(max(times) for times in zip(*(row.steps_ms for row in rows), strict=True))
+    if not step_ms > 0:
+        raise InputError("the steps of these ranks take no time")
     late = stragglers(seen, rows, spans, step_ms)
     table = collectives(matched, waits, ranks, seen.names, len(steps))
     links = [one for one in slow_links(matched, waits, len(steps)) if one.more_ms > PRACTICAL * step_ms]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -13,7 +12,7 @@ from tracelens.job.columns import merged
 from tracelens.job.matching import FloatArray, Matched
 from tracelens.job.summary import RankGemm, RankSummary
 from tracelens.job.waits import Activity, JobWaits, Spans
-from tracelens.results import Finding, Known, ModelDims
+from tracelens.results import Finding
 from tracelens.results.job import JobCollective, JobFinding, JobGemm, Parts, SlowLink
 from tracelens.trace.tables import MISSING
 
@@ -230,40 +229,3 @@ def _saving(finding: Finding) -> float:
     estimate = finding.saving_ms
     known = estimate.mid if estimate.mid is not None else estimate.high
     return known if known is not None else 0.0
-
-
-def job_degrees(ranks: Sequence[RankSummary]) -> dict[str, int]:
-    """Ways of sharing the work and the number of ranks that do, where all ranks that show one agree."""
-    every: dict[str, set[int]] = {}
-    for rank in ranks:
-        for name, degree in rank.degrees.items():
-            every.setdefault(name, set()).add(degree)
-    return {name: min(degrees) for name, degrees in sorted(every.items()) if len(degrees) == 1}
-
-
-def job_model(ranks: Sequence[RankSummary]) -> ModelDims | None:
-    """The whole model's dimensions: what the ranks agree on, per-rank parts times the degree."""
-    dims = [rank.model for rank in ranks if rank.model.found != "none"]
-    if not dims:
-        return None
-    whole = {name: _agreed([getattr(one, name) for one in dims]) for name in _DIMENSIONS}
-    for name, one in whole.items():
-        if one.whole is not None:
-            source = f"{one.value} per rank x {whole['tensor_parallel'].value} ranks"
-            whole[name] = Known(one.whole, source)
-    return replace(dims[0], **whole)  # type: ignore[arg-type]
-
-
-_DIMENSIONS = (
-    "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "sequence", "micro_batch",
-    "tensor_parallel", "experts", "pipeline_parallel", "expert_parallel", "classes",
-    "top_k",
-)  # fmt: skip
-
-
-def _agreed(every: list[Known]) -> Known:
-    known = [one for one in every if one.value is not None]
-    values = {one.value for one in known}
-    if len(values) > 1:
-        return Known(None, f"ranks differ: {', '.join(str(value) for value in sorted(values, key=str))}")
-    return known[0] if known else every[0]

@@ -7,6 +7,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -60,42 +61,68 @@ def load_answer(path: str | Path) -> Job:
         version = msgspec.json.decode(data, type=_AnswerHead).job_version
         if version.partition(".")[0] != JOB_VERSION.partition(".")[0]:
             raise InputError(f"{name} has job version {brief(version)}; this tracelens reads {JOB_VERSION}")
-        return msgspec.json.decode(data, type=Job)
+        job = msgspec.json.decode(data, type=Job)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{name} is no whole answer for a job: {brief(error, 300)}") from None
+    if not job.step_ms > 0:
+        raise InputError(f"{name} is no whole answer for a job: its step takes no time")
+    return job
 
 
 class _AnswerHead(msgspec.Struct):
     job_version: str
 
 
-@contextmanager
-def as_folder(given: str | Path) -> Iterator[Path]:
-    """A folder with the report of each rank in these summaries; what is no summary, as it is.
+@dataclass(frozen=True, slots=True)
+class RankFolder:
+    """A folder of traces and reports; ``summaries``: of the reports that were unpacked from them, by path."""
 
-    Raises InputError where a summary cannot be read, or where it is the answer for a job.
+    path: Path
+    summaries: dict[Path, RankSummary]
+
+
+def holds_ranks(given: str | Path) -> bool:
+    """A folder, or a summary. Raises InputError for the answer of a job: it has no reports of ranks."""
+    if is_answer(given):
+        raise InputError(
+            f"{Path(given).name} is the answer for a job, without reports of ranks: write them with "
+            "--summary FILE and compare those files"
+        )
+    return os.path.isdir(given) or has_summaries(given)
+
+
+@contextmanager
+def as_folder(given: str | Path) -> Iterator[RankFolder]:
+    """The folder, or a temporary one with the report of each rank in these summaries.
+
+    Raises InputError where a summary cannot be read.
     """
     path = Path(given)
-    if is_answer(path):
-        raise InputError(
-            f"{path.name} is the answer for a job, without reports of ranks: write them with --summary FILE "
-            "and compare those files"
-        )
     if not has_summaries(path):
-        yield path
+        yield RankFolder(path, {})
         return
     files = sorted(path.glob(f"*{SUMMARY}")) if path.is_dir() else [path]
     with tempfile.TemporaryDirectory(prefix="tracelens-") as temporary:
         folder = Path(temporary) / path.resolve().name
         folder.mkdir()
         ranks = [one for file in files for one in decode(file.read_bytes(), file.name)]
+        found: dict[Path, RankSummary] = {}
         for at, one in enumerate(each_trace_once(ranks)):
             stem = Path(one.file).name.removesuffix(".zst").removesuffix(".gz").removesuffix(".json")
-            name = f"{stem or at}.report.json"
-            if (folder / name).exists():
-                name = f"{at}.{name}"
-            (folder / name).write_bytes(to_json(unpack_report(one)))
-        yield folder
+            report = folder / f"{stem or at}.report.json"
+            if report in found:
+                report = folder / f"{at}.{report.name}"
+            report.write_bytes(to_json(unpack_report(one)))
+            found[report] = one
+        yield RankFolder(folder, found)
 
 
-__all__ = ["as_folder", "has_summaries", "is_answer", "load_answer", "unpack_report"]
+__all__ = [
+    "RankFolder",
+    "as_folder",
+    "has_summaries",
+    "holds_ranks",
+    "is_answer",
+    "load_answer",
+    "unpack_report",
+]

@@ -18,7 +18,7 @@ from tracelens.job.matching import FloatArray, Matched
 from tracelens.job.parts import GemmKey, gemms_by_rank
 from tracelens.job.summary import RankSummary
 from tracelens.job.waits import LATE_BY, Activity, JobWaits, RowsByCall, activity, late_parts
-from tracelens.results.job import Cause, JobRank, Straggler
+from tracelens.results.job import Arrival, Cause, JobRank, SeenAt, Straggler
 
 #: A GPU is slower, or has more to do, from this share on.
 _SLOWER = 0.03
@@ -157,7 +157,30 @@ def _straggler(
         of_calls=len(seen.waits.told()),
         least_ms=span[0],
         most_ms=span[2],
+        seen_at=_seen_at(seen, at),
     )
+
+
+def _seen_at(seen: JobView, at: int) -> SeenAt | None:
+    """The longest exposed wait at a call where this rank comes last."""
+    matched, waits = seen.matched, seen.waits
+    calls = np.flatnonzero((waits.last == at) & np.isin(matched.step, seen.steps))
+    rows = np.flatnonzero(np.isin(matched.call, calls) & (matched.rank != at))
+    if not len(rows):
+        return None
+    longest = int(rows[waits.exposed_ns[rows].argmax()])
+    call = int(matched.call[longest])
+    own = int(np.flatnonzero((matched.call == call) & (matched.rank == at))[0])
+    size = int(matched.bytes[call]) or None
+    return SeenAt(
+        matched.collective[call], size, int(matched.step[call]), _arrival(seen, own), _arrival(seen, longest)
+    )
+
+
+def _arrival(seen: JobView, row: int) -> Arrival:
+    matched = seen.matched
+    start = int(matched.start_ns[row])
+    return Arrival(seen.names[int(matched.rank[row])], start, (int(matched.end_ns[row]) - start) / 1e3)
 
 
 def _pace(seen: JobView, at: int) -> float | None:

@@ -245,7 +245,10 @@ def _decoded(line: bytes, name: str) -> RankSummary:
             f"{name} has summary version {brief(head.summary_version)}; this tracelens reads "
             f"{SUMMARY_VERSION}: summarize the trace again"
         )
-    return msgspec.json.decode(line, type=RankSummary)
+    found = msgspec.json.decode(line, type=RankSummary)
+    if len({step.index for step in found.steps}) < len(found.steps):
+        raise InputError(f"{name} is no summary of ranks: it has one step twice")
+    return found
 
 
 class _SummaryHead(msgspec.Struct):

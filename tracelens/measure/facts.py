@@ -130,7 +130,7 @@ def measure_launch_floor(*, device: Device, options: MeasureOptions | None = Non
     times = []
     for m, n, k in ((64, 64, 64), (128, 128, 64), (16, 64, 64)):
         prepare = partial(prepare_gemm, GemmCase("floor", m, n, k), device=device, pools=pools, sets=64)
-        prepared = guarded(prepare, what="a tiny product")
+        prepared = guarded(prepare, what="a tiny GEMM")
         times.append(time_calls(prepared.call, device=device, options=options or MeasureOptions()).time_us)
     return min(times)
 

@@ -85,13 +85,13 @@ def _refuse(case: GemmCase, device: Device) -> None:
     refuse_unless(min(case.m, case.n, case.k, case.batch) >= 1, "a size below 1")
     refuse_unless(max(case.m, case.n, case.k, case.batch) <= _LARGEST_SIDE, "a size beyond 32 bits")
     if case.dtype == "fp8":
-        refuse_unless(case.batch == 1, "torch has no batched fp8 product")
-        refuse_unless(case.layout == "TN", "fp8 products are TN only: frameworks transpose first")
+        refuse_unless(case.batch == 1, "torch has no batched fp8 GEMM")
+        refuse_unless(case.layout == "TN", "fp8 GEMMs are TN only: frameworks transpose first")
     natural = GemmCase(case.sweep, case.m, case.n, case.k, dtype=case.dtype).result_dtype
     widened = case.dtype in ("bf16", "fp16") and case.result_dtype == "fp32" and device.kind == "cuda"
     refuse_unless(
         case.result_dtype == natural or widened,
-        f"torch has no {case.dtype} product with {case.result_dtype} out",
+        f"torch has no {case.dtype} GEMM with {case.result_dtype} out",
     )
 
 
@@ -141,7 +141,7 @@ def _time(case: GemmCase, *, device: Device, pools: Pools, options: MeasureOptio
         if options.check:
             error = prepared.check()
             if not error <= _TOLERANCE[case.dtype]:  # NaN is no pass
-                raise CannotMeasure(f"the product is wrong: relative error {error:.2g}")
+                raise CannotMeasure(f"the GEMM is wrong: relative error {error:.2g}")
     return timing
 
 

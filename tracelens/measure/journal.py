@@ -1,21 +1,42 @@
-"""What was measured so far, one line per case beside the target file: nothing is lost, nothing done twice."""
+"""What was measured so far of a device, one line each: ``bench`` and ``verify`` write it and read it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
+from uuid import uuid4
 
 from tracelens.errors import UsageError
 from tracelens.hardware.measurements import AttentionMeasurement, GemmMeasurement
 from tracelens.measure.cases import AttentionCase, CaseOutcome, GemmCase
+from tracelens.measure.facts import DeviceFacts
+from tracelens.measure.layer_shapes import LayerShape, StepShape
+from tracelens.measure.pairs import PairTimes
 
-_SCHEMA = "tracelens.bench.progress/1"
+Case = GemmCase | AttentionCase
+Measurement = GemmMeasurement | AttentionMeasurement
+Shape = LayerShape | StepShape
+#: Of how a case is timed. Raise it when the same case would come out otherwise: nothing else makes a result
+#: of the same device and software stale.
+METHOD_VERSION = 1
 
 
-def key_of(one: GemmCase | AttentionCase | GemmMeasurement | AttentionMeasurement) -> Hashable:
+def identity_of(facts: DeviceFacts) -> dict[str, Any]:
+    """What has to be the same for a result to hold."""
+    return {"device": facts.device, "software": facts.software, "method": METHOD_VERSION}
+
+
+def beside(path: Path, ending: str = "journal.jsonl") -> Path:
+    """The file of another kind that belongs to the measurements in ``path``."""
+    return path.with_name(f"{path.name.removesuffix('.gz').removesuffix('.json')}.{ending}")
+
+
+def key_of(one: Case | Measurement) -> Hashable:
     """What makes two rows the same case: everything but the name of the sweep."""
     match one:
         case GemmCase():
@@ -29,102 +50,114 @@ def key_of(one: GemmCase | AttentionCase | GemmMeasurement | AttentionMeasuremen
     return *sizes, one.dtype, one.causal, one.direction, one.backend
 
 
+def pair_key(now: Shape, then: Shape) -> str:
+    """Every size of both shapes."""
+    return f"{now} -> {then}"
+
+
 @dataclass(slots=True)
 class Journal:
-    """An append-only file of rows and refusals, for one device with one set of software.
+    """An append-only file of rows and pairs; what another device, software or method measured is passed over.
 
-    Every line is written through at once; a line that a kill cut off is ignored when read again.
+    Every line is written through at once and names its run; a line that a kill cut off is ignored. Without
+    a path it is kept in memory alone. Cases that were refused are tried again by the next run.
     """
 
-    path: Path
+    path: Path | None
     identity: Mapping[str, Any]
-    gemms: dict[Hashable, GemmMeasurement] = field(default_factory=dict)
-    attention: dict[Hashable, AttentionMeasurement] = field(default_factory=dict)
-    refused: dict[Hashable, tuple[str, str]] = field(default_factory=dict)  # (case, reason)
-    resumed: int = 0  # cases known from an earlier run
+    rows: dict[Hashable, Measurement] = field(default_factory=dict)
+    pairs: dict[str, PairTimes] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)  # case, or pair -> reason
+    runs: dict[Hashable, str] = field(default_factory=dict)  # key of a row or a pair -> the run that timed it
+    dates: dict[str, str] = field(default_factory=dict)  # run -> its date
+    run: str = field(default_factory=lambda: uuid4().hex[:12])
     _file: TextIO | None = None
 
-    def open(self, *, fresh: bool) -> None:
-        """Read what an earlier run left, unless ``fresh`` or of another device or software, and go on."""
-        kept = [] if fresh else self._read()
-        for line in kept:
-            self._take(line)
-        self.resumed = len(self.gemms) + len(self.attention) + len(self.refused)
+    def open(self, *, fresh: bool = False) -> None:
+        """Read what earlier runs left, unless ``fresh``, which makes later runs forget it too."""
+        lines = self._read()
+        ours = {
+            line["run"]: line for line in lines if "run" in line and line.get("identity") == self.identity
+        }
+        for line in lines if not fresh else ():
+            if line.get("run") in ours:
+                with suppress(KeyError, TypeError, ValueError):  # somebody wrote into it
+                    self._take(line)
+        today = datetime.now(UTC).date().isoformat()
+        self.dates[self.run] = today
+        if self.path is None:
+            return
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Written anew: a cut-off line in the middle would hide what follows it.
-            self._file = self.path.open("w", encoding="utf-8")
+            self._file = self.path.open("a", encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot write {self.path.name}: {error.strerror}") from error
-        self._write({"schema": _SCHEMA, "identity": dict(self.identity)})
-        for line in kept:
-            self._write(line)
+        self._file.write("\n")  # ends a line that a kill cut off
+        self._write({"identity": dict(self.identity), "date": today, "fresh": fresh})
 
-    def add(self, row: GemmMeasurement | AttentionMeasurement) -> None:
+    def add(self, row: Measurement) -> None:
         """Keep one measured row."""
         self._write({"gemm" if isinstance(row, GemmMeasurement) else "attention": asdict(row)})
-        if isinstance(row, GemmMeasurement):
-            self.gemms[key_of(row)] = row
-        else:
-            self.attention[key_of(row)] = row
+        self._keep(key_of(row), row, self.run)
+
+    def add_pair(self, key: str, times: PairTimes) -> None:
+        """Keep the turns of two shapes; names of kernels are not kept."""
+        turns = {"before_ms": times.before_ms, "after_ms": times.after_ms, "queued": times.queued}
+        self._write({"pair": key, **turns})
+        self.pairs[key], self.runs[key] = times, self.run
 
     def refuse(self, outcome: CaseOutcome) -> None:
-        """Keep that a case cannot be measured, and why."""
-        case, why = str(outcome.case), outcome.note or ""
-        self.refused[case] = (case, why)
-        self._write({"refused": case, "why": why})
+        """Keep, for this run, that a case cannot be measured, and why."""
+        self.refused[str(outcome.case)] = outcome.note or ""
 
-    def knows(self, case: GemmCase | AttentionCase) -> bool:
-        """Whether ``case`` was measured or refused before."""
-        if str(case) in self.refused:
-            return True
-        return key_of(case) in (self.gemms if isinstance(case, GemmCase) else self.attention)
-
-    def close(self, *, finished: bool) -> None:
-        """Let go of the file; when everything was measured it is not needed any more."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        if finished:
-            self.path.unlink(missing_ok=True)
+    def knows(self, case: Case) -> bool:
+        """Whether ``case`` was measured, or refused by this run."""
+        return key_of(case) in self.rows or str(case) in self.refused
 
     def __enter__(self) -> Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close(finished=False)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _keep(self, key: Hashable, row: Measurement, run: str) -> None:
+        self.rows.pop(key, None)  # in the order of measuring
+        self.rows[key], self.runs[key] = row, run
 
     def _write(self, line: Mapping[str, Any]) -> None:
         if self._file is not None:
-            self._file.write(json.dumps(line) + "\n")
+            self._file.write(json.dumps({"run": self.run, **line}) + "\n")
             self._file.flush()
 
     def _read(self) -> list[dict[str, Any]]:
         try:
-            text = self.path.read_text(encoding="utf-8", errors="replace")
+            text = self.path.read_text(encoding="utf-8", errors="replace") if self.path is not None else ""
         except OSError:
             return []
         lines = []
         for raw in text.splitlines():
-            try:
-                line = json.loads(raw)
-            except ValueError:
-                break  # cut off by a kill; nothing whole can follow
-            lines.append(line)
-        if not lines or lines[0].get("schema") != _SCHEMA or lines[0].get("identity") != dict(self.identity):
-            return []
-        return lines[1:]
+            with suppress(ValueError, RecursionError):
+                lines.append(json.loads(raw))
+        return [line for line in lines if isinstance(line, dict)]
 
     def _take(self, line: Mapping[str, Any]) -> None:
-        if "gemm" in line:
+        run = str(line["run"])
+        if "identity" in line:
+            self.dates[run] = str(line["date"])
+            if line["fresh"]:
+                self.rows.clear()
+                self.pairs.clear()
+        elif "gemm" in line:
             raw = dict(line["gemm"])
-            raw["kernels"] = tuple(raw["kernels"])
-            raw["grid"] = tuple(raw["grid"]) if raw["grid"] is not None else None
-            row = GemmMeasurement(**raw)
-            self.gemms[key_of(row)] = row
+            grid = tuple(raw["grid"]) if raw["grid"] is not None else None
+            row = GemmMeasurement(**{**raw, "kernels": tuple(raw["kernels"]), "grid": grid})
+            self._keep(key_of(row), row, run)
         elif "attention" in line:
             raw = dict(line["attention"])
             call = AttentionMeasurement(**{**raw, "kernels": tuple(raw["kernels"])})
-            self.attention[key_of(call)] = call
-        elif "refused" in line:
-            self.refused[line["refused"]] = (line["refused"], line["why"])
+            self._keep(key_of(call), call, run)
+        elif "pair" in line:
+            times = PairTimes(tuple(line["before_ms"]), tuple(line["after_ms"]), line["queued"])
+            self.pairs[line["pair"]], self.runs[line["pair"]] = times, run

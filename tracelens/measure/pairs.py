@@ -32,6 +32,7 @@ class PairTimes:
     after_ms: tuple[float, ...]
     queued: bool  # False: the step waits for the GPU in its middle, and the host's gaps are in the times
     kernels: tuple[CallKernels, CallKernels] = (CallKernels(), CallKernels())
+    date: str = ""  # "": today
 
     @property
     def ms(self) -> tuple[float, float]:

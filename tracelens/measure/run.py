@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,8 @@ from typing import Any, TypeVar
 
 from tracelens.errors import InputError, UsageError
 from tracelens.hardware.measurements import (
+    AttentionMeasurement,
+    GemmMeasurement,
     Measurements,
     read_measurements,
     user_file,
@@ -29,7 +30,7 @@ from tracelens.measure.facts import (
     read_clocks,
 )
 from tracelens.measure.gemms import measure_gemms
-from tracelens.measure.journal import Journal, key_of
+from tracelens.measure.journal import METHOD_VERSION, Journal, Measurement, beside, identity_of, key_of
 from tracelens.measure.timing import Device
 
 METHOD = (
@@ -55,7 +56,7 @@ class Settings:
     attention: Sequence[AttentionCase]
     minutes: float
     out: Path | None = None  # None: where predictions for this GPU look
-    fresh: bool = False  # forget what an earlier, unfinished run left
+    fresh: bool = False  # forget what earlier runs measured
     command: str = "tracelens bench"
     options: MeasureOptions = MeasureOptions()  # noqa: RUF009 - frozen
 
@@ -102,26 +103,25 @@ def run(
 ) -> Result:
     """Measure until everything is done, the time is up or the user interrupts, then write the file.
 
-    Rows of an earlier file of the same device and software that were not measured again are kept; a file
-    of other software is moved aside. Raises ``UsageError`` where nothing could be measured or written.
+    What the journal or an earlier file has of the same device, software and method is not measured again;
+    a file of another is moved aside. Raises ``UsageError`` where nothing could be measured or written.
     """
     begun = device.clock()
     facts = device_facts(device)
     path = target_file(settings, device=device, facts=facts)
-    identity = {"device": facts.device, "software": facts.software}
     clocks = {f"{name}_before": value for name, value in read_clocks(device).items()}
-    with Journal(_beside(path, "progress.jsonl"), identity) as journal:
+    with Journal(beside(path), identity_of(facts)) as journal:
         journal.open(fresh=settings.fresh)
+        outdated = _take_file(path, journal, fresh=settings.fresh)
         wanted: list[GemmCase | AttentionCase] = [*settings.gemms, *settings.attention]
         left = [one for one in wanted if not journal.knows(one)]
         resumed = len(wanted) - len(left)
         sweep = _Sweep(settings, device, journal, begun + settings.minutes * 60, len(left), progress)
         limits = _limits(device, settings.options)
         stopped = sweep.measure()
-        if not journal.gemms and not journal.attention:
-            refused = next((why for _, why in journal.refused.values()), "")
-            why = stopped or refused or "there was no time, give more --minutes"
-            raise UsageError(f"nothing was measured: {why}")
+        if not journal.rows:
+            why = stopped or next(iter(journal.refused.values()), "")
+            raise UsageError(f"nothing was measured: {why or 'there was no time, give more --minutes'}")
         after = {f"{name}_after": value for name, value in read_clocks(device).items()}
         measured = Measurements(
             gpu=facts.gpu.name if device.kind == "cuda" else "cpu",
@@ -131,14 +131,15 @@ def run(
             date=datetime.now(UTC).date().isoformat(),
             command=settings.command,
             method=METHOD if device.kind == "cuda" else CPU_METHOD,
-            gemms=tuple(journal.gemms.values()),
-            attention=tuple(journal.attention.values()),
+            method_version=METHOD_VERSION,
+            gemms=tuple(row for row in journal.rows.values() if isinstance(row, GemmMeasurement)),
+            attention=tuple(row for row in journal.rows.values() if isinstance(row, AttentionMeasurement)),
             notes=_notes(journal, device),
             **limits,
         )
-        previous = _write(measured, path, fresh=settings.fresh)
+        previous = _moved_aside(path) if outdated else None
+        write_measurements(measured, path)
         unmeasured = [one for one in left if not journal.knows(one)]
-        journal.close(finished=not unmeasured)
     return Result(measured, path, facts, device.clock() - begun, resumed, len(unmeasured), stopped, previous)
 
 
@@ -219,47 +220,38 @@ def _clocks(read: dict[str, Any]) -> dict[str, Any]:
 def _notes(journal: Journal, device: Device) -> tuple[str, ...]:
     """Each reason for which cases were not measured, with their number and one of them."""
     alike: dict[str, list[tuple[str, str]]] = {}
-    for case, why in journal.refused.values():
+    for case, why in journal.refused.items():
         alike.setdefault(re.sub(r"\d[\d.,]*", "#", why), []).append((case, why))
     notes = [
         f"{len(refused)} not measured: {refused[0][1]} ({refused[0][0]}{', ...' if len(refused) > 1 else ''})"
         for refused in sorted(alike.values(), key=len, reverse=True)
     ]
-    if device.kind == "cuda" and not any(row.kernels for row in journal.gemms.values()):
+    if device.kind == "cuda" and not any(row.kernels for row in journal.rows.values()):
         notes.append("no kernel names: the profiler recorded no kernel")
     return tuple(notes)
 
 
-def _write(measured: Measurements, path: Path, *, fresh: bool) -> Path | None:
-    """Write, with the rows of an earlier file that still hold; the place of one that does not."""
-    previous = None
-    if path.is_file():
-        try:
-            before: Measurements | None = read_measurements(path)
-        except InputError:
-            before = None
-        if before is not None and not fresh and _identity(before) == _identity(measured):
-            measured = _with_rows_of(before, measured)
-        elif before is None or before.gemms or before.attention:
-            previous = _beside(path, "previous.json" + (".gz" if path.suffix == ".gz" else ""))
-            os.replace(path, previous)
-    write_measurements(measured, path)
+def _moved_aside(path: Path) -> Path:
+    previous = beside(path, "previous.json" + (".gz" if path.suffix == ".gz" else ""))
+    os.replace(path, previous)
     return previous
 
 
-def _with_rows_of(before: Measurements, measured: Measurements) -> Measurements:
-    new = {key_of(row) for row in measured.gemms} | {key_of(row) for row in measured.attention}
-    return replace(
-        measured,
-        gemms=(*(row for row in before.gemms if key_of(row) not in new), *measured.gemms),
-        attention=(*(row for row in before.attention if key_of(row) not in new), *measured.attention),
-    )
+def _take_file(path: Path, journal: Journal, *, fresh: bool) -> bool:
+    """Take the rows of the file that is there, where they still hold and the journal lacks them.
 
-
-def _identity(measurements: Measurements) -> str:
-    return json.dumps([dict(measurements.device), dict(measurements.software)], sort_keys=True)
-
-
-def _beside(path: Path, ending: str) -> Path:
-    stem = path.name.removesuffix(".gz").removesuffix(".json")
-    return path.with_name(f"{stem}.{ending}")
+    Returns whether the file is to be moved aside: it holds nothing of this device, software and method.
+    """
+    if not path.is_file():
+        return False
+    try:
+        before = read_measurements(path)
+    except InputError:
+        return True
+    identity = {"device": before.device, "software": before.software, "method": before.method_version}
+    if fresh or identity != journal.identity:
+        return bool(before.gemms or before.attention)
+    rows: list[Measurement] = [*before.gemms, *before.attention]
+    for row in rows:
+        journal.rows.setdefault(key_of(row), row)
+    return False

@@ -40,7 +40,7 @@ def summarize(result: Result) -> list[str]:
     products, calls = count(len(measured.gemms)), count(len(measured.attention))
     took = f"{result.seconds:.0f} s" if result.seconds < 60 else f"{result.seconds / 60:.1f} min"
     lines = [
-        f"{name}: {products} products and {calls} attention calls measured ({took}{kept})",
+        f"{name}: {products} GEMMs and {calls} attention calls measured ({took}{kept})",
         *(f"  {line}" for line in _facts(measured, result.facts.gpu)),
     ]
     if result.stopped is not None:
@@ -64,7 +64,7 @@ def _facts(measured: Measurements, gpu: Gpu) -> list[str]:
         )
         lines.append(f"memory {sig(measured.bandwidth_gbps)} GB/s copied{share}")
     if measured.launch_floor_us is not None:
-        lines.append(f"the quickest product takes {ms(measured.launch_floor_us / 1e3)}")
+        lines.append(f"the quickest GEMM takes {ms(measured.launch_floor_us / 1e3)}")
     if (cliff := worst_cliff(measured.gemms)) is not None:
         lines.append(
             f"the worst cliff: {_shape(cliff.slow)} takes {sig(cliff.factor, 2)} times as long as"
@@ -73,7 +73,7 @@ def _facts(measured: Measurements, gpu: Gpu) -> list[str]:
     unsteady = [row for row in measured.gemms if (row.spread_frac or 0) > _UNSTEADY_FRAC]
     if len(unsteady) > 0.05 * len(measured.gemms) and measured.gpu != "cpu":
         lines.append(
-            f"{count(len(unsteady))} products varied by more than {_UNSTEADY_FRAC:.0%}:"
+            f"{count(len(unsteady))} GEMMs varied by more than {_UNSTEADY_FRAC:.0%}:"
             " does something else use this GPU?"
         )
     return lines + list(measured.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tracelens.render import facts
 from tracelens.render.section import Content, Page, Section
+from tracelens.render.slow_calls import slow_calls
 
 CALLS = 24  # rows shown
 SEEN = 6  # of them before the rest is folded
@@ -15,6 +16,7 @@ def _content(page: Page) -> Content | None:
         return None
     return {
         "note": facts.communication_line(page.report),
+        "slow": slow_calls(page.report),
         "calls": calls[:SEEN],
         "more": calls[SEEN:CALLS],
         "left": len(calls[CALLS:]),

@@ -20,9 +20,10 @@ _WORDS: dict[CauseCode, str] = {
     "gemm_shapes": "GEMMs of another shape or kernel",
     "other_kernels": "other kernels",
     "overlap": "overlap of compute kernels on several streams",
-    "across_pairs": "difference between the job and the files that are compared",
+    "across_pairs": "the whole beside its pairs: a job's step is its slowest rank's, a run's its median",
     "mean_to_median": "from means to medians: causes are means over the steps, the verdict has medians",
 }
+ALL_OF_IT = "in all: what the medians differ by"
 REST = "the rest, each below 0.1% of the time before"
 
 

@@ -7,18 +7,28 @@ from dataclasses import replace
 from statistics import median
 
 from tracelens import numbers as f
-from tracelens.comparison.spelling import arrow_pct
+from tracelens.comparison.spelling import arrow_ms, arrow_pct
 from tracelens.render.compare_words import (
     ONE_RUN,
     OWN_PEAK,
     control,
+    kinds_in_words,
     left_open,
     not_compared,
     p_in_words,
     step_verdict,
 )
-from tracelens.results.folders import NOT_COMPARED, FolderComparison, StandsOut
+from tracelens.results.folders import (
+    NOT_COMPARED,
+    FolderComparison,
+    Lateness,
+    LatenessUnknown,
+    LateRank,
+    StandsOut,
+)
+from tracelens.results.job import Cause
 
+_LATE = 4  # late ranks in sentences; the JSON has them all
 STATE_WORDS = {
     "faster": "faster",
     "slower": "slower",
@@ -27,6 +37,24 @@ STATE_WORDS = {
     "too_few_steps": "too few steps for a test",
     "identical": "the same trace",
     NOT_COMPARED: "times not compared",
+}
+
+
+_LATE_BY: dict[Cause, str] = {
+    "cpu": "its CPU launches kernels late",
+    "input": "it waits longer for its next batch",
+    "slow_gpu": "GEMMs of the same shape take longer on its GPU",
+    "more_work": "it has more work",
+    "experts": "its experts get more tokens",
+    "copies": "its copies take longer",
+    "communication": "it communicates with ranks of another group first",
+    "begins_late": "its step begins later",
+    "unclear": "no single part of its time explains it",
+}
+_NOT_KNOWN: dict[LatenessUnknown, str] = {
+    "saved_reports": "saved reports do not hold the calls of collectives: compare traces or summaries",
+    "no_common_step": "the ranks of one side have no step in common",
+    "no_matching_calls": "no collective of one side matches between its ranks",
 }
 
 
@@ -83,10 +111,36 @@ def _reasons(result: FolderComparison) -> list[str]:
         parts.append(f"{what.capitalize()}: {_states(result)}.")
     if result.step is not None:
         parts.append(p_in_words(result.step, "runs" if result.kind == "runs" else "steps"))
+        parts.append(kinds_in_words(result.step))
+    if result.lateness is not None and result.step is not None and result.step.state != "identical":
+        parts += _who_is_late(result.lateness)
     if result.noise is not None and (result.step is None or result.step.state != "identical"):
         parts.append(control(result.noise))
     parts += _outliers(result)
     return [said for said in parts if said]
+
+
+def _who_is_late(found: Lateness) -> list[str]:
+    """A sentence for each late rank, and what the median rank waits."""
+    said = [_late(one) for one in found.ranks[:_LATE]]
+    if len(found.ranks) > _LATE:
+        said.append(f"{len(found.ranks) - _LATE} more ranks are late on one side.")
+    nobody = "" if said else "No rank is late before or after. "
+    waits = arrow_ms(found.before_ms, found.after_ms)
+    return [*said, f"{nobody}The median rank waits {waits} per step for other ranks."]
+
+
+def _late(one: LateRank) -> str:
+    times = arrow_ms(one.before_ms, one.after_ms)
+    wait = f"the other ranks wait {times} per step for it"
+    if one.before_cause is None or one.after_cause is None:
+        cause = one.before_cause or one.after_cause
+        when = "was late and no longer is" if one.after_cause is None else "is late now and was not"
+        return f"{f.capital(one.pair)} {when}: {wait} ({_LATE_BY[cause or 'unclear']})."
+    why = _LATE_BY[one.before_cause]
+    if one.after_cause != one.before_cause:
+        why = f"before: {why}; after: {_LATE_BY[one.after_cause]}"
+    return f"{f.capital(one.pair)} is late before and after: {wait} ({why})."
 
 
 def _shares(result: FolderComparison) -> str:
@@ -121,9 +175,12 @@ _PART_WORDS = {
 
 
 def _outliers(result: FolderComparison) -> list[str]:
-    """A sentence for each rank that stands out, with both sides where it does on both."""
+    """A sentence for each rank that stands out and is not told as late, with both sides where it does so."""
+    late = {one.pair for one in result.lateness.ranks} if result.lateness else set()
     found: dict[tuple[str, str], list[StandsOut]] = {}
     for one in result.stands_out:
+        if one.pair in late:
+            continue
         found.setdefault((one.pair, one.part), []).append(one)
     told = [(name, "; ".join(map(_stands, sides))) for (name, _), sides in found.items()]
     return [f"{f.capital(name)} stands out: {said} {result.per_step}." for name, said in told]
@@ -143,6 +200,8 @@ def _open_ends(result: FolderComparison) -> list[str]:
         said.append(result.why)
     elif step.state not in ("identical", "inconclusive") and step.p is not None:
         said.append(left_open(step, "runs" if result.kind == "runs" else "steps"))
+    if result.lateness_unknown is not None:
+        said.append(f"which rank is late is not known: {_NOT_KNOWN[result.lateness_unknown]}")
     world = result.before.world_size
     if result.kind == "ranks" and world is not None and len(result.pairs) < world:
         said.append(f"{len(result.pairs)} of {world} ranks are compared")

@@ -9,7 +9,7 @@ from tracelens.comparison.spelling import signed_ms
 from tracelens.gates import Judged
 from tracelens.render import compare as words
 from tracelens.render import facts
-from tracelens.render.compare_causes import cause_rows, cause_source
+from tracelens.render.compare_causes import ALL_OF_IT, cause_rows, cause_source, cause_total
 from tracelens.render.compare_figures import Found, signed
 from tracelens.render.compare_folders import pair_cells, peak_cells
 from tracelens.render.compare_view import ComparisonView, shortened, view
@@ -53,6 +53,7 @@ def _listed(title: str, lines: Sequence[str]) -> list[str]:
 def _causes(found: Found) -> list[str]:
     """Where the step's difference comes from, as a table; nothing without causes."""
     cells = [[row.time, row.said] for row in cause_rows(found)]
+    cells += [[cause_total(found), ALL_OF_IT]] * (len(cells) > 1)
     source = cause_source(found)
     head = f"where it comes from ({source})" if source else "where it comes from"
     return [*table(["difference", head], cells), ""] if cells else []

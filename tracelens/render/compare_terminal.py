@@ -10,7 +10,7 @@ from tracelens import numbers as f
 from tracelens.comparison.spelling import signed_ms
 from tracelens.render import compare as words
 from tracelens.render import facts
-from tracelens.render.compare_causes import cause_rows, cause_source
+from tracelens.render.compare_causes import ALL_OF_IT, cause_rows, cause_source, cause_total
 from tracelens.render.compare_figures import Found, signed
 from tracelens.render.compare_folders import pair_cells, peak_cells
 from tracelens.render.compare_view import ComparisonView, shortened, view
@@ -61,6 +61,8 @@ def _causes(out: Out, found: Found) -> None:
     table = out.table([("", "r"), ("", "fold")])
     for row in rows:
         table.add_row(out.text(f"  {row.time}"), out.text(row.said))
+    if len(rows) > 1:
+        table.add_row(out.text(f"  {cause_total(found)}"), out.text(ALL_OF_IT, "dim"))
     if rows:
         out.print(table)
         if source:

@@ -58,7 +58,7 @@ def _tested(step: StepChange, found: Noise | None) -> list[str]:
     """Why to believe the verdict: the test, the control."""
     if step.state == "identical":
         return []
-    parts = [said for said in (p_in_words(step),) if said]
+    parts = [said for said in (p_in_words(step), kinds_in_words(step)) if said]
     if found is not None:
         parts.append(control(found))
     without = (step.unprofiled_before_ms, step.unprofiled_after_ms)
@@ -124,6 +124,19 @@ def p_in_words(step: StepChange, what: str = "steps") -> str:
         f"{p_said(step.p)}: if nothing had changed, {what} would differ at least this much in {often} of "
         f"cases by chance; less than {LEVEL:.0%} counts as a change."
     )
+
+
+def kinds_in_words(step: StepChange) -> str:
+    """Say what short and long steps did, each for themselves; "" where steps do not take turns."""
+    if not step.kinds:
+        return ""
+    short, long = (arrow_ms(one.before.median, one.after.median) for one in step.kinds)
+    how = (
+        "the test compares short with short and long with long"
+        if step.by_kind
+        else "the test mixes them, for of each kind there are too few: record 6 steps on each side"
+    )
+    return f"Short and long steps take turns: short ones {short}, long ones {long}; {how}."
 
 
 def left_open(step: StepChange, what: str = "steps") -> str:

@@ -149,11 +149,12 @@ def _memory(effects: Effects) -> str:
     return f"{f.signed_bytes(one.delta)} on this GPU, an estimate: {one.how}"
 
 
-def fix_lines(finding: Finding) -> list[str]:
-    """Return the fix as one diff: the rule's own lines, then those of each framework under its name."""
-    lines = list(finding.fix)
+def framework_lines(finding: Finding) -> list[str]:
+    """Return the fix in the configuration of each framework, under its name."""
+    lines: list[str] = []
     for diff in finding.diffs:
         note = [f"# {diff.note}"] if diff.note else []
-        named = ["", f"# {diff.framework}", *diff.lines, *note]
+        blank = [""] if lines else []
+        named = [*blank, f"# {diff.framework}", *diff.lines, *note]
         lines += named if diff.lines else [f"# {diff.framework}: {diff.note}"]
     return lines

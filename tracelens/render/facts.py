@@ -245,10 +245,9 @@ def _stake(report: Report) -> Number:
     of, more = per_step(report), _open(report)
     if report.summary.saving_of == "gpu_work":
         # Shorter kernels leave longer gaps: not a gain to put in red.
-        size = f"≤ {f.ms(waste.high)}" if waste.mid is None else f"≈ {f.ms(waste.mid)}"
-        whole = "step" if report.summary.steps_marked else "trace"
-        note = f"of GPU work{of}; of the {whole} 0 to {f.ms(waste.high)}{more}"
-        return Number("stake", size, label, note, quiet=True)
+        how = "a bound" if waste.mid is None else f"GPU work ≈ {f.ms(waste.mid)} less, predicted"
+        note = f"{of.strip()}, 0 while it waits for the CPU; {how}{more}"
+        return Number("stake", f"0 to {f.ms(waste.high)}", label, note, quiet=True)
     if waste.mid is not None:
         spread = f.ms_range(waste.low, waste.high)
         note = f"{spread}{of}, predicted" if spread != f.UNKNOWN else f"predicted{of}"

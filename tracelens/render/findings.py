@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from tracelens import numbers as f
 from tracelens.render import facts
 from tracelens.render.section import Content, Page, Section
-from tracelens.results import Finding
+from tracelens.results import Finding, Report
+from tracelens.results.waiting import busy_frac
+from tracelens.step.waiting import gpu_work_note
 from tracelens.words import SEVERITY_FROM
 
 #: Of the step: a finding below it is folded.
@@ -24,6 +27,12 @@ def is_worth(finding: Finding) -> bool:
     return known is None or known >= WORTH
 
 
+def caveats(finding: Finding, report: Report) -> list[str]:
+    """What to know before a change, without what its claim says: that a waiting step gains from nothing."""
+    said = f"{f.capital(gpu_work_note(busy_frac(report.summary)))}."
+    return [one for one in finding.caveats if one != said]
+
+
 def _content(page: Page) -> Content | None:
     report, limit = page.report, page.limit
     if not report.findings:
@@ -35,6 +44,7 @@ def _content(page: Page) -> Content | None:
     return {
         "open": bool(worth),
         "note": _note(len(worth), len(small), facts.overlap_words(report)),
+        "caveats_of": lambda one: caveats(one, report),
         "worth": worth,
         "small": small,
         "whole": len(whole),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracelens.results import ComponentRow, Report
 from tracelens.words import PHASES, spoken
@@ -62,6 +62,7 @@ class Share:
     frac: float
     start_frac: float
     ms_per_step: float
+    communication_ms: float = 0.0  # of it, in a phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +115,14 @@ def _named(group: ComponentGroup, names: set[str]) -> tuple[str, str]:
 
 def phase_shares(report: Report) -> list[Share]:
     """Sum GPU time per step by phase."""
-    sums = dict.fromkeys(PHASES, 0.0)
+    sums: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+    sent = dict(sums)
     for row in report.components:
         phase = row.phase if row.phase in sums else "other"
         sums[phase] += row.time_ms_per_step
-    return _shares([(phase, phase, phase, per_step) for phase, per_step in sums.items()])
+        sent[phase] += row.time_ms_per_step * (row.component == "communication")
+    shares = _shares([(phase, phase, phase, per_step) for phase, per_step in sums.items()])
+    return [replace(one, communication_ms=sent[one.key]) for one in shares]
 
 
 def _tree_row(group: str, title: str, child: bool, rows: list[ComponentRow], total_ns: int) -> TreeRow:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from rich.console import Console
 
 from tracelens import numbers as f
+from tracelens.comparison.spelling import arrow_ms
 from tracelens.job.history import LEAST_RUNS, History, Moved
 from tracelens.render.console import Out
 
-_RUNS = 20
+_RUNS, _TRENDS = 20, 6
 _SHOWN = ("step", "computing", "waiting", "sending", "input", "idle", "late")
 
 
@@ -40,6 +41,12 @@ def render_history(found: History, *, console: Console) -> None:
     for one in found.moved:
         if one.figure != "step":
             out.line(f"  {_said(one)}")
+    for trend in found.trends[:_TRENDS]:
+        word = "rises" if trend.ms_per_run > 0 else "falls"
+        out.line(
+            f"  {trend.figure} {word} over {trend.runs} runs by {f.ms(abs(trend.ms_per_run))} a run: "
+            f"{arrow_ms(trend.first_ms, trend.last_ms)}"
+        )
     out.line()
     rows = out.table([("", "l"), *((name, "r") for name in _SHOWN)])
     shown = found.runs[-_RUNS:]

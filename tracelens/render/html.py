@@ -23,7 +23,7 @@ from tracelens.results.json import to_json
 from tracelens.words import TO_TRY
 
 CALLS = 24  # communication rows in the embedded JSON
-EMBEDDED = 16  # GEMM rows in it, besides those that findings name
+EMBEDDED = 8  # GEMM rows in it, besides those that findings name
 STEPS = 200  # steps in it, as many as the page lists
 
 #: What could end the script element, a line in it, or hide and reorder text for who reads the source.
@@ -103,8 +103,8 @@ def _cut(report: Report, rows: list[GemmRow], whole: int) -> Report:
 
     Of the GEMM rows, the longest and those that findings name: the table on the page has all that are
     shown. Without the words that stand in the text of the page (why a cause has no figure, what an
-    alignment rests on, what ran beside its calls) and without the timeline, whose kernels are a table of
-    the page.
+    alignment rests on, what ran beside its calls, why a check passed) and without the timeline, whose
+    kernels are a table of the page.
     """
     linked = limits.named(report.findings[:whole])
     kept = rows[:EMBEDDED] + [row for row in rows[EMBEDDED:] if row.id in linked]
@@ -123,6 +123,7 @@ def _cut(report: Report, rows: list[GemmRow], whole: int) -> Report:
         report,
         gemms=plain,
         findings=report.findings[:whole],
+        checks=[replace(one, why="") for one in report.checks],
         steps=report.steps[:STEPS],
         communication=report.communication[:CALLS],
         waits=waits.shortened(report.waits),
@@ -147,7 +148,7 @@ def _environment() -> jinja2.Environment:
         lost_ms=losses.lost_ms, main_cause=losses.main_cause, split_bar=losses.split_bar,
         fall_bar=losses.fall_bar,
         effects_rows=costs.effects_rows, finding_line=costs.finding_line, saving_line=costs.saving_line,
-        fix_lines=costs.fix_lines,
+        framework_lines=costs.framework_lines,
         lines=lambda text: clean_lines(text, limit=2000, most=16),
         verified=verified, ms_range=f.ms_range,
     )  # fmt: skip

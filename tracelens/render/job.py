@@ -20,7 +20,16 @@ from tracelens.render.job_cells import (
     short_findings,
     worst_first,
 )
-from tracelens.render.job_words import CHECK, caveats, check, details, identity, model_line, verdict
+from tracelens.render.job_words import (
+    CHECK,
+    caveats,
+    check,
+    details,
+    evidence,
+    identity,
+    model_line,
+    verdict,
+)
 from tracelens.render.markdown_text import escape, table
 from tracelens.results.job import Job
 
@@ -95,6 +104,9 @@ def job_markdown(job: Job, *, gates: Sequence[Judged] = ()) -> str:
         lines += ["", COLLECTIVE_NOTE]
     said = finding_lines(job)
     lines += ["", "### Findings", "", *(f"- {escape(line)}" for line in said)] if said else []
+    sentences, commands = evidence(job)
+    lines += ["", "### How to check", "", *(f"- {escape(line)}" for line in sentences)]
+    lines += ["", "```console", *(f"$ {line}" for line in commands), "```"]
     lines += ["", f"{escape(check(job))} `{CHECK}`"]
     lines += ["", *(f"- {escape(line)}" for line in caveats(job))]
     return "\n".join(lines) + "\n"

@@ -52,6 +52,7 @@ def render_job_html(job: Job, *, generated_at: str | None = None, pages: dict[st
             identity=words.identity(job),
             model=words.model_line(job),
             check=words.check(job),
+            evidence=words.evidence(job),
             command=words.CHECK,
             collective_note=cells.COLLECTIVE_NOTE,
             parts=cells.bar_parts(job),

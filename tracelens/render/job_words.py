@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from shlex import quote
 from statistics import median
 
 from tracelens import numbers as f
 from tracelens.render.facts import known_dims
+from tracelens.render.slow_calls import slow_sends
 from tracelens.render.waits import BOUNDS
-from tracelens.results.job import Cause, Job, Parts, Straggler
+from tracelens.results.job import Cause, Job, Parts, SeenAt, Straggler
 
 #: Of the median: experts' times over the ranks that differ by more are worth a line.
 _UNEVEN = 0.1
 _RUNS = 8  # of ranks in a sentence
+_SHELL = set('"$`\\!')  # what a shell reads between double quotes
 _WHY: dict[Cause, Callable[[Straggler], str]] = {
     "cpu": lambda one: (
         f"Its GPU idles {_ms(one, 'idle')} longer before it arrives: its CPU launches kernels late."
@@ -162,6 +165,7 @@ def details(job: Job) -> list[str]:
         said.append(
             "Next: in a pipeline, more micro-batches per step, or a schedule that interleaves stages."
         )
+    said += slow_sends(job)
     if path := _path(job):
         said.append(path)
     if experts := _experts(job):
@@ -194,6 +198,45 @@ def _experts(job: Job) -> str:
     return f"The experts take {f.ms(least)} to {f.ms(most)} over the ranks, {f.ms(usual)} on the median one."
 
 
+def evidence(job: Job) -> tuple[list[str], list[str]]:
+    """How to check what is said: sentences, and commands that run in the folder of the traces."""
+    rows = {row.name: row for row in job.ranks}
+    at = job.stragglers[0].seen_at if job.stragglers else None
+    shown = [job.ranks[0].name] if at is None else [at.late.name, at.waiting.name]
+    said, commands = [], []
+    if at is not None:
+        said.append(_seen(at))
+        commands += [_kernel(rows[one.name].file, one.start_ns) for one in (at.late, at.waiting)]
+        commands.append(f"tracelens open {quote(rows[at.late.name].file)}")
+    idle = [f"{f.ms(rows[name].parts.idle_ms + rows[name].parts.input_ms)} on {name}" for name in shown]
+    exposed = [f"{f.ms(rows[name].parts.exposed_ms)} on {name}" for name in shown]
+    said.append(
+        f"Each rank's own report says the same of its step: idle {f.listed(idle)}; exposed communication "
+        f"(waiting and sending) {f.listed(exposed)}."
+    )
+    commands += [f"tracelens analyze {quote(rows[name].file)}" for name in shown]
+    return said, commands
+
+
+def _seen(at: SeenAt) -> str:
+    """Why the wait can be read in two files without a common clock."""
+    size = f" of {f.nbytes(at.bytes)}" if at.bytes else ""
+    return (
+        f"{at.collective}{size} in step {at.step} shows it best. It ends on all ranks together, so its "
+        f"kernel is short on the rank that comes last: {f.ms(at.late.us / 1e3)} on {at.late.name}, "
+        f"{f.ms(at.waiting.us / 1e3)} on {at.waiting.name}."
+    )
+
+
+def _kernel(file: str, start_ns: int) -> str:
+    """Prints the ms of the kernel that begins then."""
+    code = (
+        f"import tracelens; k = tracelens.analyze({file!r}).kernels; "
+        f"print(k[k.ts_ns == {start_ns}].dur_ns / 1e6)"
+    )
+    return f"python -c {quote(code)}" if set(code) & _SHELL else f'python -c "{code}"'
+
+
 #: How to see whether a change helped.
 CHECK = "tracelens compare BEFORE AFTER"
 
@@ -209,8 +252,8 @@ def caveats(job: Job) -> list[str]:
     said = []
     if job.missing:
         said.append(f"No trace of {_numbered(job.missing)}: a late rank among them would not be named.")
-    said += [f"Left out: {one.file}: {one.why}" for one in job.left[:8]]
-    said += [f"Left out: {len(job.left) - 8} more files"] if len(job.left) > 8 else []
+    said += [f"Left out: {one.file}: {one.why.rstrip('.')}." for one in job.left[:8]]
+    said += [f"Left out: {len(job.left) - 8} more files."] if len(job.left) > 8 else []
     partial = [row.name for row in job.ranks if row.partial]
     if partial:
         said.append(f"Part of the file could not be read: {ranks_said(partial, capital=False)}.")

@@ -201,15 +201,27 @@ def shared(found: list[Derived]) -> tuple[list[Derived], list[tuple[str, str]]]:
     if len(found) < 2:
         return found, []
     said: dict[str, set[str]] = {}
+    same = set(found[0].lines).intersection(*(one.lines for one in found[1:]))
     for one in found:
         for name, _, why in one.lines:
             said.setdefault(name, set()).add(why)
     once = {name: next(iter(why)) for name, why in said.items() if len(why) == 1}
     cut = [
-        replace(one, lines=[(name, text, "" if name in once else why) for name, text, why in one.lines])
+        replace(
+            one,
+            lines=[
+                (name, text, "" if name in once else why)
+                for name, text, why in one.lines
+                if (name, text, why) not in same
+            ],
+        )
         for one in found
     ]
-    return cut, [(name, why) for name, why in once.items() if why]
+    alike = [
+        (name, f"{text} {why}".strip()) for name, text, why in found[0].lines if (name, text, why) in same
+    ]
+    named = {name for name, _ in alike}
+    return cut, [*alike, *((name, why) for name, why in once.items() if why and name not in named)]
 
 
 def _line(term: Term) -> tuple[str, str, str]:

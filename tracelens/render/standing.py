@@ -135,6 +135,8 @@ class _Walk:
             yield self._group(one, chain, style, port, said)
             return
         given = {name: _place(name, value, port) for name, value in one.attrib.items() if name in _PLACES}
+        if one.tag == "rect" and "height" not in given:  # as the page's style has it
+            given["height"] = port[1]
         paint = self._paint(style, text=one.tag == "text")
         if one.tag != "text":
             yield element(one.tag, said, **given, **paint)

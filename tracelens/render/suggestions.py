@@ -95,7 +95,7 @@ def _kernels(out: Out, found: Suggestions) -> None:
     time = found.time_ms
     what = "The step now  "
     if found.time_is == "kernels":
-        what = "Matrix products, attention and memory-bound kernels of one micro-batch  "
+        what = "GEMMs, attention and memory-bound kernels of one micro-batch  "
     out.line(out.text(what, "bold") + out.text(
         f"{f.ms(time.mid)} ({f.ms_range(time.low, time.high)}, {time.basis})"
         + (f", {f.sig(found.tflops)} TFLOP/s" if found.tflops else ""), "dim"))  # fmt: skip

@@ -173,15 +173,14 @@ def _finding_cells(out: _Out, finding: Finding) -> list[Text]:
     """Mark, rule, title, saving, share and confidence."""
     style = _SEVERITY.get(finding.severity, "bold blue")
     saving, share = finding.saving_ms, finding.saving_frac
-    waits = finding.saving_of == "gpu_work"
-    if saving.mid is not None:
-        claim, part = f"{'GPU −' if waits else 'saves ≈ '}{f.ms(saving.mid)}", f.pct(share.mid)
-        if saving.mid < 0:
-            claim, part = f"slower by {f.ms(-saving.mid)}", f.pct((-share).mid)
+    if saving.mid is not None and saving.mid < 0:
+        claim, part = f"slower by {f.ms(-saving.mid)}", f.pct((-share).mid)
+    elif finding.saving_of == "gpu_work":
+        claim, part = f"0 to {f.ms(saving.high)}", f"≤ {f.pct(share.high)}"
+    elif saving.mid is not None:
+        claim, part = f"saves ≈ {f.ms(saving.mid)}", f.pct(share.mid)
     else:
-        claim, part = f"{'GPU ' if waits else ''}≤ {f.ms(saving.high)}", f.pct(share.high)
-    if waits and (saving.mid or 0.0) >= 0:
-        part = f"0 to {f.pct(share.high)}"
+        claim, part = f"≤ {f.ms(saving.high)}", f.pct(share.high)
     return [
         out.text(facts.MARKS.get(finding.severity, "●"), style),
         out.text(finding.rule, limit=8),

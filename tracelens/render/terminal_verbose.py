@@ -12,6 +12,7 @@ from tracelens.errors import UsageError
 from tracelens.render import facts, groups, losses
 from tracelens.render.console import ROOMY, WIDEST
 from tracelens.render.console import Out as _Out
+from tracelens.render.slow_calls import slow_calls
 from tracelens.render.text import clean
 from tracelens.results import CommunicationRow, GemmRow, Report
 from tracelens.words import slash_step
@@ -176,6 +177,8 @@ def communication(out: _Out, report: Report) -> None:
     most = ", ".join(f"{clean(name, limit=60)} {f.ms(times[name])}" for name in named)
     line = f"{facts.communication_line(report)}. Most: {most}."
     out.line(out.text("Communication  ", "bold") + out.text(line, limit=400))
+    for said in slow_calls(report):
+        out.line(out.text(said, limit=800))
     out.line()
 
 

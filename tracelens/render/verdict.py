@@ -344,14 +344,15 @@ def _shapes(seen: StepPicture, found: Limits) -> str:
         rest = f"at most {ms(seen.open_ms)}" if seen.open_ms else "in rows already counted"
         more = f" {open_} more, not predicted: {rest}." if open_ else ""
         waits = step_bound(seen.summary)
-        if waits != "gpu":  # a shorter kernel leaves a longer gap
+        how = "" if bound else ", predicted"
+        if waits == "cpu":  # a shorter kernel leaves a longer gap
+            does = "shortens" if count == 1 else "together shorten"
+            share = f"at most {pct(stake.high / found.step_ms)}{how}; nothing while it waits for the CPU"
+            return f"{changes} {does} {step} by 0 to {ms(stake.high)} ({share}): {title}.{more}"
+        if waits == "unknown":
             does = "cuts" if count == 1 else "together cut"
-            share = pct(time_ms / found.step_ms) + ("" if bound else ", predicted")
-            gains = (
-                f"the step gains between nothing and {ms(stake.high)} of it while it waits for the CPU"
-                if waits == "cpu"
-                else "what a step gains is not known, as none is marked"
-            )
+            gains = "what a step gains is not known, as none is marked"
+            share = f"{pct(time_ms / found.step_ms)}{how}"
             return f"{changes} {does} GPU work by {time} of {step} ({share}); {gains}: {title}.{more}"
         if time_ms < LITTLE * found.step_ms:
             time = f"{'together ' if count > 1 else ''}{time}"

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from tracelens import numbers as f
 from tracelens.render.console import Out
+from tracelens.render.verified_words import how, said
 from tracelens.results import Estimate, MeasuredCall, MeasuredWhole, Report, Verification, Verified
 
 #: Calls that are shown; the JSON has all of them.
@@ -40,7 +41,7 @@ def share(saving: Estimate) -> str:
 def claim(one: Verified) -> str:
     """One line: what was measured beside what was predicted, or why nothing was."""
     if one.state != "measured":
-        return f"Not measured: {one.why}"
+        return f"Not measured: {said(one.why)}"
     measured = f"Measured {amount(one.saving_ms)}, predicted {amount(one.predicted_ms)}"
     return f"{measured}; {judged(one)}" if judged(one) else measured
 
@@ -50,10 +51,10 @@ def lines(report: Report) -> list[str]:
     if report.verification is None:
         return []
     found = [(finding.rule, finding.verified) for finding in report.findings if finding.verified is not None]
-    said = [f"{rule}: {claim(one)}" for rule, one in found]
+    claims = [f"{rule}: {claim(one)}" for rule, one in found]
     picks = report.shape_search.picks if report.shape_search is not None else []
-    said += [f"{pick.title}: {claim(pick.verified)}" for pick in picks if pick.verified is not None]
-    return [*said, *report.verification.notes, about(report.verification)]
+    claims += [f"{pick.title}: {claim(pick.verified)}" for pick in picks if pick.verified is not None]
+    return [*claims, *map(said, report.verification.notes), about(report.verification)]
 
 
 def judged(one: Verified) -> str:
@@ -68,9 +69,9 @@ def whole_line(one: MeasuredWhole) -> str:
     """A layer, the logits or a step before and after."""
     name = _WHAT.get(one.what, one.what)
     if one.why:
-        return f"{name}: not measured: {one.why}"
+        return f"{name}: not measured: {said(one.why)}"
     trace = f"; {f.ms(one.trace_ms)} in the trace" if one.trace_ms is not None else ""
-    note = f"; {one.note}" if one.note else ""
+    note = f"; {said(one.note)}" if one.note else ""
     gain = f"{'saves ' if (one.saving_ms.mid or 0.0) >= 0 else ''}{amount(one.saving_ms)}"
     return (
         f"{name}: {f.ms(one.now_ms.mid)} → {f.ms(one.then_ms.mid)}, forward and backward"
@@ -83,7 +84,7 @@ def call_cells(one: MeasuredCall) -> tuple[str, ...]:
     name = f"{one.component} {one.role}" if one.role else one.component
     times = (one.trace_us, one.now_us.mid, one.then_us.mid)
     trace, now, then = ("–" if time is None else f"{f.sig(time)} µs" for time in times)
-    return name, one.shape_now, one.shape_then, trace, now, one.why or then
+    return name, one.shape_now, one.shape_then, trace, now, said(one.why) or then
 
 
 def about(one: Verification) -> str:
@@ -92,8 +93,8 @@ def about(one: Verification) -> str:
         f"; a layer against itself differs by {f.pct(one.noise_frac)}" if one.noise_frac is not None else ""
     )
     torch = one.software.get("torch")
-    said = f"{one.measured} of {one.suggestions} suggestions measured on {one.device}, {one.date}"
-    return f"{said}{f', torch {torch}' if torch else ''}{noise}"
+    where = f"{one.measured} of {one.suggestions} suggestions measured on {one.device}, {one.date}"
+    return f"{where}{f', torch {torch}' if torch else ''}{noise}"
 
 
 def render_verification(
@@ -102,7 +103,7 @@ def render_verification(
     """Print every suggestion with what was measured beside what was predicted."""
     out = Out(console)
     for note in run.notes:
-        out.line(note, "bold yellow")
+        out.line(said(note), "bold yellow")
     out.line(about(run), "bold")
     out.line()
     wide = out.width >= _WIDE
@@ -120,7 +121,7 @@ def render_verification(
                 style,
             ),
             out.text(share(one.saving_frac) if measured else ""),
-            out.text(judged(one) if measured else one.why, limit=240),
+            out.text(judged(one) if measured else said(one.why), limit=240),
         )
     out.print(table)
     for title, one in found:
@@ -137,8 +138,7 @@ def _short(saving: Estimate) -> str:
 def _detail(out: Out, title: str, one: Verified) -> None:
     out.line()
     out.line(title, "bold")
-    if one.how:
-        out.line(one.how)
+    out.line(how(one))
     for whole in one.wholes:
         out.line(f"  {whole_line(whole)}")
     if one.calls:
@@ -151,4 +151,4 @@ def _detail(out: Out, title: str, one: Verified) -> None:
             out.line(f"and {len(one.calls) - CALLS} more calls in the file", "dim")
         out.line(f"GEMMs and attention alone: {amount(one.products_ms)}", "dim")
     for note in one.not_covered:
-        out.line(note, "dim")
+        out.line(said(note), "dim")

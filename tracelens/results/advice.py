@@ -46,7 +46,7 @@ class Effects:
 
     needs: Annotated[str, says("a setting, code, or a new training")]
     parameters: Annotated[Amount, says("weights of the whole model, in matrices")]
-    flops: Annotated[Amount, says("of the step's products and attention, on this GPU")]
+    flops: Annotated[Amount, says("of the step's GEMMs and attention, on this GPU")]
     memory: MemoryEffect
     checkpoint: Checkpoint
     checkpoint_how: Annotated[str, says("what has to be done with a trained checkpoint")]
@@ -147,14 +147,14 @@ class WhatIf:
     step_ms: float | None
     then_ms: Annotated[Estimate, says("the step after the change")]
     parameters: Annotated[list[int | None], says("of the model [now, then]; in matrices alone")]
-    flops_frac: Annotated[float | None, says("growth of the operations of the step's products and attention")]
+    flops_frac: Annotated[float | None, says("growth of the operations of the step's GEMMs and attention")]
     tokens_frac: Annotated[
         float, says("growth of the tokens of a micro-batch: compare time per token where it is not 0")
     ]
     rows: Annotated[list[RowChange], says("those that change, by time")]
     rest: Annotated[list[Rest], says("components whose byte-moving kernels change, by time")]
     unpredicted_ms: Annotated[
-        float, says("per step: time of affected products without a formula or a prediction")
+        float, says("per step: time of affected GEMMs without a formula or a prediction")
     ]
     notes: list[str] = field(default_factory=list)
     verified: Annotated[Verified | None, says("what `tracelens verify` measured of it")] = None

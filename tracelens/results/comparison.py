@@ -76,6 +76,14 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
+class StepKind:
+    """The short, or the long, steps of two sides that both take turns in one pattern."""
+
+    before: StepTime
+    after: StepTime
+
+
+@dataclass(frozen=True, slots=True)
 class StepChange:
     """The step's time on both sides and what a test over the steps says of the difference."""
 
@@ -94,6 +102,10 @@ class StepChange:
     unprofiled_after_ms: float | None
     unprofiled_diff_frac: float | None
     why: str
+    kinds: Annotated[
+        list[StepKind], says("short steps, then long ones, where both sides alternate; empty: they do not")
+    ] = field(default_factory=list)
+    by_kind: Annotated[bool, says("the test compares each step with its own kind only")] = False
 
 
 @dataclass(frozen=True, slots=True)

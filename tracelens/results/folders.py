@@ -22,6 +22,7 @@ from tracelens.results.comparison import (
 )
 from tracelens.results.described import says
 from tracelens.results.gemm import GemmKind
+from tracelens.results.job import Cause as LateCause
 
 SCHEMA_VERSION = "1.1"
 
@@ -34,6 +35,8 @@ NOT_COMPARED: Literal["not_compared"] = "not_compared"
 
 Side = Literal["before", "after"]
 SIDES: tuple[Side, Side] = ("before", "after")
+#: Why it is not known which rank is late. saved_reports: they do not hold the calls of collectives.
+LatenessUnknown = Literal["saved_reports", "no_common_step", "no_matching_calls"]
 #: A part of the step by which a rank can stand out.
 RankPart = Literal["idle", "computing", "exposed_communication"]
 
@@ -89,6 +92,28 @@ class StandsOut:
     ms: Annotated[float, says("mean per step")]
     others_low_ms: Annotated[float, says("of the ranks that do not stand out")]
     others_high_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """A rank that the others wait for longer than for any other, before or after."""
+
+    pair: Annotated[str, says("its name")]
+    before_ms: Annotated[float, says("what the other ranks wait for it, per step: the median of them")]
+    after_ms: float
+    before_cause: Annotated[LateCause | None, says("None: it is not late there")]
+    after_cause: LateCause | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How long ranks wait for each other, and for whom: as the answers for both jobs say."""
+
+    before_ms: Annotated[float, says("exposed waiting for other ranks, per step: the median rank's")]
+    after_ms: float
+    before_clocks_us: Annotated[float, says("no smaller skew is counted")]
+    after_clocks_us: float
+    ranks: Annotated[list[LateRank], says("largest difference first; empty: no rank is late in either")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +215,7 @@ class FolderComparison(TwoSides):
     causes_of: Annotated[str | None, says("the rank whose causes they are; None: means over the pairs")] = (
         None
     )
+    lateness: Annotated[
+        Lateness | None, says("of the ranks of two jobs; None: not known, or no such jobs")
+    ] = None
+    lateness_unknown: Annotated[LatenessUnknown | None, says("None: known, or no ranks of two jobs")] = None

@@ -53,7 +53,7 @@ class Lost:
     ceiling: Annotated[
         float | None, says("of other: what the best matmul measured on this GPU loses, too")
     ] = None
-    helpers: Annotated[float | None, says("of other: kernels beside the product, a split-K reduction")] = None
+    helpers: Annotated[float | None, says("of other: kernels beside the GEMM, a split-K reduction")] = None
     why: Annotated[dict[str, str], says("part -> why it is None, cut or only a bound")] = field(
         default_factory=dict
     )
@@ -198,7 +198,7 @@ class GemmRow:
     lent_calls: Annotated[
         int, says("of its calls: operator or shape known from the identical call they repeat")
     ] = 0
-    helper_ms: Annotated[float, says("of time_ms: kernels beside the product itself")] = 0.0
+    helper_ms: Annotated[float, says("of time_ms: kernels beside the GEMM itself")] = 0.0
     leading: Annotated[dict[str, int], says("leading dimension of a, b, c in elements")] = field(
         default_factory=dict
     )

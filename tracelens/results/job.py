@@ -73,6 +73,24 @@ class JobRank(msgspec.Struct, frozen=True):
     ]
 
 
+class Arrival(msgspec.Struct, frozen=True):
+    """A call's kernel on one rank, as its own trace has it."""
+
+    name: Annotated[str, says("of the rank")]
+    start_ns: Annotated[int, says("on the rank's own clock, as in its table of kernels")]
+    us: Annotated[float, says("how long the kernel runs: waiting and sending")]
+
+
+class SeenAt(msgspec.Struct, frozen=True):
+    """The call that shows best that a rank is late: it ends on all ranks together."""
+
+    collective: str
+    bytes: int | None
+    step: Annotated[int, says("N of ProfilerStep#N")]
+    late: Arrival
+    waiting: Annotated[Arrival, says("on the rank that waits longest there")]
+
+
 class Straggler(msgspec.Struct, frozen=True):
     """A rank that the others wait for."""
 
@@ -89,6 +107,7 @@ class Straggler(msgspec.Struct, frozen=True):
     of_calls: Annotated[int, says("calls whose last rank is known, of Job.matched_calls")]
     least_ms: Annotated[float | None, says("what the rank that waits least for it waits, per step")] = None
     most_ms: Annotated[float | None, says("what the rank that waits longest for it waits, per step")] = None
+    seen_at: Annotated[SeenAt | None, says("a call to look at in two traces")] = None
 
 
 class JobCollective(msgspec.Struct, frozen=True):
@@ -203,7 +222,8 @@ class Job(msgspec.Struct, frozen=True):
     unmatched_calls: int
     collectives: list[JobCollective]
     degrees: Annotated[
-        dict[str, int], says("ranks by what they are to each other: data, tensor, expert parallel, FSDP")
+        dict[str, int],
+        says("ranks by what they are to each other: data, tensor, pipeline, expert, context parallel, FSDP"),
     ]
     model: Annotated[ModelDims | None, says("of the whole model; None where ranks disagree")]
     blocks: Annotated[list[JobBlock], says("longest first, nodes before groups")]

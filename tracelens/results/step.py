@@ -220,6 +220,9 @@ class CommunicationRow:
     bus_gbps: Annotated[
         float | None, says("GB/s: nccl-tests' bus bandwidth, comparable with the link's speed")
     ]
+    best_bus_gbps: Annotated[
+        float | None, says("GB/s: bus bandwidth of the call that is fastest for its size, so waits least")
+    ] = None
     in_line_ms_per_step: Annotated[
         float, says("of exposed_ms_per_step: on the stream that computes most, so that nothing can hide it")
     ] = 0.0
@@ -268,6 +271,8 @@ class Clock:
 
     steps: list[StepPace]
     lost_ms_per_step: Annotated[float, says("GEMMs and attention: what slow steps took beyond the fastest")]
+    least_ms_per_step: Annotated[float | None, says("at least, as surely as the paces are known")] = None
+    most_ms_per_step: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class GpuJson(msgspec.Struct, frozen=True):
     title: str
     why: Annotated[str, says('"named", or why this one where none was named')]
     sms: int | None
-    peak_tflops: Annotated[float | None, says("dense, of the product's element type")]
+    peak_tflops: Annotated[float | None, says("dense, of the GEMM's element type")]
     bandwidth_gbps: float | None
 
 

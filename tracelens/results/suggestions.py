@@ -33,8 +33,8 @@ class ComponentTime:
     component: str
     time_ms: Estimate
     frac: Annotated[float, says("of the sum")]
-    tflops: Annotated[float | None, says("of its products and attention, over their time")]
-    shapes: Annotated[list[str], says("of its products, forward")]
+    tflops: Annotated[float | None, says("of its GEMMs and attention, over their time")]
+    shapes: Annotated[list[str], says("of its GEMMs, forward")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Suggestions:
     time_is: Annotated[
         TimeIs,
         says(
-            "kernels: matrix products, attention and memory-bound kernels of one micro-batch, forward and"
+            "kernels: GEMMs, attention and memory-bound kernels of one micro-batch, forward and"
             " backward, added up, which is no step; step: a measured step"
         ),
     ]
@@ -110,8 +110,8 @@ class Suggestions:
     causal: Annotated[
         bool | None, says("the mask that attention was predicted with; None where a step was measured")
     ] = None
-    fused_qkv: Annotated[bool | None, says("one product for query, key and value")] = None
-    fused_gate: Annotated[bool | None, says("gate and up in one product; None without a gate")] = None
+    fused_qkv: Annotated[bool | None, says("one GEMM for query, key and value")] = None
+    fused_gate: Annotated[bool | None, says("gate and up in one GEMM; None without a gate")] = None
     room_gb: Annotated[float | None, says("memory of the GPU that a configuration was judged on")] = None
     would_fit: Annotated[
         list[str] | None,

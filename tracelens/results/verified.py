@@ -12,6 +12,37 @@ UNKNOWN = Estimate.unknown("measured")
 
 WholeKind = Literal["layer", "logits", "step"]
 RestsOn = Literal["layers", "products", ""]
+ReasonCode = Literal[
+    # of a change
+    "nothing_changes", "names_no_size", "no_size", "not_whole_model", "no_call_changes",
+    # of a layer or a small model
+    "no_layer", "no_transformer", "experts", "sizes_unknown", "no_mlp", "layer_dtype", "no_backward",
+    "no_wgrad", "micro_batches_unknown", "no_attention", "other_attention", "kv_heads_over_ranks",
+    "kv_heads_over_heads", "no_logits", "sharded_model",
+    # of a call
+    "rows_without_sizes", "dtype", "sizes_unknown_then", "unequal_groups", "packed_lengths", "no_backend",
+    # why layers do not stand for the trace's
+    "single_products", "ranks_exchange", "present_type", "other_products",
+    # what a saving lacks or takes for granted
+    "plain_layers", "gemms_alone", "outside", "casts", "sizes_without_formula", "memory_grows", "per_token",
+    "kv_heads_once", "causal_assumed", "configured_assumed", "layers_apart", "no_whole_layer", "no_step",
+    "unlike_trace", "cpu_gaps", "parts_alone",
+    # of a run
+    "left_out", "later", "nothing_measured", "toy_cpu", "other_gpu", "noisy",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why there is no time, or what a time leaves out: programs go by ``code``, the page has the words."""
+
+    code: ReasonCode
+    values: Annotated[dict[str, str | int | float], says("what its words name")] = field(default_factory=dict)
+    cause: Annotated[Reason | str, says("what it follows from")] = ""
+
+
+#: A text is PyTorch's own, or of an earlier version; "" is none.
+Why = Reason | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +62,7 @@ class MeasuredCall:
     saving_ms: Annotated[Estimate, says("per step")]
     kernels_now: Annotated[list[str], says("in launch order")] = field(default_factory=list)
     kernels_then: list[str] = field(default_factory=list)
-    why: Annotated[str, says("why there is no time")] = ""
+    why: Annotated[Why, says("why there is no time")] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +78,8 @@ class MeasuredWhole:
     calls_now: Annotated[float | None, says("per step; None where it is no part of the step's sum")]
     calls_then: float | None
     trace_ms: Annotated[float | None, says("the same kernels in the trace, where they are known")] = None
-    note: str = ""
-    why: Annotated[str, says("why there is no time")] = ""
+    note: Why = ""
+    why: Annotated[Why, says("why there is no time")] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +87,7 @@ class Verified:
     """One suggestion on a GPU. Times are per step, as in the finding."""
 
     state: Literal["measured", "not_measured"]
-    why: Annotated[str, says('why not; "" where it was')]
+    why: Annotated[Why, says('why not; "" where it was')]
     rests_on: Annotated[RestsOn, says("what saving_ms is made of")]
     saving_ms: Estimate
     saving_frac: Annotated[Estimate, says("of the step")]
@@ -67,11 +98,10 @@ class Verified:
         bool | None, says("is it within the predicted range? None without one, and on another GPU")
     ]
     replaces: Annotated[bool, says("the finding's saving is the measured one")]
-    how: Annotated[str, says("the sum with its numbers")]
-    products_ms: Annotated[Estimate, says("what products and attention alone save")] = UNKNOWN
+    products_ms: Annotated[Estimate, says("what GEMMs and attention alone save")] = UNKNOWN
     calls: list[MeasuredCall] = field(default_factory=list)
     wholes: list[MeasuredWhole] = field(default_factory=list)
-    not_covered: list[str] = field(default_factory=list)
+    not_covered: list[Why] = field(default_factory=list)
     device: Annotated[str, says("where it was measured")] = ""
     date: str = ""
 
@@ -90,4 +120,4 @@ class Verification:
     noise_frac: Annotated[float | None, says("one layer against itself: what differs where nothing does")]
     measured: int
     suggestions: int
-    notes: list[str] = field(default_factory=list)
+    notes: list[Why] = field(default_factory=list)

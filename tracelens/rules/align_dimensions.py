@@ -80,9 +80,7 @@ def _title(case: Case) -> str:
         kernel = case.misfits[0].kernel or "narrow loads"
         return f"Align the operands of {case.where} to 16 bytes: the kernel is {kernel}"
     if case.parameter is None:
-        now, then = (listed([str(size) for size in sizes])
-                     for sizes in zip(*((one.now, one.then) for one in case.goals), strict=True))  # fmt: skip
-        return f"Pad the dimension{'s' if case.more else ''} {now} of {case.where} to {then}"
+        return f"Pad {listed([f'{one.now} to {one.then}' for one in case.goals])} in {case.gemm}"
     return f"Change {case.parameter} from {case.goal.now} to {case.goal.then}"
 
 

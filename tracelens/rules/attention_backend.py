@@ -1,15 +1,15 @@
-"""TL125: fused attention in the memory-efficient kernel, where a faster one takes the same sizes."""
+"""TL125: fused attention in the memory-efficient kernel where a faster one fits, or in untuned blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracelens.numbers import listed
-from tracelens.rules.engine.bounds import bound_of_row
+from tracelens.numbers import listed, ms, sig
+from tracelens.rules.engine.bounds import Bound, bound_of_row
 from tracelens.rules.engine.candidate import Candidate, absent, could_not_run, passed
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.needs import for_shapes
-from tracelens.rules.engine.rows import took
+from tracelens.rules.engine.rows import calls_of, time_of, took
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.attention_kernels import Kept, efficient_rows, kept_of, saving_of
 
@@ -24,6 +24,18 @@ _FREE = [
 ]
 
 
+_BLOCKS = [
+    "+ flex_attention = torch.compile(flex_attention, mode='max-autotune-no-cudagraphs')   # prints the best",
+    "+ y = flex_attention(q, k, v, block_mask=mask, kernel_options={'bwd_BLOCK_M1': 32, 'bwd_BLOCK_N1': 64,",
+    "+                                                              'bwd_BLOCK_M2': 64, 'bwd_BLOCK_N2': 32})",
+]
+#: Products of the backward over the forward's, 5 to 2.
+_PRODUCTS = 2.5
+#: A backward this much longer than its forward has blocks to tune: on a B300 3.82 with Inductor's, 2.62 with
+#: tuned ones (allenai/OLMo-core#877: -24.8 % of both).
+_SLOW = 3.0
+
+
 class AttentionBackend(Rule):
     """Attention in the fastest fused kernel that takes its sizes."""
 
@@ -32,7 +44,7 @@ class AttentionBackend(Rule):
     title = "Attention in the fastest fused kernel"
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
-        """Judge attention of 16 bits in torch's memory-efficient kernel."""
+        """Judge attention of 16 bits in torch's memory-efficient kernel, and FlexAttention's backward."""
         if not any(row.kind == "attention" for row in facts.gemms):
             raise absent("No fused attention was recognised.", attention=True)
         rows = efficient_rows(facts)
@@ -41,12 +53,46 @@ class AttentionBackend(Rule):
                 f"{took(rows, 'attention row', facts)} in the memory-efficient kernel; whether with a mask"
                 f" is not known: {for_shapes(rows)}."
             )
+        flex = _flex(facts)
+        if not rows and flex is not None:
+            return [flex], ""
         if not rows:
             raise passed("No attention in 16 bits runs in the memory-efficient kernel.")
         found = kept_of(facts, rows)
         candidates = [one for kept in found if kept.can_change for one in _candidates(facts, kept)]
         said = [_kept_words(facts, kept) for kept in found if not kept.can_change]
-        return candidates, " ".join(said)
+        return [*candidates, *([flex] if flex is not None else [])], " ".join(said)
+
+
+def _flex(facts: StepFacts) -> Candidate | None:
+    """FlexAttention whose backward takes longer than its share of products: both skip the same blocks."""
+    rows = [row for row in facts.gemms if row.kind == "attention" and row.kernel_family == "flex"]
+    back = [row for row in rows if row.phase == "backward"]
+    ahead = [row for row in rows if row.phase == "forward"]
+    if not back or not ahead or abs(calls_of(back) / calls_of(ahead) - 1) > 0.01:
+        return None
+    forward, backward = time_of(ahead), time_of(back)
+    share = 1 - _PRODUCTS * forward / backward if backward else 0.0
+    if backward < _SLOW * forward:
+        return None
+    return Candidate(
+        name="other block sizes",
+        title=f"Tune FlexAttention's blocks: its backward takes {sig(backward / forward)} times its forward",
+        saw=(
+            f"{took(back, 'FlexAttention row', facts)} in the backward, and the forward {ms(forward)}:"
+            f" {sig(backward / forward)} times as long for {_PRODUCTS} times the GEMMs."
+        ),
+        why="blocks",
+        change={},
+        fix=_BLOCKS,
+        caveats=["Block sizes have to divide the mask's; the best ones are those of one mask and GPU."],
+        confidence="low",
+        effort="code",
+        bounds=[Bound(row, share * row.time_ms_per_step) for row in back],
+        bound_of=f"of the backward what it takes above {_PRODUCTS} times the forward",
+        evidence={"backward_over_forward": backward / forward},
+        parameter_delta=0,
+    )
 
 
 def _kept_words(facts: StepFacts, kept: Kept) -> str:

@@ -136,7 +136,7 @@ def _candidate(facts: StepFacts, padded: Sequence[GemmRow], pads: Sequence[Other
 
 
 def _how(plain_ms: float, same_type_ms: float, all_ms: float) -> str:
-    text = f"The products stay as they ran, and the kernels that pad fall away: {ms(same_type_ms)}."
+    text = f"The GEMMs stay as they ran, and the kernels that pad fall away: {ms(same_type_ms)}."
     if plain_ms < same_type_ms:
         text += (
             f" Of them {ms(same_type_ms - plain_ms)} also turn their tensor by their names, which can leave a"

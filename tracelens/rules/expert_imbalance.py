@@ -11,6 +11,7 @@ from tracelens.rules.engine.candidate import Candidate, absent, could_not_run
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import time_of
 from tracelens.rules.engine.rule import Rule
+from tracelens.step.uneven import sent_to_experts, uneven_frac
 
 #: A fullest rank this much above the mean is what a balancing loss leaves, too.
 _WORTH_FRAC = 0.1
@@ -25,30 +26,23 @@ class ExpertImbalance(Rule):
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Judge by the sizes that all-to-alls of experts have for each rank."""
-        sent = [row for row in facts.communication if row.purpose == "expert all-to-all"]
+        sent = sent_to_experts(facts.communication)
         if not sent:
             raise absent("No all-to-all of experts was recognised.")
-        told = [row for row in sent if row.uneven_frac is not None and row.bytes_per_call]
-        if not told:
+        uneven = uneven_frac(sent)
+        if uneven is None:
             raise could_not_run(
                 "The all-to-alls of the experts do not say how much goes to each rank: PyTorch records split"
                 " sizes of all_to_all_single, of 30 ranks at most; fused dispatches (DeepEP) have none."
             )
-        uneven = _uneven(told)
+        ranks = next((row.group_size for row in sent if row.uneven_frac is not None), None)
         seen = (
-            f"The all-to-alls of the experts send the fullest of {told[0].group_size or 'their'} ranks"
+            f"The all-to-alls of the experts send the fullest of {ranks or 'their'} ranks"
             f" {percent(uneven)} more than the mean, by the sizes that this rank's calls have for each."
         )
         if uneven < _WORTH_FRAC:
             return [], seen
         return [_candidate(facts, sent, uneven, seen)], ""
-
-
-def _uneven(rows: Sequence[CommunicationRow]) -> float:
-    """Mean over the calls, by what they move."""
-    weights = [(row.bytes_per_call or 0.0) * max(row.calls_per_step, 1e-9) for row in rows]
-    shares = [row.uneven_frac or 0.0 for row in rows]
-    return sum(weight * share for weight, share in zip(weights, shares, strict=True)) / sum(weights)
 
 
 def _candidate(facts: StepFacts, sent: Sequence[CommunicationRow], uneven: float, seen: str) -> Candidate:

@@ -1,15 +1,17 @@
-"""TL123: rows of experts that end within a tile, the rest of which is computed and thrown away."""
+"""TL123: rows of experts without a token: padding, and the rest of a tile that they end within."""
 
 from __future__ import annotations
 
 from tracelens.numbers import percent
+from tracelens.rules.engine.bounds import bound_of_row
 from tracelens.rules.engine.candidate import Candidate, could_not_run, not_applicable
 from tracelens.rules.engine.facts import StepFacts
 from tracelens.rules.engine.rows import time_of
 from tracelens.rules.engine.rule import Rule
 from tracelens.rules.evidence.mixtures import evidence, need_mixture, saw, unfilled
+from tracelens.step.experts import Mixture
 
-#: Rows without a token have to be this share of the grouped GEMMs' time to be worth a word.
+#: Rows without a token have to be this share of the rows or of the GEMMs' time to be worth a word.
 _WORTH_FRAC = 0.1
 
 
@@ -21,8 +23,10 @@ class ExpertTiles(Rule):
     title = "Experts' rows in whole tiles"
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
-        """Judge the grouped GEMMs whose groups are of unequal size."""
+        """Judge the rows that the router fills, then the tiles of groups of unequal size."""
         mixture = need_mixture(facts)
+        if padded := _padded(facts, mixture):
+            return [padded], ""
         if mixture.how != "grouped":
             raise not_applicable(
                 "No grouped GEMM of experts: where each has GEMMs of its own TL109 judges them."
@@ -56,3 +60,43 @@ class ExpertTiles(Rule):
             parameter_delta=0,
         )
         return [rounded], ""
+
+
+def _padded(facts: StepFacts, mixture: Mixture) -> Candidate | None:
+    """Rows beyond those of the router's choices: a capacity factor, or rows padded for a type."""
+    top_k, rows, capacity = facts.model.top_k.value, mixture.rows_per_token, mixture.capacity
+    exact = mixture.how == "batched" or mixture.local == mixture.experts  # all ranks', or all experts' rows
+    if mixture.how == "loop" or not top_k or not rows or not capacity or not exact:
+        return None
+    empty, held = 1 - top_k / rows, round(capacity * top_k / rows)
+    if empty < _WORTH_FRAC:
+        return None
+    return Candidate(
+        name="rows for tokens alone",
+        title=f"Leave out rows without a token: {percent(empty)} of the experts' {round(capacity)} rows",
+        saw=(
+            f"{saw(facts, mixture)} The router chooses {top_k} for a token, so {percent(empty)} of the"
+            f" rows or more hold none."
+        ),
+        why="padding",
+        change={"capacity": [round(capacity), held]},
+        fix=[
+            f"- capacity_factor = {rows / top_k:.3g}   # or rows padded to a multiple, by type",
+            "+ out = torch.nn.functional.grouped_mm(rows, weights, offs=offsets)   # dropless: tokens alone",
+        ],
+        caveats=[
+            "A smaller capacity factor drops tokens of the fullest experts; grouped GEMMs drop none.",
+            "A grouped GEMM computes whole tiles of each expert's rows: half a tile more for each.",
+        ],
+        confidence="medium",
+        effort="code",
+        bounds=[
+            bound_of_row(row, gpu=facts.gpu, cap_frac=empty, cap_why="(rows without a token)",
+                         useful_frac=1 - empty)
+            for row in mixture.rows
+        ],
+        bound_of="of the experts' GEMMs the rows that no token of the router's choice fills",
+        evidence=evidence(mixture) | {"top_k": top_k, "empty_frac": empty},
+        parameter_delta=0,
+        flops_delta=-empty,
+    )  # fmt: skip

@@ -42,7 +42,7 @@ def _grouped(facts: StepFacts, mixture: Mixture) -> Candidate | None:
     count = mixture.local or 0
     if mixture.how != "loop" or count < 2:
         return None
-    calls = f"That is {calls_of(mixture.rows):.0f} products {facts.per_step}."
+    calls = f"That is {calls_of(mixture.rows):.0f} GEMMs {facts.per_step}."
     return Candidate(
         title=f"Run the {count} experts in one grouped GEMM, not in {count}",
         saw=f"{saw(facts, mixture)} {calls}{_other_rules(mixture)}",
@@ -64,10 +64,10 @@ def _grouped(facts: StepFacts, mixture: Mixture) -> Candidate | None:
         effort="code",
         bounds=[packed(facts, row, count) for row in mixture.rows],
         bound_of=(
-            "of the experts' products what one product of all of them is predicted to save, and no more than"
+            "of the experts' GEMMs what one GEMM of all of them is predicted to save, and no more than"
             " lies above the datasheet's floor"
         ),
-        how=f"One product of {count} experts against {count} in turn, both predicted at these shapes.",
+        how=f"One GEMM of {count} experts against {count} in turn, both predicted at these shapes.",
         evidence=evidence(mixture),
         parameter_delta=0,
         flops_delta=0.0,

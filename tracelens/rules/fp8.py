@@ -29,7 +29,7 @@ class Fp8(Rule):
 
     id = "TL115"
     slug = "fp8"
-    title = "Products that fit fp8"
+    title = "GEMMs that fit fp8"
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Judge the linear layers' GEMMs on GPUs whose tensor cores take fp8."""
@@ -48,7 +48,7 @@ class Fp8(Rule):
             raise absent("No GEMM of a transformer's linear layers was recognised.")
         if not wide and not in_fp8:
             if all(row.dtype is None for row in linear):
-                raise could_not_run(f"No product has a shape and a type: {for_shapes(linear)}.")
+                raise could_not_run(f"No GEMM has a shape and a type: {for_shapes(linear)}.")
             raise not_applicable(
                 "The linear layers compute in neither 16 nor 8 bits, and fp8 starts from 16."
             )
@@ -104,7 +104,7 @@ def _candidate(facts: StepFacts, rows: Sequence[GemmRow]) -> Candidate:
         ],
         caveats=[
             (
-                "Products in fp8 reach a part of the peak, and their casts can be fused into other kernels or"
+                "GEMMs in fp8 reach a part of the peak, and their casts can be fused into other kernels or"
                 " not: the bound is generous."
             ),
             "Whether these layers were left in 16 bits for their size or on purpose is not in the trace.",

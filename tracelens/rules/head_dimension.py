@@ -90,7 +90,7 @@ def _bounds(facts: StepFacts, group: HeadsRun, option: Split) -> list[Bound]:
 
 
 def _saw(facts: StepFacts, group: HeadsRun) -> str:
-    kinds = (group.fused, "fused attention row"), (group.unfused, "score or value product")
+    kinds = (group.fused, "fused attention row"), (group.unfused, "score or value GEMM")
     text = (
         f"head_dim is {group.head_dim}; {listed([took(rows, noun, facts) for rows, noun in kinds if rows])}."
     )
@@ -110,7 +110,7 @@ def _how(group: HeadsRun, option: Split) -> str:
     return (
         "For fused attention half of the counted operations make the floor, for causal kernels skip the"
         " other half; and no more than the work that falls away counts: at equal heads × head_dim softmax"
-        f" shrinks to {group.head_dim}/{option.head_dim}, the products to {group.head_dim}/{group.computed},"
+        f" shrinks to {group.head_dim}/{option.head_dim}, the GEMMs to {group.head_dim}/{group.computed},"
         f" so at most 1 - {left:.3g} = {percent(1 - left)} of the time."
     )
 

@@ -65,7 +65,7 @@ def _saw(facts: StepFacts, rows: Sequence[GemmRow], little: bool) -> str:
     here = f" on each of {ranks} ranks" if ranks > 1 else ""
     lost = sum(_lost(row) for row in rows)
     text = (
-        f"{plural(kv_heads, 'key-value head')} for {plural(heads, 'head')}{here}. The products that make keys"
+        f"{plural(kv_heads, 'key-value head')} for {plural(heads, 'head')}{here}. The GEMMs that make keys"
         f" and values {took_and_lost(time_of(rows), lost, facts, to=_TO)}."
     )
     worst = max(rows, key=_lost)

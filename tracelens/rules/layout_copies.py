@@ -37,7 +37,7 @@ class LayoutCopies(Rule):
 
     id = "TL113"
     slug = "layout-copies"
-    title = "Copies and casts around products"
+    title = "Copies and casts around GEMMs"
     of_kernels = False
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
@@ -111,7 +111,7 @@ _CAUSES = (
             "+ out = flash_attn_qkvpacked_func(self.qkv(x).view(b, s, 3, heads, head_dim), causal=True)",
         ),
         "torch.compile does not need the packed call: it writes the parts where they belong, unless the"
-        " attention kernel returns them apart. Separate products for the parts have no such copy, and cost"
+        " attention kernel returns them apart. Separate GEMMs for the parts have no such copy, and cost"
         " more elsewhere (TL112).",
         noun=("concatenation", "concatenations"),
     ),

@@ -38,7 +38,7 @@ class OddSequence(Rule):
         bounds = bounds_of(facts, length, case)
         if not bounds:
             raise passed(
-                f"The sequence is {length}; no attention and no product of the step is known to lose by it."
+                f"The sequence is {length}; no attention and no GEMM of the step is known to lose by it."
             )
         step_ms, bound_ms = facts.measured_step_ms or 0.0, sum(bound.ms for bound in bounds)
         saw = saw_of(facts, length, bound_ms) if case is None else case.saw(facts)

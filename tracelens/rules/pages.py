@@ -19,5 +19,8 @@ def explain(rule: str) -> str:
     for known in RULES:
         if wanted in (known.id.lower(), known.slug):
             return page(known.id)
-    names = ", ".join(f"{known.id} ({known.slug})" for known in RULES)
-    raise UsageError(f"unknown rule {rule[:40]!r}; known: {names}")
+    near = [known for known in RULES if len(wanted) > 2 and wanted in known.slug]
+    names = ", ".join(f"{known.id} ({known.slug})" for known in near or RULES)
+    raise UsageError(
+        f"unknown rule {rule[:40]!r}; {'did you mean' if near else 'known:'} {names}{'?' * bool(near)}"
+    )

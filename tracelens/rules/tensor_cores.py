@@ -15,8 +15,8 @@ from tracelens.rules.evidence.precision import HALF, Precision, need_precisions,
 
 #: What a precision does to numbers.
 _MEANING = {
-    "tf32": "TF32 rounds the operands of each product to 10 bits of mantissa and adds in fp32; tensors, range"
-    " and checkpoints stay fp32. Products are then right to about 1 in 1000: leave it off for solvers and"
+    "tf32": "TF32 rounds the operands of each GEMM to 10 bits of mantissa and adds in fp32; tensors, range"
+    " and checkpoints stay fp32. GEMMs are then right to about 1 in 1000: leave it off for solvers and"
     " where fp32 results are compared bit by bit.",
     "bf16": "bf16 keeps 7 bits of mantissa and fp32's range: {bf16}",
     "fp16": "fp16 keeps 10 bits of mantissa and a narrow range: {fp16}",
@@ -40,7 +40,7 @@ class TensorCores(Rule):
 
     id = "TL111"
     slug = "tensor-cores-unused"
-    title = "Products on tensor cores"
+    title = "GEMMs on tensor cores"
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Judge the type and the unit of every GEMM."""
@@ -53,11 +53,11 @@ class TensorCores(Rule):
 
 def _candidate(facts: StepFacts, case: Precision) -> Candidate:
     savings = case.savings(facts)
-    target = preferred(savings)
+    target = preferred(savings, {one: sum(bound.ms for bound in case.bounds(facts, one)) for one in savings})
     saving = savings[target]
     components = sorted({row.component for row in case.rows})
     return Candidate(
-        name="TF32 for the fp32 products" if target == "tf32" else f"{target} for {case.who}",
+        name="TF32 for the fp32 GEMMs" if target == "tf32" else f"{target} for {case.who}",
         title=_title(case, target, trains=facts.trains),
         components=components,
         saw=_saw(facts, case, target, components),
@@ -123,9 +123,7 @@ def _caveats(
     meaning = {one: text.format(**(_TRAINED if facts.trains else _RUN)) for one, text in _MEANING.items()}
     said = [meaning[target]]
     if case.mixed and any(row.component == "logits" for row in case.rows):
-        said.append(
-            "Keep the loss itself in fp32: cast the logits after the product, not its operands before."
-        )
+        said.append("Keep the loss itself in fp32: cast the logits after the GEMM, not its operands before.")
     for other, saving in savings.items():  # the choice is the user's
         if case.mixed or case.now != "fp32" or other == target or saving is None or saving.mid is None:
             continue
@@ -137,12 +135,12 @@ def _caveats(
     on_weights = [row for row in case.rows if row.component == "optimizer"]
     if on_weights:
         said.append(
-            f"{ms(time_of(on_weights))} of it are the optimizer's own products: see that they converge in the"
+            f"{ms(time_of(on_weights))} of it are the optimizer's own GEMMs: see that they converge in the"
             " lower precision (Muon's do in bf16; inverses and roots of Shampoo and K-FAC need more)."
         )
     if target in HALF:
         said.append(
-            "Kernels between the products move half the bytes in 16 bits, and attention can take the flash"
+            "Kernels between the GEMMs move half the bytes in 16 bits, and attention can take the flash"
             " kernels; neither is counted."
         )
     return said

@@ -43,8 +43,9 @@ _OF_CALL = {
         _WEIGHTS,
         (
             "scaled_dot_product_attention is called already and took its unfused path: fused kernels switched"
-            " off, a last dimension that is not contiguous, or unequal head dimensions. It computes bf16 and"
-            " fp16 in fp32; the prediction takes the type of the products."
+            " off, a last dimension that is not contiguous, unequal head dimensions, or grouped queries"
+            " (enable_gqa) with heads above 256, for which keys and values have to be repeated. It computes"
+            " bf16 and fp16 in fp32; the prediction takes the type of the GEMMs."
         ),
     ],
 }
@@ -120,7 +121,7 @@ def _caveats(found: Fusing) -> list[str]:
     caveats += _OF_CALL[chain.call]
     if chain.call != "math" and any(core.dtype == "fp32" for core in cores):
         caveats.append(
-            "In fp32 only the memory-efficient kernel takes it, in three tf32 products for one; q, k and v in"
+            "In fp32 only the memory-efficient kernel takes it, in three tf32 GEMMs for one; q, k and v in"
             " bf16 or fp16 take FlashAttention and half the bytes."
         )
     if any(core.value_dim != core.head_dim for core in cores):

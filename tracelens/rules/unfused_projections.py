@@ -41,7 +41,7 @@ class UnfusedProjections(Rule):
 
     id = "TL112"
     slug = "unfused-projections"
-    title = "One product for projections of one input"
+    title = "One GEMM for projections of one input"
 
     def look(self, facts: StepFacts, /) -> tuple[list[Candidate], str]:
         """Judge attention's and the MLP's input projections."""
@@ -86,10 +86,10 @@ def _candidate(facts: StepFacts, family: SharedInput, groups: Sequence[Group]) -
     sums = "The sums of the parts' input gradients fall away as well; they are not counted."
     return Candidate(
         name=f"one GEMM for {words}",
-        title=f"Compute {words} in one GEMM of {forward.width} columns instead of {many}",
+        title=f"Compute {words} in one GEMM of {forward.width} columns instead of {many} GEMMs",
         components=sorted({row.component for row in rows.values()}),
         saw=(
-            f"{upper(words)} are {many} products of one input in {calls}: {forward.apart}."
+            f"{upper(words)} are {many} GEMMs of one input in {calls}: {forward.apart}."
             f" {took(list(rows.values()), 'GEMM shape', facts)}"
             f"{', gradients included' if len(groups) > 1 else ''}."
         ),

@@ -53,7 +53,7 @@ class WaveCliffs(Rule):
         if not split or (lost < GAIN_FRAC * step_ms and not enough(split, rows)):
             raise _unsplit([row for row in rows if row not in split], tokens)
         saw = (
-            f"micro_batch {batch} × sequence {sequence} is {tokens} tokens. The products with a row per token"
+            f"micro_batch {batch} × sequence {sequence} is {tokens} tokens. The GEMMs with a row per token"
             f" {took_and_lost(time_of(split), lost, facts, to='last waves that do not fill the GPU')}."
         )
         if lost < GAIN_FRAC * step_ms:

@@ -58,7 +58,7 @@ def explore(step: StepModel, findings: Sequence[Finding] = ()) -> Explorer:
     if step.step_ms is None:
         return Explorer(why="the step time is not known")
     if not step.work.products and not step.work.attention:
-        return Explorer(why="no product of this step is known as a formula of a model's hyper-parameters")
+        return Explorer(why="no GEMM of this step is known as a formula of a model's hyper-parameters")
     names = [name for name in _DRAWN if _drawn(name, step.now)]
     if not names:
         return Explorer(why="no hyper-parameter of this step is known")

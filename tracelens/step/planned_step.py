@@ -189,7 +189,7 @@ class Planner:
         )
         time = found.time_us
         if time.mid is None and time.low is None:
-            raise InputError(found.unknown or f"products on {self.gpu.title} cannot be predicted")
+            raise InputError(found.unknown or f"GEMMs on {self.gpu.title} cannot be predicted")
         shape = f"{m} x {n} x {k}" if linear.batch == 1 else f"{linear.batch} x ({m} x {n} x {k})"
         alignment = min((value for value in found.alignment.values() if value is not None), default=128)
         return PlannedPart(

@@ -179,7 +179,7 @@ def _off_block(new: Prediction, dtype: str) -> str:
     whole = block <= 16 or not any(size % block for size in (new.m, new.n, new.k))
     if block == 1 or (whole and _class(new) >= GRID_BYTES):
         return ""
-    return f"products in {dtype} need rows of a multiple of {block} elements"
+    return f"GEMMs in {dtype} need rows of a multiple of {block} elements"
 
 
 def _anchored(
@@ -205,7 +205,7 @@ def _anchored(
     factor, width = anchor
     then_us = time.mid * factor
     how = (
-        f"{sig(time.mid)} µs predicted × {factor:.4g} (this trace's aligned products over their"
+        f"{sig(time.mid)} µs predicted × {factor:.4g} (this trace's aligned GEMMs over their"
         f" predictions) = {sig(then_us)} µs, was {sig(call_us)} µs"
     )
     width = max(width, _ANCHOR_ERROR)
@@ -240,7 +240,7 @@ def _left_grid(
     if narrow is not None:
         factor, width = narrow
         faster = slower = max(width, _ANCHOR_ERROR)
-        why = "this trace's misaligned products over their predictions"
+        why = "this trace's misaligned GEMMs over their predictions"
     else:
         rates = old.chosen.rates if old.chosen is not None else None
         least, most = (rates.low_frac, rates.high_frac) if rates is not None else (1.0, 1.0)
@@ -249,7 +249,7 @@ def _left_grid(
         low, high = min(step.low or frac, frac), max(step.high or frac, frac)
         faster = NEAR_ERROR + math.log(factor / min(pace, 1.0)) + math.log(high / frac)
         slower = NEAR_ERROR + math.log(max(pace, 1.0) / factor) + math.log(frac / low)
-        why = "this product over its prediction, as far as aligned ones vary"
+        why = "this GEMM over its prediction, as far as aligned ones vary"
     then_us = time_us * factor
     how = f"{sig(time_us)} µs predicted × {sig(factor)} ({why}) = {sig(then_us)} µs, was {sig(call_us)} µs"
     aligned_us = call_us * _operations(new) / _operations(old)

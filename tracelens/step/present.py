@@ -8,6 +8,7 @@ from tracelens.config.model_config import DTYPES, ModelConfig, model_config_of
 from tracelens.results import CommunicationRow, GemmRow, ModelDims, main_dtype
 from tracelens.step.exchange import vocab_is_split
 from tracelens.step.experts import mixture_of
+from tracelens.step.uneven import uneven_frac
 from tracelens.step.work import is_gated, repeats_keys, tokens_of, vocab_of
 
 
@@ -34,6 +35,8 @@ def present_config(
         more["vocab_split"] = vocab_is_split(
             communication, dims, tokens=tokens, declared=declared.get("vocab")
         )
+    if (uneven := uneven_frac(communication)) is not None:
+        more["imbalance"] = round(100 * uneven)
     whole, here = declared.get("layers"), dims.layers.value
     if (dims.pipeline_parallel.value or 1) > 1 and whole is not None and whole >= (here or whole):
         more["layers"] = whole  # and not this stage's times the stages, which need not be alike

@@ -49,7 +49,7 @@ def suggest(
     padded = _padded_by_compile(planner.step(known.model))
     if padded:
         notes.append(
-            f"{', '.join(padded)}: torch.compile pads these products by itself and leaves its copies to save,"
+            f"{', '.join(padded)}: torch.compile pads these GEMMs by itself and leaves its copies to save,"
             " which are the low end of the range; the middle is plain PyTorch"
         )
     notes += [f"{name} stays: {why}" for name, why in known.fixed.items() if name in limits.free]
@@ -148,7 +148,7 @@ def _nothing(present: PlannedStep, found: Found, limits: SearchLimits, gpu: str,
     if any(part.unknown for part in present.parts):
         return (
             f"None of {found.tried:,} other shapes within ±{100 * limits.parameters_frac:g}% of its weights"
-            f" is surely faster on the {gpu}, but not every product of this one can be judged: see the notes."
+            f" is surely faster on the {gpu}, but not every GEMM of this one can be judged: see the notes."
         )
     return nothing_faster(present.model, gpu, found, limits, fits=fits)
 

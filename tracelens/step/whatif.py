@@ -30,6 +30,7 @@ from tracelens.step.casts import casts_of
 from tracelens.step.exchange import Exchange, exchange_of
 from tracelens.step.traced_step import StepModel, step_model
 from tracelens.step.traffic import rest_of
+from tracelens.step.uneven import rest_of_load
 from tracelens.step.waiting import gpu_work_note
 from tracelens.step.whatif_notes import IDLE_STAYS, notes_of
 from tracelens.step.work import Work
@@ -56,6 +57,7 @@ def what_if(step: StepModel, changes: Mapping[str, int | str]) -> WhatIf:
             [
                 *rest_of(moved, now, then),
                 *exchange.rest,
+                *rest_of_load(step.communication, step.work, now, then),
                 *casts_of(step.work.products, now, then, gpu=step.gpu),
             ],
             key=lambda one: -one.time_ms,
@@ -178,7 +180,7 @@ def _gap_notes(step: StepModel, affected: Affected, *, known: bool, other_tokens
     notes = []
     if affected.lost and known:
         notes.append(
-            f"{ms(affected.gap_ms)} of affected products are not predicted ({_reasons(affected)}):"
+            f"{ms(affected.gap_ms)} of affected GEMMs are not predicted ({_reasons(affected)}):"
             " taken as unchanged, and the range lets them move as the others do"
         )
     if step.saving_of == "gpu_work" and step.busy_frac is not None:

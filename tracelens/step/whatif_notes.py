@@ -60,6 +60,11 @@ def _of_experts(now: ModelConfig, then: ModelConfig) -> list[str]:
         notes.append("experts are taken as evenly loaded: the fullest expert is slower than that")
     if now.capacity != then.capacity and now.top_k == then.top_k and _tokens_to_experts(now, then):
         notes.append("capacity changes which tokens the experts take, and the model's quality with it")
+    if now.imbalance != then.imbalance:
+        notes.append(
+            "GEMMs of the fullest rank are taken to take time with its rows; which rank that is no one trace"
+            " tells, so the range reaches from this one to one that it waits for in every exposed all-to-all"
+        )
     if now.experts != then.experts:
         notes.append("moving tokens to their experts stays as measured for each token")
     return notes

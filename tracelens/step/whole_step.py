@@ -61,6 +61,7 @@ def whole_step(
         parts["communication"] = shared + (sent * pace.exchange if training.strategy == "fsdp" else sent)
     parts["optimizer"] = _optimizer(planner, config, training)
     parts = {name: _within(time, pace.error) for name, time in parts.items()}
+    parts |= _as_fast_as_kernels(parts, present, training)
     parts |= _waits(parts, _launches(present, training), nodes=_nodes(planner.gpu.name, training))
     fitted = planner.gpu.name in FITTED and not planner.layout.experts_per_token
     step_ms = replace(total(parts.values()), basis="model" if fitted else "heuristic")
@@ -91,7 +92,7 @@ def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[t
     """Products, attention and memory-bound kernels of all micro-batches, and what is computed again."""
     count = training.micro_batches
     for name, kind in (
-        ("matrix products", "product"),
+        ("GEMMs", "product"),
         ("attention", "attention"),
         ("experts", "experts"),
         ("memory-bound kernels", "bytes"),
@@ -102,6 +103,15 @@ def _kernels(present: PlannedStep, pace: Pace, training: Training) -> Iterator[t
     if training.checkpoint == "full":
         again = (part for part in present.parts if part.role == "forward" and part.component not in _OUTSIDE)
         yield "recompute", _as_run(again, pace) * count
+
+
+def _as_fast_as_kernels(
+    parts: dict[str, Estimate], present: PlannedStep, training: Training
+) -> dict[str, Estimate]:
+    """The products at no less than the low end of their own prediction, however little of a step is known."""
+    least = sum(part.time_ms.low or 0.0 for part in present.parts if part.kind == "product")
+    found = parts["GEMMs"]
+    return {"GEMMs": replace(found, low=max(found.low or 0.0, least * training.micro_batches))}
 
 
 def _as_run(parts: Iterable[PlannedPart], pace: Pace) -> Estimate:

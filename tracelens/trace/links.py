@@ -22,7 +22,7 @@ from tracelens.trace.tables import Table, Trace
 #: The Python frames that name a part of the work; all others would only slow the nesting down. They would
 #: also mislead it: a named range begins inside the short frame of its own ``__enter__``.
 _TELLING_FRAME = re.compile(r"^nn\.Module: |torch/optim/|clip_grad|rotary|rope\b|apply_rot", re.IGNORECASE)
-_STEP = re.compile(r"^ProfilerStep#(\d+)$")
+_STEP = re.compile(r"^ProfilerStep#(\d{1,18})$")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tracelens.errors import InputError
+from tracelens.errors import RECORD_ONE, InputError
 from tracelens.trace.collect import Collector
 from tracelens.trace.columns import Chunk, ChunkDecoder, lacks_time
 from tracelens.trace.decode import NOT_JSON, as_int, coerce_event, decode_values
@@ -209,7 +209,9 @@ class _Reader:
             self._start, first = self._start + len(_BYTE_ORDER_MARK), first[len(_BYTE_ORDER_MARK) :]
         first = first.lstrip()
         if first and first[:1] not in b"{[" and not _BYTE_ORDER_MARK.startswith(first):
-            raise InputError(f"{self.source.name} is not JSON: torch.profiler traces are .json or .json.gz")
+            raise InputError(
+                f"{self.source.name} is not JSON: torch.profiler traces are .json or .json.gz; {RECORD_ONE}"
+            )
         found = find_events(self._buffer, self._start, self._end, searched=self._searched)
         if found is None:
             self._searched = self._end - self._start
@@ -341,14 +343,17 @@ class _Reader:
         name = self.source.name
         if not self._text().strip():
             why = f" ({self.source.fault})" if self.source.fault else ""
-            raise InputError(f"{name} is empty{why}: nothing to analyze")
+            raise InputError(f"{name} is empty{why}: nothing to analyze; copy it again, or {RECORD_ONE}")
         if self.source.fault:
-            raise InputError(f"{name}: {self.source.fault}, before the first event")
+            raise InputError(
+                f"{name}: {self.source.fault}, before the first event; copy it again, or {RECORD_ONE}"
+            )
         try:
             msgspec.json.decode(self._text())
         except NOT_JSON:
             raise InputError(
-                f"{name} ends or breaks before its traceEvents: not a whole Kineto trace"
+                f"{name} ends or breaks before its traceEvents: not a whole Kineto trace; copy it again,"
+                f" or {RECORD_ONE}"
             ) from None
         raise InputError(
             f"{name} is JSON without traceEvents: not a Kineto trace (export_chrome_trace writes one)"

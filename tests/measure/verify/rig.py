@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +10,11 @@ from tests.measure.fakes import FakeDevice
 from tracelens.hardware import find_gpu
 from tracelens.measure.cases import AttentionCase, GemmCase
 from tracelens.measure.facts import DeviceFacts
+from tracelens.measure.journal import Case, Shape
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import PairTimes
-from tracelens.measure.verify.meter import CallTime, Case, Shape
+from tracelens.measure.verify.meter import CallTime
+from tracelens.results.verified import Why
 
 #: Of one microsecond: what an aligned product and one that is not compute.
 ALIGNED, ODD = 600e6, 150e6
@@ -91,6 +93,15 @@ def gpu(
     """What a machine with this GPU says of itself."""
     about = {"name": device, "kind": "cuda", "sms": sms, "memory_bytes": memory_bytes}
     return DeviceFacts(find_gpu(None, override=name), about, {"torch": "2.11.0"})
+
+
+def code(why: Why) -> str:
+    """What programs go by; a text of PyTorch's as it is."""
+    return why if isinstance(why, str) else why.code
+
+
+def codes(whys: Iterable[Why]) -> list[str]:
+    return [code(one) for one in whys]
 
 
 def cuda() -> FakeDevice:

@@ -7,13 +7,14 @@ import pytest
 from tests.measure.driver import Driver
 from tracelens.measure.devices import open_device
 from tracelens.measure.verify import Source, verify
-from tracelens.measure.verify.meter import BenchMeter
+from tracelens.measure.verify.meter import open_meter
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's own, of a driver that is none among them
 
 
 def test_suggestions_are_measured_with_their_layers_and_a_step(source: Source, driver: Driver) -> None:
-    done = verify(source, model=True, anyway=True, meter=BenchMeter(open_device(), toy=True))
+    with open_meter(open_device(), toy=True) as meter:
+        done = verify(source, model=True, anyway=True, meter=meter)
     about = done.verification
     assert (about.gpu, about.device, about.software["cuda"]) == ("h200", "NVIDIA H200", "13.0")
     assert done.stopped is None and about.measured >= 3

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tests.measure.verify.rig import code, codes
 from tests.trace.tools import read
 from tests.zoo import ZooOptions, program_of, trace_of
 from tracelens.analysis import analyze_trace
@@ -23,6 +24,7 @@ from tracelens.measure.verify.source import Asked
 from tracelens.measure.verify.standin import StandIn, stand_in, trace_layer_ms
 from tracelens.results import Estimate, Report
 from tracelens.results.json import to_json
+from tracelens.step.affected import VOCAB_UNTOLD
 from tracelens.step.saved_step import step_of
 
 RANKS = 4
@@ -112,9 +114,9 @@ def test_other_ranks_leave_the_vocabulary_unmeasured_where_nothing_tells_who_hol
     source = saved(report(tmp_path), tmp_path)
     source = replace(source, now=replace(source.now, vocab_split=None))
     trial = planned(source, tensor_parallel=2)
-    assert trial.partial and "exchange" in trial.apart
+    assert trial.partial and code(trial.apart) == "ranks_exchange"
     logits = [one for one in trial.calls if one.component == "logits"]
-    assert logits and all("whether ranks split the vocabulary" in one.why for one in logits)
+    assert logits and all(one.why == VOCAB_UNTOLD for one in logits)
     assert [whole.what for whole in trial.wholes] == ["layer"]
 
 
@@ -132,7 +134,7 @@ def test_a_stage_of_a_pipeline_runs_its_own_layers(tmp_path: Path) -> None:
     (layer,) = planned(source, ffn=2 * (source.now.ffn or 0)).wholes
     assert (layer.calls_now, layer.calls_then) == (here, here)
     trial = planned(source, pipeline_parallel=1)
-    assert trial.partial and "exchange" in trial.apart
+    assert trial.partial and code(trial.apart) == "ranks_exchange"
 
 
 def test_products_of_unequal_groups_are_not_measured_as_equal_ones(tmp_path: Path) -> None:
@@ -146,14 +148,14 @@ def test_products_of_unequal_groups_are_not_measured_as_equal_ones(tmp_path: Pat
     source = read_source(path)
     calls = planned(source, ffn=2 * (source.now.ffn or 0)).calls
     whys = {call.gemm: call.why for call in calls if call.component == "moe.experts"}
-    assert "unequal size" in whys.pop(row["id"])
+    assert code(whys.pop(row["id"])) == "unequal_groups"
     assert len(whys) > 4 and set(whys.values()) == {""}
 
 
 def test_another_type_is_measured_for_the_products_that_take_it(tmp_path: Path) -> None:
     source = saved(report(tmp_path, ranks=1), tmp_path)
     trial = planned(source, dtype="fp8")
-    assert trial.partial and any("casts" in text for text in trial.notes)
+    assert trial.partial and "casts" in codes(trial.notes)
     cases = {one.component: one.then for one in trial.calls}
     assert "logits" not in cases and "mlp.down" in cases
     assert all(

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.measure.verify.rig import code
 from tracelens.errors import InputError
 from tracelens.measure.verify import Source, read_source
 from tracelens.measure.verify.source import nothing_asked
+from tracelens.results.verified import Reason
 
 
 def test_a_report_is_read_with_its_suggestions(source: Source) -> None:
@@ -41,9 +43,9 @@ def test_a_change_that_was_not_simulated_is_taken_as_the_finding_names_it(
     del raw["findings"][0]["evidence"]["simulated"]
     assert read(raw, tmp_path).asked[0].changes == {"vocab": 50304}
     raw["findings"][0]["change"] = {"vocab_size": [12564, 12576]}  # the slice of a rank
-    assert "as the trace shows it" in read(raw, tmp_path).asked[0].why
+    assert code(read(raw, tmp_path).asked[0].why) == "not_whole_model"
     raw["findings"][0]["change"] = {"compile": ["off", "on"]}
-    assert read(raw, tmp_path).asked[0].why == "compile is no size that the layers of a model are built from"
+    assert read(raw, tmp_path).asked[0].why == Reason("no_size", {"name": "compile"})
 
 
 def test_a_scenario_of_another_type_does_not_make_the_report_unreadable(

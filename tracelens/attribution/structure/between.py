@@ -224,10 +224,14 @@ class _Placed(Gap):
     def _on_stream(self, start: int = 0) -> list[tuple[int, Label]]:
         """Before, between and behind the layers, from a position on: what works on the residual stream."""
         out = []
-        started = self.before in (None, "embedding") and self.run.phase != "recompute"
+        opens = self.before is None and self.run.follows is None
+        started = (opens or self.before == "embedding") and self.run.phase != "recompute"
         for at in (at for at in self.gap if at >= start):
-            started |= looks_up(self.run.kinds[at], self.hidden)  # of a decoder, behind the encoder
+            kind = self.run.kinds[at]  # of a decoder behind its encoder, of a second tower
+            started |= looks_up(kind, self.hidden) or (self.before is None and kind.what == "convolution")
             label = self._opening(at) if started else self._stream(at)
+            if kind.what in ("elementwise", "add", "copy", "activation") and self._of_next_heads(at):
+                label = Label("attention.other", self.next_layer)
             if label is not None:
                 out.append((at, label))
         return out

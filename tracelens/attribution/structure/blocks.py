@@ -81,7 +81,7 @@ class BlockWalk(Walk):
         if shape is None or not ups:
             return False
         inside = range(ups[0] + 1, at)
-        if any(activates(run, p) for p in inside):
+        if any(activates(run.kinds[p]) for p in inside):
             return True
         # added to a stream of another width: no MLP, but the way into that
         return shape.k != self.hidden and not any(adds(run.kinds[p]) for p in inside)
@@ -115,8 +115,8 @@ class BlockWalk(Walk):
             # down(act(gate(x)) * up(x)) is how every public gated MLP is written
             for at in open_:
                 run.labels[at] = Label("mlp.gate" if at < up[1] else "mlp.up", layer)
-            acts = next((at for at in range(up[1] + 1, down) if activates(run, at)), up[1] + 1)
-            if not any(activates(run, at) for at in range(up[0] + 1, up[1])) and acts > up[1] + 1:
+            acts = next((at for at in range(up[1] + 1, down) if activates(run.kinds[at])), up[1] + 1)
+            if not any(activates(run.kinds[at]) for at in range(up[0] + 1, up[1])) and acts > up[1] + 1:
                 # something is done to one of the two before the activation: nothing tells to which
                 unknown = Label("unattributed", layer, candidates=("mlp.gate", "mlp.up"))
                 run.labels.update(dict.fromkeys(open_, unknown))
@@ -205,7 +205,7 @@ class BlockWalk(Walk):
             elif shape.k == self.hidden and shape.n in (self.hidden, shapes[products[-1]].k):
                 behind = range(at + 1, next((p for p in products if p > at), len(run)))
                 ends_layer = any(adds(run.kinds[p]) for p in behind)
-                if not ends_layer or any(activates(run, p) for p in behind):
+                if not ends_layer or any(activates(run.kinds[p]) for p in behind):
                     run.labels[at] = Label("other")  # the transform before the vocabulary, a pooler
 
     def _scores(self, at: int, vocab: int) -> bool:

@@ -14,6 +14,7 @@ from tracelens.attribution.structure.units import Kind
 from tracelens.gemm import GemmShape
 
 _POSITIONS = 2  # linear layers within the scores of an attention
+_COORDINATES = 4  # numbers that say how two positions lie to one another, at most
 _OWN = {"dropout": "dropout", "norm": "norm"}  # what a unit is wherever it stands
 
 
@@ -29,11 +30,15 @@ def _with_softmax(run: Run) -> list[Core]:
     ahead: list[int] = []  # products that can be scores, the last ones first to be asked
     softmax: int | None = None
     between = 0  # linear layers behind the first of them, but for those on the scores themselves
+    late: int | None = None  # a linear layer behind the softmax: of the values, where it makes all of them
     for at, kind in enumerate(run.kinds):
         if kind.what == "core":
             cores.append(_fused(at, kind))
-            ahead, softmax, between = [], None, 0
+            ahead, softmax, between, late = [], None, 0, None
         elif kind.what == "bmm":
+            if late is not None and not _makes(run, late, at):
+                ahead, softmax, between = [], None, 0
+            late = None
             before = [] if softmax is None else [p for p in ahead if p < softmax]
             scores = next((p for p in reversed(before) if _values(run, p, at)), None)
             if scores is not None and softmax is not None:
@@ -49,10 +54,13 @@ def _with_softmax(run: Run) -> list[Core]:
         elif kind.what == "gemm":
             if any(_mixes_heads(run, p, at) for p in ahead[-1:]):
                 continue
+            if softmax is not None and late is None and run.shape(at) is not None:
+                late = at
+                continue
             between += bool(ahead)
             # relative positions are projected between the two products that make the scores
             if softmax is not None or between > _POSITIONS or run.shape(at) is None:
-                ahead, softmax, between = [], None, 0
+                ahead, softmax, between, late = [], None, 0, None
         elif kind.what == "convolution" and ahead and not _on_scores(run, ahead[-1], at):
             ahead, softmax, between = [], None, 0
     return cores
@@ -128,12 +136,42 @@ def _mixes_heads(run: Run, scores: int, at: int) -> bool:
     return first.batch * first.m * first.n == shape.m * shape.k
 
 
+def _makes(run: Run, at: int, values: int) -> bool:
+    """Does a linear layer make all the values that the product takes?"""
+    shape, second = run.shape(at), run.shape(values)
+    if shape is None or second is None:
+        return False
+    return shape.m * shape.n == second.batch * second.k * second.n
+
+
+def weighs_pairs(run: Run, scores: int, at: int) -> bool:
+    """A linear layer on all pairs of a query and a key, or the first of two: of how two positions lie to one
+    another it makes one number for each head."""
+    first, shape = run.shape(scores), run.shape(at)
+    if first is None or shape is None or shape.m % (first.m * first.n):
+        return False
+    if first.batch % shape.n == 0:
+        return True
+    behind = (run.shape(p) for p in range(at + 1, len(run)) if run.kinds[p].what == "gemm")
+    second = next(behind, None)
+    chained = second is not None and (second.m, second.k) == (shape.m, shape.n)
+    return shape.k <= _COORDINATES and chained and second is not None and first.batch % second.n == 0
+
+
 def _on_scores(run: Run, scores: int, at: int) -> bool:
     """A convolution over heads, of all scores."""
     first, given = run.shape(scores), run.kinds[at].tensors[:1]
     if first is None:
         return False
     return any(prod(t[:2]) == first.batch and prod(t[2:]) == first.m * first.n for t in given)
+
+
+def query_rows(run: Run, core: Core) -> int | None:
+    """Queries of all heads together."""
+    scores = run.shape(core.first)
+    if scores is not None:
+        return scores.batch * scores.m
+    return core.tokens * core.heads if core.tokens and core.heads else None
 
 
 def _size(shape: GemmShape) -> tuple[int, int, int, int]:
@@ -227,7 +265,9 @@ def _unfused(run: Run, scores: int, softmax: int, values: int) -> Core:
             parts[at] = "dropout" if inside.what == "dropout" else makes
             if inside.what == "gemm":
                 parts[at] = "attention.other"
-                if not _mixes_heads(run, scores, at):
+                if at > softmax and _makes(run, at, values):
+                    parts[at] = "attention.qkv"
+                elif not (_mixes_heads(run, scores, at) or weighs_pairs(run, scores, at)):
                     del parts[at]
     tokens = first.batch // heads * first.m if heads and first else None
     width = None

@@ -16,7 +16,7 @@ from dataclasses import replace
 from tracelens.attribution.structure.blocks import BlockWalk
 from tracelens.attribution.structure.queries import Queries
 from tracelens.attribution.structure.runs import Label, Run
-from tracelens.attribution.structure.walk import pairs
+from tracelens.attribution.structure.walk import activates, pairs
 
 
 def label_forward(run: Run, hidden: int) -> None:
@@ -71,11 +71,11 @@ class Forward(Queries, BlockWalk):
             stop = following.first if following else len(run)
             here = [at for at in products if core.last < at < stop]
             rest = self._output(here, core)
-            makes = self._makes_queries(rest, following) if following else []
+            makes = self._taken(self._makes_queries(rest, following), following) if following else []
             self._mlps([at for at in rest if at not in set(makes)], stop=makes[0] if makes else stop)
             if following:
                 self._begin_attention()
-                self._name_queries(makes, following)
+                self._name_queries(makes, following, rest)
 
     def _begin_attention(self) -> None:
         """Self-attention opens a layer; a second attention before its MLP is cross-attention in the same."""
@@ -90,24 +90,30 @@ class Forward(Queries, BlockWalk):
         norms = [at for at in self.norms if at < core.first]
         norms = [at for at in norms if not self._of_queries(at, before)]
         makes = [at for at in before if not norms or at > norms[-1]] or before[-1:]
-        makes = [*self._queries_ahead(before, norms, core), *makes]
+        makes = self._taken([*self._queries_ahead(before, norms, core), *makes], core)
         earlier = [at for at in before if at not in set(makes)]
         if self.run.phase == "recompute":
             self._mlps(earlier, stop=makes[0] if makes else core.first)
         else:
-            self._layers_ahead(earlier, makes[0] if makes else core.first)
+            self._layers_ahead(earlier, makes)
         self._begin_attention()
-        self._name_queries(makes, core)
+        self._name_queries(makes, core, before)
 
-    def _layers_ahead(self, products: list[int], stop: int) -> None:
+    def _layers_ahead(self, products: list[int], makes: list[int]) -> None:
         """Before the first attention: patches or features are brought onto the hidden size, and hybrids have
         layers without any, whose MLPs are as large as those of layers that have it."""
+        stop = makes[0] if makes else self.run.cores[0].first
+        taken = {shape.k for at in makes if (shape := self.run.shape(at)) is not None}
         shapes = [(at, shape) for at in products if (shape := self.run.shape(at)) is not None]
         first = next((at for at, shape in shapes if shape.k == self.hidden), stop)
         if not any(self._sums_up(kind) for kind in self.run.kinds[first:stop]):
             first = stop  # a layer is added to the stream: these only make it
         # patches or features; layers of another width are made of more
         ahead = [(at, shape) for at, shape in shapes if at < first]
+        opens = self.run.kinds[: ahead[0][0]] if ahead else []
+        activated = any(kind is not None and activates(kind) for kind in (self.run.follows, *opens))
+        if activated or taken & {shape.k for _, shape in ahead}:
+            ahead = []  # of what a block before made, or beside the queries: no picture and no table
         if all(shape.n == self.hidden for _, shape in ahead) and any(
             s.k != self.hidden for _, s in ahead[:1]
         ):

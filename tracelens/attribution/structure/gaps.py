@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from tracelens.attribution.structure.cores import query_rows
 from tracelens.attribution.structure.norms import adds, normalizes
 from tracelens.attribution.structure.runs import Core, Label, Run
 from tracelens.attribution.structure.units import Dims, Kind
@@ -153,6 +154,19 @@ class Gap:
         wide = (t for t in kind.tensors if len(t) > 3 or (len(t) == 3 and t[-1] != self.hidden))
         return any(prod(t) == size for t in wide)
 
+    def _of_next_heads(self, at: int) -> bool:
+        """Before the products of queries, and yet of every head by itself, or on pairs of positions: it makes
+        what is added to the scores."""
+        core = next((core for core in self.run.cores if core.first > at), None)
+        if self.after != "attention.qkv" or core is None or not core.key_dim:
+            return False
+        rows, scores = query_rows(self.run, core), self.run.shape(core.first)
+        size = scores.batch * scores.m * scores.n if scores is not None else None
+        wide = [t for t in self.run.kinds[at].tensors if len(t) >= 3]
+        if rows is None or any(t[-1] == self.hidden for t in wide):
+            return False
+        return any(prod(t) == size or _splits(t, rows, core.key_dim) for t in wide)
+
     def _adds_position(self, at: int) -> bool:
         """A position added to queries and keys: behind the normalization of a sum, or to other rows than
         those that the block before gave."""
@@ -241,7 +255,9 @@ class Gap:
         kind = self.run.kinds[at]
         if kind.what == "copy" and at not in self.normed:  # its input cast up, and its output back
             near = self.run.kinds[max(at - 1, 0) : at + 2]
-            return any(k.what == "norm" and set(k.tensors[:1]) & set(kind.tensors) for k in near)
+            return "layout" not in kind.tags and any(
+                k.what == "norm" and set(k.tensors[:1]) & set(kind.tensors) for k in near
+            )
         return kind.what == "norm" or "norm" in kind.tags or at in self.normed
 
 
@@ -269,6 +285,12 @@ def per_head(tensor: Dims, core: Core) -> bool:
     """[batch, heads, sequence, d] or [batch, sequence, heads, d] of the queries or of the keys."""
     heads = {core.heads, core.kv_heads} - {None}
     return len(tensor) == 4 and tensor[-1] <= (core.key_dim or 0) and bool(heads & set(tensor[1:3]))
+
+
+def _splits(tensor: Dims, rows: int, most: int) -> bool:
+    """Is it of so many rows, each at most so wide, in however many dimensions?"""
+    heads = (at for at in range(2, len(tensor)) if prod(tensor[:at]) == rows)
+    return any(prod(tensor[at:]) <= most for at in heads)
 
 
 def widths(tensors: tuple[tuple[int, ...], ...]) -> set[int]:

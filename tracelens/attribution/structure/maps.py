@@ -21,7 +21,18 @@ _MODULE = 8  # units between two convolutions of one module, at most
 _MAPS = ("convolution", "picture")
 _ENDS = ("convolution", "norm", "gemm", "bmm", "core", "softmax", "picture")
 _PRODUCTS = ("gemm", "bmm", "core")
-_OWN = (*_MAPS, *_PRODUCTS, "norm", "loss", "fused_logits_loss", "embedding", "dropout", "kernel", "helper")
+_OWN = (
+    *_MAPS,
+    *_PRODUCTS,
+    "norm",
+    "softmax",
+    "loss",
+    "fused_logits_loss",
+    "embedding",
+    "dropout",
+    "kernel",
+    "helper",
+)
 
 
 def linear_convolutions(run: Run) -> None:

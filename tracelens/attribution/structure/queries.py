@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from math import prod
 
+from tracelens.attribution.structure.cores import query_rows, weighs_pairs
 from tracelens.attribution.structure.norms import is_step
 from tracelens.attribution.structure.runs import Core, Label
 from tracelens.attribution.structure.walk import LARGEST_RANK, Walk, follows, takes_heads
@@ -25,6 +26,23 @@ class Queries(Walk):
             return [*self._queries_ahead(rest, inner, core), *makes]
         down = [at for at in rest if self._is_down(at)]
         return [at for at in rest if not down or at > down[-1]]
+
+    def _taken(self, makes: list[int], core: Core) -> list[int]:
+        """The last of them, where those are together exactly as wide as what the core takes: what stands
+        before makes something else."""
+        if not core.heads or not core.key_dim or not core.value_dim:
+            return makes
+        kv_heads = core.kv_heads or core.heads
+        wanted = core.heads * core.key_dim + kv_heads * (core.key_dim + core.value_dim)
+        wide = 0
+        for index in range(len(makes) - 1, -1, -1):
+            shape = self.run.shape(makes[index])
+            if shape is None or wide > wanted:
+                break
+            wide += shape.n if shape.batch == 1 else 0
+            if wide == wanted:
+                return makes[index:]
+        return makes
 
     def _queries_ahead(self, products: list[int], norms: list[int], core: Core) -> list[int]:
         """The product of the queries, where the last normalization is that of a shortened stream, of which
@@ -58,13 +76,23 @@ class Queries(Walk):
             return False
         return shape.k > LARGEST_RANK or 2 * shape.k > self.hidden
 
-    def _name_queries(self, makes: list[int], core: Core) -> None:
+    def _name_queries(self, makes: list[int], core: Core, before: list[int]) -> None:
+        """Name those that make queries, keys and values, and of all ``before`` the core what makes biases."""
         run = self.run
         for at in makes:
+            if run.shape(at) is None or self._fits_queries(at, makes, core):
+                run.labels[at] = Label("attention.qkv", self.layer)
+        for at in before:
             shape = run.shape(at)
-            if shape is not None and not self._fits_queries(at, makes, core):
+            if shape is None or at in run.labels:
                 continue
-            run.labels[at] = Label("attention.qkv", self.layer)
+            if self._of_each_head(shape, core) or weighs_pairs(run, core.first, at):
+                run.labels[at] = Label("attention.other", self.layer)
+
+    def _of_each_head(self, shape: GemmShape, core: Core) -> bool:
+        """Made of every head's part of the stream by itself, as gates of a bias are."""
+        rows = query_rows(self.run, core)
+        return shape.k == core.key_dim != self.hidden and shape.m * shape.batch == rows
 
     def _fits_queries(self, at: int, makes: list[int], core: Core) -> bool:
         """It takes the residual stream or another product of the group (low-rank queries and keys)."""

@@ -64,7 +64,9 @@ def stretches(run: Run, hidden: int) -> Iterator[Stretch]:
             cuts.append(_cut(run, core.last, following.first, width, other))
             found.append(other)
     for (start, stop), width in zip(pairwise([*cuts, len(run)]), found, strict=True):
-        yield Stretch(run, start, run.part(start, stop), width)
+        part = run.part(start, stop)
+        part.follows = run.kinds[start - 1] if start else None
+        yield Stretch(run, start, part, width)
 
 
 def _widths(run: Run, hidden: int) -> list[int]:
@@ -75,10 +77,11 @@ def _widths(run: Run, hidden: int) -> list[int]:
     for at, ((width, _), after) in enumerate(zip(found, own[1:], strict=False)):
         if own[at] is None and width == after:
             own[at] = width
-    # one core that differs from both neighbours, which agree, is read wrongly: no model changes width for it
-    for at in range(1, len(own) - 1):
-        if own[at] != own[at - 1] == own[at + 1]:
-            own[at] = own[at - 1]
+    # one core that differs from both neighbours, which agree, is read wrongly: no model changes width for it,
+    # but some have two streams in turn (TNT)
+    apart = [at for at in range(1, len(own) - 1) if own[at] != own[at - 1] == own[at + 1]]
+    for at in [at for at in apart if own[at] not in (*own[at - 2 : at - 1], *own[at + 2 : at + 3])]:
+        own[at] = own[at - 1]
     known = next((width for width in own if width is not None), hidden)
     for at, width in enumerate(own):
         known = known if width is None else width

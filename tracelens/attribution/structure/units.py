@@ -250,9 +250,12 @@ def _kind(trace: Trace, op: int, inputs: int, leaf: int, leaf_inputs: int, *, ru
         return Kind("fused", name, tensors=tensors, tags=frozenset({"opaque", "activation"}))
     if what in _TAGGED:
         return Kind("fused", base, tensors=tensors, tags=frozenset({_TAGGED[what]}))
-    if not what:
-        what = "copy" if base in _COPIES else "elementwise"
-    return Kind("activation" if what == "nonlinearity" else what, base, backward=backward, tensors=tensors)
+    if not what and base in _COPIES:
+        types = given.types or []
+        same = len(types) >= 2 and types[0] == types[1] != ""
+        return Kind("copy", base, tensors=tensors, tags=frozenset({"layout"} if same else ()))
+    what = "activation" if what == "nonlinearity" else what or "elementwise"
+    return Kind(what, base, backward=backward, tensors=tensors)
 
 
 def _template(tensors: tuple[Dims, ...]) -> GemmShape | None:

@@ -129,8 +129,7 @@ def loses(run: Run, at: int) -> bool:
     return kind.what in ("loss", "fused_logits_loss") or bool(kind.tags & {"loss", "loss_backward"})
 
 
-def activates(run: Run, at: int) -> bool:
-    kind = run.kinds[at]
+def activates(kind: Kind) -> bool:
     return kind.what == "activation" or bool(kind.tags & {"activation", "gate"})
 
 

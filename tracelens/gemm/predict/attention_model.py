@@ -160,7 +160,7 @@ def _block_us(
         f" + {number(rate.exposed_exp_frac)} * {number(exp)}) * {number(rate.slowdown)}",
         (per_score * padded / rate.mma_frac + rate.exposed_exp_frac * exp) * rate.slowdown,
         "operations",
-        f"products at {rate.mma_frac:.3g} of the peak, then the exponential ({rate.source})",
+        f"GEMMs at {rate.mma_frac:.3g} of the peak, then the exponential ({rate.source})",
     )
     sms = gpu.sms or 1
     return lines.add(

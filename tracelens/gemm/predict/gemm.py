@@ -184,7 +184,7 @@ def predict_gemm(
     """
     for name, value in (("M", m), ("N", n), ("K", k), ("batch", batch)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _LARGEST:
-            raise InputError(f"{name} = {value!r}: sizes of a product are whole numbers from 1 to 2^40")
+            raise InputError(f"{name} = {value!r}: sizes of a GEMM are whole numbers from 1 to 2^40")
     for word in (dtype, layout, out_dtype or ""):
         if not isinstance(word, str):
             raise InputError(f"{word!r} is neither an element type nor a layout: {_TO_USE}")
@@ -335,7 +335,7 @@ def _step(asked: _Asked, fit: Fit | None) -> LadderStep:
     if asked.math_dtype in ("fp32", "fp64"):
         return LadderStep(aligned, 1.0, 1.0, 1.0, "model", "CUDA cores load element by element")
     if fit is not None and fit.neighbours.has(asked.layout, aligned):
-        why = "not known by itself; products measured at this alignment correct the time"
+        why = "not known by itself; GEMMs measured at this alignment correct the time"
         return LadderStep(aligned, step.low, fit.assumed(asked.alignment), step.high, "calibrated", why)
     return step
 

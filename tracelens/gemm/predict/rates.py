@@ -75,6 +75,8 @@ def model_rates(gpu: Gpu, math_dtype: str, *, aligned: bool = True) -> Rates | s
     peak, bandwidth = peak_of(gpu, math_dtype), gpu.bandwidth_gbps
     if gpu.vendor != "nvidia":
         return f"predictions know NVIDIA's libraries only, not those of {gpu.title}"
+    if peak is None and math_dtype in ("bf16", "tf32") and (gpu.compute_capability or (8, 0)) < (8, 0):
+        return f"the tensor cores of {gpu.title} have no {math_dtype}, which came with Ampere: use fp16"
     if peak is None:
         return f"the {math_dtype} peak of {gpu.title} is not known"
     if bandwidth is None:

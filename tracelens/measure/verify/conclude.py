@@ -8,44 +8,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracelens.measure.cases import AttentionCase
+from tracelens.measure.journal import Case
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.pairs import PairTimes
-from tracelens.measure.verify.meter import CallTime, Case
+from tracelens.measure.verify.meter import CallTime
 from tracelens.measure.verify.plan import CallPair, PlannedTrial, WholePair
-from tracelens.numbers import mnk, ms
+from tracelens.numbers import mnk
 from tracelens.results import Estimate, MeasuredCall, MeasuredWhole, Verified
-from tracelens.results.verified import UNKNOWN, RestsOn
+from tracelens.results.estimates import total
+from tracelens.results.verified import UNKNOWN, Reason, RestsOn, Why
 
 #: Calls that could not be measured may be this share of the time that the change touches in the trace.
 _GAP = 0.1
 #: Calls that take this many times as long here as in the trace, or the reverse, are not the same calls.
 _ALIKE = 1.25
-_OUTSIDE = (
-    "embedding, optimizer, gradient clipping, communication between GPUs and idle time: taken as unchanged"
-)
-_PLAIN = (
-    "the layers are plain PyTorch with the model's sizes, not the model's own code: no dropout, no casts of"
-    " autocast, no compiler"
-)
-_ALONE = "kernels beside products and fused attention (norms, activations, softmax) are not in this saving"
 
 Pairs = Mapping[int, PairTimes | str]  # by index in Trial.wholes; -1: the small step
 
 
 def conclude(
     trial: PlannedTrial,
-    times: Mapping[Case, CallTime | str],
+    times: Mapping[Case, CallTime | Why],
     pairs: Pairs,
     *,
     before_ms: float | None,
-    noise_frac: float = 0.0,
+    noise_frac: float | None = None,
     replaces: bool,
     stopped: str = "",
 ) -> Verified:
     """What was measured of one suggestion. ``before_ms`` is the present step, whose share a saving is.
 
     ``pairs`` lacks what was not reached, and ``stopped`` says why. ``noise_frac`` is by how much a layer
-    differs from itself: no saving of layers is known better.
+    differs from itself: no saving of layers is known better, and none has a range where that is not known.
     """
     if trial.why:
         return not_measured(trial, trial.why)
@@ -55,21 +49,25 @@ def conclude(
     layers = _layers_ms(wholes, noise_frac) if not trial.apart else UNKNOWN
     rests_on: RestsOn = "layers" if layers.mid is not None else "products"
     saving = layers if rests_on == "layers" else products
-    notes = [*trial.notes, _PLAIN if rests_on == "layers" else _ALONE, _OUTSIDE]
+    notes = [
+        *trial.notes,
+        Reason("plain_layers" if rests_on == "layers" else "gemms_alone"),
+        Reason("outside"),
+    ]
     if trial.scale != 1.0:
-        notes.append(f"layers after the change are counted per token: × {trial.scale:.4g}")
+        notes.append(Reason("per_token", {"factor": trial.scale}))
     if trial.apart and trial.wholes:
-        notes.insert(0, f"the layers measured here do not stand for the trace's: {trial.apart}")
+        notes.insert(0, Reason("layers_apart", cause=trial.apart))
     elif trial.apart and not trial.asked.precision:
-        notes.insert(0, f"no whole layer was measured: {trial.apart}")
+        notes.insert(0, Reason("no_whole_layer", cause=trial.apart))
     notes += _unlike_the_trace(trial, calls) if replaces else []
     if isinstance(trial.step, WholePair):
         wholes.append(_step(trial, pairs.get(-1, stopped), wholes))
     elif trial.step:
-        notes.append(f"no small training step was measured: {trial.step}")
+        notes.append(Reason("no_step", cause=trial.step))
     if saving.mid is None:
         reasons = [one.why for one in wholes] + [one.why for one in calls]
-        why = next((one for one in reasons if one), "") or trial.apart or "nothing could be measured"
+        why = next((one for one in reasons if one), "") or trial.apart or Reason("nothing_measured")
         return replace(not_measured(trial, why), products_ms=products, calls=calls, wholes=wholes)
     replaces = replaces and not trial.partial
     frac, asked = saving.over(before_ms), trial.asked
@@ -86,15 +84,14 @@ def conclude(
         else None,
         in_range=_inside(measured, predicted) if replaces else None,
         replaces=replaces,
-        how=_how_layers(wholes, saving) if rests_on == "layers" else _how_calls(calls, saving),
         products_ms=products,
         calls=calls,
         wholes=wholes,
-        not_covered=notes,
+        not_covered=list(notes),
     )
 
 
-def not_measured(trial: PlannedTrial, why: str) -> Verified:
+def not_measured(trial: PlannedTrial, why: Why) -> Verified:
     """Nothing was measured, and why."""
     asked = trial.asked
     return Verified(
@@ -108,7 +105,6 @@ def not_measured(trial: PlannedTrial, why: str) -> Verified:
         ratio=None,
         in_range=None,
         replaces=False,
-        how="",
     )
 
 
@@ -121,9 +117,9 @@ def _inside(measured: Estimate, predicted: Estimate) -> bool | None:
 # --- products and attention ---------------------------------------------------------------------------
 
 
-def _call(one: CallPair, times: Mapping[Case, CallTime | str], scale: float, stopped: str) -> MeasuredCall:
+def _call(one: CallPair, times: Mapping[Case, CallTime | Why], scale: float, stopped: str) -> MeasuredCall:
     sides = [one.why if case is None else times.get(case, stopped) for case in (one.now, one.then)]
-    why = next((side for side in sides if isinstance(side, str)), "")
+    why = next((side for side in sides if not isinstance(side, CallTime)), "")
     now, then = (side if isinstance(side, CallTime) else None for side in sides)
     saving = UNKNOWN
     if now is not None and then is not None:
@@ -179,7 +175,7 @@ def _products_ms(trial: PlannedTrial, calls: Sequence[MeasuredCall]) -> Estimate
     return _sum(known)
 
 
-def _unlike_the_trace(trial: PlannedTrial, calls: Sequence[MeasuredCall]) -> list[str]:
+def _unlike_the_trace(trial: PlannedTrial, calls: Sequence[MeasuredCall]) -> list[Reason]:
     """Whether the calls as they are take as long here as in the trace, told where they do not."""
     known = [
         (asked.time_ms, one.calls_now * one.now_us.mid / 1e3)
@@ -189,20 +185,20 @@ def _unlike_the_trace(trial: PlannedTrial, calls: Sequence[MeasuredCall]) -> lis
     traced, here = (sum(side) for side in zip(*known, strict=True)) if known else (0.0, 0.0)
     if not known or 1 / _ALIKE <= here / traced <= _ALIKE:
         return []
-    return [
-        (
-            f"the calls that change take {ms(here)} per step here as they are, and {ms(traced)} in the trace:"
-            " it ran other kernels, other clocks, or not alone"
-        )
-    ]
+    return [Reason("unlike_trace", {"here_ms": here, "trace_ms": traced})]
 
 
 def _sum(parts: Sequence[Estimate]) -> Estimate:
-    """Independent parts: what the repeats leave open adds in squares."""
-    mid = sum(one.mid or 0.0 for one in parts)
-    down = math.hypot(*((one.mid or 0.0) - (one.low or 0.0) for one in parts))
-    up = math.hypot(*((one.high or 0.0) - (one.mid or 0.0) for one in parts))
-    return Estimate(mid - down, mid, mid + up, "measured")
+    """Independent parts: what the repeats leave open adds in squares. An end unknown of one is so of all."""
+    whole = total(parts)
+    if whole.mid is None:
+        return UNKNOWN
+
+    def error(end: str) -> float:
+        return math.hypot(*(getattr(one, end) - getattr(one, "mid") for one in parts))  # noqa: B009
+
+    low = whole.mid - error("low") if whole.low is not None else None
+    return Estimate(low, whole.mid, whole.mid + error("high") if whole.high is not None else None, "measured")
 
 
 # --- layers, logits and steps -------------------------------------------------------------------------
@@ -214,10 +210,10 @@ def _whole(one: WholePair, found: PairTimes | str, scale: float) -> MeasuredWhol
         one.calls_then, one.trace_ms,
     )  # fmt: skip
     if isinstance(found, str):
-        return replace(blank, why=found or "it was not measured")
+        return replace(blank, why=found or Reason("left_out"))
     after = [time * scale for time in found.after_ms]
     saved = [first - second for first, second in zip(found.before_ms, after, strict=True)]
-    note = "" if found.queued else "the step waits for the GPU within: the host's gaps are in its times"
+    note: Why = "" if found.queued else Reason("cpu_gaps")
     return replace(
         blank, now_ms=_turns(found.before_ms), then_ms=_turns(after), saving_ms=_turns(saved), note=note
     )
@@ -238,26 +234,32 @@ def whole_text(shape: LayerShape | StepShape) -> str:
     return f"{shape.layers} layers of {text}, v={shape.vocabulary}" if isinstance(shape, StepShape) else text
 
 
-def _layers_ms(wholes: Sequence[MeasuredWhole], noise_frac: float) -> Estimate:
+def _layers_ms(wholes: Sequence[MeasuredWhole], noise_frac: float | None) -> Estimate:
     """Layers times layers plus logits, per step; nothing where one of them has no time."""
-    if not wholes or any(one.saving_ms.mid is None for one in wholes):
+    if not wholes:
         return UNKNOWN
-    noise = [_around(0.0, noise_frac * (one.calls_now or 0.0) * (one.now_ms.mid or 0.0)) for one in wholes]
-    return _sum([*(_per_step(one) for one in wholes), *noise])
+    noise = Estimate(None, 0.0, None, "measured")
+    if noise_frac is not None:
+        present = [one.now_ms.mid * one.calls_now for one in wholes if one.now_ms.mid and one.calls_now]
+        noise = _sum([_around(0.0, noise_frac * one) for one in present])
+    return _sum([*(_per_step(one) for one in wholes), noise])
 
 
 def _per_step(one: MeasuredWhole) -> Estimate:
-    now, then = one.calls_now or 0.0, one.calls_then or 0.0
+    now, then = one.calls_now, one.calls_then
+    if now is None or then is None:
+        return UNKNOWN
     if now == then:
         return one.saving_ms * now
-    mid = now * (one.now_ms.mid or 0.0) - then * (one.then_ms.mid or 0.0)
     # layers that are there no longer: the turns of each side on their own
-    error = math.hypot(now * _half(one.now_ms), then * _half(one.then_ms))
-    return _around(mid, error)
+    return _sum([_even(one.now_ms * now), _even(one.then_ms * -then)])
 
 
-def _half(one: Estimate) -> float:
-    return ((one.high or 0.0) - (one.low or 0.0)) / 2
+def _even(one: Estimate) -> Estimate:
+    """Half of its range to either side of its middle."""
+    if one.low is None or one.mid is None or one.high is None:
+        return one
+    return _around(one.mid, (one.high - one.low) / 2)
 
 
 def _step(trial: PlannedTrial, found: PairTimes | str, wholes: Sequence[MeasuredWhole]) -> MeasuredWhole:
@@ -273,35 +275,4 @@ def _step(trial: PlannedTrial, found: PairTimes | str, wholes: Sequence[Measured
     same_depth = isinstance(depth, StepShape) and isinstance(then, StepShape) and then.layers == depth.layers
     if not parts or one.saving_ms.mid is None or not same_depth:
         return one
-    said = f"its layers and logits, measured alone, save {_signed(sum(parts))} of it"
-    return replace(one, note="; ".join(text for text in (one.note, said) if text))
-
-
-def _how_layers(wholes: Sequence[MeasuredWhole], saving: Estimate) -> str:
-    parts = []
-    for one in wholes:
-        if one.calls_now is None:
-            continue
-        now, then = ms(one.now_ms.mid), ms(one.then_ms.mid)
-        if one.calls_now == one.calls_then:
-            parts.append(f"{one.calls_now:g} × ({one.what}: {now} − {then})")
-        else:
-            parts.append(f"{one.calls_now:g} × {now} − {one.calls_then:g} × {then} ({one.what})")
-    return f"{' + '.join(parts)} = {_signed(saving.mid)} per step, forward and backward"
-
-
-def _how_calls(calls: Sequence[MeasuredCall], saving: Estimate) -> str:
-    known = sum(one.saving_ms.mid is not None for one in calls)
-    what = f"{known} products and attention calls, each as often as in a step × (before − after)"
-    return f"{what} = {_signed(saving.mid)} per step"
-
-
-def _signed(value: float | None) -> str:
-    """A saving; slower is a minus.
-
-    >>> _signed(-1.5)
-    '−1.50 ms'
-    """
-    if value is None:
-        return "unknown"
-    return ms(value) if value >= 0 else f"−{ms(-value)}"
+    return replace(one, note=Reason("parts_alone", {"saving_ms": sum(parts)}, cause=one.note))

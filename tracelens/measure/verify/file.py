@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -58,10 +59,11 @@ def _put(where: dict[str, Any], found: Verified, verification: Verification) -> 
     if "rule" not in where:  # a pick
         return
     where["basis"] = saving.basis
-    where["severity"] = severity(frac.size or 0.0)
+    if frac.size is not None:
+        where["severity"] = severity(frac.size)
     kept = [one for one in where["caveats"] if not one.startswith(_OF_PREDICTIONS)]
     if counts:
-        where["confidence"] = "low" if (saving.low or 0.0) <= 0 <= (saving.high or 0.0) else "high"
+        where["confidence"] = "high" if _sure(saving) else "low"
         where["caveats"] = [_measured(found, verification), *kept]
     elif len(kept) < len(where["caveats"]) and any(
         one.startswith("Measured on ") for one in where["caveats"]
@@ -89,18 +91,24 @@ def _in_proportion(costs: dict[str, Any], before: dict[str, Any], saving: Estima
 def _measured(found: Verified, verification: Verification) -> str:
     saving = found.saving_ms
     where = f"Measured on {verification.device}, {verification.date}"
-    what = "whole layers" if found.rests_on == "layers" else "its products and attention alone"
-    if (saving.high or 0.0) < 0:
-        slower = ms(-(saving.mid or 0.0))
-        return f"{where}: {what} take {slower} more per step. Do not make this change for speed."
-    if (saving.low or 0.0) <= 0:
+    what = "whole layers" if found.rests_on == "layers" else "its GEMMs and attention alone"
+    if saving.high is not None and saving.high < 0:
+        return f"{where}: {what} take {ms((-saving).mid)} more per step. Do not make this change for speed."
+    if saving.low is not None and saving.low <= 0:
         return f"{where}: {what} differ by no more than their repeats do. No saving shows."
     return f"{where}: {what}, not your own code. The changed step itself was not run."
 
 
+def _sure(saving: Estimate) -> bool:
+    """Whether all of its range is on one side of zero."""
+    return saving.low is not None and saving.high is not None and (saving.low > 0 or saving.high < 0)
+
+
 def _size(finding: dict[str, Any]) -> float:
+    """What findings are ordered by; one without any figure comes last."""
     saving = finding["saving_ms"]
-    return float((saving["mid"] if saving["mid"] is not None else saving["high"]) or 0.0)
+    size = saving["mid"] if saving["mid"] is not None else saving["high"]
+    return -math.inf if size is None else float(size)
 
 
 def default_output(path: Path) -> Path:

@@ -10,6 +10,7 @@ from tracelens.config.model_config import ModelConfig, changed
 from tracelens.errors import UsageError
 from tracelens.hardware.measurements import MeasuredBackend
 from tracelens.measure.cases import DTYPES, LAYOUTS, AttentionCase, GemmCase
+from tracelens.measure.journal import Case
 from tracelens.measure.layer_shapes import LayerShape, StepShape
 from tracelens.measure.verify.source import Asked, Source
 from tracelens.measure.verify.standin import (
@@ -20,9 +21,8 @@ from tracelens.measure.verify.standin import (
     trace_layer_ms,
     trace_logits_ms,
 )
-from tracelens.numbers import ms
 from tracelens.results import GemmRow
-from tracelens.results.verified import WholeKind
+from tracelens.results.verified import Reason, WholeKind, Why
 from tracelens.step.affected import VOCAB_UNTOLD, changed_names, concerns, grown_calls, vocab_untold
 from tracelens.step.per_token import growth_frac
 from tracelens.step.planned_kernels import memory_of_trace
@@ -33,7 +33,6 @@ from tracelens.step.traffic import repeats
 from tracelens.step.work import AttentionCall, Product
 from tracelens.words import Direction
 
-Case = GemmCase | AttentionCase
 #: Layers of a small step: enough that a layer more or less is no large part of it.
 STEP_LAYERS = 4
 #: The stand-in's products have to be those of the trace, by their time.
@@ -51,7 +50,6 @@ _LAYER_SIZES = (
 )
 #: What GPUs say to each other changes with them, and one GPU does not measure it.
 _RANKS = ("tensor_parallel", "pipeline_parallel", "expert_parallel")
-_CASTS = "casts to the other type, and its scaling, are not in this saving"
 _LOGITS_SIZES = ("hidden", "vocab", "sequence", "micro_batch", "tensor_parallel")
 
 
@@ -68,7 +66,7 @@ class CallPair:
     calls_then: float
     trace_us: float | None
     time_ms: float  # per step, in the trace
-    why: str = ""
+    why: Why = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +86,17 @@ class PlannedTrial:
     """Everything to measure for one suggestion. ``why``: nothing can be measured."""
 
     asked: Asked
-    why: str = ""
+    why: Why = ""
     calls: tuple[CallPair, ...] = ()
     wholes: tuple[WholePair, ...] = ()
-    step: WholePair | str = ""  # why there is none
-    apart: str = ""  # why the layers do not stand for the trace's; "" where they do
+    step: WholePair | Why = ""  # why there is none
+    apart: Why = ""  # why the layers do not stand for the trace's; "" where they do
     scale: float = 1.0  # of what it takes after the change, to the tokens there were before
-    notes: tuple[str, ...] = ()
+    notes: tuple[Reason, ...] = ()
     partial: bool = False  # what is measured is a part of what was predicted, and never stands for it
 
 
-def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: bool = False) -> PlannedTrial:
+def make_trial(asked: Asked, source: Source, built: StandIn | Reason, *, model: bool = False) -> PlannedTrial:
     """Plan one suggestion; ``built`` is the stand-in of the model's layers, or why there is none."""
     if not asked.changes:
         return _of_rows(asked, source)
@@ -109,12 +107,12 @@ def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: boo
     now = source.now
     calls = _row_calls(source, then, built) if source.kind == "report" else ()
     wholes: tuple[WholePair, ...] = ()
-    apart = built if isinstance(built, str) else ""
-    step: WholePair | str = "no layer can be built" if model else ""
-    notes: list[str] = []
+    apart: Why = "" if isinstance(built, StandIn) else built
+    step: WholePair | Why = Reason("no_layer") if model else ""
+    notes: list[Reason] = []
     if isinstance(built, StandIn):
         found = _wholes(source, then, built)
-        if isinstance(found, str):
+        if not isinstance(found, tuple):
             apart = found
         else:
             wholes = found
@@ -126,21 +124,19 @@ def make_trial(asked: Asked, source: Source, built: StandIn | str, *, model: boo
     notes += _too_large(source, then)
     left = _left_ms(source, then)
     if left:
-        notes.append(f"{ms(left)} per step of products whose sizes follow from no dimension of the model")
+        notes.append(Reason("sizes_without_formula", {"ms": left}))
     if not calls and not wholes:
-        return PlannedTrial(
-            asked, why=apart or "no product, attention call or layer of the step changes with it"
-        )
+        return PlannedTrial(asked, why=apart or Reason("no_call_changes"))
     ranks = any(now.get(name) != then.get(name) for name in _RANKS)
     if now.dtype != then.dtype:
-        notes.append(_CASTS)
+        notes.append(Reason("casts"))
     partial = ranks or now.dtype != then.dtype
     return PlannedTrial(
         asked, "", calls, wholes, step, apart, _scale(asked, now, then), tuple(notes), partial=partial
     )
 
 
-def _too_large(source: Source, then: ModelConfig) -> list[str]:
+def _too_large(source: Source, then: ModelConfig) -> list[Reason]:
     """A layer fits where the whole step with its optimizer does not: said where the estimate shows it."""
     gpu = source.memory_gib
     now_bytes, then_bytes = memory_of_trace(source.now), memory_of_trace(then)
@@ -149,12 +145,7 @@ def _too_large(source: Source, then: ModelConfig) -> list[str]:
     before, after = now_bytes / 2**30, then_bytes / 2**30
     if not before <= gpu < after:  # a present step that is estimated too large is one that ranks share
         return []
-    return [
-        (
-            f"whether the whole step fits: its memory is estimated to grow from {before:.1f} to"
-            f" {after:.1f} GiB, and the GPU has {gpu:.1f}"
-        )
-    ]
+    return [Reason("memory_grows", {"before_gib": before, "after_gib": after, "gpu_gib": gpu})]
 
 
 def _scale(asked: Asked, now: ModelConfig, then: ModelConfig) -> float:
@@ -172,7 +163,7 @@ def _scale(asked: Asked, now: ModelConfig, then: ModelConfig) -> float:
 # --- products and attention ---------------------------------------------------------------------------
 
 
-def _row_calls(source: Source, then: ModelConfig, built: StandIn | str) -> tuple[CallPair, ...]:
+def _row_calls(source: Source, then: ModelConfig, built: StandIn | Reason) -> tuple[CallPair, ...]:
     """Of a report: every row whose sizes or calls the change moves."""
     found = [_product(one, source.now, then) for one in source.work.products]
     found += [_attention(one, source.now, then, built) for one in source.work.attention]
@@ -186,9 +177,9 @@ def _of_rows(asked: Asked, source: Source) -> PlannedTrial:
     rows = [row for row in source.rows if row.id in asked.gemms and row.kind == "gemm"]
     calls = tuple(one for one in (_changed_row(row, asked) for row in rows) if one is not None)
     if not calls:
-        return PlannedTrial(asked, why="the sizes of the products it names are not in the report")
-    apart = "the change is one of single products, so that no layer shows it"
-    casts = (_CASTS,) if asked.precision else ()
+        return PlannedTrial(asked, why=Reason("rows_without_sizes"))
+    casts = (Reason("casts"),) if asked.precision else ()
+    apart = Reason("single_products")
     return PlannedTrial(asked, "", calls, (), "", apart, 1.0, casts, partial=bool(casts))
 
 
@@ -202,12 +193,12 @@ def _changed_row(row: GemmRow, asked: Asked) -> CallPair | None:
     pair = CallPair(row.component, row.role or row.phase, row.id, None, None, row.calls_per_step,
                     row.calls_per_step, _call_us(row), row.time_ms_per_step)  # fmt: skip
     if dtype not in DTYPES:
-        return replace(pair, why=f"products in {dtype} are not measured")
+        return replace(pair, why=Reason("dtype", {"dtype": dtype}))
     now = GemmCase("verify", m, n, k, row.batch or 1, dtype, _layout(row))
     if asked.precision is not None:
         target = asked.precision[1]
         if target not in DTYPES:
-            return replace(pair, why=f"products in {target} are not measured")
+            return replace(pair, why=Reason("dtype", {"dtype": target}))
         # fp8 products are TN alone: frameworks transpose first
         return replace(
             pair, now=now, then=replace(now, dtype=target, layout="TN" if target == "fp8" else now.layout)
@@ -234,13 +225,13 @@ def _product(product: Product, now: ModelConfig, then: ModelConfig) -> CallPair 
     pair = CallPair(row.component, row.role or row.phase, row.id, None, None, calls, calls * grown,
                     _call_us(row), row.time_ms_per_step * product.weight)  # fmt: skip
     if after is None:
-        return replace(pair, why="what the change does to its sizes is not known")
+        return replace(pair, why=Reason("sizes_unknown_then"))
     if untold:
         return replace(pair, why=VOCAB_UNTOLD)
     if row.groups is not None:
-        return replace(pair, why="products of groups of unequal size are not measured")
+        return replace(pair, why=Reason("unequal_groups"))
     if unmeasured := next((one for one in (dtype, dtype_after) if one not in DTYPES), None):
-        return replace(pair, why=f"products in {unmeasured} are not measured")
+        return replace(pair, why=Reason("dtype", {"dtype": unmeasured}))
     sides = []
     for (m, n, k, batch), kind in ((before, dtype), (after, dtype_after)):
         # fp8 products are TN alone: frameworks transpose first
@@ -256,7 +247,7 @@ def _call_us(row: GemmRow) -> float | None:
 
 
 def _attention(
-    call: AttentionCall, now: ModelConfig, then: ModelConfig, built: StandIn | str
+    call: AttentionCall, now: ModelConfig, then: ModelConfig, built: StandIn | Reason
 ) -> CallPair | None:
     row, length = call.row, call.seq_k or call.tokens
     grown = grown_calls(row, now, then)
@@ -268,12 +259,12 @@ def _attention(
         row.calls_per_step * grown, _call_us(row), row.time_ms_per_step,
     )  # fmt: skip
     if before is None or after is None:
-        return replace(pair, why="what the change does to its sizes is not known")
+        return replace(pair, why=Reason("sizes_unknown_then"))
     if call.seq_k is None:
-        return replace(pair, why="the lengths of packed sequences are in no trace")
+        return replace(pair, why=Reason("packed_lengths"))
     backend = BACKENDS.get(row.kernel_family)
     if backend is None:
-        return replace(pair, why=f"scaled_dot_product_attention has no {row.kernel_family} kernel")
+        return replace(pair, why=Reason("no_backend", {"family": row.kernel_family}))
     known = causal_of([row])
     causal = known if known is not None else built.causal if isinstance(built, StandIn) else True
     way: Direction = "backward" if pair.role == "backward" else "forward"
@@ -297,11 +288,15 @@ def _layer_calls(wholes: Sequence[WholePair]) -> tuple[CallPair, ...]:
         if not isinstance(whole.now, LayerShape) or not isinstance(whole.then, LayerShape):
             continue
         for before, after in zip(_cases(whole.now), _cases(whole.then), strict=True):
-            if before[2] != after[2] or whole.calls_now != whole.calls_then:
+            calls = whole.calls_now, whole.calls_then
+            if (
+                calls[0] is not None
+                and calls[1] is not None
+                and (before[2] != after[2] or calls[0] != calls[1])
+            ):
                 found.append(
-                    CallPair(before[0], before[1], None, before[2], after[2], whole.calls_now or 0.0,
-                             whole.calls_then or 0.0, None, 0.0)
-                )  # fmt: skip
+                    CallPair(before[0], before[1], None, before[2], after[2], calls[0], calls[1], None, 0.0)
+                )
     return tuple(found)
 
 
@@ -330,13 +325,13 @@ def _left_ms(source: Source, then: ModelConfig) -> float:
 # --- layers, logits and steps -------------------------------------------------------------------------
 
 
-def _wholes(source: Source, then: ModelConfig, built: StandIn) -> tuple[WholePair, ...] | str:
-    """The layer and the logits where the change reaches them; a sentence where they cannot be built."""
+def _wholes(source: Source, then: ModelConfig, built: StandIn) -> tuple[WholePair, ...] | Why:
+    """The layer and the logits where the change reaches them; why not where they cannot be built."""
     now, found = source.now, []
     if any(now.get(name) != then.get(name) for name in (*_LAYER_SIZES, "layers", "pipeline_parallel")):
         sides = built.layer(now), built.layer(then)
         for side in sides:
-            if isinstance(side, str):
+            if not isinstance(side, LayerShape):
                 return side
         runs = built.passes * (source.layers or 0)
         calls = runs, runs * repeats("mlp.down", now, then)
@@ -350,7 +345,7 @@ def _wholes(source: Source, then: ModelConfig, built: StandIn) -> tuple[WholePai
     ):
         sides = built.layer(now, vocab=now.vocab), built.layer(then, vocab=then.vocab or 0)
         for side in sides:
-            if isinstance(side, str):
+            if not isinstance(side, LayerShape):
                 return side
         calls = built.passes, built.passes * repeats("logits", now, then)
         found.append(
@@ -359,16 +354,16 @@ def _wholes(source: Source, then: ModelConfig, built: StandIn) -> tuple[WholePai
     return tuple(found)
 
 
-def _apart(source: Source, then: ModelConfig, built: StandIn) -> str:
+def _apart(source: Source, then: ModelConfig, built: StandIn) -> Why:
     """Why the stand-in says nothing of the trace's step: its products are others; "" where they are not."""
     if source.kind != "report":
         return ""
     now = source.now
     for name in _RANKS:
         if now.get(name) != then.get(name):
-            return f"what ranks exchange changes with {name} and is not measured"
+            return Reason("ranks_exchange", {"name": name})
     if now.dtype != then.dtype:
-        return "layers are measured in the present type alone"
+        return Reason("present_type")
     sides = [built.layer(now)] + ([built.layer(now, vocab=now.vocab)] if now.vocab else [])
     built_with = {
         tuple(sorted((one.m, one.n, one.k)))
@@ -383,24 +378,21 @@ def _apart(source: Source, then: ModelConfig, built: StandIn) -> str:
             continue
         time[tuple(sorted(sizes[:3])) in built_with] += round(1e6 * row.time_ms_per_step * product.weight)
     if time[True] < _SAME_PRODUCTS * time.total():
-        return (
-            f"{ms(time[False] / 1e6)} per step of the products that change have other sizes than those of a"
-            " plain layer (padded, split or sampled)"
-        )
+        return Reason("other_products", {"ms": time[False] / 1e6})
     return ""
 
 
-def _step(source: Source, then: ModelConfig, built: StandIn) -> WholePair | str:
+def _step(source: Source, then: ModelConfig, built: StandIn) -> WholePair | Why:
     """A small model in both shapes: as deep as the model, four layers at most."""
     now = source.now
     if not now.vocab or not then.vocab:
-        return "no logits were found, so that no small model can be built"
+        return Reason("no_logits")
     if (now.tensor_parallel or 1) > 1 or (then.tensor_parallel or 1) > 1:
-        return "a small model is not built for tensor-parallel ranks"
+        return Reason("sharded_model")
     steps = []
     for config in (now, then):
         layer = built.layer(config)
-        if isinstance(layer, str):
+        if not isinstance(layer, LayerShape):
             return layer
         steps.append(StepShape(layer, min(config.layers or 1, STEP_LAYERS), config.vocab or 0))
     return WholePair("step", steps[0], steps[1], None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,22 +12,23 @@ from typing import Any
 from tracelens.errors import UsageError
 from tracelens.measure.devices import open_device
 from tracelens.measure.facts import DeviceFacts, device_facts, read_clocks
+from tracelens.measure.journal import Case
 from tracelens.measure.layer_shapes import LayerShape
 from tracelens.measure.pairs import PairTimes
 from tracelens.measure.timing import Device
 from tracelens.measure.verify.conclude import conclude, not_measured
 from tracelens.measure.verify.file import document, write
-from tracelens.measure.verify.meter import BenchMeter, CallTime, Case, Meter
+from tracelens.measure.verify.meter import CallTime, Meter, open_meter
 from tracelens.measure.verify.plan import PlannedTrial, WholePair, make_trial
 from tracelens.measure.verify.source import Source, nothing_asked
 from tracelens.measure.verify.standin import StandIn, stand_in
 from tracelens.results import Verification, Verified
+from tracelens.results.verified import Reason, Why
 
 #: A layer against itself that differs by more than this: something else uses the GPU, or its clock moves.
 NOISY_FRAC = 0.02
 #: Boards of one name whose memories differ by more are two, with other bandwidths. ECC takes a sixteenth.
 _OTHER_BOARD = 0.1
-_LATER = "its turn has not come yet"
 #: Hears of each suggestion before it is measured: which, how many are done, of how many.
 Progress = Callable[[str, int, int], None]
 
@@ -71,7 +73,8 @@ def verify(
     ``model`` measures a small training step of both shapes, too. ``only`` names rules ("TL101"). A GPU
     other than the report's is refused unless ``anyway``; savings then stay as predicted, with what was
     measured beside. ``kept`` hears of the state after each suggestion, so that nothing is lost. An
-    interrupt ends the run and keeps what was measured. ``meter`` is what measures, else the bench's.
+    interrupt ends the run and keeps what was measured. ``meter`` is what measures (``open_meter``), else the
+    bench's with its journal.
 
     Raises:
         InputError: there is nothing to measure.
@@ -94,8 +97,9 @@ def verify(
     words = ["tracelens verify", *(f"--rule {rule}" for rule in only)]
     command = " ".join([*words, *["--model"] * model, *["--anyway"] * anyway])
     about = _About(facts, device, other, command, {"before": read_clocks(device)})
-    run = _Run(source, built, meter or BenchMeter(device), about, trials)
-    run.all(progress, kept)
+    with open_meter(device) if meter is None else nullcontext(meter) as how:
+        run = _Run(source, built, how, about, trials)
+        run.all(progress, kept)
     about.clocks["after"] = read_clocks(device)
     return run.done()
 
@@ -119,7 +123,7 @@ class _About:
 @dataclass(slots=True)
 class _Run:
     source: Source
-    built: StandIn | str
+    built: StandIn | Reason
     meter: Meter
     about: _About
     trials: Mapping[int, PlannedTrial]
@@ -146,10 +150,14 @@ class _Run:
     def done(self) -> Done:
         """What was measured so far, and of the rest why not."""
         left = {
-            at: not_measured(trial, trial.why or self.stopped or _LATER) for at, trial in self.trials.items()
+            at: not_measured(trial, trial.why or self.stopped or Reason("later"))
+            for at, trial in self.trials.items()
         }
         where, today = str(self.about.facts.device["name"]), datetime.now(UTC).date().isoformat()
-        dated = {at: replace(one, device=where, date=today) for at, one in (left | self.verified).items()}
+        dated = {
+            at: replace(one, device=where, date=one.date or today)
+            for at, one in (left | self.verified).items()
+        }
         found = tuple(dated.get(at) for at in range(len(self.source.asked)))
         about = _verification(self.about, self.noise_frac, list(dated.values()))
         return Done(self.source, found, about, self.stopped)
@@ -160,7 +168,7 @@ class _Run:
         Where no step was traced, layers and logits as they are make up the one that savings are shares of.
         """
         self.before_ms = self.source.step_ms
-        if isinstance(self.built, str):
+        if not isinstance(self.built, StandIn):
             return
         now = self.source.now
         layer = self._present(self.built.layer(now))
@@ -174,13 +182,13 @@ class _Run:
                 )
         self.noise_frac = abs(layer.ms[0] / layer.ms[1] - 1)
 
-    def _present(self, shape: LayerShape | str) -> PairTimes | None:
-        found = self.meter.pair(shape, shape) if not isinstance(shape, str) else shape
-        return None if isinstance(found, str) else found
+    def _present(self, shape: LayerShape | Why) -> PairTimes | None:
+        found = self.meter.pair(shape, shape) if isinstance(shape, LayerShape) else None
+        return found if isinstance(found, PairTimes) else None
 
     def _one(self, trial: PlannedTrial) -> Verified:
         """Measure one suggestion: its calls, its layers, its step; what an interrupt leaves is kept."""
-        times: dict[Case, CallTime | str] = {}
+        times: dict[Case, CallTime | Why] = {}
         pairs: dict[int, PairTimes | str] = {}
         if not trial.why:
             try:
@@ -192,15 +200,18 @@ class _Run:
                     pairs[-1] = self.meter.pair(trial.step.now, trial.step.then)
             except (KeyboardInterrupt, RuntimeError) as error:
                 self.stopped = _why_stopped(error)
-        return conclude(
+        found = conclude(
             trial,
             times,
             pairs,
             before_ms=self.before_ms,
-            noise_frac=self.noise_frac or 0.0,
+            noise_frac=self.noise_frac,
             replaces=self.about.replaces,
             stopped=self.stopped or "",
         )
+        timed = [one for one in (*times.values(), *pairs.values()) if isinstance(one, CallTime | PairTimes)]
+        dates = {one.date for one in timed} - {""}
+        return replace(found, date=min(dates, default=""))
 
 
 def _why_stopped(error: BaseException) -> str:
@@ -250,13 +261,13 @@ def other_gpu(source: Source, facts: DeviceFacts, device: Device) -> str:
 
 def _verification(about: _About, noise: float | None, found: Sequence[Verified]) -> Verification:
     facts, device, other = about.facts, about.device, about.other
-    notes = []
+    notes: list[Why] = []
     if device.kind != "cuda":
-        notes.append("a CPU with toy sizes: a test of the program that says nothing of a GPU")
+        notes.append(Reason("toy_cpu"))
     elif other:
-        notes.append(f"{other}: savings stay as predicted, and what was measured stands beside")
+        notes.append(Reason("other_gpu", cause=other))
     if noise is not None and noise > NOISY_FRAC and device.kind == "cuda":
-        notes.append(f"one layer against itself differs by {noise:.1%}: does something else use this GPU?")
+        notes.append(Reason("noisy", {"frac": noise}))
     return Verification(
         gpu=facts.gpu.name if device.kind == "cuda" else "cpu",
         device=str(facts.device["name"]),

@@ -24,6 +24,7 @@ from tracelens.results import (
 )
 from tracelens.results.earlier import upgraded
 from tracelens.results.row_sizes import AttentionDims, Groups
+from tracelens.results.verified import Reason, Why
 from tracelens.step.present import present_config
 from tracelens.step.work import Work, work_of
 
@@ -41,7 +42,7 @@ class Asked:
     place: tuple[str | int, ...]  # of its object in the JSON: ("findings", 0)
     title: str
     changes: Mapping[str, int | str]  # empty: nothing a GPU can be asked
-    why: str  # why there are none
+    why: Why  # why there are none
     predicted_ms: Estimate  # as it was predicted, also where it has been measured before
     predicted_frac: Estimate
     per_token: bool = False  # a pick: the saving is a share of the time per token
@@ -89,9 +90,11 @@ def read_source(path: str | Path) -> Source:
     try:
         raw = json.loads(data)
     except (ValueError, RecursionError) as error:
-        what = (
-            "is a page, not the report's JSON" if data.lstrip()[:1] == b"<" else f"is no whole JSON ({error})"
-        )
+        what = f"is no whole JSON ({error})"
+        if data.lstrip()[:1] == b"<":
+            what = "is a page, not the report's JSON"
+        elif isinstance(error, UnicodeDecodeError):
+            what = "is no whole JSON but packed or binary"
         raise InputError(f"{name} {what}: {_WRITE_ONE}") from None
     if not isinstance(raw, dict):
         raise InputError(f"{name} is no tracelens report: {_WRITE_ONE}")
@@ -182,10 +185,8 @@ def _asked(raw: dict[str, Any], now: ModelConfig) -> Iterator[Asked]:
         )  # fmt: skip
     for at, scenario in enumerate(raw.get("what_if", [])):
         changes = _to(scenario["change"])
-        why = "" if changes else "nothing changes in it"
-        yield Asked(
-            ("what_if", at), f"what if {_words(scenario['change'])}", changes, why, *_predicted(scenario)
-        )
+        title, none = f"what if {_words(scenario['change'])}", Reason("nothing_changes")
+        yield Asked(("what_if", at), title, changes, "" if changes else none, *_predicted(scenario))
     search = raw.get("shape_search")
     if isinstance(search, dict):
         for at, pick in enumerate(search.get("picks", [])):
@@ -201,7 +202,7 @@ def _predicted(suggestion: Mapping[str, Any]) -> tuple[Estimate, Estimate]:
     return _made(Estimate, suggestion["saving_ms"]), _made(Estimate, suggestion["saving_frac"])
 
 
-def _changes(finding: Mapping[str, Any], now: ModelConfig) -> tuple[dict[str, int | str], str]:
+def _changes(finding: Mapping[str, Any], now: ModelConfig) -> tuple[dict[str, int | str], Why]:
     """The change as sizes of the whole model: as it was simulated, else as the finding names it."""
     simulated = finding["evidence"].get("simulated")
     if simulated:
@@ -211,11 +212,11 @@ def _changes(finding: Mapping[str, Any], now: ModelConfig) -> tuple[dict[str, in
         try:
             known = canonical(name)
         except UsageError:
-            return {}, f"{name} is no size that the layers of a model are built from"
+            return {}, Reason("no_size", {"name": name})
         if not isinstance(after, int) or isinstance(after, bool) or now.get(known) != before:
-            return {}, f"{name} {before} → {after} is not a size of the whole model as the trace shows it"
+            return {}, Reason("not_whole_model", {"name": name, "before": str(before), "after": str(after)})
         found[known] = after
-    return found, "" if found else "it names no size to change"
+    return found, "" if found else Reason("names_no_size")
 
 
 def _pair(change: Mapping[str, Any], name: str, kind: type[_T]) -> tuple[_T, _T] | None:

@@ -13,6 +13,7 @@ from tracelens.hardware.measurements import MeasuredBackend
 from tracelens.measure.layer_shapes import LayerShape
 from tracelens.measure.verify.source import Source
 from tracelens.results import GemmRow, main_dtype
+from tracelens.results.verified import Reason, Why
 from tracelens.step.present import micro_batches_of
 
 #: Kernel family in the trace -> backend of ``scaled_dot_product_attention``. FlashAttention 3 and 4 are none.
@@ -42,20 +43,20 @@ class StandIn:
     fused_gate: bool
     recompute: bool
     passes: int  # micro-batches of a step
-    assumed: tuple[str, ...]  # what nothing told, as sentences
+    assumed: tuple[Reason, ...]  # what nothing told
     whole_vocab: bool = False  # a configuration has the whole vocabulary, a trace the columns of its rank
 
-    def layer(self, config: ModelConfig, *, vocab: int = 0) -> LayerShape | str:
-        """The layer of these sizes, or its logits; a sentence where they do not fit together."""
+    def layer(self, config: ModelConfig, *, vocab: int = 0) -> LayerShape | Why:
+        """The layer of these sizes, or its logits; why not where they do not fit together."""
         sizes = {name: config.get(name) or 0 for name in _NEEDED if name != "layers"}
         t = config.tensor_parallel or 1
         if vocab and not self.whole_vocab:
             t = 1
         kv_heads = config.kv_heads or sizes["heads"]
         if kv_heads % t or vocab % t:
-            return f"{kv_heads} key-value heads and a vocabulary of {vocab} do not divide over {t} ranks"
+            return Reason("kv_heads_over_ranks", {"kv_heads": kv_heads, "vocab": vocab, "ranks": t})
         if sizes["heads"] % kv_heads:
-            return f"{kv_heads} key-value heads do not divide {sizes['heads']} heads"
+            return Reason("kv_heads_over_heads", {"kv_heads": kv_heads, "heads": sizes["heads"]})
         if vocab:  # nothing else of the layer is in it: suggestions that share it measure it once
             sizes |= {"heads": t, "head_dim": 8, "ffn": t}
             kv_heads = t
@@ -77,46 +78,41 @@ class StandIn:
             return str(error)
 
 
-def stand_in(source: Source) -> StandIn | str:
+def stand_in(source: Source) -> StandIn | Reason:
     """How to build this model's layers, or why they cannot be built."""
     now, rows = source.now, source.rows
     if not source.transformer:
-        return "no whole transformer was recognised in the trace"
+        return Reason("no_transformer")
     if now.experts:
-        return "layers with experts are not built: how tokens spread over experts decides their time"
+        return Reason("experts")
     lacking = [name for name in _NEEDED if not now.get(name)]
     if lacking:
-        are = "is" if len(lacking) == 1 else "are"
-        return f"a layer cannot be built: {', '.join(lacking)} of the model {are} not known"
+        return Reason("sizes_unknown", {"names": ", ".join(lacking)})
     gated = now.gated
     if gated is None:
-        return "a layer cannot be built: no product of an MLP was found"
+        return Reason("no_mlp")
     if source.kind == "suggestions":
         return _as_configured(source, gated)
     inside = [row for row in rows if row.kind == "gemm" and row.component.startswith(_IN_LAYERS)]
     dtype = main_dtype(inside) or "unknown"
     if dtype not in _DTYPES:
-        return f"layers whose products run in {dtype} are not built"
+        return Reason("layer_dtype", {"dtype": dtype})
     if lack := _lacks_gradients(rows):
         return lack
     passes = micro_batches_of(rows, source.layers)
     if passes is None:
-        return "how many micro-batches a step has does not follow from the calls of the layers' products"
+        return Reason("micro_batches_unknown")
     fused = [row for row in rows if row.kind == "attention"]
     unfused = [row for row in rows if row.component == "attention.scores" and row.kind == "gemm"]
     if not fused and not unfused:
-        return "no attention kernel was found that a layer could be built with"
+        return Reason("no_attention")
     family = _most(fused, "kernel_family") if fused else ""
     if fused and family not in BACKENDS:
-        return f"its attention runs kernels ({family}) that scaled_dot_product_attention does not have"
+        return Reason("other_attention", {"family": family})
     causal = causal_of(fused)
-    assumed = []
-    if now.kv_repeated:
-        assumed.append(
-            "attention of the layers is given each key-value head once; the trace's is given a copy for every"
-            " head"
-        )
-    untold = "a causal mask is assumed: the trace does not show which mask attention has"
+    assumed = [Reason("kv_heads_once")] if now.kv_repeated else []
+    if causal is None:
+        assumed.append(Reason("causal_assumed"))
     return StandIn(
         dtype=dtype,
         attention=BACKENDS[family] if fused else "math",
@@ -126,7 +122,7 @@ def stand_in(source: Source) -> StandIn | str:
         fused_gate=not any(row.kind == "gemm" and row.component == "mlp.gate" for row in rows),
         recompute=any(row.phase == "recompute" and row.component.startswith(_IN_LAYERS) for row in rows),
         passes=passes,
-        assumed=(*assumed, *([untold] if causal is None else [])),
+        assumed=tuple(assumed),
     )
 
 
@@ -158,8 +154,7 @@ def trace_logits_ms(source: Source, passes: int) -> float | None:
 def _as_configured(source: Source, gated: bool) -> StandIn:
     """A configuration has no kernels: what it states, and beside that what a usual framework would run."""
     told = {name: source.raw.get(name) for name in ("causal", "fused_qkv", "fused_gate")}
-    words = {"causal": "a causal mask", "fused_qkv": "one product for query, key and value"}
-    assumed = [text for name, text in words.items() if told[name] is None]
+    assumed = [*(name for name in ("causal", "fused_qkv") if told[name] is None), "flash"]
     return StandIn(
         dtype=source.dtype or "bf16",
         attention="flash",
@@ -169,7 +164,7 @@ def _as_configured(source: Source, gated: bool) -> StandIn:
         fused_gate=told["fused_gate"] is not False,
         recompute=False,
         passes=1,
-        assumed=(f"{', '.join([*assumed, 'FlashAttention'])}: assumed",),
+        assumed=(Reason("configured_assumed", {"names": ", ".join(assumed)}),),
         whole_vocab=True,
     )
 
@@ -179,15 +174,15 @@ def row_dtype(row: GemmRow) -> str:
     return "tf32" if row.math_dtype == "tf32" else row.dtype or "unknown"
 
 
-def _lacks_gradients(rows: Sequence[GemmRow]) -> str:
-    """Why a layer's forward and backward is not what the step does; "" where it is."""
+def _lacks_gradients(rows: Sequence[GemmRow]) -> Reason | None:
+    """Why a layer's forward and backward is not what the step does; None where it is."""
     inside = [row for row in rows if row.kind == "gemm" and row.component.startswith(("mlp.", "attention."))]
     if not any(row.phase == "backward" for row in inside):
-        return "the step has no backward, and layers are measured forward and backward"
+        return Reason("no_backward")
     roles = {row.role for row in inside if row.component.startswith("mlp.")}
     if None not in roles and "wgrad" not in roles:
-        return "the step computes no gradient of the layers' weights, and a plain layer does"
-    return ""
+        return Reason("no_wgrad")
+    return None
 
 
 def _qkv_fused(rows: Sequence[GemmRow], now: ModelConfig) -> bool:

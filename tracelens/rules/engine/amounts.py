@@ -72,7 +72,7 @@ def operations(
         part = _flops(rows) or 0.0
         word = "more" if of_rows >= 0 else "less"
         frac = of_rows * part / total
-        source = f"{percent(abs(of_rows))} {word} in products that do {percent(part / total)} of the work"
+        source = f"{percent(abs(of_rows))} {word} in GEMMs that do {percent(part / total)} of the work"
     if frac is None and not sizes.names and weights.delta is None:
         return Amount(None, None, weights.how)
     if frac is None and not sizes.names:

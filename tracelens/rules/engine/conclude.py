@@ -149,7 +149,9 @@ def _finding(rule: Named, judged: _Judged, *, facts: StepFacts, step_ms: float) 
         slug=rule.slug,
         title=one.title,
         components=list(dict.fromkeys(one.components or [bound.row.component for bound in bounds])),
-        severity=severity(share.size or 0.0, "step" if rule.of_waits else facts.saving_of),
+        severity="low"
+        if one.effort == "retrain" and facts.only_runs
+        else severity(share.size or 0.0, "step" if rule.of_waits else facts.saving_of),
         saving_ms=saving,
         saving_frac=share,
         basis=saving.basis,

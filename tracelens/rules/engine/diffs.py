@@ -151,7 +151,7 @@ def _megatron(now: ModelConfig, then: ModelConfig, names: Sequence[str]) -> Conf
         else:
             lines.append(f"+ --make-vocab-size-divisible-by {by}")
             if by == _MEGATRON_MULTIPLE:
-                notes.append(f"{by} is Megatron's default: take out a smaller one")
+                notes.append(f"{by} is the default: delete the option where it sets less")
     return ConfigDiff("Megatron-LM arguments", lines, "; ".join(notes))
 
 

@@ -67,7 +67,7 @@ _SHARDED = _Kind(
 _PRECISION = _Kind(
     _Way(
         "loads",
-        "Keeps loading: the same weights. Products round differently, so results differ from the first"
+        "Keeps loading: the same weights. GEMMs round differently, so results differ from the first"
         " step on:"
         " compare them over a short run.",
         "Set {name} back to {now}; the weights trained in between stay good.",
@@ -204,7 +204,7 @@ _VOCAB_UNTOLD = _Way(
 _DIMENSION = _Way(
     "unknown",
     "Not known: the trace does not say which weight has this dimension. Where it is one, zero rows or columns"
-    " appended to it leave the product as it is.",
+    " appended to it leave the GEMM as it is.",
     "Take the padding out again.",
     "Unchanged: no text becomes other tokens by it.",
 )

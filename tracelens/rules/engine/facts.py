@@ -82,6 +82,11 @@ class StepFacts:
         return any(row.phase == "backward" or row.role in ("dgrad", "wgrad") for row in self.gemms)
 
     @property
+    def only_runs(self) -> bool:
+        """True where the step is seen, and no part of it trains: who runs it cannot have another model."""
+        return bool(self.components) and not self.trains
+
+    @property
     def new_model(self) -> str:
         """That a change makes another model, and who can have that; a sentence without its full stop."""
         if self.trains:

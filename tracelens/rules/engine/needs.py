@@ -48,7 +48,7 @@ def need_dimensions(facts: StepFacts) -> None:
 def need_others(facts: StepFacts) -> None:
     """Raises ``Answer`` where kernels other than GEMMs were not summed up."""
     if facts.others is None:
-        raise could_not_run("The kernels between the products were not summed up: analyze the trace itself.")
+        raise could_not_run("The kernels between the GEMMs were not summed up: analyze the trace itself.")
 
 
 def need_shapes(rows: Sequence[GemmRow], noun: str) -> None:

@@ -28,7 +28,7 @@ def simulate(facts: StepFacts, changes: Mapping[str, int] | None) -> WhatIf | st
     if found.refused is not None:
         return found.refused.text
     if not found.rows:
-        return "no product of the step is known to change with it"
+        return "no GEMM of the step is known to change with it"
     return per_token(found)
 
 

@@ -169,7 +169,7 @@ def cores_of(products: Sequence[GemmRow], chain: Chain) -> list[CoreCalls] | str
         pair = next((one for one in values if (one.batch or 1, one.m, one.k) == (heads, q, k)), None)
         if pair is None or row.dtype is None:
             return (
-                f"The scores of {heads} × {q} × {k} have no product of values of the same size and a known"
+                f"The scores of {heads} × {q} × {k} have no GEMM of values of the same size and a known"
                 f" type: {for_shapes([row])}."
             )
         key = (heads, q, k, d, pair.n or 0, row.dtype)
@@ -181,5 +181,5 @@ def cores_of(products: Sequence[GemmRow], chain: Chain) -> list[CoreCalls] | str
             backward_calls=known.backward_calls + backward,
         )
     return list(found.values()) or (
-        "Products of attention's backward are known, and none of its forward: no call can be predicted."
+        "GEMMs of attention's backward are known, and none of its forward: no call can be predicted."
     )

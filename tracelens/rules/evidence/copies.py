@@ -56,7 +56,7 @@ def need_copies(facts: StepFacts) -> tuple[list[OtherRow], list[OtherRow]]:
     others = facts.others or ()
     if not any(row.op for row in others) and not any(row.kind in _MOVING for row in others):
         raise could_not_run(
-            "No operator is known for any kernel between the products, and no name shows a copy: record with"
+            "No operator is known for any kernel between the GEMMs, and no name shows a copy: record with"
             " activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
         )
     # Kernels of torch.compile can have names that do not say what was fused: then copies hide among them.
@@ -64,7 +64,7 @@ def need_copies(facts: StepFacts) -> tuple[list[OtherRow], list[OtherRow]]:
     silent = [row for row in near if row.kind == "other"]
     if time_of(silent) > _NAMELESS * time_of(near):
         raise could_not_run(
-            f"{ms(time_of(silent))} of the {ms(time_of(near))} between the products are in kernels whose"
+            f"{ms(time_of(silent))} of the {ms(time_of(near))} between the GEMMs are in kernels whose"
             " names do not say what they do: record one eager step (TORCH_COMPILE_DISABLE=1)."
         )
     copies = [row for row in others if row.kind in _MOVING and row.component.startswith(_AROUND)]
@@ -76,9 +76,9 @@ def text(facts: StepFacts, rows: Sequence[OtherRow], inside: Sequence[OtherRow])
     """How long copies take; ``inside``: those of a library's own operator."""
     time = time_of([*rows, *inside])
     if not time:
-        return "No kernel around the products only copies, turns or converts a tensor."
+        return "No kernel around the GEMMs only copies, turns or converts a tensor."
     mine = f" {ms(time_of(inside))} of it are copies inside a library's own operator." if inside else ""
-    return f"Kernels around the products that only move data take {ms(time)}, {of_step(time, facts)}.{mine}"
+    return f"Kernels around the GEMMs that only move data take {ms(time)}, {of_step(time, facts)}.{mine}"
 
 
 # --- what a copy is for ------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ class CoreCalls:
         """``1 call of b × a = 128, s = 128, d = 64 in fp32``."""
         length = f"s = {self.seq_q}"
         if self.seq_q != self.seq_k:
-            length = f"{self.seq_q} queries, {self.seq_k} keys"
+            length = f"s = {self.seq_q} (queries) × {self.seq_k} (keys)"
         calls = "1 call" if self.calls == 1 else f"{count(self.calls)} calls"
         return f"{calls} of b × a = {self.heads}, {length}, d = {self.head_dim} in {self.dtype}"
 

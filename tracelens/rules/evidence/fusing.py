@@ -132,7 +132,7 @@ def _need_chain(facts: StepFacts) -> tuple[Chain, list[CoreCalls]]:
     need_kernels(facts)
     need_others(facts)
     blind = [row for row in products if row.m is None or row.n is None or row.k is None]
-    seen = f"{took(products, 'product', facts)} as scores and values of attention"
+    seen = f"{took(products, 'GEMM', facts)} as scores and values of attention"
     if blind:
         raise could_not_run(
             f"{seen}, and the sizes of {len(blind)} of them are not known: {for_shapes(blind)}."
@@ -190,7 +190,7 @@ def _saving(chain: Chain, fused: Sequence[FusedCalls]) -> tuple[Estimate | None,
 def _saw(facts: StepFacts, chain: Chain, cores: Sequence[CoreCalls]) -> str:
     """What a trace shows of it."""
     parts = {
-        "the products": time_of(chain.products),
+        "the GEMMs": time_of(chain.products),
         "softmax with all between them": time_of(chain.between),
         "copies and other kernels beside them": time_of(chain.beside),
     }
@@ -250,5 +250,5 @@ def operations(facts: StepFacts, chain: Chain) -> Amount:
     if not backward:
         return Amount(0.0, 0.0, "the same operations; fewer with a causal mask, whose blocks are skipped")
     more = sum(backward) / 4
-    how = "the backward computes the scores again, five products for four; a causal mask saves half of all"
+    how = "the backward computes the scores again, five GEMMs for four; a causal mask saves half of all"
     return Amount(more, more / sum(every), how)

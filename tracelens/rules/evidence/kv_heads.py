@@ -29,7 +29,7 @@ def need_kv_rows(facts: StepFacts) -> list[GemmRow]:
     if heads <= 0 or kv_heads <= 0:
         if not any(row.kind == "attention" for row in shown):
             raise could_not_run(
-                "Attention is not fused, and separate score products do not show how many heads share a key:"
+                "Attention is not fused, and separate score GEMMs do not show how many heads share a key:"
                 " use scaled_dot_product_attention to have it judged."
             )
         raise could_not_run(not_known("number of key-value heads", model.kv_heads))

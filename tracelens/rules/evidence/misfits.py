@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tracelens.numbers import listed, plural
+from tracelens.numbers import listed, mnk, plural
 from tracelens.results import GemmRow
 from tracelens.rules.engine.candidate import Answer, absent, could_not_run, not_applicable
 from tracelens.rules.engine.facts import StepFacts
@@ -24,6 +24,7 @@ WIDER_MLP = (
     " the activation maps 0 to 0."
 )
 #: The GEMMs with the head dimension as a side are TL103's.
+_NAMELESS = frozenset({"other", "unattributed"})
 _HEADWISE = frozenset({"attention.scores", "attention.values"})
 
 
@@ -65,6 +66,15 @@ class Case:
     def where(self) -> str:
         """Its components, in a sentence."""
         return listed(sorted({component_of(row) for row in self.rows}))
+
+    @property
+    def gemm(self) -> str:
+        """Its GEMM by shape and component: the longest forward one, of which the others are gradients."""
+        row = max(self.rows, key=lambda one: (one.role == "forward", one.time_ms_per_step))
+        part = "" if row.component in _NAMELESS else f" of {row.component.removesuffix('.other')}"
+        sizes = {tuple(sorted((one.m or 0, one.n or 0, one.k or 0))) for one in self.rows}
+        more = f" and {plural(len(sizes) - 1, 'more shape')}" if len(sizes) > 1 else ""
+        return f"the {mnk(row.m, row.n, row.k) or ''} GEMM{part}{more}"
 
     @property
     def on_cuda_cores(self) -> bool:

@@ -18,9 +18,9 @@ from tracelens.step.stalls import call_us_of
 from tracelens.step.work import tokens_of
 
 _HOW = {
-    "loop": "one after the other, each in products of its own",
-    "batched": "together, in products of a batch of equal parts",
-    "grouped": "together, in grouped products of unequal parts",
+    "loop": "one after the other, each in GEMMs of its own",
+    "batched": "together, in GEMMs of a batch of equal parts",
+    "grouped": "together, in grouped GEMMs of unequal parts",
 }
 
 
@@ -41,11 +41,11 @@ def need_mixture(facts: StepFacts) -> Mixture:
         )
     if not any(row.m is not None for row in rows):
         raise could_not_run(
-            f"The step has a mixture of experts, and none of its {plural(len(rows), 'product row')} has a"
+            f"The step has a mixture of experts, and none of its {plural(len(rows), 'GEMM row')} has a"
             f" shape: {for_shapes(rows)}. Experts inside a fused Triton kernel have none either way."
         )
     raise could_not_run(
-        f"{took(rows, 'product shape', facts)} in experts, and none of them shows how many rows an expert"
+        f"{took(rows, 'GEMM shape', facts)} in experts, and none of them shows how many rows an expert"
         " gets: every one takes all tokens, or the hidden size is not known."
     )
 
@@ -56,8 +56,8 @@ def saw(facts: StepFacts, mixture: Mixture) -> str:
     text = f"{local} on this rank"
     if mixture.experts and mixture.local and mixture.experts != mixture.local:
         text += f", of {mixture.experts},"
-    text += f" run {_HOW[mixture.how]}; {took(mixture.rows, 'product shape', facts)}."
-    text += f" An expert gets {sig(mixture.capacity or 0.0, 4)} rows in a product"
+    text += f" run {_HOW[mixture.how]}; {took(mixture.rows, 'GEMM shape', facts)}."
+    text += f" An expert gets {sig(mixture.capacity or 0.0, 4)} rows in a GEMM"
     if mixture.least is not None and mixture.most is not None and mixture.least != mixture.most:
         over = mixture.most / (mixture.capacity or 1.0) - 1
         text += f" in the mean, from {mixture.least} to {mixture.most}: the fullest {percent(over)} above it"
@@ -93,7 +93,7 @@ def packed(facts: StepFacts, row: GemmRow, count: int) -> Bound:
         return bound_of_row(row, gpu=facts.gpu, fewer_kernels=True)
     saved = max(0.0, 1 - together / (count * alone) * (1 - NEAR_ERROR))
     why = (
-        f"({sig(together)} µs predicted for {count} products together, {sig(alone)} µs for one, and"
+        f"({sig(together)} µs predicted for {count} GEMMs together, {sig(alone)} µs for one, and"
         f" {percent(NEAR_ERROR)} for how far ratios miss)"
     )
     return bound_of_row(row, gpu=facts.gpu, cap_frac=saved, cap_why=why, fewer_kernels=True)

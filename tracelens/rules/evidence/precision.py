@@ -29,6 +29,8 @@ _MOST = 2 / 3
 #: Bytes that a cast from fp32 to 16 bits moves per element.
 _CAST_BYTES = 6
 _ROWS_IN_FULL = 3
+#: Of the time: rows without a prediction beside those with one.
+_OPEN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Precision:
     @property
     def who(self) -> str:
         """Which GEMMs, in a sentence."""
-        return f"the {self.rows[0].component if self.mixed else self.now} products"
+        return f"the {self.rows[0].component if self.mixed else self.now} GEMMs"
 
     def why(self, target: str) -> str:
         """The part of the rule's page that says why it costs time."""
@@ -52,23 +54,27 @@ class Precision:
         return "fp32" if target == "tf32" else ""
 
     def savings(self, facts: StepFacts) -> dict[str, Estimate | None]:
-        """Measured minus predicted time in each target; None where a row has no prediction."""
+        """Measured minus predicted time in each target; None where too many rows have no prediction."""
         return {target: self._saving(facts, target) for target in self.targets}
 
     def _saving(self, facts: StepFacts, target: str) -> Estimate | None:
-        """Sixteen bits need casts: of a forward GEMM's weight for certain, at worst of every operand."""
-        parts = []
+        """Sixteen bits need casts: of a forward GEMM's weight for certain, at worst of every operand.
+
+        Rows without a prediction count as unchanged while they are few.
+        """
+        parts, open_ = [], []
         for row in self.rows:
             found, sizes = self._then(facts, row, target), sizes_of(row)
             if isinstance(found, str) or sizes is None:
-                return None
+                open_.append(row)
+                continue
             m, n, k, batch = sizes
             weight = n * k * batch if row.role in (None, "forward") else 0
             rest = batch * (m * k + n * k) - weight
             cast = row.calls_per_step * _CAST_BYTES if target in HALF else 0.0
             sure, worst = (moving_ms(cast * elements, facts=facts) for elements in (weight, rest))
             parts.append(minus(saved(row, found), mid_ms=sure, low_ms=worst))
-        return total(parts)
+        return total(parts) if time_of(open_) <= _OPEN * time_of(self.rows) else None
 
     def _then(self, facts: StepFacts, row: GemmRow, target: str) -> Estimate | str:
         out = row.out_dtype if target == "tf32" else None
@@ -78,10 +84,17 @@ class Precision:
     def bounds(self, facts: StepFacts, target: str) -> list[Bound]:
         """Each row's time above the least that the datasheet allows in ``target``."""
         found = []
+        peaks = facts.gpu.peak_tflops
         for row in self.rows:
             now, then = bytes_per_element(row.dtype), bytes_per_element(target)
             moved = row.bytes * then / now if row.bytes is not None and now and then else None
-            bound = bound_of_row(replace(row, math_dtype=target, bytes=moved), gpu=facts.gpu)
+            cap, why = None, ""
+            if row.flops is None and peaks.get(self.now):
+                cap = max(0.0, 1 - peaks[self.now] / peaks[target])
+                why = f"(as much of the peak in {target} as in {self.now}; its shape is not recorded)"
+            bound = bound_of_row(
+                replace(row, math_dtype=target, bytes=moved), gpu=facts.gpu, cap_frac=cap, cap_why=why
+            )
             found.append(replace(bound, row=row))
         return found
 
@@ -95,8 +108,11 @@ class Precision:
                     f"{name(row)}: {sig(call_us_of(row))} µs measured, {sig(found.mid)} µs predicted in"
                     f" {target}, {times(count(row.calls_per_step))} {facts.per_step}."
                 )
-        if len(rows) > len(said):
-            said.append(f"{plural(len(rows) - len(said), 'more row')} in the same way.")
+        left = [row for row in rows if isinstance(self._then(facts, row, target), str)]
+        if len(rows) > len(said) + len(left):
+            said.append(f"{plural(len(rows) - len(said) - len(left), 'more row')} in the same way.")
+        if left:
+            said.append(f"{plural(len(left), 'row')} ({ms(time_of(left))}) without a prediction as they are.")
         if target in HALF:
             said.append(
                 f"Casting each forward weight costs {_CAST_BYTES} bytes an element and is taken off; at worst"
@@ -105,13 +121,17 @@ class Precision:
         return " ".join(said)
 
 
-def preferred(savings: Mapping[str, Estimate | None]) -> str:
-    """The first that pays and saves most of what the best does: a flag before 16 bits, if it gains enough."""
+def preferred(savings: Mapping[str, Estimate | None], bounds_ms: Mapping[str, float]) -> str:
+    """The first that pays and saves most of what the best does: a flag before 16 bits, if it gains enough.
+
+    Where none is predicted to, the first that has something to gain by its bound.
+    """
     paying = {
         one: saving.mid or 0.0 for one, saving in savings.items() if saving is not None and pays(saving)
     }
     best = max(paying.values(), default=0.0)
-    return next((one for one, mid in paying.items() if mid >= _MOST * best), next(iter(savings)))
+    gains = (one for one in savings if bounds_ms[one] > 0)
+    return next((one for one, mid in paying.items() if mid >= _MOST * best), next(gains, next(iter(savings))))
 
 
 def need_precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision]:
@@ -121,23 +141,30 @@ def need_precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision
     known = [case for case in cases if case.targets]
     open_ = [row for case in cases if not case.targets for row in case.rows]
     if not known and not facts.gpu.peak_tflops and time_of(open_) >= WORTH_A_FINDING * time_of(rows):
-        types = listed(sorted({row.dtype or "" for row in open_}))
-        raise could_not_run(f"{took(open_, 'GEMM row', facts)} in {types} on CUDA cores, and {_NO_GPU}.")
+        types = listed(sorted({row.dtype or row.math_dtype or "" for row in open_}))
+        why = _NO_GPU if facts.gpu.name == "unknown" else f"no peaks of {facts.gpu.title} are known"
+        raise could_not_run(f"{took(open_, 'GEMM row', facts)} in {types} on CUDA cores, and {why}.")
     return known
 
 
 def on_tensor_cores(facts: StepFacts, rows: Sequence[GemmRow]) -> str:
     """How many rows run on tensor cores, as a sentence."""
     used = [row for row in rows if row.tensor_core == "used" or _by_name(row)]
-    silent = [row for row in rows if row.tensor_core is None and not _by_name(row)]
+    silent = [row for row in rows if row.tensor_core is None and row.kernel_tensor_core is None]
     time = f"{ms(time_of(used))} {facts.per_step}"
     text = f"{len(used)} of {plural(len(rows), 'GEMM row')} run on tensor cores ({time})"
-    if not silent:
-        return f"{text}."
-    return (
-        f"{text}; the kernels of {len(silent)} ({ms(time_of(silent))}) do not say, and nothing speaks against"
-        " it."
-    )
+    if silent:
+        text += (
+            f"; the kernels of {len(silent)} ({ms(time_of(silent))}) do not say, and nothing speaks against"
+        )
+        text += " it"
+    left = [row for row in rows if row.dtype == "fp32" and row.tensor_core == "eligible_unused"]
+    if left and _allows_tf32(rows):
+        text += (
+            f". TF32 is allowed, as others of them show: cuBLAS chose CUDA cores for {len(left)}"
+            f" ({ms(time_of(left))})"
+        )
+    return f"{text}."
 
 
 def _need_types(facts: StepFacts, rows: Sequence[GemmRow]) -> None:
@@ -145,7 +172,9 @@ def _need_types(facts: StepFacts, rows: Sequence[GemmRow]) -> None:
     # 16-bit and narrower types run on tensor cores wherever a library has a choice.
     narrow = (*HALF, "fp8", "fp4", "int8")
     silent = [
-        row for row in rows if row.tensor_core is None and row.dtype not in narrow and not _by_name(row)
+        row
+        for row in rows
+        if row.tensor_core is None and row.dtype not in narrow and not _by_name(row) and not _named_fp32(row)
     ]
     if time_of(silent) <= 0.5 * time_of(rows):
         return
@@ -162,6 +191,16 @@ def _by_name(row: GemmRow) -> bool:
     return row.kernel_tensor_core is True
 
 
+def _named_fp32(row: GemmRow) -> bool:
+    """Does the name alone say fp32 on CUDA cores (``sgemm``), of a row without a shape?"""
+    return row.kernel_tensor_core is False and row.dtype is None and row.math_dtype == "fp32"
+
+
+def _allows_tf32(rows: Sequence[GemmRow]) -> bool:
+    """Did a matmul run as TF32? Convolutions have a flag of their own."""
+    return any(row.math_dtype == "tf32" and "conv" not in (row.op or "conv") for row in rows)
+
+
 def _precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision]:
     """What could move; ``targets`` is empty where this GPU's types are not known."""
     judged = [row for row in rows if row.component not in _KEPT and _is_matrix(row)]
@@ -170,8 +209,12 @@ def _precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision]:
     on_cuda_cores = [
         row for row in single if row.tensor_core == "eligible_unused" or _before_tf32(row, facts)
     ]
+    matrices = [row for row in rows if row.kernel_family not in _VECTOR]
+    named = [row for row in matrices if _named_fp32(row)]
     cases: list[Precision] = []
-    if _is_mixed(rows):
+    if time_of(named) > 0.5 * time_of(matrices):
+        cases.append(Precision(named, "fp32", _known(facts, "tf32", "bf16", "fp16"), False))
+    elif _is_mixed(rows):
         times = {dtype: time_of([row for row in rows if row.dtype == dtype]) for dtype in HALF}
         most = max(HALF, key=lambda dtype: times[dtype])
         # An optimizer's own GEMMs are fp32 for a reason: a flag for those on CUDA cores is all.
@@ -181,7 +224,7 @@ def _precisions(facts: StepFacts, rows: Sequence[GemmRow]) -> list[Precision]:
         for component in dict.fromkeys(row.component for row in wide if row.component != "optimizer"):
             own = [row for row in wide if row.component == component]
             cases.append(Precision(own, "fp32", _known(facts, most), True))
-    elif on_cuda_cores:
+    elif on_cuda_cores and not _allows_tf32(rows):
         cases.append(Precision(on_cuda_cores, "fp32", _known(facts, "tf32", "bf16", "fp16"), False))
     if doubles:
         cases.append(Precision(doubles, "fp64", _known(facts, "fp32"), False))

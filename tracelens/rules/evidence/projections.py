@@ -166,14 +166,14 @@ def why_none(facts: StepFacts, family: SharedInput) -> tuple[str, bool]:
     if ends > 0 and math.isclose(calls, ends, rel_tol=1e-6):
         if "mlp.gate" in family.components and not _has_gate(facts, rows):
             return "The MLP has no gate.", True
-        return f"{upper(family.words)} come from one product ({took(rows, 'GEMM shape', facts)}).", True
+        return f"{upper(family.words)} come from one GEMM ({took(rows, 'GEMM shape', facts)}).", True
     if _crosses(facts, family, "forward", ends):
         return (
             "More attention outputs than MLPs: some attention takes keys and values from another input, and"
-            f" which products read one tensor is not known. {upper(family.words)} are not judged."
+            f" which GEMMs read one tensor is not known. {upper(family.words)} are not judged."
         ), False
     return (
-        f"The {count(calls)} forward products for {family.words} and the {count(ends)} that end their"
+        f"The {count(calls)} forward GEMMs for {family.words} and the {count(ends)} that end their"
         " blocks do not show which of them read one tensor: not judged."
     ), False
 

@@ -33,9 +33,7 @@ class Slices:
 
     def saw(self, facts: StepFacts) -> str:
         """What a trace shows of it."""
-        text = (
-            f"Layers are split over {self.ranks} ranks. A rank's {took(self.rows, 'product shape', facts)}."
-        )
+        text = f"Layers are split over {self.ranks} ranks. A rank's {took(self.rows, 'GEMM shape', facts)}."
         sms = facts.gpu.sms
         if sms is not None and any(row.tiles is not None for row in self.rows):
             many = f"{len(self.thin)} of them, {ms(time_of(self.thin))} {facts.per_step}, have"
@@ -69,7 +67,7 @@ def need_slices(facts: StepFacts) -> Slices:
     ]  # fmt: skip
     if not rows:
         raise could_not_run(
-            f"None of the products that {known.value} ranks share has a shape: {for_shapes(facts.gemms)}."
+            f"None of the GEMMs that {known.value} ranks share has a shape: {for_shapes(facts.gemms)}."
         )
     sms = facts.gpu.sms
     thin = [

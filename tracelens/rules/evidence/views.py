@@ -97,7 +97,7 @@ def saving_of(facts: StepFacts, view: View) -> tuple[Estimate | None, str]:
     size = bytes_per_element(row.dtype) or 0.0
     elements = max((row.m or 0) * (row.k or 0), (row.n or 0) * (row.k or 0)) * (row.batch or 1)
     copied = row.calls_per_step * moving_ms(2 * size * elements, facts=facts)
-    ours = f" × {factor:.4g} (this trace's aligned products over their predictions)" if factor != 1.0 else ""
+    ours = f" × {factor:.4g} (this trace's aligned GEMMs over their predictions)" if factor != 1.0 else ""
     how = (
         f"{name(row)}: {sig(call_us_of(row))} µs measured; aligned {sig(found.time_us.mid)} µs"
         f" predicted{ours} = {sig(mid)} µs. The low end takes off a copy of the larger operand."

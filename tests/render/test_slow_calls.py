@@ -1,0 +1,60 @@
+"""Collectives that are far slower than published: links or waiting, as far as one trace or a job tells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.job.simulated import Simulation, data_parallel
+from tests.kept import analyzed
+from tests.truth.outputs import TRACES
+from tracelens.job.run import analyze_job
+from tracelens.render.slow_calls import slow_calls, slow_sends
+from tracelens.results import Report
+from tracelens.results.job import Job
+
+
+def d11() -> Report:
+    found = sorted(TRACES.glob("d11_*"))
+    if not found:
+        pytest.skip("real traces are not in the repository")
+    return analyzed(found[0]).report
+
+
+def test_a_fast_call_among_slow_ones_tells_waiting_from_links() -> None:
+    report = d11()
+    (said,) = slow_calls(report)
+    assert "41.8 GB/s" in said and "4.4 times" in said and "202 GB/s" in said
+    assert "180 ms of 227 ms is waiting" in said  # 227 ms * (1 - 41.8 / 201.8)
+    slow = [replace(row, best_bus_gbps=row.bus_gbps) for row in report.communication]
+    (said,) = slow_calls(replace(report, communication=slow))
+    assert "does not say how its GPUs are linked" in said and "is waiting for" not in said
+
+
+@pytest.mark.parametrize(
+    "other", [{"group_size": 16}, {"bytes_per_call": 1e3}, {"time_ms": 60.0}, {"exposed_ms_per_step": 5.0}]
+)
+def test_nothing_is_said_without_a_published_time_or_where_it_is_small(other: dict[str, float]) -> None:
+    report = d11()
+    rows = [replace(row, **other) for row in report.communication]  # type: ignore[arg-type]
+    assert slow_calls(replace(report, communication=rows)) == []
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder: Path = tmp_path_factory.mktemp("job")
+    Simulation(data_parallel(2, steps=2)).write(folder)
+    return analyze_job([folder], workers=1)
+
+
+def test_a_job_that_sends_slowly_says_against_what(job: Job) -> None:
+    row = job.collectives[0]
+    assert row.one_node_us is not None and row.send_us is not None
+    slow = msgspec.structs.replace(row, send_us=3 * row.one_node_us)
+    (said,) = slow_sends(msgspec.structs.replace(job, collectives=[slow]))
+    assert "3.0 times as long as NCCL takes in one node" in said and "do not say how the GPUs" in said
+    usual = msgspec.structs.replace(row, send_us=1.2 * row.one_node_us)
+    assert slow_sends(msgspec.structs.replace(job, collectives=[usual])) == []
