@@ -21,7 +21,8 @@ _SUMS = frozenset({"sum", "mul", "mul_"})
 
 def label_mixtures(run: Run) -> None:
     """Name the units of mixtures of experts that have no name yet; fills ``run.labels``."""
-    grouped = [at for at, kind in enumerate(run.kinds) if kind.name in GROUPED and at not in run.labels]
+    named = {at for at, kind in enumerate(run.kinds) if kind.name in GROUPED or kind.what == "experts"}
+    grouped = sorted(named - run.labels.keys())
     stop = 0
     while grouped:
         first = last = grouped.pop(0)
