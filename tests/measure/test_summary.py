@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tracelens.cli.bench import summarize
 from tracelens.hardware import find_gpu
 from tracelens.hardware.measurements import GemmMeasurement, Measurements
 from tracelens.measure.facts import DeviceFacts
 from tracelens.measure.run import Result
-from tracelens.measure.summary import ceilings, summarize, worst_cliff
+from tracelens.measure.summary import ceilings, worst_cliff
 
 
 def row(
