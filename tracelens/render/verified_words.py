@@ -72,7 +72,7 @@ WORDS: Mapping[ReasonCode, str | Callable[[Values], str]] = {
     ),
     "casts": "casts to the other type, and its scaling, are not in this saving",
     "sizes_without_formula": lambda has: (
-        f"{f.ms(has['ms'])} per step of products whose sizes follow from no dimension of the model"
+        f"{f.ms(has['ms'])} per step of GEMMs whose sizes follow from no dimension of the model"
     ),
     "memory_grows": (
         "whether the whole step fits: its memory is estimated to grow from {before_gib:.1f} to "
@@ -128,7 +128,7 @@ def how(one: Verified) -> str:
     if one.rests_on == "layers":
         return f"{' + '.join(parts)} = {signed(one.saving_ms.mid)} per step, forward and backward"
     known = sum(call.saving_ms.mid is not None for call in one.calls)
-    what = f"{known} products and attention calls, each as often as in a step × (before − after)"
+    what = f"{known} GEMMs and attention calls, each as often as in a step × (before − after)"
     return f"{what} = {signed(one.saving_ms.mid)} per step"
 
 
