@@ -94,7 +94,7 @@ WORDS: Mapping[ReasonCode, str | Callable[[Values], str]] = {
         f"the calls that change take {f.ms(has['here_ms'])} per step here as they are, and"
         f" {f.ms(has['trace_ms'])} in the trace: it ran other kernels, other clocks, or not alone"
     ),
-    "cpu_gaps": "the step waits for the GPU within: the host's gaps are in its times",
+    "cpu_gaps": "the step waits for the GPU in its middle, so its times hold the CPU's gaps",
     "parts_alone": lambda has: (
         f"{has['cause'] + '; ' if has['cause'] else ''}its layers and logits, measured alone, save"
         f" {signed(has['saving_ms'])} of it"
