@@ -121,8 +121,8 @@ def test_the_weights_are_those_of_the_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "kv_heads", "by"),
     [
-        ("llama_fused", 8, "one product makes q, k and v"),
-        ("qk_norm", 8, "k and v are made by products"),
+        ("llama_fused", 8, "one GEMM makes q, k and v"),
+        ("qk_norm", 8, "k and v are made by GEMMs"),
         ("gated_attention", 8, "fused attention"),
         ("mla", 12, "fused attention"),
     ],

@@ -117,7 +117,7 @@ def test_key_value_heads_that_ranks_copy_are_known_from_the_configuration() -> N
         (
             plain_facts(gemm(1, None, None, None), dims=model(tensor_parallel=4), communication=[message()]),
             "could_not_run",
-            "None of the products that 4 ranks share has a shape: record with record_shapes=True",
+            "None of the GEMMs that 4 ranks share has a shape: record with record_shapes=True",
         ),
         (
             plain_facts(gemm(1, 64, 64, 64), dims=model(tensor_parallel=4), communication=[message()]),
