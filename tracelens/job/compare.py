@@ -54,7 +54,7 @@ def compare_folders(
     with as_folder(before) as first, as_folder(after) as second:
         folders = first.path, second.path
         matched = match_folders(*folders)
-        read = _Reader({"before": first.summaries, "after": second.summaries})
+        read = _BothJobs({"before": first.summaries, "after": second.summaries})
         if workers != 1:
             read.ahead({file.path for _, *pair in matched.pairs for file in pair}, workers, progress)
         found = compare_pairs(matched, folders, read, across=across, progress=progress)
@@ -66,7 +66,7 @@ def compare_folders(
     return replace(found, lateness_unknown=said)
 
 
-class _Reader:
+class _BothJobs:
     """Reads files of both sides, and keeps the summary of each that has collectives to compare."""
 
     def __init__(self, made: Mapping[Side, Mapping[Path, RankSummary]]):
@@ -101,7 +101,7 @@ class _Reader:
         return analysis.report
 
 
-def _lateness(found: FolderComparison, read: _Reader) -> Lateness | LatenessUnknown:
+def _lateness(found: FolderComparison, read: _BothJobs) -> Lateness | LatenessUnknown:
     jobs: list[Job] = []
     names: list[dict[str, str]] = []  # of each side: a rank's file -> the name of its pair
     for side in SIDES:
