@@ -84,6 +84,10 @@ def label_by_layout(
             )
             break
     _between(run, start)
+    for at in range(start, len(run)):  # the table's gradient; with a softmax's that of a bias by distance
+        tags = run.kinds[at].tags
+        if "embedding_backward" in tags and not tags & {"norm", "norm_backward", "softmax_backward"}:
+            run.labels.setdefault(at, Label("embedding"))
     lost = next((at for at in range(start, len(run)) if loses(run, at)), len(run))
     first = next((at for at in products if at > lost), None)
     if first is not None and first in run.labels and run.labels[first].component == "logits":
