@@ -116,6 +116,25 @@ def test_fewer_expert_parallel_ranks_have_more_experts_of_fewer_rows() -> None:
     assert next(part for part in gone.rest if part.time_ms == 6.0).then_ms.high == 0.0
 
 
+def test_rows_are_rounded_up_to_a_multiple() -> None:
+    """900 and 1148 rows to 1024 and 1152; of rows that are padded to 128 half of the difference goes."""
+    step = step_of(LOOP)
+    assert step.now.row_multiple == 1
+    one = what_if(step, {"row_multiple": 128})
+    assert {shape.partition("×")[0] for shape in shapes(one)} == {"1024", "1152"}
+    assert (
+        one.saving_ms.mid is not None and one.saving_ms.mid < 0 and one.change == {"row_multiple": [1, 128]}
+    )
+    assert one.flops_frac is not None and one.flops_frac > 0
+    padded = step_of(Mix(X, 8, [1024, 1152, 1280, 1152] * 2, "loop"))
+    assert padded.now.row_multiple == 128
+    then = shapes(what_if(padded, {"row_multiple": 16}))
+    assert {shape.partition("×")[0] for shape in then} == {"968", "1096", "1224"}
+    assert step_of(BATCHED).now.row_multiple == 1 and step_of(Mix(X, 8, [1280] * 8)).now.row_multiple is None
+    with pytest.raises(UsageError, match="single experts"):
+        what_if(step_of(GROUPED), {"row_multiple": 128})
+
+
 @pytest.mark.parametrize(("waits", "mid"), [(6.0, 0.2), (0.1, None)])
 def test_an_even_load_ends_the_wait_for_the_fullest_rank(waits: float, mid: float | None) -> None:
     """From 30 to 10 % above the mean, all ranks take 1.1 / 1.3 of what the fullest one took."""

@@ -31,7 +31,7 @@ _ALIASES = {
     "experts_per_token": "top_k", "num_experts_per_tok": "top_k", "moe_router_topk": "top_k",
     "moe_top_k": "top_k",
     "expert_capacity": "capacity", "tokens_per_expert": "capacity",
-    "load_imbalance": "imbalance",
+    "load_imbalance": "imbalance", "rounding": "row_multiple",
     "precision": "dtype", "type": "dtype",
 }  # fmt: skip
 #: How users write a type of products -> our name for it. tf32: fp32 data on tensor cores.
@@ -49,6 +49,7 @@ _SHOWN_BY = {
     "experts": "the GEMM of a router with record_shapes=True",
     "top_k": "GEMMs of experts whose rows are a whole multiple of the tokens, or `tracelens capture`",
     "capacity": "GEMMs of experts with record_shapes=True",
+    "row_multiple": "GEMMs of single experts, or of a batch of equal parts, with record_shapes=True",
     "imbalance": "split sizes of the experts' all-to-alls (all_to_all_single with record_shapes=True)",
     "dtype": "GEMMs with a known type",
 }
@@ -82,6 +83,7 @@ class ModelConfig:
     expert_parallel: int | None = None  # ranks that share the experts, each with experts / ranks of them
     top_k: int | None = None  # experts that each token goes to
     capacity: int | None = None  # rows of one expert's product: the mean where loads differ
+    row_multiple: int | None = None  # rows of each expert are padded to a multiple of it
     imbalance: int | None = None  # percent of rows that the fullest expert-parallel rank has above the mean
     dtype: str | None = None  # of the products that take most of the time; one of DTYPES
     micro_batches: int | None = None  # of one step on this rank

@@ -40,7 +40,7 @@ def compare_folders(
             is not given.
     """
     with as_folder(before) as first, as_folder(after) as second:
-        read = _Reader({"before": first.summaries, "after": second.summaries})
+        read = _BothJobs({"before": first.summaries, "after": second.summaries})
         found = compare_pairs(first.path, second.path, read, across=across, progress=progress)
     if found.kind != "ranks" or len(found.pairs) < 2 or found.not_compared:
         return found
@@ -50,7 +50,7 @@ def compare_folders(
     return replace(found, lateness_unknown=said)
 
 
-class _Reader:
+class _BothJobs:
     """Reads files of both sides, and keeps the summary of each that has collectives to compare."""
 
     def __init__(self, made: Mapping[Side, Mapping[Path, RankSummary]]):
@@ -66,7 +66,7 @@ class _Reader:
         return analysis.report
 
 
-def _lateness(found: FolderComparison, read: _Reader) -> Lateness | LatenessUnknown:
+def _lateness(found: FolderComparison, read: _BothJobs) -> Lateness | LatenessUnknown:
     jobs: list[Job] = []
     names: list[dict[str, str]] = []  # of each side: a rank's file -> the name of its pair
     for side in SIDES:

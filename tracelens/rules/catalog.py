@@ -29,6 +29,7 @@ from tracelens.rules.tensor_cores import TensorCores
 from tracelens.rules.tensor_parallel import TensorParallel
 from tracelens.rules.unaligned_payload import UnalignedPayload
 from tracelens.rules.unfused_attention import UnfusedAttention
+from tracelens.rules.unfused_optimizer import UnfusedOptimizer
 from tracelens.rules.unfused_projections import UnfusedProjections
 from tracelens.rules.wave_cliffs import WaveCliffs
 
@@ -62,4 +63,5 @@ RULES: tuple[Rule, ...] = (
     FallingClock(),
     HostWaits(),
     PaddedTokens(),
+    UnfusedOptimizer(),
 )

@@ -24,6 +24,7 @@ _ENTERS: Mapping[str, tuple[str, ...]] = {
     "top_k": ("moe.experts",),
     "capacity": ("moe.experts",),
     "expert_parallel": ("moe.experts",),
+    "row_multiple": ("moe.experts",),
     "imbalance": (),  # of other ranks
 }
 #: Components that say nothing of what a product is.
@@ -32,7 +33,7 @@ _SAME = Scaled(1.0, 1.0, 1.0, "model", "", "", "same shape", "same")
 #: In which parameters are told.
 _ORDER = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "layers", "experts", "sequence",
           "micro_batch", "tokens", "tensor_parallel", "pipeline_parallel", "expert_parallel", "top_k",
-          "capacity", "imbalance", "dtype")  # fmt: skip
+          "capacity", "row_multiple", "imbalance", "dtype")  # fmt: skip
 #: Their kernels have the vocabulary as a side.
 OF_VOCAB = frozenset({"logits", "loss"})
 VOCAB_UNTOLD = "whether ranks split the vocabulary is not known: `tracelens capture` writes down its size"

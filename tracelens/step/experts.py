@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,18 @@ class Mixture:
     gated: (
         bool | None
     )  # an expert has a gate: two products of its width before the one back, or one twice as wide
+
+    @property
+    def row_multiple(self) -> int | None:
+        """What each expert's rows are padded to: 1 = nothing, else 16 to 256; None = not known.
+
+        Equal parts of a batch can be a capacity as well, and sizes of groups are in no trace.
+        """
+        if self.how != "loop" or self.top_k is not None:
+            return 1 if self.top_k is not None and self.how != "grouped" else None
+        common = math.gcd(*(row.m for row in self.rows if _is_forward(row) and row.m))
+        found = min(256, common & -common)
+        return found if found >= 16 else 1
 
     @property
     def top_k(self) -> int | None:

@@ -43,6 +43,7 @@ def present_config(
     if mixture is not None:
         if mixture.capacity:
             more["capacity"] = round(mixture.capacity)
+            more["row_multiple"] = mixture.row_multiple
         more["top_k"] = mixture.top_k or declared.get("experts_per_token")
         if dims.expert_parallel.value is None:
             more["expert_parallel"] = mixture.ranks

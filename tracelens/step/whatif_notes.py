@@ -60,6 +60,10 @@ def _of_experts(now: ModelConfig, then: ModelConfig) -> list[str]:
         notes.append("experts are taken as evenly loaded: the fullest expert is slower than that")
     if now.capacity != then.capacity and now.top_k == then.top_k and _tokens_to_experts(now, then):
         notes.append("capacity changes which tokens the experts take, and the model's quality with it")
+    if now.row_multiple != then.row_multiple:
+        notes.append(
+            "rows of padding hold no token; a kernel whose tile is as tall computes as many rows either way"
+        )
     if now.imbalance != then.imbalance:
         notes.append(
             "GEMMs of the fullest rank are taken to take time with its rows; which rank that is no one trace"

@@ -30,16 +30,16 @@ class Dim:
     #: A row count of its own (shifted labels, sampled positions): its size, with the tokens and the
     #: sequence that it was seen at. It grows with the micro-batch; what a longer sequence does is not known.
     own: tuple[int, int, int | None] | None = None
-    #: Rows of an expert: their number, and the capacity (the mean of all experts) that it was seen at.
-    load: tuple[int, int] | None = None
+    #: Rows of an expert: their number, the capacity (the mean of all experts) that it was seen at, and the
+    #: multiple that they are padded to.
+    load: tuple[int, int, int] | None = None
 
     def value(self, config: ModelConfig) -> int | None:
         """Its size on one rank; None where a parameter is not known or the ranks do not divide it."""
         if self.own is not None:
             return self._own_rows(config)
         if self.load is not None:
-            rows, mean = self.load
-            return math.ceil(rows * config.capacity / mean - 1e-9) if config.capacity else None
+            return self._load_rows(config)
         total = self.constant
         for coefficient, names in self.terms:
             product = coefficient
@@ -53,6 +53,16 @@ class Dim:
         if total <= 0 or total % ranks:
             return None
         return math.ceil(total // ranks / self.padded_to) * self.padded_to
+
+    def _load_rows(self, config: ModelConfig) -> int | None:
+        """Of padded rows another multiple changes the mean: how many hold a token they do not show."""
+        if self.load is None or not config.capacity:
+            return None
+        rows, mean, seen = self.load
+        size, multiple = rows * config.capacity / mean, config.row_multiple or seen
+        if multiple != seen:
+            size = size + (multiple - seen) / 2 if seen > 1 else math.ceil(size / multiple) * multiple
+        return max(1, math.ceil(size - 1e-9))
 
     def _own_rows(self, config: ModelConfig) -> int | None:
         if self.own is None:
@@ -298,7 +308,8 @@ def _expert_product(row: GemmRow, now: ModelConfig, role: str | None) -> Product
         row_then, each = row, size != now.token_count or now.capacity == now.token_count
     if not size or not now.capacity:
         return None
-    count_dim = Dim("rows of an expert", load=(size, now.capacity)) if each or batch is not _ONE else TOKENS
+    load = (size, now.capacity, now.row_multiple or 1)
+    count_dim = Dim("rows of an expert", load=load) if each or batch is not _ONE else TOKENS
     for transposed in (False, True):
         readings: dict[tuple[str, ...], _Triple] = {}
         for into, out in ((HIDDEN, _FFN), (HIDDEN, _FFN2), (_FFN, HIDDEN)):
