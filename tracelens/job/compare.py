@@ -12,7 +12,7 @@ from tracelens.comparison.load import is_report, load_analysis
 from tracelens.comparison.matching import match_folders
 from tracelens.errors import InputError
 from tracelens.job.merge import merge
-from tracelens.job.run import Done, RankWork, summarize_each
+from tracelens.job.run import RankWork, Summarized, summarize_each
 from tracelens.job.saved import as_folder, unpack_report
 from tracelens.job.summary import RankSummary, decode, summarize
 from tracelens.results import Report
@@ -71,7 +71,7 @@ class _BothJobs:
 
     def __init__(self, made: Mapping[Side, Mapping[Path, RankSummary]]):
         self._made = made
-        self._done: dict[Path, Done] = {}
+        self._done: dict[Path, Summarized] = {}
         self.kept: dict[Side, dict[str, RankSummary]] = {side: {} for side in SIDES}
 
     def ahead(self, files: Iterable[Path], workers: int | None, progress: Progress | None) -> None:
